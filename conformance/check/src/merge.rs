@@ -6,52 +6,46 @@
 //! once, filter for outbound frames (`frame.packet_flags_direction == 2` in Wireshark). Nothing is
 //! left out; a capture that lost frames is refused.
 
-use std::borrow::Cow;
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Write};
+use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
-use pcap_file::pcapng::blocks::interface_description::{
-    InterfaceDescriptionBlock, InterfaceDescriptionOption,
-};
-use pcap_file::pcapng::blocks::interface_statistics::{
-    InterfaceStatisticsBlock, InterfaceStatisticsOption,
-};
-use pcap_file::pcapng::blocks::section_header::{SectionHeaderBlock, SectionHeaderOption};
-use pcap_file::pcapng::{Block, PcapNgReader, PcapNgWriter};
-use pcap_file::{Endianness, PcapError};
+use efa_capture::{Interface, InterfaceId, ReadError, Reader, RecordedFrame, Truncation, Writer};
 
 use crate::clocks::Difference;
-
-/// `if_tsresol` of nanoseconds.
-const NANOSECONDS: u8 = 9;
 
 /// Why captures could not be merged.
 #[derive(Debug, thiserror::Error)]
 pub enum MergeError {
-    /// A file cannot be opened or written.
+    /// The merged file cannot be written.
     #[error("{path}: {source}")]
-    Io {
+    Write {
         /// Which file.
         path: PathBuf,
         /// Why.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// A file is not a capture, or is damaged.
-    #[error("{path}: {source}")]
-    Format {
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// A file is cut off.
+    #[error("{path}: {truncation}")]
+    Truncated {
         /// Which file.
         path: PathBuf,
-        /// The error.
-        source: PcapError,
+        /// Where it ends.
+        truncation: Truncation,
     },
-    /// A capture's times have another unit than nanoseconds.
-    #[error("{path}: its times are not in nanoseconds; record it with `efa-emu run --pcap`")]
-    TimeUnit {
+    /// An interface of a capture is not that of an emulated host's device.
+    #[error(
+        "{path}: interface {index} is no device's, with nanoseconds; record it with `efa-emu run --pcap`"
+    )]
+    NoDevice {
         /// Which file.
         path: PathBuf,
+        /// The number of the interface.
+        index: usize,
     },
     /// A capture lacks frames.
     #[error("{path}: {dropped} frames were not captured; record again on a less busy machine")]
@@ -74,53 +68,36 @@ pub struct Annotation {
 
 #[derive(Default)]
 struct Host {
-    interfaces: Vec<InterfaceDescriptionBlock<'static>>,
-    packets: Vec<EnhancedPacketBlock<'static>>,
-    statistics: Vec<InterfaceStatisticsBlock<'static>>,
+    interfaces: Vec<Interface>,
+    /// Frames, with the index of their interface.
+    frames: Vec<(usize, RecordedFrame)>,
 }
 
 fn read(path: &Path) -> Result<Host, MergeError> {
-    let io = |source| MergeError::Io {
-        path: path.to_owned(),
-        source,
-    };
-    let format = |source| MergeError::Format {
-        path: path.to_owned(),
-        source,
-    };
-    let file = File::open(path).map_err(io)?;
-    let mut reader = PcapNgReader::new(BufReader::new(file)).map_err(format)?;
+    let mut reader = Reader::open(path)?;
     let mut host = Host::default();
-    while let Some(block) = reader.next_block() {
-        match block.map_err(format)?.into_owned() {
-            Block::InterfaceDescription(interface) => {
-                let unit = InterfaceDescriptionOption::IfTsResol(NANOSECONDS);
-                if !interface.options.contains(&unit) {
-                    return Err(MergeError::TimeUnit {
-                        path: path.to_owned(),
-                    });
-                }
-                host.interfaces.push(interface);
-            }
-            Block::EnhancedPacket(packet) => host.packets.push(packet),
-            Block::InterfaceStatistics(statistics) => host.statistics.push(statistics),
-            _ => {}
-        }
+    while let Some(frame) = reader.next_frame()? {
+        let interface = frame.interface.0 as usize;
+        host.frames.push((interface, RecordedFrame::from(&frame)));
     }
-    let dropped = host
-        .statistics
-        .iter()
-        .flat_map(|block| &block.options)
-        .map(|option| match option {
-            InterfaceStatisticsOption::IsbIfDrop(dropped) => *dropped,
-            _ => 0,
-        })
-        .sum();
+    let path = || path.to_owned();
+    if let Some(truncation) = reader.truncation() {
+        let path = path();
+        return Err(MergeError::Truncated { path, truncation });
+    }
+    let mut dropped = 0;
+    for (index, interface) in reader.interfaces().iter().enumerate() {
+        let device = interface.device();
+        let device = device.ok_or_else(|| MergeError::NoDevice {
+            path: path(),
+            index,
+        })?;
+        host.interfaces.push(device);
+        dropped += interface.counts.map_or(0, |counts| counts.dropped);
+    }
     if dropped > 0 {
-        return Err(MergeError::Dropped {
-            path: path.to_owned(),
-            dropped,
-        });
+        let path = path();
+        return Err(MergeError::Dropped { path, dropped });
     }
     Ok(host)
 }
@@ -149,68 +126,56 @@ pub fn merge_clocks(
     output: &Path,
 ) -> Result<usize, MergeError> {
     let mut interfaces = Vec::new();
-    let mut packets = Vec::new();
-    let mut statistics = Vec::new();
+    let mut frames = Vec::new();
     for (path, clock) in hosts {
         let host = read(path)?;
-        let first = interfaces.len() as u32;
+        let first = interfaces.len();
         interfaces.extend(host.interfaces);
-        packets.extend(host.packets.into_iter().map(|mut packet| {
-            packet.interface_id += first;
-            packet.timestamp = clock.correct(packet.timestamp);
-            packet
-        }));
-        statistics.extend(host.statistics.into_iter().map(|mut block| {
-            block.interface_id += first;
-            block
+        frames.extend(host.frames.into_iter().map(|(interface, mut frame)| {
+            frame.time = clock.correct(frame.time);
+            (first + interface, frame)
         }));
     }
     // Stable: frames of one host with the same time stay in its order.
-    packets.sort_by_key(|packet| packet.timestamp);
-    annotate(&mut packets, annotations);
-    let count = packets.len();
+    frames.sort_by_key(|(_, frame)| frame.time);
+    annotate(&mut frames, annotations);
+    let end = frames
+        .last()
+        .map_or(Duration::ZERO, |(_, frame)| frame.time);
+    let written = write(&interfaces, &frames, comments, end, output);
+    written.map_err(|source| MergeError::Write {
+        path: output.to_owned(),
+        source,
+    })?;
+    Ok(frames.len())
+}
 
-    let io = |source| MergeError::Io {
-        path: output.to_owned(),
-        source,
-    };
-    let format = |source| MergeError::Format {
-        path: output.to_owned(),
-        source,
-    };
-    let mut options = vec![SectionHeaderOption::UserApplication(Cow::Borrowed(
-        concat!("efa-conformance ", env!("CARGO_PKG_VERSION")),
-    ))];
-    for comment in comments {
-        options.push(SectionHeaderOption::Comment(Cow::Owned(comment.clone())));
+fn write(
+    interfaces: &[Interface],
+    frames: &[(usize, RecordedFrame)],
+    comments: &[String],
+    end: Duration,
+    output: &Path,
+) -> io::Result<()> {
+    let program = concat!("efa-conformance ", env!("CARGO_PKG_VERSION"));
+    let sink = BufWriter::new(File::create(output)?);
+    let mut writer = Writer::with_comments(sink, program, comments)?;
+    for interface in interfaces {
+        writer.add_interface(interface)?;
     }
-    let section = SectionHeaderBlock {
-        endianness: Endianness::Little,
-        options,
-        ..SectionHeaderBlock::default()
-    };
-    let file = File::create(output).map_err(io)?;
-    let mut writer =
-        PcapNgWriter::with_section_header(BufWriter::new(file), section).map_err(format)?;
-    let blocks = interfaces
-        .into_iter()
-        .map(Block::InterfaceDescription)
-        .chain(packets.into_iter().map(Block::EnhancedPacket))
-        .chain(statistics.into_iter().map(Block::InterfaceStatistics));
-    for block in blocks {
-        writer.write_block(&block).map_err(format)?;
+    for (interface, frame) in frames {
+        writer.add(InterfaceId(*interface as u32), frame)?;
     }
-    writer.into_inner().flush().map_err(io)?;
-    Ok(count)
+    writer.finish(end)?;
+    Ok(())
 }
 
 /// Adds each annotation to the first frame at or after its time.
-fn annotate(packets: &mut [EnhancedPacketBlock<'static>], annotations: &[Annotation]) {
+fn annotate(frames: &mut [(usize, RecordedFrame)], annotations: &[Annotation]) {
     for annotation in annotations {
-        let first = packets.partition_point(|packet| packet.timestamp < annotation.time);
-        if let Some(packet) = packets.get_mut(first) {
-            let text = Cow::Owned(annotation.text.clone());
-            packet.options.push(EnhancedPacketOption::Comment(text));
+        let first = frames.partition_point(|(_, frame)| frame.time < annotation.time);
+        if let Some((_, frame)) = frames.get_mut(first) {
+            frame.comments.push(annotation.text.clone());
         }
     }
 }
@@ -219,40 +184,65 @@ fn annotate(packets: &mut [EnhancedPacketBlock<'static>], annotations: &[Annotat
 mod tests {
     use super::*;
 
-    fn packet(time: u64) -> EnhancedPacketBlock<'static> {
-        EnhancedPacketBlock {
-            interface_id: 0,
-            timestamp: Duration::from_nanos(time),
+    fn frame(time: u64) -> (usize, RecordedFrame) {
+        let frame = RecordedFrame {
+            time: Duration::from_nanos(time),
+            direction: None,
+            bytes: Vec::new(),
             original_len: 0,
-            data: Cow::Owned(Vec::new()),
-            options: Vec::new(),
-        }
+            comments: Vec::new(),
+        };
+        (0, frame)
     }
 
     #[test]
     fn annotations_go_to_the_first_frame_that_follows() {
-        let mut packets = [packet(10), packet(20), packet(30)];
+        let mut frames = [frame(10), frame(20), frame(30)];
         let at = |time, text: &str| Annotation {
             time: Duration::from_nanos(time),
             text: text.into(),
         };
         annotate(
-            &mut packets,
+            &mut frames,
             &[at(5, "a"), at(10, "b"), at(11, "c"), at(31, "lost")],
         );
-        let texts = |packet: &EnhancedPacketBlock<'_>| -> Vec<String> {
-            packet
-                .options
-                .iter()
-                .filter_map(|option| match option {
-                    EnhancedPacketOption::Comment(text) => Some(text.to_string()),
-                    _ => None,
-                })
-                .collect()
+        assert_eq!(frames[0].1.comments, ["a", "b"]);
+        assert_eq!(frames[1].1.comments, ["c"]);
+        assert!(frames[2].1.comments.is_empty());
+    }
+
+    /// A trace of the corpus is one capture that was merged: merged again it is the same.
+    #[test]
+    fn merging_keeps_every_frame_and_comment() {
+        let path = efa_testing::workspace::traces().join("long-cts.pcapng");
+        let directory = tempfile::tempdir().unwrap();
+        let output = directory.path().join("out.pcapng");
+        let count = merge(std::slice::from_ref(&path), &[], &[], &output).unwrap();
+        let (before, after) = (read(&path).unwrap(), read(&output).unwrap());
+        assert_eq!(before.interfaces, after.interfaces);
+        assert_eq!(count, before.frames.len());
+        let parts = |host: &Host| -> Vec<_> {
+            let frames = host.frames.iter().cloned();
+            let parts = frames.map(|(at, it)| {
+                let length = it.original_len;
+                (at, it.time, it.direction, it.bytes, length, it.comments)
+            });
+            parts.collect()
         };
-        assert_eq!(texts(&packets[0]), ["a", "b"]);
-        assert_eq!(texts(&packets[1]), ["c"]);
-        assert!(texts(&packets[2]).is_empty());
+        assert_eq!(parts(&before), parts(&after));
+        assert!(before.frames.iter().any(|(_, it)| !it.comments.is_empty()));
+    }
+
+    #[test]
+    fn a_capture_that_is_cut_off_is_refused() {
+        let path = efa_testing::workspace::traces().join("long-cts.pcapng");
+        let directory = tempfile::tempdir().unwrap();
+        let cut = directory.path().join("cut.pcapng");
+        let bytes = std::fs::read(path).unwrap();
+        std::fs::write(&cut, &bytes[..bytes.len() - 30]).unwrap();
+        let output = directory.path().join("out.pcapng");
+        let error = merge(&[cut], &[], &[], &output).unwrap_err();
+        assert!(matches!(error, MergeError::Truncated { .. }), "{error}");
     }
 
     #[test]

@@ -617,8 +617,7 @@ fn merged(
 mod tests {
     use std::time::Duration;
 
-    use pcap_file::pcapng::blocks::PcapNgBlock;
-    use pcap_file::pcapng::{Block, PcapNgReader, PcapNgWriter};
+    use efa_capture::{InterfaceId, Reader, RecordedFrame, Writer};
 
     use super::*;
 
@@ -661,27 +660,24 @@ mod tests {
         shown: impl Fn(usize, usize, Duration) -> Duration,
     ) -> (Scenario, Vec<Vec<u8>>) {
         let (scenario, bytes) = trace(name);
-        let mut hosts: Vec<(PcapNgWriter<Vec<u8>>, usize)> = Vec::new();
-        let mut reader = PcapNgReader::new(&bytes[..]).unwrap();
-        while let Some(block) = reader.next_block() {
-            match block.unwrap().into_owned() {
-                Block::InterfaceDescription(interface) => {
-                    let mut writer = PcapNgWriter::new(Vec::new()).unwrap();
-                    writer.write_block(&interface.into_block()).unwrap();
-                    hosts.push((writer, 0));
-                }
-                Block::EnhancedPacket(mut packet) => {
-                    let number = packet.interface_id as usize;
-                    let (writer, frames) = &mut hosts[number];
-                    packet.interface_id = 0;
-                    packet.timestamp = shown(number, *frames, packet.timestamp);
-                    *frames += 1;
-                    writer.write_block(&packet.into_block()).unwrap();
-                }
-                _ => {}
-            }
+        let mut reader = Reader::new(&bytes[..], name).unwrap();
+        let mut frames = Vec::new();
+        while let Some(frame) = reader.next_frame().unwrap() {
+            let host = frame.interface.0 as usize;
+            frames.push((host, RecordedFrame::from(&frame)));
         }
-        let captures = hosts.into_iter().map(|(writer, _)| writer.into_inner());
+        let captures = reader.interfaces().iter().enumerate();
+        let captures = captures.map(|(host, interface)| {
+            let mut writer = Writer::new(Vec::new()).unwrap();
+            writer.add_interface(&interface.device().unwrap()).unwrap();
+            let of_host = frames.iter().filter(|(of, _)| *of == host);
+            for (number, (_, frame)) in of_host.enumerate() {
+                let mut frame = frame.clone();
+                frame.time = shown(host, number, frame.time);
+                writer.add(InterfaceId::FIRST, &frame).unwrap();
+            }
+            writer.finish(Duration::ZERO).unwrap()
+        });
         (scenario, captures.collect())
     }
 

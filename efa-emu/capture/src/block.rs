@@ -50,14 +50,20 @@ fn append<'a>(block: impl PcapNgBlock<'a>, bytes: &mut Vec<u8>) {
         .expect("writing to a Vec cannot fail");
 }
 
-/// Appends the block that begins a capture.
-pub(super) fn append_section_header(bytes: &mut Vec<u8>) {
+/// What writes captures, if nothing else says so.
+pub(super) const APPLICATION: &str = concat!("efa-emu ", env!("CARGO_PKG_VERSION"));
+
+/// Appends the block that begins a capture: the program that writes it, and comments on the whole.
+pub(super) fn append_section_header(application: &str, comments: &[String], bytes: &mut Vec<u8>) {
+    let mut options = vec![SectionHeaderOption::UserApplication(Cow::Borrowed(
+        application,
+    ))];
+    let comments = comments.iter().map(String::as_str).map(Cow::Borrowed);
+    options.extend(comments.map(SectionHeaderOption::Comment));
     append(
         SectionHeaderBlock {
             endianness: Endianness::Little,
-            options: vec![SectionHeaderOption::UserApplication(Cow::Borrowed(
-                concat!("efa-emu ", env!("CARGO_PKG_VERSION")),
-            ))],
+            options,
             ..SectionHeaderBlock::default()
         },
         bytes,
@@ -109,17 +115,44 @@ pub(super) fn append_frame(
     snaplen: u32,
     bytes: &mut Vec<u8>,
 ) {
-    let direction = match direction {
-        Direction::Inbound => INBOUND,
-        Direction::Outbound => OUTBOUND,
-    };
+    append_packet(
+        interface,
+        time,
+        Some(direction),
+        &frame[..frame.len().min(snaplen as usize)],
+        frame.len(),
+        &[],
+        bytes,
+    );
+}
+
+/// Appends a frame of which a capture has the first bytes, with comments on it.
+pub(super) fn append_packet(
+    interface: InterfaceId,
+    time: Duration,
+    direction: Option<Direction>,
+    captured: &[u8],
+    original_len: usize,
+    comments: &[String],
+    bytes: &mut Vec<u8>,
+) {
+    let mut options = Vec::new();
+    if let Some(direction) = direction {
+        let direction = match direction {
+            Direction::Inbound => INBOUND,
+            Direction::Outbound => OUTBOUND,
+        };
+        options.push(EnhancedPacketOption::Flags(UNICAST | direction));
+    }
+    let comments = comments.iter().map(String::as_str).map(Cow::Borrowed);
+    options.extend(comments.map(EnhancedPacketOption::Comment));
     append(
         EnhancedPacketBlock {
             interface_id: interface.0,
             timestamp: time,
-            original_len: frame.len() as u32,
-            data: Cow::Borrowed(&frame[..frame.len().min(snaplen as usize)]),
-            options: vec![EnhancedPacketOption::Flags(UNICAST | direction)],
+            original_len: original_len as u32,
+            data: Cow::Borrowed(captured),
+            options,
         },
         bytes,
     );

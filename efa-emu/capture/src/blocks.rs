@@ -24,6 +24,7 @@ pub(super) mod code {
 const COMMENT: u16 = 1;
 const EPB_FLAGS: u16 = 2;
 const IF_NAME: u16 = 2;
+const IF_IPV6ADDR: u16 = 5;
 const IF_TSRESOL: u16 = 9;
 const IF_TSOFFSET: u16 = 14;
 const IF_HARDWARE: u16 = 15;
@@ -119,6 +120,8 @@ pub(super) struct Interface<'a> {
     pub(super) snaplen: u32,
     pub(super) name: Option<Cow<'a, str>>,
     pub(super) hardware: Option<Cow<'a, str>>,
+    /// `if_IPv6addr` without its prefix length.
+    pub(super) address: Option<[u8; 16]>,
     /// `if_tsresol`.
     pub(super) resolution: Option<u8>,
     /// `if_tsoffset`, in seconds.
@@ -132,6 +135,7 @@ impl<'a> Interface<'a> {
             snaplen: body.u32(4)?,
             name: None,
             hardware: None,
+            address: None,
             resolution: None,
             offset: 0,
         };
@@ -139,6 +143,7 @@ impl<'a> Interface<'a> {
             match code {
                 IF_NAME => interface.name = Some(text(value)),
                 IF_HARDWARE => interface.hardware = Some(text(value)),
+                IF_IPV6ADDR => interface.address = value.first_chunk().copied(),
                 IF_TSRESOL => interface.resolution = value.first().copied(),
                 IF_TSOFFSET => {
                     let seconds = value.first_chunk().map(|bytes| body.order.u64(*bytes));

@@ -42,7 +42,7 @@ impl FileWriter {
     pub fn new(file: File, snaplen: u32) -> io::Result<FileWriter> {
         file.set_len(0)?;
         let mut start = Vec::new();
-        block::append_section_header(&mut start);
+        block::append_section_header(block::APPLICATION, &[], &mut start);
         let mut writer = FileWriter {
             file,
             snaplen,

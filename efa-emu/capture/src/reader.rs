@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use super::blocks::{self, Body, ByteOrder, Classic, Packet, code};
 use super::compressed::Unpacked;
-use super::{Counts, Direction, InterfaceId, block, link};
+use super::{Counts, Direction, Interface, InterfaceId, block, link};
+use efa_wire::address::Gid;
+
 use crate::frame::{self, Frame};
 
 /// No block of a capture is longer than this, in bytes; Wireshark has the same limit.
@@ -97,6 +99,8 @@ pub struct CapturedInterface {
     pub name: Option<String>,
     /// `if_hardware`: the device's profile in our captures.
     pub hardware: Option<String>,
+    /// `if_IPv6addr`: the device's GID in our captures.
+    pub gid: Option<Gid>,
     /// Frames of this interface read so far, and with them those that the capture's statistics
     /// blocks say are missing, added up; `None` if no block says anything.
     pub counts: Option<Counts>,
@@ -104,6 +108,18 @@ pub struct CapturedInterface {
     linktype: u32,
     snaplen: u32,
     time: TimeUnit,
+}
+
+impl CapturedInterface {
+    /// The emulated host's device that it is, if it is declared as our captures declare one: with names
+    /// and a GID, of Ethernet, and with times in nanoseconds.
+    pub fn device(&self) -> Option<Interface> {
+        let is_ours = self.linktype == link::ETHERNET && self.time == TimeUnit::NANOSECONDS;
+        let (host, profile) = self.name.clone().zip(self.hardware.clone())?;
+        self.gid
+            .filter(|_| is_ours)
+            .map(|gid| Interface { host, profile, gid })
+    }
 }
 
 /// One frame of a capture.
@@ -125,6 +141,8 @@ pub struct CapturedFrame<'a> {
     pub bytes: &'a [u8],
     /// How many bytes it had.
     pub original_len: usize,
+    /// All bytes that the capture has of the frame, its link layer's header first.
+    pub link_bytes: &'a [u8],
     /// The bytes as a frame of the emulated wire, or why they are not one. If the snap length cut
     /// them, the frame's payload is shorter than its header says.
     pub frame: Result<Frame<'a>, frame::Error>,
@@ -149,6 +167,11 @@ impl Default for TimeUnit {
 }
 
 impl TimeUnit {
+    const NANOSECONDS: TimeUnit = TimeUnit {
+        per_second: 1_000_000_000,
+        offset: 0,
+    };
+
     /// Reads `if_tsresol`: a negative power of ten, or of two with the top bit set. Units of which
     /// a second has more than 64 bits can count make all times zero.
     fn of(resolution: Option<u8>, offset: i64) -> TimeUnit {
@@ -453,6 +476,7 @@ impl<R: Read> Reader<R> {
         let interface = CapturedInterface {
             name: declared.name.map(Cow::into_owned),
             hardware: declared.hardware.map(Cow::into_owned),
+            gid: declared.address.map(Gid),
             linktype: declared.linktype,
             snaplen: declared.snaplen,
             time: TimeUnit::of(declared.resolution, declared.offset),
@@ -538,6 +562,7 @@ fn frame<'a>(
         comments: packet.comments,
         bytes,
         original_len,
+        link_bytes: packet.bytes,
         frame: found.and_then(|_| Frame::parse_packet(bytes, original_len)),
     }
 }

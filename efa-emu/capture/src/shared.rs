@@ -42,7 +42,7 @@ const LOCK_PAUSE: Duration = Duration::from_micros(25);
 /// frame go into it ([`WHOLE_FRAMES`]: all), whoever writes them.
 pub fn create_shared(path: &Path, interface: &Interface, snaplen: u32) -> io::Result<()> {
     let mut start = Vec::new();
-    block::append_section_header(&mut start);
+    block::append_section_header(block::APPLICATION, &[], &mut start);
     block::append_interface(interface, snaplen, &mut start);
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     block::append_statistics(

@@ -4,8 +4,39 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use super::block::{self, StatisticsKind};
-use super::{CaptureTap, Counts, Direction, FollowedFrame, Interface, InterfaceId, WHOLE_FRAMES};
+use super::{
+    CaptureTap, CapturedFrame, Counts, Direction, FollowedFrame, Interface, InterfaceId,
+    WHOLE_FRAMES,
+};
 use crate::frame::Frame;
+
+/// A frame that was read from a capture, to be written into another one.
+#[derive(Clone, Debug)]
+pub struct RecordedFrame {
+    /// Since the Unix epoch, or since the start of the simulation.
+    pub time: Duration,
+    /// Whether the interface's host sent or received it, if that is known.
+    pub direction: Option<Direction>,
+    /// The bytes that the capture has of it, from its Ethernet header on.
+    pub bytes: Vec<u8>,
+    /// How many bytes it had.
+    pub original_len: usize,
+    /// Comments on it.
+    pub comments: Vec<String>,
+}
+
+impl From<&CapturedFrame<'_>> for RecordedFrame {
+    fn from(frame: &CapturedFrame<'_>) -> Self {
+        let before = frame.link_bytes.len() - frame.bytes.len();
+        RecordedFrame {
+            time: frame.time,
+            direction: frame.direction,
+            bytes: frame.link_bytes.to_vec(),
+            original_len: frame.original_len + before,
+            comments: frame.comments.iter().map(ToString::to_string).collect(),
+        }
+    }
+}
 
 /// Writes one pcapng section with any number of interfaces.
 #[derive(Debug)]
@@ -26,9 +57,18 @@ impl<W: Write> Writer<W> {
     }
 
     /// Begins a capture of the first `snaplen` bytes of frames.
-    pub fn with_snaplen(mut sink: W, snaplen: u32) -> io::Result<Self> {
+    pub fn with_snaplen(sink: W, snaplen: u32) -> io::Result<Self> {
+        Self::begin(sink, block::APPLICATION, &[], snaplen)
+    }
+
+    /// Begins a capture of whole frames, by a program, with comments on all of it.
+    pub fn with_comments(sink: W, program: &str, comments: &[String]) -> io::Result<Self> {
+        Self::begin(sink, program, comments, WHOLE_FRAMES)
+    }
+
+    fn begin(mut sink: W, program: &str, comments: &[String], snaplen: u32) -> io::Result<Self> {
         let mut block = Vec::new();
-        block::append_section_header(&mut block);
+        block::append_section_header(program, comments, &mut block);
         sink.write_all(&block)?;
         Ok(Writer {
             sink,
@@ -66,6 +106,26 @@ impl<W: Write> Writer<W> {
         self.block.clear();
         self.block.extend_from_slice(&frame.block);
         block::set_frame_interface(&mut self.block, interface);
+        self.sink.write_all(&self.block)?;
+        self.counts[interface.0 as usize].count(true);
+        Ok(())
+    }
+
+    /// Adds a frame that was read, as one of `interface`.
+    ///
+    /// # Panics
+    /// If the interface was not declared with [`Writer::add_interface`].
+    pub fn add(&mut self, interface: InterfaceId, frame: &RecordedFrame) -> io::Result<()> {
+        self.block.clear();
+        block::append_packet(
+            interface,
+            frame.time,
+            frame.direction,
+            &frame.bytes,
+            frame.original_len,
+            &frame.comments,
+            &mut self.block,
+        );
         self.sink.write_all(&self.block)?;
         self.counts[interface.0 as usize].count(true);
         Ok(())
