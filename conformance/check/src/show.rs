@@ -74,12 +74,14 @@ pub enum Form {
     Json,
 }
 
-/// Writes the packets of a capture that `filter` selects; returns their number.
+/// Writes the packets of a capture that `filter` selects; returns their number. With a `name`, the
+/// capture is one of several, and what is written says so.
 ///
 /// # Errors
 /// If reading the capture or writing to `output` fails.
 pub fn show<R: Read>(
     frames: &mut Frames<R>,
+    name: Option<&str>,
     filter: &Filter,
     form: Form,
     output: &mut impl Write,
@@ -87,10 +89,16 @@ pub fn show<R: Read>(
     let mut start = None;
     let mut shown = 0;
     let mut user_recv = UserRecvQps::default();
+    let mut hosts = Vec::new();
+    if let Some(name) = name.filter(|_| form == Form::Text) {
+        writeln!(output, "capture {name}")?;
+    }
     while let Some(mut frame) = frames.next_frame()? {
         frame.headerless = user_recv.follow(&frame);
         let since = frame.time.saturating_sub(*start.get_or_insert(frame.time));
-        let hosts = frames.interfaces();
+        if frame.interface >= hosts.len() {
+            hosts = frames.interfaces();
+        }
         let host = hosts.get(frame.interface).map_or("", String::as_str);
         if !filter.takes(&frame, host) {
             continue;
@@ -99,7 +107,7 @@ pub fn show<R: Read>(
         match form {
             Form::Text => show_text(host, &frame, since, output)?,
             Form::Json => {
-                serde_json::to_writer(&mut *output, &Shown::of(host, &frame, since))
+                serde_json::to_writer(&mut *output, &Shown::of(name, host, &frame, since))
                     .map_err(io::Error::from)?;
                 output.write_all(b"\n")?;
             }
@@ -223,6 +231,9 @@ fn show_text(
 /// A packet as `--json` shows it; docs/conformance.md describes it.
 #[derive(Serialize)]
 struct Shown<'a> {
+    /// If it is one of several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    capture: Option<&'a str>,
     number: u64,
     /// Nanoseconds since the first packet.
     time: u64,
@@ -298,9 +309,15 @@ impl Serialize for ShownValue<'_> {
 }
 
 impl<'a> Shown<'a> {
-    fn of(host: &'a str, frame: &'a CapturedPacket, since: Duration) -> Self {
+    fn of(
+        capture: Option<&'a str>,
+        host: &'a str,
+        frame: &'a CapturedPacket,
+        since: Duration,
+    ) -> Self {
         let header = &frame.header;
         Shown {
+            capture,
             number: frame.number,
             time: since.as_nanos() as u64,
             host,

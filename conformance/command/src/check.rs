@@ -13,6 +13,7 @@ use efa_check::check::{Checked, Judge, NotJudged};
 use efa_core::rules::{Evidence, RULES, Severity};
 
 use crate::annotations::{Annotated, Format, annotate};
+use crate::captures::captures;
 use crate::outcome::{Outcome, complain, say};
 
 #[derive(clap::Args)]
@@ -61,7 +62,7 @@ pub(crate) fn check(arguments: &Check) -> Outcome {
         list_rules();
         return Outcome::Passed;
     }
-    let captures = match captures(&arguments.captures) {
+    let (captures, is_one) = match captures(&arguments.captures) {
         Ok(captures) => captures,
         Err(problem) => return complain(problem, Outcome::Unfit),
     };
@@ -91,15 +92,10 @@ pub(crate) fn check(arguments: &Check) -> Outcome {
             }
             Err(problem) => complain(problem, Outcome::Unfit),
         };
-        worst = match (worst, outcome) {
-            (Outcome::Failed, _) | (_, Outcome::Failed) => Outcome::Failed,
-            (Outcome::Unfit, _) | (_, Outcome::Unfit) => Outcome::Unfit,
-            _ => Outcome::Passed,
-        };
+        worst = worst.and(outcome);
     });
     if arguments.json {
         // One capture is one object, as several in a list.
-        let is_one = arguments.captures.len() == 1 && !arguments.captures[0].is_dir();
         let document = match is_one {
             true => documents.pop().unwrap_or_default(),
             false => documents.into(),
@@ -117,43 +113,6 @@ pub(crate) fn check(arguments: &Check) -> Outcome {
         }
     }
     worst
-}
-
-/// What the names of captures end with.
-const SUFFIXES: [&str; 3] = ["pcapng", "pcap", "cap"];
-const PACKED: [&str; 4] = ["gz", "zst", "zstd", "lz4"];
-
-/// The captures that are named, and those in the directories that are.
-fn captures(named: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
-    let mut captures = Vec::new();
-    for path in named {
-        if !path.is_dir() {
-            captures.push(path.clone());
-            continue;
-        }
-        let entries = std::fs::read_dir(path).and_then(Iterator::collect::<io::Result<Vec<_>>>);
-        let entries = entries.map_err(|error| format!("{}: {error}", path.display()))?;
-        let mut inside: Vec<_> = entries.iter().map(std::fs::DirEntry::path).collect();
-        inside.retain(|path| is_capture(path));
-        if inside.is_empty() {
-            let known = SUFFIXES.join(", .");
-            return Err(format!("{}: no captures (.{known})", path.display()));
-        }
-        inside.sort();
-        captures.append(&mut inside);
-    }
-    Ok(captures)
-}
-
-fn is_capture(path: &Path) -> bool {
-    let ends_with = |path: &Path, suffixes: &[&str]| {
-        let suffix = path.extension().and_then(|suffix| suffix.to_str());
-        suffix.is_some_and(|suffix| suffixes.contains(&suffix))
-    };
-    match ends_with(path, &PACKED) {
-        true => ends_with(&path.with_extension(""), &SUFFIXES),
-        false => ends_with(path, &SUFFIXES),
-    }
 }
 
 /// Judges captures, so many at once, and hands the results on in their order.

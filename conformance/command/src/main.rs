@@ -2,6 +2,7 @@
 
 mod annotations;
 mod bundle;
+mod captures;
 mod check;
 mod corpus;
 mod doctor;

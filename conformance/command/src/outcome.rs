@@ -19,6 +19,17 @@ pub(crate) enum Outcome {
     Unfit,
 }
 
+impl Outcome {
+    /// The outcome of two parts: a failure before all.
+    pub(crate) fn and(self, other: Outcome) -> Outcome {
+        match (self, other) {
+            (Outcome::Failed, _) | (_, Outcome::Failed) => Outcome::Failed,
+            (Outcome::Unfit, _) | (_, Outcome::Unfit) => Outcome::Unfit,
+            _ => Outcome::Passed,
+        }
+    }
+}
+
 impl From<Outcome> for ExitCode {
     fn from(outcome: Outcome) -> Self {
         match outcome {

@@ -12,12 +12,14 @@ use efa_commands::output;
 use efa_core::wire::PacketType;
 use efa_play::scenario::suggest;
 
+use crate::captures::captures;
 use crate::outcome::{Outcome, PROGRAM, complain};
 
 #[derive(clap::Args)]
 pub(crate) struct Show {
-    /// What to show; `-` reads standard input.
-    capture: PathBuf,
+    /// What to show: captures, and directories of them; `-` reads standard input.
+    #[arg(required = true, value_name = "CAPTURE")]
+    captures: Vec<PathBuf>,
     /// Print a JSON object for each packet, on a line of its own.
     #[arg(long)]
     json: bool,
@@ -97,16 +99,45 @@ fn field(text: &str) -> Result<(String, u64), String> {
 }
 
 pub(crate) fn run(arguments: &Show) -> Outcome {
-    if arguments.capture == Path::new("-") {
-        let reader = Reader::new(io::stdin().lock(), "standard input");
-        return show_all(arguments, reader.map(Frames::new));
+    let (captures, is_one) = match captures(&arguments.captures) {
+        Ok(captures) => captures,
+        Err(problem) => return complain(problem, Outcome::Unfit),
+    };
+    let mut seen = Seen::default();
+    let mut worst = Outcome::Passed;
+    for path in &captures {
+        let name = path.display().to_string();
+        let name = (!is_one).then_some(name.as_str());
+        let outcome = if path == Path::new("-") {
+            let reader = Reader::new(io::stdin().lock(), "standard input");
+            show_all(arguments, name, reader.map(Frames::new), &mut seen)
+        } else {
+            show_all(arguments, name, Frames::open(path), &mut seen)
+        };
+        worst = worst.and(outcome);
     }
-    show_all(arguments, Frames::open(&arguments.capture))
+    if seen.packets == 0 && worst == Outcome::Passed && !seen.is_closed {
+        return nothing_shown(&arguments.hosts, &seen.hosts);
+    }
+    worst
 }
 
+/// Content of all captures together.
+#[derive(Default)]
+struct Seen {
+    /// Packets that were shown.
+    packets: u64,
+    hosts: Vec<String>,
+    /// Whoever reads has ended.
+    is_closed: bool,
+}
+
+/// Shows the packets of a capture, which has a name if it is one of several.
 fn show_all<R: Read, E: std::fmt::Display>(
     arguments: &Show,
+    name: Option<&str>,
     frames: Result<Frames<R>, E>,
+    seen: &mut Seen,
 ) -> Outcome {
     let mut frames = match frames {
         Ok(frames) => frames,
@@ -124,19 +155,24 @@ fn show_all<R: Read, E: std::fmt::Display>(
         Form::Text
     };
     let mut writer = io::BufWriter::new(io::stdout().lock());
-    let shown = show(&mut frames, &filter, form, &mut writer);
+    let shown = show(&mut frames, name, &filter, form, &mut writer);
     if form == Form::Json {
         // The other form has it among the packets.
         for damage in frames.damage() {
-            complain(format_args!("damaged: {damage}"), Outcome::Passed);
+            let of = name.map_or_else(String::new, |name| format!("{name}: "));
+            complain(format_args!("{of}damaged: {damage}"), Outcome::Passed);
         }
     }
+    seen.hosts.append(&mut frames.interfaces());
     match shown.and_then(|shown| writer.flush().map(|()| shown).map_err(Into::into)) {
-        Ok(0) => nothing_shown(&arguments.hosts, &frames.interfaces()),
-        Ok(_) => Outcome::Passed,
+        Ok(packets) => {
+            seen.packets += packets;
+            Outcome::Passed
+        }
         // It may be that the reader has ended.
         Err(ShowError::Write(error)) => {
             output::fail(PROGRAM, &error);
+            seen.is_closed = true;
             Outcome::Passed
         }
         Err(error) => complain(error, Outcome::Unfit),

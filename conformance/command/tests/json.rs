@@ -100,6 +100,8 @@ fn show() {
     {
         values.extend(printed(&["show", path.to_str().unwrap(), "--json"]));
     }
+    let several = others.map(|name| traces().join(name).display().to_string());
+    values.extend(printed(&["show", &several[0], &several[1], "--json"]));
     assert_documented("efa-conformance show", &values, &["immediate"]);
     let of_cut: Vec<_> = values
         .iter()

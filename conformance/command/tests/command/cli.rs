@@ -461,6 +461,46 @@ fn show_prints_every_field() {
     }
 }
 
+#[test]
+fn show_names_each_of_several_captures() {
+    let directory = tempfile::tempdir().unwrap();
+    for name in ["eager-tagged.pcapng", "zero-length.pcapng"] {
+        std::fs::copy(traces().join(name), directory.path().join(name)).unwrap();
+    }
+    let path = directory.path().display().to_string();
+    let missing = directory
+        .path()
+        .join("missing.pcapng")
+        .display()
+        .to_string();
+    let (status, printed) = outcome(&conformance(&["show", &path, "--type", "HANDSHAKE"]));
+    assert_eq!(status, Some(0), "{printed}");
+    let headings: Vec<_> = printed
+        .lines()
+        .filter(|it| it.starts_with("capture "))
+        .collect();
+    assert_eq!(
+        headings,
+        [
+            format!("capture {path}/eager-tagged.pcapng"),
+            format!("capture {path}/zero-length.pcapng")
+        ]
+    );
+    assert!(printed.contains("HANDSHAKE"), "{printed}");
+    let packets = shown(&[&path, "--packets", "1"]);
+    assert_eq!(packets.len(), 2);
+    assert!(
+        packets[1]["capture"]
+            .as_str()
+            .unwrap()
+            .ends_with("zero-length.pcapng")
+    );
+    // One that cannot be read is named, and the others are shown.
+    let (status, printed) = outcome(&conformance(&["show", &missing, &path]));
+    assert_eq!(status, Some(2), "{printed}");
+    assert!(printed.contains("missing.pcapng") && printed.contains("EAGER_TAGRTM"));
+}
+
 /// The output of `show --json`, line by line.
 fn shown(arguments: &[&str]) -> Vec<serde_json::Value> {
     let output = conformance(&[&["show", "--json"], arguments].concat());
