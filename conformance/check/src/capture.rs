@@ -1,6 +1,5 @@
 //! Captures of the emulated wire.
 
-use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -10,6 +9,7 @@ use efa_capture::frame::{self, Frame, OUTER_LEN, Repr};
 use efa_capture::{Direction, ReadError, Reader};
 use efa_wire::address::{Gid, Qpn};
 use efa_wire::{Header, Packet, PacketType};
+use foldhash::HashSet;
 
 /// The place of the UDP checksum in an IPv6 packet: the last two bytes in front of the transport
 /// header.

@@ -1,10 +1,13 @@
 //! The memory for judging a capture depends on the operations under way, not on the capture's
-//! length.
+//! length, nor on the number of conversations.
 //!
-//! `EFA_CAPTURE_MIB` sets the length of the generated capture.
+//! `EFA_CAPTURE_MIB` sets the length of the generated captures, `EFA_CONVERSATIONS` and `EFA_DATA` how
+//! many conversations the one of many has and how much data a packet. `EFA_CAPTURE_FILE` keeps that
+//! one, for measurements of `efa-conformance check` (docs/performance.md).
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::io::{self, BufReader, BufWriter};
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Read};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -45,48 +48,65 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-fn address(host: u8) -> RawAddress {
+/// The address of a host's endpoint.
+fn address(host: usize, qpn: u16) -> RawAddress {
     RawAddress {
-        gid: gid(host.into()),
-        qpn: Qpn(host.into()),
-        qkey: Qkey(host.into()),
+        gid: gid(host + 1),
+        qpn: Qpn(qpn),
+        qkey: Qkey(host as u32 + 1),
     }
-}
-
-/// Writes the captures of two hosts.
-struct Traffic<W: io::Write> {
-    writer: Writer<W>,
-    sequence: [u32; 2],
-    frames: u64,
-    bytes: u64,
 }
 
 const A: usize = 0;
 const B: usize = 1;
+/// The queue pair of host A.
+const OF_A: u16 = 1;
+
+/// Writes the captures of two hosts: one endpoint of A talks to several of B.
+struct Traffic<W: io::Write> {
+    writer: Writer<W>,
+    /// Requests of A's endpoint, and of each of B.
+    sequences: (u32, Vec<u32>),
+    /// The last message to each endpoint of B.
+    messages: Vec<u32>,
+    data: Vec<u8>,
+    frames: u64,
+    bytes: u64,
+}
 
 impl<W: io::Write> Traffic<W> {
-    fn new(sink: W) -> Self {
+    fn new(sink: W, conversations: u16, data: usize) -> Self {
         let mut writer = Writer::new(sink).unwrap();
-        for (host, name) in [(1, "a"), (2, "b")] {
+        for (host, name) in [(A, "a"), (B, "b")] {
             let interface = Interface {
                 host: name.into(),
                 profile: "test".into(),
-                gid: address(host).gid,
+                gid: address(host, 0).gid,
             };
             writer.add_interface(&interface).unwrap();
         }
+        let conversations = usize::from(conversations);
         Traffic {
             writer,
-            sequence: [0; 2],
+            sequences: (0, vec![0; conversations]),
+            messages: vec![0; conversations],
+            data: vec![0; data],
             frames: 0,
             bytes: 0,
         }
     }
 
-    fn send(&mut self, from: usize, packet: &impl efa_wire::Repr, data: &[u8]) {
-        let mut bytes = [0; 2048];
+    /// Sends a packet in conversation `with`, with `data` bytes.
+    fn send(&mut self, from: usize, with: usize, packet: &impl efa_wire::Repr, data: usize) {
+        let mut bytes = [0; 10_000];
+        let data = &self.data[..data];
         let length = packet.emit_packet(data, &mut bytes).unwrap();
-        let (source, destination) = (address(from as u8 + 1), address(2 - from as u8));
+        let ends = [address(A, OF_A), address(B, with as u16)];
+        let (source, destination) = (ends[from], ends[1 - from]);
+        let sequence = match from {
+            A => &mut self.sequences.0,
+            _ => &mut self.sequences.1[with],
+        };
         let frame = Frame {
             source: source.gid,
             destination: destination.gid,
@@ -95,7 +115,7 @@ impl<W: io::Write> Traffic<W> {
                 source_qpn: source.qpn,
                 destination_qpn: destination.qpn,
                 qkey: destination.qkey,
-                sequence: self.sequence[from],
+                sequence: *sequence,
                 immediate: None,
                 retransmission: false,
                 path: 0,
@@ -104,7 +124,7 @@ impl<W: io::Write> Traffic<W> {
             },
             payload: &bytes[..length],
         };
-        self.sequence[from] += 1;
+        *sequence += 1;
         for (host, direction) in [(from, Direction::Outbound), (1 - from, Direction::Inbound)] {
             self.frames += 1;
             self.bytes += frame.len() as u64;
@@ -114,19 +134,30 @@ impl<W: io::Write> Traffic<W> {
         }
     }
 
-    /// Lets two endpoints exchange messages by all subprotocols until the capture has `bytes`
-    /// bytes.
+    /// Lets the endpoints exchange messages by all subprotocols until the capture has `bytes` bytes.
     fn run(mut self, bytes: u64) {
-        let connid = |host: usize| Some(Connid(host as u32 + 1));
+        let conversations = self.messages.len();
+        for with in 0..conversations {
+            self.begin(with);
+        }
+        while self.bytes < bytes {
+            for with in 0..conversations {
+                self.messages(with);
+            }
+        }
+        self.writer.finish(Duration::ZERO).unwrap();
+    }
+
+    fn begin(&mut self, with: usize) {
         let introduction = ReqOptions {
-            raw_address: Some(RawAddressHeader::new(address(1))),
+            raw_address: Some(RawAddressHeader::new(address(A, OF_A))),
             ..ReqOptions::default()
         };
         let first = EagerRtm {
             options: introduction,
             ..EagerRtm::default()
         };
-        self.send(A, &first, b"first");
+        self.send(A, with, &first, 5);
         for from in [B, A] {
             let handshake = Handshake {
                 extra_info: ExtraFeatures::DELIVERY_COMPLETE
@@ -136,84 +167,114 @@ impl<W: io::Write> Traffic<W> {
                 device_version: Some(0xefa1),
                 ..Handshake::default()
             };
-            self.send(from, &handshake, b"");
+            self.send(from, with, &handshake, 0);
         }
+    }
+
+    fn messages(&mut self, with: usize) {
+        let (msg_id, data) = (self.messages[with] + 1, self.data.len());
+        self.messages[with] += 2;
         let options = ReqOptions {
             connid: connid(A),
             ..ReqOptions::default()
         };
-        let mut msg_id = 0_u32;
-        while self.bytes < bytes {
-            msg_id += 1;
-            let eager = EagerRtm {
-                msg_id: MsgId(msg_id),
-                receipt: Some(SendId(msg_id % 64)),
-                options,
-                ..EagerRtm::default()
-            };
-            self.send(A, &eager, &[0; 1000]);
-            let receipt = Receipt {
-                send_id: SendId(msg_id % 64),
-                msg_id: MsgId(msg_id),
-                connid: connid(B),
-                ..Receipt::default()
-            };
-            self.send(B, &receipt, b"");
-            // Ids as of an implementation with generations: no id is used twice.
-            let long = LongctsRtm {
-                msg_id: MsgId(msg_id + 1),
-                msg_length: 3000,
-                send_id: SendId(1000 + msg_id),
-                options,
-                ..LongctsRtm::default()
-            };
-            msg_id += 1;
-            self.send(A, &long, &[0; 1000]);
-            let cts = Cts {
-                connid: connid(B),
-                send_id: long.send_id,
+        let eager = EagerRtm {
+            msg_id: MsgId(msg_id),
+            receipt: Some(SendId(msg_id % 64)),
+            options,
+            ..EagerRtm::default()
+        };
+        self.send(A, with, &eager, data);
+        let receipt = Receipt {
+            send_id: SendId(msg_id % 64),
+            msg_id: MsgId(msg_id),
+            connid: connid(B),
+            ..Receipt::default()
+        };
+        self.send(B, with, &receipt, 0);
+        // Ids as of an implementation with generations: no id is used twice.
+        let long = LongctsRtm {
+            msg_id: MsgId(msg_id + 1),
+            msg_length: 3 * data as u64,
+            send_id: SendId(1000 + msg_id),
+            options,
+            ..LongctsRtm::default()
+        };
+        self.send(A, with, &long, data);
+        let cts = Cts {
+            connid: connid(B),
+            send_id: long.send_id,
+            recv_id: RecvId(msg_id),
+            recv_length: 2 * data as u64,
+            ..Cts::default()
+        };
+        self.send(B, with, &cts, 0);
+        for segment in [1, 2] {
+            let packet = CtsData {
                 recv_id: RecvId(msg_id),
-                recv_length: 2000,
-                ..Cts::default()
+                seg_length: data as u64,
+                seg_offset: segment * data as u64,
+                connid: connid(A),
+                ..CtsData::default()
             };
-            self.send(B, &cts, b"");
-            for seg_offset in [1000, 2000] {
-                let data = CtsData {
-                    recv_id: RecvId(msg_id),
-                    seg_length: 1000,
-                    seg_offset,
-                    connid: connid(A),
-                    ..CtsData::default()
-                };
-                self.send(A, &data, &[0; 1000]);
-            }
+            self.send(A, with, &packet, data);
         }
-        self.writer.finish(Duration::ZERO).unwrap();
     }
 }
 
-#[test]
-fn memory_does_not_grow_with_the_capture() {
-    let length = std::env::var("EFA_CAPTURE_MIB").map_or(100, |mib| mib.parse().unwrap());
-    let (read, write) = io::pipe().unwrap();
-    let writer = std::thread::spawn(move || {
-        Traffic::new(BufWriter::with_capacity(1 << 20, write)).run(length << 20);
-    });
-    let reader = Reader::new(BufReader::new(read), "generated").unwrap();
+fn connid(host: usize) -> Option<Connid> {
+    Some(Connid(host as u32 + 1))
+}
+
+/// Judges a capture, in which nothing is wrong. Returns its packets, and the most bytes of memory.
+fn judge(source: impl Read) -> (u64, usize) {
+    PEAK.store(LIVE.load(Ordering::Relaxed), Ordering::Relaxed);
+    let reader = Reader::new(source, "generated").unwrap();
     let mut frames = Frames::new(reader).without_rdma_data();
     let mut judge = Judge::new();
     while let Some(frame) = frames.next_frame().unwrap() {
         judge.frame(frame).unwrap();
     }
     let checked = judge.finish();
-    writer.join().unwrap();
-    let peak = PEAK.load(Ordering::Relaxed) >> 20;
-    println!(
-        "{length} MiB, {} packets: {peak} MiB at most",
-        checked.packets
-    );
     assert_eq!(checked.findings, []);
-    assert!(checked.packets > (length << 20) / 4000);
-    // For a capture of any length; most of the memory holds frames that wait for their turn.
-    assert!(peak < 80, "{peak} MiB");
+    (checked.packets, PEAK.load(Ordering::Relaxed))
+}
+
+fn number(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).map_or(default, |value| value.parse().unwrap())
+}
+
+/// Judges a capture of so many bytes while it is generated.
+fn judge_generated(length: u64, conversations: u16, data: usize) -> usize {
+    let (read, write) = io::pipe().unwrap();
+    let writer = std::thread::spawn(move || {
+        let sink = BufWriter::with_capacity(1 << 20, write);
+        Traffic::new(sink, conversations, data).run(length);
+    });
+    let (packets, peak) = judge(BufReader::new(read));
+    writer.join().unwrap();
+    println!(
+        "{} MiB, {conversations} conversations, {packets} packets: {} MiB at most",
+        length >> 20,
+        peak >> 20
+    );
+    assert!(packets > length / (4 * data as u64));
+    peak
+}
+
+#[test]
+fn memory_does_not_grow_with_the_capture() {
+    let length = number("EFA_CAPTURE_MIB", 100) << 20;
+    let conversations = number("EFA_CONVERSATIONS", 4095) as u16;
+    let data = number("EFA_DATA", 1000) as usize;
+    if let Some(path) = std::env::var_os("EFA_CAPTURE_FILE") {
+        let sink = BufWriter::with_capacity(1 << 20, File::create(path).unwrap());
+        Traffic::new(sink, conversations, data).run(length);
+        return;
+    }
+    // For captures of any length; most of the memory holds frames that wait for their turn.
+    let peak = judge_generated(length, 1, 1000);
+    assert!(peak < 80 << 20, "{peak} bytes");
+    let peak = judge_generated(length, conversations, data);
+    assert!(peak < 250 << 20, "{peak} bytes");
 }

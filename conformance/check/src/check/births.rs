@@ -1,6 +1,6 @@
 //! Queue pairs that begin anew.
 
-use std::collections::HashMap;
+use foldhash::HashMap;
 
 use super::content::Content;
 use super::node::Node;

@@ -4,13 +4,14 @@
 //! beginning counts as captured if the first request of both queue pairs is there, and a direction
 //! if something of it is there and nothing that the other end's host captured is missing.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use efa_capture::Direction;
 use efa_capture::frame::header::FIRST_TAPPED_SEQUENCE;
 use efa_capture::frame::{Kind, Repr};
 use efa_wire::address::{Gid, Qkey};
+use foldhash::{HashMap, HashSet};
 
 use super::node::{Node, View};
 use crate::capture::CapturedPacket;

@@ -1,9 +1,10 @@
 //! What a packet says, by which it is recognised when it is seen again.
 
-use std::hash::{DefaultHasher, Hash as _, Hasher};
+use std::hash::{BuildHasher as _, Hash as _, Hasher};
 
 use efa_wire::fields::fields_of;
 use efa_wire::{Packet, PacketType, ReqFlags};
+use foldhash::fast::FixedState;
 
 use crate::capture::CapturedPacket;
 
@@ -29,7 +30,7 @@ impl Content {
         let header = parsed.map_or(packet.len().min(KEPT), |parsed| parsed.payload.offset);
         let (header, data) = packet.split_at(header);
         let digest = || {
-            let mut hasher = DefaultHasher::new();
+            let mut hasher = FixedState::default().build_hasher();
             hasher.write(data);
             hasher.finish()
         };
@@ -51,7 +52,7 @@ impl Content {
 
     /// A digest of all of it.
     pub(super) fn identity(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
+        let mut hasher = FixedState::default().build_hasher();
         self.hash(&mut hasher);
         hasher.finish()
     }

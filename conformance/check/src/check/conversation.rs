@@ -6,11 +6,12 @@
 //! answer was sent after they arrived. If both hosts are captured, there are two conversations, and
 //! each packet is judged in that of its sender.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use efa_wire::address::Qkey;
 use efa_wire::rules::{self, Evidence, Rule, Severity};
 use efa_wire::{ExtraFeatures, PacketType, ParseError};
+use foldhash::HashMap;
 
 use super::births::Birth;
 use super::completeness::Lives;
@@ -169,7 +170,7 @@ impl Side {
             send_ids: Names::default(),
             recv_ids: Names::default(),
             fetch_ids: Names::default(),
-            readable: HashMap::new(),
+            readable: HashMap::default(),
             long_reads: Vec::new(),
             requests: Requests::default(),
             refusals: 0,
@@ -311,6 +312,8 @@ pub(super) struct Conversation {
     unproven: u64,
     /// Frames without a direction were captured at both ends, perhaps on two clocks.
     has_copies: bool,
+    /// An answer to a request that had not been seen was.
+    has_stray_answer: bool,
     /// Rules were not applied because of what the capture lacks.
     lacks_direction: bool,
     lacks_beginning: bool,
@@ -339,6 +342,7 @@ impl Conversation {
             proven: Findings::default(),
             unproven: 0,
             has_copies: false,
+            has_stray_answer: false,
             lacks_direction: false,
             lacks_beginning: false,
         }
@@ -355,6 +359,24 @@ impl Conversation {
         self.at = at;
     }
 
+    /// How many frames of the capture had come when the present one was judged.
+    pub(super) fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// Forgets requests from before a frame, and operations that were over then. Returns how many of
+    /// both are left.
+    pub(super) fn forget_before(&mut self, at: u64) -> usize {
+        let mut left = self.operations.forget_before(at);
+        for side in &mut self.sides {
+            left += side.requests.forget_before(at);
+            for names in [&mut side.send_ids, &mut side.recv_ids, &mut side.fetch_ids] {
+                names.retain_known(&self.operations);
+            }
+        }
+        left
+    }
+
     /// Takes any frame, the `at`-th of the capture, that `me` sent.
     pub(super) fn sees(&mut self, me: End, at: u64) {
         self.sides[me].frames += 1;
@@ -364,6 +386,12 @@ impl Conversation {
     /// Takes another sighting of a request that was taken before.
     pub(super) fn sees_copy(&mut self) {
         self.has_copies |= !self.view.has_direction;
+    }
+
+    /// Takes an answer to a request of `initiator`.
+    pub(super) fn sees_answer(&mut self, initiator: End, sequence: u32) {
+        let is_known = self.sides[initiator].requests.knows(sequence);
+        self.has_stray_answer |= !is_known;
     }
 
     /// Leaves out the findings for which the capture has no evidence.
@@ -383,7 +411,8 @@ impl Conversation {
             && (is_own || was_born(far) || has_arrivals);
         // The first sighting of each packet is in an order that could be; but where the two hosts' captures
         // begin at different moments, some of them are the second.
-        let has_history = has_both && (has_directions || !self.has_copies || has_beginning);
+        let has_order = has_beginning && !self.has_stray_answer;
+        let has_history = has_both && (has_directions || !self.has_copies || has_order);
         let is_talk = near.frames + far.frames > 0 && self.from_start.is_some();
         self.lacks_direction |= is_talk && !has_both;
         self.lacks_beginning |= is_talk && has_both && !has_beginning;
@@ -695,7 +724,9 @@ impl Conversation {
         let is_next = self.view.has_direction && place.is_own;
         let run = self.sides[me].run;
         self.sides[me].run = frame.run.or(run);
-        let is_first = run.is_none() && !is_next;
+        // The first that arrives of who has another connection id than the near end sent to is of a later
+        // endpoint, unless all is there from the beginning.
+        let is_first = run.is_none() && !is_next && (self.is_from_start() || !is_other);
         let follows = frame.run.is_none() || run == frame.run || is_first;
         let is_known = told.is_some() && known.is_none_or(|known| told == Some(known));
         let is_same = follows && (is_next || !is_to_another || is_known);

@@ -1,10 +1,11 @@
 //! Both ends' copies of each packet.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use efa_capture::Direction;
 use efa_wire::address::{Gid, Qkey, Qpn};
 use efa_wire::fields::{Field, fields_of};
+use foldhash::HashMap;
 
 use super::content::Content;
 use crate::capture::CapturedPacket;

@@ -1,9 +1,10 @@
 //! The requests of devices below the packets: attempts, refusals and failures.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use efa_wire::address::Qkey;
 use efa_wire::{PacketType, Status};
+use foldhash::HashMap;
 
 use super::content::Content;
 use super::operation::OpId;
@@ -84,6 +85,8 @@ impl Troubled {
 
 #[derive(Debug, Default)]
 struct Request {
+    /// How many frames of the capture had come.
+    at: u64,
     /// The endpoint that it is for, and what it says, in short.
     identity: (Qkey, u64),
     /// Of packets that have not been answered.
@@ -142,6 +145,7 @@ impl Requests {
         sequence: u32,
         retransmission: bool,
         identity: (Qkey, u64),
+        at: u64,
     ) -> Attempt {
         match self.by_sequence.get(&sequence) {
             Some(_) if retransmission => return Attempt::Repetition,
@@ -149,6 +153,7 @@ impl Requests {
             _ => {}
         }
         let request = Request {
+            at,
             identity,
             ..Request::default()
         };
@@ -161,6 +166,19 @@ impl Requests {
             }
         }
         Attempt::First
+    }
+
+    /// Forgets requests from before a frame. Returns how many are left.
+    pub(super) fn forget_before(&mut self, at: u64) -> usize {
+        while let Some(&oldest) = self.order.front()
+            && self.by_sequence.get(&oldest).is_none_or(|it| it.at < at)
+        {
+            self.order.pop_front();
+            self.by_sequence.remove(&oldest);
+        }
+        self.by_sequence.shrink_to(2 * self.by_sequence.len());
+        self.order.shrink_to(2 * self.order.len());
+        self.by_sequence.len()
     }
 
     /// Takes the packet of a request, with its number. Returns whether it is sent again because its
@@ -244,6 +262,11 @@ impl Requests {
             request.part.is_piece = is_piece;
             request.part.packet_type = Some(packet_type);
         }
+    }
+
+    /// Whether a request has been seen.
+    pub(super) fn knows(&self, sequence: u32) -> bool {
+        self.by_sequence.contains_key(&sequence)
     }
 
     pub(super) fn operation(&self, sequence: u32) -> Option<OpId> {

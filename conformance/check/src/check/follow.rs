@@ -113,11 +113,12 @@ impl Follower<'_> {
     }
 
     fn done(&mut self, id: OpId) {
+        let at = self.conversation.at();
         if let Some(operation) = self.operation(id)
             && !operation.is_done
         {
             operation.is_done = true;
-            self.conversation.operations.over(id);
+            self.conversation.operations.over(id, at);
         }
     }
 

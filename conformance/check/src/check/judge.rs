@@ -1,7 +1,7 @@
 //! Judging frames one by one, each as part of its conversation.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::collections::BTreeSet;
+use std::hash::BuildHasher as _;
 
 use efa_capture::Direction;
 use efa_capture::frame::header::FIRST_TAPPED_SEQUENCE;
@@ -9,6 +9,8 @@ use efa_capture::frame::{Kind, Rdma};
 use efa_wire::address::Gid;
 use efa_wire::rules;
 use efa_wire::{Packet, ParseError};
+use foldhash::fast::FixedState;
+use foldhash::{HashMap, HashSet};
 
 use super::births::{Birth, Births};
 use super::completeness::{Lives, Unmatched};
@@ -24,6 +26,10 @@ use super::packet::Reading;
 use super::report::{Checked, NotJudged, Report};
 use crate::capture::{Capture, CapturedPacket, UserRecvQps};
 
+/// Requests, and operations that are over, which all conversations together remember at most; each of
+/// them takes a few hundred bytes. More requests are never under way at once.
+const MOST_REMEMBERED: usize = 1 << 18;
+
 /// Judges a capture, frame by frame.
 #[derive(Default)]
 pub struct Judge {
@@ -34,6 +40,8 @@ pub struct Judge {
     seen: Seen,
     report: Report,
     lossy: BTreeSet<usize>,
+    /// Requests and operations that the conversations remember, at most.
+    remembered: usize,
 }
 
 impl Judge {
@@ -131,6 +139,18 @@ impl Judge {
             .entry(view)
             .or_insert_with(|| Conversation::new(view));
         self.seen.judge(conversation, frame, from, is_arrival);
+        // A packet is a request, and may be the last one of an operation.
+        self.remembered += 2;
+        if self.remembered > MOST_REMEMBERED {
+            self.forget();
+        }
+    }
+
+    /// Forgets the older half of what the conversations remember.
+    fn forget(&mut self) {
+        let until = self.seen.at.saturating_sub(MOST_REMEMBERED as u64 / 4);
+        let left = self.conversations.values_mut();
+        self.remembered = left.map(|it| it.forget_before(until)).sum();
     }
 }
 
@@ -199,7 +219,7 @@ impl Seen {
         let near = (frame.direction.is_some(), conversation.sides[0].node);
         let requests = &mut conversation.sides[me].requests;
         let identity = (header.qkey, identity);
-        let attempt = requests.take(header.sequence, header.retransmission, identity);
+        let attempt = requests.take(header.sequence, header.retransmission, identity, self.at);
         let is_repetition = match attempt {
             Attempt::First => false,
             Attempt::Repetition => true,
@@ -257,9 +277,8 @@ impl Seen {
 
 /// What an RDMA request is about, in short.
 fn rdma_identity(rdma: &Rdma) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    (rdma.remote.address, rdma.remote.key, rdma.total_length).hash(&mut hasher);
-    hasher.finish()
+    let identity = (rdma.remote.address, rdma.remote.key, rdma.total_length);
+    FixedState::default().hash_one(identity)
 }
 
 /// Whether the capture has the whole header of a packet.

@@ -1,8 +1,9 @@
 //! Operations that an answer ends.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use efa_wire::{PacketType, RmaIovs};
+use foldhash::HashMap;
 
 use super::runs::Runs;
 
@@ -231,7 +232,8 @@ pub(super) fn regions(iovs: RmaIovs) -> Vec<Region> {
 pub(super) struct Operations {
     by_id: HashMap<OpId, Operation>,
     begun: u64,
-    over: VecDeque<OpId>,
+    /// With how many frames of the capture had come when they ended.
+    over: VecDeque<(OpId, u64)>,
 }
 
 impl Operations {
@@ -256,14 +258,27 @@ impl Operations {
         self.by_id.get_mut(&id)
     }
 
-    /// Ends an operation. It is kept for a while, so that a second answer is recognised.
-    pub(super) fn over(&mut self, id: OpId) {
-        self.over.push_back(id);
+    /// Ends an operation at a frame. It is kept for a while, so that a second answer is recognised.
+    pub(super) fn over(&mut self, id: OpId, at: u64) {
+        self.over.push_back((id, at));
         if self.over.len() > MOST_OVER
-            && let Some(oldest) = self.over.pop_front()
+            && let Some((oldest, _)) = self.over.pop_front()
         {
             self.by_id.remove(&oldest);
         }
+    }
+
+    /// Forgets operations that were over before a frame. Returns how many are left that are over.
+    pub(super) fn forget_before(&mut self, at: u64) -> usize {
+        while let Some(&(oldest, ended)) = self.over.front()
+            && ended < at
+        {
+            self.over.pop_front();
+            self.by_id.remove(&oldest);
+        }
+        self.by_id.shrink_to(2 * self.by_id.len());
+        self.over.shrink_to(2 * self.over.len());
+        self.over.len()
     }
 
     /// Marks operations of one source whose memory overlaps with that of a new one.
@@ -331,5 +346,6 @@ impl Names {
     /// Forgets the ids of operations that are not known any more.
     pub(super) fn retain_known(&mut self, operations: &Operations) {
         self.0.retain(|_, id| operations.by_id.contains_key(id));
+        self.0.shrink_to(2 * self.0.len());
     }
 }

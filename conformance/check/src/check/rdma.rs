@@ -132,6 +132,7 @@ impl Conversation {
 
     /// Takes the end of a request of `initiator`.
     pub(super) fn request_ends(&mut self, initiator: End, sequence: u32, status: Status) {
+        self.sees_answer(initiator, sequence);
         let side = &mut self.sides[initiator];
         match side.requests.answered(sequence, status) {
             RequestOutcome::Arrived {

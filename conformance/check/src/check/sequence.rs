@@ -1,8 +1,9 @@
 //! Message ids of one endpoint towards another, and messages that travel in several requests.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use efa_wire::{PacketType, SendId};
+use foldhash::HashMap;
 
 use super::operation::OpId;
 use super::runs::Runs;
