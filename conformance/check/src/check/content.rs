@@ -1,6 +1,6 @@
 //! What a packet says, by which it is recognised when it is seen again.
 
-use std::hash::{BuildHasher as _, Hash as _, Hasher};
+use std::hash::{BuildHasher as _, Hasher as _};
 
 use efa_wire::fields::fields_of;
 use efa_wire::{Packet, PacketType, ReqFlags};
@@ -52,9 +52,7 @@ impl Content {
 
     /// A digest of all of it.
     pub(super) fn identity(&self) -> u64 {
-        let mut hasher = FixedState::default().build_hasher();
-        self.hash(&mut hasher);
-        hasher.finish()
+        FixedState::default().hash_one(self)
     }
 
     /// The header's bytes.

@@ -218,12 +218,10 @@ impl Requests {
             // The refusal may be missing from the capture.
             let part = request.part;
             match key {
-                Some(key) if is_repetition && has_msg_id => {
-                    if self.refused.len() < MOST_REQUESTS {
-                        self.refused.entry(key).or_insert(part);
-                    }
+                Some(key) if is_repetition && !has_msg_id => self.troubled.insert(key, part),
+                Some(key) if is_repetition && self.refused.len() < MOST_REQUESTS => {
+                    self.refused.entry(key).or_insert(part);
                 }
-                Some(key) if is_repetition => self.troubled.insert(key, part),
                 _ => {}
             }
         }
