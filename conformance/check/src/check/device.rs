@@ -59,20 +59,29 @@ pub(super) enum Resent {
     /// It is one that was refused.
     Yes,
     /// An equal one was refused or repeated, and may have been refused again where the capture lacks a
-    /// frame. What the conversation still misses tells.
-    Perhaps,
+    /// frame. What the conversation still misses tells; if that does not, whether it has been sent
+    /// again since the last refusal.
+    Perhaps {
+        /// It has not.
+        is_due: bool,
+    },
 }
 
 /// Packets without a number of their own that did not arrive at the first attempt.
 #[derive(Debug, Default)]
 struct Troubled {
-    parts: HashMap<Content, Part>,
+    /// And whether each was refused, and not sent again since.
+    parts: HashMap<Content, (Part, bool)>,
     order: VecDeque<Content>,
 }
 
 impl Troubled {
-    fn insert(&mut self, content: Content, part: Part) {
-        if self.parts.insert(content.clone(), part).is_none() {
+    fn insert(&mut self, content: Content, part: Part, is_refused: bool) {
+        if self
+            .parts
+            .insert(content.clone(), (part, is_refused))
+            .is_none()
+        {
             self.order.push_back(content);
             if self.order.len() > MOST_REQUESTS
                 && let Some(oldest) = self.order.pop_front()
@@ -201,10 +210,14 @@ impl Requests {
             false => self.troubled.parts.is_empty(),
         };
         let key = (is_repetition || !is_empty).then(|| content.without_sender());
+        let mut is_due = false;
         let earlier = match &key {
             Some(_) if is_repetition => None,
             Some(key) if has_msg_id => self.refused.remove(key),
-            Some(key) => self.troubled.parts.get(key).copied(),
+            Some(key) => self.troubled.parts.get_mut(key).map(|(part, is_refused)| {
+                is_due = std::mem::take(is_refused);
+                *part
+            }),
             None => None,
         };
         let earlier = earlier.filter(|part| part.named.may_be(named));
@@ -218,7 +231,9 @@ impl Requests {
             // The refusal may be missing from the capture.
             let part = request.part;
             match key {
-                Some(key) if is_repetition && !has_msg_id => self.troubled.insert(key, part),
+                Some(key) if is_repetition && !has_msg_id => {
+                    self.troubled.insert(key, part, false);
+                }
                 Some(key) if is_repetition && self.refused.len() < MOST_REQUESTS => {
                     self.refused.entry(key).or_insert(part);
                 }
@@ -227,7 +242,7 @@ impl Requests {
         }
         match earlier {
             Some(_) if has_msg_id => Resent::Yes,
-            Some(_) => Resent::Perhaps,
+            Some(_) => Resent::Perhaps { is_due },
             None if is_behind && is_repetition => Resent::Yes,
             None => Resent::No,
         }
@@ -295,7 +310,7 @@ impl Requests {
         if let Some(content) = request.content.as_ref().filter(|_| is_refused) {
             let content = content.without_sender();
             if part.msg_id.is_none() {
-                self.troubled.insert(content, part);
+                self.troubled.insert(content, part, true);
             } else if self.refused.len() < MOST_REQUESTS {
                 self.refused.insert(content, part);
             }

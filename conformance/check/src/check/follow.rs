@@ -914,8 +914,8 @@ impl Follower<'_> {
 impl Conversation {
     /// Whether a packet from a node, one without a number of its own, is one that the conversation waits
     /// for: an equal one before cannot have had its effect. Ids that name nothing are waited for by
-    /// nobody.
-    pub(super) fn misses(&mut self, reading: &Reading, from: Node) -> bool {
+    /// nobody. `None` for those of which nothing tells.
+    pub(super) fn misses(&mut self, reading: &Reading, from: Node) -> Option<bool> {
         let (me, you) = self.ends(from);
         let sides = &mut self.sides;
         let mut of = |ids: &IdSpace, end: End, id: u32| (ids.of)(&mut sides[end]).get(id);
@@ -930,13 +930,15 @@ impl Conversation {
             PacketBody::Message(Message {
                 send_id: Some(id), ..
             }) => of(&SEND_IDS, me, id.0),
-            PacketBody::Handshake(_) => return self.sides[me].handshake.is_none(),
-            PacketBody::Message(_) | PacketBody::Atomic(_) | PacketBody::Abort(_) => return true,
+            PacketBody::Handshake(_) => return Some(self.sides[me].handshake.is_none()),
+            PacketBody::Message(_) | PacketBody::Atomic(_) | PacketBody::Abort(_) => return None,
         };
         let Some(operation) = named.and_then(|id| self.operations.get(id)) else {
-            return matches!(reading.said, PacketBody::Read(_) | PacketBody::Message(_));
+            let is_waited_for =
+                matches!(reading.said, PacketBody::Read(_) | PacketBody::Message(_));
+            return Some(is_waited_for);
         };
-        match reading.said {
+        Some(match reading.said {
             PacketBody::Cts(_) => {
                 let (sent, granted) = (operation.sent(), operation.granted);
                 !operation.is_done && sent >= granted && granted < operation.length
@@ -950,7 +952,7 @@ impl Conversation {
             PacketBody::Read(_) => !operation.holds_recv_id(),
             PacketBody::Message(_) => !operation.holds_send_id(),
             _ => operation.acknowledged.is_none(),
-        }
+        })
     }
 }
 

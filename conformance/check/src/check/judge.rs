@@ -351,7 +351,7 @@ fn judge_packet(
     let is_resent = match resent {
         Resent::No => false,
         Resent::Yes => true,
-        Resent::Perhaps => !conversation.misses(&reading, from),
+        Resent::Perhaps { is_due } => !conversation.misses(&reading, from).unwrap_or(!is_due),
     };
     if is_resent && let Some(msg_id) = reading.said.msg_id() {
         conversation.sides[me].sent_again(msg_id);
