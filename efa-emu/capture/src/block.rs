@@ -15,6 +15,8 @@ use pcap_file::pcapng::blocks::interface_statistics::{
 use pcap_file::pcapng::blocks::section_header::{SectionHeaderBlock, SectionHeaderOption};
 use pcap_file::{DataLink, Endianness};
 
+use efa_wire::address::Gid;
+
 use super::{Counts, Direction, Interface, InterfaceId};
 use crate::frame;
 
@@ -76,21 +78,26 @@ pub(super) fn append_interface(interface: &Interface, snaplen: u32, bytes: &mut 
     let mut address = interface.gid.0.to_vec();
     address.push(64);
     let mac = frame::ethernet_address(interface.gid);
+    let mut options = vec![
+        InterfaceDescriptionOption::IfName(Cow::Borrowed(&interface.host)),
+        InterfaceDescriptionOption::IfDescription(Cow::Owned(format!(
+            "EFA device of host {}",
+            interface.host
+        ))),
+        InterfaceDescriptionOption::IfHardware(Cow::Borrowed(&interface.profile)),
+    ];
+    if interface.gid != Gid::default() {
+        options.extend([
+            InterfaceDescriptionOption::IfIpv6Addr(Cow::Owned(address)),
+            InterfaceDescriptionOption::IfMacAddr(Cow::Borrowed(mac.as_bytes())),
+        ]);
+    }
+    options.push(InterfaceDescriptionOption::IfTsResol(NANOSECONDS));
     append(
         InterfaceDescriptionBlock {
             linktype: DataLink::ETHERNET,
             snaplen,
-            options: vec![
-                InterfaceDescriptionOption::IfName(Cow::Borrowed(&interface.host)),
-                InterfaceDescriptionOption::IfDescription(Cow::Owned(format!(
-                    "EFA device of host {}",
-                    interface.host
-                ))),
-                InterfaceDescriptionOption::IfHardware(Cow::Borrowed(&interface.profile)),
-                InterfaceDescriptionOption::IfIpv6Addr(Cow::Owned(address)),
-                InterfaceDescriptionOption::IfMacAddr(Cow::Borrowed(mac.as_bytes())),
-                InterfaceDescriptionOption::IfTsResol(NANOSECONDS),
-            ],
+            options,
         },
         bytes,
     );

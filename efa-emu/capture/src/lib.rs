@@ -72,7 +72,7 @@ pub struct Interface {
     pub host: String,
     /// The name of the device's profile.
     pub profile: String,
-    /// The device's GID.
+    /// The device's GID; all zeroes if it is not known, and then not declared.
     pub gid: Gid,
 }
 

@@ -111,14 +111,16 @@ pub struct CapturedInterface {
 }
 
 impl CapturedInterface {
-    /// The emulated host's device that it is, if it is declared as our captures declare one: with names
-    /// and a GID, of Ethernet, and with times in nanoseconds.
+    /// The emulated host's device that it is, if it is declared as our captures declare one: with
+    /// names, of Ethernet, and with times in nanoseconds. Wireshark's tools leave the GID out.
     pub fn device(&self) -> Option<Interface> {
         let is_ours = self.linktype == link::ETHERNET && self.time == TimeUnit::NANOSECONDS;
         let (host, profile) = self.name.clone().zip(self.hardware.clone())?;
-        self.gid
-            .filter(|_| is_ours)
-            .map(|gid| Interface { host, profile, gid })
+        is_ours.then(|| Interface {
+            host,
+            profile,
+            gid: self.gid.unwrap_or_default(),
+        })
     }
 }
 
