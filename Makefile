@@ -32,9 +32,10 @@ test: setup
 	$(LINTED) $(CARGO) test --workspace --doc --quiet
 	@$(LINTED) scripts/tests --workspace --test-threads $(TEST_THREADS)
 
-## nightly: the long tests (.config/nextest.toml) and 10,000 random programs
+## nightly: the long tests (.config/nextest.toml), the corpus in more networks, and 10,000 random programs
 nightly: build sim
 	@scripts/tests --workspace --ignore-default-filter --filterset 'not default()' --test-threads $(TEST_THREADS)
+	@EFA_SEEDS=5 scripts/tests --workspace --filterset 'test(/^corpus::the_engine_/)' --test-threads $(TEST_THREADS)
 
 ## quick: while editing: units, the engine, the device model, the simulator, and the corpus in it
 quick:

@@ -44,9 +44,11 @@ fn load(path: &Path) -> Trace {
     synthetic::load(path).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn seeds(seeds: u64) -> Options {
+/// With as many disorderly networks as `EFA_SEEDS` says, or one.
+fn in_networks() -> Options {
+    let wanted = std::env::var("EFA_SEEDS").ok();
     Options {
-        seeds,
+        seeds: wanted.map_or(1, |wanted| wanted.parse().expect("EFA_SEEDS is a number")),
         ..Options::default()
     }
 }
@@ -118,7 +120,7 @@ fn traces_break_no_rule_and_round_trip() {
 fn the_engine_takes_the_place_of_stock_libfabric() {
     in_parallel(&traces(), |path| {
         let trace = load(path);
-        for case in efa_suite::run_engine(&trace, &mut Emu::orderly(), &seeds(3)).unwrap() {
+        for case in efa_suite::run_engine(&trace, &mut Emu::orderly(), &in_networks()).unwrap() {
             let passed = matches!(case.outcome, Outcome::Passed { .. });
             let excused = matches!(case.outcome, Outcome::NotUnderTest { .. });
             // The engine has no mode in which it receives messages without a header.
@@ -147,7 +149,7 @@ fn the_engine_plays_every_scenario_with_itself() {
     }
     in_parallel(&of_themes, |scenario| {
         let trace = crate::rehearsal::rehearse(scenario);
-        let cases = efa_suite::run_engine(&trace, &mut Emu::orderly(), &seeds(5)).unwrap();
+        let cases = efa_suite::run_engine(&trace, &mut Emu::orderly(), &in_networks()).unwrap();
         for case in cases {
             let passed = matches!(case.outcome, Outcome::Passed { .. });
             let excused = matches!(case.outcome, Outcome::NotUnderTest { .. });
