@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use crate::endpoint::base::fifo::Fifo;
 use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::base::immediate;
 use crate::wire::PacketType;
@@ -34,7 +35,7 @@ pub(crate) enum EndReport {
 
 /// Completions and events that the application has not taken, and the counters.
 pub(crate) struct Reports {
-    completions: VecDeque<Result<CompletionEntry, ErrorEntry>>,
+    completions: Fifo<Result<CompletionEntry, ErrorEntry>>,
     events: VecDeque<Event>,
     /// Events kept; older ones are dropped.
     max_events: usize,
@@ -47,7 +48,7 @@ impl Reports {
     /// Makes an empty report. At most `max_events` events are kept.
     pub(crate) fn new(max_events: usize, max_completions: usize) -> Self {
         Reports {
-            completions: VecDeque::new(),
+            completions: Fifo::new(),
             events: VecDeque::new(),
             max_events,
             max_completions,
@@ -83,7 +84,7 @@ impl Reports {
     }
 
     /// Counts and reports a success.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn succeeded(&mut self, entry: CompletionEntry) {
         self.statistics.count(entry.flags, true);
         self.completions.push_back(Ok(entry));
@@ -125,7 +126,7 @@ impl Reports {
     }
 
     /// Counts the end of an operation that sends data, and reports it if that is wanted.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn sent(
         &mut self,
         peer: PeerId,

@@ -122,7 +122,7 @@ impl Statistics {
     }
 
     /// Counts the end of an operation of the application.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn count(&mut self, flags: CompletionFlags, success: bool) {
         let counter = if flags.contains(CompletionFlags::SEND) {
             &mut self.sends

@@ -1,0 +1,98 @@
+//! A queue in one piece of memory.
+
+/// A queue whose readers usually empty it. An element is written to its place and read from there;
+/// no index goes round, as that of a ring would.
+pub(crate) struct Fifo<T> {
+    elements: Vec<T>,
+    /// How many of the elements were taken.
+    taken: usize,
+}
+
+impl<T: Copy> Fifo<T> {
+    /// An empty queue, without memory.
+    pub(crate) const fn new() -> Self {
+        Fifo {
+            elements: Vec::new(),
+            taken: 0,
+        }
+    }
+
+    /// The number of elements that were not taken.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.elements.len() - self.taken
+    }
+
+    /// Adds an element behind the others.
+    #[inline(always)]
+    pub(crate) fn push_back(&mut self, element: T) {
+        if self.elements.len() == self.elements.capacity() {
+            self.make_room();
+        }
+        self.elements.push(element);
+    }
+
+    /// Takes the oldest element.
+    #[inline(always)]
+    pub(crate) fn pop_front(&mut self) -> Option<T> {
+        let element = *self.elements.get(self.taken)?;
+        self.taken += 1;
+        if self.taken == self.elements.len() {
+            self.elements.clear();
+            self.taken = 0;
+        }
+        Some(element)
+    }
+
+    /// Frees the places of elements that were taken if they are half of all, so that each element
+    /// is moved once on average, and memory stays in proportion to the length. Otherwise the
+    /// memory grows.
+    #[cold]
+    fn make_room(&mut self) {
+        if self.taken * 2 >= self.elements.len() {
+            self.elements.drain(..self.taken);
+            self.taken = 0;
+        }
+        if self.elements.len() == self.elements.capacity() {
+            self.elements.reserve(self.elements.len().max(16));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Also for a reader who never takes the last element.
+        #[test]
+        fn elements_come_out_in_their_order(steps in proptest::collection::vec(any::<bool>(), 0..400)) {
+            let mut fifo = Fifo::new();
+            let mut expected = VecDeque::new();
+            for (number, adds) in steps.into_iter().enumerate() {
+                if adds {
+                    fifo.push_back(number);
+                    expected.push_back(number);
+                } else {
+                    prop_assert_eq!(fifo.pop_front(), expected.pop_front());
+                }
+                prop_assert_eq!(fifo.len(), expected.len());
+            }
+        }
+    }
+
+    #[test]
+    fn memory_stays_in_proportion_to_the_length() {
+        let mut fifo = Fifo::new();
+        fifo.push_back(0);
+        for number in 1..10_000 {
+            fifo.push_back(number);
+            assert_eq!(fifo.pop_front(), Some(number - 1));
+        }
+        assert!(fifo.elements.capacity() <= 32);
+    }
+}
