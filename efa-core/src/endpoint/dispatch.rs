@@ -21,7 +21,7 @@ impl<N: Nic> Endpoint<N> {
         let Completion {
             context, status, ..
         } = *completion;
-        match completion.kind {
+        match &completion.kind {
             CompletionKind::Send { .. } | CompletionKind::RdmaRead | CompletionKind::RdmaWrite => {
                 self.on_done(context, status);
             }
@@ -33,16 +33,16 @@ impl<N: Nic> Endpoint<N> {
             } => {
                 self.channel.posting.receive_returned();
                 if status == Status::Ok {
-                    self.on_packet(buffer, length, &source);
+                    self.on_packet(*buffer, *length, source);
                 } else {
-                    self.channel.receive_failed(buffer, status);
+                    self.channel.receive_failed(*buffer, status);
                 }
             }
             CompletionKind::RecvUser {
                 length,
                 source,
                 immediate,
-            } => self.on_user_receive(context, status, length, &source, immediate),
+            } => self.on_user_receive(context, status, *length, source, *immediate),
             CompletionKind::RecvRdmaWithImmediate {
                 buffer,
                 length,
@@ -51,44 +51,38 @@ impl<N: Nic> Endpoint<N> {
             } => {
                 if let Some(buffer) = buffer {
                     self.channel.posting.receive_returned();
-                    self.channel.posting.recycle(buffer);
+                    self.channel.posting.recycle(*buffer);
                 }
                 if status == Status::Ok {
                     // No connection id comes with it.
-                    let peer = self.channel.peers.addresses().identify(&source, None);
-                    self.channel.reports.written(peer, length, immediate);
+                    let peer = self.channel.peers.addresses().identify(source, None);
+                    self.channel.reports.written(peer, *length, *immediate);
                 }
             }
         }
     }
 
+    #[inline(always)]
     fn on_packet(&mut self, buffer: BufferId, length: usize, source: &Source) {
         self.channel.reports.statistics.packets_received += 1;
         let bytes = self.channel.posting.nic().buffer(buffer);
         let length = length.min(bytes.len());
-        let bytes = &bytes[..length];
-        // Eager messages are the most frequent packets. They are parsed where they stay, without a
-        // `Header`.
-        let Some((packet_type, eager, payload)) = Packet::parse_eager(bytes) else {
-            return self.on_other_packet(buffer, length, source);
-        };
-        let packet = ReceivedPacket::in_buffer(buffer, length);
-        let connid = eager.options.sender_connid();
-        let introduction = || Introduction {
-            packet_type,
-            raw_address: eager.options.raw_address.map(|header| header.address()),
-        };
-        match self.sender(source, connid, introduction) {
-            Some(peer) if self.is_zero_copy() => {
-                self.refuse_header(peer, packet_type);
-                self.channel.posting.release(packet);
-            }
-            Some(peer) => {
-                let rtm = Rtm::eager(packet_type, &eager, payload);
-                self.turns().in_turn(peer, packet, &Sequenced::Message(rtm));
-            }
-            None => self.channel.posting.release(packet),
+        // Most packets are eager messages of a known peer, in their turn. They are parsed where
+        // they stay, without a `Header`, and their peer is looked up once.
+        if let Some((packet_type, eager, payload)) = Packet::parse_eager(&bytes[..length])
+            && let connid = eager.options.sender_connid()
+            && let Some(peer) = self.channel.peers.addresses().identify(source, connid)
+            && !self.is_zero_copy()
+            && let Some(state) = self.channel.peers.existing_state_mut(peer)
+            && state.takes_at_once(eager.msg_id)
+        {
+            let packet = ReceivedPacket::in_buffer(buffer, length);
+            let rtm = || Rtm::eager(packet_type, &eager, payload);
+            return self
+                .receive_side()
+                .match_message(peer, packet, eager.tag, rtm);
         }
+        self.on_other_packet(buffer, length, source);
     }
 
     #[inline(never)]
@@ -123,7 +117,6 @@ impl<N: Nic> Endpoint<N> {
 
     /// Identifies the sender of a packet, and queues our HANDSHAKE for it if none was sent. `None`
     /// if the packet has to be dropped.
-    #[inline(always)]
     fn sender(
         &mut self,
         source: &Source,
@@ -173,7 +166,7 @@ impl<N: Nic> Endpoint<N> {
             | Header::RuntreadRtm(_)
             | Header::Rta(_) => {
                 return match Sequenced::of(incoming) {
-                    Some(request) => self.turns().other_in_turn(peer, packet, &request),
+                    Some(request) => self.turns().in_turn(peer, packet, &request),
                     None => self.channel.posting.release(packet),
                 };
             }

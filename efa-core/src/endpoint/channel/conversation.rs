@@ -41,6 +41,16 @@ impl Conversation {
     pub(crate) fn is_idle(&self) -> bool {
         self.sequence.is_idle() && self.held_bytes == 0 && self.backoff.is_idle()
     }
+
+    /// Takes a message whose turn it is, if the peer is owed no HANDSHAKE and nothing of it waits.
+    /// Otherwise returns false, and notes nothing.
+    #[inline(always)]
+    pub(crate) fn takes_at_once(&mut self, msg_id: MsgId) -> bool {
+        let is_plain = self.failure.is_none() && self.handshake.is_greeted();
+        let taken = is_plain && self.window.advance_past(msg_id);
+        self.heard |= taken;
+        taken
+    }
 }
 
 impl From<MsgId> for Conversation {

@@ -158,6 +158,12 @@ impl Handshaking {
         !core::mem::replace(&mut self.greeted, true)
     }
 
+    /// Returns whether our HANDSHAKE was sent.
+    #[inline]
+    pub(crate) fn is_greeted(&self) -> bool {
+        self.greeted
+    }
+
     /// Notes that our HANDSHAKE was lost: another one answers the peer's next packet.
     pub(crate) fn greeting_lost(&mut self) {
         self.greeted = false;

@@ -73,6 +73,19 @@ impl ReorderWindow {
         }
     }
 
+    /// Moves on beyond `id` if it is the next one and nothing else is known of later ones. Returns
+    /// whether it did. This is what [`ReorderWindow::position`], [`ReorderWindow::advance`] and
+    /// [`ReorderWindow::take_expected`] would do, in one step.
+    #[inline(always)]
+    pub(crate) fn advance_past(&mut self, id: MsgId) -> bool {
+        let is_alone = self.near_held == 0 && self.far.is_empty() && self.done.is_empty();
+        if id != self.expected || !is_alone {
+            return false;
+        }
+        self.expected = id.next();
+        true
+    }
+
     /// Holds a packet with an early id. `link` gets the head of the chain so far, puts the packet
     /// in front of it and returns the new head.
     pub(crate) fn hold(&mut self, id: MsgId, link: impl FnOnce(Option<HeldId>) -> HeldId) {
@@ -205,6 +218,25 @@ mod tests {
         assert_eq!(position(13), Position::Early);
         assert_eq!(position(14), Position::Beyond);
         assert_eq!(position(u32::MAX - 2), Position::Past);
+    }
+
+    #[test]
+    fn one_step_takes_the_next_id_alone() {
+        let first = MsgId(u32::MAX);
+        let known: [fn(&mut ReorderWindow); 4] = [
+            |_| (),
+            |window| window.hold(MsgId(0), |_| HeldId::new(1, 0)),
+            |window| window.hold(MsgId(NEAR as u32), |_| HeldId::new(1, 0)),
+            |window| assert!(window.pass(MsgId(0))),
+        ];
+        for (number, know) in known.into_iter().enumerate() {
+            let mut window = ReorderWindow::new(first);
+            know(&mut window);
+            assert!(!window.advance_past(MsgId(0)));
+            assert_eq!(window.advance_past(first), number == 0);
+            let expected = if number == 0 { MsgId(0) } else { first };
+            assert_eq!(window.expected(), expected);
+        }
     }
 
     #[test]

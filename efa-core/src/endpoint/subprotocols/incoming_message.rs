@@ -147,24 +147,32 @@ impl<'a> Rtm<'a> {
 }
 
 impl<N: Nic> ReceiveSide<'_, N> {
-    /// Finds the receive for a message, or keeps the message.
+    /// Finds the receive for a message, or keeps the message. `rtm` returns its fields; a call in
+    /// each case keeps those of the usual one in registers.
     #[inline(always)]
-    pub(crate) fn match_message(&mut self, peer: PeerId, packet: ReceivedPacket, rtm: &Rtm<'_>) {
-        let Some(found) = self.receiving.posted.match_message(peer, rtm.tag) else {
-            return self.keep_unexpected(peer, packet, rtm);
+    pub(crate) fn match_message<'a>(
+        &mut self,
+        peer: PeerId,
+        packet: ReceivedPacket,
+        tag: Option<u64>,
+        rtm: impl Fn() -> Rtm<'a>,
+    ) {
+        let Some(found) = self.receiving.posted.match_message(peer, tag) else {
+            return self.keep_unexpected(peer, packet, &rtm());
         };
         if found.stays {
-            return self.match_multi(found.receive, peer, packet, rtm);
+            return self.match_multi(found.receive, peer, packet, &rtm());
         }
         let receive = found.receive;
-        if let MessagePart::Whole(receipt) = rtm.extent {
-            self.receive_eager(receive, peer, &packet, rtm, receipt);
+        let message = rtm();
+        if let MessagePart::Whole(receipt) = message.extent {
+            self.receive_eager(receive, peer, &packet, &message, receipt);
             return self.channel.posting.release(packet);
         }
-        let cause = (rtm.tag, rtm.cq_data);
+        let cause = (message.tag, message.cq_data);
         let receiving = &mut *self.receiving;
-        match receiving.activate(receive, peer, rtm.msg_id, rtm.length, cause) {
-            Some(id) => self.begin_message(id, peer, packet, rtm),
+        match receiving.activate(receive, peer, message.msg_id, message.length, cause) {
+            Some(id) => self.begin_message(id, peer, packet, &message),
             None => self.channel.posting.release(packet),
         }
     }

@@ -34,7 +34,6 @@ impl<N: Nic> Turns<'_, N> {
     }
 
     /// Processes a message or atomic when its turn has come, and then those that waited for it.
-    #[inline(always)]
     pub(crate) fn in_turn(
         &mut self,
         peer: PeerId,
@@ -61,18 +60,6 @@ impl<N: Nic> Turns<'_, N> {
         }
     }
 
-    /// As [`Turns::in_turn`], but not inlined: for all but eager messages.
-    #[inline(never)]
-    pub(crate) fn other_in_turn(
-        &mut self,
-        peer: PeerId,
-        packet: ReceivedPacket,
-        request: &Sequenced<'_>,
-    ) {
-        self.in_turn(peer, packet, request);
-    }
-
-    #[inline(never)]
     fn out_of_turn(
         &mut self,
         peer: PeerId,
@@ -89,7 +76,7 @@ impl<N: Nic> Turns<'_, N> {
                 if !self.channel.config.ordered && matches!(request, Sequenced::Message(_)) =>
             {
                 match state.window.pass(msg_id) {
-                    true => self.late_first_packet(peer, packet, request),
+                    true => self.first_packet(peer, packet, request),
                     false => self.later_packet(peer, packet, request),
                 }
             }
@@ -133,7 +120,7 @@ impl<N: Nic> Turns<'_, N> {
                     };
                     match incoming.as_ref().and_then(Sequenced::of) {
                         None => self.channel.posting.release(packet),
-                        Some(request) if is_first => self.late_first_packet(peer, packet, &request),
+                        Some(request) if is_first => self.first_packet(peer, packet, &request),
                         Some(request) => self.later_packet(peer, packet, &request),
                     }
                     is_first = false;
@@ -167,10 +154,12 @@ impl<N: Nic> Turns<'_, N> {
     }
 
     /// The first packet of a message or atomic whose turn has come.
-    #[inline(always)]
     fn first_packet(&mut self, peer: PeerId, packet: ReceivedPacket, request: &Sequenced<'_>) {
         match request {
-            Sequenced::Message(rtm) => self.receive_side().match_message(peer, packet, rtm),
+            Sequenced::Message(rtm) => {
+                self.receive_side()
+                    .match_message(peer, packet, rtm.tag, || *rtm);
+            }
             Sequenced::Atomic(rta, incoming) => {
                 let mut target = AtomicTarget {
                     channel: self.channel,
@@ -180,12 +169,6 @@ impl<N: Nic> Turns<'_, N> {
                 self.channel.posting.release(packet);
             }
         }
-    }
-
-    /// As [`Turns::first_packet`], but not inlined: for a packet that did not come in turn.
-    #[inline(never)]
-    fn late_first_packet(&mut self, peer: PeerId, packet: ReceivedPacket, request: &Sequenced<'_>) {
-        self.first_packet(peer, packet, request);
     }
 
     /// Handles a packet whose `msg_id` was processed before: a further segment of a message, or an
