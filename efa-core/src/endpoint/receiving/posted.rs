@@ -157,7 +157,7 @@ impl PostedReceives {
     /// Finds the oldest receive that accepts a message. Takes it out of the queues unless it takes
     /// several messages: the caller [ends](PostedReceives::end_matched) or
     /// [takes](PostedReceives::take_matched) it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn match_message(&mut self, peer: PeerId, tag: Option<u64>) -> Option<Found> {
         let (queues, receives) = self.queues(tag.is_some());
         queues.take_oldest(receives, peer, tag.unwrap_or(0))

@@ -73,7 +73,8 @@ pub(super) trait Nodes<const QUEUE: usize> {
 pub(super) struct Queues<const QUEUE: usize> {
     /// The first element of the first queue of each bucket. Empty, or a power of two.
     buckets: Vec<u32>,
-    /// The number of queues that are not empty, at most that of the buckets.
+    /// The number of queues that are not empty, at most half that of the buckets, so that a look-up
+    /// rarely meets a queue with another key.
     queues: usize,
 }
 
@@ -114,7 +115,7 @@ impl<const QUEUE: usize> Queues<QUEUE> {
             };
             return;
         }
-        if self.queues == self.buckets.len() {
+        if self.queues * 2 >= self.buckets.len() {
             self.grow(mixer, nodes);
         }
         self.queues += 1;

@@ -156,7 +156,7 @@ impl ReceiveQueues {
     }
 
     /// Finds the oldest receive that accepts a message, and removes it unless it stays.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take_oldest(
         &mut self,
         receives: &mut impl Receives,
