@@ -401,24 +401,27 @@ impl HwQueuePair {
         (count, result)
     }
 
-    /// Hands a request to the device, or keeps it for the next doorbell.
+    /// Hands a request to the device, or keeps it for the next doorbell. `prepared` makes the
+    /// request when it is known which: one that goes to the device at once stays in registers.
     #[inline(always)]
     fn post(
         &mut self,
         domain: &mut HwDomain,
-        request: Prepared,
+        destination: Destination,
         doorbell: Doorbell,
+        prepared: impl Fn(&Self) -> Prepared,
     ) -> Result<(), NicError> {
-        let handle = domain.address_book.handle(request.destination.ahn)?;
+        let handle = domain.address_book.handle(destination.ahn)?;
         let outstanding = domain.outstanding(self.slot)?;
         if outstanding.sends == self.attributes.send_queue_depth {
             return Err(NicError::QueueFull);
         }
         if doorbell == Doorbell::Defer || !self.deferred.is_empty() {
             outstanding.sends += 1;
-            self.defer(domain, request, doorbell);
+            self.defer(domain, prepared(self), doorbell);
             return Ok(());
         }
+        let request = prepared(self);
         self.doorbells += 1;
         let qp = self.send.qp.as_ptr();
         let result = unsafe {
@@ -528,7 +531,7 @@ impl HwQueuePair {
             count: 1,
             inline: !is_read && self.is_inlined(domain, request.local),
         };
-        let result = self.post(domain, prepared, doorbell);
+        let result = self.post(domain, request.destination, doorbell, |_| prepared);
         result.inspect_err(|_| {
             domain.rdma.remove(key);
         })
@@ -568,23 +571,29 @@ impl QueuePair for HwQueuePair {
         }
         let buffers = &mut domain.buffers;
         let (address, key) = buffers.lend(request.buffer, self.slot, request.context)?;
-        let header = sge(address, request.header_length as u32, key);
-        let (payload, count) = match request.payload {
-            None => (sge(0, 0, key), 1),
-            Some((slice, key)) => (sge(slice.address, slice.length as u32, key), 2),
+        let prepared = |queue_pair: &Self| {
+            let header = sge(address, request.header_length as u32, key);
+            let (payload, count) = match request.payload {
+                None => (sge(0, 0, key), 1),
+                Some((slice, key)) => (sge(slice.address, slice.length as u32, key), 2),
+            };
+            let (slot, generation) = (queue_pair.slot, queue_pair.generation);
+            Prepared {
+                id: WorkRequestId::send(slot, generation, request.buffer),
+                destination: request.destination,
+                operation: Operation::Send(request.immediate),
+                parts: [header, payload],
+                count,
+                inline: count == 1 && length <= queue_pair.attributes.inline_size,
+            }
         };
-        let prepared = Prepared {
-            id: WorkRequestId::send(self.slot, self.generation, request.buffer),
-            destination: request.destination,
-            operation: Operation::Send(request.immediate),
-            parts: [header, payload],
-            count,
-            inline: count == 1 && length <= self.attributes.inline_size,
-        };
-        let result = self.post(domain, prepared, doorbell);
-        result.inspect_err(|_| {
-            domain.buffers.take_back(request.buffer);
-        })
+        match self.post(domain, request.destination, doorbell, prepared) {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                domain.buffers.take_back(request.buffer);
+                Err(error)
+            }
+        }
     }
 
     fn post_read(

@@ -55,15 +55,17 @@ impl<N: Nic> SendSide<'_, N> {
                 self.channel
                     .post_packet_to(args.peer, destination, owner, packet)
             });
-        match (owner, posted.is_ok()) {
-            // The packet counts as an operation.
-            (Owner::OnePacket(_), true) => self.sending.reserve(),
-            (Owner::Outbound(id), false) => {
+        if let Err(error) = posted {
+            if let Owner::Outbound(id) = owner {
                 self.sending.discard(id);
             }
-            _ => {}
+            return Err(error);
         }
-        posted
+        if header.receipt.is_none() {
+            // The packet counts as an operation.
+            self.sending.reserve();
+        }
+        Ok(())
     }
 }
 
