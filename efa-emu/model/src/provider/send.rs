@@ -97,6 +97,51 @@ struct Session {
     error: Option<Error>,
 }
 
+impl Session {
+    /// The request that the setters work on. A setter without one fails the session.
+    fn current(&mut self) -> Option<&mut Current> {
+        if self.error.is_some() {
+            return None;
+        }
+        if self.current.is_none() {
+            self.error = Some(Error::invalid("setter without a request", 0u64));
+        }
+        self.current.as_mut()
+    }
+}
+
+/// The ring's next entry, whose data is written.
+struct NextEntry<'a> {
+    ring: &'a SendRing,
+    config: &'a SendQueueConfig,
+    counter: u16,
+}
+
+impl NextEntry<'_> {
+    #[inline(always)]
+    fn gather(&self, head: &mut EntryHead, buffers: &[Buffer]) -> Result<(), Error> {
+        if buffers.len() > self.config.max_sge as usize {
+            return Err(Error::invalid(
+                "number of gather entries",
+                buffers.len() as u64,
+            ));
+        }
+        self.ring.write_buffers(self.counter, head, buffers);
+        Ok(())
+    }
+
+    /// Returns the number of bytes.
+    fn copy_inline(&self, head: &mut EntryHead, parts: &[&[u8]]) -> Result<usize, Error> {
+        let length: usize = parts.iter().map(|part| part.len()).sum();
+        if length <= self.config.max_inline as usize
+            && self.ring.write_inline(self.counter, head, parts)
+        {
+            return Ok(length);
+        }
+        Err(Error::invalid("inline length", length as u64))
+    }
+}
+
 /// A request of the session: the head of the ring's next entry.
 #[derive(Clone, Copy)]
 struct Current {
@@ -215,10 +260,15 @@ impl SendQueue {
         };
         let mut head = EntryHead::new(WqeOperation::Send, immediate);
         head.set_destination(request.to.ahn, request.to.qpn, request.to.qkey);
+        let entry = NextEntry {
+            ring: &self.ring,
+            config: &self.config,
+            counter: self.producer,
+        };
         match request.data {
-            SendData::Buffers(buffers) => self.gather(&mut head, buffers)?,
+            SendData::Buffers(buffers) => entry.gather(&mut head, buffers)?,
             SendData::Inline(parts) => {
-                self.copy_inline(&mut head, parts)?;
+                entry.copy_inline(&mut head, parts)?;
             }
         }
         let Some(request_id) = self.ids.take_place(request.wr_id) else {
@@ -243,29 +293,6 @@ impl SendQueue {
         self.write(request)?;
         self.publish();
         Ok(())
-    }
-
-    #[inline(always)]
-    fn gather(&self, head: &mut EntryHead, buffers: &[Buffer]) -> Result<(), Error> {
-        if buffers.len() > self.config.max_sge as usize {
-            return Err(Error::invalid(
-                "number of gather entries",
-                buffers.len() as u64,
-            ));
-        }
-        self.ring.write_buffers(self.producer, head, buffers);
-        Ok(())
-    }
-
-    /// Returns the number of bytes.
-    fn copy_inline(&self, head: &mut EntryHead, parts: &[&[u8]]) -> Result<usize, Error> {
-        let length: usize = parts.iter().map(|part| part.len()).sum();
-        if length <= self.config.max_inline as usize
-            && self.ring.write_inline(self.producer, head, parts)
-        {
-            return Ok(length);
-        }
-        Err(Error::invalid("inline length", length as u64))
     }
 
     /// Begins a builder session.
@@ -358,72 +385,62 @@ impl SendQueue {
 
     /// Session: the peer of the current request.
     pub fn set_ud_addr(&mut self, to: UdAddress) {
-        if let Some(current) = self.current() {
+        if let Some(current) = self.session.current() {
             current.head.set_destination(to.ahn, to.qpn, to.qkey);
-        }
-    }
-
-    fn current(&mut self) -> Option<&mut Current> {
-        if self.session.error.is_some() {
-            return None;
-        }
-        if self.session.current.is_none() {
-            self.session.error = Some(Error::invalid("setter without a request", 0u64));
-        }
-        self.session.current.as_mut()
-    }
-
-    /// Notes the current request with its local side of `length` bytes in the ring, or that this
-    /// cannot be done.
-    fn set_local(&mut self, mut current: Current, length: Result<u64, Error>) {
-        match length {
-            Ok(length) => {
-                if let Some(remote) = &mut current.remote {
-                    remote.length = length.try_into().unwrap_or(u32::MAX);
-                    self.ring.write_remote(self.producer, *remote);
-                }
-                self.session.current = Some(current);
-            }
-            Err(error) => self.session.error = Some(error),
         }
     }
 
     /// Session: the local memory of the current request.
     pub fn set_sge_list(&mut self, buffers: &[Buffer]) {
-        let Some(mut current) = self.current().copied() else {
-            return;
-        };
-        let count = buffers.len();
-        let length = if current.remote.is_some() && count > self.config.max_rdma_sge as usize {
-            Err(Error::invalid("number of local RDMA entries", count as u64))
-        } else {
-            let total = buffers.iter().map(|buffer| u64::from(buffer.length)).sum();
-            self.gather(&mut current.head, buffers).map(|()| total)
-        };
-        self.set_local(current, length);
+        self.set_local(|entry, current| {
+            let count = buffers.len();
+            if current.remote.is_some() && count > entry.config.max_rdma_sge as usize {
+                return Err(Error::invalid("number of local RDMA entries", count as u64));
+            }
+            entry.gather(&mut current.head, buffers)?;
+            Ok(buffers.iter().map(|buffer| u64::from(buffer.length)).sum())
+        });
     }
 
     /// Session: bytes to copy into the current request.
     pub fn set_inline_data_list(&mut self, parts: &[&[u8]]) {
-        let Some(mut current) = self.current().copied() else {
+        self.set_local(|entry, current| {
+            let operation = current.head.operation();
+            let allowed = match operation {
+                WqeOperation::Send => true,
+                WqeOperation::RdmaWrite => entry.config.inline_write,
+                WqeOperation::RdmaRead => false,
+            };
+            if !allowed {
+                let code = operation.code();
+                return Err(Error::invalid("inline data for operation", code));
+            }
+            let copied = entry.copy_inline(&mut current.head, parts);
+            copied.map(|length| length as u64)
+        });
+    }
+
+    /// Writes the local side of the current request, which is in the session and stays there.
+    /// `write` returns the side's length in bytes, or why it cannot be.
+    #[inline(always)]
+    fn set_local(&mut self, write: impl FnOnce(&NextEntry, &mut Current) -> Result<u64, Error>) {
+        let entry = NextEntry {
+            ring: &self.ring,
+            config: &self.config,
+            counter: self.producer,
+        };
+        let Some(current) = self.session.current() else {
             return;
         };
-        let operation = current.head.operation();
-        let allowed = match operation {
-            WqeOperation::Send => true,
-            WqeOperation::RdmaWrite => self.config.inline_write,
-            WqeOperation::RdmaRead => false,
-        };
-        let length = if allowed {
-            let copied = self.copy_inline(&mut current.head, parts);
-            copied.map(|length| length as u64)
-        } else {
-            Err(Error::invalid(
-                "inline data for operation",
-                operation.code(),
-            ))
-        };
-        self.set_local(current, length);
+        match write(&entry, current) {
+            Ok(length) => {
+                if let Some(remote) = &mut current.remote {
+                    remote.length = length.try_into().unwrap_or(u32::MAX);
+                    entry.ring.write_remote(entry.counter, *remote);
+                }
+            }
+            Err(error) => self.session.error = Some(error),
+        }
     }
 
     /// Ends the session: posts everything, or, after an error, nothing.
