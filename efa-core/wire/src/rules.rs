@@ -381,7 +381,7 @@ rules! {
         MSG_ID_REFUSED: Error, Checker, History, Sequence,
             "msg-id-refused", "v4/3.2/msg-id-refused", "3.2",
             "A refused message was left behind",
-            "A message that the receiver was not ready for is sent again before its sender begins others: the peer waits for its msg_id, and hands over nothing behind it. A note if few messages follow.";
+            "A message that the receiver was not ready for is sent again before its sender begins others: the peer waits for its msg_id, and hands over nothing behind it. A note if few messages follow, or if the device repeated it and another, equal repetition may have been removed from the capture (`editcap -d`).";
         SEGMENT_BOUNDS: Error, Both, History, Protocol,
             "segment-bounds", "v4/3.2/segment-bounds", "3.2, tables 3.4, 3.7",
             "The data lies outside of the message",

@@ -107,6 +107,9 @@ struct Refused {
     first: (u64, PacketType),
     /// How many messages had begun then.
     begun: u64,
+    /// The device has repeated one of them: the next repetition is an equal frame, which the capture may
+    /// have lost.
+    is_repeated: bool,
 }
 
 /// Ids that an endpoint gives to operations.
@@ -212,7 +215,13 @@ impl Side {
     }
 
     /// Notes that a packet of a message was refused, and waits to be sent again.
-    pub(super) fn left_behind(&mut self, msg_id: u32, number: u64, packet_type: PacketType) {
+    pub(super) fn left_behind(
+        &mut self,
+        msg_id: u32,
+        number: u64,
+        packet_type: PacketType,
+        is_repeated: bool,
+    ) {
         let begun = self.sequence.begun;
         let is_known = self.refused.contains_key(&msg_id);
         if !is_known && self.refused.len() >= MOST_REFUSED {
@@ -222,8 +231,10 @@ impl Side {
             packets: 0,
             first: (number, packet_type),
             begun,
+            is_repeated: false,
         });
         refused.packets += 1;
+        refused.is_repeated |= is_repeated;
     }
 
     /// Notes that a refused packet of a message was sent again.
@@ -974,7 +985,10 @@ impl Conversation {
             );
             let place = self.place_of(0, number);
             let rule = &rules::MSG_ID_REFUSED;
-            let is_proven = behind >= PROOF as u64 && self.has_order() && !self.has_failed;
+            let requests = &self.sides[0].requests;
+            let has_attempts = !refused.is_repeated || requests.keeps_equal_frames();
+            let has_order = self.has_order() && !self.has_failed;
+            let is_proven = behind >= PROOF as u64 && has_order && has_attempts;
             self.suspect(place, packet_type, rule, is_proven, text);
         }
         let is_whole = self.has_order() && !self.has_failed && self.sides[0].refusals == 0;

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use efa_capture::frame::Repr;
 use efa_wire::address::Qkey;
 use efa_wire::{PacketType, Status};
 use foldhash::HashMap;
@@ -11,6 +12,39 @@ use super::operation::OpId;
 
 /// Requests of one endpoint to another that are remembered. More are never under way.
 const MOST_REQUESTS: usize = 4096;
+
+/// Equal repetitions next to each other that show that a capture has not lost equal frames. Of two that
+/// have become neighbours only because all between them were removed, there are no more at once.
+const EQUAL_REPETITIONS: u32 = 2;
+
+/// Where a frame is in a capture.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Position {
+    /// Its number.
+    pub(super) number: u64,
+    pub(super) interface: usize,
+    /// How many frames were judged, of all and of its interface, this one included.
+    pub(super) at: u64,
+    pub(super) of_interface: u64,
+}
+
+impl Position {
+    /// Whether at most one frame of the interface is between this one and a later one, and none that is
+    /// not judged.
+    fn is_next_to(self, later: Position) -> bool {
+        later.interface == self.interface
+            && later.of_interface - self.of_interface <= 2
+            && later.number.checked_sub(self.number) == Some(later.at - self.at)
+    }
+}
+
+/// The latest repetition of a device.
+#[derive(Debug)]
+struct Repetition {
+    header: Repr,
+    identity: u64,
+    position: Position,
+}
 
 /// The endpoints that a packet names: its sender, if it does, and its receiver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -103,6 +137,8 @@ struct Request {
     part: Part,
     /// Its last attempt that was seen was refused.
     is_behind: bool,
+    /// The device has repeated it.
+    is_repeated: bool,
 }
 
 /// Consequence of a request's end for its packet.
@@ -123,6 +159,8 @@ pub(super) enum RequestOutcome {
         msg_id: Option<u32>,
         /// The packet's number and type.
         packet: (u64, Option<PacketType>),
+        /// The device has repeated it, so that the next repetition is an equal frame.
+        is_repeated: bool,
     },
     /// It failed for good.
     Failed {
@@ -144,26 +182,30 @@ pub(super) struct Requests {
     refused: HashMap<Content, Part>,
     /// Likewise other packets, whether sent again or not: equal ones may follow.
     troubled: Troubled,
+    last_repetition: Option<Repetition>,
+    /// How many repetitions were equal to the one before, and next to it.
+    equal_repetitions: u32,
 }
 
 impl Requests {
     /// Takes a request. That it repeats an earlier one, its header says: a new queue pair begins its
     /// sequence numbers anew. An equal one that does not say so was captured twice.
-    pub(super) fn take(
-        &mut self,
-        sequence: u32,
-        retransmission: bool,
-        identity: (Qkey, u64),
-        at: u64,
-    ) -> Attempt {
-        match self.by_sequence.get(&sequence) {
-            Some(_) if retransmission => return Attempt::Repetition,
-            Some(known) if known.identity == identity => return Attempt::Sighting,
+    pub(super) fn take(&mut self, header: &Repr, identity: u64, position: Position) -> Attempt {
+        let sequence = header.sequence;
+        let of_endpoint = (header.qkey, identity);
+        match self.by_sequence.get_mut(&sequence) {
+            Some(known) if header.retransmission => {
+                known.is_repeated = true;
+                self.repeats(header, identity, position);
+                return Attempt::Repetition;
+            }
+            Some(known) if known.identity == of_endpoint => return Attempt::Sighting,
             _ => {}
         }
         let request = Request {
-            at,
-            identity,
+            at: position.at,
+            identity: of_endpoint,
+            is_repeated: header.retransmission,
             ..Request::default()
         };
         if self.by_sequence.insert(sequence, request).is_none() {
@@ -175,6 +217,28 @@ impl Requests {
             }
         }
         Attempt::First
+    }
+
+    /// Compares a repetition with the one before.
+    fn repeats(&mut self, header: &Repr, identity: u64, position: Position) {
+        let repetition = Repetition {
+            header: *header,
+            identity,
+            position,
+        };
+        let before = self.last_repetition.replace(repetition);
+        let is_equal = before.is_some_and(|before| {
+            before.header == *header
+                && before.identity == identity
+                && before.position.is_next_to(position)
+        });
+        self.equal_repetitions += u32::from(is_equal);
+    }
+
+    /// Whether the capture has not lost equal frames that follow each other closely (`editcap -d`), as
+    /// far as repetitions show.
+    pub(super) fn keeps_equal_frames(&self) -> bool {
+        self.equal_repetitions >= EQUAL_REPETITIONS
     }
 
     /// Forgets requests from before a frame. Returns how many are left.
@@ -307,6 +371,7 @@ impl Requests {
         // Who does not answer may have taken it.
         let is_refused = status != Status::LocalUnresponsiveRemote;
         let is_new = !std::mem::replace(&mut request.is_behind, status == Status::RemoteRnr);
+        let is_repeated = request.is_repeated;
         if let Some(content) = request.content.as_ref().filter(|_| is_refused) {
             let content = content.without_sender();
             if part.msg_id.is_none() {
@@ -319,6 +384,7 @@ impl Requests {
             Status::RemoteRnr => RequestOutcome::NotReady {
                 msg_id: part.msg_id.filter(|_| is_new),
                 packet: (part.packet, part.packet_type),
+                is_repeated,
             },
             _ => RequestOutcome::Failed {
                 operation: part.operation,

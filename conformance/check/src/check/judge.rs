@@ -17,7 +17,7 @@ use super::completeness::{Lives, Unmatched};
 use super::content::Content;
 use super::conversation::{Conversation, FrameContext, PacketFrame};
 use super::copies::Copies;
-use super::device::{Attempt, Named, Resent};
+use super::device::{Attempt, Named, Position, Resent};
 use super::follow::Follower;
 use super::format;
 use super::node::{Node, View};
@@ -163,8 +163,9 @@ struct Seen {
     captured: HashSet<Gid>,
     copies: Copies,
     not_judged: NotJudged,
-    /// How many frames were judged.
+    /// How many frames were judged, of all and of each interface.
     at: u64,
+    of_interfaces: HashMap<usize, u64>,
 }
 
 impl Seen {
@@ -177,7 +178,15 @@ impl Seen {
     ) {
         self.at += 1;
         conversation.begins_frame(self.at);
-        self.judge_frame(conversation, frame, from, is_arrival);
+        let of_interface = self.of_interfaces.entry(frame.interface).or_default();
+        *of_interface += 1;
+        let position = Position {
+            number: frame.number,
+            interface: frame.interface,
+            at: self.at,
+            of_interface: *of_interface,
+        };
+        self.judge_frame(conversation, frame, from, is_arrival, position);
         let (me, _) = conversation.ends(from);
         conversation.sees(me, self.at);
     }
@@ -188,6 +197,7 @@ impl Seen {
         frame: &CapturedPacket,
         from: Node,
         is_arrival: bool,
+        position: Position,
     ) {
         let header = &frame.header;
         let (me, you) = conversation.ends(from);
@@ -218,8 +228,7 @@ impl Seen {
         let owner = (frame.direction.is_some(), from);
         let near = (frame.direction.is_some(), conversation.sides[0].node);
         let requests = &mut conversation.sides[me].requests;
-        let identity = (header.qkey, identity);
-        let attempt = requests.take(header.sequence, header.retransmission, identity, self.at);
+        let attempt = requests.take(header, identity, position);
         let is_repetition = match attempt {
             Attempt::First => false,
             Attempt::Repetition => true,

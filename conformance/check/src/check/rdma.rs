@@ -147,9 +147,13 @@ impl Conversation {
                     side.sequence.arrived(msg_id, is_piece);
                 }
             }
-            RequestOutcome::NotReady { msg_id, packet } => {
+            RequestOutcome::NotReady {
+                msg_id,
+                packet,
+                is_repeated,
+            } => {
                 if let (Some(msg_id), (number, Some(packet_type))) = (msg_id, packet) {
-                    side.left_behind(msg_id, number, packet_type);
+                    side.left_behind(msg_id, number, packet_type, is_repeated);
                 }
                 self.refused(initiator);
             }

@@ -4,7 +4,7 @@
 //! their numbers begin.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -203,11 +203,15 @@ pub(crate) fn lose(capture: &mut Capture, loss: Loss, rng: &mut StdRng) {
     }
 }
 
-/// Every capture of the corpus, the longest first.
+/// Every capture of the corpus, and those of `tests/captures`, which were blamed once; the longest first.
 pub(crate) fn corpus() -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for directory in ["", "releases", "written"] {
-        let entries = std::fs::read_dir(traces().join(directory)).unwrap();
+    let mut directories: Vec<PathBuf> = ["", "releases", "written"]
+        .map(|directory| traces().join(directory))
+        .into();
+    directories.push(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/captures"));
+    for directory in directories {
+        let entries = std::fs::read_dir(directory).unwrap();
         let paths = entries.map(|entry| entry.unwrap().path());
         found.extend(paths.filter(|path| path.extension().is_some_and(|it| it == "pcapng")));
     }
@@ -245,6 +249,10 @@ fn errors_after_losses(capture: &Capture, seed: u64) -> Option<String> {
     for loss in losses {
         lose(&mut damaged, loss, &mut rng);
         what.push(format!("{loss:?}"));
+    }
+    // Frames have the numbers of the file that is left.
+    for (at, frame) in damaged.frames.iter_mut().enumerate() {
+        frame.number = at as u64 + 1;
     }
     let errors: Vec<String> = check(&damaged)
         .worse_than(Severity::Warning)

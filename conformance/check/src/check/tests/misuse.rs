@@ -90,6 +90,56 @@ fn a_refused_message_may_return_or_be_given_up() {
     assert_eq!(b.broken(), [("msg-id-refused", 11)]);
 }
 
+/// Message 1, which is refused, and each of so many repetitions by the device.
+fn refused_and_repeated(repetitions: usize) -> Builder {
+    let mut b = Builder::acquainted(all());
+    for attempt in 0..=repetitions {
+        b.sequences[usize::from(A)] -= u32::from(attempt > 0);
+        b.send(A, B, &eager(1, None, Some(A)), b"refused");
+        b.change_last(|header| header.retransmission = attempt > 0);
+        b.answer(A, B, Status::RemoteRnr);
+    }
+    b
+}
+
+#[test]
+fn a_repetition_may_be_a_removed_frame() {
+    let play = |repetitions: usize, change: fn(&mut Builder)| {
+        let mut b = refused_and_repeated(repetitions);
+        change(&mut b);
+        for msg_id in 2..8 {
+            arrives(&mut b, msg_id);
+        }
+        (b.broken().len(), b.suspected().len())
+    };
+    // The first repetition is no equal frame, and one that arrives may leave no answer.
+    assert_eq!(play(0, |_| ()), (1, 0));
+    // The second is one, and may have been removed.
+    assert_eq!(play(1, |_| ()), (0, 1));
+    assert_eq!(play(2, |_| ()), (0, 1));
+    // Where equal ones are there, next to each other, none was removed.
+    assert_eq!(play(3, |_| ()), (1, 0));
+    // What is not judged may be between them.
+    assert_eq!(
+        play(3, |b| {
+            for frame in &mut b.capture.frames {
+                frame.number *= 2;
+            }
+        }),
+        (0, 1)
+    );
+    // On several paths, repetitions are not equal.
+    assert_eq!(
+        play(3, |b| {
+            let frames = b.capture.frames.iter_mut();
+            for (at, frame) in frames.filter(|it| it.header.retransmission).enumerate() {
+                frame.header.path = at as u16 / 2;
+            }
+        }),
+        (0, 1)
+    );
+}
+
 #[test]
 fn features_used_early_are_judged_by_the_handshake() {
     let play = |features: ExtraFeatures| {
