@@ -182,6 +182,8 @@ pub(super) struct Requests {
     refused: HashMap<Content, Part>,
     /// Likewise other packets, whether sent again or not: equal ones may follow.
     troubled: Troubled,
+    /// The latest request that is not remembered any more.
+    forgotten: Option<u32>,
     last_repetition: Option<Repetition>,
     /// How many repetitions were equal to the one before, and next to it.
     equal_repetitions: u32,
@@ -202,6 +204,10 @@ impl Requests {
             Some(known) if known.identity == of_endpoint => return Attempt::Sighting,
             _ => {}
         }
+        // What it repeats may be one of those that were forgotten.
+        if header.retransmission && self.is_forgotten(sequence) {
+            return Attempt::Repetition;
+        }
         let request = Request {
             at: position.at,
             identity: of_endpoint,
@@ -210,13 +216,25 @@ impl Requests {
         };
         if self.by_sequence.insert(sequence, request).is_none() {
             self.order.push_back(sequence);
-            if self.order.len() > MOST_REQUESTS
-                && let Some(oldest) = self.order.pop_front()
-            {
-                self.by_sequence.remove(&oldest);
+            if self.order.len() > MOST_REQUESTS {
+                self.forget();
             }
         }
         Attempt::First
+    }
+
+    /// Forgets the oldest request.
+    fn forget(&mut self) {
+        if let Some(oldest) = self.order.pop_front() {
+            self.by_sequence.remove(&oldest);
+            self.forgotten = Some(oldest);
+        }
+    }
+
+    /// Whether a request is from before one that was forgotten.
+    fn is_forgotten(&self, sequence: u32) -> bool {
+        let latest = self.forgotten;
+        latest.is_some_and(|latest| latest.wrapping_sub(sequence) < u32::MAX / 2)
     }
 
     /// Compares a repetition with the one before.
@@ -246,8 +264,7 @@ impl Requests {
         while let Some(&oldest) = self.order.front()
             && self.by_sequence.get(&oldest).is_none_or(|it| it.at < at)
         {
-            self.order.pop_front();
-            self.by_sequence.remove(&oldest);
+            self.forget();
         }
         self.by_sequence.shrink_to(2 * self.by_sequence.len());
         self.order.shrink_to(2 * self.order.len());

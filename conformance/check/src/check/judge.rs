@@ -28,7 +28,7 @@ use crate::capture::{Capture, CapturedPacket, UserRecvQps};
 
 /// Requests, and operations that are over, which all conversations together remember at most; each of
 /// them takes a few hundred bytes. More requests are never under way at once.
-const MOST_REMEMBERED: usize = 1 << 18;
+const MOST_REMEMBERED: usize = 1 << 17;
 
 /// Judges a capture, frame by frame.
 #[derive(Default)]

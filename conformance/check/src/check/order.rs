@@ -5,7 +5,7 @@
 //! them that no earlier one can be expected any more.
 
 use std::cmp::Ordering;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
 use crate::capture::CapturedPacket;
@@ -59,7 +59,10 @@ pub struct OutOfOrder {
 /// Puts frames into the order of time.
 #[derive(Default)]
 pub(super) struct InOrder {
-    held: BinaryHeap<Held>,
+    /// Frames that came in the order of time, which are most of them.
+    orderly: VecDeque<Held>,
+    /// Those that came behind a later one.
+    late: BinaryHeap<Held>,
     bytes: usize,
     released: Duration,
 }
@@ -76,7 +79,11 @@ impl InOrder {
             });
         }
         self.bytes += FRAME_BYTES + frame.payload.len();
-        self.held.push(Held(frame));
+        let held = Held(frame);
+        match self.orderly.back() {
+            Some(last) if last.key() > held.key() => self.late.push(held),
+            _ => self.orderly.push_back(held),
+        }
         if self.bytes <= HELD_BYTES {
             return Ok(None);
         }
@@ -85,7 +92,12 @@ impl InOrder {
 
     /// The earliest frame that is held back.
     pub(super) fn pop(&mut self) -> Option<CapturedPacket> {
-        let Held(frame) = self.held.pop()?;
+        // The greatest is the earliest.
+        let is_late = self.late.peek() > self.orderly.front();
+        let Held(frame) = match is_late {
+            true => self.late.pop()?,
+            false => self.orderly.pop_front()?,
+        };
         self.bytes -= FRAME_BYTES + frame.payload.len();
         self.released = frame.time;
         Some(frame)
