@@ -1271,7 +1271,8 @@ local function is_proven(evidence, context)
     local has_arrivals = context.has_direction and state.all_arrivals[near.endpoint]
     local has_beginning = born[near.endpoint] and (born[far.endpoint] or has_arrivals)
     -- The captures of two hosts, perhaps with two clocks, may begin at different moments.
-    if not context.has_direction and c.has_copies and not (has_beginning and c.from_start) then
+    local has_order = has_beginning and c.from_start and not c.has_stray_answer
+    if not context.has_direction and c.has_copies and not has_order then
         return false
     end
     if evidence == SENDER then
@@ -1356,6 +1357,7 @@ local function conversation_of(direction, source, destination)
     if not conversation then
         conversation = {
             number = pair_number(near, far), near = new_side(near), transfers = 0,
+            valid = 0, invalid = 0, -- packets that can be read, and sends that cannot
         }
         conversation.far = far == near and conversation.near or new_side(far)
         peers[far] = conversation
@@ -1591,13 +1593,17 @@ local function end_after_break(c, me, you, p, context)
     end
     local told, known = p.connid, known_connid(me)
     local is_to_another = is_another(you, context.qkey)
-    if not is_to_another and not (told and is_another(me, told)) then
+    local is_other = told and is_another(me, told)
+    if not is_to_another and not is_other then
         return me, you
     end
     -- The numbers of what arrives have gaps, so that they prove less.
     local is_next = context.has_direction and context.is_own
     local is_known = told and (not known or told == known)
-    local follows = not context.run or before == context.run or not before and not is_next
+    -- The first that arrives of who has another connection id than the near end sent to is of a later endpoint,
+    -- unless all is there from the beginning.
+    local is_first = not before and not is_next and (c.from_start or not is_other)
+    local follows = not context.run or before == context.run or is_first
     if follows and (is_next or not is_to_another or is_known) then
         return me, you
     end
@@ -1607,12 +1613,17 @@ local function end_after_break(c, me, you, p, context)
     return me, you
 end
 
+-- The endpoint that a raw address names.
+local function endpoint_named(p)
+    return format("[%s]:%d", tostring(p.tvb(p.gid_offset, 16):ipv6()), p["raw_addr.qpn"])
+end
+
 -- Returns the ends of the conversation, and whether the packet is late: from or to an endpoint that is gone.
 local function check_identity(c, me, you, p, context)
     local frame = context.frame
     local raw = p["raw_addr.connid"]
     if p["raw_addr.qpn"] then
-        local named = format("[%s]:%d", tostring(p.tvb(p.gid_offset, 16):ipv6()), p["raw_addr.qpn"])
+        local named = endpoint_named(p)
         if named ~= me.endpoint then
             note(frame, "raw-address-true", format("%s names itself %s", me.endpoint, named))
         end
@@ -2146,14 +2157,26 @@ local function find_refused(context, me, you, p)
         return
     end
     local refused = me.refused_packets[content]
+    local is_due = refused and refused.is_due
+    if refused then
+        refused.is_due = false
+    end
     -- The same packet of another endpoint is another packet.
     if not refused or connid and refused.connid and connid ~= refused.connid then
         return
     end
     if number then
         me.refused_packets[content] = nil
-    elseif (MISSES[p.code] or MISSES.request)(me, you, p) then
-        return
+    else
+        -- If nothing tells whether it is missed, it is sent again once for each refusal.
+        local misses = MISSES[p.code] or (p.recv_id or p.send_id) and MISSES.request
+        local is_missed = not is_due
+        if misses then
+            is_missed = misses(me, you, p)
+        end
+        if is_missed then
+            return
+        end
     end
     context.retry_of = refused.request
     state.retry_of[context.frame] = context.retry_of
@@ -2172,7 +2195,7 @@ local function end_packet(me, sequence, status, request)
             me.lost_messages[id], message.has_arrived = nil, true
         end
     elseif content and status ~= STATUS.LOCAL_UNRESPONSIVE_REMOTE then -- who does not answer may have taken it
-        remember_refused(me, content, { request = request, connid = connid }, id)
+        remember_refused(me, content, { request = request, connid = connid, is_due = true }, id)
         if message and status ~= STATUS.REMOTE_RNR then
             me.lost_messages[id] = not message.has_arrived
         end
@@ -2192,10 +2215,12 @@ local function follow_packet(context, p)
     local frame, now = context.frame, context.now
     count(p.name, p.reported)
     if p.malformed then
+        c.invalid = c.invalid + 1
         state.malformed_in[frame] = c
         return
     end
-    c.speaks_rdm = true
+    c.valid = c.valid + 1
+    c.is_rdm = c.is_rdm or p.code == TYPE.HANDSHAKE or p["raw_addr.qpn"] and endpoint_named(p) == me.endpoint
     if p.truncated then
         return miss(c, me)
     end
@@ -2292,6 +2317,7 @@ local function follow_frame(context, h, tvb)
             end
         end
         if name == "RESPONSE" then
+            c.has_stray_answer = c.has_stray_answer or not request
             end_packet(you, sequence, h.status, request)
         end
         local transfer = you.rdma[sequence]
@@ -2320,12 +2346,18 @@ local function follow_frame(context, h, tvb)
     local continues = name == "RDMA_WRITE" and h.rdma_offset > 0
     if not context.has_direction and not continues then
         -- Without directions, two equal frames are one, seen at both ends.
-        local identity = format("%d:%x:", h.opcode, h.qkey) .. tvb:raw()
+        local data = h.header_length < tvb:len() and tvb:raw(h.header_length) or ""
+        local identity = format("%d:%x:%s:%s:%s:", h.opcode, h.qkey, h.rdma_remote_address, h.rdma_remote_key,
+            h.rdma_total_length) .. data
         if earlier and not h.retransmission and me.identities[sequence] == identity then
             context.is_sighting, c.has_copies = true, true
+            state.without_header[frame] = state.without_header[earlier]
             return
         end
-        me.identities[sequence], me.identities[sequence - MOST_IN_FLIGHT] = identity, nil
+        me.identities[sequence - MOST_IN_FLIGHT] = nil
+        if not earlier or not h.retransmission then
+            me.identities[sequence] = identity
+        end
     end
     if earlier and not continues and h.retransmission then
         -- The first of them: it may have been sent again by its program before.
@@ -2758,9 +2790,9 @@ function efa_rdm.dissector(tvb, pinfo, tree)
         show_negotiated(item, pinfo.number)
         show_transfer(item, pinfo.number)
     end
-    -- Nothing says that a conversation in which no packet can be read is one of this protocol.
-    local malformed_in = state.malformed_in[pinfo.number]
-    if not malformed_in or malformed_in.speaks_rdm then
+    -- Nothing says that a conversation in which few packets can be read is one of this protocol.
+    local c = state.malformed_in[pinfo.number]
+    if not c or c.is_rdm or c.valid > 0 and c.valid >= 8 * c.invalid then
         show_issues(item, p.issues)
     end
     if context then

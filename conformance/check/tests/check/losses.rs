@@ -112,7 +112,7 @@ fn is_same(one: &CapturedPacket, other: &CapturedPacket) -> bool {
         && one.payload == other.payload
 }
 
-pub(crate) fn lose(capture: &mut Capture, loss: Loss, rng: &mut StdRng) {
+fn lose(capture: &mut Capture, loss: Loss, rng: &mut StdRng) {
     let interfaces: BTreeSet<usize> = capture.frames.iter().map(|frame| frame.interface).collect();
     let interfaces: Vec<usize> = interfaces.into_iter().collect();
     let Some(&host) = interfaces.choose(rng) else {
@@ -224,8 +224,8 @@ fn number(variable: &str) -> Option<u64> {
     Some(value.parse().unwrap())
 }
 
-/// The errors in one damaged copy of a capture that are not in the whole one, with what it has lost.
-fn errors_after_losses(capture: &Capture, seed: u64) -> Option<String> {
+/// A damaged copy of a capture, and what it has lost of `losses`.
+pub(crate) fn damaged(capture: &Capture, seed: u64, losses: &[Loss]) -> (Capture, String) {
     // Each trace loses something else.
     let name = capture.path.file_stem().unwrap().as_encoded_bytes();
     let of_trace = name.iter().fold(seed, |sum, byte| {
@@ -239,7 +239,7 @@ fn errors_after_losses(capture: &Capture, seed: u64) -> Option<String> {
         what.push("run again".to_owned());
     }
     let mut losses: Vec<Loss> = (0..rng.random_range(1..4))
-        .map(|_| *LOSSES.choose(&mut rng).unwrap())
+        .map(|_| *losses.choose(&mut rng).unwrap())
         .collect();
     losses.sort_unstable();
     // Without directions, only an end that captured both shows what came first on another clock.
@@ -254,16 +254,18 @@ fn errors_after_losses(capture: &Capture, seed: u64) -> Option<String> {
     for (at, frame) in damaged.frames.iter_mut().enumerate() {
         frame.number = at as u64 + 1;
     }
+    (damaged, what.join(", "))
+}
+
+/// The errors in one damaged copy of a capture that are not in the whole one, with what it has lost.
+fn errors_after_losses(capture: &Capture, seed: u64) -> Option<String> {
+    let (damaged, what) = damaged(capture, seed, &LOSSES);
     let errors: Vec<String> = check(&damaged)
         .worse_than(Severity::Warning)
         .map(ToString::to_string)
         .collect();
     let (first, others) = errors.split_first()?;
-    Some(format!(
-        "{}: {first} (and {} others)",
-        what.join(", "),
-        others.len()
-    ))
+    Some(format!("{what}: {first} (and {} others)", others.len()))
 }
 
 #[test]
