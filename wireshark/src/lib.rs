@@ -1,9 +1,10 @@
 //! Runs `tshark` with the dissector and reads what it prints.
 
+mod joined;
 pub mod talk;
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -12,6 +13,8 @@ use std::time::Duration;
 use efa_capture::Writer;
 use efa_testing::workspace::{root, userland};
 use serde_json::Value;
+
+pub use joined::Joined;
 
 /// An installed `tshark`: the one that the variable `TSHARK` names, or else the one in the path.
 pub struct Tshark {
@@ -42,12 +45,20 @@ impl Tshark {
     }
 
     fn load(program: OsString) -> Option<Tshark> {
-        let dissector = root().join("wireshark/efa.lua");
+        let Some(identity) = identity(&program) else {
+            efa_testing::skip("tshark is not installed (apt-get install tshark)");
+            return None;
+        };
         let tshark = Tshark {
             program,
-            dissector,
+            dissector: root().join("wireshark/efa.lua"),
             home: tempfile::tempdir().unwrap(),
         };
+        // Each test is a process, and would find out anew.
+        let known = root().join("target/tmp/tshark-with-lua");
+        if std::fs::read_to_string(&known).is_ok_and(|known| known == identity) {
+            return Some(tshark);
+        }
         // A filter on an unknown protocol is an error.
         let mut empty = tempfile::NamedTempFile::new().unwrap();
         let section = Writer::new(Vec::new()).unwrap();
@@ -59,12 +70,11 @@ impl Tshark {
             .arg("-r")
             .arg(empty.path())
             .args(["-Y", "efa_rdm"])
-            .output();
-        let Ok(probe) = probe else {
-            efa_testing::skip("tshark is not installed (apt-get install tshark)");
-            return None;
-        };
+            .output()
+            .unwrap();
         if probe.status.success() {
+            std::fs::create_dir_all(known.parent().unwrap()).unwrap();
+            std::fs::write(known, identity).unwrap();
             return Some(tshark);
         }
         // Wireshark 4.4 runs no scripts for root unless its own configuration says so.
@@ -222,6 +232,18 @@ impl Tshark {
         let text = self.run(capture, &[&fields[..], &["_ws.col.Info"]].concat());
         text.lines().map(str::to_owned).collect()
     }
+}
+
+/// The file of a program, its state, and who starts it; `None` if there is no such program.
+fn identity(program: &OsStr) -> Option<String> {
+    let path = std::env::var_os("PATH")?;
+    let file = std::env::split_paths(&path)
+        .map(|directory| directory.join(program))
+        .find(|file| file.is_file())?;
+    let metadata = file.metadata().ok()?;
+    let (length, changed) = (metadata.len(), metadata.modified().ok()?);
+    let user = rustix::process::geteuid().as_raw();
+    Some(format!("{} {length} {changed:?} {user}", file.display()))
 }
 
 /// What `tshark` shows of one frame: the values of each field, in the order of the frame.

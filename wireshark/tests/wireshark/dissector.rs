@@ -4,7 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ use efa_testing::workspace::{captures, root, traces};
 use rand::rngs::StdRng;
 use rand::{Rng, RngCore, SeedableRng};
 
-use efa_wireshark::{Shown, Tshark};
+use efa_wireshark::{Joined, Shown, Tshark};
 
 const FROM: Gid = gid(1);
 const TO: Gid = gid(2);
@@ -761,23 +762,29 @@ fn random_datagrams_and_other_protocols_are_not_claimed() {
     });
     assert_eq!(claimed(&random), "");
 
-    let file = tempfile::NamedTempFile::new().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let mut mergecap = Command::new("mergecap");
+    let joined = directory.path().join("joined");
+    mergecap.args(["-a", "-w"]).arg(&joined);
     for protocol in [
         "dns", "nbns", "syslog", "bvlc", "megaco", "udp", "ipv6", "sctp",
     ] {
+        let file = directory.path().join(protocol);
         let mut randpkt = Command::new("randpkt");
         randpkt.args(["-b", "400", "-c", "500", "-t", protocol]);
-        let Ok(output) = randpkt.arg(file.path()).output() else {
+        let Ok(output) = randpkt.arg(&file).output() else {
             efa_testing::skip("randpkt is not installed (apt-get install wireshark-common)");
             return;
         };
         assert!(output.status.success(), "{protocol}: {output:?}");
-        let capture = std::fs::read(file.path()).unwrap();
-        assert!(capture.len() > 500 * 40);
-        // Random bytes make other dissectors of Wireshark complain, which is none of our business.
-        let found = tshark.run_unchecked(&capture, &["-Y", "efa || efa_rdm"]);
-        assert_eq!(found, "", "{protocol}");
+        assert!(file.metadata().unwrap().len() > 500 * 40, "{protocol}");
+        mergecap.arg(file);
     }
+    assert!(mergecap.status().unwrap().success());
+    let capture = std::fs::read(joined).unwrap();
+    // Random bytes make other dissectors of Wireshark complain, which is none of our business.
+    let found = tshark.run_unchecked(&capture, &["-Y", "efa || efa_rdm"]);
+    assert_eq!(found, "");
 }
 
 #[test]
@@ -952,16 +959,15 @@ fn the_packet_list_tells_the_essentials() {
 #[test]
 fn recorded_traces_show_what_the_codec_reads() {
     let Some(tshark) = Tshark::find() else { return };
-    for path in captures() {
-        let capture = std::fs::read(&path).unwrap();
-        let shown = tshark.dissect_twice(&capture);
-        let mut reader = Reader::new(&capture[..], path.display().to_string()).unwrap();
-        let mut number = 0;
-        while let Some(frame) = reader.next_frame().unwrap() {
-            let shown = &shown[number];
-            number += 1;
+    let files = captures();
+    let joined = Joined::of(&files);
+    let shown = tshark.dissect_twice(&joined.capture);
+    assert_eq!(Some(shown.len()), joined.frames.last().map(|last| last.end));
+    let mut reader = Reader::new(&joined.capture[..], "joined").unwrap();
+    for (path, frames) in files.iter().zip(joined.frames) {
+        for (number, shown) in (1..).zip(&shown[frames]) {
             let about = format!("{} frame {number}", path.display());
-            let frame = frame.frame.unwrap();
+            let frame = reader.next_frame().unwrap().unwrap().frame.unwrap();
             assert_eq!(
                 shown.one("efa.sequence"),
                 frame.header.sequence.to_string(),
@@ -974,8 +980,13 @@ fn recorded_traces_show_what_the_codec_reads() {
             let broken: Vec<_> = shown.fields("efa_rdm.rule.packet-form").collect();
             assert!(broken.is_empty(), "{about}: {broken:?}");
         }
-        assert_eq!(shown.len(), number, "{}", path.display());
     }
+}
+
+/// These traces of the corpus, joined.
+fn joined_traces(names: &[&str]) -> Vec<u8> {
+    let path = |name: &&str| traces().join(format!("{name}.pcapng"));
+    Joined::of(&names.iter().map(path).collect::<Vec<_>>()).capture
 }
 
 /// While no details are on the screen, the dissector adds fields only if a filter or a column asks
@@ -997,34 +1008,31 @@ fn columns_have_what_the_details_have() {
         columns.collect::<String>()
     );
     let mut seen = BTreeSet::new();
-    for name in [
+    let capture = joined_traces(&[
         "long-cts",
         "runting-read",
         "read-emulated",
         "delivery-complete",
-    ] {
-        let path = traces().join(format!("{name}.pcapng"));
-        let capture = std::fs::read(&path).unwrap();
-        for passes in [1, 2] {
-            let options = ["-T", "tabs", "-o", &columns, "-2"];
-            let text = tshark.run(&capture, &options[..3 + passes]);
-            let shown = match passes {
-                1 => tshark.dissect(&capture),
-                _ => tshark.dissect_twice(&capture),
-            };
-            assert_eq!(text.lines().count(), shown.len());
-            for (line, shown) in text.lines().zip(&shown) {
-                // Empty columns at the end of a line are left out.
-                let cells = line.split('\t').skip(1).chain(std::iter::repeat(""));
-                for (field, cell) in names.iter().zip(cells) {
-                    assert_eq!(
-                        !cell.is_empty(),
-                        shown.has(field),
-                        "{name} in {passes}: {line}: {field}"
-                    );
-                    if !cell.is_empty() {
-                        seen.insert(field);
-                    }
+    ]);
+    for passes in [1, 2] {
+        let options = ["-T", "tabs", "-o", &columns, "-2"];
+        let text = tshark.run(&capture, &options[..3 + passes]);
+        let shown = match passes {
+            1 => tshark.dissect(&capture),
+            _ => tshark.dissect_twice(&capture),
+        };
+        assert_eq!(text.lines().count(), shown.len());
+        for (line, shown) in text.lines().zip(&shown) {
+            // Empty columns at the end of a line are left out.
+            let cells = line.split('\t').skip(1).chain(std::iter::repeat(""));
+            for (field, cell) in names.iter().zip(cells) {
+                assert_eq!(
+                    !cell.is_empty(),
+                    shown.has(field),
+                    "in {passes}: {line}: {field}"
+                );
+                if !cell.is_empty() {
+                    seen.insert(field);
                 }
             }
         }
@@ -1037,7 +1045,9 @@ fn columns_have_what_the_details_have() {
 fn filters_find_subtrees() {
     let Some(tshark) = Tshark::find() else { return };
     let mut rng = StdRng::seed_from_u64(10);
-    let packets = capture_packets(&corpus(&mut rng));
+    // One with each combination of flags.
+    let packets: Vec<_> = corpus(&mut rng).into_iter().step_by(4).collect();
+    let packets = capture_packets(&packets);
     let groups = [
         ("raw_addr", "raw_addr.qpn"),
         ("read_iov", "read_iov.key"),
@@ -1092,54 +1102,76 @@ fn cut_off(capture: &[u8], snaplen: usize) -> Vec<u8> {
 #[test]
 fn what_the_capture_cut_off_breaks_no_rule() {
     let Some(tshark) = Tshark::find() else { return };
-    for name in ["long-cts", "runting-read", "read-emulated"] {
-        let path = traces().join(format!("{name}.pcapng"));
-        let capture = std::fs::read(&path).unwrap();
-        let transfers = |shown: &Shown| -> Vec<(String, Vec<String>)> {
-            let fields = shown.fields("efa_rdm.transfer");
-            let fields = fields.filter(|(name, _)| name != "efa_rdm.transfer.data");
-            fields
-                .map(|(name, values)| (name, values.clone()))
-                .collect()
-        };
-        let whole = tshark.dissect_twice(&capture);
-        // Within the transport header, behind it, within and behind the header of packets.
-        for snaplen in [70, 94, 100, 130, 200] {
-            let about = format!("{name}, {snaplen} bytes of each frame");
-            let shown = tshark.dissect_twice(&cut_off(&capture, snaplen));
-            assert_eq!(shown.len(), whole.len(), "{about}");
-            for (number, (shown, whole)) in (1..).zip(shown.iter().zip(&whole)) {
-                let about = format!("{about}: frame {number}");
-                for prefix in [
-                    "efa.rule.",
-                    "efa_rdm.rule.",
-                    "_ws.malformed",
-                    "efa_rdm.malformed",
-                ] {
-                    let broken: Vec<_> = shown.fields(prefix).collect();
-                    assert!(broken.is_empty(), "{about}: {broken:?}");
-                }
-                if snaplen >= 200 {
-                    assert_eq!(transfers(shown), transfers(whole), "{about}");
-                }
+    let capture = joined_traces(&["long-cts", "runting-read", "read-emulated"]);
+    let transfers = |shown: &Shown| -> Vec<(String, Vec<String>)> {
+        let fields = shown.fields("efa_rdm.transfer");
+        let fields = fields.filter(|(name, _)| name != "efa_rdm.transfer.data");
+        fields
+            .map(|(name, values)| (name, values.clone()))
+            .collect()
+    };
+    let whole = tshark.dissect_twice(&capture);
+    // Within the transport header, behind it, within and behind the header of packets.
+    for snaplen in [70, 94, 100, 130, 200] {
+        let about = format!("{snaplen} bytes of each frame");
+        let shown = tshark.dissect_twice(&cut_off(&capture, snaplen));
+        assert_eq!(shown.len(), whole.len(), "{about}");
+        for (number, (shown, whole)) in (1..).zip(shown.iter().zip(&whole)) {
+            let about = format!("{about}: frame {number}");
+            for prefix in [
+                "efa.rule.",
+                "efa_rdm.rule.",
+                "_ws.malformed",
+                "efa_rdm.malformed",
+            ] {
+                let broken: Vec<_> = shown.fields(prefix).collect();
+                assert!(broken.is_empty(), "{about}: {broken:?}");
+            }
+            if snaplen >= 200 {
+                assert_eq!(transfers(shown), transfers(whole), "{about}");
             }
         }
-        let says_so = tshark.lines(&cut_off(&capture, 100)).concat();
-        assert!(says_so.contains("[Packet size limited during capture]"));
     }
+    let says_so = tshark.lines(&cut_off(&capture, 100)).concat();
+    assert!(says_so.contains("[Packet size limited during capture]"));
 }
 
-/// The packet list of a trace, with transfers and subprotocols, and the file that says how it was.
-fn packet_list(tshark: &Tshark, trace: &Path) -> (String, PathBuf) {
+/// The packet list of each trace, with transfers and subprotocols, and the file that says how it was.
+fn packet_lists(tshark: &Tshark) -> Vec<(String, PathBuf)> {
     let columns = concat!(
-        "gui.column.format:\"No.\",\"%m\",\"Host\",\"%Cus:frame.interface_name:0:R\",",
+        "gui.column.format:\"Host\",\"%Cus:frame.interface_name:0:R\",",
         "\"Transfer\",\"%Cus:efa_rdm.transfer:0:R\",",
         "\"Subprotocol\",\"%Cus:efa_rdm.transfer.subprotocol:0:R\",\"Info\",\"%i\""
     );
-    let text = tshark.run(&std::fs::read(trace).unwrap(), &["-2", "-o", columns]);
-    let golden = root().join("wireshark/golden");
-    let name = trace.with_extension("txt");
-    (text, golden.join(name.file_name().unwrap()))
+    let files = captures();
+    let joined = Joined::of(&files);
+    let text = tshark.run(&joined.capture, &["-2", "-T", "tabs", "-o", columns]);
+    let rows: Vec<Vec<&str>> = text
+        .lines()
+        .map(|line| line.split('\t').collect())
+        .collect();
+    let mut lists = Vec::new();
+    for (file, frames) in files.iter().zip(joined.frames) {
+        let rows: Vec<[&str; 4]> = rows[frames]
+            .iter()
+            .map(|row| row[..].try_into().unwrap())
+            .collect();
+        // Transfers are counted through all captures.
+        let transfers = rows.iter().filter_map(|row| row[1].parse::<u32>().ok());
+        let first = transfers.min().unwrap_or(0);
+        let mut list = String::new();
+        for (number, [host, transfer, subprotocol, info]) in (1..).zip(rows) {
+            let transfer = transfer.parse::<u32>();
+            let transfer =
+                transfer.map_or(String::new(), |transfer| (transfer - first).to_string());
+            writeln!(list, "{number:5} {host} {transfer} {subprotocol} {info}").unwrap();
+        }
+        let golden = root()
+            .join("wireshark/golden")
+            .join(file.file_name().unwrap());
+        lists.push((list, golden.with_extension("txt")));
+    }
+    lists
 }
 
 /// Wireshark 3.4 of Debian 11 and 4.4 of Debian 13, whose Lua is 5.2 and 5.4.
@@ -1151,9 +1183,8 @@ fn other_releases_of_wireshark_show_the_same() {
                 let Some(tshark) = Tshark::fetch(name) else {
                     return;
                 };
-                for path in captures() {
-                    let (text, expected) = packet_list(&tshark, &path);
-                    let expected = std::fs::read_to_string(expected).unwrap();
+                for (text, path) in packet_lists(&tshark) {
+                    let expected = std::fs::read_to_string(&path).unwrap();
                     assert_eq!(text, expected, "{name}: {}", path.display());
                 }
                 let mut rng = StdRng::seed_from_u64(9);
@@ -1169,8 +1200,7 @@ fn other_releases_of_wireshark_show_the_same() {
 fn traces_are_shown_as_before() {
     let Some(tshark) = Tshark::find() else { return };
     let mut differing = Vec::new();
-    for path in captures() {
-        let (text, expected) = packet_list(&tshark, &path);
+    for (text, expected) in packet_lists(&tshark) {
         if std::fs::read_to_string(&expected).is_ok_and(|expected| expected == text) {
             continue;
         }
