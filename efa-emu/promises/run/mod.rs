@@ -25,7 +25,7 @@ use crate::user_queue_pair::UserQueuePair;
 use memory::register;
 pub(crate) use troubles::Troubles;
 
-const MEMORY: usize = 8 << 20;
+const MEMORY: usize = 2 << 20;
 /// The counter and the lock word of a program are the first words of its memory.
 const WORDS: u64 = 16;
 /// Receives that a program has open at a time.

@@ -131,15 +131,15 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Takes the bytes of a packet buffer of `size` bytes into use. What they hold is left from an
-    /// earlier use, or zero.
-    pub(crate) fn take_spare(&mut self, size: usize) -> Box<[u8]> {
+    /// The bytes of a packet buffer of `size` bytes, with what is left from an earlier use, if there
+    /// are any that are not in use.
+    pub(crate) fn take_spare(&mut self, size: usize) -> Option<Box<[u8]>> {
         take_spare(&mut self.spare, size)
     }
 
-    /// Keeps the bytes of a packet buffer for the next use.
-    pub(crate) fn put_spare(&mut self, bytes: Box<[u8]>) {
-        self.spare.push(bytes);
+    /// Keeps the bytes of a packet buffer, if it has any, for the next use.
+    pub(crate) fn put_spare(&mut self, bytes: Option<Box<[u8]>>) {
+        self.spare.extend(bytes);
     }
 
     /// Maps slot `index` of the slots at `base` with a buffer that the device reads.
@@ -157,14 +157,14 @@ impl AddressSpace {
         }
     }
 
-    /// Unmaps slot `index` of the slots at `base` and returns its buffer.
+    /// Unmaps slot `index` of the slots at `base` and returns its buffer, if it takes memory.
     pub(crate) fn take_back(&mut self, base: u64, index: usize) -> Option<Box<[u8]>> {
         let Block::Slots { size, slots } = self.blocks.get_mut(&base)? else {
             return None;
         };
         match std::mem::replace(slots.get_mut(index)?, BufferSlot::Unmapped) {
             BufferSlot::Unmapped => None,
-            BufferSlot::Blank => Some(take_spare(&mut self.spare, *size)),
+            BufferSlot::Blank => take_spare(&mut self.spare, *size),
             BufferSlot::Filled(buffer) => Some(buffer),
         }
     }
@@ -233,7 +233,8 @@ impl AddressSpace {
             Block::Slots { size, slots } => {
                 let slot = slots.get_mut(offset / *size).ok_or(fault)?;
                 if matches!(slot, BufferSlot::Blank) {
-                    *slot = BufferSlot::Filled(take_spare(&mut self.spare, *size));
+                    let buffer = take_spare(&mut self.spare, *size);
+                    *slot = BufferSlot::Filled(buffer.unwrap_or_else(|| blank(*size)));
                 }
                 let BufferSlot::Filled(buffer) = slot else {
                     return Err(fault);
@@ -257,9 +258,13 @@ impl Block {
     }
 }
 
-fn take_spare(spare: &mut Vec<Box<[u8]>>, size: usize) -> Box<[u8]> {
-    let spare = spare.pop().filter(|bytes| bytes.len() == size);
-    spare.unwrap_or_else(|| vec![0; size].into())
+fn take_spare(spare: &mut Vec<Box<[u8]>>, size: usize) -> Option<Box<[u8]>> {
+    spare.pop().filter(|bytes| bytes.len() == size)
+}
+
+/// The bytes of a packet buffer at its first use.
+pub(crate) fn blank(size: usize) -> Box<[u8]> {
+    vec![0; size].into()
 }
 
 #[cfg(test)]
@@ -327,7 +332,7 @@ mod tests {
     fn blank_slots_take_memory_when_written() {
         let mut memory = AddressSpace::new(BASE, 1 << 20);
         let base = memory.reserve_slots(3, 64).unwrap();
-        memory.put_spare(vec![9; 64].into());
+        memory.put_spare(Some(vec![9; 64].into()));
         memory.lend_blank(base, 0);
         memory.lend_blank(base, 1);
         assert_eq!(memory.spare.len(), 1, "nothing is written yet");
@@ -336,7 +341,7 @@ mod tests {
         assert_eq!(memory.spare.len(), 0);
         let written = memory.take_back(base, 1).unwrap();
         assert_eq!(written[..3], [1, 1, 9]);
-        memory.put_spare(written);
+        memory.put_spare(Some(written));
         // A buffer that comes back without having been written has bytes as well.
         assert_eq!(memory.take_back(base, 0).unwrap().len(), 64);
         assert!(memory.take_back(base, 0).is_none());

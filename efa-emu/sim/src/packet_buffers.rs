@@ -2,13 +2,15 @@
 //!
 //! The bytes of a buffer are in one place at a time: with the program while it owns the buffer, in
 //! the simulated host's memory while the device has it. So a program that touches a buffer which it
-//! gave away is found out, and nothing is copied. A buffer takes memory while the program owns it,
+//! gave away is found out, and nothing is copied. A buffer takes memory once the program looks at it,
 //! while it is sent, and once the device has written into it; posted receives take none.
+
+use std::cell::OnceCell;
 
 use efa_core::address::Qpn;
 use efa_core::nic::{BufferId, NicError};
 
-use super::memory::AddressSpace;
+use super::memory::{AddressSpace, blank};
 use super::objects::Pool;
 use efa_device_model::device::queue::Buffer;
 
@@ -16,8 +18,8 @@ use efa_device_model::device::queue::Buffer;
 enum BufferState {
     /// In the pool.
     Free,
-    /// With the program.
-    Program(Box<[u8]>),
+    /// With the program, which may not have looked at it yet.
+    Program(OnceCell<Box<[u8]>>),
     /// With the device, in a queue of this queue pair.
     Device(Qpn),
 }
@@ -55,7 +57,9 @@ impl PacketBuffers {
 
     pub(super) fn acquire(&mut self, memory: &mut AddressSpace) -> Option<BufferId> {
         let index = self.free.pop()?;
-        self.places[index as usize] = BufferState::Program(memory.take_spare(self.pool.stride));
+        let spare = memory.take_spare(self.pool.stride);
+        let bytes = spare.map_or_else(OnceCell::new, OnceCell::from);
+        self.places[index as usize] = BufferState::Program(bytes);
         Some(BufferId(index))
     }
 
@@ -64,7 +68,7 @@ impl PacketBuffers {
             panic!("release of {buffer:?}, which is not a buffer of this domain");
         };
         match std::mem::replace(place, BufferState::Free) {
-            BufferState::Program(bytes) => memory.put_spare(bytes),
+            BufferState::Program(bytes) => memory.put_spare(bytes.into_inner()),
             other => {
                 *place = other;
                 panic!("release of {buffer:?}, which the caller does not own");
@@ -75,14 +79,20 @@ impl PacketBuffers {
 
     pub(super) fn bytes(&self, buffer: BufferId) -> &[u8] {
         match self.places.get(buffer.0 as usize) {
-            Some(BufferState::Program(bytes)) => &bytes[..self.mtu],
+            Some(BufferState::Program(bytes)) => {
+                &bytes.get_or_init(|| blank(self.pool.stride))[..self.mtu]
+            }
             _ => panic!("access to {buffer:?}, which the caller does not own"),
         }
     }
 
     pub(super) fn bytes_mut(&mut self, buffer: BufferId) -> &mut [u8] {
         match self.places.get_mut(buffer.0 as usize) {
-            Some(BufferState::Program(bytes)) => &mut bytes[..self.mtu],
+            Some(BufferState::Program(bytes)) => {
+                bytes.get_or_init(|| blank(self.pool.stride));
+                let bytes = bytes.get_mut().expect("it is there now");
+                &mut bytes[..self.mtu]
+            }
             _ => panic!("access to {buffer:?}, which the caller does not own"),
         }
     }
@@ -127,6 +137,9 @@ impl PacketBuffers {
     pub(super) fn lend_to_send(&mut self, buffer: BufferId, to: Qpn, memory: &mut AddressSpace) {
         let place = &mut self.places[buffer.0 as usize];
         if let BufferState::Program(bytes) = std::mem::replace(place, BufferState::Device(to)) {
+            let bytes = bytes
+                .into_inner()
+                .unwrap_or_else(|| blank(self.pool.stride));
             memory.lend(self.pool.base, buffer.0 as usize, bytes);
         }
     }
@@ -136,7 +149,7 @@ impl PacketBuffers {
     pub(super) fn lend_to_receive(&mut self, buffer: BufferId, to: Qpn, memory: &mut AddressSpace) {
         let place = &mut self.places[buffer.0 as usize];
         if let BufferState::Program(bytes) = std::mem::replace(place, BufferState::Device(to)) {
-            memory.put_spare(bytes);
+            memory.put_spare(bytes.into_inner());
             memory.lend_blank(self.pool.base, buffer.0 as usize);
         }
     }
@@ -145,7 +158,8 @@ impl PacketBuffers {
     pub(super) fn take_back(&mut self, buffer: BufferId, memory: &mut AddressSpace) {
         // After a crash of the host the memory is gone; the buffer starts over.
         let bytes = memory.take_back(self.pool.base, buffer.0 as usize);
-        let bytes = bytes.unwrap_or_else(|| memory.take_spare(self.pool.stride));
+        let bytes = bytes.or_else(|| memory.take_spare(self.pool.stride));
+        let bytes = bytes.map_or_else(OnceCell::new, OnceCell::from);
         self.places[buffer.0 as usize] = BufferState::Program(bytes);
     }
 
