@@ -55,6 +55,11 @@ enum FaultCommand {
         /// The host or device, by name or GID.
         host: HostName,
     },
+    /// Give a host a device back that was removed, or all of them. Programs have to open it anew.
+    Restore {
+        /// The host or device, by name or GID.
+        host: HostName,
+    },
     /// Take the link of a device's port, or of all of a host.
     PortDown {
         /// The host or device, by name or GID.
@@ -159,6 +164,7 @@ impl FaultArguments {
             }
             FaultCommand::Kill { host } => fabric.act(Action::Kill(host))?,
             FaultCommand::Remove { host } => fabric.act(Action::Remove(host))?,
+            FaultCommand::Restore { host } => fabric.act(Action::Restore(host))?,
             FaultCommand::PortDown { host } => {
                 fabric.find_devices(&host)?;
                 fabric.act(Action::PortDown(host))?;

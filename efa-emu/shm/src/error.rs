@@ -162,8 +162,13 @@ pub enum FabricError {
         wanted: u32,
     },
     /// The device was removed from its host.
-    #[error("device {device} was removed from its host: end the host's programs to get it back")]
+    #[error(
+        "device {device} was removed from its host: `efa-emu fault --fabric {fabric} restore {device}` gives \
+         it back, and so does the end of the host's programs"
+    )]
     Removed {
+        /// The fabric.
+        fabric: String,
         /// Its name.
         device: String,
     },

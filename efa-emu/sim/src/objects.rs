@@ -19,13 +19,14 @@ use efa_device_model::device::{
 /// that is staged to come twice is known to be stale.
 pub(super) const REQUEST_IDS: RequestIdSize = RequestIdSize::Bits16;
 
-/// The device of a host that is down, or that crashed since the domain was opened.
+/// The device of a host that is down, or that crashed or lost its device since the domain was opened.
 const HOST_IS_DOWN: NicError = NicError::Device {
     call: "a call on a host that is down",
     errno: libc::ENODEV,
 };
 
-/// One life of a host: what was made in it is gone when the host has crashed, also after a restart.
+/// One life of a host's device: what was made in it is gone when the host has crashed, also after a
+/// restart, and when another device has come in the place of a removed one.
 #[derive(Clone)]
 pub(super) struct HostLife {
     host: SimHost,

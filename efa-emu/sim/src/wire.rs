@@ -52,6 +52,8 @@ pub(super) enum WireEvent {
     Kill(HostId),
     /// A fault removes a host's device.
     Remove(HostId),
+    /// A fault gives a host a device in the place of the removed one.
+    Restore(HostId),
     /// A fault stages an error of queues of a host's device.
     Stage(HostId, QueueError),
 }
@@ -528,6 +530,11 @@ impl Wire {
                 Trigger::Remove(host) => {
                     if let Some(id) = self.find(&host) {
                         self.events.add_ahead(self.now, WireEvent::Remove(id));
+                    }
+                }
+                Trigger::Restore(host) => {
+                    if let Some(id) = self.find(&host) {
+                        self.events.add_ahead(self.now, WireEvent::Restore(id));
                     }
                 }
                 Trigger::Queues(host, error) => {

@@ -145,6 +145,20 @@ impl World {
         }
     }
 
+    /// A removed device comes back. Nothing of what was made on it is left; the host's memory is.
+    fn restore(&mut self, id: HostId) {
+        let host = &self.hosts[id.index()];
+        if host.device.check_present().is_ok() {
+            return;
+        }
+        let (config, next) = (host.config.clone(), host.memory.successor());
+        self.wire.kill(id);
+        let memory = std::mem::replace(&mut self.host(id).memory, next);
+        let gid = self.wire.port(id).gid;
+        self.hosts[id.index()] = self.new_host(gid, config, memory);
+        self.restart(id);
+    }
+
     /// Lets a host's device send what it has, and notes when it wants to be called again.
     pub(super) fn drive(&mut self, id: HostId) {
         let host = &mut self.hosts[id.index()];
@@ -239,6 +253,10 @@ impl World {
             WireEvent::Remove(host) => {
                 self.host(host).device.remove();
                 Some(host)
+            }
+            WireEvent::Restore(host) => {
+                self.restore(host);
+                None
             }
             WireEvent::Stage(host, error) => {
                 self.host(host).device.stage(error);

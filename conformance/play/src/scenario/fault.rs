@@ -45,6 +45,7 @@ fn hosts(rule: &Fault) -> Vec<&HostName> {
         Action::Cut(pair) | Action::Heal(pair) => hosts.extend(pair),
         Action::Kill(host)
         | Action::Remove(host)
+        | Action::Restore(host)
         | Action::PortDown(host)
         | Action::PortUp(host) => hosts.push(host),
         Action::PortSpeed(PortSpeed { host, .. }) => hosts.push(host),

@@ -287,6 +287,8 @@ pub enum Action {
     Kill(HostName),
     /// Remove a device, or all of a host, under the programs that use it.
     Remove(HostName),
+    /// Give a host a device back that was removed, or all of them.
+    Restore(HostName),
     /// Take the link of a device's port, or of all of a host, until it is given back.
     PortDown(HostName),
     /// Give a device's port, or all of a host, its link back.
@@ -313,6 +315,7 @@ impl Action {
                 | Action::Heal(_)
                 | Action::Kill(_)
                 | Action::Remove(_)
+                | Action::Restore(_)
                 | Action::PortDown(_)
                 | Action::PortUp(_)
                 | Action::PortSpeed(_)

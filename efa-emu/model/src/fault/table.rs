@@ -49,6 +49,8 @@ pub enum Trigger {
     Kill(HostName),
     /// Remove this device.
     Remove(HostName),
+    /// Give this device back.
+    Restore(HostName),
     /// Stage an error of queues of this device.
     Queues(HostName, QueueError),
 }
@@ -264,6 +266,7 @@ impl Faults {
             }
             Action::Kill(host) => triggers.push(Trigger::Kill(host.clone())),
             Action::Remove(host) => triggers.push(Trigger::Remove(host.clone())),
+            Action::Restore(host) => triggers.push(Trigger::Restore(host.clone())),
             Action::QpError(queues) => triggers.push(queues.fail(QueueKind::QueuePair)),
             Action::CqError(queues) => triggers.push(queues.fail(QueueKind::CompletionQueue)),
             Action::Cut(_)
@@ -311,6 +314,7 @@ fn fate(action: &Action) -> Option<Fate> {
         | Action::Heal(_)
         | Action::Kill(_)
         | Action::Remove(_)
+        | Action::Restore(_)
         | Action::PortDown(_)
         | Action::PortUp(_)
         | Action::PortSpeed(_)

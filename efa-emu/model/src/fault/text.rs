@@ -94,6 +94,7 @@ fn form(action: &str) -> Option<&'static str> {
         "heal" => r#"{ heal = ["HOST", "HOST"] }"#,
         "kill" => r#"{ kill = "HOST" }"#,
         "remove" => r#"{ remove = "HOST" }"#,
+        "restore" => r#"{ restore = "HOST" }"#,
         "port-down" => r#"{ port-down = "HOST" }"#,
         "port-up" => r#"{ port-up = "HOST" }"#,
         "port-speed" => r#"{ port-speed = { host = "HOST", gbps = 200 } }"#,
@@ -189,7 +190,7 @@ impl Fault {
                 Err(FaultError::new(
                     "when",
                     "is missing: say which events this is about; only release, cut, heal, kill, remove, \
-                     port-down, port-up, port-speed, qp-error and cq-error can do without",
+                     restore, port-down, port-up, port-speed, qp-error and cq-error can do without",
                 ))
             };
         };

@@ -66,8 +66,9 @@ impl Engine {
     ) -> Result<Engine, FabricError> {
         let home = HomeProcess::current();
         let host = fabric.enter_device(&config.device_name(), config.gid(), profile.max_qp)?;
-        if host.table().is_removed() {
+        if host.table().stay().is_none() {
             return Err(FabricError::Removed {
+                fabric: fabric.name().to_owned(),
                 device: host.name().to_string(),
             });
         }

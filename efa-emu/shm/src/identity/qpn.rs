@@ -18,7 +18,7 @@
 //! | 44 | 4 | counts requests for the statistics |
 //! | 48 | 4 | index of the device among those of its host |
 //! | 52 | 4 | how many devices the host has |
-//! | 56 | 4 | 1 once the device was removed from the host |
+//! | 56 | 4 | counts removals of the device from the host and its returns: odd while it is removed |
 //! | 64 | 64 | name of the host, zero-padded |
 //! | 128 | 8 | counts errors of queues that were staged |
 //! | 136 | 8 each | the last 32 of them, see `statistics` |
@@ -45,7 +45,7 @@ use efa_device_model::network::{Purpose, Random};
 use efa_device_model::qpn_policy::QpnPolicy;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"EFAEMUHT");
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 
 const AT_MAGIC: usize = 0;
 const AT_VERSION: usize = 8;
@@ -57,7 +57,7 @@ const AT_CLOCK: usize = 40;
 const AT_ASKED: usize = 44;
 const AT_INDEX: usize = 48;
 const AT_DEVICES: usize = 52;
-const AT_REMOVED: usize = 56;
+const AT_REMOVALS: usize = 56;
 const AT_NAME: usize = 64;
 const NAME_BYTES: usize = 64;
 const AT_ORDERS: usize = 128;
@@ -69,6 +69,10 @@ const AT_SLOTS: usize = PAGE;
 /// A number that is unique among the participants of one host, never 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(crate) struct ParticipantId(pub(crate) u32);
+
+/// The time of a device in its host between two removals.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Stay(u32);
 
 /// A mapped table.
 #[derive(Debug)]
@@ -229,16 +233,26 @@ impl HostTable {
     /// Removes the device. Processes that have opened it learn of it as of
     /// [`HostTable::ask_for_statistics`].
     pub(crate) fn remove(&self) {
-        self.memory
-            .u32_at::<AT_REMOVED>()
-            .store(1, Ordering::Relaxed);
+        let removals = self.memory.u32_at::<AT_REMOVALS>();
+        removals.fetch_or(1, Ordering::Relaxed);
         self.ask_for_statistics();
     }
 
-    /// Whether the device was removed. Who has seen that statistics are asked for since then sees
-    /// the removal.
-    pub(crate) fn is_removed(&self) -> bool {
-        self.memory.u32_at::<AT_REMOVED>().load(Ordering::Relaxed) != 0
+    /// Gives a removed device back to its host: it can be opened again. To who had it open before
+    /// it stays removed.
+    pub(crate) fn restore(&self) {
+        let removals = self.memory.u32_at::<AT_REMOVALS>();
+        let returned =
+            |removals: u32| (!removals.is_multiple_of(2)).then(|| removals.wrapping_add(1));
+        // Without a removal there is nothing to do.
+        let _ = removals.fetch_update(Ordering::Relaxed, Ordering::Relaxed, returned);
+    }
+
+    /// The present stay of the device in its host; `None` while it is removed. Who has seen that
+    /// statistics are asked for since a removal sees the removal.
+    pub(crate) fn stay(&self) -> Option<Stay> {
+        let removals = self.memory.u32_at::<AT_REMOVALS>().load(Ordering::Relaxed);
+        removals.is_multiple_of(2).then_some(Stay(removals))
     }
 
     /// Leaves an order for the processes that have opened the device. They learn of it as of

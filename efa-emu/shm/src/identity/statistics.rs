@@ -6,13 +6,15 @@ use std::sync::Arc;
 
 use efa_core::address::Qpn;
 
-use super::qpn::HostTable;
+use super::qpn::{HostTable, Stay};
 use efa_device_model::device::{Device, QueueError, QueueKind, Statistics};
 
 /// One device's part.
 #[derive(Debug)]
 pub(crate) struct Publisher {
     table: Arc<HostTable>,
+    /// The stay in which this device was opened, if it was there.
+    stay: Option<Stay>,
     /// What was asked for when this device last added to the statistics.
     known: u32,
     /// What it has added so far.
@@ -22,9 +24,11 @@ pub(crate) struct Publisher {
 }
 
 impl Publisher {
+    /// For a device that is opened now.
     pub(crate) fn new(table: Arc<HostTable>) -> Publisher {
         const { assert!(Statistics::COUNT <= HostTable::MOST_STATISTICS) };
         Publisher {
+            stay: table.stay(),
             known: table.asked_for_statistics(),
             orders: table.orders(),
             table,
@@ -43,9 +47,9 @@ impl Publisher {
         self.known = self.known.wrapping_sub(1);
     }
 
-    /// Whether the device was removed.
+    /// Whether the device was removed since it was opened, also if it has come back meanwhile.
     pub(crate) fn is_removed(&self) -> bool {
-        self.table.is_removed()
+        self.stay.is_none() || self.table.stay() != self.stay
     }
 
     /// The errors of queues that were staged since the last call.

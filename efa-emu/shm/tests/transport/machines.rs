@@ -456,7 +456,8 @@ fn actions_on_a_host_apply_on_its_machine() {
     let here = fabric(machines.root(0));
     let beta: efa_device_model::fault::HostName = "beta".parse().unwrap();
     // The process that stands for it is this one, which would end.
-    for action in [Action::Kill(beta.clone()), Action::Remove(beta.clone())] {
+    for action in [Action::Kill, Action::Remove, Action::Restore] {
+        let action = action(beta.clone());
         let error = here.act(action).unwrap_err().to_string();
         assert!(error.contains("beta is on the machine second"), "{error}");
     }

@@ -277,6 +277,45 @@ fn a_program_killed_by_a_packet_misses_it() {
     assert!(pair.bob.send(to, b"x").is_err(), "no queue pair");
 }
 
+/// The device goes behind the second message and is back behind the third, without queue pairs. The
+/// host's memory is what it was.
+#[test]
+fn a_restored_device_has_nothing_from_before() {
+    let mut pair = Pair::orderly();
+    let (to, host) = (pair.bob.address(), pair.bob.nic().host().clone());
+    let memory = host.allocate_from(b"kept").unwrap();
+    for (number, action) in [
+        (2, Action::Remove(to.gid.into())),
+        (3, Action::Restore(to.gid.into())),
+    ] {
+        let rule = Fault::new(Match::packet(64), action).nth(number);
+        pair.fabric.install(rule);
+    }
+    let mut send = || {
+        let context = pair.alice.send(to, &[64]).unwrap();
+        pair.fabric.run_until_idle();
+        let ended = finished(&mut pair.alice);
+        assert_eq!(ended[0].0, context);
+        ended[0].1
+    };
+    assert_eq!([send(), send()], [Status::Ok; 2]);
+    assert!(ScriptedPeer::open(&host, NicConfig::default()).is_err());
+    assert_eq!([send(), send()], [Status::RemoteBadDestQpn; 2]);
+    assert!(pair.bob.send(to, b"x").is_err(), "opened before");
+
+    let mut back = ScriptedPeer::open(&host, NicConfig::default()).unwrap();
+    let to = back.address();
+    let context = pair.alice.send(to, b"welcome").unwrap();
+    pair.fabric.run_until_idle();
+    assert_eq!(finished(&mut pair.alice), [(context, Status::Ok)]);
+    assert_eq!(packets(&mut back)[0].bytes, b"welcome");
+    assert_eq!(host.read(memory).unwrap(), b"kept");
+    drop(pair.bob);
+    let context = pair.alice.send(to, b"again").unwrap();
+    pair.fabric.run_until_idle();
+    assert_eq!(finished(&mut pair.alice), [(context, Status::Ok)]);
+}
+
 #[test]
 fn nobody_has_the_gid() {
     let mut pair = Pair::orderly();

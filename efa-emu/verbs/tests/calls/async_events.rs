@@ -17,6 +17,9 @@ const PORT_ACTIVE: c_int = 9;
 const PORT_ERR: c_int = 10;
 const DEVICE_SPEED_CHANGE: c_int = 20;
 
+/// What the device answers for a queue pair that it does not have.
+const BAD_DESTINATION: u32 = 9;
+
 /// `IBV_WC_WR_FLUSH_ERR`.
 const FLUSHED: u32 = 5;
 
@@ -168,6 +171,64 @@ fn removing_a_device_ends_its_requests() {
         }
         assert!(!has_event(other.context));
         assert_eq!(port_state(other.context), Ok(4));
+    });
+}
+
+/// The host stays, and so does its program. What it had on the device is as of any removed one;
+/// what it makes after the return works, with traffic under way at each removal. A removal whose
+/// device is back before the program looks is one, too.
+#[test]
+fn a_returned_device_has_to_be_opened_anew() {
+    on_emulated_host_with(&["--host", "alpha", "--devices", "2"], || {
+        let other = Endpoint::number(1);
+        let others_queue = other.cq(64);
+        let from = other.srd(others_queue, 0);
+        let mut former: Vec<(*mut ibv_context, *mut ibv_qp, *mut ibv_cq)> = Vec::new();
+        for round in 0..3 {
+            let endpoint = Endpoint::number(0);
+            let queue = endpoint.cq(64);
+            let pair = endpoint.srd(queue, 0);
+            let region = endpoint.registered(64);
+            let to_device = Endpoint {
+                handle: handle_of(other.pd, endpoint.gid),
+                ..other
+            };
+            // From the other device, from itself, and nothing from before.
+            for wr_id in 0..8 {
+                assert_eq!(post_recv(pair, wr_id, &mut [sge(region, 0, 64)]), 0);
+            }
+            send(&to_device, from, pair, 100, &mut []);
+            assert_eq!(wait_for(others_queue, 1)[0].status, 0);
+            send(&endpoint, pair, pair, 101, &mut [sge(region, 0, 64)]);
+            assert!(wait_for(queue, 3).iter().all(|done| done.status == 0));
+            for (context, pair, queue) in &former {
+                assert_eq!(port_state(*context), Err(EIO));
+                assert!(!has_event(*context), "it is told once");
+                assert_eq!(post_recv(*pair, 7, &mut []), 0);
+                assert_eq!(wait_for(*queue, 1)[0].status as u32, FLUSHED);
+            }
+
+            for wr_id in 102..106 {
+                send(&endpoint, pair, pair, wr_id, &mut [sge(region, 0, 64)]);
+            }
+            fault(&["remove", "alpha:0"]);
+            if round == 1 {
+                fault(&["restore", "alpha:0"]);
+            }
+            assert_eq!(next(endpoint.context), (DEVICE_FATAL, 0));
+            // Each of the four sends and of the six receives has ended, one way or the other.
+            let ended = wait_for(queue, 10);
+            let flushed = ended.iter().filter(|done| done.status as u32 == FLUSHED);
+            assert!(flushed.count() >= 2, "nothing was sent into two receives");
+            send(&to_device, from, pair, 107, &mut []);
+            assert_eq!(wait_for(others_queue, 1)[0].vendor_err, BAD_DESTINATION);
+            fault(&["restore", "alpha"]);
+            former.push((endpoint.context, pair, queue));
+        }
+        assert!(!has_event(other.context));
+        for (context, ..) in former {
+            assert_eq!(ibv_close_device(context), 0);
+        }
     });
 }
 

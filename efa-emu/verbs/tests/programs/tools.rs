@@ -39,9 +39,10 @@ fn ibv_devinfo_shows_device_and_port() {
     }
 }
 
-/// Once it is removed, nobody on its host can open it; the next host of the name has it again.
+/// Once it is removed, nobody on its host can open it until it is given back; the next host of the
+/// name has it again as well.
 #[test]
-fn a_removed_device_returns_with_its_host() {
+fn a_removed_device_returns_by_hand_or_with_its_host() {
     needs!("ibv_devinfo", "ibverbs-utils");
     let fabric = TestFabric::new();
     let on_host = |program: &[&str]| {
@@ -52,7 +53,15 @@ fn a_removed_device_returns_with_its_host() {
     let script = format!("{emulator} fault --fabric {name} remove own && exec ibv_devinfo");
     let removed = on_host(&["sh", "-c", &script]);
     assert_ne!(removed.code(), 0, "{removed:?}");
-    removed.expect_stderr(&["device own was removed from its host"]);
+    let restore = format!("`efa-emu fault --fabric {name} restore own`");
+    removed.expect_stderr(&["device own was removed from its host", &restore]);
+    let script = format!(
+        "{emulator} fault --fabric {name} remove own
+         ibv_devinfo 2>/dev/null && exit 1
+         {emulator} fault --fabric {name} restore own && exec ibv_devinfo"
+    );
+    let back = on_host(&["sh", "-c", &script]).expect_success("it was given back");
+    assert!(back.stdout.contains("PORT_ACTIVE"), "{back:?}");
     for _ in 0..2 {
         let back = on_host(&["ibv_devinfo"]).expect_success("it is back");
         assert!(back.stdout.contains("PORT_ACTIVE"), "{back:?}");

@@ -27,6 +27,8 @@ fn every_key_and_action_survives_its_text() {
         r#"{ then = { cut = ["alpha", "beta"] } }"#,
         r#"{ then = { heal = ["alpha", "beta"] } }"#,
         r#"{ when = { nth = 100 }, then = { kill = "beta" } }"#,
+        r#"{ then = { remove = "beta" } }"#,
+        r#"{ when = { nth = 2 }, then = { restore = "beta" } }"#,
         r#"{ then = { qp-error = "beta" } }"#,
         r#"{ when = { nth = 3 }, then = { qp-error = { host = "beta", qpn = 7 } } }"#,
         r#"{ then = { port-speed = { host = "beta", gbps = 400 } } }"#,

@@ -176,7 +176,9 @@ impl Inbound {
         let mut carried_out = Vec::new();
         let faults = triggers.iter().filter_map(|trigger| match trigger {
             Trigger::Release(faults) => Some(faults),
-            Trigger::Kill(_) | Trigger::Remove(_) | Trigger::Queues(..) => None,
+            Trigger::Kill(_) | Trigger::Remove(_) | Trigger::Restore(_) | Trigger::Queues(..) => {
+                None
+            }
         });
         for fault in faults.flatten() {
             let deferred = self.deferred.release(*fault, usize::MAX);

@@ -114,7 +114,8 @@ impl Fabric {
                 Ok(())
             }
             Trigger::Kill(host) => self.kill(host),
-            Trigger::Remove(host) => self.remove(host),
+            Trigger::Remove(host) => self.plug(host, HostTable::remove),
+            Trigger::Restore(host) => self.plug(host, HostTable::restore),
             Trigger::Queues(host, error) => self.stage(host, *error),
         }
     }
@@ -149,12 +150,12 @@ impl Fabric {
         }
     }
 
-    /// Removes a device, or all of a host.
-    fn remove(&self, name: &HostName) -> Result<(), FabricError> {
+    /// Removes a device or gives it back, or all of a host.
+    fn plug(&self, name: &HostName, change: fn(&HostTable)) -> Result<(), FabricError> {
         for device in self.find_own_devices(name)? {
             let directory = self.host_directory(device.gid);
             if let Some(table) = HostTable::open(&table_path(&directory), device.gid)? {
-                table.remove();
+                change(&table);
                 wake_all(&directory, device.gid)?;
             }
         }
