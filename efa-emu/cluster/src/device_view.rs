@@ -61,9 +61,14 @@ impl DeviceView {
     /// would be taken for those of the program.
     pub fn prepare(&self, command: &mut Command) -> Result<(), Failure> {
         namespaces::try_in_child(|| self.enter()).map_err(|error| {
+            let remedy = match mounts::root_is_mounted() {
+                false => "in a chroot, bind the directory to itself (mount --bind) before",
+                true => {
+                    "the system has to permit mount namespaces, or user namespaces of users other than root"
+                }
+            };
             Failure(format!(
-                "--sysfs: cannot show the devices in /sys and /dev ({error}): the system has to permit mount namespaces, \
-                 or user namespaces of users other than root"
+                "--sysfs: cannot show the devices in /sys and /dev ({error}): {remedy}"
             ))
         })?;
         let view = self.clone();

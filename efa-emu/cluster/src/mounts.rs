@@ -11,6 +11,14 @@ pub(crate) fn keep_private() -> io::Result<()> {
     mount(None, Path::new("/"), None, flags, None)
 }
 
+/// Whether the root directory is a mount point. That of a chroot need not be; nothing can be kept
+/// private below it then.
+pub(crate) fn root_is_mounted() -> bool {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mut points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
+    points.any(|point| point == "/")
+}
+
 /// Mounts an empty directory in memory, in which everybody or only its owner can make files.
 pub(crate) fn memory(target: &Path, mode: Writable) -> io::Result<()> {
     let flags = libc::MS_NOSUID | libc::MS_NODEV;

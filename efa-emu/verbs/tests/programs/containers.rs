@@ -6,9 +6,10 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::common::{
-    Dialogue, TestFabric, files_with, forbid, installed, needs, started_by, succeed,
+    Dialogue, TestFabric, files_with, forbid, installed, needs, run, started_by, succeed, words,
 };
 use efa_testing::patience::Wait;
+use efa_testing::workspace::emulator;
 
 const PACKAGE: &str = "libfabric-bin";
 
@@ -90,6 +91,75 @@ fn rdma_works_between_pid_namespaces() {
     }
     let fabric = TestFabric::new();
     pingpong_of_containers(&fabric, &["-c", "-I", "3"]).run(&[], &[]);
+}
+
+/// A container of an image: a root directory with the files of some programs and with nothing else
+/// of this machine but what engines give to each, and the directory of the emulator, as `-v` mounts
+/// it, at another place. The words of `INSIDE` run there without the environment of outside.
+const IMAGE: &str = r#"
+    image=$1 emulator=$2
+    mkdir -p "$image/bin" "$image/dev" "$image/opt/efa" "$image/proc" "$image/sys" "$image/tmp"
+    for program in ibv_devinfo ibv_devices sh env; do
+        path=$(command -v $program)
+        cp --dereference $path "$image/bin"
+        for library in $(ldd $path "$emulator" | grep -o '/[^ ]*\.so[^ ]*'); do
+            cp --parents --dereference --update $library "$image"
+        done
+    done
+    [ "$ROOT" = chroot ] || mount --bind "$image" "$image"
+    for directory in dev proc sys; do mount --rbind /$directory "$image/$directory"; done
+    mount --bind "${emulator%/*}" "$image/opt/efa"
+    exec env -i PATH="$PATH" unshare --root "$image" sh -euc "$INSIDE"
+"#;
+
+/// With the emulator inside of the container the device is there, in a list and in `/sys`; started
+/// from outside, whatever the container keeps of its environment, the run says that nobody asked.
+#[test]
+fn programs_of_an_image_see_the_device() {
+    if !can_run("ibv_devinfo") {
+        return;
+    }
+    let image = tempfile::tempdir().unwrap();
+    let rooted = |root: &str, inside: &str| {
+        let mut command = Command::new("unshare");
+        command
+            .args(["--user", "--map-root-user", "--mount"])
+            .args(["sh", "-euc", IMAGE, "sh"])
+            .args([image.path(), &emulator()])
+            .envs([("ROOT", root), ("INSIDE", inside)]);
+        command
+    };
+    let container = |inside: &str| rooted("mounted", inside);
+    let fabric = TestFabric::new();
+    let name = fabric.name();
+    let inside = format!(
+        "/opt/efa/efa-emu run --fabric {name} -- ibv_devinfo
+         /opt/efa/efa-emu run --fabric {name} --sysfs -- sh -c 'read state </sys/class/infiniband/rdmap0s0/ports/1/state
+             echo state $state'"
+    );
+    let seen = succeed(container(&inside), "inside");
+    let printed = words(&seen.stdout).join(" ");
+    for expected in [
+        "hca_id: rdmap0s0",
+        "vendor_part_id: 61346",
+        "state 4: ACTIVE",
+    ] {
+        assert!(printed.contains(expected), "{expected} is not in {seen:?}");
+    }
+    assert_eq!(seen.stderr, "");
+
+    let outside = started_by(
+        &[emulator().to_str().unwrap(), "run", "--fabric", name, "--"],
+        container("ibv_devices"),
+    );
+    let unseen = run(outside);
+    assert!(!unseen.stdout.contains("rdmap0s0"), "{unseen:?}");
+    unseen.expect_stderr(&["no process was seen to ask for devices"]);
+
+    let inside = format!("/opt/efa/efa-emu run --fabric {name} --sysfs -- true");
+    let refused = run(rooted("chroot", &inside));
+    assert_eq!(refused.code(), 2);
+    refused.expect_stderr(&["--sysfs", "in a chroot, bind the directory to itself"]);
 }
 
 /// `efa-emu run` cleans up behind dead programs. Programs of other containers are not dead because
