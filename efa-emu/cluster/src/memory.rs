@@ -173,34 +173,63 @@ fn available(root: &Path) -> Option<u64> {
     of_machine.into_iter().chain(of_groups(root)).min()
 }
 
-/// What is left of each limit that holds for this process, in KiB: its control group's (version 2)
-/// and those of the groups around that. A container sees its own group as the outermost one.
-fn of_groups(root: &Path) -> Vec<u64> {
-    let all = root.join("sys/fs/cgroup");
-    let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
-    let Some(own) = groups.lines().find_map(|line| line.strip_prefix("0::/")) else {
-        return Vec::new();
-    };
-    all.join(own)
-        .ancestors()
-        .take_while(|group| group.starts_with(&all))
-        .filter_map(left_of)
-        .collect()
+/// A version of control groups: where the groups of memory are, and the names of their files.
+struct GroupVersion {
+    /// Below `/sys/fs/cgroup`.
+    directory: &'static str,
+    limit: &'static str,
+    used: &'static str,
+    /// What the kernel keeps of files, in `memory.stat`.
+    files: [&'static str; 2],
 }
 
-/// What is left of a group's limit, in KiB; `None` if it has none. As in `MemAvailable`, what the
-/// kernel keeps of files is there for programs.
-fn left_of(group: &Path) -> Option<u64> {
-    let read = |name| fs::read_to_string(group.join(name)).ok();
-    let number = |name| read(name)?.trim().parse::<u64>().ok();
-    let limit = number("memory.max")?;
-    let used = number("memory.current")?;
-    let statistics = read("memory.stat").unwrap_or_default();
-    let files = ["inactive_file", "active_file"]
-        .iter()
-        .filter_map(|name| value(&statistics, name))
-        .sum();
-    Some(limit.saturating_sub(used.saturating_sub(files)) / 1024)
+const SECOND: GroupVersion = GroupVersion {
+    directory: "",
+    limit: "memory.max",
+    used: "memory.current",
+    files: ["inactive_file", "active_file"],
+};
+
+const FIRST: GroupVersion = GroupVersion {
+    directory: "memory",
+    limit: "memory.limit_in_bytes",
+    used: "memory.usage_in_bytes",
+    files: ["total_inactive_file", "total_active_file"],
+};
+
+/// What is left of each limit that holds for this process, in KiB: its control group's and those of
+/// the groups around that. A container sees its own group as the outermost one.
+fn of_groups(root: &Path) -> Vec<u64> {
+    let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+    let mut left = Vec::new();
+    for line in groups.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let version = match fields.next() {
+            Some("") => SECOND,
+            Some(controllers) if controllers.split(',').any(|name| name == "memory") => FIRST,
+            _ => continue,
+        };
+        let all = root.join("sys/fs/cgroup").join(version.directory);
+        let own = all.join(fields.next().unwrap_or_default().trim_start_matches('/'));
+        let enclosing = own.ancestors().take_while(|group| group.starts_with(&all));
+        left.extend(enclosing.filter_map(|group| version.left_of(group)));
+    }
+    left
+}
+
+impl GroupVersion {
+    /// What is left of a group's limit, in KiB; `None` if it has none. As in `MemAvailable`, what
+    /// the kernel keeps of files is there for programs.
+    fn left_of(&self, group: &Path) -> Option<u64> {
+        let read = |name| fs::read_to_string(group.join(name)).ok();
+        let number = |name| read(name)?.trim().parse::<u64>().ok();
+        let limit = number(self.limit)?;
+        let used = number(self.used)?;
+        let statistics = read("memory.stat").unwrap_or_default();
+        let files = self.files.iter();
+        let files = files.filter_map(|name| value(&statistics, name)).sum();
+        Some(limit.saturating_sub(used.saturating_sub(files)) / 1024)
+    }
 }
 
 /// The number behind a name at the beginning of a line.
@@ -320,6 +349,35 @@ mod tests {
         assert_eq!(available(root), Some(512 << 10));
         group("", "8589934592\n", "0\n");
         assert_eq!(available(root), Some(1 << 20), "the machine has less");
+    }
+
+    /// As a container of Docker has it, and as a unit of systemd that has moved nobody elsewhere.
+    #[test]
+    fn limits_of_first_version_groups_count() {
+        const NO_LIMIT: &str = "9223372036854771712\n";
+        let machine = machine();
+        let root = machine.path();
+        let groups = "4:cpu,cpuacct:/cpu\n3:hugetlb,memory:/docker/own\n0::/docker/own\n";
+        write(root, &[("proc/self/cgroup", groups)]);
+        let group = |name: &str, limit: &str| {
+            let files = [
+                ("memory.limit_in_bytes", limit),
+                ("memory.usage_in_bytes", "104857600\n"),
+                (
+                    "memory.stat",
+                    "inactive_file 1\ntotal_inactive_file 52428800\n",
+                ),
+            ];
+            write(&root.join(GROUPS).join(name), &files);
+        };
+        group("memory/docker", NO_LIMIT);
+        assert_eq!(available(root), Some(1 << 20));
+        group("cpu/docker/own", "104857600\n");
+        assert_eq!(available(root), Some(1 << 20), "not that of memory");
+        group("memory", "629145600\n");
+        assert_eq!(available(root), Some(550 << 10));
+        group("memory/docker/own", "209715200\n");
+        assert_eq!(available(root), Some(150 << 10));
     }
 
     #[test]

@@ -272,42 +272,51 @@ fn poor_machines_work_or_are_refused_by_name() {
 }
 
 /// A control group of which a shell that has moved there, and what it starts, are the only processes;
-/// `LIMIT` is how many there may be.
+/// `LIMIT` is how many there may be, or how much memory, in the one of `FILES` that the version of groups has.
 const GROUP: &str = r#"
-    for root in /sys/fs/cgroup/pids /sys/fs/cgroup; do
+    for root in /sys/fs/cgroup/pids /sys/fs/cgroup/memory /sys/fs/cgroup; do
         group=$root/efa-test-$$
         if mkdir $group 2>/dev/null; then
-            if echo $LIMIT 2>/dev/null >$group/pids.max; then break; fi
+            for file in $FILES; do
+                if [ -e $group/$file ] && echo $LIMIT 2>/dev/null >$group/$file; then break 2; fi
+            done
             rmdir $group
         fi
         group=
     done
-    [ "$group" ] || { echo no control group of processes; exit 0; }
+    [ "$group" ] || { echo no such control group; exit 0; }
     sh -c 'echo $$ >$0/cgroup.procs && exec "$@"' $group "$@" && status=0 || status=$?
     until rmdir $group; do sleep 0.05; done
     exit $status
 "#;
 
 #[test]
-fn too_few_processes_are_refused_by_name() {
-    for (limit, command) in [(1, "run"), (1, "cluster 1"), (2, "cluster 3")] {
+fn too_narrow_control_groups_are_refused_by_name() {
+    const PROCESSES: &str = "pids.max";
+    const MEMORY: &str = "memory.max memory.limit_in_bytes";
+    let too_many = "the system permits no more processes: raise `ulimit -u`";
+    for (files, limit, command, reason) in [
+        (PROCESSES, "1", "run", too_many),
+        (PROCESSES, "1", "cluster 1", too_many),
+        (PROCESSES, "2", "cluster 3", too_many),
+        (MEMORY, "256M", "cluster 8", "8 hosts take 656 MiB, and 25"),
+    ] {
         let fabric = TestFabric::new();
         let mut there = Command::new("sh");
         there
             .args(["-euc", GROUP, "sh"])
-            .env("LIMIT", limit.to_string())
+            .envs([("LIMIT", limit), ("FILES", files)])
             .arg(emulator())
             .args(command.split(' '))
             .args(["--fabric", fabric.name(), "--", "true"]);
         let outcome = run(there);
-        if outcome.stdout.starts_with("no control group") {
+        if outcome.stdout.starts_with("no such control group") {
             return efa_testing::skip("only root can make a control group");
         }
         assert_eq!(outcome.code(), 2, "{command}: {outcome:?}");
         let said: Vec<_> = outcome.stderr.lines().collect();
         assert!(
-            said.len() == 1
-                && said[0].contains("the system permits no more processes: raise `ulimit -u`"),
+            said.len() == 1 && said[0].contains(reason),
             "{command}: {said:?}"
         );
     }
