@@ -9,9 +9,9 @@ use super::format::{File, Spec};
 
 /// What the texts of cells may name beside the variables of `each`: what only a run knows, and the
 /// words of [`super::format::Figure`].
-const NAMES: [&str; 15] = [
-    "address", "count", "data", "device", "dir", "distinct", "fabric", "mpicc", "mpiexec", "part",
-    "path", "port", "python", "root", "sum",
+const NAMES: [&str; 16] = [
+    "address", "count", "data", "device", "dir", "distinct", "emulator", "fabric", "mpicc",
+    "mpiexec", "part", "path", "port", "python", "root", "sum",
 ];
 
 /// Values by their names.

@@ -124,7 +124,13 @@ impl Spec {
             Some(seat) => seat.part_id().unwrap_or_default(),
             None => Profile::default().part_id,
         };
+        // Cells on hosts that are not emulated name none.
+        let emulator = bench.launcher().map_or_else(
+            |_| String::new(),
+            |launcher| launcher.efa_emu.display().to_string(),
+        );
         let values = [
+            ("emulator", emulator),
             ("data", bench.data(DATA)),
             ("device", DEVICE_NAME.to_owned()),
             ("dir", bench.directory().display().to_string()),
