@@ -72,6 +72,7 @@ impl SimQueuePair {
                 max_inline: profile.inline_size,
                 inline_write: false,
                 signal_all: true,
+                unsignaled: false,
                 request_ids: REQUEST_IDS,
                 generation,
             },

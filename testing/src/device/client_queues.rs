@@ -41,6 +41,7 @@ impl ClientQueues {
                     max_inline: wqe_size.inline_capacity() as u32,
                     inline_write: wqe_size == WqeSize::Bytes128,
                     signal_all: true,
+                    unsignaled: false,
                     request_ids: profile.longest_request_ids(),
                     generation,
                 },

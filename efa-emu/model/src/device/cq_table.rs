@@ -23,6 +23,8 @@ pub(super) struct CompletionQueue {
     users: u32,
     /// Whether the next entry raises an event.
     armed: bool,
+    /// The next solicited one, while `armed`.
+    solicited_only: bool,
     /// The sequence number of the last request for an event that was served.
     served: Option<u8>,
     /// Whether the client writes the doorbell without a call.
@@ -71,6 +73,7 @@ impl CqTable {
             producer: 0,
             users: 0,
             armed: false,
+            solicited_only: false,
             served: None,
             watched: false,
             counted: false,
@@ -169,7 +172,7 @@ impl CqTable {
         if queue.watched {
             queue.read_doorbell();
         }
-        if queue.armed {
+        if queue.armed && (!queue.solicited_only || entry.is_solicited()) {
             queue.armed = false;
             self.events.push(DeviceEvent::Completion(cq));
         }
@@ -248,7 +251,7 @@ impl CqTable {
     pub(super) fn ring(&mut self, cq: CqId) -> Result<(), Error> {
         let queue = self.get_mut(cq)?;
         let doorbell = queue.read_doorbell();
-        if queue.armed && queue.producer != doorbell.consumer {
+        if queue.armed && queue.has_news(doorbell.consumer) {
             queue.armed = false;
             self.events.push(DeviceEvent::Completion(cq));
         }
@@ -272,7 +275,7 @@ impl CqTable {
                 continue;
             }
             let doorbell = queue.read_doorbell();
-            if queue.armed && queue.producer != doorbell.consumer {
+            if queue.armed && queue.has_news(doorbell.consumer) {
                 queue.armed = false;
                 self.events
                     .push(DeviceEvent::Completion(CqId(index as u32)));
@@ -324,12 +327,30 @@ impl CompletionQueue {
     #[cold]
     fn read_doorbell(&mut self) -> CqDoorbell {
         let doorbell = CqDoorbell::from_bits(self.ring.doorbell().read());
-        if doorbell.arm && self.served != Some(doorbell.sequence) {
+        let is_new = self.served != Some(doorbell.sequence);
+        let asks_for_more = self.armed && self.solicited_only && !doorbell.solicited_only;
+        if doorbell.arm && (is_new || asks_for_more) {
             self.served = Some(doorbell.sequence);
+            // A request for less leaves an earlier one as it is.
+            self.solicited_only = doorbell.solicited_only && (!self.armed || self.solicited_only);
             self.armed = true;
             self.attention = self.producer;
         }
         doorbell
+    }
+
+    /// Whether the client is to be told of an entry beyond its consumer counter.
+    #[cold]
+    fn has_news(&self, consumer: u16) -> bool {
+        let unread = self.producer.wrapping_sub(consumer);
+        let wakes = |offset| {
+            let slot = self.ring.read(consumer.wrapping_add(offset));
+            matches!(slot, CompletionSlot::Entry(entry) if entry.is_solicited())
+        };
+        match self.solicited_only {
+            false => unread != 0,
+            true => (0..unread).any(wakes),
+        }
     }
 
     /// Whether there is no room for another entry. It is not known of a client that reads the ring

@@ -200,7 +200,7 @@ impl CompletionQueue {
     }
 
     /// Takes the next completion. Entries that belong to no outstanding work request of a live
-    /// queue pair are dropped.
+    /// queue pair are dropped, and those of unsignaled ones that were successful.
     #[inline(always)]
     pub fn next(&mut self, owner: &mut impl QueueOwner) -> Option<Completion> {
         loop {
@@ -215,6 +215,8 @@ impl CompletionQueue {
                     Retired::WorkRequest(wr_id) => Some(wr_id),
                     Retired::Own => Some(entry.long_request_id()),
                     Retired::Connected => Some(entry.connected_wr_id()),
+                    Retired::Unsignaled(_) if entry.status() == 0 => continue,
+                    Retired::Unsignaled(wr_id) => Some(wr_id),
                     Retired::Stale => of_no_queue_pair(&entry),
                 };
                 if let Some(wr_id) = wr_id {
@@ -256,7 +258,12 @@ impl CompletionQueue {
     /// Writes the doorbell: asks for an event when there is an entry that was not polled yet. The
     /// caller tells the device to look.
     pub fn request_notification(&mut self) {
-        self.write_doorbell(true);
+        self.write_doorbell(true, false);
+    }
+
+    /// As [`CompletionQueue::request_notification`], for entries that are solicited.
+    pub fn request_solicited(&mut self) {
+        self.write_doorbell(true, true);
     }
 
     /// The application received an event of this queue: the next request for one is a new one.
@@ -264,10 +271,11 @@ impl CompletionQueue {
         self.sequence = self.sequence.wrapping_add(1) & 3;
     }
 
-    fn write_doorbell(&self, arm: bool) {
+    fn write_doorbell(&self, arm: bool, solicited_only: bool) {
         let doorbell = CqDoorbell {
             consumer: self.consumer,
             sequence: self.sequence,
+            solicited_only,
             arm,
         };
         self.ring.doorbell().write(doorbell.to_bits());

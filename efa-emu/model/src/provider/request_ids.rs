@@ -25,8 +25,16 @@ pub struct RequestIds {
 
 #[derive(Clone, Copy)]
 enum IdPlace {
-    Free { next: u16 },
-    Used { wr_id: u64 },
+    Free {
+        next: u16,
+    },
+    Used {
+        wr_id: u64,
+    },
+    /// As `Used`, by a work request whose success the application is not told of.
+    Unsignaled {
+        wr_id: u64,
+    },
 }
 
 /// Fate of a completion's request id.
@@ -40,6 +48,8 @@ pub enum Retired {
     Own,
     /// It is of a connected queue pair, whose completions have the work requests' own ids.
     Connected,
+    /// It belongs to this work request, whose success the application does not want to be told of.
+    Unsignaled(u64),
     /// It belongs to no outstanding work request: the completion is a late one of an earlier queue
     /// pair with the same number, or a duplicate.
     Stale,
@@ -124,6 +134,16 @@ impl RequestIds {
         Some(u64::from(place | self.generation))
     }
 
+    /// The work request of this id, which has 16 bits, completes without the application being told.
+    pub(super) fn set_unsignaled(&mut self, request_id: u16) {
+        let place = request_id & self.place_mask;
+        if let Some(entry) = self.places.get_mut(usize::from(place))
+            && let IdPlace::Used { wr_id } = *entry
+        {
+            *entry = IdPlace::Unsignaled { wr_id };
+        }
+    }
+
     /// Gives a request id back whose work request was not posted.
     pub(super) fn give_back(&mut self, request_id: u64) {
         match self.size {
@@ -151,12 +171,20 @@ impl RequestIds {
                 self.used -= 1;
                 Retired::WorkRequest(wr_id)
             }
-            _ => self.retire_without_place(),
+            _ => self.retire_unsignaled(place),
         }
     }
 
     #[cold]
-    fn retire_without_place(&mut self) -> Retired {
+    fn retire_unsignaled(&mut self, place: u16) -> Retired {
+        if let Some(entry) = self.places.get_mut(usize::from(place))
+            && let IdPlace::Unsignaled { wr_id } = *entry
+        {
+            *entry = IdPlace::Free { next: self.free };
+            self.free = place;
+            self.used -= 1;
+            return Retired::Unsignaled(wr_id);
+        }
         match self.size {
             RequestIdSize::Bits16 => Retired::Stale,
             RequestIdSize::Bits64 => {

@@ -19,6 +19,14 @@ bitflags::bitflags! {
         /// The data is copied into the work request (classic call only).
         const INLINE = 1 << 3;
     }
+
+    /// Flags that only the datagrams of a device with connected queue pairs have: to wait for reads,
+    /// of which a datagram has none, and to wake the receiver, which every datagram does.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    struct OtherFlags: u32 {
+        const FENCE = 1 << 0;
+        const SOLICITED = 1 << 2;
+    }
 }
 
 /// The limits of a send queue.
@@ -34,6 +42,9 @@ pub struct SendQueueConfig {
     pub inline_write: bool,
     /// Every work request is signaled, whatever its flags say.
     pub signal_all: bool,
+    /// A request of the classic call need not be signaled, which EFA asks for. Request ids have 16
+    /// bits then.
+    pub unsignaled: bool,
     /// As the queue pair was made.
     pub request_ids: RequestIdSize,
     /// Goes into request ids of 16 bits; differs from that of the last queue pair with the same
@@ -253,7 +264,32 @@ impl SendQueue {
     /// after the last one, also when a later one was refused.
     #[inline(always)]
     pub fn write(&mut self, request: &SendRequest<'_>) -> Result<(), Error> {
-        self.validate(request.flags)?;
+        if let Err(refused) = self.validate(request.flags) {
+            return self.write_unlike_efa(request, refused);
+        }
+        self.write_valid(request).map(drop)
+    }
+
+    /// Writes a work request that an EFA refuses.
+    #[cold]
+    fn write_unlike_efa(&mut self, request: &SendRequest<'_>, refused: Error) -> Result<(), Error> {
+        if !self.config.unsignaled {
+            return Err(refused);
+        }
+        let signaled = SendFlags::SIGNALED.bits();
+        let is_signaled = self.config.signal_all || request.flags & signaled != 0;
+        let flags = request.flags & !OtherFlags::all().bits() | signaled;
+        self.validate(flags)?;
+        let request_id = self.write_valid(&SendRequest { flags, ..*request })?;
+        if !is_signaled {
+            self.ids.set_unsignaled(request_id);
+        }
+        Ok(())
+    }
+
+    /// Returns the lower bits of its request id.
+    #[inline(always)]
+    fn write_valid(&mut self, request: &SendRequest<'_>) -> Result<u16, Error> {
         let immediate = match request.opcode {
             SendOpcode::Send => None,
             SendOpcode::SendWithImmediate(immediate) => Some(immediate),
@@ -275,17 +311,17 @@ impl SendQueue {
             return self.push_without_place(head, request.wr_id);
         };
         self.push(&head.with_request_id(request_id));
-        Ok(())
+        Ok(request_id)
     }
 
     /// The end of [`SendQueue::write`] where the table of request ids has no free place, as with
     /// ids of 64 bits.
     #[cold]
-    fn push_without_place(&mut self, head: EntryHead, wr_id: u64) -> Result<(), Error> {
+    fn push_without_place(&mut self, head: EntryHead, wr_id: u64) -> Result<u16, Error> {
         let request_id = self.ids.take_without_place(wr_id);
         let request_id = request_id.ok_or(Error::QueueFull("send"))?;
         self.push(&head.with_long_request_id(request_id));
-        Ok(())
+        Ok(request_id as u16)
     }
 
     /// Posts one work request.
@@ -468,5 +504,104 @@ impl SendQueue {
             self.ids.give_back(request_id);
         }
         self.start();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::queue::{CompletionEntry, CompletionRing};
+    use crate::provider::{CompletionQueue, QueueOwner};
+
+    const QPN: Qpn = Qpn(3);
+    const SIGNALED: u32 = 1 << 1;
+    const SOLICITED_AND_FENCED: u32 = 1 << 2 | 1;
+
+    struct Owner(SendQueue);
+
+    impl QueueOwner for Owner {
+        fn retire_send(&mut self, _: Qpn, request_id: u16) -> Retired {
+            self.0.retire(request_id)
+        }
+
+        fn retire_recv(&mut self, _: Qpn, _: u16) -> Retired {
+            Retired::Stale
+        }
+
+        fn owns(&mut self, _: Qpn) -> bool {
+            true
+        }
+    }
+
+    fn queue(unsignaled: bool) -> Owner {
+        let ring = Arc::new(SendRing::new(4, WqeSize::Bytes64).unwrap());
+        let config = SendQueueConfig {
+            max_sge: 2,
+            max_rdma_sge: 1,
+            max_inline: 32,
+            inline_write: false,
+            signal_all: false,
+            unsignaled,
+            request_ids: RequestIdSize::Bits16,
+            generation: 5,
+        };
+        let mut queue = SendQueue::new(ring, config);
+        queue.set_state(QpState::ReadyToSend);
+        Owner(queue)
+    }
+
+    fn post(owner: &mut Owner, wr_id: u64, flags: u32) -> Result<(), i32> {
+        let to = UdAddress {
+            ahn: 0,
+            qpn: QPN,
+            qkey: Qkey(0),
+        };
+        let posted = owner.0.post(&SendRequest {
+            wr_id,
+            opcode: SendOpcode::Send,
+            flags,
+            to,
+            data: SendData::Buffers(&[]),
+        });
+        posted.map_err(|error| error.errno())
+    }
+
+    #[test]
+    fn successes_of_unsignaled_sends_are_not_told() {
+        let mut owner = queue(true);
+        let ring = Arc::new(CompletionRing::new(16).unwrap());
+        let mut completions = CompletionQueue::new(Arc::clone(&ring));
+        let mut counter = 0;
+        for lap in 0..3u64 {
+            for (wr_id, flags) in [(1, 0), (2, SIGNALED), (3, SOLICITED_AND_FENCED), (4, 0)] {
+                post(&mut owner, 10 * lap + wr_id, flags).unwrap();
+            }
+            assert_eq!(post(&mut owner, 5, 0), Err(12), "it is full");
+            for index in 0..4u16 {
+                let request = owner.0.ring().read(4 * lap as u16 + index).unwrap();
+                // The last one fails.
+                let status = u8::from(index == 3);
+                let entry = CompletionEntry::of_send(QPN, RequestIdSize::Bits16, &request, status);
+                ring.write(counter, &entry);
+                counter += 1;
+            }
+            let mut told = Vec::new();
+            while let Some(completion) = completions.next(&mut owner) {
+                told.push(completion.wr_id);
+            }
+            assert_eq!(told, [10 * lap + 2, 10 * lap + 4]);
+            assert_eq!(owner.0.outstanding(), 0);
+        }
+    }
+
+    #[test]
+    fn an_efa_refuses_unsignaled_sends_and_other_flags() {
+        let mut owner = queue(false);
+        for flags in [0, SIGNALED | SOLICITED_AND_FENCED] {
+            assert!(post(&mut owner, 1, flags).is_err(), "{flags}");
+        }
+        assert_eq!(post(&mut owner, 1, SIGNALED), Ok(()));
+        let mut owner = queue(true);
+        assert!(post(&mut owner, 1, 1 << 9).is_err(), "nobody has this flag");
     }
 }

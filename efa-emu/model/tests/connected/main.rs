@@ -1,6 +1,7 @@
 //! Connected queue pairs, shared receive queues and the matching of tags, over a bad network.
 
 mod errors;
+mod events;
 mod net;
 mod offload;
 mod shared;

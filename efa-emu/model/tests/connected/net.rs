@@ -178,6 +178,15 @@ impl Host {
         }
     }
 
+    /// The ring of the completion queue, and how far it was read.
+    pub(crate) fn ring(&self) -> &CompletionRing {
+        &self.ring
+    }
+
+    pub(crate) fn consumer(&self) -> u16 {
+        self.consumer
+    }
+
     /// The next completion.
     pub(crate) fn poll(&mut self) -> Option<CompletionEntry> {
         match self.ring.read(self.consumer) {

@@ -76,6 +76,7 @@ fn a_consumer_index_update_does_not_disarm() {
     let update = CqDoorbell {
         consumer: 0,
         sequence: 0,
+        solicited_only: false,
         arm: false,
     };
     host.completions.ring().doorbell().write(update.to_bits());

@@ -254,6 +254,7 @@ mod tests {
         let request = CqDoorbell {
             consumer: 0,
             sequence: 0,
+            solicited_only: false,
             arm: true,
         };
         ring.doorbell().write(request.to_bits());

@@ -11,7 +11,7 @@ use crate::objects::address_handle::AddressHandle;
 use crate::registry::{ADDRESS_HANDLES, CONTEXTS, DOMAINS};
 
 /// `ibv_wc_flags`: a GRH lies in front of the data.
-const IBV_WC_GRH: u32 = 1 << 0;
+pub(super) const IBV_WC_GRH: u32 = 1 << 0;
 
 /// Makes an address handle. Of the attributes only the destination GID matters to the device.
 ///

@@ -168,7 +168,7 @@ pub(super) unsafe fn create_extended(
 /// context's table.
 ///
 /// Returns 0 or an errno: `EINVAL` for a null pointer, `EOPNOTSUPP` for events of solicited
-/// completions only.
+/// completions only on a device without connected queue pairs.
 ///
 /// # Safety
 /// `queue` is null or a completion queue of this library.
@@ -177,10 +177,11 @@ pub(crate) unsafe extern "C" fn req_notify_cq(queue: *mut ibv_cq, solicited_only
     let Some(queue) = (unsafe { CompQueue::from_pointer(queue) }) else {
         return libc::EINVAL;
     };
-    if solicited_only != 0 {
+    let solicited_only = solicited_only != 0;
+    if solicited_only && !queue.context.device.profile.connected {
         return libc::EOPNOTSUPP;
     }
-    queue.request_event();
+    queue.request_event(solicited_only);
     0
 }
 

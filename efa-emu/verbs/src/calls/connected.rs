@@ -7,11 +7,12 @@ use std::sync::{Arc, PoisonError};
 use efa_core::address::Gid;
 use efa_device_model::device::connected::{
     BufferList, ConnectionAttributes, ConnectionMask, Payload, Psn, REMOTE_ATOMIC, RecvWr,
-    RemoteMemory, SendOperation, SendWr,
+    RemoteMemory, SendOperation, SendWr, WcOperation,
 };
 use efa_device_model::device::queue::CompletionEntry;
 use efa_device_model::provider::Completion;
 
+use super::address_handle::IBV_WC_GRH;
 use super::post::{self, InlineCopy, buffers, report};
 use super::{connected_builder, poll};
 use crate::abi::{
@@ -382,7 +383,12 @@ fn immediate(entry: &CompletionEntry) -> u32 {
 
 fn to_wc(completion: &Completion) -> ibv_wc {
     let Some(entry) = completion.connected() else {
-        return poll::to_wc(completion);
+        let mut wc = poll::to_wc(completion);
+        if wc.opcode == WcOperation::Recv as c_int {
+            // Every datagram of RoCE has one. EFA does not say so.
+            wc.wc_flags |= IBV_WC_GRH;
+        }
+        return wc;
     };
     ibv_wc {
         wr_id: completion.wr_id,

@@ -24,6 +24,7 @@ use crate::abi::{
 use crate::ffi::errno::{self, Errno};
 use crate::ffi::structures::{read_known, read_sized, write_sized};
 use crate::objects::comp_queue::CompQueueC;
+use crate::objects::context::Context;
 use crate::objects::qp_plan;
 use crate::registry::{ADDRESS_HANDLES, COMP_QUEUES, CONTEXTS, QUEUE_PAIRS, REGIONS};
 
@@ -34,10 +35,19 @@ macro_rules! up_to {
     };
 }
 
+/// The device of a context, if it is an EFA: libefa has nothing for others, and clients like UCX take
+/// that as the sign of what a device is.
+fn efa_profile(context: &Context) -> Result<&Profile, Errno> {
+    match context.device.profile.connected {
+        false => Ok(&context.device.profile),
+        true => Err(Errno::OPNOTSUPP),
+    }
+}
+
 /// Writes the attributes of the device that only EFA has.
 ///
-/// Returns 0 or an errno: `EOPNOTSUPP` for a context of another library, so that clients try
-/// another device; `EINVAL` for null attributes or too few bytes.
+/// Returns 0 or an errno: `EOPNOTSUPP` for a context of another library or a device that is no EFA,
+/// so that clients try another device; `EINVAL` for null attributes or too few bytes.
 ///
 /// # Safety
 /// `attributes` is null or valid for writes of `size` bytes.
@@ -48,7 +58,7 @@ pub(crate) unsafe extern "C" fn efadv_query_device(
 ) -> c_int {
     let context = CONTEXTS.get(context).map_err(|_| Errno::OPNOTSUPP);
     errno::status(context.and_then(|context| {
-        let profile = &context.device.profile;
+        let profile = efa_profile(&context)?;
         let size = size as usize;
         let mut caps = profile.caps.bits();
         if profile.max_comp_counters != 0 {
@@ -88,6 +98,7 @@ pub(crate) unsafe extern "C" fn efadv_query_ah(
     size: u32,
 ) -> c_int {
     errno::status(ADDRESS_HANDLES.get(handle).and_then(|handle| {
+        efa_profile(&handle.domain.context)?;
         let answer = efadv_ah_attr {
             ahn: handle.ahn.0,
             ..efadv_ah_attr::default()
@@ -111,7 +122,8 @@ pub(crate) unsafe extern "C" fn efadv_query_mr(
     attributes: *mut efadv_mr_attr,
     size: u32,
 ) -> c_int {
-    errno::status(REGIONS.get(region).and_then(|_| {
+    errno::status(REGIONS.get(region).and_then(|region| {
+        efa_profile(&region.domain.context)?;
         let shortest = up_to!(efadv_mr_attr, rdma_recv_ic_id);
         // SAFETY: by contract.
         unsafe {
@@ -147,6 +159,7 @@ pub(crate) unsafe extern "C" fn efadv_query_cq(
     size: u32,
 ) -> c_int {
     errno::status(COMP_QUEUES.get(queue).and_then(|queue| {
+        efa_profile(&queue.context)?;
         let (size, shortest) = (size as usize, up_to!(efadv_cq_attr, num_entries));
         check_out(attributes, size, shortest)?;
         let ring = queue.watch()?;
@@ -177,6 +190,7 @@ pub(crate) unsafe extern "C" fn efadv_query_qp_wqs(
     size: u32,
 ) -> c_int {
     errno::status(QUEUE_PAIRS.get(pair).and_then(|pair| {
+        efa_profile(&pair.context)?;
         let (size, shortest) = (size as usize, up_to!(efadv_wq_attr, max_batch));
         check_out(send, size, shortest)?;
         check_out(receive, size, shortest)?;
@@ -236,6 +250,12 @@ pub(crate) unsafe extern "C" fn efadv_create_cq(
 ) -> *mut ibv_cq_ex {
     // SAFETY: by contract.
     let options = unsafe { read_sized(efa, size, up_to!(efadv_cq_init_attr, wc_flags)) };
+    let is_other = CONTEXTS
+        .get(context)
+        .map(|context| efa_profile(&context).err());
+    if let Ok(Some(errno)) = is_other {
+        return errno::pointer(Err(errno));
+    }
     errno::pointer(options.and_then(|options| match options.comp_mask {
         // SAFETY: by contract.
         0 => unsafe { comp_queue::create_extended(context, attributes, &options) },
@@ -296,6 +316,7 @@ pub(crate) unsafe extern "C" fn efadv_create_qp_ex(
     size: u32,
 ) -> *mut ibv_qp {
     errno::pointer(CONTEXTS.get(context).and_then(|context| {
+        efa_profile(&context)?;
         // SAFETY: by contract.
         let efa = unsafe { read_sized(efa, size, up_to!(efadv_qp_init_attr, driver_qp_type)) }?;
         let check = |qp_type| match (qp_type, efa.comp_mask, efa.reserved) {
@@ -318,7 +339,7 @@ pub(crate) extern "C" fn efadv_qp_from_ibv_qp_ex(pair: *mut ibv_qp_ex) -> *mut e
 /// Runs `depth` for a call that returns a depth or a negative errno.
 fn depth(context: *mut ibv_context, depth: impl FnOnce(&Profile) -> Result<u32, Errno>) -> c_int {
     let result = match CONTEXTS.get(context) {
-        Ok(context) => depth(&context.device.profile),
+        Ok(context) => efa_profile(&context).and_then(depth),
         Err(_) => Err(Errno::OPNOTSUPP),
     };
     match result {

@@ -12,7 +12,7 @@ use crate::ffi::errno::Errno;
 /// An address handle.
 pub(crate) struct AddressHandle {
     c: CStruct<ibv_ah>,
-    domain: Arc<Domain>,
+    pub(crate) domain: Arc<Domain>,
     pub(crate) ahn: Ahn,
 }
 

@@ -1,7 +1,7 @@
 //! Completion queues: their events and their end. Polling is in [`crate::calls::poll`].
 
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use efa_device_model::device::CqId;
@@ -28,6 +28,11 @@ pub(crate) struct CompQueueC {
     pub(crate) efa: efadv_cq,
 }
 
+/// Which event the program has requested, if any; the greater one is for more entries.
+const NOT_ARMED: u8 = 0;
+const ARMED_FOR_SOLICITED: u8 = 1;
+const ARMED_FOR_ALL: u8 = 2;
+
 /// A completion queue.
 #[repr(C)]
 pub(crate) struct CompQueue {
@@ -41,7 +46,7 @@ pub(crate) struct CompQueue {
     /// `None` once the queue was destroyed.
     pub(crate) polled: SpinCell<Option<Polled>>,
     /// The program requested an event; done by [`CompQueue::catch_up`].
-    arm_pending: AtomicBool,
+    arm_pending: AtomicU8,
     /// Events that the program took and that the queue does not know of yet; noted by
     /// [`CompQueue::catch_up`].
     taken_pending: AtomicU32,
@@ -119,7 +124,7 @@ impl CompQueue {
                 owners: QueueIndex::default(),
                 event_for_unread: false,
             })),
-            arm_pending: AtomicBool::new(false),
+            arm_pending: AtomicU8::new(NOT_ARMED),
             taken_pending: AtomicU32::new(0),
             watched: AtomicBool::new(false),
             channel,
@@ -217,7 +222,8 @@ impl CompQueue {
 
     #[inline]
     fn is_behind(&self) -> bool {
-        self.arm_pending.load(Ordering::Relaxed) || self.taken_pending.load(Ordering::Relaxed) != 0
+        self.arm_pending.load(Ordering::Relaxed) != NOT_ARMED
+            || self.taken_pending.load(Ordering::Relaxed) != 0
     }
 
     #[cold]
@@ -231,23 +237,28 @@ impl CompQueue {
                 return;
             };
             let taken = self.taken_pending.swap(0, Ordering::Relaxed);
-            let arm = self.arm_pending.swap(false, Ordering::Relaxed);
+            let arm = self.arm_pending.swap(NOT_ARMED, Ordering::Relaxed);
             if let Some(polled) = guard.as_mut() {
                 for _ in 0..taken {
                     polled.completions.event_received();
                 }
-                if arm {
-                    self.arm(polled);
+                if arm != NOT_ARMED {
+                    self.arm(polled, arm == ARMED_FOR_SOLICITED);
                 }
             }
         }
     }
 
     /// Requests an event from the device.
-    fn arm(&self, polled: &mut Polled) {
-        polled.completions.request_notification();
+    fn arm(&self, polled: &mut Polled, solicited_only: bool) {
+        match solicited_only {
+            true => polled.completions.request_solicited(),
+            false => polled.completions.request_notification(),
+        }
         polled.hardware.arm_cq(self.id);
-        polled.event_for_unread = self.channel.is_some() && polled.completions.has_unread();
+        // Whether one of solicited entries was raised is not known here.
+        polled.event_for_unread =
+            !solicited_only && self.channel.is_some() && polled.completions.has_unread();
     }
 
     /// To be called after polling, with what was polled. If the program has polled all that an
@@ -274,14 +285,19 @@ impl CompQueue {
             && channel.take_back(self.address())
         {
             polled.completions.event_received();
-            self.arm(polled);
+            self.arm(polled, false);
         }
     }
 
-    /// The program requests one event as soon as there is a completion that was not polled yet. The
+    /// The program requests one event as soon as there is a completion, or a solicited one, that was
+    /// not polled yet. The
     /// calling thread may be inside a polling session of this queue.
-    pub(crate) fn request_event(&self) {
-        self.arm_pending.store(true, Ordering::Relaxed);
+    pub(crate) fn request_event(&self, solicited_only: bool) {
+        let wanted = match solicited_only {
+            true => ARMED_FOR_SOLICITED,
+            false => ARMED_FOR_ALL,
+        };
+        self.arm_pending.fetch_max(wanted, Ordering::Relaxed);
         self.catch_up();
     }
 

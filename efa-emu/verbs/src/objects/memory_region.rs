@@ -17,7 +17,7 @@ use crate::ffi::errno::Errno;
 /// A registered region.
 pub(crate) struct MemoryRegion {
     c: CStruct<verbs_mr>,
-    domain: Arc<Domain>,
+    pub(crate) domain: Arc<Domain>,
     lkey: Lkey,
     life: Life,
     /// Addresses of the memory in this process.

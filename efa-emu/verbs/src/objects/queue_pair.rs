@@ -130,6 +130,7 @@ impl QueuePair {
                         max_inline: plan.cap.max_inline_data,
                         inline_write: plan.inline_write,
                         signal_all,
+                        unsignaled: context.device.profile.connected,
                         request_ids: plan.request_ids,
                         generation,
                     },

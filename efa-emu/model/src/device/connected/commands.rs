@@ -257,22 +257,8 @@ impl Device {
     }
 
     fn complete_connected(&mut self, qpn: Qpn) {
-        let Device {
-            connected,
-            regions,
-            cqs,
-            counters,
-            trouble,
-            ..
-        } = self;
-        if let Some(pair) = connected.pairs.get_mut(&qpn) {
-            pair.complete_ended(&mut super::pair::Surroundings {
-                regions,
-                cqs,
-                counters,
-                trouble,
-                shared: &mut connected.shared,
-            });
+        if let Some((pair, mut around)) = self.connected_pair(qpn) {
+            pair.complete_ended(&mut around);
         }
     }
 

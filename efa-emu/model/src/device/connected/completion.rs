@@ -77,6 +77,8 @@ bitflags::bitflags! {
         const MATCH = 1 << 5;
         /// All data is there.
         const DATA_VALID = 1 << 6;
+        /// The sender wants the receiver woken. Not a flag of the verbs, which have it in events only.
+        const SOLICITED = 1 << 7;
     }
 }
 

@@ -35,6 +35,16 @@ struct Packet<'a, T> {
     transfer: &'a mut T,
 }
 
+impl<T> Packet<'_, T> {
+    /// The flag of a completion whose sender wants the receiver woken.
+    fn wakes(&self) -> ConnectedFlags {
+        match self.head.is_solicited {
+            true => ConnectedFlags::SOLICITED,
+            false => ConnectedFlags::empty(),
+        }
+    }
+}
+
 /// Why a request of the peer ends the connection: what the peer is told.
 struct Refusal {
     syndrome: Syndrome,
@@ -135,28 +145,13 @@ impl Device {
         let head = Head::parse(&bytes[..there])?;
         let at = head.length() as u32;
         let length = header.length.checked_sub(at + u32::from(head.padding))?;
-        let Device {
-            connected,
-            regions,
-            cqs,
-            counters,
-            trouble,
-            ..
-        } = self;
-        let pair = connected.pairs.get_mut(&header.destination_qpn)?;
+        let (pair, mut around) = self.connected_pair(header.destination_qpn)?;
         let is_for_it = pair.attributes.peer == from
             && head.destination == u32::from(header.destination_qpn.0)
             && length <= pair.attributes.mtu();
         if !is_for_it {
             return None;
         }
-        let mut around = Surroundings {
-            regions,
-            cqs,
-            counters,
-            trouble,
-            shared: &mut connected.shared,
-        };
         let mut packet = Packet {
             head,
             at,
@@ -612,8 +607,9 @@ impl Pair {
         };
         let mut completion = self.completion(receive.wr_id, operation, WcStatus::Success);
         completion.length = incoming.received;
+        completion.flags = packet.wakes();
         if let Some(immediate) = immediate {
-            completion.flags = ConnectedFlags::WITH_IMMEDIATE;
+            completion.flags |= ConnectedFlags::WITH_IMMEDIATE;
             completion.data = immediate;
         }
         self.report(around, &completion);
@@ -630,7 +626,7 @@ impl Pair {
         if header.operation == TagOperation::Rendezvous {
             return self.begin_rendezvous(packet, buffer, header, around);
         }
-        let mut flags = ConnectedFlags::DATA_VALID;
+        let mut flags = ConnectedFlags::DATA_VALID | packet.wakes();
         // In one packet, the match was not reported before.
         if incoming.received == packet.length {
             flags |= ConnectedFlags::MATCH;
@@ -680,7 +676,8 @@ impl Pair {
         if u64::from(length) > buffer.buffers.length() || length > MAX_MESSAGE {
             return self.report_incomplete(packet, buffer, header, around);
         }
-        self.report_match(&buffer, header, ConnectedFlags::MATCH, length, around);
+        let flags = ConnectedFlags::MATCH | packet.wakes();
+        self.report_match(&buffer, header, flags, length, around);
         let operation = SendOperation::Read(RemoteMemory { address, key });
         let mtu = self.attributes.mtu();
         let request = SendWr {

@@ -17,6 +17,7 @@ use crate::device::ids::{CqId, PdId};
 use crate::device::queue::CompletionEntry;
 use crate::device::queue_pair::QpState;
 use crate::device::regions::RegionTable;
+use crate::device::state::Device;
 
 /// How a connected queue pair is made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,6 +45,21 @@ pub(super) struct Surroundings<'a> {
     pub(super) counters: &'a mut Counters,
     pub(super) trouble: &'a mut TroubleCounters,
     pub(super) shared: &'a mut Slab<SharedQueue>,
+}
+
+impl Device {
+    /// A connected queue pair, with what it works with.
+    pub(super) fn connected_pair(&mut self, qpn: Qpn) -> Option<(&mut Pair, Surroundings<'_>)> {
+        let pair = self.connected.pairs.get_mut(&qpn)?;
+        let around = Surroundings {
+            regions: &self.regions,
+            cqs: &mut self.cqs,
+            counters: &mut self.counters,
+            trouble: &mut self.trouble,
+            shared: &mut self.connected.shared,
+        };
+        Some((pair, around))
+    }
 }
 
 /// A connected queue pair.

@@ -65,24 +65,8 @@ impl Device {
     /// Sends packets of a connected queue pair, at most [`TURN`]. Returns whether there are more.
     #[cold]
     pub(in crate::device) fn transmit_connected(&mut self, qpn: Qpn, link: &mut impl Link) -> bool {
-        let Device {
-            connected,
-            regions,
-            cqs,
-            counters,
-            trouble,
-            initiator,
-            ..
-        } = self;
-        let Some(pair) = connected.pairs.get_mut(&qpn) else {
+        let Some((pair, mut around)) = self.connected_pair(qpn) else {
             return false;
-        };
-        let mut around = Surroundings {
-            regions,
-            cqs,
-            counters,
-            trouble,
-            shared: &mut connected.shared,
         };
         let mut failure = None;
         let mut has_more = true;
@@ -103,7 +87,7 @@ impl Device {
                 }
             }
         }
-        pair.is_scheduled = has_more;
+        pair.is_scheduled = has_more && failure.is_none();
         // The time is not known here: a timer that is due at once brings it.
         let timeout = pair.timeout();
         let is_due = match pair.requester.waits_to_be_told() {
@@ -112,12 +96,10 @@ impl Device {
         };
         if is_due {
             pair.tick_at = Some(Duration::ZERO);
-            initiator
-                .timers
-                .push(Reverse((Duration::ZERO, TIMER | u64::from(qpn.0))));
+            let timer = Reverse((Duration::ZERO, TIMER | u64::from(qpn.0)));
+            self.initiator.timers.push(timer);
         }
         if failure.is_some() {
-            pair.is_scheduled = false;
             self.fail_connected(qpn, failure);
             return false;
         }
@@ -188,15 +170,7 @@ impl Device {
     /// Puts a connected queue pair into the error state, and tells its client why, unless it has
     /// asked for it.
     pub(in crate::device) fn fail_connected(&mut self, qpn: Qpn, event: Option<DeviceEvent>) {
-        let Device {
-            connected,
-            regions,
-            cqs,
-            counters,
-            trouble,
-            ..
-        } = self;
-        let Some(pair) = connected.pairs.get_mut(&qpn) else {
+        let Some((pair, mut around)) = self.connected_pair(qpn) else {
             return;
         };
         if pair.attributes.state == QpState::Error {
@@ -205,13 +179,6 @@ impl Device {
         if let Some(event) = event {
             tracing::warn!(%qpn, ?event, "connected queue pair failed");
         }
-        let mut around = Surroundings {
-            regions,
-            cqs,
-            counters,
-            trouble,
-            shared: &mut connected.shared,
-        };
         // What ended it comes first.
         pair.complete_ended(&mut around);
         pair.fail(&mut around);

@@ -20,7 +20,7 @@
 //! | offset | size | field |
 //! |---|---|---|
 //! | 0 | 1 | operation, as `ibv_wc_opcode` |
-//! | 1 | 1 | flags, as `ibv_wc_flags` |
+//! | 1 | 1 | flags, as `ibv_wc_flags`; bit 7 solicited |
 //! | 2 | 1 | status, as `ibv_wc_status` |
 //! | 3 | 1 | bit 0 phase, 2:1 queue (3) |
 //! | 4 / 6 | 2 / 2 | local QPN / peer's QPN |
@@ -38,7 +38,7 @@ use super::RingError;
 use super::lent::{CompletionSize, LentMemory};
 use super::memory::{Doorbell, RingMemory, SharedPages};
 use super::work_request::{WorkRequest, WqeOperation};
-use crate::device::connected::ConnectedCompletion;
+use crate::device::connected::{ConnectedCompletion, ConnectedFlags};
 use crate::prefetch;
 use crate::profile::RequestIdSize;
 
@@ -200,7 +200,18 @@ impl CompletionEntry {
 
     /// Connected: what else there is (`ibv_wc_flags`).
     pub fn connected_flags(&self) -> u8 {
-        (self.0[0] >> 8) as u8
+        (self.0[0] >> 8) as u8 & !ConnectedFlags::SOLICITED.bits()
+    }
+
+    /// Whether the entry wakes a client that waits for solicited ones only: the sender of a connected
+    /// queue pair has asked for it, or something has failed. Datagrams do not say what their sender
+    /// wants, so that all of them do.
+    pub fn is_solicited(&self) -> bool {
+        let solicited = u64::from(ConnectedFlags::SOLICITED.bits()) << 8;
+        match self.is_connected() {
+            true => self.0[0] & solicited != 0 || self.status() != 0,
+            false => self.is_receive() || self.status() != 0,
+        }
     }
 
     /// Connected: the peer's queue pair.
@@ -336,6 +347,8 @@ pub struct CqDoorbell {
     /// Changes with each event that the client has received (bits 30:29), so that the device can
     /// distinguish a new request for an event from an old one.
     pub sequence: u8,
+    /// Whether the event is requested for solicited entries only (bit 28). EFA has no such bit.
+    pub solicited_only: bool,
     /// Whether an event is requested for entries beyond `consumer` (bit 31).
     pub arm: bool,
 }
@@ -343,7 +356,10 @@ pub struct CqDoorbell {
 impl CqDoorbell {
     /// The register's value.
     pub const fn to_bits(self) -> u32 {
-        self.consumer as u32 | (self.sequence as u32 & 3) << 29 | (self.arm as u32) << 31
+        self.consumer as u32
+            | (self.solicited_only as u32) << 28
+            | (self.sequence as u32 & 3) << 29
+            | (self.arm as u32) << 31
     }
 
     /// Reads a register's value.
@@ -351,6 +367,7 @@ impl CqDoorbell {
         CqDoorbell {
             consumer: bits as u16,
             sequence: (bits >> 29 & 3) as u8,
+            solicited_only: bits & 1 << 28 != 0,
             arm: bits >> 31 != 0,
         }
     }
@@ -751,6 +768,7 @@ mod tests {
         let doorbell = CqDoorbell {
             consumer: 0x1234,
             sequence: 2,
+            solicited_only: false,
             arm: true,
         };
         assert_eq!(doorbell.to_bits(), 0xc000_1234);
