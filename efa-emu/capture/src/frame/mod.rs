@@ -15,4 +15,4 @@ pub use ethernet::{
     Error, FIRST_SOURCE_PORT, Frame, MAX_PAYLOAD, OUTER_LEN, PATHS, UDP_PORT, ethernet_address,
 };
 pub use header::{Flags, Kind, Opcode, Rdma, Repr};
-pub use roce::{LONGEST_PACKET, ROCE_PORT, roce_frame};
+pub use roce::{LONGEST_PACKET, ROCE_PORT, RocePacket, roce_frame, roce_packet};

@@ -44,9 +44,7 @@ pub fn roce_frame(source: Gid, destination: Gid, path: u16, packet: &[u8]) -> Ve
         src_port: FIRST_SOURCE_PORT + path % PATHS,
         dst_port: ROCE_PORT,
     };
-    let mut crc = 0;
-    // The CRC covers the UDP header in front of it, but for the checksum there, which covers it.
-    for _ in 0..2 {
+    let emit = |buffer: &mut [u8], crc: u32| {
         udp.emit(
             &mut UdpPacket::new_unchecked(&mut buffer[ipv6 + IPV6_HEADER_LEN..]),
             &ip.src_addr.into(),
@@ -55,21 +53,56 @@ pub fn roce_frame(source: Gid, destination: Gid, path: u16, packet: &[u8]) -> Ve
             |bytes| {
                 let (front, end) = bytes.split_at_mut(packet.len());
                 front.copy_from_slice(packet);
-                end.copy_from_slice(&u32::to_le_bytes(crc));
+                end.copy_from_slice(&crc.to_le_bytes());
             },
             &ChecksumCapabilities::default(),
         );
-        crc = invariant_crc(&buffer[ipv6..OUTER_LEN + packet.len()]);
-    }
+    };
+    emit(&mut buffer, 0);
+    // The CRC covers the UDP header in front of it, but for the checksum there, which covers it.
+    let crc = invariant_crc(&buffer[ipv6..OUTER_LEN + packet.len()]);
+    emit(&mut buffer, crc);
     buffer
+}
+
+/// A packet of a reliable connection, out of a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RocePacket<'a> {
+    /// The sender.
+    pub source: Gid,
+    /// The receiver.
+    pub destination: Gid,
+    /// The packet from its BTH on, without the CRC; what of it the frame has, if it was cut.
+    pub packet: &'a [u8],
+}
+
+/// Reads an IPv6 packet of `original_len` bytes, of which `bytes` are there. `None` if it is no
+/// packet of RoCE v2. The CRC is not looked at: Wireshark says whether it is right.
+pub fn roce_packet(bytes: &[u8], original_len: usize) -> Option<RocePacket<'_>> {
+    let ip = Ipv6Packet::new_checked(bytes).or_else(|_| {
+        let is_cut = bytes.len() < original_len && bytes.len() >= IPV6_HEADER_LEN;
+        is_cut.then(|| Ipv6Packet::new_unchecked(bytes)).ok_or(())
+    });
+    let ip = ip.ok()?;
+    let (head, rest) = bytes
+        .get(IPV6_HEADER_LEN..)?
+        .split_at_checked(UDP_HEADER_LEN)?;
+    let is_roce = ip.version() == 6
+        && ip.next_header() == IpProtocol::Udp
+        && head[2..4] == ROCE_PORT.to_be_bytes();
+    let length = usize::from(ip.payload_len()).checked_sub(UDP_HEADER_LEN + CRC)?;
+    is_roce.then(|| RocePacket {
+        source: Gid(ip.src_addr().octets()),
+        destination: Gid(ip.dst_addr().octets()),
+        packet: &rest[..rest.len().min(length)],
+    })
 }
 
 /// The invariant CRC of a packet from its IPv6 header on: Ethernet's CRC of 8 bytes of ones and the
 /// packet, in which what routers may change is ones as well.
 fn invariant_crc(packet: &[u8]) -> u32 {
     /// Traffic class and flow label, hop limit, UDP checksum, the reserved byte of the BTH.
-    const VARIANT: [usize; 8] = [
-        0,
+    const VARIANT: [usize; 7] = [
         1,
         2,
         3,
@@ -78,22 +111,43 @@ fn invariant_crc(packet: &[u8]) -> u32 {
         IPV6_HEADER_LEN + 7,
         IPV6_HEADER_LEN + UDP_HEADER_LEN + 4,
     ];
-    let masked = packet.iter().enumerate().map(|(at, byte)| match at {
-        // The version in front of the traffic class does not change.
-        0 => byte | 0x0f,
-        _ if VARIANT.contains(&at) => 0xff,
-        _ => *byte,
-    });
-    !std::iter::repeat_n(0xff, 8)
-        .chain(masked)
-        .fold(u32::MAX, step)
+    const HEAD: usize = VARIANT[VARIANT.len() - 1] + 1;
+    let (head, rest) = packet.split_at(packet.len().min(HEAD));
+    let mut masked = [0; 8 + HEAD];
+    let (ones, copy) = masked[..8 + head.len()].split_at_mut(8);
+    ones.fill(0xff);
+    copy.copy_from_slice(head);
+    for at in VARIANT {
+        if let Some(byte) = copy.get_mut(at) {
+            *byte = 0xff;
+        }
+    }
+    // The version in front of the traffic class does not change.
+    copy[0] |= 0x0f;
+    let bytes = masked[..8 + head.len()].iter().chain(rest);
+    !bytes.fold(u32::MAX, |crc, byte| step(crc, *byte))
 }
 
+/// What each byte adds to the CRC.
+const STEPS: [u32; 256] = {
+    let mut steps = [0; 256];
+    let mut byte = 0;
+    while byte < steps.len() {
+        let mut crc = byte as u32;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = crc >> 1 ^ if crc & 1 == 0 { 0 } else { 0xedb8_8320 };
+            bit += 1;
+        }
+        steps[byte] = crc;
+        byte += 1;
+    }
+    steps
+};
+
 fn step(crc: u32, byte: u8) -> u32 {
-    (0..8).fold(crc ^ u32::from(byte), |crc, _| match crc & 1 {
-        0 => crc >> 1,
-        _ => crc >> 1 ^ 0xedb8_8320,
-    })
+    let [low, ..] = crc.to_le_bytes();
+    crc >> 8 ^ STEPS[usize::from(low ^ byte)]
 }
 
 #[cfg(test)]
@@ -131,5 +185,26 @@ mod tests {
             let is_variant = matches!(at, 0..=3 | 7 | 46 | 47 | 52);
             assert_eq!(invariant_crc(&changed) == crc, is_variant, "byte {at}");
         }
+    }
+
+    #[test]
+    fn the_packet_is_read_back_whole_or_cut() {
+        let gids = [Gid([0xfe; 16]), Gid([0x0a; 16])];
+        let packet: Vec<u8> = (0..40).collect();
+        let frame = roce_frame(gids[0], gids[1], 3, &packet);
+        let ip = &frame[OUTER_LEN - UDP_HEADER_LEN - IPV6_HEADER_LEN..];
+        for there in 0..=ip.len() {
+            let found = roce_packet(&ip[..there], ip.len());
+            let begins = IPV6_HEADER_LEN + UDP_HEADER_LEN;
+            assert_eq!(found.is_some(), there >= begins, "{there}");
+            if let Some(found) = found {
+                assert_eq!([found.source, found.destination], gids);
+                let length = (there - begins).min(packet.len());
+                assert_eq!(found.packet, &packet[..length]);
+            }
+        }
+        let mut other = ip.to_vec();
+        other[IPV6_HEADER_LEN + 3] ^= 1;
+        assert_eq!(roce_packet(&other, other.len()), None, "another port");
     }
 }
