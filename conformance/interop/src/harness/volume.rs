@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
-use efa_capture::frame::Kind;
+use efa_capture::frame::{Kind, RocePacket, roce_packet};
 use efa_capture::{Direction, Reader};
 
 use super::unmet::Unmet;
@@ -20,14 +20,16 @@ pub(crate) struct Volume {
     pub(crate) reads: u64,
     /// Frames with data of RDMA writes.
     pub(crate) writes: u64,
-    /// Bytes of data in all these frames.
+    /// Packets of reliable connections.
+    pub(crate) connected: u64,
+    /// Bytes of data in all these frames; of packets of connections, with their headers.
     pub(crate) bytes: u64,
 }
 
 impl Volume {
     /// Its frames, of all kinds.
     pub(crate) fn frames(&self) -> u64 {
-        self.sends + self.datagrams + self.reads + self.writes
+        self.sends + self.datagrams + self.reads + self.writes + self.connected
     }
 
     /// The volumes that the hosts of a capture sent to others, by their names.
@@ -48,6 +50,25 @@ impl Volume {
         let mut reader = Reader::open(capture).map_err(Unmet::failed)?;
         let mut volumes: Vec<Self> = Vec::new();
         while let Some(captured) = reader.next_frame().map_err(Unmet::failed)? {
+            let roce = roce_packet(captured.bytes, captured.original_len);
+            let device = captured.interface.0 as usize;
+            if volumes.len() <= device {
+                volumes.resize(device + 1, Volume::default());
+            }
+            let volume = &mut volumes[device];
+            let is_outbound = captured.direction == Some(Direction::Outbound);
+            if let Some(RocePacket {
+                source,
+                destination,
+                packet,
+            }) = roce
+            {
+                if is_outbound && source != destination {
+                    volume.connected += 1;
+                    volume.bytes += packet.len() as u64;
+                }
+                continue;
+            }
             let frame = captured.frame.map_err(|error| {
                 Unmet::Failed(format!(
                     "{}: frame {}: {error}",
@@ -55,15 +76,9 @@ impl Volume {
                     captured.number
                 ))
             })?;
-            if captured.direction != Some(Direction::Outbound) || frame.source == frame.destination
-            {
+            if !is_outbound || frame.source == frame.destination {
                 continue;
             }
-            let device = captured.interface.0 as usize;
-            if volumes.len() <= device {
-                volumes.resize(device + 1, Volume::default());
-            }
-            let volume = &mut volumes[device];
             match frame.header.kind {
                 Kind::Send => volume.sends += 1,
                 Kind::Datagram => volume.datagrams += 1,
@@ -102,6 +117,7 @@ impl std::ops::AddAssign for Volume {
         self.datagrams += other.datagrams;
         self.reads += other.reads;
         self.writes += other.writes;
+        self.connected += other.connected;
         self.bytes += other.bytes;
     }
 }
@@ -113,6 +129,7 @@ impl fmt::Display for Volume {
             (self.datagrams, "datagrams"),
             (self.reads, "read frames"),
             (self.writes, "write frames"),
+            (self.connected, "packets of connections"),
         ] {
             if count > 0 {
                 write!(f, "{count} {name}, ")?;

@@ -126,6 +126,8 @@ pub(crate) enum Transport {
     UcxSrd,
     /// UCX with UD queue pairs.
     UcxUd,
+    /// UCX with RC queue pairs, on devices of the profile `tm`.
+    UcxRc,
 }
 
 /// The numbers of ranks and hosts. Successive ranks share a host.
@@ -152,12 +154,13 @@ impl Layout {
 }
 
 impl Transport {
-    const NAMES: [(&'static str, Transport); 5] = [
+    const NAMES: [(&'static str, Transport); 6] = [
         (Provider::EFA, Transport::Libfabric),
         (Provider::ENGINE, Transport::Engine),
         ("efa_rs+efa", Transport::EngineAndEfa),
         ("ucx-srd", Transport::UcxSrd),
         ("ucx-ud", Transport::UcxUd),
+        ("ucx-rc", Transport::UcxRc),
     ];
 
     pub(crate) fn named(name: &str) -> Result<Transport, CellsError> {
@@ -177,7 +180,7 @@ impl Transport {
     fn middleware(self) -> &'static str {
         match self {
             Transport::Libfabric | Transport::Engine | Transport::EngineAndEfa => "ofi",
-            Transport::UcxSrd | Transport::UcxUd => "ucx",
+            Transport::UcxSrd | Transport::UcxUd | Transport::UcxRc => "ucx",
         }
     }
 }
@@ -375,6 +378,9 @@ impl Installation {
         if matches!(transport, Transport::Engine | Transport::EngineAndEfa) {
             command.args(["--provider", Provider::ENGINE]);
         }
+        if transport == Transport::UcxRc {
+            command.args(["--profile", "tm"]);
+        }
         command.arg("--").arg(&self.mpiexec);
         let mut ranks = layout.ranks;
         let program = || program.iter().map(|word| word.as_ref());
@@ -399,8 +405,15 @@ impl Installation {
             command.args(program()).arg(":");
         }
         command.args(["-n", &ranks.to_string()]).args(program());
-        if transport == Transport::UcxUd {
-            command.env("UCX_TLS", "ud,self");
+        match transport {
+            Transport::UcxUd => _ = command.env("UCX_TLS", "ud,self"),
+            Transport::UcxRc => {
+                // rc_verbs, and ud_verbs to connect it.
+                command.env("UCX_TLS", "rc_v,self");
+                // It looks for a route by the network interface of the GID, which the device has not.
+                command.env("UCX_IB_ROCE_REACHABILITY_MODE", "all");
+            }
+            _ => {}
         }
         command.envs(self.library.environment.iter().copied());
         Ok(command)
