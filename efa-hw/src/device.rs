@@ -38,6 +38,7 @@ struct Opened {
     gid: Gid,
     attributes: NicAttributes,
     max_send_sge: u32,
+    max_recv_sge: u32,
     max_completions: usize,
     /// What a send work request holds at most. Beyond `attributes.inline_size` its entry has 128
     /// bytes.
@@ -157,6 +158,7 @@ impl HwDevice {
             },
             max_inline_size: efa.inline_buf_size.max(efa.inline_buf_size_ex).into(),
             max_send_sge: u32::from(efa.max_sq_sge),
+            max_recv_sge: u32::from(efa.max_rq_sge),
             max_completions: usize::try_from(device.max_cqe).unwrap_or(1).max(1),
         }))
     }
@@ -191,6 +193,11 @@ impl HwDevice {
     /// The largest number of gather entries of a send work request.
     pub(crate) fn max_send_sge(&self) -> u32 {
         self.0.max_send_sge
+    }
+
+    /// The largest number of pieces of memory of a receive.
+    pub fn max_recv_sge(&self) -> u32 {
+        self.0.max_recv_sge
     }
 
     pub(crate) fn context(&self) -> *mut ffi::ibv_context {

@@ -10,7 +10,7 @@ use crate::error::{CompletionError, OpenError};
 use crate::memory::AddressSpace;
 use crate::memory_monitor::Userfault;
 use crate::protection_domain::{Dmabuf, MemoryRegion, ProtectionDomain};
-use crate::queue_pair::{HwQueuePair, Inline};
+use crate::queue_pair::{HwQueuePair, Inline, Service};
 use crate::registration_cache::{CacheLimits, CacheStatistics, RegistrationCache, overlap};
 use crate::work_request::{Outstanding, Rdma, UserReceive, WorkRequestId};
 use efa_core::address::{Ahn, Gid, Qpn};
@@ -285,7 +285,21 @@ impl HwDomain {
         config: &QueuePairConfig,
         inline: Inline,
     ) -> Result<HwQueuePair, OpenError> {
-        HwQueuePair::create(self, queue, config, inline)
+        HwQueuePair::create(self, queue, config, Service::Srd(inline))
+    }
+
+    /// As [`Domain::create_queue_pair`], of a queue pair for datagrams (UD): a send is one packet,
+    /// which may be lost without an error, and a receive gets it behind a header of 40 bytes, which
+    /// counts in the length.
+    ///
+    /// # Errors
+    /// The configuration is beyond the device's limits, or the device has no room.
+    pub fn create_datagram_queue_pair(
+        &mut self,
+        queue: CompletionQueueId,
+        config: &QueuePairConfig,
+    ) -> Result<HwQueuePair, OpenError> {
+        HwQueuePair::create(self, queue, config, Service::Ud)
     }
 
     /// Returns whether this process may read and write all of this memory for the domain.
@@ -625,7 +639,7 @@ impl Domain for HwDomain {
         queue: CompletionQueueId,
         config: &QueuePairConfig,
     ) -> Result<HwQueuePair, OpenError> {
-        HwQueuePair::create(self, queue, config, Inline::default())
+        HwQueuePair::create(self, queue, config, Service::Srd(Inline::default()))
     }
 
     #[inline]

@@ -1,4 +1,4 @@
-//! An SRD queue pair: posting over the verbs function tables.
+//! A queue pair: posting over the verbs function tables.
 
 use crate::completion_queue::CompletionQueue;
 use crate::device::{HwDevice, PORT};
@@ -14,12 +14,15 @@ use efa_core::nic::{
     NicError, QueuePair, QueuePairConfig, RdmaRequest, SendRequest, Status, UserSlice,
 };
 use efa_verbs_sys as ffi;
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, offset_of};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
 /// Receives that are posted with one doorbell.
 const RECEIVES_AT_ONCE: usize = 16;
+
+/// The most pieces of memory that a receive has. Devices take fewer.
+const MAX_PIECES: usize = 4;
 
 /// What the work requests of a queue pair hold themselves, instead of naming memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -36,7 +39,16 @@ pub struct Inline {
     pub writes: bool,
 }
 
-/// One SRD queue pair of an EFA device.
+/// What a queue pair does with packets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Service {
+    /// Delivers each, in any order.
+    Srd(Inline),
+    /// Sends each once: a datagram.
+    Ud,
+}
+
+/// One queue pair of an EFA device: SRD, or for datagrams (UD).
 #[derive(Debug)]
 pub struct HwQueuePair {
     // The first field, because the queue pair has to be destroyed before the objects that it uses.
@@ -201,8 +213,12 @@ impl HwQueuePair {
         domain: &mut HwDomain,
         completion_queue: CompletionQueueId,
         config: &QueuePairConfig,
-        inline: Inline,
+        service: Service,
     ) -> Result<HwQueuePair, OpenError> {
+        let inline = match service {
+            Service::Srd(inline) => inline,
+            Service::Ud => Inline::default(),
+        };
         let device = domain.device().clone();
         let limits = device.limits();
         let inline_size = inline.size.unwrap_or(limits.inline_size);
@@ -236,6 +252,10 @@ impl HwQueuePair {
         if !config.unsolicited_write_recv {
             attributes.caps -= DeviceCaps::UNSOLICITED_WRITE_RECV;
         }
+        if service == Service::Ud {
+            // Those are of SRD queue pairs.
+            attributes.caps = DeviceCaps::empty();
+        }
         let cq = domain.completion_queue(completion_queue)?.clone();
         let pd = domain.protection_domain().clone();
 
@@ -254,10 +274,16 @@ impl HwQueuePair {
                 max_send_wr: config.send_queue_depth as u32,
                 max_recv_wr: config.recv_queue_depth as u32,
                 max_send_sge: device.max_send_sge(),
-                max_recv_sge: 1,
+                max_recv_sge: match service {
+                    Service::Srd(_) => 1,
+                    Service::Ud => device.max_recv_sge(),
+                },
                 max_inline_data: inline_size as u32,
             },
-            qp_type: ffi::ibv_qp_type::IBV_QPT_DRIVER,
+            qp_type: match service {
+                Service::Srd(_) => ffi::ibv_qp_type::IBV_QPT_DRIVER,
+                Service::Ud => ffi::ibv_qp_type::IBV_QPT_UD,
+            },
             sq_sig_all: 1,
             comp_mask: ffi::IBV_QP_INIT_ATTR_PD | ffi::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
             pd: pd.as_ptr(),
@@ -266,16 +292,19 @@ impl HwQueuePair {
         };
         let mut efa_attr = efa_attributes(caps, inline, config.service_level);
         // SAFETY: device, domain and queue are alive, both structures are complete.
-        let verbs = NonNull::new(unsafe {
-            loaded::efadv_create_qp_ex(
-                device.context(),
-                &mut attr,
-                &mut efa_attr,
-                size_of::<QpInitAttr>() as u32,
-            )
-        })
-        .map(VerbsQueuePair)
-        .ok_or_else(|| device.last_error("efadv_create_qp_ex"))?;
+        let (call, verbs) = unsafe {
+            let context = device.context();
+            let size = size_of::<QpInitAttr>() as u32;
+            match service {
+                Service::Srd(_) => (
+                    "efadv_create_qp_ex",
+                    loaded::efadv_create_qp_ex(context, &mut attr, &mut efa_attr, size),
+                ),
+                Service::Ud => ("ibv_create_qp_ex", create_qp_ex(context, &mut attr)),
+            }
+        };
+        let verbs = NonNull::new(verbs).map(VerbsQueuePair);
+        let verbs = verbs.ok_or_else(|| device.last_error(call))?;
         // SAFETY: the queue pair is alive.
         let send = NonNull::new(unsafe { loaded::ibv_qp_to_qp_ex(verbs.0.as_ptr()) })
             .and_then(SendCalls::of)
@@ -283,7 +312,10 @@ impl HwQueuePair {
         let qkey = config
             .qkey
             .unwrap_or_else(|| Qkey(rand::random::<u32>() & 0x7FFF_FFFF));
-        bring_up(&device, verbs.0, config.rnr_retry, qkey)?;
+        let rnr_retry = caps
+            .contains(DeviceCaps::RNR_RETRY)
+            .then_some(config.rnr_retry);
+        bring_up(&device, verbs.0, rnr_retry, qkey)?;
         // SAFETY: the queue pair is alive. EFA numbers have 16 bits.
         let qpn = Qpn(unsafe { verbs.0.as_ref() }.qp_num as u16);
         let slot = domain.add_queue_pair(qpn)?;
@@ -317,6 +349,63 @@ impl HwQueuePair {
     /// The number of doorbells of the receive queue so far.
     pub fn receive_doorbells(&self) -> u64 {
         self.receive_doorbells
+    }
+
+    /// As [`QueuePair::post_user_recv`], into several pieces of memory. Those for datagrams take as
+    /// many as [`HwDevice::max_recv_sge`], others one.
+    ///
+    /// # Errors
+    /// [`NicError::QueueFull`], or another error of the call.
+    pub fn post_scattered_recv(
+        &mut self,
+        domain: &mut HwDomain,
+        pieces: &[(UserSlice, LocalKey)],
+        context: u64,
+    ) -> Result<(), NicError> {
+        let mut entries = [sge(0, 0, LocalKey(0)); MAX_PIECES];
+        let unknown = |what, value| NicError::Invalid { what, value };
+        if pieces.len() > MAX_PIECES {
+            return Err(unknown("pieces of a receive", pieces.len() as u64));
+        }
+        for (entry, (memory, key)) in entries.iter_mut().zip(pieces) {
+            let length = u32::try_from(memory.length)
+                .map_err(|_| unknown("length of a receive", memory.length as u64))?;
+            *entry = sge(memory.address, length, *key);
+        }
+        let slot = self.slot;
+        if domain.outstanding(slot)?.receives >= self.attributes.recv_queue_depth {
+            return Err(NicError::QueueFull);
+        }
+        let place = domain.user_receives.insert(UserReceive { slot, context });
+        let mut request = ffi::ibv_recv_wr {
+            wr_id: WorkRequestId::user_recv(slot, place).0,
+            next: null_mut(),
+            sg_list: entries.as_mut_ptr(),
+            num_sge: pieces.len() as i32,
+        };
+        let mut bad = null_mut();
+        // SAFETY: the queue pair is alive, its context's table has `post_recv`, and the library
+        // copies request and entry. The device writes only to memory that the key covers.
+        let status = unsafe {
+            let context = self.verbs.0.as_ref().context;
+            match (*context).ops.post_recv {
+                Some(post_recv) => post_recv(self.verbs.0.as_ptr(), &mut request, &mut bad),
+                None => libc::EOPNOTSUPP,
+            }
+        };
+        self.receive_doorbells += 1;
+        if status != 0 {
+            domain.user_receives.remove(place);
+            return Err(match status {
+                libc::ENOMEM => NicError::QueueFull,
+                errno => NicError::Device {
+                    call: "ibv_post_recv",
+                    errno: errno.abs(),
+                },
+            });
+        }
+        domain.outstanding(slot)?.receives += 1;
+        Ok(())
     }
 
     /// Lends up to [`RECEIVES_AT_ONCE`] buffers to the receive queue, from the last one on, with
@@ -694,45 +783,7 @@ impl QueuePair for HwQueuePair {
         key: LocalKey,
         context: u64,
     ) -> Result<(), NicError> {
-        let length = u32::try_from(memory.length).map_err(|_| NicError::Invalid {
-            what: "length of a receive",
-            value: memory.length as u64,
-        })?;
-        let slot = self.slot;
-        if domain.outstanding(slot)?.receives >= self.attributes.recv_queue_depth {
-            return Err(NicError::QueueFull);
-        }
-        let place = domain.user_receives.insert(UserReceive { slot, context });
-        let mut entry = sge(memory.address, length, key);
-        let mut request = ffi::ibv_recv_wr {
-            wr_id: WorkRequestId::user_recv(slot, place).0,
-            next: null_mut(),
-            sg_list: &mut entry,
-            num_sge: 1,
-        };
-        let mut bad = null_mut();
-        // SAFETY: the queue pair is alive, its context's table has `post_recv`, and the library
-        // copies request and entry. The device writes only to memory that the key covers.
-        let status = unsafe {
-            let context = self.verbs.0.as_ref().context;
-            match (*context).ops.post_recv {
-                Some(post_recv) => post_recv(self.verbs.0.as_ptr(), &mut request, &mut bad),
-                None => libc::EOPNOTSUPP,
-            }
-        };
-        self.receive_doorbells += 1;
-        if status != 0 {
-            domain.user_receives.remove(place);
-            return Err(match status {
-                libc::ENOMEM => NicError::QueueFull,
-                errno => NicError::Device {
-                    call: "ibv_post_recv",
-                    errno: errno.abs(),
-                },
-            });
-        }
-        domain.outstanding(slot)?.receives += 1;
-        Ok(())
+        self.post_scattered_recv(domain, &[(memory, key)], context)
     }
 
     fn close(self, domain: &mut HwDomain) {
@@ -770,6 +821,34 @@ fn efa_attributes(caps: DeviceCaps, inline: Inline, service_level: u8) -> QpInit
     }
 }
 
+/// `ibv_create_qp_ex`, an inline function of the header: a call through what lies around the
+/// context. Null, as after a failure, if the library has nothing there.
+///
+/// # Safety
+/// The context is open, and the attributes are complete.
+unsafe fn create_qp_ex(
+    context: *mut ffi::ibv_context,
+    attr: &mut ffi::ibv_qp_init_attr_ex,
+) -> *mut ffi::ibv_qp {
+    const NEEDED: usize =
+        size_of::<ffi::verbs_context>() - offset_of!(ffi::verbs_context, create_qp_ex);
+    let around = context
+        .wrapping_byte_sub(offset_of!(ffi::verbs_context, context))
+        .cast::<ffi::verbs_context>();
+    // SAFETY: by the caller's contract. With this mark the context is in such a structure, which
+    // grows at its other end, and whose size lies directly before the context.
+    let call = unsafe {
+        let is_extended = (*context).abi_compat.addr() == usize::MAX;
+        let has_call = is_extended && (*around).sz >= NEEDED;
+        has_call.then(|| (*around).create_qp_ex).flatten()
+    };
+    match call {
+        // SAFETY: likewise.
+        Some(call) => unsafe { call(context, attr) },
+        None => null_mut(),
+    }
+}
+
 /// A queue pair, destroyed when dropped.
 #[derive(Debug)]
 struct VerbsQueuePair(NonNull<ffi::ibv_qp>);
@@ -785,7 +864,7 @@ impl Drop for VerbsQueuePair {
 fn bring_up(
     device: &HwDevice,
     qp: NonNull<ffi::ibv_qp>,
-    rnr_retry: u8,
+    rnr_retry: Option<u8>,
     qkey: Qkey,
 ) -> Result<(), OpenError> {
     use ffi::ibv_qp_attr_mask as Mask;
@@ -810,9 +889,9 @@ fn bring_up(
     device.check("ibv_modify_qp(RTR)", result)?;
 
     attr.qp_state = ffi::ibv_qp_state::IBV_QPS_RTS;
-    attr.rnr_retry = rnr_retry;
+    attr.rnr_retry = rnr_retry.unwrap_or(0);
     let mut ready = Mask::IBV_QP_STATE.0 | Mask::IBV_QP_SQ_PSN.0;
-    if device.limits().caps.contains(DeviceCaps::RNR_RETRY) {
+    if rnr_retry.is_some() {
         ready |= Mask::IBV_QP_RNR_RETRY.0;
     }
     // SAFETY: as above.

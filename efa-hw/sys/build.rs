@@ -8,7 +8,7 @@ fn main() {
     let directory = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let bindings = bindgen::Builder::default()
         .header_contents("verbs.h", "#include <infiniband/verbs.h>")
-        .allowlist_type("ibv_.*")
+        .allowlist_type("ibv_.*|verbs_context")
         .allowlist_var("IBV_.*")
         .ignore_functions()
         .bitfield_enum("ibv_access_flags|ibv_qp_attr_mask|ibv_wc_flags|ibv_send_flags")

@@ -17,10 +17,6 @@ pub(crate) const VERSION: u32 = 205 << 16 | 10;
 /// The name of the fabric: all EFA devices that can reach each other.
 pub(crate) const FABRIC: &CStr = c"efa";
 
-/// What follows the device's name in the name of a domain, as in those of libfabric's own efa
-/// provider.
-pub(crate) const DOMAIN_SUFFIX: &str = "-rdm";
-
 /// Sends that an endpoint takes until some complete, and receive buffers of a packet each, on a
 /// device that can do so many.
 pub(crate) const TX_SIZE: usize = 1024;
@@ -40,8 +36,6 @@ pub(crate) const ACCESSING: u64 = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOT
 pub(crate) const SECONDARY: u64 =
     FI_MULTI_RECV | FI_SOURCE | FI_DIRECTED_RECV | FI_LOCAL_COMM | FI_REMOTE_COMM;
 
-/// Everything that an application may ask for.
-pub(crate) const CAPS: u64 = MESSAGES | ONE_SIDED | SENDING | ACCESSING | SECONDARY | FI_COLLECTIVE;
 pub(crate) const TX_CAPS: u64 = MESSAGES | ONE_SIDED | FI_SEND | FI_READ | FI_WRITE | FI_COLLECTIVE;
 pub(crate) const RX_CAPS: u64 = MESSAGES
     | ONE_SIDED
@@ -55,18 +49,64 @@ pub(crate) const RX_CAPS: u64 = MESSAGES
 
 pub(crate) const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 
-/// Flags that operations may have by default.
-pub(crate) const TX_OP_FLAGS: u64 =
-    FI_INJECT | FI_COMPLETION | FI_TRANSMIT_COMPLETE | FI_INJECT_COMPLETE | FI_DELIVERY_COMPLETE;
-pub(crate) const RX_OP_FLAGS: u64 = FI_COMPLETION | FI_MULTI_RECV;
+/// A type of endpoints, and what those of the type offer. An opened domain has endpoints of one
+/// type.
+#[derive(Debug)]
+pub(crate) struct EndpointType {
+    /// libfabric's number (`FI_EP_...`).
+    pub(crate) number: u32,
+    /// What follows the device's name in the name of a domain, as in those of libfabric's own efa
+    /// provider.
+    domain_suffix: &'static str,
+    /// Everything that an application may ask for.
+    pub(crate) caps: u64,
+    /// Flags that operations may have by default.
+    pub(crate) tx_op_flags: u64,
+    pub(crate) rx_op_flags: u64,
+    pub(crate) msg_order: u64,
+    /// What the application has to do in any case.
+    pub(crate) mode: u64,
+}
 
+/// Reliable datagrams: the protocol.
+///
 /// Messages are matched in the order in which they were sent, and atomics are carried out in
 /// theirs. MPICH uses atomics for its windows only if they are ordered.
-pub(crate) const MSG_ORDER: u64 = FI_ORDER_SAS
-    | FI_ORDER_ATOMIC_RAR
-    | FI_ORDER_ATOMIC_RAW
-    | FI_ORDER_ATOMIC_WAR
-    | FI_ORDER_ATOMIC_WAW;
+pub(crate) static RDM: EndpointType = EndpointType {
+    number: FI_EP_RDM,
+    domain_suffix: "-rdm",
+    caps: MESSAGES | ONE_SIDED | SENDING | ACCESSING | SECONDARY | FI_COLLECTIVE,
+    tx_op_flags: FI_INJECT
+        | FI_COMPLETION
+        | FI_TRANSMIT_COMPLETE
+        | FI_INJECT_COMPLETE
+        | FI_DELIVERY_COMPLETE,
+    rx_op_flags: FI_COMPLETION | FI_MULTI_RECV,
+    msg_order: FI_ORDER_SAS
+        | FI_ORDER_ATOMIC_RAR
+        | FI_ORDER_ATOMIC_RAW
+        | FI_ORDER_ATOMIC_WAR
+        | FI_ORDER_ATOMIC_WAW,
+    mode: 0,
+};
+
+/// Datagrams: packets of the device, which may be lost.
+pub(crate) static DATAGRAM: EndpointType = EndpointType {
+    number: FI_EP_DGRAM,
+    domain_suffix: "-dgrm",
+    caps: FI_MSG | SENDING | FI_SOURCE | FI_LOCAL_COMM | FI_REMOTE_COMM,
+    tx_op_flags: FI_INJECT | FI_COMPLETION | FI_TRANSMIT_COMPLETE | FI_INJECT_COMPLETE,
+    rx_op_flags: FI_COMPLETION,
+    msg_order: 0,
+    mode: FI_MSG_PREFIX,
+};
+
+/// All types, in the order in which infos are listed.
+pub(crate) static ENDPOINT_TYPES: [&EndpointType; 2] = [&RDM, &DATAGRAM];
+
+/// The bytes in front of each message of a datagram endpoint (`msg_prefix_size`): the device writes
+/// a header there when it receives.
+pub(crate) const DATAGRAM_PREFIX: usize = 40;
 
 /// What an application has to do about memory that peers access. Other memory need not be
 /// registered.
@@ -100,22 +140,37 @@ pub(crate) fn largest_atomic(limits: &NicAttributes) -> usize {
     bytes.map_or(0, |limits| limits.count)
 }
 
-/// The device whose domain has this name.
-pub(crate) fn device_of(domain: &str) -> &str {
-    domain.strip_suffix(DOMAIN_SUFFIX).unwrap_or(domain)
+/// The device whose domain has this name, and the type of the domain's endpoints.
+pub(crate) fn device_of(domain: &str) -> (&str, &'static EndpointType) {
+    let mut types = ENDPOINT_TYPES.iter();
+    let named = types.find_map(|of| Some((domain.strip_suffix(of.domain_suffix)?, *of)));
+    named.unwrap_or((domain, &RDM))
 }
 
-pub(crate) fn domain_name(device: &str) -> String {
-    format!("{device}{DOMAIN_SUFFIX}")
-}
-
-/// The capabilities of an endpoint whose application asks for these. What is asked for without a
-/// direction has all of its directions. Secondary capabilities are there on request only.
-pub(crate) fn granted(wanted: u64) -> u64 {
-    if wanted == 0 {
-        // Collective operations are for who asks for them: they have a bit of the tags.
-        return CAPS & !FI_COLLECTIVE;
+impl EndpointType {
+    /// The name of the domain of a device that has endpoints of this type.
+    pub(crate) fn domain_name(&self, device: &str) -> String {
+        format!("{device}{}", self.domain_suffix)
     }
+
+    /// Whether messages are datagrams.
+    pub(crate) fn is_datagram(&self) -> bool {
+        self.number == FI_EP_DGRAM
+    }
+
+    /// The capabilities of an endpoint whose application asks for these.
+    pub(crate) fn granted(&self, wanted: u64) -> u64 {
+        match wanted {
+            // Collective operations are for who asks for them: they have a bit of the tags.
+            0 => self.caps & !FI_COLLECTIVE,
+            _ => with_directions(wanted),
+        }
+    }
+}
+
+/// What is asked for without a direction has all of its directions. Secondary capabilities are
+/// there on request only.
+fn with_directions(wanted: u64) -> u64 {
     let directions = |kind: u64, directions: u64| {
         if wanted & kind != 0 && wanted & directions == 0 {
             directions

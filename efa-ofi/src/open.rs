@@ -49,8 +49,14 @@ static DOMAIN: Table<fi_ops_domain> = Table::new(fi_ops_domain {
     endpoint2: Some(endpoint2),
 });
 
+/// The calls of datagram endpoints: those that they do not have find that, too.
+static DATAGRAM_TRANSFERS: TransferCalls = TransferCalls {
+    msg: &messages::datagrams::OPS,
+    ..TRANSFERS
+};
+
 /// The calls of endpoints that transfer data.
-static TRANSFERS: TransferCalls = TransferCalls {
+const TRANSFERS: TransferCalls = TransferCalls {
     msg: &messages::untagged::OPS,
     tagged: &messages::tagged::OPS,
     rma: &one_sided::OPS,
@@ -58,6 +64,14 @@ static TRANSFERS: TransferCalls = TransferCalls {
     collective: &collectives::OPS,
     cm: &collectives::CM,
 };
+
+/// The calls of a domain's endpoints that transfer data.
+fn transfers_of(domain: &Domain) -> &'static TransferCalls {
+    match domain.endpoint_type.is_datagram() {
+        true => &DATAGRAM_TRANSFERS,
+        false => &TRANSFERS,
+    }
+}
 
 /// Opens an object from another, and gives it to C.
 ///
@@ -128,7 +142,7 @@ open_calls! {
 
     /// Opens an endpoint (`fi_endpoint`).
     fn endpoint(domain: fid_domain, info: fi_info) -> fid_ep, |context|
-        Endpoint::new(domain, info.as_ref().ok_or(Errno::EINVAL)?, &TRANSFERS, context)
+        Endpoint::new(domain, info.as_ref().ok_or(Errno::EINVAL)?, transfers_of(domain), context)
 }
 
 /// Opens a wait set (`fi_wait_open`).

@@ -14,7 +14,8 @@ use hashbrown::HashMap;
 
 use crate::address::{Qpn, RawAddress};
 use crate::nic::{
-    self, Access, Completion, CompletionQueueId, LentNic, Loan, Nic, QueuePair, Region, UserSlice,
+    self, Access, Completion, CompletionQueueId, Destination, LentNic, Loan, Nic, QueuePair,
+    Region, Source, UserSlice,
 };
 
 use crate::endpoint::Endpoint;
@@ -295,6 +296,18 @@ impl<D: nic::Domain> Domain<D> {
     /// The address of a peer.
     pub fn lookup_address(&mut self, peer: PeerId) -> Option<RawAddress> {
         self.bring_home().addresses.address(peer)
+    }
+
+    /// Where packets for a peer go: for queue pairs that the caller uses by itself, without an
+    /// endpoint.
+    pub fn destination(&mut self, peer: PeerId) -> Option<Destination> {
+        self.bring_home().addresses.destination(peer)
+    }
+
+    /// The newest peer with a sender's address handle and queue pair: for queue pairs as those of
+    /// [`Domain::destination`].
+    pub fn identify(&mut self, source: &Source) -> Option<PeerId> {
+        self.bring_home().addresses.identify(source, None)
     }
 
     /// Makes progress on all endpoints, as [`Endpoint::progress`] does on one: flushes deferred

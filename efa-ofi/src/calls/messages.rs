@@ -338,6 +338,14 @@ pub(crate) mod untagged {
     message_calls!(fi_ops_msg, fi_msg, [], [], None, None, |_| None, |_| None);
 }
 
+/// Those of datagram endpoints.
+pub(crate) mod datagrams {
+    use super::*;
+    use crate::calls::datagrams::{start_receive, start_send};
+
+    message_calls!(fi_ops_msg, fi_msg, [], [], None, None, |_| None, |_| None);
+}
+
 /// Tagged messages.
 pub(crate) mod tagged {
     use super::*;

@@ -3,6 +3,7 @@
 
 pub(crate) mod atomics;
 pub(crate) mod collectives;
+pub(crate) mod datagrams;
 pub(crate) mod messages;
 pub(crate) mod one_sided;
 mod segments;

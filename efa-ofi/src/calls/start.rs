@@ -103,6 +103,11 @@ impl Call {
         }
     }
 
+    /// Whether the buffer is free when the call returns, and its success not reported.
+    pub(crate) fn is_injected(&self) -> bool {
+        matches!(self.inject, Inject::Always)
+    }
+
     /// # Errors
     /// `FI_EBADFLAGS` for flags that sends and writes do not have.
     #[inline]

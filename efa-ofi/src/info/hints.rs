@@ -5,9 +5,7 @@ use std::ffi::{CStr, c_char, c_void};
 use efa_core::address::{Gid, RawAddress};
 use efa_core::endpoint::Errno;
 
-use crate::capabilities::{
-    CAPS, DOMAIN_CAPS, FABRIC, MR_MODE, MSG_ORDER, RX_OP_FLAGS, TX_OP_FLAGS, is_target,
-};
+use crate::capabilities::{DOMAIN_CAPS, ENDPOINT_TYPES, EndpointType, FABRIC, MR_MODE, is_target};
 use crate::ffi::host::log_info;
 use crate::ffi::object::object;
 use crate::ffi::result::{ENODATA, Result};
@@ -30,6 +28,17 @@ pub(crate) unsafe fn text(pointer: *const c_char) -> Option<String> {
         let text = unsafe { CStr::from_ptr(pointer) };
         text.to_string_lossy().into_owned()
     })
+}
+
+/// # Errors
+/// `FI_ENODATA` if something else than 0, which is anything, is asked for and not offered.
+fn one_of(what: &str, asked: u32, offered: &[u32]) -> Result<()> {
+    match asked == 0 || offered.contains(&asked) {
+        true => Ok(()),
+        false => Err(refuse(&format!(
+            "{what} {asked} is not supported, {offered:?} are"
+        ))),
+    }
 }
 
 /// An address of this provider, if there is one.
@@ -58,6 +67,8 @@ unsafe fn address(what: &str, address: *const c_void, length: usize) -> Result<O
 #[derive(Debug, Default)]
 pub(crate) struct Hints {
     pub(crate) caps: u64,
+    /// What the application does if it has to; without hints, anything.
+    mode: Option<u64>,
     /// The device that has this GID.
     pub(crate) source: Option<Gid>,
     pub(crate) destination: Option<RawAddress>,
@@ -73,8 +84,8 @@ pub(crate) struct Hints {
     pub(crate) domain_name: Option<String>,
     fabric_name: Option<String>,
     pub(crate) fabric: *mut fid_fabric,
-    /// The device of a domain that is open already.
-    pub(crate) device: Option<String>,
+    /// The name of a domain that is open already.
+    pub(crate) open_domain: Option<String>,
     pub(crate) nic: nic::Wanted,
     /// A connection.
     handle: fid_t,
@@ -105,6 +116,7 @@ impl Hints {
             caps: hints.caps
                 | tx.map_or(0, |attributes| attributes.caps)
                 | rx.map_or(0, |attributes| attributes.caps),
+            mode: Some(hints.mode),
             source: None,
             destination: None,
             addr_format: hints.addr_format,
@@ -120,7 +132,7 @@ impl Hints {
             // SAFETY: likewise.
             fabric_name: unsafe { text(fabric.name) },
             fabric: fabric.fabric,
-            device: None,
+            open_domain: None,
             // SAFETY: likewise.
             nic: unsafe { nic::Wanted::new(hints.nic) },
             handle: hints.handle,
@@ -140,7 +152,7 @@ impl Hints {
             // SAFETY: by the caller's contract.
             let domain = unsafe { object::<Domain>(wanted.domain.domain.cast()) };
             let domain = domain.map_err(|_| refuse("the domain is not one of this provider"))?;
-            wanted.device = Some(domain.device.clone());
+            wanted.open_domain = Some(domain.name.clone());
         }
         // SAFETY: likewise.
         if !fabric.fabric.is_null() && unsafe { object::<Fabric>(fabric.fabric.cast()) }.is_err() {
@@ -162,36 +174,52 @@ impl Hints {
         }
     }
 
-    /// `version` is that of the interface that the application uses.
+    /// The types of endpoints that the hints permit.
+    ///
+    /// # Errors
+    /// `FI_ENODATA` if there are none of the type that is asked for.
+    pub(crate) fn endpoint_types(&self) -> Result<Vec<&'static EndpointType>> {
+        let numbers = ENDPOINT_TYPES.map(|of| of.number);
+        one_of("endpoint type", self.ep.type_, &numbers)?;
+        let all = ENDPOINT_TYPES.into_iter();
+        Ok(all
+            .filter(|of| [FI_EP_UNSPEC, of.number].contains(&self.ep.type_))
+            .collect())
+    }
+
+    /// `version` is that of the interface that the application uses, which gets endpoints of a
+    /// type.
     ///
     /// # Errors
     /// `FI_ENODATA` if something is asked for that no device of this provider has.
-    pub(crate) fn check(&self, version: u32) -> Result<()> {
+    pub(crate) fn check(&self, version: u32, of: &EndpointType) -> Result<()> {
         let subset = |what: &str, asked: u64, offered: u64| match asked & !offered {
             0 => Ok(()),
             more => Err(refuse(&format!(
                 "{what}: {more:#x} of {asked:#x} are not supported, {offered:#x} are"
             ))),
         };
-        let one_of = |what: &str, asked: u32, offered: &[u32]| match asked == 0
-            || offered.contains(&asked)
-        {
-            true => Ok(()),
-            false => Err(refuse(&format!(
-                "{what} {asked} is not supported, {offered:?} are"
-            ))),
-        };
-        subset("capabilities", self.caps, CAPS)?;
+        subset("capabilities", self.caps, of.caps)?;
+        let lacking = of.mode & !self.mode.unwrap_or(u64::MAX);
+        if lacking != 0 {
+            return Err(refuse(&format!(
+                "endpoints of type {} need the application's mode {lacking:#x}",
+                of.number
+            )));
+        }
         subset("capabilities of the domain", self.domain.caps, DOMAIN_CAPS)?;
         one_of("address format", self.addr_format, &[FI_ADDR_EFA])?;
-        one_of("endpoint type", self.ep.type_, &[FI_EP_RDM])?;
         one_of("protocol", self.ep.protocol, &[FI_PROTO_EFA])?;
-        subset("operation flags of sends", self.tx.op_flags, TX_OP_FLAGS)?;
-        subset("operation flags of receives", self.rx.op_flags, RX_OP_FLAGS)?;
+        subset("operation flags of sends", self.tx.op_flags, of.tx_op_flags)?;
+        subset(
+            "operation flags of receives",
+            self.rx.op_flags,
+            of.rx_op_flags,
+        )?;
         subset(
             "message order",
             self.tx_msg_order.unwrap_or(0) | self.rx_msg_order.unwrap_or(0),
-            MSG_ORDER,
+            of.msg_order,
         )?;
         let order = self.tx.comp_order | self.rx.comp_order;
         subset("order of completions", order, FI_ORDER_NONE)?;

@@ -4,7 +4,9 @@ use efa_core::endpoint::IOV_LIMIT;
 use efa_core::nic::Device as _;
 use efa_hw::{DeviceReport, HwDevice};
 
-use crate::capabilities::{INJECT_SIZE, MAX_MESSAGE, largest_atomic, queue_sizes};
+use crate::capabilities::{
+    DATAGRAM_PREFIX, EndpointType, INJECT_SIZE, MAX_MESSAGE, largest_atomic, queue_sizes,
+};
 use crate::ffi::*;
 use crate::info::hints::Hints;
 use crate::settings;
@@ -12,6 +14,10 @@ use crate::state::explanation::MAX_DETAIL;
 
 /// The version of the protocol.
 const PROTOCOL_VERSION: u32 = 4;
+/// That of datagrams, as stock calls it.
+const DATAGRAM_VERSION: u32 = 1;
+/// Bytes of a datagram's completion data.
+const IMMEDIATE_SIZE: usize = size_of::<u32>();
 /// Objects of a kind that a domain has at least. There is no limit to them.
 const MANY: usize = 1024;
 
@@ -36,8 +42,50 @@ macro_rules! sizes {
 }
 
 impl Limits {
-    /// The limits of a device.
-    pub(crate) fn of(device: &HwDevice, report: Option<&DeviceReport>) -> Limits {
+    /// The limits of endpoints of a type on a device.
+    pub(crate) fn of(
+        device: &HwDevice,
+        report: Option<&DeviceReport>,
+        of: &EndpointType,
+    ) -> Limits {
+        let limits = Limits::of_messages(device, report);
+        match of.is_datagram() {
+            true => limits.of_datagrams(device),
+            false => limits,
+        }
+    }
+
+    /// What is less, or other, with datagrams.
+    fn of_datagrams(self, device: &HwDevice) -> Limits {
+        let mtu = device.attributes().mtu;
+        Limits {
+            ep: fi_ep_attr {
+                protocol_version: DATAGRAM_VERSION,
+                max_msg_size: mtu,
+                msg_prefix_size: DATAGRAM_PREFIX,
+                tx_ctx_cnt: 1,
+                rx_ctx_cnt: 1,
+                ..fi_ep_attr::default()
+            },
+            tx: fi_tx_attr {
+                inject_size: mtu,
+                rma_iov_limit: 0,
+                ..self.tx
+            },
+            rx: fi_rx_attr {
+                total_buffered_recv: 0,
+                iov_limit: IOV_LIMIT.min(device.max_recv_sge() as usize),
+                ..self.rx
+            },
+            domain: fi_domain_attr {
+                cq_data_size: IMMEDIATE_SIZE,
+                cntr_cnt: 0,
+                ..self.domain
+            },
+        }
+    }
+
+    fn of_messages(device: &HwDevice, report: Option<&DeviceReport>) -> Limits {
         let attributes = device.attributes();
         let (tx_size, rx_size) = queue_sizes(&attributes);
         // An atomic has one packet.

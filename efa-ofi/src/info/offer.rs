@@ -7,8 +7,8 @@ use efa_core::endpoint::Errno;
 use efa_hw::{DeviceReport, HwDevice};
 
 use crate::capabilities::{
-    ACCESSING, DOMAIN_CAPS, FABRIC, MR_MODE, MSG_ORDER, ONE_SIDED, RX_CAPS, TX_CAPS, VERSION,
-    domain_name, granted, tag_format, traffic_class,
+    ACCESSING, DOMAIN_CAPS, EndpointType, FABRIC, MR_MODE, ONE_SIDED, RX_CAPS, TX_CAPS, VERSION,
+    tag_format, traffic_class,
 };
 use crate::ffi::host::{Host, log_info};
 use crate::ffi::object::first_open;
@@ -22,6 +22,13 @@ use crate::objects::address_vector::address_of;
 use crate::objects::domain::Domain;
 use crate::objects::fabric::Fabric;
 use crate::objects::zero_copy;
+
+/// The flag with which a layer of libfabric asks for what to build on (`OFI_CORE_PROV_ONLY`).
+///
+/// Layers get no datagrams: libfabric lists what `ofi_rxd` makes of them before a plug-in's own
+/// infos, so that an application that asks for this provider and reliable messages would get
+/// `ofi_rxd`'s protocol.
+const FOR_LAYER: u64 = 1 << 59;
 
 /// Returns a list of what there is for these hints.
 ///
@@ -52,16 +59,31 @@ pub(crate) unsafe fn offer(
     };
     // SAFETY: attributes of hints are valid or null, as those are.
     let wanted = unsafe { Hints::new(hints) }?;
-    wanted.check(version)?;
+    let mut types = wanted.endpoint_types()?;
+    if flags & FOR_LAYER != 0 && types.iter().any(|of| of.is_datagram()) {
+        return Err(refuse("datagrams are for applications, not for layers"));
+    }
+    types.retain(|of| wanted.check(version, of).is_ok());
+    if types.is_empty() {
+        return Err(ENODATA);
+    }
     let names = HwDevice::names().map_err(|error| refuse(&error.to_string()))?;
     fork::prepare()?;
     let mut first: *mut fi_info = std::ptr::null_mut();
     let mut last: *mut fi_info = std::ptr::null_mut();
-    for name in names {
-        if wanted.device.as_ref().is_some_and(|device| *device != name) {
+    let offers = types
+        .iter()
+        .flat_map(|of| names.iter().map(|name| (*of, name)));
+    for (of, name) in offers {
+        let domain_name = of.domain_name(name);
+        if wanted
+            .open_domain
+            .as_ref()
+            .is_some_and(|domain| *domain != domain_name)
+        {
             continue;
         }
-        let device = match HwDevice::shared(&name) {
+        let device = match HwDevice::shared(name) {
             Ok(device) => device,
             Err(error) => {
                 log_info!(Core, "device {name} is not offered: {error}");
@@ -69,12 +91,11 @@ pub(crate) unsafe fn offer(
             }
         };
         if let Some(domain) = &wanted.domain_name
-            && *domain != domain_name(&name)
+            && *domain != domain_name
         {
             log_info!(
                 Core,
-                "domain {} is not the one asked for, {domain}",
-                domain_name(&name)
+                "domain {domain_name} is not the one asked for, {domain}"
             );
             continue;
         }
@@ -87,7 +108,7 @@ pub(crate) unsafe fn offer(
             continue;
         }
         let report = device.report().ok();
-        let limits = Limits::of(&device, report.as_ref());
+        let limits = Limits::of(&device, report.as_ref(), of);
         if let Some((what, asked, limit)) = limits.exceeded_by(&wanted) {
             log_info!(
                 Core,
@@ -104,7 +125,7 @@ pub(crate) unsafe fn offer(
         let Some(filled) = (unsafe { allocated.as_mut() }) else {
             return Err(Errno::ENOMEM);
         };
-        let offered = (&device, report.as_ref(), &limits);
+        let offered = (of, &device, report.as_ref(), &limits);
         fill(filled, &wanted, version, offered, destination);
         match last.is_null() {
             true => first = allocated,
@@ -119,22 +140,22 @@ pub(crate) unsafe fn offer(
     }
 }
 
-/// Fills an info in for a device.
+/// Fills an info in for endpoints of a type on a device.
 fn fill(
     info: &mut fi_info,
     hints: &Hints,
     version: u32,
-    (device, report, limits): (&HwDevice, Option<&DeviceReport>, &Limits),
+    (of, device, report, limits): (&EndpointType, &HwDevice, Option<&DeviceReport>, &Limits),
     destination: Option<RawAddress>,
 ) {
-    let caps = granted(hints.caps);
+    let caps = of.granted(hints.caps);
     let caps = match hints.registers_for(caps, version) {
         true => caps,
         // Nothing was asked for by name.
         false => caps & !(ONE_SIDED | ACCESSING),
     };
     info.caps = caps;
-    info.mode = 0;
+    info.mode = of.mode;
     info.addr_format = FI_ADDR_EFA;
     let own = RawAddress {
         gid: device.gid(),
@@ -162,28 +183,34 @@ fn fill(
     };
     let or = |asked: usize, default: usize| if asked == 0 { default } else { asked };
     *ep = fi_ep_attr {
-        type_: FI_EP_RDM,
+        type_: of.number,
         protocol: FI_PROTO_EFA,
-        mem_tag_format: tag_format(caps),
+        mem_tag_format: match of.is_datagram() {
+            true => 0,
+            false => tag_format(caps),
+        },
         ..limits.ep
     };
     *tx = fi_tx_attr {
         caps: caps & TX_CAPS,
+        mode: of.mode,
         op_flags: hints.tx.op_flags,
         // Who has hints gets no more than is asked for, as from libfabric's efa provider.
-        msg_order: hints.tx_msg_order.unwrap_or(MSG_ORDER),
+        msg_order: hints.tx_msg_order.unwrap_or(of.msg_order),
         size: or(hints.tx.size, limits.tx.size),
         tclass: traffic_class(hints.tx.tclass),
         ..limits.tx
     };
     *rx = fi_rx_attr {
         caps: caps & RX_CAPS,
+        mode: of.mode,
         op_flags: hints.rx.op_flags,
-        msg_order: hints.rx_msg_order.unwrap_or(MSG_ORDER),
+        msg_order: hints.rx_msg_order.unwrap_or(of.msg_order),
         size: or(hints.rx.size, limits.rx.size),
         ..limits.rx
     };
-    let is_of_device = |domain: &Domain| domain.device == device.name();
+    let domain_name = of.domain_name(device.name());
+    let is_same = |domain: &Domain| domain.name == domain_name;
     // Automatic progress takes a thread: on request only. There is one for both.
     let progress = match [hints.domain.control_progress, hints.domain.data_progress] {
         models if models.contains(&FI_PROGRESS_AUTO) => FI_PROGRESS_AUTO,
@@ -191,9 +218,9 @@ fn fill(
     };
     let or_default = |asked: u32, default: u32| if asked == 0 { default } else { asked };
     *domain = fi_domain_attr {
-        name: allocate_text(&domain_name(device.name())),
+        name: allocate_text(&domain_name),
         domain: match hints.domain.domain.is_null() {
-            true => first_open::<Domain>(is_of_device).cast(),
+            true => first_open::<Domain>(is_same).cast(),
             false => hints.domain.domain,
         },
         threading: or_default(hints.domain.threading, FI_THREAD_SAFE),

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use efa_core::endpoint::{EndpointId, Errno, Statistics};
 
 use crate::ffi::object::{Ref, object};
-use crate::ffi::result::Result;
+use crate::ffi::result::{ENOSYS, Result};
 use crate::ffi::{FI_RECV, FI_SELECTIVE_COMPLETION, FI_TRANSMIT};
 use crate::objects::address_vector::AddressVector;
 use crate::objects::completion_queue::CompletionQueue;
@@ -36,7 +36,8 @@ impl Bindings {
     ///
     /// # Errors
     /// `FI_EINVAL` for what cannot be bound, another domain's objects, a second object where there
-    /// is one, and flags that the object does not have; those of [`Counter::check`].
+    /// is one, and flags that the object does not have; those of [`Counter::check`], and
+    /// `FI_ENOSYS` for counters of datagrams.
     ///
     /// # Safety
     /// As for [`object`].
@@ -61,6 +62,9 @@ impl Bindings {
         // SAFETY: as above.
         } else if let Ok(counter) = unsafe { object::<Counter>(other) } {
             Counter::check(flags)?;
+            if domain.endpoint_type.is_datagram() {
+                return Err(ENOSYS);
+            }
             if !domain.is(&counter.domain) {
                 return Err(Errno::EINVAL);
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use efa_core::endpoint::Errno;
 
-use crate::capabilities::device_of;
+use crate::capabilities::{EndpointType, device_of};
 use crate::ffi::object::{Object, Ref, Users, close, new_fid, object};
 use crate::ffi::result::{EOPNOTSUPP, Result, status};
 use crate::ffi::table::Table;
@@ -21,8 +21,10 @@ use crate::state::progress::Progress;
 #[repr(C)]
 pub(crate) struct Domain {
     c: fid_domain,
-    /// The device's name.
-    pub(crate) device: String,
+    /// As infos name it.
+    pub(crate) name: String,
+    /// The type of its endpoints.
+    pub(crate) endpoint_type: &'static EndpointType,
     users: Users,
     /// The application registers all memory that operations use (`FI_MR_LOCAL`).
     pub(crate) registers_all: bool,
@@ -78,7 +80,8 @@ impl Domain {
         let name = unsafe { CStr::from_ptr(attributes.name) }.to_string_lossy();
         fork::prepare()?;
         fork::guard()?;
-        let state = State::open(device_of(&name))?;
+        let (device, endpoint_type) = device_of(&name);
+        let state = State::open(device)?;
         let models = [attributes.control_progress, attributes.data_progress];
         let is_automatic = models.contains(&FI_PROGRESS_AUTO);
         let state = match attributes.threading == FI_THREAD_DOMAIN && !is_automatic {
@@ -98,7 +101,8 @@ impl Domain {
                 ops: calls.as_c(),
                 mr: registration.as_c(),
             },
-            device: device_of(&name).to_owned(),
+            name: endpoint_type.domain_name(device),
+            endpoint_type,
             users: Users::default(),
             registers_all: attributes.mr_mode as u64 & FI_MR_LOCAL != 0,
             traffic_class: attributes.tclass,

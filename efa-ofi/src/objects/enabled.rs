@@ -45,6 +45,14 @@ pub(crate) struct Flags {
 }
 
 impl Flags {
+    /// Those of operations that end in a queue.
+    pub(crate) fn new(bound: &Option<BoundQueue>, default: u64) -> Flags {
+        Flags {
+            default: AtomicU64::new(default),
+            selective: bound.as_ref().is_none_or(|bound| bound.selective),
+        }
+    }
+
     /// The flags of a call, if it has any.
     #[inline]
     pub(crate) fn or_default(&self, flags: Option<u64>) -> u64 {
@@ -78,7 +86,7 @@ pub(crate) struct Attributes {
 }
 
 /// Writes why something was refused to the log.
-fn refused(what: &str, error: &dyn Display, errno: Errno) -> Errno {
+pub(crate) fn refused(what: &str, error: &dyn Display, errno: Errno) -> Errno {
     log_warn!(Endpoint, "{what}: {error}");
     errno
 }
@@ -125,33 +133,50 @@ impl Enabled {
         let user = zero_copy::queue_pair(&config, &promises, mtu);
         let notifies = domain.is_automatic() || bindings.can_sleep();
         let id = open_queue_pairs(&mut state, config, user, engine, notifies)?;
-        let flags = |bound: &Option<BoundQueue>, default| Flags {
-            default: AtomicU64::new(default),
-            selective: bound.as_ref().is_none_or(|bound| bound.selective),
-        };
-        let key = |bound: &Option<BoundQueue>| bound.as_ref().map(|bound| bound.queue.key);
-        let events = bindings.events.as_ref();
-        let route = Route {
-            fid,
-            vector: vector.index,
-            transmit: key(&bindings.transmit),
-            receive: key(&bindings.receive),
-            events: events.map(|queue| Arc::clone(&queue.events)),
-            names_source: attributes.names_source,
-            collective: attributes.caps & FI_COLLECTIVE != 0,
-        };
+        let route = route(fid, vector.index, bindings, attributes);
         bindings.attach_counters(id);
         state.endpoints.push((id, route.clone()));
         Ok(Enabled {
             id,
             route,
-            sends: flags(&bindings.transmit, attributes.tx_op_flags),
-            receives: flags(&bindings.receive, attributes.rx_op_flags),
+            sends: Flags::new(&bindings.transmit, attributes.tx_op_flags),
+            receives: Flags::new(&bindings.receive, attributes.rx_op_flags),
             tags: tag_format(attributes.caps),
             directed: attributes.directed,
             zero_copy: user.is_some(),
         })
     }
+}
+
+/// Where the ends of an endpoint's operations go. `vector` is the index of its address vector.
+pub(crate) fn route(
+    fid: &fid,
+    vector: usize,
+    bindings: &Bindings,
+    attributes: &Attributes,
+) -> Route {
+    let key = |bound: &Option<BoundQueue>| bound.as_ref().map(|bound| bound.queue.key);
+    let events = bindings.events.as_ref();
+    Route {
+        fid,
+        vector,
+        transmit: key(&bindings.transmit),
+        receive: key(&bindings.receive),
+        events: events.map(|queue| Arc::clone(&queue.events)),
+        names_source: attributes.names_source,
+        collective: attributes.caps & FI_COLLECTIVE != 0,
+    }
+}
+
+/// Gives the domain packet buffers until there are as many as are needed.
+///
+/// # Errors
+/// `FI_ENOMEM` if they cannot be registered, which is in the log.
+pub(crate) fn add_packet_buffers(state: &mut State, needed: usize) -> Result<()> {
+    let nic = state.core.nic_mut();
+    let missing = needed.saturating_sub(nic.packet_buffers());
+    let added = nic.add_packet_buffers(missing);
+    added.map_err(|error| refused("packet buffers", &error, Errno::ENOMEM))
 }
 
 /// Opens an endpoint of the engine on a queue pair, and on a second one for zero-copy receive if
@@ -166,10 +191,7 @@ fn open_queue_pairs(
     // Each endpoint that is open has the packet buffers that its queues hold. A closed one leaves
     // its own to the next.
     let needed = (state.endpoints.len() + 1) * (config.send_queue_depth + config.recv_queue_depth);
-    let nic = state.core.nic_mut();
-    let missing = needed.saturating_sub(nic.packet_buffers());
-    nic.add_packet_buffers(missing)
-        .map_err(|error| refused("packet buffers", &error, Errno::ENOMEM))?;
+    add_packet_buffers(state, needed)?;
     let completions = config.completions() + user.map_or(0, |user| user.completions());
     let queue = state.create_queue(completions, notifies)?;
     let nic = state.core.nic_mut();

@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
+use efa_core::address::RawAddress;
 use efa_core::endpoint::MAX_REQUEST_HEADER;
 use efa_core::endpoint::{EndpointId, Errno};
 use efa_core::nic::{Domain as _, Nic as _, QueuePair as _};
 
-use crate::capabilities::{self, RX_OP_FLAGS, TX_OP_FLAGS};
+use crate::capabilities;
 use crate::ffi::object::{Object, Ref, Users, close, copy_out, new_fid, object};
 use crate::ffi::result::{
     EBADFLAGS, ENOPROTOOPT, ENOSYS, EOPBADSTATE, EOPNOTSUPP, Result, ssize, status,
@@ -18,6 +19,7 @@ use crate::ffi::result::{
 use crate::ffi::table::Table;
 use crate::ffi::*;
 use crate::objects::binding::Bindings;
+use crate::objects::datagrams::EnabledDatagrams;
 use crate::objects::domain::Domain;
 use crate::objects::enabled::{Attributes, Enabled};
 use crate::objects::options::{self, Limits, Options};
@@ -42,6 +44,8 @@ pub(crate) struct Endpoint {
     /// message that one packet has in any case.
     pub(crate) min_multi_recv: AtomicUsize,
     enabled: OnceLock<Enabled>,
+    /// As [`Endpoint::enabled`], of a datagram endpoint.
+    datagrams: OnceLock<EnabledDatagrams>,
     /// How often it has joined each set of members, by a hash of these.
     joins: Mutex<HashMap<u64, u64>>,
     users: Users,
@@ -65,6 +69,9 @@ unsafe impl Object for Endpoint {
     }
 
     fn before_close(&self) -> Result<()> {
+        if let Some(EnabledDatagrams { key, .. }) = self.datagrams.get() {
+            self.domain.state()?.close_datagrams(*key);
+        }
         let Some(Enabled { id, .. }) = self.enabled.get() else {
             return Ok(());
         };
@@ -134,7 +141,7 @@ impl Endpoint {
     /// An endpoint as its info describes it.
     ///
     /// # Errors
-    /// `FI_EINVAL` for another type than `FI_EP_RDM`.
+    /// `FI_EINVAL` for another type than that of the domain's endpoints.
     ///
     /// # Safety
     /// The attributes of the info are valid or null.
@@ -152,7 +159,8 @@ impl Endpoint {
                 info.rx_attr.as_ref(),
             )
         };
-        if ep.is_some_and(|attributes| !matches!(attributes.type_, FI_EP_UNSPEC | FI_EP_RDM)) {
+        let types = [FI_EP_UNSPEC, domain.endpoint_type.number];
+        if ep.is_some_and(|attributes| !types.contains(&attributes.type_)) {
             return Err(Errno::EINVAL);
         }
         let (ep, tx, rx) = (
@@ -192,6 +200,7 @@ impl Endpoint {
             }),
             min_multi_recv: AtomicUsize::new(mtu.saturating_sub(MAX_REQUEST_HEADER)),
             enabled: OnceLock::new(),
+            datagrams: OnceLock::new(),
             joins: Mutex::default(),
             users: Users::default(),
             domain: Ref::new(domain),
@@ -204,10 +213,44 @@ impl Endpoint {
     }
 
     /// # Errors
-    /// `FI_EOPBADSTATE` before it is enabled.
+    /// `FI_EOPBADSTATE` before it is enabled, `FI_ENOSYS` if it is one for datagrams.
     #[inline]
     pub(crate) fn enabled(&self) -> Result<&Enabled> {
-        self.enabled.get().ok_or(EOPBADSTATE)
+        self.enabled.get().ok_or_else(|| self.not_enabled())
+    }
+
+    #[cold]
+    fn not_enabled(&self) -> Errno {
+        match self.domain.endpoint_type.is_datagram() {
+            true => ENOSYS,
+            false => EOPBADSTATE,
+        }
+    }
+
+    /// What an enabled datagram endpoint has.
+    ///
+    /// # Errors
+    /// `FI_EOPBADSTATE` before it is enabled.
+    pub(crate) fn datagrams(&self) -> Result<&EnabledDatagrams> {
+        self.datagrams.get().ok_or(EOPBADSTATE)
+    }
+
+    fn is_enabled(&self) -> bool {
+        self.enabled.get().is_some() || self.datagrams.get().is_some()
+    }
+
+    /// Its address.
+    ///
+    /// # Errors
+    /// `FI_EOPBADSTATE` before it is enabled.
+    fn address(&self) -> Result<RawAddress> {
+        let mut state = self.domain.state()?;
+        if self.domain.endpoint_type.is_datagram() {
+            let opened = state.datagrams.get(self.datagrams()?.key);
+            return Ok(opened.ok_or(EOPBADSTATE)?.queue_pair.address());
+        }
+        let engine = state.core.endpoint(self.enabled()?.id);
+        Ok(engine.ok_or(EOPBADSTATE)?.address())
     }
 
     /// How often the endpoint has joined a set of members before; it does once more.
@@ -225,7 +268,7 @@ impl Endpoint {
     /// Opens the queue pair.
     fn enable(&self) -> Result<()> {
         let settings = self.settings()?;
-        if self.enabled.get().is_some() {
+        if self.is_enabled() {
             return Ok(());
         }
         let Settings {
@@ -233,6 +276,11 @@ impl Endpoint {
             attributes,
             options,
         } = &*settings;
+        if self.domain.endpoint_type.is_datagram() {
+            let opened = EnabledDatagrams::new(&self.c.fid, &self.domain, bindings, attributes)?;
+            let _ = self.datagrams.set(opened);
+            return Ok(());
+        }
         let enabled = Enabled::new(&self.c.fid, &self.domain, bindings, attributes, options)?;
         let _ = self.enabled.set(enabled);
         Ok(())
@@ -245,16 +293,15 @@ impl Endpoint {
     fn operation_flags(&self, flags: &mut u64, sets: bool) -> Result<()> {
         let mut settings = self.settings()?;
         let attributes = &mut settings.attributes;
-        let enabled = self.enabled.get();
+        let of = self.domain.endpoint_type;
+        let (sends, receives) = match (self.enabled.get(), self.datagrams.get()) {
+            (Some(enabled), _) => (Some(&enabled.sends), Some(&enabled.receives)),
+            (_, Some(enabled)) => (Some(&enabled.sends), Some(&enabled.receives)),
+            (None, None) => (None, None),
+        };
         let (kept, used, known) = match *flags & (FI_TRANSMIT | FI_RECV) {
-            FI_TRANSMIT => {
-                let used = enabled.map(|enabled| &enabled.sends);
-                (&mut attributes.tx_op_flags, used, TX_OP_FLAGS)
-            }
-            FI_RECV => {
-                let used = enabled.map(|enabled| &enabled.receives);
-                (&mut attributes.rx_op_flags, used, RX_OP_FLAGS)
-            }
+            FI_TRANSMIT => (&mut attributes.tx_op_flags, sends, of.tx_op_flags),
+            FI_RECV => (&mut attributes.rx_op_flags, receives, of.rx_op_flags),
             _ => return Err(Errno::EINVAL),
         };
         if !sets {
@@ -314,7 +361,7 @@ unsafe extern "C" fn bind(fid: *mut fid, other: *mut fid, flags: u64) -> c_int {
         // SAFETY: any pointer is permitted.
         let endpoint: &Endpoint = unsafe { object(fid.cast()) }?;
         let mut settings = endpoint.settings()?;
-        if endpoint.enabled.get().is_some() {
+        if endpoint.is_enabled() {
             return Err(EOPBADSTATE);
         }
         // SAFETY: any pointer is permitted.
@@ -367,11 +414,9 @@ unsafe extern "C" fn getname(fid: fid_t, address: *mut c_void, length: *mut usiz
         if length.is_null() {
             return Err(Errno::EINVAL);
         }
-        let id = endpoint.enabled()?.id;
-        let mut state = endpoint.domain.state()?;
-        let own = state.core.endpoint(id).ok_or(EOPBADSTATE)?.address();
+        let own = endpoint.address()?.to_bytes();
         // SAFETY: by the caller's contract.
-        unsafe { copy_out(&own.to_bytes(), address, length) }
+        unsafe { copy_out(&own, address, length) }
     })
 }
 
@@ -405,14 +450,16 @@ unsafe extern "C" fn cancel(fid: fid_t, context: *mut c_void) -> isize {
 /// The endpoint whose option of this level a call is about.
 ///
 /// # Errors
-/// `FI_EINVAL` for what is no endpoint, `FI_ENOPROTOOPT` for other levels than `FI_OPT_ENDPOINT`.
+/// `FI_EINVAL` for what is no endpoint, `FI_ENOPROTOOPT` for other levels than `FI_OPT_ENDPOINT` and for
+/// datagram endpoints, as from stock.
 ///
 /// # Safety
 /// As for [`object`].
 unsafe fn with_options<'a>(fid: fid_t, level: c_int) -> Result<&'a Endpoint> {
     // SAFETY: the caller's contract is the same.
-    let endpoint = unsafe { object(fid.cast()) }?;
-    match level == FI_OPT_ENDPOINT as c_int {
+    let endpoint: &Endpoint = unsafe { object(fid.cast()) }?;
+    let has_options = !endpoint.domain.endpoint_type.is_datagram();
+    match has_options && level == FI_OPT_ENDPOINT as c_int {
         true => Ok(endpoint),
         false => Err(ENOPROTOOPT),
     }
@@ -471,7 +518,7 @@ unsafe extern "C" fn setopt(
             return Ok(());
         }
         let limits = endpoint.limits()?;
-        let is_enabled = endpoint.enabled.get().is_some();
+        let is_enabled = endpoint.is_enabled();
         let options = &mut endpoint.settings()?.options;
         // SAFETY: by the caller's contract.
         unsafe { options.set(option, &limits, is_enabled, value, length) }

@@ -5,6 +5,7 @@ pub(crate) mod av_set;
 pub(crate) mod binding;
 pub(crate) mod completion_queue;
 pub(crate) mod counter;
+pub(crate) mod datagrams;
 pub(crate) mod domain;
 pub(crate) mod enabled;
 pub(crate) mod endpoint;

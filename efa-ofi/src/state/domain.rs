@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use efa_core::endpoint::{ClaimId, CompletionEntry, EndpointId, Errno, PeerId};
 use efa_core::nic::{
-    CompletionQueueId, Device as _, Domain as _, DomainConfig, NicError, UserSlice,
+    Completion, CompletionQueueId, Device as _, Domain as _, DomainConfig, NicError,
+    QueuePair as _, UserSlice,
 };
 use efa_hw::{CacheLimits, HwDevice, HwDomain, OpenError};
 
@@ -22,6 +23,7 @@ use crate::ffi::{
 use crate::fork;
 use crate::state::collective::Operation;
 use crate::state::counts::CounterSleeper;
+use crate::state::datagrams::Datagrams;
 use crate::state::deferred::{self, Deferred};
 use crate::state::route::Route;
 use crate::state::tables::Tables;
@@ -40,6 +42,10 @@ pub(crate) struct State {
     pub(crate) claims: HashMap<(EndpointId, u64), (ClaimId, CompletionEntry)>,
     /// Reads and writes that wait for their peers, oldest first.
     pub(crate) deferred: Vec<Deferred>,
+    /// The enabled datagram endpoints.
+    pub(crate) datagrams: Slab<Datagrams>,
+    /// Completions of one poll of theirs.
+    batch: Vec<Completion>,
     /// Collective operations that go on.
     pub(crate) collectives: Slab<Operation>,
     /// What sleepers wait for, from the first object on that can sleep.
@@ -86,6 +92,8 @@ impl State {
             peers: HashMap::new(),
             claims: HashMap::new(),
             deferred: Vec::new(),
+            datagrams: Slab::new(),
+            batch: Vec::new(),
             collectives: Slab::new(),
             device_events: None,
             sleepers: Vec::new(),
@@ -103,7 +111,10 @@ impl State {
     /// Returns how many completions the device had.
     pub(crate) fn progress(&mut self) -> usize {
         let now = self.now();
-        let taken = self.core.progress(now);
+        let mut taken = self.core.progress(now);
+        if !self.datagrams.is_empty() {
+            taken += self.progress_datagrams();
+        }
         if taken > 0 {
             self.report_events();
         }
@@ -116,6 +127,20 @@ impl State {
         }
         self.deliver();
         taken
+    }
+
+    #[cold]
+    fn progress_datagrams(&mut self) -> usize {
+        let State {
+            core,
+            tables,
+            datagrams,
+            batch,
+            ..
+        } = self;
+        let all = datagrams.iter_mut();
+        all.map(|(_, endpoint)| endpoint.progress(core, tables, batch))
+            .sum()
     }
 
     /// Starts the operations for whose peers there was a HANDSHAKE.
@@ -262,6 +287,15 @@ impl State {
         }
         if let Err(error) = nic.destroy_completion_queue(queue) {
             log_warn!(Endpoint, "completion queue: {error}");
+        }
+    }
+
+    /// Ends a datagram endpoint.
+    pub(crate) fn close_datagrams(&mut self, key: usize) {
+        if let Some(closed) = self.datagrams.try_remove(key) {
+            let queue = closed.queue_pair.completion_queue();
+            closed.close(self.core.nic_mut());
+            self.end_queue(queue);
         }
     }
 

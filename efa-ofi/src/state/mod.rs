@@ -5,6 +5,7 @@ pub(crate) mod addresses;
 pub(crate) mod collective;
 pub(crate) mod completions;
 pub(crate) mod counts;
+pub(crate) mod datagrams;
 pub(crate) mod deferred;
 pub(crate) mod domain;
 pub(crate) mod events;

@@ -14,6 +14,7 @@ mod bounded;
 mod collectives;
 mod completion_data;
 mod counters;
+mod datagrams;
 mod device_description;
 mod endpoints;
 mod first_access;

@@ -8,8 +8,9 @@ use efa_testing::workspace::userland;
 
 const PACKAGE: &str = "libfabric-bin";
 
-/// All sizes of messages that the program has.
+/// All sizes of messages that the program has, and those that a datagram can have.
 const SIZES: usize = 46;
+const DATAGRAM_SIZES: usize = 27;
 
 /// The directory of the plug-in.
 const PLUG_INS: &str = concat!(env!("OUT_DIR"), "/plug-in");
@@ -37,10 +38,10 @@ impl Release {
         })
     }
 
-    /// `fi_pingpong` over a provider.
-    fn program<'a>(&'a self, provider: &'a str) -> Vec<&'a str> {
+    /// `fi_pingpong` over a provider, with endpoints of a type.
+    fn program<'a>(&'a self, provider: &'a str, endpoint: &'a str) -> Vec<&'a str> {
         let starter = self.starter.iter().map(|path| path.to_str().expect("text"));
-        let program = ["fi_pingpong", "-p", provider, "-e", "rdm"];
+        let program = ["fi_pingpong", "-p", provider, "-e", endpoint];
         let mut arguments: Vec<&str> = starter.chain(program).collect();
         if self.has_efa_direct && provider == "efa" {
             // Release 2 would choose `efa-direct`, whose packets are not those of the protocol.
@@ -53,11 +54,22 @@ impl Release {
 /// Has two programs send each other messages of all sizes and look at each byte.
 #[track_caller]
 fn converse(server: (&Release, &str), client: (&Release, &str), mode: &str) {
+    exchange(server, client, ("rdm", mode, SIZES));
+}
+
+/// As [`converse`], with endpoints of this type, in this mode, messages of so many sizes.
+#[track_caller]
+fn exchange(
+    server: (&Release, &str),
+    client: (&Release, &str),
+    (endpoint, mode, sizes): (&str, &str, usize),
+) {
     let messages = ["-m", mode, "-S", "all", "-c", "-I", "5"];
     let fabric = TestFabric::new();
-    let arguments = [&server.0.program(server.1)[..], &messages].concat();
+    let arguments = [&server.0.program(server.1, endpoint)[..], &messages].concat();
     let mut dialogue = Dialogue::new(&fabric, &arguments, "-B", "-P");
-    dialogue.client_arguments = Some([&client.0.program(client.1)[..], &messages].concat());
+    dialogue.client_arguments =
+        Some([&client.0.program(client.1, endpoint)[..], &messages].concat());
     let environment = [
         ("FI_PROVIDER_PATH", PLUG_INS),
         ("FI_EFA_ENABLE_SHM_TRANSFER", "0"),
@@ -69,7 +81,7 @@ fn converse(server: (&Release, &str), client: (&Release, &str), mode: &str) {
             let mut words = line.split_whitespace().skip(1);
             words.next() == Some("5") && words.next() == Some("=5")
         });
-        assert_eq!(rows.count(), SIZES, "{}", outcome.stdout);
+        assert_eq!(rows.count(), sizes, "{}", outcome.stdout);
     }
 }
 
@@ -87,6 +99,8 @@ fn fi_info_shows_the_provider() {
         "fabric: efa",
         "domain: rdmap0s0-rdm",
         "type: FI_EP_RDM",
+        "domain: rdmap0s0-dgrm",
+        "type: FI_EP_DGRAM",
         "protocol: FI_PROTO_EFA",
     ] {
         assert!(
@@ -108,7 +122,7 @@ fn hints_that_cannot_be_met_are_explained() {
     command.env("FI_LOG_LEVEL", "info");
     let outcome = Program::start(command).wait();
     assert!(!outcome.status.success());
-    let expected = "endpoint type 1 is not supported, [3] are";
+    let expected = "endpoint type 1 is not supported, [3, 2] are";
     assert!(outcome.stderr.contains(expected), "{}", outcome.stderr);
 }
 
@@ -148,5 +162,23 @@ fn other_releases_load_it_and_are_its_peers() {
         }
         converse((&installed, "efa_rs"), (&release, "efa"), "tagged");
         converse((&release, "efa"), (&installed, "efa_rs"), "tagged");
+    }
+}
+
+#[test]
+fn datagrams_are_exchanged_with_each_release() {
+    let Some(installed) = Release::installed() else {
+        return;
+    };
+    let datagrams = ("dgram", "msg", DATAGRAM_SIZES);
+    exchange((&installed, "efa_rs"), (&installed, "efa"), datagrams);
+    for name in ["debian11", "debian13"] {
+        let Some(release) = Release::of(name) else {
+            continue;
+        };
+        exchange((&release, "efa_rs"), (&installed, "efa_rs"), datagrams);
+        exchange((&installed, "efa"), (&release, "efa_rs"), datagrams);
+        exchange((&installed, "efa_rs"), (&release, "efa"), datagrams);
+        exchange((&release, "efa"), (&installed, "efa_rs"), datagrams);
     }
 }

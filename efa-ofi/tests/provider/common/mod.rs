@@ -205,7 +205,10 @@ impl<'a, T> Threads<'a, T> {
 /// What differs from the usual when objects are opened.
 #[derive(Clone, Copy)]
 pub(crate) struct Options {
+    pub(crate) endpoint_type: fi_ep_type,
     pub(crate) caps: u64,
+    /// What the application does if it has to.
+    pub(crate) mode: u64,
     /// Flags of the completion queue's bindings besides the direction.
     pub(crate) queue_flags: u64,
     pub(crate) wait_obj: fi_wait_obj,
@@ -225,6 +228,8 @@ pub(crate) struct Options {
 
 impl Options {
     pub(crate) const USUAL: Options = Options {
+        endpoint_type: FI_EP_RDM,
+        mode: 0,
         caps: FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SOURCE | FI_DIRECTED_RECV,
         queue_flags: 0,
         wait_obj: FI_WAIT_NONE,
@@ -259,9 +264,12 @@ impl Side {
     /// Opens everything, binds it together, and leaves the endpoint to [`Side::enable`].
     pub(crate) fn open(libfabric: &Libfabric, options: &Options) -> Side {
         let info = libfabric.info(|hints| {
-            hints.caps = options.caps;
+            (hints.caps, hints.mode) = (options.caps, options.mode);
             // SAFETY: hints have all attributes.
-            unsafe { (*hints.rx_attr).op_flags = options.rx_op_flags };
+            unsafe {
+                (*hints.ep_attr).type_ = options.endpoint_type;
+                (*hints.rx_attr).op_flags = options.rx_op_flags;
+            }
             // SAFETY: hints come with all attributes.
             let domain = unsafe { &mut *hints.domain_attr };
             domain.threading = options.threading;

@@ -11,11 +11,12 @@ const PAGE: &str = "docs/ofi.md";
 const BEGIN: &str = "<!-- generated: features -->\n";
 const END: &str = "<!-- end of features -->\n";
 
-/// The answers to each question, in the order of the questions.
+/// The answers to each question, in the order of the questions. A question is the feature and the
+/// guide's section, as two columns.
 fn answers(printed: &str) -> Vec<(String, String)> {
-    let lines = printed.lines().filter_map(|line| line.split_once('|'));
+    let lines = printed.lines().filter_map(|line| line.rsplit_once('|'));
     lines
-        .map(|(feature, answer)| (feature.to_owned(), answer.to_owned()))
+        .map(|(question, answer)| (question.replace('|', " | "), answer.to_owned()))
         .collect()
 }
 
@@ -45,12 +46,13 @@ fn the_features_table_has_the_answers() {
         return;
     }
     let mut made =
-        "\n| | stock 1.17 | stock 2.1 | stock 2.5 | `efa_rs` |\n|---|---|---|---|---|\n".to_owned();
-    for (feature, own) in &ours {
-        made += &format!("| {feature} |");
+        "\n| | guide | stock 1.17 | stock 2.1 | stock 2.5 | `efa_rs` |\n|---|---|---|---|---|---|\n"
+            .to_owned();
+    for (question, own) in &ours {
+        made += &format!("| {question} |");
         for release in RELEASES {
             let answer = stock[release]
-                .get(feature)
+                .get(question)
                 .map_or("ends the program", String::as_str);
             made += &format!(" {answer} |");
         }
