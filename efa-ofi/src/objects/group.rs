@@ -118,12 +118,9 @@ impl Group {
         self.c.fi_addr = std::ptr::from_mut(self).expose_provenance() as fi_addr_t;
     }
 
-    /// The tag of the next operation: that of collective operations, 39 bits of the group, and 24
-    /// of the operation's number.
+    /// The tag of the next operation.
     fn next_tag(&self) -> u64 {
-        const NUMBER: u64 = (1 << 24) - 1;
-        let number = self.sequence.fetch_add(1, Ordering::Relaxed);
-        collective::TAG | (self.id << 24 & !collective::TAG) | (number & NUMBER)
+        collective::tag(self.id, self.sequence.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Returns whether all members have joined.

@@ -2,9 +2,14 @@
 //!
 //! They are tagged messages of the endpoint with [`TAG`] set, a bit that the application's tags do
 //! not have: its info says so (`mem_tag_format`).
+//!
+//! A member whose operation fails tells the others, whose operation of the group then fails, too.
+//! A member that waits for messages asks their senders from time to time whether they are there:
+//! the device says so if one is not. Both are messages with the group's [notice tag](notice_tag).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use efa_core::endpoint::{
     CompletionFlags, Endpoint, EndpointError, EndpointId, Errno, ErrorEntry, Failure, IoVec,
@@ -24,6 +29,32 @@ pub(crate) const TAG: u64 = 1 << 63;
 /// The upper 16 bits of contexts of their messages, which neither addresses of memory nor small
 /// numbers have. The others are the operation's key.
 const CONTEXT: u64 = 0xefa0 << 48;
+
+/// The bit of contexts of questions whether a member is there, of which only failures are reported.
+const QUESTION: u64 = 1 << 47;
+
+/// The context of messages whose end matters to no operation.
+const NOTICE: u64 = CONTEXT | (QUESTION - 1);
+
+/// The number of an operation within its group: the lower bits of tags.
+const NUMBER: u64 = (1 << 24) - 1;
+
+/// How long an operation waits for messages before it asks whether their senders are there. Each
+/// time that it waits on, twice as long, at most [`MOST_DOUBLINGS`] times: questions take room
+/// where nobody takes them.
+const PATIENCE: Duration = Duration::from_secs(1);
+const MOST_DOUBLINGS: u32 = 6;
+
+/// The tag of an operation: that of collective operations, 39 bits of the group, and 24 of the
+/// operation's number.
+pub(crate) fn tag(group: u64, number: u64) -> u64 {
+    TAG | (group << 24 & !TAG) | (number % NUMBER)
+}
+
+/// The tag of the messages of a group that belong to no operation: no operation has the number.
+fn notice_tag(tag: u64) -> u64 {
+    tag | NUMBER
+}
 
 /// Returns whether this is the context of a message of a collective operation.
 #[inline]
@@ -48,6 +79,16 @@ pub(crate) struct Operation {
     action: Option<(AtomicDatatype, AtomicOp)>,
     /// Messages that have not ended.
     outstanding: usize,
+    /// The members whose messages are waited for.
+    awaited: Vec<usize>,
+    /// When they were asked whether they are there, or the waiting began; and how often they were
+    /// asked.
+    asked: Instant,
+    questions: u32,
+    /// The number of this member.
+    rank: usize,
+    /// The others know of a failure, or need not.
+    is_known: bool,
     failure: Option<(Failure, Option<PeerId>)>,
     end: Box<dyn End>,
 }
@@ -118,6 +159,11 @@ impl Operation {
             scratch: vec![0; schedule.scratch],
             action: operands.action,
             outstanding: 0,
+            awaited: Vec::new(),
+            asked: Instant::now(),
+            questions: 0,
+            rank: schedule.rank,
+            is_known: false,
             failure: None,
             end: Box::new(end),
         }
@@ -156,10 +202,24 @@ impl Operation {
 
     /// Goes on as far as that is possible now. Returns whether the operation has ended.
     fn advance(&mut self, engine: &mut Endpoint<LentNic<HwDomain>>, context: u64) -> bool {
+        if let Some(peer) = self.failed_member(engine) {
+            self.is_known = true;
+            self.fail(plain(Errno::ECONNABORTED), Some(peer));
+        }
         while let Some(step) = self.steps.front().copied() {
             let carried_out = match step {
-                Step::Wait if self.outstanding > 0 => return false,
-                Step::Wait => Ok(()),
+                Step::Wait if self.outstanding > 0 => {
+                    if !self.must_ask() {
+                        return false;
+                    }
+                    self.ask(engine, context);
+                    continue;
+                }
+                Step::Wait => {
+                    self.awaited.clear();
+                    (self.asked, self.questions) = (Instant::now(), 0);
+                    Ok(())
+                }
                 Step::Send { to, piece } => self.send(engine, to, piece, context),
                 Step::Receive { from, piece } => self.receive(engine, from, piece, context),
                 Step::Combine { into, with } => {
@@ -225,7 +285,75 @@ impl Operation {
             context,
         })?;
         self.outstanding += 1;
+        self.awaited.push(from);
         Ok(())
+    }
+
+    fn must_ask(&self) -> bool {
+        self.until_question().is_zero()
+    }
+
+    /// How long there is nothing to ask.
+    fn until_question(&self) -> Duration {
+        let patience = PATIENCE * (1 << self.questions.min(MOST_DOUBLINGS));
+        patience.saturating_sub(self.asked.elapsed())
+    }
+
+    /// Asks those whose messages are waited for whether they are there. Nobody answers: the device
+    /// reports those that are not.
+    fn ask(&mut self, engine: &mut Endpoint<LentNic<HwDomain>>, context: u64) {
+        (self.asked, self.questions) = (Instant::now(), self.questions + 1);
+        for index in 0..self.awaited.len() {
+            let peer = self.members[self.awaited[index]];
+            let asked = self.notify(engine, peer, &[], context | QUESTION);
+            if let Err(EndpointError::Unreachable { failure, .. }) = asked {
+                return self.fail(failure, Some(peer));
+            }
+        }
+    }
+
+    /// Tells the other members that the operation has failed.
+    fn tell(&self, engine: &mut Endpoint<LentNic<HwDomain>>) {
+        for (rank, peer) in self.members.iter().enumerate() {
+            if rank != self.rank {
+                // Who cannot be told finds out by asking.
+                let _ = self.notify(engine, *peer, &[1], NOTICE);
+            }
+        }
+    }
+
+    /// Sends a message that belongs to no operation: a failure if it has bytes, else a question.
+    fn notify(
+        &self,
+        engine: &mut Endpoint<LentNic<HwDomain>>,
+        peer: PeerId,
+        message: &[u8],
+        context: u64,
+    ) -> Result<(), EndpointError> {
+        let message = UserSlice {
+            address: message.as_ptr().expose_provenance() as u64,
+            length: message.len(),
+        };
+        engine.send(SendArgs {
+            peer,
+            data: &[memory(message)],
+            tag: Some(notice_tag(self.tag)),
+            cq_data: None,
+            flags: OperationFlags::INJECT,
+            context,
+        })
+    }
+
+    /// Takes the messages that belong to no operation. Returns a member that has told of a failure.
+    fn failed_member(&self, engine: &mut Endpoint<LentNic<HwDomain>>) -> Option<PeerId> {
+        let filter = TagFilter::exact(notice_tag(self.tag));
+        while let Some((claim, found)) = engine.claim(SourceFilter::Any, Some(filter)) {
+            let _ = engine.discard(claim);
+            if found.length > 0 {
+                return Some(found.source);
+            }
+        }
+        None
     }
 
     fn combine(&self, into: Piece, with: Piece) {
@@ -264,10 +392,17 @@ impl State {
     #[cold]
     pub(crate) fn advance_collectives(&mut self) {
         for (context, result) in std::mem::take(&mut self.tables.collective) {
-            let operation = self.collectives.get_mut((context & !CONTEXT) as usize);
+            let key = (context & !(CONTEXT | QUESTION)) as usize;
+            let operation = self.collectives.get_mut(key);
             let Some(operation) = operation else { continue };
-            operation.outstanding -= 1;
-            if let Err((failure, peer)) = result {
+            if context & QUESTION == 0 {
+                operation.outstanding -= 1;
+            }
+            // A question may outlive its operation, and the key be that of another one.
+            let concerns = |peer: &PeerId| operation.members.contains(peer);
+            if let Err((failure, peer)) = result
+                && (context & QUESTION == 0 || peer.as_ref().is_some_and(concerns))
+            {
                 operation.fail(failure, peer);
             }
         }
@@ -284,8 +419,19 @@ impl State {
         };
         if operation.advance(engine, CONTEXT | key as u64) {
             let operation = self.collectives.remove(key);
+            if operation.failure.is_some() && !operation.is_known {
+                operation.tell(engine);
+            }
             operation.end.report(self, operation.failure);
         }
+    }
+
+    /// How long no collective operation has something to ask. `None` without any.
+    pub(crate) fn until_question(&self) -> Option<Duration> {
+        let operations = self.collectives.iter();
+        operations
+            .map(|(_, operation)| operation.until_question())
+            .min()
     }
 
     /// Gives up the operations of a group. Returns whether none is left: the device still reads
@@ -293,6 +439,7 @@ impl State {
     pub(crate) fn end_collectives(&mut self, group: &Arc<()>) -> bool {
         for (_, operation) in &mut self.collectives {
             if Arc::ptr_eq(&operation.group, group) {
+                operation.is_known = true;
                 operation.fail(plain(Errno::ECANCELED), None);
             }
         }

@@ -339,9 +339,10 @@ impl State {
         let now = self.now();
         let next = self.core.next_timeout();
         let next = next.map(|next| next.0.saturating_sub(now.0));
+        let next = next.into_iter().chain(self.until_question());
         let events = self.device_events()?;
         let look = (!events.polled.is_empty()).then_some(Duration::from_millis(1));
-        events.wake_after(next.into_iter().chain(look).min())?;
+        events.wake_after(next.chain(look).min())?;
         Ok(is_quiet)
     }
 }

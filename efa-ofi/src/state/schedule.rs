@@ -69,7 +69,8 @@ pub(crate) struct Schedule {
     pub(crate) steps: Vec<Step>,
     /// The bytes of [`Area::Scratch`].
     pub(crate) scratch: usize,
-    rank: usize,
+    /// The number of the member.
+    pub(crate) rank: usize,
     ranks: usize,
 }
 
