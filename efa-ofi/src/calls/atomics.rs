@@ -185,7 +185,7 @@ fn start_atomic(
 /// Starts an atomic that a structure describes.
 ///
 /// # Errors
-/// `FI_EINVAL` without a structure, and those of [`start_atomic`].
+/// `FI_EINVAL` without a structure, those of [`Call::check_flags`] and [`start_atomic`].
 ///
 /// # Safety
 /// The message is null or valid with all that it leads to.
@@ -197,6 +197,8 @@ unsafe fn start_message(
 ) -> Result<usize> {
     // SAFETY: by the caller's contract.
     let message = unsafe { message.as_ref() }.ok_or(Errno::EINVAL)?;
+    let call = Call::message(message.addr, message.data, flags, message.context);
+    call.check_flags()?;
     let action = Action::new(message.datatype, message.op);
     // SAFETY: likewise.
     let (operand, remote) = unsafe {
@@ -205,7 +207,6 @@ unsafe fn start_message(
             remote_list(message.rma_iov, message.rma_iov_count, action.unit()?)?,
         )
     };
-    let call = Call::message(message.addr, message.data, flags, message.context);
     start_atomic(endpoint, action, operand, &results(action)?, &remote, call)
 }
 

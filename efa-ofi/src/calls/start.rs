@@ -109,7 +109,7 @@ impl Call {
     }
 
     /// # Errors
-    /// `FI_EBADFLAGS` for flags that sends and writes do not have.
+    /// `FI_EBADFLAGS` for flags that sends, writes and atomics do not have.
     #[inline]
     pub(crate) fn check_flags(&self) -> Result<()> {
         match self.flags {

@@ -85,7 +85,7 @@ impl AddressVector {
     /// # Errors
     /// `FI_ENOSYS` for what this provider does not have: insertion that goes on after the call,
     /// vectors that are shared by name, and completions with the application's own addresses
-    /// (`FI_AV_USER_ID`).
+    /// (`FI_AV_USER_ID`). `FI_EINVAL` for unknown types.
     pub(crate) fn open(
         domain: &Domain,
         attributes: &mut fi_av_attr,
@@ -97,8 +97,10 @@ impl AddressVector {
         {
             return Err(ENOSYS);
         }
-        if attributes.type_ == FI_AV_UNSPEC {
-            attributes.type_ = FI_AV_TABLE;
+        match attributes.type_ {
+            FI_AV_UNSPEC => attributes.type_ = FI_AV_TABLE,
+            FI_AV_MAP | FI_AV_TABLE => {}
+            _ => return Err(Errno::EINVAL),
         }
         let mut state = domain.state()?;
         // Indices are not used again: endpoints of a vector that was closed keep theirs.
@@ -170,17 +172,20 @@ pub(crate) fn address_of(node: &str, service: Option<&str>) -> Result<RawAddress
 /// Binds an event queue, for which there are no events (`fi_av_bind`).
 ///
 /// # Returns
-/// 0; `-FI_EINVAL` for other objects.
+/// 0; `-FI_EINVAL` for other objects, and with flags.
 ///
 /// # Safety
 /// Any pointers are permitted.
-unsafe extern "C" fn bind(vector: *mut fid, queue: *mut fid, _flags: u64) -> c_int {
+unsafe extern "C" fn bind(vector: *mut fid, queue: *mut fid, flags: u64) -> c_int {
     status(|| {
         // SAFETY: any pointer is permitted.
         let _: &AddressVector = unsafe { object(vector.cast()) }?;
         // SAFETY: likewise.
         let _: &EventQueue = unsafe { object(queue.cast()) }?;
-        Ok(())
+        match flags {
+            0 => Ok(()),
+            _ => Err(Errno::EINVAL),
+        }
     })
 }
 

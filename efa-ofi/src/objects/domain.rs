@@ -149,7 +149,7 @@ impl Domain {
 /// Binds an event queue, for which there are no events (`fi_domain_bind`).
 ///
 /// # Returns
-/// 0; `-FI_EINVAL` for other objects, `-FI_EOPNOTSUPP` for `FI_REG_MR`: registration is not
+/// 0; `-FI_EINVAL` for other objects and flags, `-FI_EOPNOTSUPP` for `FI_REG_MR`: registration is not
 /// asynchronous.
 ///
 /// # Safety
@@ -160,9 +160,10 @@ unsafe extern "C" fn bind(domain: *mut fid, queue: *mut fid, flags: u64) -> c_in
         let _: &Domain = unsafe { object(domain.cast()) }?;
         // SAFETY: likewise.
         let _: &EventQueue = unsafe { object(queue.cast()) }?;
-        match flags & FI_REG_MR {
+        match flags {
             0 => Ok(()),
-            _ => Err(EOPNOTSUPP),
+            FI_REG_MR => Err(EOPNOTSUPP),
+            _ => Err(Errno::EINVAL),
         }
     })
 }

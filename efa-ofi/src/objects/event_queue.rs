@@ -109,7 +109,7 @@ impl EventQueue {
     ///
     /// # Errors
     /// `FI_EAVAIL` if a failure comes first, `FI_EAGAIN` if there is nothing, `FI_ETOOSMALL` if the
-    /// event has no room.
+    /// event has no room, `FI_EINVAL` for other flags than `FI_PEEK`.
     ///
     /// # Safety
     /// `event` is valid for a write, and `buffer` for `length` bytes.
@@ -120,7 +120,8 @@ impl EventQueue {
         length: usize,
         flags: u64,
     ) -> Result<usize> {
-        if event.is_null() || (buffer.is_null() && length > 0) {
+        let is_null = event.is_null() || (buffer.is_null() && length > 0);
+        if is_null || flags & !FI_PEEK != 0 {
             return Err(Errno::EINVAL);
         }
         self.events.with(|events| {
@@ -265,7 +266,7 @@ unsafe extern "C" fn readerr(
 /// Writes an event for [`read`] (`fi_eq_write`).
 ///
 /// # Returns
-/// `length`; `-FI_EAGAIN` if the queue is full.
+/// `length`; `-FI_EAGAIN` if the queue is full, `-FI_EINVAL` with flags.
 ///
 /// # Safety
 /// `buffer` is null or has `length` bytes.
@@ -274,11 +275,14 @@ unsafe extern "C" fn write(
     event: u32,
     buffer: *const c_void,
     length: usize,
-    _flags: u64,
+    flags: u64,
 ) -> isize {
     ssize(|| {
         // SAFETY: any pointer is permitted.
         let queue: &EventQueue = unsafe { object(queue.cast()) }?;
+        if flags != 0 {
+            return Err(Errno::EINVAL);
+        }
         let bytes = match length {
             0 => Vec::new(),
             _ if buffer.is_null() => return Err(Errno::EINVAL),

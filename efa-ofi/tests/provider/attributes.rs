@@ -283,6 +283,7 @@ fn sources_choose_the_device() {
         assert_eq!(with(&own, FI_ADDR_EFA), Ok(()));
         assert_eq!(with(&own, FI_FORMAT_UNSPEC), Ok(()));
         assert_eq!(with(&own, FI_SOCKADDR_IN6), Err(NO_DATA));
+        assert_eq!(with(&own[..16], FI_SOCKADDR_IN), Err(NO_DATA));
         assert_eq!(with(&own[..16], FI_ADDR_EFA), Err(NO_DATA));
         for (changed, what) in [(15, "a GID"), (16, "a queue pair number")] {
             let mut other = own.clone();

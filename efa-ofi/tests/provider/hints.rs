@@ -144,6 +144,13 @@ fn unknown_hints_are_refused_or_ignored() {
                 unsafe { (libfabric.freeinfo)(info) };
             }
         }
+        // Of the domain they go together as well.
+        let both = libfabric.info(|hints| {
+            // SAFETY: hints have all attributes.
+            unsafe { (*hints.domain_attr).caps = FI_LOCAL_COMM | FI_REMOTE_COMM };
+        });
+        // SAFETY: nobody uses the info any more.
+        unsafe { (libfabric.freeinfo)(both.expect("the domain has both")) };
         // What an application is ready to do for a provider is not a wish: the answer has what is
         // needed. Among it are modes of releases to come, and `FI_MR_XPU_DESC` of 2.7.
         const XPU_DESC: c_int = 1 << 12;

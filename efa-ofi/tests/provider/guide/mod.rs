@@ -2,6 +2,7 @@
 //! libfabric, and run over this provider and over stock libfabric's own, in two releases of it.
 
 mod features;
+mod future;
 mod processes;
 
 use std::path::{Path, PathBuf};
