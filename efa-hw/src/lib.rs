@@ -5,7 +5,7 @@
 //! ```
 //!
 //! [`HwDevice::open`] finds an EFA device. [`HwDomain`] is a protection domain with its registrations,
-//! address handles, completion queues and packet buffers, [`HwQueuePair`] an SRD queue pair in it;
+//! address handles, completion queues and packet buffers, [`HwQueuePair`] an SRD queue pair in it, or one for datagrams;
 //! [`HwDevice::open_nic`] makes one of each. Nothing here asks whether the device is emulated:
 //! `efa-emu run -- PROGRAM` puts the software device behind the same ABI.
 //!

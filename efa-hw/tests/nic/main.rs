@@ -4,6 +4,7 @@ mod cache;
 mod channel;
 #[path = "../common/mod.rs"]
 mod common;
+mod datagrams;
 mod dmabuf;
 mod errors;
 mod inline;
