@@ -102,10 +102,12 @@ impl UserRecvQps {
             return false;
         }
         let (from, to) = (frame.header.source_qpn, frame.header.destination_qpn);
-        // Such a queue pair only receives, so the sender is a new one with the same number.
-        self.0.remove(&(frame.source, from));
-        if self.0.contains(&(frame.destination, to)) {
-            return true;
+        if !self.0.is_empty() {
+            // Such a queue pair only receives, so the sender is a new one with the same number.
+            self.0.remove(&(frame.source, from));
+            if self.0.contains(&(frame.destination, to)) {
+                return true;
+            }
         }
         if frame.cut_off == 0
             && PacketType::peek(&frame.payload) == Some(PacketType::Handshake)

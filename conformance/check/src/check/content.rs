@@ -1,6 +1,7 @@
 //! What a packet says, by which it is recognised when it is seen again.
 
 use std::hash::{BuildHasher as _, Hasher as _};
+use std::sync::Arc;
 
 use efa_wire::fields::fields_of;
 use efa_wire::{Packet, PacketType, ReqFlags};
@@ -16,7 +17,8 @@ const FLAGS: std::ops::Range<usize> = 2..4;
 /// A packet in short: its header, and a digest of its data.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Content {
-    header: Box<[u8]>,
+    /// Shared by all who remember the packet.
+    header: Arc<[u8]>,
     /// Bytes of data.
     length: usize,
     /// `None` if a snap length cut data off.
