@@ -2149,14 +2149,15 @@ local function find_refused(context, me, you, p)
     me.contents[sequence], me.contents[sequence - MOST_IN_FLIGHT] = content, nil
     me.senders[sequence], me.senders[sequence - MOST_IN_FLIGHT] = connid, nil
     me.numbered[sequence], me.numbered[sequence - MOST_IN_FLIGHT] = number, nil
-    if context.retry_of then
+    local refused = me.refused_packets[content]
+    if context.retransmission and (context.retry_of or not refused) then
         -- What the device repeats may be refused again, where the capture lacks a frame.
-        if not number then
-            remember_refused(me, content, { request = context.retry_of, connid = connid }, false)
+        if not number or not refused then
+            local packet = { request = context.retry_of or context.frame, connid = connid }
+            remember_refused(me, content, packet, false)
         end
         return
     end
-    local refused = me.refused_packets[content]
     local is_due = refused and refused.is_due
     if refused then
         refused.is_due = false
@@ -2208,15 +2209,15 @@ local function miss(c, me)
 end
 
 local function follow_packet(context, p)
+    local c, me, you = context.conversation, context.me, context.you
+    local frame, now = context.frame, context.now
+    state.malformed_in[frame] = p.malformed and c or nil
     if context.is_sighting then
         return
     end
-    local c, me, you = context.conversation, context.me, context.you
-    local frame, now = context.frame, context.now
     count(p.name, p.reported)
     if p.malformed then
         c.invalid = c.invalid + 1
-        state.malformed_in[frame] = c
         return
     end
     c.valid = c.valid + 1

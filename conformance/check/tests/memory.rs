@@ -3,7 +3,7 @@
 //!
 //! `EFA_CAPTURE_MIB` sets the length of the generated captures, `EFA_CONVERSATIONS` and `EFA_DATA` how
 //! many conversations the one of many has and how much data a packet. `EFA_CAPTURE_FILE` keeps that
-//! one, for measurements of `efa-conformance check` (docs/performance.md).
+//! one, for measurements of `efa-conformance check` (docs/conformance.md).
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs::File;
