@@ -276,5 +276,5 @@ fn memory_does_not_grow_with_the_capture() {
     let peak = judge_generated(length, 1, 1000);
     assert!(peak < 80 << 20, "{peak} bytes");
     let peak = judge_generated(length, conversations, data);
-    assert!(peak < 250 << 20, "{peak} bytes");
+    assert!(peak < 170 << 20, "{peak} bytes");
 }

@@ -18,4 +18,5 @@ mod output;
 mod packages;
 mod provider;
 mod ssh;
+mod stock;
 mod survey;

@@ -1,0 +1,26 @@
+//! `check` finds nothing wrong with stock traffic, whatever is done to its captures.
+
+use std::process::Command;
+
+use efa_testing::workspace::{conformance, emulator, outcome, root};
+
+/// A round of the script whose 500 captures are made by hand: `scripts/judge-stock`.
+#[test]
+fn stock_captures_are_right_after_each_conversion() {
+    for tool in ["fi_pingpong", "editcap", "tshark", "zstd", "lz4"] {
+        if Command::new(tool).arg("--version").output().is_err() {
+            return efa_testing::skip(format!("{tool} is not installed"));
+        }
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let script = Command::new(root().join("scripts/judge-stock"))
+        .arg(directory.path())
+        .args(["2", "1.17-1-pingpong-rnr-mtagged"])
+        .env("EFA_EMU", emulator())
+        .env("EFA_CONFORMANCE", conformance())
+        .output();
+    let (status, printed) = outcome(&script.unwrap());
+    assert_eq!(status, Some(0), "{printed}");
+    let verdict = "2 captures judged, errors in 0; 20 conversions of them judged, errors in 0 (0 could not be made)";
+    assert!(printed.contains(verdict), "{printed}");
+}
