@@ -29,7 +29,7 @@ LINTED := RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings__CLIPPY_H
 test: setup
 	$(CARGO) fmt --all --check
 	$(LINTED) $(CARGO) build --workspace --lib --bins --examples --tests
-	$(LINTED) $(CARGO) test --workspace --doc --quiet
+	@$(LINTED) scripts/watched 'examples in documentation' - $(CARGO) test --workspace --doc --quiet
 	@$(LINTED) scripts/tests --workspace --test-threads $(TEST_THREADS)
 
 ## nightly: the long tests (.config/nextest.toml), the corpus in more networks, and 10,000 random programs
@@ -48,7 +48,7 @@ quick:
 ## sim: 10,000 random programs on the simulator against what libfabric promises
 sim:
 	@scripts/setup suite
-	EFA_SEEDS=10000 $(CARGO) test --profile sim -p efa-promises --quiet
+	EFA_SEEDS=10000 scripts/watched sim - $(CARGO) test --profile sim -p efa-promises
 
 ## everything: all that the project can show, in parts, with one report; what passed at this commit is not run again
 everything:
@@ -56,7 +56,7 @@ everything:
 
 ## coverage: whether the tests that docs/protocol-coverage.md names fail on an engine with its faults; some minutes
 coverage: setup
-	$(CARGO) test -p efa-core --test coverage_proof --quiet
+	scripts/watched coverage - $(CARGO) test -p efa-core --test coverage_proof
 
 ## fuzz: all fuzz targets, FUZZ_SECONDS each (fuzz/README.md)
 fuzz: setup
@@ -65,7 +65,7 @@ fuzz: setup
 ## verify: the models of what works without locks, at length, and whether they notice weakened orderings
 verify:
 	@scripts/setup suite
-	@scripts/verify
+	@scripts/watched verify - scripts/verify
 
 ## lint: formatting, clippy and rustdoc, each without warnings
 lint: setup
@@ -76,7 +76,7 @@ lint: setup
 
 ## deny: licences, advisories and sources of all crates (deny.toml); needs the network, so `make test` leaves it out
 deny:
-	@$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install cargo-deny --locked --quiet
+	@$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install cargo-deny --locked
 	$(CARGO) deny check
 
 ## minimum-rust: all code with the oldest Rust that Cargo.toml permits, which rustup fetches
@@ -111,12 +111,12 @@ wireshark-install: release
 ## wireshark-test: the dissector on 100,000 mutated frames, and beside the checker on 1000 captures
 wireshark-test:
 	@scripts/setup suite wireshark
-	EFA_MUTATIONS=100000 $(CARGO) test -p efa-wireshark dissector
-	EFA_MUTATIONS=100000 $(CARGO) test -p efa-check --test check wireshark_rules
+	EFA_MUTATIONS=100000 scripts/watched dissector - $(CARGO) test -p efa-wireshark dissector
+	EFA_MUTATIONS=100000 scripts/watched rules - $(CARGO) test -p efa-check --test check wireshark_rules
 
 ## losses: `check` finds no error in any capture of the corpus that has lost something, in 10,000 ways each
 losses: setup
-	EFA_LOSSES=10000 $(CARGO) test --profile sim -p efa-check --test check losses
+	EFA_LOSSES=10000 scripts/watched losses - $(CARGO) test --profile sim -p efa-check --test check losses
 
 ## wireshark-bench: the dissector beside Wireshark's own
 wireshark-bench: setup
@@ -128,12 +128,12 @@ dist: setup
 
 ## dist-test: installs the packages in fresh Debian 11, 12 and 13, and uses them there; needs root
 dist-test:
-	@scripts/dist-test
+	@scripts/watched dist-test - scripts/dist-test
 
 ## dist-arm64: the packages for arm64, used in an emulated arm64 Debian 12 (docs/arm64.md)
 dist-arm64: setup
 	@scripts/arm64 dist
-	@scripts/arm64 dist-test
+	@scripts/watched dist-arm64 - scripts/arm64 dist-test
 
 ## install: the same files below PREFIX
 install: setup
