@@ -34,6 +34,11 @@ const SHARED: [&str; 6] = [
 /// Where the directories of PCI host bridges are, which devices share as well, and how they begin.
 const BRIDGES: (&str, &str) = ("devices", "pci");
 
+/// The machine's `/dev` within the one that takes its place, and what makes terminals: that looks for
+/// `pts` beside itself, in the mount in which it was opened.
+const MACHINES_NODES: &str = "/dev/.machine";
+const TERMINALS: &str = "ptmx";
+
 /// What every character device is: opened by mistake, it does no harm.
 const NO_DEVICE: &str = "/dev/null";
 
@@ -115,7 +120,16 @@ impl DeviceView {
         if nodes.is_dir() {
             mounts::memory(nodes, Writable::ByOwner)?;
         } else {
-            make_writable(Path::new("/dev"), &HashSet::new())?;
+            // Before the mount hides it. Where there are no copies, there are no terminals.
+            let machines = mounts::copy(Path::new("/dev")).ok();
+            let copied = machines.iter().map(|_| TERMINALS.into()).collect();
+            make_writable(Path::new("/dev"), &copied)?;
+            if let Some(machines) = machines {
+                fs::create_dir(MACHINES_NODES)?;
+                mounts::attach(&machines, Path::new(MACHINES_NODES))?;
+                let terminals = Path::new(MACHINES_NODES).join(TERMINALS);
+                symlink(terminals, Path::new("/dev").join(TERMINALS))?;
+            }
             fs::create_dir(nodes)?;
         }
         for rail in Rail::all(self.devices) {

@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -40,6 +41,41 @@ pub(crate) enum Writable {
 pub(crate) fn bind(source: &Path, target: &Path) -> io::Result<()> {
     let flags = libc::MS_BIND | libc::MS_REC;
     mount(Some(&c_path(source)?), target, None, flags, None)
+}
+
+/// A directory with what is mounted in it, to be attached elsewhere. Linux before 5.2 has none.
+pub(crate) fn copy(directory: &Path) -> io::Result<OwnedFd> {
+    const FLAGS: u32 = libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC | libc::AT_RECURSIVE as u32;
+    let directory = c_path(directory)?;
+    // SAFETY: a string that lives through the call.
+    let opened = unsafe {
+        libc::syscall(
+            libc::SYS_open_tree,
+            libc::AT_FDCWD,
+            directory.as_ptr(),
+            FLAGS,
+        )
+    };
+    check(opened.min(0) as i32)?;
+    // SAFETY: a new descriptor, which nobody else has.
+    Ok(unsafe { OwnedFd::from_raw_fd(opened as RawFd) })
+}
+
+/// Shows a copy in a directory.
+pub(crate) fn attach(copy: &OwnedFd, target: &Path) -> io::Result<()> {
+    let target = c_path(target)?;
+    // SAFETY: strings that live through the call.
+    let moved = unsafe {
+        libc::syscall(
+            libc::SYS_move_mount,
+            copy.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_FDCWD,
+            target.as_ptr(),
+            libc::MOVE_MOUNT_F_EMPTY_PATH,
+        )
+    };
+    check(moved as i32)
 }
 
 fn mount(

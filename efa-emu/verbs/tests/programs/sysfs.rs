@@ -58,6 +58,22 @@ fn devices_are_where_monitoring_programs_look() {
     }
 }
 
+/// The device that makes them looks for them where it is opened.
+#[test]
+fn programs_get_terminals() {
+    needs!("script", "bsdutils");
+    let terminal = "script -qec 'test -t 1 && echo typed' /dev/null </dev/null";
+    let of_run = TestFabric::new().run(&["--sysfs", "--quiet", "--", "sh", "-c", terminal]);
+    let of_host = efa_emu(&["cluster", "1", "--quiet", "--", "ssh", "node0", terminal]);
+    for command in [of_run, of_host] {
+        let Some(outcome) = run_if_permitted(command) else {
+            return;
+        };
+        let outcome = outcome.expect_success("it has a terminal");
+        assert_eq!(outcome.stdout, "typed\r\n");
+    }
+}
+
 /// The rest of the machine is as it was, and the machine as well.
 #[test]
 fn what_the_machine_has_stays() {
