@@ -11,6 +11,8 @@ use efa_wire::address::{Gid, Qpn};
 use efa_wire::{Header, Packet, PacketType};
 use foldhash::HashSet;
 
+use crate::roce::ConnectedPacket;
+
 /// The place of the UDP checksum in an IPv6 packet: the last two bytes in front of the transport
 /// header.
 const CHECKSUM: std::ops::Range<usize> = OUTER_LEN - 16..OUTER_LEN - 14;
@@ -122,6 +124,14 @@ impl UserRecvQps {
     }
 }
 
+/// What a capture has: a frame of the emulated wire, or a packet of a reliable connection.
+pub enum Seen {
+    /// A frame of the emulated wire.
+    Frame(Box<CapturedPacket>),
+    /// A packet of a reliable connection.
+    Connected(ConnectedPacket),
+}
+
 /// Reads a capture frame by frame, in file order.
 pub struct Frames<R: Read> {
     reader: Reader<R>,
@@ -164,12 +174,26 @@ impl<R: Read> Frames<R> {
         self
     }
 
-    /// Returns the next frame of the emulated wire. Frames of other protocols are counted, and what
-    /// cannot be read is damage.
+    /// Returns the next frame of the emulated wire. Frames of other protocols, reliable connections
+    /// among them, are counted, and what cannot be read is damage.
     ///
     /// # Errors
     /// If reading the file fails.
     pub fn next_frame(&mut self) -> Result<Option<CapturedPacket>, ReadError> {
+        loop {
+            match self.next_seen()? {
+                Some(Seen::Frame(frame)) => return Ok(Some(*frame)),
+                Some(Seen::Connected(_)) => self.foreign += 1,
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// As [`Frames::next_frame`], and packets of reliable connections.
+    ///
+    /// # Errors
+    /// If reading the file fails.
+    pub fn next_seen(&mut self) -> Result<Option<Seen>, ReadError> {
         while let Some(captured) = self.reader.next_frame()? {
             let number = captured.number;
             let mut damage = |error: &frame::Error| {
@@ -196,6 +220,19 @@ impl<R: Read> Frames<R> {
                     }
                 }
                 Err(frame::Error::Foreign { .. }) => {
+                    let found = frame::roce_packet(captured.bytes, captured.original_len);
+                    if let Some(found) = found {
+                        return Ok(Some(Seen::Connected(ConnectedPacket {
+                            number,
+                            interface: captured.interface.0 as usize,
+                            time: captured.time,
+                            direction: captured.direction,
+                            comments: captured.comments.iter().map(|c| c.to_string()).collect(),
+                            source: found.source,
+                            destination: found.destination,
+                            packet: found.packet.to_vec(),
+                        })));
+                    }
                     self.foreign += 1;
                     continue;
                 }
@@ -211,7 +248,7 @@ impl<R: Read> Frames<R> {
                 cut_off = frame.header.captured_len() - payload.len();
                 payload.resize(frame.header.captured_len(), 0);
             }
-            return Ok(Some(CapturedPacket {
+            return Ok(Some(Seen::Frame(Box::new(CapturedPacket {
                 number,
                 interface: captured.interface.0 as usize,
                 time: captured.time,
@@ -223,7 +260,7 @@ impl<R: Read> Frames<R> {
                 header: frame.header,
                 payload,
                 cut_off,
-            }));
+            }))));
         }
         Ok(None)
     }

@@ -8,4 +8,5 @@ pub mod capture;
 pub mod check;
 pub mod clocks;
 pub mod merge;
+pub mod roce;
 pub mod show;

@@ -10,7 +10,8 @@ use efa_wire::fields::{FieldName, Value, fields_of};
 use efa_wire::{Packet, PacketType, ParseError, fields};
 use serde::{Serialize, Serializer};
 
-use crate::capture::{CapturedPacket, Frames, UserRecvQps};
+use crate::capture::{CapturedPacket, Frames, Seen, UserRecvQps};
+use crate::roce::{self, ConnectedPacket, Rendezvous, RendezvousStep};
 
 /// Why a capture was not shown to its end.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +38,24 @@ pub struct Filter {
 }
 
 impl Filter {
+    fn takes_connected(&self, packet: &ConnectedPacket, host: &str) -> bool {
+        let kind = packet.kind().to_uppercase();
+        let of_type = |text: &String| kind.contains(&text.to_uppercase());
+        let has = |(name, value): &(String, u64)| {
+            let mut fields = packet.fields();
+            fields.any(|(field, _, found)| field == *name && found == *value)
+        };
+        (self.types.is_empty() || self.types.iter().any(of_type))
+            && self.is_of(host, packet.number)
+            && self.fields.iter().all(has)
+    }
+
+    fn is_of(&self, host: &str, number: u64) -> bool {
+        let packets = self.packets.as_ref();
+        (self.hosts.is_empty() || self.hosts.iter().any(|name| name == host))
+            && packets.is_none_or(|range| range.contains(&number))
+    }
+
     fn takes(&self, frame: &CapturedPacket, host: &str) -> bool {
         let kind = frame.kind().to_uppercase();
         let of_type = |text: &String| kind.contains(&text.to_uppercase());
@@ -48,21 +67,18 @@ impl Filter {
             })
         };
         (self.types.is_empty() || self.types.iter().any(of_type))
-            && (self.hosts.is_empty() || self.hosts.iter().any(|name| name == host))
-            && self
-                .packets
-                .as_ref()
-                .is_none_or(|range| range.contains(&frame.number))
+            && self.is_of(host, frame.number)
             && self.fields.iter().all(has)
     }
 }
 
 /// The names of all fields; those of arrays are without an index.
-pub fn field_names() -> impl Iterator<Item = &'static str> {
+pub fn field_names() -> impl Iterator<Item = String> {
     PacketType::ALL
         .iter()
         .flat_map(|packet_type| fields::layout(*packet_type))
-        .map(|field| field.descriptor.name)
+        .map(|field| field.descriptor.name.to_owned())
+        .chain(roce::field_names())
 }
 
 /// The output format.
@@ -93,25 +109,37 @@ pub fn show<R: Read>(
     if let Some(name) = name.filter(|_| form == Form::Text) {
         writeln!(output, "capture {name}")?;
     }
-    while let Some(mut frame) = frames.next_frame()? {
-        frame.headerless = user_recv.follow(&frame);
-        let since = frame.time.saturating_sub(*start.get_or_insert(frame.time));
-        if frame.interface >= hosts.len() {
+    let mut rendezvous = Rendezvous::default();
+    while let Some(seen) = frames.next_seen()? {
+        let (time, interface) = match &seen {
+            Seen::Frame(frame) => (frame.time, frame.interface),
+            Seen::Connected(packet) => (packet.time, packet.interface),
+        };
+        let since = time.saturating_sub(*start.get_or_insert(time));
+        if interface >= hosts.len() {
             hosts = frames.interfaces();
         }
-        let host = hosts.get(frame.interface).map_or("", String::as_str);
-        if !filter.takes(&frame, host) {
-            continue;
-        }
-        shown += 1;
-        match form {
-            Form::Text => show_text(host, &frame, since, output)?,
-            Form::Json => {
-                serde_json::to_writer(&mut *output, &Shown::of(name, host, &frame, since))
-                    .map_err(io::Error::from)?;
-                output.write_all(b"\n")?;
+        let host = hosts.get(interface).map_or("", String::as_str);
+        match seen {
+            Seen::Frame(mut frame) => {
+                frame.headerless = user_recv.follow(&frame);
+                if !filter.takes(&frame, host) {
+                    continue;
+                }
+                match form {
+                    Form::Text => show_text(host, &frame, since, output)?,
+                    Form::Json => write_json(&Shown::of(name, host, &frame, since), output)?,
+                }
+            }
+            Seen::Connected(packet) => {
+                let step = rendezvous.follow(&packet);
+                if !filter.takes_connected(&packet, host) {
+                    continue;
+                }
+                show_connected(name, host, &packet, since, step, form, output)?;
             }
         }
+        shown += 1;
     }
     if form == Form::Text {
         for damage in frames.damage() {
@@ -124,14 +152,62 @@ pub fn show<R: Read>(
     Ok(shown)
 }
 
+fn write_json(shown: &impl Serialize, output: &mut impl Write) -> io::Result<()> {
+    serde_json::to_writer(&mut *output, shown).map_err(io::Error::from)?;
+    output.write_all(b"\n")
+}
+
+fn show_connected(
+    capture: Option<&str>,
+    host: &str,
+    packet: &ConnectedPacket,
+    since: Duration,
+    step: Option<RendezvousStep>,
+    form: Form,
+    output: &mut impl Write,
+) -> io::Result<()> {
+    if form == Form::Text {
+        let head = head(packet.number, since, host, direction_of(packet.direction));
+        return roce::show_text(&head, packet, step, output);
+    }
+    let shown = roce::Shown {
+        capture,
+        number: packet.number,
+        time: since.as_nanos() as u64,
+        host,
+        direction: direction_of(packet.direction),
+        kind: packet.kind(),
+        source: roce::Node {
+            gid: packet.source.to_string(),
+        },
+        destination: roce::Node {
+            gid: packet.destination.to_string(),
+        },
+        bytes: packet.packet.len(),
+        fields: roce::ShownFields(packet),
+        rendezvous: step.map(|step| match step {
+            RendezvousStep::Read(number) | RendezvousStep::Finish(number) => number,
+        }),
+        comments: &packet.comments,
+    };
+    write_json(&shown, output)
+}
+
+/// The begin of a packet's first line.
+fn head(number: u64, since: Duration, host: &str, direction: &str) -> String {
+    let nanoseconds = since.as_nanos();
+    let (whole, part) = (nanoseconds / 1000, nanoseconds % 1000);
+    format!("packet {number} at {whole}.{part:03} us: {host} {direction}")
+}
+
 /// Why the RDM packet is not valid, as far as the capture has it.
 fn invalid(frame: &CapturedPacket) -> Option<ParseError> {
     let packet = frame.rdm().filter(|_| frame.cut_off == 0)?;
     Packet::parse(packet).err()
 }
 
-fn direction_of(frame: &CapturedPacket) -> &'static str {
-    match frame.direction {
+fn direction_of(direction: Option<Direction>) -> &'static str {
+    match direction {
         Some(Direction::Outbound) => "sends",
         Some(Direction::Inbound) => "receives",
         None => "sees",
@@ -148,16 +224,8 @@ fn show_text(
     for comment in &frame.comments {
         writeln!(output, "# {comment}")?;
     }
-    let nanoseconds = since.as_nanos();
-    writeln!(
-        output,
-        "packet {} at {}.{:03} us: {host} {} {}",
-        frame.number,
-        nanoseconds / 1000,
-        nanoseconds % 1000,
-        direction_of(frame),
-        frame.kind()
-    )?;
+    let head = head(frame.number, since, host, direction_of(frame.direction));
+    writeln!(output, "{head} {}", frame.kind())?;
     let retry = if header.retransmission { ", again" } else { "" };
     writeln!(
         output,
@@ -321,7 +389,7 @@ impl<'a> Shown<'a> {
             number: frame.number,
             time: since.as_nanos() as u64,
             host,
-            direction: direction_of(frame),
+            direction: direction_of(frame.direction),
             kind: frame.kind(),
             source: Node {
                 gid: frame.source.to_string(),

@@ -10,6 +10,7 @@ use efa_check::capture::Frames;
 use efa_check::show::{Filter, Form, ShowError, field_names, show};
 use efa_commands::output;
 use efa_core::wire::PacketType;
+use efa_core::wire::infiniband::RcOpcode;
 use efa_play::scenario::suggest;
 
 use crate::captures::captures;
@@ -46,8 +47,10 @@ fn kind(text: &str) -> Result<String, String> {
         "packet of unassigned type",
         "empty packet",
     ];
+    let connected = RcOpcode::all().map(|opcode| format!("RC {}", opcode.name()));
     let known: Vec<String> = types
         .chain(operations)
+        .chain(connected)
         .chain(others.map(String::from))
         .collect();
     let wanted = text.to_uppercase();
@@ -82,10 +85,10 @@ fn field(text: &str) -> Result<(String, u64), String> {
         _ => name.to_owned(),
     };
     if !field_names().any(|known| known == plain) {
-        let mut known: Vec<&str> = field_names().collect();
+        let mut known: Vec<String> = field_names().collect();
         known.sort_unstable();
         known.dedup();
-        let remedy = suggest(&plain, known.into_iter());
+        let remedy = suggest(&plain, known.iter().map(String::as_str));
         return Err(format!("no packet has a field `{plain}`; {remedy}"));
     }
     let number = match value.strip_prefix("0x") {

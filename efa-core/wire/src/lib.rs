@@ -42,6 +42,7 @@ pub mod fields;
 mod flags;
 mod formats;
 mod ids;
+pub mod infiniband;
 #[cfg(test)]
 mod literal;
 mod message;

@@ -227,6 +227,53 @@ fn when(presence: Presence) -> String {
     }
 }
 
+/// The tables of the headers of reliable connections and tag matching.
+fn infiniband() -> String {
+    let mut text = String::new();
+    for header in efa_wire::infiniband::HEADERS {
+        text += &format!(
+            "\n### {}\n\n{} bytes. {}.\n\n| offset | bytes | field | meaning |\n|---|---|---|---|\n",
+            header.name,
+            header.length(),
+            header.place
+        );
+        for field in header.fields {
+            let (offset, width) = (field.offset, field.width);
+            text += &format!(
+                "| {offset} | {width} | `{}` | {} |\n",
+                field.name, field.meaning
+            );
+        }
+    }
+    text + "\n"
+}
+
+#[test]
+fn headers_of_connections_are_documented() {
+    const START: &str = "<!-- headers -->\n";
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/tag-matching.md");
+    let page = std::fs::read_to_string(&path).unwrap();
+    let (before, rest) = page.split_once(START).unwrap();
+    let (tables, after) = rest.split_once("<!-- end of headers -->").unwrap();
+    if std::env::var_os("EFA_UPDATE").is_some() {
+        let page = [
+            before,
+            START,
+            &infiniband(),
+            "<!-- end of headers -->",
+            after,
+        ]
+        .concat();
+        std::fs::write(&path, page).unwrap();
+        return;
+    }
+    assert!(
+        tables == infiniband(),
+        "docs/tag-matching.md is not what the declarations say; rewrite it with\n    \
+         EFA_UPDATE=1 cargo test -p efa-wire --test wire documented"
+    );
+}
+
 #[test]
 fn every_format_is_documented() {
     let path =

@@ -1,29 +1,14 @@
 //! The packets of a reliable connection: the InfiniBand transport headers of RoCE v2, from the BTH
-//! on (InfiniBand Architecture Specification, volume 1, chapter 9).
-//!
-//! | header | bytes | in |
-//! |---|---|---|
-//! | BTH | opcode 1, flags 1, partition 2, reserved 1, destination 3, acknowledge 1, PSN 3 | all |
-//! | RETH | address 8, rkey 4, length 4 | first packet of a write, read request |
-//! | AtomicETH | address 8, rkey 4, swap or add 8, compare 8 | atomics |
-//! | AETH | syndrome 1, message number 3 | acknowledgement, first and last of a read's data |
-//! | AtomicAckETH | the word as it was 8 | answer of an atomic |
-//! | ImmDt | 4 | last packet of a send or write with immediate |
-//!
-//! All numbers are big-endian. The invariant CRC behind the payload is not part of what travels
+//! on, which [`infiniband`](efa_core::wire::infiniband) declares. The invariant CRC behind the payload is not part of what travels
 //! between devices: neither link changes bytes. Captures have it.
+
+use efa_core::wire::infiniband::{self, Aeth, AtomicAckEth, Bth, ImmDt};
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::psn::Psn;
 
 /// Bytes of the longest headers: BTH and AtomicETH.
-pub(super) const LONGEST_HEAD: usize = BTH + ATOMIC;
-
-const BTH: usize = 12;
-const RETH: usize = 16;
-const ATOMIC: usize = 28;
-const AETH: usize = 4;
-const ATOMIC_ACK: usize = 8;
-const IMMEDIATE: usize = 4;
+pub(super) const LONGEST_HEAD: usize = Bth::LENGTH + infiniband::AtomicEth::LENGTH;
 
 /// The default partition, full member.
 const PARTITION: u16 = 0xffff;
@@ -128,11 +113,12 @@ impl Opcode {
     /// Bytes of all headers.
     fn head(self) -> usize {
         let part = |is_there: bool, length: usize| if is_there { length } else { 0 };
-        BTH + part(self.has_reth(), RETH)
-            + part(self.has_atomic(), ATOMIC)
-            + part(self.has_aeth(), AETH)
-            + part(self == Opcode::AtomicAcknowledge, ATOMIC_ACK)
-            + part(self.has_immediate(), IMMEDIATE)
+        Bth::LENGTH
+            + part(self.has_reth(), infiniband::Reth::LENGTH)
+            + part(self.has_atomic(), infiniband::AtomicEth::LENGTH)
+            + part(self.has_aeth(), Aeth::LENGTH)
+            + part(self == Opcode::AtomicAcknowledge, AtomicAckEth::LENGTH)
+            + part(self.has_immediate(), ImmDt::LENGTH)
     }
 }
 
@@ -257,34 +243,43 @@ impl Head {
             bytes[at..at + part.len()].copy_from_slice(part);
             at += part.len();
         };
-        put(&[
-            self.opcode as u8,
-            u8::from(self.is_solicited) << 7 | 1 << 6 | (self.padding & 3) << 4,
-        ]);
-        put(&PARTITION.to_be_bytes());
-        put(&(self.destination & 0x00ff_ffff).to_be_bytes());
-        let request = u32::from(self.wants_acknowledgement) << 31;
-        put(&(request | self.psn.bits()).to_be_bytes());
+        let bth = Bth {
+            opcode: self.opcode as u8,
+            flags: u8::from(self.is_solicited) << 7 | 1 << 6 | (self.padding & 3) << 4,
+            partition: PARTITION.into(),
+            destination: (self.destination & 0x00ff_ffff).into(),
+            sequence: (u32::from(self.wants_acknowledgement) << 31 | self.psn.bits()).into(),
+        };
+        put(bth.as_bytes());
         if self.opcode.has_reth() {
-            put(&self.reth.address.to_be_bytes());
-            put(&self.reth.key.to_be_bytes());
-            put(&self.reth.length.to_be_bytes());
+            let reth = infiniband::Reth {
+                address: self.reth.address.into(),
+                key: self.reth.key.into(),
+                length: self.reth.length.into(),
+            };
+            put(reth.as_bytes());
         }
         if self.opcode.has_atomic() {
-            put(&self.atomic.address.to_be_bytes());
-            put(&self.atomic.key.to_be_bytes());
-            put(&self.atomic.swap_or_add.to_be_bytes());
-            put(&self.atomic.compare.to_be_bytes());
+            let atomic = infiniband::AtomicEth {
+                address: self.atomic.address.into(),
+                key: self.atomic.key.into(),
+                swap_or_add: self.atomic.swap_or_add.into(),
+                compare: self.atomic.compare.into(),
+            };
+            put(atomic.as_bytes());
         }
         if self.opcode.has_aeth() {
-            let syndrome = u32::from(self.syndrome.code()) << 24;
-            put(&(syndrome | self.message_number & 0x00ff_ffff).to_be_bytes());
+            let [_, messages @ ..] = self.message_number.to_be_bytes();
+            let syndrome = self.syndrome.code();
+            put(Aeth { syndrome, messages }.as_bytes());
         }
         if self.opcode == Opcode::AtomicAcknowledge {
-            put(&self.original.to_be_bytes());
+            let original = self.original.into();
+            put(AtomicAckEth { original }.as_bytes());
         }
         if self.opcode.has_immediate() {
-            put(&self.immediate.to_be_bytes());
+            let immediate = self.immediate.into();
+            put(ImmDt { immediate }.as_bytes());
         }
         at
     }
@@ -292,56 +287,57 @@ impl Head {
     /// Reads the headers of a packet from its first bytes. `None` if they are not those of a packet
     /// of a reliable connection, or if there are not as many as there have to be.
     pub(super) fn parse(bytes: &[u8]) -> Option<Head> {
-        let mut rest = bytes;
-        let [code, flags] = take(&mut rest)?;
-        let opcode = Opcode::from_code(code)?;
-        let [_, _] = take(&mut rest)?;
+        let (bth, mut rest) = Bth::read_from_prefix(bytes).ok()?;
+        let opcode = Opcode::from_code(bth.opcode)?;
         // The version of the transport is 0.
-        if flags & 0x0f != 0 || bytes.len() < opcode.head() {
+        if bth.flags & 0x0f != 0 || bytes.len() < opcode.head() {
             return None;
         }
-        let destination = u32::from_be_bytes(take(&mut rest)?) & 0x00ff_ffff;
-        let numbers = u32::from_be_bytes(take(&mut rest)?);
+        let sequence = bth.sequence.get();
+        let destination = bth.destination.get() & 0x00ff_ffff;
         let mut head = Head {
-            is_solicited: flags & 0x80 != 0,
-            padding: flags >> 4 & 3,
-            wants_acknowledgement: numbers & 1 << 31 != 0,
-            ..Head::new(opcode, destination, Psn::new(numbers))
+            is_solicited: bth.flags & 0x80 != 0,
+            padding: bth.flags >> 4 & 3,
+            wants_acknowledgement: sequence & 1 << 31 != 0,
+            ..Head::new(opcode, destination, Psn::new(sequence))
         };
         if opcode.has_reth() {
+            let reth: infiniband::Reth = take(&mut rest)?;
             head.reth = Reth {
-                address: u64::from_be_bytes(take(&mut rest)?),
-                key: u32::from_be_bytes(take(&mut rest)?),
-                length: u32::from_be_bytes(take(&mut rest)?),
+                address: reth.address.get(),
+                key: reth.key.get(),
+                length: reth.length.get(),
             };
         }
         if opcode.has_atomic() {
+            let atomic: infiniband::AtomicEth = take(&mut rest)?;
             head.atomic = AtomicEth {
-                address: u64::from_be_bytes(take(&mut rest)?),
-                key: u32::from_be_bytes(take(&mut rest)?),
-                swap_or_add: u64::from_be_bytes(take(&mut rest)?),
-                compare: u64::from_be_bytes(take(&mut rest)?),
+                address: atomic.address.get(),
+                key: atomic.key.get(),
+                swap_or_add: atomic.swap_or_add.get(),
+                compare: atomic.compare.get(),
             };
         }
         if opcode.has_aeth() {
-            let aeth = u32::from_be_bytes(take(&mut rest)?);
-            head.syndrome = Syndrome::from_code((aeth >> 24) as u8)?;
-            head.message_number = aeth & 0x00ff_ffff;
+            let aeth: Aeth = take(&mut rest)?;
+            let [high, middle, low] = aeth.messages;
+            head.syndrome = Syndrome::from_code(aeth.syndrome)?;
+            head.message_number = u32::from_be_bytes([0, high, middle, low]);
         }
         if opcode == Opcode::AtomicAcknowledge {
-            head.original = u64::from_be_bytes(take(&mut rest)?);
+            head.original = take::<AtomicAckEth>(&mut rest)?.original.get();
         }
         if opcode.has_immediate() {
-            head.immediate = u32::from_be_bytes(take(&mut rest)?);
+            head.immediate = take::<ImmDt>(&mut rest)?.immediate.get();
         }
         Some(head)
     }
 }
 
-fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
-    let (part, rest) = bytes.split_first_chunk()?;
+fn take<T: FromBytes>(bytes: &mut &[u8]) -> Option<T> {
+    let (header, rest) = T::read_from_prefix(bytes).ok()?;
     *bytes = rest;
-    Some(*part)
+    Some(header)
 }
 
 #[cfg(test)]
@@ -418,6 +414,20 @@ mod tests {
             },
             &[18, 0x40, 0xff, 0xff, 0, 0, 0, 7, 0, 0, 0, 8, 31, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0, 0xff],
         );
+    }
+
+    /// `show` goes by the table.
+    #[test]
+    fn opcodes_have_the_headers_of_the_table() {
+        for opcode in Opcode::ALL {
+            let named = infiniband::RcOpcode::from_code(opcode as u8).unwrap();
+            let headers = named.headers().iter().map(infiniband::HeaderFormat::length);
+            assert_eq!(
+                Bth::LENGTH + headers.sum::<usize>(),
+                opcode.head(),
+                "{opcode:?}"
+            );
+        }
     }
 
     proptest! {

@@ -1,21 +1,18 @@
 //! The matching of tags, as `tag_matching.txt` says: the list that a shared receive queue holds for
 //! the program, and the headers by which messages are matched with it.
-//!
-//! | header | bytes |
-//! |---|---|
-//! | TMH | operation 1, reserved 3, data of the program 4, tag 8 |
-//! | RVH | address 8, remote key 4, length 4 |
-//!
-//! All numbers are big-endian.
+//! [`infiniband`](efa_core::wire::infiniband) declares the headers.
+
+use efa_core::wire::infiniband::{Rvh, Tmh};
+use zerocopy::FromBytes;
 
 use super::buffers::BufferList;
 use crate::device::error::Error;
 
 /// Bytes of a tag matching header.
-pub const TMH: usize = 16;
+pub const TMH: usize = Tmh::LENGTH;
 
 /// Bytes of a rendezvous header.
-pub const RVH: usize = 16;
+pub const RVH: usize = Rvh::LENGTH;
 
 /// The longest request of a rendezvous in bytes: its two headers, and what the sender adds for the
 /// program of the receiver.
@@ -49,28 +46,28 @@ pub struct TagHeader {
 impl TagHeader {
     /// Reads a header. `None` for an operation that is not known.
     pub fn parse(bytes: &[u8; TMH]) -> Option<TagHeader> {
-        let [operation, _, _, _, rest @ ..] = bytes;
-        let (data, tag) = rest.split_first_chunk()?;
+        let header = Tmh::read_from_bytes(bytes).ok()?;
         Some(TagHeader {
-            operation: match operation {
+            operation: match header.operation {
                 0 => TagOperation::NoTag,
                 1 => TagOperation::Rendezvous,
                 2 => TagOperation::Finish,
                 3 => TagOperation::Eager,
                 _ => return None,
             },
-            data: u32::from_be_bytes(*data),
-            tag: u64::from_be_bytes(*tag.first_chunk()?),
+            data: header.data.get(),
+            tag: header.tag.get(),
         })
     }
 
     /// The header's bytes.
     pub fn to_bytes(self) -> [u8; TMH] {
-        let mut bytes = [0; TMH];
-        bytes[0] = self.operation as u8;
-        bytes[4..8].copy_from_slice(&self.data.to_be_bytes());
-        bytes[8..].copy_from_slice(&self.tag.to_be_bytes());
-        bytes
+        zerocopy::transmute!(Tmh {
+            operation: self.operation as u8,
+            reserved: [0; 3],
+            data: self.data.into(),
+            tag: self.tag.into(),
+        })
     }
 }
 
@@ -88,19 +85,21 @@ pub struct RendezvousHeader {
 impl RendezvousHeader {
     /// Reads a header.
     pub fn parse(bytes: &[u8; RVH]) -> RendezvousHeader {
-        let word = u128::from_be_bytes(*bytes);
+        let header: Rvh = zerocopy::transmute!(*bytes);
         RendezvousHeader {
-            address: (word >> 64) as u64,
-            key: (word >> 32) as u32,
-            length: word as u32,
+            address: header.address.get(),
+            key: header.key.get(),
+            length: header.length.get(),
         }
     }
 
     /// The header's bytes.
     pub fn to_bytes(self) -> [u8; RVH] {
-        let word =
-            u128::from(self.address) << 64 | u128::from(self.key) << 32 | u128::from(self.length);
-        word.to_be_bytes()
+        zerocopy::transmute!(Rvh {
+            address: self.address.into(),
+            key: self.key.into(),
+            length: self.length.into(),
+        })
     }
 }
 
