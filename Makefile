@@ -45,10 +45,11 @@ quick:
 		--filterset 'kind(lib) | package(efa-core) | package(efa-wire) | package(efa-device-model) | package(efa-sim)'
 	@target/debug/efa-conformance run --backend emu --jobs 4
 
-## sim: 10,000 random programs on the simulator against what libfabric promises
+## sim: 10,000 random programs on the simulator against what libfabric promises, 10,000 against MPI's rules of tags
 sim:
 	@scripts/setup suite
 	EFA_SEEDS=10000 scripts/watched sim - $(CARGO) test --profile sim -p efa-promises
+	EFA_SEEDS=10000 scripts/watched tags - $(CARGO) test --profile sim -p efa-device-model --test connected offload
 
 ## everything: all that the project can show, in parts, with one report; what passed at this commit is not run again
 everything:

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use faults::Faults;
-use page::{PROTOCOL, read, references, root, rows, source};
+use page::{PROTOCOL, STATEMENTS, read, references, root, rows, source};
 
 /// The sections of the protocol document that state something an implementation can break.
 const SECTIONS: [&str; 27] = [
@@ -45,20 +45,23 @@ const SECTIONS: [&str; 27] = [
 fn file(path: &str, is_test: bool) -> PathBuf {
     let root = root();
     let candidates = match (is_test, path.split_once('/')) {
-        (true, Some(("unit", rest))) => match rest.strip_prefix("wire/") {
-            Some(rest) => vec![format!("efa-core/wire/src/{rest}.rs")],
-            None => vec![
+        (true, Some(("unit", rest))) => match rest.split_once('/') {
+            Some(("wire", rest)) => vec![format!("efa-core/wire/src/{rest}.rs")],
+            Some(("model", rest)) => vec![format!("efa-emu/model/src/{rest}.rs")],
+            _ => vec![
                 format!("efa-core/src/{rest}.rs"),
                 format!("efa-core/src/{rest}/mod.rs"),
             ],
         },
         (true, Some(("wire", _))) => vec![format!("efa-core/wire/tests/{path}.rs")],
         (true, Some(("device", rest))) => vec![format!("efa-emu/sim/tests/endpoint/{rest}.rs")],
+        (true, Some(("connected", _))) => vec![format!("efa-emu/model/tests/{path}.rs")],
         (true, Some(("faults", _))) => vec![format!("conformance/command/tests/{path}.rs")],
         (true, Some(("calls", _))) => vec![format!("efa-emu/verbs/tests/{path}.rs")],
         (true, Some(("promises", rest))) => vec![format!("efa-emu/promises/{rest}.rs")],
         (true, Some(("sim", _))) => vec![format!("efa-emu/sim/tests/{path}.rs")],
         (true, _) => vec![format!("efa-core/tests/{path}.rs")],
+        (false, Some(("model", rest))) => vec![format!("efa-emu/model/src/{rest}.rs")],
         (false, Some(("wire", rest))) => vec![format!("efa-core/wire/src/{rest}.rs")],
         (false, _) => vec![
             format!("efa-core/src/endpoint/{path}.rs"),
@@ -100,9 +103,9 @@ fn check(reference: &str, is_test: bool) {
 
 #[test]
 fn every_row_names_code_and_tests_that_exist() {
-    let rows = rows(PROTOCOL, "Section");
-    assert!(rows.len() > 60, "{} rows", rows.len());
-    for row in rows {
+    let tables = STATEMENTS.map(|first| rows(PROTOCOL, first));
+    assert!(tables[0].len() > 60 && tables[1].len() > 12);
+    for row in tables.concat() {
         let [_, statement, code, ..] = &row[..] else {
             panic!("{row:?} has no code");
         };

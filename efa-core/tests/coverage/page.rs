@@ -11,13 +11,20 @@ pub(crate) fn root() -> PathBuf {
     package.parent().expect("a workspace").to_path_buf()
 }
 
-/// The file below the root that a path of `faults.txt` means: `wire/...` is of `efa-wire`, anything
-/// else is below `efa-core/src`.
+/// Where the source is that has seeded faults, by the prefix of its paths in `faults.txt`. What has
+/// no prefix is below `efa-core/src`.
+pub(crate) const SOURCES: [(&str, &str); 3] = [
+    ("wire/", "efa-core/wire/src"),
+    ("model/", "efa-emu/model/src"),
+    ("", "efa-core/src"),
+];
+
+/// The file below the root that a path of `faults.txt` means.
 pub(crate) fn source(path: &str) -> PathBuf {
-    match path.strip_prefix("wire/") {
-        Some(rest) => Path::new("efa-core/wire/src").join(rest),
-        None => Path::new("efa-core/src").join(path),
-    }
+    let mut sources = SOURCES.iter();
+    let found = sources
+        .find_map(|(prefix, source)| Some(Path::new(source).join(path.strip_prefix(prefix)?)));
+    found.unwrap_or_else(|| panic!("{path} has no source"))
 }
 
 pub(crate) fn read(path: &Path) -> String {
@@ -54,9 +61,14 @@ pub(crate) struct Row {
     pub(crate) faults: Vec<String>,
 }
 
-/// The rows of both tables of the page.
+/// The tables of the page with statements, by what their headers begin with: those of the protocol,
+/// and those of hardware tag matching.
+pub(crate) const STATEMENTS: [&str; 2] = ["Section", "Tag matching"];
+
+/// The rows of all tables of the page.
 pub(crate) fn claims() -> Vec<Row> {
-    let statements = rows(PROTOCOL, "Section").into_iter().map(|row| {
+    let statements = STATEMENTS.map(|first| rows(PROTOCOL, first)).concat();
+    let statements = statements.into_iter().map(|row| {
         let [section, statement, _, tests, faults] = &row[..] else {
             panic!("{row:?} has not five cells");
         };

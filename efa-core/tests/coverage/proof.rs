@@ -23,11 +23,10 @@ const VARIABLE: &str = "EFA_SEEDED_FAULT";
 
 /// What is copied; the rest of the workspace is only linked to.
 const PACKAGES: [&str; 3] = ["efa-core", "efa-emu", "testing"];
-const MEMBERS: &str =
-    r#"members = ["efa-core", "efa-core/wire", "efa-emu/sim", "efa-emu/promises", "testing"]"#;
+const MEMBERS: &str = r#"members = ["efa-core", "efa-core/wire", "efa-emu/model", "efa-emu/sim", "efa-emu/promises", "testing"]"#;
 
 /// The arguments of `cargo test --no-run`.
-const BUILDS: [&[&str]; 3] = [
+const BUILDS: [&[&str]; 4] = [
     &["-p", "efa-core", "--lib", "--test", "endpoint"],
     &["-p", "efa-wire", "--lib", "--test", "wire"],
     &[
@@ -43,10 +42,11 @@ const BUILDS: [&[&str]; 3] = [
         "--test",
         "promises",
     ],
+    &["-p", "efa-device-model", "--lib", "--test", "connected"],
 ];
 /// The prefix by which the page names the tests of a binary, the build that makes it, and how cargo
 /// calls it.
-const BINARIES: [(&str, usize, &str); 7] = [
+const BINARIES: [(&str, usize, &str); 9] = [
     ("unit", 0, "unittests src/lib.rs"),
     ("unit/wire", 1, "unittests src/lib.rs"),
     ("endpoint", 0, "tests/endpoint/main.rs"),
@@ -54,6 +54,8 @@ const BINARIES: [(&str, usize, &str); 7] = [
     ("device", 2, "tests/endpoint/main.rs"),
     ("sim", 2, "tests/sim/main.rs"),
     ("promises", 2, "main.rs"),
+    ("unit/model", 3, "unittests src/lib.rs"),
+    ("connected", 3, "tests/connected/main.rs"),
 ];
 
 /// A test that takes longer does not count as failed, but as undecided.
@@ -241,7 +243,8 @@ impl Binaries {
     /// The test that the page means by `a/b::name`.
     fn test(&self, reference: &str) -> Test {
         let rest = |prefix| Some((prefix, reference.strip_prefix(prefix)?.strip_prefix('/')?));
-        let parts = rest("unit/wire").or_else(|| reference.split_once('/'));
+        let parts = rest("unit/wire").or_else(|| rest("unit/model"));
+        let parts = parts.or_else(|| reference.split_once('/'));
         let parts = parts.and_then(|(prefix, rest)| {
             let (module, name) = rest.split_once("::")?;
             Some((prefix, module, name))
@@ -331,9 +334,11 @@ pub(crate) fn seeded(fault: usize) -> bool {{
 /// What the copy of a file contains.
 fn content(faults: &Faults, root: &Path, path: &Path) -> Vec<u8> {
     let content = fs::read(path).expect("a file");
-    let below = |source: &str| path.strip_prefix(root.join(source)).ok();
-    let file = below("efa-core/wire/src").map(|file| Path::new("wire").join(file));
-    let Some(file) = file.or_else(|| below("efa-core/src").map(Path::to_path_buf)) else {
+    let file = page::SOURCES.iter().find_map(|(prefix, source)| {
+        let below = path.strip_prefix(root.join(source)).ok()?;
+        Some(Path::new(prefix).join(below))
+    });
+    let Some(file) = file else {
         return content;
     };
     let text = String::from_utf8(content).expect("source is text");

@@ -51,6 +51,8 @@ struct Run {
     cancelled: Vec<usize>,
     /// Tags of messages by their numbers, and whether they are a rendezvous.
     messages: Vec<(u64, bool)>,
+    /// Where the data of a rendezvous is, in the memory of which host.
+    places: BTreeMap<usize, (usize, usize)>,
     sent: [usize; SENDERS],
     /// Messages in the order in which the shared receive queue has reported them.
     arrived: Vec<usize>,
@@ -99,6 +101,7 @@ impl Run {
             receives: Vec::new(),
             cancelled: Vec::new(),
             messages: Vec::new(),
+            places: BTreeMap::new(),
             sent: [0; SENDERS],
             arrived: Vec::new(),
             pairs: BTreeMap::new(),
@@ -161,6 +164,7 @@ impl Run {
         if is_rendezvous {
             let place = DATA + count * SLOT;
             sender.memory[place..place + payload.len()].copy_from_slice(&payload);
+            self.places.insert(message, (peer, place));
             let remote = RendezvousHeader {
                 address: MEMORY + place as u64,
                 key: sender.keys.rkey.0,
@@ -274,7 +278,11 @@ impl Run {
                     let bytes = &self.net.hosts[peer].memory[place..];
                     let header = TagHeader::parse(bytes.first_chunk().unwrap()).unwrap();
                     assert_eq!(header.operation, TagOperation::Finish);
-                    self.finished.push(header.data as usize);
+                    let message = header.data as usize;
+                    self.finished.push(message);
+                    // Now the sender may use its memory for something else.
+                    let (host, place) = self.places[&message];
+                    self.net.hosts[host].memory[place..place + LONGEST].fill(0xee);
                 }
             }
         }
@@ -412,8 +420,14 @@ impl Run {
     }
 }
 
+/// `make sim` asks for 10,000.
+fn cases() -> u32 {
+    let asked = std::env::var("EFA_SEEDS").ok();
+    asked.and_then(|count| count.parse().ok()).unwrap_or(100)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(100))]
+    #![proptest_config(ProptestConfig::with_cases(cases()))]
 
     #[test]
     fn matches_are_those_of_mpi(
