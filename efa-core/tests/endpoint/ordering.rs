@@ -136,6 +136,23 @@ fn early_messages_beyond_the_window_give_up_peers() {
 }
 
 #[test]
+fn next_messages_of_given_up_peers_are_dropped() {
+    let mut script = Script::with(config(), traits());
+    script.send(&script.eager(0), b"in its turn");
+    let beyond = script.dut.config().reorder_window + 1;
+    script.send(&script.eager(beyond), b"too early");
+    assert!(matches!(
+        script.refusal(),
+        PacketError::BeyondWindow { expected: 1, .. }
+    ));
+    let kept = script.dut.usage();
+    // The next one in order, behind which nothing waits.
+    script.send(&script.eager(1), b"x");
+    assert_eq!(script.dut.usage(), kept);
+    assert_eq!(script.dut.statistics().from_failed_peers, 1);
+}
+
+#[test]
 fn early_packets_do_not_exhaust_receive_buffers() {
     let mut script = Script::with(
         config(),
