@@ -218,6 +218,15 @@ pub(crate) fn run(mut arguments: Run) -> Outcome {
         return run_on_hosts(arguments, &origin)
             .unwrap_or_else(|text| complain(text, Outcome::Unfit));
     }
+    let library = &arguments.libfabric;
+    // A name without a directory is looked for by the dynamic linker.
+    if matches!(arguments.dut, Dut::Libfabric)
+        && library.components().count() > 1
+        && let Err(error) = std::fs::metadata(library)
+    {
+        let problem = format!("--libfabric {}: {error}", library.display());
+        return complain(problem, Outcome::Unfit);
+    }
     let mut outside = match &arguments.dut {
         Dut::Core => None,
         dut => Some(Outside::new(

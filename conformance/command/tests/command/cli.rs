@@ -663,7 +663,7 @@ fn usage_errors_exit_with_2_and_the_remedy() {
             .into_bytes(),
     );
     let corpus = traces().display().to_string();
-    let cases: [(&[&str], &[&str]); 15] = [
+    let cases: [(&[&str], &[&str]); 16] = [
         (
             &["report", &text, "--html", "/dev/null"],
             &["text.pcapng is not a report", "--json FILE"],
@@ -685,6 +685,17 @@ fn usage_errors_exit_with_2_and_the_remedy() {
             &["nothing", "emu"],
         ),
         (&["run", &corpus, "--dut", "libfabric"], &["--backend hw"]),
+        (
+            &[
+                "run",
+                &corpus,
+                "--dut",
+                "libfabric",
+                "--libfabric",
+                "./no-such-library.so",
+            ],
+            &["efa-conformance: --libfabric ./no-such-library.so: No such file"],
+        ),
         (&["run", &text], &["text.pcapng", "not a capture"]),
         (&["run", &orphan], &["orphan.toml is missing"]),
         (&["check", &text], &["text.pcapng", "not a capture"]),
