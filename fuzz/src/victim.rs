@@ -10,7 +10,7 @@ use efa_device_model::link::{Operation, RemoteRange, RequestHeader};
 use efa_device_model::profile::Profile;
 use efa_device_model::provider::{CompletionQueue, SendData, SendOpcode, SendRequest, UdAddress};
 use efa_shm::fuzzing::{Extra, Meeting, Stage};
-use efa_testing::device::{ClientQueues, Kind};
+use efa_testing::device::{ClientQueues, RdmaOperation};
 
 use crate::choices::Choices;
 
@@ -243,10 +243,12 @@ impl<'a> Victim<'a> {
                     self.completed[wr_id as usize] = true;
                 }
             }
-            1 => self.queues.post_rdma(wr_id, to, Kind::Read, buffer, (0, 1)),
+            1 => self
+                .queues
+                .post_rdma(wr_id, to, RdmaOperation::Read, buffer, (0, 1)),
             _ => self
                 .queues
-                .post_rdma(wr_id, to, Kind::Write(None), buffer, (0, 1)),
+                .post_rdma(wr_id, to, RdmaOperation::Write(None), buffer, (0, 1)),
         }
         let _ = self.meeting.device().read_send_doorbell(QPN);
     }

@@ -11,13 +11,13 @@ use crate::names;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Layout {
     own: Range<u32>,
-    others: Vec<Part>,
+    others: Vec<OtherMachine>,
     is_member: bool,
 }
 
 /// The hosts of another machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Part {
+pub struct OtherMachine {
     /// The name by which the machine is reached.
     pub machine: String,
     /// Its address.
@@ -75,7 +75,7 @@ impl Layout {
                 layout.own = hosts;
                 continue;
             }
-            layout.others.push(Part {
+            layout.others.push(OtherMachine {
                 address: find(machine)?,
                 machine: machine.clone(),
                 hosts,
@@ -93,7 +93,7 @@ impl Layout {
     }
 
     /// The hosts on other machines.
-    pub fn others(&self) -> &[Part] {
+    pub fn others(&self) -> &[OtherMachine] {
         &self.others
     }
 

@@ -28,7 +28,7 @@ pub use device_view::DeviceView;
 pub use files::AGENT;
 pub use host::{EmulatedHost, EmulatedHosts, Injection};
 pub use launchers::{Middleware, Provider};
-pub use layout::{Layout, Part};
+pub use layout::{Layout, OtherMachine};
 pub use live_sysfs::LiveSysfs;
 pub use members::{Machines, Members};
 pub use names::name;

@@ -18,7 +18,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use crate::complain;
 use crate::files::ENV_CLUSTER;
 use crate::gateway::Gateway;
-use crate::layout::{Layout, Part};
+use crate::layout::{Layout, OtherMachine};
 use crate::names;
 use crate::uplink::{Uplink, Wanted};
 
@@ -162,7 +162,7 @@ pub struct Members<'a> {
 
 /// The part that is on another machine.
 struct Member {
-    part: Part,
+    part: OtherMachine,
     /// The remote shell.
     process: Child,
     output: ChildStdout,
@@ -175,7 +175,7 @@ struct Member {
 
 impl Member {
     fn start(
-        part: &Part,
+        part: &OtherMachine,
         shell: &RemoteShell,
         directory: &str,
         words: &[String],

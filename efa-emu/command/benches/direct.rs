@@ -117,13 +117,18 @@ fn client(directory: &Path) -> Result<PathBuf, String> {
 }
 
 /// One of two programs that talk.
-struct Side {
+struct BenchedProgram {
     program: Guard,
     output: BufReader<ChildStdout>,
 }
 
-impl Side {
-    fn start(program: &Path, fabric: &str, host: &str, words: &[&str]) -> Result<Side, String> {
+impl BenchedProgram {
+    fn start(
+        program: &Path,
+        fabric: &str,
+        host: &str,
+        words: &[&str],
+    ) -> Result<BenchedProgram, String> {
         let mut command = Command::new(emulator());
         command.args(["run", "--fabric", fabric, "--host", host, "--"]);
         command.arg(program).args(words);
@@ -131,7 +136,7 @@ impl Side {
         let mut program = Guard::start(&mut command, "the client")?;
         let output = program.0.stdout.take().ok_or("no standard output")?;
         let output = BufReader::new(output);
-        Ok(Side { program, output })
+        Ok(BenchedProgram { program, output })
     }
 
     fn line(&mut self) -> Result<String, String> {
@@ -156,7 +161,7 @@ fn exchange(program: &Path, fabric: &str, way: &str, pairs: usize) -> Result<Vec
     for pair in 0..pairs {
         let start = |side: &str| {
             let host = format!("{side}{pair}");
-            Side::start(program, fabric, &host, &[SECONDS, way, side])
+            BenchedProgram::start(program, fabric, &host, &[SECONDS, way, side])
         };
         all.push([start("first")?, start("second")?]);
     }

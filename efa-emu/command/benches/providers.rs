@@ -136,7 +136,7 @@ fn same_host_rows(releases: &[Release]) -> Vec<Row> {
 
 /// One of two processes that talk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Side {
+enum ConversationSide {
     Server,
     Client,
 }
@@ -182,7 +182,7 @@ impl Placement {
         }
     }
 
-    fn words(&self, side: Side) -> &[&'static str] {
+    fn words(&self, side: ConversationSide) -> &[&'static str] {
         &self.words[side as usize]
     }
 }
@@ -495,8 +495,8 @@ fn rate(row: &Row, bench: &Bench, program: &Path) -> Result<f64, String> {
         words.extend(options.iter().chain(peer).map(OsStr::new));
         command(&words)
     };
-    let client = || side(Side::Client, &["127.0.0.1"]);
-    parse_rate(&converse(side(Side::Server, &[]), client)?)
+    let client = || side(ConversationSide::Client, &["127.0.0.1"]);
+    parse_rate(&converse(side(ConversationSide::Server, &[]), client)?)
 }
 
 /// Millions of messages per second that `ib_send_bw` reports for its client.
@@ -513,8 +513,8 @@ fn message_rate(bench: &Bench) -> Result<f64, String> {
         words.extend(program.iter().chain(&options).chain(peer).map(OsStr::new));
         command(&words)
     };
-    let output = converse(side(Side::Server, &[]), || {
-        side(Side::Client, &["127.0.0.1"])
+    let output = converse(side(ConversationSide::Server, &[]), || {
+        side(ConversationSide::Client, &["127.0.0.1"])
     })?;
     // `#bytes #iterations peak average MsgRate`
     let rate = |line: &String| {
@@ -539,8 +539,8 @@ fn mean_one_way(row: &Row, bench: &Bench, size: usize, round_trips: usize) -> Re
         words.extend(peer.iter().map(OsStr::new));
         command(&words)
     };
-    let client = || side(Side::Client, &["-P", &port, "127.0.0.1"]);
-    let output = converse(side(Side::Server, &["-B", &port]), client)?;
+    let client = || side(ConversationSide::Client, &["-P", &port, "127.0.0.1"]);
+    let output = converse(side(ConversationSide::Server, &["-B", &port]), client)?;
     let printed = output.iter().filter_map(|line| parse(line)).next_back();
     printed.ok_or_else(|| "the client printed no result".to_owned())
 }

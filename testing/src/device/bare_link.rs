@@ -12,7 +12,7 @@ use efa_device_model::link::{
 };
 use efa_device_model::provider::{SendData, SendOpcode, SendRequest, UdAddress};
 
-use super::{Host, Kind, MEMORY, QKEY, Setup};
+use super::{Host, MEMORY, QKEY, RdmaOperation, Setup};
 use crate::addresses::gid;
 
 const NOW: Duration = Duration::ZERO;
@@ -127,7 +127,7 @@ impl BareLink {
     pub fn write(&mut self, wr_id: u64) {
         let [local] = Self::buffer(self.from.keys, 64);
         let remote = (MEMORY, self.to.keys.rkey.0);
-        let kind = Kind::Write(None);
+        let kind = RdmaOperation::Write(None);
         self.from
             .client
             .post_rdma(wr_id, self.address, kind, local, remote);

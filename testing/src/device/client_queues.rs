@@ -8,7 +8,7 @@ use efa_device_model::provider::{
     QueueOwner, RecvQueue, RecvQueueConfig, Retired, SendQueue, SendQueueConfig, UdAddress,
 };
 
-use super::host::Kind;
+use super::host::RdmaOperation;
 
 /// Both queues of one queue pair, as their client sees them. They treat completions of other queue
 /// pairs as stale.
@@ -68,15 +68,15 @@ impl ClientQueues {
         &mut self,
         wr_id: u64,
         to: UdAddress,
-        kind: Kind,
+        kind: RdmaOperation,
         local: Buffer,
         (address, rkey): (u64, u32),
     ) {
         let send = &mut self.send;
         send.start();
         match kind {
-            Kind::Read => send.rdma_read(wr_id, 0, rkey, address),
-            Kind::Write(immediate) => send.rdma_write(wr_id, 0, rkey, address, immediate),
+            RdmaOperation::Read => send.rdma_read(wr_id, 0, rkey, address),
+            RdmaOperation::Write(immediate) => send.rdma_write(wr_id, 0, rkey, address, immediate),
         }
         send.set_ud_addr(to);
         send.set_sge_list(&[local]);

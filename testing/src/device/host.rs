@@ -244,7 +244,7 @@ fn config(pd: PdId, cq: CqId, setup: &Setup) -> QpConfig {
 #[derive(Clone, Copy)]
 pub struct Rdma {
     /// Read or write.
-    pub kind: Kind,
+    pub kind: RdmaOperation,
     /// Offset and length in the requester's memory.
     pub local: (u64, u32),
     /// The other host's address.
@@ -255,7 +255,7 @@ pub struct Rdma {
 
 /// What an RDMA request does.
 #[derive(Clone, Copy)]
-pub enum Kind {
+pub enum RdmaOperation {
     /// A read.
     Read,
     /// A write, with immediate data or without.

@@ -7,4 +7,4 @@ mod host;
 
 pub use bare_link::BareLink;
 pub use client_queues::ClientQueues;
-pub use host::{Host, Kind, MEMORY, MEMORY_SIZE, QKEY, Rdma, Setup};
+pub use host::{Host, MEMORY, MEMORY_SIZE, QKEY, Rdma, RdmaOperation, Setup};

@@ -11,7 +11,7 @@ use efa_device_model::link::{
 };
 use efa_device_model::provider::UdAddress;
 pub(crate) use efa_testing::addresses::gid;
-pub(crate) use efa_testing::device::{Host, Kind, MEMORY, MEMORY_SIZE, QKEY, Rdma, Setup};
+pub(crate) use efa_testing::device::{Host, MEMORY, MEMORY_SIZE, QKEY, Rdma, RdmaOperation, Setup};
 
 /// A request on its way; sends and writes carry a copy of their data.
 pub(crate) struct Packet {

@@ -9,7 +9,7 @@ use efa_device_model::device::{
 use efa_device_model::link::Token;
 use efa_device_model::profile::Profile;
 
-use crate::harness::{Host, Kind, MEMORY, MEMORY_SIZE, Net, Rdma, Setup, gid};
+use crate::harness::{Host, MEMORY, MEMORY_SIZE, Net, Rdma, RdmaOperation, Setup, gid};
 
 #[test]
 fn late_answers_miss_successors_with_the_same_number() {
@@ -221,7 +221,7 @@ fn read_targets_may_be_deregistered_midway() {
     let mut net = Net::pair(Setup::default());
     let to = net.address(0, 1);
     let rdma = Rdma {
-        kind: Kind::Read,
+        kind: RdmaOperation::Read,
         local: (0, 8),
         remote: MEMORY,
         rkey: net.hosts[1].keys.rkey.0,
@@ -242,8 +242,8 @@ fn read_targets_may_be_deregistered_midway() {
 fn deferred_requests_do_not_outlive_their_memory() {
     for (what, kind) in [
         ("send", None),
-        ("read", Some(Kind::Read)),
-        ("write", Some(Kind::Write(Some(9)))),
+        ("read", Some(RdmaOperation::Read)),
+        ("write", Some(RdmaOperation::Write(Some(9)))),
     ] {
         for is_retried in [false, true] {
             let mut net = Net::pair(Setup {

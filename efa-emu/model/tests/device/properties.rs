@@ -10,7 +10,7 @@ use efa_device_model::profile::Profile;
 use efa_device_model::provider::{SendData, SendOpcode, SendRequest, UdAddress, WcOpcode};
 use proptest::prelude::*;
 
-use crate::harness::{Kind, MEMORY, Net, QKEY, Rdma, Setup, gid};
+use crate::harness::{MEMORY, Net, QKEY, Rdma, RdmaOperation, Setup, gid};
 
 /// One step of a program on host `host` of three.
 #[derive(Clone, Debug)]
@@ -205,8 +205,8 @@ impl World {
                     return;
                 }
                 let kind = match write {
-                    true => Kind::Write(immediate.then_some(1)),
-                    false => Kind::Read,
+                    true => RdmaOperation::Write(immediate.then_some(1)),
+                    false => RdmaOperation::Read,
                 };
                 let rdma = Rdma {
                     kind,

@@ -7,7 +7,7 @@ use efa_device_model::device::{MemoryRegion, QpState, Service};
 use efa_device_model::profile::Profile;
 use efa_device_model::provider::{SendData, SendOpcode, UdAddress, ibv_wc_status};
 
-use crate::harness::{Kind, MEMORY, MEMORY_SIZE, Net, Rdma, Setup, gid};
+use crate::harness::{MEMORY, MEMORY_SIZE, Net, Rdma, RdmaOperation, Setup, gid};
 
 /// The names of `ibv_wc_status` with the numbers of verbs.h.
 const IBV_WC: [(&str, u32); 14] = [
@@ -78,7 +78,7 @@ fn read(setup: Setup, change: impl FnOnce(&mut Net, &mut Rdma)) -> Net {
 fn rdma(mut net: Net, change: impl FnOnce(&mut Net, &mut Rdma)) -> Net {
     let to = net.address(0, 1);
     let mut rdma = Rdma {
-        kind: Kind::Read,
+        kind: RdmaOperation::Read,
         local: (0, 16),
         remote: MEMORY,
         rkey: net.hosts[1].keys.rkey.0,
@@ -247,7 +247,7 @@ const CASES: &[Case] = &[
         provoke: || {
             read(Setup::default(), |net, rdma| {
                 rdma.rkey = register(net, Access::LOCAL_WRITE | Access::REMOTE_READ);
-                rdma.kind = Kind::Write(None);
+                rdma.kind = RdmaOperation::Write(None);
             })
         },
         sender: Status::RemoteBadAddress,
@@ -303,7 +303,7 @@ const CASES: &[Case] = &[
     Case {
         cause: "no receive posted for a write with immediate",
         provoke: || {
-            let write = Kind::Write(Some(1));
+            let write = RdmaOperation::Write(Some(1));
             rdma(Net::pair(Setup::default()), |_, rdma| rdma.kind = write)
         },
         sender: Status::RemoteRnr,
@@ -438,7 +438,7 @@ fn a_refused_request_never_touches_memory() {
     ];
     for (wr_id, (rkey, remote, length)) in attempts.into_iter().enumerate() {
         let rdma = Rdma {
-            kind: Kind::Write(None),
+            kind: RdmaOperation::Write(None),
             local: (0, length),
             remote,
             rkey,

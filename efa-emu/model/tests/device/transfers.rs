@@ -7,7 +7,7 @@ use efa_device_model::device::queue::WqeSize;
 use efa_device_model::profile::Profile;
 use efa_device_model::provider::{SendData, SendOpcode, WcFlags, WcOpcode};
 
-use crate::harness::{Kind, MEMORY, Net, Rdma, Setup, gid};
+use crate::harness::{MEMORY, Net, Rdma, RdmaOperation, Setup, gid};
 
 #[test]
 fn a_send_is_scattered_and_reports_its_sender() {
@@ -172,7 +172,7 @@ fn unreceived_datagrams_are_lost_without_an_error() {
     assert_eq!(net.hosts[1].device.counters().rx_drops, 1);
 }
 
-fn rdma(net: &Net, kind: Kind, local: (u64, u32), remote: u64) -> Rdma {
+fn rdma(net: &Net, kind: RdmaOperation, local: (u64, u32), remote: u64) -> Rdma {
     Rdma {
         kind,
         local,
@@ -186,7 +186,7 @@ fn rdma_reads_need_no_action_of_the_peer() {
     let mut net = Net::pair(Setup::default());
     let to = net.address(0, 1);
     net.hosts[1].bytes(1000, 6).copy_from_slice(b"remote");
-    let request = rdma(&net, Kind::Read, (10, 6), 1000);
+    let request = rdma(&net, RdmaOperation::Read, (10, 6), 1000);
     net.hosts[0].post_rdma(1, to, request);
     net.settle();
     let completion = net.hosts[0].poll().unwrap();
@@ -206,14 +206,14 @@ fn only_immediates_make_rdma_writes_visible() {
     let mut net = Net::pair(Setup::default());
     let to = net.address(0, 1);
     net.hosts[0].bytes(0, 5).copy_from_slice(b"write");
-    let silent = rdma(&net, Kind::Write(None), (0, 5), 1000);
+    let silent = rdma(&net, RdmaOperation::Write(None), (0, 5), 1000);
     net.hosts[0].post_rdma(1, to, silent);
     net.settle();
     assert_eq!(net.hosts[1].bytes(999, 7), b"\0write\0");
     assert_eq!(net.hosts[1].poll(), None);
 
     net.hosts[1].post_recv(7, &[(0, 1)]);
-    let loud = rdma(&net, Kind::Write(Some(99)), (0, 70_000), 2000);
+    let loud = rdma(&net, RdmaOperation::Write(Some(99)), (0, 70_000), 2000);
     net.hosts[0].post_rdma(2, to, loud);
     net.settle();
     assert_eq!(net.hosts[0].outcome(), Some((1, Status::Ok)));
@@ -239,7 +239,7 @@ fn an_unsolicited_write_consumes_no_receive() {
     });
     let to = net.address(0, 1);
     net.hosts[1].post_recv(7, &[(0, 100)]);
-    let request = rdma(&net, Kind::Write(Some(1)), (0, 5), 1000);
+    let request = rdma(&net, RdmaOperation::Write(Some(1)), (0, 5), 1000);
     net.hosts[0].post_rdma(1, to, request);
     net.settle();
     let received = net.hosts[1].poll().unwrap();

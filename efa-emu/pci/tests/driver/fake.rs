@@ -19,7 +19,7 @@ use efa_pci::admin::{
     RegMr, RegionMade, SetFeature,
 };
 use efa_pci::function::{Bars, Register};
-use efa_testing::device::{ClientQueues, Kind, QKEY};
+use efa_testing::device::{ClientQueues, QKEY, RdmaOperation};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use super::guest::{Guest, PAGE};
@@ -516,7 +516,7 @@ impl Endpoint {
         driver: &mut Driver,
         wr_id: u64,
         to: UdAddress,
-        kind: Kind,
+        kind: RdmaOperation,
         local: Buffer,
         remote: (u64, u32),
     ) {

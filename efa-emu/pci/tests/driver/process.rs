@@ -11,7 +11,7 @@ use efa_device_model::provider::{
     Completion, CompletionQueue, SendData, SendOpcode, SendRequest, UdAddress,
 };
 use efa_shm::Engine;
-use efa_testing::device::{ClientQueues, Kind, QKEY};
+use efa_testing::device::{ClientQueues, QKEY, RdmaOperation};
 
 use super::guest::open_engine;
 
@@ -127,7 +127,7 @@ impl Process {
         &mut self,
         wr_id: u64,
         to: UdAddress,
-        kind: Kind,
+        kind: RdmaOperation,
         length: u32,
         remote: (u64, u32),
     ) {

@@ -9,7 +9,7 @@ use efa_device_model::profile::Profile;
 use efa_device_model::provider::{Completion, SendData, UdAddress, WcOpcode};
 use efa_pci::admin::{CqMade, QpMade};
 use efa_pci::function::Bars;
-use efa_testing::device::Kind;
+use efa_testing::device::RdmaOperation;
 
 use super::fake::{Driver, EVENT_VECTOR, Endpoint, Memory};
 use super::process::Process;
@@ -114,14 +114,20 @@ fn guests_read_and_write_each_other() {
     let local = a.memory.buffer(123, 20_000);
     let from = remote(&b.memory, 5000);
     a.endpoint
-        .post_rdma(&mut a.driver, 1, to_b, Kind::Read, local, from);
+        .post_rdma(&mut a.driver, 1, to_b, RdmaOperation::Read, local, from);
     assert_eq!(a.success().opcode(), WcOpcode::RdmaRead);
     assert_eq!(a.memory.bytes(&a.driver, 123, 20_000), bytes);
     let bytes = pattern(12_345, 9);
     a.memory.put(&a.driver, 0, &bytes);
     let (local, to) = (a.memory.buffer(0, 12_345), remote(&b.memory, 77));
-    a.endpoint
-        .post_rdma(&mut a.driver, 2, to_b, Kind::Write(None), local, to);
+    a.endpoint.post_rdma(
+        &mut a.driver,
+        2,
+        to_b,
+        RdmaOperation::Write(None),
+        local,
+        to,
+    );
     assert_eq!(a.success().opcode(), WcOpcode::RdmaWrite);
     assert_eq!(b.memory.bytes(&b.driver, 77, 12_345), bytes);
     let [reads, read_bytes, ..] = a.driver.statistics(2)[..] else {
@@ -136,7 +142,7 @@ fn guests_read_and_write_each_other() {
         let local = a.memory.buffer(0, 2);
         let remote = (address, rkey ^ key);
         a.endpoint
-            .post_rdma(&mut a.driver, 3, to_b, Kind::Read, local, remote);
+            .post_rdma(&mut a.driver, 3, to_b, RdmaOperation::Read, local, remote);
         let failed = a.endpoint.completion();
         assert_eq!(failed.status(), Some(Status::RemoteBadAddress));
     }
@@ -239,7 +245,7 @@ fn a_guest_and_a_process_are_peers() {
     let bytes = pattern(20_000, 1);
     guest.memory.put(&guest.driver, 999, &bytes);
     let remote = (guest.memory.iova + 999, guest.memory.rkey);
-    process.post_rdma(1, to_guest, Kind::Read, 20_000, remote);
+    process.post_rdma(1, to_guest, RdmaOperation::Read, 20_000, remote);
     assert_eq!(process.completion().status(), Some(Status::Ok));
     assert_eq!(process.memory[..20_000], bytes);
     let local = guest.memory.buffer(0, 500);
@@ -248,7 +254,7 @@ fn a_guest_and_a_process_are_peers() {
         driver,
         1,
         to_process,
-        Kind::Read,
+        RdmaOperation::Read,
         local,
         process.remote(300),
     );

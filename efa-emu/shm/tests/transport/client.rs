@@ -13,7 +13,7 @@ use efa_device_model::provider::{
     Completion, CompletionQueue, SendData, SendOpcode, SendRequest, UdAddress,
 };
 use efa_shm::{Engine, Fabric, HostConfig};
-use efa_testing::device::{ClientQueues, Kind};
+use efa_testing::device::{ClientQueues, RdmaOperation};
 
 /// Name of the fabric of all tests; each test has its own directory for it.
 pub(crate) const FABRIC: &str = "test";
@@ -246,7 +246,7 @@ impl Client {
         local: Buffer,
         remote: (u64, u32),
     ) {
-        self.post_rdma(wr_id, to, Kind::Read, local, remote);
+        self.post_rdma(wr_id, to, RdmaOperation::Read, local, remote);
     }
 
     pub(crate) fn post_write(
@@ -257,14 +257,14 @@ impl Client {
         remote: (u64, u32),
         immediate: Option<u32>,
     ) {
-        self.post_rdma(wr_id, to, Kind::Write(immediate), local, remote);
+        self.post_rdma(wr_id, to, RdmaOperation::Write(immediate), local, remote);
     }
 
     fn post_rdma(
         &mut self,
         wr_id: u64,
         to: UdAddress,
-        kind: Kind,
+        kind: RdmaOperation,
         local: Buffer,
         remote: (u64, u32),
     ) {

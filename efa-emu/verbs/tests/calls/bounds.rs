@@ -15,7 +15,7 @@ const LOCAL: usize = 512;
 const OPERATIONS: u32 = 4000;
 
 /// A part of the arena, with the access that was given to others.
-struct Part {
+struct ArenaRegion {
     start: usize,
     length: usize,
     access: u32,
@@ -23,7 +23,7 @@ struct Part {
     live: bool,
 }
 
-impl Part {
+impl ArenaRegion {
     /// What the device has to say to an operation of `needed` access on `range` of the arena.
     fn permits(&self, rkey: u32, needed: u32, start: i64, length: usize) -> bool {
         let (first, end) = (self.start as i64, (self.start + self.length) as i64);
@@ -55,14 +55,14 @@ fn keys_access_and_bounds_hold() {
             (6500, 600, IBV_ACCESS_LOCAL_WRITE | read | write),
         ];
         let mut regions = Vec::new();
-        let mut parts: Vec<Part> = layout
+        let mut parts: Vec<ArenaRegion> = layout
             .into_iter()
             .map(|(start, length, access)| {
                 let region = endpoint.register(&mut arena[start..start + length], access);
                 regions.push(region);
                 // SAFETY: a live region.
                 let rkey = unsafe { (*region).rkey };
-                Part {
+                ArenaRegion {
                     start,
                     length,
                     access,

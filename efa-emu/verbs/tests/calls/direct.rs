@@ -65,7 +65,7 @@ impl Ring {
 
 /// A completion, as it stands in memory.
 #[derive(Debug, PartialEq, Eq)]
-struct Entry {
+struct RawCompletion {
     request: u16,
     status: u8,
     /// Without the phase.
@@ -109,7 +109,7 @@ impl Completions {
         })
     }
 
-    fn next(&mut self) -> Entry {
+    fn next(&mut self) -> RawCompletion {
         let wait = Wait::start();
         // The phase is 1 in the first lap.
         let phase = u64::from(self.0.lap().is_multiple_of(2));
@@ -118,7 +118,7 @@ impl Completions {
             if head >> 24 & 1 == phase {
                 let second = self.0.word(self.0.counter, 1).load(Ordering::Relaxed);
                 self.0.counter += 1;
-                return Entry {
+                return RawCompletion {
                     long_request: head & 0xffff | head >> 48 << 16 | second << 32,
                     request: head as u16,
                     status: (head >> 16) as u8,
@@ -263,7 +263,7 @@ fn exchange(inline: u32, entry_size: u32, has_long_ids: bool) {
         let answer = (sent.request, sent.status, sent.flags, sent.qpn);
         assert_eq!(answer, (round, 0, OF_SEND_QUEUE, qpn));
         assert_eq!(sent.long_request, id);
-        let expected = Entry {
+        let expected = RawCompletion {
             request: round,
             status: 0,
             flags: OF_RECEIVE_QUEUE,
