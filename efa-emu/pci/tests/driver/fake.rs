@@ -30,6 +30,9 @@ const ASYNC_DEPTH: u32 = 16;
 
 /// The vector of the admin queue.
 pub(crate) const ADMIN_VECTOR: u32 = 0;
+/// The bit of the status that says that the device has failed.
+pub(crate) const FAILED: u32 = 1 << 5;
+
 /// The vector of the event queue.
 pub(crate) const EVENT_VECTOR: u32 = 1;
 
@@ -178,6 +181,15 @@ impl Driver {
         assert_eq!(response[..2], self.reads.to_le_bytes());
         assert_eq!(response[2..4], (register as u16).to_le_bytes());
         u32::from_le_bytes(response[4..].try_into().unwrap())
+    }
+
+    /// The device's status, read from the register itself.
+    pub(crate) fn status(&mut self) -> u32 {
+        let region = Bars::Registers as u32;
+        let bytes = self
+            .read_region(region, Register::Status as u64, 4)
+            .unwrap();
+        u32::from_le_bytes(bytes.try_into().unwrap())
     }
 
     /// Gives a command and returns its completion, or its status.

@@ -24,7 +24,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Name of the fabric of all tests; each test has its own directory for it.
-const FABRIC: &str = "test";
+pub(crate) const FABRIC: &str = "test";
 
 /// Where the guest's memory begins.
 pub(crate) const MEMORY: u64 = 0x10_0000;

@@ -13,23 +13,12 @@ use efa_pci::vfio::{Stream, StreamError, serve_connection};
 use proptest::prelude::*;
 use zerocopy::IntoBytes;
 
-use super::fake::{Driver, Endpoint, Memory};
+use super::fake::{Driver, Endpoint, FAILED, Memory};
 use super::guest::{Guest, LENGTH, MEMORY, PAGE, function};
 
 fn driver(root: &tempfile::TempDir) -> Driver {
     Driver::probe(root.path(), "vm", &Profile::default())
 }
-
-/// The device's status, read from the register itself.
-fn status(driver: &mut Driver) -> u32 {
-    let region = Bars::Registers as u32;
-    let bytes = driver
-        .read_region(region, Register::Status as u64, 4)
-        .unwrap();
-    u32::from_le_bytes(bytes.try_into().unwrap())
-}
-
-const FAILED: u32 = 1 << 5;
 
 #[test]
 fn admin_queues_outside_of_memory_break_the_device_until_reset() {
@@ -56,11 +45,11 @@ fn admin_queues_outside_of_memory_break_the_device_until_reset() {
         ] {
             driver.set_address(low, high, base);
             driver.set(start, 64 << 16 | 32);
-            assert_eq!(status(&mut driver) & FAILED, FAILED, "{base:#x}");
+            assert_eq!(driver.status() & FAILED, FAILED, "{base:#x}");
             driver.set(Register::AdminDoorbell, 1);
             driver.set(Register::Control, 1);
             driver.set(Register::Control, 0);
-            assert_eq!(status(&mut driver), 0x11);
+            assert_eq!(driver.status(), 0x11);
         }
     }
     driver.start();
@@ -77,7 +66,7 @@ fn impossible_shapes_of_admin_queues_break_the_device() {
             Register::AsyncCapabilities,
         ] {
             driver.set(start, shape);
-            assert_eq!(status(&mut driver) & FAILED, FAILED, "{shape:#x}");
+            assert_eq!(driver.status() & FAILED, FAILED, "{shape:#x}");
             driver.reset();
         }
     }
@@ -90,7 +79,7 @@ fn a_doorbell_for_more_commands_than_entries_breaks_the_device() {
     let mut driver = driver(&root);
     let next = u32::from(driver.next);
     driver.set(Register::AdminDoorbell, next + 33);
-    assert_eq!(status(&mut driver) & FAILED, FAILED);
+    assert_eq!(driver.status() & FAILED, FAILED);
     driver.reset();
     driver.start();
     assert!(driver.feature(1).is_ok());
@@ -107,7 +96,7 @@ fn answers_of_register_reads_outside_of_memory_break_the_device() {
             address,
         );
         driver.set(Register::ReadRequest, 1);
-        assert_eq!(status(&mut driver) & FAILED, FAILED, "{address:#x}");
+        assert_eq!(driver.status() & FAILED, FAILED, "{address:#x}");
         driver.reset();
     }
 }
@@ -119,7 +108,7 @@ fn memory_that_is_taken_away_is_not_reached() {
     driver.unmap(MEMORY, LENGTH);
     let next = u32::from(driver.next);
     driver.set(Register::AdminDoorbell, next + 1);
-    assert_eq!(status(&mut driver) & FAILED, FAILED);
+    assert_eq!(driver.status() & FAILED, FAILED);
     driver.map(MEMORY, LENGTH, 0).unwrap();
     driver.reset();
     driver.start();

@@ -1,13 +1,14 @@
 //! Finding the device, features, resets and interrupts.
 
+use efa_device_model::fault::{Action, HostName};
 use efa_device_model::profile::Profile;
 use efa_pci::admin::Feature;
 use efa_pci::function::{Bars, Register};
 use efa_pci::vfio::message::{Command, DeviceInfo, irq, region};
 use zerocopy::FromBytes;
 
-use super::fake::{ADMIN_VECTOR, Driver};
-use super::guest::Guest;
+use super::fake::{ADMIN_VECTOR, Driver, FAILED};
+use super::guest::{FABRIC, Guest, open_engine};
 
 #[test]
 fn the_driver_finds_each_generation() {
@@ -116,6 +117,32 @@ fn a_reset_takes_everything_back() {
         let gone = Driver::modify_request(handle, 3, 6, efa_pci::admin::ModifyMask::empty());
         assert_eq!(driver.command(2, &gone), Err(5));
         assert_eq!((driver.pd, driver.uar), (0, 0), "the numbers begin again");
+    }
+}
+
+/// Neither the removal's end nor a reset before it is enough.
+#[test]
+fn a_restored_device_comes_back_with_a_reset() {
+    let root = tempfile::tempdir().unwrap();
+    let mut driver = Driver::probe(root.path(), "vm", &Profile::default());
+    // The host stays when the device is closed, as with `efa-emu run`.
+    let _run = open_engine(root.path(), "vm", &Profile::default());
+    let gid = driver.gid();
+    let fabric = efa_shm::Fabric::open_below(root.path(), FABRIC).unwrap();
+    let host = || HostName::from("vm".to_owned());
+    for _ in 0..2 {
+        fabric.act(Action::Remove(host())).unwrap();
+        while driver.status() & FAILED == 0 {
+            std::thread::yield_now();
+        }
+        driver.set(Register::Control, 1);
+        assert_eq!(driver.status() & FAILED, FAILED, "nothing to open");
+        fabric.act(Action::Restore(host())).unwrap();
+        assert_eq!(driver.status() & FAILED, FAILED, "nobody has reset it");
+        driver.ask(Command::Reset, &[], &[]).unwrap();
+        assert_eq!(driver.status() & FAILED, 0);
+        driver.start();
+        assert_eq!(driver.gid(), gid);
     }
 }
 
