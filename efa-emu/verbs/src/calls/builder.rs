@@ -227,13 +227,8 @@ unsafe extern "C" fn wr_set_inline_data_list(
     list: *const ibv_data_buf,
 ) {
     let mut copy = InlineCopy::EMPTY;
-    let is_there = count == 0 || !list.is_null();
     // SAFETY: by contract.
-    let fits = is_there
-        && (0..count).all(|index| unsafe {
-            let part = list.add(index).read();
-            copy.push(part.addr.cast(), part.length)
-        });
+    let fits = unsafe { copy.push_list(list, count) };
     // SAFETY: by contract.
     unsafe {
         in_session(pair, |queue, _, _| match fits {

@@ -10,10 +10,11 @@ use efa_device_model::device::connected::{
     RemoteMemory, SendOperation, SendWr, WcOperation,
 };
 use efa_device_model::device::queue::CompletionEntry;
+use efa_device_model::device::{Device, Error};
 use efa_device_model::provider::Completion;
 
 use super::address_handle::IBV_WC_GRH;
-use super::post::{self, InlineCopy, buffers, report};
+use super::post::{self, InlineCopy, InlinePart, buffers, report};
 use super::{connected_builder, poll};
 use crate::abi::{
     IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_SEND_FENCE,
@@ -283,8 +284,11 @@ unsafe fn send_wr(pair: &QueuePair, request: *const ibv_send_wr) -> Result<SendW
             Payload::Buffers(list)
         }
         true if !takes_inline => return Err(Errno::INVAL),
-        // SAFETY: by contract.
-        true => unsafe { inline(pair, list, count) }?,
+        true => {
+            let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
+            // SAFETY: by contract.
+            unsafe { inline_payload(pair, list, count) }?
+        }
     };
     Ok(SendWr {
         wr_id,
@@ -296,34 +300,20 @@ unsafe fn send_wr(pair: &QueuePair, request: *const ibv_send_wr) -> Result<SendW
     })
 }
 
-/// Inline data, copied out of the program's memory.
+/// Inline data, copied out of the program's memory; `EINVAL` for more than the queue pair takes.
 ///
 /// # Safety
-/// The list has `count` entries, whose memory can be read.
-unsafe fn inline(pair: &QueuePair, list: *const ibv_sge, count: c_int) -> Result<Payload, Errno> {
-    let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
-    if count > 0 && list.is_null() {
-        return Err(Errno::INVAL);
-    }
+/// As [`InlineCopy::push_list`].
+pub(super) unsafe fn inline_payload<T: InlinePart>(
+    pair: &QueuePair,
+    list: *const T,
+    count: usize,
+) -> Result<Payload, Errno> {
     let mut copy = InlineCopy::EMPTY;
-    for index in 0..count {
-        // SAFETY: by contract.
-        let fits = unsafe {
-            let sge = list.add(index).read();
-            copy.push(
-                core::ptr::with_exposed_provenance(sge.addr as usize),
-                sge.length as usize,
-            )
-        };
-        if !fits {
-            return Err(Errno::INVAL);
-        }
-    }
-    inline_payload(pair, copy.as_slice())
-}
-
-pub(super) fn inline_payload(pair: &QueuePair, data: &[u8]) -> Result<Payload, Errno> {
-    if data.len() > pair.plan.cap.max_inline_data as usize {
+    // SAFETY: by contract.
+    let fits = unsafe { copy.push_list(list, count) };
+    let data = copy.as_slice();
+    if !fits || data.len() > pair.plan.cap.max_inline_data as usize {
         return Err(Errno::INVAL);
     }
     Payload::inline(data).ok_or(Errno::INVAL)
@@ -350,9 +340,26 @@ pub(super) unsafe extern "C" fn post_recv(
         // SAFETY: passed on.
         return unsafe { post::post_recv(pointer, requests, bad) };
     }
+    let post = |device: &mut Device, wr| device.post_connected_recv(pair.qpn, wr);
+    // SAFETY: by contract.
+    unsafe { post_receives(&pair.context, requests, bad, post) }
+}
+
+/// Posts a list of receives with `post`.
+///
+/// Returns 0 or an errno, and then `*bad` is the first one that was not posted.
+///
+/// # Safety
+/// `requests` is null or a valid list with valid scatter lists. `bad` is null or valid for a write.
+pub(super) unsafe fn post_receives(
+    context: &Context,
+    requests: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+    post: impl Fn(&mut Device, RecvWr) -> Result<(), Error>,
+) -> c_int {
     let mut next = requests;
-    let mut post = || {
-        let hardware = pair.context.hardware()?;
+    let mut post_all = || {
+        let hardware = context.hardware()?;
         hardware.post(|device| {
             // SAFETY: the list is valid by contract.
             while let Some(request) = unsafe { next.as_ref() } {
@@ -361,13 +368,13 @@ pub(super) unsafe extern "C" fn post_recv(
                     // SAFETY: the scatter list has `num_sge` entries by contract.
                     buffers: unsafe { buffer_list(request.sg_list, request.num_sge) }?,
                 };
-                device.post_connected_recv(pair.qpn, receive)?;
+                post(device, receive)?;
                 next = request.next;
             }
             Ok(())
         })?
     };
-    let result = post();
+    let result = post_all();
     // SAFETY: by contract.
     unsafe { report(result, next, bad) }
 }

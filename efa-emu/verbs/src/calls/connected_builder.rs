@@ -11,7 +11,6 @@ use efa_device_model::device::connected::{
 use efa_device_model::device::queue::Buffer;
 
 use super::connected::{Flags, buffer_list, inline_payload, with_session};
-use super::post::InlineCopy;
 use crate::abi::{
     IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
     IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
@@ -206,20 +205,8 @@ unsafe extern "C" fn wr_set_inline_data_list(
     count: usize,
     list: *const ibv_data_buf,
 ) {
-    let payload = |handle: &QueuePair| {
-        let mut copy = InlineCopy::EMPTY;
-        for index in 0..count {
-            // SAFETY: by contract.
-            let fits = unsafe {
-                let part = list.add(index).read();
-                copy.push(part.addr.cast_const().cast(), part.length)
-            };
-            if !fits {
-                return Err(Errno::INVAL);
-            }
-        }
-        inline_payload(handle, copy.as_slice())
-    };
+    // SAFETY: by contract.
+    let payload = |handle: &QueuePair| unsafe { inline_payload(handle, list, count) };
     // SAFETY: passed on.
     unsafe { set(pair, payload) }
 }

@@ -12,7 +12,8 @@ use efa_device_model::provider::{
 };
 
 use crate::abi::{
-    IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, ibv_ah, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge,
+    IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, ibv_ah, ibv_data_buf, ibv_qp, ibv_recv_wr, ibv_send_wr,
+    ibv_sge,
 };
 use crate::ffi::errno::Errno;
 use crate::ffi::interrupted::Locking;
@@ -49,6 +50,27 @@ pub(crate) unsafe fn buffers<'a>(list: *const ibv_sge, count: usize) -> Option<&
     }
 }
 
+/// A part of inline data.
+pub(crate) trait InlinePart: Copy {
+    /// Where it starts, and how many bytes it has.
+    fn memory(self) -> (*const u8, usize);
+}
+
+impl InlinePart for ibv_sge {
+    #[inline(always)]
+    fn memory(self) -> (*const u8, usize) {
+        let address = core::ptr::with_exposed_provenance(self.addr as usize);
+        (address, self.length as usize)
+    }
+}
+
+impl InlinePart for ibv_data_buf {
+    #[inline(always)]
+    fn memory(self) -> (*const u8, usize) {
+        (self.addr.cast_const().cast(), self.length)
+    }
+}
+
 /// Inline data, copied out of the program's memory.
 pub(crate) struct InlineCopy {
     bytes: [u8; INLINE_SIZE_WIDE as usize],
@@ -61,12 +83,30 @@ impl InlineCopy {
         length: 0,
     };
 
+    /// Appends all parts of a list. False for a null list, and for more than fits any work request.
+    ///
+    /// # Safety
+    /// `list` is null or valid for reads of `count` parts, whose memory can be read.
+    #[must_use]
+    #[inline(always)]
+    pub(crate) unsafe fn push_list<T: InlinePart>(&mut self, list: *const T, count: usize) -> bool {
+        let is_there = count == 0 || !list.is_null();
+        is_there
+            && (0..count).all(|index| {
+                // SAFETY: by contract.
+                unsafe {
+                    let (address, length) = list.add(index).read().memory();
+                    self.push(address, length)
+                }
+            })
+    }
+
     /// Appends memory; false if that is more than fits any work request, and then nothing is read.
     ///
     /// # Safety
     /// `address` is valid for reads of `length` bytes.
     #[must_use]
-    pub(crate) unsafe fn push(&mut self, address: *const u8, length: usize) -> bool {
+    unsafe fn push(&mut self, address: *const u8, length: usize) -> bool {
         if length > self.bytes.len() - self.length {
             return false;
         }
@@ -180,22 +220,10 @@ unsafe fn write_send(queue: &mut SendQueue, request: *const ibv_send_wr) -> Resu
         data: SendData::Buffers(&[]),
     };
     if flags & SendFlags::INLINE.bits() != 0 {
-        if count > 0 && list.is_null() {
-            return Err(Errno::INVAL);
-        }
         let mut copy = InlineCopy::EMPTY;
-        for index in 0..count {
-            // SAFETY: the list has `count` entries, whose memory can be read, by contract.
-            let fits = unsafe {
-                let sge = list.add(index).read();
-                copy.push(
-                    core::ptr::with_exposed_provenance(sge.addr as usize),
-                    sge.length as usize,
-                )
-            };
-            if !fits {
-                return Err(Errno::INVAL);
-            }
+        // SAFETY: by contract.
+        if !unsafe { copy.push_list(list, count) } {
+            return Err(Errno::INVAL);
         }
         let parts = [copy.as_slice()];
         request_to_write.data = SendData::Inline(&parts);

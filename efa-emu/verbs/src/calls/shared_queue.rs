@@ -4,11 +4,12 @@
 use core::ffi::c_int;
 use std::sync::Arc;
 
+use efa_device_model::device;
 use efa_device_model::device::connected::{
-    MAX_TAG_OPERATIONS, RecvWr, SrqAttributes, TagRequest, TagRequestOperation, TaggedBuffer,
+    MAX_TAG_OPERATIONS, SrqAttributes, TagRequest, TagRequestOperation, TaggedBuffer,
 };
 
-use super::connected::buffer_list;
+use super::connected::{buffer_list, post_receives};
 use super::post::report;
 use crate::abi::{
     IBV_OPS_SIGNALED, IBV_OPS_TM_SYNC, IBV_SRQ_INIT_ATTR_CQ, IBV_SRQ_INIT_ATTR_PD,
@@ -201,28 +202,14 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     requests: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    let mut next = requests;
-    let mut post = || {
-        // SAFETY: by contract.
-        let queue = unsafe { SharedQueue::from_pointer(pointer) }.ok_or(Errno::INVAL)?;
-        let hardware = queue.context.hardware()?;
-        hardware.post(|device| {
-            // SAFETY: the list is valid by contract.
-            while let Some(request) = unsafe { next.as_ref() } {
-                let receive = RecvWr {
-                    wr_id: request.wr_id,
-                    // SAFETY: the scatter list has `num_sge` entries by contract.
-                    buffers: unsafe { buffer_list(request.sg_list, request.num_sge) }?,
-                };
-                device.post_srq_recv(queue.id, receive)?;
-                next = request.next;
-            }
-            Ok(())
-        })?
-    };
-    let result = post();
     // SAFETY: by contract.
-    unsafe { report(result, next, bad) }
+    let Some(queue) = (unsafe { SharedQueue::from_pointer(pointer) }) else {
+        // SAFETY: by contract.
+        return unsafe { report(Err(Errno::INVAL), requests, bad) };
+    };
+    let post = |device: &mut device::Device, wr| device.post_srq_recv(queue.id, wr);
+    // SAFETY: by contract.
+    unsafe { post_receives(&queue.context, requests, bad, post) }
 }
 
 /// Carries out operations on the list of tags of a shared receive queue. The handle of a tag that

@@ -89,6 +89,65 @@ fn next_generation() -> u32 {
     GENERATION.fetch_add(1, Ordering::Relaxed)
 }
 
+/// What the device has made for a queue pair.
+struct Made {
+    qpn: Qpn,
+    queues: Arc<Queues>,
+    rings: Option<QpRings>,
+    connection: Option<Connection>,
+}
+
+impl Made {
+    /// Tells the completion queues whose completions they will have, and makes the queue pair.
+    fn assemble(
+        self,
+        context: &Arc<Context>,
+        dependencies: Dependencies,
+        plan: QpPlan,
+        attributes: &ibv_qp_init_attr_ex,
+        c: impl FnOnce(ibv_qp) -> QueuePairC,
+    ) -> Arc<QueuePair> {
+        let connection = self.connection.as_ref();
+        let shared = connection.and_then(|connection| connection.shared.as_ref());
+        let of_tags = shared.and_then(|queue| queue.comp_queue.as_ref());
+        let of_both = [&dependencies.send_cq, &dependencies.recv_cq];
+        for queue in of_both.into_iter().chain(of_tags) {
+            if let Some(polled) = queue.polled.lock(&Locking::new()).as_mut() {
+                polled.owners.insert(self.qpn, Arc::clone(&self.queues));
+            }
+        }
+        let number = u32::from(self.qpn.0);
+        let base = ibv_qp {
+            context: context.c_pointer(),
+            qp_context: attributes.qp_context,
+            pd: attributes.pd,
+            send_cq: attributes.send_cq,
+            recv_cq: attributes.recv_cq,
+            srq: shared.map_or(null_mut(), |_| attributes.srq),
+            handle: number,
+            qp_num: number,
+            state: IBV_QPS_RESET,
+            qp_type: attributes.qp_type,
+            mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+            cond: libc::PTHREAD_COND_INITIALIZER,
+            events_completed: 0,
+        };
+        Arc::new(QueuePair {
+            c: CStruct::new(c(base)),
+            context: Arc::clone(context),
+            qpn: self.qpn,
+            life: Life::new(),
+            queues: self.queues,
+            dependencies,
+            plan,
+            signal_all: attributes.sq_sig_all != 0,
+            rings: Mutex::new(self.rings),
+            watched: AtomicBool::new(false),
+            connection: self.connection,
+        })
+    }
+}
+
 impl QueuePair {
     /// Makes a queue pair as planned; `c` makes its structure, from the basic part.
     pub(crate) fn create(
@@ -119,7 +178,6 @@ impl QueuePair {
             Life::during_both(&send_cq.life, &recv_cq.life, || hardware.create_qp(config))
         })?;
         let generation = next_generation();
-        let signal_all = attributes.sq_sig_all != 0;
         let queues = Arc::new(Queues {
             send: SpinCell::new(Some(Sender::new(
                 SendQueue::new(
@@ -129,7 +187,7 @@ impl QueuePair {
                         max_rdma_sge: context.device.profile.max_rdma_sge,
                         max_inline: plan.cap.max_inline_data,
                         inline_write: plan.inline_write,
-                        signal_all,
+                        signal_all: attributes.sq_sig_all != 0,
                         unsignaled: context.device.profile.connected,
                         request_ids: plan.request_ids,
                         generation,
@@ -146,39 +204,13 @@ impl QueuePair {
             ))),
             is_connected: false,
         });
-        for queue in [send_cq, recv_cq] {
-            if let Some(polled) = queue.polled.lock(&Locking::new()).as_mut() {
-                polled.owners.insert(qpn, Arc::clone(&queues));
-            }
-        }
-        let base = ibv_qp {
-            context: context.c_pointer(),
-            qp_context: attributes.qp_context,
-            pd: attributes.pd,
-            send_cq: attributes.send_cq,
-            recv_cq: attributes.recv_cq,
-            srq: null_mut(),
-            handle: u32::from(qpn.0),
-            qp_num: u32::from(qpn.0),
-            state: IBV_QPS_RESET,
-            qp_type: attributes.qp_type,
-            mutex: libc::PTHREAD_MUTEX_INITIALIZER,
-            cond: libc::PTHREAD_COND_INITIALIZER,
-            events_completed: 0,
-        };
-        Ok(Arc::new(QueuePair {
-            c: CStruct::new(c(base)),
-            context: Arc::clone(context),
+        let made = Made {
             qpn,
-            life: Life::new(),
             queues,
-            dependencies,
-            plan,
-            signal_all,
-            rings: Mutex::new(Some(rings)),
-            watched: AtomicBool::new(false),
+            rings: Some(rings),
             connection: None,
-        }))
+        };
+        Ok(made.assemble(context, dependencies, plan, attributes, c))
     }
 
     /// Makes a connected queue pair as planned, which receives from `shared` if there is one.
@@ -216,49 +248,21 @@ impl QueuePair {
             Some(queue) => queue.life.join(create)?,
             None => create()?,
         };
-        let queues = Arc::new(Queues {
-            send: SpinCell::new(None),
-            recv: SpinCell::new(None),
-            is_connected: true,
-        });
-        let of_tags = shared.as_ref().and_then(|queue| queue.comp_queue.as_ref());
-        for queue in [send_cq, recv_cq].into_iter().chain(of_tags) {
-            if let Some(polled) = queue.polled.lock(&Locking::new()).as_mut() {
-                polled.owners.insert(qpn, Arc::clone(&queues));
-            }
-        }
-        let base = ibv_qp {
-            context: context.c_pointer(),
-            qp_context: attributes.qp_context,
-            pd: attributes.pd,
-            send_cq: attributes.send_cq,
-            recv_cq: attributes.recv_cq,
-            srq: attributes.srq,
-            handle: u32::from(qpn.0),
-            qp_num: u32::from(qpn.0),
-            state: IBV_QPS_RESET,
-            qp_type: attributes.qp_type,
-            mutex: libc::PTHREAD_MUTEX_INITIALIZER,
-            cond: libc::PTHREAD_COND_INITIALIZER,
-            events_completed: 0,
-        };
-        Ok(Arc::new(QueuePair {
-            c: CStruct::new(c(base)),
-            context: Arc::clone(context),
+        let made = Made {
             qpn,
-            life: Life::new(),
-            queues,
-            dependencies,
-            plan,
-            signal_all: attributes.sq_sig_all != 0,
-            rings: Mutex::new(None),
-            watched: AtomicBool::new(false),
+            queues: Arc::new(Queues {
+                send: SpinCell::new(None),
+                recv: SpinCell::new(None),
+                is_connected: true,
+            }),
+            rings: None,
             connection: Some(Connection {
                 shared,
                 address: Mutex::new(None),
                 session: SpinCell::new(None),
             }),
-        }))
+        };
+        Ok(made.assemble(context, dependencies, plan, attributes, c))
     }
 
     /// Whether every work request is signaled, whatever its flags say.
