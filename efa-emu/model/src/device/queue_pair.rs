@@ -34,6 +34,18 @@ pub enum QpState {
     Error,
 }
 
+impl QpState {
+    /// Every state.
+    pub const ALL: [QpState; 6] = [
+        QpState::Reset,
+        QpState::Init,
+        QpState::ReadyToReceive,
+        QpState::ReadyToSend,
+        QpState::SendQueueDrained,
+        QpState::Error,
+    ];
+}
+
 /// The RNR retry count for unlimited retries.
 pub const RNR_RETRY_INFINITE: u8 = 7;
 
@@ -373,15 +385,6 @@ pub(super) mod tests {
     use super::QpState::*;
     use super::*;
 
-    const STATES: [QpState; 6] = [
-        Reset,
-        Init,
-        ReadyToReceive,
-        ReadyToSend,
-        SendQueueDrained,
-        Error,
-    ];
-
     /// The bits of `ibv_qp_attr_mask` that a change can have besides the state.
     const CUR_STATE: u32 = 1 << 1;
     const EN_SQD_ASYNC_NOTIFY: u32 = 1 << 2;
@@ -466,8 +469,8 @@ pub(super) mod tests {
     #[test]
     fn state_changes_take_exactly_the_tables_attributes() {
         for service in [Service::Srd, Service::Ud] {
-            for from in STATES {
-                for to in STATES {
+            for from in QpState::ALL {
+                for to in QpState::ALL {
                     let row = TABLE.iter().find(|row| (row.0, row.1) == (from, to));
                     for choice in 0..1u32 << BITS.len() {
                         let mask = (0..BITS.len())

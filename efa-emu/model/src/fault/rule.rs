@@ -304,24 +304,12 @@ pub enum Action {
 impl Action {
     /// Whether it is done beside the event instead of to it.
     pub fn is_trigger(&self) -> bool {
-        matches!(self, Action::Release(_)) || self.is_about_hosts()
+        self.fate().is_none()
     }
 
     /// Whether it happens to hosts, or to their devices.
     pub fn is_about_hosts(&self) -> bool {
-        matches!(
-            self,
-            Action::Cut(_)
-                | Action::Heal(_)
-                | Action::Kill(_)
-                | Action::Remove(_)
-                | Action::Restore(_)
-                | Action::PortDown(_)
-                | Action::PortUp(_)
-                | Action::PortSpeed(_)
-                | Action::QpError(_)
-                | Action::CqError(_)
-        )
+        self.is_trigger() && !matches!(self, Action::Release(_))
     }
 
     /// Whether it stays in force until another action ends it.

@@ -180,7 +180,7 @@ impl Faults {
                 self.trigger(*id, &fault.then, tally, &mut verdict.triggers);
                 continue;
             }
-            verdict.fate = fate(&fault.then).map(|fate| (*id, fate));
+            verdict.fate = fault.then.fate().map(|fate| (*id, fate));
             break;
         }
         if let (Some((id, _)), Event::Frame(frame)) = (verdict.fate, event) {
@@ -293,37 +293,37 @@ fn refusal_key(frame: &Frame<'_>) -> (Gid, Qpn, u32) {
     (frame.initiator, header.source_qpn, header.sequence)
 }
 
-/// The fate that an action is, if it is one.
-fn fate(action: &Action) -> Option<Fate> {
-    Some(match action {
-        Action::Hold => Fate::Hold { packets: None },
-        Action::HoldPackets(packets) => Fate::Hold {
-            packets: Some(*packets),
-        },
-        Action::Delay(delay) => Fate::Delay(*delay),
-        Action::Drop => Fate::Drop,
-        Action::Lose => Fate::Lose,
-        Action::Duplicate => Fate::Duplicate,
-        Action::Repeat => Fate::Repeat,
-        Action::Answer(status) => Fate::Answer(*status),
-        Action::NotReady(_) => Fate::Answer(Status::RemoteRnr),
-        Action::Fail(errno) => Fate::Fail(errno.0),
-        Action::Qpn(qpn) => Fate::Qpn(*qpn),
-        Action::Release(_)
-        | Action::Cut(_)
-        | Action::Heal(_)
-        | Action::Kill(_)
-        | Action::Remove(_)
-        | Action::Restore(_)
-        | Action::PortDown(_)
-        | Action::PortUp(_)
-        | Action::PortSpeed(_)
-        | Action::QpError(_)
-        | Action::CqError(_) => return None,
-    })
-}
-
 impl Action {
+    /// The fate that an action is, if it is one.
+    pub(super) fn fate(&self) -> Option<Fate> {
+        Some(match self {
+            Action::Hold => Fate::Hold { packets: None },
+            Action::HoldPackets(packets) => Fate::Hold {
+                packets: Some(*packets),
+            },
+            Action::Delay(delay) => Fate::Delay(*delay),
+            Action::Drop => Fate::Drop,
+            Action::Lose => Fate::Lose,
+            Action::Duplicate => Fate::Duplicate,
+            Action::Repeat => Fate::Repeat,
+            Action::Answer(status) => Fate::Answer(*status),
+            Action::NotReady(_) => Fate::Answer(Status::RemoteRnr),
+            Action::Fail(errno) => Fate::Fail(errno.0),
+            Action::Qpn(qpn) => Fate::Qpn(*qpn),
+            Action::Release(_)
+            | Action::Cut(_)
+            | Action::Heal(_)
+            | Action::Kill(_)
+            | Action::Remove(_)
+            | Action::Restore(_)
+            | Action::PortDown(_)
+            | Action::PortUp(_)
+            | Action::PortSpeed(_)
+            | Action::QpError(_)
+            | Action::CqError(_) => return None,
+        })
+    }
+
     /// Whether it can be done to an event: only packets can be repeated.
     fn concerns(&self, event: &Event<'_>) -> bool {
         match (self, event) {

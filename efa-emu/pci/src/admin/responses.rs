@@ -146,16 +146,8 @@ pub(crate) fn state_number(state: device::QpState) -> u32 {
 
 /// The state of a number. 5 is that of a failed send queue, which SRD has not.
 pub(crate) fn state_of(number: u32) -> Option<device::QpState> {
-    use device::QpState::*;
-    let all = [
-        Reset,
-        Init,
-        ReadyToReceive,
-        ReadyToSend,
-        SendQueueDrained,
-        Error,
-    ];
-    all.into_iter().find(|state| state_number(*state) == number)
+    let mut all = device::QpState::ALL.into_iter();
+    all.find(|state| state_number(*state) == number)
 }
 
 #[cfg(test)]

@@ -478,16 +478,7 @@ pub(crate) fn state_number(state: QpState) -> c_int {
 }
 
 pub(crate) fn state_from_number(number: c_int) -> Result<QpState, Errno> {
-    let states = [
-        QpState::Reset,
-        QpState::Init,
-        QpState::ReadyToReceive,
-        QpState::ReadyToSend,
-        QpState::SendQueueDrained,
-        QpState::Error,
-    ];
-    let found = states
-        .into_iter()
-        .find(|state| state_number(*state) == number);
+    let mut all = QpState::ALL.into_iter();
+    let found = all.find(|state| state_number(*state) == number);
     found.ok_or(Errno::INVAL)
 }

@@ -268,15 +268,6 @@ mod tests {
     use super::QpState::*;
     use super::*;
 
-    const STATES: [QpState; 6] = [
-        Reset,
-        Init,
-        ReadyToReceive,
-        ReadyToSend,
-        SendQueueDrained,
-        Error,
-    ];
-
     fn change(from: QpState, to: QpState, mask: M) -> Result<QpState, i32> {
         let mut attributes = ConnectionAttributes {
             state: from,
@@ -326,8 +317,8 @@ mod tests {
 
     #[test]
     fn no_state_is_skipped_and_two_are_always_reached() {
-        for from in STATES {
-            for to in STATES {
+        for from in QpState::ALL {
+            for to in QpState::ALL {
                 let masks = match transition(from, to) {
                     Some((required, _)) => [required, required],
                     None => [M::empty(), M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS],
