@@ -1,11 +1,9 @@
 //! Two endpoints in one domain of a device.
 
-mod common;
-
-use common::with_device;
 use efa_core::endpoint::Instant;
 use efa_core::nic::{DomainConfig, UserSlice};
 use efa_hw::{HwDevice, HwDomain, HwQueuePair};
+use efa_testing::hw::with_device;
 use efa_testing::shared_domain::{self, Machine};
 
 /// A device, and the time at which the test began.

@@ -1,12 +1,10 @@
 //! Machines on which no device can be opened: what the user is told names the thing, its value and
 //! the remedy.
 
-#[path = "common/kernel.rs"]
-mod kernel;
-
 use std::path::Path;
 use std::process::Command;
 
+use efa_testing::hw::kernel;
 use efa_testing::workspace::{built, efa_emu};
 
 /// What the echo server says when it ends at once.

@@ -15,8 +15,6 @@ mod pci;
 mod scenario;
 mod sequences;
 mod victim;
-#[path = "../../efa-core/wire/tests/wire/invariants.rs"]
-mod wire;
 
 use sequences::place_of;
 
@@ -25,7 +23,7 @@ pub type Target = fn(&[u8]);
 
 /// All targets by name, as the directories of the corpora are called.
 pub const TARGETS: [(&str, Target); 10] = [
-    ("wire", wire::check),
+    ("wire", efa_testing::wire_invariants::check),
     ("endpoint", efa_testing::hostile_peer::run),
     ("link", link::check),
     ("bridge", bridge::check),

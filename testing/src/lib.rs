@@ -7,16 +7,21 @@ pub mod device;
 pub mod fields;
 pub mod heap;
 pub mod hostile_peer;
+#[cfg(feature = "hw")]
+pub mod hw;
 pub mod json;
 pub mod mpi;
 pub mod namespaces;
 pub mod nic;
 pub mod patience;
 mod pattern;
+#[cfg(feature = "programs")]
+pub mod programs;
 pub mod self_talk;
 pub mod shared_domain;
 mod skip;
 mod udmabuf;
+pub mod wire_invariants;
 pub mod workspace;
 
 pub use pattern::pattern;

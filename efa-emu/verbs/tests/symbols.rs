@@ -1,10 +1,8 @@
 //! The shared libraries carry the names and versions that stock programs are linked to.
 
-mod common;
-
 use std::ffi::{CString, c_void};
 
-use common::exported::{EFADV, PRIVATE, PRIVATE_FLAG, PRIVATE_VERSIONS, VERBS};
+use efa_testing::programs::exported::{EFADV, PRIVATE, PRIVATE_FLAG, PRIVATE_VERSIONS, VERBS};
 use efa_testing::workspace::built;
 
 struct Library(*mut c_void);

@@ -1,19 +1,17 @@
 //! The tap stacked on the emulated libraries: what it captures of stock programs agrees with what
 //! the device captures.
 
-#[path = "../../../efa-emu/verbs/tests/common/mod.rs"]
-mod common;
 mod compared;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{Dialogue, Outcome, Program, TestFabric, installed};
 use compared::{agree, agree_but_for_last_arrivals, agree_but_for_strangers, check, frames};
 use efa_capture::{Direction, Reader};
 use efa_core::wire::Packet;
 use efa_testing::mpi::{OPEN_MPI, OPEN_MPI_OVER_LIBFABRIC, OPEN_MPI_OVER_UCX};
+use efa_testing::programs::{Dialogue, Outcome, Program, TestFabric, installed};
 use efa_testing::workspace::{built, conformance, userland};
 
 /// A dialogue of `fi_pingpong`, in which both programs run under the tap; its captures go into this

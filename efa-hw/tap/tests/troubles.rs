@@ -1,17 +1,16 @@
 //! What goes wrong around a tap: the program goes on, and the capture can be read.
 
-#[path = "../../../efa-emu/verbs/tests/common/mod.rs"]
-mod common;
-
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use common::{Dialogue, NO_FOREIGN_HANDLER, Program, TestFabric, files_with, installed};
 use efa_capture::frame::Kind;
 use efa_capture::{Direction, Reader};
 use efa_testing::patience::Wait;
+use efa_testing::programs::{
+    Dialogue, NO_FOREIGN_HANDLER, Program, TestFabric, files_with, installed,
+};
 use efa_testing::workspace::{built, outcome};
 
 fn efa_tap(arguments: &[&str]) -> Command {

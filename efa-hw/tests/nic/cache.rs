@@ -7,8 +7,8 @@ use efa_core::endpoint::{
 use efa_core::nic::{LocalKey, Region};
 use efa_hw::CacheLimits;
 
-use super::common::with_device_and;
 use super::*;
+use efa_testing::hw::{kernel, with_device_and};
 
 const LENGTH: usize = 1 << 20;
 

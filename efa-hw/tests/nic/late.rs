@@ -1,9 +1,9 @@
 //! Completions of a queue pair that is gone, while the next one has its number and its buffers.
 
-use super::common::with_device_of;
 use super::*;
 use efa_core::nic::{DomainConfig, LocalKey, QueuePairConfig};
 use efa_hw::{HwDomain, HwQueuePair};
+use efa_testing::hw::with_device_of;
 
 const CONFIG: QueuePairConfig = QueuePairConfig {
     send_queue_depth: 4,

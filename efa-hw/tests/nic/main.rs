@@ -2,18 +2,13 @@
 
 mod cache;
 mod channel;
-#[path = "../common/mod.rs"]
-mod common;
 mod datagrams;
 mod dmabuf;
 mod errors;
 mod inline;
-#[path = "../common/kernel.rs"]
-mod kernel;
 mod late;
 mod receives;
 
-use common::with_device;
 use efa_core::address::{Ahn, Qkey, Qpn, RawAddress};
 use efa_core::nic::{
     Access, BufferId, Completion, CompletionKind, CompletionQueueId, Destination, Device,
@@ -21,6 +16,7 @@ use efa_core::nic::{
     Source, Status, UserSlice,
 };
 use efa_hw::{HwDevice, HwNic, NicConfig};
+use efa_testing::hw::with_device;
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 

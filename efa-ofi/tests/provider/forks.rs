@@ -87,7 +87,7 @@ fn registered_memory_stays_the_parents() {
 
 /// The preloaded library, and the environment in which it is that kernel.
 fn older_kernel(command: &mut Command, variable: &str, value: &str) -> tempfile::TempDir {
-    let (kept, library) = crate::kernel::library();
+    let (kept, library) = efa_testing::hw::kernel::library();
     command.env("LD_PRELOAD", library).env(SHARES_PAGES, "1");
     command.env(variable, value);
     // Where other providers leave their files about a process that was aborted.

@@ -2,10 +2,6 @@
 
 #[macro_use]
 mod common;
-#[path = "../../../efa-hw/tests/common/kernel.rs"]
-mod kernel;
-#[path = "../../../efa-emu/verbs/tests/common/mod.rs"]
-mod programs;
 
 mod address_vectors;
 mod atomics;

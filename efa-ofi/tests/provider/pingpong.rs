@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use crate::programs::{Dialogue, Program, TestFabric, installed};
+use efa_testing::programs::{Dialogue, Program, TestFabric, installed};
 use efa_testing::workspace::userland;
 
 const PACKAGE: &str = "libfabric-bin";

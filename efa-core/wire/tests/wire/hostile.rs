@@ -5,9 +5,9 @@ use efa_wire::{Packet, PacketType, Repr};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use crate::invariants::check;
 use crate::recipe::{Recipe, typed};
 use crate::strategy::{plausible_packet, recipe};
+use efa_testing::wire_invariants::check;
 
 #[test]
 fn every_truncation_of_every_type() {

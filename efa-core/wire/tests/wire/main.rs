@@ -5,7 +5,6 @@
 mod captured;
 mod errors;
 mod hostile;
-mod invariants;
 mod recipe;
 mod round_trip;
 mod strategy;

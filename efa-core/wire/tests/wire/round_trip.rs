@@ -3,9 +3,9 @@
 use efa_wire::{BaseHeader, EmitError, Packet, PacketType, Repr};
 use proptest::prelude::*;
 
-use crate::invariants;
 use crate::recipe::{Recipe, typed};
 use crate::strategy::recipe;
+use efa_testing::wire_invariants;
 
 fn check(recipe: &Recipe) {
     let bytes = recipe.packet();
@@ -25,7 +25,7 @@ fn check(recipe: &Recipe) {
     );
     assert_eq!(BaseHeader::parse(&bytes), Ok(parsed.base));
     assert_eq!(PacketType::peek(&bytes), Some(recipe.packet_type));
-    invariants::check(&bytes);
+    wire_invariants::check(&bytes);
 }
 
 #[test]

@@ -12,9 +12,9 @@ use efa_testing::patience::Wait;
 use efa_testing::workspace::efa_emu;
 use serde_json::Value;
 
-use crate::common::Program;
 use crate::on_emulated_host;
 use crate::verbs::*;
+use efa_testing::programs::Program;
 use efa_verbs_abi::*;
 
 /// Messages that are sent, and bytes of each.

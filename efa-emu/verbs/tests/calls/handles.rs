@@ -9,9 +9,9 @@ use std::ptr::null_mut;
 
 use libc::{EINVAL, ENODEV, EOPNOTSUPP};
 
-use crate::common::exported::{EFADV, PRIVATE_IN_USE, VERBS};
 use crate::on_emulated_host;
 use crate::verbs::*;
+use efa_testing::programs::exported::{EFADV, PRIVATE_IN_USE, VERBS};
 use efa_verbs_abi::*;
 
 /// What a call answers.

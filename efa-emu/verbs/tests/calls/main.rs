@@ -2,9 +2,6 @@
 //!
 //! Each test starts itself again on an emulated host (`efa-emu run`) and does its work there.
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod arguments;
 mod async_events;
 mod bounds;
@@ -25,7 +22,7 @@ mod statuses;
 mod steady;
 mod verbs;
 
-use common::{Program, TestFabric};
+use efa_testing::programs::{Program, TestFabric};
 
 /// The library that has a function, and its name there: the preloaded ones.
 fn place_of(function: &str) -> (*mut std::ffi::c_void, String) {

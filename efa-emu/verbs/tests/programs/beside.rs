@@ -7,8 +7,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::exported::{PRIVATE, PRIVATE_FLAG, PRIVATE_VERSIONS};
-use crate::common::{TestFabric, needs, run, succeed, words};
+use efa_testing::programs::exported::{PRIVATE, PRIVATE_FLAG, PRIVATE_VERSIONS};
+use efa_testing::programs::{TestFabric, needs, run, succeed, words};
 
 /// Compiles C; fails with the compiler's messages.
 fn compile(directory: &Path, output: &str, source: &str, arguments: &[&str]) {

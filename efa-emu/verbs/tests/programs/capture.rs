@@ -6,11 +6,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Stdio;
 
-use crate::common::{Dialogue, Outcome, Program, TestFabric, files_with, needs, run, words};
 use efa_capture::{Direction, Reader};
 use efa_commands::ports::free_port;
 use efa_device_model::profile::Profile;
 use efa_testing::patience::Wait;
+use efa_testing::programs::{
+    Dialogue, Outcome, Program, TestFabric, files_with, needs, run, words,
+};
 use efa_testing::workspace::efa_emu;
 
 /// How many frames each interface has, by its name, as (inbound, outbound).

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::common::{
-    Outcome, Program, TestFabric, files_with, forbid, installed, needs, run, succeed,
-};
 use efa_capture::{Direction, Reader};
 use efa_shm::list_hosts;
 use efa_testing::patience::Wait;
+use efa_testing::programs::{
+    Outcome, Program, TestFabric, files_with, forbid, installed, needs, run, succeed,
+};
 use efa_testing::workspace::{efa_emu, root, userland};
 
 /// A cluster on a fabric of its own.

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{
+use efa_testing::patience::Wait;
+use efa_testing::programs::{
     Dialogue, TestFabric, files_with, forbid, installed, needs, run, started_by, succeed, words,
 };
-use efa_testing::patience::Wait;
 use efa_testing::workspace::emulator;
 
 const PACKAGE: &str = "libfabric-bin";

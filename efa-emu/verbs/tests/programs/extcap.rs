@@ -4,7 +4,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{Dialogue, Outcome, Program, TestFabric, installed, run, succeed, words};
+use efa_testing::programs::{
+    Dialogue, Outcome, Program, TestFabric, installed, run, succeed, words,
+};
 use efa_testing::workspace::{efa_emu, root};
 
 fn extcap(arguments: &[&str]) -> Outcome {

@@ -3,8 +3,8 @@
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use crate::common::{Dialogue, TestFabric, needs, run, succeed};
 use efa_testing::json::assert_documented;
+use efa_testing::programs::{Dialogue, TestFabric, needs, run, succeed};
 use efa_testing::workspace::efa_emu;
 use serde_json::Value;
 

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use crate::common::{
+use efa_testing::patience::Wait;
+use efa_testing::programs::{
     Dialogue, NO_FOREIGN_HANDLER, Outcome, Program, TestFabric, files_with, needs,
 };
-use efa_testing::patience::Wait;
 
 const PACKAGE: &str = "libfabric-bin";
 

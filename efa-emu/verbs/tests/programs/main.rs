@@ -1,8 +1,5 @@
 //! The commands of `efa-emu`, and stock programs on emulated hosts.
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod beside;
 mod capture;
 mod cluster;

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
-use crate::common::{Dialogue, TestFabric, installed, needs};
 use efa_capture::frame::{Kind, Repr};
 use efa_capture::{Direction, Reader};
 use efa_core::address::Qpn;
 use efa_core::nic::Status;
+use efa_testing::programs::{Dialogue, TestFabric, installed, needs};
 
 /// Messages of `fi_pingpong` in each direction.
 const ROUNDS: u32 = 3;

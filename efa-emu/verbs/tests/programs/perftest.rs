@@ -3,7 +3,7 @@
 //! These programs are linked to the providers of other vendors' devices, which need rdma-core's
 //! private symbols: `efa-emu run` preloads rdma-core's own library behind the emulated one.
 
-use crate::common::{Dialogue, TestFabric, needs, words};
+use efa_testing::programs::{Dialogue, TestFabric, needs, words};
 
 /// Runs a benchmark between two hosts, if it is installed.
 #[track_caller]

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
-use crate::common::{Outcome, TestFabric, needs, run};
+use efa_testing::programs::{Outcome, TestFabric, needs, run};
 use efa_testing::workspace::{built, conformance, emulator, traces};
 
 /// A directory.

@@ -7,7 +7,7 @@ use std::thread;
 
 use efa_commands::ports::free_port;
 
-use crate::common::{Outcome, TestFabric, forbid_with, needs, run};
+use efa_testing::programs::{Outcome, TestFabric, forbid_with, needs, run};
 use efa_testing::workspace::emulator;
 
 /// A machine, or what is missing of one.

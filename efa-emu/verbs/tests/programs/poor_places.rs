@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use crate::common::{Outcome, needs, run};
+use efa_testing::programs::{Outcome, needs, run};
 use efa_testing::workspace::emulator;
 
 /// `/dev` with some devices only.

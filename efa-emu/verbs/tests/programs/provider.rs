@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::{TestFabric, run, succeed};
+use efa_testing::programs::{TestFabric, run, succeed};
 use efa_testing::workspace::{built, efa_emu};
 
 /// A directory of libraries as an installation has it, with a provider `other`.

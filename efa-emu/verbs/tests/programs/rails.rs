@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::{Dialogue, Program, TestFabric, needs, run, succeed, words};
 use efa_capture::Reader;
 use efa_testing::mpi::{OPEN_MPI, OPEN_MPI_OVER_LIBFABRIC, OPEN_MPI_OVER_UCX};
 use efa_testing::patience::Wait;
+use efa_testing::programs::{Dialogue, Program, TestFabric, needs, run, succeed, words};
 use efa_testing::workspace::{efa_emu, userland};
 
 const NAMES: [&str; 4] = ["rdmap16s27", "rdmap20s27", "rdmap24s27", "rdmap28s27"];

@@ -7,11 +7,11 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{Program, TestFabric, files_with, installed, needs, run, succeed};
 use efa_testing::patience::Wait;
+use efa_testing::programs::{Program, TestFabric, files_with, installed, needs, run, succeed};
 use efa_testing::workspace::{built, efa_emu, root};
 
-fn shell(fabric: &TestFabric, script: &str) -> crate::common::Outcome {
+fn shell(fabric: &TestFabric, script: &str) -> efa_testing::programs::Outcome {
     run(fabric.host(&["sh", "-c", script]))
 }
 

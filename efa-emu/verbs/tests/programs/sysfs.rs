@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use crate::common::{Outcome, TestFabric, needs, run};
+use efa_testing::programs::{Outcome, TestFabric, needs, run};
 use efa_testing::workspace::{efa_emu, emulator};
 
 /// Runs the command; `None`, and a line that says why, if the system permits no mount namespaces.

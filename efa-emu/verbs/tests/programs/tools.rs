@@ -1,6 +1,6 @@
 //! rdma-core's tools over the emulated device.
 
-use crate::common::{Program, TestFabric, needs, run, succeed};
+use efa_testing::programs::{Program, TestFabric, needs, run, succeed};
 use efa_testing::workspace::emulator;
 
 #[test]

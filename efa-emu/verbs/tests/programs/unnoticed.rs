@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use crate::common::{Dialogue, Outcome, TestFabric, installed, needs, run};
+use efa_testing::programs::{Dialogue, Outcome, TestFabric, installed, needs, run};
 use efa_testing::workspace::efa_emu;
 
 /// What a command prints on standard error.

@@ -7,14 +7,12 @@
     reason = "each argument of `call!` is an argument of the unsafe call itself"
 )]
 
-#[path = "../../../../efa-hw/tests/common/mod.rs"]
-mod device;
-
 pub(crate) use efa_libfabric_sys as c;
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::{null, null_mut};
 
+use efa_testing::hw::with_device_under;
 use efa_testing::patience::Wait;
 
 use c::*;
@@ -54,7 +52,7 @@ pub(crate) fn with_provider_under<T>(
             .env("FI_PROVIDER", "efa_rs");
         prepare(command)
     };
-    device::with_device_under(tool, name, prepare, |_| body(&Libfabric::load()));
+    with_device_under(tool, name, prepare, |_| body(&Libfabric::load()));
 }
 
 /// The functions that libfabric exports. All others are in the tables of its objects.

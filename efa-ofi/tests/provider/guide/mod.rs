@@ -8,7 +8,7 @@ mod processes;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::programs::{TestFabric, run};
+use efa_testing::programs::{TestFabric, run};
 use efa_testing::workspace::{root, userland};
 
 /// The directory of the plug-in.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{PLUG_INS, TestFabric, compile};
-use crate::programs::{Outcome, Program};
+use efa_testing::programs::{Outcome, Program};
 
 /// Not a power of two, so that the trees have branches that end early.
 const MEMBERS: usize = 5;

@@ -14,7 +14,7 @@ fn assert_inside<T>(part: &[T], whole: &[u8]) {
 }
 
 /// Parses and walks a packet, and checks what must hold for any bytes.
-pub(crate) fn check(bytes: &[u8]) {
+pub fn check(bytes: &[u8]) {
     check_agreement(bytes);
     let mut end = 0;
     if let Some(mut fields) = fields_of(bytes) {

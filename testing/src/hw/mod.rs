@@ -1,9 +1,11 @@
 //! Runs a test on an EFA device: the machine's own, or an emulated one.
 
+pub mod kernel;
+
 use std::process::Command;
 
+use crate::workspace;
 use efa_hw::{DeviceName, HwDevice};
-use efa_testing::workspace;
 
 /// The variable that is set when a test runs again under the emulator.
 const NESTED: &str = "EFA_HW_TEST_UNDER_EMULATOR";
@@ -15,13 +17,13 @@ const NESTED: &str = "EFA_HW_TEST_UNDER_EMULATOR";
 ///
 /// # Panics
 /// If there is no device under `efa-emu run` either, or if `efa-emu` was not built.
-pub(crate) fn with_device(name: &str, body: impl FnOnce(HwDevice)) {
+pub fn with_device(name: &str, body: impl FnOnce(HwDevice)) {
     with_device_and(name, |_| (), body);
 }
 
 /// As [`with_device`]. `prepare` changes how the emulator is started; what it returns is dropped
 /// when it has ended.
-pub(crate) fn with_device_and<T>(
+pub fn with_device_and<T>(
     name: &str,
     prepare: impl FnOnce(&mut Command) -> T,
     body: impl FnOnce(HwDevice),
@@ -30,14 +32,13 @@ pub(crate) fn with_device_and<T>(
 }
 
 /// As [`with_device`]. An emulated device has this profile.
-#[allow(dead_code, reason = "not all tests ask for one")]
-pub(crate) fn with_device_of(profile: &str, name: &str, body: impl FnOnce(HwDevice)) {
+pub fn with_device_of(profile: &str, name: &str, body: impl FnOnce(HwDevice)) {
     with_device_started(&["--profile", profile], &[], name, |_| (), body);
 }
 
 /// As [`with_device_and`]. `tool` is a program with its arguments that runs the test binary under
 /// the emulator.
-pub(crate) fn with_device_under<T>(
+pub fn with_device_under<T>(
     tool: &[&str],
     name: &str,
     prepare: impl FnOnce(&mut Command) -> T,

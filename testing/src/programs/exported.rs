@@ -1,7 +1,7 @@
 //! The symbols of rdma-core's libraries.
 
 /// Every public symbol of rdma-core's libibverbs, by the version that programs ask for.
-pub(crate) const VERBS: &[(&str, &str)] = &[
+pub const VERBS: &[(&str, &str)] = &[
     (
         "IBVERBS_1.0",
         "ibv_copy_path_rec_from_kern ibv_copy_path_rec_to_kern ibv_copy_qp_attr_from_kern \
@@ -62,7 +62,7 @@ pub(crate) const VERBS: &[(&str, &str)] = &[
 ];
 
 /// Every public symbol of rdma-core's libefa.
-pub(crate) const EFADV: &[(&str, &str)] = &[
+pub const EFADV: &[(&str, &str)] = &[
     ("EFA_1.0", "efadv_create_driver_qp"),
     (
         "EFA_1.1",
@@ -78,10 +78,10 @@ pub(crate) const EFADV: &[(&str, &str)] = &[
 
 /// The versions that the private interface of rdma-core's libibverbs has had, from release 26 to 65. Each
 /// has a function `verbs_register_driver_VERSION`, too.
-pub(crate) const PRIVATE_VERSIONS: &[u32] = &[25, 33, 34, 57, 59, 64, 65];
+pub const PRIVATE_VERSIONS: &[u32] = &[25, 33, 34, 57, 59, 64, 65];
 
 /// The functions that the private interface has in any of these versions.
-pub(crate) const PRIVATE: &str = "__ioctl_final_num_attrs __verbs_log _verbs_init_and_alloc_context execute_ioctl \
+pub const PRIVATE: &str = "__ioctl_final_num_attrs __verbs_log _verbs_init_and_alloc_context execute_ioctl \
      ibv_cmd_advise_mr ibv_cmd_alloc_dm ibv_cmd_alloc_dmah ibv_cmd_alloc_mw ibv_cmd_alloc_pd \
      ibv_cmd_attach_mcast ibv_cmd_close_xrcd ibv_cmd_create_ah ibv_cmd_create_comp_cntr \
      ibv_cmd_create_counters ibv_cmd_create_cq ibv_cmd_create_cq_ex ibv_cmd_create_cq_ex2 \
@@ -108,7 +108,7 @@ pub(crate) const PRIVATE: &str = "__ioctl_final_num_attrs __verbs_log _verbs_ini
      verbs_open_device verbs_set_ops verbs_uninit_context";
 
 /// Those of them that do something here.
-pub(crate) const PRIVATE_IN_USE: &str = "ibv_query_gid_type ibv_read_ibdev_sysfs_file";
+pub const PRIVATE_IN_USE: &str = "ibv_query_gid_type ibv_read_ibdev_sysfs_file";
 
 /// The C `bool` of the private interface.
-pub(crate) const PRIVATE_FLAG: &str = "verbs_allow_disassociate_destroy";
+pub const PRIVATE_FLAG: &str = "verbs_allow_disassociate_destroy";

@@ -1,14 +1,7 @@
-//! What the tests share: finding what was built and what is installed, and running programs for a
-//! bounded time without leaving any behind.
+//! Programs on emulated hosts: finding what is installed, and running it for a bounded time without
+//! leaving any behind.
 
-#![allow(
-    dead_code,
-    unused_imports,
-    unused_macros,
-    reason = "each test program uses a part of this"
-)]
-
-pub(crate) mod exported;
+pub mod exported;
 
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -20,18 +13,18 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use crate::patience::{PATIENCE, Wait};
+use crate::workspace::efa_emu;
 use efa_commands::ports::{free_port, is_listened_on};
-use efa_testing::patience::{PATIENCE, Wait};
-use efa_testing::workspace::efa_emu;
 
 /// The path of an installed program, or `None` and a line that says why the test is skipped.
-pub(crate) fn installed(program: &str, package: &str) -> Option<PathBuf> {
+pub fn installed(program: &str, package: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path)
         .map(|directory| directory.join(program))
         .find(|path| path.is_file());
     if found.is_none() {
-        efa_testing::skip(format_args!(
+        crate::skip(format_args!(
             "{program} is not installed (Debian package {package})"
         ));
     }
@@ -39,39 +32,42 @@ pub(crate) fn installed(program: &str, package: &str) -> Option<PathBuf> {
 }
 
 /// Ends the test, with a line that says why, if a program is not installed.
+#[macro_export]
 macro_rules! needs {
     ($program:expr, $package:expr) => {
-        if crate::common::installed($program, $package).is_none() {
+        if $crate::programs::installed($program, $package).is_none() {
             return;
         }
     };
 }
-pub(crate) use needs;
+pub use needs;
 
 /// Runs a program to its end.
 #[track_caller]
-pub(crate) fn run(command: Command) -> Outcome {
+pub fn run(command: Command) -> Outcome {
     Program::start(command).wait()
 }
 
 /// Runs a program that has to succeed; `what` names it in the failure.
 #[track_caller]
-pub(crate) fn succeed(command: Command, what: &str) -> Outcome {
+pub fn succeed(command: Command, what: &str) -> Outcome {
     run(command).expect_success(what)
 }
 
 /// The words of a command line, which has no quotes.
-pub(crate) fn words(line: &str) -> Vec<&str> {
+pub fn words(line: &str) -> Vec<&str> {
     line.split_whitespace().collect()
 }
 
 /// A fabric of this test's own, so that tests do not meet.
-pub(crate) struct TestFabric {
+pub struct TestFabric {
     name: String,
 }
 
 impl TestFabric {
-    pub(crate) fn new() -> TestFabric {
+    /// With a name that no other test has at the same time.
+    #[allow(clippy::new_without_default, reason = "each is another one")]
+    pub fn new() -> TestFabric {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         TestFabric {
@@ -79,12 +75,13 @@ impl TestFabric {
         }
     }
 
-    pub(crate) fn name(&self) -> &str {
+    /// As `--fabric` takes it.
+    pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Where the fabric is as long as anybody takes part in it.
-    pub(crate) fn directory(&self) -> PathBuf {
+    pub fn directory(&self) -> PathBuf {
         // SAFETY: takes no pointers.
         let user = unsafe { libc::geteuid() };
         Path::new("/dev/shm")
@@ -93,19 +90,19 @@ impl TestFabric {
     }
 
     /// `efa-emu run --fabric ... OPTIONS -- COMMAND`, where options and command are one list.
-    pub(crate) fn run(&self, arguments: &[&str]) -> Command {
+    pub fn run(&self, arguments: &[&str]) -> Command {
         let mut command = efa_emu(&["run", "--fabric", &self.name]);
         command.args(arguments);
         command
     }
 
     /// `efa-emu run` on a host of its own, without options.
-    pub(crate) fn host(&self, program: &[&str]) -> Command {
+    pub fn host(&self, program: &[&str]) -> Command {
         self.run(&[&["--"], program].concat())
     }
 
     /// A host that is there without talking.
-    pub(crate) fn sleeper(&self, host: &str) -> Program {
+    pub fn sleeper(&self, host: &str) -> Program {
         let sleeper = Program::start(self.run(&["--host", host, "--", "sleep", "120"]));
         sleeper.inner_id();
         sleeper
@@ -115,7 +112,7 @@ impl TestFabric {
     ///
     /// # Panics
     /// If it takes longer than [`PATIENCE`].
-    pub(crate) fn wait_for_captures(&self, count: usize) {
+    pub fn wait_for_captures(&self, count: usize) {
         let wait = Wait::start();
         let requested = || {
             let hosts = std::fs::read_dir(self.directory().join("hosts"));
@@ -132,7 +129,7 @@ impl TestFabric {
     }
 
     /// The GIDs of the processes that have a queue pair, as `efa-emu ps` lists them.
-    pub(crate) fn gids_with_queue_pairs(&self) -> Vec<String> {
+    pub fn gids_with_queue_pairs(&self) -> Vec<String> {
         self.ps()
             .lines()
             .map(|line| line.split_whitespace().collect::<Vec<_>>())
@@ -143,7 +140,7 @@ impl TestFabric {
     }
 
     /// What `efa-emu ps` prints.
-    pub(crate) fn ps(&self) -> String {
+    pub fn ps(&self) -> String {
         Program::start(efa_emu(&["ps", "--fabric", &self.name]))
             .wait()
             .stdout
@@ -152,17 +149,22 @@ impl TestFabric {
 
 /// How a program ended.
 #[derive(Debug)]
-pub(crate) struct Outcome {
-    pub(crate) status: ExitStatus,
-    pub(crate) stdout: String,
-    pub(crate) stderr: String,
+pub struct Outcome {
+    /// As the system reports it.
+    pub status: ExitStatus,
+    /// What it has printed.
+    pub stdout: String,
+    /// What it has complained about.
+    pub stderr: String,
 }
 
 impl Outcome {
+    /// This outcome, of a program that has to succeed.
+    ///
     /// # Panics
     /// If the program failed; shows what it printed.
     #[track_caller]
-    pub(crate) fn expect_success(self, what: &str) -> Outcome {
+    pub fn expect_success(self, what: &str) -> Outcome {
         assert!(
             self.status.success(),
             "{what}: {}\n--- stdout\n{}\n--- stderr\n{}",
@@ -175,14 +177,14 @@ impl Outcome {
 
     /// Checks that all of these parts were printed to standard error.
     #[track_caller]
-    pub(crate) fn expect_stderr(&self, parts: &[&str]) {
+    pub fn expect_stderr(&self, parts: &[&str]) {
         for part in parts {
             assert!(self.stderr.contains(part), "{part}: {}", self.stderr);
         }
     }
 
     /// The exit status as a shell would report it.
-    pub(crate) fn code(&self) -> i32 {
+    pub fn code(&self) -> i32 {
         self.status
             .code()
             .unwrap_or_else(|| 128 + self.status.signal().unwrap_or(0))
@@ -192,10 +194,10 @@ impl Outcome {
 /// libinfinipath, which Debian's libfabric loads for another vendor's devices, answers SIGTERM by
 /// calling `exit` inside the handler. Libraries' destructors then wait for ever for locks that the
 /// interrupted code holds: malloc's, or libfabric's own. This leaves the signal to others.
-pub(crate) const NO_FOREIGN_HANDLER: [(&str, &str); 1] = [("IPATH_NO_BACKTRACE", "1")];
+pub const NO_FOREIGN_HANDLER: [(&str, &str); 1] = [("IPATH_NO_BACKTRACE", "1")];
 
 /// A running program, in a process group of its own that ends with this value.
-pub(crate) struct Program {
+pub struct Program {
     child: Child,
     stdout: Printed,
     stderr: Printed,
@@ -204,7 +206,11 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    pub(crate) fn start(mut command: Command) -> Program {
+    /// Starts a program, whose output is kept.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    pub fn start(mut command: Command) -> Program {
         let description = format!("{command:?}");
         let mut child = command
             .stdin(Stdio::null())
@@ -222,12 +228,13 @@ impl Program {
         }
     }
 
-    pub(crate) fn id(&self) -> i32 {
+    /// The number of its process, and of its group.
+    pub fn id(&self) -> i32 {
         self.child.id() as i32
     }
 
     /// The program that `efa-emu run` started, once it is there.
-    pub(crate) fn inner_id(&self) -> i32 {
+    pub fn inner_id(&self) -> i32 {
         let wait = Wait::start();
         let children = format!("/proc/{0}/task/{0}/children", self.id());
         loop {
@@ -240,11 +247,12 @@ impl Program {
     }
 
     /// What it has written to standard output so far.
-    pub(crate) fn printed(&self) -> String {
+    pub fn printed(&self) -> String {
         self.stdout.so_far()
     }
 
-    pub(crate) fn signal(&self, signal: i32) {
+    /// Sends it a signal.
+    pub fn signal(&self, signal: i32) {
         // SAFETY: takes no pointers. The child was not waited for, so the pid is its own.
         unsafe { libc::kill(self.id(), signal) };
     }
@@ -254,7 +262,7 @@ impl Program {
     /// # Panics
     /// If it takes longer than [`PATIENCE`].
     #[track_caller]
-    pub(crate) fn wait(mut self) -> Outcome {
+    pub fn wait(mut self) -> Outcome {
         let wait = Wait::start();
         let status = loop {
             if let Some(status) = self.child.try_wait().expect("it is our child") {
@@ -285,7 +293,7 @@ impl Program {
     /// # Panics
     /// If it takes longer than [`PATIENCE`].
     #[track_caller]
-    pub(crate) fn wait_for_output(&self, is_enough: impl Fn(&str) -> bool) {
+    pub fn wait_for_output(&self, is_enough: impl Fn(&str) -> bool) {
         let wait = Wait::start();
         loop {
             let printed = self.stdout.so_far();
@@ -353,7 +361,7 @@ impl Printed {
 }
 
 /// Waits until somebody listens on a TCP port, without connecting to it.
-pub(crate) fn wait_for_listener(port: u16, server: &mut Program) {
+pub fn wait_for_listener(port: u16, server: &mut Program) {
     let wait = Wait::start();
     loop {
         if is_listened_on(port) {
@@ -373,7 +381,7 @@ pub(crate) fn wait_for_listener(port: u16, server: &mut Program) {
 }
 
 /// Has `command` started by a launcher: a program and its options; nothing changes without one.
-pub(crate) fn started_by(launcher: &[&str], command: Command) -> Command {
+pub fn started_by(launcher: &[&str], command: Command) -> Command {
     let [program, options @ ..] = launcher else {
         return command;
     };
@@ -391,24 +399,24 @@ pub(crate) fn started_by(launcher: &[&str], command: Command) -> Command {
 }
 
 /// A server program and a client program that agree on a TCP port, each under an `efa-emu run`.
-pub(crate) struct Dialogue<'a> {
+pub struct Dialogue<'a> {
     fabric: &'a TestFabric,
     port: String,
     arguments: Vec<&'a str>,
     server_port: &'a str,
     client_port: &'a str,
     /// Added to both programs' environments.
-    pub(crate) environment: &'a [(&'a str, &'a str)],
+    pub environment: &'a [(&'a str, &'a str)],
     /// A program with options that starts each `efa-emu run`, for example in namespaces of its own.
-    pub(crate) launcher: &'a [&'a str],
+    pub launcher: &'a [&'a str],
     /// What the client runs instead of the server's arguments.
-    pub(crate) client_arguments: Option<Vec<&'a str>>,
+    pub client_arguments: Option<Vec<&'a str>>,
 }
 
 impl<'a> Dialogue<'a> {
     /// `fi_pingpong` over the efa provider, with so many rounds of messages of `size` bytes, and
     /// `further` options.
-    pub(crate) fn pingpong(
+    pub fn pingpong(
         fabric: &'a TestFabric,
         rounds: &'a str,
         size: &'a str,
@@ -422,7 +430,7 @@ impl<'a> Dialogue<'a> {
 
     /// Both sides run `arguments`; the server gets the port behind the option `server_port`, the
     /// client gets it behind `client_port`, and the address of the server.
-    pub(crate) fn new(
+    pub fn new(
         fabric: &'a TestFabric,
         arguments: &[&'a str],
         server_port: &'a str,
@@ -449,7 +457,7 @@ impl<'a> Dialogue<'a> {
     }
 
     /// Starts the server with these options of `efa-emu run`, and waits until it listens.
-    pub(crate) fn server(&self, options: &[&str]) -> Program {
+    pub fn server(&self, options: &[&str]) -> Program {
         let tail = [self.server_port, &self.port];
         let mut server = Program::start(self.command(options, &self.arguments, &tail));
         wait_for_listener(self.port.parse().expect("a port"), &mut server);
@@ -457,7 +465,7 @@ impl<'a> Dialogue<'a> {
     }
 
     /// Starts the client.
-    pub(crate) fn client(&self, options: &[&str]) -> Program {
+    pub fn client(&self, options: &[&str]) -> Program {
         let tail = [self.client_port, &self.port, "127.0.0.1"];
         let arguments = self.client_arguments.as_ref().unwrap_or(&self.arguments);
         Program::start(self.command(options, arguments, &tail))
@@ -468,7 +476,7 @@ impl<'a> Dialogue<'a> {
     /// # Panics
     /// If one of them fails; shows what they printed.
     #[track_caller]
-    pub(crate) fn run(&self, server_options: &[&str], client_options: &[&str]) -> [Outcome; 2] {
+    pub fn run(&self, server_options: &[&str], client_options: &[&str]) -> [Outcome; 2] {
         let server = self.server(server_options);
         let client = self.client(client_options).wait();
         let server = if client.status.success() {
@@ -494,7 +502,7 @@ impl<'a> Dialogue<'a> {
 }
 
 /// Files whose names contain `part`, for checks that nothing stays behind.
-pub(crate) fn files_with(directory: &Path, part: &str) -> Vec<String> {
+pub fn files_with(directory: &Path, part: &str) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(directory) else {
         return Vec::new();
     };
@@ -507,12 +515,12 @@ pub(crate) fn files_with(directory: &Path, part: &str) -> Vec<String> {
 
 /// Makes these system calls fail with `ENOSYS` in the calling thread and in the processes that it
 /// starts.
-pub(crate) fn forbid(calls: &[libc::c_long]) {
+pub fn forbid(calls: &[libc::c_long]) {
     forbid_with(libc::ENOSYS, calls);
 }
 
 /// As [`forbid`], with this error.
-pub(crate) fn forbid_with(error: i32, calls: &[libc::c_long]) {
+pub fn forbid_with(error: i32, calls: &[libc::c_long]) {
     let step = |code: u32, jump_if: u8, jump_else: u8, k: u32| libc::sock_filter {
         code: code as u16,
         jt: jump_if,

@@ -4,14 +4,14 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use efa_testing::workspace::built;
+use crate::workspace::built;
 use tempfile::TempDir;
 
 /// Compiles a shared library from C.
 ///
 /// # Panics
 /// With the compiler's messages, if it fails.
-pub(crate) fn compile(output: &Path, source: &Path, arguments: &[&str]) {
+pub fn compile(output: &Path, source: &Path, arguments: &[&str]) {
     let compiled = Command::new("cc")
         .args(["-shared", "-fPIC", "-O1", "-Wall", "-o"])
         .arg(output)
@@ -30,11 +30,11 @@ pub(crate) fn compile(output: &Path, source: &Path, arguments: &[&str]) {
 /// The library of `kernel.c`, to be preloaded in front of the emulated libibverbs. It has its
 /// SONAME, and needs it by its path, so whoever opens `libibverbs.so.1` finds the functions of both
 /// in this order.
-pub(crate) fn library() -> (TempDir, PathBuf) {
+pub fn library() -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().expect("there is a directory for temporary files");
     let emulated = directory.path().join("emulated.so");
     let library = directory.path().join("libkernel.so");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../efa-hw/tests/common/kernel.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/hw/kernel.c");
     // The linker writes down the SONAME of what it links. A library without one is named by its
     // path.
     let nothing = directory.path().join("nothing.c");
