@@ -215,8 +215,10 @@ impl CompletionQueue {
                     Retired::WorkRequest(wr_id) => Some(wr_id),
                     Retired::Own => Some(entry.long_request_id()),
                     Retired::Connected => Some(entry.connected_wr_id()),
-                    Retired::Unsignaled(_) if entry.status() == 0 => continue,
-                    Retired::Unsignaled(wr_id) => Some(wr_id),
+                    Retired::Unsignaled(wr_id) => match has_failed(&entry) {
+                        true => Some(wr_id),
+                        false => continue,
+                    },
                     Retired::Stale => of_no_queue_pair(&entry),
                 };
                 if let Some(wr_id) = wr_id {
@@ -287,6 +289,12 @@ impl CompletionQueue {
 fn of_no_queue_pair(entry: &CompletionEntry) -> Option<u64> {
     let is_of_list = entry.is_connected() && entry.qpn() == Qpn(0);
     is_of_list.then(|| entry.connected_wr_id())
+}
+
+/// Whether the application is told of an unsignaled work request.
+#[cold]
+fn has_failed(entry: &CompletionEntry) -> bool {
+    entry.status() != 0
 }
 
 #[inline(always)]

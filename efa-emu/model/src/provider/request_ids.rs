@@ -30,10 +30,8 @@ enum IdPlace {
     },
     Used {
         wr_id: u64,
-    },
-    /// As `Used`, by a work request whose success the application is not told of.
-    Unsignaled {
-        wr_id: u64,
+        /// Whether the application is told of success.
+        signaled: bool,
     },
 }
 
@@ -111,7 +109,10 @@ impl RequestIds {
         let IdPlace::Free { next } = *entry else {
             unreachable!("the free list holds free places only");
         };
-        *entry = IdPlace::Used { wr_id };
+        *entry = IdPlace::Used {
+            wr_id,
+            signaled: true,
+        };
         self.free = next;
         self.used += 1;
         Some(place | self.generation)
@@ -129,7 +130,10 @@ impl RequestIds {
             return Some(wr_id);
         }
         let place = self.free;
-        self.places.push(IdPlace::Used { wr_id });
+        self.places.push(IdPlace::Used {
+            wr_id,
+            signaled: true,
+        });
         self.free = place + 1;
         Some(u64::from(place | self.generation))
     }
@@ -137,10 +141,8 @@ impl RequestIds {
     /// The work request of this id, which has 16 bits, completes without the application being told.
     pub(super) fn set_unsignaled(&mut self, request_id: u16) {
         let place = request_id & self.place_mask;
-        if let Some(entry) = self.places.get_mut(usize::from(place))
-            && let IdPlace::Used { wr_id } = *entry
-        {
-            *entry = IdPlace::Unsignaled { wr_id };
+        if let Some(IdPlace::Used { signaled, .. }) = self.places.get_mut(usize::from(place)) {
+            *signaled = false;
         }
     }
 
@@ -155,7 +157,7 @@ impl RequestIds {
     }
 
     /// The completion of a request id arrived, or of one with these lower bits.
-    #[inline]
+    #[inline(always)]
     pub fn retire(&mut self, request_id: u16) -> Retired {
         let place = request_id & self.place_mask;
         if request_id & !self.place_mask != self.generation {
@@ -163,28 +165,23 @@ impl RequestIds {
         }
         match self.places.get_mut(usize::from(place)) {
             Some(entry @ IdPlace::Used { .. }) => {
-                let IdPlace::Used { wr_id } = *entry else {
+                let IdPlace::Used { wr_id, signaled } = *entry else {
                     return Retired::Stale;
                 };
                 *entry = IdPlace::Free { next: self.free };
                 self.free = place;
                 self.used -= 1;
-                Retired::WorkRequest(wr_id)
+                match signaled {
+                    true => Retired::WorkRequest(wr_id),
+                    false => Retired::Unsignaled(wr_id),
+                }
             }
-            _ => self.retire_unsignaled(place),
+            _ => self.retire_without_place(),
         }
     }
 
     #[cold]
-    fn retire_unsignaled(&mut self, place: u16) -> Retired {
-        if let Some(entry) = self.places.get_mut(usize::from(place))
-            && let IdPlace::Unsignaled { wr_id } = *entry
-        {
-            *entry = IdPlace::Free { next: self.free };
-            self.free = place;
-            self.used -= 1;
-            return Retired::Unsignaled(wr_id);
-        }
+    fn retire_without_place(&mut self) -> Retired {
         match self.size {
             RequestIdSize::Bits16 => Retired::Stale,
             RequestIdSize::Bits64 => {

@@ -265,14 +265,14 @@ impl SendQueue {
     #[inline(always)]
     pub fn write(&mut self, request: &SendRequest<'_>) -> Result<(), Error> {
         if let Err(refused) = self.validate(request.flags) {
-            return self.write_unlike_efa(request, refused);
+            return self.write_unlike_efa(*request, refused);
         }
         self.write_valid(request).map(drop)
     }
 
     /// Writes a work request that an EFA refuses.
     #[cold]
-    fn write_unlike_efa(&mut self, request: &SendRequest<'_>, refused: Error) -> Result<(), Error> {
+    fn write_unlike_efa(&mut self, request: SendRequest<'_>, refused: Error) -> Result<(), Error> {
         if !self.config.unsignaled {
             return Err(refused);
         }
@@ -280,7 +280,7 @@ impl SendQueue {
         let is_signaled = self.config.signal_all || request.flags & signaled != 0;
         let flags = request.flags & !OtherFlags::all().bits() | signaled;
         self.validate(flags)?;
-        let request_id = self.write_valid(&SendRequest { flags, ..*request })?;
+        let request_id = self.write_valid(&SendRequest { flags, ..request })?;
         if !is_signaled {
             self.ids.set_unsignaled(request_id);
         }

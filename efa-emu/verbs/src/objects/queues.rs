@@ -84,7 +84,7 @@ pub(crate) struct Owners<'a> {
 }
 
 impl QueueOwner for Owners<'_> {
-    #[inline]
+    #[inline(always)]
     fn retire_send(&mut self, qpn: Qpn, request_id: u16) -> Retired {
         match self.index.get(qpn) {
             Some(queues) => match queues.send.lock(self.locking).as_mut() {
@@ -96,7 +96,7 @@ impl QueueOwner for Owners<'_> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn retire_recv(&mut self, qpn: Qpn, request_id: u16) -> Retired {
         match self.index.get(qpn) {
             Some(queues) => match queues.recv.lock(self.locking).as_mut() {
