@@ -38,6 +38,9 @@ pub struct VmArguments {
     /// Megabytes of memory of each guest.
     #[arg(long, value_name = "MB", default_value_t = 512, value_parser = clap::value_parser!(u32).range(128..=65536))]
     pub memory: u32,
+    /// Arm the rules of this file (docs/faults.md) for as long as the first guest runs.
+    #[arg(long, value_name = "FILE")]
+    pub faults: Option<PathBuf>,
     /// Keep the consoles of the guests (vm1.log, vm2.log) and what their devices send and receive
     /// (vm1.pcapng, vm2.pcapng) in this directory, which is made.
     #[arg(long, value_name = "DIR")]

@@ -46,7 +46,7 @@ mod transport;
 
 #[cfg(feature = "fuzzing")]
 pub use engine::fuzzing;
-pub use engine::{Engine, EventHandler, is_device_thread};
+pub use engine::{CommandFate, Engine, EventHandler, is_device_thread};
 pub use error::{EngineError, FabricError, Holds};
 pub use fabric::board::ArmedFault;
 pub use fabric::capture_files::Recorded;

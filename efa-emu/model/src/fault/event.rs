@@ -4,6 +4,7 @@ use efa_core::address::Gid;
 use efa_core::nic::Status;
 use efa_core::wire::{PacketType, fields};
 
+use super::AdminCommand;
 use super::rule::Point;
 use crate::link::{Operation, RequestHeader};
 
@@ -83,6 +84,13 @@ pub enum Event<'a> {
         /// The program's host.
         host: Gid,
     },
+    /// A driver gives a command to the admin queue of a device at PCI level.
+    Command {
+        /// The device's host.
+        host: Gid,
+        /// The command.
+        command: AdminCommand,
+    },
 }
 
 impl Event<'_> {
@@ -95,6 +103,7 @@ impl Event<'_> {
             },
             Event::Registration { .. } => Point::Registration,
             Event::QueuePair { .. } => Point::QueuePair,
+            Event::Command { .. } => Point::Command,
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Most failures that EFA programs have met are of the form 'event X overtakes event Y' or 'an
 //! identity was reused'. A [`Fault`] names events (frames on their way, memory registrations, new
-//! queue pairs) and says what becomes of them. It is plain data with a text form, so the same rule
+//! queue pairs, commands of an admin queue) and says what becomes of them. It is plain data with a text form, so the same rule
 //! works in the simulator, in a file for `efa-emu run --faults` and as a command to a running
 //! fabric:
 //!
@@ -32,6 +32,7 @@
 //! * `table`: all armed rules, and what they decide ([`Faults::decide`]).
 //! * `deferred`: the frames that a rule holds, until they are released.
 
+mod admin_command;
 mod deferred;
 mod event;
 mod names;
@@ -39,6 +40,7 @@ mod rule;
 mod table;
 mod text;
 
+pub use admin_command::AdminCommand;
 pub use deferred::{Deferred, Flow};
 pub use event::{Event, Frame, PACKET_START, Stage};
 pub use rule::{

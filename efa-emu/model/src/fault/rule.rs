@@ -8,6 +8,7 @@ use efa_core::address::{Gid, Qpn};
 use efa_core::nic::Status;
 use serde::{Deserialize, Serialize};
 
+use super::AdminCommand;
 use crate::device::LinkSpeed;
 use crate::link::Operation;
 
@@ -88,6 +89,8 @@ pub enum Point {
     Registration,
     /// A program makes a queue pair.
     QueuePair,
+    /// A driver gives a command to the admin queue of a device at PCI level.
+    Command,
 }
 
 impl Point {
@@ -140,7 +143,10 @@ pub struct Match {
     /// Whether the request was on the wire before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repeated: Option<bool>,
-    /// The host of the program (registrations and queue pairs only).
+    /// The command (commands of an admin queue only).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command: Option<AdminCommand>,
+    /// The host of the program or device (registrations, queue pairs and commands only).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<HostName>,
     /// The first matching event that the fault applies to, counting from 1. Alone it is the only
@@ -254,12 +260,12 @@ pub enum Action {
     HoldPackets(u32),
     /// Release what the faults with this label hold. The event itself goes on first.
     Release(String),
-    /// Add this to the frame's latency.
+    /// Add this to the frame's latency, or to the time that a command takes.
     Delay(Delay),
     /// Lose the frame once; the reliability layer sends the request again.
     Drop,
     /// Lose the request for good: it ends with [`Status::LocalUnresponsiveRemote`] after the
-    /// reliability layer has given up.
+    /// reliability layer has given up. A command is neither carried out nor completed.
     Lose,
     /// Write the completion that the frame makes a second time: that of the receive for a request,
     /// that of the send for an answer.
@@ -274,7 +280,7 @@ pub enum Action {
     Answer(Status),
     /// Answer "receiver not ready" to the request, and to its retries, so many times in all.
     NotReady(u32),
-    /// Fail the memory registration.
+    /// Fail the memory registration, or the command.
     Fail(Errno),
     /// Give the queue pair this number, if it is free.
     #[serde(with = "super::text::one_qpn")]

@@ -380,6 +380,9 @@ impl Match {
                 host_is(&self.host, *host) && length_is(*length)
             }
             Event::QueuePair { host } => host_is(&self.host, *host),
+            Event::Command { host, command } => {
+                host_is(&self.host, *host) && is(self.command, *command)
+            }
             Event::Frame(frame) => {
                 is(self.operation, frame.header.operation)
                     && (self.packet.is_any()

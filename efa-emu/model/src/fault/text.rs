@@ -197,16 +197,18 @@ impl Fault {
         when.check()?;
         let fits = match &self.then {
             then if then.is_trigger() => true,
-            Action::Fail(_) => when.on == Point::Registration,
+            Action::Fail(_) => matches!(when.on, Point::Registration | Point::Command),
             Action::Qpn(_) => when.on == Point::QueuePair,
             Action::NotReady(_) | Action::Repeat => when.on == Point::Request,
+            Action::Delay(_) | Action::Lose if when.on == Point::Command => true,
             _ => matches!(when.on, Point::Request | Point::Answer),
         };
         if !fits {
             return Err(FaultError::new(
                 "then",
-                "does not go with when.on: `fail` is for \"registration\", `qpn` for \"queue-pair\", \
-                 `not-ready` and `repeat` for \"request\", everything else for \"request\" or \"answer\"",
+                "does not go with when.on: `fail` is for \"registration\" and \"command\", `qpn` for \
+                 \"queue-pair\", `delay` and `lose` for \"command\", \"request\" and \"answer\", `not-ready` \
+                 and `repeat` for \"request\", everything else for \"request\" or \"answer\"",
             ));
         }
         match &self.then {
@@ -250,8 +252,13 @@ impl Match {
                 return Err(FaultError::new(&format!("when.{key}"), problem));
             }
         }
+        if self.command.is_some() && self.on != Point::Command {
+            let problem = "is only known for commands: add on = \"command\"";
+            return Err(FaultError::new("when.command", problem));
+        }
         if is_frame && self.host.is_some() {
-            let problem = "is for registrations and queue pairs: use `sender` or `receiver`";
+            let problem =
+                "is for registrations, queue pairs and commands: use `sender` or `receiver`";
             return Err(FaultError::new("when.host", problem));
         }
         if self.status.is_some() && self.on != Point::Answer {

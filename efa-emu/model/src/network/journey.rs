@@ -144,8 +144,12 @@ impl Network {
 
     /// The time that a rule adds to a frame.
     pub(super) fn delay(&self, transmission: &Transmission, delay: Delay) -> Duration {
-        let draws = transmission.draws(self.seed);
-        delay.least + draws.up_to(Purpose::Delay, delay.most - delay.least)
+        drawn(transmission.draws(self.seed), delay)
+    }
+
+    /// The time that a rule adds to the command with this number of an admin queue.
+    pub fn command_delay(&self, number: u64, delay: Delay) -> Duration {
+        drawn(Draws::new(self.seed).of(number), delay)
     }
 
     /// What `path` adds for this pair of hosts: a pure function, so that no table grows with the
@@ -165,4 +169,8 @@ impl Network {
         let place = (u32::from(path) + first) % u32::from(paths);
         self.config.path_spread * place / u32::from(paths - 1)
     }
+}
+
+fn drawn(draws: Draws, delay: Delay) -> Duration {
+    delay.least + draws.up_to(Purpose::Delay, delay.most - delay.least)
 }

@@ -35,8 +35,10 @@ impl From<efa_device_model::device::Error> for AdminStatus {
             Error::Exhausted(_) | Error::QueueFull(_) | Error::Staged(libc::ENOMEM) => {
                 AdminStatus::NoResources
             }
-            Error::Unsupported(_) => AdminStatus::Unsupported,
-            Error::Invalid { .. } | Error::NotFound { .. } => AdminStatus::IllegalParameter,
+            Error::Unsupported(_) | Error::Staged(libc::EOPNOTSUPP) => AdminStatus::Unsupported,
+            Error::Invalid { .. } | Error::NotFound { .. } | Error::Staged(libc::EINVAL) => {
+                AdminStatus::IllegalParameter
+            }
             Error::Busy(_) => AdminStatus::Busy,
             Error::Removed | Error::Staged(_) => AdminStatus::Unknown,
         }

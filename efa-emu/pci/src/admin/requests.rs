@@ -1,5 +1,6 @@
 //! The commands of the admin queue: `efa_admin_aq_entry`.
 
+use efa_device_model::fault::AdminCommand;
 use zerocopy::FromBytes;
 use zerocopy::little_endian::{U16, U32, U64};
 
@@ -300,9 +301,9 @@ layout! {
     6 reserved: U16, "0";
 }
 
-/// Declares the commands: `opcode = name`.
+/// Declares the commands, which have the opcodes of [`AdminCommand`].
 macro_rules! requests {
-    ($($opcode:literal = $name:ident,)*) => {
+    ($($name:ident,)*) => {
         /// A command.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub enum Request {
@@ -310,21 +311,26 @@ macro_rules! requests {
         }
 
         impl Request {
-            /// The opcodes of all commands.
-            pub const OPCODES: &'static [u8] = &[$($opcode),*];
+            /// All commands.
+            pub const COMMANDS: &'static [AdminCommand] = &[$(AdminCommand::$name),*];
 
             /// Reads an entry of the admin queue.
             ///
             /// # Errors
             /// [`AdminStatus::BadOpcode`] of a command that there is not.
             pub fn parse(entry: &[u8; ENTRY]) -> Result<Request, AdminStatus> {
-                match entry[2] {
-                    $($opcode => {
-                        let (request, _) = $name::read_from_prefix(entry)
-                            .map_err(|_| AdminStatus::MalformedRequest)?;
-                        Ok(Request::$name(request))
-                    })*
-                    _ => Err(AdminStatus::BadOpcode),
+                $(if entry[2] == AdminCommand::$name as u8 {
+                    let (request, _) = $name::read_from_prefix(entry)
+                        .map_err(|_| AdminStatus::MalformedRequest)?;
+                    return Ok(Request::$name(request));
+                })*
+                Err(AdminStatus::BadOpcode)
+            }
+
+            /// Which command it is.
+            pub fn command(&self) -> AdminCommand {
+                match self {
+                    $(Request::$name(_) => AdminCommand::$name,)*
                 }
             }
         }
@@ -332,25 +338,25 @@ macro_rules! requests {
 }
 
 requests! {
-    1 = CreateQp,
-    2 = ModifyQp,
-    3 = QueryQp,
-    4 = DestroyQp,
-    5 = CreateAh,
-    6 = DestroyAh,
-    7 = RegMr,
-    8 = DeregMr,
-    9 = CreateCq,
-    10 = DestroyCq,
-    11 = GetFeature,
-    12 = SetFeature,
-    13 = GetStats,
-    14 = AllocPd,
-    15 = DeallocPd,
-    16 = AllocUar,
-    17 = DeallocUar,
-    18 = CreateEq,
-    19 = DestroyEq,
+    CreateQp,
+    ModifyQp,
+    QueryQp,
+    DestroyQp,
+    CreateAh,
+    DestroyAh,
+    RegMr,
+    DeregMr,
+    CreateCq,
+    DestroyCq,
+    GetFeature,
+    SetFeature,
+    GetStats,
+    AllocPd,
+    DeallocPd,
+    AllocUar,
+    DeallocUar,
+    CreateEq,
+    DestroyEq,
 }
 
 #[cfg(test)]

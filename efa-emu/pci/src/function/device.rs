@@ -2,21 +2,24 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use efa_device_model::device::Error;
+use efa_device_model::fault::AdminCommand;
 use efa_device_model::profile::Profile;
-use efa_shm::{Engine, FabricError, HostConfig};
+use efa_shm::{CommandFate, Engine, FabricError, HostConfig};
 use zerocopy::IntoBytes;
 
 use super::admin_queue::AdminRing;
 use super::bars::Bars;
 use super::config_space::ConfigSpace;
 use super::doorbells::Doorbell;
+use super::late_completions::LateCompletions;
 use super::notifier::Notifier;
 use super::objects::Objects;
 use super::registers::{DeviceStatus, QueueShape, ReadResponse, Register, SplitAddress, value};
 use super::send_queues::SendQueues;
-use crate::admin::{AdminStatus, AsyncGroup, Completion, Head, Request, RequestId};
+use crate::admin::{AdminStatus, AsyncGroup, Completion, ENTRY, Head, Request, RequestId};
 use crate::memory::GuestMemory;
 
 /// How often the device shows that it lives.
@@ -62,6 +65,9 @@ pub struct Function {
     async_events_at: SplitAddress,
     requests: Option<AdminRing>,
     completions: Option<AdminRing>,
+    /// Commands since the function was opened.
+    commands: u64,
+    late: LateCompletions,
 }
 
 impl Function {
@@ -97,6 +103,8 @@ impl Function {
             async_events_at: SplitAddress::default(),
             requests: None,
             completions: None,
+            commands: 0,
+            late: LateCompletions::default(),
             open,
             profile,
             memory,
@@ -202,6 +210,7 @@ impl Function {
         self.notifier.reset();
         self.requests = None;
         self.completions = None;
+        self.late = LateCompletions::default();
         self.read_response = SplitAddress::default();
         self.requests_at = SplitAddress::default();
         self.completions_at = SplitAddress::default();
@@ -310,7 +319,7 @@ impl Function {
     }
 
     fn serve_requests(&mut self, producer: u16) {
-        let (Some(mut requests), Some(mut completions)) = (self.requests, self.completions) else {
+        let Some(mut requests) = self.requests else {
             return;
         };
         let Some(waiting) = requests.waiting(producer) else {
@@ -321,23 +330,72 @@ impl Function {
             let Ok(entry) = requests.take(&self.memory) else {
                 return self.fail("the admin queue is not memory");
             };
-            let outcome = match entry[3] & Head::PHASE == u8::from(phase) {
-                true => Request::parse(&entry).and_then(|request| self.carry_out(request)),
-                false => Err(AdminStatus::MalformedRequest),
-            };
-            if let Err(status) = outcome {
-                tracing::debug!(opcode = entry[2], ?status, "a command was refused");
-            }
-            let id = RequestId::of(&entry);
-            let entry = Completion::entry(id, outcome, completions.phase());
-            if completions.put(&self.memory, &entry).is_err() {
-                return self.fail("the queue of completions is not memory");
+            self.serve_request(&entry, phase);
+            if self.requests.is_none() {
+                return;
             }
         }
         self.requests = Some(requests);
-        self.completions = Some(completions);
-        if waiting > 0 {
-            self.notifier.tell_completion();
+    }
+
+    fn serve_request(&mut self, entry: &[u8; ENTRY], phase: bool) {
+        let request = match entry[3] & Head::PHASE == u8::from(phase) {
+            true => Request::parse(entry),
+            false => Err(AdminStatus::MalformedRequest),
+        };
+        let fate = match request {
+            Ok(request) => self.fate(request.command()),
+            Err(_) => CommandFate::Served,
+        };
+        let outcome = match fate {
+            CommandFate::Served | CommandFate::Late(_) => {
+                request.and_then(|request| self.carry_out(request))
+            }
+            CommandFate::Fails(errno) => Err(Error::Staged(errno).into()),
+            CommandFate::Lost => return,
+        };
+        if let Err(status) = outcome {
+            tracing::debug!(opcode = entry[2], ?status, "a command was refused");
+        }
+        let id = RequestId::of(entry);
+        match fate {
+            CommandFate::Late(time) if !self.late.is_full() => {
+                self.late.add(Instant::now() + time, id, outcome)
+            }
+            _ => self.complete(id, outcome),
+        }
+    }
+
+    /// What staged faults want of a command. Those of a device that is gone are refused anyway.
+    fn fate(&mut self, command: AdminCommand) -> CommandFate {
+        self.commands += 1;
+        let decided = self
+            .engine
+            .as_ref()
+            .and_then(|engine| engine.command_fate(command, self.commands).ok());
+        decided.unwrap_or(CommandFate::Served)
+    }
+
+    fn complete(&mut self, id: RequestId, outcome: Result<Completion, AdminStatus>) {
+        let Some(completions) = &mut self.completions else {
+            return;
+        };
+        let entry = Completion::entry(id, outcome, completions.phase());
+        match completions.put(&self.memory, &entry) {
+            Ok(()) => self.notifier.tell_completion(),
+            Err(_) => self.fail("the queue of completions is not memory"),
+        }
+    }
+
+    /// When the next completion that a staged fault delays is due.
+    pub fn next_completion(&self) -> Option<Instant> {
+        self.late.next()
+    }
+
+    /// Writes the delayed completions that are due. To be called at [`Function::next_completion`].
+    pub fn complete_late(&mut self) {
+        while let Some((id, outcome)) = self.late.take(Instant::now()) {
+            self.complete(id, outcome);
         }
     }
 

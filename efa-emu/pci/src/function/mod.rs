@@ -13,6 +13,7 @@ mod commands;
 mod config_space;
 mod device;
 mod doorbells;
+mod late_completions;
 mod notifier;
 mod objects;
 mod registers;

@@ -275,11 +275,19 @@ pub fn serve_connection(function: &mut Function, socket: UnixStream) -> Result<(
 fn serve(function: &mut Function, stream: &Stream) -> Result<(), StreamError> {
     let mut shown = Instant::now();
     loop {
-        let rest = SIGN_OF_LIFE.saturating_sub(shown.elapsed());
+        let mut rest = SIGN_OF_LIFE.saturating_sub(shown.elapsed());
         if rest.is_zero() {
             shown = Instant::now();
             function.show_life();
             continue;
+        }
+        if let Some(due) = function.next_completion() {
+            let until = due.saturating_duration_since(Instant::now());
+            if until.is_zero() {
+                function.complete_late();
+                continue;
+            }
+            rest = rest.min(until);
         }
         if !stream.wait(rest)? {
             continue;

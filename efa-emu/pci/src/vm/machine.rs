@@ -42,6 +42,9 @@ impl Site<'_> {
         } = self.arguments;
         command.args(["run", "--quiet", "--fabric", fabric, "--profile", profile]);
         command.arg("--host").arg(format!("vm{guest}"));
+        if let (1, Some(faults)) = (guest, &self.arguments.faults) {
+            command.arg("--faults").arg(faults);
+        }
         if let Some(keep) = &self.arguments.keep {
             command
                 .arg("--pcap")

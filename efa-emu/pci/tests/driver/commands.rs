@@ -4,16 +4,17 @@ use efa_device_model::device::queue::{CompletionSize, WqeSize};
 use efa_device_model::profile::Profile;
 use efa_pci::admin::{
     AllocPd, AllocUar, CqMade, CreateAh, CreateCq, CreateQp, DeallocPd, DeallocUar, DestroyAh,
-    DestroyCq, DestroyEq, DestroyQp, ModifyMask, Number, QpMade, QpState, QueryQp, RegMr,
+    DestroyCq, DestroyEq, DestroyQp, ENTRY, ModifyMask, Number, QpMade, QpState, QueryQp, RegMr,
 };
 use zerocopy::FromZeros;
 
 use super::fake::{Driver, Endpoint, Memory};
-use super::guest::{LENGTH, MEMORY, PAGE};
+use super::guest::{FABRIC, LENGTH, MEMORY, PAGE};
 
 const NO_RESOURCES: u8 = 1;
 const UNSUPPORTED: u8 = 3;
 const ILLEGAL: u8 = 5;
+const UNKNOWN: u8 = 6;
 const BUSY: u8 = 7;
 
 fn driver(name: &str) -> (tempfile::TempDir, Driver) {
@@ -349,4 +350,77 @@ fn statistics_count_commands_and_nothing_else() {
         let numbers = driver.statistics(statistics);
         assert!(numbers.iter().all(|number| *number == 0) && numbers.len() >= count);
     }
+}
+
+fn arm(root: &tempfile::TempDir, rule: &str) {
+    let fabric = efa_shm::Fabric::open_below(root.path(), FABRIC).unwrap();
+    fabric.arm(&rule.parse().unwrap()).unwrap();
+}
+
+/// The number of a protection domain that was made.
+fn pd_of(entry: [u8; ENTRY]) -> u16 {
+    u16::from_le_bytes([entry[8], entry[9]])
+}
+
+#[test]
+fn staged_faults_fail_commands() {
+    let (root, mut driver) = driver("efa2");
+    for (errno, status) in [
+        ("ENOMEM", NO_RESOURCES),
+        ("EOPNOTSUPP", UNSUPPORTED),
+        ("EINVAL", ILLEGAL),
+        ("EPERM", UNKNOWN),
+    ] {
+        let rule = format!(
+            "when = {{ on = 'command', command = 'alloc-pd', host = 'vm', nth = 2 }}, \
+             then = {{ fail = '{errno}' }}"
+        );
+        arm(&root, &rule);
+        let before = driver.command(14, &AllocPd::new_zeroed()).map(pd_of);
+        let failed = driver.command(14, &AllocPd::new_zeroed()).map(pd_of);
+        assert!(driver.feature(1).is_ok(), "another command");
+        let after = driver.command(14, &AllocPd::new_zeroed()).map(pd_of);
+        assert_eq!(failed, Err(status), "{errno}");
+        assert_eq!(after, before.map(|pd| pd + 1), "a failed one makes nothing");
+    }
+}
+
+#[test]
+fn a_delayed_command_is_done_and_completes_later() {
+    let (root, mut driver) = driver("efa2");
+    for delay in ["60s", "1ms"] {
+        let rule = format!(
+            "when = {{ on = 'command', command = 'alloc-pd', count = 1 }}, \
+             then = {{ delay = '{delay}' }}"
+        );
+        arm(&root, &rule);
+    }
+    driver.give(14, &AllocPd::new_zeroed());
+    assert!(driver.feature(1).is_ok(), "others do not wait for it");
+    let late = driver.give(14, &AllocPd::new_zeroed());
+    let (id, outcome) = loop {
+        match driver.take_completion() {
+            Some(completion) => break completion,
+            None => std::thread::yield_now(),
+        }
+    };
+    assert_eq!(id, late);
+    assert_eq!(outcome.map(pd_of), Ok(2), "the first was carried out, too");
+    assert!(driver.take_completion().is_none());
+}
+
+#[test]
+fn a_lost_command_is_neither_done_nor_completed() {
+    let (root, mut driver) = driver("efa2");
+    arm(
+        &root,
+        "when = { on = 'command', command = 'alloc-pd', count = 1 }, then = 'lose'",
+    );
+    driver.give(14, &AllocPd::new_zeroed());
+    // Commands are served in order, so that it would have completed before this one.
+    let entry = driver.command(14, &AllocPd::new_zeroed());
+    assert_eq!(entry.map(pd_of), Ok(1));
+    assert!(driver.take_completion().is_none());
+    driver.start();
+    assert!(driver.feature(1).is_ok(), "a reset takes it back");
 }

@@ -36,6 +36,13 @@ pub(crate) const FAILED: u32 = 1 << 5;
 /// The vector of the event queue.
 pub(crate) const EVENT_VECTOR: u32 = 1;
 
+/// Where the entry with this counter is in an admin queue, and its phase.
+fn place(counter: u16) -> (u64, u8) {
+    let index = u64::from(counter) % u64::from(ADMIN_DEPTH);
+    let phase = (u32::from(counter) / ADMIN_DEPTH + 1) as u8 & 1;
+    (index * ENTRY as u64, phase)
+}
+
 /// A driver that has found its device.
 pub(crate) struct Driver {
     guest: Guest,
@@ -46,6 +53,8 @@ pub(crate) struct Driver {
     pub(crate) async_events: u64,
     /// Counter of the next command.
     pub(crate) next: u16,
+    /// Counter of the next completion.
+    completed: u16,
     pub(crate) pd: u16,
     pub(crate) uar: u16,
 }
@@ -83,6 +92,7 @@ impl Driver {
             async_events: guest.take(PAGE),
             guest,
             next: 0,
+            completed: 0,
             pd: 0,
             uar: 0,
         }
@@ -124,6 +134,7 @@ impl Driver {
         self.set(Register::Control, 0);
         assert_eq!(self.read(Register::Status) & 8, 0, "reset");
         self.next = 0;
+        self.completed = 0;
     }
 
     fn tell_response(&mut self) {
@@ -198,8 +209,19 @@ impl Driver {
         opcode: u8,
         command: &(impl IntoBytes + Immutable + ?Sized),
     ) -> Result<[u8; ENTRY], u8> {
-        let index = u64::from(self.next) % u64::from(ADMIN_DEPTH);
-        let phase = (u32::from(self.next) / ADMIN_DEPTH + 1) as u8 & 1;
+        let id = self.give(opcode, command);
+        let (completed, outcome) = self.take_completion().expect("the completion is there");
+        assert_eq!(completed, id);
+        outcome
+    }
+
+    /// Gives a command and returns its id.
+    pub(crate) fn give(
+        &mut self,
+        opcode: u8,
+        command: &(impl IntoBytes + Immutable + ?Sized),
+    ) -> u16 {
+        let (index, phase) = place(self.next);
         let id = 0x800 | self.next;
         let mut entry = [0; ENTRY];
         let bytes = command.as_bytes();
@@ -207,18 +229,27 @@ impl Driver {
         entry[..2].copy_from_slice(&id.to_le_bytes());
         entry[2] = opcode;
         entry[3] |= phase;
-        self.put(self.requests + index * ENTRY as u64, &entry);
+        self.put(self.requests + index, &entry);
         self.next += 1;
         let next = self.next;
         self.set(Register::AdminDoorbell, next.into());
-        let completion = self.bytes(self.completions + index * ENTRY as u64, ENTRY);
-        let completion: [u8; ENTRY] = completion.try_into().unwrap();
-        assert_eq!(completion[..2], id.to_le_bytes(), "the completion is there");
-        assert_eq!(completion[3] & 1, phase);
-        match completion[2] {
-            0 => Ok(completion),
-            status => Err(status),
+        id
+    }
+
+    /// The next completion, if it is there: the command's id, and the entry or its status.
+    pub(crate) fn take_completion(&mut self) -> Option<(u16, Result<[u8; ENTRY], u8>)> {
+        let (index, phase) = place(self.completed);
+        let entry = self.bytes(self.completions + index, ENTRY);
+        let entry: [u8; ENTRY] = entry.try_into().unwrap();
+        if entry[3] & 1 != phase {
+            return None;
         }
+        self.completed += 1;
+        let outcome = match entry[2] {
+            0 => Ok(entry),
+            status => Err(status),
+        };
+        Some((u16::from_le_bytes([entry[0], entry[1]]), outcome))
     }
 
     /// As [`Driver::command`], and returns what the completion says.

@@ -12,5 +12,5 @@ mod thread;
 mod worker;
 
 pub use opened::Engine;
-pub use state::EventHandler;
+pub use state::{CommandFate, EventHandler};
 pub use thread::is_device_thread;

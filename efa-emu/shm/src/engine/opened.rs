@@ -10,12 +10,13 @@ use efa_device_model::device::{
     Command, CqId, Device, Error, Lkey, MemoryRegion, PdId, QpChange, QpConfig, QpRings, QpState,
     RegionKeys,
 };
+use efa_device_model::fault::AdminCommand;
 use efa_device_model::link::{RequestHeader, Token};
 use efa_device_model::profile::Profile;
 
 use super::direct::Direct;
 use super::shared::Shared;
-use super::state::{EventHandler, State};
+use super::state::{CommandFate, EventHandler, State};
 use super::worker;
 use crate::error::{EngineError, FabricError};
 use crate::fabric::directory::Fabric;
@@ -147,6 +148,18 @@ impl Engine {
         };
         state.publish();
         Ok(result?)
+    }
+
+    /// What staged faults want of a command of an admin queue. The engine has none: whoever has one
+    /// carries it out. `number` counts commands; the time by which a rule delays one depends on it.
+    pub fn command_fate(
+        &self,
+        command: AdminCommand,
+        number: u64,
+    ) -> Result<CommandFate, FabricError> {
+        let mut state = self.shared.lock()?;
+        state.look_for_faults();
+        Ok(state.command_fate(self.shared.host.gid(), command, number))
     }
 
     /// Ends a registration; see [`Device::deregister_memory`]. When this returns `Ok`, no one

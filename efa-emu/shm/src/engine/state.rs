@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use efa_core::address::Qpn;
+use efa_core::address::{Gid, Qpn};
 use efa_core::nic::Status;
 
 use super::direct::{Direct, FEW_POLLS};
@@ -23,6 +23,7 @@ use crate::link::staged::{self, LateAnswer, LateAnswers, Staged};
 use crate::process::clock::monotonic_now;
 use crate::transport::segment::{Address, Segment};
 use efa_device_model::device::{CqId, Device, DeviceEvent, Error, QueueError, QueueKind};
+use efa_device_model::fault::{AdminCommand, Fate};
 use efa_device_model::link::{RequestHeader, Token};
 
 /// Called with every event of the device. It runs while the engine is locked: it
@@ -54,6 +55,19 @@ pub(super) enum Doorbells {
     Open,
     /// One was rung, and served, just now.
     Rung,
+}
+
+/// What becomes of a command of an admin queue, which a device at PCI level has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CommandFate {
+    /// It is carried out.
+    Served,
+    /// It fails with this error number.
+    Fails(i32),
+    /// It is carried out, and completes after this time.
+    Late(Duration),
+    /// It is neither carried out nor completed.
+    Lost,
 }
 
 /// The device and its link, behind the engine's lock.
@@ -448,6 +462,23 @@ impl State {
     /// The rules that are armed.
     pub(super) fn staged(&mut self) -> &mut Staged {
         &mut self.staged
+    }
+
+    /// What rules want of a command of the admin queue, of which there were `number` before.
+    pub(super) fn command_fate(
+        &mut self,
+        host: Gid,
+        command: AdminCommand,
+        number: u64,
+    ) -> CommandFate {
+        match self.staged.command_fate(host, command) {
+            Some(Fate::Fail(errno)) => CommandFate::Fails(errno),
+            Some(Fate::Delay(delay)) => {
+                CommandFate::Late(self.outbound.command_delay(number, delay))
+            }
+            Some(Fate::Lose) => CommandFate::Lost,
+            _ => CommandFate::Served,
+        }
     }
 
     /// Hands the outcomes to the device that did not go there at once.

@@ -1,5 +1,6 @@
 use efa_core::address::Qkey;
 
+use super::super::AdminCommand;
 use super::super::rule::Point;
 use super::*;
 use crate::link::{Operation, RequestHeader};
@@ -292,11 +293,12 @@ fn queue_errors_trigger_at_once_or_by_events() {
 }
 
 #[test]
-fn registrations_and_queue_pairs_are_by_host() {
+fn registrations_queue_pairs_and_commands_are_by_host() {
     let mut board = Board::with(&[
         r#"when = { on = "registration", host = "beta", min-length = 4096 }, then = { fail = "EAGAIN" }"#,
         r#"when = { on = "queue-pair", host = "beta", nth = 2 }, then = { qpn = 9 }"#,
         r#"then = { kill = "alpha" }"#,
+        r#"when = { on = "command", host = "beta", command = "reg-mr" }, then = "lose""#,
     ]);
     let mut decide = |event| {
         let verdict = board.faults.decide(&event, &is_named, &board.tally);
@@ -309,6 +311,10 @@ fn registrations_and_queue_pairs_are_by_host() {
     let make = Event::QueuePair { host: BETA };
     assert_eq!(decide(make), None);
     assert_eq!(decide(make), Some(Fate::Qpn(Qpn(9))));
+    let command = |host, command| Event::Command { host, command };
+    assert_eq!(decide(command(ALPHA, AdminCommand::RegMr)), None);
+    assert_eq!(decide(command(BETA, AdminCommand::DeregMr)), None);
+    assert_eq!(decide(command(BETA, AdminCommand::RegMr)), Some(Fate::Lose));
     let kill = board.faults.begin(FaultId(2), &board.tally);
     assert_eq!(kill, [Trigger::Kill(HostName::Name("alpha".into()))]);
 }

@@ -24,6 +24,9 @@ fn every_key_and_action_survives_its_text() {
         r#"{ when = { nth = 2 }, then = { release = "k" } }"#,
         r#"{ when = { on = "registration", host = "beta", nth = 2 }, then = { fail = "ENOMEM" } }"#,
         r#"{ when = { on = "queue-pair", host = "beta" }, then = { qpn = 17 } }"#,
+        r#"{ when = { on = "command", command = "create-qp" }, then = { fail = "EINVAL" } }"#,
+        r#"{ when = { on = "command", host = "vm1" }, then = "lose" }"#,
+        r#"{ when = { on = "command" }, then = { delay = "5ms" } }"#,
         r#"{ then = { cut = ["alpha", "beta"] } }"#,
         r#"{ then = { heal = ["alpha", "beta"] } }"#,
         r#"{ when = { nth = 100 }, then = { kill = "beta" } }"#,
@@ -96,6 +99,18 @@ fn errors_name_key_value_and_remedy() {
         (
             r#"when = { on = "queue-pair", packet = "CTS" }, then = { qpn = 4 }"#,
             ["when.packet:", "`host`"],
+        ),
+        (
+            r#"when = { on = "command", command = "make-qp" }, then = "lose""#,
+            ["when.command:", "`create-qp`"],
+        ),
+        (
+            r#"when = { on = "queue-pair", command = "create-qp" }, then = { qpn = 4 }"#,
+            ["when.command:", "on = \"command\""],
+        ),
+        (
+            r#"when = { on = "command" }, then = "hold""#,
+            ["then:", "\"command\""],
         ),
         (
             r#"when = { nth = 0 }, then = "drop""#,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use efa_core::address::{Gid, Qpn};
 use efa_core::nic::Status;
+use efa_device_model::fault::Delay;
 use efa_device_model::link::Token;
 use efa_device_model::network::{EventQueue, Network};
 
@@ -128,6 +129,11 @@ impl Outbound {
     #[inline]
     pub(crate) fn next_due(&self) -> Option<Duration> {
         self.failing.next_time()
+    }
+
+    /// The time that a rule adds to the command with this number of the device's admin queue.
+    pub(crate) fn command_delay(&self, number: u64, delay: Delay) -> Duration {
+        self.network.command_delay(number, delay)
     }
 
     /// What the network does to the answers of a queue pair. Of one that is gone, nothing is known

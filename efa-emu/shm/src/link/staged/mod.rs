@@ -20,7 +20,7 @@ use crate::identity::device_name::DeviceName;
 use crate::identity::qpn::HostTable;
 use crate::process::warning::Warning;
 use efa_device_model::device::PortLink;
-use efa_device_model::fault::{Event, Fate, FaultId, Faults, Trigger, Verdict};
+use efa_device_model::fault::{AdminCommand, Event, Fate, FaultId, Faults, Trigger, Verdict};
 
 pub(crate) use answers::{LateAnswer, LateAnswers};
 pub use carried::CarriedFault;
@@ -161,6 +161,11 @@ impl Staged {
             Fate::Qpn(qpn) => Some(qpn),
             _ => None,
         }
+    }
+
+    /// What rules want of a command of a device's admin queue.
+    pub(crate) fn command_fate(&mut self, host: Gid, command: AdminCommand) -> Option<Fate> {
+        self.decide_at_once(&Event::Command { host, command })
     }
 
     /// The link of a device's port.

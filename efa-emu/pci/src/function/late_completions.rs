@@ -1,0 +1,49 @@
+//! Completions of commands that a staged fault delays.
+
+use std::time::Instant;
+
+use crate::admin::{AdminStatus, Completion, RequestId};
+
+struct LateCompletion {
+    due: Instant,
+    id: RequestId,
+    outcome: Result<Completion, AdminStatus>,
+}
+
+/// The most completions that wait: as many as the longest admin queue has entries. A driver has no
+/// more commands under way.
+const MOST: usize = 1 << 15;
+
+/// What is not written to the guest yet.
+#[derive(Default)]
+pub(super) struct LateCompletions(Vec<LateCompletion>);
+
+impl LateCompletions {
+    pub(super) fn is_full(&self) -> bool {
+        self.0.len() == MOST
+    }
+
+    pub(super) fn add(
+        &mut self,
+        due: Instant,
+        id: RequestId,
+        outcome: Result<Completion, AdminStatus>,
+    ) {
+        self.0.push(LateCompletion { due, id, outcome });
+    }
+
+    /// When the next one is due.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.0.iter().map(|late| late.due).min()
+    }
+
+    /// Takes one that is due at this time.
+    pub(super) fn take(
+        &mut self,
+        now: Instant,
+    ) -> Option<(RequestId, Result<Completion, AdminStatus>)> {
+        let index = self.0.iter().position(|late| late.due <= now)?;
+        let late = self.0.remove(index);
+        Some((late.id, late.outcome))
+    }
+}
