@@ -47,7 +47,9 @@ fn kind(text: &str) -> Result<String, String> {
         "packet of unassigned type",
         "empty packet",
     ];
-    let connected = RcOpcode::all().map(|opcode| format!("RC {}", opcode.name()));
+    let connected = RcOpcode::ALL
+        .iter()
+        .map(|opcode| format!("RC {}", opcode.name()));
     let known: Vec<String> = types
         .chain(operations)
         .chain(connected)

@@ -163,68 +163,113 @@ headers! {
     }
 }
 
-/// The opcodes of reliable connections, by their numbers: the name, and the headers behind the BTH.
-const OPCODES: [(&str, &[HeaderFormat]); 21] = {
-    const RETH: HeaderFormat = Reth::FORMAT;
-    const ATOMIC: HeaderFormat = AtomicEth::FORMAT;
-    const AETH: HeaderFormat = Aeth::FORMAT;
-    const IMMEDIATE: HeaderFormat = ImmDt::FORMAT;
-    [
-        ("SEND_FIRST", &[]),
-        ("SEND_MIDDLE", &[]),
-        ("SEND_LAST", &[]),
-        ("SEND_LAST_IMMEDIATE", &[IMMEDIATE]),
-        ("SEND_ONLY", &[]),
-        ("SEND_ONLY_IMMEDIATE", &[IMMEDIATE]),
-        ("WRITE_FIRST", &[RETH]),
-        ("WRITE_MIDDLE", &[]),
-        ("WRITE_LAST", &[]),
-        ("WRITE_LAST_IMMEDIATE", &[IMMEDIATE]),
-        ("WRITE_ONLY", &[RETH]),
-        ("WRITE_ONLY_IMMEDIATE", &[RETH, IMMEDIATE]),
-        ("READ_REQUEST", &[RETH]),
-        ("READ_RESPONSE_FIRST", &[AETH]),
-        ("READ_RESPONSE_MIDDLE", &[]),
-        ("READ_RESPONSE_LAST", &[AETH]),
-        ("READ_RESPONSE_ONLY", &[AETH]),
-        ("ACKNOWLEDGE", &[AETH]),
-        ("ATOMIC_ACKNOWLEDGE", &[AETH, AtomicAckEth::FORMAT]),
-        ("COMPARE_SWAP", &[ATOMIC]),
-        ("FETCH_ADD", &[ATOMIC]),
-    ]
-};
+/// A header that may follow the BTH of a packet of a reliable connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RcHeader {
+    /// [`Reth`].
+    Reth,
+    /// [`AtomicEth`].
+    AtomicEth,
+    /// [`Aeth`].
+    Aeth,
+    /// [`AtomicAckEth`].
+    AtomicAckEth,
+    /// [`ImmDt`].
+    ImmDt,
+}
 
-/// What a packet of a reliable connection is.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct RcOpcode(u8);
+impl RcHeader {
+    /// Its declaration.
+    pub const fn format(self) -> HeaderFormat {
+        match self {
+            RcHeader::Reth => Reth::FORMAT,
+            RcHeader::AtomicEth => AtomicEth::FORMAT,
+            RcHeader::Aeth => Aeth::FORMAT,
+            RcHeader::AtomicAckEth => AtomicAckEth::FORMAT,
+            RcHeader::ImmDt => ImmDt::FORMAT,
+        }
+    }
+}
+
+/// Declares the opcodes, from 0 on: each with its name and the headers behind the BTH.
+macro_rules! rc_opcodes {
+    ($($opcode:ident $name:literal [$($header:ident),*];)+) => {
+        /// What a packet of a reliable connection is. The variants have the specification's numbers.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[repr(u8)]
+        pub enum RcOpcode {
+            $(#[doc = concat!("`", $name, "`.")] $opcode,)+
+        }
+
+        impl RcOpcode {
+            /// All of them, by their numbers.
+            pub const ALL: &[RcOpcode] = &[$(RcOpcode::$opcode),+];
+
+            /// Its name.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(RcOpcode::$opcode => $name,)+
+                }
+            }
+
+            /// The headers behind the BTH, in order.
+            pub const fn headers(self) -> &'static [RcHeader] {
+                match self {
+                    $(RcOpcode::$opcode => &[$(RcHeader::$header),*],)+
+                }
+            }
+        }
+    };
+}
+
+rc_opcodes! {
+    SendFirst "SEND_FIRST" [];
+    SendMiddle "SEND_MIDDLE" [];
+    SendLast "SEND_LAST" [];
+    SendLastImmediate "SEND_LAST_IMMEDIATE" [ImmDt];
+    SendOnly "SEND_ONLY" [];
+    SendOnlyImmediate "SEND_ONLY_IMMEDIATE" [ImmDt];
+    WriteFirst "WRITE_FIRST" [Reth];
+    WriteMiddle "WRITE_MIDDLE" [];
+    WriteLast "WRITE_LAST" [];
+    WriteLastImmediate "WRITE_LAST_IMMEDIATE" [ImmDt];
+    WriteOnly "WRITE_ONLY" [Reth];
+    WriteOnlyImmediate "WRITE_ONLY_IMMEDIATE" [Reth, ImmDt];
+    ReadRequest "READ_REQUEST" [Reth];
+    ReadResponseFirst "READ_RESPONSE_FIRST" [Aeth];
+    ReadResponseMiddle "READ_RESPONSE_MIDDLE" [];
+    ReadResponseLast "READ_RESPONSE_LAST" [Aeth];
+    ReadResponseOnly "READ_RESPONSE_ONLY" [Aeth];
+    Acknowledge "ACKNOWLEDGE" [Aeth];
+    AtomicAcknowledge "ATOMIC_ACKNOWLEDGE" [Aeth, AtomicAckEth];
+    CompareSwap "COMPARE_SWAP" [AtomicEth];
+    FetchAdd "FETCH_ADD" [AtomicEth];
+}
 
 impl RcOpcode {
     /// The request to read.
-    pub const READ_REQUEST: RcOpcode = RcOpcode(12);
-
-    /// All of them, by their numbers.
-    pub fn all() -> impl Iterator<Item = RcOpcode> {
-        (0..OPCODES.len() as u8).map(RcOpcode)
-    }
+    pub const READ_REQUEST: RcOpcode = RcOpcode::ReadRequest;
 
     /// The opcode of a code, if it is one of reliable connections.
     pub fn from_code(code: u8) -> Option<RcOpcode> {
-        (usize::from(code) < OPCODES.len()).then_some(RcOpcode(code))
+        RcOpcode::ALL.get(usize::from(code)).copied()
     }
 
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        OPCODES[usize::from(self.0)].0
+    /// Bytes of all headers, the BTH among them.
+    pub fn headers_length(self) -> usize {
+        let behind = self.headers().iter().map(|header| header.format().length());
+        Bth::LENGTH + behind.sum::<usize>()
     }
 
-    /// The headers behind the BTH, in order.
-    pub fn headers(self) -> &'static [HeaderFormat] {
-        OPCODES[usize::from(self.0)].1
+    /// Whether the packet is for the requester: the answer to a request.
+    pub fn is_response(self) -> bool {
+        self == RcOpcode::ReadResponseMiddle || self.headers().first() == Some(&RcHeader::Aeth)
     }
 
     /// Whether a message begins with such a packet.
     pub fn begins_message(self) -> bool {
-        matches!(self.0, 0 | 4 | 5)
+        use RcOpcode::{SendFirst, SendOnly, SendOnlyImmediate};
+        matches!(self, SendFirst | SendOnly | SendOnlyImmediate)
     }
 }
 
@@ -234,11 +279,12 @@ pub fn headers_of(packet: &[u8]) -> Vec<(HeaderFormat, &[u8])> {
     let opcode = packet.first().and_then(|code| RcOpcode::from_code(*code));
     let behind = opcode.map_or(&[][..], RcOpcode::headers);
     let (mut found, mut rest) = (Vec::new(), packet);
-    for format in [Bth::FORMAT].iter().chain(behind) {
+    let behind = behind.iter().map(|header| header.format());
+    for format in [Bth::FORMAT].into_iter().chain(behind) {
         let Some((bytes, after)) = rest.split_at_checked(format.length()) else {
             return found;
         };
-        found.push((*format, bytes));
+        found.push((format, bytes));
         rest = after;
     }
     if opcode.is_some_and(RcOpcode::begins_message)

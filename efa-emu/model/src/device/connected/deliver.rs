@@ -217,7 +217,7 @@ impl Pair {
         let head = &packet.head;
         match head.opcode {
             Opcode::ReadRequest => {
-                let packets = packets_of(head.reth.length, self.attributes.mtu());
+                let packets = packets_of(head.reth.length.get(), self.attributes.mtu());
                 let is_past = head.psn.plus(packets).since(self.responder.expected) <= 0;
                 if is_past
                     && self.responder.has_room()
@@ -243,11 +243,7 @@ impl Pair {
     /// Whether the peer may access memory in this way.
     fn may_access(&self, reth: &Reth, access: Access, around: &Surroundings<'_>) -> bool {
         let pd = self.config.pd;
-        let Reth {
-            address,
-            key,
-            length,
-        } = *reth;
+        let (address, key, length) = (reth.address.get(), reth.key.get(), reth.length.get());
         let is_there = || {
             length == 0
                 || around
@@ -278,10 +274,10 @@ impl Pair {
             from: reth,
             sent: 0,
         });
-        let packets = packets_of(reth.length, self.attributes.mtu());
+        let packets = packets_of(reth.length.get(), self.attributes.mtu());
         self.responder.advance(packets);
         self.responder.count_message();
-        around.counters.rdma_read_resp_bytes += u64::from(reth.length);
+        around.counters.rdma_read_resp_bytes += u64::from(reth.length.get());
         Ok(Outcome::Done)
     }
 
@@ -291,14 +287,14 @@ impl Pair {
         around: &mut Surroundings<'_>,
     ) -> Result<Outcome, Refusal> {
         let Head { atomic, psn, .. } = packet.head;
-        let is_aligned = atomic.address.is_multiple_of(8);
+        let is_aligned = atomic.address.get().is_multiple_of(8);
         if self.responder.incoming.is_some() || packet.length > 0 || !is_aligned {
             return Err(INVALID);
         }
         let reth = Reth {
             address: atomic.address,
             key: atomic.key,
-            length: 8,
+            length: 8.into(),
         };
         let access = REMOTE_ATOMIC;
         if !self.may_access(&reth, access, around) {
@@ -307,14 +303,14 @@ impl Pair {
         if !self.responder.has_room() {
             return Ok(Outcome::NoRoom);
         }
-        let (pd, key) = (self.config.pd, atomic.key);
-        let word = around.regions.remote(pd, key, atomic.address, 8, access);
+        let (pd, key, address) = (self.config.pd, atomic.key.get(), atomic.address.get());
+        let word = around.regions.remote(pd, key, address, 8, access);
         let word = word.filter(|word| word.address.is_multiple_of(8));
         let word = word.ok_or(INVALID)?;
         let swaps = packet.head.opcode == Opcode::CompareSwap;
-        let change = |before: u64| match (swaps, before == atomic.compare) {
-            (false, _) => before.wrapping_add(atomic.swap_or_add),
-            (true, true) => atomic.swap_or_add,
+        let change = |before: u64| match (swaps, before == atomic.compare.get()) {
+            (false, _) => before.wrapping_add(atomic.swap_or_add.get()),
+            (true, true) => atomic.swap_or_add.get(),
             (true, false) => before,
         };
         let updated = packet.transfer.update(word.address, &change);
@@ -539,17 +535,17 @@ impl Pair {
     ) -> Result<(), (WcStatus, Refusal)> {
         let status = WcStatus::LocalProtection;
         let end = u64::from(received) + u64::from(packet.length);
-        let is_all = end == u64::from(reth.length);
-        if is_all != is_last || end > u64::from(reth.length) {
+        let is_all = end == u64::from(reth.length.get());
+        if is_all != is_last || end > u64::from(reth.length.get()) {
             return Err((status, INVALID));
         }
         if packet.length > 0 {
-            let address = reth.address.wrapping_add(received.into());
+            let address = reth.address.get().wrapping_add(received.into());
             let (pd, access) = (self.config.pd, Access::REMOTE_WRITE);
             // The memory may have been deregistered since the message began.
             let segment = around
                 .regions
-                .remote(pd, reth.key, address, packet.length, access);
+                .remote(pd, reth.key.get(), address, packet.length, access);
             let segment = segment.ok_or((status, FORBIDDEN))?;
             let moved = packet.transfer.fetch(packet.at, segment);
             moved.map_err(|_| (status, FAILED))?;

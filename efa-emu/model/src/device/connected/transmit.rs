@@ -11,7 +11,7 @@ use super::completion::WcStatus;
 use super::deliver::packets_of;
 use super::packet::{AtomicEth, Head, LONGEST_HEAD, Opcode, Reth, Syndrome};
 use super::pair::{Pair, Surroundings};
-use super::requester::{MAX_INLINE, Outgoing, Payload, SendOperation, Tick};
+use super::requester::{MAX_INLINE, Outgoing, Payload, RemoteMemory, SendOperation, Tick};
 use super::responder::Answer;
 use crate::device::event::DeviceEvent;
 use crate::device::queue_pair::QpState;
@@ -252,16 +252,16 @@ impl Pair {
         link: &mut impl Link,
     ) -> Result<(), Unsent> {
         let mtu = self.attributes.mtu();
-        let packets = packets_of(from.length, mtu);
+        let packets = packets_of(from.length.get(), mtu);
         let opcode = match (sent == 0, sent + 1 == packets) {
-            (true, true) => Opcode::ReadOnly,
-            (true, false) => Opcode::ReadFirst,
-            (false, false) => Opcode::ReadMiddle,
-            (false, true) => Opcode::ReadLast,
+            (true, true) => Opcode::ReadResponseOnly,
+            (true, false) => Opcode::ReadResponseFirst,
+            (false, false) => Opcode::ReadResponseMiddle,
+            (false, true) => Opcode::ReadResponseLast,
         };
         let psn = first.plus(sent);
         let offset = sent * mtu;
-        let length = (from.length - offset).min(mtu);
+        let length = (from.length.get() - offset).min(mtu);
         let mut head = Head {
             message_number: self.responder.messages,
             ..Head::new(opcode, self.attributes.destination, psn)
@@ -269,9 +269,11 @@ impl Pair {
         let memory = match length {
             0 => Some(Resolved::default()),
             _ => {
-                let address = from.address.wrapping_add(offset.into());
+                let address = from.address.get().wrapping_add(offset.into());
                 let (pd, access) = (self.config.pd, Access::REMOTE_READ);
-                let found = around.regions.remote(pd, from.key, address, length, access);
+                let found = around
+                    .regions
+                    .remote(pd, from.key.get(), address, length, access);
                 found.map(Resolved::one)
             }
         };
@@ -313,10 +315,16 @@ impl Pair {
         let is_last = index + 1 == request.packets;
         let mut head = Head::new(Opcode::ReadRequest, self.attributes.destination, *psn);
         head.wants_acknowledgement = packet.wants_acknowledgement;
-        let reth = |address: u64, key| Reth {
-            address,
-            key,
-            length: request.length,
+        let reth = |address: u64, key: u32| Reth {
+            address: address.into(),
+            key: key.into(),
+            length: request.length.into(),
+        };
+        let atomic = |remote: RemoteMemory, swap_or_add: u64, compare: u64| AtomicEth {
+            address: remote.address.into(),
+            key: remote.key.into(),
+            swap_or_add: swap_or_add.into(),
+            compare: compare.into(),
         };
         let mut has_payload = true;
         match wr.operation {
@@ -352,7 +360,7 @@ impl Pair {
                 // What is there already is not read again.
                 let address = remote.address.wrapping_add(offset.into());
                 head.reth = Reth {
-                    length: request.length - offset,
+                    length: (request.length - offset).into(),
                     ..reth(address, remote.key)
                 };
             }
@@ -363,22 +371,12 @@ impl Pair {
             } => {
                 has_payload = false;
                 head.opcode = Opcode::CompareSwap;
-                head.atomic = AtomicEth {
-                    address: remote.address,
-                    key: remote.key,
-                    swap_or_add: swap,
-                    compare,
-                };
+                head.atomic = atomic(remote, swap, compare);
             }
             SendOperation::FetchAdd { remote, add } => {
                 has_payload = false;
                 head.opcode = Opcode::FetchAdd;
-                head.atomic = AtomicEth {
-                    address: remote.address,
-                    key: remote.key,
-                    swap_or_add: add,
-                    compare: 0,
-                };
+                head.atomic = atomic(remote, add, 0);
             }
         }
         if !has_payload {
