@@ -10,6 +10,10 @@ use super::installed::installed;
 use super::lab::{Lab, Userland};
 use super::traffic::Traffic;
 use super::unmet::Unmet;
+use efa_check::capture::Capture;
+use efa_check::check::check;
+use efa_check::merge::merge;
+use efa_core::rules::Severity;
 use efa_play::libfabric::Provider;
 use efa_play::player::{self, Hosted, Launcher, Patience, Player, Program, hosted};
 
@@ -166,6 +170,23 @@ impl<'a> Bench<'a> {
         match seat.is_some_and(|seat| seat.recording().is_none()) {
             true => Ok(Traffic::default()),
             false => Traffic::of(&self.capture(host)),
+        }
+    }
+
+    /// The number of frames in the captures of these hosts, which must show no error of the protocol.
+    pub(crate) fn checked(&self, hosts: &[impl AsRef<str>]) -> Result<usize, Unmet> {
+        let files = hosts.iter().map(|host| self.capture(host.as_ref()));
+        let merged = self.capture("merged");
+        merge(&Vec::from_iter(files), &[], &[], &merged).map_err(Unmet::failed)?;
+        let capture = Capture::load(&merged).map_err(Unmet::failed)?;
+        let checked = check(&capture);
+        let errors = checked
+            .worse_than(Severity::Warning)
+            .map(ToString::to_string);
+        let problems: Vec<String> = capture.damage.iter().cloned().chain(errors).collect();
+        match problems.is_empty() {
+            true => Ok(capture.frames.len()),
+            false => Err(Unmet::Failed(problems.join("\n"))),
         }
     }
 

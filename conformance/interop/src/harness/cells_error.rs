@@ -2,6 +2,7 @@
 
 use std::num::ParseIntError;
 
+use efa_commands::shell::SplitError;
 use efa_device_model::profile::ProfileError;
 use efa_play::scenario::ScenarioError;
 use efa_suite::CorpusError;
@@ -72,8 +73,11 @@ pub enum CellsError {
     /// A cell has both programs and an exchange, or neither.
     #[error("either programs or an exchange have to be there")]
     ProgramsOrExchange,
+    /// A program is no command.
+    #[error("`run`: {0}")]
+    Words(#[from] SplitError),
     /// A program would run nowhere.
-    #[error("`{0}` has neither host nor job")]
+    #[error("`{0}` has neither host nor job nor guests")]
     Nowhere(String),
     /// A job has no MPI library.
     #[error("a job takes a cell with `mpi`")]

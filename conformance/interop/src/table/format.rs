@@ -9,6 +9,8 @@ use std::str::FromStr;
 use regex::Regex;
 use serde::Deserialize;
 
+use efa_commands::shell::split_words;
+
 use super::exchange::Exchange;
 use super::expand::unknown_name;
 use crate::libfabric::release::Release;
@@ -63,6 +65,10 @@ pub(super) struct Spec {
     /// The hosts whose packets are recorded. Those of the first one are shown.
     #[serde(default)]
     pub(super) captured: Vec<String>,
+    /// The hosts, and virtual machines (`vm1`, `vm2`), whose captures must show no error of the
+    /// protocol.
+    #[serde(default)]
+    pub(super) checked: Vec<String>,
     /// The programs in the order of their starts.
     #[serde(default)]
     pub(super) program: Vec<Program>,
@@ -77,12 +83,15 @@ pub(super) struct Program {
     /// Lists of variables, as those of cells: there is a program for each combination.
     #[serde(default, rename = "each")]
     _each: Each,
-    /// The host on which it runs, if it is not the program of an MPI job.
+    /// The host on which it runs, if it is not the program of an MPI job, or of virtual machines.
     #[serde(default)]
     pub(super) host: String,
     /// The MPI job whose ranks it is.
     pub(super) job: Option<Job>,
-    /// Its words.
+    /// Further options of the `efa-emu vm` that runs it in virtual machines. There a program that
+    /// listens prints `listens`.
+    pub(super) guests: Option<String>,
+    /// Its words, as a shell splits them.
     pub(super) run: String,
     /// The release of libfabric of which it is.
     pub(super) release: Option<String>,
@@ -167,7 +176,7 @@ impl Spec {
     pub(super) fn check(&self) -> Result<(), CellsError> {
         let texts = self.program.iter().flat_map(|program| {
             let lists = program.env.values().chain(&program.prints);
-            lists.chain([&program.run])
+            lists.chain([&program.run]).chain(&program.guests)
         });
         if let Some(name) = texts.chain(&self.setup).find_map(|text| unknown_name(text)) {
             return Err(CellsError::unknown("name", &format!("{{{name}}}")));
@@ -188,7 +197,9 @@ impl Spec {
             for figure in &program.figures {
                 Regex::new(&figure.find)?;
             }
+            split_words(&program.run)?;
             match (&program.job, program.host.as_str()) {
+                (None, "") if program.guests.is_some() => {}
                 (None, "") => return Err(CellsError::Nowhere(program.run.clone())),
                 (None, _) => {}
                 (Some(_), _) if self.mpi.is_none() => {

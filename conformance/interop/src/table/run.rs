@@ -1,9 +1,10 @@
 //! Running a cell of a file.
 
 use std::collections::BTreeMap;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use efa_commands::shell::split_words;
 use efa_device_model::profile::Profile;
 use efa_device_model::sysfs::DEVICE_NAME;
 
@@ -62,14 +63,29 @@ impl Spec {
                 *measured.volume.get_or_insert_default() += job.judge(bench)?;
                 continue;
             }
-            let host = self.host(bench, program, &variables)?;
             let words = program.words(&variables)?;
+            let running = match &program.guests {
+                Some(options) => {
+                    let mut guests =
+                        self.start_guests(bench, &fill(options, &variables), &words)?;
+                    if program.listens {
+                        guests.printed("listens")?;
+                    }
+                    guests
+                }
+                None => {
+                    let host = self.host(bench, program, &variables)?;
+                    match program.listens {
+                        true => host.serve(&words, port)?,
+                        false => host.start(&words)?,
+                    }
+                }
+            };
             if program.listens {
-                let running = host.serve(&words, port)?;
                 servers.push(Server { running, program });
                 continue;
             }
-            let finished = await_end(bench, host.start(&words)?, program, &mut servers)?;
+            let finished = await_end(bench, running, program, &mut servers)?;
             measured.take(program, &finished, &variables)?;
         }
         for Server { running, program } in servers {
@@ -78,8 +94,35 @@ impl Spec {
                 measured.take(program, &finished, &variables)?;
             }
         }
-        let traffic = self.captured.first().map(|host| bench.traffic(host));
-        Ok(measured.shown(traffic.transpose()?))
+        let traffic = match (&self.checked[..], self.captured.first()) {
+            ([], None) => None,
+            ([], Some(host)) => Some(bench.traffic(host)?.to_string()),
+            (hosts, _) => Some(format!("{} frames, 0 errors", bench.checked(hosts)?)),
+        };
+        Ok(measured.shown(traffic))
+    }
+
+    /// Starts virtual machines with these commands. What they leave is in the bench's directory.
+    fn start_guests<'a>(
+        &self,
+        bench: &'a Bench<'a>,
+        options: &str,
+        commands: &[String],
+    ) -> Result<Running<'a>, Unmet> {
+        // What cannot be fetched is no failure.
+        for software in ["qemu-debian14", "linux-debian12", "guest-debian12"] {
+            bench.userland(software)?;
+        }
+        let profile = self.profile.as_deref().unwrap_or(Profile::DEFAULT);
+        let mut command = Command::new(&bench.launcher()?.efa_emu);
+        command.args(["vm", "--fabric", bench.fabric(), "--profile", profile]);
+        command.arg("--keep").arg(bench.directory());
+        command
+            .args(options.split_whitespace())
+            .arg("--")
+            .args(commands);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Running::start(bench, "efa-emu vm".into(), command)
     }
 
     fn mpi(&self, bench: &Bench) -> Result<Option<Installation>, Unmet> {
@@ -197,8 +240,8 @@ impl Program {
         let fabric = self.release()?.map_or("", |release| release.fabric);
         // It may be several words, or none. The other values are parts of words.
         let run = self.run.replace("{fabric}", fabric);
-        let words = run.split_whitespace();
-        Ok(words.map(|word| fill(word, variables)).collect())
+        let words = split_words(&run).map_err(Unmet::failed)?;
+        Ok(words.iter().map(|word| fill(word, variables)).collect())
     }
 }
 
@@ -240,7 +283,7 @@ impl Measured {
         Ok(())
     }
 
-    fn shown(self, traffic: Option<Traffic>) -> String {
+    fn shown(self, traffic: Option<String>) -> String {
         let sums = self.sums.iter();
         let sums = sums.map(|(shown, sum)| shown.replace("{sum}", &sum.to_string()));
         let volume = self.volume.map(|volume| volume.to_string());
