@@ -1,5 +1,6 @@
 //! Built programs and files of the workspace, for tests that start or read them.
 
+use std::borrow::BorrowMut;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -97,6 +98,23 @@ pub fn userland(name: &str) -> Option<PathBuf> {
 pub fn outcome(output: &Output) -> (Option<i32>, String) {
     let [out, err] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
     (output.status.code(), format!("{out}{err}"))
+}
+
+/// What a program prints; first what it writes to standard output. It has to end with this status,
+/// and to print all of the texts.
+#[track_caller]
+pub fn expect(mut command: impl BorrowMut<Command>, status: i32, texts: &[&str]) -> String {
+    let command = command.borrow_mut();
+    let output = command.output().expect("the program starts");
+    let (ended, printed) = outcome(&output);
+    assert_eq!(ended, Some(status), "{command:?}\n{printed}");
+    for text in texts {
+        assert!(
+            printed.contains(text),
+            "{command:?}: `{text}` is not in\n{printed}"
+        );
+    }
+    printed
 }
 
 /// The directory of the workspace.

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use efa_play::libfabric::Library;
-use efa_testing::workspace::{conformance, outcome, root};
+use efa_testing::workspace::{conformance, expect, root};
 use yaml_rust2::{Yaml, YamlLoader};
 
 const TRACES: [&str; 3] = ["eager-tagged", "long-cts", "read-emulated"];
@@ -90,24 +90,14 @@ fn run(job: &[String], libfabric: &Path) -> (String, String) {
     }
     let mut printed = String::new();
     for script in job {
-        let output = Command::new("bash")
-            .args([
-                "-e",
-                "-o",
-                "pipefail",
-                "-c",
-                &format!("{STAND_INS}{script}"),
-            ])
-            .current_dir(clean.path())
-            .env("EFA_RDM", "ADDRESS")
-            .env("CLONE", &clone)
-            .env("PROGRAMS", conformance().parent().unwrap())
-            .env("LIBFABRIC", libfabric)
-            .output()
-            .unwrap();
-        let (status, text) = outcome(&output);
-        assert_eq!(status, Some(0), "{script}\n{text}");
-        printed += &text;
+        let mut shell = Command::new("bash");
+        shell
+            .args(["-e", "-o", "pipefail", "-c"])
+            .arg(format!("{STAND_INS}{script}"));
+        shell.env("EFA_RDM", "ADDRESS").env("CLONE", &clone);
+        shell.env("PROGRAMS", conformance().parent().unwrap());
+        shell.env("LIBFABRIC", libfabric).current_dir(clean.path());
+        printed += &expect(shell, 0, &[]);
     }
     let report = std::fs::read_to_string(clean.path().join("junit.xml")).unwrap();
     (printed, report)

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use efa_testing::workspace::{outcome, root};
+use efa_testing::workspace::{expect, root};
 
 const REPOSITORY: &str = "https://repository.invalid/efa/efa-rdm";
 const REVISION: &str = "0123456789abcdef0123456789abcdef01234567";
@@ -37,16 +37,16 @@ for name in zipfile.ZipFile(wheel).namelist():
         fs::write(path, name).unwrap();
     }
     let file = directory.path().join("efa_rdm-1.2.3-py3-none-any.whl");
-    let output = Command::new("python3")
-        .args(["-c", SCRIPT])
-        .args([&root().join("scripts/wheel.py"), &stage, &file])
-        .env("SOURCE_DATE_EPOCH", "1700000000")
-        .env("EFA_RDM_REPOSITORY", repository)
-        .env("EFA_RDM_REVISION", REVISION)
-        .output()
-        .unwrap();
-    let (status, text) = outcome(&output);
-    assert_eq!(status, Some(0), "{text}");
+    let text = expect(
+        Command::new("python3")
+            .args(["-c", SCRIPT])
+            .args([&root().join("scripts/wheel.py"), &stage, &file])
+            .env("SOURCE_DATE_EPOCH", "1700000000")
+            .env("EFA_RDM_REPOSITORY", repository)
+            .env("EFA_RDM_REVISION", REVISION),
+        0,
+        &[],
+    );
     (fs::read(file).unwrap(), text)
 }
 
@@ -129,8 +129,7 @@ fn packages_have_the_documented_names() {
     for machine in ["x86_64", "aarch64"] {
         let mut command = Command::new(root().join("scripts/dist"));
         let names = command.arg("names").env("EFA_DIST_MACHINE", machine);
-        let (status, names) = outcome(&names.output().unwrap());
-        assert_eq!(status, Some(0), "{names}");
+        let names = expect(names, 0, &[]);
         assert_eq!(names.lines().count(), 3, "{names}");
         for name in names.lines() {
             let written = name.replacen(env!("CARGO_PKG_VERSION"), "VERSION", 1);

@@ -1,8 +1,9 @@
 //! `check --explain` and `check --format`: what the readers of each format require.
 
 use std::path::PathBuf;
+use std::process::Command;
 
-use efa_testing::workspace::{efa_conformance, outcome, traces};
+use efa_testing::workspace::{efa_conformance, expect, traces};
 use serde_json::Value;
 
 /// A capture whose first packet claims version 3, in a file with a name that needs care.
@@ -35,18 +36,13 @@ impl Mistaken {
         }
     }
 
-    fn check(&self, options: &[&str]) -> (Option<i32>, String) {
+    fn check(&self, options: &[&str]) -> Command {
         let path = self.path.display().to_string();
-        outcome(
-            &efa_conformance(&[&["check", &path], options].concat())
-                .output()
-                .unwrap(),
-        )
+        efa_conformance(&[&["check", &path], options].concat())
     }
 
     fn json(&self, format: &str) -> Value {
-        let (status, printed) = self.check(&["--format", format]);
-        assert_eq!(status, Some(1), "{printed}");
+        let printed = expect(self.check(&["--format", format]), 1, &[]);
         serde_json::from_str(&printed).unwrap()
     }
 }
@@ -58,8 +54,7 @@ fn text<'v>(value: &'v Value, name: &str) -> &'v str {
 
 #[test]
 fn explanations_take_ten_lines_at_most() {
-    let (status, printed) = Mistaken::new().check(&["--explain"]);
-    assert_eq!(status, Some(1), "{printed}");
+    let printed = expect(Mistaken::new().check(&["--explain"]), 1, &[]);
     let mut lengths = Vec::new();
     for line in printed.lines() {
         match line.starts_with("  ") {
@@ -84,24 +79,20 @@ fn causes_are_explained() {
     // Each CTS has the flag of emulated reads.
     const BEGINNING: [u8; 4] = [3, 4, 0, 0x80];
     let mistaken = Mistaken::of("long-cts", BEGINNING, (2, 0x80));
-    let (status, printed) = mistaken.check(&["--explain"]);
-    assert_eq!(status, Some(1), "{printed}");
-    for expected in [
+    let texts = [
         "error: packet 6 (CTS): The flag for windows of emulated reads does not fit",
         "  seen       it has the flag 0x80, and packet 2 began no emulated read",
         "  statement  v4/3.2/cts-read-flag (3.2, below table 3.6)",
         "  right      flag 0x80 in windows of emulated reads, and in no others",
         "  look at    frame.number in {2, 6}",
-    ] {
-        assert!(printed.contains(expected), "{expected}: {printed}");
-    }
+    ];
+    expect(mistaken.check(&["--explain"]), 1, &texts);
 }
 
 #[test]
 fn github_gets_a_command_on_each_line() {
     let mistaken = Mistaken::new();
-    let (status, printed) = mistaken.check(&["--format", "github"]);
-    assert_eq!(status, Some(1), "{printed}");
+    let printed = expect(mistaken.check(&["--format", "github"]), 1, &[]);
     let file = "100%25 a%3Ab%2C c.pcapng";
     let mut levels = Vec::new();
     for line in printed.lines() {
@@ -117,12 +108,8 @@ fn github_gets_a_command_on_each_line() {
     assert!(levels.contains(&"error"), "{printed}");
     // Nothing is said of right traffic.
     let right = traces().join("ping-pong.pcapng").display().to_string();
-    let (status, printed) = outcome(
-        &efa_conformance(&["check", &right, "--format", "github"])
-            .output()
-            .unwrap(),
-    );
-    assert_eq!((status, printed.as_str()), (Some(0), ""));
+    let right = efa_conformance(&["check", &right, "--format", "github"]);
+    assert_eq!(expect(right, 0, &[]), "");
 }
 
 #[test]
@@ -195,9 +182,7 @@ fn several_captures_make_one_document() {
     let paths = [&one, &other].map(|mistaken| mistaken.path.display().to_string());
     let together = |format: &str| {
         let options = ["check", &paths[0], &paths[1], "--format", format];
-        let (status, printed) = outcome(&efa_conformance(&options).output().unwrap());
-        assert_eq!(status, Some(1), "{printed}");
-        printed
+        expect(efa_conformance(&options), 1, &[])
     };
     let alone = |format| [&one, &other].map(|mistaken| mistaken.json(format));
 

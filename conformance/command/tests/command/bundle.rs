@@ -5,16 +5,16 @@ use std::process::Command;
 
 use efa_capture::Reader;
 use efa_core::wire::Packet;
-use efa_testing::workspace::{conformance, efa_conformance, efa_emu, emulator, outcome, traces};
+use efa_testing::workspace::{conformance, efa_conformance, efa_emu, emulator, expect, traces};
 
-/// Runs `bundle` without asking AWS's metadata service, wherever the tests run.
-fn bundle(arguments: &[&str], home: &Path) -> (Option<i32>, String) {
+/// `bundle` without asking AWS's metadata service, wherever the tests run.
+fn bundle(arguments: &[&str], home: &Path) -> Command {
     let mut command = efa_conformance(&["bundle"]);
     command
         .args(arguments)
         .env("AWS_EC2_METADATA_DISABLED", "true")
         .env("HOME", home);
-    outcome(&command.output().unwrap())
+    command
 }
 
 /// The files of an archive, unpacked below a directory.
@@ -78,8 +78,7 @@ fn bundles_hold_no_application_data_and_keep_verdicts() {
     let captures = names.map(|name| traces().join(format!("{name}.pcapng")));
     let mut arguments = vec!["-o", archive.to_str().unwrap()];
     arguments.extend(captures.iter().map(|path| path.to_str().unwrap()));
-    let (status, text) = bundle(&arguments, directory.path());
-    assert_eq!(status, Some(0), "{text}");
+    expect(bundle(&arguments, directory.path()), 0, &[]);
     let files = unpack(&archive, directory.path());
     for capture in &captures {
         let name = capture.file_name().unwrap();
@@ -149,8 +148,7 @@ fn names_that_are_private_stay_at_home() {
         "--hide",
         "product9",
     ];
-    let (status, printed) = bundle(&arguments, &home);
-    assert_eq!(status, Some(0), "{printed}");
+    expect(bundle(&arguments, &home), 0, &[]);
     let files = unpack(&archive, directory.path());
     let names: Vec<_> = files
         .iter()
@@ -188,12 +186,8 @@ fn bundles_name_no_host_or_profile_directory() {
     let trace = traces().join("eager-tagged.pcapng").display().to_string();
     let fabric = format!("bundle-{}", std::process::id());
     let started = |mut command: Command, words: &[&str]| {
-        let output = command
-            .args(words)
-            .env("AWS_EC2_METADATA_DISABLED", "true")
-            .output();
-        let (status, text) = outcome(&output.unwrap());
-        assert_eq!(status, Some(0), "{text}");
+        command.args(words).env("AWS_EC2_METADATA_DISABLED", "true");
+        expect(command, 0, &[]);
     };
     let (report, capture, archive) = (path("r.json"), path("lima-17.pcapng"), path("out.tar.gz"));
     let rsh = format!("{emulator} rsh");
@@ -265,12 +259,7 @@ fn bundles_name_no_host_or_profile_directory() {
     );
     let emulated = read("doctor.json").to_string();
     assert!(emulated.contains(", profile quick.toml"), "{emulated}");
-    let (status, text) = outcome(
-        &efa_conformance(&["check", cut.to_str().unwrap()])
-            .output()
-            .unwrap(),
-    );
-    assert_eq!(status, Some(0), "{text}");
+    expect(efa_conformance(&["check", cut.to_str().unwrap()]), 0, &[]);
     let mut reader = Reader::open(cut).unwrap();
     let mut frames = 0;
     while reader.next_frame().unwrap().is_some() {
@@ -302,8 +291,7 @@ fn other_files_are_refused() {
         "none.pcapng",
     ] {
         let arguments = ["-o", archive.to_str().unwrap(), &path(name)];
-        let (status, text) = bundle(&arguments, directory.path());
-        assert!(status == Some(2) && text.contains(name), "{name}: {text}");
+        expect(bundle(&arguments, directory.path()), 2, &[name]);
         assert!(!archive.exists());
     }
 }

@@ -5,12 +5,7 @@ use std::path::Path;
 use efa_capture::frame::Frame;
 use efa_capture::{CaptureTap as _, Direction, Interface, InterfaceId, Writer};
 use efa_check::capture::{Capture, CapturedPacket};
-use efa_testing::workspace::{efa_conformance, outcome, traces};
-
-/// Runs the program; returns its exit status and what it printed.
-fn conformance(arguments: &[&str]) -> (Option<i32>, String) {
-    outcome(&efa_conformance(arguments).output().unwrap())
-}
+use efa_testing::workspace::{efa_conformance, expect, traces};
 
 /// Writes the frames of a trace that are `kept`.
 fn write(trace: &str, kept: impl Fn(&CapturedPacket) -> bool, into: &Path) {
@@ -49,21 +44,17 @@ fn one_direction_is_said_and_blames_nobody() {
         &path,
     );
     let path = path.display().to_string();
-    let (status, printed) = conformance(&["check", &path, "--fail-on", "note"]);
-    assert_eq!(status, Some(0), "{printed}");
+    let command = efa_conformance(&["check", &path, "--fail-on", "note"]);
+    let printed = expect(command, 0, &[]);
     let note = "not judged: 2 ends of conversations lack frames that they sent or got";
     assert!(printed.contains(note), "{printed}");
     assert!(printed.contains("packet-form, iov-length"), "{printed}");
 
-    let (status, printed) = conformance(&["check", &path, "--require-complete"]);
-    assert_eq!(status, Some(2), "{printed}");
-    assert!(
-        printed.contains("not all of it could be judged"),
-        "{printed}"
-    );
+    let command = efa_conformance(&["check", &path, "--require-complete"]);
+    expect(command, 2, &["not all of it could be judged"]);
     let whole = traces().join("long-cts.pcapng").display().to_string();
-    let (status, printed) = conformance(&["check", &whole, "--require-complete"]);
-    assert_eq!(status, Some(0), "{printed}");
+    let command = efa_conformance(&["check", &whole, "--require-complete"]);
+    let printed = expect(command, 0, &[]);
     assert!(!printed.contains("not judged"), "{printed}");
 }
 
@@ -72,8 +63,8 @@ fn a_missing_beginning_is_said() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("late.pcapng");
     write("long-cts", |frame| frame.number > 10, &path);
-    let (status, printed) = conformance(&["check", &path.display().to_string()]);
-    assert_eq!(status, Some(0), "{printed}");
+    let command = efa_conformance(&["check", &path.display().to_string()]);
+    let printed = expect(command, 0, &[]);
     let note = "not judged: 2 ends of conversations lack their beginning";
     assert!(printed.contains(note), "{printed}");
     assert!(printed.contains("answer-names-request"), "{printed}");
@@ -105,8 +96,7 @@ fn captures_of_directories_are_judged_in_order() {
 
     // One that cannot be read fails, and the others are judged.
     std::fs::write(file("b.pcapng"), "no capture").unwrap();
-    let (status, printed) = conformance(&["check", &whole]);
-    assert_eq!(status, Some(2), "{printed}");
+    let printed = expect(efa_conformance(&["check", &whole]), 2, &[]);
     assert_eq!(printed.matches("0 errors").count(), 2, "{printed}");
     assert!(printed.contains("b.pcapng: not a capture"), "{printed}");
 }

@@ -1,16 +1,11 @@
 //! The command line: exit status and messages.
 
 use std::path::{Path, PathBuf};
-use std::process::Output;
 
 use efa_capture::Direction;
 use efa_check::capture::Capture;
 use efa_core::wire::fields::fields_of;
-use efa_testing::workspace::{efa_conformance, efa_conformance_on_host, outcome, traces};
-
-fn conformance(arguments: &[&str]) -> Output {
-    efa_conformance(arguments).output().unwrap()
-}
+use efa_testing::workspace::{efa_conformance, efa_conformance_on_host, expect, outcome, traces};
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
@@ -50,12 +45,11 @@ fn remarks_fail_where_that_is_asked_for() {
     let trace = traces().join("releases/not-ready-eager-2.5.pcapng");
     let trace = trace.display().to_string();
     for (severity, status) in [("error", 0), ("note", 1)] {
-        let output = conformance(&["run", &trace, "--fail-on", severity]);
-        assert_eq!(outcome(&output).0, Some(status), "{severity}");
+        let command = efa_conformance(&["run", &trace, "--fail-on", severity]);
+        expect(command, status, &[]);
     }
-    let (status, text) = outcome(&conformance(&["run", &trace, "--each-event", "refuse"]));
-    assert_eq!(status, Some(0), "{text}");
-    assert!(text.contains("right with one event changed in "), "{text}");
+    let command = efa_conformance(&["run", &trace, "--each-event", "refuse"]);
+    expect(command, 0, &["right with one event changed in "]);
 }
 
 /// What would have no effect is no success.
@@ -63,9 +57,7 @@ fn remarks_fail_where_that_is_asked_for() {
 fn networks_of_the_emulator_need_the_emulator() {
     for options in [["--seeds", "3"], ["--each-event", "all"]] {
         let arguments = [&["run", "--backend", "hw"][..], &options[..]].concat();
-        let (status, text) = outcome(&conformance(&arguments));
-        assert_eq!(status, Some(2), "{text}");
-        assert!(text.contains("--backend all"), "{text}");
+        expect(efa_conformance(&arguments), 2, &["--backend all"]);
     }
 }
 
@@ -73,30 +65,19 @@ fn networks_of_the_emulator_need_the_emulator() {
 fn a_trace_passes_and_the_reports_are_written() {
     let directory = tempfile::tempdir().unwrap();
     let report = |name: &str| directory.path().join(name).display().to_string();
-    let trace = |name: &str| traces().join(name).display().to_string();
-    let output = conformance(&[
-        "run",
-        &trace("eager-tagged.pcapng"),
-        &trace("eager-untagged.pcapng"),
-        "--filter",
-        "eager-",
-        "--backend",
-        "emu",
-        "--dut",
-        "core",
-        "--seeds",
-        "2",
+    let trace = |name| traces().join(name);
+    let mut command = efa_conformance(&["run"]);
+    command.args(["eager-tagged.pcapng", "eager-untagged.pcapng"].map(trace));
+    command.args("--filter eager- --backend emu --dut core --seeds 2".split(' '));
+    command.args([
         "--junit",
         &report("junit.xml"),
         "--json",
         &report("report.json"),
-        "--html",
-        &report("report.html"),
     ]);
-    let (status, printed) = outcome(&output);
-    assert_eq!(status, Some(0), "{printed}");
-    assert!(printed.contains("PASS  eager-tagged"), "{printed}");
-    assert!(printed.contains("same outcome under 2 seeds"), "{printed}");
+    command.args(["--html", &report("report.html")]);
+    let texts = ["PASS  eager-tagged", "same outcome under 2 seeds"];
+    let printed = expect(command, 0, &texts);
     assert!(
         printed.ends_with("4 passed, 0 codec only, 0 skipped, 0 unsupported, 0 known, 0 failed\n"),
         "{printed}"
@@ -151,9 +132,8 @@ fn a_changed_capture_byte_fails_and_is_named() {
             bytes[at] ^= 0x01;
             std::fs::write(&path, bytes).unwrap();
 
-            let output = conformance(&["run", &path.display().to_string()]);
-            let (status, printed) = outcome(&output);
-            assert_eq!(status, Some(1), "{name}: {printed}");
+            let command = efa_conformance(&["run", &path.display().to_string()]);
+            let printed = expect(command, 1, &[]);
             // The two copies differ now, and the engine sends the originally recorded value.
             let named = printed.lines().map(str::trim).any(|line| {
                 line.trim_start_matches("error: ").starts_with("packet ")
@@ -191,20 +171,12 @@ fn a_failure_is_kept_grouped_and_repeatable() {
     let (directory, path) = copy("eager-tagged");
     change_tag(&path);
     let file = |name: &str| directory.path().join(name);
-    let output = conformance(&[
-        "run",
-        &path.display().to_string(),
-        "--captures",
-        &file("kept").display().to_string(),
-        "--json",
-        &file("report.json").display().to_string(),
-        "--junit",
-        &file("junit.xml").display().to_string(),
-        "--html",
-        &file("report.html").display().to_string(),
-    ]);
-    let (status, printed) = outcome(&output);
-    assert_eq!(status, Some(1), "{printed}");
+    let mut command = efa_conformance(&["run"]);
+    command.arg(&path).arg("--captures").arg(file("kept"));
+    command.arg("--json").arg(file("report.json"));
+    command.arg("--junit").arg(file("junit.xml"));
+    command.arg("--html").arg(file("report.html"));
+    let printed = expect(command, 1, &[]);
     let html = std::fs::read_to_string(file("report.html")).unwrap();
     // The engine's packet in place of the sender's differs, and is marked.
     assert!(html.contains("v4/3.2/request-as-asked tag"), "{html}");
@@ -263,13 +235,13 @@ fn over_verbs_a_failure_is_kept_too() {
     change_tag(&path);
     let kept = directory.path().join("kept");
     let fabric = format!("kept-{}", std::process::id());
-    let output = efa_conformance_on_host(&["--fabric", &fabric], &["run", "--backend", "hw"])
-        .arg("--captures")
-        .args([&kept, &path])
-        .output()
-        .unwrap();
-    let (status, printed) = outcome(&output);
-    assert_eq!(status, Some(1), "{printed}");
+    let printed = expect(
+        efa_conformance_on_host(&["--fabric", &fabric], &["run", "--backend", "hw"])
+            .arg("--captures")
+            .args([&kept, &path]),
+        1,
+        &[],
+    );
     let kept = kept.join("eager-tagged-a.pcapng");
     assert!(
         printed.contains(&format!("captured in {}", kept.display())),
@@ -290,14 +262,12 @@ fn results_of_several_runs_make_one_page() {
     let file = |name: &str| directory.path().join(name).display().to_string();
     let trace = traces().join("eager-tagged.pcapng").display().to_string();
     for (commit, results) in [("first", file("1.json")), ("second", file("2.json"))] {
-        let output = conformance(&["run", &trace, "--commit", commit, "--json", &results]);
-        assert_eq!(outcome(&output).0, Some(0));
+        let words = ["run", &trace, "--commit", commit, "--json", &results];
+        expect(efa_conformance(&words), 0, &[]);
     }
     let page = file("page.html");
-    let output = conformance(&["report", &file("1.json"), &file("2.json"), "--html", &page]);
-    let (status, printed) = outcome(&output);
-    assert_eq!(status, Some(0), "{printed}");
-    assert!(printed.contains("0 new failures, 0 mended"), "{printed}");
+    let command = efa_conformance(&["report", &file("1.json"), &file("2.json"), "--html", &page]);
+    expect(command, 0, &["0 new failures, 0 mended"]);
     let html = std::fs::read_to_string(page).unwrap();
     assert!(html.contains("<h2>Between the two runs</h2>"), "{html}");
     assert!(
@@ -326,24 +296,22 @@ fn data_outside_the_packet_is_compared_too() {
     let mut bytes = std::fs::read(&path).unwrap();
     bytes[offset - 32 + 16] ^= 0x01;
     std::fs::write(&path, &bytes).unwrap();
-    let (status, printed) = outcome(&conformance(&["run", &path.display().to_string()]));
-    assert_eq!(status, Some(1), "{printed}");
+    let command = efa_conformance(&["run", &path.display().to_string()]);
+    expect(command, 1, &[]);
     // Without its magic, it is no longer a frame of the emulated wire.
     bytes[offset - 32] ^= 0x01;
     std::fs::write(&path, &bytes).unwrap();
-    let (status, printed) = outcome(&conformance(&["run", &path.display().to_string()]));
-    assert_eq!(status, Some(1), "{printed}");
-    assert!(printed.contains("packet 1: "), "{printed}");
+    let command = efa_conformance(&["run", &path.display().to_string()]);
+    expect(command, 1, &["packet 1: "]);
 }
 
 #[test]
 fn check_names_the_rule_that_is_broken() {
     let traces = traces().join("ping-pong.pcapng").display().to_string();
-    let (status, printed) = outcome(&conformance(&["check", &traces]));
-    assert_eq!(status, Some(0), "{printed}");
-    assert!(
-        printed.contains("10 packets in 2 conversations, 0 errors, 0 warnings"),
-        "{printed}"
+    expect(
+        efa_conformance(&["check", &traces]),
+        0,
+        &["10 packets in 2 conversations, 0 errors, 0 warnings"],
     );
 
     let (_directory, path) = copy("ping-pong");
@@ -352,19 +320,11 @@ fn check_names_the_rule_that_is_broken() {
     let mut bytes = std::fs::read(&path).unwrap();
     bytes[at + 1] = 3;
     std::fs::write(&path, bytes).unwrap();
-    let (status, printed) = outcome(&conformance(&["check", &path.display().to_string()]));
-    assert_eq!(status, Some(1), "{printed}");
-    assert!(
-        printed.contains("packet-form") && printed.contains("version"),
-        "{printed}"
-    );
+    let command = efa_conformance(&["check", &path.display().to_string()]);
+    expect(command, 1, &["packet-form", "version"]);
 
-    let (status, printed) = outcome(&conformance(&["check", "--rules"]));
-    assert_eq!(status, Some(0));
-    assert!(
-        printed.contains("handshake-once") && printed.contains("v4/2.1/handshake-once"),
-        "{printed}"
-    );
+    let command = efa_conformance(&["check", "--rules"]);
+    expect(command, 0, &["handshake-once", "v4/2.1/handshake-once"]);
 }
 
 #[test]
@@ -423,30 +383,25 @@ fn check_fails_on_what_it_is_told_to() {
     let cut = beginning("long-cts.pcapng", 12);
     let path = cut.path().display().to_string();
     for (fail_on, expected) in [("error", 0), ("warning", 0), ("note", 1)] {
-        let (status, printed) = outcome(&conformance(&["check", &path, "--fail-on", fail_on]));
-        assert_eq!(status, Some(expected), "{fail_on}: {printed}");
-        assert!(printed.contains("note: packet"), "{printed}");
+        let command = efa_conformance(&["check", &path, "--fail-on", fail_on]);
+        expect(command, expected, &["note: packet"]);
     }
-    let (status, printed) = outcome(&conformance(&["check", &path, "--fail-on", "nothing"]));
-    assert_eq!(status, Some(2), "{printed}");
+    let command = efa_conformance(&["check", &path, "--fail-on", "nothing"]);
+    expect(command, 2, &[]);
 }
 
 #[test]
 fn check_says_when_there_is_nothing_to_judge() {
     let empty = beginning("ping-pong.pcapng", 0);
     let path = empty.path().display().to_string();
-    let (status, printed) = outcome(&conformance(&["check", &path]));
-    assert_eq!(status, Some(2), "{printed}");
-    assert!(printed.contains("nothing to judge"), "{printed}");
-    let (status, printed) = outcome(&conformance(&["check", &path, "--allow-empty"]));
-    assert_eq!(status, Some(0), "{printed}");
+    expect(efa_conformance(&["check", &path]), 2, &["nothing to judge"]);
+    expect(efa_conformance(&["check", &path, "--allow-empty"]), 0, &[]);
 }
 
 #[test]
 fn show_prints_every_field() {
     let path = traces().join("eager-tagged.pcapng").display().to_string();
-    let (status, printed) = outcome(&conformance(&["show", &path]));
-    assert_eq!(status, Some(0), "{printed}");
+    let printed = expect(efa_conformance(&["show", &path]), 0, &[]);
     for line in [
         "# step 2: a sends tagged question of 100 bytes to b",
         "    type = 65 (EAGER_TAGRTM)",
@@ -473,8 +428,8 @@ fn show_names_each_of_several_captures() {
         .join("missing.pcapng")
         .display()
         .to_string();
-    let (status, printed) = outcome(&conformance(&["show", &path, "--type", "HANDSHAKE"]));
-    assert_eq!(status, Some(0), "{printed}");
+    let command = efa_conformance(&["show", &path, "--type", "HANDSHAKE"]);
+    let printed = expect(command, 0, &[]);
     let headings: Vec<_> = printed
         .lines()
         .filter(|it| it.starts_with("capture "))
@@ -496,18 +451,17 @@ fn show_names_each_of_several_captures() {
             .ends_with("zero-length.pcapng")
     );
     // One that cannot be read is named, and the others are shown.
-    let (status, printed) = outcome(&conformance(&["show", &missing, &path]));
-    assert_eq!(status, Some(2), "{printed}");
-    assert!(printed.contains("missing.pcapng") && printed.contains("EAGER_TAGRTM"));
+    let command = efa_conformance(&["show", &missing, &path]);
+    expect(command, 2, &["missing.pcapng", "EAGER_TAGRTM"]);
 }
 
 /// The output of `show --json`, line by line.
 fn shown(arguments: &[&str]) -> Vec<serde_json::Value> {
-    let output = conformance(&[&["show", "--json"], arguments].concat());
-    let (status, printed) = outcome(&output);
-    assert_eq!(status, Some(0), "{printed}");
-    let text = String::from_utf8(output.stdout).unwrap();
-    text.lines()
+    let mut command = efa_conformance(&[&["show", "--json"], arguments].concat());
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    text(&output.stdout)
+        .lines()
         .map(|line| serde_json::from_str(line).unwrap())
         .collect()
 }
@@ -576,12 +530,12 @@ fn show_takes_out_what_is_asked_for() {
 #[test]
 fn show_reads_standard_input() {
     let path = traces().join("eager-tagged.pcapng");
-    let output = efa_conformance(&["show", "-", "--type", "HANDSHAKE"])
-        .stdin(std::fs::File::open(path).unwrap())
-        .output()
-        .unwrap();
-    let (status, printed) = outcome(&output);
-    assert_eq!(status, Some(0), "{printed}");
+    let printed = expect(
+        efa_conformance(&["show", "-", "--type", "HANDSHAKE"])
+            .stdin(std::fs::File::open(path).unwrap()),
+        0,
+        &[],
+    );
     assert!(
         printed.starts_with("packet ") || printed.starts_with("# "),
         "{printed}"
@@ -604,19 +558,16 @@ fn show_names_wrong_options_with_the_remedy() {
             "the capture has no host `c`; did you mean `a`?",
         ),
     ] {
-        let (status, printed) = outcome(&conformance(&["show", &path, option, value]));
-        assert_eq!(status, Some(2), "{printed}");
-        assert!(printed.contains(said), "{printed}");
+        expect(efa_conformance(&["show", &path, option, value]), 2, &[said]);
     }
-    let (status, printed) = outcome(&conformance(&["show", &path, "--type", "RECEIPT"]));
-    assert_eq!(status, Some(0), "{printed}");
-    assert!(printed.contains("no packet is shown"), "{printed}");
+    let command = efa_conformance(&["show", &path, "--type", "RECEIPT"]);
+    expect(command, 0, &["no packet is shown"]);
 }
 
 #[test]
 fn list_prints_json_for_programs() {
-    let output = conformance(&["list", "--json", &traces().display().to_string()]);
-    let text = String::from_utf8(output.stdout).unwrap();
+    let corpus = traces().display().to_string();
+    let text = expect(efa_conformance(&["list", "--json", &corpus]), 0, &[]);
     let traces: Vec<serde_json::Value> = text
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
@@ -636,10 +587,8 @@ fn list_prints_json_for_programs() {
 
 #[test]
 fn list_describes_the_traces() {
-    let (status, printed) = outcome(&conformance(&["list", &traces().display().to_string()]));
-    assert_eq!(status, Some(0), "{printed}");
-    assert!(printed.contains("eager-tagged"), "{printed}");
-    assert!(printed.contains("spec 3.2"), "{printed}");
+    let command = efa_conformance(&["list", &traces().display().to_string()]);
+    expect(command, 0, &["eager-tagged", "spec 3.2"]);
 }
 
 #[test]
@@ -727,18 +676,15 @@ fn usage_errors_exit_with_2_and_the_remedy() {
         ),
     ];
     for (arguments, expected) in cases {
-        let (status, printed) = outcome(&conformance(arguments));
-        assert_eq!(status, Some(2), "{arguments:?}: {printed}");
-        for expected in expected {
-            assert!(printed.contains(expected), "{arguments:?}: {printed}");
-        }
+        expect(efa_conformance(arguments), 2, expected);
     }
 }
 
 #[test]
 fn hw_backend_without_device_names_the_remedy() {
     let corpus = traces().display().to_string();
-    let (status, printed) = outcome(&conformance(&["run", &corpus, "--backend", "hw"]));
+    let output = efa_conformance(&["run", &corpus, "--backend", "hw"]).output();
+    let (status, printed) = outcome(&output.unwrap());
     if status == Some(0) {
         efa_testing::skip("this machine has an EFA device");
         return;
@@ -752,16 +698,9 @@ fn a_missing_program_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let output = directory.path().join("out.pcapng").display().to_string();
     let scenario = traces().join("eager-tagged.toml").display().to_string();
-    let (status, printed) = outcome(&conformance(&[
-        "record",
-        &scenario,
-        "-o",
-        &output,
-        "--efa-emu",
-        "./no-such-efa-emu",
-    ]));
-    assert_eq!(status, Some(2), "{printed}");
-    assert!(printed.contains("no-such-efa-emu"), "{printed}");
+    let mut command = efa_conformance(&["record", &scenario, "-o", &output]);
+    command.args(["--efa-emu", "./no-such-efa-emu"]);
+    expect(command, 2, &["no-such-efa-emu"]);
 }
 
 #[test]
@@ -785,12 +724,9 @@ fn a_reader_that_goes_away_is_no_error() {
 fn manual_pages_tell_program_day_and_exit_statuses() {
     let share = tempfile::tempdir().unwrap();
     let directory = share.path().to_str().unwrap();
-    let output = efa_conformance(&["pages", directory])
-        .env("SOURCE_DATE_EPOCH", "1700000000")
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let help = text(&conformance(&["--help"]).stdout);
+    let mut pages = efa_conformance(&["pages", directory]);
+    expect(pages.env("SOURCE_DATE_EPOCH", "1700000000"), 0, &[]);
+    let help = expect(efa_conformance(&["--help"]), 0, &[]);
     let (_, statuses) = help.split_once("\nExit status:\n").expect(&help);
     assert!(statuses.contains("\n  1  something failed\n"), "{help}");
     for name in ["efa-conformance", "efa-conformance-run"] {

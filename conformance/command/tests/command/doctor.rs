@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use efa_testing::json::assert_documented;
-use efa_testing::workspace::{conformance, efa_conformance, efa_emu, emulator, outcome};
+use efa_testing::workspace::{conformance, efa_conformance, efa_emu, emulator, expect};
 use serde_json::Value;
 
 /// Keeps AWS's metadata service from being asked, wherever the tests run.
@@ -79,27 +79,20 @@ fn warnings_fail_if_they_are_to() {
     assert_eq!(diagnosis["counts"]["error"], 0, "{diagnosis:#}");
     assert_eq!(code, Some(0));
     assert_eq!(status(&["--fail-on", "warning"]).0, Some(1));
-    let wrong = on_host("wrong", &[], &["--fail-on", "note"]).output();
-    let (code, text) = outcome(&wrong.unwrap());
-    assert_eq!(code, Some(2));
-    assert!(text.contains("a severity is error or warning"), "{text}");
+    let command = on_host("wrong", &[], &["--fail-on", "note"]);
+    expect(command, 2, &["a severity is error or warning"]);
 }
 
 #[test]
 fn a_machine_without_a_device_is_not() {
-    let mut command = efa_conformance(&["doctor"]);
-    let output = command.env(NOBODY.0, NOBODY.1).output().unwrap();
     // Whoever has a device here has another finding.
     if std::path::Path::new("/sys/class/infiniband").exists() {
         return;
     }
-    let (status, text) = outcome(&output);
-    assert_eq!(status, Some(1), "{text}");
-    assert!(
-        text.contains("error    device        there is no EFA device\n"),
-        "{text}"
-    );
-    assert!(text.contains("-> take an EC2 instance"), "{text}");
+    let mut command = efa_conformance(&["doctor"]);
+    let finding = "error    device        there is no EFA device\n";
+    let texts = [finding, "-> take an EC2 instance"];
+    expect(command.env(NOBODY.0, NOBODY.1), 1, &texts);
 }
 
 #[test]
@@ -112,15 +105,8 @@ fn the_json_is_as_documented() {
     assert_eq!(printed.status.code(), Some(1));
     assert_documented("efa-conformance doctor", &[findings(&printed)], &[]);
     let missing = format!("{root}/none");
-    let (status, text) = outcome(
-        &efa_conformance(&["doctor", "--root", &missing])
-            .output()
-            .unwrap(),
-    );
-    assert!(
-        status == Some(2) && text.contains("is not a directory"),
-        "{text}"
-    );
+    let missing = efa_conformance(&["doctor", "--root", &missing]);
+    expect(missing, 2, &["is not a directory"]);
 }
 
 /// Runs `doctor --peer` on the first host of a cluster of two.

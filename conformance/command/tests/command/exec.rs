@@ -6,18 +6,17 @@ use std::path::Path;
 use std::process::Command;
 
 use efa_testing::workspace::{
-    conformance, efa_conformance, efa_conformance_on_host, emulator, outcome, traces,
+    conformance, efa_conformance, efa_conformance_on_host, emulator, expect, traces,
 };
 
-/// Runs the cases of `eager-tagged` with `dut` under test; returns the exit status and the output.
-fn run(dut: &str, further: &[&str]) -> (Option<i32>, String) {
-    let output = efa_conformance_on_host(&[], &["run"])
-        .arg(traces().join("eager-tagged.pcapng"))
+/// Runs the cases of `eager-tagged` with `dut` under test.
+fn run(dut: &str, further: &[&str]) -> Command {
+    let mut command = efa_conformance_on_host(&[], &["run"]);
+    command.arg(traces().join("eager-tagged.pcapng"));
+    command
         .args(["--backend", "hw", "--dut", dut])
-        .args(further)
-        .output()
-        .unwrap();
-    outcome(&output)
+        .args(further);
+    command
 }
 
 /// Its failure is why nothing was sent, and not another transport.
@@ -27,8 +26,7 @@ fn after_a_failure_no_other_transport_is_suspected() {
         "exec:false".to_owned(),
         shell(&says("refused", "no device today")),
     ] {
-        let (status, printed) = run(&dut, &[]);
-        assert_eq!(status, Some(1), "{printed}");
+        let printed = expect(run(&dut, &[]), 1, &[]);
         assert!(!printed.contains("efa-emu: nothing was sent"), "{printed}");
     }
 }
@@ -54,15 +52,6 @@ fn shell(rest: &str) -> String {
     format!("exec:sh -c 'read line; {hello}; read line || exit 0; {rest}'")
 }
 
-#[track_caller]
-fn expect(dut: &str, further: &[&str], status: i32, texts: &[&str]) {
-    let (ended, printed) = run(dut, further);
-    assert_eq!(ended, Some(status), "{printed}");
-    for text in texts {
-        assert!(printed.contains(text), "`{text}` in:\n{printed}");
-    }
-}
-
 #[test]
 fn the_engine_passes_over_the_public_driver_protocol() {
     let dut = format!("exec:'{}' drive core", conformance().display());
@@ -71,7 +60,7 @@ fn the_engine_passes_over_the_public_driver_protocol() {
         "efa-core as a",
         "2 passed, 0 codec only, 0 skipped, 0 unsupported, 0 known, 0 failed",
     ];
-    expect(&dut, &[], 0, &texts);
+    expect(run(&dut, &[]), 0, &texts);
 }
 
 #[test]
@@ -85,10 +74,10 @@ fn unsupported_operations_are_reported_with_the_reason() {
         "{}; cat >/dev/null",
         says("unsupported", "no tags")
     ));
-    expect(&dut, &[], 0, &texts);
+    expect(run(&dut, &[]), 0, &texts);
     let dut = shell("echo no tags >&2; exit 127");
     let texts = ["no tags", "2 unsupported, 0 known, 0 failed"];
-    expect(&dut, &[], 0, &texts);
+    expect(run(&dut, &[]), 0, &texts);
 }
 
 #[test]
@@ -100,7 +89,7 @@ fn a_crash_is_a_result_of_its_case() {
         "segment 7 is bad",
         "0 unsupported, 0 known, 2 failed",
     ];
-    expect(&dut, &[], 1, &texts);
+    expect(run(&dut, &[]), 1, &texts);
 }
 
 /// The engine as a driver, and what the shell that started it does afterwards.
@@ -128,19 +117,19 @@ fn a_bad_end_after_the_last_answer_fails() {
         ("echo Goodbye", "`Goodbye`"),
     ] {
         let texts = ["0 unsupported, 0 known, 2 failed", text];
-        expect(&engine_then(rest), &[], 1, &texts);
+        expect(run(&engine_then(rest), &[]), 1, &texts);
     }
 }
 
 #[test]
 fn a_program_that_does_not_end_is_remarked() {
     let dut = engine_then("exec sleep 100000");
-    expect(&dut, &[], 0, &["2 passed"]);
+    expect(run(&dut, &[]), 0, &["2 passed"]);
     let texts = [
         "did not end within 100ms of the end of its input (nor within 5s before)",
         "2 failed",
     ];
-    expect(&dut, &["--fail-on", "note"], 1, &texts);
+    expect(run(&dut, &["--fail-on", "note"]), 1, &texts);
 }
 
 #[test]
@@ -153,14 +142,14 @@ fn a_short_address_is_named_with_its_length() {
         "it printed `{\"opened\":{\"address\":\"12\"}}`: a raw address has 32 bytes, and this one 1",
         "print its 64 hexadecimal digits",
     ];
-    expect(&dut, &[], 1, &texts);
+    expect(run(&dut, &[]), 1, &texts);
     let dut = shell("echo opened address=12; cat >/dev/null");
     let texts = [
         "it printed `opened address=12`: expected value",
         "the answer `opened` to `open` was expected",
         "print nothing but answers to standard output",
     ];
-    expect(&dut, &[], 1, &texts);
+    expect(run(&dut, &[]), 1, &texts);
 }
 
 #[test]
@@ -173,7 +162,7 @@ fn a_hang_is_a_result_of_its_case() {
         "about to think",
         "2 failed",
     ];
-    expect(&dut, &["--answer-time", "1"], 1, &texts);
+    expect(run(&dut, &["--answer-time", "1"]), 1, &texts);
 }
 
 #[test]
@@ -184,27 +173,27 @@ fn rubbish_is_quoted() {
         "`Segmentation fault`",
         "2 failed",
     ];
-    expect(&dut, &[], 1, &texts);
+    expect(run(&dut, &[]), 1, &texts);
 }
 
 #[test]
 fn a_refusal_fails_with_its_text() {
     let refused = says("refused", "no device today");
     let dut = shell(&format!("{refused}; cat >/dev/null"));
-    expect(&dut, &[], 1, &["no device today", "2 failed"]);
+    expect(run(&dut, &[]), 1, &["no device today", "2 failed"]);
 }
 
 #[test]
 fn a_missing_file_is_a_usage_error() {
     let texts = ["no-such-program", "--dut exec:"];
-    expect("exec:./no-such-program", &[], 2, &texts);
+    expect(run("exec:./no-such-program", &[]), 2, &texts);
     // Status 127: the shell finds no such program, so nothing was tested.
     let texts = [
         "status 127",
         "2 unsupported, 0 known, 0 failed",
         "nothing was tested",
     ];
-    expect("exec:sh -c ./no-such-program", &[], 2, &texts);
+    expect(run("exec:sh -c ./no-such-program", &[]), 2, &texts);
 }
 
 #[test]
@@ -215,16 +204,16 @@ fn a_program_without_hello_fails_each_case() {
         "printed `hi`",
         "2 failed",
     ];
-    expect("exec:echo hi", &[], 1, &texts);
+    expect(run("exec:echo hi", &[]), 1, &texts);
     let texts = ["under test: false", "exit status: 1", "2 failed"];
-    expect("exec:false", &[], 1, &texts);
+    expect(run("exec:false", &[]), 1, &texts);
 }
 
 #[test]
 fn protocol_version_1_is_rejected_by_name() {
     let text = "the program speaks version 1 of the driver protocol, this suite 2";
     let dut = "exec:sh -c 'read line; echo hello version=1 name=mine; cat >/dev/null'";
-    expect(dut, &[], 2, &[text]);
+    expect(run(dut, &[]), 2, &[text]);
 }
 
 #[test]
@@ -245,12 +234,8 @@ fn a_hang_before_hello_is_waited_for_once() {
         // The command that repeats a case.
         "--start-time 1",
     ];
-    expect(
-        &dut,
-        &[&more[..], &["--start-time", "1"]].concat(),
-        1,
-        &texts,
-    );
+    let command = run(&dut, &[&more[..], &["--start-time", "1"]].concat());
+    expect(command, 1, &texts);
     let count = std::fs::read_to_string(&starts).unwrap().lines().count();
     assert_eq!(count, 3);
 }
@@ -260,8 +245,7 @@ fn repeated_hangs_shorten_the_timeout() {
     let dut = format!("exec:sh -c '{}; cat >/dev/null'", hello());
     let more = traces().join("inject.pcapng");
     let further = [more.to_str().unwrap(), "--answer-time", "2"];
-    let (status, printed) = run(&dut, &further);
-    assert_eq!(status, Some(1), "{printed}");
+    let printed = expect(run(&dut, &further), 1, &[]);
     for (text, count) in [("within 2s", 3), ("within 1s", 1)] {
         let found = printed
             .lines()
@@ -283,8 +267,8 @@ fn reports_name_what_was_tested() {
     ));
     let (json, junit, html) = (file("r.json"), file("r.xml"), file("r.html"));
     let reports = ["--json", &json, "--junit", &junit, "--html", &html];
-    let (status, printed) = run(&dut, &[&reports[..], &["--commit", "abc123"]].concat());
-    assert_eq!(status, Some(0), "{printed}");
+    let command = run(&dut, &[&reports[..], &["--commit", "abc123"]].concat());
+    expect(command, 0, &[]);
     let json: serde_json::Value =
         serde_json::from_slice(&std::fs::read(path("r.json")).unwrap()).unwrap();
     assert_eq!(json["under_test"]["name"], "mine");
@@ -365,18 +349,14 @@ fn cases_continue_after_a_failed_one() {
         "did not answer `{\"open\":",
         "ended with status 127",
     ];
-    let (status, printed) = run(&dut, &[&more[..], &["--answer-time", "5"]].concat());
-    assert_eq!(status, Some(1), "{printed}");
-    for text in texts {
-        assert!(printed.contains(text), "`{text}` in:\n{printed}");
-    }
+    let command = run(&dut, &[&more[..], &["--answer-time", "5"]].concat());
+    expect(command, 1, &texts);
 }
 
 #[test]
 fn control_characters_are_stripped_and_output_is_shortened() {
     let dut = shell(r#"printf "\033[31m\007%0500d\n" 7; cat >/dev/null"#);
-    let (status, printed) = run(&dut, &[]);
-    assert_eq!(status, Some(1), "{printed}");
+    let printed = expect(run(&dut, &[]), 1, &[]);
     let is_control = |c: char| c.is_control() && c != '\n';
     assert!(!printed.contains(is_control), "{printed:?}");
     assert!(printed.lines().all(|line| line.len() < 900), "{printed}");
@@ -386,13 +366,9 @@ fn control_characters_are_stripped_and_output_is_shortened() {
 
 #[test]
 fn the_command_that_is_printed_repeats_the_failure() {
-    let (_, printed) = run(
-        &shell(&format!(
-            "{}; cat >/dev/null",
-            says("refused", "no device today")
-        )),
-        &[],
-    );
+    let refused = says("refused", "no device today");
+    let dut = shell(&format!("{refused}; cat >/dev/null"));
+    let printed = expect(run(&dut, &[]), 1, &[]);
     let is_command =
         |line: &&str| line.starts_with("      ") && line.contains("efa-conformance run");
     let command = printed.lines().find(is_command).unwrap();

@@ -1,6 +1,6 @@
 //! `docs/findings.md`: what it tells to run exists.
 
-use efa_testing::workspace::{efa_conformance, outcome, root};
+use efa_testing::workspace::{efa_conformance, expect, root};
 
 /// The texts between two marks.
 fn between<'t>(text: &'t str, begin: &str, end: char) -> Vec<&'t str> {
@@ -13,8 +13,7 @@ fn between<'t>(text: &'t str, begin: &str, end: char) -> Vec<&'t str> {
 #[test]
 fn every_finding_can_be_shown() {
     let page = std::fs::read_to_string(root().join("docs/findings.md")).unwrap();
-    let (status, cells) = outcome(&efa_conformance(&["interop", "--list"]).output().unwrap());
-    assert_eq!(status, Some(0), "{cells}");
+    let cells = expect(efa_conformance(&["interop", "--list"]), 0, &[]);
     let filters = between(&page, "--filter '", '\'');
     assert!(filters.len() >= 7, "{filters:?}");
     for filter in filters {

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use efa_check::capture::Capture;
-use efa_testing::workspace::{conformance, efa_conformance, efa_emu, outcome, root, traces};
+use efa_testing::workspace::{conformance, efa_conformance, efa_emu, expect, root, traces};
 
 /// The directory of the built programs, and then those of this process.
 fn search_path() -> String {
@@ -43,20 +43,9 @@ fn beside(hosts: &str, names: &[&str], options: &[&str]) -> Command {
     command
 }
 
-/// Runs `eager-tagged` on two hosts; returns the exit status and the output.
-fn run(options: &[&str]) -> (Option<i32>, String) {
-    let places = ["--at", "a=node0", "--at", "b=node1", "--rsh", "efa-emu rsh"];
-    let options = [&places[..], options].concat();
-    outcome(&beside("2", &["eager-tagged"], &options).output().unwrap())
-}
-
-#[track_caller]
-fn expect(ended: (Option<i32>, String), status: i32, texts: &[&str]) {
-    let (ended, printed) = ended;
-    assert_eq!(ended, Some(status), "{printed}");
-    for text in texts {
-        assert!(printed.contains(text), "`{text}` in:\n{printed}");
-    }
+/// Runs `eager-tagged` on two hosts.
+fn run(options: &[&str]) -> Command {
+    beside("2", &["eager-tagged"], &[&PLACES[..], options].concat())
 }
 
 /// A directory with an executable script.
@@ -74,12 +63,11 @@ const PLACES: [&str; 6] = ["--at", "a=node0", "--at", "b=node1", "--rsh", "efa-e
 
 #[test]
 fn each_endpoint_is_played_where_it_is_told() {
-    let output = beside("2", &NAMES, &PLACES).output().unwrap();
     let texts = [
         "PASS  eager-tagged                     hosts efa-core as all, a at node0, b at node1: 3 packets",
         "3 passed, 0 codec only, 0 skipped, 0 unsupported, 0 known, 0 failed",
     ];
-    expect(outcome(&output), 0, &texts);
+    expect(beside("2", &NAMES, &PLACES), 0, &texts);
 }
 
 #[test]
@@ -90,24 +78,19 @@ fn libfabric_and_engine_interoperate_across_hosts() {
         return;
     }
     let both = [&PLACES[..], &["--dut", "libfabric"]].concat();
-    let output = beside("2", &NAMES, &both).output().unwrap();
-    expect(
-        outcome(&output),
-        0,
-        &["under test: libfabric 1.", "3 passed"],
-    );
+    let command = beside("2", &NAMES, &both);
+    expect(command, 0, &["under test: libfabric 1.", "3 passed"]);
     let meet = [
         &PLACES[..],
         &["--peer", "libfabric", "--device", "rdmap0s0"],
     ]
     .concat();
-    let output = beside("2", &NAMES, &meet).output().unwrap();
     let texts = [
         "peer at node1%rdmap0s0: libfabric 1.",
         "efa-core as b, a at node0%rdmap0s0, b at node1%rdmap0s0",
         "6 passed",
     ];
-    expect(outcome(&output), 0, &texts);
+    expect(beside("2", &NAMES, &meet), 0, &texts);
 }
 
 /// A cluster chooses libfabric's own provider for the jobs of launchers. A provider that is named
@@ -158,14 +141,14 @@ fn the_matrix_has_every_host_pair() {
         "--html",
         &html,
     ];
-    let output = beside("3", &["eager-tagged"], &options).output().unwrap();
     let matrix = "\
             node0       node1       node2
 node0       -           1 passed    1 passed
 node1       -           -           1 passed
 node2       -           -           -
 ";
-    expect(outcome(&output), 0, &[matrix, "3 passed"]);
+    let command = beside("3", &["eager-tagged"], &options);
+    expect(command, 0, &[matrix, "3 passed"]);
     let read = |path: &str| fs::read_to_string(path).unwrap();
     let value: serde_json::Value = serde_json::from_str(&read(&json)).unwrap();
     assert_eq!(
@@ -184,12 +167,7 @@ node2       -           -           -
     );
     // The report is read back for pages of several runs.
     let page = report("again.html");
-    let (status, text) = outcome(
-        &efa_conformance(&["report", &json, "--html", &page])
-            .output()
-            .unwrap(),
-    );
-    assert_eq!(status, Some(0), "{text}");
+    expect(efa_conformance(&["report", &json, "--html", &page]), 0, &[]);
     assert!(read(&page).contains("Pairs of hosts"));
 }
 
@@ -197,19 +175,17 @@ node2       -           -           -
 fn a_third_endpoint_is_at_a_third_host() {
     let hosts = ["--hosts", "node0,node1,node2", "--rsh", "efa-emu rsh"];
     let options = [&hosts[..], &["--pairs", "ring"]].concat();
-    let output = beside("3", &["two-senders"], &options).output().unwrap();
     let texts = [
         "a at node0, b at node1, c at node2: ",
         "a at node1, b at node2, c at node0: ",
         "a at node2, b at node0, c at node1: ",
         "3 passed",
     ];
-    expect(outcome(&output), 0, &texts);
+    expect(beside("3", &["two-senders"], &options), 0, &texts);
     // Of two hosts the first one has two of the endpoints.
     let hosts = ["--hosts", "node0,node1", "--rsh", "efa-emu rsh"];
-    let output = beside("2", &["two-senders"], &hosts).output().unwrap();
     let texts = ["a at node0, b at node1, c at node0: ", "1 passed"];
-    expect(outcome(&output), 0, &texts);
+    expect(beside("2", &["two-senders"], &hosts), 0, &texts);
 }
 
 #[test]
@@ -230,9 +206,7 @@ fn each_device_of_a_host_is_a_place() {
     let mut cluster = efa_emu(&["cluster", "2", "--devices", "2"]);
     cluster.env("PATH", search_path()).args(&words[2..]);
     command = cluster;
-    let (status, printed) = outcome(&command.output().unwrap());
-    assert_eq!(status, Some(0), "{printed}");
-    assert!(printed.contains("4 passed"), "{printed}");
+    let printed = expect(command, 0, &["4 passed"]);
     let names: Vec<&str> = printed
         .lines()
         .filter_map(|line| line.split_once("b at node1%"))
@@ -248,45 +222,34 @@ fn each_device_of_a_host_is_a_place() {
     fs::write(faults.path(), rule).unwrap();
     let mut refused = efa_emu(&["cluster", "2", "--devices", "2", "--faults"]);
     refused.arg(faults.path()).env("PATH", search_path());
-    let output = refused.args(&words[2..]).output().unwrap();
-    expect(outcome(&output), 1, &["2 passed", "2 failed"]);
+    expect(refused.args(&words[2..]), 1, &["2 passed", "2 failed"]);
 }
 
 #[test]
 fn what_no_program_can_play_is_unsupported() {
     let names = ["releases/not-ready-eager-2.5"];
-    let output = beside("2", &names, &PLACES).output().unwrap();
-    expect(outcome(&output), 0, &["staged faults", "1 unsupported"]);
-    let output = beside(
-        "2",
-        &["eager-tagged"],
-        &["--at", "a=node0", "--rsh", "efa-emu rsh"],
-    );
+    let command = beside("2", &names, &PLACES);
+    expect(command, 0, &["staged faults", "1 unsupported"]);
+    let only_a = ["--at", "a=node0", "--rsh", "efa-emu rsh"];
     let texts = [
         "endpoint `b` has no place; say --at b=HOST",
         "1 unsupported",
     ];
-    expect(outcome(&{ output }.output().unwrap()), 0, &texts);
+    expect(beside("2", &["eager-tagged"], &only_a), 0, &texts);
 }
 
 #[test]
 fn an_unknown_host_is_a_usage_error() {
     let options = ["--at", "a=node0", "--at", "b=node7", "--rsh", "efa-emu rsh"];
-    let output = beside("2", &["eager-tagged"], &options).output().unwrap();
     expect(
-        outcome(&output),
+        beside("2", &["eager-tagged"], &options),
         2,
         &["cannot reach node7", "the hosts are node0 to node1"],
     );
-    let (status, text) = run(&["--device", "rdmap9"]);
-    expect(
-        (status, text),
-        2,
-        &["node0 has no EFA device rdmap9; it has rdmap0s0"],
-    );
+    let text = "node0 has no EFA device rdmap9; it has rdmap0s0";
+    expect(run(&["--device", "rdmap9"]), 2, &[text]);
     for wrong in [["--at", "a"], ["--port", "2"], ["--seeds", "1"]] {
-        let (status, text) = run(&wrong);
-        assert_eq!(status, Some(2), "{text}");
+        expect(run(&wrong), 2, &[]);
     }
 }
 
@@ -307,8 +270,8 @@ fn an_unfit_host_is_refused_with_the_reason() {
     // The command of a cluster runs beside the hosts, where no device is.
     let (_directory, here) = script("shift; exec sh -c \"$1\"");
     let here = ["--at", "a=x", "--at", "b=y", "--rsh", &here];
-    let output = beside("1", &["eager-tagged"], &here).output().unwrap();
-    expect(outcome(&output), 2, &["x has no EFA device"]);
+    let command = beside("1", &["eager-tagged"], &here);
+    expect(command, 2, &["x has no EFA device"]);
 }
 
 /// A recorder of an emulated host that shifts the times of `node1` by so many seconds.
@@ -329,12 +292,8 @@ fn captures_with_different_clocks_are_judged_together() {
     let json = directory.path().join("r.json").display().to_string();
     let clocks = |options: &[&str]| {
         let options = [&PLACES[..], &["--json", &json], options].concat();
-        let output = beside("2", &NAMES, &options).output().unwrap();
-        expect(
-            outcome(&output),
-            0,
-            &[" packets judged, 1 remarks", "3 passed"],
-        );
+        let command = beside("2", &NAMES, &options);
+        expect(command, 0, &[" packets judged, 1 remarks", "3 passed"]);
         let report: serde_json::Value =
             serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
         let text = report["cases"][0]["findings"][0]["text"].as_str().unwrap();
@@ -375,8 +334,7 @@ fn captures_with_different_clocks_are_judged_together() {
 
 #[test]
 fn without_captures_only_what_applications_see_is_judged() {
-    let (status, text) = run(&["--no-captures"]);
-    assert_eq!(status, Some(0), "{text}");
+    let text = expect(run(&["--no-captures"]), 0, &[]);
     assert!(!text.contains("packets judged"), "{text}");
     // A recorder that is no recorder loses the program.
     let texts = [
@@ -401,7 +359,6 @@ fn a_dying_peer_fails_only_its_case() {
     let captures = kept.path().display().to_string();
     let own = ["--remote-program", &dies, "--captures", &captures];
     let options = [&PLACES[..], &own].concat();
-    let output = beside("2", &names, &options).output().unwrap();
     let texts = [
         "the connection to node1",
         "status 255",
@@ -409,17 +366,14 @@ fn a_dying_peer_fails_only_its_case() {
         "4 failed",
         "--at a=node0 --at b=node1 --rsh 'efa-emu rsh' --remote-program",
     ];
-    expect(outcome(&output), 1, &texts);
+    expect(beside("2", &names, &options), 1, &texts);
     // The other host's captures have come, with the packets that it had sent by then. The last case
     // was not begun.
     for name in &names[..3] {
         let capture = kept.path().join(format!("{name}-node0-node1.pcapng"));
-        let checked = efa_conformance(&["check", &capture.display().to_string()]).output();
-        let (status, printed) = outcome(&checked.unwrap());
-        assert_eq!(status, Some(0), "{printed}");
-        let shown = efa_conformance(&["show", &capture.display().to_string()]).output();
-        let (_, printed) = outcome(&shown.unwrap());
-        assert!(printed.contains("node0"), "{printed}");
+        let capture = capture.display().to_string();
+        expect(efa_conformance(&["check", &capture]), 0, &[]);
+        let printed = expect(efa_conformance(&["show", &capture]), 0, &["node0"]);
         assert!(!printed.contains("node1"), "{printed}");
     }
 }
@@ -431,9 +385,9 @@ fn a_missing_program_is_a_usage_error() {
 }
 
 /// Runs cells of the interoperability table on the hosts of a cluster that has these options.
-fn interop(hosts: &str, cluster: &[&str], options: &[&str]) -> (Option<i32>, String) {
+fn interop(hosts: &str, cluster: &[&str], options: &[&str]) -> Command {
     let words = [&["interop", "--rsh", "efa-emu rsh"], options].concat();
-    outcome(&suite_beside(hosts, cluster, &words).output().unwrap())
+    suite_beside(hosts, cluster, &words)
 }
 
 /// Whether the machine has a program; a test that needs it says so.
@@ -490,11 +444,8 @@ fn stock_programs_run_across_two_hosts() {
     }
     // Without a recorder there is nothing to count.
     let texts = [" checked; no frames recorded", "1 passed"];
-    expect(
-        cells("1.17 fi_pingpong dgram", &["--no-captures"]),
-        0,
-        &texts,
-    );
+    let command = cells("1.17 fi_pingpong dgram", &["--no-captures"]);
+    expect(command, 0, &texts);
 }
 
 #[test]
@@ -520,11 +471,8 @@ fn the_table_covers_host_pairs_and_names_gaps() {
         "node0: ibv_ud_pingpong is not installed",
         "1 skipped",
     ];
-    expect(
-        interop("2", &[], &[&SIDES[..], &cell, &options].concat()),
-        0,
-        &texts,
-    );
+    let command = interop("2", &[], &[&SIDES[..], &cell, &options].concat());
+    expect(command, 0, &texts);
     // The sides have names, and stock programs the first device.
     for (wrong, text) in [
         (

@@ -1,9 +1,11 @@
 //! `run --backend hw`: what the device says of a case that fails.
 
-use efa_testing::workspace::{conformance, efa_emu, outcome, traces};
+use efa_testing::workspace::{conformance, efa_emu, expect, traces};
 
-/// Runs a trace over verbs, on an emulated host whose network does this to the first four requests.
-fn run(action: &str) -> (Option<i32>, String) {
+/// What a trace over verbs prints, on an emulated host whose network does this to the first four
+/// requests.
+#[track_caller]
+fn run(action: &str, status: i32) -> String {
     let directory = tempfile::tempdir().unwrap();
     let faults = directory.path().join("faults.toml");
     let rule = format!("[[fault]]\nwhen = {{ on = \"request\", count = 4 }}\nthen = {action}\n");
@@ -13,15 +15,13 @@ fn run(action: &str) -> (Option<i32>, String) {
     command.arg(faults).arg("--").arg(conformance()).arg("run");
     command.arg(traces().join("eager-tagged.pcapng"));
     command.args(["--backend", "hw", "--captures"]);
-    command.arg(directory.path());
-    outcome(&command.output().unwrap())
+    expect(command.arg(directory.path()), status, &[])
 }
 
 /// The verb, the queue pair, and the device's own status are told beside what follows from them.
 #[test]
 fn a_failure_names_what_the_device_reported() {
-    let (status, text) = run("{ status = \"remote-abort\" }");
-    assert_eq!(status, Some(1), "{text}");
+    let text = run("{ status = \"remote-abort\" }", 1);
     let mut lines = text.lines();
     let start = "the device of endpoint `a` reported";
     let line = lines.find(|line| line.contains(start) && line.contains(" times: send on"));
@@ -32,7 +32,6 @@ fn a_failure_names_what_the_device_reported() {
 /// A delay harms nobody.
 #[test]
 fn what_passes_says_nothing_of_the_device() {
-    let (status, text) = run("{ delay = \"1ms\" }");
-    assert_eq!(status, Some(0), "{text}");
+    let text = run("{ delay = \"1ms\" }", 0);
     assert!(!text.contains("reported:"), "{text}");
 }

@@ -6,10 +6,10 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-use efa_testing::workspace::{conformance, outcome, root};
+use efa_testing::workspace::{conformance, expect, root};
 
 /// Lays the program and the data that is named out below `prefix`.
-fn install(prefix: &Path, data: &[&str]) -> impl Fn(&[&str]) -> (Option<i32>, String) {
+fn install(prefix: &Path, data: &[&str]) -> impl Fn(&[&str]) -> Command {
     let program = prefix.join("bin/efa-conformance");
     fs::create_dir_all(program.parent().unwrap()).unwrap();
     fs::copy(conformance(), &program).unwrap();
@@ -24,7 +24,7 @@ fn install(prefix: &Path, data: &[&str]) -> impl Fn(&[&str]) -> (Option<i32>, St
         command.args(arguments).current_dir(&elsewhere);
         // Group `interop` wants a program efa-emu, and starts none for a list.
         command.env("PATH", conformance().parent().unwrap());
-        outcome(&command.output().unwrap())
+        command
     }
 }
 
@@ -33,19 +33,15 @@ fn an_installed_program_uses_the_installed_corpus() {
     let prefix = tempfile::tempdir().unwrap();
     let run = install(prefix.path(), &["traces", "wireshark", "scripts"]);
     let corpus = prefix.path().join("share/efa-rdm/traces");
-    let (status, text) = run(&["list", "--json"]);
-    assert_eq!(status, Some(0), "{text}");
+    let text = expect(run(&["list", "--json"]), 0, &[]);
     let first = text.lines().next().unwrap();
     assert!(first.contains(corpus.to_str().unwrap()), "{first}");
-    let (status, text) = run(&["run", "--filter", "eager-tagged"]);
-    assert_eq!(status, Some(0), "{text}");
-    assert!(text.contains("PASS  eager-tagged"), "{text}");
-    let (status, text) = run(&["interop", "--list", "--group", "scenarios"]);
-    assert_eq!(status, Some(0), "{text}");
-    assert!(text.contains("eager-tagged"), "{text}");
-    let (_, text) = run(&["--version"]);
+    let command = run(&["run", "--filter", "eager-tagged"]);
+    expect(command, 0, &["PASS  eager-tagged"]);
+    let command = run(&["interop", "--list", "--group", "scenarios"]);
+    expect(command, 0, &["eager-tagged"]);
     let data = format!("data: {}", prefix.path().join("share/efa-rdm").display());
-    assert!(text.contains(&data), "{text}");
+    expect(run(&["--version"]), 0, &[&data]);
 }
 
 #[test]
@@ -57,9 +53,10 @@ fn what_is_not_installed_is_named() {
         (&["list"], "traces"),
         (&["interop", "x.toml"], "scripts/userland"),
     ] {
-        let (status, text) = run(arguments);
-        assert_eq!(status, Some(2), "{arguments:?}: {text}");
-        assert!(text.contains(&format!("cannot find {missing}")), "{text}");
-        assert!(text.contains("docs/install.md"), "{text}");
+        expect(
+            run(arguments),
+            2,
+            &[&format!("cannot find {missing}"), "docs/install.md"],
+        );
     }
 }

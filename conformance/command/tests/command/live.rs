@@ -9,7 +9,7 @@ use efa_check::check;
 use efa_core::rules::Severity;
 use efa_play::trace::Trace;
 use efa_testing::workspace::{
-    captures, efa_conformance, efa_conformance_on_host, efa_emu, outcome, root, traces,
+    captures, efa_conformance, efa_conformance_on_host, efa_emu, expect, root, traces,
 };
 
 /// Returns whether stock libfabric finds an emulated device here; prints why if not.
@@ -26,9 +26,11 @@ fn has_stock() -> bool {
     found.status.success()
 }
 
-/// Runs a command in the directory of the workspace.
-fn run(mut command: Command) -> (Option<i32>, String) {
-    outcome(&command.current_dir(root()).output().unwrap())
+/// The program, in the directory of the workspace.
+fn in_workspace(arguments: &[&str]) -> Command {
+    let mut command = efa_conformance(arguments);
+    command.current_dir(root());
+    command
 }
 
 fn path(name: &str) -> String {
@@ -48,16 +50,14 @@ fn engine_and_libfabric_interoperate_in_both_directions() {
         "long-read",
     ] {
         let scenario = path(&format!("{name}.toml"));
-        let (status, printed) = run(efa_conformance(&["interop", &scenario]));
-        assert_eq!(status, Some(0), "{printed}");
-        assert!(
-            printed.contains("efa-core 0.1.0 and libfabric"),
-            "{printed}"
-        );
-        assert!(printed.contains("and efa-core 0.1.0"), "{printed}");
-        assert!(
-            printed.contains("2 passed, 0 known, 0 skipped, 0 failed"),
-            "{printed}"
+        expect(
+            in_workspace(&["interop", &scenario]),
+            0,
+            &[
+                "efa-core 0.1.0 and libfabric",
+                "and efa-core 0.1.0",
+                "2 passed, 0 known, 0 skipped, 0 failed",
+            ],
         );
     }
 }
@@ -76,8 +76,7 @@ fn a_fresh_recording_is_a_passing_trace() {
     .unwrap();
     let output = file("eager-tagged.pcapng").display().to_string();
     let scenario = file("eager-tagged.toml").display().to_string();
-    let (status, printed) = run(efa_conformance(&["record", &scenario, "-o", &output]));
-    assert_eq!(status, Some(0), "{printed}");
+    expect(in_workspace(&["record", &scenario, "-o", &output]), 0, &[]);
     let trace = Trace::load(&file("eager-tagged.pcapng")).unwrap();
     let checked = check::check(&trace.capture);
     assert_eq!(
@@ -86,8 +85,7 @@ fn a_fresh_recording_is_a_passing_trace() {
         "{:?}",
         checked.findings
     );
-    let (status, printed) = run(efa_conformance(&["run", &output]));
-    assert_eq!(status, Some(0), "{printed}");
+    expect(in_workspace(&["run", &output]), 0, &[]);
 }
 
 #[test]
@@ -103,12 +101,10 @@ fn a_scenario_that_goes_otherwise_is_no_trace() {
     std::fs::write(&scenario, text).unwrap();
     let output = directory.path().join("wrong.pcapng");
     let [scenario, output_path] = [&scenario, &output].map(|path| path.display().to_string());
-    let command = efa_conformance(&["record", &scenario, "-o", &output_path]);
-    let (status, printed) = run(command);
-    assert_eq!(status, Some(1), "{printed}");
-    assert!(
-        printed.contains("`question-arrives`: result: expected success, actual FI_ETRUNC"),
-        "{printed}"
+    expect(
+        in_workspace(&["record", &scenario, "-o", &output_path]),
+        1,
+        &["`question-arrives`: result: expected success, actual FI_ETRUNC"],
     );
     assert!(!output.exists());
 }
@@ -120,11 +116,11 @@ fn the_corpus_passes_over_verbs() {
     }
     // One trace of each kind; `make conformance` plays all traces.
     let mut command = efa_conformance_on_host(&[], &["run", "--backend", "all"]);
-    command.args(captures());
-    let (status, printed) = run(command);
-    assert_eq!(status, Some(0), "{printed}");
-    assert!(printed.contains(" hw   core as a: "), "{printed}");
-    assert!(printed.contains(" emu  core as a: "), "{printed}");
+    expect(
+        command.args(captures()),
+        0,
+        &[" hw   core as a: ", " emu  core as a: "],
+    );
 }
 
 #[test]
@@ -133,17 +129,7 @@ fn stock_libfabric_passes_its_own_traces() {
         return;
     }
     let traces = traces().display().to_string();
-    let options = [
-        "--backend",
-        "hw",
-        "--dut",
-        "libfabric",
-        "--filter",
-        "tagged",
-    ];
-    let mut command = efa_conformance_on_host(&[], &["run", &traces]);
-    command.args(options);
-    let (status, printed) = run(command);
-    assert_eq!(status, Some(0), "{printed}");
-    assert!(printed.contains("libfabric as a: "), "{printed}");
+    let mut command = efa_conformance_on_host(&[], &["run", &traces, "--backend", "hw"]);
+    command.args(["--dut", "libfabric", "--filter", "tagged"]);
+    expect(command, 0, &["libfabric as a: "]);
 }

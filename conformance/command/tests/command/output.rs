@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use efa_testing::workspace::{efa_conformance, efa_emu, outcome, traces};
+use efa_testing::workspace::{efa_conformance, efa_emu, expect, traces};
 
 const CAPTURE: &str = "long-cts.pcapng";
 
@@ -90,8 +90,7 @@ fn damage_is_told_in_either_form() {
     let cut = cut(directory.path());
     for json in [&[][..], &["--json"]] {
         let words = [&["show", &cut], json].concat();
-        let (status, text) = outcome(&efa_conformance(&words).output().unwrap());
-        assert_eq!(status, Some(0), "{text}");
+        let text = expect(efa_conformance(&words), 0, &[]);
         assert_eq!(
             text.matches("damaged: the capture ends").count(),
             1,
@@ -117,8 +116,6 @@ fn options_that_would_be_ignored_are_refused() {
         (&["interop", "--junit", "-"], "/dev/stdout"),
         (&["report", "--html", "-", "x.json"], "/dev/stdout"),
     ] {
-        let (status, text) = outcome(&efa_conformance(words).output().unwrap());
-        assert_eq!(status, Some(2), "{words:?}: {text}");
-        assert!(text.contains(told), "{words:?}: {text}");
+        expect(efa_conformance(words), 2, &[told]);
     }
 }

@@ -3,7 +3,7 @@
 //! Needs the other programs of the workspace (`cargo build --workspace`).
 
 use efa_play::libfabric::{Library, Provider};
-use efa_testing::workspace::{built, efa_conformance_on_host, outcome, traces};
+use efa_testing::workspace::{built, efa_conformance_on_host, expect, traces};
 
 /// A provider that no libfabric has is missed by name, wherever the plug-ins are looked for, and
 /// the command that repeats the case names it again.
@@ -19,15 +19,12 @@ fn a_provider_that_is_missing_is_named() {
     let mut command = efa_conformance_on_host(&[], &["run", "--backend", "hw"]);
     command.args(["--dut", "libfabric", "--provider", "no-such"]);
     command.args(["--provider-path", &path]).arg(trace);
-    let (status, printed) = outcome(&command.output().unwrap());
-    assert_eq!(status, Some(1), "{printed}");
-    for text in [
+    let texts = [
         "under test: libfabric:no-such ",
         "finds no endpoint of its provider no-such for",
         &format!("--provider no-such --provider-path {path}"),
-    ] {
-        assert!(printed.contains(text), "{text}\n{printed}");
-    }
+    ];
+    expect(command, 1, &texts);
 }
 
 /// One trace of each kind; the group `efa_rs` of `interop` plays all.
@@ -46,7 +43,7 @@ const TRACES: [&str; 9] = [
 /// The engine as the provider that libfabric loads, in the place of each endpoint.
 #[test]
 fn the_engine_passes_as_a_provider() {
-    let plug_in = built("libefa_rs-fi.so");
+    built("libefa_rs-fi.so");
     if let Err(error) = Library::load(Library::DEFAULT.as_ref()) {
         efa_testing::skip(error);
         return;
@@ -56,12 +53,7 @@ fn the_engine_passes_as_a_provider() {
     command.args(TRACES.map(|name| traces().join(name).with_extension("pcapng")));
     // The program finds it by itself.
     command.env_remove(Provider::SEARCH_PATH);
-    let (status, printed) = outcome(&command.output().unwrap());
-    assert_eq!(status, Some(0), "{}: {printed}", plug_in.display());
-    assert!(
-        printed.contains("under test: libfabric:efa_rs "),
-        "{printed}"
-    );
+    let printed = expect(command, 0, &["under test: libfabric:efa_rs "]);
     let passed = format!(
         "{} passed, 0 codec only, 0 skipped, 0 unsupported",
         2 * TRACES.len()

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 
 use efa_commands::ports::free_port;
 use efa_testing::patience::Wait;
-use efa_testing::workspace::{conformance, efa_conformance, emulator, outcome, traces, userland};
+use efa_testing::workspace::{conformance, efa_conformance, emulator, expect, traces, userland};
 
 /// How often a server is started, if its port was taken meanwhile.
 const ATTEMPTS: u32 = 3;
@@ -175,13 +175,11 @@ fn two_hosts_are_reached_by_ssh() {
         command
             .args(["--rsh", &rsh, "--remote-program"])
             .arg(&program);
-        outcome(&command.args(["--jobs", "2"]).output().unwrap())
+        command.args(["--jobs", "2"]);
+        command
     };
-    let (status, printed) = run(["a=node0", "b=node1"]);
-    assert_eq!(status, Some(0), "{printed}");
-    for text in ["a at node0, b at node1: ", " packets judged", "2 passed"] {
-        assert!(printed.contains(text), "`{text}` in:\n{printed}");
-    }
+    let texts = ["a at node0, b at node1: ", " packets judged", "2 passed"];
+    expect(run(["a=node0", "b=node1"]), 0, &texts);
     // Programs that do not speak the suite's protocol, with their captures.
     let mut table = efa_conformance(&["interop", "--group", "libfabric"]);
     table.args([
@@ -195,8 +193,7 @@ fn two_hosts_are_reached_by_ssh() {
     let output = table
         .args(["--rsh", &rsh, "--remote-program"])
         .arg(&program);
-    let (status, printed) = outcome(&output.output().unwrap());
-    assert_eq!(status, Some(0), "{printed}");
+    let printed = expect(output, 0, &[]);
     let is_there = [" checked; EAGER_MSGRTM", "1 passed"].iter();
     let is_there = is_there.clone().all(|text| printed.contains(text));
     assert!(
@@ -206,12 +203,7 @@ fn two_hosts_are_reached_by_ssh() {
     // What the devices do, and nothing is left of the sides.
     let mut survey = efa_conformance(&["survey", "--only", "known-sender", "--at", "a=node0"]);
     survey.args(["--at", "b=node1", "--rsh", &rsh, "--remote-program"]);
-    let (status, printed) = outcome(&survey.arg(&program).output().unwrap());
-    assert_eq!(status, Some(0), "{printed}");
-    assert!(printed.contains("as assumed known-sender"), "{printed}");
-    let (status, printed) = run(["a=node0", "b=nobody"]);
-    assert_eq!(status, Some(2), "{printed}");
-    for text in ["cannot reach nobody", "Connection refused"] {
-        assert!(printed.contains(text), "`{text}` in:\n{printed}");
-    }
+    expect(survey.arg(&program), 0, &["as assumed known-sender"]);
+    let texts = ["cannot reach nobody", "Connection refused"];
+    expect(run(["a=node0", "b=nobody"]), 2, &texts);
 }

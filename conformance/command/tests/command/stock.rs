@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use efa_testing::workspace::{conformance, emulator, outcome, root};
+use efa_testing::workspace::{conformance, emulator, expect, root};
 
 /// A round of the script whose 500 captures are made by hand: `scripts/judge-stock`.
 #[test]
@@ -13,14 +13,15 @@ fn stock_captures_are_right_after_each_conversion() {
         }
     }
     let directory = tempfile::tempdir().unwrap();
-    let script = Command::new(root().join("scripts/judge-stock"))
-        .arg(directory.path())
-        .args(["2", "1.17-1-pingpong-rnr-mtagged"])
-        .env("EFA_EMU", emulator())
-        .env("EFA_CONFORMANCE", conformance())
-        .output();
-    let (status, printed) = outcome(&script.unwrap());
-    assert_eq!(status, Some(0), "{printed}");
+    let printed = expect(
+        Command::new(root().join("scripts/judge-stock"))
+            .arg(directory.path())
+            .args(["2", "1.17-1-pingpong-rnr-mtagged"])
+            .env("EFA_EMU", emulator())
+            .env("EFA_CONFORMANCE", conformance()),
+        0,
+        &[],
+    );
     let verdict = "2 captures judged, errors in 0; 20 conversions of them judged, errors in 0 (0 could not be made)";
     assert!(printed.contains(verdict), "{printed}");
 }

@@ -6,10 +6,10 @@ use std::path::Path;
 use std::process::Command;
 
 use efa_doctor::survey;
-use efa_testing::workspace::{conformance, efa_conformance, efa_emu, outcome, root};
+use efa_testing::workspace::{conformance, efa_conformance, efa_emu, expect, root};
 
 /// `survey` on an emulated host with these options, on a fabric of its own.
-fn survey_on(fabric: &str, options: &[&str], arguments: &[&str]) -> (Option<i32>, String) {
+fn survey_on(fabric: &str, options: &[&str], arguments: &[&str]) -> Command {
     let fabric = format!("survey-{fabric}-{}", std::process::id());
     let mut command: Command = efa_emu(&["run", "--quiet", "--fabric", &fabric]);
     command
@@ -18,7 +18,7 @@ fn survey_on(fabric: &str, options: &[&str], arguments: &[&str]) -> (Option<i32>
         .arg(conformance())
         .arg("survey")
         .args(arguments);
-    outcome(&command.output().unwrap())
+    command
 }
 
 /// The answer to an experiment.
@@ -35,8 +35,8 @@ fn answer<'a>(text: &'a str, experiment: &str) -> &'a str {
 
 /// Every answer is the one assumed, but for times, which the load of a machine makes longer.
 #[track_caller]
-fn all_as_assumed((status, text): (Option<i32>, String)) {
-    assert_eq!(status, Some(0), "{text}");
+fn all_as_assumed(command: Command, texts: &[&str]) {
+    let text = expect(command, 0, texts);
     assert_eq!(
         text.lines().count(),
         survey::EXPERIMENTS.len() + lines_around(&text),
@@ -67,12 +67,13 @@ fn a_survey_of_each_profile_gives_that_profile() {
     let directory = tempfile::tempdir().unwrap();
     for profile in ["efa0", "efa1", "efa2", "efa3"] {
         let file = path(directory.path(), &format!("{profile}.toml"));
-        all_as_assumed(survey_on(profile, &["--profile", profile], &["-o", &file]));
+        let survey = survey_on(profile, &["--profile", profile], &["-o", &file]);
+        all_as_assumed(survey, &[]);
         // Compared with the built-in one, and with the file.
         let again = survey_on(profile, &["--profile", &file], &["--against", profile]);
-        all_as_assumed(again);
+        all_as_assumed(again, &[]);
         let again = survey_on(profile, &["--profile", &file], &["--against", &file]);
-        all_as_assumed(again);
+        all_as_assumed(again, &[]);
     }
 }
 
@@ -90,8 +91,8 @@ fn survey_learns_the_values_of_another_profile() {
                 forbidden_access = 18\nunknown_peer = 9\n";
     std::fs::write(&changed, text).unwrap();
     let measured = path(directory.path(), "measured.toml");
-    let (status, text) = survey_on("changed", &["--profile", &changed], &["-o", &measured]);
-    assert_eq!(status, Some(0), "{text}");
+    let survey = survey_on("changed", &["--profile", &changed], &["-o", &measured]);
+    let text = expect(survey, 0, &[]);
     for (experiment, expected) in [
         ("hw-ver", "61439"),
         ("fw-ver", "9.8.7.6"),
@@ -135,45 +136,37 @@ fn survey_learns_the_values_of_another_profile() {
     let wait = learned["rnr_first_us"].as_integer().unwrap();
     assert!((20_000..2_000_000).contains(&wait), "{wait}");
     // What was measured is the profile that was changed, in all that can be measured.
-    all_as_assumed(survey_on(
-        "changed",
-        &["--profile", &measured],
-        &["--against", &changed],
-    ));
-    all_as_assumed(survey_on(
-        "changed",
-        &["--profile", &changed],
-        &["--against", &measured],
-    ));
+    for (one, other) in [(&measured, &changed), (&changed, &measured)] {
+        let survey = survey_on("changed", &["--profile", one], &["--against", other]);
+        all_as_assumed(survey, &[]);
+    }
 }
 
 /// What is no profile's but the host's is measured as well.
 #[test]
 fn answers_are_of_the_device_as_it_is() {
-    let only = |experiment| ["--only", experiment];
-    let served = survey_on("served", &["--serve-unknown-peers"], &only("unknown-peer"));
-    assert!(
-        answer(&served.1, "unknown-peer").contains("status 0 "),
-        "{}",
-        served.1
-    );
-    let random = survey_on("random", &["--qpn-reuse", "random"], &only("qpn-reuse"));
-    assert!(
-        answer(&random.1, "qpn-reuse").contains("random"),
-        "{}",
-        random.1
-    );
-    let paths = ["--paths", "16", "--latency", "50us"];
-    let order = survey_on("paths", &paths, &only("arrival-order"));
-    assert!(
-        answer(&order.1, "arrival-order").contains("not in order"),
-        "{}",
-        order.1
-    );
+    for (fabric, options, experiment, expected) in [
+        (
+            "served",
+            &["--serve-unknown-peers"][..],
+            "unknown-peer",
+            "status 0 ",
+        ),
+        ("random", &["--qpn-reuse", "random"], "qpn-reuse", "random"),
+        (
+            "paths",
+            &["--paths", "16", "--latency", "50us"],
+            "arrival-order",
+            "not in order",
+        ),
+    ] {
+        let text = expect(survey_on(fabric, options, &["--only", experiment]), 0, &[]);
+        assert!(answer(&text, experiment).contains(expected), "{text}");
+    }
 }
 
 /// `survey` with its sides on two hosts of a cluster that has these options.
-fn survey_between(fabric: &str, cluster: &[&str], arguments: &[&str]) -> (Option<i32>, String) {
+fn survey_between(fabric: &str, cluster: &[&str], arguments: &[&str]) -> Command {
     let fabric = format!("survey-{fabric}-{}", std::process::id());
     let own = conformance();
     let path = format!(
@@ -184,7 +177,8 @@ fn survey_between(fabric: &str, cluster: &[&str], arguments: &[&str]) -> (Option
     let mut command: Command = efa_emu(&["cluster", "2", "--quiet", "--fabric", &fabric]);
     command.env("PATH", path).args(cluster).arg("--");
     command.arg(own).args(["survey", "--rsh", "efa-emu rsh"]);
-    outcome(&command.args(arguments).output().unwrap())
+    command.args(arguments);
+    command
 }
 
 const SIDES: [&str; 4] = ["--at", "a=node0", "--at", "b=node1"];
@@ -199,15 +193,9 @@ fn a_survey_between_two_hosts_gives_the_profile() {
                 unknown_key = 11\nforbidden_access = 18\nunknown_peer = 9\n";
     std::fs::write(&profile, text).unwrap();
     let output = [&SIDES[..], &["-o", &file, "--against", &profile]].concat();
-    let ended = survey_between("profile", &["--profile", &profile], &output);
-    assert!(
-        ended
-            .1
-            .starts_with("rdmap0s0 of node0 to rdmap0s0 of node1, part id 0xefa2"),
-        "{}",
-        ended.1
-    );
-    all_as_assumed(ended);
+    let survey = survey_between("profile", &["--profile", &profile], &output);
+    let sides = "rdmap0s0 of node0 to rdmap0s0 of node1, part id 0xefa2";
+    all_as_assumed(survey, &[sides]);
     let learned: toml::Table = std::fs::read_to_string(&file).unwrap().parse().unwrap();
     assert_eq!(
         learned["statuses"]["forbidden_access"].as_integer(),
@@ -226,8 +214,8 @@ fn survey_sides_run_on_the_named_hosts() {
     std::fs::write(&faults, rule).unwrap();
     let refused = |sides: &[&str]| {
         let only = ["--only", "stale-key", "--only", "qpn-reuse"];
-        let ended = survey_between("sides", &["--faults", &faults], &[sides, &only].concat());
-        answer(&ended.1, "stale-key").contains("status 8 ")
+        let survey = survey_between("sides", &["--faults", &faults], &[sides, &only].concat());
+        answer(&expect(survey, 0, &[]), "stale-key").contains("status 8 ")
     };
     assert!(refused(&["--at", "a=node1", "--at", "b=node0"]));
     assert!(!refused(&SIDES));
@@ -248,17 +236,10 @@ fn a_lost_or_unfit_side_is_named() {
         "case \"$1 $EFA_EMU_HOST\" in place*|*node0) exec efa-conformance \"$@\";; esac\n\
          efa-conformance \"$@\" | { sed -u 2q; kill -KILL $$; }",
     );
-    let words = [
-        "--only",
-        "not-ready",
-        "--only",
-        "known-sender",
-        "--remote-program",
-        &lost,
-    ];
-    let (status, text) = survey_between("lost", &[], &[&SIDES[..], &words].concat());
-    assert_eq!(status, Some(1), "{text}");
-    assert!(text.contains("the connection to node1 ended"), "{text}");
+    let only = ["--only", "not-ready", "--only", "known-sender"];
+    let words = [&only[..], &["--remote-program", &lost]].concat();
+    let command = survey_between("lost", &[], &[&SIDES[..], &words].concat());
+    expect(command, 1, &["the connection to node1 ended"]);
     // Each host has the generation that it is called.
     let fabric = format!("survey-unfit-{}", std::process::id());
     let emulator = efa_testing::workspace::emulator();
@@ -275,13 +256,10 @@ fn a_lost_or_unfit_side_is_named() {
     ];
     let mut command = efa_conformance(&words);
     command.args(["--remote-program", &program]);
-    let (status, text) = outcome(&command.output().unwrap());
-    assert_eq!(status, Some(2), "{text}");
-    assert!(text.contains("a profile is of one generation"), "{text}");
+    expect(command, 2, &["a profile is of one generation"]);
     for wrong in [&["--at", "a=node0"][..], &["--at", "a=x", "--at", "c=y"]] {
         let words = [&["survey"], wrong].concat();
-        let (status, text) = outcome(&efa_conformance(&words).output().unwrap());
-        assert!(status == Some(2) && text.contains("name both"), "{text}");
+        expect(efa_conformance(&words), 2, &["name both"]);
     }
 }
 
@@ -292,15 +270,10 @@ fn mistakes_are_told_with_what_there_is() {
         (&["--against", "efa9"], "efa0, efa1"),
         (&["--device", "mlx5_0"], "mlx5_0"),
     ] {
-        let (status, text) = survey_on("mistakes", &[], arguments);
-        assert!(status == Some(2) && text.contains(expected), "{text}");
+        expect(survey_on("mistakes", &[], arguments), 2, &[expected]);
     }
-    let (status, text) = outcome(
-        &efa_emu(&["run", "--profile", "none.toml", "--", "true"])
-            .output()
-            .unwrap(),
-    );
-    assert!(status == Some(2) && text.contains("none.toml"), "{text}");
+    let missing = efa_emu(&["run", "--profile", "none.toml", "--", "true"]);
+    expect(missing, 2, &["none.toml"]);
 }
 
 #[test]
