@@ -52,11 +52,7 @@ impl StockApplication {
         operand: Payload,
         delivery_complete: bool,
     ) -> Result<(), RequestError> {
-        let to = RemoteMemory {
-            peer: self.peer(to)?,
-            address: remote.address,
-            key: remote.key,
-        };
+        let to = self.remote(to, remote)?;
         let mut operands = operand.bytes();
         let call = match action {
             AtomicAction::Update(_) if delivery_complete => AtomicCall::DeliveryComplete,
@@ -84,6 +80,14 @@ impl StockApplication {
             self.fetches.insert(token, operand.length);
         }
         Ok(())
+    }
+
+    fn remote(&self, peer: EndpointIndex, remote: Remote) -> Result<RemoteMemory, RequestError> {
+        Ok(RemoteMemory {
+            peer: self.peer(peer)?,
+            address: remote.address,
+            key: remote.key,
+        })
     }
 
     fn peer(&self, index: EndpointIndex) -> Result<Address, RequestError> {
@@ -168,11 +172,7 @@ impl Application for StockApplication {
                 data,
                 delivery_complete,
             } => {
-                let to = RemoteMemory {
-                    peer: self.peer(to)?,
-                    address: remote.address,
-                    key: remote.key,
-                };
+                let to = self.remote(to, remote)?;
                 let bytes = payload.bytes();
                 self.endpoint
                     .write(name, bytes, to, data, delivery_complete)?;
@@ -182,11 +182,7 @@ impl Application for StockApplication {
                 remote,
                 length,
             } => {
-                let from = RemoteMemory {
-                    peer: self.peer(from)?,
-                    address: remote.address,
-                    key: remote.key,
-                };
+                let from = self.remote(from, remote)?;
                 self.endpoint.read(name, vec![0; length], from)?;
             }
             Request::Atomic {

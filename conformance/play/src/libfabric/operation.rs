@@ -45,6 +45,25 @@ pub(super) struct Pending {
     mr: *mut ffi::fid_mr,
 }
 
+/// What the library is given of an operation.
+struct Posting {
+    ep: *mut ffi::fid_ep,
+    buffer: *mut c_void,
+    length: usize,
+    /// Of the buffer's registration.
+    desc: *mut c_void,
+    context: *mut c_void,
+}
+
+impl Posting {
+    fn iovec(&self) -> ffi::iovec {
+        ffi::iovec {
+            iov_base: self.buffer,
+            iov_len: self.length,
+        }
+    }
+}
+
 /// Its address identifies the operation in completions.
 type Context = ffi::fi_context2;
 
@@ -81,14 +100,13 @@ impl Pending {
 }
 
 impl Endpoint {
-    /// Prepares an operation on `buffer` and posts it by `post`, which gets the memory, its
-    /// descriptor and the context.
+    /// Prepares an operation on `buffer` and posts it by `post`.
     fn begin(
         &mut self,
         call: &'static str,
         token: Token,
         buffer: Vec<u8>,
-        post: impl FnOnce(&Self, *mut [u8], *mut c_void, *mut c_void) -> Result<isize, Error>,
+        post: impl FnOnce(&Posting) -> Result<isize, Error>,
     ) -> Result<(), Error> {
         self.begin_within(Margin::default(), call, token, buffer, post)
     }
@@ -99,7 +117,7 @@ impl Endpoint {
         call: &'static str,
         token: Token,
         message: Vec<u8>,
-        post: impl FnOnce(&Self, *mut [u8], *mut c_void, *mut c_void) -> Result<isize, Error>,
+        post: impl FnOnce(&Posting) -> Result<isize, Error>,
     ) -> Result<(), Error> {
         let memory = self.with_margin(message);
         self.begin_within(self.margin, call, token, memory, post)
@@ -118,7 +136,7 @@ impl Endpoint {
         call: &'static str,
         token: Token,
         memory: Vec<u8>,
-        post: impl FnOnce(&Self, *mut [u8], *mut c_void, *mut c_void) -> Result<isize, Error>,
+        post: impl FnOnce(&Posting) -> Result<isize, Error>,
     ) -> Result<(), Error> {
         let memory = Box::into_raw(memory.into_boxed_slice());
         let mut pending = Pending {
@@ -145,9 +163,14 @@ impl Endpoint {
                 }
             }
         }
-        let given = ptr::slice_from_raw_parts_mut(memory.cast(), memory.len() - margin.behind);
-        let result = post(self, given, descriptor, context.cast())
-            .and_then(|result| self.library.check(call, result));
+        let posting = Posting {
+            ep: self.ep,
+            buffer: memory.cast(),
+            length: memory.len() - margin.behind,
+            desc: descriptor,
+            context: context.cast(),
+        };
+        let result = post(&posting).and_then(|result| self.library.check(call, result));
         match result {
             Ok(()) => {
                 self.pending.insert(key, pending);
@@ -169,27 +192,15 @@ impl Endpoint {
         source: Option<Address>,
     ) -> Result<(), Error> {
         let source = source.map_or(ffi::FI_ADDR_UNSPEC, |address| address.0);
-        self.begin_message(
-            "fi_recv",
-            token,
-            buffer,
-            |endpoint, memory, descriptor, context| {
-                let ep = endpoint.ep;
-                // SAFETY: the endpoint is open; `begin` keeps memory and context until the
-                // completion.
-                unsafe {
-                    let recv = entry!((*ep).msg, ffi::fi_ops_msg, recv)?;
-                    Ok(recv(
-                        ep,
-                        memory.cast(),
-                        memory.len(),
-                        descriptor,
-                        source,
-                        context,
-                    ))
-                }
-            },
-        )
+        self.begin_message("fi_recv", token, buffer, |on| {
+            // SAFETY: the endpoint is open; `begin` keeps memory and context until the completion.
+            unsafe {
+                let recv = entry!((*on.ep).msg, ffi::fi_ops_msg, recv)?;
+                Ok(recv(
+                    on.ep, on.buffer, on.length, on.desc, source, on.context,
+                ))
+            }
+        })
     }
 
     /// Posts a tagged receive; bits set in `ignore` are not compared.
@@ -202,63 +213,46 @@ impl Endpoint {
         ignore: u64,
     ) -> Result<(), Error> {
         let source = source.map_or(ffi::FI_ADDR_UNSPEC, |address| address.0);
-        self.begin_message(
-            "fi_trecv",
-            token,
-            buffer,
-            |endpoint, memory, descriptor, context| {
-                let ep = endpoint.ep;
-                // SAFETY: as in `recv`.
-                unsafe {
-                    let recv = entry!((*ep).tagged, ffi::fi_ops_tagged, recv)?;
-                    Ok(recv(
-                        ep,
-                        memory.cast(),
-                        memory.len(),
-                        descriptor,
-                        source,
-                        tag,
-                        ignore,
-                        context,
-                    ))
-                }
-            },
-        )
+        self.begin_message("fi_trecv", token, buffer, |on| {
+            // SAFETY: as in `recv`.
+            unsafe {
+                let recv = entry!((*on.ep).tagged, ffi::fi_ops_tagged, recv)?;
+                let (buffer, length, desc) = (on.buffer, on.length, on.desc);
+                Ok(recv(
+                    on.ep, buffer, length, desc, source, tag, ignore, on.context,
+                ))
+            }
+        })
     }
 
     /// Sends a message.
     pub fn send(&mut self, token: Token, buffer: Vec<u8>, to: Destination) -> Result<(), Error> {
         let peer = to.peer.0;
-        self.begin_message(
-            "fi_send",
-            token,
-            buffer,
-            |endpoint, memory, descriptor, context| {
-                let ep = endpoint.ep;
-                let (buffer, length) = (memory.cast_const().cast(), memory.len());
-                // SAFETY: as in `recv`.
-                unsafe {
-                    Ok(match (to.tag, to.data) {
-                        (None, None) => {
-                            let send = entry!((*ep).msg, ffi::fi_ops_msg, send)?;
-                            send(ep, buffer, length, descriptor, peer, context)
-                        }
-                        (None, Some(data)) => {
-                            let send = entry!((*ep).msg, ffi::fi_ops_msg, senddata)?;
-                            send(ep, buffer, length, descriptor, data, peer, context)
-                        }
-                        (Some(tag), None) => {
-                            let send = entry!((*ep).tagged, ffi::fi_ops_tagged, send)?;
-                            send(ep, buffer, length, descriptor, peer, tag, context)
-                        }
-                        (Some(tag), Some(data)) => {
-                            let send = entry!((*ep).tagged, ffi::fi_ops_tagged, senddata)?;
-                            send(ep, buffer, length, descriptor, data, peer, tag, context)
-                        }
-                    })
-                }
-            },
-        )
+        self.begin_message("fi_send", token, buffer, |on| {
+            let (ep, buffer, length) = (on.ep, on.buffer, on.length);
+            let (desc, context) = (on.desc, on.context);
+            // SAFETY: as in `recv`.
+            unsafe {
+                Ok(match (to.tag, to.data) {
+                    (None, None) => {
+                        let send = entry!((*ep).msg, ffi::fi_ops_msg, send)?;
+                        send(ep, buffer, length, desc, peer, context)
+                    }
+                    (None, Some(data)) => {
+                        let send = entry!((*ep).msg, ffi::fi_ops_msg, senddata)?;
+                        send(ep, buffer, length, desc, data, peer, context)
+                    }
+                    (Some(tag), None) => {
+                        let send = entry!((*ep).tagged, ffi::fi_ops_tagged, send)?;
+                        send(ep, buffer, length, desc, peer, tag, context)
+                    }
+                    (Some(tag), Some(data)) => {
+                        let send = entry!((*ep).tagged, ffi::fi_ops_tagged, senddata)?;
+                        send(ep, buffer, length, desc, data, peer, tag, context)
+                    }
+                })
+            }
+        })
     }
 
     /// Sends a message that completes only when the data is in the receiver's buffer.
@@ -273,51 +267,41 @@ impl Endpoint {
         if to.data.is_some() {
             flags |= ffi::FI_REMOTE_CQ_DATA;
         }
-        self.begin_message(
-            "fi_sendmsg",
-            token,
-            buffer,
-            |endpoint, memory, mut descriptor, context| {
-                let ep = endpoint.ep;
-                let iov = ffi::iovec {
-                    iov_base: memory.cast(),
-                    iov_len: memory.len(),
-                };
-                let data = to.data.unwrap_or(0);
-                let desc = &raw mut descriptor;
-                // SAFETY: as in `recv`; the message and its vectors are only read during the call.
-                unsafe {
-                    Ok(match to.tag {
-                        None => {
-                            let send = entry!((*ep).msg, ffi::fi_ops_msg, sendmsg)?;
-                            let message = ffi::fi_msg {
-                                msg_iov: &iov,
-                                desc,
-                                iov_count: 1,
-                                addr,
-                                context,
-                                data,
-                            };
-                            send(ep, &message, flags)
-                        }
-                        Some(tag) => {
-                            let send = entry!((*ep).tagged, ffi::fi_ops_tagged, sendmsg)?;
-                            let message = ffi::fi_msg_tagged {
-                                msg_iov: &iov,
-                                desc,
-                                iov_count: 1,
-                                addr,
-                                tag,
-                                ignore: 0,
-                                context,
-                                data,
-                            };
-                            send(ep, &message, flags)
-                        }
-                    })
-                }
-            },
-        )
+        self.begin_message("fi_sendmsg", token, buffer, |on| {
+            let (msg_iov, mut desc) = (&on.iovec(), on.desc);
+            let (desc, context, data) = (&raw mut desc, on.context, to.data.unwrap_or(0));
+            // SAFETY: as in `recv`; the message and its vectors are only read during the call.
+            unsafe {
+                Ok(match to.tag {
+                    None => {
+                        let send = entry!((*on.ep).msg, ffi::fi_ops_msg, sendmsg)?;
+                        let message = ffi::fi_msg {
+                            msg_iov,
+                            desc,
+                            iov_count: 1,
+                            addr,
+                            context,
+                            data,
+                        };
+                        send(on.ep, &message, flags)
+                    }
+                    Some(tag) => {
+                        let send = entry!((*on.ep).tagged, ffi::fi_ops_tagged, sendmsg)?;
+                        let message = ffi::fi_msg_tagged {
+                            msg_iov,
+                            desc,
+                            iov_count: 1,
+                            addr,
+                            tag,
+                            ignore: 0,
+                            context,
+                            data,
+                        };
+                        send(on.ep, &message, flags)
+                    }
+                })
+            }
+        })
     }
 
     /// Sends a short message by copy, without a completion.
@@ -356,7 +340,6 @@ impl Endpoint {
         data: Option<u64>,
         delivery_complete: bool,
     ) -> Result<(), Error> {
-        let peer = to.peer.0;
         let mut flags = ffi::FI_COMPLETION;
         if data.is_some() {
             flags |= ffi::FI_REMOTE_CQ_DATA;
@@ -364,78 +347,53 @@ impl Endpoint {
         if delivery_complete {
             flags |= ffi::FI_DELIVERY_COMPLETE;
         }
-        self.begin(
-            "fi_write",
-            token,
-            buffer,
-            |endpoint, memory, mut descriptor, context| {
-                let ep = endpoint.ep;
-                // SAFETY: as in `recv`; the message and its vectors are only read during the call.
-                unsafe {
-                    if flags == ffi::FI_COMPLETION {
-                        let write = entry!((*ep).rma, ffi::fi_ops_rma, write)?;
-                        return Ok(write(
-                            ep,
-                            memory.cast_const().cast(),
-                            memory.len(),
-                            descriptor,
-                            peer,
-                            to.address,
-                            to.key,
-                            context,
-                        ));
-                    }
-                    let iov = ffi::iovec {
-                        iov_base: memory.cast(),
-                        iov_len: memory.len(),
-                    };
-                    let remote = ffi::fi_rma_iov {
-                        addr: to.address,
-                        len: memory.len(),
-                        key: to.key,
-                    };
-                    let message = ffi::fi_msg_rma {
-                        msg_iov: &iov,
-                        desc: &raw mut descriptor,
-                        iov_count: 1,
-                        addr: peer,
-                        rma_iov: &remote,
-                        rma_iov_count: 1,
-                        context,
-                        data: data.unwrap_or(0),
-                    };
-                    let write = entry!((*ep).rma, ffi::fi_ops_rma, writemsg)?;
-                    Ok(write(ep, &message, flags))
+        self.begin("fi_write", token, buffer, |on| {
+            // SAFETY: as in `recv`; the message and its vectors are only read during the call.
+            unsafe {
+                if flags == ffi::FI_COMPLETION {
+                    let write = entry!((*on.ep).rma, ffi::fi_ops_rma, write)?;
+                    let RemoteMemory { peer, address, key } = to;
+                    let (buffer, length, desc) = (on.buffer, on.length, on.desc);
+                    let result = write(
+                        on.ep, buffer, length, desc, peer.0, address, key, on.context,
+                    );
+                    return Ok(result);
                 }
-            },
-        )
+                let mut desc = on.desc;
+                let remote = ffi::fi_rma_iov {
+                    addr: to.address,
+                    len: on.length,
+                    key: to.key,
+                };
+                let message = ffi::fi_msg_rma {
+                    msg_iov: &on.iovec(),
+                    desc: &raw mut desc,
+                    iov_count: 1,
+                    addr: to.peer.0,
+                    rma_iov: &remote,
+                    rma_iov_count: 1,
+                    context: on.context,
+                    data: data.unwrap_or(0),
+                };
+                let write = entry!((*on.ep).rma, ffi::fi_ops_rma, writemsg)?;
+                Ok(write(on.ep, &message, flags))
+            }
+        })
     }
 
     /// Reads a peer's memory into `buffer`.
     pub fn read(&mut self, token: Token, buffer: Vec<u8>, from: RemoteMemory) -> Result<(), Error> {
-        let peer = from.peer.0;
-        self.begin(
-            "fi_read",
-            token,
-            buffer,
-            |endpoint, memory, descriptor, context| {
-                let ep = endpoint.ep;
-                // SAFETY: as in `recv`.
-                unsafe {
-                    let read = entry!((*ep).rma, ffi::fi_ops_rma, read)?;
-                    Ok(read(
-                        ep,
-                        memory.cast(),
-                        memory.len(),
-                        descriptor,
-                        peer,
-                        from.address,
-                        from.key,
-                        context,
-                    ))
-                }
-            },
-        )
+        self.begin("fi_read", token, buffer, |on| {
+            let RemoteMemory { peer, address, key } = from;
+            let (buffer, length, desc) = (on.buffer, on.length, on.desc);
+            // SAFETY: as in `recv`.
+            unsafe {
+                let read = entry!((*on.ep).rma, ffi::fi_ops_rma, read)?;
+                Ok(read(
+                    on.ep, buffer, length, desc, peer.0, address, key, on.context,
+                ))
+            }
+        })
     }
 
     /// Applies an atomic operation to `count` elements of a peer's memory. `datatype` and `op` are
@@ -468,99 +426,65 @@ impl Endpoint {
             )));
         }
         let part = operands.len() / parts;
-        let peer = to.peer.0;
-        self.begin(
-            "fi_atomic",
-            token,
-            operands,
-            |endpoint, memory, mut descriptor, context| {
-                let ep = endpoint.ep;
-                let base = memory.cast::<u8>();
-                // SAFETY: as in `recv`; the three operands lie behind each other inside `memory`,
-                // and the message and its vectors are only read during the call.
-                unsafe {
-                    Ok(match atomic {
-                        AtomicCall::Compare => {
-                            let call = entry!((*ep).atomic, ffi::fi_ops_atomic, compwrite)?;
-                            call(
-                                ep,
-                                base.cast(),
-                                count,
-                                descriptor,
-                                base.add(part).cast(),
-                                descriptor,
-                                base.add(2 * part).cast(),
-                                descriptor,
-                                peer,
-                                to.address,
-                                to.key,
-                                datatype,
-                                op,
-                                context,
-                            )
-                        }
-                        AtomicCall::Fetch => {
-                            let call = entry!((*ep).atomic, ffi::fi_ops_atomic, readwrite)?;
-                            call(
-                                ep,
-                                base.cast(),
-                                count,
-                                descriptor,
-                                base.add(part).cast(),
-                                descriptor,
-                                peer,
-                                to.address,
-                                to.key,
-                                datatype,
-                                op,
-                                context,
-                            )
-                        }
-                        AtomicCall::DeliveryComplete => {
-                            let call = entry!((*ep).atomic, ffi::fi_ops_atomic, writemsg)?;
-                            let operand = ffi::fi_ioc {
-                                addr: base.cast(),
-                                count,
-                            };
-                            let remote = ffi::fi_rma_ioc {
-                                addr: to.address,
-                                count,
-                                key: to.key,
-                            };
-                            let message = ffi::fi_msg_atomic {
-                                msg_iov: &operand,
-                                desc: &raw mut descriptor,
-                                iov_count: 1,
-                                addr: peer,
-                                rma_iov: &remote,
-                                rma_iov_count: 1,
-                                datatype,
-                                op,
-                                context,
-                                data: 0,
-                            };
-                            let flags = ffi::FI_DELIVERY_COMPLETE | ffi::FI_COMPLETION;
-                            call(ep, &message, flags)
-                        }
-                        AtomicCall::Update => {
-                            let call = entry!((*ep).atomic, ffi::fi_ops_atomic, write)?;
-                            call(
-                                ep,
-                                base.cast(),
-                                count,
-                                descriptor,
-                                peer,
-                                to.address,
-                                to.key,
-                                datatype,
-                                op,
-                                context,
-                            )
-                        }
-                    })
-                }
-            },
-        )
+        let RemoteMemory { peer, address, key } = to;
+        self.begin("fi_atomic", token, operands, |on| {
+            let (ep, mut desc, context) = (on.ep, on.desc, on.context);
+            let base = on.buffer.cast::<u8>();
+            // SAFETY: as in `recv`; the three operands lie behind each other inside the memory,
+            // and the message and its vectors are only read during the call.
+            unsafe {
+                let (operand, second) = (base.cast(), base.add(part).cast());
+                Ok(match atomic {
+                    AtomicCall::Compare => {
+                        let call = entry!((*ep).atomic, ffi::fi_ops_atomic, compwrite)?;
+                        let (comparand, result) = (second, base.add(2 * part).cast());
+                        call(
+                            ep, operand, count, desc, comparand, desc, result, desc, peer.0,
+                            address, key, datatype, op, context,
+                        )
+                    }
+                    AtomicCall::Fetch => {
+                        let call = entry!((*ep).atomic, ffi::fi_ops_atomic, readwrite)?;
+                        call(
+                            ep, operand, count, desc, second, desc, peer.0, address, key, datatype,
+                            op, context,
+                        )
+                    }
+                    AtomicCall::DeliveryComplete => {
+                        let call = entry!((*ep).atomic, ffi::fi_ops_atomic, writemsg)?;
+                        let operand = ffi::fi_ioc {
+                            addr: base.cast(),
+                            count,
+                        };
+                        let remote = ffi::fi_rma_ioc {
+                            addr: address,
+                            count,
+                            key,
+                        };
+                        let message = ffi::fi_msg_atomic {
+                            msg_iov: &operand,
+                            desc: &raw mut desc,
+                            iov_count: 1,
+                            addr: peer.0,
+                            rma_iov: &remote,
+                            rma_iov_count: 1,
+                            datatype,
+                            op,
+                            context,
+                            data: 0,
+                        };
+                        call(ep, &message, ffi::FI_DELIVERY_COMPLETE | ffi::FI_COMPLETION)
+                    }
+                    AtomicCall::Update => {
+                        let call = entry!((*ep).atomic, ffi::fi_ops_atomic, write)?;
+                        let peer = peer.0;
+                        call(
+                            ep, operand, count, desc, peer, address, key, datatype, op, context,
+                        )
+                    }
+                })
+            }
+        })
     }
 }
 
