@@ -8,7 +8,6 @@ use crate::ffi::*;
 use crate::objects::enabled::Flags;
 use crate::objects::endpoint::Endpoint;
 use crate::state::datagrams::Posted;
-use crate::state::domain::State;
 use crate::state::route::INJECTED;
 
 /// The flags of sends.
@@ -38,20 +37,14 @@ pub(crate) fn start_send(
     let immediate = call.data.map(u32::try_from).transpose();
     let immediate = immediate.map_err(|_| Errno::EINVAL)?;
     endpoint.domain().operation(|state| {
-        let State {
-            core,
-            tables,
-            datagrams,
-            ..
-        } = state;
-        let sender = datagrams.get_mut(enabled.key).ok_or(EOPBADSTATE)?;
-        let peer = sender.route.addresses(tables)?.peer(call.peer)?;
-        let destination = core.destination(peer).ok_or(Errno::EINVAL)?;
+        let sender = state.datagrams.get_mut(enabled.key).ok_or(EOPBADSTATE)?;
+        let peer = sender.route.addresses(&state.tables)?.peer(call.peer)?;
+        let destination = state.core.destination(peer).ok_or(Errno::EINVAL)?;
         if context != INJECTED {
-            tables.check_room(sender.route.transmit)?;
+            state.tables.check_room(sender.route.transmit)?;
         }
         let posted = Posted::send(context, reports, peer);
-        let nic = core.nic_mut();
+        let nic = state.core.nic_mut();
         sender.send(nic, destination, data, immediate, posted)
     })
 }
@@ -67,15 +60,10 @@ pub(crate) fn start_receive(
     let reports = reports(&enabled.receives, &call, RECEIVE_FLAGS)?;
     let context = call.context.addr() as u64;
     endpoint.domain().operation(|state| {
-        let State {
-            core,
-            tables,
-            datagrams,
-            ..
-        } = state;
-        let receiver = datagrams.get_mut(enabled.key).ok_or(EOPBADSTATE)?;
-        tables.check_room(receiver.route.receive)?;
-        receiver.receive(core.nic_mut(), buffer, Posted::receive(context, reports))
+        let receiver = state.datagrams.get_mut(enabled.key).ok_or(EOPBADSTATE)?;
+        state.tables.check_room(receiver.route.receive)?;
+        let posted = Posted::receive(context, reports);
+        receiver.receive(state.core.nic_mut(), buffer, posted)
     })
 }
 

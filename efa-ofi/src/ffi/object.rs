@@ -3,7 +3,6 @@
 use std::ffi::{c_int, c_void};
 use std::ops::Deref;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use efa_core::endpoint::Errno;
 
@@ -24,9 +23,6 @@ pub(crate) unsafe trait Object: Sized {
     const IS_MEMORY: bool = false;
     /// Distinguishes the object from those of other providers.
     const OPERATIONS: &'static Table<fi_ops>;
-
-    /// The objects that keep it open.
-    fn users(&self) -> &Users;
 
     /// Prepares for the end of the object; it stays open if that fails.
     ///
@@ -140,7 +136,7 @@ pub(crate) unsafe extern "C" fn close<T: Object>(fid: *mut fid) -> c_int {
     status(|| {
         // SAFETY: by the caller's contract.
         let object: &T = unsafe { object(fid.cast()) }?;
-        if object.users().0.load(Ordering::Relaxed) > 0 {
+        if registry::has_users(fid.addr()) {
             return Err(EBUSY);
         }
         object.before_close()?;
@@ -155,17 +151,14 @@ pub(crate) unsafe extern "C" fn close<T: Object>(fid: *mut fid) -> c_int {
     })
 }
 
-/// How many other objects need this one: it cannot be closed before them.
-#[derive(Debug, Default)]
-pub(crate) struct Users(AtomicUsize);
-
 /// A reference to an object, which stays open until this is dropped.
 pub(crate) struct Ref<T: Object>(NonNull<T>);
 
 impl<T: Object> Ref<T> {
     pub(crate) fn new(object: &T) -> Ref<T> {
-        object.users().0.fetch_add(1, Ordering::Relaxed);
-        Ref(NonNull::from(object))
+        let object = NonNull::from(object);
+        registry::add_user(object.addr().get());
+        Ref(object)
     }
 
     /// Whether this is a reference to the object that `other` refers to.
@@ -186,7 +179,7 @@ impl<T: Object> Deref for Ref<T> {
 
 impl<T: Object> Drop for Ref<T> {
     fn drop(&mut self) {
-        self.users().0.fetch_sub(1, Ordering::Relaxed);
+        registry::remove_user(self.0.addr().get());
     }
 }
 

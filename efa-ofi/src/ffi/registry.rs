@@ -20,12 +20,20 @@ struct Registry {
     opened: u64,
 }
 
+impl Registry {
+    fn class(&mut self, address: usize) -> Option<&mut Class> {
+        self.by_address.as_mut()?.get_mut(&address)
+    }
+}
+
 struct Class {
     /// libfabric's number (`FI_CLASS_...`).
     number: u32,
     is_memory: bool,
     /// How many objects were opened before it.
     order: u64,
+    /// How many other objects need it: it cannot be closed before them.
+    users: usize,
 }
 
 static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
@@ -49,6 +57,7 @@ pub(crate) fn insert(address: usize, number: u32, is_memory: bool) {
         number,
         is_memory,
         order: registry.opened,
+        users: 0,
     };
     registry.opened += 1;
     let by_address = registry.by_address.get_or_insert_default();
@@ -62,10 +71,30 @@ pub(crate) fn remove(address: usize) {
     }
 }
 
+/// Has one more object keep the one at an address open.
+pub(crate) fn add_user(address: usize) {
+    if let Some(class) = registry().class(address) {
+        class.users += 1;
+    }
+}
+
+/// Takes back one [`add_user`].
+pub(crate) fn remove_user(address: usize) {
+    if let Some(class) = registry().class(address) {
+        class.users -= 1;
+    }
+}
+
+/// Whether others keep the object at an address open.
+pub(crate) fn has_users(address: usize) -> bool {
+    registry()
+        .class(address)
+        .is_some_and(|class| class.users > 0)
+}
+
 /// The class of the object at an address, if there is one.
 pub(crate) fn class_at(address: usize) -> Option<u32> {
-    let registry = registry();
-    Some(registry.by_address.as_ref()?.get(&address)?.number)
+    Some(registry().class(address)?.number)
 }
 
 /// The address of the object of a class that was opened first of those that `matches`. None is

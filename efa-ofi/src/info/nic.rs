@@ -9,7 +9,7 @@ use efa_core::endpoint::Errno;
 use efa_core::nic::Device as _;
 use efa_hw::{DeviceReport, HwDevice};
 
-use crate::ffi::object::{Object, Users, close, object};
+use crate::ffi::object::{Object, close, object};
 use crate::ffi::result::{ENOSYS, status};
 use crate::ffi::table::Table;
 use crate::ffi::*;
@@ -27,7 +27,6 @@ pub(crate) struct Nic {
     c: fid_nic,
     /// Targets of the attributes' pointers.
     texts: Texts,
-    users: Users,
 }
 
 #[derive(Clone)]
@@ -45,10 +44,6 @@ unsafe impl Object for Nic {
     const CLASS: u32 = FI_CLASS_NIC;
     const IS_MEMORY: bool = true;
     const OPERATIONS: &'static Table<fi_ops> = &FID;
-
-    fn users(&self) -> &Users {
-        &self.users
-    }
 }
 
 static FID: Table<fi_ops> = Table::new(fi_ops {
@@ -180,7 +175,6 @@ impl Nic {
                 ..fid_nic::default()
             },
             texts,
-            users: Users::default(),
         }
     }
 

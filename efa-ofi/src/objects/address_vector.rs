@@ -7,7 +7,7 @@ use efa_core::address::{Gid, Qkey, Qpn, RawAddress};
 use efa_core::endpoint::Errno;
 
 use crate::ffi::host::log_info;
-use crate::ffi::object::{Object, Ref, Users, close, copy_out, new_fid, object};
+use crate::ffi::object::{Object, Ref, close, copy_out, new_fid, object};
 use crate::ffi::result::{ENODATA, ENOSYS, ETOOSMALL, Result, ssize, status};
 use crate::ffi::table::Table;
 use crate::ffi::*;
@@ -23,7 +23,6 @@ pub(crate) struct AddressVector {
     c: fid_av,
     /// The index of its entries in the domain's tables.
     pub(crate) index: usize,
-    users: Users,
     pub(crate) domain: Ref<Domain>,
 }
 
@@ -32,10 +31,6 @@ pub(crate) struct AddressVector {
 unsafe impl Object for AddressVector {
     const CLASS: u32 = FI_CLASS_AV;
     const OPERATIONS: &'static Table<fi_ops> = &FID;
-
-    fn users(&self) -> &Users {
-        &self.users
-    }
 }
 
 static FID: Table<fi_ops> = Table::new(fi_ops {
@@ -112,7 +107,6 @@ impl AddressVector {
                 ops: OPS.as_c(),
             },
             index,
-            users: Users::default(),
             domain: Ref::new(domain),
         })
     }

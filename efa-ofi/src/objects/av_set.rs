@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use efa_core::endpoint::{Errno, PeerId};
 
-use crate::ffi::object::{Object, Ref, Users, close, new_fid, object};
+use crate::ffi::object::{Object, Ref, close, new_fid, object};
 use crate::ffi::result::{EOPNOTSUPP, Result, status};
 use crate::ffi::table::Table;
 use crate::ffi::*;
@@ -17,7 +17,6 @@ use crate::state::domain::State;
 #[repr(C)]
 pub(crate) struct AvSet {
     c: fid_av_set,
-    users: Users,
     addresses: Mutex<Vec<fi_addr_t>>,
     vector: Ref<AddressVector>,
 }
@@ -26,10 +25,6 @@ pub(crate) struct AvSet {
 unsafe impl Object for AvSet {
     const CLASS: u32 = FI_CLASS_AV_SET;
     const OPERATIONS: &'static Table<fi_ops> = &FID;
-
-    fn users(&self) -> &Users {
-        &self.users
-    }
 }
 
 static FID: Table<fi_ops> = Table::new(fi_ops {
@@ -101,7 +96,6 @@ impl AvSet {
                 fid: new_fid(context),
                 ops: OPS.as_c(),
             },
-            users: Users::default(),
             addresses: Mutex::new(addresses),
             vector: Ref::new(vector),
         })

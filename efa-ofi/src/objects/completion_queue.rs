@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use efa_core::endpoint::{Errno, ProviderError};
 
-use crate::ffi::object::{self, Object, Ref, Users, close, new_fid, transfer_object};
+use crate::ffi::object::{self, Object, Ref, close, new_fid, transfer_object};
 use crate::ffi::result::{EAVAIL, ENOSYS, Result, ssize, status};
 use crate::ffi::table::Table;
 use crate::ffi::*;
@@ -28,7 +28,6 @@ pub(crate) struct CompletionQueue {
     format: Format,
     /// The key of its entries in the domain's tables.
     pub(crate) key: usize,
-    users: Users,
     wait_object: WaitObject,
     wait_set: Option<Membership>,
     /// Calls wait for a number of completions (`FI_CQ_COND_THRESHOLD`).
@@ -62,10 +61,6 @@ impl Format {
 unsafe impl Object for CompletionQueue {
     const CLASS: u32 = FI_CLASS_CQ;
     const OPERATIONS: &'static Table<fi_ops> = &FID;
-
-    fn users(&self) -> &Users {
-        &self.users
-    }
 
     fn opened(&self) {
         if let Some(wait_set) = &self.wait_set {
@@ -141,7 +136,6 @@ impl CompletionQueue {
             },
             format,
             key: state.tables.queues.insert(completions),
-            users: Users::default(),
             wait_object,
             wait_set,
             threshold,

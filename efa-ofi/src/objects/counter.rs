@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use efa_core::endpoint::{self, EndpointId, Errno, Statistics};
 
-use crate::ffi::object::{Object, Ref, Users, close, new_fid, object, transfer_object};
+use crate::ffi::object::{Object, Ref, close, new_fid, object, transfer_object};
 use crate::ffi::result::{EAVAIL, ENOSYS, Result, status};
 use crate::ffi::table::Table;
 use crate::ffi::*;
@@ -28,7 +28,6 @@ pub(crate) struct Counter {
     c: fid_cntr,
     wait_object: WaitObject,
     wait_set: Option<Membership>,
-    users: Users,
     counts: Arc<Mutex<Counts>>,
     /// The values that `fi_poll` and `fi_wait` have told of, or that the application has set.
     told: Mutex<endpoint::Counter>,
@@ -55,10 +54,6 @@ impl Value {
 unsafe impl Object for Counter {
     const CLASS: u32 = FI_CLASS_CNTR;
     const OPERATIONS: &'static Table<fi_ops> = &FID;
-
-    fn users(&self) -> &Users {
-        &self.users
-    }
 
     fn opened(&self) {
         if let Some(wait_set) = &self.wait_set {
@@ -118,7 +113,6 @@ impl Counter {
             },
             wait_object,
             wait_set,
-            users: Users::default(),
             counts: Arc::default(),
             told: Mutex::default(),
             domain: Ref::new(domain),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use efa_core::endpoint::Errno;
 
 use crate::capabilities::{EndpointType, device_of};
-use crate::ffi::object::{Object, Ref, Users, close, new_fid, object};
+use crate::ffi::object::{Object, Ref, close, new_fid, object};
 use crate::ffi::result::{EOPNOTSUPP, Result, status};
 use crate::ffi::table::Table;
 use crate::ffi::*;
@@ -25,7 +25,6 @@ pub(crate) struct Domain {
     pub(crate) name: String,
     /// The type of its endpoints.
     pub(crate) endpoint_type: &'static EndpointType,
-    users: Users,
     /// The application registers all memory that operations use (`FI_MR_LOCAL`).
     pub(crate) registers_all: bool,
     /// That of endpoints that have none (`FI_TC_...`).
@@ -43,10 +42,6 @@ pub(crate) struct Domain {
 unsafe impl Object for Domain {
     const CLASS: u32 = FI_CLASS_DOMAIN;
     const OPERATIONS: &'static Table<fi_ops> = &FID;
-
-    fn users(&self) -> &Users {
-        &self.users
-    }
 }
 
 static FID: Table<fi_ops> = Table::new(fi_ops {
@@ -103,7 +98,6 @@ impl Domain {
             },
             name: endpoint_type.domain_name(device),
             endpoint_type,
-            users: Users::default(),
             registers_all: attributes.mr_mode as u64 & FI_MR_LOCAL != 0,
             traffic_class: attributes.tclass,
             knows_detail_sizes: !(1..1 << 16 | 5).contains(&fabric.api_version()),

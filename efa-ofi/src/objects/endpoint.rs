@@ -12,7 +12,7 @@ use efa_core::endpoint::{EndpointId, Errno};
 use efa_core::nic::{Domain as _, Nic as _, QueuePair as _};
 
 use crate::capabilities;
-use crate::ffi::object::{Object, Ref, Users, close, copy_out, new_fid, object};
+use crate::ffi::object::{Object, Ref, close, copy_out, new_fid, object};
 use crate::ffi::result::{
     EBADFLAGS, ENOPROTOOPT, ENOSYS, EOPBADSTATE, EOPNOTSUPP, Result, ssize, status,
 };
@@ -48,7 +48,6 @@ pub(crate) struct Endpoint {
     datagrams: OnceLock<EnabledDatagrams>,
     /// How often it has joined each set of members, by a hash of these.
     joins: Mutex<HashMap<u64, u64>>,
-    users: Users,
 }
 
 /// The configuration of an endpoint, until it is enabled, and options that may change later.
@@ -63,10 +62,6 @@ struct Settings {
 unsafe impl Object for Endpoint {
     const CLASS: u32 = FI_CLASS_EP;
     const OPERATIONS: &'static Table<fi_ops> = &FID;
-
-    fn users(&self) -> &Users {
-        &self.users
-    }
 
     fn before_close(&self) -> Result<()> {
         if let Some(EnabledDatagrams { key, .. }) = self.datagrams.get() {
@@ -202,7 +197,6 @@ impl Endpoint {
             enabled: OnceLock::new(),
             datagrams: OnceLock::new(),
             joins: Mutex::default(),
-            users: Users::default(),
             domain: Ref::new(domain),
         })
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use efa_core::endpoint::Errno;
 
-use crate::ffi::object::{Object, Ref, Users, close, new_fid, object};
+use crate::ffi::object::{Object, Ref, close, new_fid, object};
 use crate::ffi::result::{EAVAIL, ENOSYS, ETOOSMALL, Result, ssize};
 use crate::ffi::table::Table;
 use crate::ffi::*;
@@ -21,7 +21,6 @@ use crate::state::wait::{self, Deadline, EventFd, Woken};
 #[repr(C)]
 pub(crate) struct EventQueue {
     c: fid_eq,
-    users: Users,
     pub(crate) events: Arc<Events>,
     wait_set: Option<Membership>,
     _fabric: Ref<Fabric>,
@@ -35,10 +34,6 @@ const SIZE: usize = 1024;
 unsafe impl Object for EventQueue {
     const CLASS: u32 = FI_CLASS_EQ;
     const OPERATIONS: &'static Table<fi_ops> = &FID;
-
-    fn users(&self) -> &Users {
-        &self.users
-    }
 
     fn opened(&self) {
         if let Some(wait_set) = &self.wait_set {
@@ -98,7 +93,6 @@ impl EventQueue {
                 fid: new_fid(context),
                 ops: OPS.as_c(),
             },
-            users: Users::default(),
             events: Arc::new(Events::new(limit, eventfd)),
             wait_set,
             _fabric: Ref::new(fabric),

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use crate::ffi::object::{Object, Users, close, new_fid};
+use crate::ffi::object::{Object, close, new_fid};
 use crate::ffi::table::Table;
 use crate::ffi::*;
 
@@ -10,7 +10,6 @@ use crate::ffi::*;
 #[repr(C)]
 pub(crate) struct Fabric {
     c: fid_fabric,
-    users: Users,
 }
 
 // SAFETY: `#[repr(C)]`, and the first member begins with a `fid`; no other type has these
@@ -19,10 +18,6 @@ unsafe impl Object for Fabric {
     const CLASS: u32 = FI_CLASS_FABRIC;
     const IS_MEMORY: bool = true;
     const OPERATIONS: &'static Table<fi_ops> = &FID;
-
-    fn users(&self) -> &Users {
-        &self.users
-    }
 }
 
 static FID: Table<fi_ops> = Table::new(fi_ops {
@@ -45,7 +40,6 @@ impl Fabric {
                 ops: calls.as_c(),
                 api_version,
             },
-            users: Users::default(),
         }
     }
 }

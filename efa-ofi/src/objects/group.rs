@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use efa_core::endpoint::{Errno, Failure, PeerId};
 
-use crate::ffi::object::{Object, Ref, Users, close, new_fid};
+use crate::ffi::object::{Object, Ref, close, new_fid};
 use crate::ffi::result::{EBUSY, ENOEQ, EOPBADSTATE, EOPNOTSUPP, Result};
 use crate::ffi::table::Table;
 use crate::ffi::*;
@@ -21,7 +21,6 @@ use crate::state::schedule::{Collective, Schedule};
 #[repr(C)]
 pub(crate) struct Group {
     c: fid_mc,
-    users: Users,
     pub(crate) members: Arc<[PeerId]>,
     /// The number of the endpoint among the members.
     pub(crate) rank: usize,
@@ -40,10 +39,6 @@ pub(crate) struct Group {
 unsafe impl Object for Group {
     const CLASS: u32 = FI_CLASS_MC;
     const OPERATIONS: &'static Table<fi_ops> = &FID;
-
-    fn users(&self) -> &Users {
-        &self.users
-    }
 
     fn before_close(&self) -> Result<()> {
         let mut state = self.endpoint.domain().state()?;
@@ -101,7 +96,6 @@ impl Group {
                 fid: new_fid(context),
                 fi_addr: FI_ADDR_UNSPEC,
             },
-            users: Users::default(),
             members: members.into(),
             rank,
             id,

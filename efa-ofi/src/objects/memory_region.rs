@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use efa_core::endpoint::Errno;
 use efa_core::nic::{Access, Region, UserSlice};
 
-use crate::ffi::object::{Object, Ref, Users, close, new_fid, object, transfer_object};
+use crate::ffi::object::{Object, Ref, close, new_fid, object, transfer_object};
 use crate::ffi::result::{EBADFLAGS, ENOSYS, Result, status};
 use crate::ffi::table::Table;
 use crate::ffi::*;
@@ -16,7 +16,6 @@ use crate::objects::domain::Domain;
 pub(crate) struct MemoryRegion {
     c: fid_mr,
     region: Region,
-    users: Users,
     domain: Ref<Domain>,
 }
 
@@ -25,10 +24,6 @@ pub(crate) struct MemoryRegion {
 unsafe impl Object for MemoryRegion {
     const CLASS: u32 = FI_CLASS_MR;
     const OPERATIONS: &'static Table<fi_ops> = &FID;
-
-    fn users(&self) -> &Users {
-        &self.users
-    }
 
     fn before_close(&self) -> Result<()> {
         let ended = self.domain.state()?.core.deregister(self.region);
@@ -96,7 +91,6 @@ impl Registration {
                 key: region.remote_key.0,
             },
             region,
-            users: Users::default(),
             domain: Ref::new(domain),
         };
         let object = object.give();

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use efa_core::endpoint::Errno;
 
-use crate::ffi::object::{Object, Ref, Users, close, new_fid, object};
+use crate::ffi::object::{Object, Ref, close, new_fid, object};
 use crate::ffi::result::{Result, ssize, status};
 use crate::ffi::table::Table;
 use crate::ffi::*;
@@ -18,7 +18,6 @@ use crate::objects::queue::Waitable;
 #[repr(C)]
 pub(crate) struct PollSet {
     c: fid_poll,
-    users: Users,
     members: Mutex<Vec<Member>>,
     domain: Ref<Domain>,
 }
@@ -67,10 +66,6 @@ impl Member {
 unsafe impl Object for PollSet {
     const CLASS: u32 = FI_CLASS_POLL;
     const OPERATIONS: &'static Table<fi_ops> = &FID;
-
-    fn users(&self) -> &Users {
-        &self.users
-    }
 }
 
 static FID: Table<fi_ops> = Table::new(fi_ops {
@@ -97,7 +92,6 @@ impl PollSet {
                 fid: new_fid(std::ptr::null_mut()),
                 ops: OPS.as_c(),
             },
-            users: Users::default(),
             members: Mutex::default(),
             domain: Ref::new(domain),
         })

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use efa_core::endpoint::Errno;
 
-use crate::ffi::object::{Object, Ref, Users, close, new_fid, object};
+use crate::ffi::object::{Object, Ref, close, new_fid, object};
 use crate::ffi::result::{ENOSYS, Result, status};
 use crate::ffi::table::Table;
 use crate::ffi::*;
@@ -19,7 +19,6 @@ use crate::state::wait::{self, Deadline, Epoll, Woken};
 #[repr(C)]
 pub(crate) struct WaitSet {
     c: fid_wait,
-    users: Users,
     members: Mutex<Vec<Member>>,
     /// Readable while the descriptor of any member is.
     epoll: Epoll,
@@ -42,10 +41,6 @@ unsafe impl Send for Member {}
 unsafe impl Object for WaitSet {
     const CLASS: u32 = FI_CLASS_WAIT;
     const OPERATIONS: &'static Table<fi_ops> = &FID;
-
-    fn users(&self) -> &Users {
-        &self.users
-    }
 }
 
 static FID: Table<fi_ops> = Table::new(fi_ops {
@@ -74,7 +69,6 @@ impl WaitSet {
                 fid: new_fid(std::ptr::null_mut()),
                 ops: OPS.as_c(),
             },
-            users: Users::default(),
             members: Mutex::default(),
             epoll: Epoll::new()?,
             _fabric: Ref::new(fabric),
