@@ -1,17 +1,14 @@
 //! `drive`: our own programs that speak the driver protocol.
 
 use std::env;
-use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::ValueEnum;
 use efa_play::drive::serve::{Engine, Implementation, Stock, serve};
 use efa_play::libfabric::{Library, Provider};
-use efa_play::player::{Recorder, status_as};
 
 use crate::outcome::{Outcome, complain};
 use crate::provider::ProviderOptions;
@@ -34,35 +31,6 @@ pub(crate) struct Drive {
     libfabric: PathBuf,
     #[command(flatten)]
     provider: ProviderOptions,
-}
-
-/// Arguments of `recorded`.
-#[derive(clap::Args)]
-pub(crate) struct Recorded {
-    /// The recorder, with `{file}` for the capture.
-    #[arg(long, value_name = "COMMAND")]
-    recorder: Option<String>,
-    /// The program and its arguments.
-    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
-    program: Vec<OsString>,
-}
-
-/// `recorded`: a driven program whose capture follows what it prints.
-pub(crate) fn recorded(arguments: &Recorded) -> ExitCode {
-    let recorder = match &arguments.recorder {
-        Some(command) => Recorder::parse(command),
-        None => Recorder::of_this_host(),
-    };
-    let recorder = recorder.map_err(|error| error.to_string());
-    let ended = recorder.and_then(|recorder| {
-        let output = io::stdout().lock();
-        let ended = recorder.run(&arguments.program, output);
-        ended.map_err(|error| format!("cannot record a program: {error}"))
-    });
-    match ended {
-        Ok(status) => u8::try_from(status_as(status)).map_or(ExitCode::FAILURE, ExitCode::from),
-        Err(problem) => complain(problem, Outcome::Unfit).into(),
-    }
 }
 
 pub(crate) fn drive(arguments: &Drive) -> Outcome {

@@ -3,7 +3,7 @@
 use std::io;
 use std::process::ExitCode;
 
-use efa_play::player::{Hosted, Recording, UNSUPPORTED, status_as};
+use efa_play::player::{Hosted, LackError, Recording, UNSUPPORTED, status_as};
 
 use crate::outcome::{Outcome, complain};
 
@@ -61,7 +61,7 @@ pub(crate) fn hosted(arguments: &Arguments) -> ExitCode {
     match hosted.run(io::stdin(), io::stdout()) {
         Ok(status) => u8::try_from(status_as(status)).map_or(ExitCode::FAILURE, ExitCode::from),
         // What has this status cannot do what is asked of it.
-        Err(problem) if arguments.driven => {
+        Err(problem) if arguments.driven && !matches!(problem, LackError::Start { .. }) => {
             let _ = complain(problem, Outcome::Unfit);
             u8::try_from(UNSUPPORTED).map_or(ExitCode::FAILURE, ExitCode::from)
         }

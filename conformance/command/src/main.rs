@@ -80,10 +80,7 @@ enum Command {
     Survey(survey::Survey),
     /// Pack what helps others to see what went wrong into one file, without private data.
     Bundle(bundle::Bundle),
-    /// Run a driven program under a recorder, for `run --at`.
-    #[command(hide = true)]
-    Recorded(drive::Recorded),
-    /// Run any program for another host that tests it here, for `interop --at`.
+    /// Run a program for another host that tests it here, for `run --at` and `interop --at`.
     #[command(hide = true)]
     Hosted(hosted::Arguments),
     /// Run traces for `run --jobs`.
@@ -112,7 +109,6 @@ fn main() -> ExitCode {
         Command::Place(arguments) => places::describe(&arguments),
         Command::Bundle(arguments) => bundle::bundle(&arguments),
         Command::Survey(arguments) => survey::survey(&arguments),
-        Command::Recorded(arguments) => return drive::recorded(&arguments),
         Command::Hosted(arguments) => return hosted::hosted(&arguments),
         Command::Job => job::job(),
         Command::Pages { directory } => match pages::write(Arguments::command(), &directory) {

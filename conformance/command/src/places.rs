@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use efa_commands::ports::free_port;
-use efa_play::drive::Identity;
+use efa_play::drive::{Command, Identity, Line, VERSION};
 use efa_play::player::{
-    Description, HostDevice, LackError, ParseHostDeviceError, Patience, Player, PlayerError,
-    Program, Reach, Recorder, Recording, RemoteShell,
+    Description, HostDevice, Hosted, LackError, ParseHostDeviceError, Patience, Player,
+    PlayerError, Program, Reach, Recorder, Recording, RemoteShell,
 };
 use efa_suite::Case;
 use efa_suite::hosts::Seats;
@@ -411,23 +411,14 @@ fn identity(
     program: &Program,
     patience: Patience,
 ) -> Result<Identity, String> {
-    let start = |place| {
-        let nothing = BTreeMap::new();
-        Player::launch_at(
-            "under-test",
-            place,
-            reach,
-            program,
-            &nothing,
-            patience,
-            None,
-        )?
-        .identity()
-    };
-    start(place).map_err(|error: PlayerError| match program {
+    let hosted = Hosted::driven(program);
+    let player = Player::launch_at("under-test", place, reach, &hosted, patience);
+    let identity = player.and_then(|mut player| player.identity());
+    identity.map_err(|error: PlayerError| match program {
         Program::Exec { words } => format!(
-            "{error}; `{}` has to answer `hello version=1` on its standard output there (docs/driver.md)",
-            words.join(" ")
+            "{error}; `{}` has to answer `{}` on its standard output there (docs/driver.md)",
+            words.join(" "),
+            Command::Hello { version: VERSION }.line()
         ),
         Program::Core | Program::Libfabric { .. } => error.to_string(),
     })

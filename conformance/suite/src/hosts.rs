@@ -20,7 +20,9 @@ use efa_check::clocks;
 use efa_check::merge::merge_clocks;
 use efa_core::rules;
 use efa_core::rules::Severity;
-use efa_play::player::{HostDevice, Patience, Player, PlayerError, Program, Reach, Recording};
+use efa_play::player::{
+    HostDevice, Hosted, Patience, Player, PlayerError, Program, Reach, Recording,
+};
 use efa_play::process_runner::{Played, ProcessRunner, RunError, Transcript};
 use efa_play::record::Scratch;
 use efa_play::scenario::{EndpointSpec, Scenario, Software};
@@ -376,16 +378,14 @@ impl Hosts {
         place: &HostDevice,
         program: &Program,
     ) -> Result<Player, PlayerError> {
-        let recording = self.recording.as_ref();
-        Player::launch_at(
-            &endpoint.name,
-            place,
-            &self.reach,
-            program,
-            &endpoint.environment,
-            self.patience,
-            recording.filter(|_| !self.unrecorded.contains(&place.host)),
-        )
+        let is_recorded = !self.unrecorded.contains(&place.host);
+        let hosted = Hosted {
+            environment: endpoint.environment.clone(),
+            recording: self.recording.clone().filter(|_| is_recorded),
+            ..Hosted::driven(program)
+        };
+        let (name, reach) = (&endpoint.name, &self.reach);
+        Player::launch_at(name, place, reach, &hosted, self.patience)
     }
 
     fn may_try(&self, host: &str) -> Result<(), Stop> {

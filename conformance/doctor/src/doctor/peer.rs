@@ -7,7 +7,7 @@ use efa_play::application::subject::Subject;
 use efa_play::application::{Request, RequestError};
 use efa_play::drive::Opening;
 use efa_play::operation::{Payload, SendMode};
-use efa_play::player::{Driven, HostDevice, Patience, Player, Program, Reach};
+use efa_play::player::{Driven, HostDevice, Hosted, Patience, Player, Program, Reach};
 
 use super::Finding;
 
@@ -69,15 +69,8 @@ fn exchange(place: &HostDevice, by: &Reach) -> Result<(), Broken> {
     by.inspect(place).map_err(|error| unfit(THERE, &error))?;
     let (program, nothing) = (Program::Core, BTreeMap::new());
     let here = Player::launch_here(HERE, &program, &nothing, Patience::DEFAULT);
-    let there = Player::launch_at(
-        THERE,
-        place,
-        by,
-        &program,
-        &nothing,
-        Patience::DEFAULT,
-        None,
-    );
+    let hosted = Hosted::driven(&program);
+    let there = Player::launch_at(THERE, place, by, &hosted, Patience::DEFAULT);
     let mut sides = Vec::new();
     for (who, player, device) in [(HERE, here, None), (THERE, there, place.device.clone())] {
         let opening = Opening {

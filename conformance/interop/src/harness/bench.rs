@@ -160,7 +160,7 @@ impl<'a> Bench<'a> {
             ..Hosted::driven(program)
         };
         let (place, reach) = (seat.place(), hosts.reach());
-        let player = Player::launch_hosted(&host.name, place, reach, &hosted, Patience::DEFAULT)?;
+        let player = Player::launch_at(&host.name, place, reach, &hosted, Patience::DEFAULT)?;
         Ok(player)
     }
 

@@ -26,7 +26,7 @@ use super::contained::contain;
 use super::lack::LackError;
 use super::place::{Reach, Recording};
 use super::program::Program;
-use super::recorded::{Recorder, write_lines};
+use super::recorder::{Recorder, write_lines};
 use crate::drive::{Bytes, Line};
 use crate::libfabric::Provider;
 
@@ -565,6 +565,26 @@ mod tests {
             }),
             "{said:?}"
         );
+    }
+
+    #[test]
+    fn the_capture_follows_what_the_program_prints() {
+        let recorded = |recorder: &str| {
+            let hosted = Hosted {
+                recording: Some(Recording::By(recorder.to_owned())),
+                driven: true,
+                ..shell("exit 7")
+            };
+            run(&hosted, Endless)
+        };
+        let captured = HostedEvent::Captured {
+            bytes: Bytes(b"abc".to_vec()),
+        };
+        let whole = "sh -c 'printf abc >\"$0\"; exec \"$@\"' {file}";
+        assert_eq!(recorded(whole), (Some(7), vec![captured]));
+        // Without a capture there is nothing to print.
+        let killed = (Some(128 + libc::SIGKILL), Vec::new());
+        assert_eq!(recorded("sh -c 'kill -KILL $$' {file}"), killed);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::process::{Command as Process, Stdio};
 
 use super::error::PlayerError;
 use super::hosted::Hosted;
-use super::place::{HostDevice, Reach, Recording};
+use super::place::{HostDevice, Reach};
 use super::process::{Patience, Player};
 use super::program::{Program, find_beside};
 
@@ -109,30 +109,11 @@ impl Player {
         Self::spawn(host.name.clone(), process, Patience::DEFAULT, None)
     }
 
-    /// Starts a program at a place; with `recording`, under a recorder.
+    /// Starts a program at a place.
     ///
     /// # Errors
     /// [`PlayerError::Start`]; what goes wrong there shows when the program is first asked.
     pub fn launch_at(
-        endpoint: &str,
-        place: &HostDevice,
-        reach: &Reach,
-        program: &Program,
-        environment: &BTreeMap<String, String>,
-        patience: Patience,
-        recording: Option<&Recording>,
-    ) -> Result<Self, PlayerError> {
-        let mut process = reach.command(&place.host, program, environment, recording);
-        process.stderr(Stdio::piped());
-        let endpoint = format!("{endpoint} at {place}");
-        Self::spawn(endpoint, process, patience, Some(place.clone()))
-    }
-
-    /// Starts a program at a place as the place is told to run it.
-    ///
-    /// # Errors
-    /// As [`Player::launch_at`].
-    pub fn launch_hosted(
         endpoint: &str,
         place: &HostDevice,
         reach: &Reach,

@@ -10,7 +10,7 @@ mod listen;
 mod place;
 mod process;
 mod program;
-mod recorded;
+mod recorder;
 mod status;
 mod subject;
 mod tail;
@@ -28,6 +28,6 @@ pub use place::{
 };
 pub use process::{Patience, Player};
 pub use program::Program;
-pub use recorded::Recorder;
+pub use recorder::Recorder;
 pub use status::{UNSUPPORTED, status_as};
 pub use subject::Driven;

@@ -9,7 +9,6 @@ use std::fmt;
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::str::FromStr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -24,8 +23,7 @@ use efa_shm::HostConfig;
 use efa_shm::version;
 use serde::{Deserialize, Serialize};
 
-use super::program::Program;
-use super::recorded::Recorder;
+use super::recorder::Recorder;
 use super::status::{NO_CONNECTION, NO_PROGRAM};
 use crate::drive;
 use crate::drive::line::shown;
@@ -357,36 +355,6 @@ pub struct Reach {
 }
 
 impl Reach {
-    /// The command that starts a program on a host.
-    pub(super) fn command(
-        &self,
-        host: &str,
-        program: &Program,
-        environment: &BTreeMap<String, String>,
-        recording: Option<&Recording>,
-    ) -> Command {
-        let mut words: Vec<String> = Vec::new();
-        if !environment.is_empty() {
-            words.push("env".into());
-            let variables = environment.iter();
-            words.extend(variables.map(|(name, value)| format!("{name}={value}")));
-        }
-        if let Some(recording) = recording {
-            words.extend([self.program.clone(), "recorded".into()]);
-            if let Recording::By(command) = recording {
-                words.push(format!("--recorder={command}"));
-            }
-            words.push("--".into());
-        }
-        let program = program.words(Path::new(&self.program));
-        words.extend(
-            program
-                .iter()
-                .map(|word| word.to_string_lossy().into_owned()),
-        );
-        self.shell.command(host, &words)
-    }
-
     /// Asks a host for its description, and compares its versions with those of this program.
     ///
     /// # Errors

@@ -1,18 +1,10 @@
-//! A driven program under a recorder of its device's packets.
-//!
-//! `efa-conformance recorded -- PROGRAM` runs a program that speaks the driver protocol, and when
-//! it has ended prints the capture as [`Event::Captured`] lines. So the capture of another host
-//! arrives over the connection that the program was driven by, and nothing is left on that host,
-//! unless it is killed: then the next recording there removes what it left.
+//! What records the packets of a program's device, and the lines in which a capture arrives from
+//! another host: over the connection that the program was started by.
 
-use std::ffi::OsString;
-use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
-use std::process::{Command, ExitStatus};
 
 use efa_commands::shell::split_words;
-use efa_commands::{Failure, RunDirectory, temporary_directory};
 use efa_shm::HostConfig;
 
 use super::lack::LackError;
@@ -79,27 +71,6 @@ impl Recorder {
         let words = self.words.iter();
         words.map(|word| word.replace(FILE, &text)).collect()
     }
-
-    /// Runs a program to its end, with this process's standard streams, and then writes its capture
-    /// to `output`. A capture that is not there is none: the program's status says more.
-    ///
-    /// # Errors
-    /// The program cannot be started, or the capture cannot be written.
-    pub fn run(&self, program: &[OsString], mut output: impl Write) -> io::Result<ExitStatus> {
-        // Whoever kills this process leaves the directory to the next recording, which removes it.
-        let directory = RunDirectory::create_below(&temporary_directory(), "efa-conformance")
-            .map_err(|Failure(reason)| io::Error::other(reason))?;
-        let file = directory.path().join("capture.pcapng");
-        let words = self.words(&file);
-        let status = Command::new(&words[0])
-            .args(&words[1..])
-            .args(program)
-            .status()?;
-        if let Ok(capture) = File::open(&file) {
-            write_lines(capture, &mut output)?;
-        }
-        Ok(status)
-    }
 }
 
 /// A program beside this one, or else in `PATH`.
@@ -152,29 +123,12 @@ pub(super) fn write_lines(mut capture: impl Read, output: &mut impl Write) -> io
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::player::status_as;
 
     #[test]
     fn a_recorder_names_its_file() {
         let problem = Recorder::parse("tcpdump -w x").unwrap_err();
         assert!(problem.to_string().contains("{file}"), "{problem}");
         assert!(Recorder::parse("'a").is_err());
-    }
-
-    #[test]
-    fn the_capture_follows_what_the_program_prints() {
-        let recorder = Recorder::parse("sh -c 'printf abc >\"$0\"; exec \"$@\"' {file}").unwrap();
-        let mut output = Vec::new();
-        let program = ["sh", "-c", "exit 7"].map(OsString::from);
-        let status = recorder.run(&program, &mut output).unwrap();
-        assert_eq!(status_as(status), 7);
-        assert_eq!(output, b"{\"captured\":{\"bytes\":\"616263\"}}\n");
-        // Without a capture there is nothing to print.
-        let recorder = Recorder::parse("sh -c 'kill -KILL $$' {file}").unwrap();
-        let mut output = Vec::new();
-        let status = recorder.run(&program, &mut output).unwrap();
-        assert_eq!(status_as(status), 128 + 9);
-        assert!(output.is_empty());
     }
 
     #[test]
