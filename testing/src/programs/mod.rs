@@ -183,6 +183,15 @@ impl Outcome {
         }
     }
 
+    /// Checks that the program was refused: with exit status 2, and one line on standard error that
+    /// has all of these parts.
+    #[track_caller]
+    pub fn expect_refusal(&self, parts: &[&str]) {
+        assert_eq!((self.code(), self.stdout.as_str()), (2, ""), "{self:?}");
+        assert_eq!(self.stderr.lines().count(), 1, "{}", self.stderr);
+        self.expect_stderr(parts);
+    }
+
     /// The exit status as a shell would report it.
     pub fn code(&self) -> i32 {
         self.status

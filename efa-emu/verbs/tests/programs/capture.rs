@@ -279,17 +279,13 @@ fn a_filtered_pipe_capture_ends_with_its_reader() {
 #[test]
 fn a_wrong_filter_is_refused() {
     let command = efa_emu(&words("capture -w /no/such/directory/x.pcapng qpn 70000"));
-    let outcome = run(command);
-    assert_eq!(outcome.code(), 2);
-    outcome.expect_stderr(&["\"70000\""]);
+    run(command).expect_refusal(&["\"70000\""]);
 }
 
 #[test]
 fn a_capture_that_cannot_be_written_is_refused() {
     let command = efa_emu(&["capture", "-w", "/no/such/directory/x.pcapng"]);
-    let outcome = run(command);
-    assert_eq!(outcome.code(), 2);
-    outcome.expect_stderr(&["/no/such/directory/x.pcapng"]);
+    run(command).expect_refusal(&["/no/such/directory/x.pcapng"]);
 }
 
 /// Two processes of one run talk over its device, with shell commands in between that `script` has.
@@ -352,11 +348,8 @@ fn a_capture_that_somebody_writes_is_refused() {
         second,
         efa_emu(&["capture", "--fabric", fabric.name(), "-w", path]),
     ] {
-        let outcome = run(other);
-        assert_eq!(outcome.code(), 2, "{outcome:?}");
-        let reason =
-            format!("efa-emu: another efa-emu is writing the capture {path}: name another file\n");
-        assert_eq!(outcome.stderr, reason);
+        let reason = format!("efa-emu: another efa-emu is writing the capture {path}: ");
+        run(other).expect_refusal(&[&reason, "name another file\n"]);
     }
     assert_eq!(fs::read(&file).unwrap(), before);
     first.signal(libc::SIGTERM);
@@ -438,8 +431,7 @@ fn a_ring_of_files_keeps_the_last_frames() {
     assert!(frames > recorded.len() && frames >= 800, "{summary}");
 
     let refused = run(fabric.run(&["--pcap", "x", "-b", "files:3", "--", "true"]));
-    assert_eq!(refused.code(), 2);
-    assert!(refused.stderr.contains("add -b filesize:N"), "{refused:?}");
+    refused.expect_refusal(&["add -b filesize:N"]);
 }
 
 /// Beyond the limit on file sizes, which is set when the recording has begun, frames are dropped,

@@ -162,8 +162,7 @@ fn options_of_a_capture_without_a_file() {
         (&["--pcap", "-"], "--pcap needs a file"),
     ] {
         let outcome = run(fabric.run(&[options, &["--", "true"]].concat()));
-        assert_eq!(outcome.code(), 2, "{outcome:?}");
-        assert_line(&outcome.stderr, &[reason]);
+        outcome.expect_refusal(&[reason]);
     }
 }
 
