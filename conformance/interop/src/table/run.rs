@@ -1,6 +1,7 @@
 //! Running a cell of a file.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -66,8 +67,8 @@ impl Spec {
             let words = program.words(&variables)?;
             let running = match &program.guests {
                 Some(options) => {
-                    let mut guests =
-                        self.start_guests(bench, &fill(options, &variables), &words)?;
+                    let options = fill(options, &variables);
+                    let mut guests = self.start_guests(bench, program, &options, &words)?;
                     if program.listens {
                         guests.printed("listens")?;
                     }
@@ -106,6 +107,7 @@ impl Spec {
     fn start_guests<'a>(
         &self,
         bench: &'a Bench<'a>,
+        program: &Program,
         options: &str,
         commands: &[String],
     ) -> Result<Running<'a>, Unmet> {
@@ -117,6 +119,9 @@ impl Spec {
         let mut command = Command::new(&bench.launcher()?.efa_emu);
         command.args(["vm", "--fabric", bench.fabric(), "--profile", profile]);
         command.arg("--keep").arg(bench.directory());
+        if let Some(file) = program.write_faults(bench)? {
+            command.arg("--faults").arg(file);
+        }
         command
             .args(options.split_whitespace())
             .arg("--")
@@ -215,13 +220,7 @@ impl Spec {
         for (variable, value) in &program.env {
             host = host.env(variable, fill(value, variables));
         }
-        if let Some(rules) = &program.faults {
-            let file = bench
-                .directory()
-                .join(format!("{}-faults.toml", program.host));
-            std::fs::write(&file, rules).map_err(|error| {
-                Unmet::Failed(format!("cannot write {}: {error}", file.display()))
-            })?;
+        if let Some(file) = program.write_faults(bench)? {
             host = host.option("--faults", &file);
         }
         Ok(match self.captured.contains(&program.host) {
@@ -232,6 +231,17 @@ impl Spec {
 }
 
 impl Program {
+    /// Writes the rules of its host's faults, if there are any, to a file.
+    fn write_faults(&self, bench: &Bench) -> Result<Option<PathBuf>, Unmet> {
+        let Some(rules) = &self.faults else {
+            return Ok(None);
+        };
+        let file = bench.directory().join(format!("{}-faults.toml", self.host));
+        std::fs::write(&file, rules)
+            .map_err(|error| Unmet::Failed(format!("cannot write {}: {error}", file.display())))?;
+        Ok(Some(file))
+    }
+
     fn release(&self) -> Result<Option<&'static Release>, Unmet> {
         Ok(self.release.as_deref().map(Release::named).transpose()?)
     }
