@@ -63,6 +63,22 @@ fn a_receiver_without_receives_is_given_up() {
     assert_eq!(net.hosts[1].device.statistics().trouble.rnr_refusals, 3);
 }
 
+/// Each packet that is lost is a time-out, and there are more of them than `retry_cnt` while the
+/// receiver has no receive.
+#[test]
+fn losses_of_a_long_wait_do_not_add_up() {
+    let lossy = Weather { loss: 0.1, ..CALM };
+    let mut net = connect(|own| own.rnr_retry = 7, lossy);
+    let list = net.hosts[0].list(0, 100);
+    net.post(0, A, request(1, SendOperation::Send(None), list));
+    for _ in 0..2000 {
+        net.step();
+    }
+    net.hosts[1].receive(B, 9, 0, 100);
+    net.settle();
+    assert_eq!(net.hosts[0].completions(), [(1, 0, SEND)]);
+}
+
 #[test]
 fn a_silent_peer_is_given_up_after_its_retries() {
     let lost = Weather { loss: 1.0, ..CALM };

@@ -525,6 +525,8 @@ impl Requester {
             }
             self.rnr_retries += 1;
         }
+        // A peer that answers is there: packets lost in a long wait do not add up.
+        self.retries = 0;
         self.set_back(psn);
         self.wait = Wait::Requested(delay);
         self.deadline = None;
