@@ -27,7 +27,7 @@ use rand_chacha::ChaCha8Rng;
 pub(crate) const MEMORY: u64 = 0x10_0000;
 
 /// Bytes of a host's memory.
-pub(crate) const SIZE: usize = 1 << 16;
+pub(crate) const SIZE: usize = 1 << 17;
 
 /// What the network does to packets.
 #[derive(Clone, Copy, Default)]
