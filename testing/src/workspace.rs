@@ -123,6 +123,33 @@ pub fn root() -> &'static Path {
     own.parent().expect("a package is in the workspace")
 }
 
+/// Checks what a page of the workspace has between `<!-- MARK -->` and `<!-- end of MARK -->`, or
+/// writes it if the environment has `EFA_UPDATE`. `tests` are the arguments of `cargo test` that
+/// call this.
+///
+/// # Panics
+/// If the page says something else, or has no such marks.
+pub fn documented(page: &str, mark: &str, tests: &str, text: &str) {
+    let path = root().join(page);
+    let document = std::fs::read_to_string(&path).expect("the page is readable");
+    let (begin, end) = (
+        format!("<!-- {mark} -->\n\n"),
+        format!("\n<!-- end of {mark} -->"),
+    );
+    let (before, rest) = document.split_once(&begin).expect("the mark that begins");
+    let (current, after) = rest.split_once(&end).expect("the mark that ends");
+    if std::env::var_os("EFA_UPDATE").is_some() {
+        let document = [before, &begin, text, &end, after].concat();
+        std::fs::write(&path, document).expect("the page is writable");
+        return;
+    }
+    assert!(
+        current == text,
+        "{page}: {mark}: is not what the tests show; rewrite it with\n    \
+         EFA_UPDATE=1 cargo test {tests}"
+    );
+}
+
 /// The directory of the corpus.
 pub fn traces() -> PathBuf {
     root().join("traces")

@@ -2,8 +2,10 @@
 
 mod errors;
 mod events;
+mod hostile_tags;
 mod net;
 mod offload;
 mod shared;
+mod statements;
 mod streams;
 mod tags;

@@ -105,7 +105,7 @@ fn check(outcome: &Outcome) {
 /// `make sim` asks for 10,000.
 fn cases() -> u32 {
     let asked = std::env::var("EFA_SEEDS").ok();
-    asked.and_then(|count| count.parse().ok()).unwrap_or(300)
+    asked.and_then(|count| count.parse().ok()).unwrap_or(200)
 }
 
 proptest! {

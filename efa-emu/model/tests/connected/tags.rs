@@ -9,31 +9,31 @@ use efa_device_model::device::queue::CompletionEntry;
 
 use crate::net::{Host, MEMORY, Net, Weather, attributes, request};
 
-const SYNC_REQUESTED: u8 = 1 << 4;
-const MATCH: u8 = 1 << 5;
-const DATA_VALID: u8 = 1 << 6;
+pub(crate) const SYNC_REQUESTED: u8 = 1 << 4;
+pub(crate) const MATCH: u8 = 1 << 5;
+pub(crate) const DATA_VALID: u8 = 1 << 6;
 
-const RECV: u8 = 128;
-const ADDED: u8 = 130;
-const DELETED: u8 = 131;
-const SYNCED: u8 = 132;
-const TAGGED: u8 = 133;
-const WITHOUT_TAG: u8 = 134;
+pub(crate) const RECV: u8 = 128;
+pub(crate) const ADDED: u8 = 130;
+pub(crate) const DELETED: u8 = 131;
+pub(crate) const SYNCED: u8 = 132;
+pub(crate) const TAGGED: u8 = 133;
+pub(crate) const WITHOUT_TAG: u8 = 134;
 
 /// Where tagged buffers and plain receives are in the receiver's memory.
 const TAGS: usize = 0x1000;
 const PLAIN: usize = 0x8000;
 const SLOT: usize = 0x800;
 
-struct Receiver {
-    net: Net,
-    srq: SrqId,
+pub(crate) struct Receiver {
+    pub(crate) net: Net,
+    pub(crate) srq: SrqId,
 }
 
 impl Receiver {
-    /// A host that matches tags, and one that sends to it.
-    fn new(weather: Weather) -> Receiver {
-        let mut net = Net::new(2, weather, 1);
+    /// A host that matches tags, and two that send to it.
+    pub(crate) fn new(weather: Weather) -> Receiver {
+        let mut net = Net::new(3, weather, 1);
         let host = &mut net.hosts[0];
         let config = SrqConfig {
             pd: host.pd,
@@ -45,10 +45,12 @@ impl Receiver {
             }),
         };
         let srq = host.device.create_srq(config).unwrap();
-        let own = net.queue_pair(0, 7, Some(srq));
-        let theirs = net.queue_pair(1, 8, None);
-        net.bring_up(0, own, attributes(1, theirs));
-        net.bring_up(1, theirs, attributes(0, own));
+        for sender in 1..3 {
+            let own = net.queue_pair(0, 8 + sender as u16, Some(srq));
+            let theirs = net.queue_pair(sender, 8, None);
+            net.bring_up(0, own, attributes(sender, theirs));
+            net.bring_up(sender, theirs, attributes(0, own));
+        }
         let mut receiver = Receiver { net, srq };
         for wr_id in 100..104 {
             receiver.post(wr_id);
@@ -57,45 +59,51 @@ impl Receiver {
     }
 
     /// Posts a plain receive.
-    fn post(&mut self, wr_id: u64) {
+    pub(crate) fn post(&mut self, wr_id: u64) {
         let host = &mut self.net.hosts[0];
         let buffers = host.list(PLAIN + (wr_id % 8) as usize * SLOT, SLOT);
         let receive = RecvWr { wr_id, buffers };
         host.device.post_srq_recv(self.srq, receive).unwrap();
     }
 
-    fn operate(
+    pub(crate) fn operate(
         &mut self,
         wr_id: u64,
         handled: Option<u32>,
         operation: TagRequestOperation,
     ) -> Result<u32, i32> {
-        let request = TagRequest {
+        self.request(&TagRequest {
             wr_id,
             is_signaled: true,
             handled,
             operation,
-        };
+        })
+    }
+
+    pub(crate) fn request(&mut self, request: &TagRequest) -> Result<u32, i32> {
         let device = &mut self.net.hosts[0].device;
-        let done = device.post_tag_request(self.srq, &request);
+        let done = device.post_tag_request(self.srq, request);
         done.map_err(|error| error.errno())
     }
 
-    /// Adds a tag with a buffer of so many bytes.
-    fn add(&mut self, wr_id: u64, tag: u64, length: usize) -> u32 {
-        let buffers = self.net.hosts[0].list(TAGS + wr_id as usize * SLOT, length);
-        let buffer = TaggedBuffer {
+    /// The operation that adds a tag with a buffer of so many bytes.
+    pub(crate) fn tag(&self, wr_id: u64, tag: u64, length: usize) -> TagRequestOperation {
+        TagRequestOperation::Add(TaggedBuffer {
             wr_id,
-            buffers,
+            buffers: self.net.hosts[0].list(TAGS + wr_id as usize * SLOT, length),
             tag,
             mask: u64::MAX,
-        };
-        let added = self.operate(wr_id, None, TagRequestOperation::Add(buffer));
-        added.unwrap()
+        })
+    }
+
+    /// Adds a tag with a buffer of so many bytes.
+    pub(crate) fn add(&mut self, wr_id: u64, tag: u64, length: usize) -> u32 {
+        let operation = self.tag(wr_id, tag, length);
+        self.operate(wr_id, None, operation).unwrap()
     }
 
     /// Sends a message of a header and bytes.
-    fn send(&mut self, operation: TagOperation, tag: u64, rest: &[u8]) {
+    pub(crate) fn send(&mut self, operation: TagOperation, tag: u64, rest: &[u8]) {
         let header = TagHeader {
             operation,
             data: 0xda7a,
@@ -107,29 +115,53 @@ impl Receiver {
     }
 
     fn send_bytes(&mut self, bytes: &[u8]) {
-        let sender = &mut self.net.hosts[1];
+        self.send_from(1, bytes);
+    }
+
+    /// Sends a message of these bytes from a host.
+    pub(crate) fn send_from(&mut self, host: usize, bytes: &[u8]) {
+        self.send_on(host, Qpn(8), bytes);
+    }
+
+    /// Sends a message of these bytes on a queue pair of a host.
+    pub(crate) fn send_on(&mut self, host: usize, qpn: Qpn, bytes: &[u8]) {
+        let sender = &mut self.net.hosts[host];
         sender.memory[..bytes.len()].copy_from_slice(bytes);
         let list = sender.list(0, bytes.len());
         let wr = request(1, SendOperation::Send(None), list);
-        self.net.post(1, Qpn(8), wr);
+        self.net.post(host, qpn, wr);
         self.net.settle();
     }
 
-    /// The request of a rendezvous for bytes of the sender's memory at 0x4000.
-    fn rendezvous(&mut self, tag: u64, length: u32, more: &[u8]) -> [u8; RVH] {
-        let header = RendezvousHeader {
+    /// The request of a rendezvous for bytes of the first sender's memory at 0x4000.
+    pub(crate) fn rendezvous_message(&self, tag: u64, length: u32) -> Vec<u8> {
+        let header = TagHeader {
+            operation: TagOperation::Rendezvous,
+            data: 0xda7a,
+            tag,
+        };
+        let remote = self.remote(length);
+        [header.to_bytes(), remote.to_bytes()].concat()
+    }
+
+    fn remote(&self, length: u32) -> RendezvousHeader {
+        RendezvousHeader {
             address: MEMORY + 0x4000,
             key: self.net.hosts[1].keys.rkey.0,
             length,
         }
-        .to_bytes();
+    }
+
+    /// The request of a rendezvous for bytes of the sender's memory at 0x4000.
+    fn rendezvous(&mut self, tag: u64, length: u32, more: &[u8]) -> [u8; RVH] {
+        let header = self.remote(length).to_bytes();
         let rest = [&header[..], more].concat();
         self.send(TagOperation::Rendezvous, tag, &rest);
         header
     }
 
     /// Work request id, operation, flags and tag of each completion.
-    fn completions(&mut self) -> Vec<(u64, u8, u8, u64)> {
+    pub(crate) fn completions(&mut self) -> Vec<(u64, u8, u8, u64)> {
         let mut found = Vec::new();
         while let Some(entry) = self.net.hosts[0].poll() {
             assert_eq!(entry.status(), 0, "{entry:?}");
@@ -138,7 +170,7 @@ impl Receiver {
         found
     }
 
-    fn at(&self, wr_id: u64) -> &[u8] {
+    pub(crate) fn at(&self, wr_id: u64) -> &[u8] {
         let place = match wr_id < 100 {
             true => TAGS + wr_id as usize * SLOT,
             false => PLAIN + (wr_id % 8) as usize * SLOT,
@@ -156,7 +188,7 @@ fn summary(entry: &CompletionEntry) -> (u64, u8, u8, u64) {
     )
 }
 
-const CALM: Weather = Weather {
+pub(crate) const CALM: Weather = Weather {
     loss: 0.0,
     duplicates: 0.0,
     longest: 1,

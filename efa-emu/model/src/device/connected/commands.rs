@@ -8,7 +8,7 @@ use super::completion::{ConnectedCompletion, ConnectedFlags, WcOperation, WcStat
 use super::pair::{ConnectedConfig, Pair};
 use super::receives::{RecvWr, SharedQueue, SrqAttributes, SrqConfig, SrqId};
 use super::requester::{MAX_MESSAGE, Purpose, SendWr};
-use super::tags::{Deletion, TaggedBuffer};
+use super::tags::{CountFromTheFuture, Deletion, TaggedBuffer};
 use crate::counters::Command;
 use crate::device::error::Error;
 use crate::device::ids::CqId;
@@ -364,33 +364,43 @@ impl Device {
     /// [`Error::Invalid`] for a queue that matches no tags, too many buffers, and a handle that no
     /// tag had; [`Error::QueueFull`] if the list is full. What was done before the operation had
     /// effect, such as a message that took the tag, is no error of the call but of its completion.
+    /// What completes with an error has changed nothing; its tag, if it was to add one, is gone.
     pub fn post_tag_request(&mut self, id: SrqId, request: &TagRequest) -> Result<u32, Error> {
         let queue = self.shared_queue(id)?;
         let no_tags = Error::invalid("shared receive queue without tags", id.0);
         let cq = queue.config.tags.ok_or(no_tags)?.cq;
         let tags = queue.tags.as_mut().ok_or(no_tags)?;
-        let mut status = WcStatus::Success;
+        match request.operation {
+            TagRequestOperation::Add(_) => tags.check_room()?,
+            TagRequestOperation::Delete(handle) => tags.check_handle(handle)?,
+            TagRequestOperation::Sync => {}
+        }
         let counted = match request.handled {
             Some(handled) => tags.sync(handled),
             None => Ok(()),
         };
+        let mut status = match counted {
+            Ok(()) => WcStatus::Success,
+            Err(CountFromTheFuture) => WcStatus::TagMatching,
+        };
+        let is_refused = counted.is_err();
         let mut handle = 0;
         let operation = match request.operation {
             TagRequestOperation::Add(buffer) => {
-                handle = tags.add(buffer)?;
+                handle = match is_refused {
+                    true => tags.take_handle(),
+                    false => tags.add(buffer)?,
+                };
                 WcOperation::TagAdd
             }
             TagRequestOperation::Delete(handle) => {
-                if tags.delete(handle)? == Deletion::Gone {
+                if !is_refused && tags.delete(handle)? == Deletion::Gone {
                     status = WcStatus::TagMatching;
                 }
                 WcOperation::TagDelete
             }
             TagRequestOperation::Sync => WcOperation::TagSync,
         };
-        if counted.is_err() {
-            status = WcStatus::TagMatching;
-        }
         let flags = match tags.needs_sync() {
             true => ConnectedFlags::SYNC_REQUESTED,
             false => ConnectedFlags::empty(),

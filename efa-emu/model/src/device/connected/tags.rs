@@ -143,7 +143,8 @@ pub(super) struct CountFromTheFuture;
 pub(super) struct TagList {
     entries: Vec<Entry>,
     limit: u32,
-    next_handle: u32,
+    /// Handles that were given out.
+    handles: u64,
     /// Unexpected messages with a tag.
     unexpected: u32,
     /// How many of them the program has handled, as far as it has said.
@@ -155,7 +156,7 @@ impl TagList {
         TagList {
             entries: Vec::new(),
             limit,
-            next_handle: 0,
+            handles: 0,
             unexpected: 0,
             handled: 0,
         }
@@ -186,13 +187,33 @@ impl TagList {
         Ok(())
     }
 
-    /// Adds a tag, and returns its handle.
-    pub(super) fn add(&mut self, buffer: TaggedBuffer) -> Result<u32, Error> {
+    /// Checks that there is room for a tag.
+    pub(super) fn check_room(&self) -> Result<(), Error> {
         if self.entries.len() >= self.limit as usize {
             return Err(Error::QueueFull("tag"));
         }
-        let handle = self.next_handle;
-        self.next_handle = handle.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Checks that a tag had this handle.
+    pub(super) fn check_handle(&self, handle: u32) -> Result<(), Error> {
+        if u64::from(handle) >= self.handles {
+            return Err(Error::invalid("handle of a tag", handle));
+        }
+        Ok(())
+    }
+
+    /// A handle that no tag had.
+    pub(super) fn take_handle(&mut self) -> u32 {
+        let handle = self.handles as u32;
+        self.handles += 1;
+        handle
+    }
+
+    /// Adds a tag, and returns its handle.
+    pub(super) fn add(&mut self, buffer: TaggedBuffer) -> Result<u32, Error> {
+        self.check_room()?;
+        let handle = self.take_handle();
         let is_enabled = !self.needs_sync();
         self.entries.push(Entry {
             handle,
@@ -204,10 +225,7 @@ impl TagList {
 
     /// Deletes a tag.
     pub(super) fn delete(&mut self, handle: u32) -> Result<Deletion, Error> {
-        // Half of all handles are those of the past.
-        if self.next_handle.wrapping_sub(handle).wrapping_sub(1) >= 1 << 31 {
-            return Err(Error::invalid("handle of a tag", handle));
-        }
+        self.check_handle(handle)?;
         let found = self.entries.iter().position(|entry| entry.handle == handle);
         Ok(match found {
             Some(position) => {
