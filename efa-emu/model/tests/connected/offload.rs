@@ -109,7 +109,11 @@ fn cases() -> u32 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(cases()))]
+    #![proptest_config(ProptestConfig {
+        // Another seed is another program, and no simpler one.
+        max_shrink_iters: 20,
+        ..ProptestConfig::with_cases(cases())
+    })]
 
     /// With a prefix of 0 the software matches everything.
     #[test]

@@ -17,13 +17,13 @@ use super::address_handle::IBV_WC_GRH;
 use super::post::{self, InlineCopy, InlinePart, buffers, report};
 use super::{connected_builder, poll};
 use crate::abi::{
-    IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_SEND_FENCE,
-    IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_WC_EX_WITH_BYTE_LEN,
-    IBV_WC_EX_WITH_IMM, IBV_WC_EX_WITH_QP_NUM, IBV_WC_EX_WITH_SRC_QP, IBV_WC_EX_WITH_TM_INFO,
-    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
-    IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, ibv_cq, ibv_cq_ex, ibv_qp,
-    ibv_qp_attr, ibv_qp_init_attr_ex, ibv_recv_wr, ibv_send_wr, ibv_send_wr_atomic,
-    ibv_send_wr_rdma, ibv_sge, ibv_wc, ibv_wc_tm_info,
+    IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_QP_QKEY,
+    IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,
+    IBV_WC_EX_WITH_BYTE_LEN, IBV_WC_EX_WITH_IMM, IBV_WC_EX_WITH_QP_NUM, IBV_WC_EX_WITH_SRC_QP,
+    IBV_WC_EX_WITH_TM_INFO, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD,
+    IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
+    IBV_WR_SEND_WITH_IMM, ibv_cq, ibv_cq_ex, ibv_qp, ibv_qp_attr, ibv_qp_init_attr_ex, ibv_recv_wr,
+    ibv_send_wr, ibv_send_wr_atomic, ibv_send_wr_rdma, ibv_sge, ibv_wc, ibv_wc_tm_info,
 };
 use crate::ffi::errno::Errno;
 use crate::ffi::interrupted::Locking;
@@ -66,6 +66,10 @@ pub(super) fn modify(
     attributes: &ibv_qp_attr,
     mask: u32,
 ) -> Result<(), Errno> {
+    // Queue pairs of UD have one.
+    if mask & IBV_QP_QKEY != 0 {
+        return Err(Errno::INVAL);
+    }
     let mask = ConnectionMask::from_bits(mask).ok_or(Errno::OPNOTSUPP)?;
     let has = |bits| mask.intersects(bits);
     let state = |bit, number: c_int| match has(bit) {

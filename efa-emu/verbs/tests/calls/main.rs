@@ -6,6 +6,7 @@ mod arguments;
 mod async_events;
 mod bounds;
 mod comp_counters;
+mod connected;
 mod copies;
 mod counters;
 mod direct;

@@ -106,6 +106,8 @@ may_follow_pointers {
     fn ibv_modify_qp(pair: *mut ibv_qp, attributes: *mut ibv_qp_attr, mask: c_int) -> c_int;
     fn ibv_query_qp(pair: *mut ibv_qp, attributes: *mut ibv_qp_attr, mask: c_int,
         initial: *mut ibv_qp_init_attr) -> c_int;
+    fn ibv_modify_srq(srq: *mut ibv_srq, attributes: *mut ibv_srq_attr, mask: c_int) -> c_int;
+    fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int;
     fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int;
     fn ibv_ack_async_event(event: *mut ibv_async_event);
     fn _ibv_query_comp_cntr_caps(context: *mut ibv_context, caps: *mut ibv_comp_cntr_caps,
