@@ -457,8 +457,8 @@ fn failed_operations_have_no_effect() {
     assert_eq!(told(&mut receiver), UNEXPECTED);
     let refused = receiver.operate(6, Some(1), delete(77));
     assert_eq!(refused, Err(libc::EINVAL));
-    for tag in 0..3 {
-        receiver.add(6, 20 + tag, 64);
+    for tag in [TAG, 20, 21] {
+        receiver.add(6, tag, 64);
     }
     let add = receiver.tag(6, 30, 64);
     assert_eq!(receiver.operate(6, Some(1), add), Err(libc::ENOMEM));

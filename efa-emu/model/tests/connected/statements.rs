@@ -2,12 +2,13 @@
 
 use efa_core::address::Qpn;
 use efa_device_model::device::connected::{
-    ConnectedConfig, RecvWr, SrqConfig, TMH, TagConfig, TagHeader, TagOperation, TagRequest,
-    TagRequestOperation, TaggedBuffer, WcStatus,
+    ConnectedConfig, ConnectionAttributes, ConnectionMask, RecvWr, SendOperation, SrqConfig, TMH,
+    TagConfig, TagHeader, TagOperation, TagRequest, TagRequestOperation, TaggedBuffer, WcStatus,
 };
 use efa_device_model::device::queue::{CompletionSlot, RequestIdSize};
+use efa_device_model::device::{Device, QpState};
 
-use crate::net::{Net, attributes};
+use crate::net::{Net, attributes, request};
 use crate::tags::{
     ADDED, CALM, DATA_VALID, DELETED, MATCH, RECV, Receiver, SYNC_REQUESTED, SYNCED, TAGGED,
     WITHOUT_TAG,
@@ -170,6 +171,56 @@ fn any_operation_reports_the_count() {
     let delete = TagRequestOperation::Delete(handle);
     receiver.operate(2, Some(2), delete).unwrap();
     assert_eq!(receiver.completions(), [(2, DELETED, 0, 0)]);
+}
+
+/// However the connection ends. The program is told of it where there is a completion.
+#[test]
+fn messages_that_break_off_do_not_count() {
+    type End = fn(&mut Device);
+    type Told = &'static [(u64, u8, u8)];
+    let ends: [(End, Told); 3] = [
+        (
+            |device| change_state(device, QpState::Error),
+            &[(100, WcStatus::Flushed as u8, TAGGED)],
+        ),
+        (|device| change_state(device, QpState::Reset), &[]),
+        (|device| device.destroy_qp(Qpn(9)).unwrap(), &[]),
+    ];
+    for (end, told) in ends {
+        let mut receiver = Receiver::new(CALM);
+        let message = eager(5, &[7; 600]);
+        receiver.net.hosts[1].memory[..message.len()].copy_from_slice(&message);
+        let list = receiver.net.hosts[1].list(0, message.len());
+        let wr = request(1, SendOperation::Send(None), list);
+        receiver.net.post(1, Qpn(8), wr);
+        // One packet of three.
+        while receiver.net.hosts[0].device.counters().rx_pkts == 0 {
+            receiver.net.step();
+        }
+        receiver.add(1, 6, 64);
+        let added = [(1, ADDED, SYNC_REQUESTED, 0)];
+        assert_eq!(receiver.completions(), added, "it has begun to arrive");
+        end(&mut receiver.net.hosts[0].device);
+        assert_eq!(receiver.net.hosts[0].completions(), told);
+        receiver.add(2, 7, 64);
+        assert_eq!(
+            receiver.completions(),
+            [(2, ADDED, 0, 0)],
+            "none is outstanding"
+        );
+        receiver.send_from(2, &eager(6, b"x"));
+        let both = MATCH | DATA_VALID;
+        assert_eq!(receiver.completions(), [(1, TAGGED, both, 6)]);
+    }
+}
+
+fn change_state(device: &mut Device, state: QpState) {
+    let to = ConnectionAttributes {
+        state,
+        ..ConnectionAttributes::default()
+    };
+    let changed = device.modify_connected_qp(Qpn(9), &to, ConnectionMask::STATE);
+    changed.unwrap();
 }
 
 /// As `max_num_tags` of the queue says, and of the device.

@@ -141,6 +141,9 @@ impl Device {
                     return Ok(());
                 }
                 QpState::Reset => {
+                    device.drop_incoming(qpn);
+                    let pair = device.connected.pairs.get_mut(&qpn);
+                    let pair = pair.ok_or_else(|| Error::not_found("queue pair", qpn.0))?;
                     let (is_scheduled, frames) = (pair.is_scheduled, pair.frames);
                     let tick_at = pair.tick_at;
                     **pair = Pair::new(qpn, pair.config);
@@ -172,6 +175,7 @@ impl Device {
 
     /// Ends a connected queue pair. Its outstanding requests are dropped without completions.
     pub(in crate::device) fn destroy_connected_qp(&mut self, qpn: Qpn) -> Result<(), Error> {
+        self.drop_incoming(qpn);
         let pair = self.connected.pairs.remove(&qpn);
         let pair = pair.ok_or_else(|| Error::not_found("queue pair", qpn.0))?;
         self.cqs.detach(pair.config.send_cq);
@@ -254,6 +258,13 @@ impl Device {
             self.cqs.write(pair.config.recv_cq, &entry);
         }
         Ok(())
+    }
+
+    /// Drops a message that is on its way, with its receive.
+    fn drop_incoming(&mut self, qpn: Qpn) {
+        if let Some((pair, mut around)) = self.connected_pair(qpn) {
+            pair.break_off(&mut around);
+        }
     }
 
     fn complete_connected(&mut self, qpn: Qpn) {

@@ -434,9 +434,25 @@ impl Pair {
         if arrival == Arrival::Unexpected
             && let Some(tags) = self.tags(around)
         {
-            tags.count_unexpected();
+            tags.begin_unexpected();
         }
         Ok(Some(Target::Receive(receive, arrival)))
+    }
+
+    /// A message is there, or will never be.
+    fn end_message(&self, incoming: &Incoming, is_there: bool, around: &mut Surroundings<'_>) {
+        if matches!(incoming.target, Target::Receive(_, Arrival::Unexpected))
+            && let Some(tags) = self.tags(around)
+        {
+            tags.end_unexpected(is_there);
+        }
+    }
+
+    /// Breaks off the message that is on its way, and returns it.
+    pub(super) fn break_off(&mut self, around: &mut Surroundings<'_>) -> Option<Incoming> {
+        let incoming = self.responder.incoming.take()?;
+        self.end_message(&incoming, false, around);
+        Some(incoming)
     }
 
     fn tags<'a>(&self, around: &'a mut Surroundings<'_>) -> Option<&'a mut super::tags::TagList> {
@@ -561,11 +577,9 @@ impl Pair {
         status: WcStatus,
         around: &mut Surroundings<'_>,
     ) {
-        let (wr_id, operation) = match &incoming.target {
-            Target::Written(_) => return,
-            Target::Receive(receive, Arrival::Message) => (receive.wr_id, WcOperation::Recv),
-            Target::Receive(receive, _) => (receive.wr_id, WcOperation::TagRecv),
-            Target::Tagged(buffer, _) => (buffer.wr_id, WcOperation::TagRecv),
+        self.end_message(incoming, false, around);
+        let Some((wr_id, operation)) = incoming.target.receive() else {
+            return;
         };
         let completion = self.completion(wr_id, operation, status);
         self.report(around, &completion);
@@ -580,6 +594,7 @@ impl Pair {
         around: &mut Surroundings<'_>,
     ) {
         around.counters.rx_bytes += u64::from(incoming.received);
+        self.end_message(incoming, true, around);
         let immediate = packet.head.immediate();
         let (receive, operation) = match &incoming.target {
             Target::Written(_) => match notice {
@@ -589,12 +604,7 @@ impl Pair {
             Target::Receive(receive, arrival) => {
                 around.counters.recv_wrs += 1;
                 around.counters.recv_bytes += u64::from(incoming.received);
-                let operation = match arrival {
-                    Arrival::Message => WcOperation::Recv,
-                    Arrival::WithoutTag => WcOperation::NoTag,
-                    Arrival::Unexpected => WcOperation::TagRecv,
-                };
-                (*receive, operation)
+                (*receive, arrival.completes_as())
             }
             Target::Tagged(buffer, header) => {
                 around.counters.recv_wrs += 1;

@@ -9,7 +9,7 @@ use super::attributes::ConnectionAttributes;
 use super::completion::{ConnectedCompletion, ConnectedFlags, WcOperation, WcStatus};
 use super::receives::{ReceiveQueue, SharedQueue, SrqId};
 use super::requester::{Ended, Purpose, Requester};
-use super::responder::{Arrival, Incoming, Responder, Target};
+use super::responder::Responder;
 use crate::counters::{Counters, TroubleCounters};
 use crate::device::cq_table::CqTable;
 use crate::device::event::DeviceEvent;
@@ -215,19 +215,10 @@ impl Pair {
         self.attributes.state = QpState::Error;
         self.requester.flush();
         self.complete_ended(around);
-        if let Some(Incoming { target, .. }) = self.responder.incoming.take() {
-            let wr_id = match target {
-                Target::Receive(receive, Arrival::Message) => {
-                    Some((receive.wr_id, WcOperation::Recv))
-                }
-                Target::Receive(receive, _) => Some((receive.wr_id, WcOperation::TagRecv)),
-                Target::Tagged(buffer, _) => Some((buffer.wr_id, WcOperation::TagRecv)),
-                Target::Written(_) => None,
-            };
-            if let Some((wr_id, operation)) = wr_id {
-                let completion = self.completion(wr_id, operation, WcStatus::Flushed);
-                self.report(around, &completion);
-            }
+        let broken = self.break_off(around);
+        if let Some((wr_id, operation)) = broken.and_then(|incoming| incoming.target.receive()) {
+            let completion = self.completion(wr_id, operation, WcStatus::Flushed);
+            self.report(around, &completion);
         }
         while let Some(receive) = self.receives.take() {
             let completion = self.completion(receive.wr_id, WcOperation::Recv, WcStatus::Flushed);

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 
 use super::attributes::MAX_RD_ATOMIC;
+use super::completion::WcOperation;
 use super::packet::{Reth, Syndrome};
 use super::psn::Psn;
 use super::receives::RecvWr;
@@ -29,6 +30,28 @@ pub(super) enum Arrival {
     WithoutTag,
     /// A message that no tag was there for.
     Unexpected,
+}
+
+impl Arrival {
+    /// What a receive completes as that has it.
+    pub(super) fn completes_as(self) -> WcOperation {
+        match self {
+            Arrival::Message => WcOperation::Recv,
+            Arrival::WithoutTag => WcOperation::NoTag,
+            Arrival::Unexpected => WcOperation::TagRecv,
+        }
+    }
+}
+
+impl Target {
+    /// The work request id of a receive that the message takes, and what it completes as.
+    pub(super) fn receive(&self) -> Option<(u64, WcOperation)> {
+        match self {
+            Target::Receive(receive, arrival) => Some((receive.wr_id, arrival.completes_as())),
+            Target::Tagged(buffer, _) => Some((buffer.wr_id, WcOperation::TagRecv)),
+            Target::Written(_) => None,
+        }
+    }
 }
 
 /// A message that is on its way.

@@ -145,7 +145,9 @@ pub(super) struct TagList {
     limit: u32,
     /// Handles that were given out.
     handles: u64,
-    /// Unexpected messages with a tag.
+    /// Unexpected messages that have begun to arrive.
+    arriving: u32,
+    /// Unexpected messages that have arrived.
     unexpected: u32,
     /// How many of them the program has handled, as far as it has said.
     handled: u32,
@@ -157,6 +159,7 @@ impl TagList {
             entries: Vec::new(),
             limit,
             handles: 0,
+            arriving: 0,
             unexpected: 0,
             handled: 0,
         }
@@ -164,12 +167,31 @@ impl TagList {
 
     /// Whether the program has to report unexpected messages before new tags are matched.
     pub(super) fn needs_sync(&self) -> bool {
-        self.unexpected != self.handled
+        self.arriving > 0 || self.unexpected != self.handled
     }
 
-    /// Takes a message that no tag was there for.
-    pub(super) fn count_unexpected(&mut self) {
-        self.unexpected = self.unexpected.wrapping_add(1);
+    /// A message begins to arrive that no tag was there for.
+    pub(super) fn begin_unexpected(&mut self) {
+        self.arriving += 1;
+    }
+
+    /// Such a message is there, or its connection has ended. Then the program never sees it, and
+    /// cannot report it.
+    pub(super) fn end_unexpected(&mut self, is_there: bool) {
+        self.arriving -= 1;
+        if is_there {
+            self.unexpected = self.unexpected.wrapping_add(1);
+        }
+        self.enable();
+    }
+
+    /// Has new tags matched, if the counts agree.
+    fn enable(&mut self) {
+        if !self.needs_sync() {
+            for entry in &mut self.entries {
+                entry.is_enabled = true;
+            }
+        }
     }
 
     /// The program has handled this number of unexpected messages.
@@ -179,11 +201,7 @@ impl TagList {
             return Err(CountFromTheFuture);
         }
         self.handled = handled;
-        if !self.needs_sync() {
-            for entry in &mut self.entries {
-                entry.is_enabled = true;
-            }
-        }
+        self.enable();
         Ok(())
     }
 
@@ -303,8 +321,10 @@ mod tests {
     fn new_tags_wait_until_the_counts_agree() {
         let mut list = TagList::new(4);
         list.add(buffer(1, 1, u64::MAX)).unwrap();
-        list.count_unexpected();
-        list.count_unexpected();
+        for _ in 0..2 {
+            list.begin_unexpected();
+            list.end_unexpected(true);
+        }
         assert!(list.needs_sync());
         list.add(buffer(2, 2, u64::MAX)).unwrap();
         assert_eq!(matched(&mut list, 2), None);
@@ -322,6 +342,20 @@ mod tests {
     }
 
     #[test]
+    fn messages_that_break_off_do_not_count() {
+        let mut list = TagList::new(4);
+        list.begin_unexpected();
+        assert!(list.needs_sync());
+        list.add(buffer(1, 1, u64::MAX)).unwrap();
+        assert_eq!(list.sync(1), Err(CountFromTheFuture), "it is not there");
+        assert_eq!(list.sync(0), Ok(()));
+        assert_eq!(matched(&mut list, 1), None);
+        list.end_unexpected(false);
+        assert!(!list.needs_sync());
+        assert_eq!(matched(&mut list, 1), Some(1));
+    }
+
+    #[test]
     fn deleted_and_taken_tags_are_gone() {
         let mut list = TagList::new(2);
         let first = list.add(buffer(1, 1, u64::MAX)).unwrap();
@@ -333,6 +367,8 @@ mod tests {
         assert_eq!(list.delete(first), Ok(Deletion::Gone));
         assert_eq!(list.delete(second), Ok(Deletion::Done));
         assert_eq!(list.delete(second), Ok(Deletion::Gone));
+        let third = list.add(buffer(3, 3, 0)).unwrap();
+        assert!(![first, second].contains(&third));
         let unknown = list.delete(7).map_err(Error::errno);
         assert_eq!(unknown, Err(libc::EINVAL));
     }
