@@ -26,7 +26,10 @@ pub struct VmArguments {
     /// The network that the guests are on.
     #[arg(long, default_value = DEFAULT_FABRIC)]
     pub fabric: String,
-    /// The generation of the devices: efa0 to efa2, which the driver of Linux 6.1 knows.
+    /// Whose kernel the guests have: 6.1 of debian12, 6.12 of debian13, 7.2 of debian14.
+    #[arg(long, value_name = "RELEASE", default_value = "debian12", value_parser = ["debian12", "debian13", "debian14"])]
+    pub linux: String,
+    /// The generation of the devices: efa0 to efa2, or efa3, which Linux 6.12 and later know.
     #[arg(long, default_value = DEFAULT_PROFILE)]
     pub profile: String,
     /// Put this file into the guests too, under its own name in /root. May be given again.

@@ -20,6 +20,9 @@ use crate::mpi::{Installation, Library, Transport};
 /// How often processes are polled.
 const TICK: Duration = Duration::from_millis(20);
 
+/// The release of Debian whose kernel guests have.
+const DEFAULT_LINUX: &str = "debian12";
+
 /// The exit status of a script that says what is missing.
 const LACKS: i32 = 77;
 
@@ -111,8 +114,11 @@ impl Spec {
         options: &str,
         commands: &[String],
     ) -> Result<Running<'a>, Unmet> {
+        let options: Vec<&str> = options.split_whitespace().collect();
+        let linux = options.iter().skip_while(|word| **word != "--linux").nth(1);
+        let linux = format!("linux-{}", linux.unwrap_or(&DEFAULT_LINUX));
         // What cannot be fetched is no failure.
-        for software in ["qemu-debian14", "linux-debian12", "guest-debian12"] {
+        for software in ["qemu-debian14", &linux, "guest-debian12"] {
             bench.userland(software)?;
         }
         let profile = self.profile.as_deref().unwrap_or(Profile::DEFAULT);
@@ -122,10 +128,7 @@ impl Spec {
         if let Some(file) = program.write_faults(bench)? {
             command.arg("--faults").arg(file);
         }
-        command
-            .args(options.split_whitespace())
-            .arg("--")
-            .args(commands);
+        command.args(options).arg("--").args(commands);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         Running::start(bench, "efa-emu vm".into(), command)
     }

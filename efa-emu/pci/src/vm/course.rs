@@ -31,7 +31,7 @@ enum News {
 /// There is no QEMU or kernel to be had, or the guests cannot be made.
 pub(crate) fn run(arguments: &VmArguments) -> Result<ExitCode, Failure> {
     let commands = divide(&arguments.commands)?;
-    let software = Software::fetch()?;
+    let software = Software::fetch(&arguments.linux)?;
     let directory = RunDirectory::create()?;
     let consoles = match &arguments.keep {
         Some(consoles) => {

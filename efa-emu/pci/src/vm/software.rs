@@ -19,11 +19,11 @@ pub(crate) struct Software {
 }
 
 impl Software {
-    /// Fetches what is not there.
-    pub(crate) fn fetch() -> Result<Software, Failure> {
+    /// Fetches what is not there; the kernel is that of a release of Debian.
+    pub(crate) fn fetch(release: &str) -> Result<Software, Failure> {
         let script = Installation::of_this_program()?.file("scripts/userland")?;
         let qemu = fetched(&script, "qemu-debian14")?.join("root/usr");
-        let linux = fetched(&script, "linux-debian12")?;
+        let linux = fetched(&script, &format!("linux-{release}"))?;
         let guest = fetched(&script, "guest-debian12")?;
         Ok(Software {
             qemu,
