@@ -115,6 +115,41 @@ macro_rules! literals {
 }
 
 /// What literals are written with.
+/// Values that the literals of several formats have.
+mod values {
+    use super::prelude::*;
+
+    pub(crate) const MSG_ID: MsgId = MsgId(0x0000_0102);
+    pub(crate) const SEND_ID: SendId = SendId(0x0403_0201);
+    pub(crate) const RECV_ID: RecvId = RecvId(0x0d0c_0b0a);
+    pub(crate) const TAG: Option<u64> = Some(0x8877_6655_4433_2211);
+    const READ_IOVS: &[RmaIov] = &[RmaIov::new(0x7f00_dead_0000, 0x10_0000, 0x1234_abcd)];
+    pub(crate) const READ_IOV: RmaIovs = RmaIovs::new(READ_IOVS).unwrap();
+
+    /// The address in the literals with a raw address header.
+    pub(crate) const ADDRESS: RawAddress = RawAddress {
+        gid: Gid([
+            0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0x04, 0x2a, 0xff, 0xfe, 0x11, 0x22, 0x33, 0x44,
+        ]),
+        qpn: Qpn(0x0107),
+        qkey: Qkey(0x5aa5_0ff0),
+    };
+
+    /// Its header as libfabric 1.13.0 and later sends it.
+    pub(crate) const STOCK_ADDRESS: RawAddressHeader = RawAddressHeader::new(ADDRESS);
+
+    pub(crate) fn none() -> ReqOptions {
+        ReqOptions::default()
+    }
+
+    pub(crate) fn connid() -> ReqOptions {
+        ReqOptions {
+            connid: Some(Connid(0x1234_5678)),
+            ..none()
+        }
+    }
+}
+
 pub(super) mod prelude {
     pub(crate) use super::super::{
         AtomRsp, AtomicDatatype, AtomicOp, Connid, Cts, CtsData, CtsFlags, EagerRtm, EagerRtw, Eor,
@@ -123,6 +158,7 @@ pub(super) mod prelude {
         ReadRsp, Receipt, RecvId, ReqFlags, ReqOptions, RmaIov, RmaIovs, Rta, RtaKind, Rtr,
         RtrKind, RuntreadRtm, SendId, UniversalFlags, UserRecvQp,
     };
+    pub(crate) use super::values::*;
     pub(crate) use super::{Literal, check, literal, literals, table_literal};
     pub(crate) use crate::address::{Gid, Qkey, Qpn, RawAddress};
 }

@@ -22,31 +22,6 @@ pub(crate) use tests::literals;
 mod tests {
     use crate::literal::prelude::*;
 
-    /// The address in the literals with a raw address header.
-    const ADDRESS: RawAddress = RawAddress {
-        gid: Gid([
-            0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0x04, 0x2a, 0xff, 0xfe, 0x11, 0x22, 0x33, 0x44,
-        ]),
-        qpn: Qpn(0x0107),
-        qkey: Qkey(0x5aa5_0ff0),
-    };
-
-    /// Its header as libfabric 1.13.0 and later sends it.
-    const STOCK_ADDRESS: RawAddressHeader = RawAddressHeader::new(ADDRESS);
-
-    const TAG: Option<u64> = Some(0x8877_6655_4433_2211);
-    const SEND_ID: SendId = SendId(0x0403_0201);
-    const MSG_ID: MsgId = MsgId(0x0000_0102);
-    fn none() -> ReqOptions {
-        ReqOptions::default()
-    }
-    fn connid() -> ReqOptions {
-        ReqOptions {
-            connid: Some(Connid(0x1234_5678)),
-            ..none()
-        }
-    }
-
     literals! {
         eager_msgrtm EagerMsgRtm {
             literal(

@@ -28,19 +28,6 @@ pub(crate) use tests::literals;
 mod tests {
     use crate::literal::prelude::*;
 
-    const TAG: Option<u64> = Some(0x8877_6655_4433_2211);
-    const SEND_ID: SendId = SendId(0x0403_0201);
-    const MSG_ID: MsgId = MsgId(0x0000_0102);
-    fn none() -> ReqOptions {
-        ReqOptions::default()
-    }
-    fn connid() -> ReqOptions {
-        ReqOptions {
-            connid: Some(Connid(0x1234_5678)),
-            ..none()
-        }
-    }
-
     literals! {
         medium_msgrtm MediumMsgRtm {
             literal(

@@ -54,14 +54,7 @@ pub(crate) use tests::literals;
 mod tests {
     use crate::literal::prelude::*;
 
-    const RECV_ID: RecvId = RecvId(0x0d0c_0b0a);
     const TARGET: RmaIovs = RmaIovs::new(&[RmaIov::new(0x2000, 8, 0x77)]).unwrap();
-    fn connid() -> ReqOptions {
-        ReqOptions {
-            connid: Some(Connid(0x1234_5678)),
-            ..ReqOptions::default()
-        }
-    }
 
     literals! {
         short_rtr ShortRtr {

@@ -54,29 +54,10 @@ pub(crate) use tests::literals;
 mod tests {
     use crate::literal::prelude::*;
 
-    /// The address in the literals with a raw address header.
-    const ADDRESS: RawAddress = RawAddress {
-        gid: Gid([
-            0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0x04, 0x2a, 0xff, 0xfe, 0x11, 0x22, 0x33, 0x44,
-        ]),
-        qpn: Qpn(0x0107),
-        qkey: Qkey(0x5aa5_0ff0),
-    };
-
-    /// Its header as libfabric 1.13.0 and later sends it.
-    const STOCK_ADDRESS: RawAddressHeader = RawAddressHeader::new(ADDRESS);
-
-    const SEND_ID: SendId = SendId(0x0403_0201);
     const TARGET: RmaIovs = RmaIovs::new(&[RmaIov::new(0x2000, 5, 0x77)]).unwrap();
     const TWO_TARGETS: RmaIovs =
         RmaIovs::new(&[RmaIov::new(0x2000, 2, 0x77), RmaIov::new(0x3000, 3, 0x78)]).unwrap();
     const SOURCE: RmaIovs = RmaIovs::new(&[RmaIov::new(0x4000, 5, 0x79)]).unwrap();
-    fn connid() -> ReqOptions {
-        ReqOptions {
-            connid: Some(Connid(0x1234_5678)),
-            ..ReqOptions::default()
-        }
-    }
 
     literals! {
         eager_rtw EagerRtw {
@@ -94,7 +75,7 @@ mod tests {
                     0, 0, 0, 0,
                 ],
                 EagerRtw {
-                    options: ReqOptions { raw_address: Some(STOCK_ADDRESS), ..ReqOptions::default() },
+                    options: ReqOptions { raw_address: Some(STOCK_ADDRESS), ..none() },
                     ..EagerRtw::default()
                 },
                 b"",

@@ -30,21 +30,6 @@ pub(crate) use tests::literals;
 mod tests {
     use crate::literal::prelude::*;
 
-    const TAG: Option<u64> = Some(0x8877_6655_4433_2211);
-    const SEND_ID: SendId = SendId(0x0403_0201);
-    const MSG_ID: MsgId = MsgId(0x0000_0102);
-    const READ_IOVS: &[RmaIov] = &[RmaIov::new(0x7f00_dead_0000, 0x10_0000, 0x1234_abcd)];
-    const READ_IOV: RmaIovs = RmaIovs::new(READ_IOVS).unwrap();
-    fn none() -> ReqOptions {
-        ReqOptions::default()
-    }
-    fn connid() -> ReqOptions {
-        ReqOptions {
-            connid: Some(Connid(0x1234_5678)),
-            ..none()
-        }
-    }
-
     literals! {
         runtread_msgrtm RuntreadMsgRtm {
             literal(
