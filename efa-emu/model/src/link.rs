@@ -137,11 +137,16 @@ pub trait Link {
 /// data, and the device never goes beyond `RequestHeader::length`.
 pub trait Transfer {
     /// Copies `to.length` bytes of the request's data, from `offset` on, into the responder's
-    /// memory.
-    fn fetch(&mut self, offset: u32, to: HostSegment) -> Result<(), Status>;
+    /// memory. The device calls it for requests with data, so not for reads.
+    fn fetch(&mut self, _offset: u32, _to: HostSegment) -> Result<(), Status> {
+        Err(Status::RemoteAbort)
+    }
 
-    /// Copies the responder's memory `from` into the initiator's buffer at `offset` (RDMA read).
-    fn store(&mut self, offset: u32, from: HostSegment) -> Result<(), Status>;
+    /// Copies the responder's memory `from` into the initiator's buffer at `offset`. The device
+    /// calls it for reads only.
+    fn store(&mut self, _offset: u32, _from: HostSegment) -> Result<(), Status> {
+        Err(Status::RemoteAbort)
+    }
 
     /// Writes bytes that the device itself makes (a UD receive's GRH) into the responder's memory.
     fn fill(&mut self, to: u64, bytes: &[u8]) -> Result<(), Status>;

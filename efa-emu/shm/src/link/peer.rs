@@ -1,12 +1,14 @@
 //! Other processes of the fabric, as this one sees them.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::sync::{Arc, Weak};
 
 use crate::error::FabricError;
 use crate::fabric::directory::Fabric;
 use crate::fabric::paths::{device_path, lock_path};
 use crate::process::lock::Liveness;
+use crate::process::warning::Warning;
 use crate::transport::ring::Consumer;
 use crate::transport::segment::{Address, Segment};
 use efa_device_model::network::Network;
@@ -38,6 +40,12 @@ impl Peer {
     pub(crate) fn is_alive(&self) -> bool {
         self.process().is_some()
     }
+}
+
+/// Refuses what a process sends by the ring in a slot of this process's segment.
+pub(crate) fn refuse_slot(own: &Segment, slot: usize, reason: &dyn Display) {
+    Warning::RefusedRing.warn_once(format_args!("refusing what a process sends: {reason}"));
+    own.refuse(slot);
 }
 
 /// Finds peers and shares what is known about them.
@@ -77,8 +85,22 @@ impl Peers {
 
     /// The peer whose ring is in a slot of this process's segment, and what takes records out of
     /// the ring. `sender` and `capacity` are the slot's content. `None` if the peer has died
-    /// already.
+    /// already, after which the slot is free, or if its ring is refused.
     pub(crate) fn adopt_ring(
+        &mut self,
+        slot: usize,
+        sender: Address,
+        capacity: usize,
+    ) -> Option<(Arc<Peer>, Consumer)> {
+        match self.open_ring(slot, sender, capacity) {
+            Ok(Some(opened)) => return Some(opened),
+            Ok(None) => self.own.free(slot),
+            Err(error) => refuse_slot(&self.own, slot, &error),
+        }
+        None
+    }
+
+    fn open_ring(
         &mut self,
         slot: usize,
         sender: Address,

@@ -12,9 +12,8 @@ use crate::fabric::host::Host;
 use crate::identity::config::NetworkOptions;
 use crate::identity::device_name::DeviceName;
 use crate::link::outbound::routes::{NoRoute, OutgoingRing, Routes};
-use crate::link::peer::{Peer, Peers};
+use crate::link::peer::{Peer, Peers, refuse_slot};
 use crate::process::shared::SharedMemory;
-use crate::process::warning::Warning;
 use crate::transport::record::{Answer, Record};
 use crate::transport::ring::{Consumer, Full, Incoming, Producer};
 use crate::transport::segment::{Address, Segment, SlotContent};
@@ -242,17 +241,9 @@ impl DeviceProxy {
     }
 
     fn adopt(&mut self, slot: usize, sender: Address, capacity: usize) -> bool {
-        let (peer, consumer) = match self.routes.peers().adopt_ring(slot, sender, capacity) {
-            Ok(Some(adopted)) => adopted,
-            // The sender has died already.
-            Ok(None) => {
-                self.segment.free(slot);
-                return false;
-            }
-            Err(error) => {
-                self.refuse(slot, &error);
-                return false;
-            }
+        let adopted = self.routes.peers().adopt_ring(slot, sender, capacity);
+        let Some((peer, consumer)) = adopted else {
+            return false;
         };
         self.serials += 1;
         if self.in_rings.len() <= slot {
@@ -268,8 +259,7 @@ impl DeviceProxy {
     }
 
     fn refuse(&mut self, slot: usize, reason: &dyn std::fmt::Display) {
-        Warning::RefusedRing.warn_once(format_args!("refusing what a process sends: {reason}"));
-        self.segment.refuse(slot);
+        refuse_slot(&self.segment, slot, reason);
         if let Some(ring) = self.in_ring(slot) {
             ring.peer.segment.wake();
         }

@@ -53,11 +53,6 @@ impl Transfer for FromCopy<'_> {
         Ok(())
     }
 
-    fn store(&mut self, _offset: u32, _from: HostSegment) -> Result<(), Status> {
-        // The device stores only for reads, and those are not copied.
-        Err(Status::RemoteAbort)
-    }
-
     fn fill(&mut self, to: u64, bytes: &[u8]) -> Result<(), Status> {
         memory::fill(to, bytes);
         Ok(())

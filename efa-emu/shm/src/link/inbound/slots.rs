@@ -6,7 +6,7 @@ use super::deferred::DeferredRequest;
 use super::in_ring::InRing;
 use super::state::Inbound;
 use crate::link::outbound::Outbound;
-use crate::process::warning::Warning;
+use crate::link::peer::refuse_slot;
 use crate::transport::segment::{Address, SLOTS, SlotContent};
 
 /// Rings that are polled without a doorbell even if nothing came for a while.
@@ -105,17 +105,9 @@ impl Inbound {
         capacity: usize,
         outbound: &mut Outbound,
     ) -> bool {
-        let (peer, consumer) = match outbound.peers().adopt_ring(slot, sender, capacity) {
-            Ok(Some(adopted)) => adopted,
-            // The sender has died already.
-            Ok(None) => {
-                self.segment.free(slot);
-                return false;
-            }
-            Err(error) => {
-                self.refuse(slot, &error);
-                return false;
-            }
+        let adopted = outbound.peers().adopt_ring(slot, sender, capacity);
+        let Some((peer, consumer)) = adopted else {
+            return false;
         };
         self.serials += 1;
         self.rings[slot] = Some(Box::new(InRing {
@@ -132,8 +124,7 @@ impl Inbound {
     }
 
     pub(super) fn refuse(&mut self, slot: usize, reason: &dyn std::fmt::Display) {
-        Warning::RefusedRing.warn_once(format_args!("refusing what a process sends: {reason}"));
-        self.segment.refuse(slot);
+        refuse_slot(&self.segment, slot, reason);
         if let Some(ring) = &self.rings[slot] {
             ring.peer.segment.wake();
         }

@@ -26,11 +26,6 @@ impl Transfer for MessageFromRing<'_> {
         Ok(())
     }
 
-    fn store(&mut self, _offset: u32, _from: HostSegment) -> Result<(), Status> {
-        // The device stores only for reads.
-        Err(Status::RemoteAbort)
-    }
-
     fn fill(&mut self, to: u64, bytes: &[u8]) -> Result<(), Status> {
         memory::fill(to, bytes);
         Ok(())
@@ -61,11 +56,6 @@ impl Transfer for FromRing<'_> {
         }
         self.whole = Some(to).filter(|_| offset == 0);
         Ok(())
-    }
-
-    fn store(&mut self, _offset: u32, _from: HostSegment) -> Result<(), Status> {
-        // The device stores only for reads, and a record with data is not a read.
-        Err(Status::RemoteAbort)
     }
 
     fn fill(&mut self, to: u64, bytes: &[u8]) -> Result<(), Status> {
@@ -171,11 +161,6 @@ pub(super) struct IntoRing<'a> {
 }
 
 impl Transfer for IntoRing<'_> {
-    fn fetch(&mut self, _offset: u32, _to: HostSegment) -> Result<(), Status> {
-        // The device fetches only for sends and writes.
-        Err(Status::RemoteAbort)
-    }
-
     fn store(&mut self, offset: u32, from: HostSegment) -> Result<(), Status> {
         self.whole = Some(from).filter(|_| offset == 0);
         let Some((start, part)) = self.window.part_of(offset, from) else {
