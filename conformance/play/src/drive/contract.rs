@@ -324,5 +324,4 @@ impl From<&EndpointSpec> for Opening {
 }
 
 #[cfg(test)]
-#[path = "contract_tests.rs"]
 mod tests;

@@ -533,5 +533,4 @@ impl Drop for Player {
 }
 
 #[cfg(test)]
-#[path = "process_tests.rs"]
 mod tests;

@@ -172,5 +172,4 @@ fn check_messages(source: &Source<'_>, scenario: &Scenario) -> Result<()> {
 }
 
 #[cfg(test)]
-#[path = "load_tests.rs"]
 mod tests;
