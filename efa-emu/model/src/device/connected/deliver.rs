@@ -66,8 +66,8 @@ const FAILED: Refusal = Refusal {
     event: DeviceEvent::QpFatal,
 };
 
-/// What became of a request that is the next one.
-enum Outcome {
+/// What became of a request that was the next one.
+enum RequestOutcome {
     /// It was carried out.
     Done,
     /// It has to come again: there is no receive, or no room for its answer.
@@ -75,15 +75,15 @@ enum Outcome {
     NoRoom,
 }
 
-/// The place of a packet in a message.
-struct Place {
+/// Which part of a message a packet is.
+struct MessagePart {
     is_write: bool,
     is_first: bool,
     is_last: bool,
 }
 
-impl Place {
-    fn of(opcode: Opcode) -> Option<Place> {
+impl MessagePart {
+    fn of(opcode: Opcode) -> Option<MessagePart> {
         let (is_write, is_first, is_last) = match opcode {
             Opcode::SendFirst => (false, true, false),
             Opcode::SendMiddle => (false, false, false),
@@ -95,7 +95,7 @@ impl Place {
             Opcode::WriteOnly | Opcode::WriteOnlyImmediate => (true, true, true),
             _ => return None,
         };
-        Some(Place {
+        Some(MessagePart {
             is_write,
             is_first,
             is_last,
@@ -192,14 +192,14 @@ impl Pair {
             _ => self.take_message(packet, around),
         };
         match outcome {
-            Ok(Outcome::Done) => None,
-            Ok(Outcome::NotReady) => {
+            Ok(RequestOutcome::Done) => None,
+            Ok(RequestOutcome::NotReady) => {
                 around.trouble.rnr_refusals += 1;
                 let timer = self.attributes.min_rnr_timer;
                 self.responder.complain(Syndrome::NotReady(timer));
                 None
             }
-            Ok(Outcome::NoRoom) => None,
+            Ok(RequestOutcome::NoRoom) => None,
             Err(refusal) => {
                 let refused = Answer::Acknowledgement(psn, refusal.syndrome);
                 self.responder.owe(refused);
@@ -258,7 +258,7 @@ impl Pair {
         &mut self,
         packet: &mut Packet<'_, T>,
         around: &mut Surroundings<'_>,
-    ) -> Result<Outcome, Refusal> {
+    ) -> Result<RequestOutcome, Refusal> {
         let Head { reth, psn, .. } = packet.head;
         if self.responder.incoming.is_some() || packet.length > 0 {
             return Err(INVALID);
@@ -267,7 +267,7 @@ impl Pair {
             return Err(FORBIDDEN);
         }
         if !self.responder.has_room() {
-            return Ok(Outcome::NoRoom);
+            return Ok(RequestOutcome::NoRoom);
         }
         self.responder.owe(Answer::Data {
             first: psn,
@@ -278,14 +278,14 @@ impl Pair {
         self.responder.advance(packets);
         self.responder.count_message();
         around.counters.rdma_read_resp_bytes += u64::from(reth.length.get());
-        Ok(Outcome::Done)
+        Ok(RequestOutcome::Done)
     }
 
     fn take_atomic<T: Transfer>(
         &mut self,
         packet: &mut Packet<'_, T>,
         around: &mut Surroundings<'_>,
-    ) -> Result<Outcome, Refusal> {
+    ) -> Result<RequestOutcome, Refusal> {
         let Head { atomic, psn, .. } = packet.head;
         let is_aligned = atomic.address.get().is_multiple_of(8);
         if self.responder.incoming.is_some() || packet.length > 0 || !is_aligned {
@@ -301,7 +301,7 @@ impl Pair {
             return Err(FORBIDDEN);
         }
         if !self.responder.has_room() {
-            return Ok(Outcome::NoRoom);
+            return Ok(RequestOutcome::NoRoom);
         }
         let (pd, key, address) = (self.config.pd, atomic.key.get(), atomic.address.get());
         let word = around.regions.remote(pd, key, address, 8, access);
@@ -319,7 +319,7 @@ impl Pair {
         self.responder.owe(Answer::Word(psn, original));
         self.responder.advance(1);
         self.responder.count_message();
-        Ok(Outcome::Done)
+        Ok(RequestOutcome::Done)
     }
 
     /// A packet of a send or a write.
@@ -327,14 +327,14 @@ impl Pair {
         &mut self,
         packet: &mut Packet<'_, T>,
         around: &mut Surroundings<'_>,
-    ) -> Result<Outcome, Refusal> {
-        let place = Place::of(packet.head.opcode).ok_or(INVALID)?;
+    ) -> Result<RequestOutcome, Refusal> {
+        let part = MessagePart::of(packet.head.opcode).ok_or(INVALID)?;
         let mtu = self.attributes.mtu();
         let is_in_order = match &self.responder.incoming {
-            None => place.is_first,
-            Some(incoming) => !place.is_first && incoming.is_write == place.is_write,
+            None => part.is_first,
+            Some(incoming) => !part.is_first && incoming.is_write == part.is_write,
         };
-        let has_its_length = match (place.is_first, place.is_last) {
+        let has_its_length = match (part.is_first, part.is_last) {
             (_, false) => packet.length == mtu,
             (false, true) => packet.length > 0,
             (true, true) => true,
@@ -344,8 +344,8 @@ impl Pair {
         }
         // A receive is there before anything of the packet is.
         let notice = match packet.head.immediate() {
-            Some(_) if place.is_write => match self.take_receive(around) {
-                None => return Ok(Outcome::NotReady),
+            Some(_) if part.is_write => match self.take_receive(around) {
+                None => return Ok(RequestOutcome::NotReady),
                 receive => receive,
             },
             _ => None,
@@ -353,15 +353,15 @@ impl Pair {
         let mut incoming = match self.responder.incoming.take() {
             Some(incoming) => incoming,
             None => match self.begin_message(packet, around)? {
-                None => return Ok(Outcome::NotReady),
+                None => return Ok(RequestOutcome::NotReady),
                 Some(target) => Incoming {
                     target,
                     received: 0,
-                    is_write: place.is_write,
+                    is_write: part.is_write,
                 },
             },
         };
-        let moved = self.move_payload(packet, &incoming, place.is_last, around);
+        let moved = self.move_payload(packet, &incoming, part.is_last, around);
         if let Err((status, refusal)) = moved {
             self.report_failure(&incoming, status, around);
             if let Some(RecvWr { wr_id, .. }) = notice {
@@ -372,12 +372,12 @@ impl Pair {
         }
         incoming.received += packet.length;
         self.responder.advance(1);
-        if place.is_last {
+        if part.is_last {
             self.responder.count_message();
             self.complete_message(packet, &incoming, notice, around);
         } else {
             if let Target::Tagged(buffer, header) = incoming.target
-                && place.is_first
+                && part.is_first
             {
                 self.report_match(&buffer, header, ConnectedFlags::MATCH, 0, around);
             }
@@ -386,7 +386,7 @@ impl Pair {
         if packet.head.wants_acknowledgement {
             self.responder.acknowledge(packet.head.psn);
         }
-        Ok(Outcome::Done)
+        Ok(RequestOutcome::Done)
     }
 
     /// The next receive, of the queue pair or of the queue that it shares.
@@ -408,8 +408,8 @@ impl Pair {
         packet: &mut Packet<'_, T>,
         around: &mut Surroundings<'_>,
     ) -> Result<Option<Target>, Refusal> {
-        let place = Place::of(packet.head.opcode).ok_or(INVALID)?;
-        if place.is_write {
+        let part = MessagePart::of(packet.head.opcode).ok_or(INVALID)?;
+        if part.is_write {
             let reth = packet.head.reth;
             return match self.may_access(&reth, Access::REMOTE_WRITE, around) {
                 true => Ok(Some(Target::Written(reth))),
@@ -482,7 +482,7 @@ impl Pair {
             TagOperation::Finish => return Ok(Err(Arrival::Message)),
             TagOperation::Eager => {}
             TagOperation::Rendezvous => {
-                let is_whole = Place::of(packet.head.opcode).is_some_and(|place| place.is_last);
+                let is_whole = MessagePart::of(packet.head.opcode).is_some_and(|part| part.is_last);
                 let has_headers = packet.length as usize >= TMH + RVH;
                 if !is_whole || !has_headers || packet.length > MAX_RENDEZVOUS_HEADER {
                     return Ok(Err(Arrival::Unexpected));
