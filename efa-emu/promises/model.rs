@@ -3,7 +3,7 @@
 use efa_core::endpoint::{CompletionFlags, Errno, Failure, ReceiveId};
 
 use crate::combine::Combine;
-use crate::plan::{Buffer, Manner};
+use crate::plan::{Buffer, SendMode};
 
 /// Names a program: they are numbered as they start, so each has one life.
 pub(crate) type ProgramId = usize;
@@ -15,7 +15,7 @@ pub(crate) struct Message {
     pub(crate) length: usize,
     pub(crate) tag: Option<u64>,
     pub(crate) data: Option<u64>,
-    pub(crate) manner: Manner,
+    pub(crate) mode: SendMode,
     pub(crate) address: u64,
     pub(crate) buffer: Buffer,
     pub(crate) state: Asked,
@@ -81,7 +81,7 @@ pub(crate) struct OneSided {
     pub(crate) to: ProgramId,
     pub(crate) length: usize,
     pub(crate) kind: OneSidedKind,
-    pub(crate) manner: Manner,
+    pub(crate) mode: SendMode,
     pub(crate) local: u64,
     pub(crate) remote: u64,
     pub(crate) buffer: Buffer,

@@ -51,7 +51,7 @@ pub(crate) enum Step {
         length: usize,
         tag: Option<u64>,
         with_data: bool,
-        manner: Manner,
+        mode: SendMode,
         buffer: Buffer,
     },
     Receive {
@@ -72,7 +72,7 @@ pub(crate) enum Step {
         to: usize,
         length: usize,
         with_data: bool,
-        manner: Manner,
+        mode: SendMode,
         buffer: Buffer,
     },
     Read {
@@ -86,14 +86,14 @@ pub(crate) enum Step {
         from: usize,
         to: usize,
         fetch: bool,
-        manner: Manner,
+        mode: SendMode,
     },
     /// Changes elements that nobody else does.
     Combine {
         from: usize,
         to: usize,
         combine: Combine,
-        manner: Manner,
+        mode: SendMode,
         buffer: Buffer,
     },
     /// Takes the lock word of a program if it is free.
@@ -133,7 +133,7 @@ pub(crate) enum Step {
 
 /// How an operation is asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Manner {
+pub(crate) enum SendMode {
     Plain,
     /// Only failures are reported.
     Silent,
@@ -357,13 +357,13 @@ fn length(rng: &mut StdRng, mtu: usize) -> usize {
     }
 }
 
-fn manner(rng: &mut StdRng) -> Manner {
+fn mode(rng: &mut StdRng) -> SendMode {
     *[
-        Manner::Plain,
-        Manner::Plain,
-        Manner::Silent,
-        Manner::Inject,
-        Manner::DeliveryComplete,
+        SendMode::Plain,
+        SendMode::Plain,
+        SendMode::Silent,
+        SendMode::Inject,
+        SendMode::DeliveryComplete,
     ]
     .choose(rng)
     .unwrap()
@@ -397,17 +397,17 @@ fn step(rng: &mut StdRng, scope: &mut Scope) -> Step {
     };
     match choice {
         0..30 => {
-            let manner = manner(rng);
+            let mode = mode(rng);
             Step::Send {
                 from,
                 to,
-                length: match manner {
-                    Manner::Inject => rng.random_range(0..=mtu - MAX_REQUEST_HEADER),
+                length: match mode {
+                    SendMode::Inject => rng.random_range(0..=mtu - MAX_REQUEST_HEADER),
                     _ => length(rng, mtu),
                 },
                 tag,
                 with_data: rng.random(),
-                manner,
+                mode,
                 buffer,
             }
         }
@@ -424,16 +424,16 @@ fn step(rng: &mut StdRng, scope: &mut Scope) -> Step {
             min_free: rng.random_range(1..3000),
         },
         54..62 => {
-            let manner = manner(rng);
+            let mode = mode(rng);
             Step::Write {
                 from,
                 to,
-                length: match manner {
-                    Manner::Inject => rng.random_range(0..=mtu - MAX_REQUEST_HEADER),
+                length: match mode {
+                    SendMode::Inject => rng.random_range(0..=mtu - MAX_REQUEST_HEADER),
                     _ => length(rng, mtu),
                 },
                 with_data: rng.random_bool(0.4),
-                manner,
+                mode,
                 buffer,
             }
         }
@@ -447,7 +447,7 @@ fn step(rng: &mut StdRng, scope: &mut Scope) -> Step {
             from,
             to,
             fetch: rng.random(),
-            manner: manner(rng),
+            mode: mode(rng),
         },
         74 => Step::Claim { from, to },
         75 => {
@@ -456,9 +456,9 @@ fn step(rng: &mut StdRng, scope: &mut Scope) -> Step {
                 from,
                 to,
                 combine,
-                manner: match combine.call {
-                    Call::Write => manner(rng),
-                    Call::Fetch | Call::Compare => Manner::Plain,
+                mode: match combine.call {
+                    Call::Write => mode(rng),
+                    Call::Fetch | Call::Compare => SendMode::Plain,
                 },
                 buffer,
             }

@@ -5,7 +5,7 @@ use efa_core::endpoint::EndpointConfig;
 use efa_device_model::profile::Profile;
 use efa_sim::{FabricConfig, NetworkConfig, NicConfig, Probability};
 
-use crate::plan::{Buffer, Manner, Plan, Settings, Step};
+use crate::plan::{Buffer, Plan, SendMode, Settings, Step};
 use crate::release::Release;
 use crate::run;
 
@@ -24,7 +24,7 @@ fn operations(from: usize, to: usize, length: usize) -> [Step; 2] {
         to,
         length,
         with_data: false,
-        manner: Manner::DeliveryComplete,
+        mode: SendMode::DeliveryComplete,
         buffer,
     };
     let read = Step::Read {

@@ -8,7 +8,7 @@ use efa_core::wire::{AtomicDatatype, AtomicOp};
 
 use crate::combine::Call;
 use crate::model::{Asked, Message, OneSided, OneSidedKind, ProgramId, pattern};
-use crate::plan::{Buffer, Manner};
+use crate::plan::{Buffer, SendMode};
 use crate::release::Release;
 
 use super::memory::combined;
@@ -20,7 +20,7 @@ impl World {
         (from, to): (usize, usize),
         length: usize,
         kind: OneSidedKind,
-        manner: Manner,
+        mode: SendMode,
         announces: bool,
         buffer: Buffer,
     ) -> Result<(), String> {
@@ -58,7 +58,7 @@ impl World {
             to,
             length,
             kind,
-            manner,
+            mode,
             local,
             remote,
             buffer,
@@ -121,20 +121,20 @@ impl World {
 
     /// Whether an operation is not possible between releases.
     pub(super) fn may_refuse(&self, item: Item, error: &EndpointError) -> bool {
-        let (from, to, manner) = match item {
+        let (from, to, mode) = match item {
             Item::Message(number) => {
                 if let Some(errno) = self.needs_header(number) {
                     return error.errno() == errno;
                 }
                 let message = &self.messages[number];
-                (message.from, message.to, message.manner)
+                (message.from, message.to, message.mode)
             }
             Item::OneSided(number) => {
                 let operation = &self.one_sided[number];
-                (operation.from, operation.to, operation.manner)
+                (operation.from, operation.to, operation.mode)
             }
         };
-        manner == Manner::DeliveryComplete
+        mode == SendMode::DeliveryComplete
             && error.errno() == Errno::EOPNOTSUPP
             && [from, to]
                 .into_iter()
@@ -143,29 +143,29 @@ impl World {
 
     /// The memory of what was injected is the program's again at once.
     fn reuse_injected(&self, item: Item) {
-        let (from, address, length, manner) = match item {
+        let (from, address, length, mode) = match item {
             Item::Message(number) => {
                 let Message {
                     from,
                     address,
                     length,
-                    manner,
+                    mode,
                     ..
                 } = self.messages[number];
-                (from, address, length, manner)
+                (from, address, length, mode)
             }
             Item::OneSided(number) => {
                 let OneSided {
                     from,
                     local,
                     length,
-                    manner,
+                    mode,
                     ..
                 } = self.one_sided[number];
-                (from, local, length, manner)
+                (from, local, length, mode)
             }
         };
-        if manner == Manner::Inject {
+        if mode == SendMode::Inject {
             self.fill(from, address, &vec![SOMETHING_ELSE; length]);
         }
     }
@@ -195,7 +195,7 @@ impl World {
         let message = &self.messages[number];
         let (from, to) = (message.from, message.to);
         let pieces = self.pieces(from, message.address, message.length, message.buffer);
-        let (tag, cq_data, flags) = (message.tag, message.data, flags(message.manner, number));
+        let (tag, cq_data, flags) = (message.tag, message.data, flags(message.mode, number));
         if self.parted.contains(&(from, to)) || self.parted.contains(&(to, from)) {
             return Err(EndpointError::UnknownClaim);
         }
@@ -248,7 +248,7 @@ impl World {
         }
         let pieces = self.pieces(from, local, length, operation.buffer);
         let cq_data = operation.announces.then_some(number as u64);
-        let flags = flags(operation.manner, number);
+        let flags = flags(operation.mode, number);
         let context = ONE_SIDED | number as u64;
         if self.parted.contains(&(from, to)) || self.parted.contains(&(to, from)) {
             return Err(EndpointError::UnknownClaim);

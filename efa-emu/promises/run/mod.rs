@@ -19,7 +19,7 @@ use efa_device_model::fault::FaultId;
 use efa_sim::{Fabric, HostConfig, SimHost};
 
 use crate::model::{Message, OneSided, ProgramId, Receive};
-use crate::plan::{Buffer, Manner, Plan, Settings};
+use crate::plan::{Buffer, Plan, SendMode, Settings};
 use crate::release::{Release, ReleaseNic};
 use crate::user_queue_pair::UserQueuePair;
 use memory::register;
@@ -217,16 +217,18 @@ impl World {
 }
 
 /// The flags of an operation. Every third one is followed by more, as far as the endpoint knows.
-fn flags(manner: Manner, number: usize) -> OperationFlags {
+fn flags(mode: SendMode, number: usize) -> OperationFlags {
     let more = match number.is_multiple_of(3) {
         true => OperationFlags::MORE,
         false => OperationFlags::empty(),
     };
-    more | match manner {
-        Manner::Plain => OperationFlags::COMPLETION,
-        Manner::Silent => OperationFlags::empty(),
-        Manner::Inject => OperationFlags::INJECT | OperationFlags::COMPLETION,
-        Manner::DeliveryComplete => OperationFlags::COMPLETION | OperationFlags::DELIVERY_COMPLETE,
+    more | match mode {
+        SendMode::Plain => OperationFlags::COMPLETION,
+        SendMode::Silent => OperationFlags::empty(),
+        SendMode::Inject => OperationFlags::INJECT | OperationFlags::COMPLETION,
+        SendMode::DeliveryComplete => {
+            OperationFlags::COMPLETION | OperationFlags::DELIVERY_COMPLETE
+        }
     }
 }
 

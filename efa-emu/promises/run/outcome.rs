@@ -3,7 +3,7 @@
 use efa_core::endpoint::{CompletionFlags, Counter, Statistics, Usage};
 
 use crate::model::{Asked, OneSidedKind, ProgramId, check_matching};
-use crate::plan::{Manner, REGIONS};
+use crate::plan::{REGIONS, SendMode};
 
 use super::{Troubles, World};
 
@@ -41,7 +41,7 @@ impl World {
         for (number, message) in self.messages.iter().enumerate() {
             let doomed = self.is_doomed(message.from, message.to);
             let reported = matches!(message.state, Asked::Ended(_));
-            let reports = matches!(message.manner, Manner::Plain | Manner::DeliveryComplete);
+            let reports = matches!(message.mode, SendMode::Plain | SendMode::DeliveryComplete);
             let never = !self.is_dead(message.from)
                 && !message.lost
                 && match message.state {
@@ -69,7 +69,7 @@ impl World {
         }
         for (number, operation) in self.one_sided.iter().enumerate() {
             let doomed = self.is_doomed(operation.from, operation.to);
-            let reports = matches!(operation.manner, Manner::Plain | Manner::DeliveryComplete);
+            let reports = matches!(operation.mode, SendMode::Plain | SendMode::DeliveryComplete);
             let what = format!("one-sided operation {number} ({:?})", operation.kind);
             let never = !self.is_dead(operation.from)
                 && !operation.orphaned

@@ -3,7 +3,7 @@
 use efa_core::endpoint::{CompletionFlags, Errno, ErrorEntry, PeerId};
 
 use crate::model::{Asked, OneSidedKind, ProgramId};
-use crate::plan::{Manner, Settings};
+use crate::plan::{SendMode, Settings};
 
 use super::memory::register;
 use super::{Item, SOMETHING_ELSE, World};
@@ -84,7 +84,7 @@ impl World {
         self.settle()?;
         for number in lost {
             let message = &self.messages[number];
-            let reports = matches!(message.manner, Manner::Plain | Manner::DeliveryComplete);
+            let reports = matches!(message.mode, SendMode::Plain | SendMode::DeliveryComplete);
             if reports && !self.is_dead(message.from) && message.state == Asked::Started {
                 return Err(format!("message {number} does not end with its peer"));
             }
@@ -92,7 +92,7 @@ impl World {
         for number in orphans {
             let operation = &self.one_sided[number];
             let what = format!("one-sided operation {number} ({:?})", operation.kind);
-            let reports = matches!(operation.manner, Manner::Plain | Manner::DeliveryComplete);
+            let reports = matches!(operation.mode, SendMode::Plain | SendMode::DeliveryComplete);
             if reports && !self.is_dead(operation.from) && operation.state == Asked::Started {
                 return Err(format!("{what} does not end with its peer"));
             }

@@ -4,7 +4,7 @@ use efa_core::endpoint::{CompletionEntry, CompletionFlags, Errno, ErrorEntry, Fa
 
 use crate::combine::Call;
 use crate::model::{Asked, OneSidedKind, ProgramId, ReceiveKind, is_abort, is_loss, pattern};
-use crate::plan::Manner;
+use crate::plan::SendMode;
 
 use super::memory::combined;
 use super::{SOMETHING_ELSE, World};
@@ -14,7 +14,7 @@ impl World {
         &self,
         what: &str,
         state: Asked,
-        manner: Manner,
+        mode: SendMode,
         (from, to): (ProgramId, ProgramId),
         orphaned: bool,
         result: Result<(), Failure>,
@@ -23,7 +23,7 @@ impl World {
             return Err(format!("{what} was reported although it is {state:?}"));
         }
         match result {
-            Ok(()) if matches!(manner, Manner::Silent | Manner::Inject) => {
+            Ok(()) if matches!(mode, SendMode::Silent | SendMode::Inject) => {
                 Err(format!("the success of {what} was reported"))
             }
             Err(failure) if !self.is_doomed(from, to) && !orphaned => {
@@ -55,7 +55,7 @@ impl World {
             self.fill(message.from, message.address, &junk);
         }
         if result.is_ok()
-            && message.manner == Manner::DeliveryComplete
+            && message.mode == SendMode::DeliveryComplete
             && message.taken.is_none()
             && !self.is_dead(message.to)
         {
@@ -63,14 +63,14 @@ impl World {
         }
         let pair = (message.from, message.to);
         let aborted = self.aborts && result.is_err_and(is_abort);
-        let (state, manner) = (message.state, message.manner);
+        let (state, mode) = (message.state, message.mode);
         if aborted && !self.messages[number].aborted {
             self.messages[number].aborted = true;
             self.troubles.aborts[0] += 1;
         }
         self.messages[number].state = match aborted && state == Asked::Started {
             true => Asked::Ended(result),
-            false => self.ended(&what, state, manner, pair, false, result)?,
+            false => self.ended(&what, state, mode, pair, false, result)?,
         };
         Ok(())
     }
@@ -105,7 +105,7 @@ impl World {
                 }
             }
             let in_place = operation.orphaned || self.is_written(number);
-            if operation.manner == Manner::DeliveryComplete && !in_place {
+            if operation.mode == SendMode::DeliveryComplete && !in_place {
                 return Err(format!("{what} was reported before its delivery"));
             }
         }
@@ -113,7 +113,7 @@ impl World {
         self.one_sided[number].state = self.ended(
             &what,
             operation.state,
-            operation.manner,
+            operation.mode,
             pair,
             operation.orphaned,
             result,

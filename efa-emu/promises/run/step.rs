@@ -4,7 +4,7 @@ use efa_device_model::fault::{Action, Fault};
 
 use super::{Item, MAX_RECEIVES, WORD, World};
 use crate::model::{Asked, Message, OneSidedKind, pattern};
-use crate::plan::{Manner, Step};
+use crate::plan::{SendMode, Step};
 
 impl World {
     pub(super) fn step(&mut self, step: &Step) -> Result<(), String> {
@@ -15,7 +15,7 @@ impl World {
                 length,
                 tag,
                 with_data,
-                manner,
+                mode,
                 buffer,
             } => {
                 let (from, to) = (self.current[from], self.current[to]);
@@ -33,7 +33,7 @@ impl World {
                     length,
                     tag,
                     data: with_data.then_some(number as u64),
-                    manner,
+                    mode,
                     address,
                     buffer,
                     state: Asked::Waiting,
@@ -72,13 +72,13 @@ impl World {
                 to,
                 length,
                 with_data,
-                manner,
+                mode,
                 buffer,
             } => self.one_sided(
                 (from, to),
                 length,
                 OneSidedKind::Write,
-                manner,
+                mode,
                 with_data,
                 buffer,
             )?,
@@ -89,33 +89,33 @@ impl World {
                 buffer,
             } => {
                 let kind = OneSidedKind::Read;
-                self.one_sided((from, to), length, kind, Manner::Plain, false, buffer)?;
+                self.one_sided((from, to), length, kind, SendMode::Plain, false, buffer)?;
             }
             Step::Add {
                 from,
                 to,
                 fetch,
-                manner,
+                mode,
             } => {
-                let (kind, manner) = match fetch {
-                    true => (OneSidedKind::FetchAdd, Manner::Plain),
-                    false => (OneSidedKind::Add, manner),
+                let (kind, mode) = match fetch {
+                    true => (OneSidedKind::FetchAdd, SendMode::Plain),
+                    false => (OneSidedKind::Add, mode),
                 };
-                self.one_sided((from, to), 8, kind, manner, false, WORD)?;
+                self.one_sided((from, to), 8, kind, mode, false, WORD)?;
             }
             Step::Claim { from, to } => {
                 let kind = OneSidedKind::Claim;
-                self.one_sided((from, to), 8, kind, Manner::Plain, false, WORD)?;
+                self.one_sided((from, to), 8, kind, SendMode::Plain, false, WORD)?;
             }
             Step::Combine {
                 from,
                 to,
                 combine,
-                manner,
+                mode,
                 buffer,
             } => {
                 let (kind, length) = (OneSidedKind::Combine(combine), combine.length());
-                self.one_sided((from, to), length, kind, manner, false, buffer)?;
+                self.one_sided((from, to), length, kind, mode, false, buffer)?;
             }
             Step::Cancel { at, choice } => {
                 let at = self.current[at];

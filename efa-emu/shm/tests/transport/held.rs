@@ -81,7 +81,7 @@ pub(crate) fn holder(parent: &Parent) {
 }
 
 /// A client, and a target that has stopped while it holds the client's memory.
-struct Stage {
+struct Setup {
     _root: tempfile::TempDir,
     target: Process,
     client: Client,
@@ -90,10 +90,10 @@ struct Stage {
     local: Memory,
 }
 
-impl Stage {
+impl Setup {
     /// With two reads: of the first, the target has copied one of two pieces, and it holds the
     /// memory of the second.
-    fn set() -> Stage {
+    fn new() -> Setup {
         let root = tempfile::tempdir().unwrap();
         let mut client = Client::open(root.path(), &config("alpha"));
         let mut target = Process::start("holder", root.path(), 0);
@@ -112,7 +112,7 @@ impl Stage {
         client.post_read(2, to, local.buffer(2 * PIECE, PIECE), there);
         target.signal(libc::SIGCONT);
         target.wait_until_stopped();
-        Stage {
+        Setup {
             _root: root,
             target,
             client,
@@ -141,27 +141,27 @@ fn is_busy(result: Result<(), EngineError>) {
 
 #[test]
 fn deregistration_waits_for_a_stopped_target() {
-    let mut stage = Stage::set();
-    let lkey = stage.local.keys.lkey;
-    is_busy(stage.client.engine.deregister_memory(lkey));
-    stage.goes_on();
+    let mut setup = Setup::new();
+    let lkey = setup.local.keys.lkey;
+    is_busy(setup.client.engine.deregister_memory(lkey));
+    setup.goes_on();
     // Now it can be had, and stays as it is.
-    stage.client.deregister(lkey);
-    stage.local.bytes.fill(OURS);
-    stage
+    setup.client.deregister(lkey);
+    setup.local.bytes.fill(OURS);
+    setup
         .client
-        .post_read(3, stage.to, stage.local.buffer(0, 8), stage.there);
-    let refused = stage.client.wait().status();
+        .post_read(3, setup.to, setup.local.buffer(0, 8), setup.there);
+    let refused = setup.client.wait().status();
     assert_eq!(refused, Some(Status::LocalInvalidLkey));
-    assert!(stage.local.bytes.iter().all(|byte| *byte == OURS));
-    stage.target.finish();
+    assert!(setup.local.bytes.iter().all(|byte| *byte == OURS));
+    setup.target.finish();
 }
 
 #[test]
 fn queue_pair_destruction_waits_for_a_stopped_target() {
-    let mut stage = Stage::set();
-    let qpn = stage.client.address().qpn;
-    let engine = &stage.client.engine;
+    let mut setup = Setup::new();
+    let qpn = setup.client.address().qpn;
+    let engine = &setup.client.engine;
     let change = |state| QpChange {
         state: Some(state),
         ..QpChange::default()
@@ -172,28 +172,28 @@ fn queue_pair_destruction_waits_for_a_stopped_target() {
         scope.spawn(|| is_busy(engine.modify_qp(qpn, &change(QpState::Error))));
         scope.spawn(|| is_busy(engine.quiesce()));
     });
-    stage.goes_on();
-    stage.client.destroy_qp();
-    stage.target.finish();
+    setup.goes_on();
+    setup.client.destroy_qp();
+    setup.target.finish();
 }
 
 #[test]
 fn unused_memory_is_deregistered_at_once() {
-    let mut stage = Stage::set();
-    let other = stage.client.register(vec![0; PIECE]);
-    stage.client.deregister(other.keys.lkey);
-    stage.goes_on();
-    stage.target.finish();
+    let mut setup = Setup::new();
+    let other = setup.client.register(vec![0; PIECE]);
+    setup.client.deregister(other.keys.lkey);
+    setup.goes_on();
+    setup.target.finish();
 }
 
 #[test]
 fn a_killed_targets_memory_is_free() {
-    let mut stage = Stage::set();
-    stage.target.kill();
-    stage.client.deregister(stage.local.keys.lkey);
-    stage.local.bytes.fill(OURS);
+    let mut setup = Setup::new();
+    setup.target.kill();
+    setup.client.deregister(setup.local.keys.lkey);
+    setup.local.bytes.fill(OURS);
     for _ in 0..2 {
-        assert!(stage.client.wait().status() != Some(Status::Ok));
+        assert!(setup.client.wait().status() != Some(Status::Ok));
     }
-    assert!(stage.local.bytes.iter().all(|byte| *byte == OURS));
+    assert!(setup.local.bytes.iter().all(|byte| *byte == OURS));
 }
