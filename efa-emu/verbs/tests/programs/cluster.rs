@@ -9,7 +9,7 @@ use efa_capture::{Direction, Reader};
 use efa_shm::list_hosts;
 use efa_testing::patience::Wait;
 use efa_testing::programs::{
-    Outcome, Program, TestFabric, files_with, forbid, installed, needs, run, succeed,
+    Finished, Program, TestFabric, files_with, forbid, installed, needs, run, succeed,
 };
 use efa_testing::workspace::{efa_emu, root, userland};
 
@@ -21,13 +21,13 @@ fn cluster(fabric: &TestFabric, hosts: &str, arguments: &[&str]) -> Command {
 }
 
 /// Runs a script beside the hosts, which calls `ssh` as if it were the system's.
-fn script(hosts: &str, options: &[&str], text: &str) -> Outcome {
+fn script(hosts: &str, options: &[&str], text: &str) -> Finished {
     let fabric = TestFabric::new();
     said_by_script(&fabric, hosts, &[options, &["--quiet"]].concat(), text)
 }
 
 /// As [`script`], with what the cluster says of itself.
-fn said_by_script(fabric: &TestFabric, hosts: &str, options: &[&str], text: &str) -> Outcome {
+fn said_by_script(fabric: &TestFabric, hosts: &str, options: &[&str], text: &str) -> Finished {
     let arguments = [options, &["--", "sh", "-c", text]].concat();
     let mut command = cluster(fabric, hosts, &arguments);
     command.env("FROM_THE_TERMINAL", "yes");
@@ -286,7 +286,7 @@ fn what_cannot_be_is_refused_in_one_line() {
     while rsh(&["node1", "true"]).code() != 0 {
         wait.pause(|| "there is no cluster".into());
     }
-    let refused = |outcome: Outcome, code: i32, part: &str| {
+    let refused = |outcome: Finished, code: i32, part: &str| {
         assert_eq!(outcome.code(), code, "{part}: {}", outcome.stderr);
         outcome.expect_stderr(&[part]);
         assert_eq!(outcome.stderr.lines().count(), 1, "{}", outcome.stderr);

@@ -5,11 +5,11 @@ use std::path::Path;
 use std::process::Command;
 
 use efa_testing::programs::{
-    Dialogue, Outcome, Program, TestFabric, installed, run, succeed, words,
+    Dialogue, Finished, Program, TestFabric, installed, run, succeed, words,
 };
 use efa_testing::workspace::{efa_emu, root};
 
-fn extcap(arguments: &[&str]) -> Outcome {
+fn extcap(arguments: &[&str]) -> Finished {
     let mut command = efa_emu(&["extcap"]);
     command.args(arguments);
     run(command)

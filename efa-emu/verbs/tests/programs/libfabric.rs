@@ -4,7 +4,7 @@ use std::path::Path;
 
 use efa_testing::patience::Wait;
 use efa_testing::programs::{
-    Dialogue, NO_FOREIGN_HANDLER, Outcome, Program, TestFabric, files_with, needs,
+    Dialogue, Finished, NO_FOREIGN_HANDLER, Program, TestFabric, files_with, needs,
 };
 
 const PACKAGE: &str = "libfabric-bin";
@@ -19,7 +19,7 @@ fn pingpong<'a>(fabric: &'a TestFabric, arguments: &[&'a str]) -> Dialogue<'a> {
 }
 
 /// The sizes in the table that `fi_pingpong` prints.
-fn sizes(outcome: &Outcome) -> Vec<&str> {
+fn sizes(outcome: &Finished) -> Vec<&str> {
     outcome
         .stdout
         .lines()

@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
-use efa_testing::programs::{Outcome, TestFabric, needs, run};
+use efa_testing::programs::{Finished, TestFabric, needs, run};
 use efa_testing::workspace::{built, conformance, emulator, traces};
 
 /// A directory.
-struct Place {
+struct Directory {
     name: &'static str,
     given: Given,
     /// The uses of it that are refused, with words of the line that says so.
@@ -72,29 +72,29 @@ const LONG: [u8; 200] = [b'x'; 200];
 /// The dynamic linker ends an entry of its list there.
 const IN_NO_LIST: &[(Use, &str)] = &[(Use::Installation, "EFA_EMU_LIB")];
 
-const PLACES: [Place; 11] = [
-    Place::of(
+const DIRECTORIES: [Directory; 11] = [
+    Directory::of(
         "relative",
         Given::Relative,
         &[(Use::Fabrics, "EFA_EMU_FABRICS")],
     ),
-    Place::of("a space", Given::Named(b"with space"), IN_NO_LIST),
-    Place::of("a colon", Given::Named(b"with:colon"), IN_NO_LIST),
-    Place::of("a semicolon", Given::Named(b"with;semicolon"), &[]),
-    Place::of("a newline", Given::Named(b"with\nnewline"), &[]),
-    Place::of("a quote", Given::Named(b"with'quote"), &[]),
-    Place::of(
+    Directory::of("a space", Given::Named(b"with space"), IN_NO_LIST),
+    Directory::of("a colon", Given::Named(b"with:colon"), IN_NO_LIST),
+    Directory::of("a semicolon", Given::Named(b"with;semicolon"), &[]),
+    Directory::of("a newline", Given::Named(b"with\nnewline"), &[]),
+    Directory::of("a quote", Given::Named(b"with'quote"), &[]),
+    Directory::of(
         "not UTF-8",
         Given::Named(b"caf\xe9"),
         &[(Use::Profile, "--profile")],
     ),
-    Place::of(
+    Directory::of(
         "long",
         Given::Named(&LONG),
         &[(Use::Temporary, "set TMPDIR")],
     ),
-    Place::of("a link", Given::Link, &[]),
-    Place::of(
+    Directory::of("a link", Given::Link, &[]),
+    Directory::of(
         "missing",
         Given::Missing,
         &[
@@ -110,7 +110,7 @@ const PLACES: [Place; 11] = [
             (Use::Replay, "missing/trace.pcapng"),
         ],
     ),
-    Place::of(
+    Directory::of(
         "read-only",
         Given::ReadOnly,
         &[
@@ -128,13 +128,13 @@ const PLACES: [Place; 11] = [
     ),
 ];
 
-impl Place {
+impl Directory {
     const fn of(
         name: &'static str,
         given: Given,
         refused: &'static [(Use, &'static str)],
-    ) -> Place {
-        Place {
+    ) -> Directory {
+        Directory {
             name,
             given,
             refused,
@@ -149,7 +149,7 @@ impl Place {
 
 /// A place that was made, with the files that commands read from it.
 struct Made<'a> {
-    place: &'a Place,
+    place: &'a Directory,
     /// As commands are told.
     path: PathBuf,
     working_directory: PathBuf,
@@ -157,7 +157,7 @@ struct Made<'a> {
 }
 
 impl<'a> Made<'a> {
-    fn below(root: &Path, place: &'a Place) -> Made<'a> {
+    fn below(root: &Path, place: &'a Directory) -> Made<'a> {
         let directory = match place.given {
             Given::Named(name) => root.join(OsStr::from_bytes(name)),
             Given::Relative | Given::Link => root.join("directory"),
@@ -217,7 +217,7 @@ impl<'a> Made<'a> {
         }
     }
 
-    fn run(&self, used: Use) -> Outcome {
+    fn run(&self, used: Use) -> Finished {
         // The program goes elsewhere, and finds devices by `SYSFS_PATH`, and the libraries by their
         // development names in `LD_LIBRARY_PATH`.
         let devices = "grep -q user.so /proc/self/maps && echo preloaded; cd / && ibv_devices | grep -c rdmap && \
@@ -408,7 +408,7 @@ fn any_place_works_or_is_refused_by_name() {
     let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     make_files(root.path());
     thread::scope(|scope| {
-        for (index, place) in PLACES.iter().enumerate() {
+        for (index, place) in DIRECTORIES.iter().enumerate() {
             let root = root.path().join(index.to_string());
             fs::create_dir(&root).unwrap();
             scope.spawn(move || {

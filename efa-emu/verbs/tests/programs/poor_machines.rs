@@ -7,7 +7,7 @@ use std::thread;
 
 use efa_commands::ports::free_port;
 
-use efa_testing::programs::{Outcome, TestFabric, forbid_with, needs, run};
+use efa_testing::programs::{Finished, TestFabric, forbid_with, needs, run};
 use efa_testing::workspace::emulator;
 
 /// A machine, or what is missing of one.
@@ -169,7 +169,7 @@ impl Machine {
     }
 
     /// Runs the words of the emulator there. The calling thread is of this machine alone.
-    fn run(&self, words: &[&str]) -> Outcome {
+    fn run(&self, words: &[&str]) -> Finished {
         let emulator = emulator();
         let mut all = self.start.to_vec();
         all.push(emulator.to_str().expect("its path is text"));

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use efa_testing::programs::{Outcome, needs, run};
+use efa_testing::programs::{Finished, needs, run};
 use efa_testing::workspace::emulator;
 
 /// `/dev` with some devices only.
@@ -30,7 +30,7 @@ const READ_ONLY_HOME: &str = r#"
 
 /// Runs a script on a machine that `setup` has made poorer; `PLACE` is an empty directory. `None`,
 /// and a line that says why, if the system permits no such machines.
-fn on_a_machine(setup: &str, script: &str) -> Option<Outcome> {
+fn on_a_machine(setup: &str, script: &str) -> Option<Finished> {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().join("place");
     std::fs::create_dir(&place).unwrap();

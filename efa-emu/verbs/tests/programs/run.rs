@@ -11,7 +11,7 @@ use efa_testing::patience::Wait;
 use efa_testing::programs::{Program, TestFabric, files_with, installed, needs, run, succeed};
 use efa_testing::workspace::{built, efa_emu, root};
 
-fn shell(fabric: &TestFabric, script: &str) -> efa_testing::programs::Outcome {
+fn shell(fabric: &TestFabric, script: &str) -> efa_testing::programs::Finished {
     run(fabric.host(&["sh", "-c", script]))
 }
 

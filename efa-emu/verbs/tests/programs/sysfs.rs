@@ -3,11 +3,11 @@
 
 use std::process::Command;
 
-use efa_testing::programs::{Outcome, TestFabric, needs, run};
+use efa_testing::programs::{Finished, TestFabric, needs, run};
 use efa_testing::workspace::{efa_emu, emulator};
 
 /// Runs the command; `None`, and a line that says why, if the system permits no mount namespaces.
-fn run_if_permitted(command: Command) -> Option<Outcome> {
+fn run_if_permitted(command: Command) -> Option<Finished> {
     let outcome = run(command);
     if outcome.code() == 2 && outcome.stderr.contains("--sysfs") {
         efa_testing::skip(&outcome.stderr);
@@ -80,7 +80,7 @@ fn what_the_machine_has_stays() {
     let fabric = TestFabric::new();
     let script = "ls /sys /sys/class/net /sys/class /sys/bus/pci/devices /sys/devices /dev 2>/dev/null; \
                   cat /sys/class/net/lo/mtu; echo x >/dev/null; ls /dev/shm";
-    let listing = |outcome: Outcome| {
+    let listing = |outcome: Finished| {
         let lines = outcome.stdout.lines().map(str::to_owned);
         // Runs of other tests come and go in /dev/shm.
         lines

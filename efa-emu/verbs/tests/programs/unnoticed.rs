@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use efa_testing::programs::{Dialogue, Outcome, TestFabric, installed, needs, run};
+use efa_testing::programs::{Dialogue, Finished, TestFabric, installed, needs, run};
 use efa_testing::workspace::efa_emu;
 
 /// What a command prints on standard error.
@@ -171,7 +171,7 @@ fn pingpong(
     options: [&str; 2],
     environment: &[(&str, &str)],
     provider: &str,
-) -> Option<[Outcome; 2]> {
+) -> Option<[Finished; 2]> {
     installed("fi_pingpong", "libfabric-bin")?;
     let fabric = TestFabric::new();
     let program = [

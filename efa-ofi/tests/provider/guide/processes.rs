@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{PLUG_INS, TestFabric, compile};
-use efa_testing::programs::{Outcome, Program};
+use efa_testing::programs::{Finished, Program};
 
 /// Not a power of two, so that the trees have branches that end early.
 const MEMBERS: usize = 5;
@@ -13,7 +13,7 @@ const ALLREDUCE: usize = 3;
 const GATHER: usize = 8;
 
 /// Runs all members, with these arguments besides their own.
-fn run_members(program: &Path, arguments: &[usize]) -> Vec<Outcome> {
+fn run_members(program: &Path, arguments: &[usize]) -> Vec<Finished> {
     let addresses = tempfile::tempdir().expect("a directory");
     let fabric = TestFabric::new();
     let members = [0, 1, 2, 3, 4].map(|rank: usize| {
