@@ -21,7 +21,7 @@ use efa_suite::expected::Expected;
 use efa_suite::hosts::{Hosts, Task};
 use efa_suite::json::{CaseReport, Cause, Report};
 use efa_suite::pairs::Matrix;
-use efa_suite::runner::Settings;
+use efa_suite::runner::{Ended, Settings};
 use efa_suite::{Case, Options, jobs};
 
 use crate::check::severity;
@@ -210,100 +210,78 @@ impl Run {
 
 pub(crate) fn run(mut arguments: Run) -> Outcome {
     let origin = Origin::now();
-    if let Err(problem) = arguments.places.hosts.find_job() {
-        return complain(problem, Outcome::Unfit);
-    }
-    let arguments = &arguments;
-    if arguments.places.hosts.are_named() {
-        return run_on_hosts(arguments, &origin)
-            .unwrap_or_else(|text| complain(text, Outcome::Unfit));
-    }
+    let outcome = arguments.places.hosts.find_job().and_then(|()| {
+        if arguments.places.hosts.are_named() {
+            run_on_hosts(&arguments, &origin)
+        } else {
+            replay(&arguments, &origin)
+        }
+    });
+    outcome.unwrap_or_else(|problem| complain(problem, Outcome::Unfit))
+}
+
+/// Replays the traces on this machine.
+fn replay(arguments: &Run, origin: &Origin) -> Result<Outcome, String> {
     let library = &arguments.libfabric;
     // A name without a directory is looked for by the dynamic linker.
-    if matches!(arguments.dut, Dut::Libfabric)
-        && library.components().count() > 1
-        && let Err(error) = std::fs::metadata(library)
-    {
-        let problem = format!("--libfabric {}: {error}", library.display());
-        return complain(problem, Outcome::Unfit);
+    if matches!(arguments.dut, Dut::Libfabric) && library.components().count() > 1 {
+        std::fs::metadata(library)
+            .map_err(|error| format!("--libfabric {}: {error}", library.display()))?;
     }
     let mut outside = match &arguments.dut {
         Dut::Core => None,
         dut => Some(Outside::new(
-            dut.program(&arguments.libfabric, arguments.provider.provider()),
+            dut.program(library, arguments.provider.provider()),
             arguments.patience(),
         )),
     };
     if outside.is_some() && arguments.backend != BackendChoice::Hw {
-        let problem = "only the engine runs in the emulator of this process; put other \
-                       implementations under test with --backend hw";
-        return complain(problem, Outcome::Unfit);
+        return Err(
+            "only the engine runs in the emulator of this process; put other implementations \
+             under test with --backend hw"
+                .into(),
+        );
     }
     if arguments.backend == BackendChoice::Hw
         && (arguments.seeds > 0 || arguments.each_event.is_some())
     {
-        let problem = "--seeds and --each-event change the emulator of this process, and nothing is \
-                       played there; leave them out, or add it with --backend all";
-        return complain(problem, Outcome::Unfit);
+        return Err(
+            "--seeds and --each-event change the emulator of this process, and nothing is played \
+             there; leave them out, or add it with --backend all"
+                .into(),
+        );
     }
-    let paths = match arguments.traces() {
-        Ok(paths) => paths,
-        Err(problem) => return complain(problem, Outcome::Unfit),
-    };
+    let paths = arguments.traces()?;
     let wants = |choice| arguments.backend == choice || arguments.backend == BackendChoice::All;
     let introduced = outside.as_mut().map_or(Ok(Engine::identity()), introduce);
-    let mut under_test = match &introduced {
-        Ok(identity) => identity.clone(),
+    let was_introduced = introduced.is_ok();
+    let under_test = match introduced {
+        Ok(identity) => identity,
         // Its cases fail; the reports name what was started.
         Err(error) if error.is_program => {
             eprintln!("efa-conformance: {}", error.text);
-            error.started.clone()
+            error.started
         }
-        Err(error) => return complain(&error.text, Outcome::Unfit),
+        Err(error) => return Err(error.text),
     };
-    under_test.commit = arguments.commit.clone().or(under_test.commit);
-    say(format_args!("under test: {}", under_test.details()));
-    let expected = match &arguments.expected {
-        None => Expected::of(&under_test),
-        Some(path) => match Expected::load(path) {
-            Ok(expected) => expected,
-            Err(problem) => return complain(problem, Outcome::Unfit),
-        },
-    };
+    let mut results = Results::begin(arguments, under_test, Expected::of, paths.len())?;
     let settings = Settings {
         emu: wants(BackendChoice::Emu),
         hw: wants(BackendChoice::Hw),
         outside,
-        dut: under_test.name.clone(),
+        dut: results.under_test.name.clone(),
         options: arguments.options(),
     };
-    let progress = Progress::new(paths.len());
-    let mut cases: Vec<Case> = Vec::new();
-    let mut unfit = Vec::new();
     let jobs = NonZeroUsize::from(arguments.jobs);
     let ran = jobs::run_all(
         &paths,
         &settings,
         jobs,
         super::job::command,
-        |path, mut ended| {
-            for case in &mut ended.cases {
-                expected.judge(case);
-            }
-            progress.begin(&efa_suite::name_of(path));
-            progress.end(&ended.cases);
-            cases.extend(ended.cases);
-            unfit.extend(ended.unfit);
-        },
+        |path, ended| results.add(path, ended),
     );
-    progress.finish();
-    if let Err(problem) = ran {
-        return complain(problem, Outcome::Unfit);
-    }
-    let was_introduced = introduced.is_ok();
-    let repeat = |case: &Case| command_for(case, arguments);
-    let report = Report::of(under_test, origin.report(), &cases, repeat);
-    conclude(arguments, &report, &unfit, was_introduced)
+    ran.map_err(|error| error.to_string())?;
+    results.conclude(origin, was_introduced)
 }
 
 /// Plays the scenarios of the traces on the hosts that are named.
@@ -317,19 +295,16 @@ fn run_on_hosts(arguments: &Run, origin: &Origin) -> Result<Outcome, String> {
     let seats = arguments.places.hosts.seats(&reach, &mut unrecorded)?;
     let peer = arguments.places.peer();
     let peer = peer.map(|peer| peer.program(&arguments.libfabric, Provider::efa()));
-    let mut under_test = places::introduce(&seats, &reach, &program, peer.as_ref(), patience)?;
-    under_test.commit = arguments.commit.clone().or(under_test.commit);
-    say(format_args!("under test: {}", under_test.details()));
-    let expected = match &arguments.expected {
-        // The lists that come with the program are about replays.
-        None => Expected::default(),
-        Some(path) => Expected::load(path).map_err(|error| error.to_string())?,
-    };
+    let under_test = places::introduce(&seats, &reach, &program, peer.as_ref(), patience)?;
+    // The lists that come with the program are about replays.
+    let usual = |_: &Identity| Expected::default();
+    let steps = seats.len() * paths.len();
+    let mut results = Results::begin(arguments, under_test, usual, steps)?;
     let hosts = Hosts::new(
         reach,
         program,
         peer,
-        under_test.name.clone(),
+        results.under_test.name.clone(),
         patience,
         arguments.options(),
     )
@@ -343,62 +318,95 @@ fn run_on_hosts(arguments: &Run, origin: &Origin) -> Result<Outcome, String> {
             })
         })
         .collect();
-    let progress = Progress::new(tasks.len());
-    let mut cases: Vec<Case> = Vec::new();
-    let mut unfit = Vec::new();
-    hosts.run_all(&tasks, arguments.jobs.into(), |task, mut ended| {
-        for case in &mut ended.cases {
-            expected.judge(case);
-        }
-        progress.begin(&efa_suite::name_of(&task.path));
-        progress.end(&ended.cases);
-        cases.extend(ended.cases);
-        unfit.extend(ended.unfit);
+    hosts.run_all(&tasks, arguments.jobs.into(), |task, ended| {
+        results.add(&task.path, ended);
     });
-    progress.finish();
-    let repeat = |case: &Case| command_for(case, arguments);
-    let report = Report::of(under_test, origin.report(), &cases, repeat);
-    Ok(conclude(arguments, &report, &unfit, true))
+    results.conclude(origin, true)
 }
 
-/// Prints what the cases come to, and writes the reports.
-fn conclude(arguments: &Run, report: &Report, unfit: &[String], was_introduced: bool) -> Outcome {
-    say_causes(&report.causes());
-    if report.pairs.len() > 1 {
-        say(format_args!("\n{}\n", Matrix::of(&report.pairs)));
+/// The results of a run, which are shown as they come.
+struct Results<'r> {
+    arguments: &'r Run,
+    under_test: Identity,
+    expected: Expected,
+    progress: Progress,
+    all: Ended,
+}
+
+impl<'r> Results<'r> {
+    /// None yet, of `steps` traces; `usual` are the failures to expect without `--expected`.
+    fn begin(
+        arguments: &'r Run,
+        mut under_test: Identity,
+        usual: impl FnOnce(&Identity) -> Expected,
+        steps: usize,
+    ) -> Result<Self, String> {
+        under_test.commit = arguments.commit.clone().or(under_test.commit);
+        say(format_args!("under test: {}", under_test.details()));
+        Ok(Results {
+            arguments,
+            expected: match &arguments.expected {
+                None => usual(&under_test),
+                Some(path) => Expected::load(path).map_err(|error| error.to_string())?,
+            },
+            under_test,
+            progress: Progress::new(steps),
+            all: Ended::default(),
+        })
     }
-    let summary = report.summary;
-    say(summary);
-    for problem in unfit {
-        eprintln!("efa-conformance: {problem}");
-    }
-    type Writer<'r> = &'r dyn Fn(&Path) -> std::io::Result<()>;
-    let reports: [(&Option<PathBuf>, Writer<'_>); 3] = [
-        (&arguments.junit, &|path| {
-            efa_suite::junit::of(report).write(path)
-        }),
-        (&arguments.json, &|path| report.write(path)),
-        (&arguments.html, &|path| {
-            efa_suite::html::write(std::slice::from_ref(report), path)
-        }),
-    ];
-    for (path, write) in reports {
-        if let Some(path) = path
-            && let Err(error) = write(path)
-        {
-            let problem = format!("cannot write {}: {error}", path.display());
-            return complain(problem, Outcome::Unfit);
+
+    /// Takes those of a trace.
+    fn add(&mut self, path: &Path, mut ended: Ended) {
+        for case in &mut ended.cases {
+            self.expected.judge(case);
         }
+        self.progress.begin(&efa_suite::name_of(path));
+        self.progress.end(&ended.cases);
+        self.all.cases.extend(ended.cases);
+        self.all.unfit.extend(ended.unfit);
     }
-    if summary.failed > 0 {
-        Outcome::Failed
-    } else if !unfit.is_empty() {
-        Outcome::Unfit
-    } else if !was_introduced && summary.unsupported == report.cases.len() {
-        let problem = "nothing was tested: the program never answered `hello`";
-        complain(problem, Outcome::Unfit)
-    } else {
-        Outcome::Passed
+
+    /// Prints what the cases come to, and writes the reports.
+    fn conclude(self, origin: &Origin, was_introduced: bool) -> Result<Outcome, String> {
+        self.progress.finish();
+        let arguments = self.arguments;
+        let repeat = |case: &Case| command_for(case, arguments);
+        let report = &Report::of(self.under_test, origin.report(), &self.all.cases, repeat);
+        say_causes(&report.causes());
+        if report.pairs.len() > 1 {
+            say(format_args!("\n{}\n", Matrix::of(&report.pairs)));
+        }
+        let summary = report.summary;
+        say(summary);
+        for problem in &self.all.unfit {
+            eprintln!("efa-conformance: {problem}");
+        }
+        type Writer<'r> = &'r dyn Fn(&Path) -> std::io::Result<()>;
+        let reports: [(&Option<PathBuf>, Writer<'_>); 3] = [
+            (&arguments.junit, &|path| {
+                efa_suite::junit::of(report).write(path)
+            }),
+            (&arguments.json, &|path| report.write(path)),
+            (&arguments.html, &|path| {
+                efa_suite::html::write(std::slice::from_ref(report), path)
+            }),
+        ];
+        for (path, write) in reports {
+            if let Some(path) = path
+                && let Err(error) = write(path)
+            {
+                return Err(format!("cannot write {}: {error}", path.display()));
+            }
+        }
+        if summary.failed > 0 {
+            Ok(Outcome::Failed)
+        } else if !self.all.unfit.is_empty() {
+            Ok(Outcome::Unfit)
+        } else if !was_introduced && summary.unsupported == report.cases.len() {
+            Err("nothing was tested: the program never answered `hello`".into())
+        } else {
+            Ok(Outcome::Passed)
+        }
     }
 }
 

@@ -378,12 +378,6 @@ fn counter_paths(statistics: &Statistics) -> impl Iterator<Item = (String, u64)>
     commands.chain(port.map(|(name, value)| (format!("{PORT_COUNTERS}/{name}"), value)))
 }
 
-/// The directories of a tree below `root` that have counters of a device.
-pub fn counter_directories(root: &Path, rail: Rail) -> [PathBuf; 2] {
-    [COMMAND_COUNTERS, PORT_COUNTERS]
-        .map(|directory| rail.infiniband_class_path(root).join(directory))
-}
-
 /// The files of a tree that tell what a device counts.
 ///
 /// They are plain files that whoever made the tree replaces again and again. A file system in user

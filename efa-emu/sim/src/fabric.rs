@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use efa_core::address::Gid;
 use efa_device_model::fault::{Action, Fault, FaultId};
-use efa_device_model::network::{Network, NetworkConfig, Purpose, Random};
+use efa_device_model::network::{Network, Purpose, Random};
 
 use super::config::{FabricConfig, HostConfig};
 use super::host::SimHost;
@@ -125,16 +125,6 @@ impl Fabric {
     pub fn note(&self, line: fmt::Arguments<'_>) {
         let wire = &mut self.0.borrow_mut().wire;
         wire.log.add(wire.now, format_args!("note {line}"));
-    }
-
-    /// Forgets the log's lines; see [`EventLog::clear`].
-    pub fn clear_log(&self) {
-        self.0.borrow_mut().wire.log.clear();
-    }
-
-    /// Changes how the network behaves from now on. Frames on their way are not affected.
-    pub fn set_network(&self, config: NetworkConfig) {
-        self.0.borrow_mut().wire.network.config = config;
     }
 
     /// Cuts the connection of two hosts: frames between them are lost until it heals.

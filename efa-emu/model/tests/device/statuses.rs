@@ -29,7 +29,7 @@ const IBV_WC: [(&str, u32); 14] = [
 
 struct Case {
     cause: &'static str,
-    /// Sets the stage and posts work request 1 on host 0.
+    /// Sets everything up and posts work request 1 on host 0.
     provoke: fn() -> Net,
     sender: Status,
     wc_status: &'static str,
@@ -38,7 +38,7 @@ struct Case {
 }
 
 /// Two hosts, and the address of the second; it has a receive of 64 bytes posted.
-fn stage(setup: Setup) -> (Net, UdAddress) {
+fn set_up(setup: Setup) -> (Net, UdAddress) {
     let mut net = Net::pair(setup);
     let to = net.address(0, 1);
     net.hosts[1].post_recv(1, &[(0, 64)]);
@@ -46,7 +46,7 @@ fn stage(setup: Setup) -> (Net, UdAddress) {
 }
 
 fn send(change: impl FnOnce(&mut Net, &mut UdAddress)) -> Net {
-    let (mut net, mut to) = stage(Setup::default());
+    let (mut net, mut to) = set_up(Setup::default());
     change(&mut net, &mut to);
     net.hosts[0].post_send(1, to, &[(0, 16)]);
     net.settle();
@@ -54,7 +54,7 @@ fn send(change: impl FnOnce(&mut Net, &mut UdAddress)) -> Net {
 }
 
 fn send_pieces(pieces: &[(u64, u32)]) -> Net {
-    let (mut net, to) = stage(Setup::default());
+    let (mut net, to) = set_up(Setup::default());
     net.hosts[0].post_send(1, to, pieces);
     net.settle();
     net
@@ -62,7 +62,7 @@ fn send_pieces(pieces: &[(u64, u32)]) -> Net {
 
 /// A send whose operation code in the queue is overwritten before the device reads it.
 fn send_with_opcode(code: u8) -> Net {
-    let (mut net, to) = stage(Setup::default());
+    let (mut net, to) = set_up(Setup::default());
     net.hosts[0].post_send(1, to, &[(0, 16)]);
     let ring = net.hosts[0].client.send.ring().clone();
     crate::hostile::corrupt(ring.memory(), 2, code);
@@ -71,7 +71,7 @@ fn send_with_opcode(code: u8) -> Net {
 }
 
 fn read(setup: Setup, change: impl FnOnce(&mut Net, &mut Rdma)) -> Net {
-    rdma(stage(setup).0, change)
+    rdma(set_up(setup).0, change)
 }
 
 /// An RDMA read of 16 bytes by host 0 from host 1, but for `change`.
@@ -91,7 +91,7 @@ fn rdma(mut net: Net, change: impl FnOnce(&mut Net, &mut Rdma)) -> Net {
 
 /// A request that is with the link when `answer` comes back instead of the peer's.
 fn answered(answer: Status) -> Net {
-    let (mut net, to) = stage(Setup::default());
+    let (mut net, to) = set_up(Setup::default());
     net.hosts[0].post_send(1, to, &[(0, 16)]);
     net.transmit(0);
     let packet = net.packets.pop_front().unwrap();
@@ -127,7 +127,7 @@ const CASES: &[Case] = &[
     Case {
         cause: "the queue pair goes to the error state with the request in flight",
         provoke: || {
-            let (mut net, to) = stage(Setup::default());
+            let (mut net, to) = set_up(Setup::default());
             net.hosts[0].post_send(1, to, &[(0, 16)]);
             net.transmit(0);
             net.hosts[0].set_state(QpState::Error);
@@ -453,7 +453,7 @@ fn a_refused_request_never_touches_memory() {
 
 #[test]
 fn queue_pairs_keep_working_after_a_failed_request() {
-    let (mut net, to) = stage(Setup::default());
+    let (mut net, to) = set_up(Setup::default());
     let wrong = UdAddress { ahn: 40, ..to };
     net.hosts[0].post_send(1, wrong, &[(0, 16)]);
     net.hosts[0].post_send(2, UdAddress { qpn: Qpn(3), ..to }, &[(0, 16)]);
@@ -533,7 +533,7 @@ fn rdma_writes_may_be_inline_in_128_bytes() {
 
 #[test]
 fn rdma_read_targets_must_be_writable() {
-    let (mut net, to) = stage(Setup::default());
+    let (mut net, to) = set_up(Setup::default());
     let host = &mut net.hosts[0];
     let region = MemoryRegion {
         address: MEMORY,
@@ -564,7 +564,7 @@ fn rdma_read_targets_must_be_writable() {
 
 #[test]
 fn a_receive_that_failed_is_used_up() {
-    let (mut net, to) = stage(Setup::default());
+    let (mut net, to) = set_up(Setup::default());
     net.hosts[1].post_recv(2, &[(0, 100)]);
     net.hosts[0].post_send(1, to, &[(0, 65)]);
     net.hosts[0].post_send(2, to, &[(0, 65)]);

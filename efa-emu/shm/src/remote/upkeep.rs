@@ -17,11 +17,6 @@ impl RemoteMachine {
         !self.backlog.is_empty()
     }
 
-    /// Whether messages wait that [`RemoteMachine::collect`] has not been asked for.
-    pub fn has_replies(&self) -> bool {
-        !self.replies.is_empty()
-    }
-
     /// Records of local processes that the machine has not answered.
     pub fn unanswered(&self) -> usize {
         self.unanswered.len()

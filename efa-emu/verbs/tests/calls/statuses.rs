@@ -28,7 +28,7 @@ then = "lose"
 "#;
 
 /// Two queue pairs of one process, and memory for both.
-struct Stage {
+struct Setup {
     endpoint: Endpoint,
     sends: *mut ibv_cq,
     sender: *mut ibv_qp,
@@ -37,7 +37,7 @@ struct Stage {
     older: Peer,
 }
 
-impl Stage {
+impl Setup {
     /// Posts a receive of 64 bytes.
     fn receive(&self, length: u32) {
         let mut list = [sge(self.region, 20_000, length)];
@@ -90,7 +90,7 @@ struct Case {
     status: c_int,
     cause: &'static str,
     /// Posts request 1 of the sender.
-    provoke: fn(&Stage),
+    provoke: fn(&Setup),
 }
 
 const CASES: &[Case] = &[
@@ -98,62 +98,62 @@ const CASES: &[Case] = &[
         code: 0,
         status: 0,
         cause: "a send that fits",
-        provoke: |stage| {
-            stage.receive(64);
-            stage.send(|_, _| {});
+        provoke: |setup| {
+            setup.receive(64);
+            setup.send(|_, _| {});
         },
     },
     Case {
         code: 1,
         status: 5,
         cause: "the queue pair goes to the error state before the request is sent",
-        provoke: |stage| {
-            change_state(stage.sender, IBV_QPS_SQD, IBV_QP_STATE);
-            stage.send(|_, _| {});
-            change_state(stage.sender, IBV_QPS_ERR, IBV_QP_STATE);
+        provoke: |setup| {
+            change_state(setup.sender, IBV_QPS_SQD, IBV_QP_STATE);
+            setup.send(|_, _| {});
+            change_state(setup.sender, IBV_QPS_ERR, IBV_QP_STATE);
         },
     },
     Case {
         code: 2,
         status: 2,
         cause: "an incomplete work request",
-        provoke: |stage| stage.corrupt(0),
+        provoke: |setup| setup.corrupt(0),
     },
     Case {
         code: 3,
         status: 2,
         cause: "an operation that the device does not know",
-        provoke: |stage| stage.corrupt(0x89),
+        provoke: |setup| setup.corrupt(0x89),
     },
     Case {
         code: 4,
         status: 2,
         cause: "an address handle of another protection domain",
-        provoke: |stage| {
-            let mut gid = stage.endpoint.gid;
+        provoke: |setup| {
+            let mut gid = setup.endpoint.gid;
             gid.raw[15] ^= 0x55;
-            let pd = ibv_alloc_pd(stage.endpoint.context);
-            stage.send(|request, _| request.ud.ah = handle_of(pd, gid));
+            let pd = ibv_alloc_pd(setup.endpoint.context);
+            setup.send(|request, _| request.ud.ah = handle_of(pd, gid));
         },
     },
     Case {
         code: 5,
         status: 4,
         cause: "memory that is not registered any more",
-        provoke: |stage| {
+        provoke: |setup| {
             let mut memory = [0u8; 16];
-            let region = stage.endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+            let region = setup.endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
             let gone = sge(region, 0, 16);
             assert_eq!(ibv_dereg_mr(region), 0);
-            stage.send(|_, list| list[0] = gone);
+            setup.send(|_, list| list[0] = gone);
         },
     },
     Case {
         code: 6,
         status: 1,
         cause: "a message longer than the MTU",
-        provoke: |stage| {
-            stage.send(|request, list| {
+        provoke: |setup| {
+            setup.send(|request, list| {
                 request.num_sge = 2;
                 (list[0].length, list[1].length) = (8928, 1);
             });
@@ -163,80 +163,80 @@ const CASES: &[Case] = &[
         code: 7,
         status: 10,
         cause: "a remote key that was never given out",
-        provoke: |stage| {
+        provoke: |setup| {
             // SAFETY: live objects.
             let (qpn, rkey, address) = unsafe {
-                let region = &*stage.region;
-                ((*stage.receiver).qp_num, region.rkey, region.addr.addr())
+                let region = &*setup.region;
+                ((*setup.receiver).qp_num, region.rkey, region.addr.addr())
             };
-            stage.read(stage.endpoint.handle, qpn, rkey ^ 1 << 20, address as u64);
+            setup.read(setup.endpoint.handle, qpn, rkey ^ 1 << 20, address as u64);
         },
     },
     Case {
         code: 8,
         status: 16,
         cause: "the receiver's buffer is not registered any more",
-        provoke: |stage| {
+        provoke: |setup| {
             let mut memory = [0u8; 64];
-            let region = stage.endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
-            assert_eq!(post_recv(stage.receiver, 5, &mut [sge(region, 0, 64)]), 0);
+            let region = setup.endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+            assert_eq!(post_recv(setup.receiver, 5, &mut [sge(region, 0, 64)]), 0);
             assert_eq!(ibv_dereg_mr(region), 0);
-            stage.send(|_, _| {});
+            setup.send(|_, _| {});
         },
     },
     Case {
         code: 9,
         status: 15,
         cause: "another Q-key than the receiver's",
-        provoke: |stage| {
-            stage.receive(64);
-            stage.send(|request, _| request.ud.remote_qkey ^= 1);
+        provoke: |setup| {
+            setup.receive(64);
+            setup.send(|request, _| request.ud.remote_qkey ^= 1);
         },
     },
     Case {
         code: 10,
         status: 13,
         cause: "no receive posted, and no retries",
-        provoke: |stage| stage.send(|_, _| {}),
+        provoke: |setup| setup.send(|_, _| {}),
     },
     Case {
         code: 11,
         status: 9,
         cause: "a receive that is too short",
-        provoke: |stage| {
-            stage.receive(8);
-            stage.send(|_, _| {});
+        provoke: |setup| {
+            setup.receive(8);
+            setup.send(|_, _| {});
         },
     },
     Case {
         code: 12,
         status: 7,
         cause: "an answer that no responder gives",
-        provoke: |stage| {
-            stage.receive(64);
-            stage.send(|_, list| list[0].length = 12);
+        provoke: |setup| {
+            setup.receive(64);
+            setup.send(|_, list| list[0].length = 12);
         },
     },
     Case {
         code: 13,
         status: 20,
         cause: "a peer that does not answer",
-        provoke: |stage| {
-            stage.receive(64);
-            stage.send(|_, list| list[0].length = 13);
+        provoke: |setup| {
+            setup.receive(64);
+            setup.send(|_, list| list[0].length = 13);
         },
     },
     Case {
         code: 14,
         status: 11,
         cause: "a responder that has no address handle for the initiator",
-        provoke: |stage| {
+        provoke: |setup| {
             let other = Target::new(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
             // SAFETY: live objects.
             unsafe {
                 let (qpn, region) = ((*other.pair).qp_num, &*other.region);
                 let address = region.addr.addr() as u64;
-                stage.read(stage.endpoint.handle, qpn, region.rkey, address);
+                setup.read(setup.endpoint.handle, qpn, region.rkey, address);
             }
         },
     },
@@ -244,21 +244,21 @@ const CASES: &[Case] = &[
         code: 15,
         status: 20,
         cause: "a host that does not exist",
-        provoke: |stage| {
-            let mut gid = stage.endpoint.gid;
+        provoke: |setup| {
+            let mut gid = setup.endpoint.gid;
             gid.raw[14] ^= 0x55;
-            let nobody = handle_of(stage.endpoint.pd, gid);
-            stage.send(|request, _| request.ud.ah = nobody);
+            let nobody = handle_of(setup.endpoint.pd, gid);
+            setup.send(|request, _| request.ud.ah = nobody);
         },
     },
     Case {
         code: 18,
         status: 9,
         cause: "RDMA to a generation of the device without it",
-        provoke: |stage| {
-            let peer = &stage.older;
-            let handle = handle_of(stage.endpoint.pd, peer.gid);
-            stage.read(handle, peer.qpn, peer.rkey, peer.address);
+        provoke: |setup| {
+            let peer = &setup.older;
+            let handle = handle_of(setup.endpoint.pd, peer.gid);
+            setup.read(handle, peer.qpn, peer.rkey, peer.address);
         },
     },
 ];
@@ -410,7 +410,7 @@ fn every_status_by_its_cause() {
         let endpoint = Endpoint::new();
         let access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ;
         let region = endpoint.register(&mut memory, access);
-        let mut stage = Stage {
+        let mut setup = Setup {
             endpoint,
             sends: null_mut(),
             sender: null_mut(),
@@ -420,23 +420,23 @@ fn every_status_by_its_cause() {
         };
         for case in CASES {
             println!("{} {}", case.code, case.cause);
-            stage.sends = stage.endpoint.cq(16);
-            let (mut request, mut efa) = stage.endpoint.srd_request(stage.sends, ALL_OPS);
-            stage.sender = stage.endpoint.create(&mut request, &mut efa);
+            setup.sends = setup.endpoint.cq(16);
+            let (mut request, mut efa) = setup.endpoint.srd_request(setup.sends, ALL_OPS);
+            setup.sender = setup.endpoint.create(&mut request, &mut efa);
             let retries = IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_RNR_RETRY;
-            ready_with(stage.sender, retries);
-            stage.receiver = stage.endpoint.srd(stage.endpoint.cq(16), 0);
-            (case.provoke)(&stage);
-            let found = wait_for(stage.sends, 1)[0];
+            ready_with(setup.sender, retries);
+            setup.receiver = setup.endpoint.srd(setup.endpoint.cq(16), 0);
+            (case.provoke)(&setup);
+            let found = wait_for(setup.sends, 1)[0];
             assert_eq!(
                 (found.wr_id, found.vendor_err, found.status),
                 (1, case.code, case.status),
                 "{}",
                 case.cause
             );
-            assert_eq!(ibv_destroy_qp(stage.sender), 0);
-            assert_eq!(ibv_destroy_qp(stage.receiver), 0);
-            assert_eq!(ibv_destroy_cq(stage.sends), 0);
+            assert_eq!(ibv_destroy_qp(setup.sender), 0);
+            assert_eq!(ibv_destroy_qp(setup.receiver), 0);
+            assert_eq!(ibv_destroy_cq(setup.sends), 0);
         }
         let codes: Vec<u32> = CASES.iter().map(|case| case.code).collect();
         assert_eq!(codes, (0..16).chain([18]).collect::<Vec<_>>());
