@@ -15,6 +15,7 @@ pub mod device;
 pub mod duration;
 pub mod fault;
 pub mod link;
+mod match_list;
 pub mod network;
 pub mod numa;
 pub mod port;

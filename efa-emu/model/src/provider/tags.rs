@@ -14,13 +14,17 @@
 
 use std::collections::VecDeque;
 
+use hashbrown::HashMap;
+
 use crate::device::Error;
 use crate::device::connected::{BufferList, TagRequest, TagRequestOperation, TaggedBuffer};
+use crate::match_list::MatchList;
 
 /// A receive of a program.
 #[derive(Clone, Copy, Debug)]
 pub struct TagReceive {
-    /// The program's own name of it, by which the device reports its messages.
+    /// The program's own name of it, by which the device reports its messages. Of receives that are
+    /// posted at a time, each has another.
     pub id: u64,
     /// The memory for a message.
     pub buffers: BufferList,
@@ -76,10 +80,28 @@ struct Posted {
     handle: u32,
 }
 
+impl Posted {
+    /// The request that deletes it from the device's list.
+    fn deletion(&self, is_signaled: bool) -> TagRequest {
+        TagRequest {
+            wr_id: self.receive.id,
+            is_signaled,
+            handled: None,
+            operation: TagRequestOperation::Delete(self.handle),
+        }
+    }
+}
+
 /// The receives of a program and the messages that wait for one.
 pub struct TagMatcher<M> {
-    /// In the order of posting; the device holds the first `held`.
-    posted: VecDeque<Posted>,
+    /// In the order of posting.
+    posted: MatchList<Posted>,
+    /// Their numbers, by the program's names.
+    numbers: HashMap<u64, u64>,
+    /// Receives that were ever posted.
+    count: u64,
+    /// Receives with smaller numbers were given to the device, which still holds so many.
+    given_below: u64,
     held: usize,
     /// The most that the device is to hold.
     prefix: usize,
@@ -95,7 +117,10 @@ impl<M> TagMatcher<M> {
     /// Matches with a device that holds at most `prefix` receives; 0 for matching here only.
     pub fn new(prefix: usize) -> TagMatcher<M> {
         TagMatcher {
-            posted: VecDeque::new(),
+            posted: MatchList::new(),
+            numbers: HashMap::new(),
+            count: 0,
+            given_below: 0,
             held: 0,
             prefix,
             unexpected: VecDeque::new(),
@@ -130,7 +155,12 @@ impl<M> TagMatcher<M> {
         if let Some(position) = position {
             return Ok(self.unexpected.remove(position));
         }
-        self.posted.push_back(Posted { receive, handle: 0 });
+        let TagReceive { id, tag, mask, .. } = receive;
+        let number = self.count;
+        self.count += 1;
+        self.numbers.insert(id, number);
+        let posted = Posted { receive, handle: 0 };
+        self.posted.insert(number, tag & mask, mask, posted);
         self.fill(device)?;
         Ok(None)
     }
@@ -146,33 +176,24 @@ impl<M> TagMatcher<M> {
         message: M,
         device: &mut impl TagListDevice,
     ) -> Result<Option<(TagReceive, M)>, Error> {
-        let position = self
-            .posted
-            .iter()
-            .position(|posted| posted.receive.accepts(tag));
-        let Some(position) = position else {
+        let Some(number) = self.posted.first(tag, u64::MAX) else {
             self.handled = self.handled.wrapping_add(1);
             self.unexpected
                 .push_back(UnexpectedMessage { tag, message });
             return Ok(None);
         };
-        if position < self.held {
+        if number < self.given_below
+            && let Some(posted) = self.posted.get(number)
+        {
             // The device has not matched it since the message came. It may as soon as it is told of
             // the message, so that the receive goes first.
-            let handle = self.posted[position].handle;
-            let id = self.posted[position].receive.id;
-            device.request(&TagRequest {
-                wr_id: id,
-                is_signaled: false,
-                handled: None,
-                operation: TagRequestOperation::Delete(handle),
-            })?;
+            device.request(&posted.deletion(false))?;
             self.held -= 1;
         }
         self.handled = self.handled.wrapping_add(1);
-        let taken = self.posted.remove(position);
+        let taken = self.remove(number);
         self.fill(device)?;
-        Ok(taken.map(|posted| (posted.receive, message)))
+        Ok(taken.map(|receive| (receive, message)))
     }
 
     /// The device has matched a message with a receive. Returns the receive, which there is if the
@@ -199,23 +220,16 @@ impl<M> TagMatcher<M> {
         id: u64,
         device: &mut impl TagListDevice,
     ) -> Result<Cancellation, Error> {
-        let position = self
-            .posted
-            .iter()
-            .position(|posted| posted.receive.id == id);
-        let Some(position) = position else {
+        let Some(number) = self.numbers.get(&id).copied() else {
             return Ok(Cancellation::Unknown);
         };
-        if position >= self.held {
-            self.posted.remove(position);
+        if number >= self.given_below {
+            self.remove(number);
             return Ok(Cancellation::Done);
         }
-        device.request(&TagRequest {
-            wr_id: id,
-            is_signaled: true,
-            handled: None,
-            operation: TagRequestOperation::Delete(self.posted[position].handle),
-        })?;
+        if let Some(posted) = self.posted.get(number) {
+            device.request(&posted.deletion(true))?;
+        }
         Ok(Cancellation::Asked)
     }
 
@@ -254,17 +268,25 @@ impl<M> TagMatcher<M> {
         Ok(())
     }
 
+    fn remove(&mut self, number: u64) -> Option<TagReceive> {
+        let receive = self.posted.remove(number)?.receive;
+        self.numbers.remove(&receive.id);
+        Some(receive)
+    }
+
     fn take_held(&mut self, id: u64) -> Option<TagReceive> {
-        let mut held = self.posted.iter().take(self.held);
-        let position = held.position(|posted| posted.receive.id == id)?;
+        let number = *self.numbers.get(&id)?;
+        if number >= self.given_below {
+            return None;
+        }
         self.held -= 1;
-        Some(self.posted.remove(position)?.receive)
+        self.remove(number)
     }
 
     /// Has the device hold as many of the oldest receives as it may.
     fn fill(&mut self, device: &mut impl TagListDevice) -> Result<(), Error> {
         while self.held < self.prefix
-            && let Some(next) = self.posted.get_mut(self.held)
+            && let Some((number, next)) = self.posted.from(self.given_below)
         {
             let TagReceive {
                 id,
@@ -284,6 +306,7 @@ impl<M> TagMatcher<M> {
                 }),
             })?;
             self.held += 1;
+            self.given_below = number + 1;
         }
         Ok(())
     }

@@ -7,6 +7,7 @@ use zerocopy::FromBytes;
 
 use super::buffers::BufferList;
 use crate::device::error::Error;
+use crate::match_list::MatchList;
 
 /// Bytes of a tag matching header.
 pub const TMH: usize = Tmh::LENGTH;
@@ -116,13 +117,6 @@ pub struct TaggedBuffer {
     pub mask: u64,
 }
 
-struct Entry {
-    handle: u32,
-    buffer: TaggedBuffer,
-    /// Whether messages may be matched with it.
-    is_enabled: bool,
-}
-
 /// How the deletion of a tag went.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Deletion {
@@ -141,10 +135,13 @@ pub(super) struct CountFromTheFuture;
 /// as many unexpected messages as there were: before that, it may find the message that a new tag
 /// is for among those.
 pub(super) struct TagList {
-    entries: Vec<Entry>,
+    /// Their numbers are those of their handles.
+    tags: MatchList<TaggedBuffer>,
     limit: u32,
     /// Handles that were given out.
     handles: u64,
+    /// Tags with smaller numbers may be matched.
+    matched_below: u64,
     /// Unexpected messages that have begun to arrive.
     arriving: u32,
     /// Unexpected messages that have arrived.
@@ -156,9 +153,10 @@ pub(super) struct TagList {
 impl TagList {
     pub(super) fn new(limit: u32) -> TagList {
         TagList {
-            entries: Vec::new(),
+            tags: MatchList::new(),
             limit,
             handles: 0,
+            matched_below: u64::MAX,
             arriving: 0,
             unexpected: 0,
             handled: 0,
@@ -172,6 +170,9 @@ impl TagList {
 
     /// A message begins to arrive that no tag was there for.
     pub(super) fn begin_unexpected(&mut self) {
+        if !self.needs_sync() {
+            self.matched_below = self.handles;
+        }
         self.arriving += 1;
     }
 
@@ -188,9 +189,7 @@ impl TagList {
     /// Has new tags matched, if the counts agree.
     fn enable(&mut self) {
         if !self.needs_sync() {
-            for entry in &mut self.entries {
-                entry.is_enabled = true;
-            }
+            self.matched_below = u64::MAX;
         }
     }
 
@@ -207,7 +206,7 @@ impl TagList {
 
     /// Checks that there is room for a tag.
     pub(super) fn check_room(&self) -> Result<(), Error> {
-        if self.entries.len() >= self.limit as usize {
+        if self.tags.len() >= self.limit as usize {
             return Err(Error::QueueFull("tag"));
         }
         Ok(())
@@ -231,35 +230,27 @@ impl TagList {
     /// Adds a tag, and returns its handle.
     pub(super) fn add(&mut self, buffer: TaggedBuffer) -> Result<u32, Error> {
         self.check_room()?;
-        let handle = self.take_handle();
-        let is_enabled = !self.needs_sync();
-        self.entries.push(Entry {
-            handle,
-            buffer,
-            is_enabled,
-        });
-        Ok(handle)
+        let number = self.handles;
+        self.tags.insert(number, buffer.tag, buffer.mask, buffer);
+        Ok(self.take_handle())
     }
 
     /// Deletes a tag.
     pub(super) fn delete(&mut self, handle: u32) -> Result<Deletion, Error> {
         self.check_handle(handle)?;
-        let found = self.entries.iter().position(|entry| entry.handle == handle);
-        Ok(match found {
-            Some(position) => {
-                self.entries.remove(position);
-                Deletion::Done
-            }
+        // The last number with this handle: there are more numbers.
+        let last = self.handles - 1;
+        let number = last - u64::from((last as u32).wrapping_sub(handle));
+        Ok(match self.tags.remove(number) {
+            Some(_) => Deletion::Done,
             None => Deletion::Gone,
         })
     }
 
     /// Takes the first tag that a message with this tag matches.
     pub(super) fn take_match(&mut self, tag: u64) -> Option<TaggedBuffer> {
-        let matches =
-            |entry: &Entry| entry.is_enabled && tag & entry.buffer.mask == entry.buffer.tag;
-        let position = self.entries.iter().position(matches)?;
-        Some(self.entries.remove(position).buffer)
+        let number = self.tags.first(tag, self.matched_below)?;
+        self.tags.remove(number)
     }
 }
 
