@@ -11,9 +11,13 @@ mod capture;
 mod choices;
 mod fault;
 mod link;
+#[path = "../../efa-emu/model/tests/connected/net.rs"]
+#[allow(dead_code, reason = "the tags use a part of it")]
+mod net;
 mod pci;
 mod scenario;
 mod sequences;
+mod tags;
 mod victim;
 
 use sequences::place_of;
@@ -22,7 +26,7 @@ use sequences::place_of;
 pub type Target = fn(&[u8]);
 
 /// All targets by name, as the directories of the corpora are called.
-pub const TARGETS: [(&str, Target); 10] = [
+pub const TARGETS: [(&str, Target); 11] = [
     ("wire", efa_testing::wire_invariants::check),
     ("endpoint", efa_testing::hostile_peer::run),
     ("link", link::check),
@@ -30,6 +34,7 @@ pub const TARGETS: [(&str, Target); 10] = [
     ("capture", capture::check),
     ("fault", fault::check),
     ("scenario", scenario::check),
+    ("tags", tags::check),
     ("verbs", sequences::check),
     ("admin", pci::admin),
     ("vfio", pci::vfio),
