@@ -1,12 +1,12 @@
 -- Wireshark dissector for the EFA RDM protocol v4 and for the emulated wire that carries it.
 --
--- Two protocols: `efa`, the transport header of the emulated network (docs/wire-format.md), and
--- `efa_rdm`, the packets of the RDM protocol. Runs on Lua 5.2 (Wireshark 3.4 to 4.2) and Lua 5.4
+-- Three protocols: `efa`, the transport header of the emulated network (docs/wire-format.md),
+-- `efa_rdm`, the packets of the RDM protocol, and `efa_tm`, tag matching over RoCE v2. Runs on Lua 5.2 (Wireshark 3.4 to 4.2) and Lua 5.4
 -- (Wireshark 4.4). Install it with `efa-emu wireshark install`, or load it once with
 -- `tshark -X lua_script:wireshark/efa.lua`; docs/wireshark.md tells what to do with it.
 --
 -- In this order: tables of the protocol, fields, rules, reading packets, following transfers,
--- showing packets, the two dissectors, statistics.
+-- showing packets, the two dissectors, tag matching, statistics.
 
 local _, loaded_already = pcall(Dissector.get, "efa") -- an error, or nil, if there is none
 if type(loaded_already) == "userdata" then
@@ -447,6 +447,59 @@ local PACKETS = {
     [146] = { name = "RUNTREAD_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, segment = true, read = true, starts = "Runting read message", implies = { 2, 3 }, excludes = { 4, 5, 13 }, needs = { 0, 4 }, 1, 21, 33, 4, 41, 8, 44, 32, 27, 28, 29, 30, 31, 42, 10 },
     [147] = { name = "RUNTREAD_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, read = true, unsent = true, starts = "Runting read write", excludes = { 2, 3, 5, 13 }, 1, 35, 33, 4, 41, 8, 44, 36, 27, 28, 29, 30, 31, 42, 10 },
 }
+-- RC_OPCODES: {name, bytes of the headers; reth, aeth: where these are; begins, ends: a
+-- message; whole: it is one; response; ends_read: the last data of a read}. TMH, RVH: {name, kind
+-- of ProtoField, description, base; at = offset, bytes}
+local TAG_MATCHING = {
+    ROCE_PORT = 4791,
+    SEQUENCE_BITS = 24,
+    SHORTEST_MTU = 256,
+    READ_REQUEST = 12,
+    ACKNOWLEDGE = 17,
+    BTH_LENGTH = 12,
+    TMH_LENGTH = 16,
+    RVH_LENGTH = 16,
+    RC_OPCODES = {
+        [0] = { "SEND_FIRST", 12, begins = true },
+        [1] = { "SEND_MIDDLE", 12 },
+        [2] = { "SEND_LAST", 12, ends = true },
+        [3] = { "SEND_LAST_IMMEDIATE", 16, ends = true },
+        [4] = { "SEND_ONLY", 12, begins = true, ends = true, whole = true },
+        [5] = { "SEND_ONLY_IMMEDIATE", 16, begins = true, ends = true, whole = true },
+        [6] = { "WRITE_FIRST", 28, reth = 12 },
+        [7] = { "WRITE_MIDDLE", 12 },
+        [8] = { "WRITE_LAST", 12, ends = true },
+        [9] = { "WRITE_LAST_IMMEDIATE", 16, ends = true },
+        [10] = { "WRITE_ONLY", 28, reth = 12, ends = true },
+        [11] = { "WRITE_ONLY_IMMEDIATE", 32, reth = 12, ends = true },
+        [12] = { "READ_REQUEST", 28, reth = 12, ends = true },
+        [13] = { "READ_RESPONSE_FIRST", 16, aeth = 12, response = true },
+        [14] = { "READ_RESPONSE_MIDDLE", 12, response = true },
+        [15] = { "READ_RESPONSE_LAST", 16, aeth = 12, response = true, ends_read = true },
+        [16] = { "READ_RESPONSE_ONLY", 16, aeth = 12, response = true, ends_read = true },
+        [17] = { "ACKNOWLEDGE", 16, aeth = 12, response = true },
+        [18] = { "ATOMIC_ACKNOWLEDGE", 24, aeth = 12, response = true },
+        [19] = { "COMPARE_SWAP", 40, ends = true },
+        [20] = { "FETCH_ADD", 40, ends = true },
+    },
+    OPERATIONS = {
+        [0] = "NO_TAG",
+        [1] = "RENDEZVOUS",
+        [2] = "FINISH",
+        [3] = "EAGER",
+    },
+    TMH = {
+        { "tmh.operation", "uint8", "0 no tag, 1 request of a rendezvous, 2 its end, 3 eager", base.DEC, at = 0, bytes = 1 },
+        { "tmh.reserved", "uint24", "0", base.HEX, at = 1, bytes = 3 },
+        { "tmh.data", "uint32", "the program's own", base.HEX, at = 4, bytes = 4 },
+        { "tmh.tag", "uint64", "the tag", base.HEX, at = 8, bytes = 8 },
+    },
+    RVH = {
+        { "rvh.address", "uint64", "first byte of the message in the sender's memory", base.HEX, at = 0, bytes = 8 },
+        { "rvh.key", "uint32", "key of that memory", base.HEX, at = 8, bytes = 4 },
+        { "rvh.length", "uint32", "bytes of the message", base.DEC, at = 12, bytes = 4 },
+    },
+}
 -- <<< generated
 
 local efa = Proto("efa", "EFA Emulated Transport")
@@ -655,6 +708,16 @@ local PACKET_RULES = {
     { "read-refused", PROTOCOL, NOTE, "The receiver cannot read by RDMA" },
     { "peer-error", PROTOCOL, WARN, "The peer has given up its half of a message" },
     { "peer-error-message", SEQUENCE, WARN, "Not about a message", BEGINNING },
+}
+local TAG_RULES = {
+    { "tag-header-whole", MALFORMED, WARN, "The message ends in its headers", HISTORY },
+    { "tag-operation", PROTOCOL, WARN, "No operation of tag matching", HISTORY },
+    { "rendezvous-memory", PROTOCOL, ERROR, "The memory of a rendezvous cannot be read", HISTORY },
+    { "rendezvous-read-range", SEQUENCE, ERROR, "More was read than the rendezvous has", BEGINNING },
+    { "rendezvous-part-read", SEQUENCE, NOTE, "Finished after a part was read" },
+    { "rendezvous-read-late", SEQUENCE, NOTE, "Read after the rendezvous was finished" },
+    { "rendezvous-fin-early", SEQUENCE, ERROR, "Finished before the data was read", BEGINNING },
+    { "rendezvous-fin-names-request", SEQUENCE, ERROR, "Not the end of an open rendezvous", BEGINNING },
 }
 -- generated: rules end
 
@@ -3053,6 +3116,661 @@ efa:register_heuristic("udp", function(tvb, pinfo, tree)
     efa.dissector(tvb, pinfo, tree)
     return true
 end)
+
+-- ------------------------------------------------------------------------------------------------
+-- Hardware tag matching: what is in the messages of reliable connections (RoCE v2), behind the fields
+-- of Wireshark's own dissector, which is called first. Nothing on the wire says that messages have tags:
+-- that is known once the peer reads the memory that a request of a rendezvous names, or sends it back
+-- as FINISH. `efa_check::rendezvous` is the same in Rust; tests compare the two.
+-- ------------------------------------------------------------------------------------------------
+
+-- A function, because Lua has no more than 200 local variables in one.
+local function tag_matching()
+
+local ROCE_PORT, BTH_LENGTH, RC_OPCODES = TAG_MATCHING.ROCE_PORT, TAG_MATCHING.BTH_LENGTH, TAG_MATCHING.RC_OPCODES
+local SEQUENCE_BITS, SHORTEST_MTU = TAG_MATCHING.SEQUENCE_BITS, TAG_MATCHING.SHORTEST_MTU
+local READ_REQUEST, ACKNOWLEDGE = TAG_MATCHING.READ_REQUEST, TAG_MATCHING.ACKNOWLEDGE
+local TMH_LENGTH, RVH_LENGTH = TAG_MATCHING.TMH_LENGTH, TAG_MATCHING.RVH_LENGTH
+local TMH, RVH, OPERATIONS = TAG_MATCHING.TMH, TAG_MATCHING.RVH, TAG_MATCHING.OPERATIONS
+
+local efa_tm = Proto("efa_tm", "Hardware Tag Matching")
+declare_rules(efa_tm, "efa_tm", TAG_RULES)
+
+local TM = {}
+for _, fields in ipairs({ TMH, RVH }) do
+    for _, field in ipairs(fields) do
+        local name, kind, description, base_of = table.unpack(field)
+        local names = name == "tmh.operation" and OPERATIONS or nil
+        TM[name] = ProtoField[kind]("efa_tm." .. name, label_of(name), base_of, names, 0, description)
+    end
+end
+TM.rendezvous = ProtoField.uint32("efa_tm.rendezvous", "Rendezvous")
+TM.request_in = ProtoField.framenum("efa_tm.request_in", "Request of the rendezvous in", base.NONE, frametype.REQUEST)
+TM.read_in = ProtoField.framenum("efa_tm.read_in", "Read in", base.NONE, frametype.REQUEST)
+TM.answer_in = ProtoField.framenum("efa_tm.answer_in", "Last data in", base.NONE, frametype.RESPONSE)
+TM.finish_in = ProtoField.framenum("efa_tm.finish_in", "Finished in", base.NONE, frametype.ACK)
+efa_tm.fields = values(TM)
+
+local by_operation = by_name(OPERATIONS)
+local RENDEZVOUS, FINISH, EAGER = by_operation.RENDEZVOUS, by_operation.FINISH, by_operation.EAGER
+-- Packet numbers further away are of another life of the queue pair.
+local FAR = 2 ^ 15
+local MOST_ENDS, MOST_REQUESTS, MOST_READS, LONGEST_READ = 64, 1024, 1024, 2 ^ 22
+local ACCESS_REFUSED = 0x62
+
+local tagged -- what is known of the capture
+local function reset()
+    tagged = {
+        views = {},
+        reads = {}, first_read = 1, -- reads of any memory
+        captured = {}, -- hosts whose own sends are in the capture
+        rendezvous = 0, -- how many there are
+        steps = {}, -- by frame: what it is to which rendezvous
+        connections = {}, -- by the frame with which a message begins
+        issues = {}, -- by frame
+    }
+end
+reset()
+efa_tm.init = reset
+
+local function distance(from, to)
+    local ahead = (to - from) % 2 ^ SEQUENCE_BITS
+    return ahead < 2 ^ (SEQUENCE_BITS - 1) and ahead or ahead - 2 ^ SEQUENCE_BITS
+end
+
+-- ---- The packets of one direction, by their numbers ----
+
+local function new_stream(first)
+    return { first = first, missing = {}, missing_count = 0, ends = {} }
+end
+
+local function is_whole(stream)
+    return not stream.is_torn and stream.missing_count == 0
+end
+
+local function place(stream, psn)
+    local ahead, beyond = distance(stream.next_low, psn), distance(stream.next_high, psn)
+    if ahead < -FAR or beyond > FAR then
+        return "reborn"
+    end
+    if ahead >= 0 then
+        for number = 0, beyond - 1 do
+            stream.missing[(stream.next_high + number) % 2 ^ SEQUENCE_BITS] = true
+            stream.missing_count = stream.missing_count + 1
+        end
+        if stream.missing_count > FAR then
+            stream.missing, stream.missing_count, stream.is_torn = {}, 0, true
+        end
+        return "new"
+    end
+    if stream.missing[psn] then
+        stream.missing[psn], stream.missing_count = nil, stream.missing_count - 1
+        return "new"
+    end
+    -- What came before the first packet is missing, however much it was.
+    stream.is_torn = stream.is_torn or distance(stream.first, psn) < 0
+    return "again"
+end
+
+-- Takes a packet that uses at most so many numbers.
+local function take(connection, psn, most, ends_message)
+    local arrival = connection.stream and place(connection.stream, psn) or "reborn"
+    if arrival == "reborn" then
+        connection.stream = new_stream(psn)
+    end
+    local stream = connection.stream
+    if not stream.next_low or distance(stream.next_low, psn) >= 0 then
+        stream.next_low, stream.next_high = psn + 1, psn + most
+    end
+    if arrival ~= "again" and ends_message and #stream.ends < MOST_ENDS then
+        stream.ends[#stream.ends + 1] = psn
+    end
+    return arrival
+end
+
+-- Whether the capture has the connection's first packet: the responder has counted as many messages.
+local function has_begun(stream, acknowledged)
+    if not stream or not acknowledged or #stream.ends == MOST_ENDS then
+        return false
+    end
+    local since, count = distance(stream.first, acknowledged.psn), 0
+    for _, at in ipairs(stream.ends) do
+        count = count + (distance(acknowledged.psn, at) <= 0 and 1 or 0)
+    end
+    return since >= 0 and since < FAR and count == acknowledged.messages
+end
+
+local function acknowledge(connection, psn, messages)
+    local known = connection.acknowledged
+    if known and math.abs(distance(known.last, psn)) <= FAR then
+        known.last = psn
+    else
+        connection.acknowledged = { psn = psn, messages = messages, last = psn }
+    end
+end
+
+-- ---- Reading packets ----
+
+local function number_of(raw, at, width)
+    return (Struct.unpack(">" .. STRUCT_CODES[width], raw, at + 1))
+end
+
+-- What the headers of a packet say; nil, and whether they are cut off, if they say nothing.
+local function read_transport(tvb)
+    local reported = tvb:reported_len() - 4 -- without the CRC
+    local there = math.min(tvb:len(), reported)
+    local raw = tvb:raw(0, math.min(math.max(there, 0), 128))
+    local opcode = raw:byte(1)
+    local known = opcode and RC_OPCODES[opcode]
+    local head = known and known[2] or BTH_LENGTH
+    if there < head then
+        return nil, there < reported
+    end
+    if not known then
+        return nil, false
+    end
+    local padding = floor(raw:byte(2) / 16) % 4
+    local payload = reported - head - padding
+    if payload < 0 then
+        return nil, there < reported
+    end
+    local t = {
+        opcode = opcode, known = known, raw = raw, head = head,
+        qpn = number_of(raw, 4, 4) % 2 ^ 24, psn = number_of(raw, 8, 4) % 2 ^ SEQUENCE_BITS,
+        payload = payload, there = math.min(there - head, payload),
+    }
+    if known.aeth then
+        local aeth = number_of(raw, known.aeth, 4)
+        t.syndrome, t.messages = floor(aeth / 2 ^ 24), aeth % 2 ^ 24
+    end
+    if known.reth and opcode == READ_REQUEST then
+        t.read = {
+            high = number_of(raw, known.reth, 4), low = number_of(raw, known.reth + 4, 4),
+            key = number_of(raw, known.reth + 8, 4), length = number_of(raw, known.reth + 12, 4),
+        }
+    end
+    return t
+end
+
+local function headers_of(operation)
+    if operation == RENDEZVOUS or operation == FINISH then
+        return TMH_LENGTH + RVH_LENGTH
+    end
+    return operation == EAGER and TMH_LENGTH or 1
+end
+
+-- A message, if it has a tag: {operation, kind = short, unknown, other, or rendezvous and finish with
+-- their headers}. `kind` is nil if it is cut off.
+local function read_message(t)
+    local raw, at = t.raw, t.head
+    local operation = t.there > 0 and raw:byte(at + 1) or nil
+    if not operation then
+        return { kind = t.payload == 0 and "other" or nil }
+    end
+    local needs = headers_of(operation)
+    if t.there < math.min(needs, t.payload) then
+        return { operation = operation }
+    end
+    local m = { operation = operation, kind = "other", needs = needs }
+    if t.known.whole and t.payload < needs then
+        m.kind = "short"
+    elseif operation > EAGER then
+        m.kind = "unknown"
+    elseif raw:sub(at + 2, at + 4) == "\0\0\0" then
+        m.has_header = needs >= TMH_LENGTH
+        if needs > TMH_LENGTH then
+            m.kind = operation == RENDEZVOUS and "rendezvous" or "finish"
+            m.tag, m.rvh = raw:sub(at + 5, at + 16), raw:sub(at + 17, at + 32)
+            m.high, m.low = number_of(raw, at + 16, 4), number_of(raw, at + 20, 4)
+            m.key, m.length = number_of(raw, at + 24, 4), number_of(raw, at + 28, 4)
+        end
+    end
+    return m
+end
+
+-- ---- Following rendezvous ----
+
+-- Where an address is in the memory of a request. Doubles have 53 bits, so the difference is taken first.
+local function offset_in(request, read)
+    return (read.high - request.high) * 2 ^ 32 + (read.low - request.low)
+end
+
+-- How many bytes of the request are read, and whether others are.
+local function part_of(request, read)
+    local first = offset_in(request, read)
+    local last = first + read.length
+    local shared = math.min(last, request.length) - math.max(first, 0)
+    return math.max(shared, 0), first < 0 or last > request.length
+end
+
+local function bytes_read(request)
+    local sum, beyond = 0, nil
+    for _, read in ipairs(request.reads) do
+        local bytes, is_beyond = part_of(request, read)
+        if is_beyond then
+            beyond = beyond or read
+        else
+            sum = sum + bytes
+        end
+    end
+    return sum, beyond
+end
+
+local function packets_of(length)
+    return math.max(1, math.min(math.ceil(length / SHORTEST_MTU), LONGEST_READ))
+end
+
+local function add_issue(seen, id, text)
+    local issues = tagged.issues[seen.frame] or {}
+    tagged.issues[seen.frame] = issues
+    issues[#issues + 1] = { id = id, text = text, is_arrival = seen.is_arrival, source = seen.source }
+end
+
+local function connection_of(view, way)
+    local connection = view.connections[way]
+    if not connection then
+        connection = { suspected = {}, unread = {} }
+        view.connections[way] = connection
+    end
+    return connection
+end
+
+local function exchange_of(view, asker, reader)
+    local ends = asker .. " " .. reader
+    local exchange = view.exchanges[ends]
+    if not exchange then
+        exchange = { requests = {} }
+        view.exchanges[ends] = exchange
+    end
+    return exchange
+end
+
+local function is_proven(p, asking_way)
+    local asking, reading = p.view.connections[asking_way], p.view.connections[p.way]
+    return not p.view.cut[p.ends] and not p.view.cut[p.back] and asking and reading and asking.stream
+        and reading.stream and is_whole(asking.stream) and is_whole(reading.stream)
+        and has_begun(asking.stream, reading.acknowledged)
+end
+
+local function mark_tagged(p, way)
+    connection_of(p.view, way).is_tagged = true
+end
+
+local function follow_answer(p, t)
+    local connection = connection_of(p.view, p.way)
+    local is_acknowledge = t.opcode == ACKNOWLEDGE
+    if is_acknowledge and t.syndrome < 32 then
+        acknowledge(connection, t.psn, t.messages)
+        local unread = connection.unread
+        connection.unread = {}
+        for _, entry in ipairs(unread) do
+            local reading = p.view.connections[entry.way]
+            if reading and is_whole(reading.stream) and has_begun(reading.stream, connection.acknowledged) then
+                add_issue(entry.seen, entry.id, entry.text)
+            end
+        end
+        return
+    end
+    local is_refused = is_acknowledge and t.syndrome == ACCESS_REFUSED
+    if is_acknowledge and not is_refused then
+        return
+    end
+    local requests = exchange_of(p.view, p.source, p.destination).requests
+    for i = #requests, 1, -1 do
+        local request = requests[i]
+        for j = #request.reads, 1, -1 do
+            local read = request.reads[j]
+            local ahead = distance(read.psn, t.psn)
+            if ahead >= 0 and ahead < read.packets then
+                tagged.steps[p.frame] = { kind = "answer", request = request, read = read }
+                local _, is_beyond = part_of(request, read)
+                local was_answered = read.answer
+                if not read.answer and (t.known.ends_read or is_refused) then
+                    read.answer = p.frame
+                end
+                if was_answered or is_beyond then
+                    return
+                end
+                if is_refused and not request.finish then
+                    add_issue(p, "rendezvous-memory",
+                        format("the read of frame %d is refused, and frame %d has asked for it", read.frame,
+                            request.frame))
+                elseif t.known.ends_read and request.finish and request.finish.is_proven then
+                    add_issue(request.finish.seen, "rendezvous-fin-early",
+                        format("the data that frame %d reads has come in frame %d", read.frame, p.frame))
+                end
+                return
+            end
+        end
+    end
+end
+
+-- A packet that was sent again is what it was before.
+local function follow_again(p, t)
+    for _, request in ipairs(exchange_of(p.view, p.source, p.destination).requests) do
+        if request.way == p.way and request.psn == t.psn then
+            tagged.steps[p.frame] = { kind = "request", request = request }
+            return
+        end
+    end
+    local requests = exchange_of(p.view, p.destination, p.source).requests
+    for i = #requests, 1, -1 do
+        local request, finish = requests[i], requests[i].finish
+        if finish and finish.way == p.way and finish.psn == t.psn then
+            tagged.steps[p.frame] = { kind = "finish", request = request }
+            return
+        end
+        for _, read in ipairs(request.reads) do
+            if read.way == p.way and read.psn == t.psn then
+                tagged.steps[p.frame] = { kind = "read", request = request, read = read }
+                return
+            end
+        end
+    end
+    -- Another life of the queue pair may have begun with a number that was there before.
+    if t.known.begins and read_message(t).rvh then
+        connection_of(p.view, p.way).stream.is_torn = true
+    end
+end
+
+local function follow_read(p, t)
+    local read = t.read
+    read.frame, read.way, read.psn, read.packets = p.frame, p.way, t.psn, packets_of(read.length)
+    tagged.reads[#tagged.reads + 1] = read
+    if #tagged.reads - tagged.first_read >= MOST_READS then
+        tagged.reads[tagged.first_read] = nil
+        tagged.first_read = tagged.first_read + 1
+    end
+    -- The first that is open and not yet read; else the last one.
+    local unread, open, last
+    for _, request in ipairs(exchange_of(p.view, p.destination, p.source).requests) do
+        if request.key == read.key and part_of(request, read) > 0 then
+            last = request
+            if not request.finish then
+                open = request
+                if not unread and bytes_read(request) < request.length then
+                    unread = request
+                end
+            end
+        end
+    end
+    local request = unread or open or last
+    if not request then
+        return
+    end
+    tagged.steps[p.frame] = { kind = "read", request = request, read = read }
+    connection_of(p.view, p.way).last_read = read
+    local _, is_beyond = part_of(request, read)
+    if not request.finish then
+        if #request.reads < MOST_READS then
+            request.reads[#request.reads + 1] = read
+        end
+    elseif not is_beyond then
+        add_issue(p, "rendezvous-read-late", format("frame %d has ended the rendezvous", request.finish.seen.frame))
+    end
+    if not is_beyond then
+        mark_tagged(p, request.way)
+    end
+end
+
+-- What is wrong with the end of a rendezvous: a rule, and the text.
+local function wrong_end(request)
+    local bytes, beyond = bytes_read(request)
+    local asks = format("frame %d asks for %.0f bytes", request.frame, request.length)
+    if bytes >= request.length or #request.reads >= MOST_READS then
+        return nil
+    elseif beyond then
+        return "rendezvous-read-range", format("%s, frame %d reads %.0f of other places", asks, beyond.frame,
+            beyond.length)
+    elseif bytes > 0 then
+        return "rendezvous-part-read", format("%s, of which %.0f were read", asks, bytes)
+    end
+    -- It may have been read over another device.
+    local reads, first = tagged.reads, tagged.first_read
+    for i = first, #reads do
+        if reads[i].frame > request.frame and part_of(request, reads[i]) > 0 then
+            return nil
+        end
+    end
+    if #reads - first + 1 >= MOST_READS and reads[first].frame > request.frame then
+        return nil
+    end
+    return "rendezvous-fin-early", asks .. ", none of which was read"
+end
+
+local function follow_end(p, t, request)
+    mark_tagged(p, request.way)
+    local proven = is_proven(p, request.way)
+    request.finish = { seen = p, way = p.way, psn = t.psn, is_proven = proven }
+    tagged.steps[p.frame] = { kind = "finish", request = request }
+    local id, text = wrong_end(request)
+    if not id or not proven then
+        return
+    end
+    local asking, reading = connection_of(p.view, request.way), connection_of(p.view, p.way)
+    if reading.since < request.frame or has_begun(reading.stream, asking.acknowledged) then
+        add_issue(p, id, text)
+    else
+        asking.unread[#asking.unread + 1] = { seen = p, id = id, text = text, way = p.way }
+    end
+end
+
+-- FINISH of no request that is open.
+local function follow_stray_end(p, t, m, exchange)
+    local ended, open, answered
+    for _, request in ipairs(exchange.requests) do
+        local finish = request.finish
+        if finish and request.tag == m.tag and request.rvh == m.rvh then
+            ended = request
+        elseif not finish and request.rvh:sub(1, 12) == m.rvh:sub(1, 12) then
+            open = request
+        end
+        if finish and finish.way == p.way then
+            answered = request
+        end
+    end
+    local request, text = ended or open or answered, "no frame has asked for it"
+    if not request then
+        return
+    elseif ended then
+        text = format("frame %d has ended the rendezvous of frame %d", ended.finish.seen.frame, ended.frame)
+    elseif open then
+        text = format("it is no copy of the request, frame %d", open.frame)
+    end
+    if exchange.has_forgotten or not is_proven(p, request.way) then
+        return
+    end
+    -- One rule for one mistake.
+    request.finish = request.finish or { seen = p, way = p.way, psn = t.psn }
+    local suspected = connection_of(p.view, request.way).suspected
+    suspected[#suspected + 1] = { seen = p, id = "rendezvous-fin-names-request", text = text }
+end
+
+local function follow_message(p, t)
+    local m, connection = read_message(t), connection_of(p.view, p.way)
+    if not m.kind then
+        connection.stream.is_torn = true
+    elseif m.kind == "rendezvous" then
+        local exchange = exchange_of(p.view, p.source, p.destination)
+        if #exchange.requests == MOST_REQUESTS then
+            local oldest = table.remove(exchange.requests, 1)
+            exchange.has_forgotten = exchange.has_forgotten or not oldest.finish
+        end
+        m.number, tagged.rendezvous = tagged.rendezvous, tagged.rendezvous + 1
+        m.frame, m.way, m.psn, m.reads = p.frame, p.way, t.psn, {}
+        exchange.requests[#exchange.requests + 1] = m
+        tagged.steps[p.frame] = { kind = "request", request = m }
+    elseif m.kind == "finish" then
+        local exchange = exchange_of(p.view, p.destination, p.source)
+        for _, request in ipairs(exchange.requests) do
+            if not request.finish and request.tag == m.tag and request.rvh == m.rvh then
+                return follow_end(p, t, request)
+            end
+        end
+        follow_stray_end(p, t, m, exchange)
+    elseif connection.is_tagged and m.kind == "short" then
+        add_issue(p, "tag-header-whole", format("operation %d with %d of %d bytes", m.operation, t.payload, m.needs))
+    elseif connection.is_tagged and m.kind == "unknown" then
+        add_issue(p, "tag-operation", format("operation %d", m.operation))
+    end
+end
+
+local function follow_request(p, t)
+    local connection = connection_of(p.view, p.way)
+    local most = t.read and packets_of(t.read.length) or 1
+    local arrival = take(connection, t.psn, most, t.known.ends)
+    if arrival == "again" then
+        return follow_again(p, t)
+    end
+    local suspected = connection.suspected
+    connection.suspected = {}
+    if arrival == "reborn" then
+        connection.is_tagged, connection.since = false, p.frame
+        local exchange, left = exchange_of(p.view, p.source, p.destination), {}
+        for _, request in ipairs(exchange.requests) do
+            left[#left + 1] = request.way ~= p.way and request or nil
+        end
+        exchange.requests = left
+    elseif is_whole(connection.stream) then
+        for _, entry in ipairs(suspected) do
+            add_issue(entry.seen, entry.id, entry.text)
+        end
+    end
+    -- The data of the read before ends in front of this request.
+    local before = connection.last_read
+    connection.last_read = nil
+    local between = before and distance(before.psn, t.psn) or 0
+    if between > 0 then
+        before.packets = math.min(before.packets, between)
+    end
+    if t.read then
+        follow_read(p, t)
+    elseif t.known.begins then
+        tagged.connections[p.frame] = connection
+        follow_message(p, t)
+    end
+end
+
+local function follow(tvb, pinfo)
+    local source, destination = tostring(pinfo.src), tostring(pinfo.dst)
+    local is_arrival = pinfo.p2p_dir == P2P_RECEIVED
+    if pinfo.p2p_dir == P2P_SENT then
+        tagged.captured[source] = true
+    end
+    local near = is_arrival and destination or pinfo.p2p_dir == P2P_SENT and source or ""
+    local is_copy = is_arrival and source == destination
+    if is_copy then
+        near = near .. " again"
+    end
+    local view = tagged.views[near]
+    if not view then
+        view = { connections = {}, exchanges = {}, cut = {} }
+        tagged.views[near] = view
+    end
+    local ends = source .. " " .. destination
+    local t, is_cut = read_transport(tvb)
+    if not t then
+        view.cut[ends] = view.cut[ends] or is_cut
+        return
+    end
+    local p = {
+        frame = pinfo.number, source = source, destination = destination, view = view, ends = ends,
+        back = destination .. " " .. source, way = format("%s %.0f", ends, t.qpn), is_arrival = is_arrival,
+    }
+    if t.known.response then
+        follow_answer(p, t)
+    else
+        follow_request(p, t)
+    end
+end
+
+-- ---- Showing packets ----
+
+local function add_headers(tvb, tree, fields, at)
+    for _, field in ipairs(fields) do
+        tree:add(TM[field[1]], tvb(at + field.at, field.bytes))
+    end
+end
+
+local function show_step(tree, step)
+    local request, read, finish = step.request, step.read, step.request.finish
+    local function link(name, frame)
+        if frame then
+            tree:add(TM[name], frame):set_generated()
+        end
+    end
+    link("rendezvous", request.number)
+    if step.kind ~= "request" then
+        link("request_in", request.frame)
+    end
+    if step.kind == "answer" then
+        link("read_in", read.frame)
+    elseif step.kind == "read" then
+        link("answer_in", read.answer)
+    else
+        for _, of_request in ipairs(request.reads) do
+            link("read_in", of_request.frame)
+        end
+    end
+    if step.kind ~= "finish" then
+        link("finish_in", finish and finish.seen.frame)
+    end
+end
+
+local connected -- Wireshark's own dissector
+
+function efa_tm.dissector(tvb, pinfo, tree)
+    -- What Wireshark reports of a packet that is cut off, or has too few bytes, is an error to Lua.
+    local is_read, consumed = pcall(connected.call, connected, tvb, pinfo, tree)
+    if not is_read then
+        consumed = tvb:len()
+        pinfo.cols.info:append(consumed < tvb:reported_len() and CUT_OFF or " [Malformed Packet]")
+    end
+    local frame = pinfo.number
+    if not pinfo.visited then
+        follow(tvb, pinfo)
+    end
+    local t = read_transport(tvb)
+    local m = t and t.known.begins and read_message(t) or {}
+    local step, issues = tagged.steps[frame], tagged.issues[frame]
+    if not m.has_header and not step and not issues then
+        return consumed
+    end
+    local item = m.has_header and tree:add(efa_tm, tvb(t.head, m.needs)) or tree:add(efa_tm)
+    if m.has_header then
+        local name = OPERATIONS[m.operation]
+        local tag = "0x" .. tvb(t.head + 8, 8):uint64():tohex():gsub("^0+(%x)", "%1")
+        item:append_text(format(", %s tag=%s", name, tag))
+        local connection, request = tagged.connections[frame], step and step.request
+        local is_tagged = connection and connection.is_tagged or request and (request.finish or request.reads[1])
+        if not is_tagged then
+            item:append_text(" (if messages of this connection have tags)")
+        end
+        add_headers(tvb, item, TMH, t.head)
+        if m.rvh then
+            add_headers(tvb, item, RVH, t.head + TMH_LENGTH)
+        end
+        pinfo.cols.info:append(format(" %s tag=%s", name, tag))
+    end
+    if step then
+        show_step(item, step)
+    end
+    for _, issue in ipairs(issues or {}) do
+        -- It is judged where it was sent, if that is in the capture.
+        if not issue.is_arrival or not tagged.captured[issue.source] then
+            item:add_proto_expert_info(RULES[issue.id], issue.text)
+        end
+    end
+    return consumed
+end
+
+connected = udp_ports:get_dissector(ROCE_PORT)
+if connected then
+    udp_ports:add(ROCE_PORT, efa_tm)
+end
+
+end
+tag_matching()
 
 -- ------------------------------------------------------------------------------------------------
 -- Statistics: windows in Wireshark's menu Tools > EFA, or at the end of `tshark -q` if the

@@ -1,5 +1,6 @@
 //! Runs `tshark` with the dissector and reads what it prints.
 
+pub mod connected;
 mod joined;
 pub mod talk;
 
@@ -106,7 +107,7 @@ impl Tshark {
         let text = String::from_utf8_lossy(&stdout).into_owned();
         let rows = text.lines().map(|line| line.split('\t').collect());
         rows.filter(|cells: &Vec<_>| cells[0] == "F" && cells.len() >= 8)
-            .filter(|cells| matches!(cells[4], "efa" | "efa_rdm"))
+            .filter(|cells| matches!(cells[4], "efa" | "efa_rdm" | "efa_tm"))
             .map(|cells| {
                 let [label, name, kind] = [cells[1], cells[2], cells[3]].map(str::to_owned);
                 (name, [kind, label, cells[7].to_owned()])

@@ -231,6 +231,7 @@ impl<R: Read> Frames<R> {
                             source: found.source,
                             destination: found.destination,
                             packet: found.packet.to_vec(),
+                            length: found.length,
                         })));
                     }
                     self.foreign += 1;

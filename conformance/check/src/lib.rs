@@ -8,5 +8,7 @@ pub mod capture;
 pub mod check;
 pub mod clocks;
 pub mod merge;
+mod rendezvous;
 pub mod roce;
 pub mod show;
+mod stream;

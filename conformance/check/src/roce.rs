@@ -1,14 +1,17 @@
 //! Packets of reliable connections (RoCE v2), which the profile `tm` has, as `show` prints them.
 
-use std::collections::HashMap;
 use std::io::{self, Write};
 use std::time::Duration;
 
 use efa_capture::Direction;
 use efa_wire::address::Gid;
-use efa_wire::infiniband::{HEADERS, HeaderField, RcOpcode, Reth, Rvh, Tmh, headers_of};
+use efa_wire::infiniband::{
+    Aeth, Bth, HEADERS, HeaderField, PADDING, RcHeader, RcOpcode, Reth, SEQUENCE_BITS, headers_of,
+};
 use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
+
+use crate::rendezvous::Step;
 
 /// A packet of a reliable connection, as captured.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -29,6 +32,23 @@ pub struct ConnectedPacket {
     pub destination: Gid,
     /// The packet from its BTH on; what of it the capture has.
     pub packet: Vec<u8>,
+    /// Bytes of the whole packet, those included that a snap length cut off.
+    pub length: usize,
+}
+
+/// What the headers of a packet say.
+pub(crate) struct Transport<'p> {
+    pub(crate) opcode: RcOpcode,
+    /// The receiver's queue pair.
+    pub(crate) destination: u32,
+    /// The number of the packet.
+    pub(crate) psn: u32,
+    pub(crate) reth: Option<Reth>,
+    pub(crate) aeth: Option<Aeth>,
+    /// What of the payload the capture has.
+    pub(crate) payload: &'p [u8],
+    /// Bytes of the whole payload.
+    pub(crate) payload_length: usize,
 }
 
 impl ConnectedPacket {
@@ -42,6 +62,39 @@ impl ConnectedPacket {
             "RC {}",
             opcode.map_or("of an unknown opcode", RcOpcode::name)
         )
+    }
+
+    /// What its headers say. `None` if they are cut off, or if it is no packet of a reliable
+    /// connection.
+    pub(crate) fn transport(&self) -> Option<Transport<'_>> {
+        let bth = Bth::read(&self.packet)?;
+        let opcode = RcOpcode::from_code(bth.opcode)?;
+        let mut at = Bth::LENGTH;
+        let (mut reth, mut aeth) = (None, None);
+        for header in opcode.headers() {
+            let length = header.format().length();
+            let bytes = self.packet.get(at..at + length)?;
+            match header {
+                RcHeader::Reth => reth = Reth::read(bytes),
+                RcHeader::Aeth => aeth = Aeth::read(bytes),
+                _ => {}
+            }
+            at += length;
+        }
+        let (mask, shift) = PADDING;
+        let padding = usize::from(bth.flags >> shift & mask);
+        let payload_length = self.length.checked_sub(at + padding)?;
+        let payload = &self.packet[at..];
+        const LOW: u32 = (1 << SEQUENCE_BITS) - 1;
+        Some(Transport {
+            opcode,
+            destination: bth.destination.get() & LOW,
+            psn: bth.sequence.get() & LOW,
+            reth,
+            aeth,
+            payload: &payload[..payload.len().min(payload_length)],
+            payload_length,
+        })
     }
 
     /// Its fields with their values, by names such as `tmh.tag`.
@@ -69,81 +122,10 @@ pub(crate) fn field_names() -> impl Iterator<Item = String> {
     })
 }
 
-/// What a packet is to a rendezvous.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum RendezvousStep {
-    /// It reads the data of the one that this packet has asked for.
-    Read(u64),
-    /// It says that the data was read.
-    Finish(u64),
-}
-
-/// The rendezvous of a capture that were asked for, by sender and key of the data.
-#[derive(Default)]
-pub(crate) struct Rendezvous(HashMap<(Gid, u32), Vec<Asked>>);
-
-struct Asked {
-    number: u64,
-    address: u64,
-    length: u32,
-}
-
-/// Rendezvous with one key that are remembered; a capture may have any number.
-const MOST_ASKED: usize = 1024;
-
-impl Rendezvous {
-    /// Takes the next packet, and returns what it is to an earlier one.
-    pub(crate) fn follow(&mut self, packet: &ConnectedPacket) -> Option<RendezvousStep> {
-        let headers = headers_of(&packet.packet);
-        let found = |name: &str| {
-            let mut headers = headers.iter();
-            let found = headers.find(|(format, _)| format.name == name);
-            found.map(|(_, bytes)| *bytes)
-        };
-        if let Some(rvh) = found("RVH").and_then(Rvh::read) {
-            let tmh = found("TMH").and_then(Tmh::read)?;
-            const REQUEST: u8 = 1;
-            let key = rvh.key.get();
-            if tmh.operation == REQUEST {
-                let asked = self.0.entry((packet.source, key)).or_default();
-                if asked.len() == MOST_ASKED {
-                    asked.remove(0);
-                }
-                asked.push(Asked {
-                    number: packet.number,
-                    address: rvh.address.get(),
-                    length: rvh.length.get(),
-                });
-                return None;
-            }
-            let asked = self.last(packet.destination, key, rvh.address.get())?;
-            return Some(RendezvousStep::Finish(asked.number));
-        }
-        let is_read = packet
-            .packet
-            .first()
-            .and_then(|code| RcOpcode::from_code(*code))
-            == Some(RcOpcode::READ_REQUEST);
-        let reth = found("RETH").and_then(Reth::read);
-        let reth = reth.filter(|_| is_read)?;
-        let asked = self.last(packet.destination, reth.key.get(), reth.address.get())?;
-        Some(RendezvousStep::Read(asked.number))
-    }
-
-    /// The last one whose data has this address.
-    fn last(&self, of: Gid, key: u32, address: u64) -> Option<&Asked> {
-        let mut asked = self.0.get(&(of, key))?.iter().rev();
-        asked.find(|asked| {
-            let offset = address.wrapping_sub(asked.address);
-            offset < u64::from(asked.length.max(1))
-        })
-    }
-}
-
 pub(crate) fn show_text(
     head: &str,
     packet: &ConnectedPacket,
-    step: Option<RendezvousStep>,
+    step: Option<Step>,
     output: &mut impl Write,
 ) -> io::Result<()> {
     for comment in &packet.comments {
@@ -163,13 +145,19 @@ pub(crate) fn show_text(
         }
     }
     match step {
-        Some(RendezvousStep::Read(number)) => {
+        Some(Step::Read(number)) => {
             writeln!(
                 output,
                 "    reads the data of the rendezvous of packet {number}"
             )
         }
-        Some(RendezvousStep::Finish(number)) => {
+        Some(Step::Answer(number)) => {
+            writeln!(
+                output,
+                "    answers a read of the rendezvous of packet {number}"
+            )
+        }
+        Some(Step::Finish(number)) => {
             writeln!(output, "    ends the rendezvous of packet {number}")
         }
         None => Ok(()),
@@ -232,6 +220,7 @@ mod tests {
             comments: Vec::new(),
             source: gid(source),
             destination: gid(3 - source),
+            length: bytes.len(),
             packet: bytes,
         }
     }
@@ -242,43 +231,11 @@ mod tests {
         bytes
     }
 
-    fn reth(address: u8, key: u8) -> Vec<u8> {
-        vec![0, 0, 0, 0, 0, 0, 0, address, 0, 0, 0, key, 0, 0, 0, 8]
-    }
-
-    #[test]
-    fn reads_and_ends_name_the_request_of_a_rendezvous() {
-        use RendezvousStep::{Finish, Read};
-        let mut rendezvous = Rendezvous::default();
-        let mut follow = |packet: ConnectedPacket| rendezvous.follow(&packet);
-        assert_eq!(follow(packet(1, 1, 4, &tagged(1, 0x10))), None);
-        assert_eq!(follow(packet(2, 1, 4, &tagged(1, 0x80))), None);
-        assert_eq!(follow(packet(3, 2, 12, &reth(0x10, 0x77))), Some(Read(1)));
-        assert_eq!(follow(packet(4, 2, 12, &reth(0x4f, 0x77))), Some(Read(1)));
-        assert_eq!(
-            follow(packet(5, 2, 12, &reth(0x50, 0x77))),
-            None,
-            "behind its end"
-        );
-        assert_eq!(
-            follow(packet(6, 2, 12, &reth(0x10, 0x78))),
-            None,
-            "another key"
-        );
-        assert_eq!(
-            follow(packet(7, 1, 12, &reth(0x10, 0x77))),
-            None,
-            "another host"
-        );
-        assert_eq!(follow(packet(8, 2, 6, &reth(0x10, 0x77))), None, "a write");
-        assert_eq!(follow(packet(9, 2, 4, &tagged(2, 0x80))), Some(Finish(2)));
-    }
-
     #[test]
     fn text_has_every_header_and_the_link() {
         let packet = packet(9, 2, 4, &tagged(2, 0x80));
         let mut text = Vec::new();
-        let step = Some(RendezvousStep::Finish(2));
+        let step = Some(Step::Finish(2));
         show_text("packet 9 at 0.000 us: b sends", &packet, step, &mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
         let lines: Vec<_> = text.lines().collect();

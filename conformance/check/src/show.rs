@@ -11,7 +11,8 @@ use efa_wire::{Packet, PacketType, ParseError, fields};
 use serde::{Serialize, Serializer};
 
 use crate::capture::{CapturedPacket, Frames, Seen, UserRecvQps};
-use crate::roce::{self, ConnectedPacket, Rendezvous, RendezvousStep};
+use crate::rendezvous::{Rendezvous, Step};
+use crate::roce::{self, ConnectedPacket};
 
 /// Why a capture was not shown to its end.
 #[derive(Debug, thiserror::Error)]
@@ -132,7 +133,7 @@ pub fn show<R: Read>(
                 }
             }
             Seen::Connected(packet) => {
-                let step = rendezvous.follow(&packet);
+                let step = rendezvous.follow(&packet).step;
                 if !filter.takes_connected(&packet, host) {
                     continue;
                 }
@@ -162,7 +163,7 @@ fn show_connected(
     host: &str,
     packet: &ConnectedPacket,
     since: Duration,
-    step: Option<RendezvousStep>,
+    step: Option<Step>,
     form: Form,
     output: &mut impl Write,
 ) -> io::Result<()> {
@@ -185,9 +186,7 @@ fn show_connected(
         },
         bytes: packet.packet.len(),
         fields: roce::ShownFields(packet),
-        rendezvous: step.map(|step| match step {
-            RendezvousStep::Read(number) | RendezvousStep::Finish(number) => number,
-        }),
+        rendezvous: step.map(Step::request),
         comments: &packet.comments,
     };
     write_json(&shown, output)

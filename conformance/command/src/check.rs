@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 
 use efa_capture::Reader;
-use efa_check::capture::Frames;
+use efa_check::capture::{Frames, Seen};
 use efa_check::check::{Checked, Judge, NotJudged};
 use efa_core::rules::{Evidence, RULES, Severity};
 
@@ -161,8 +161,11 @@ fn judge_file(path: &Path) -> Result<Judged, String> {
 fn judge<R: io::Read>(frames: Frames<R>) -> Result<Judged, String> {
     let mut frames = frames.without_rdma_data();
     let mut judge = Judge::new();
-    while let Some(frame) = frames.next_frame().map_err(|error| error.to_string())? {
-        judge.frame(frame).map_err(|error| error.to_string())?;
+    while let Some(seen) = frames.next_seen().map_err(|error| error.to_string())? {
+        match seen {
+            Seen::Frame(frame) => judge.frame(*frame).map_err(|error| error.to_string())?,
+            Seen::Connected(packet) => judge.connected(&packet),
+        }
     }
     for interface in frames.lossy() {
         judge.lossy(interface);
@@ -202,9 +205,15 @@ impl Judged {
             return (Outcome::Failed, None);
         }
         if self.checked.is_empty() && !arguments.allow_empty {
-            let why = match self.checked.foreign {
-                0 => "it has no RDM packets".to_owned(),
-                sends => format!("its {sends} sends are not RDM packets of protocol version 4"),
+            let why = match (self.checked.foreign, self.checked.not_judged.untagged) {
+                (0, 0) => "it has no RDM packets".to_owned(),
+                (0, packets) => format!(
+                    "no rendezvous shows that messages of its {packets} packets of reliable \
+                     connections have tags"
+                ),
+                (sends, _) => {
+                    format!("its {sends} sends are not RDM packets of protocol version 4")
+                }
             };
             let remedy = "`--allow-empty` if that is as it should be";
             return (
@@ -230,6 +239,7 @@ impl Judged {
             cut_data,
             without_direction,
             without_beginning,
+            untagged,
         } = self.checked.not_judged;
         let named = |is_it: fn(Evidence) -> bool| {
             let rules = RULES
@@ -262,6 +272,11 @@ impl Judged {
             (
                 self.checked.unproven,
                 "findings were dropped: the capture lacks frames, so it does not prove them",
+                String::new(),
+            ),
+            (
+                untagged,
+                "packets are of reliable connections whose messages are not known to have tags",
                 String::new(),
             ),
             (
@@ -304,10 +319,14 @@ impl Judged {
         }
         let count = |severity| checked.counts.get(&severity).copied().unwrap_or_default();
         say(format_args!(
-            "{}: {} packets in {} conversations, {} errors, {} warnings, {} notes",
+            "{}: {} packets in {} conversations{}, {} errors, {} warnings, {} notes",
             path.display(),
             checked.packets,
             checked.conversations,
+            match checked.tagged {
+                0 => String::new(),
+                tagged => format!(", {tagged} of connections with tags"),
+            },
             count(Severity::Error),
             count(Severity::Warning),
             count(Severity::Note)
@@ -332,6 +351,7 @@ impl Judged {
             cut_data,
             without_direction,
             without_beginning,
+            untagged,
         } = checked.not_judged;
         let findings = checked.findings.iter().map(|finding| {
             serde_json::json!({
@@ -350,6 +370,7 @@ impl Judged {
             "packets": checked.packets,
             "conversations": checked.conversations,
             "foreign": checked.foreign,
+            "tagged": checked.tagged,
             "unproven": checked.unproven,
             "complete": self.is_complete(),
             "not_judged": {
@@ -357,6 +378,7 @@ impl Judged {
                 "cut_data": cut_data,
                 "without_direction": without_direction,
                 "without_beginning": without_beginning,
+                "untagged": untagged,
                 "foreign_frames": self.foreign_frames,
                 "skipped_blocks": self.skipped_blocks,
             },

@@ -247,9 +247,6 @@ rc_opcodes! {
 }
 
 impl RcOpcode {
-    /// The request to read.
-    pub const READ_REQUEST: RcOpcode = RcOpcode::ReadRequest;
-
     /// The opcode of a code, if it is one of reliable connections.
     pub fn from_code(code: u8) -> Option<RcOpcode> {
         RcOpcode::ALL.get(usize::from(code)).copied()
@@ -271,7 +268,50 @@ impl RcOpcode {
         use RcOpcode::{SendFirst, SendOnly, SendOnlyImmediate};
         matches!(self, SendFirst | SendOnly | SendOnlyImmediate)
     }
+
+    /// Whether such a packet is a whole message.
+    pub fn is_whole_message(self) -> bool {
+        matches!(self, RcOpcode::SendOnly | RcOpcode::SendOnlyImmediate)
+    }
+
+    /// Whether a request ends with such a packet, which responders count.
+    pub fn ends_request(self) -> bool {
+        use RcOpcode::{SendFirst, SendMiddle, WriteFirst, WriteMiddle};
+        let goes_on = matches!(self, SendFirst | SendMiddle | WriteFirst | WriteMiddle);
+        !goes_on && !self.is_response()
+    }
+
+    /// Whether the data of a read ends with such a packet.
+    pub fn ends_read(self) -> bool {
+        matches!(
+            self,
+            RcOpcode::ReadResponseLast | RcOpcode::ReadResponseOnly
+        )
+    }
 }
+
+impl Tmh {
+    /// The operation of a request of a rendezvous.
+    pub const RENDEZVOUS: u8 = 1;
+
+    /// The operation of the end of a rendezvous.
+    pub const FINISH: u8 = 2;
+
+    /// The operation of a message with its data.
+    pub const EAGER: u8 = 3;
+
+    /// The names of all operations, by their numbers.
+    pub const OPERATIONS: [&'static str; 4] = ["NO_TAG", "RENDEZVOUS", "FINISH", "EAGER"];
+}
+
+/// Bits of the BTH's flags that count the bytes of padding behind the payload, and where they are.
+pub const PADDING: (u8, u32) = (0b11, 4);
+
+/// A packet of a reliable connection has a number of so many bits.
+pub const SEQUENCE_BITS: u32 = 24;
+
+/// The payload of the shortest path MTU: a read has at most one packet for so many bytes.
+pub const SHORTEST_MTU: u32 = 256;
 
 /// The headers that a packet begins with, each with its bytes; the first one is the BTH. What is cut
 /// off is left out.
@@ -301,12 +341,13 @@ pub fn headers_of(packet: &[u8]) -> Vec<(HeaderFormat, &[u8])> {
 
 /// Whether a message may be one with a tag: nothing on the wire says what messages are.
 fn has_tag(header: &Tmh, behind: usize) -> bool {
-    let is_known = matches!(header.operation, 1..=3) && header.reserved == [0; 3];
+    let known = Tmh::RENDEZVOUS..=Tmh::EAGER;
+    let is_known = known.contains(&header.operation) && header.reserved == [0; 3];
     is_known && (!is_of_rendezvous(header) || behind >= Rvh::LENGTH)
 }
 
 fn is_of_rendezvous(header: &Tmh) -> bool {
-    matches!(header.operation, 1 | 2)
+    matches!(header.operation, Tmh::RENDEZVOUS | Tmh::FINISH)
 }
 
 #[cfg(test)]

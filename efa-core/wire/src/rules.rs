@@ -91,19 +91,22 @@ pub enum Chapter {
     Messages,
     /// Answers, windows and the ids in them.
     Answers,
+    /// Messages with tags and rendezvous of reliable connections.
+    TagMatching,
     /// What the applications asked for, and what they get.
     Applications,
 }
 
 impl Chapter {
     /// All chapters, in their order.
-    pub const ALL: [Chapter; 7] = [
+    pub const ALL: [Chapter; 8] = [
         Chapter::Transport,
         Chapter::Packets,
         Chapter::Identity,
         Chapter::Handshake,
         Chapter::Messages,
         Chapter::Answers,
+        Chapter::TagMatching,
         Chapter::Applications,
     ];
 
@@ -116,6 +119,7 @@ impl Chapter {
             Chapter::Handshake => "Handshake and features",
             Chapter::Messages => "Messages and their parts",
             Chapter::Answers => "Answers and windows",
+            Chapter::TagMatching => "Hardware tag matching",
             Chapter::Applications => "What applications ask for and get",
         }
     }
@@ -125,7 +129,7 @@ impl Chapter {
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
     /// The name, which stays the same; a Wireshark filter `efa_rdm.rule.ID` (`efa.rule.ID` in
-    /// [`Chapter::Transport`]).
+    /// [`Chapter::Transport`], `efa_tm.rule.ID` in [`Chapter::TagMatching`]).
     pub id: &'static str,
     /// The chapter of the list that it is in.
     pub chapter: Chapter,
@@ -133,7 +137,8 @@ pub struct Rule {
     pub severity: Severity,
     /// The statement that it enforces: `v4/SECTION/NAME` for the protocol document, `stock/NAME`
     /// for what stock libfabric does or needs beyond it, `device/NAME` for the device and the
-    /// emulated wire, `ofi/NAME` for what libfabric's interface promises to applications.
+    /// emulated wire, `ofi/NAME` for what libfabric's interface promises to applications, `tm/NAME`
+    /// for the document on hardware tag matching.
     pub statement: &'static str,
     /// Where that statement is written, as Markdown.
     pub source: &'static str,
@@ -161,9 +166,10 @@ impl Rule {
     }
 
     /// Returns whether a run of the suite judges it: the checker's rules, and those that take a
-    /// scenario.
+    /// scenario. Endpoints of scenarios have no reliable connections.
     pub const fn is_run(&self) -> bool {
-        self.is_checked() || matches!(self.judge, Judge::Replay)
+        let is_judged = self.is_checked() || matches!(self.judge, Judge::Replay);
+        is_judged && !matches!(self.chapter, Chapter::TagMatching)
     }
 
     /// Returns whether the dissector judges it.
@@ -485,6 +491,40 @@ rules! {
             "Not about a message",
             "A PEER_ERROR says which side of a message sends it, and is about a message: if none of its msg_id is known, the operation that it names is no write, read or atomic.";
     }
+    TagMatching {
+        TAG_HEADER_WHOLE: Warning, Both, History, Malformed,
+            "tag-header-whole", "tm/headers", "[tag matching](tag-matching.md)",
+            "The message ends in its headers",
+            "An eager message begins with a TMH, the request of a rendezvous and its end with TMH and RVH. Judged where a rendezvous has shown that messages have tags.";
+        TAG_OPERATION: Warning, Both, History, Protocol,
+            "tag-operation", "tm/operations", "[tag matching](tag-matching.md)",
+            "No operation of tag matching",
+            "The TMH has one of four operations. Judged where a rendezvous has shown that messages have tags.";
+        RENDEZVOUS_MEMORY: Error, Both, History, Protocol,
+            "rendezvous-memory", "tm/registered-buffer", "[tag matching](tag-matching.md)",
+            "The memory of a rendezvous cannot be read",
+            "The RVH names registered memory that the peer may read, until the rendezvous is finished.";
+        RENDEZVOUS_READ_RANGE: Error, Both, Beginning, Sequence,
+            "rendezvous-read-range", "tm/read-range", "[tag matching](tag-matching.md)",
+            "More was read than the rendezvous has",
+            "The receiver reads the bytes that the RVH names, and none behind them.";
+        RENDEZVOUS_PART_READ: Note, Both, History, Sequence,
+            "rendezvous-part-read", "tm/read-whole", "[tag matching](tag-matching.md)",
+            "Finished after a part was read",
+            "Less was read than the RVH names before the rendezvous was finished: the receive was shorter, or the rest went another way.";
+        RENDEZVOUS_READ_LATE: Note, Both, History, Sequence,
+            "rendezvous-read-late", "tm/read-before-fin", "[tag matching](tag-matching.md)",
+            "Read after the rendezvous was finished",
+            "After FIN the sender may free the memory. A program may have given it to the peer for something else, too.";
+        RENDEZVOUS_FIN_EARLY: Error, Both, Beginning, Sequence,
+            "rendezvous-fin-early", "tm/fin-after-read", "[tag matching](tag-matching.md)",
+            "Finished before the data was read",
+            "FIN is sent after the data has been read by RDMA: the sender may free its memory then.";
+        RENDEZVOUS_FIN_NAMES_REQUEST: Error, Both, Beginning, Sequence,
+            "rendezvous-fin-names-request", "tm/fin-copies-request", "[tag matching](tag-matching.md)",
+            "Not the end of an open rendezvous",
+            "FIN has TMH and RVH of the request, but for the operation, and each rendezvous is finished once.";
+    }
     Applications {
         REQUEST_AS_ASKED: Error, Replay, History, Protocol,
             "request-as-asked", "v4/3.2/request-as-asked", "3.1, 3.2, 3.3",
@@ -527,7 +567,7 @@ mod tests {
                 ["v4", section, name] => {
                     section.bytes().all(|b| b.is_ascii_digit() || b == b'.') && is_name(name)
                 }
-                ["stock" | "device" | "ofi", name] => is_name(name),
+                ["stock" | "device" | "ofi" | "tm", name] => is_name(name),
                 _ => false,
             };
             assert!(is_statement, "{}", rule.statement);

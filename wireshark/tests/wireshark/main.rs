@@ -3,4 +3,5 @@
 mod dissector;
 mod profile;
 mod tables;
+mod tag_matching;
 mod transfers;

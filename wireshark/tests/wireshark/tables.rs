@@ -16,6 +16,9 @@ use efa_core::nic::Status;
 use efa_core::wire::fields::{
     Array, FieldDescriptor, Kind, Presence, Section, Width, forms, sections,
 };
+use efa_core::wire::infiniband::{
+    Aeth, Bth, HeaderFormat, RcHeader, RcOpcode, Reth, Rvh, SEQUENCE_BITS, SHORTEST_MTU, Tmh,
+};
 use efa_core::wire::{
     AtomicDatatype, AtomicOp, CtsFlags, ExtraFeatures, ExtraInfo, Family, FlagSet, HandshakeFlags,
     OpeType, PROTOCOL_VERSION, PacketType, PeerError, ReqFlags, RmaIovs, UniversalFlags,
@@ -225,6 +228,94 @@ fn transport_header(out: &mut String) {
     }
 }
 
+/// The opcodes of reliable connections, and the headers of messages with tags: one table, because
+/// Lua has no more than 200 local variables in a function.
+fn tag_matching(out: &mut String) {
+    out.push_str(
+        "-- RC_OPCODES: {name, bytes of the headers; reth, aeth: where these are; begins, ends: a\n\
+         -- message; whole: it is one; response; ends_read: the last data of a read}. TMH, RVH: {name, kind\n\
+         -- of ProtoField, description, base; at = offset, bytes}\n",
+    );
+    out.push_str("local TAG_MATCHING = {\n");
+    let [read, acknowledge] =
+        [RcOpcode::ReadRequest, RcOpcode::Acknowledge].map(|opcode| opcode as u8);
+    for (name, value) in [
+        ("ROCE_PORT", u32::from(frame::ROCE_PORT)),
+        ("SEQUENCE_BITS", SEQUENCE_BITS),
+        ("SHORTEST_MTU", SHORTEST_MTU),
+        ("READ_REQUEST", read.into()),
+        ("ACKNOWLEDGE", acknowledge.into()),
+        ("BTH_LENGTH", Bth::LENGTH as u32),
+        ("TMH_LENGTH", Tmh::LENGTH as u32),
+        ("RVH_LENGTH", Rvh::LENGTH as u32),
+    ] {
+        writeln!(out, "    {name} = {value},").unwrap();
+    }
+    out.push_str("    RC_OPCODES = {\n");
+    for opcode in RcOpcode::ALL.iter().copied() {
+        let (code, row) = (opcode as u8, rc_opcode(opcode));
+        writeln!(out, "        [{code}] = {row},").unwrap();
+    }
+    out.push_str("    },\n    OPERATIONS = {\n");
+    for (code, name) in Tmh::OPERATIONS.iter().enumerate() {
+        writeln!(out, "        [{code}] = \"{name}\",").unwrap();
+    }
+    out.push_str("    },\n");
+    header_fields(out, Tmh::FORMAT);
+    header_fields(out, Rvh::FORMAT);
+    out.push_str("}\n");
+}
+
+fn rc_opcode(opcode: RcOpcode) -> String {
+    let mut at = Bth::LENGTH;
+    let mut more = String::new();
+    for header in opcode.headers() {
+        let name = match header {
+            RcHeader::Reth => Some("reth"),
+            RcHeader::Aeth => Some("aeth"),
+            _ => None,
+        };
+        if let Some(name) = name {
+            write!(more, ", {name} = {at}").unwrap();
+        }
+        at += header.format().length();
+    }
+    for (name, holds) in [
+        ("begins", opcode.begins_message()),
+        ("ends", opcode.ends_request()),
+        ("whole", opcode.is_whole_message()),
+        ("response", opcode.is_response()),
+        ("ends_read", opcode.ends_read()),
+    ] {
+        if holds {
+            write!(more, ", {name} = true").unwrap();
+        }
+    }
+    format!("{{ \"{}\", {at}{more} }}", opcode.name())
+}
+
+fn header_fields(out: &mut String, format: HeaderFormat) {
+    writeln!(out, "    {} = {{", format.name).unwrap();
+    for field in format.fields {
+        let base = match field.is_hexadecimal {
+            true => "base.HEX",
+            false => "base.DEC",
+        };
+        writeln!(
+            out,
+            "        {{ \"{}.{}\", \"uint{}\", {:?}, {base}, at = {}, bytes = {} }},",
+            format.name.to_lowercase(),
+            field.name,
+            8 * field.width,
+            field.meaning,
+            field.offset,
+            field.width
+        )
+        .unwrap();
+    }
+    out.push_str("    },\n");
+}
+
 fn generated() -> String {
     let mut out = String::from(BEGIN);
 
@@ -428,6 +519,7 @@ fn generated() -> String {
         .unwrap();
     }
     out.push_str("}\n");
+    tag_matching(&mut out);
     out.push_str(END);
     out
 }
@@ -446,7 +538,7 @@ Every name is a display filter in Wireshark. This list is generated from what `t
 ",
     );
     let fields = tshark.fields();
-    let groups: [FieldGroup<'_>; 6] = [
+    let groups: [FieldGroup<'_>; 7] = [
         (
             "Transport header",
             "The header that the emulated network puts in front of a packet \
@@ -477,6 +569,12 @@ Every name is a display filter in Wireshark. This list is generated from what `t
             "Negotiated",
             "What the packet's two endpoints had announced when it was sent.",
             &|name| name.starts_with("efa_rdm.negotiated"),
+        ),
+        (
+            "Hardware tag matching",
+            "Headers of messages with tags, behind Wireshark's own fields of RoCE v2, and the packets \
+             of their rendezvous.",
+            &|name| name.starts_with("efa_tm.") && !name.contains(".rule."),
         ),
         ("Rules", "Expert information.", &|name| {
             name.contains(".rule.")

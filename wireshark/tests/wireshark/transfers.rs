@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use efa_capture::frame::{Kind, Rdma};
 use efa_core::address::{Qkey, Qpn, RawAddress};
 use efa_core::nic::Status;
-use efa_core::rules::RULES;
+use efa_core::rules::{Chapter, RULES};
 use efa_core::wire::{
     AtomRsp, AtomicDatatype, AtomicOp, Connid, Cts, CtsData, CtsFlags, EagerRtm, EagerRtw, Eor,
     ExtraFeatures, Handshake, Header, LongctsRtm, LongreadRtm, LongreadRtw, MediumRtm, MsgId,
@@ -1098,9 +1098,10 @@ fn every_rule_is_broken_and_found_once() {
 
 #[test]
 fn every_rule_of_the_dissector_is_tested() {
+    // Those of tag matching are tested in `tag_matching`.
     let ids: BTreeSet<_> = RULES
         .iter()
-        .filter(|rule| rule.is_dissected())
+        .filter(|rule| rule.is_dissected() && rule.chapter != Chapter::TagMatching)
         .map(|rule| rule.id)
         .collect();
     let mut tested: BTreeSet<_> = offender().1.into_iter().map(|(_, rule)| rule).collect();

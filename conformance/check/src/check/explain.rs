@@ -66,6 +66,7 @@ fn right(rule: &Rule) -> &'static str {
     of_packets(rule.id)
         .or_else(|| of_messages(rule.id))
         .or_else(|| of_answers(rule.id))
+        .or_else(|| of_tag_matching(rule.id))
         .unwrap_or("what the rule says")
 }
 
@@ -194,6 +195,25 @@ fn of_answers(id: &str) -> Option<&'static str> {
         "answer-missing" => "the answer, before those to requests that came later",
         "peer-error-message" => {
             "the number of a message that is under way, and side 1 (it sends the data) or 2 (it receives it)"
+        }
+        _ => return None,
+    })
+}
+
+/// Rules of tag matching.
+fn of_tag_matching(id: &str) -> Option<&'static str> {
+    Some(match id {
+        "tag-header-whole" => "all 16 bytes of the TMH, and of the RVH where one belongs",
+        "tag-operation" => "0 no tag, 1 request of a rendezvous, 2 its end, 3 eager",
+        "rendezvous-memory" => {
+            "address and key of memory that is registered with remote read, until FIN has come"
+        }
+        "rendezvous-read-range" => "reads between the RVH's address and its length behind it",
+        "rendezvous-part-read" => "the same, if the receive was shorter than the message",
+        "rendezvous-read-late" => "all reads before the FIN, unless they are for something else",
+        "rendezvous-fin-early" => "the FIN after the last byte of the read's data has come",
+        "rendezvous-fin-names-request" => {
+            "one FIN for each request: its TMH and RVH, with operation 2"
         }
         _ => return None,
     })

@@ -24,7 +24,9 @@ use super::node::{Node, View};
 use super::order::{InOrder, OutOfOrder};
 use super::packet::Reading;
 use super::report::{Checked, NotJudged, Report};
+use super::tagged::Tagged;
 use crate::capture::{Capture, CapturedPacket, UserRecvQps};
+use crate::roce::ConnectedPacket;
 
 /// Requests, and operations that are over, which all conversations together remember at most; each of
 /// them takes a few hundred bytes. More requests are never under way at once.
@@ -38,6 +40,7 @@ pub struct Judge {
     conversations: HashMap<View, Conversation>,
     unmatched: Unmatched,
     seen: Seen,
+    tagged: Tagged,
     report: Report,
     lossy: BTreeSet<usize>,
     /// Requests and operations that the conversations remember, at most.
@@ -62,6 +65,11 @@ impl Judge {
         Ok(())
     }
 
+    /// Takes the next packet of a reliable connection, in the order of the capture.
+    pub fn connected(&mut self, packet: &ConnectedPacket) {
+        self.tagged.take(packet);
+    }
+
     /// Learns whose sends are in the capture, before the first of them is judged.
     fn knows(&mut self, frame: &CapturedPacket) {
         if frame.direction == Some(Direction::Outbound) {
@@ -82,6 +90,7 @@ impl Judge {
         let mut views: Vec<_> = self.conversations.into_iter().collect();
         views.sort_by_key(|(view, _)| *view);
         self.report.checked.not_judged = self.seen.not_judged;
+        self.tagged.close(&mut self.report, &self.lossy);
         let incomplete = self.unmatched.incomplete();
         // What has lost the directions of some frames shows no end all that it sent or received.
         let pair = |view: &View| (view.near.min(view.far), view.near.max(view.far));

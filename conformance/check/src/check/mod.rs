@@ -14,6 +14,7 @@
 //! * `completeness`: what the capture lacks; `copies`: the same packet at both ends.
 //! * `content`: packets in short, by which copies and repetitions are recognised.
 //! * `explain`: what a right sender would have sent.
+//! * `tagged`: packets of reliable connections, which `crate::rendezvous` follows.
 //! * `packet`: what a packet says; `format`: rules that need no more than the packet.
 
 mod births;
@@ -34,6 +35,7 @@ mod rdma;
 mod report;
 mod runs;
 mod sequence;
+mod tagged;
 
 pub use explain::Explanation;
 pub use judge::{Judge, check};

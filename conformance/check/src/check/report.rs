@@ -47,6 +47,8 @@ pub struct Checked {
     pub conversations: u64,
     /// Sends that are no RDM packets.
     pub foreign: u64,
+    /// Packets of reliable connections between hosts whose messages have tags.
+    pub tagged: u64,
     /// Findings in the order in which the capture shows them, so that a cause comes before its
     /// consequences: what is missing at the end comes last, whatever packet it is about. The first
     /// [`Checked::MOST_FINDINGS`].
@@ -72,6 +74,8 @@ pub struct NotJudged {
     /// Ends of conversations that had begun before the capture, as far as can be known: no rule was
     /// applied that needs their beginning.
     pub without_beginning: u64,
+    /// Packets of reliable connections between hosts whose messages are not known to have tags.
+    pub untagged: u64,
 }
 
 impl NotJudged {
@@ -98,7 +102,7 @@ impl Checked {
 
     /// Whether nothing in the capture could be judged.
     pub fn is_empty(&self) -> bool {
-        self.packets == 0
+        self.packets == 0 && self.tagged == 0
     }
 }
 

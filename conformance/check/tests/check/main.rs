@@ -5,3 +5,4 @@ mod faults;
 mod losses;
 mod rules_generated;
 mod wireshark_rules;
+mod wireshark_tags;

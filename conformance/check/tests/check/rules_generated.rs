@@ -71,9 +71,12 @@ fn dissector() -> String {
         }
         text + "}\n"
     };
-    table("TRANSPORT_RULES", &|rule| {
-        rule.chapter == Chapter::Transport
-    }) + &table("PACKET_RULES", &|rule| rule.chapter != Chapter::Transport)
+    let is_packets =
+        |rule: &Rule| !matches!(rule.chapter, Chapter::Transport | Chapter::TagMatching);
+    let of = |chapter| move |rule: &Rule| rule.chapter == chapter;
+    table("TRANSPORT_RULES", &of(Chapter::Transport))
+        + &table("PACKET_RULES", &is_packets)
+        + &table("TAG_RULES", &of(Chapter::TagMatching))
 }
 
 /// Compares the text between two marks of a file, or writes it if `EFA_UPDATE` is set.

@@ -61,6 +61,7 @@ impl Volume {
                 source,
                 destination,
                 packet,
+                ..
             }) = roce
             {
                 if is_outbound && source != destination {

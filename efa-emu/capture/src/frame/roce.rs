@@ -74,6 +74,8 @@ pub struct RocePacket<'a> {
     pub destination: Gid,
     /// The packet from its BTH on, without the CRC; what of it the frame has, if it was cut.
     pub packet: &'a [u8],
+    /// Bytes of the whole packet, whether or not the frame has them.
+    pub length: usize,
 }
 
 /// Reads an IPv6 packet of `original_len` bytes, of which `bytes` are there. `None` if it is no
@@ -95,6 +97,7 @@ pub fn roce_packet(bytes: &[u8], original_len: usize) -> Option<RocePacket<'_>> 
         source: Gid(ip.src_addr().octets()),
         destination: Gid(ip.dst_addr().octets()),
         packet: &rest[..rest.len().min(length)],
+        length,
     })
 }
 

@@ -1,0 +1,83 @@
+//! Judging packets of reliable connections: rendezvous, and what is known by them of messages.
+
+use std::collections::BTreeSet;
+
+use efa_capture::Direction;
+use efa_wire::address::Gid;
+use efa_wire::rules::Evidence;
+use foldhash::{HashMap, HashSet};
+
+use super::report::{Finding, Findings, Found, Report};
+use crate::rendezvous::{Breach, Rendezvous};
+use crate::roce::ConnectedPacket;
+
+/// What is found in the packets of reliable connections.
+#[derive(Default)]
+pub(super) struct Tagged {
+    rendezvous: Rendezvous,
+    /// Hosts whose own sends are in the capture.
+    captured: HashSet<Gid>,
+    /// Packets between two hosts, and whether their messages have tags.
+    packets: HashMap<(usize, Gid, Gid), (u64, bool)>,
+    breaches: Vec<(Breach, u64)>,
+    unproven: u64,
+}
+
+/// Breaches that are kept until the end says whose host was captured.
+const MOST_BREACHES: usize = 1 << 16;
+
+impl Tagged {
+    pub(super) fn take(&mut self, packet: &ConnectedPacket) {
+        let (one, other) = (packet.source, packet.destination);
+        let is_arrival = packet.direction == Some(Direction::Inbound);
+        if packet.direction == Some(Direction::Outbound) {
+            self.captured.insert(one);
+        }
+        // A host that talks to itself has both what it sends and what arrives.
+        if one == other && is_arrival {
+            return;
+        }
+        let followed = self.rendezvous.follow(packet);
+        let ends = (packet.interface, one.min(other), one.max(other));
+        let (packets, is_tagged) = self.packets.entry(ends).or_default();
+        *packets += 1;
+        *is_tagged |= followed.is_tagged;
+        self.unproven += followed.unproven;
+        let room = MOST_BREACHES - self.breaches.len();
+        let breaches = followed.breaches.into_iter().take(room);
+        let found = breaches.map(|breach| (breach, packet.number));
+        self.breaches.extend(found);
+    }
+
+    /// Ends the capture, of which some interfaces did not capture all frames.
+    pub(super) fn close(self, report: &mut Report, lossy: &BTreeSet<usize>) {
+        for (packets, is_tagged) in self.packets.values() {
+            match is_tagged {
+                true => report.checked.tagged += *packets,
+                false => report.checked.not_judged.untagged += *packets,
+            }
+        }
+        let mut findings = Findings::default();
+        for (Breach { rule, packet, text }, at) in self.breaches {
+            // It is judged where it was sent, if that is in the capture.
+            if packet.is_arrival && self.captured.contains(&packet.source) {
+                continue;
+            }
+            let finding = Finding {
+                rule,
+                severity: rule.severity,
+                packet: packet.number,
+                kind: packet.kind,
+                interface: packet.interface,
+                text,
+            };
+            findings.add(Found { finding, at });
+        }
+        let is_proven = |evidence, interface: usize| {
+            evidence == Evidence::Packet || !lossy.contains(&interface)
+        };
+        let suspected = self.rendezvous.suspected() as u64;
+        report.checked.unproven += self.unproven + suspected + findings.retain(is_proven);
+        report.findings.append(findings);
+    }
+}

@@ -1,0 +1,161 @@
+//! Rules of tag matching, by captures of one connection.
+
+use std::collections::BTreeSet;
+
+use efa_capture::Reader;
+use efa_wire::infiniband::Tmh;
+use efa_wire::rules::{Chapter, RULES, Severity};
+use efa_wireshark::connected::{Connected, WHOLE, misuses, right_talk};
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom as _;
+use rand::{Rng as _, SeedableRng as _};
+
+use crate::capture::{Frames, Seen};
+use crate::check::{Checked, Judge};
+
+const BOTH: [usize; 2] = [0, 1];
+
+fn judged(capture: &[u8]) -> Checked {
+    let mut frames = Frames::new(Reader::new(capture, "test").unwrap());
+    let mut judge = Judge::new();
+    while let Some(seen) = frames.next_seen().unwrap() {
+        match seen {
+            Seen::Frame(frame) => judge.frame(*frame).unwrap(),
+            Seen::Connected(packet) => judge.connected(&packet),
+        }
+    }
+    for interface in frames.lossy() {
+        judge.lossy(interface);
+    }
+    judge.finish()
+}
+
+fn found(capture: &[u8]) -> Vec<(&'static str, u64)> {
+    let findings = judged(capture).findings.into_iter();
+    findings.map(|it| (it.rule.id, it.packet)).collect()
+}
+
+/// Each mistake is found once, in the packet with it, by whichever host has captured.
+#[test]
+fn mistakes_with_tags_are_found() {
+    for (what, talk, rule, at) in misuses() {
+        for host in BOTH {
+            let expected = [(rule, at as u64 + 1)];
+            assert_eq!(
+                found(&talk.capture(&[host])),
+                expected,
+                "{what}, host {host}"
+            );
+        }
+        let expected = [(rule, 2 * at as u64 + 1)];
+        assert_eq!(found(&talk.capture(&BOTH)), expected, "{what}");
+    }
+}
+
+#[test]
+fn every_rule_of_tag_matching_can_be_broken() {
+    let broken: BTreeSet<_> = misuses().iter().map(|(_, _, rule, _)| *rule).collect();
+    let of_chapter = RULES.iter().filter(|it| it.chapter == Chapter::TagMatching);
+    assert_eq!(broken, of_chapter.map(|rule| rule.id).collect());
+}
+
+#[test]
+fn what_is_right_breaks_no_rule() {
+    let talk = right_talk();
+    for hosts in [&[0][..], &[1], &BOTH] {
+        let checked = judged(&talk.capture(hosts));
+        assert_eq!(checked.findings, []);
+        let packets = talk.packets.len() * hosts.len();
+        assert_eq!(checked.tagged, packets as u64);
+        assert!(checked.unproven == 0 && checked.not_judged.is_nothing());
+    }
+}
+
+/// What a device repeats, and what comes late, is no other message.
+#[test]
+fn repetitions_and_late_packets_break_no_rule() {
+    let mut rng = StdRng::seed_from_u64(1);
+    for _ in 0..300 {
+        let mut talk = right_talk();
+        let at = rng.random_range(0..talk.packets.len());
+        let again = talk.packets[at].clone();
+        let to = rng.random_range(at + 1..=talk.packets.len());
+        talk.packets.insert(to, again);
+        assert_eq!(
+            judged(&talk.capture(&BOTH)).findings,
+            [],
+            "packet {at} again before {to}"
+        );
+    }
+}
+
+/// Nobody is blamed for what a capture does not have: frames, a beginning, an end, a host.
+#[test]
+fn lost_frames_add_no_error() {
+    let mut rng = StdRng::seed_from_u64(2);
+    for round in 0..3000 {
+        let mut talk = right_talk();
+        let length = talk.packets.len();
+        match round % 3 {
+            0 => drop(talk.packets.remove(rng.random_range(0..length))),
+            1 => drop(talk.packets.drain(..rng.random_range(0..length))),
+            _ => {
+                let most = rng.random_range(0..length);
+                let mut left: Vec<_> = (0..length).collect();
+                left.shuffle(&mut rng);
+                left.truncate(most);
+                left.sort_unstable();
+                talk.packets = left.iter().map(|at| talk.packets[*at].clone()).collect();
+            }
+        }
+        let hosts = [&[0][..], &[1], &BOTH][rng.random_range(0..3)];
+        let checked = judged(&talk.capture(hosts));
+        assert_eq!(
+            checked.at_least(Severity::Warning),
+            0,
+            "{:?}",
+            checked.findings
+        );
+    }
+}
+
+#[test]
+fn cut_headers_add_no_error() {
+    for most in 0..200 {
+        let talk = right_talk();
+        let checked = judged(&talk.cut(&[1], most));
+        assert_eq!(checked.findings, [], "{most} bytes");
+    }
+    assert!(judged(&right_talk().cut(&[1], WHOLE)).tagged > 0);
+}
+
+/// Nothing on the wire says that messages have tags.
+#[test]
+fn plain_messages_that_look_tagged_are_not_judged() {
+    let mut talk = Connected::default();
+    talk.rendezvous(0, Tmh::RENDEZVOUS, 5, 0x10_0000, 64);
+    talk.rendezvous(1, Tmh::FINISH, 6, 0x20_0000, 64);
+    talk.tagged(0, Tmh::RENDEZVOUS, 6, b"short");
+    talk.tagged(0, 9, 6, b"operation");
+    talk.read(1, 0x50_0000, 64);
+    let checked = judged(&talk.capture(&[1]));
+    assert_eq!(checked.findings, []);
+    assert_eq!(checked.not_judged.untagged, talk.packets.len() as u64);
+    assert!(checked.is_empty());
+}
+
+/// A queue pair that is connected again counts its messages anew.
+#[test]
+fn later_lives_of_a_queue_pair_are_judged_too() {
+    for (what, later, rule, at) in misuses() {
+        let mut talk = right_talk();
+        let before = talk.packets.len();
+        for mut packet in later.packets {
+            // Other numbers, as far away as two random ones mostly are.
+            packet.bytes[9] = packet.bytes[9].wrapping_add(0x40);
+            talk.packets.push(packet);
+        }
+        let expected = [(rule, (before + at) as u64 + 1)];
+        assert_eq!(found(&talk.capture(&[1])), expected, "{what}");
+    }
+}
