@@ -1,0 +1,289 @@
+//! What a matched message costs with 1, 100 and 10,000 posted receives: by the software half alone,
+//! and with the device's list of tags.
+//!
+//! One thread does everything: two devices, the network between them, and the software half. The
+//! peer is the same message into a plain receive, without tags; what is above it is the matching.
+//! The device's list holds the oldest receives, as many as it has room for; messages are for the
+//! oldest receive or for the newest, which is posted again each time.
+//!
+//! Instructions are those of callgrind, the difference of a long and a short run.
+//! `cargo bench -p efa-device-model --bench tags -- instructions` counts them only.
+
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+use efa_core::address::Qpn;
+use efa_device_model::device::connected::{
+    BufferList, MAX_TAGS, RecvWr, SendOperation, SrqConfig, SrqId, TMH, TagConfig, TagHeader,
+    TagOperation, TagRequest,
+};
+use efa_device_model::provider::{TagMatcher, TagReceive};
+
+use net::{Net, Weather, attributes, request};
+
+#[path = "../tests/connected/net.rs"]
+#[allow(dead_code, reason = "a benchmark uses a part of it")]
+mod net;
+
+/// Bytes of a message behind its header.
+const LENGTH: usize = 64;
+
+/// Messages of a short run, and how many more a long one has.
+const FEW: u64 = 500;
+const MORE: u64 = 2000;
+
+const POSTED: [u64; 3] = [1, 100, 10_000];
+
+/// What completions say.
+const TAGGED: u8 = 133;
+const MATCH: u8 = 1 << 5;
+
+/// Who matches.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Nobody,
+    Software,
+    Offload,
+}
+
+const WAYS: [(&str, Way); 3] = [
+    ("plain", Way::Nobody),
+    ("software", Way::Software),
+    ("offload", Way::Offload),
+];
+
+/// Which receive the messages are for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Which {
+    Oldest,
+    Newest,
+}
+
+const WHICH: [(&str, Which); 2] = [("oldest", Which::Oldest), ("newest", Which::Newest)];
+
+struct Receiver {
+    net: Net,
+    srq: SrqId,
+    matcher: TagMatcher<()>,
+    buffers: BufferList,
+}
+
+impl Receiver {
+    fn new(way: Way, posted: u64) -> Receiver {
+        let calm = Weather {
+            longest: 1,
+            ..Weather::default()
+        };
+        let mut net = Net::new(2, calm, 1);
+        let host = &mut net.hosts[0];
+        let tags = TagConfig {
+            cq: host.cq,
+            max_tags: MAX_TAGS,
+        };
+        let config = SrqConfig {
+            pd: host.pd,
+            max_wr: 16,
+            max_sge: 1,
+            tags: (way != Way::Nobody).then_some(tags),
+        };
+        let srq = host.device.create_srq(config).expect("a queue");
+        let buffers = host.list(0, 256);
+        let own = net.queue_pair(0, 7, Some(srq));
+        let theirs = net.queue_pair(1, 8, None);
+        net.bring_up(0, own, attributes(1, theirs));
+        net.bring_up(1, theirs, attributes(0, own));
+        let prefix = match way {
+            Way::Offload => MAX_TAGS as usize,
+            _ => 0,
+        };
+        let mut receiver = Receiver {
+            net,
+            srq,
+            matcher: TagMatcher::new(prefix),
+            buffers,
+        };
+        for _ in 0..4 {
+            receiver.post_plain();
+        }
+        if way != Way::Nobody {
+            (0..posted).for_each(|tag| receiver.post(tag));
+        }
+        receiver
+    }
+
+    fn post_plain(&mut self) {
+        let receive = RecvWr {
+            wr_id: 0,
+            buffers: self.buffers,
+        };
+        let device = &mut self.net.hosts[0].device;
+        device.post_srq_recv(self.srq, receive).expect("room");
+    }
+
+    fn post(&mut self, tag: u64) {
+        let receive = TagReceive {
+            id: tag,
+            buffers: self.buffers,
+            tag,
+            mask: u64::MAX,
+        };
+        let (device, srq) = (&mut self.net.hosts[0].device, self.srq);
+        let mut ask = |request: &TagRequest| device.post_tag_request(srq, request);
+        let found = self.matcher.post(receive, &mut ask).expect("room");
+        assert!(found.is_none());
+    }
+
+    /// Receives a message with this tag.
+    fn receive(&mut self, tag: u64) {
+        let header = TagHeader {
+            operation: TagOperation::Eager,
+            data: 0,
+            tag,
+        };
+        let sender = &mut self.net.hosts[1];
+        sender.memory[..TMH].copy_from_slice(&header.to_bytes());
+        let list = sender.list(0, TMH + LENGTH);
+        self.net
+            .post(1, Qpn(8), request(0, SendOperation::Send(None), list));
+        self.net.settle();
+        while self.net.hosts[1].poll().is_some() {}
+        let entry = self.net.hosts[0].poll().expect("a message");
+        assert_eq!(entry.status(), 0);
+        let (device, srq) = (&mut self.net.hosts[0].device, self.srq);
+        let mut ask = |request: &TagRequest| device.post_tag_request(srq, request);
+        let is_tagged = entry.connected_operation() == TAGGED;
+        match entry.connected_flags() & MATCH != 0 {
+            true => {
+                let known = self.matcher.matched(entry.connected_wr_id(), &mut ask);
+                assert!(known.expect("room").is_some());
+            }
+            false => {
+                if is_tagged {
+                    let taken = self.matcher.unexpected(tag, (), &mut ask);
+                    assert_eq!(
+                        taken.expect("room").map(|(receive, ())| receive.id),
+                        Some(tag)
+                    );
+                    self.matcher.settle(&mut ask).expect("in step");
+                }
+                self.post_plain();
+            }
+        }
+    }
+}
+
+/// Nanoseconds of a message of `count`.
+fn messages(way: Way, which: Which, posted: u64, count: u64) -> f64 {
+    let mut receiver = Receiver::new(way, posted);
+    let start = Instant::now();
+    for round in 0..count {
+        let tag = match which {
+            Which::Oldest => round,
+            Which::Newest => posted - 1,
+        };
+        receiver.receive(tag);
+        if way != Way::Nobody {
+            let again = match which {
+                Which::Oldest => round + posted,
+                Which::Newest => tag,
+            };
+            receiver.post(again);
+        }
+    }
+    start.elapsed().as_nanos() as f64 / count as f64
+}
+
+fn find<T: Copy>(table: &[(&str, T)], name: &str) -> Option<T> {
+    let found = table.iter().find(|(known, _)| *known == name);
+    found.map(|(_, value)| *value)
+}
+
+/// Where callgrind leaves its profile.
+fn profile() -> PathBuf {
+    std::env::temp_dir().join(format!("efa-tags-{}.callgrind", std::process::id()))
+}
+
+/// Instructions of a message.
+fn instructions(way: &str, which: &str, posted: u64) -> Result<f64, String> {
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let profile = profile();
+    let counted = |count: u64| -> Result<u64, String> {
+        let output = Command::new("valgrind")
+            .arg("--tool=callgrind")
+            .arg(format!("--callgrind-out-file={}", profile.display()))
+            .arg(&own)
+            .args(["messages", way, which])
+            .args([posted, count].map(|number| number.to_string()))
+            .output()
+            .map_err(|error| format!("cannot start valgrind: {error}"))?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let count = errors.split_once("Collected : ");
+        count
+            .and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok())
+            .ok_or_else(|| format!("callgrind printed no count: {errors}"))
+    };
+    let few = counted(FEW)?;
+    let difference = counted(FEW + MORE)?.saturating_sub(few);
+    // Nothing else uses it.
+    let _ = std::fs::remove_file(&profile);
+    Ok(difference as f64 / MORE as f64)
+}
+
+/// The least of some runs: other work of the machine makes them longer only.
+fn nanoseconds(way: Way, which: Which, posted: u64) -> f64 {
+    const RUNS: usize = 9;
+    let runs = [0.0; RUNS].map(|_: f64| messages(way, which, posted, FEW + MORE));
+    runs.into_iter().fold(f64::INFINITY, f64::min)
+}
+
+fn report(with_time: bool) -> Result<(), String> {
+    println!("a message of {LENGTH} bytes with a tag, both sides, and its receive posted again");
+    println!(
+        "{:<9} {:>7} {:<7} {:>13} {:>9} {:>9}",
+        "matched", "posted", "taken", "instructions", "of plain", "ns"
+    );
+    let plain = instructions("plain", "oldest", 1)?;
+    for (name, way) in WAYS {
+        for posted in POSTED {
+            for (taken, which) in WHICH {
+                if way == Way::Nobody && (posted > 1 || which == Which::Newest)
+                    || posted == 1 && which == Which::Newest
+                {
+                    continue;
+                }
+                let count = instructions(name, taken, posted)?;
+                let time = match with_time {
+                    true => format!("{:.0}", nanoseconds(way, which, posted)),
+                    false => "-".to_owned(),
+                };
+                let ratio = count / plain;
+                println!("{name:<9} {posted:>7} {taken:<7} {count:>13.0} {ratio:>8.2}x {time:>9}");
+            }
+        }
+    }
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    if let ["messages", way, which, posted, count] = words[..]
+        && let (Some(way), Some(which)) = (find(&WAYS, way), find(&WHICH, which))
+        && let (Ok(posted), Ok(count)) = (posted.parse(), count.parse())
+    {
+        println!("{}", messages(way, which, posted, count));
+        return ExitCode::SUCCESS;
+    }
+    // `cargo test --benches` only wants to know whether it starts.
+    if words.contains(&"--test") {
+        return ExitCode::SUCCESS;
+    }
+    match report(!words.contains(&"instructions")) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("tags: {message}");
+            ExitCode::from(2)
+        }
+    }
+}
