@@ -17,7 +17,7 @@ use efa_core::wire::fields::{
     Array, FieldDescriptor, Kind, Presence, Section, Width, forms, sections,
 };
 use efa_core::wire::infiniband::{
-    Aeth, Bth, HeaderFormat, RcHeader, RcOpcode, Reth, Rvh, SEQUENCE_BITS, SHORTEST_MTU, Tmh,
+    Bth, HeaderFormat, RcHeader, RcOpcode, Rvh, SEQUENCE_BITS, SHORTEST_MTU, Tmh,
 };
 use efa_core::wire::{
     AtomicDatatype, AtomicOp, CtsFlags, ExtraFeatures, ExtraInfo, Family, FlagSet, HandshakeFlags,
