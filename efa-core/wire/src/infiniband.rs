@@ -415,6 +415,14 @@ mod tests {
         assert_eq!(names(&bth(12)), ["BTH"], "the rest is cut off");
         assert_eq!(names(&bth(100)), ["BTH"], "no reliable connection's");
         assert!(names(&[4, 0]).is_empty());
+        let lengths = [
+            12, 12, 12, 16, 12, 16, // sends
+            28, 12, 12, 16, 28, 32, // writes
+            28, 16, 12, 16, 16, // reads
+            16, 24, 40, 40, // acknowledgements and atomic operations
+        ];
+        let all = RcOpcode::ALL.iter();
+        assert!(all.map(|opcode| opcode.headers_length()).eq(lengths));
     }
 
     #[test]
