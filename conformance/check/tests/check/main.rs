@@ -4,5 +4,6 @@ mod example;
 mod faults;
 mod losses;
 mod rules_generated;
+mod tagged_captures;
 mod wireshark_rules;
 mod wireshark_tags;

@@ -1,0 +1,100 @@
+//! The captures in `traces/connected`: what `check`, `show` and the dissector say of them.
+
+use std::path::PathBuf;
+
+use efa_check::capture::{Frames, Seen};
+use efa_check::check::{Checked, Judge};
+use efa_check::show::{Filter, Form, show};
+use efa_testing::workspace::traces;
+use efa_wireshark::Tshark;
+use efa_wireshark::connected::right_talk;
+
+/// How many packets of each direction belong to rendezvous.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Linked {
+    reads: usize,
+    answers: usize,
+    ends: usize,
+}
+
+const PYVERBS: Linked = Linked {
+    reads: 18,
+    answers: 18,
+    ends: 18,
+};
+
+const WRITTEN: Linked = Linked {
+    reads: 12,
+    answers: 20,
+    ends: 10,
+};
+
+fn path(name: &str) -> PathBuf {
+    traces().join(format!("connected/tag-matching/{name}.pcapng"))
+}
+
+fn judged(name: &str) -> Checked {
+    let mut frames = Frames::open(&path(name)).unwrap();
+    let mut judge = Judge::new();
+    while let Some(Seen::Connected(packet)) = frames.next_seen().unwrap() {
+        judge.connected(&packet);
+    }
+    judge.finish()
+}
+
+#[test]
+fn the_written_capture_is_that_of_its_program() {
+    let written = right_talk().capture(&[0, 1]);
+    if std::env::var_os("EFA_UPDATE").is_some() {
+        std::fs::write(path("written"), written).unwrap();
+        return;
+    }
+    let is_current = std::fs::read(path("written")).is_ok_and(|found| found == written);
+    assert!(is_current, "write it with EFA_UPDATE=1");
+}
+
+#[test]
+fn tagged_captures_are_judged_whole_and_right() {
+    for name in ["pyverbs", "written"] {
+        let checked = judged(name);
+        assert_eq!(checked.findings, [], "{name}");
+        assert!(checked.tagged > 0 && checked.unproven == 0, "{name}");
+        assert!(checked.not_judged.is_nothing(), "{name}");
+    }
+}
+
+#[test]
+fn show_links_the_packets_of_each_rendezvous() {
+    for (name, expected) in [("pyverbs", PYVERBS), ("written", WRITTEN)] {
+        let mut text = Vec::new();
+        let mut frames = Frames::open(&path(name)).unwrap();
+        show(&mut frames, None, &Filter::default(), Form::Text, &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let found = Linked {
+            reads: text.matches("    reads the data of the rendezvous").count(),
+            answers: text.matches("    answers a read of the rendezvous").count(),
+            ends: text.matches("    ends the rendezvous").count(),
+        };
+        assert_eq!(found, expected, "{name}");
+    }
+}
+
+#[test]
+fn the_dissector_links_the_same_packets() {
+    let Some(tshark) = Tshark::find() else { return };
+    for (name, expected) in [("pyverbs", PYVERBS), ("written", WRITTEN)] {
+        let shown = tshark.dissect_twice(&std::fs::read(path(name)).unwrap());
+        let linked = || shown.iter().filter(|it| it.has("efa_tm.request_in"));
+        let is_end = |it: &&_| efa_wireshark::Shown::has(it, "efa_tm.tmh.operation");
+        let ends = linked().filter(is_end).count();
+        let reads = linked().filter(|it| it.has("infiniband.reth.va")).count();
+        let answers = linked().count() - ends - reads;
+        let found = Linked {
+            reads,
+            answers,
+            ends,
+        };
+        assert_eq!(found, expected, "{name}");
+        assert!(shown.iter().all(|it| it.fields("efa_tm.rule").count() == 0));
+    }
+}
