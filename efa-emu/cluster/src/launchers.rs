@@ -11,6 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Command;
 
+use crate::files::AGENT;
 use crate::names::HostLists;
 
 /// The library through which MPI libraries reach the device.
@@ -180,13 +181,18 @@ impl Launchers<'_> {
             Some(_) => "slot",
             None => "node",
         };
+        // The launcher gives its parameters to the daemons of other machines, which end if they do not
+        // find an agent. This one has another path there, but the same name.
+        let mut agents = self.agent.as_os_str().to_owned();
+        agents.push(":");
+        agents.push(AGENT);
         variables.set("OMPI_MCA_plm", "rsh");
-        variables.set("OMPI_MCA_plm_rsh_agent", self.agent);
+        variables.set("OMPI_MCA_plm_rsh_agent", &agents);
         variables.set("OMPI_MCA_orte_default_hostfile", &self.lists.open_mpi);
         variables.prefer("OMPI_MCA_rmaps_base_mapping_policy", policy);
         variables.prefer("OMPI_MCA_rmaps_base_oversubscribe", "1");
         variables.set("PRTE_MCA_plm", "ssh");
-        variables.set("PRTE_MCA_plm_ssh_agent", self.agent);
+        variables.set("PRTE_MCA_plm_ssh_agent", agents);
         variables.set("PRTE_MCA_prte_default_hostfile", &self.lists.open_mpi);
         variables.prefer(
             "PRTE_MCA_rmaps_default_mapping_policy",
