@@ -39,7 +39,7 @@ pub enum MergeError {
     },
     /// An interface of a capture is not that of an emulated host's device.
     #[error(
-        "{path}: interface {index} is no device's, with nanoseconds; record it with `efa-emu run --pcap`"
+        "{path}: interface {index} is not a device's with nanoseconds; record it with `efa-emu run --pcap`"
     )]
     NoDevice {
         /// Which file.

@@ -17,9 +17,9 @@ use efa_wire::address::Gid;
 use crate::frames::{self, Device, Frame, Frames, Notice, Rule};
 use crate::local::News;
 use crate::machine::Machine;
+use crate::output::{complain, report};
 use crate::secure::Wire;
 use crate::watch::{Wanted, Watch};
-use crate::{complain, report};
 
 /// Bytes that wait to be sent, beyond which no more records are taken.
 const BATCH: usize = 256 << 10;

@@ -16,7 +16,7 @@ use efa_wire::address::Gid;
 
 use crate::carrier::Carrier;
 use crate::local::{Local, News};
-use crate::report;
+use crate::output::report;
 use crate::secure::{Secured, Wire};
 use crate::watch::Watch;
 

@@ -23,28 +23,18 @@ mod key;
 mod local;
 mod machine;
 mod meeting;
+mod output;
 mod peers;
 mod secure;
 mod watch;
 
-use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use efa_commands::{self, end};
 
-const PROGRAM: &str = "efa-emu bridge";
+use output::PROGRAM;
 
 fn main() -> ExitCode {
     efa_log::init();
     end(PROGRAM, arguments::execute())
-}
-
-/// Writes a line to standard error.
-fn complain(reason: &str) {
-    efa_commands::complain(PROGRAM, reason);
-}
-
-/// Writes a line to standard output, if anybody still reads it.
-fn report(text: &str) {
-    let _ = writeln!(io::stdout(), "{text}");
 }

@@ -25,9 +25,9 @@ use crate::greeting::{Greeting, Verdict};
 use crate::key::Key;
 use crate::local::{Local, News};
 use crate::machine::Machine;
+use crate::output::{complain, report};
 use crate::peers;
 use crate::secure::{End, Secured};
-use crate::{complain, report};
 
 /// Where bridges listen unless told otherwise.
 const PORT: u16 = 61345;

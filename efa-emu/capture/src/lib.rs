@@ -21,6 +21,7 @@
 mod block;
 mod blocks;
 mod compressed;
+mod direction;
 mod file;
 pub mod file_size;
 mod follow;
@@ -35,6 +36,7 @@ use std::time::Duration;
 
 use efa_wire::address::Gid;
 
+pub use direction::Direction;
 pub use file::FileWriter;
 pub use follow::{FollowedFrame, Follower};
 pub use reader::{CapturedFrame, CapturedInterface, ReadError, Reader, Truncation};
@@ -46,15 +48,6 @@ use crate::frame::Frame;
 
 /// A snap length that is longer than any frame; the value that tcpdump uses for "everything".
 pub const WHOLE_FRAMES: u32 = 262_144;
-
-/// The direction of a frame, seen from the host whose interface recorded it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Direction {
-    /// The host received it.
-    Inbound,
-    /// The host sent it.
-    Outbound,
-}
 
 /// Names an interface of a capture: its index among the capture's interfaces.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -2,7 +2,7 @@
 
 use smoltcp::wire::{EthernetFrame, EthernetProtocol};
 
-use super::Direction;
+use super::direction::Direction;
 use crate::frame::Error;
 
 /// LINKTYPE_ numbers.

@@ -182,7 +182,7 @@ impl FaultArguments {
             }
             FaultCommand::List { json } => {
                 let rules = fabric.armed()?;
-                super::print(&match json {
+                crate::output::print(&match json {
                     true => format!("{:#}\n", as_json(&rules)),
                     false => table(&rules),
                 });

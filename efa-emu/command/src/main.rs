@@ -11,6 +11,7 @@ mod extcap;
 mod fault;
 mod injection;
 mod leftovers;
+mod output;
 mod profiles;
 mod ps;
 mod rsh;
@@ -31,7 +32,7 @@ use efa_options::bridge::BridgeArguments;
 use efa_options::pages;
 use efa_options::vm::{VM, VmArguments};
 
-const PROGRAM: &str = "efa-emu";
+use output::PROGRAM;
 
 const EXIT_STATUS: &str = "\
 Exit status:
@@ -118,14 +119,4 @@ fn main() -> ExitCode {
         }
     };
     end(PROGRAM, outcome)
-}
-
-/// Writes a line to standard error.
-fn complain(reason: &str) {
-    efa_commands::complain(PROGRAM, reason);
-}
-
-/// Writes to standard output; see [`efa_commands::output::print()`].
-fn print(text: &str) -> bool {
-    efa_commands::output::print(PROGRAM, text)
 }

@@ -23,7 +23,7 @@ impl ProfilesArguments {
             Some(name) => vec![Profile::named(name)?],
             None => Profile::built_in().cloned().collect(),
         };
-        super::print(&match self.json {
+        crate::output::print(&match self.json {
             true => format!("{:#}\n", as_json(&profiles)),
             false => table(&profiles),
         });

@@ -21,7 +21,7 @@ pub(super) struct PsArguments {
 impl PsArguments {
     pub(super) fn execute(self) -> Result<ExitCode, Failure> {
         let hosts = efa_shm::list_hosts(&self.fabric)?;
-        super::print(&match self.json {
+        crate::output::print(&match self.json {
             true => format!("{:#}\n", as_json(&hosts)),
             false => table(&hosts) + &trouble(&hosts),
         });

@@ -66,7 +66,7 @@ impl StatsArguments {
             self.follow(devices)?;
             return Ok(ExitCode::SUCCESS);
         }
-        super::print(&match self.json {
+        crate::output::print(&match self.json {
             true => format!("{:#}\n", as_json(&devices)),
             false => table(&devices, |counter| self.all || counter.value > 0),
         });
@@ -89,7 +89,7 @@ impl StatsArguments {
     fn follow(&self, mut before: Vec<HostStatus>) -> Result<(), Failure> {
         let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP]);
         loop {
-            if self.json && !super::print(&format!("{}\n", as_json(&before))) {
+            if self.json && !crate::output::print(&format!("{}\n", as_json(&before))) {
                 return Ok(());
             }
             if signals.wait_for(self.interval).is_some() {
@@ -98,7 +98,7 @@ impl StatsArguments {
             let devices = self.look()?;
             if !self.json {
                 let table = table(&grown(&devices, &before), |counter| counter.value > 0);
-                if !super::print(&table) {
+                if !crate::output::print(&table) {
                     return Ok(());
                 }
             }

@@ -59,7 +59,7 @@ impl WiresharkArguments {
             let directory = folders.plugins()?;
             let file = directory.join("efa.lua");
             copy(&installation.file(DISSECTOR)?, &file)?;
-            super::print(&format!("dissector:  {}\n", file.display()));
+            crate::output::print(&format!("dissector:  {}\n", file.display()));
         }
         if everything || wanted.profile_only {
             let directory = folders.configuration()?.join("profiles/EFA");
@@ -69,7 +69,7 @@ impl WiresharkArguments {
                 let entry = entry.map_err(failed("read", &source))?;
                 copy(&entry.path(), &directory.join(entry.file_name()))?;
             }
-            super::print(&format!(
+            crate::output::print(&format!(
                 "profile:    {} (start with: wireshark -C EFA)\n",
                 directory.display()
             ));
@@ -80,7 +80,7 @@ impl WiresharkArguments {
             write(&file, caller_of(&own).as_bytes())?;
             let executable = Permissions::from_mode(0o755);
             fs::set_permissions(&file, executable).map_err(failed("make executable", &file))?;
-            super::print(&format!(
+            crate::output::print(&format!(
                 "interfaces: {}, of {}\n",
                 file.display(),
                 own.display()

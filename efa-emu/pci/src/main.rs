@@ -80,7 +80,7 @@ fn listen(path: &Path) -> Result<UnixListener, Failure> {
                 format!("another program serves {path}: name another socket, or end that program")
             }
             std::io::ErrorKind::AddrInUse => {
-                format!("{path} exists and is no socket: name another one")
+                format!("{path} exists and is not a socket: name another one")
             }
             _ => {
                 format!("cannot make the socket {path}: {error}: name one in a directory of yours")

@@ -12,7 +12,8 @@ use crate::ffi::table::Table;
 use crate::ffi::*;
 use crate::objects::av_set::AvSet;
 use crate::objects::endpoint::Endpoint;
-use crate::state::collective::{self, End, Operands, Operation};
+use crate::state::collective::{End, Operands, Operation};
+use crate::state::collective_messages;
 use crate::state::domain::State;
 use crate::state::events::Events;
 use crate::state::schedule::{Collective, Schedule};
@@ -114,7 +115,7 @@ impl Group {
 
     /// The tag of the next operation.
     fn next_tag(&self) -> u64 {
-        collective::tag(self.id, self.sequence.fetch_add(1, Ordering::Relaxed))
+        collective_messages::tag(self.id, self.sequence.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Returns whether all members have joined.

@@ -20,47 +20,15 @@ use efa_core::wire::{AtomicDatatype, AtomicOp};
 use efa_hw::HwDomain;
 
 use crate::ffi::{FI_ADDR_UNSPEC, FI_COLLECTIVE, fi_cq_tagged_entry};
+use crate::state::collective_messages::{CONTEXT, NOTICE, QUESTION, notice_tag};
 use crate::state::domain::State;
 use crate::state::schedule::{Area, Piece, Schedule, Step};
-
-/// The bit of tags that collective operations have, and messages of the application do not.
-pub(crate) const TAG: u64 = 1 << 63;
-
-/// The upper 16 bits of contexts of their messages, which neither addresses of memory nor small
-/// numbers have. The others are the operation's key.
-const CONTEXT: u64 = 0xefa0 << 48;
-
-/// The bit of contexts of questions whether a member is there, of which only failures are reported.
-const QUESTION: u64 = 1 << 47;
-
-/// The context of messages whose end matters to no operation.
-const NOTICE: u64 = CONTEXT | (QUESTION - 1);
-
-/// The number of an operation within its group: the lower bits of tags.
-const NUMBER: u64 = (1 << 24) - 1;
 
 /// How long an operation waits for messages before it asks whether their senders are there. Each
 /// time that it waits on, twice as long, at most [`MOST_DOUBLINGS`] times: questions take room
 /// where nobody takes them.
 const PATIENCE: Duration = Duration::from_secs(1);
 const MOST_DOUBLINGS: u32 = 6;
-
-/// The tag of an operation: that of collective operations, 39 bits of the group, and 24 of the
-/// operation's number.
-pub(crate) fn tag(group: u64, number: u64) -> u64 {
-    TAG | (group << 24 & !TAG) | (number % NUMBER)
-}
-
-/// The tag of the messages of a group that belong to no operation: no operation has the number.
-fn notice_tag(tag: u64) -> u64 {
-    tag | NUMBER
-}
-
-/// Returns whether this is the context of a message of a collective operation.
-#[inline]
-pub(crate) fn is_own(context: u64) -> bool {
-    context >> 48 == CONTEXT >> 48
-}
 
 /// A collective operation of one member.
 pub(crate) struct Operation {

@@ -53,7 +53,7 @@ pub(crate) fn explain(provider_errno: c_int) -> (&'static str, &'static str) {
         ),
         E::RemoteBadLength => ("the peer's receive is shorter", "post a longer one"),
         E::RemoteBadStatus => (
-            "the peer's device answered what nobody knows",
+            "the peer's device answered with an unknown status",
             "look at the peer",
         ),
         E::LocalUnresponsiveRemote | E::EstablishedUnresponsive => (

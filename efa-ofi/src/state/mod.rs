@@ -3,6 +3,7 @@
 
 pub(crate) mod addresses;
 pub(crate) mod collective;
+pub(crate) mod collective_messages;
 pub(crate) mod completions;
 pub(crate) mod counts;
 pub(crate) mod datagrams;

@@ -10,7 +10,7 @@ use crate::ffi::host::log_warn;
 use crate::ffi::result::Result;
 use crate::ffi::{FI_ADDR_UNSPEC, fid};
 use crate::state::addresses::Addresses;
-use crate::state::collective;
+use crate::state::collective_messages;
 use crate::state::completions::Completions;
 use crate::state::events::Events;
 use crate::state::tables::Tables;
@@ -62,7 +62,7 @@ impl Route {
 
     #[inline(always)]
     fn succeeded(&self, tables: &mut Tables, entry: &CompletionEntry) {
-        if self.collective && collective::is_own(entry.context) {
+        if self.collective && collective_messages::is_own(entry.context) {
             return tables.collective.push((entry.context, Ok(())));
         }
         let source = entry.source.filter(|_| self.names_source);
@@ -78,7 +78,7 @@ impl Route {
         if entry.context == INJECTED {
             return self.fail_injected(entry.failure);
         }
-        if self.collective && collective::is_own(entry.context) {
+        if self.collective && collective_messages::is_own(entry.context) {
             let failure = (entry.failure, entry.source);
             return tables.collective.push((entry.context, Err(failure)));
         }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use efa_core::nic::DeviceCaps;
 use efa_device_model::profile::{Profile, VENDOR_ID};
 
-use super::Finding;
+use super::finding::Finding;
 use super::instance::Instance;
 use super::machine::{Machine, hexadecimal, text_of};
 use super::probe::{self, Answer, DeviceAnswer, Question};

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::Finding;
 use super::device::EfaDevice;
+use super::finding::Finding;
 use super::instance::Instance;
 use super::machine::Machine;
 

@@ -1,6 +1,6 @@
 //! EC2 instance types: which one this is, and what EFA devices it has.
 
-use super::Finding;
+use super::finding::Finding;
 use super::machine::Machine;
 use super::metadata::{Metadata, MetadataError};
 

@@ -9,7 +9,7 @@ use efa_play::drive::Command;
 use efa_play::libfabric::Provider;
 use efa_play::player::{Patience, Player, PlayerError, Program};
 
-use super::Finding;
+use super::finding::Finding;
 use super::machine::Machine;
 use super::probe::{self, Answer, Question};
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use efa_device_model::sysfs::ENV_SYSFS_PATH;
 use efa_shm::{ENV_HOST, ENV_PROFILE};
 
-use super::Finding;
+use super::finding::Finding;
 
 /// The metadata service of an EC2 instance.
 const METADATA: &str = "169.254.169.254:80";

@@ -4,8 +4,9 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use super::finding::Finding;
+use super::instance;
 use super::machine::Machine;
-use super::{Finding, instance};
 
 /// The service is on the machine's own host; who is not on EC2 must not wait long for nobody.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -9,7 +9,7 @@ use efa_play::drive::Opening;
 use efa_play::operation::{Payload, SendMode};
 use efa_play::player::{Driven, HostDevice, Hosted, Patience, Player, Program, Reach};
 
-use super::Finding;
+use super::finding::Finding;
 
 /// The length of each message in bytes.
 const LENGTH: usize = 1024;

@@ -1,6 +1,6 @@
 //! What the system lets a process do: locked memory, huge pages, other processes' memory.
 
-use super::Finding;
+use super::finding::Finding;
 use super::machine::Machine;
 
 /// Libfabric's EFA provider registers up to about 71 MiB for one endpoint before any message.

@@ -10,8 +10,8 @@ use efa_shm::Fabric;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
+use super::limits::{GROUP, START};
 use super::network::{Joining, Machines};
-use super::{GROUP, START};
 use crate::harness::survivors::{END, ENDLESS, SEED, Survivors, rounds};
 use crate::harness::{Bench, Cell, CellResult, Running, Unmet, await_some, installed};
 

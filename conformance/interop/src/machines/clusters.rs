@@ -8,8 +8,8 @@ use efa_device_model::sysfs::Rail;
 use efa_play::player::quote;
 
 use super::jobs::{self, run_parts};
+use super::limits::{END, GROUP, START, nothing_is_left};
 use super::network::{Joining, Machines};
-use super::{END, GROUP, START, nothing_is_left};
 use crate::harness::{Bench, Cell, CellResult, Finished, Running, Unmet};
 use crate::mpi::{DEBIAN_OPENMPI, Installation, Layout, Library, MPICH, OPENMPI, Transport};
 

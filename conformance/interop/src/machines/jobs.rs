@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use super::limits::{GROUP, START, nothing_is_left};
 use super::network::{Joining, Machines};
-use super::{GROUP, START, nothing_is_left};
 use efa_play::libfabric::Provider;
 use efa_play::player::join;
 

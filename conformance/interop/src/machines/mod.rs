@@ -9,24 +9,17 @@
 mod breaking;
 mod clusters;
 mod jobs;
+mod limits;
 mod network;
 
 use std::str::FromStr as _;
-use std::time::Duration;
 
 use efa_play::player::{HostDevice, Launcher, Reach, Recording, RemoteShell};
 
+use self::limits::{GROUP, START};
 use self::network::{Joining, Machines};
-use super::harness::{Bench, Cell, CellResult, CellsError, Hosts, Lab, Running, Unmet, await_some};
+use super::harness::{Bench, Cell, CellResult, CellsError, Hosts, Lab, Unmet};
 use super::{engine, libfabric, table};
-
-const GROUP: &str = "machines";
-
-/// How long machines may take to be made and joined. The machine may be busy.
-const START: Duration = Duration::from_secs(60);
-
-/// How long bridges may take to end by themselves.
-const END: Duration = Duration::from_secs(60);
 
 pub(super) fn cells(lab: &Lab) -> Result<Vec<Cell>, CellsError> {
     let mut cells = breaking::cells();
@@ -81,22 +74,4 @@ fn with_a_machine_for_each_endpoint(bench: &Bench, cell: &Cell) -> CellResult {
         ..lab.launcher
     };
     cell.run_within(bench, &lab)
-}
-
-/// The bridges end with the last host. Nothing may be left in the shared memory of any machine.
-fn nothing_is_left(bench: &Bench, machines: &Machines) -> Result<(), Unmet> {
-    for machine in 0..machines.count() {
-        await_some(END, || {
-            let mut command = machines.command(machine);
-            command.args(["find", "/dev/shm", "-name", bench.fabric()]);
-            let found = Running::start(bench, "find".into(), command)?.success()?;
-            Ok(match found.stdout.is_empty() {
-                true => Ok(()),
-                false => Err(format!(
-                    "m{machine} has its fabric for {END:?} after the end"
-                )),
-            })
-        })?;
-    }
-    Ok(())
 }

@@ -14,7 +14,7 @@ use efa_wire::address::{Qkey, Qpn};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::ethernet::Error;
+use super::error::Error;
 use efa_device_model::link::{Operation, RemoteRange, RequestHeader};
 use layout::{flags, header_part, opcodes};
 

@@ -4,6 +4,7 @@
 //! IPv6 source and destination are the GIDs. The UDP destination port is [`UDP_PORT`] in both
 //! directions; the source port tells the path, as multipath networks hash on it.
 
+mod error;
 mod ethernet;
 pub mod header;
 mod roce;
@@ -11,8 +12,9 @@ mod roce;
 #[cfg(test)]
 mod tests;
 
+pub use error::Error;
 pub use ethernet::{
-    Error, FIRST_SOURCE_PORT, Frame, MAX_PAYLOAD, OUTER_LEN, PATHS, UDP_PORT, ethernet_address,
+    FIRST_SOURCE_PORT, Frame, MAX_PAYLOAD, OUTER_LEN, PATHS, UDP_PORT, ethernet_address,
 };
 pub use header::{Flags, Kind, Opcode, Rdma, Repr};
 pub use roce::{LONGEST_PACKET, ROCE_PORT, RocePacket, roce_frame, roce_packet};

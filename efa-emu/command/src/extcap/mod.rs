@@ -92,7 +92,7 @@ impl Selection {
 impl ExtcapArguments {
     pub(super) fn execute(self) -> Result<ExitCode, Failure> {
         if self.extcap_interfaces {
-            super::print(&sentences::interfaces(&fabrics()?));
+            crate::output::print(&sentences::interfaces(&fabrics()?));
             return Ok(ExitCode::SUCCESS);
         }
         let fabric = self.fabric()?;
@@ -100,13 +100,13 @@ impl ExtcapArguments {
             return self.record(fabric);
         }
         if self.extcap_dlts {
-            super::print(sentences::LINK_TYPES);
+            crate::output::print(sentences::LINK_TYPES);
         } else if self.extcap_config {
-            super::print(&sentences::options(&Fabric::open(fabric)?.hosts()?));
+            crate::output::print(&sentences::options(&Fabric::open(fabric)?.hosts()?));
         } else if let Some(filter) = &self.extcap_capture_filter {
             // Nothing at all means that the filter is valid.
             if let Err(reason) = Filter::parse(filter) {
-                super::print(&format!("{reason}\n"));
+                crate::output::print(&format!("{reason}\n"));
             }
         } else {
             return Err(Failure(

@@ -23,8 +23,9 @@ use efa_shm::{
 
 use crate::capture::RunRecording;
 use crate::injection::{Libraries, Provider};
+use crate::output::complain;
 use crate::unused::{self, Facts};
-use crate::{complain, fault, survivors};
+use crate::{fault, survivors};
 
 /// The options that describe a host, or each of several.
 #[derive(Args)]

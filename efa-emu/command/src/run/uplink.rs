@@ -8,7 +8,7 @@ use efa_cluster::uplink::{Uplink, Wanted};
 use efa_commands::Failure;
 use efa_shm::Fabric;
 
-use crate::complain;
+use crate::output::complain;
 
 /// How long to wait for the first other machine.
 const PATIENCE: Duration = Duration::from_secs(10);

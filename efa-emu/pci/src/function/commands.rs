@@ -23,7 +23,7 @@ use crate::admin::{
 };
 use crate::memory::{NotMemory, PageList, PageListError, StitchError};
 
-type Outcome = Result<Completion, AdminStatus>;
+type CommandResult = Result<Completion, AdminStatus>;
 
 const ILLEGAL: AdminStatus = AdminStatus::IllegalParameter;
 
@@ -54,7 +54,7 @@ const UNSOLICITED_WRITE: u8 = 0b100;
 
 impl Function {
     /// Carries out a command.
-    pub(super) fn carry_out(&mut self, request: Request) -> Outcome {
+    pub(super) fn carry_out(&mut self, request: Request) -> CommandResult {
         match request {
             Request::GetFeature(request) => self.get_feature(&request),
             Request::SetFeature(request) => self.set_feature(&request),
@@ -99,7 +99,7 @@ impl Function {
         }
     }
 
-    fn get_feature(&self, request: &GetFeature) -> Outcome {
+    fn get_feature(&self, request: &GetFeature) -> CommandResult {
         let (profile, gid) = (self.profile(), self.engine()?.gid());
         Ok(match Feature::of(request.feature) {
             Some(Feature::Device) => {
@@ -118,7 +118,7 @@ impl Function {
         })
     }
 
-    fn set_feature(&mut self, request: &SetFeature) -> Outcome {
+    fn set_feature(&mut self, request: &SetFeature) -> CommandResult {
         match Feature::of(request.feature) {
             Some(Feature::AsyncEvents) => {
                 let groups = request.groups.get();
@@ -146,7 +146,7 @@ impl Function {
         Ok(())
     }
 
-    fn get_statistics(&self, request: &GetStats) -> Outcome {
+    fn get_statistics(&self, request: &GetStats) -> CommandResult {
         let engine = self.engine()?;
         if request.scope != 0 {
             return Err(AdminStatus::Unsupported);
@@ -163,7 +163,7 @@ impl Function {
         })
     }
 
-    fn register(&mut self, request: &RegMr) -> Outcome {
+    fn register(&mut self, request: &RegMr) -> CommandResult {
         let shift = u32::from(request.flags & RegMr::PAGE_SHIFT);
         if request.flags & RegMr::PHYSICAL != 0 {
             return Err(AdminStatus::Unsupported);
@@ -200,14 +200,14 @@ impl Function {
         }))
     }
 
-    fn deregister(&mut self, request: &DeregMr) -> Outcome {
+    fn deregister(&mut self, request: &DeregMr) -> CommandResult {
         let lkey = request.lkey.get();
         self.engine()?.deregister_memory(Lkey(lkey))?;
         self.objects.regions.remove(&lkey);
         Ok(Completion::EMPTY)
     }
 
-    fn create_cq(&mut self, request: &CreateCq) -> Outcome {
+    fn create_cq(&mut self, request: &CreateCq) -> CommandResult {
         self.objects.check_uar(request.uar.get())?;
         if request.flags & CreateCq::VIRTUAL != 0 {
             return Err(AdminStatus::Unsupported);
@@ -254,7 +254,7 @@ impl Function {
         }))
     }
 
-    fn destroy_cq(&mut self, request: &DestroyCq) -> Outcome {
+    fn destroy_cq(&mut self, request: &DestroyCq) -> CommandResult {
         let cq = request.cq.get();
         let id = CqId(cq.into());
         self.engine()?
@@ -264,7 +264,7 @@ impl Function {
         Ok(Completion::EMPTY)
     }
 
-    fn create_qp(&mut self, request: &CreateQp) -> Outcome {
+    fn create_qp(&mut self, request: &CreateQp) -> CommandResult {
         self.objects.check_uar(request.uar.get())?;
         let service = match request.service {
             1 => Service::Ud,
@@ -329,7 +329,12 @@ impl Function {
         }
     }
 
-    fn make_qp(&mut self, config: QpConfig, rings: QpRings, send_queue: Option<u32>) -> Outcome {
+    fn make_qp(
+        &mut self,
+        config: QpConfig,
+        rings: QpRings,
+        send_queue: Option<u32>,
+    ) -> CommandResult {
         let handle = self.objects.queue_pairs.vacant_key() as u32;
         let offsets = [Doorbell::Send(handle), Doorbell::Receive(handle)].map(Doorbell::offset);
         let [Some(send_doorbell), Some(recv_doorbell)] = offsets else {
@@ -353,7 +358,7 @@ impl Function {
         }))
     }
 
-    fn modify_qp(&mut self, request: &ModifyQp) -> Outcome {
+    fn modify_qp(&mut self, request: &ModifyQp) -> CommandResult {
         let qpn = self.objects.queue_pair(request.handle.get())?.qpn;
         let (change, believed) = change(request)?;
         let engine = self.engine()?;
@@ -367,7 +372,7 @@ impl Function {
         Ok(Completion::EMPTY)
     }
 
-    fn query_qp(&self, request: &QueryQp) -> Outcome {
+    fn query_qp(&self, request: &QueryQp) -> CommandResult {
         let qpn = self.objects.queue_pair(request.handle.get())?.qpn;
         let attributes = self
             .engine()?
@@ -382,7 +387,7 @@ impl Function {
         }))
     }
 
-    fn destroy_qp(&mut self, request: &DestroyQp) -> Outcome {
+    fn destroy_qp(&mut self, request: &DestroyQp) -> CommandResult {
         let handle = request.handle.get();
         let qpn = self.objects.queue_pair(handle)?.qpn;
         self.engine()?.destroy_qp(qpn)?;
@@ -393,7 +398,7 @@ impl Function {
         Ok(Completion::EMPTY)
     }
 
-    fn create_ah(&mut self, request: &CreateAh) -> Outcome {
+    fn create_ah(&mut self, request: &CreateAh) -> CommandResult {
         let (owner, gid) = (pd(request.pd), Gid(request.gid));
         let engine = self.engine()?;
         let ahn = engine.with_device(|device| device.create_ah(owner, gid))??;
@@ -403,7 +408,7 @@ impl Function {
         }))
     }
 
-    fn destroy_ah(&mut self, request: &DestroyAh) -> Outcome {
+    fn destroy_ah(&mut self, request: &DestroyAh) -> CommandResult {
         let (owner, ahn) = (pd(request.pd), Ahn(request.ah.get()));
         let engine: &Engine = self.engine()?;
         engine.with_device(|device| device.destroy_ah(owner, ahn))??;

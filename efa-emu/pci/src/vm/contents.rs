@@ -83,7 +83,7 @@ fn add_file(archive: &mut Archive<impl Write>, path: &Path) -> Result<(), Failur
     };
     let contents = fs::read(path).map_err(|error| cannot(&error))?;
     let name = path.file_name().and_then(|name| name.to_str());
-    let name = name.ok_or_else(|| cannot(&"its name is no text"))?;
+    let name = name.ok_or_else(|| cannot(&"its name is not UTF-8"))?;
     Ok(archive.add(&format!("root/{name}"), FileKind::Program, &contents)?)
 }
 

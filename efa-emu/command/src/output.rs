@@ -1,0 +1,13 @@
+//! What the command writes, under its own name.
+
+pub(crate) const PROGRAM: &str = "efa-emu";
+
+/// Writes a line to standard error.
+pub(crate) fn complain(reason: &str) {
+    efa_commands::complain(PROGRAM, reason);
+}
+
+/// Writes to standard output; see [`efa_commands::output::print()`].
+pub(crate) fn print(text: &str) -> bool {
+    efa_commands::output::print(PROGRAM, text)
+}
