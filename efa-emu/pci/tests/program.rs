@@ -38,7 +38,7 @@ fn a_socket_that_is_taken_is_named() {
     );
     let file = root.path().join("file");
     std::fs::write(&file, "").unwrap();
-    refused(pci(root.path()).arg(&file), &["is no socket"]);
+    refused(pci(root.path()).arg(&file), &["is not a socket"]);
     let nowhere = root.path().join("not/there");
     refused(pci(root.path()).arg(nowhere), &["cannot make the socket"]);
 }
