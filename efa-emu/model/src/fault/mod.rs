@@ -2,9 +2,9 @@
 //!
 //! Most failures that EFA programs have met are of the form 'event X overtakes event Y' or 'an
 //! identity was reused'. A [`Fault`] names events (frames on their way, memory registrations, new
-//! queue pairs, commands of an admin queue) and says what becomes of them. It is plain data with a text form, so the same rule
-//! works in the simulator, in a file for `efa-emu run --faults` and as a command to a running
-//! fabric:
+//! queue pairs, commands of an admin queue) and says what becomes of them. It is plain data with a
+//! text form, so the same rule works in the simulator, in a file for `efa-emu run --faults` and as
+//! a command to a running fabric:
 //!
 //! ```
 //! use efa_device_model::fault::Fault;

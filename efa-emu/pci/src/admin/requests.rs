@@ -311,9 +311,6 @@ macro_rules! requests {
         }
 
         impl Request {
-            /// All commands.
-            pub const COMMANDS: &'static [AdminCommand] = &[$(AdminCommand::$name),*];
-
             /// Reads an entry of the admin queue.
             ///
             /// # Errors

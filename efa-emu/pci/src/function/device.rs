@@ -319,7 +319,7 @@ impl Function {
     }
 
     fn serve_requests(&mut self, producer: u16) {
-        let Some(mut requests) = self.requests else {
+        let (Some(mut requests), Some(_)) = (self.requests, self.completions) else {
             return;
         };
         let Some(waiting) = requests.waiting(producer) else {
