@@ -138,8 +138,7 @@ fn has_own_verbs(process: &&Process) -> bool {
         return false;
     }
     let program = fs::read(&process.executable).unwrap_or_default();
-    let mut places = program.windows(WARNING.len());
-    places.any(|bytes| bytes == WARNING)
+    memchr::memmem::find(&program, WARNING).is_some()
 }
 
 /// Whether this value of `FI_PROVIDER` leaves the efa provider, and ours, out.
