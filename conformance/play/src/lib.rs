@@ -2,6 +2,11 @@
 //! our engine or stock libfabric ([`application`]), in this process or behind the driver protocol
 //! ([`drive`], [`player`]), and as a recording ([`record`]), which becomes a [`trace`].
 //!
+//! An [`operation`] is one type from the step of a scenario to the driver of what is tested.
+//! [`runner`] has the order of steps, the same for recording, replay and live runs, [`verify`]
+//! whether an application saw what its scenario says. [`player`] also runs programs on other hosts,
+//! those that do not speak the driver protocol included ([`player::hosted`]).
+//!
 //! ```no_run
 //! use efa_play::trace::Trace;
 //!
@@ -14,6 +19,7 @@
 //! # }
 //! ```
 
+pub mod answers;
 pub mod application;
 pub mod drive;
 pub mod libfabric;

@@ -6,18 +6,18 @@
 //! process answers with an [`Ended`].
 
 use std::collections::BTreeMap;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, Write};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
+use std::time::Duration;
 
+use efa_play::answers::{self, Conversation, NoAnswer, read_line, write_line};
 use efa_replay::replay::backend::BackendError;
 use efa_shm::{ENV_FABRIC, ENV_RUN, Fabric, FabricError, HostConfig};
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
 use super::runner::{Ended, Runner, Settings};
 
@@ -41,6 +41,9 @@ pub enum JobsError {
     /// A process cannot be started.
     #[error("cannot start a process that runs traces: {0}")]
     Start(#[from] io::Error),
+    /// A process has started, and does not say whether it can run traces.
+    #[error("cannot start a process that runs traces: {0}")]
+    NoAnswer(#[from] NoAnswer),
     /// A process has started, and says why it can run nothing.
     #[error("{0}")]
     Refused(String),
@@ -121,50 +124,16 @@ pub fn serve(mut input: impl BufRead, mut output: impl Write) -> io::Result<()> 
         Err(error) => return write_line(&mut output, &Some(error.to_string())),
     };
     write_line(&mut output, &None::<String>)?;
-    while let Some(path) = read_line::<PathBuf>(&mut input)? {
-        write_line(&mut output, &runner.run(&path))?;
-    }
-    Ok(())
-}
-
-fn write_line(output: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
-    let mut line = serde_json::to_vec(value)?;
-    line.push(b'\n');
-    output.write_all(&line)?;
-    output.flush()
-}
-
-/// Reads a line's value; `None` at the end of the input.
-fn read_line<T: DeserializeOwned>(input: &mut impl BufRead) -> io::Result<Option<T>> {
-    let mut line = String::new();
-    if input.read_line(&mut line)? == 0 {
-        return Ok(None);
-    }
-    Ok(Some(serde_json::from_str(&line)?))
+    answers::serve(input, output, |path: PathBuf| runner.run(&path))
 }
 
 /// A process that runs traces.
-struct Job {
-    process: Child,
-    input: Option<ChildStdin>,
-    output: BufReader<ChildStdout>,
-}
+struct Job(Conversation);
 
 impl Job {
     fn start(mut command: Command, settings: &Settings) -> Result<Job, JobsError> {
-        let mut process = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let input = process.stdin.take();
-        let output = process.stdout.take();
-        let output = output.ok_or_else(|| io::Error::from(io::ErrorKind::BrokenPipe))?;
-        let mut job = Job {
-            process,
-            input,
-            output: BufReader::new(output),
-        };
-        match job.ask::<Option<String>>(settings)? {
+        let mut job = Job(Conversation::start(&mut command)?);
+        match job.0.ask(settings, Duration::MAX)? {
             None => Ok(job),
             Some(problem) => Err(JobsError::Refused(problem)),
         }
@@ -184,11 +153,10 @@ impl Job {
             let Some(path) = paths.get(index) else {
                 return;
             };
-            let result = self.ask(path).unwrap_or_else(|error| {
+            let result = self.0.ask(path, Duration::MAX).unwrap_or_else(|error| {
                 let mut problem = format!(
-                    "{}: the process that ran it gave no result: {error}{}",
+                    "{}: the process that ran it gave no result: {error}",
                     path.display(),
-                    self.how_it_ended()
                 );
                 match again() {
                     Ok(job) => self = job,
@@ -204,30 +172,6 @@ impl Job {
                 return;
             }
         }
-    }
-
-    fn ask<T: for<'a> Deserialize<'a>>(
-        &mut self,
-        question: &(impl Serialize + ?Sized),
-    ) -> io::Result<T> {
-        let input = self.input.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
-        write_line(input, &question)?;
-        read_line(&mut self.output)?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
-    }
-
-    fn how_it_ended(&mut self) -> String {
-        match self.process.try_wait() {
-            Ok(Some(status)) => format!(" ({status})"),
-            _ => String::new(),
-        }
-    }
-}
-
-impl Drop for Job {
-    fn drop(&mut self) {
-        // The process ends at the end of its input.
-        self.input = None;
-        let _ = self.process.wait();
     }
 }
 

@@ -4,20 +4,20 @@
 //! The process is `PROGRAM doctor --probe QUESTION`, where the question is `device:NAME` or
 //! `library:PATH`. It prints an [`Answer`] as JSON.
 
-use std::io::Read as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::str::FromStr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use efa_hw::{DeviceName, HwDevice};
+use efa_play::answers;
 use serde::{Deserialize, Serialize};
 
 use super::machine::Machine;
 
 /// How long a process may take. None needs a second, but the machine may be busy.
-const PATIENCE: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// What is asked.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -150,51 +150,21 @@ pub(super) fn ask(machine: &Machine, question: &Question) -> Option<Answer> {
 enum ProbeError {
     #[error("cannot start a process: {0}")]
     Start(std::io::Error),
-    #[error("cannot wait for a process: {0}")]
-    Wait(std::io::Error),
-    #[error("no answer within {PATIENCE:?}")]
+    #[error("no answer within {LIMIT:?}")]
     Late,
-    #[error("who asks it crashes (signal {0})")]
+    #[error("the process that loads it crashes (signal {0})")]
     Crashed(i32),
-    #[error("no text for an answer: {0}")]
-    NoText(std::io::Error),
-    #[error("who asks it ends early ({0})")]
+    #[error("the process that loads it ends early ({0})")]
     EndedEarly(std::process::ExitStatus),
 }
 
 fn output(mut command: Command) -> Result<Answer, ProbeError> {
-    let spawned = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn();
-    let mut child = spawned.map_err(ProbeError::Start)?;
-    let started = Instant::now();
-    // An answer fits into the pipe, so that nobody waits for this process to read it.
-    let status = loop {
-        match child.try_wait() {
-            Ok(Some(status)) => break status,
-            Ok(None) if started.elapsed() < PATIENCE => {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            Ok(None) => {
-                // It may have ended by now.
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(ProbeError::Late);
-            }
-            Err(error) => return Err(ProbeError::Wait(error)),
-        }
-    };
-    if let Some(signal) = status.signal() {
-        return Err(ProbeError::Crashed(signal));
+    let ended = answers::output(&mut command, LIMIT).map_err(ProbeError::Start)?;
+    let status = ended.status.ok_or(ProbeError::Late)?;
+    match status.signal() {
+        Some(signal) => Err(ProbeError::Crashed(signal)),
+        None => serde_json::from_str(&ended.output).map_err(|_| ProbeError::EndedEarly(status)),
     }
-    let mut text = String::new();
-    if let Some(mut stdout) = child.stdout.take() {
-        let read = stdout.read_to_string(&mut text);
-        read.map_err(ProbeError::NoText)?;
-    }
-    serde_json::from_str(&text).map_err(|_| ProbeError::EndedEarly(status))
 }
 
 #[cfg(test)]

@@ -2,10 +2,7 @@
 //! is in this process, or on another host, where `efa-conformance survey --side` answers a line of
 //! JSON with a line of JSON.
 
-use std::io::{self, BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::thread;
+use std::io::{self, BufRead, Write};
 use std::time::{Duration, Instant};
 
 use efa_core::address::{Ahn, Gid, Qkey, Qpn};
@@ -15,6 +12,7 @@ use efa_core::nic::{
     Status, UserSlice,
 };
 use efa_hw::{DeviceReport, HwDevice, HwNic, NicConfig};
+use efa_play::answers::{self, Conversation, NoAnswer};
 use efa_play::player::{HostDevice, Reach};
 use serde::{Deserialize, Serialize};
 
@@ -22,8 +20,6 @@ use serde::{Deserialize, Serialize};
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long a side on another host may take to answer.
 const ANSWER: Duration = Duration::from_secs(90);
-/// How long a side on another host may take to end.
-const END: Duration = Duration::from_secs(5);
 /// How many times queue pairs are made and destroyed.
 const ROUNDS: usize = 4;
 
@@ -601,23 +597,15 @@ const NO_BUFFER: &str = "there is no packet buffer left";
 ///
 /// # Errors
 /// The streams fail, or what is asked cannot be read.
-pub fn serve(device: HwDevice, input: impl BufRead, mut output: impl Write) -> io::Result<()> {
+pub fn serve(device: HwDevice, input: impl BufRead, output: impl Write) -> io::Result<()> {
     let mut served = Served::new(device);
-    for line in input.lines() {
-        let ask = serde_json::from_str(&line?)?;
-        let answer = serde_json::to_string(&served.answer(&ask))?;
-        writeln!(output, "{answer}")?;
-        output.flush()?;
-    }
-    Ok(())
+    answers::serve(input, output, |ask| served.answer(&ask))
 }
 
 /// A side on another host.
 pub(super) struct Connection {
     place: HostDevice,
-    child: Child,
-    input: Option<ChildStdin>,
-    lines: Receiver<String>,
+    side: Conversation,
 }
 
 impl Connection {
@@ -629,35 +617,15 @@ impl Connection {
         let mut words = [reach.program.as_str(), "survey", "--side"]
             .map(str::to_owned)
             .to_vec();
-        words.extend(
-            place
-                .device
-                .iter()
-                .flat_map(|name| ["--device".into(), name.clone()]),
-        );
-        let mut command = reach.shell.command(&place.host, &words);
-        let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let mut child = started.map_err(|error| {
+        let device = place.device.iter();
+        words.extend(device.flat_map(|name| ["--device".into(), name.clone()]));
+        let side = Conversation::start(&mut reach.shell.command(&place.host, &words));
+        let side = side.map_err(|error| {
             let shell = &reach.shell;
             SurveyError::new(format_args!("cannot start `{shell}`: {error}; see --rsh"))
         })?;
-        let (sender, lines) = channel();
-        if let Some(output) = child.stdout.take() {
-            thread::spawn(move || {
-                let lines = BufReader::new(output).lines();
-                for line in lines.map_while(Result::ok) {
-                    if sender.send(line).is_err() {
-                        return;
-                    }
-                }
-            });
-        }
-        Ok(Connection {
-            place: place.clone(),
-            input: child.stdin.take(),
-            child,
-            lines,
-        })
+        let place = place.clone();
+        Ok(Connection { place, side })
     }
 
     /// Asks, and waits for the answer.
@@ -666,39 +634,13 @@ impl Connection {
     /// Why it cannot be done, or that the connection has ended.
     pub(super) fn answer(&mut self, ask: &Ask) -> Result<Reply, SurveyError> {
         let place = &self.place;
-        let lost = || {
-            SurveyError::new(format_args!(
-                "the connection to {place} ended, or its program did"
-            ))
-        };
-        let line = serde_json::to_string(ask).map_err(SurveyError::new)?;
-        let input = self.input.as_mut().ok_or_else(lost)?;
-        let told = writeln!(input, "{line}").and_then(|()| input.flush());
-        told.map_err(|_| lost())?;
-        let heard = match self.lines.recv_timeout(ANSWER) {
-            Ok(line) => line,
-            Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
-                let problem = format!("{place} did not answer within {ANSWER:?}");
-                return Err(SurveyError(problem));
-            }
-            Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return Err(lost()),
-        };
-        let answer: Result<Result<Reply, SurveyError>, _> = serde_json::from_str(&heard);
-        let answer =
-            answer.map_err(|error| SurveyError(format!("{place} printed `{heard}`: {error}")))?;
+        let answer = self.side.ask(ask, ANSWER).map_err(|error| match error {
+            NoAnswer::Ended(how) => SurveyError(format!(
+                "the connection to {place} ended, or its program did{how}"
+            )),
+            error => SurveyError(format!("no answer from {place}: {error}")),
+        })?;
+        let answer: Result<Reply, SurveyError> = answer;
         answer.map_err(|problem| SurveyError(format!("at {place}: {problem}")))
-    }
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.input = None;
-        let deadline = Instant::now() + END;
-        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
-            thread::sleep(Duration::from_millis(2));
-        }
-        // It may have ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

@@ -15,6 +15,7 @@ use efa_hw::{DeviceName, HwDevice, NicConfig};
 
 use super::line::shown;
 use super::{Bytes, Command, Event, Identity, Line, Opening, VERSION};
+use crate::answers::write_line;
 use crate::application::engine::{CoreApplication, configuration};
 use crate::application::stock::StockApplication;
 use crate::application::subject::{Local, Subject};
@@ -164,15 +165,8 @@ pub fn serve(
                 shown(&line)
             )),
         };
-        say(&mut output, &event)?;
+        write_line(&mut output, &event)?;
     }
-}
-
-fn say(output: &mut impl Write, event: &Event) -> io::Result<()> {
-    let mut line = event.line();
-    line.push('\n');
-    output.write_all(line.as_bytes())?;
-    output.flush()
 }
 
 fn unsupported(text: String) -> Event {
@@ -222,7 +216,7 @@ impl Driver<'_> {
             Err(error) => {
                 self.progressing = false;
                 let text = format!("polling failed: {error}");
-                say(output, &Event::Reported { text })?;
+                write_line(output, &Event::Reported { text })?;
                 return Ok(false);
             }
         };
@@ -230,10 +224,10 @@ impl Driver<'_> {
         let events = events.unwrap_or_else(|error| vec![error.to_string()]);
         let busy = !reports.is_empty() || !events.is_empty();
         for report in reports {
-            say(output, &Event::Completed(report))?;
+            write_line(output, &Event::Completed(report))?;
         }
         for text in events {
-            say(output, &Event::Reported { text })?;
+            write_line(output, &Event::Reported { text })?;
         }
         Ok(busy)
     }

@@ -27,6 +27,7 @@ use super::lack::LackError;
 use super::place::{Reach, Recording};
 use super::program::Program;
 use super::recorder::{Recorder, write_lines};
+use crate::answers::write_line;
 use crate::drive::{Bytes, Line};
 use crate::libfabric::Provider;
 
@@ -346,8 +347,7 @@ impl<W: Write> Output<W> {
 
     /// Whoever should hear it may be gone: then standard input ends as well.
     fn say(&self, said: &HostedEvent) {
-        let mut output = self.lock();
-        let _ = writeln!(output, "{}", said.line()).and_then(|()| output.flush());
+        let _ = write_line(&mut *self.lock(), said);
     }
 }
 

@@ -6,14 +6,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::ExitStatus;
 use std::str::FromStr;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use efa_capture::frame::header;
 use efa_commands::shell::RemoteShell;
@@ -25,13 +21,12 @@ use serde::{Deserialize, Serialize};
 
 use super::recorder::Recorder;
 use super::status::{NO_CONNECTION, NO_PROGRAM};
+use crate::answers::{self, Ended};
 use crate::drive;
 use crate::drive::line::shown;
 
 /// The beginning of the line that describes a host.
 const LINE: &str = "efa-conformance-place ";
-/// Of what a host prints, no more than this is kept, in bytes.
-const MOST_OUTPUT: u64 = 1 << 20;
 
 /// A host, and the device of it that is used.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -363,16 +358,16 @@ impl Reach {
         let shell = self.shell.to_string();
         let (name, program) = (host.to_owned(), self.program.clone());
         let mut command = self.shell.command(host, &[program.clone(), "place".into()]);
-        let asked = Asked::start(&mut command).map_err(|source| PlaceError::Start {
+        let ended = answers::output(&mut command, self.limit);
+        let Ended {
+            status,
+            output,
+            errors,
+        } = ended.map_err(|source| PlaceError::Start {
             host: name.clone(),
             shell: shell.clone(),
             source,
         })?;
-        let Answer {
-            status,
-            output,
-            errors,
-        } = asked.wait(self.limit);
         let tail = tail(&errors);
         let Some(status) = status else {
             return Err(PlaceError::Silent {
@@ -422,8 +417,8 @@ impl Reach {
             host: host.to_owned(),
             reason: why.to_string(),
         };
-        let asked = Asked::start(&mut self.shell.command(host, &words));
-        let Answer { output, errors, .. } = asked.map_err(|error| failed(&error))?.wait(self.limit);
+        let ended = answers::output(&mut self.shell.command(host, &words), self.limit);
+        let Ended { output, errors, .. } = ended.map_err(|error| failed(&error))?;
         let port = output.trim().parse();
         port.map_err(|_| failed(&format!("it printed `{}`{}", shown(&output), tail(&errors))))
     }
@@ -483,85 +478,6 @@ fn tail(errors: &str) -> String {
     match last.is_empty() {
         true => String::new(),
         false => format!(" (`{}`)", last.join("; ")),
-    }
-}
-
-/// A command that is to end soon.
-struct Asked {
-    child: Child,
-    streams: [Receiver<String>; 2],
-}
-
-struct Answer {
-    /// `None` if it did not end in time.
-    status: Option<ExitStatus>,
-    output: String,
-    errors: String,
-}
-
-impl Asked {
-    fn start(command: &mut Command) -> std::io::Result<Self> {
-        let mut child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .process_group(0)
-            .spawn()?;
-        let streams = [
-            child
-                .stdout
-                .take()
-                .map(|stream| Box::new(stream) as Box<dyn Read + Send>),
-            child
-                .stderr
-                .take()
-                .map(|stream| Box::new(stream) as Box<dyn Read + Send>),
-        ];
-        let streams = streams.map(|stream| {
-            let (sender, text) = channel();
-            thread::spawn(move || {
-                let mut bytes = Vec::new();
-                if let Some(stream) = stream {
-                    // What cannot be read was not said.
-                    let _ = stream.take(MOST_OUTPUT).read_to_end(&mut bytes);
-                }
-                let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
-            });
-            text
-        });
-        Ok(Asked { child, streams })
-    }
-
-    /// Waits for the end of the process and of its output; ends it if that takes too long.
-    fn wait(mut self, limit: Duration) -> Answer {
-        let deadline = Instant::now() + limit;
-        let left = || deadline.saturating_duration_since(Instant::now());
-        let [output, errors] = &self.streams;
-        let heard = output.recv_timeout(left());
-        let mut status = None;
-        while heard.is_ok() && status.is_none() && Instant::now() < deadline {
-            match self.child.try_wait() {
-                Ok(None) => thread::sleep(Duration::from_millis(2)),
-                Ok(ended) => status = ended,
-                // It is somebody else's by now, and has ended.
-                Err(_) => status = Some(ExitStatus::from_raw(0)),
-            }
-        }
-        if status.is_none() {
-            if let Ok(group) = libc::pid_t::try_from(self.child.id()) {
-                // SAFETY: sends a signal, touches no memory. The child was not waited for, so the
-                // number is that of its group.
-                unsafe { libc::kill(-group, libc::SIGKILL) };
-            }
-            let _ = self.child.wait();
-        }
-        // A process that it left behind may hold its standard error.
-        let errors = errors.recv_timeout(Duration::from_millis(500));
-        Answer {
-            status,
-            output: heard.unwrap_or_default(),
-            errors: errors.unwrap_or_else(|_: RecvTimeoutError| String::new()),
-        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! A running driven program.
 
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command as Process, ExitStatus, Stdio};
@@ -18,6 +18,7 @@ use super::listen::{Unclear, Unfinished, is_version_1, listen};
 use super::place::HostDevice;
 use super::status::{NO_CONNECTION, UNFIT, UNSUPPORTED};
 use super::tail::Tail;
+use crate::answers::write_line;
 use crate::drive::line::shown;
 use crate::drive::{Bytes, Command, Event, Identity, Line, VERSION};
 
@@ -155,12 +156,8 @@ impl Player {
 
     fn write(&mut self, command: &Command) -> io::Result<()> {
         self.expected = format!("the answer {} to `{}`", command.answers(), command.name());
-        let mut line = command.line();
-        line.push('\n');
         match &mut self.input {
-            Some(input) => input
-                .write_all(line.as_bytes())
-                .and_then(|()| input.flush()),
+            Some(input) => write_line(input, command),
             None => Err(io::ErrorKind::BrokenPipe.into()),
         }
     }

@@ -1,0 +1,213 @@
+//! Programs that answer: once, by their output ([`output`]), or a line of JSON for each line of
+//! JSON that they read ([`Conversation`] is the side that asks, [`serve`] the program).
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// The number of bytes of a stream that are kept.
+const MOST_OUTPUT: u64 = 1 << 20;
+/// How long a program may take to end after its input has ended, and a stream to end after its
+/// program: a process that was left behind may hold it.
+const END: Duration = Duration::from_secs(5);
+/// How often a process is polled.
+const TICK: Duration = Duration::from_millis(2);
+
+/// The end of a program.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// `None` if it did not end in time, and was killed.
+    pub status: Option<ExitStatus>,
+    /// Its standard output.
+    pub output: String,
+    /// Its standard error.
+    pub errors: String,
+}
+
+/// Runs a command to its end, without input; kills it with its children after `limit`.
+///
+/// # Errors
+/// It cannot be started.
+pub fn output(command: &mut Command, limit: Duration) -> io::Result<Ended> {
+    let piped = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = piped.stdin(Stdio::null()).process_group(0).spawn()?;
+    let deadline = Instant::now() + limit;
+    let output = child.stdout.take().map(text);
+    let errors = child.stderr.take().map(text);
+    let left = deadline.saturating_duration_since(Instant::now());
+    let heard = output.and_then(|it| it.recv_timeout(left).ok());
+    let status = heard.as_ref().and_then(|_| wait(&mut child, deadline));
+    if status.is_none() {
+        if let Ok(group) = libc::pid_t::try_from(child.id()) {
+            // SAFETY: sends a signal, touches no memory. The child was not waited for, so the
+            // number is that of its group.
+            unsafe { libc::kill(-group, libc::SIGKILL) };
+        }
+        let _ = child.wait();
+    }
+    let errors = errors.and_then(|it| it.recv_timeout(END).ok());
+    Ok(Ended {
+        status,
+        output: heard.unwrap_or_default(),
+        errors: errors.unwrap_or_default(),
+    })
+}
+
+/// Reads a stream to its end in a thread.
+fn text(stream: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, text) = channel();
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // An unreadable rest is left out.
+        let _ = stream.take(MOST_OUTPUT).read_to_end(&mut bytes);
+        let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
+    });
+    text
+}
+
+/// Waits for the end of a process until the deadline.
+fn wait(child: &mut Child, deadline: Instant) -> Option<ExitStatus> {
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) if Instant::now() < deadline => thread::sleep(TICK),
+            Ok(None) | Err(_) => return None,
+        }
+    }
+}
+
+/// Writes a value as a line.
+///
+/// # Errors
+/// Of the stream.
+pub fn write_line(output: &mut impl Write, value: &(impl Serialize + ?Sized)) -> io::Result<()> {
+    let mut line = serde_json::to_vec(value)?;
+    line.push(b'\n');
+    output.write_all(&line)?;
+    output.flush()
+}
+
+/// Reads a line's value; `None` at the end of the input.
+///
+/// # Errors
+/// Of the stream, or the line is not such a value.
+pub fn read_line<T: DeserializeOwned>(input: &mut impl BufRead) -> io::Result<Option<T>> {
+    let mut line = String::new();
+    if input.read_line(&mut line)? == 0 {
+        return Ok(None);
+    }
+    Ok(Some(serde_json::from_str(&line)?))
+}
+
+/// Answers each line until the input ends.
+///
+/// # Errors
+/// Of the streams, or a line is not a question.
+pub fn serve<Q: DeserializeOwned, A: Serialize>(
+    mut input: impl BufRead,
+    mut output: impl Write,
+    mut answer: impl FnMut(Q) -> A,
+) -> io::Result<()> {
+    while let Some(question) = read_line(&mut input)? {
+        write_line(&mut output, &answer(question))?;
+    }
+    Ok(())
+}
+
+/// There is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum NoAnswer {
+    /// The program cannot be written to, or has ended.
+    #[error("its output ended{0}")]
+    Ended(String),
+    /// It did not answer in time.
+    #[error("it did not answer within {0:?}")]
+    Late(Duration),
+    /// The line is not the answer to the question.
+    #[error("it printed `{line}`: {source}")]
+    Unclear {
+        /// The line.
+        line: String,
+        /// Why not.
+        source: serde_json::Error,
+    },
+}
+
+/// A program that [`serve`]s. It is to end when its input does, which dropping this closes.
+#[derive(Debug)]
+pub struct Conversation {
+    child: Child,
+    input: Option<ChildStdin>,
+    lines: Receiver<String>,
+}
+
+impl Conversation {
+    /// Starts the program.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start(command: &mut Command) -> io::Result<Self> {
+        let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = piped.spawn()?;
+        let (sender, lines) = channel();
+        let output = child.stdout.take();
+        thread::spawn(move || {
+            let lines = output.into_iter().flat_map(|it| BufReader::new(it).lines());
+            for line in lines.map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Conversation {
+            input: child.stdin.take(),
+            child,
+            lines,
+        })
+    }
+
+    /// Asks, and waits for the answer.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn ask<T: DeserializeOwned>(
+        &mut self,
+        question: &(impl Serialize + ?Sized),
+        limit: Duration,
+    ) -> Result<T, NoAnswer> {
+        let input = self.input.as_mut();
+        let told = input.is_some_and(|input| write_line(input, question).is_ok());
+        let heard = match told {
+            true => self.lines.recv_timeout(limit),
+            false => Err(RecvTimeoutError::Disconnected),
+        };
+        let line = heard.map_err(|error| match error {
+            RecvTimeoutError::Timeout => NoAnswer::Late(limit),
+            RecvTimeoutError::Disconnected => NoAnswer::Ended(self.how_it_ended()),
+        })?;
+        serde_json::from_str(&line).map_err(|source| NoAnswer::Unclear { line, source })
+    }
+
+    /// The status in parentheses. A program that has closed its output is about to end.
+    fn how_it_ended(&mut self) -> String {
+        self.input = None;
+        let status = wait(&mut self.child, Instant::now() + END);
+        status.map_or(String::new(), |status| format!(" ({status})"))
+    }
+}
+
+impl Drop for Conversation {
+    fn drop(&mut self) {
+        self.input = None;
+        if wait(&mut self.child, Instant::now() + END).is_none() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
