@@ -4,6 +4,9 @@
 //! belong to *groups*, one module each, which [`GROUPS`] lists. A cell runs programs on emulated
 //! hosts ([`Bench::host`]), or on two that a remote shell reaches ([`Hosts`]), with a time limit,
 //! and reports what it measured. `docs/interop.md` says how to add a cell.
+//!
+//! Most cells are data (`cells/`, read by `table`), others a module of their group; `harness` is
+//! under all of them, and `results` keeps what passed.
 
 mod corpus;
 mod engine;

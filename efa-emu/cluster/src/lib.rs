@@ -1,5 +1,21 @@
 //! Emulated hosts as programs are started on them: one as `efa-emu run` makes it, or a cluster of
 //! them, on which launchers start programs through `efa-emu rsh`.
+//!
+//! Each host of a cluster is a process (`node`) with the host's namespaces (`namespaces`). It
+//! listens on a socket in the directory of the run, and starts what `rsh` asks for (`session`), as
+//! sshd does for ssh. It is forked off while the cluster has one thread, so that it keeps the
+//! rights that the start of another program would lose. `launchers` has what MPI libraries are
+//! told; `device_view` shows the devices in `/sys` and `/dev`; `members` and `gateway` are the
+//! hosts of other machines, and [`uplink`] is the bridge that a run starts.
+//!
+//! ```no_run
+//! use efa_shm::Fabric;
+//!
+//! // Refuses a cluster for which this machine has too little memory.
+//! efa_cluster::memory::check(8, 1, 256, &Fabric::open("default")?)?;
+//! assert_eq!(efa_cluster::name(0), "node0");
+//! # Ok::<(), efa_commands::Failure>(())
+//! ```
 
 pub mod bridge;
 mod cluster;

@@ -9,6 +9,14 @@
 //!   pair numbers it gives out; [`counters`]: its statistics.
 //! * [`sysfs`]: the files that programs expect of it; [`numa`]: the processors that it is near to;
 //!   [`port`]: what its port says of itself.
+//!
+//! ```
+//! use efa_device_model::profile::Profile;
+//!
+//! let profile = Profile::by_name("efa2").expect("it is built in");
+//! let attributes = profile.nic_attributes(1);
+//! assert_eq!(attributes.mtu, profile.mtu as usize);
+//! ```
 
 pub mod counters;
 pub mod device;

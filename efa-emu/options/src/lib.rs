@@ -6,6 +6,15 @@
 //!   of time, files.
 //! * [`pages`]: manual pages and shell completions of a command.
 //! * [`vm`]: that of the program that starts virtual machines, likewise.
+//!
+//! ```no_run
+//! use clap::{Args, Command};
+//! use efa_options::{bridge::BridgeArguments, pages};
+//!
+//! let command = BridgeArguments::augment_args(Command::new("efa-emu-bridge"));
+//! pages::write(command, "/usr/local/share".as_ref())?;
+//! # Ok::<(), efa_commands::Failure>(())
+//! ```
 
 pub mod bridge;
 pub mod capture_output;

@@ -1,10 +1,28 @@
 //! An emulated EFA device as a PCI device of a virtual machine, whose guest's own driver finds it.
 //!
+//! Each module uses those before it only:
+//!
 //! * [`memory`]: the memory of the guest. What lies there is not trusted.
 //! * [`admin`]: the formats of the admin interface.
 //! * [`function`]: the PCI function: registers, commands, doorbells, interrupts. Behind it is
 //!   [`efa_shm::Engine`], the device that programs of a fabric have too.
 //! * [`vfio`]: vfio-user, by which QEMU has devices that other programs present.
+//!
+//! The queues of a guest are rings of the device model in memory that a client lends
+//! ([`efa_device_model::device::queue::LentMemory`]). The programs are `efa-emu-pci`, which
+//! presents one device, and `efa-emu-vm`, which boots guests for `efa-emu vm`.
+//!
+//! ```no_run
+//! use std::os::unix::net::UnixListener;
+//!
+//! use efa_pci::{function::Function, vfio::Server};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut function = Function::open(efa_shm::HostConfig::from_env()?)?;
+//! Server::new(UnixListener::bind("efa.sock")?).run(&mut function)?;
+//! # Ok(())
+//! # }
+//! ```
 
 mod layout;
 

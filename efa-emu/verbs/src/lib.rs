@@ -13,6 +13,8 @@
 //! | `calls` | the C functions by family: check, convert, look up, call | all of these |
 //! | `exports` | which function is exported under which name and version | `calls` |
 //!
+//! Each uses those before it only. A panic ends the process: verbs are called from C.
+//!
 //! What the hardware and the kernel driver would do is in [`efa_device_model::device`], what
 //! rdma-core's user-space driver would do in [`efa_device_model::provider`], and how requests reach
 //! other processes in
