@@ -29,14 +29,6 @@ impl Fault {
     pub(crate) fn play(&self) -> Play {
         (self.trace, self.endpoint, self.announced)
     }
-
-    /// The fault, with peers that announce these features.
-    pub(crate) const fn with_peers_that_announce(self, features: u64) -> Fault {
-        Fault {
-            announced: Some(features),
-            ..self
-        }
-    }
 }
 
 /// Who catches a fault, and what is named.
@@ -65,25 +57,8 @@ impl Caught {
     }
 }
 
-/// Declares a fault: id, what the engine does, trace and endpoint, where the fault is, who catches
-/// it.
-pub(crate) const fn fault(
-    id: &'static str,
-    does: &'static str,
-    (trace, endpoint): (&'static str, usize),
-    act: Act,
-    caught: Caught,
-) -> Fault {
-    Fault {
-        id,
-        does,
-        trace,
-        endpoint,
-        announced: None,
-        act,
-        caught,
-    }
-}
+/// Makes an answer to a packet.
+pub(crate) type Answer = fn(&[u8]) -> Vec<u8>;
 
 /// Where the fault is.
 #[derive(Clone, Copy, Debug)]
@@ -93,7 +68,7 @@ pub(crate) enum Act {
     /// It takes such packets for something else.
     Hears(Packets, Change),
     /// It answers such packets at once, and not when it should.
-    Invents(Packets, fn(&[u8]) -> Vec<u8>),
+    Invents(Packets, Answer),
     /// Its RDMA reads.
     Reads(RdmaChange),
     /// Its RDMA writes.
@@ -109,21 +84,12 @@ pub(crate) struct Packets {
 }
 
 impl Packets {
+    pub(crate) fn new(kind: PacketType, nth: Option<usize>) -> Packets {
+        Packets { kind, nth }
+    }
+
     pub(crate) fn has(&self, nth: usize) -> bool {
         self.nth.is_none_or(|wanted| wanted == nth)
-    }
-}
-
-/// All packets of a type.
-pub(crate) const fn all(kind: PacketType) -> Packets {
-    Packets { kind, nth: None }
-}
-
-/// One packet of a type.
-pub(crate) const fn nth(kind: PacketType, nth: usize) -> Packets {
-    Packets {
-        kind,
-        nth: Some(nth),
     }
 }
 

@@ -105,14 +105,14 @@ fn documentation() -> String {
         faults::all().count(),
         by_check.count()
     );
-    for (title, faults) in CHAPTERS {
+    for (title, faults) in CHAPTERS.iter() {
         write!(
             text,
             "\n## {title}\n\n| fault | what the engine does | `run` names | `check` reports |\n\
              |---|---|---|---|\n"
         )
         .unwrap();
-        for fault in *faults {
+        for fault in faults {
             let rule = fault.caught.rule().map(|rule| format!("`{rule}`"));
             writeln!(
                 text,
