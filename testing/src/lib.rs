@@ -11,7 +11,6 @@ pub mod hostile_peer;
 pub mod hw;
 pub mod json;
 pub mod mpi;
-pub mod namespaces;
 pub mod nic;
 pub mod patience;
 mod pattern;

@@ -1,11 +1,21 @@
-//! What the commands of this project that start other programs have in common: failures as one
+//! The common parts of commands that start other programs: failures as one
 //! line, a directory for each run, waiting for a program as a shell does, finding what is preloaded
 //! into it.
+//!
+//! ```
+//! use efa_commands::shell::RemoteShell;
+//!
+//! let shell: RemoteShell = "ssh -p 2222".parse()?;
+//! let command = shell.command("node1", &["echo".into(), "two words".into()]);
+//! assert_eq!(command.get_program(), "ssh");
+//! # Ok::<(), efa_commands::shell::RemoteShellError>(())
+//! ```
 
 pub mod child;
 pub mod companion;
 pub mod installation;
 mod libraries;
+pub mod namespaces;
 pub mod output;
 pub mod ports;
 mod run_directory;

@@ -11,19 +11,17 @@
 //! files and processes are those of this machine. All of it ends with the processes that keep the
 //! namespaces, which end when their standard input does: with the harness, however that ends.
 
-use std::io::{BufRead, BufReader, Read};
 use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
+use efa_commands::Failure;
+use efa_commands::namespaces::Namespaces;
 use efa_play::player::quote;
 
 use crate::harness::{Bench, Finished, Running, Unmet, installed};
-
-/// What keeps a namespace until its input ends.
-const KEEP: &str = "echo ready && exec cat >/dev/null";
 
 /// The program that forwards frames in the place of a kernel's bridge, by its name in the
 /// repository.
@@ -48,49 +46,9 @@ impl Joining {
     };
 }
 
-/// A process that keeps namespaces. It ends with this value.
-struct Keeper(Child);
-
-impl Keeper {
-    /// Starts `command`, which has to run [`KEEP`].
-    fn start(mut command: Command) -> Result<Keeper, Unmet> {
-        command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let child = command
-            .spawn()
-            .map_err(|error| Unmet::Skipped(format!("cannot start unshare: {error}")))?;
-        let mut keeper = Keeper(child);
-        let mut line = String::new();
-        if let Some(output) = keeper.0.stdout.take() {
-            // Ends at the end of the process at the latest.
-            let _ = BufReader::new(output).read_line(&mut line);
-        }
-        if line.trim_end() != "ready" {
-            let mut reason = String::new();
-            if let Some(mut errors) = keeper.0.stderr.take() {
-                let _ = errors.read_to_string(&mut reason);
-            }
-            return Err(Unmet::Skipped(format!(
-                "the system permits no namespaces here, which takes root or user namespaces: {}",
-                reason.trim_end()
-            )));
-        }
-        Ok(keeper)
-    }
-
-    fn id(&self) -> u32 {
-        self.0.id()
-    }
-}
-
-impl Drop for Keeper {
-    fn drop(&mut self) {
-        drop(self.0.stdin.take());
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// The system permits no namespaces.
+fn skipped(Failure(reason): Failure) -> Unmet {
+    Unmet::Skipped(reason)
 }
 
 /// A machine.
@@ -99,7 +57,7 @@ struct Machine<'a> {
     address: Ipv4Addr,
     /// Before the keeper, so that it ends first.
     bridge: Option<Running<'a>>,
-    keeper: Keeper,
+    keeper: Namespaces,
 }
 
 /// Machines that are joined by bridges. They end with this value.
@@ -107,7 +65,7 @@ pub(super) struct Machines<'a> {
     bench: &'a Bench<'a>,
     machines: Vec<Machine<'a>>,
     forwarder: Option<Running<'a>>,
-    hub: Keeper,
+    hub: Namespaces,
     joining: Joining,
     key: PathBuf,
     is_root: bool,
@@ -124,17 +82,10 @@ impl<'a> Machines<'a> {
         }
         // SAFETY: takes no pointers.
         let is_root = unsafe { libc::geteuid() } == 0;
-        let mut hub = Command::new("unshare");
-        let mut temporary = None;
-        if !is_root {
-            hub.args(["--user", "--map-root-user"]);
-            temporary = Some(own_temporary().map_err(Unmet::failed)?);
-        }
-        let script = format!(
-            "ip link set lo up && ip link add name br0 type bridge && ip addr add 10.61.0.254/24 dev br0 && \
-             ip link set br0 up && {KEEP}"
-        );
-        hub.args(["--net", "sh", "-c", &script]);
+        let temporary = (!is_root).then(own_temporary).transpose();
+        let temporary = temporary.map_err(Unmet::failed)?;
+        let script = "ip link set lo up && ip link add name br0 type bridge && \
+                      ip addr add 10.61.0.254/24 dev br0 && ip link set br0 up";
         let hosts = bench.directory().join("hosts");
         let lines: String = (0..count)
             .map(|number| format!("{} m{number}\n", address(number)))
@@ -145,7 +96,7 @@ impl<'a> Machines<'a> {
             bench,
             machines: Vec::new(),
             forwarder: None,
-            hub: Keeper::start(hub)?,
+            hub: Namespaces::make(&["--net"], None, script).map_err(skipped)?,
             joining,
             key: bench.directory().join("key"),
             is_root,
@@ -167,15 +118,13 @@ impl<'a> Machines<'a> {
     fn add(&mut self, number: u8, hosts: &Path) -> Result<(), Unmet> {
         let name = format!("m{number}");
         let address = address(number);
-        let mut command = self.beside(&self.hub);
-        command.args(["unshare", "--net", "--mount", "--uts", "--ipc"]);
-        command.args(["--propagation", "private", "sh", "-c"]);
-        command.arg(format!(
+        let script = format!(
             "hostname {name} && mount -t tmpfs tmpfs /dev/shm && mount --bind '{}' /etc/hosts && \
-             ip link set lo up && {KEEP}",
+             ip link set lo up",
             hosts.display()
-        ));
-        let keeper = Keeper::start(command)?;
+        );
+        let kinds = ["--net", "--mount", "--uts", "--ipc"];
+        let keeper = Namespaces::make(&kinds, Some(&self.hub), &script).map_err(skipped)?;
         self.machines.push(Machine {
             name,
             address,
@@ -194,19 +143,6 @@ impl<'a> Machines<'a> {
         let mut command = self.command(usize::from(number));
         command.args(["sh", "-c", &script]);
         self.succeed(&script, command).map(drop)
-    }
-
-    /// A command in the user namespace of the hub, without the rest.
-    fn beside(&self, keeper: &Keeper) -> Command {
-        if self.is_root {
-            let mut command = Command::new("env");
-            command.arg("--");
-            return command;
-        }
-        let mut command = Command::new("nsenter");
-        command.args(["--user", "--preserve-credentials", "--target"]);
-        command.args([&keeper.id().to_string(), "--"]);
-        command
     }
 
     /// Runs a script of the shell in the hub.
@@ -424,7 +360,7 @@ impl<'a> Machines<'a> {
         self.in_hub(&script).map(drop)
     }
 
-    /// What the queue of [`Machines::limit`] has dropped.
+    /// The number of packets that the queue of [`Machines::limit`] dropped.
     pub(super) fn dropped(&self, machine: usize) -> Result<u64, Unmet> {
         let shown = self
             .in_hub(&format!("tc -s qdisc show dev v{machine}"))?

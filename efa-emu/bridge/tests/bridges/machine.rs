@@ -6,7 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use efa_testing::namespaces::Namespaces;
+use efa_commands::Failure;
+use efa_commands::namespaces::Namespaces;
 use efa_testing::patience::Wait;
 use efa_testing::workspace::{built, efa_emu};
 
@@ -105,7 +106,7 @@ impl Machine {
         let script = format!("hostname {name} && mount -t tmpfs tmpfs /dev/shm");
         match Namespaces::make(&["--mount", "--uts"], None, &script) {
             Ok(namespaces) => Some(Machine { name, namespaces }),
-            Err(reason) => {
+            Err(Failure(reason)) => {
                 efa_testing::skip(reason);
                 None
             }

@@ -5,7 +5,8 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use efa_testing::namespaces::Namespaces;
+use efa_commands::Failure;
+use efa_commands::namespaces::Namespaces;
 use efa_testing::workspace::emulator;
 use rustix::thread::{CpuSet, sched_getaffinity};
 
@@ -65,20 +66,24 @@ impl Machines {
         let make = |name: &str, neighbour: Option<&Namespaces>| {
             let script =
                 format!("hostname {name} && mount -t tmpfs tmpfs /dev/shm && ip link set lo up");
-            Namespaces::make(&kinds, neighbour, &script)
+            Namespaces::make(&kinds, neighbour, &script).map_err(text)
         };
         let first = make("m0", None)?;
         let second = make("m1", Some(&first))?;
-        first.run(&format!(
-            "ip link add name {INTERFACE} type veth peer name {INTERFACE} netns {}",
-            second.id()
-        ))?;
+        first
+            .run(&format!(
+                "ip link add name {INTERFACE} type veth peer name {INTERFACE} netns {}",
+                second.id()
+            ))
+            .map_err(text)?;
         let machines = [first, second];
         for (machine, address) in machines.iter().zip(ADDRESSES) {
-            machine.run(&format!(
-                "ip addr add {address}/24 dev {INTERFACE} && ip link set {INTERFACE} up && \
+            machine
+                .run(&format!(
+                    "ip addr add {address}/24 dev {INTERFACE} && ip link set {INTERFACE} up && \
                  ip route add default dev {INTERFACE}"
-            ))?;
+                ))
+                .map_err(text)?;
         }
         let (emulator, key) = (emulator(), directory.join("key"));
         let mut command = Command::new(&emulator);
@@ -151,6 +156,10 @@ impl Machines {
         let keeper = self.machines[machine].id();
         PathBuf::from(format!("/proc/{keeper}/root/dev/shm"))
     }
+}
+
+fn text(Failure(reason): Failure) -> String {
+    reason
 }
 
 /// Starts a bridge, and waits until it says this.

@@ -1,8 +1,10 @@
-//! Machines that are namespaces of this one.
+//! Namespaces that stand for other machines.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+
+use crate::Failure;
 
 /// Namespaces, and the process that keeps them: they end with this value, or with the program that
 /// has it.
@@ -24,7 +26,7 @@ impl Namespaces {
         kinds: &[&'static str],
         neighbour: Option<&Namespaces>,
         script: &str,
-    ) -> Result<Namespaces, String> {
+    ) -> Result<Namespaces, Failure> {
         let mut command = match neighbour {
             Some(neighbour) => neighbour.entering(&[]),
             None => Command::new("env"),
@@ -43,7 +45,7 @@ impl Namespaces {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = command.spawn();
         let mut made = Namespaces {
-            keeper: child.map_err(|error| format!("cannot start unshare: {error}"))?,
+            keeper: child.map_err(|error| Failure(format!("cannot start unshare: {error}")))?,
             kinds: kinds.to_vec(),
         };
         let mut line = String::new();
@@ -58,10 +60,10 @@ impl Namespaces {
         if let Some(mut errors) = made.keeper.stderr.take() {
             let _ = errors.read_to_string(&mut reason);
         }
-        Err(format!(
-            "no namespaces here, which takes root or user namespaces: {}",
+        Err(Failure(format!(
+            "the system permits no namespaces here, which takes root or user namespaces: {}",
             reason.trim_end()
-        ))
+        )))
     }
 
     /// The process that keeps them.
@@ -80,15 +82,15 @@ impl Namespaces {
     ///
     /// # Errors
     /// What it writes to standard error if it fails.
-    pub fn run(&self, script: &str) -> Result<(), String> {
+    pub fn run(&self, script: &str) -> Result<(), Failure> {
         let mut command = self.command(Path::new("sh"));
         let output = command.args(["-c", script]).stdin(Stdio::null()).output();
-        let output = output.map_err(|error| format!("cannot start nsenter: {error}"))?;
+        let output = output.map_err(|error| Failure(format!("cannot start nsenter: {error}")))?;
         match output.status.success() {
             true => Ok(()),
             false => {
                 let reason = String::from_utf8_lossy(&output.stderr);
-                Err(format!("`{script}` fails: {}", reason.trim_end()))
+                Err(Failure(format!("`{script}` fails: {}", reason.trim_end())))
             }
         }
     }
