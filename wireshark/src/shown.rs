@@ -1,0 +1,67 @@
+//! A dissected frame.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+/// What `tshark` shows of one frame: the values of each field, in the order of the frame.
+#[derive(Debug)]
+pub struct Shown {
+    fields: BTreeMap<String, Vec<String>>,
+}
+
+impl Shown {
+    pub(crate) fn new(layers: &Value) -> Shown {
+        let mut shown = Shown {
+            fields: BTreeMap::new(),
+        };
+        shown.collect("", layers);
+        shown
+    }
+
+    fn collect(&mut self, name: &str, value: &Value) {
+        match value {
+            Value::Object(members) => {
+                for (name, value) in members {
+                    self.collect(name, value);
+                }
+            }
+            Value::Array(values) => {
+                for value in values {
+                    self.collect(name, value);
+                }
+            }
+            // What `--no-duplicate-keys` puts beside the one word of an array that has a subtree.
+            Value::String(text) if text.is_empty() && name.ends_with("_tree") => {}
+            Value::String(text) => {
+                self.fields
+                    .entry(name.to_owned())
+                    .or_default()
+                    .push(text.clone());
+            }
+            other => panic!("{name}: unexpected {other}"),
+        }
+    }
+
+    /// The fields whose name begins so.
+    pub fn fields(&self, prefix: &str) -> impl Iterator<Item = (String, &Vec<String>)> {
+        let of_prefix = self
+            .fields
+            .iter()
+            .filter(move |(name, _)| name.starts_with(prefix));
+        of_prefix.map(|(name, values)| (name.clone(), values))
+    }
+
+    /// Whether the frame has the field.
+    pub fn has(&self, name: &str) -> bool {
+        self.fields.contains_key(name)
+    }
+
+    /// The value of a field that the frame has once.
+    pub fn one(&self, name: &str) -> &str {
+        match self.fields.get(name).map(Vec::as_slice) {
+            Some([value]) => value,
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+}
