@@ -1,4 +1,4 @@
-//! The border between the device model and whatever carries its requests.
+//! The interface between the device model and the links that carry its requests.
 //!
 //! The device model ([`crate::device`]) knows queues, keys and completions but not how bytes reach
 //! another host. A *link* does: the deterministic network of `efa-sim`, or the shared memory of

@@ -81,7 +81,7 @@ fn it_ends_as_its_program_ends() {
 }
 
 #[test]
-fn an_unknown_generation_is_refused_with_the_known_ones() {
+fn unknown_generations_are_refused() {
     let root = tempfile::tempdir().unwrap();
     let socket = root.path().join("socket");
     for profile in ["efa4", "efa9"] {

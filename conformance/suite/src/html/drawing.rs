@@ -21,7 +21,7 @@ const TOP: usize = 33;
 const LONGEST: usize = 68;
 /// In a run of this many equal rungs, those in the middle are only counted.
 const ALIKE: usize = 6;
-/// What the statements begin with that are about what the application sees.
+/// The prefix of statements about the application's view.
 const APPLICATION: &str = "ofi/";
 
 /// The recorded messages beside the actual ones.
@@ -47,7 +47,7 @@ struct Row {
     top: usize,
     height: usize,
     arrows: Vec<Arrow>,
-    /// What is marked in it, and where that is written.
+    /// The mark on it, and the number of its note.
     note: Option<(usize, String)>,
     /// The number of further rungs that equal the one above, and where that is written.
     more: Option<(usize, usize)>,
@@ -85,7 +85,7 @@ fn mark(rung: &Rung, findings: &[FindingReport]) -> Option<String> {
             let statement = finding.statement.as_deref().unwrap_or_default();
             match finding.field.as_str() {
                 "" => statement.to_owned(),
-                // What was expected and what came is behind the names.
+                // The expected and actual values follow the names.
                 field => match finding.text.split_once("): ") {
                     Some((_, values)) => format!("{statement} {field}: {values}"),
                     None => format!("{statement} {field}"),
@@ -242,7 +242,7 @@ impl<'l> Drawing<'l> {
         self.lanes.last().map_or(0, Lane::middle)
     }
 
-    /// What the application of an endpoint saw.
+    /// The application's view at an endpoint.
     fn seen(&mut self, endpoint: usize, text: &str) {
         let at = self.lanes.last().map_or(0, |lane| lane.lifeline(&endpoint));
         let shown = cut(text);
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_the_application_saw_is_the_last_rung() {
+    fn application_findings_are_the_last_rung() {
         let crash = FindingReport {
             statement: Some("ofi/outcome".into()),
             packet: None,

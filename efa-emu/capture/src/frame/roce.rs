@@ -131,7 +131,7 @@ fn invariant_crc(packet: &[u8]) -> u32 {
     !bytes.fold(u32::MAX, |crc, byte| step(crc, *byte))
 }
 
-/// What each byte adds to the CRC.
+/// The CRC of each byte value.
 const STEPS: [u32; 256] = {
     let mut steps = [0; 256];
     let mut byte = 0;
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_is_udp_to_port_4791_with_a_crc() {
+    fn frames_are_udp_to_4791_with_crc() {
         let gids = [Gid([0xfe; 16]), Gid([0x0a; 16])];
         let packet = [
             4, 0x40, 0xff, 0xff, 0, 0, 0, 7, 0x80, 0, 0, 1, b'd', b'a', b't', b'a',
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(frame[udp..udp + 2], (FIRST_SOURCE_PORT + 3).to_be_bytes());
         assert_eq!(frame[udp + 2..udp + 4], ROCE_PORT.to_be_bytes());
         assert_eq!(frame[OUTER_LEN..][..packet.len()], packet);
-        // What a router changes does not change the CRC, and everything else does.
+        // The invariant CRC excludes the fields that routers change.
         let ipv6 = udp - IPV6_HEADER_LEN;
         let covered = &frame[ipv6..frame.len() - CRC];
         let crc = invariant_crc(covered);

@@ -66,7 +66,7 @@ fn a_receiver_without_receives_is_given_up() {
 /// Each packet that is lost is a time-out, and there are more of them than `retry_cnt` while the
 /// receiver has no receive.
 #[test]
-fn losses_of_a_long_wait_do_not_add_up() {
+fn old_losses_do_not_add_up() {
     let lossy = Weather { loss: 0.1, ..CALM };
     let mut net = connect(|own| own.rnr_retry = 7, lossy);
     let list = net.hosts[0].list(0, 100);
@@ -80,7 +80,7 @@ fn losses_of_a_long_wait_do_not_add_up() {
 }
 
 #[test]
-fn a_silent_peer_is_given_up_after_its_retries() {
+fn silent_peers_are_given_up_after_retries() {
     let lost = Weather { loss: 1.0, ..CALM };
     for retries in [0, 3] {
         let mut net = connect(|own| own.retry_count = retries, lost);
@@ -201,7 +201,7 @@ fn memory_that_is_not_registered_fails_locally() {
 }
 
 #[test]
-fn reads_need_a_queue_pair_that_may_have_some() {
+fn reads_need_a_permitted_queue_pair() {
     let mut net = connect(|own| own.max_rd_atomic = 0, CALM);
     let (remote, list) = (net.hosts[1].remote(0), net.hosts[0].list(0, 8));
     net.post(0, A, request(1, SendOperation::Read(remote), list));
@@ -211,7 +211,7 @@ fn reads_need_a_queue_pair_that_may_have_some() {
 }
 
 #[test]
-fn requests_are_refused_by_state_and_flushed_in_error() {
+fn requests_are_refused_by_state() {
     let mut net = Net::new(1, CALM, 1);
     let qpn = net.queue_pair(0, 7, None);
     let list = net.hosts[0].list(0, 8);
@@ -235,7 +235,7 @@ fn requests_are_refused_by_state_and_flushed_in_error() {
 
 /// Its process waits for a processor, say: it has not had the chance to answer.
 #[test]
-fn a_peer_that_has_no_packet_yet_is_waited_for() {
+fn a_peer_without_packets_is_waited_for() {
     let mut net = connect(|own| own.retry_count = 1, CALM);
     net.is_stopped = true;
     let list = net.hosts[0].list(0, 100);

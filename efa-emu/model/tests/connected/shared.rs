@@ -95,7 +95,7 @@ fn the_limit_is_told_once_and_refusals_recover() {
 }
 
 #[test]
-fn sizes_and_ends_have_the_errnos_of_the_verbs() {
+fn size_errors_have_the_errnos_of_verbs() {
     let (mut net, id) = network();
     for wr_id in 0..8 {
         post(&mut net, id, wr_id).unwrap();

@@ -223,7 +223,7 @@ fn match_and_data_of_long_messages_are_apart() {
 }
 
 #[test]
-fn unexpected_messages_are_whole_and_hold_back_new_tags() {
+fn unexpected_messages_hold_back_new_tags() {
     let mut receiver = Receiver::new(CALM);
     receiver.send(TagOperation::Eager, 5, b"first");
     assert_eq!(receiver.completions(), [(100, TAGGED, 0, 0)]);
@@ -262,7 +262,7 @@ fn messages_without_tags_are_not_counted() {
 }
 
 #[test]
-fn a_rendezvous_is_read_and_finished_by_the_device() {
+fn the_device_completes_a_rendezvous() {
     let mut receiver = Receiver::new(CALM);
     let data: Vec<u8> = (0..1500u32).map(|index| (index * 7) as u8).collect();
     receiver.net.hosts[1].memory[0x4000..0x4000 + 1500].copy_from_slice(&data);
@@ -314,7 +314,7 @@ fn odd_rendezvous_requests_are_unexpected() {
 
 /// A key that is not valid ends the read, and with it the connection, as any read.
 #[test]
-fn a_rendezvous_with_a_bad_key_completes_with_an_error() {
+fn a_rendezvous_with_a_bad_key_fails() {
     let mut receiver = Receiver::new(CALM);
     receiver.add(1, 5, 64);
     let header = RendezvousHeader {

@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_answer_of_a_queue_pair_has_these_bytes() {
+    fn queue_pair_answers_have_literal_bytes() {
         let made = QpMade {
             handle: 0x0403_0201.into(),
             qpn: 0x1211.into(),
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_of_a_completion_queue_has_these_bytes() {
+    fn completion_queue_answers_have_literal_bytes() {
         let made = CqMade {
             cq: 0x0201.into(),
             depth: 0x1211.into(),
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn each_counter_of_the_port_is_in_one_answer() {
+    fn each_port_counter_is_in_one_answer() {
         let counters = Counters {
             tx_bytes: 1,
             rx_drops: 2,

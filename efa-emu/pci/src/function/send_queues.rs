@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_as_many_pages_as_the_region_has() {
+    fn page_counts_match_the_region() {
         let mut queues = SendQueues::new().unwrap();
         assert_eq!(place(&mut queues, 0), None);
         assert_eq!(place(&mut queues, u32::MAX), None);

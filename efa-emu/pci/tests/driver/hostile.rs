@@ -21,7 +21,7 @@ fn driver(root: &tempfile::TempDir) -> Driver {
 }
 
 #[test]
-fn admin_queues_outside_of_memory_break_the_device_until_reset() {
+fn admin_queues_outside_memory_need_a_reset() {
     let root = tempfile::tempdir().unwrap();
     let mut driver = driver(&root);
     for base in [
@@ -74,7 +74,7 @@ fn impossible_shapes_of_admin_queues_break_the_device() {
 }
 
 #[test]
-fn a_doorbell_for_more_commands_than_entries_breaks_the_device() {
+fn excessive_admin_doorbells_break_the_device() {
     let root = tempfile::tempdir().unwrap();
     let mut driver = driver(&root);
     let next = u32::from(driver.next);
@@ -86,7 +86,7 @@ fn a_doorbell_for_more_commands_than_entries_breaks_the_device() {
 }
 
 #[test]
-fn answers_of_register_reads_outside_of_memory_break_the_device() {
+fn register_answers_outside_memory_break_the_device() {
     let root = tempfile::tempdir().unwrap();
     let mut driver = driver(&root);
     for address in [0, 4, MEMORY + LENGTH, u64::MAX, MEMORY + 1] {
@@ -140,7 +140,7 @@ fn doorbells_of_nobody_ring_nothing() {
 }
 
 #[test]
-fn a_doorbell_beyond_the_ring_fails_its_queue_pair_only() {
+fn a_doorbell_beyond_the_ring_fails_its_pair() {
     let root = tempfile::tempdir().unwrap();
     let (mut a, mut b) = (
         driver(&root),

@@ -270,7 +270,7 @@ fn a_guest_and_a_process_are_peers() {
 }
 
 #[test]
-fn a_guest_that_leaves_is_gone_from_the_fabric() {
+fn departed_guests_leave_the_fabric() {
     let root = tempfile::tempdir().unwrap();
     let (mut a, b, to_b, _) = pair(root.path());
     b.driver.leave();
@@ -283,7 +283,7 @@ fn a_guest_that_leaves_is_gone_from_the_fabric() {
 }
 
 #[test]
-fn a_reset_in_the_middle_of_traffic_harms_nobody() {
+fn a_reset_during_traffic_is_harmless() {
     let root = tempfile::tempdir().unwrap();
     let (mut a, mut b, to_b, _) = pair(root.path());
     for wr_id in 0..10 {

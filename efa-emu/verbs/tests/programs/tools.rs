@@ -42,7 +42,7 @@ fn ibv_devinfo_shows_device_and_port() {
 /// Once it is removed, nobody on its host can open it until it is given back; the next host of the
 /// name has it again as well.
 #[test]
-fn a_removed_device_returns_by_hand_or_with_its_host() {
+fn a_removed_device_returns_with_its_host() {
     needs!("ibv_devinfo", "ibverbs-utils");
     let fabric = TestFabric::new();
     let on_host = |program: &[&str]| {

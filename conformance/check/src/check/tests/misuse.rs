@@ -44,7 +44,7 @@ fn a_refused_message_is_not_left_behind() {
 }
 
 #[test]
-fn a_refused_message_may_return_or_be_given_up() {
+fn refused_messages_may_return() {
     for is_given_up in [false, true] {
         let mut b = refused_twice();
         match is_given_up {

@@ -146,7 +146,7 @@ fn plain_messages_that_look_tagged_are_not_judged() {
 
 /// A queue pair that is connected again counts its messages anew.
 #[test]
-fn later_lives_of_a_queue_pair_are_judged_too() {
+fn reused_queue_pairs_are_judged() {
     for (what, later, rule, at) in misuses() {
         let mut talk = right_talk();
         let before = talk.packets.len();

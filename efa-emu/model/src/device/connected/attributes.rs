@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn no_state_is_skipped_and_two_are_always_reached() {
+    fn no_connection_state_is_skipped() {
         for from in QpState::ALL {
             for to in QpState::ALL {
                 let masks = match transition(from, to) {
