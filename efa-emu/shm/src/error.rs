@@ -1,4 +1,4 @@
-//! What can go wrong with a fabric, in words that name the thing, the value and the remedy.
+//! Errors of a fabric, which name the thing, the value and the remedy.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use efa_core::address::Gid;
 
 use efa_device_model::profile::ProfileError;
 
-/// What a directory holds, and with it, what is of no use if the directory is not usable.
+/// The content of a directory, which is lost if the directory is not usable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Holds {
     /// All fabrics of the user.
@@ -17,7 +17,7 @@ pub enum Holds {
 }
 
 impl Holds {
-    /// What else to do than to remove the directory, after the sentence that says so.
+    /// The remedy besides removing the directory.
     fn remedy(self) -> &'static str {
         match self {
             Holds::AllFabrics => " (another --fabric name does not help: all are kept there)",
@@ -50,7 +50,7 @@ pub enum FabricError {
     ForeignOwner {
         /// The directory.
         path: PathBuf,
-        /// What is in it.
+        /// Its content.
         holds: Holds,
         /// User id of its owner.
         owner: u32,
@@ -73,7 +73,7 @@ pub enum FabricError {
     NotADirectory {
         /// The path.
         path: PathBuf,
-        /// What should be in it.
+        /// Its expected content.
         holds: Holds,
     },
     /// The fabric was made by another version of this program.
@@ -85,9 +85,9 @@ pub enum FabricError {
     UnknownLayout {
         /// The fabric's directory, or the file in it.
         path: PathBuf,
-        /// What was found.
+        /// The version that was found.
         found: String,
-        /// What this program writes.
+        /// The version of this program.
         expected: String,
     },
     /// A file of the fabric is not what it should be.
@@ -132,7 +132,7 @@ pub enum FabricError {
         /// The machine that it is on; `None`: this one.
         machine: Option<String>,
     },
-    /// What is to be done to a host has to be done on its own machine.
+    /// A host can only be changed on its own machine.
     #[error("{host} is on the machine {machine}: run this command there")]
     Elsewhere {
         /// The host or device.
@@ -197,7 +197,7 @@ pub enum FabricError {
         option: String,
         /// Its value.
         value: String,
-        /// What it may be.
+        /// The accepted values.
         expected: &'static str,
     },
     /// The device profile does not exist.
@@ -250,11 +250,11 @@ pub enum FabricError {
     /// The operating system refused.
     #[error("cannot {action} {}: {source}", .path.display())]
     Io {
-        /// What was tried.
+        /// The attempted action.
         action: &'static str,
         /// On what.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }

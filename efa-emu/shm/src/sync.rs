@@ -1,4 +1,4 @@
-//! What the algorithms without locks are made of, here and in the emulated libraries. Their files
+//! The primitives of lock-free algorithms, here and in the emulated libraries. Their files
 //! name it by `crate::sync`, so that the package `efa-models` can compile the same files with
 //! loom's types, which explore the interleavings.
 

@@ -311,7 +311,7 @@ struct Delays {
     last: Option<(Instant, Delay)>,
 }
 
-/// What the system counts of a thread.
+/// The kernel's accounting of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Delay {
     /// How long it was ready to run, and did not.

@@ -156,7 +156,7 @@ impl Faults {
         }
         let mut message = [0; MESSAGE];
         let length = match rustix::io::read(self, &mut message) {
-            // Whoever accessed it has been killed.
+            // The process that accessed it has been killed.
             Err(Errno::AGAIN | Errno::INTR) => 0,
             read => read?,
         };

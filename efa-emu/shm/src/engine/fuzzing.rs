@@ -116,7 +116,7 @@ struct Back {
     taken: Vec<Incoming>,
 }
 
-/// What the attacker says of a record beside its request.
+/// The attacker's fields of a record besides its request.
 #[derive(Clone, Copy, Debug)]
 pub struct Extra {
     /// The kind's code.
@@ -177,7 +177,7 @@ impl Meeting<'_> {
         self.state.pass();
     }
 
-    /// What the victim's thread does before it sleeps, and when it looks after its peers.
+    /// The work of the victim's thread before it sleeps, and its check of peers.
     pub fn pause(&mut self) {
         self.state.check_peers();
         self.stage.to_victim.fall_asleep();

@@ -111,7 +111,7 @@ impl Engine {
         !self.shared.home.is_current()
     }
 
-    /// Who is told about events from now on.
+    /// Sets the handler of events.
     pub fn set_event_handler(&self, handler: Option<EventHandler>) -> Result<(), FabricError> {
         self.shared.lock()?.set_event_handler(handler);
         Ok(())
@@ -150,8 +150,9 @@ impl Engine {
         Ok(result?)
     }
 
-    /// What staged faults want of a command of an admin queue. The engine has none: whoever has one
-    /// carries it out. `number` counts commands; the time by which a rule delays one depends on it.
+    /// The effect of staged faults on a command of an admin queue. The engine has none: the owner
+    /// of the queue carries it out. `number` counts commands; the time by which a rule delays one
+    /// depends on it.
     pub fn command_fate(
         &self,
         command: AdminCommand,

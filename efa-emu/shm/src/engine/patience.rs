@@ -63,10 +63,10 @@ const SPINNING: Duration = Duration::from_micros(20);
 pub(super) const NAP: Duration = Duration::from_micros(50);
 pub(super) const LONGEST_NAP: Duration = Duration::from_micros(500);
 
-/// What is known of those who want the processor of the thread that polls.
+/// The known demand for the processor of the polling thread.
 #[derive(Debug)]
 pub(super) struct Patience {
-    /// What the device had done altogether when a poll last found nothing, in a crowd or with peers
+    /// The device's count of work at the last poll that found nothing, in a crowd or with peers
     /// on other machines.
     done: u64,
     /// Polls in vain since the last look or nap.
@@ -84,7 +84,7 @@ pub(super) struct Patience {
     has_bridges: bool,
 }
 
-/// What a poll in vain does for others.
+/// How an empty poll yields the processor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Rest {
     Nothing,
@@ -136,7 +136,7 @@ impl Patience {
         self.polls >= POLLS
     }
 
-    /// What the poll is to do. `look` is taken at this moment. `has_bridges` says whether there are
+    /// How the poll yields. `look` is taken at this moment. `has_bridges` says whether there are
     /// peers on other machines.
     pub(super) fn next_rest(&mut self, has_bridges: bool, look: impl FnOnce() -> Look) -> Rest {
         self.has_bridges = has_bridges;
@@ -242,8 +242,8 @@ impl Patience {
     }
 }
 
-/// What the system says of the calling thread at a moment. The processor can be lost during each of
-/// the questions, so the count of losses is asked before and after.
+/// The kernel's accounting of the calling thread at one moment. The processor can be lost during
+/// each of the questions, so the count of losses is asked before and after.
 #[derive(Debug)]
 pub(super) struct Look {
     /// The address of a variable of the thread.
@@ -255,7 +255,7 @@ pub(super) struct Look {
     losses_after: i64,
 }
 
-/// What happened to a thread's processor between two looks.
+/// The use of a thread's processor between two looks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Losses {
     /// How often others got it while the thread could have gone on.

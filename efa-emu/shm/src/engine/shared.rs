@@ -1,4 +1,4 @@
-//! What the application's threads and the engine's thread share.
+//! The state shared by the application's threads and the engine's thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};

@@ -57,7 +57,7 @@ pub(super) enum Doorbells {
     Rung,
 }
 
-/// What becomes of a command of an admin queue, which a device at PCI level has.
+/// The fate of a command of an admin queue, which a device at PCI level has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CommandFate {
     /// It is carried out.
@@ -82,7 +82,7 @@ pub(super) struct State {
     watched: usize,
     /// Clients that make no calls, if there are any and the system tells what they do.
     direct: Option<Direct>,
-    /// What had come for such clients at the last look.
+    /// The count of arrivals for such clients at the last look.
     arrivals: u64,
     captures: CaptureRequests,
     staged: Staged,
@@ -207,7 +207,7 @@ impl State {
             }
             None => {
                 direct.take_poll(access, now, next);
-                // Whoever polls has rung.
+                // A client that polls has rung the doorbell.
                 direct.protect();
             }
         }
@@ -225,7 +225,7 @@ impl State {
                 return Some(FEW_POLLS);
             }
             Some(rest) => return Some(rest),
-            // Whoever was just let go on has not done so yet.
+            // The client that was just released has not run yet.
             None if !is_time => return Some(NAP),
             None => {}
         }
@@ -464,7 +464,7 @@ impl State {
         &mut self.staged
     }
 
-    /// What rules want of a command of the admin queue, of which there were `number` before.
+    /// The effect of rules on a command of the admin queue, of which there were `number` before.
     pub(super) fn command_fate(
         &mut self,
         host: Gid,
@@ -605,8 +605,8 @@ impl State {
         let dead = self.outbound.find_dead();
         let is_busy = !dead.is_empty();
         if is_busy {
-            // What the dead sent before their end has left them: outcomes that they had announced,
-            // for one.
+            // Records that the dead sent before their end still count: outcomes that they had
+            // announced, for one.
             self.pass_aside();
         }
         self.outbound.abandon_dead(dead);
@@ -632,7 +632,7 @@ impl State {
         )
     }
 
-    /// What a poll in vain is to do, and until when others are assumed to want the processors.
+    /// How an empty poll yields, and until when others are assumed to want the processors.
     pub(super) fn next_rest(&mut self) -> (Rest, Option<Instant>) {
         let has_bridges = self.outbound.peers().has_bridges();
         let rest = self.patience.next_rest(has_bridges, Look::take);

@@ -95,7 +95,7 @@ pub(super) fn be_prompt() {
         }
         attributes.assume_init()
     };
-    // Whoever has another policy has chosen it.
+    // Another policy was chosen on purpose.
     if attributes.sched_policy != libc::SCHED_OTHER as u32 {
         return;
     }

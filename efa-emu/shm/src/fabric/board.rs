@@ -205,7 +205,7 @@ impl Board {
             .fetch_add(1, Ordering::Relaxed)
             + 1;
         let id = FaultId(serial * SLOTS as u64 + slot as u64);
-        // Who sees anything of what is written now sees that the rule that was here before is gone.
+        // A reader that sees any of the following writes sees that the previous rule is gone.
         fence(Ordering::Release);
         for at in [AT_SEEN, AT_APPLIED, AT_HELD, AT_RELEASES] {
             self.word(slot, at).store(0, Ordering::Relaxed);

@@ -162,7 +162,7 @@ impl CaptureRequests {
     }
 }
 
-/// Who is to record for a participant that asks for a capture.
+/// The recorder for a participant that asks for a capture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Recorded {
     /// All processes of the host.

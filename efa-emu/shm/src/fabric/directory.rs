@@ -305,7 +305,7 @@ fn check_layout(mut registry: &File, directory: &Path) -> Result<(), FabricError
     })
 }
 
-/// What a new registry file says.
+/// The text of a new registry file.
 fn registry_text() -> String {
     format!("{}made by {}\n", layout_line(), version::identity())
 }

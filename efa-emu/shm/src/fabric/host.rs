@@ -291,7 +291,7 @@ impl Host {
         statistics_of(&self.table)
     }
 
-    /// What the host's devices share.
+    /// The table that the host's devices share.
     pub(crate) fn table(&self) -> &Arc<HostTable> {
         &self.table
     }
@@ -407,7 +407,7 @@ mod tests {
         let beta = enter("beta", other);
         assert_eq!(fabric.hosts().unwrap()[0].participants.len(), 1);
 
-        // Whoever leaves a device to others does not look at the dead elsewhere; the last one does.
+        // Only the last process that leaves a device looks for dead ones elsewhere.
         let dead = fabric.host_directory(kill(enter("gamma", None)));
         drop(enter("beta", other));
         assert!(dead.exists());

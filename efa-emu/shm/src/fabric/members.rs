@@ -220,7 +220,7 @@ impl Fabric {
         segment::BYTES_WITH_ONE_RING as u64
     }
 
-    /// What the network does to what a live device sends; `None` before a process has opened it.
+    /// The network options of a live device; `None` before a process has opened it.
     pub fn network_of(&self, gid: Gid) -> Option<NetworkOptions> {
         participants::network_of(&self.host_directory(gid), gid)
     }
@@ -414,7 +414,7 @@ mod tests {
             .enter_devices(None, Some(2), &Profile::all()[0])
             .unwrap();
         assert_eq!(gids(&two), ["fe80::ef:a0ff:fe00:1", "fe80::ef:a1ff:fe00:1"]);
-        // Whoever joins gets what there is, also if only a part of it is left.
+        // A process that joins gets the remaining devices, even if some are gone.
         let joined = fabric
             .enter_devices(Some("host-1"), None, &Profile::all()[0])
             .unwrap();

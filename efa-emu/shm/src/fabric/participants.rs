@@ -1,4 +1,4 @@
-//! Who takes part in the devices of a fabric, and the removal of what dead participants left.
+//! The participants of a fabric's devices, and the removal of files of dead ones.
 
 #[cfg(test)]
 use std::cell::Cell;
@@ -81,8 +81,8 @@ pub(crate) fn wake_all(host: &Path, gid: Gid) -> Result<(), FabricError> {
     Ok(())
 }
 
-/// What the network does to what a host's device sends, as the first process has declared it that
-/// has opened the device.
+/// The network options of a host's device, as declared by the first process that opened the
+/// device.
 pub(crate) fn network_of(host: &Path, gid: Gid) -> Option<NetworkOptions> {
     participants(host).ok()?.into_keys().find_map(|id| {
         let segment = Segment::open(&device_path(host, id), Address { gid, id }).ok()??;
@@ -98,7 +98,7 @@ pub(crate) fn remove_dead(hosts: &Path) -> Result<(), FabricError> {
     Ok(())
 }
 
-/// What there is of a device when its dead participants are gone.
+/// The state of a device after its dead participants were removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Remains {
     /// It has live ones.

@@ -161,7 +161,7 @@ pub(super) fn file_owner(name: &str) -> Option<ParticipantId> {
     is_owned.then_some(ParticipantId(id))
 }
 
-/// What a file of this name in a host's directory is, if it belongs to a participant.
+/// The type of a file in a host's directory, if it belongs to a participant.
 pub(super) fn kind_of_file(name: &str) -> Option<&str> {
     name.split_once('.').map(|(_, kind)| kind)
 }

@@ -1,4 +1,4 @@
-//! What others see of the devices of a fabric.
+//! The state of a fabric's devices, for other processes.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ pub struct HostStatus {
     pub profile: Option<String>,
     /// The live processes that take part in it, one entry per opened device and per `efa-emu run`.
     pub participants: Vec<ParticipantStatus>,
-    /// What its devices have counted; see [`Host::statistics`](crate::Host::statistics).
+    /// The counters of its devices; see [`Host::statistics`](crate::Host::statistics).
     pub statistics: Statistics,
     /// The machine that the device is on, if it is another one. Its participant here is the process
     /// that stands for it.

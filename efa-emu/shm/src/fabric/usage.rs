@@ -150,7 +150,7 @@ pub fn mark_run_inside() {
     }
 }
 
-/// What cannot be marked is not worth a program's error: the run may have ended, or the disk be
+/// Failing to leave a mark is no error of the program: the run may have ended, or the disk be
 /// full.
 fn append(directory: &Path, step: UsageStep) {
     let file = File::options()

@@ -1,4 +1,4 @@
-//! What `efa-emu run` tells the programs that it starts, carried in environment variables.
+//! Settings that `efa-emu run` gives to programs, in environment variables.
 
 use std::fmt;
 use std::str::FromStr;
@@ -101,7 +101,7 @@ impl NetworkOptions {
         }
     }
 
-    /// What the network does to each packet.
+    /// The network of each packet.
     pub(crate) fn network(&self) -> Network {
         Network::new(self.config(), self.seed)
     }

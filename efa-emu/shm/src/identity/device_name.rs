@@ -1,7 +1,7 @@
 //! Names of devices.
 //!
-//! What a fabric knows is a device: it has a GID, a table of queue pair numbers and the segments of
-//! the processes that have opened it. A host is a group of devices, which share its name and
+//! A fabric's members are devices: each has a GID, a table of queue pair numbers and the segments
+//! of the processes that have opened it. A host is a group of devices, which share its name and
 //! nothing else: between two devices of a host there is the same network as between two hosts. The
 //! only device of a host goes by the host's name; if there are several, they are `HOST:0`, `HOST:1`
 //! and so on.

@@ -1,4 +1,4 @@
-//! Who is who: the names of devices, the table of a device with its queue pair numbers and
+//! Identities: the names of devices, the table of a device with its queue pair numbers and
 //! statistics, and the settings by which a program knows its host.
 
 pub(crate) mod config;

@@ -82,7 +82,7 @@ pub(crate) struct HostTable {
     is_remote: bool,
 }
 
-/// What a table is made for.
+/// The parameters of a table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Purview<'a> {
     /// A device that may have so many queue pairs at a time.
@@ -346,8 +346,8 @@ impl HostTable {
         self.slot(TablePlace::ALL.0).store(taken, Ordering::Relaxed);
     }
 
-    /// Who owns the number at `place` now. The value changes whenever the number changes hands,
-    /// even from a participant to itself: it is good for noticing that.
+    /// The present owner of the number at `place`. The value changes whenever the number changes
+    /// hands, even from a participant to itself: it is good for noticing that.
     #[inline(always)]
     pub(crate) fn tenancy_at(&self, place: TablePlace) -> Option<Tenancy> {
         Tenancy::from_slot(self.slot(place.0).load(Ordering::Relaxed))

@@ -1,4 +1,4 @@
-//! What the devices of a host count, added up in the host's table: the counters of a real device
+//! Statistics of a host's devices, added up in the host's table: the counters of a real device
 //! outlive the processes that use it, too. Orders for the device come the same
 //! way.
 
@@ -15,9 +15,9 @@ pub(crate) struct Publisher {
     table: Arc<HostTable>,
     /// The stay in which this device was opened, if it was there.
     stay: Option<Stay>,
-    /// What was asked for when this device last added to the statistics.
+    /// The request number at this device's last addition to the statistics.
     known: u32,
-    /// What it has added so far.
+    /// Its contributions so far.
     published: Box<[u64; Statistics::COUNT]>,
     /// How many errors of queues were staged when it last looked.
     orders: u64,

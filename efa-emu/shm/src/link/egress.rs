@@ -1,4 +1,4 @@
-//! What the network does to a request that leaves, for the record that carries it.
+//! The network's effect on an outgoing request, for the record that carries it.
 
 use crate::process::clock::monotonic_now;
 use efa_device_model::network::{Journey, Network, Transmission};
@@ -13,7 +13,7 @@ pub(crate) struct Arrival {
     pub(crate) is_rnr: bool,
 }
 
-/// What becomes of a request that leaves.
+/// The fate of an outgoing request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Egress {
     /// It arrives some time.

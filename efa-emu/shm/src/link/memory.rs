@@ -229,7 +229,7 @@ pub(crate) enum CopyError {
 }
 
 impl CopyError {
-    /// What a transfer reports to the device, which takes this status for the memory of its own
+    /// The status that a transfer reports to the device, which takes it for the memory of its own
     /// host and every other one for warning on the initiator's side.
     pub(crate) fn status(self) -> Status {
         match self {

@@ -17,7 +17,7 @@ use efa_device_model::network::Network;
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) segment: Arc<Segment>,
-    /// What the network does to the frames that it sends.
+    /// The network of its frames.
     pub(crate) network: Network,
     liveness: Liveness,
 }

@@ -1,4 +1,4 @@
-//! What the links of a device tell its capture.
+//! The events that a device's links report to its capture.
 
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -85,7 +85,7 @@ impl LinkTap {
     ) {
         let header = record.header();
         let path = record.path();
-        // What becomes of a packet of a connection is said by other packets.
+        // The outcome of a connection's packet is in other packets.
         if header.operation != Operation::Connected {
             self.sent.insert(token, Sent { to, path, header });
         }

@@ -351,7 +351,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("registry");
         let lock = RegistryLock::acquire(&path, Duration::ZERO).unwrap();
-        // What another copy does, which does not know the mutex of this one.
+        // Another copy of the library does not know the mutex of this one.
         let file = File::options().read(true).write(true).open(&path).unwrap();
         let take = || try_lock_byte(&file, libc::F_OFD_SETLK, OPEN_FILE).unwrap();
         assert!(!take());

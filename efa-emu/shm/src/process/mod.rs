@@ -1,4 +1,4 @@
-//! What a process has from the system: memory and locks that it shares with others, files opened
+//! System resources of a process: memory and locks that it shares with others, files opened
 //! with care, the monotonic clock, forks, and standard error for warnings.
 
 pub(crate) mod clock;

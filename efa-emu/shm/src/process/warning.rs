@@ -17,13 +17,13 @@ const LONGEST: usize = 1000;
 pub(crate) enum Warning {
     /// A rule of the fabric cannot be read.
     UnreadableRule,
-    /// What a rule wants done beside an event cannot be done.
+    /// A trigger of a rule cannot be carried out.
     FaultWithoutEffect,
     /// The queue pairs of a host cannot be found.
     UnreachableHost,
     /// No ring leads to a process.
     UnreachableProcess,
-    /// What a process sends is not taken.
+    /// A process's ring is refused.
     RefusedRing,
     /// A capture that is asked for cannot be written, or not ended as it should be.
     Capture,

@@ -41,7 +41,7 @@ pub fn answer(name: u64, code: u8) -> Vec<u8> {
     bytes
 }
 
-/// What became of a request that was deferred.
+/// The outcome of a deferred request.
 pub fn outcome(name: u64, code: u8) -> Vec<u8> {
     let mut bytes = Vec::new();
     message::append_outcome(&mut bytes, name, code);

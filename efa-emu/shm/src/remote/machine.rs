@@ -46,7 +46,7 @@ pub(super) struct DeferredRequest {
     pub(super) pull: Option<u32>,
 }
 
-/// What becomes of the records of local processes.
+/// How records of local processes are handled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Uptake {
     /// They are taken as long as there are fewer than so many bytes to be carried.
@@ -206,15 +206,14 @@ impl RemoteMachine {
         // was looked at.
         self.pulls.retain(|_| false);
         self.deferred.clear();
-        // What was asked of the machine and has ended is in the backlog: who asked is still to be
-        // told.
+        // Ended requests to the machine are in the backlog until the initiators are told.
         self.backlog
             .retain(|_, waiting| waiting.record.kind() == RecordKind::Outcome);
         self.replies.clear();
     }
 
-    /// What was asked of the machine over connections that are lost fails: the machine does not
-    /// answer. Whether it was done there is unknown.
+    /// Fails requests over lost connections as unresponsive. Whether the machine carried them out
+    /// is unknown.
     pub fn give_up_lost(&mut self) {
         let epoch = self.epoch;
         self.fail(Status::LocalUnresponsiveRemote, |record| {
@@ -251,7 +250,7 @@ impl RemoteMachine {
         self.admitted.extend(devices);
     }
 
-    /// What local processes wake; `None` if the machine has no device.
+    /// The switchboard that local processes wake; `None` if the machine has no device.
     pub(super) fn board(&self) -> Option<Arc<Switchboard>> {
         let (_, device) = self.devices.iter().next()?;
         Some(Arc::clone(device.board()))

@@ -40,7 +40,7 @@ const ANSWER_LENGTH: usize = 24;
 /// header.
 pub const LONGEST_MESSAGE: usize = REQUEST_HEADER + MAX_RING - LINE;
 
-/// What a message brings.
+/// The content of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Message<'a> {
     /// A record of a process of the machine that sends the message.
@@ -60,7 +60,7 @@ pub(super) enum Message<'a> {
     },
     /// The answer to a request or to data.
     Answer { name: u64, code: u8 },
-    /// What became of a request that was answered as being deferred.
+    /// The outcome of a request that was answered as deferred.
     Outcome { name: u64, code: u8 },
 }
 
@@ -278,7 +278,7 @@ mod tests {
             prop_assert_eq!(whole(&part), Message::ReadData { name, read, offset, data });
             prop_assert_eq!(whole(&answer), Message::Answer { name, code });
             prop_assert_eq!(whole(&outcome), Message::Outcome { name, code });
-            // What is cut off before its data begins is no message, and nothing is read beyond the
+            // A message that ends before its data begins is refused, and nothing is read beyond the
             // end.
             for (frame, least) in [(&request, REQUEST_HEADER), (&part, READ_DATA_HEADER), (&answer, ANSWER_LENGTH)] {
                 for end in 0..least {

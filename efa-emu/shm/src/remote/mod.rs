@@ -11,8 +11,8 @@
 //!
 //! A record stays in its ring until the other machine has answered it. So a ring is also what
 //! bounds the requests of a process that are under way, and nothing is copied but for the carriage.
-//! What the device of the responder answers is what the device of the initiator gets; of its own,
-//! this module answers
+//! The answer of the responder's device is passed to the initiator's; by itself, this module
+//! answers
 //!
 //! * RDMA for which the responder would copy between two processes: make it through the rings;
 //! * requests to a machine that has vanished ([`RemoteMachine::give_up_lost`],

@@ -23,7 +23,7 @@ use efa_device_model::fault::{Fault, FaultId};
 /// Bytes of a ring to a local process, as of one between two local processes.
 const RING_BYTES: usize = 1 << 20;
 
-/// What is known of a device of another machine.
+/// The description of a device of another machine.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RemoteDevice {
     /// Its name.
@@ -34,11 +34,11 @@ pub struct RemoteDevice {
     pub profile: Option<String>,
     /// The status of a request to a queue pair number without owner.
     pub nobody: Status,
-    /// What the network does to what it sends.
+    /// The network of its frames.
     pub network: NetworkOptions,
 }
 
-/// What comes back with the answer of a local process.
+/// The value that returns with the answer of a local process.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Token {
     /// A request of the machine, by the machine's name for it; and if it is a read, by ours.
@@ -173,7 +173,7 @@ impl DeviceProxy {
         self.host.name() == name
     }
 
-    /// What the network does to what the device sends, for processes that it has not sent to yet.
+    /// Declares the network of the device's frames to processes that it has not sent to yet.
     pub(super) fn declare_network(&self, options: &NetworkOptions) {
         self.segment.declare_network(options);
     }
@@ -191,7 +191,7 @@ impl DeviceProxy {
         self.routes.nobody()
     }
 
-    /// What local processes wake, the same for all devices of the machine.
+    /// The switchboard that local processes wake, the same for all devices of the machine.
     pub(super) fn board(&self) -> &Arc<Switchboard> {
         &self.board
     }
@@ -282,7 +282,7 @@ impl DeviceProxy {
         self.polled.len()
     }
 
-    /// Who sends over the ring at this place of those that are looked at.
+    /// The sender of the ring at this index.
     pub(super) fn sender(&self, place: usize) -> Option<Gid> {
         let ring = self.in_ring(*self.polled.get(place)?)?;
         Some(ring.peer.address().gid)
@@ -445,7 +445,7 @@ impl DeviceProxy {
     fn free_dead_senders(&mut self, is_known: impl Fn(Gid) -> bool) {
         for slot in 0..self.in_rings.len() {
             let is_over = self.in_ring(slot).is_some_and(|ring| {
-                // What a device has sent that is not known any more is never taken.
+                // Records of a device that is not known any more are never taken.
                 let has_more = || ring.consumer.has_record() && is_known(ring.peer.address().gid);
                 !has_more() && ring.consumer.unanswered() == 0 && !ring.peer.is_alive()
             });

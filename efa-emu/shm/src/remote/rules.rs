@@ -61,7 +61,7 @@ impl RemoteMachine {
         errors
     }
 
-    /// What a device's proxy has armed ends with it.
+    /// Rules that a device's proxy has armed end with it.
     pub(super) fn forget_copies_of(&mut self, gid: Gid) {
         self.copies.retain(|copy| copy.owner != gid);
     }

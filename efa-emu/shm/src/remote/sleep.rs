@@ -32,7 +32,7 @@ impl Alarm {
 pub struct Sleep {
     board: Option<Arc<Switchboard>>,
     alarm: Arc<AtomicU32>,
-    /// What the alarm was when the one who sleeps had looked for everything that it is rung for.
+    /// The alarm's value when the sleeper last looked for everything that rings it.
     heard: u32,
 }
 

@@ -1,4 +1,4 @@
-//! What is under way with a machine, whether peers live, and when its thread may sleep.
+//! Outstanding requests of a machine, the life of peers, and when its thread may sleep.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -34,7 +34,7 @@ pub(crate) const AT_CLAIM: usize = 56;
 /// The header behind the commit word, in words of 8 bytes.
 pub(crate) type Fields = [u64; LINE / 8 - 1];
 
-/// What a record is for.
+/// The purpose of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum RecordKind {
@@ -244,7 +244,7 @@ impl Record {
         self
     }
 
-    /// What the record is for.
+    /// The record's purpose.
     #[inline(always)]
     pub(crate) fn kind(&self) -> RecordKind {
         match self.code() & 15 {
@@ -264,7 +264,7 @@ impl Record {
         self.0[0] & first::ROLE == first::MESSAGE
     }
 
-    /// What is asked of the responder.
+    /// The operation for the responder.
     #[inline(always)]
     pub(crate) fn operation(&self) -> Operation {
         match self.code() >> 4 {
@@ -277,7 +277,7 @@ impl Record {
         }
     }
 
-    /// What the record says of its request.
+    /// The request's header.
     pub(crate) fn header(&self) -> RequestHeader {
         let operation = self.operation();
         let is_rdma = matches!(operation, Operation::RdmaRead | Operation::RdmaWrite);

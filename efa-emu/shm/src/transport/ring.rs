@@ -68,7 +68,7 @@ struct RingEntry<T> {
     pending: Pending<T>,
 }
 
-/// What an answer is waited for.
+/// A record that waits for an answer.
 enum Pending<T> {
     /// It has come.
     Nothing,
@@ -356,7 +356,7 @@ impl Consumer {
     #[inline(always)]
     pub(crate) fn has_record(&self) -> bool {
         let (commit, _) = header(&self.memory, self.read_at);
-        // Who takes it looks again.
+        // The consumer looks again.
         commit.load(Ordering::Relaxed) == self.next + 1
     }
 
@@ -520,7 +520,7 @@ mod tests {
         found
     }
 
-    /// What a sender writes that knows no limits.
+    /// A record as a sender without limits writes it.
     fn write_record(memory: &SharedMemory, at: usize, fields: &Fields, number: u64) {
         let (commit, words) = header(memory, at);
         for (word, value) in words.iter().zip(fields) {

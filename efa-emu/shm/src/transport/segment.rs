@@ -76,7 +76,7 @@ pub(crate) const MIN_RING: usize = 1 << 16;
 /// Distance between the rings of neighbouring slots.
 pub(crate) const SLOT_STRIDE: usize = PAGE + MAX_RING;
 
-/// What a segment takes of memory when one other process sends to it.
+/// The memory of a segment to which one other process sends.
 pub(crate) const BYTES_WITH_ONE_RING: usize = HEADER_BYTES + ANSWERS + MAX_RING;
 
 /// The length of the file in bytes.
@@ -464,7 +464,7 @@ impl Segment {
         doorbell::interrupt(self.wake_word());
     }
 
-    /// What its sender claims to be in a slot.
+    /// The content of a slot, as its sender claims.
     pub(crate) fn inspect(&self, index: usize) -> SlotContent {
         let slot = self.slot(index);
         let claim = slot.claim().load(Ordering::Acquire);
@@ -539,7 +539,7 @@ const fn ring_offset(slot: usize) -> usize {
     HEADER_BYTES + slot * SLOT_STRIDE
 }
 
-/// What the owner of a segment finds in a slot.
+/// The content of a slot, for the owner of the segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SlotContent {
     Free,

@@ -32,7 +32,7 @@ const AT_SUMMARY: usize = 128;
 const AT_DOORBELLS: usize = 192;
 const DOORBELL_WORDS: usize = 63;
 
-/// What a file of the name `<n>.switchboard` is: that of participant n.
+/// The suffix of `<n>.switchboard`, the file of participant n.
 pub(crate) const KIND: &str = "switchboard";
 
 /// Lines of a switchboard. Of more segments, several share one.

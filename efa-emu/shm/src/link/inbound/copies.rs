@@ -32,7 +32,7 @@ impl Inbound {
                     self.copies.push_back(copying);
                 }
             }
-            // What a copy costs besides its bytes.
+            // The cost of a copy besides its bytes.
             budget -= 4096;
         }
         true

@@ -1,4 +1,4 @@
-//! What staged faults and the network do to requests that arrive, and to their answers.
+//! The effects of staged faults and the network on arriving requests, and on their answers.
 //!
 //! Nothing of this is on the way of a request while no fault is armed and the network is perfect.
 

@@ -38,7 +38,7 @@ impl Inbound {
     pub(crate) fn check_peers(&mut self) {
         for slot in 0..SLOTS {
             let is_over = self.rings[slot].as_ref().is_some_and(|ring| {
-                // What a process sent before it was killed had left it.
+                // Records that a process sent before it was killed still count.
                 !ring.consumer.has_record()
                     && ring.consumer.unanswered() == 0
                     && !ring.peer.is_alive()

@@ -26,7 +26,7 @@ pub(super) struct ScheduledRecord {
     pub(super) then: RecordStep,
 }
 
-/// What becomes of a record when its time has come.
+/// The fate of a delayed record.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum RecordStep {
     /// It arrives. `Some` if a fault made it go again: how often it was lost altogether.
@@ -37,7 +37,7 @@ pub(super) enum RecordStep {
     Answer(Answer),
 }
 
-/// What handling a record takes besides the receiving half itself.
+/// The parts that handling a record needs besides the receiving half.
 pub(crate) struct Work<'a> {
     pub(crate) device: &'a mut Device,
     pub(crate) outbound: &'a mut Outbound,
@@ -79,11 +79,11 @@ pub(crate) struct Inbound {
     pub(super) deferred: Deferred<DeferredRequest>,
     /// The outcomes of those that were copied, and of reads, with the times at which they leave.
     pub(super) outcomes: VecDeque<(Duration, OutcomeNotice)>,
-    /// What the network does to answers; `None` if they arrive at once.
+    /// The network of answers; `None` if they arrive at once.
     pub(super) replies: Option<Network>,
     /// Records do not go straight to the device: faults are armed, or answers take time.
     pub(super) is_attentive: bool,
-    /// What comes twice of the record that is handled now.
+    /// The part of the current record that is duplicated.
     pub(super) twice: Twice,
     pub(super) copies: VecDeque<Copying>,
     pub(super) pulls: PullTable,
@@ -138,7 +138,7 @@ impl Inbound {
             }
         }
         for (_, OutcomeNotice { to, number, status }) in self.outcomes.drain(..) {
-            // What does not fit is dropped: this is the last turn.
+            // Outcomes that do not fit are dropped: this is the last turn.
             let _ = outbound.push_outcome(to, number, status);
         }
     }

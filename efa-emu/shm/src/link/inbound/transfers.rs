@@ -81,7 +81,7 @@ impl Transfer for FromRing<'_> {
     }
 }
 
-/// What became of a piece.
+/// The outcome of a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Moved {
     /// The device's status counts.

@@ -17,7 +17,7 @@ const PART: u32 = 16 << 10;
 /// Parts of one request that are sent before the next request's turn.
 const PARTS_PER_TURN: u32 = 8;
 
-/// What sending more of a bulk request came to.
+/// The outcome of sending more of a bulk request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum BulkProgress {
     Sent,

@@ -195,7 +195,7 @@ mod tests {
     use crate::link::egress::Arrival;
     use crate::transport::ring::Position;
 
-    /// What an answer makes of a request that was at `stage`.
+    /// The new state of a request at `stage` after an answer.
     fn settled(
         stage: impl FnOnce(Position) -> BulkStage,
         answer: Answer,

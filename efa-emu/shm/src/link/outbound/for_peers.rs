@@ -1,4 +1,4 @@
-//! What this device sends for requests of peers: data for their reads, and outcomes.
+//! Records for requests of peers: data for their reads, and outcomes.
 
 use efa_core::address::{Qkey, Qpn};
 use efa_core::nic::Status;

@@ -12,7 +12,7 @@ use crate::link::peer::Peer;
 use crate::transport::record::{Answer, Record, RecordKind};
 use crate::transport::ring::Producer;
 
-/// What a record without an answer stands for.
+/// The request of a record without an answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Pending {
     /// A whole request.

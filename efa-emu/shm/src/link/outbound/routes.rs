@@ -20,7 +20,7 @@ const REMEMBERED: usize = 1 << 16;
 
 /// A ring to a peer, as whoever sends knows it.
 pub(crate) trait OutgoingRing {
-    /// What comes back with the answer to a record.
+    /// The value that returns with the answer to a record.
     type Token;
 
     /// A ring that was just set up.

@@ -136,8 +136,7 @@ impl Outbound {
         self.network.command_delay(number, delay)
     }
 
-    /// What the network does to the answers of a queue pair. Of one that is gone, nothing is known
-    /// any more, and this device's own network stands for it.
+    /// The network of a queue pair's answers; this device's own if the queue pair is gone.
     pub(crate) fn network_of(&mut self, gid: Gid, qpn: Qpn) -> Network {
         match self.routes.find(gid, qpn, &mut self.rings) {
             Ok(ring) => self.rings[ring].peer.network.clone(),

@@ -1,4 +1,4 @@
-//! What staged faults do to the answers that reach a device, and so to its send completions.
+//! The effects of staged faults on answers that reach a device, and so on its send completions.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub(crate) struct LateAnswer {
     pub(crate) duplicate: bool,
 }
 
-/// What becomes of an answer when its time has come.
+/// The fate of a delayed answer.
 #[derive(Clone, Copy, Debug)]
 enum AnswerStep {
     /// It arrives, after a fault made it go again: how often it was lost altogether.

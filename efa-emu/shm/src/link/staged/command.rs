@@ -1,4 +1,4 @@
-//! What people and rules want done to a whole fabric.
+//! Commands of people and rules to a whole fabric.
 
 use std::sync::Arc;
 

@@ -28,7 +28,7 @@ pub use carried::CarriedFault;
 /// How soon a device looks at the board again while something is armed.
 pub(crate) const LOOK: Duration = Duration::from_millis(2);
 
-/// What changed on the board.
+/// A change on the board.
 #[derive(Debug)]
 pub(crate) struct Change {
     /// Rules whose held frames are released.
@@ -163,7 +163,7 @@ impl Staged {
         }
     }
 
-    /// What rules want of a command of a device's admin queue.
+    /// The effect of rules on a command of a device's admin queue.
     pub(crate) fn command_fate(&mut self, host: Gid, command: AdminCommand) -> Option<Fate> {
         self.decide_at_once(&Event::Command { host, command })
     }
