@@ -15,9 +15,9 @@ const M: usize = if cfg!(target_arch = "aarch64") { 8 } else { 0 };
 struct Fact {
     /// The C expression for it.
     c: String,
-    /// What it is here.
+    /// The value here.
     found: usize,
-    /// What it has to be.
+    /// The value in the C header.
     expected: usize,
     /// Headers of rdma-core 44 (Debian 12) know it.
     in_44: bool,

@@ -183,7 +183,7 @@ exports! { "@@"
     }
 }
 
-// What the front that is libefa jumps to.
+// The targets of the front that is libefa.
 implementations! { "EFA_EMU_1"
     comp_counter:: { efadv_create_comp_cntr }
     efadv:: {

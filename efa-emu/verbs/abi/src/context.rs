@@ -56,8 +56,8 @@ pub struct ibv_context {
     pub abi_compat: *mut c_void,
 }
 
-/// What lies in memory before [`ibv_context`]. New slots are added at the top, so a slot is known
-/// by its distance from the end, and a client uses it only if `sz` covers it.
+/// The structure in memory before [`ibv_context`]. New slots are added at the top, so a slot is
+/// known by its distance from the end, and a client uses it only if `sz` covers it.
 #[repr(C)]
 pub struct verbs_context {
     /// `free_buf`, `alloc_buf`, `dm_export_dmabuf_fd`, `reg_mr_ex`, `dealloc_dmah`, `alloc_dmah`.

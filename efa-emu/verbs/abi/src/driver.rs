@@ -1,6 +1,6 @@
-//! What rdma-core's `driver.h` puts around public structures. Its libraries reach from the pointer
-//! to a public structure to what lies behind that structure, so every object that programs get has
-//! these. The layouts are the same in rdma-core 33 to 65, except that [`verbs_qp`] grows with
+//! The private structures of rdma-core's `driver.h` around public ones. Its libraries reach from
+//! the pointer to a public structure to the members behind it, so every object that programs get
+//! has these. The layouts are the same in rdma-core 33 to 65, except that [`verbs_qp`] grows with
 //! [`ibv_qp_ex`].
 
 use core::ffi::{c_char, c_int, c_void};

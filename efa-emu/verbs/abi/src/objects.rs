@@ -81,7 +81,7 @@ pub struct ibv_device_attr_ex {
     pub phys_port_cnt_ex: u32,
 }
 
-/// What a device has to match tags.
+/// A device's capabilities of tag matching.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct ibv_tm_caps {

@@ -22,7 +22,7 @@ const DIRECTORY: &[u8] = b"/dev/infiniband/";
 /// The kernel's numbers for the first verbs device.
 const NUMBER: (u32, u32) = (231, 192);
 
-/// What udev's rules for RDMA devices set.
+/// The mode that udev's rules for RDMA devices set.
 const MODE: libc::mode_t = libc::S_IFCHR | 0o666;
 
 /// Layouts of `struct stat` that programs for a C library before 2.33 name: the kernel's own, and

@@ -64,7 +64,7 @@ pub(crate) unsafe extern "C" fn efadv_query_device(
         if profile.max_comp_counters != 0 {
             caps |= EFADV_DEVICE_ATTR_CAPS_COMP_CNTR;
         }
-        // Whoever does not know how large an RDMA request may be is not told that there are any.
+        // A caller without room for the largest RDMA size is told of no RDMA.
         if size <= offset_of!(efadv_device_attr, max_rdma_size) {
             caps &= !(EFADV_DEVICE_ATTR_CAPS_RDMA_READ | EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE);
         }

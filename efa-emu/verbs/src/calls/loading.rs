@@ -1,4 +1,4 @@
-//! What happens when a process loads the library, before its first instruction: next to nothing,
+//! The constructor of the library, which runs before `main`: it does next to nothing,
 //! since shells and launchers load it too.
 
 use efa_shm::usage;

@@ -282,7 +282,7 @@ pub(crate) unsafe extern "C" fn post_recv(
     unsafe { report(result, next, bad) }
 }
 
-/// What a call that posts a list returns. `next` is the first request that was not posted.
+/// The result of a call that posts a list. `next` is the first request that was not posted.
 ///
 /// # Safety
 /// `bad` is null or valid for a write.

@@ -67,8 +67,8 @@ fn device_attributes(context: &Context) -> ibv_device_attr {
     attributes
 }
 
-/// What a device with connected queue pairs reports besides. The limits of queue pairs are those of
-/// datagrams, which connected ones exceed.
+/// Further attributes of a device with connected queue pairs. The limits of queue pairs are those
+/// of datagrams, which connected ones exceed.
 fn put_connected_limits(attributes: &mut ibv_device_attr) {
     attributes.sys_image_guid = attributes.node_guid;
     attributes.device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SRQ_RESIZE;
@@ -82,7 +82,7 @@ fn put_connected_limits(attributes: &mut ibv_device_attr) {
     attributes.max_srq_sge = MAX_SGE as c_int;
 }
 
-/// What a device reports of the matching of tags.
+/// The device's capabilities of tag matching.
 fn tag_matching(context: &Context) -> ibv_tm_caps {
     match context.device.profile.connected {
         false => ibv_tm_caps::default(),

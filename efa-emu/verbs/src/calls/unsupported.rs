@@ -1,5 +1,6 @@
-//! What EFA does not have, in the shapes of C functions. They follow no pointer. Those that take no
-//! arguments are exported under names of functions that do, which the C calling convention allows.
+//! Verbs that EFA does not have, as C functions that fail. They follow no pointer. Those that take
+//! no arguments are exported under names of functions that do, which the C calling convention
+//! allows.
 
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr::null_mut;

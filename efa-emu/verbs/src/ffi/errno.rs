@@ -25,7 +25,7 @@ impl Errno {
         Errno(if number > 0 { number } else { libc::EIO })
     }
 
-    /// What the last failed system call of this thread left.
+    /// The error of this thread's last failed system call.
     pub(crate) fn last() -> Errno {
         Errno::new(get())
     }

@@ -1,4 +1,4 @@
-//! What a C function needs that no object does: error numbers, structures of other sizes than ours,
+//! Helpers of C functions: error numbers, structures of other sizes than ours,
 //! signals that interrupt a call, and the caller's stack.
 
 pub(crate) mod errno;

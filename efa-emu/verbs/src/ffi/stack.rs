@@ -1,4 +1,4 @@
-//! What calls leave on the stack of the program.
+//! The use of the program's stack by calls.
 //!
 //! libfabric 1.17 reads flags of datagram completions from stack memory that nobody has written
 //! (`efa_ep_progress_internal`, with queues of the format `FI_CQ_FORMAT_CONTEXT`), and follows a

@@ -20,7 +20,7 @@ use crate::abi::{efadv_cq, ibv_cq, ibv_cq_ex};
 use crate::ffi::errno::Errno;
 use crate::ffi::interrupted::Locking;
 
-/// What programs see of a completion queue. The polling session, which holds the lock of `polled`,
+/// The C structures of a completion queue. The polling session, which holds the lock of `polled`,
 /// writes the current completion to it.
 #[repr(C)]
 pub(crate) struct CompQueueC {
@@ -67,10 +67,10 @@ struct Events {
 
 data_path_handle!(CompQueue, ibv_cq);
 
-/// What a completion queue is made of.
+/// The parameters of a completion queue.
 pub(crate) struct Options {
     pub(crate) entries: u32,
-    /// What the program gives as `cq_context`.
+    /// The program's `cq_context`.
     pub(crate) program_context: *mut c_void,
     pub(crate) channel: Option<Arc<Channel>>,
     pub(crate) parent_domain: Option<Arc<Domain>>,
@@ -204,7 +204,7 @@ impl CompQueue {
         unsafe { (*self.c_pointer()).cqe }
     }
 
-    /// What the program gave as `cq_context`.
+    /// The program's `cq_context`.
     pub(crate) fn program_context(&self) -> *mut c_void {
         // SAFETY: the field is never written by the library after the queue was made.
         unsafe { (*self.c_pointer()).cq_context }

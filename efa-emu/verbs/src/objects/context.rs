@@ -18,7 +18,7 @@ use crate::ffi::interrupted::Locking;
 /// for a while after it was closed; what it opened goes.
 pub(crate) struct Context {
     c: CStruct<verbs_context>,
-    /// What the context was opened on.
+    /// The device of the context.
     pub(crate) device: &'static Device,
     /// No other context has it.
     pub(crate) serial: u64,
@@ -66,7 +66,7 @@ impl Context {
         }))
     }
 
-    /// What was opened; `EBADF` after the device was closed, as a system call on its descriptor
+    /// The opened device; `EBADF` after it was closed, as a system call on its descriptor
     /// would be.
     fn with_opened<R>(&self, get: impl FnOnce(&Opened) -> R) -> Result<R, Errno> {
         let _locking = Locking::new();

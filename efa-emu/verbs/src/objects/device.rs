@@ -30,7 +30,7 @@ pub(crate) fn sysfs_root() -> &'static CStr {
     })
 }
 
-/// What libraries of other vendors see instead of their own driver.
+/// The driver operations that libraries of other vendors find.
 static OPS: DriverOps = DriverOps(verbs_device_ops {
     name: c"efa".as_ptr(),
     driver: [core::ptr::null(); 8],
@@ -136,7 +136,7 @@ impl Device {
         })
     }
 
-    /// What programs get. They must not write to it.
+    /// The pointer that programs get. They must not write through it.
     pub(crate) fn c_pointer(&self) -> *mut ibv_device {
         (&raw const self.c).cast_mut().cast()
     }

@@ -20,7 +20,7 @@ pub(crate) struct Domain {
     parent: Option<Parent>,
 }
 
-/// What a parent domain is made of.
+/// The parts of a parent domain.
 struct Parent {
     original: Arc<Domain>,
     thread_domain: Option<Arc<ThreadDomain>>,

@@ -1,4 +1,4 @@
-//! What a completion channel delivers: events of completion queues. An event is 8 bytes: the
+//! The events of completion queues that a completion channel delivers. An event is 8 bytes: the
 //! address of the `ibv_cq`, as in the kernel's `ib_uverbs_comp_event_desc`.
 
 use std::os::fd::RawFd;

@@ -29,7 +29,7 @@ pub(crate) trait Handle {
     /// The C structure.
     type C;
 
-    /// What the program gets: the address of a `C` inside the object, by which it is found in its
+    /// The program's handle: the address of a `C` inside the object, by which it is found in its
     /// registry. It is the same as long as the object does not move, and may be written through.
     fn c_pointer(&self) -> *mut Self::C;
 }

@@ -28,7 +28,7 @@ pub(crate) struct MemoryRegion {
 
 handle!(MemoryRegion, ibv_mr);
 
-/// What a program sees of a region beside its keys.
+/// The parts of a region that programs see, besides its keys.
 pub(crate) struct Shown {
     pub(crate) address: *mut c_void,
     pub(crate) mr_type: c_int,
@@ -80,7 +80,7 @@ impl MemoryRegion {
         mapping: Option<Mapping>,
     ) -> Result<Arc<MemoryRegion>, Errno> {
         let hardware = domain.context.hardware()?;
-        // What the device refuses is not brought in first: it may be more than there is.
+        // Memory that the device refuses is not faulted in first: it may be more than there is.
         if hardware
             .with_device(|device| device.check_region(domain.id, &registration))?
             .is_ok()

@@ -32,7 +32,7 @@ const BUS_ADRERR: c_int = 2;
 /// ask for it.
 static PAGE: AtomicUsize = AtomicUsize::new(0);
 
-/// What the process did on the signals before.
+/// The previous actions of the signals.
 static BEFORE: OnceLock<[libc::sigaction; 2]> = OnceLock::new();
 
 /// Whether a byte of this process's memory is registered. Allocates nothing.
@@ -88,7 +88,7 @@ unsafe extern "C" fn on_fault(
 
 /// Puts a page where the device misses one. Returns whether that was the reason for the signal.
 fn put_page(signal: c_int, code: c_int, address: usize) -> bool {
-    // What a file has lost is still mapped.
+    // Truncated pages of a file are still mapped.
     let (missing, how) = match signal {
         libc::SIGSEGV => (SEGV_MAPERR, libc::MAP_FIXED_NOREPLACE),
         _ => (BUS_ADRERR, libc::MAP_FIXED),

@@ -28,7 +28,7 @@ pub(crate) struct QpPlan {
     pub(crate) wqe_size: WqeSize,
     /// Descriptors of the receive queue, a power of two.
     pub(crate) recv_descriptors: u32,
-    /// What the program gets, and is told.
+    /// The granted capacities, which the program is told.
     pub(crate) cap: QpCap,
     pub(crate) inline_write: bool,
     pub(crate) unsolicited_write_recv: bool,

@@ -29,7 +29,7 @@ use crate::abi::{
 use crate::ffi::errno::Errno;
 use crate::ffi::interrupted::Locking;
 
-/// What programs see of a queue pair. The library writes only `state`, atomically, after it was
+/// The C structures of a queue pair. The library writes only `state`, atomically, after it was
 /// made.
 #[repr(C)]
 pub(crate) struct QueuePairC {
@@ -56,7 +56,7 @@ pub(crate) struct QueuePair {
     pub(crate) connection: Option<Connection>,
 }
 
-/// What a connected queue pair has, whose queues are the device's own.
+/// The parts of a connected queue pair, whose queues are the device's own.
 pub(crate) struct Connection {
     /// The shared receive queue from which it receives.
     shared: Option<Arc<SharedQueue>>,
@@ -89,7 +89,7 @@ fn next_generation() -> u32 {
     GENERATION.fetch_add(1, Ordering::Relaxed)
 }
 
-/// What the device has made for a queue pair.
+/// The device's parts of a queue pair.
 struct Made {
     qpn: Qpn,
     queues: Arc<Queues>,
@@ -373,7 +373,7 @@ impl QueuePair {
         })
     }
 
-    /// What the queue pair was made with.
+    /// The attributes at creation.
     pub(crate) fn initial_attributes(&self) -> ibv_qp_init_attr {
         let pointer = self.c_pointer();
         // SAFETY: the fields are not written by the library after the queue pair was made.
@@ -454,7 +454,7 @@ impl QueuePair {
             }
             None => Ok(()),
         };
-        // Whoever still has the pointer finds no queues.
+        // A stale pointer finds no queues.
         *self.queues.send.lock_or_break_session(&locking) = None;
         *self.queues.recv.lock_or_break_session(&locking) = None;
         self.with_rings(|rings| *rings = None);

@@ -115,7 +115,7 @@ impl QueueOwner for Owners<'_> {
 /// A completion queue together with the queue pairs that complete into it. They are entered and
 /// removed under the completion queue's lock, so that polling meets whole queue pairs only.
 pub(crate) struct Polled {
-    /// What fills the queue.
+    /// The hardware that fills the queue.
     pub(crate) hardware: Arc<Hardware>,
     pub(crate) completions: CompletionQueue,
     pub(crate) owners: QueueIndex,

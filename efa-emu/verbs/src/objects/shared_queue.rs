@@ -28,11 +28,11 @@ pub(crate) struct SharedQueue {
 
 data_path_handle!(SharedQueue, ibv_srq);
 
-/// What a shared receive queue is made of.
+/// The parameters of a shared receive queue.
 pub(crate) struct Options {
     pub(crate) max_wr: u32,
     pub(crate) max_sge: u32,
-    /// What the program gives as `srq_context`.
+    /// The program's `srq_context`.
     pub(crate) program_context: *mut c_void,
     /// The completion queue and the most tags of one that matches tags.
     pub(crate) tags: Option<(Arc<CompQueue>, u32)>,
