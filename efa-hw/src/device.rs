@@ -40,8 +40,8 @@ struct Opened {
     max_send_sge: u32,
     max_recv_sge: u32,
     max_completions: usize,
-    /// What a send work request holds at most. Beyond `attributes.inline_size` its entry has 128
-    /// bytes.
+    /// The largest inline data of a send work request. Beyond `attributes.inline_size` its entry
+    /// has 128 bytes.
     max_inline_size: usize,
 }
 

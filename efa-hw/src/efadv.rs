@@ -32,7 +32,7 @@ pub struct DeviceAttr {
     pub max_sq_sge: u16,
     pub max_rq_sge: u16,
     pub inline_buf_size: u16,
-    /// What entries of 128 bytes hold. 0 from a libefa that does not know the member.
+    /// The inline size of entries of 128 bytes. 0 from a libefa that does not know the member.
     pub inline_buf_size_ex: u16,
     pub device_caps: u32,
     pub max_rdma_size: u32,

@@ -1,4 +1,4 @@
-//! What failed: opening a device or an object of it, a verb, and work that a device was given.
+//! Errors of opening a device or an object of it, of a verb, and of work requests.
 
 use std::io;
 use std::path::PathBuf;

@@ -5,7 +5,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// What the process has open, by name. A forked child begins with nothing.
+/// The open devices of the process, by name. A forked child begins with nothing.
 ///
 /// A child never waits for a lock that another thread of its parent held at the time of the fork,
 /// because each process has a list and a lock of its own. Nothing is opened or closed under the

@@ -24,7 +24,7 @@ const RECEIVES_AT_ONCE: usize = 16;
 /// The most pieces of memory that a receive has. Devices take fewer.
 const MAX_PIECES: usize = 4;
 
-/// What the work requests of a queue pair hold themselves, instead of naming memory.
+/// Inline data of a queue pair's work requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Inline {
     /// Bytes of a packet that a send work request holds itself, at most
@@ -39,7 +39,7 @@ pub struct Inline {
     pub writes: bool,
 }
 
-/// What a queue pair does with packets.
+/// The service of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Service {
     /// Delivers each, in any order.
@@ -801,7 +801,7 @@ fn sge(address: u64, length: u32, key: LocalKey) -> ffi::ibv_sge {
     }
 }
 
-/// What a queue pair is asked for in libefa's own words.
+/// The attributes of a queue pair for libefa.
 fn efa_attributes(caps: DeviceCaps, inline: Inline, service_level: u8) -> QpInitAttr {
     let flags = [
         (

@@ -1,4 +1,4 @@
-//! What a device says of its limits: those that an engine does not need, too.
+//! All limits of a device, including those that an engine does not need.
 
 use std::ffi::CStr;
 

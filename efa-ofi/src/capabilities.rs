@@ -1,4 +1,4 @@
-//! What this provider offers: names, capabilities, flags, and limits.
+//! The provider's names, capabilities, flags, and limits.
 
 use std::ffi::CStr;
 
@@ -55,8 +55,7 @@ pub(crate) const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 pub(crate) struct EndpointType {
     /// libfabric's number (`FI_EP_...`).
     pub(crate) number: u32,
-    /// What follows the device's name in the name of a domain, as in those of libfabric's own efa
-    /// provider.
+    /// The suffix of a domain's name behind the device's, as in libfabric's own efa provider.
     domain_suffix: &'static str,
     /// Everything that an application may ask for.
     pub(crate) caps: u64,
@@ -64,7 +63,7 @@ pub(crate) struct EndpointType {
     pub(crate) tx_op_flags: u64,
     pub(crate) rx_op_flags: u64,
     pub(crate) msg_order: u64,
-    /// What the application has to do in any case.
+    /// The mode bits that every application has to accept.
     pub(crate) mode: u64,
 }
 
@@ -108,7 +107,7 @@ pub(crate) static ENDPOINT_TYPES: [&EndpointType; 2] = [&RDM, &DATAGRAM];
 /// a header there when it receives.
 pub(crate) const DATAGRAM_PREFIX: usize = 40;
 
-/// What an application has to do about memory that peers access. Other memory need not be
+/// The mode bits of memory registration: memory that peers access. Other memory need not be
 /// registered.
 pub(crate) const MR_MODE: u64 = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 
@@ -168,7 +167,7 @@ impl EndpointType {
     }
 }
 
-/// What is asked for without a direction has all of its directions. Secondary capabilities are
+/// A capability without a direction has all of its directions. Secondary capabilities are
 /// there on request only.
 fn with_directions(wanted: u64) -> u64 {
     let directions = |kind: u64, directions: u64| {

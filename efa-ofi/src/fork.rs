@@ -15,10 +15,10 @@ use crate::ffi::host::{log_info, log_warn};
 use crate::ffi::result::{ENODATA, Result};
 use crate::settings;
 
-/// What this process has, from the first look on.
+/// The fork support of this process, looked up once.
 static SUPPORT: OnceLock<Option<ForkSupport>> = OnceLock::new();
 
-/// What has to be done for a process without registered memory.
+/// The action before the first registration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Need {
     Nothing,

@@ -55,7 +55,7 @@ fn start_read(
     })
 }
 
-/// What is kept of an operation that waits.
+/// The arguments of a deferred operation.
 #[cold]
 fn keep(
     waiting: Waiting,

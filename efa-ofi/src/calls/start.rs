@@ -161,7 +161,7 @@ impl Start {
     }
 }
 
-/// What [`Deferred`] has of an operation besides its memory.
+/// The arguments of a [`Deferred`] operation besides its memory.
 pub(crate) struct Waiting {
     pub(crate) endpoint: EndpointId,
     pub(crate) peer: PeerId,

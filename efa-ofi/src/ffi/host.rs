@@ -1,4 +1,4 @@
-//! What the provider uses of the libfabric that has loaded it, whatever its file is called: it
+//! The functions of the libfabric that has loaded the provider, whatever its file is called: it
 //! links with none, so that one file serves all releases, and two of them in a process.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};

@@ -67,7 +67,7 @@ pub(crate) unsafe trait Object: Sized {
     }
 }
 
-/// What an object begins with; class and operations come with [`Object::give`].
+/// The `fid` at the start of an object; class and operations come with [`Object::give`].
 pub(crate) fn new_fid(context: *mut c_void) -> fid {
     fid {
         context,

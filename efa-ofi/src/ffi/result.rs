@@ -1,4 +1,4 @@
-//! What calls return to C: counts and negative error numbers. A panic does not leave this library.
+//! Results of calls for C: counts and negative error numbers. A panic does not leave this library.
 
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,7 +7,7 @@ use efa_core::endpoint::Errno;
 
 use crate::ffi;
 
-/// What a call comes to; an error is the number that libfabric documents, without its sign.
+/// The result of a call; an error is the number that libfabric documents, without its sign.
 pub(crate) type Result<T> = std::result::Result<T, Errno>;
 
 /// The call exists, and this provider does not have it (`FI_ENOSYS`).

@@ -63,11 +63,11 @@ unsafe fn address(what: &str, address: *const c_void, length: usize) -> Result<O
     Ok(Some(RawAddress::from_bytes(&bytes)))
 }
 
-/// What the hints ask for. Zero and `None` mean anything.
+/// The requested attributes. Zero and `None` mean anything.
 #[derive(Debug, Default)]
 pub(crate) struct Hints {
     pub(crate) caps: u64,
-    /// What the application does if it has to; without hints, anything.
+    /// The mode bits that the application accepts; without hints, all.
     mode: Option<u64>,
     /// The device that has this GID.
     pub(crate) source: Option<Gid>,

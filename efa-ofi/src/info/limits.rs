@@ -1,4 +1,4 @@
-//! What the infos of a device offer at most: hints that ask for more are refused.
+//! Limits of the infos of a device: hints that exceed them are refused.
 
 use efa_core::endpoint::IOV_LIMIT;
 use efa_core::nic::Device as _;
@@ -55,7 +55,7 @@ impl Limits {
         }
     }
 
-    /// What is less, or other, with datagrams.
+    /// The limits of datagram endpoints.
     fn of_datagrams(self, device: &HwDevice) -> Limits {
         let mtu = device.attributes().mtu;
         Limits {

@@ -1,4 +1,4 @@
-//! What there is, and how hints are answered (`fi_getinfo`).
+//! The infos, and how hints are answered (`fi_getinfo`).
 
 mod hints;
 mod limits;

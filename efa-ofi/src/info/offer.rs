@@ -195,7 +195,7 @@ fn fill(
         caps: caps & TX_CAPS,
         mode: of.mode,
         op_flags: hints.tx.op_flags,
-        // Who has hints gets no more than is asked for, as from libfabric's efa provider.
+        // With hints, no more than they request is offered, as by libfabric's efa provider.
         msg_order: hints.tx_msg_order.unwrap_or(of.msg_order),
         size: or(hints.tx.size, limits.tx.size),
         tclass: traffic_class(hints.tx.tclass),

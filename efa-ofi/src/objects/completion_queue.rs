@@ -36,7 +36,7 @@ pub(crate) struct CompletionQueue {
     pub(crate) domain: Ref<Domain>,
 }
 
-/// What an entry has (`enum fi_cq_format`).
+/// The format of entries (`enum fi_cq_format`).
 #[derive(Clone, Copy, Debug)]
 enum Format {
     Context,
@@ -169,7 +169,7 @@ impl CompletionQueue {
         least: usize,
     ) -> Result<usize> {
         let mut state = self.domain.state()?;
-        // What the device still has finds room when something was read: peers wait until then.
+        // Reading entries makes room for the device's completions, for which peers wait.
         if state.tables.check_room(Some(self.key)).is_ok() {
             state.progress();
         }
@@ -234,7 +234,7 @@ impl CompletionQueue {
                     Ok(sleeper.filter(|_| !self.signaled.load(Ordering::Acquire)))
                 })? == Woken::Interrupted;
             if is_over {
-                // What there is, if it is fewer than were asked for.
+                // Fewer than requested, if there are no more.
                 // SAFETY: the caller's contract is the same.
                 return unsafe { self.read(buffer, count, sources, 1) };
             }

@@ -38,7 +38,7 @@ pub(crate) struct Endpoint {
     c: fid_ep,
     domain: Ref<Domain>,
     settings: Mutex<Settings>,
-    /// What must be left of a multi-receive buffer for another message, in bytes
+    /// The least rest of a multi-receive buffer for another message, in bytes
     /// (`FI_OPT_MIN_MULTI_RECV`): of those that are posted after the option is set, which
     /// applications do before and after they enable the endpoint. At first it is the longest
     /// message that one packet has in any case.
@@ -221,7 +221,7 @@ impl Endpoint {
         }
     }
 
-    /// What an enabled datagram endpoint has.
+    /// The parts of an enabled datagram endpoint.
     ///
     /// # Errors
     /// `FI_EOPBADSTATE` before it is enabled.
@@ -313,7 +313,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// What the device can do, and the queues of its endpoints.
+    /// The limits of the device and of its endpoints' queues.
     fn limits(&self) -> Result<Limits> {
         let mut state = self.domain.state()?;
         Ok(Limits::new(state.core.nic_mut().attributes()))

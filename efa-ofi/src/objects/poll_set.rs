@@ -22,7 +22,7 @@ pub(crate) struct PollSet {
     domain: Ref<Domain>,
 }
 
-/// What a poll set looks at, and keeps open.
+/// A member of a poll set, which keeps it open.
 enum Member {
     Queue(Ref<CompletionQueue>),
     Counter(Ref<Counter>),

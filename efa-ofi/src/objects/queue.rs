@@ -1,5 +1,4 @@
-//! What completion queues, event queues, counters and wait sets have in common: programs wait for
-//! them.
+//! Waiting, which completion queues, event queues, counters and wait sets have in common.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int, c_void};

@@ -12,8 +12,8 @@ use crate::ffi::host::log_info;
 use crate::ffi::*;
 use crate::settings;
 
-/// What the device cannot do in the place of software: to compare tags and senders, to put several
-/// messages into one buffer, and to compute.
+/// The features that need software and so exclude zero copy: to compare tags and senders, to put
+/// several messages into one buffer, and to compute.
 const PREVENTING: u64 = FI_TAGGED | FI_DIRECTED_RECV | FI_ATOMIC | FI_MULTI_RECV | FI_COLLECTIVE;
 
 /// Promises of an application.

@@ -43,7 +43,7 @@ pub(crate) struct Operation {
     buffer: u64,
     result: u64,
     scratch: Vec<u8>,
-    /// What combines elements, if something does.
+    /// The datatype and operation that combine elements, if any.
     action: Option<(AtomicDatatype, AtomicOp)>,
     /// Messages that have not ended.
     outstanding: usize,
@@ -61,7 +61,7 @@ pub(crate) struct Operation {
     end: Box<dyn End>,
 }
 
-/// What is to be done when an operation ends.
+/// The action at the end of an operation.
 pub(crate) trait End: Send {
     /// Reports a success, or a failure and the peer whose message failed.
     fn report(&self, state: &mut State, failure: Option<(Failure, Option<PeerId>)>);
@@ -284,7 +284,7 @@ impl Operation {
     fn tell(&self, engine: &mut Endpoint<LentNic<HwDomain>>) {
         for (rank, peer) in self.members.iter().enumerate() {
             if rank != self.rank {
-                // Who cannot be told finds out by asking.
+                // A peer that the notice does not reach finds out by asking.
                 let _ = self.notify(engine, *peer, &[1], NOTICE);
             }
         }

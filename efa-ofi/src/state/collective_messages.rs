@@ -1,4 +1,4 @@
-//! What tells messages of collective operations from those of the application: tags and contexts.
+//! Tags and contexts by which messages of collective operations differ from the application's.
 
 /// The bit of tags that collective operations have, and messages of the application do not.
 pub(crate) const TAG: u64 = 1 << 63;

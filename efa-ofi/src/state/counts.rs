@@ -14,7 +14,7 @@ use crate::state::wait::WaitFd;
 /// Summands of a counter.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    /// What the application has added, and what endpoints have counted that were closed. Together
+    /// The application's additions, and the counts of closed endpoints. Together
     /// with the counts of the sources this is the counter's value, in arithmetic that wraps around.
     pub(crate) base: Counter,
     /// Endpoints, with the operations that are counted of each (`FI_SEND`, ...).

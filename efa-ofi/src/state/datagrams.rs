@@ -262,7 +262,7 @@ impl Datagrams {
     }
 }
 
-/// Who has sent a datagram that has arrived, if it is in the address vector.
+/// The sender of a datagram, if it is in the address vector.
 fn sender(core: &mut Domain<HwDomain>, source: &Source, status: Status) -> Option<PeerId> {
     match status {
         Status::Ok => core.identify(source),

@@ -29,7 +29,7 @@ use crate::state::route::Route;
 use crate::state::tables::Tables;
 use crate::state::wait::{DeviceEvents, WaitFd, WaitObject};
 
-/// What the objects of a domain share. One lock is held during each of their calls.
+/// The state that a domain's objects share. One lock is held during each of their calls.
 pub(crate) struct State {
     pub(crate) core: efa_core::endpoint::Domain<HwDomain>,
     opened: Instant,
@@ -48,7 +48,7 @@ pub(crate) struct State {
     batch: Vec<Completion>,
     /// Collective operations that go on.
     pub(crate) collectives: Slab<Operation>,
-    /// What sleepers wait for, from the first object on that can sleep.
+    /// The events that sleepers wait for, once an object can sleep.
     device_events: Option<DeviceEvents>,
     /// Sleepers that wait until a counter changes.
     pub(crate) sleepers: Vec<CounterSleeper>,
@@ -186,7 +186,8 @@ impl State {
     /// sleepers whose counter has changed.
     pub(crate) fn deliver(&mut self) {
         self.hand_over();
-        // What they start may end at once, and then nothing would wake a sleeper for it.
+        // An operation that they start may end at once, and then nothing would wake a sleeper for
+        // it.
         while !self.tables.collective.is_empty() {
             self.advance_collectives();
             self.hand_over();
@@ -212,7 +213,7 @@ impl State {
         removed.map_err(|error| error.errno())
     }
 
-    /// What sleepers wait for.
+    /// The events that sleepers wait for.
     ///
     /// # Errors
     /// The process has too many descriptors.

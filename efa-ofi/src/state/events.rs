@@ -11,7 +11,7 @@ use crate::ffi::result::{EOVERFLOW, Result};
 use crate::ffi::{fi_eq_entry, fid, fid_t};
 use crate::state::wait::EventFd;
 
-/// What an event queue holds, and the descriptor that tells of it.
+/// The events of an event queue, and the descriptor that signals them.
 #[derive(Debug)]
 pub(crate) struct Events {
     queued: Mutex<Queued>,

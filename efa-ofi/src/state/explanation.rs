@@ -7,7 +7,7 @@ use efa_core::endpoint::ProviderError;
 /// The longest text about the peer of a failed operation, in bytes with the end (`max_err_data`).
 pub(crate) const MAX_DETAIL: usize = 128;
 
-/// What a provider's error number means, and what can be done.
+/// The meaning of a provider's error number, and the remedy.
 pub(crate) fn explain(provider_errno: c_int) -> (&'static str, &'static str) {
     use ProviderError as E;
     let mut known = E::ALL.into_iter();

@@ -1,5 +1,5 @@
-//! What the objects of a domain share, under one lock: the engine, the entries of completion queues
-//! and address vectors, and the threads that sleep.
+//! The state that a domain's objects share, under one lock: the engine, the entries of completion
+//! queues and address vectors, and the threads that sleep.
 
 pub(crate) mod addresses;
 pub(crate) mod collective;

@@ -63,7 +63,7 @@ pub(crate) enum Step {
     },
 }
 
-/// What a member does.
+/// The steps of a member.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Schedule {
     pub(crate) steps: Vec<Step>,
@@ -75,7 +75,7 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// What member `rank` of `ranks` does. `length` is that of the operand in bytes, or of one
+    /// The steps of member `rank` of `ranks`. `length` is that of the operand in bytes, or of one
     /// member's slice where it is distributed or collected.
     pub(crate) fn new(
         collective: Collective,
@@ -463,7 +463,7 @@ mod tests {
     #[test]
     fn nobody_leaves_a_barrier_early() {
         for ranks in 1..=17_usize {
-            // Who each member has heard of, directly or by others.
+            // The members whose arrival each member knows, directly or by others.
             let rounds = ranks.next_power_of_two().trailing_zeros() as usize;
             let schedule = Schedule::new(Collective::Barrier, 0, ranks, 0);
             let waits = schedule.steps.iter().filter(|step| **step == Step::Wait);

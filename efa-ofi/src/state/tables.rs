@@ -1,4 +1,4 @@
-//! What completions become: addresses of their peers, and entries of completion queues.
+//! Completions as C sees them: addresses of their peers, and entries of completion queues.
 
 use efa_core::endpoint::{Errno, Failure, PeerId};
 use slab::Slab;

@@ -1,9 +1,9 @@
 //! Waiting: descriptors that become readable, and calls that sleep on them.
 //!
-//! What wakes a sleeper is either something that a device reports, or something that another thread
-//! has done. The first is the same for all objects of a domain: the events of its device's queues
-//! and the time-outs of the engine ([`DeviceEvents`]). The second is an eventfd of the object's
-//! own. Both together are one descriptor ([`WaitFd`]), which applications get by `FI_GETWAIT`.
+//! A sleeper is woken by a report of a device or by another thread. The first is the same for all
+//! objects of a domain: the events of its device's queues and the time-outs of the engine
+//! ([`DeviceEvents`]). The second is an eventfd of the object's own. Both together are one
+//! descriptor ([`WaitFd`]), which applications get by `FI_GETWAIT`.
 //!
 //! Nothing is overlooked, because a sleeper takes the domain's lock, asks the devices for an event,
 //! and only then looks whether there is anything to do (`State::arm`). From then on, what comes
@@ -140,8 +140,8 @@ impl AsFd for Epoll {
     }
 }
 
-/// What all sleepers of a domain wait for: events of the device's queues, and the time-outs of the
-/// engine.
+/// The events that all sleepers of a domain wait for: those of the device's queues, and time-outs
+/// of the engine.
 #[derive(Debug)]
 pub(crate) struct DeviceEvents {
     epoll: Epoll,
@@ -206,7 +206,7 @@ impl AsFd for DeviceEvents {
     }
 }
 
-/// What the sleepers of an object wait for: all that concerns its domain, and its own eventfd.
+/// The descriptors of an object's sleepers: those of its domain, and its own eventfd.
 #[derive(Debug)]
 pub(crate) struct WaitFd {
     pub(crate) eventfd: EventFd,

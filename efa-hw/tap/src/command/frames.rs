@@ -271,7 +271,7 @@ impl Frames {
         self.request(moment, route, &header, data, mtu);
     }
 
-    /// Who sent what arrived: as the device says, or else the packet itself.
+    /// The sender of a receive: from the completion, or else from the packet itself.
     fn sender(&self, record: &Record, data: &[u8]) -> Gid {
         if record.flags & flag::GID != 0 {
             return Gid(record.gid);

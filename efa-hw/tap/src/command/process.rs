@@ -173,7 +173,7 @@ impl Process {
             let length = u64::from(word as u32);
             let until_end = self.ring.capacity - (self.taken & (self.ring.capacity - 1));
             if !length.is_multiple_of(ALIGNMENT as u64) || length == 0 || length > until_end {
-                // What follows is lost: the process has written where it should not.
+                // The rest is lost: the process has overwritten the ring.
                 self.is_damaged = true;
                 break;
             }
@@ -227,7 +227,7 @@ impl Process {
     }
 
     fn record(&mut self, bytes: &[u8], store: &mut Store) {
-        // What only fills the ring up may be shorter than a record.
+        // Padding at the end of the ring may be shorter than a record.
         let is_void = bytes.get(4) == Some(&kind::VOID);
         if let Ok((record, data)) = Record::read_from_prefix(bytes)
             && !is_void

@@ -134,7 +134,7 @@ impl RunArguments {
     }
 }
 
-/// What the processes of a run have recorded, on its way into the capture.
+/// Records of a run's processes, on their way into the capture.
 struct Recording<'a> {
     directory: &'a Path,
     /// By the path of their rings.

@@ -1,4 +1,4 @@
-//! What the preloaded library and the command `efa-tap` say to each other: files in the directory
+//! The interface between the preloaded library and the command `efa-tap`: files in the directory
 //! of a run.
 //!
 //! A process has two files, named after its number and a serial number. `PID-N.ring` begins with a
@@ -48,7 +48,7 @@ pub(crate) const DATA: usize = 4096;
 /// Records begin at multiples of this, in bytes.
 pub(crate) const ALIGNMENT: usize = 8;
 
-/// What is at the beginning of a ring.
+/// The header of a ring.
 #[repr(C)]
 pub(crate) struct RingHeader {
     pub(crate) magic: u64,
@@ -120,7 +120,7 @@ impl core::ops::Deref for Record {
     }
 }
 
-/// What a record has behind its first word, which is written last.
+/// A record behind its first word, which is written last.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Body {
@@ -194,7 +194,7 @@ pub(crate) fn clock(which: libc::clockid_t) -> u64 {
         .wrapping_add(time.tv_nsec as u64)
 }
 
-/// What [`ENV_CLOCK`] says, as it is now.
+/// The present value of [`ENV_CLOCK`].
 pub(crate) fn from_monotonic() -> u64 {
     clock(libc::CLOCK_REALTIME).wrapping_sub(clock(libc::CLOCK_MONOTONIC))
 }

@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering;
 use super::exports;
 use super::libc_dlsym::{DLSYM, real_dlsym};
 
-/// What a program gets instead of the function that it asks for, or null if it gets that. Leaves
+/// The replacement for a function that the program looks up, or null without one. Leaves
 /// the C library's `dlsym` in [`DLSYM`].
 ///
 /// # Safety

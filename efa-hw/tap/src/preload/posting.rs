@@ -468,7 +468,7 @@ unsafe fn complete_recorded(
     }
 }
 
-/// What is known of a request that begins: its id, and the peer's memory.
+/// The known parts of a new request: its id, and the peer's memory.
 ///
 /// # Safety
 /// The queue pair is valid, and its session the caller's.
@@ -559,7 +559,7 @@ unsafe fn copy_inline(session: &mut Session, parts: &[Buffers]) {
     session.last.inline = Some(start..inline.len());
 }
 
-/// What is done with each function of `ibv_qp_ex` that EFA has.
+/// Calls a macro for each function of `ibv_qp_ex` that EFA has.
 macro_rules! builders {
     ($($function:ident),*) => {
         /// Value for a queue pair without builders.

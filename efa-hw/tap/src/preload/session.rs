@@ -10,7 +10,7 @@ pub(super) struct Request {
     pub(super) kind: u8,
     /// Bits of [`flag`].
     pub(super) flags: u8,
-    /// What is known of it so far.
+    /// Its known parts so far.
     pub(super) body: Body,
     pub(super) buffers: Buffers,
     /// Which of the session's bytes are its data.

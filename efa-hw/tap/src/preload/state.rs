@@ -93,7 +93,7 @@ impl<T: Sync + 'static> Table<T> {
         }
         let Some(slot) = free else { return false };
         let value = core::ptr::from_ref(value).cast_mut();
-        // Who finds the key with acquire finds the value; whoever finds the value finds what it
+        // A reader that acquires the key sees the value, and through the value the object that it
         // points to.
         self.values[slot].store(value, Ordering::Release);
         self.keys[slot].store(key, Ordering::Release);
@@ -118,8 +118,8 @@ impl<T: Sync + 'static> Table<T> {
     }
 }
 
-/// What all objects of a kind have in common, as long as they do. Then a call needs not look its
-/// object up.
+/// The value that all objects of a type share, as long as they do. Then a call need not look up
+/// its object.
 pub(crate) struct Common<T: 'static> {
     value: AtomicPtr<T>,
     differ: Mutex<bool>,
@@ -133,7 +133,7 @@ impl<T: PartialEq + Sync + 'static> Common<T> {
         }
     }
 
-    /// What all of them have, if there are any and they have the same.
+    /// The shared value, if there are objects and all have the same.
     #[inline]
     pub(crate) fn get(&self) -> Option<&'static T> {
         // SAFETY: values are never freed.

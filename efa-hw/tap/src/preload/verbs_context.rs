@@ -30,7 +30,7 @@ pub(crate) struct VerbsContextEnd {
     context: ffi::ibv_context,
 }
 
-/// What lies in front of a context, if it has these functions.
+/// The `verbs_context` in front of a context, if it has these functions.
 ///
 /// # Safety
 /// The context is valid.
