@@ -121,7 +121,7 @@ fn gitlab(captures: &[Annotated]) -> Vec<Issue> {
     each(captures, issue)
 }
 
-/// What tells a finding from others, the same in each run over the same capture: FNV-1a, whose
+/// The identity of a finding, the same in each run over the same capture: FNV-1a, whose
 /// values do not change with the release of a library.
 fn fingerprint(path: &str, finding: &Finding) -> String {
     let Finding {

@@ -117,7 +117,7 @@ struct Removed(PathBuf);
 
 impl Drop for Removed {
     fn drop(&mut self) {
-        // What cannot be removed stays beside the archive.
+        // Files that cannot be removed stay beside the archive.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

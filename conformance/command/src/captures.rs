@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What the names of captures end with.
+/// The suffixes of captures.
 const SUFFIXES: [&str; 3] = ["pcapng", "pcap", "cap"];
 const PACKED: [&str; 4] = ["gz", "zst", "zstd", "lz4"];
 

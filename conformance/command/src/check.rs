@@ -190,7 +190,7 @@ fn list_rules() {
 /// A capture and the verdict on it.
 struct Judged {
     checked: Checked,
-    /// What is wrong with the file.
+    /// The damage of the file.
     damage: Vec<String>,
     /// Frames of other protocols than the emulated wire.
     foreign_frames: u64,
@@ -232,7 +232,7 @@ impl Judged {
         self.damage.is_empty() && self.not_judged().is_empty()
     }
 
-    /// What could not be judged, one line each.
+    /// The parts that could not be judged, one line each.
     fn not_judged(&self) -> Vec<String> {
         let NotJudged {
             cut_headers,

@@ -36,7 +36,7 @@ pub(crate) struct Doctor {
     probe: Option<probe::Question>,
 }
 
-/// What is printed with `--json`.
+/// The output of `--json`.
 #[derive(Serialize)]
 pub(crate) struct Diagnosis {
     version: &'static str,
@@ -119,7 +119,7 @@ fn diagnose(arguments: &Doctor) -> Result<Diagnosis, String> {
     Ok(Diagnosis::of(findings))
 }
 
-/// What the doctor says of this machine.
+/// The doctor's findings about this machine.
 pub(crate) fn of_this_machine() -> Result<Diagnosis, String> {
     Ok(Diagnosis::of(doctor::examine(&this_machine()?)))
 }

@@ -84,7 +84,7 @@ fn places(options: &HostOptions) -> Result<Vec<Option<Hosts>>, String> {
     hosts.map(|hosts| hosts.map(Some)).collect()
 }
 
-/// What git prints in the current directory.
+/// The output of git in the current directory.
 fn git(words: &[&str]) -> Result<String, String> {
     let output = Command::new("git").args(words).output();
     let output = output.map_err(|error| format!("--resume: cannot run git: {error}"))?;

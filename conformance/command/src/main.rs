@@ -32,7 +32,7 @@ use efa_options::pages;
 
 use self::outcome::{Outcome, complain};
 
-/// What [`Outcome`] is for those who start the program.
+/// The text of the exit statuses in the help.
 const EXIT_STATUS: &str = "\
 Exit status:
   0  everything passed

@@ -24,7 +24,7 @@ impl Origin {
         }
     }
 
-    /// What the reports say of a run that ends now.
+    /// The description of a run that ends now, for the reports.
     pub(crate) fn report(&self) -> RunReport {
         let words = env::args_os().map(|word| word.to_string_lossy().into_owned());
         let system = rustix::system::uname();

@@ -149,7 +149,7 @@ fn recorder(command: &str) -> Result<String, LackError> {
 /// `efa-conformance` on hosts that a remote shell reaches.
 const REMOTE_PROGRAM: &str = "efa-conformance";
 
-/// What starts a command on a host of a job of Slurm.
+/// The command that starts a program on a host of a job of Slurm.
 const SRUN: &str = "srun --nodes=1 --ntasks=1 --overlap --quiet -w";
 
 /// The word for every device.

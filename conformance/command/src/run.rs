@@ -506,7 +506,7 @@ struct Unintroduced {
     text: String,
     /// The program is at fault, and not the command line or the environment.
     is_program: bool,
-    /// What is known of the program.
+    /// The program's identity.
     started: Identity,
 }
 

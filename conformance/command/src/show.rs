@@ -133,7 +133,7 @@ struct Seen {
     /// Packets that were shown.
     packets: u64,
     hosts: Vec<String>,
-    /// Whoever reads has ended.
+    /// The reader of the output has ended.
     is_closed: bool,
 }
 

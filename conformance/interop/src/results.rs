@@ -102,7 +102,7 @@ impl Line {
     }
 }
 
-/// What is known of the cells at one state of the source: a file with a line for each cell that ran
+/// Results of the cells at one state of the source: a file with a line for each cell that ran
 /// on emulated hosts.
 pub struct Results {
     file: File,

@@ -32,9 +32,9 @@ pub enum RunError {
     Version {
         /// Which endpoint.
         endpoint: String,
-        /// What the scenario says.
+        /// The scenario's requirement.
         needed: Version,
-        /// What was loaded.
+        /// The loaded version.
         found: String,
         /// The file of the library.
         library: PathBuf,

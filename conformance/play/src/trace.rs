@@ -69,7 +69,7 @@ pub enum MismatchError {
         packet: u64,
         /// The comment.
         comment: String,
-        /// What the scenario says.
+        /// The scenario's description.
         described: String,
     },
 }
@@ -87,7 +87,7 @@ pub struct Trace {
     pub step_of: Vec<usize>,
     /// The memory of each `register` step.
     pub regions: HashMap<String, Remote>,
-    /// What became of requests that were not served, by the places of the frames that left.
+    /// Statuses of requests that were not served, by the indices of their outgoing frames.
     pub refused: HashMap<usize, Status>,
 }
 
@@ -176,7 +176,7 @@ impl Trace {
     }
 }
 
-/// What became of requests that were not served, by the places of the frames that left. Where
+/// Statuses of requests that were not served, by the indices of their outgoing frames. Where
 /// frames may be lost for good, what never arrived was lost.
 fn refused(frames: &[CapturedPacket], may_be_lost: bool) -> HashMap<usize, Status> {
     let key = |initiator: Gid, qpn: Qpn, frame: &CapturedPacket| {
@@ -192,7 +192,7 @@ fn refused(frames: &[CapturedPacket], may_be_lost: bool) -> HashMap<usize, Statu
                 outcomes.insert(key(frame.destination, to, frame), status);
             }
             frame::Kind::RdmaReadResponse(_) => {}
-            // What is served is not always answered in a capture.
+            // A served request need not have an answer in the capture.
             _ if frame.direction == Some(Direction::Inbound) => {
                 outcomes.insert(key(frame.source, from, frame), Status::Ok);
             }

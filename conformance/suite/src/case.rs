@@ -28,7 +28,7 @@ pub enum Outcome {
     },
     /// The endpoint under test or its device lacks something that the trace needs.
     Unsupported {
-        /// What is lacking.
+        /// The missing part.
         reason: String,
     },
     /// The trace cannot be played: its packets were only parsed, written again and checked against
@@ -69,7 +69,7 @@ pub struct Case {
     pub path: PathBuf,
     /// The backend's name.
     pub backend: String,
-    /// What is under test, such as `core`.
+    /// The implementation under test, such as `core`.
     pub dut: String,
     /// The endpoint whose place the implementation under test takes; `all` if it takes all of them,
     /// or if the trace was not played.

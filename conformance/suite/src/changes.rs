@@ -1,4 +1,4 @@
-//! What differs between two runs.
+//! Differences between two runs.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ pub struct Changes<'r> {
 }
 
 impl<'r> Changes<'r> {
-    /// What differs in the second run.
+    /// The differences of the second run.
     pub fn between(before: &'r Report, after: &'r Report) -> Self {
         let find = |report: &'r Report, case: &CaseReport| {
             let mut cases = report.cases.iter();

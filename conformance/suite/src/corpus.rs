@@ -30,7 +30,7 @@ pub enum CorpusError {
     Empty {
         /// The directory.
         path: PathBuf,
-        /// What was looked for, such as `traces`.
+        /// The name that was looked for, such as `traces`.
         what: &'static str,
     },
     /// There is neither a file nor a directory of this name.

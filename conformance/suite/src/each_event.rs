@@ -20,7 +20,7 @@ use efa_replay::replay::emu::Emu;
 use efa_replay::replay::{Opener, Strictness, live, replay};
 use serde::{Deserialize, Serialize};
 
-/// What happens to an event.
+/// The change of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Change {
     /// It is so late that everything else that can happen has happened.
@@ -81,7 +81,7 @@ impl FromStr for Changes {
 pub struct Turns {
     /// How many runs there were: one for each event and each change.
     pub runs: usize,
-    /// What went wrong, with the event.
+    /// Failures, each with its event.
     pub texts: Vec<String>,
 }
 

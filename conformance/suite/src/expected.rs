@@ -50,7 +50,7 @@ pub struct Deviation {
     pub role: Option<String>,
     /// A text that every finding of such a case contains.
     pub findings: String,
-    /// What the release does, and why that is wrong.
+    /// The release's behaviour, and why it is wrong.
     pub why: String,
     /// Whether the case may pass, because the failure depends on timing.
     #[serde(default)]
@@ -82,7 +82,7 @@ pub enum ExpectedError {
     Invalid {
         /// The file.
         path: PathBuf,
-        /// What is wrong in it.
+        /// The error.
         source: toml::de::Error,
     },
 }
@@ -254,7 +254,7 @@ mod tests {
         assert_eq!(after(&expected, "long", "a", passed()), passed());
     }
 
-    /// What stock's own provider gets wrong excuses no other provider of the same libfabric.
+    /// Deviations of stock's own provider do not excuse other providers of the same libfabric.
     #[test]
     fn another_provider_has_no_known_deviations() {
         let identity = |provider: &str| {

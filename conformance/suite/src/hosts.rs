@@ -38,7 +38,7 @@ pub const BACKEND: &str = "hosts";
 /// After so many cases in a row that ended because a host was lost or silent, it is given up.
 const MOST_LOST: u32 = 3;
 
-/// Who sits where.
+/// The hosts of the endpoints.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Seats {
     /// Endpoints by their names.
@@ -46,7 +46,7 @@ pub enum Seats {
     /// The first endpoint of each scenario at the first place of the pair, the second at the
     /// second.
     Pair {
-        /// Who talks.
+        /// The two hosts.
         pair: [HostDevice; 2],
         /// Where further endpoints are, in turn. If there is no such place, they are at those of
         /// the pair in turn.
@@ -92,7 +92,7 @@ pub struct Task {
 pub struct Hosts {
     reach: Reach,
     program: Program,
-    /// Who plays the endpoints that are not under test; `None`: all are.
+    /// The program of the endpoints that are not under test; `None`: all are.
     peer: Option<Program>,
     /// The name in results of what is under test.
     dut: String,
@@ -300,7 +300,7 @@ impl Hosts {
         let mut judged = judge(scenario, role, &transcript.captures);
         let problems = transcript.problems.into_iter();
         let seen = problems.map(|text| Finding::of(&rules::OUTCOME, text));
-        // What an application sees follows from what went wrong on the wire.
+        // Failures of the application are consequences of failures on the wire.
         let found = std::mem::take(&mut judged.findings);
         let findings: Vec<Finding> = stopped.into_iter().chain(found).chain(seen).collect();
         let (mut findings, mut remarks): (Vec<Finding>, Vec<Finding>) = findings
@@ -415,7 +415,7 @@ impl Hosts {
     }
 }
 
-/// What the captures of a case come to.
+/// The judgement of a case's captures.
 #[derive(Default)]
 struct Judged {
     /// Violated rules.

@@ -18,7 +18,7 @@ use super::{Case, Outcome, Summary};
 /// The results of a run as they are written; docs/json.md describes them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
-    /// What was under test.
+    /// The implementation under test.
     pub under_test: Identity,
     /// The run. Reports of earlier versions of the suite say nothing of it.
     #[serde(default)]
@@ -78,7 +78,7 @@ pub struct CaseReport {
     pub trace: String,
     /// The backend's name.
     pub backend: String,
-    /// What was under test, such as `core`.
+    /// The implementation under test, such as `core`.
     pub dut: String,
     /// The endpoint whose place the implementation under test took.
     pub role: String,
@@ -99,7 +99,7 @@ pub struct CaseReport {
     /// Why nothing was tested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// What failures of the same cause have in common; of failed cases only.
+    /// The key that failures of the same cause share; of failed cases only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
     /// The reasons of a failure, and legal differences.
@@ -163,7 +163,7 @@ impl FindingReport {
 /// Failures of the same cause.
 #[derive(Clone, Debug)]
 pub struct Cause<C> {
-    /// What went wrong in the first of them.
+    /// The first failure of the group.
     pub heading: String,
     /// The cases, each once.
     pub cases: Vec<C>,
@@ -201,7 +201,7 @@ pub fn causes<C>(failed: impl IntoIterator<Item = C>, of: fn(&C) -> &CaseReport)
 }
 
 impl CaseReport {
-    /// What makes it the same case in another run.
+    /// The key by which a case is found in another run.
     pub fn identity(&self) -> impl PartialEq + use<'_> {
         (&self.trace, &self.backend, &self.role, &self.places)
     }
@@ -224,7 +224,7 @@ impl CaseReport {
         )
     }
 
-    /// What is said of it in a line: the first thing that went wrong, or why it was not played.
+    /// The summary in a line: the first failure, or why it was not played.
     pub fn heading(&self) -> &str {
         let finding = self.findings.first().map(|finding| finding.text.as_str());
         let text = self.reason.as_deref().or(finding).unwrap_or_default();

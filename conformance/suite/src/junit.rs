@@ -18,7 +18,7 @@ pub struct JUnit {
     pub timestamp: String,
     /// The host on which they ran; empty if nobody knows.
     pub host: String,
-    /// What is known of the run, by name.
+    /// The properties of the run, by name.
     pub properties: Vec<(String, String)>,
     /// The tests.
     pub suites: Vec<Suite>,
@@ -38,13 +38,13 @@ pub struct Suite {
 pub struct Test {
     /// Its name.
     pub name: String,
-    /// What it belongs to, with dots.
+    /// The class name, with dots.
     pub class: String,
     /// How long it took.
     pub seconds: f64,
     /// How it ended.
     pub result: TestResult,
-    /// What else is said of it.
+    /// Further output.
     pub output: String,
 }
 
@@ -57,7 +57,7 @@ pub enum TestResult {
     Skipped(String),
     /// Otherwise than it should.
     Failed {
-        /// What is wrong, in a line.
+        /// The failure in a line.
         message: String,
         /// By what failures are told apart.
         kind: String,

@@ -14,7 +14,7 @@ use efa_play::trace::Trace;
 use efa_replay::replay::{Exchanged, WireEvent};
 use serde::{Deserialize, Serialize};
 
-/// What can pass from one endpoint to another.
+/// A message from one endpoint to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Nature {

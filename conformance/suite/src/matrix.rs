@@ -59,7 +59,7 @@ fn why_not(packet_type: PacketType, release: Version) -> Option<&'static str> {
 struct WantedCases {
     name: &'static str,
     is_in: fn(&Trace) -> bool,
-    /// What is missing of it, and why.
+    /// The missing part, and why.
     why: &'static str,
 }
 

@@ -68,7 +68,7 @@ impl<'p> Matrix<'p> {
     }
 }
 
-/// What stands in a cell.
+/// The text of a cell.
 pub fn cell(summary: Option<&Summary>) -> String {
     match summary {
         None => "-".into(),

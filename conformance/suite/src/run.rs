@@ -30,7 +30,7 @@ pub const ENGINE: &str = "core";
 /// Stock libfabric's name in results.
 pub const STOCK: &str = "libfabric";
 
-/// What is wrong with a trace before anything is played.
+/// Findings about a trace before anything is played.
 fn inspect(trace: &Trace) -> Vec<Finding> {
     let checked = check::check(&trace.capture);
     let broken = checked.worse_than(Severity::Warning);
@@ -47,9 +47,9 @@ fn inspect(trace: &Trace) -> Vec<Finding> {
 pub struct Options {
     /// The number of disorderly networks in which the engine must bring about the same outcome.
     pub seeds: u64,
-    /// What is done to each single event of a run of the engine.
+    /// The changes to each single event of a run of the engine.
     pub each_event: Changes,
-    /// What makes a case fail.
+    /// The least severity that fails a case.
     #[serde(with = "efa_replay::compare::words::severity")]
     pub fail_on: Severity,
     /// Keep the messages of each case, for reports that draw them.
@@ -209,7 +209,7 @@ where
         let wrong = turns.texts.into_iter();
         verdict.add(wrong.map(|text| Finding::of(&rules::OUTCOME, text)));
     }
-    // What an application sees follows from what went wrong on the wire.
+    // Failures of the application are consequences of failures on the wire.
     let is_outcome = |finding: &Finding| {
         finding
             .rule
@@ -248,7 +248,7 @@ where
     Ok((outcome, ladder))
 }
 
-/// What the passive judge says of the endpoint on the host `name` in the capture of a run.
+/// The passive checker's findings about the endpoint on the host `name` in the capture of a run.
 fn judge(capture: &[u8], name: &str) -> Vec<Finding> {
     // A capture that cannot be read tells nothing; the verdict on the packets stands.
     let Ok(reader) = Reader::new(capture, name) else {
@@ -266,7 +266,7 @@ fn judge(capture: &[u8], name: &str) -> Vec<Finding> {
         |found: &&check::Finding| hosts.get(found.interface).is_some_and(|host| host == name);
     let checked = judge.finish();
     let mut broken: Vec<_> = checked.worse_than(Severity::Note).filter(is_its).collect();
-    // What never came is said of the request, but often follows from what came instead.
+    // A missing answer is often the consequence of a wrong packet, so it comes last.
     broken.sort_by_key(|finding| finding.rule.id == rules::ANSWER_MISSING.id);
     broken.into_iter().map(Finding::of_capture).collect()
 }

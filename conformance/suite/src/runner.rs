@@ -23,7 +23,7 @@ pub struct Settings {
     pub outside: Option<Outside>,
     /// The name in results of the implementation under test.
     pub dut: String,
-    /// What makes a case fail, and what is kept of cases.
+    /// The options of cases.
     pub options: Options,
 }
 

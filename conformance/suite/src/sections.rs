@@ -46,7 +46,7 @@ pub struct Tally {
 pub struct SectionReport {
     /// Its number in the document; `stock`, `device` or `ofi` for statements beyond it.
     pub section: String,
-    /// What it is about.
+    /// The title.
     pub title: String,
     /// Cases about it that passed.
     pub passed: usize,

@@ -31,7 +31,7 @@ pub enum BundleError {
     Blocks {
         /// The file.
         path: PathBuf,
-        /// What is wrong in it.
+        /// The error.
         source: BlockError,
     },
     /// It is no report.
@@ -53,7 +53,7 @@ impl BundleError {
     }
 }
 
-/// What is wrong with the blocks of a capture.
+/// An error in the blocks of a capture.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BlockError {
     /// It was written on a big-endian machine.

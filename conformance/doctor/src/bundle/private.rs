@@ -1,4 +1,4 @@
-//! What is private, and what stands for it.
+//! Private texts, and their replacements.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 /// Shorter names would be found in other words: only a whole place is taken for one.
 const SHORTEST: usize = 3;
 
-/// What is private, and what stands for it in a bundle.
+/// Private texts, and their replacements in a bundle.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Private {
     /// Replaced where they are words, the longest first.

@@ -1,4 +1,4 @@
-//! What is looked at, what was found, and how bad it is.
+//! The checks, their findings and their severities.
 
 use serde::Serialize;
 
@@ -31,7 +31,7 @@ impl Level {
     }
 }
 
-/// What is looked at: the name of each check, and its meaning.
+/// The checks: name and meaning.
 pub const CHECKS: [(&str, &str); 18] = [
     (
         "machine",
@@ -93,19 +93,19 @@ pub const CHECKS: [(&str, &str); 18] = [
     ),
 ];
 
-/// What was found.
+/// A finding.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Finding {
     /// How bad it is.
     pub level: Level,
-    /// What was looked at: a name of [`CHECKS`].
+    /// The check: a name of [`CHECKS`].
     pub check: &'static str,
     /// Which one, if there may be several: a device, a file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
     /// What was found.
     pub value: String,
-    /// What mends it.
+    /// The remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }

@@ -4,7 +4,7 @@ use super::finding::Finding;
 use super::machine::Machine;
 use super::metadata::{Metadata, MetadataError};
 
-/// What a type of instance has.
+/// The features of an instance type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Instance {
     /// The type, or a family with the dot behind it.
@@ -115,7 +115,7 @@ pub(super) fn examine(
         return None;
     }
     let told = metadata.and_then(|answer| Some(answer.as_ref().ok()?.instance_type.clone()));
-    // What virtual machines before Nitro say is no type of instance.
+    // Virtual machines before Nitro do not report an instance type.
     let product = machine.text("/sys/devices/virtual/dmi/id/product_name");
     let Some(name) = told.or(product.filter(|name| name.contains('.'))) else {
         let finding = Finding::note("machine", "an EC2 instance of unknown type");

@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// No answer is longer.
 const LONGEST: u64 = 16 << 10;
 
-/// What the service says.
+/// The answer of the service.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Metadata {
     /// Such as `p5.48xlarge`.

@@ -44,7 +44,7 @@ pub fn examine(machine: &Machine) -> Vec<Finding> {
     findings
 }
 
-/// What an application opens that sends and receives messages.
+/// The endpoint of an application that sends and receives messages.
 fn messages() -> Opening {
     Opening {
         api: Version::BASELINE_API,

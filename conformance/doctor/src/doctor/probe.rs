@@ -1,5 +1,5 @@
-//! What is asked of libraries and devices in a process of its own: who asks a broken library ends
-//! with it.
+//! Questions to libraries and devices, each in a process of its own, as a broken library may crash
+//! its process.
 //!
 //! The process is `PROGRAM doctor --probe QUESTION`, where the question is `device:NAME` or
 //! `library:PATH`. It prints an [`Answer`] as JSON.
@@ -19,12 +19,12 @@ use super::machine::Machine;
 /// How long a process may take. None needs a second, but the machine may be busy.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What is asked.
+/// A question.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Question {
-    /// What does the device with this name say of itself?
+    /// The attributes of the device with this name.
     Device(String),
-    /// Which calls does this library of rdma-core have?
+    /// The newest interface of this library of rdma-core.
     Library(PathBuf),
 }
 
@@ -49,7 +49,7 @@ impl Question {
     }
 }
 
-/// What a device says of itself.
+/// A device's attributes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DeviceAnswer {
     /// Capability bits, in the numbers of `efadv_device_attr.device_caps`.
@@ -119,7 +119,7 @@ pub fn answer(question: &Question) -> Answer {
 fn newest_call(path: &Path, library: &libloading::Library) -> Option<String> {
     let is_efadv = path.to_string_lossy().contains("libefa");
     let has = |name: &str| {
-        // What is looked up is found in the libraries that this one needs, too.
+        // The symbol lookup searches the libraries that this one needs, too.
         if name.starts_with("efadv_") != is_efadv {
             return false;
         }

@@ -10,7 +10,7 @@ use super::lab::{Lab, Pair};
 use super::side::{Done, DoneKind, Rdma, Reuse, SurveyError};
 use super::{Answer, Experiment};
 
-/// What stock libfabric lets the device retry.
+/// The RNR retries that stock libfabric sets.
 pub(super) const RETRIES: u8 = 3;
 
 /// Bytes of the memory that peers read and write.

@@ -1,4 +1,4 @@
-//! What a device really does: an experiment for each assumption of the emulator's device model.
+//! Measures a device's behaviour: an experiment for each assumption of the emulator's device model.
 //!
 //! [`EXPERIMENTS`] is the one table: `docs/hardware-checklist.md` is made from it, [`run`] carries it out over
 //! verbs, and [`profile`] makes a profile of the answers, with which the emulator does the same.
@@ -18,7 +18,7 @@ pub use experiments::EXPERIMENTS;
 pub use lab::Lab;
 pub use side::{SurveyError, serve};
 
-/// What an experiment has shown, or what the model assumes.
+/// The result of an experiment, or the model's assumption.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
     /// A limit.
@@ -69,7 +69,7 @@ impl fmt::Display for Answer {
 pub struct Experiment {
     /// Its name.
     pub id: &'static str,
-    /// What is asked.
+    /// The question.
     pub question: &'static str,
     measure: fn(&Lab) -> Result<Answer, SurveyError>,
     assumed: fn(&Profile) -> Answer,
@@ -77,7 +77,7 @@ pub struct Experiment {
 }
 
 impl Experiment {
-    /// What the model assumes of a device with this profile.
+    /// The model's assumption for a device with this profile.
     pub fn assumed(&self, profile: &Profile) -> Answer {
         (self.assumed)(profile)
     }
@@ -87,7 +87,7 @@ impl Experiment {
 pub struct Measured {
     /// Which.
     pub experiment: &'static Experiment,
-    /// What it has shown, or why it failed.
+    /// The result, or why it failed.
     pub answer: Result<Answer, SurveyError>,
 }
 

@@ -75,7 +75,7 @@ pub(super) struct Rdma {
     pub(super) immediate: Option<u32>,
 }
 
-/// What a queue pair has completed.
+/// A completion of a queue pair.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Done {
     status: u8,
@@ -167,7 +167,7 @@ impl From<DeviceReport> for Limits {
     }
 }
 
-/// What a side is asked.
+/// A request to a side.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum Ask {
     /// The device's name and limits.
@@ -220,7 +220,7 @@ pub(super) enum Ask {
     Reuse,
 }
 
-/// What it answers.
+/// The answer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum Reply {
     Nothing,
@@ -548,7 +548,7 @@ impl Opened {
         Ok(completions.iter().map(|done| self.done(done)).collect())
     }
 
-    /// What a completion says; its buffer belongs to the pool again.
+    /// Describes a completion, and returns its buffer to the pool.
     fn done(&mut self, completion: &Completion) -> Done {
         let mut release = |buffer| self.nic.release_buffer(buffer);
         let kind = match completion.kind {
@@ -593,7 +593,7 @@ impl Opened {
 
 const NO_BUFFER: &str = "there is no packet buffer left";
 
-/// Does what `input` asks, to its end.
+/// Serves the requests of `input` until it ends.
 ///
 /// # Errors
 /// The streams fail, or what is asked cannot be read.

@@ -27,7 +27,7 @@ struct File {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Operations {
-    /// What the applications ask for.
+    /// The capabilities that the applications request.
     capabilities: Vec<String>,
     /// The steps of the scenario.
     steps: String,
@@ -41,7 +41,7 @@ pub(super) struct Subprotocol {
     /// The first release of libfabric that has it; `None` if all have it.
     #[serde(default, deserialize_with = "version")]
     since: Option<Version>,
-    /// What happens with releases that lack it.
+    /// The expectation for releases that lack it.
     #[serde(default)]
     without: Without,
     /// The devices of both hosts.
@@ -74,14 +74,13 @@ pub(super) struct Subprotocol {
     /// provider.
     #[serde(default = "yes")]
     register_local: bool,
-    /// What each side must send.
+    /// The packets that each side must send.
     pub(super) initiator: Vec<String>,
     #[serde(default)]
     pub(super) responder: Vec<String>,
 }
 
-/// What happens with a release that lacks a subprotocol; there is no cell where nothing is said of
-/// it.
+/// The expectation for a release that lacks a subprotocol; without one there is no cell.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Without {
@@ -91,13 +90,13 @@ struct Without {
     stock: Option<Instead>,
 }
 
-/// What happens instead of a subprotocol.
+/// The expectation instead of a subprotocol.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Instead {
     /// A part of the error with which the operation is refused, if it is.
     pub(super) refusal: Option<String>,
-    /// What each side sends.
+    /// The packets of each side.
     #[serde(default)]
     pub(super) initiator: Vec<String>,
     #[serde(default)]
@@ -139,7 +138,7 @@ fn operations(name: &str) -> Result<&'static Operations, CellsError> {
 /// The key of operations with completion data.
 const DATA: &str = ", data = 0x12345678";
 
-/// What `{NAME}`s of operations stand for.
+/// The values of `{NAME}` in operations.
 fn values([first, second]: [&str; 2], length: usize) -> Variables {
     variables([
         ("first", first),

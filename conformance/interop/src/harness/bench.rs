@@ -81,7 +81,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// What all cells share.
+    /// The lab, which all cells share.
     pub fn lab(&self) -> &'a Lab {
         self.lab
     }

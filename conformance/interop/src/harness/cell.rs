@@ -122,7 +122,7 @@ impl Cell {
 pub enum Outcome {
     /// It works.
     Passed {
-        /// What was measured.
+        /// The measurement.
         measured: String,
     },
     /// It does not work, or was not run.
@@ -140,7 +140,7 @@ impl Outcome {
         }
     }
 
-    /// What was measured, or why nothing was.
+    /// The measurement, or why there is none.
     pub fn text(&self) -> &str {
         match self {
             Outcome::Passed { measured: text }

@@ -42,13 +42,13 @@ pub enum CellsError {
         file: String,
         /// The cell's name.
         cell: String,
-        /// What is wrong.
+        /// The error.
         source: Box<CellsError>,
     },
     /// Nothing has the name that a cell gives.
     #[error("unknown {what} `{name}`")]
     Unknown {
-        /// What was looked for, such as `transport`.
+        /// The key that was looked for, such as `transport`.
         what: &'static str,
         /// The name.
         name: String,

@@ -31,7 +31,7 @@ pub(crate) struct Known {
     cells: Vec<Regex>,
     /// Parts of the failure that shows it.
     shows: Vec<String>,
-    /// What is not in the failure, because other software has done its part.
+    /// Texts that the failure must not have, because other software has done its part.
     #[serde(default)]
     lacks: Vec<String>,
     /// The status of a device's response that one of the captures must contain.
@@ -40,7 +40,7 @@ pub(crate) struct Known {
     captures: Vec<String>,
     /// The time limit of the cells in seconds, if programs hang because of it.
     limit: Option<u64>,
-    /// What the software does wrong.
+    /// The fault of the software.
     reason: String,
 }
 
@@ -76,7 +76,7 @@ impl Known {
         self.limit.map(Duration::from_secs)
     }
 
-    /// What a cell comes to that has this fault.
+    /// The result of a cell with this fault.
     pub(crate) fn judge(&self, bench: &Bench, result: CellResult) -> CellResult {
         match result {
             Err(Unmet::Failed(text)) if self.explains(bench, &text) => Err(Unmet::Known {

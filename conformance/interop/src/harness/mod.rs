@@ -1,5 +1,5 @@
-//! What all groups share: cells and their results, the lab that they run in, emulated hosts and the
-//! processes on them.
+//! The common parts of all groups: cells and their results, the lab that they run in, emulated
+//! hosts and the processes on them.
 
 mod bench;
 mod cell;

@@ -24,7 +24,7 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// How often a process is polled.
 const TICK: Duration = Duration::from_millis(5);
 
-/// What a process has printed so far.
+/// The output of a process so far.
 #[derive(Clone, Default)]
 struct Output(Arc<Mutex<Vec<u8>>>);
 
@@ -57,13 +57,13 @@ pub struct Running<'a> {
     stdout: Output,
     stderr: Output,
     readers: Vec<thread::JoinHandle<()>>,
-    /// What else its host has said, if it is not this one.
+    /// Further reports of its host, if it is not this one.
     hosted: Option<HostedOutput>,
     /// Open as long as the program is to run on another host.
     wanted: Option<ChildStdin>,
 }
 
-/// What another host says of a program there.
+/// Reports of another host about a program there.
 #[derive(Clone)]
 struct HostedOutput {
     host: String,
@@ -73,7 +73,7 @@ struct HostedOutput {
 #[derive(Default)]
 struct HostReports {
     listens: bool,
-    /// What the host lacks.
+    /// The missing part of the host.
     lacks: Option<String>,
 }
 
@@ -215,7 +215,7 @@ impl<'a> Running<'a> {
         self.child.id()
     }
 
-    /// What it has printed to standard output so far.
+    /// Its standard output so far.
     pub fn output(&self) -> String {
         self.stdout.text()
     }
@@ -397,7 +397,7 @@ impl<'a> Running<'a> {
         Unmet::Failed(self.shown(how))
     }
 
-    /// What it is, `how` it ended, and the last lines of its output.
+    /// Its name, `how` it ended, and the last lines of its output.
     fn shown(&self, how: &str) -> String {
         let mut text = format!("{} {how}", self.what);
         for (name, output) in [("stdout", &self.stdout), ("stderr", &self.stderr)] {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::cells_error::CellsError;
 
-/// What a cell's function returns: what was measured, in a few words, or why nothing was.
+/// The result of a cell's function: the measurement in a few words, or why there is none.
 pub type CellResult = Result<String, Unmet>;
 
 /// Why nothing was measured.
@@ -17,7 +17,7 @@ pub enum Unmet {
     Skipped(String),
     /// It fails because of a fault of stock software.
     Known {
-        /// What the software does wrong.
+        /// The fault of the software.
         reason: String,
         /// The traffic that shows it.
         capture: PathBuf,

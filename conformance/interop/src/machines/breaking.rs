@@ -328,7 +328,7 @@ fn end_without_trace(bench: &Bench, machines: &mut Machines) -> Result<(), Unmet
     Ok(())
 }
 
-/// What is left of a fabric in a directory of shared memory; libfabric's own objects, which killed
+/// Remains of a fabric in a directory of shared memory; libfabric's own objects, which killed
 /// programs leave, are not.
 fn within(path: &Path, fabric: &str) -> Option<String> {
     let below = path.join(fabric);

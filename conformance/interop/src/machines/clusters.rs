@@ -245,7 +245,7 @@ fn killed(bench: &Bench) -> CellResult {
     Ok("the other part ended with it".into())
 }
 
-/// What is wrong is said on the first machine, by name.
+/// Errors are reported on the first machine, with the name of the other.
 fn mistakes(bench: &Bench) -> CellResult {
     let machines = Machines::bare(bench, 2, Joining::DEFAULT)?;
     machines.make_key()?;

@@ -189,7 +189,7 @@ pub(super) fn run_parts(
     ))
 }
 
-/// What records the hosts of each machine.
+/// The recorders of each machine's hosts.
 struct Recorders<'a> {
     running: Vec<(Running<'a>, PathBuf)>,
 }
@@ -212,7 +212,7 @@ impl<'a> Recorders<'a> {
         Ok(Recorders { running })
     }
 
-    /// What left each machine.
+    /// The traffic that left each machine.
     fn end(self) -> Result<Vec<Volume>, Unmet> {
         let mut volumes = Vec::new();
         for (recorder, file) in self.running {

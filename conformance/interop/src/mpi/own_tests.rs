@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(1800);
 /// A run of fewer tests than this left something out.
 const LEAST_TESTS: u64 = 2000;
 
-/// What is left out: tests that start further processes. With them the launcher ends the job on two
+/// Excluded tests: those that start further processes. With them the launcher ends the job on two
 /// hosts, over either provider (`NO PATH TO TARGET`, `PRTE has lost communication with a remote
 /// daemon`).
 const LEFT_OUT: [&str; 4] = ["-e", "dynproc", "-e", "spawn"];
@@ -49,7 +49,7 @@ fn not_one_failure_more(bench: &Bench) -> CellResult {
     }
 }
 
-/// What all ranks report.
+/// The report of all ranks.
 #[derive(PartialEq, Eq, Debug)]
 struct Report {
     /// The number of tests of each rank.
@@ -112,7 +112,7 @@ fn run_tests(
     Ok(Report { ran, failed })
 }
 
-/// What one rank reports; `None` if it did not come to the end.
+/// The report of one rank; `None` if it did not end.
 fn report_of(text: &str) -> Option<Report> {
     let ran = text.lines().find_map(|line| {
         let (ran, _) = line.strip_prefix("Ran ")?.split_once(" tests in ")?;

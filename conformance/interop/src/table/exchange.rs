@@ -119,7 +119,7 @@ fn directory_for(release: &Release) -> Result<Option<PathBuf>, Unmet> {
 }
 
 impl Exchange {
-    /// What only the texts show once the variables are in them.
+    /// Checks that need the variables filled in.
     pub(super) fn check(&self) -> Result<(), CellsError> {
         for endpoint in [&self.from, &self.to] {
             Release::named(&endpoint.release)?;

@@ -114,7 +114,7 @@ pub(super) struct Program {
     /// Texts that its outputs must contain. Spaces and ends of lines are alike.
     #[serde(default)]
     pub(super) prints: Vec<String>,
-    /// What its outputs must contain and the cell's line shows.
+    /// Figures that its outputs must contain and the cell's line shows.
     #[serde(default)]
     pub(super) figures: Vec<Figure>,
 }
@@ -172,7 +172,7 @@ impl Job {
 }
 
 impl Spec {
-    /// What only the texts show once the variables are in them.
+    /// Checks that need the variables filled in.
     pub(super) fn check(&self) -> Result<(), CellsError> {
         let texts = self.program.iter().flat_map(|program| {
             let lists = program.env.values().chain(&program.prints);
@@ -254,9 +254,9 @@ pub(super) struct Figure {
     pub(super) show: String,
 }
 
-/// What was found of a figure.
+/// The value of a figure.
 pub(super) struct Found {
-    /// What is shown, but for `{sum}`.
+    /// The shown text, but for `{sum}`.
     pub(super) shown: String,
     /// The first group of the last match, if that is a number.
     pub(super) number: Option<u64>,
@@ -272,7 +272,7 @@ pub(super) enum FigureError {
 }
 
 impl Figure {
-    /// What is found in the outputs.
+    /// The value in the outputs.
     pub(super) fn of(&self, printed: &str) -> Result<Found, FigureError> {
         let find = Regex::new(&self.find)?;
         let (mut count, mut distinct, mut shown) = (0, BTreeSet::new(), String::new());

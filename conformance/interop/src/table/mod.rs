@@ -75,7 +75,7 @@ run = "prog {what} {port}"
         assert_eq!(error, "x.toml: cell `1.11 x`: unknown name `{prot}`");
     }
 
-    /// What the programs have really printed.
+    /// Real output of the programs.
     #[test]
     fn figures_are_those_of_the_last_line() {
         let latency = "\

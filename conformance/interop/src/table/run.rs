@@ -156,7 +156,7 @@ impl Spec {
         Running::start(bench, job.capture.clone(), command)
     }
 
-    /// What `{NAME}`s stand for.
+    /// The values of `{NAME}`.
     fn variables(&self, bench: &Bench) -> Result<Variables, Unmet> {
         let root = match self.userland.as_str() {
             "" => String::new(),
@@ -258,7 +258,7 @@ impl Program {
     }
 }
 
-/// What the programs of a cell have printed and sent.
+/// The output and traffic of a cell's programs.
 #[derive(Default)]
 struct Measured {
     figures: Vec<String>,
@@ -310,7 +310,7 @@ impl Measured {
 }
 
 impl Job {
-    /// What the hosts have sent to others, which has to be what it must be.
+    /// Checks the traffic of the hosts to others.
     fn judge(&self, bench: &Bench) -> Result<Volume, Unmet> {
         let capture = bench.capture(&self.capture);
         let failed = |problem: String| {

@@ -26,9 +26,9 @@ pub use library::Library;
 pub use operation::{AtomicCall, Destination, RemoteMemory, Token};
 pub use provider::Provider;
 
-/// What a call returns if there is nothing to report now, or no room.
+/// The result of a call that has nothing to report now, or no room.
 const TRY_AGAIN: isize = -(ffi::FI_EAGAIN as isize);
-/// What reading a queue returns if an error entry waits to be read.
+/// The result of reading a queue that has an error entry.
 const ERROR_AVAILABLE: isize = -(ffi::FI_EAVAIL as isize);
 
 /// A release of libfabric, or a version of its programming interface: `major.minor`.

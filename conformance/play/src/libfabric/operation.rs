@@ -45,7 +45,7 @@ pub(super) struct Pending {
     mr: *mut ffi::fid_mr,
 }
 
-/// What the library is given of an operation.
+/// The arguments of an operation for the library.
 struct Posting {
     ep: *mut ffi::fid_ep,
     buffer: *mut c_void,

@@ -39,7 +39,7 @@ impl Provider {
         }
     }
 
-    /// What libfabric with this provider is called in results.
+    /// The name in results of libfabric with this provider.
     pub fn software(&self) -> String {
         match &self.name[..] {
             Self::EFA => "libfabric".into(),

@@ -16,7 +16,7 @@ const END_TIME: Duration = Duration::from_secs(5);
 /// How long it may take if it did not end the last time.
 const LINGERING_END_TIME: Duration = Duration::from_millis(100);
 
-/// What is counted, in all of a program's processes.
+/// The counts of all of a program's processes.
 #[derive(Debug, Default)]
 pub struct Delays {
     /// How often it did not answer a command other than `hello`.

@@ -54,7 +54,7 @@ pub enum PlayerError {
         command: String,
         /// How long was waited.
         limit: Duration,
-        /// What it printed instead.
+        /// Its output instead.
         printed: String,
         /// The end of its standard error.
         tail: String,
@@ -106,9 +106,9 @@ pub enum PlayerError {
         endpoint: String,
         /// The line, or its beginning.
         line: String,
-        /// What is wrong with the line.
+        /// The error in the line.
         problem: String,
-        /// What is to be done.
+        /// The remedy.
         remedy: &'static str,
         /// The end of its standard error.
         tail: String,
@@ -126,7 +126,7 @@ pub enum PlayerError {
     Unsupported {
         /// Which endpoint.
         endpoint: String,
-        /// What it cannot do.
+        /// The unsupported operation.
         text: String,
     },
 }

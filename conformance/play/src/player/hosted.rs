@@ -35,10 +35,10 @@ use crate::libfabric::Provider;
 /// the name for
 /// [`USERLAND`] follows, then `}`.
 const SOFTWARE: &str = "{userland:";
-/// What stands for the directory of the files that belong to the suite, under their names in the
-/// repository.
+/// The placeholder for the directory of the suite's files, which have their names in the
+/// repository there.
 const DATA: &str = "{data}";
-/// What stands for this program's own file.
+/// The placeholder for this program's own file.
 const OWN: &str = "{efa-conformance}";
 /// The script that fetches software, by its name in the repository.
 pub const USERLAND: &str = "scripts/userland";
@@ -50,7 +50,7 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// How often is looked whether the program has ended, or listens.
 const TICK: Duration = Duration::from_millis(5);
 
-/// What is said of a program on another host.
+/// An event of a program on another host.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum HostedEvent {
@@ -182,7 +182,7 @@ impl Hosted {
                 if let Some((_directory, file)) = capture
                     && let Ok(file) = File::open(file)
                 {
-                    // Whoever reads it is gone.
+                    // The reader may be gone.
                     let _ = write_lines(file, &mut *output.lock());
                 }
                 Ok(status)
@@ -209,8 +209,7 @@ impl Hosted {
         match recorder {
             None => words.extend(Recorder::without_capture()?),
             Some(recorder) => {
-                // Whoever kills this process leaves the directory to the next one, which removes
-                // it.
+                // If this process is killed, the next one removes the directory.
                 let directory =
                     RunDirectory::create_below(&temporary_directory(), "efa-conformance")
                         .map_err(|Failure(reason)| LackError::Directory(reason))?;
@@ -261,12 +260,12 @@ impl Hosted {
         let is_wanted = Arc::new(AtomicBool::new(true));
         let wanted = Arc::clone(&is_wanted);
         thread::spawn(move || {
-            // What comes is of no meaning; only the end is.
+            // Only the end of the input matters.
             let _ = io::copy(&mut input, &mut io::sink());
             wanted.store(false, Ordering::Relaxed);
         });
         let status = self.wait(&mut child, &is_wanted, output);
-        // What it has left behind.
+        // Children that it has left behind.
         signal(&child, libc::SIGKILL);
         let deadline = Instant::now() + DRAIN;
         while readers.iter().any(|reader| !reader.is_finished()) && Instant::now() < deadline {
@@ -345,7 +344,7 @@ impl<W: Write> Output<W> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whoever should hear it may be gone: then standard input ends as well.
+    /// Writes an event. The reader may be gone: then standard input ends as well.
     fn say(&self, said: &HostedEvent) {
         let _ = write_line(&mut *self.lock(), said);
     }
@@ -474,7 +473,7 @@ mod tests {
         }
     }
 
-    /// What is said, for a reader of its own.
+    /// The events, for a reader of its own.
     #[derive(Clone, Default)]
     struct Heard(Arc<Mutex<Vec<u8>>>);
 

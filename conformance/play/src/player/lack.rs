@@ -1,4 +1,4 @@
-//! What a host lacks, so that a program is not started there.
+//! Missing parts of a host that keep a program from being started there.
 
 use std::io;
 use std::path::PathBuf;

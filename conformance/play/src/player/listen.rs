@@ -1,4 +1,4 @@
-//! What a driven program prints, as events.
+//! The output of a driven program, as events.
 
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::process::ChildStdout;

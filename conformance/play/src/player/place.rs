@@ -111,7 +111,7 @@ impl fmt::Display for Versions {
     }
 }
 
-/// What a host says of itself.
+/// A host's description of itself.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Description {
     /// The versions of the suite there.
@@ -279,7 +279,7 @@ pub enum PlaceError {
     Banner {
         /// The host.
         host: String,
-        /// What was printed.
+        /// The printed line.
         line: String,
         /// The program.
         program: String,
@@ -294,9 +294,9 @@ pub enum PlaceError {
     Different {
         /// The host.
         host: String,
-        /// What it has.
+        /// Its versions.
         there: Box<Versions>,
-        /// What this program has.
+        /// The versions of this program.
         here: Box<Versions>,
     },
     /// The host has no EFA device.
@@ -325,7 +325,7 @@ pub enum PlaceError {
 pub struct PortError {
     /// The host.
     pub host: String,
-    /// What was printed instead, or why nothing was.
+    /// The output instead, or why there was none.
     pub reason: String,
 }
 
@@ -341,7 +341,7 @@ pub enum Recording {
 /// How hosts are reached.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Reach {
-    /// What starts commands on them.
+    /// The remote shell.
     pub shell: RemoteShell,
     /// `efa-conformance` there: a path, or a name for the shell.
     pub program: String,

@@ -22,7 +22,7 @@ use crate::answers::write_line;
 use crate::drive::line::shown;
 use crate::drive::{Bytes, Command, Event, Identity, Line, VERSION};
 
-/// What a program is to do that prints other answers than it was asked for.
+/// The remedy for unexpected answers.
 const PRINT_ONE_ANSWER: &str = "print one answer for each command, and completions before it";
 /// The largest number of completions before an answer; a program that sends more is broken.
 const MOST_ASIDE: usize = 1 << 16;
@@ -37,7 +37,7 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// What applies if nothing else is said.
+    /// The default.
     pub const DEFAULT: Patience = Patience {
         start: Duration::from_secs(60),
         answer: Duration::from_secs(60),
@@ -52,7 +52,7 @@ pub struct Player {
     input: Option<ChildStdin>,
     heard: Receiver<Result<Event, Unclear>>,
     unfinished: Unfinished,
-    /// What it is to print now.
+    /// The expected output, for messages.
     expected: String,
     patience: Patience,
     delays: Arc<Delays>,
@@ -505,7 +505,7 @@ impl Player {
         while let Ok(heard) = self.heard.recv_timeout(self.delays.end_time()) {
             match heard {
                 Ok(Event::Captured { bytes }) => capture.extend(bytes.0),
-                // What completes after the last look at it is nobody's business any more.
+                // Completions after the last poll are ignored.
                 Ok(event) if !event.is_answer() => {}
                 other => unasked = unasked.or(Some(other)),
             }

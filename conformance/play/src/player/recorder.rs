@@ -1,4 +1,4 @@
-//! What records the packets of a program's device, and the lines in which a capture arrives from
+//! The recorder of the packets of a program's device, and the lines in which a capture arrives from
 //! another host: over the connection that the program was started by.
 
 use std::io::{self, Read, Write};
@@ -11,7 +11,7 @@ use super::lack::LackError;
 use super::program::find_beside;
 use crate::drive::{Bytes, Event, Line};
 
-/// What stands for the capture's file in a recorder's command.
+/// The placeholder for the capture's file in a recorder's command.
 const FILE: &str = "{file}";
 /// The number of bytes of the capture in a line: two digits each, and less than the longest answer.
 const IN_A_LINE: usize = 1 << 18;
@@ -36,8 +36,8 @@ impl Recorder {
         }
     }
 
-    /// What this host has: `efa-emu run` on its own emulated host, `efa-tap` where the device is
-    /// another one.
+    /// The recorder of this host: `efa-emu run` on its own emulated host, `efa-tap` where the
+    /// device is another one.
     ///
     /// # Errors
     /// The program that is missing.
@@ -50,7 +50,7 @@ impl Recorder {
         Ok(Recorder { words })
     }
 
-    /// What stands in front of a program on this host that is not recorded: nothing, but where the
+    /// The prefix of a program on this host that is not recorded: nothing, but where the
     /// device is emulated `efa-emu run`, which leads the program to the device whatever the
     /// program's environment says.
     ///

@@ -49,7 +49,7 @@ impl Driven {
                 Ok(driven)
             }
             Ok(event) => Err(driven.player.unexpected(&event).into()),
-            // What it cannot do is no excuse for a crash.
+            // A program that reports `unsupported` still must not crash.
             Err(unsupported @ RequestError::Unsupported(_)) => match driven.end() {
                 Err(BadEnd::Failed(text)) => Err(RequestError::Refused(text)),
                 _ => Err(unsupported),

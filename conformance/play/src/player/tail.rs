@@ -16,7 +16,7 @@ const LONGEST: u64 = 400;
 /// How long to wait for the rest of an ended process's output.
 const REST: Duration = Duration::from_secs(5);
 
-/// What sanitisers and valgrind begin and sum up their reports with, which have more than
+/// Marks of the first and last lines of sanitisers' and valgrind's reports, which have more than
 /// [`KEPT`] lines.
 const TELLING: [&str; 2] = ["ERROR: ", "SUMMARY: "];
 

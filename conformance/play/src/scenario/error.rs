@@ -1,4 +1,4 @@
-//! What is wrong with a scenario, where, and how to mend it.
+//! Errors in scenarios: place, problem and remedy.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ pub enum ScenarioError {
         line: usize,
         /// Which key, as written.
         key: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
         /// How to mend it.
         remedy: String,

@@ -1,11 +1,11 @@
-//! What the completion of an operation must say.
+//! Expected completions of operations.
 
 use serde::{Deserialize, Deserializer};
 
 use crate::libfabric::ffi;
 use crate::operation::names;
 
-/// What an operation's completion must say.
+/// The expected completion of an operation.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Expectation {

@@ -43,7 +43,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// What a key says, if it is text.
+    /// The value of a key, if it is text.
     pub(super) fn text(&self, key: &str) -> Option<&str> {
         self.values.get(key)?.as_str()
     }

@@ -31,7 +31,7 @@ pub struct WrittenKey {
     pub name: String,
     /// Its line in the file.
     pub line: usize,
-    /// What it says.
+    /// Its value.
     pub value: toml::Value,
 }
 

@@ -1,4 +1,4 @@
-//! What happens in a scenario.
+//! The steps of a scenario.
 
 use efa_core::wire::AtomicDatatype;
 
@@ -14,11 +14,11 @@ pub type Operation = operation::Operation<RegionOffset>;
 pub struct Step {
     /// The line of the file on which the step begins.
     pub line: usize,
-    /// What happens.
+    /// The action.
     pub action: Action,
 }
 
-/// What a step does.
+/// The action of a step.
 #[derive(Clone, Debug)]
 pub enum Action {
     /// An application starts an operation.
@@ -27,9 +27,9 @@ pub enum Action {
         at: EndpointIndex,
         /// The operation's name, unique in the scenario.
         id: String,
-        /// What it is.
+        /// The operation.
         operation: Operation,
-        /// What its completion must say; meaningless for operations without a completion.
+        /// The expected completion; meaningless for operations without one.
         expect: Expectation,
     },
     /// The named operations complete; meanwhile the endpoints make progress.

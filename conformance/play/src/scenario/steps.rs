@@ -17,7 +17,7 @@ use crate::operation::{
 /// memory.
 const MAX_LENGTH: usize = 1 << 28;
 
-/// What `do` may say.
+/// The values of `do`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum StepName {
@@ -42,19 +42,19 @@ enum StepName {
     Settle,
 }
 
-/// What `datatype` may say.
+/// The values of `datatype`.
 #[derive(Deserialize)]
 struct Datatype(#[serde(with = "names::datatype")] AtomicDatatype);
 
-/// What `op` of a `compare-atomic` may say.
+/// The values of `op` of a `compare-atomic`.
 #[derive(Deserialize)]
 struct ComparedOp(#[serde(with = "names::compared_op")] AtomicOp);
 
-/// What `op` of a `fetch-atomic` may say.
+/// The values of `op` of a `fetch-atomic`.
 #[derive(Deserialize)]
 struct FetchedOp(#[serde(with = "names::fetched_op")] AtomicOp);
 
-/// What `op` of other atomics may say.
+/// The values of `op` of other atomics.
 #[derive(Deserialize)]
 struct UpdatedOp(#[serde(with = "names::updated_op")] AtomicOp);
 

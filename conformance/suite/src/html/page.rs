@@ -92,7 +92,7 @@ impl<'r> Case<'r> {
         name.chars().map(safe).collect()
     }
 
-    /// What the statements say that do not hold, each once.
+    /// The rules of the broken statements, each once.
     fn broken(&self) -> Vec<&'static Rule> {
         let mut seen = BTreeSet::new();
         let findings = self.case.findings.iter();

@@ -1,4 +1,4 @@
-//! What is said of programs that do not do as they are told.
+//! Messages about programs that break the protocol.
 
 use std::process::Command as Process;
 
@@ -142,7 +142,7 @@ fn an_end_with_another_status_is_bad() {
             "{text}"
         );
     }
-    // What it has said before may be its status, too.
+    // The exit status may repeat an earlier `unsupported`.
     let unsupported = r#"read line; echo '{"unsupported":{"text":"no"}}'; cat >/dev/null; exit"#;
     for (status, is_good) in [(0, true), (127, true), (1, false)] {
         let mut player = shell(&format!("{HELLO} {unsupported} {status}"));
@@ -234,7 +234,7 @@ fn protocol_version_1_is_rejected() {
             "{error:?}"
         );
     }
-    // What comes after a `hello` is judged as it is.
+    // After `hello`, lines of version 1 are ordinary errors.
     let error = ask("echo unsupported text=x; cat").unwrap_err();
     assert!(matches!(error, PlayerError::Rubbish { .. }), "{error:?}");
 }
