@@ -77,7 +77,7 @@ struct Connection {
     entering: Option<List>,
 }
 
-/// What the machine was told of the devices of this one.
+/// The state of the announcement of this machine's devices to the other.
 enum Announced {
     Nothing,
     /// The machine has not answered this list, and is sent no other one before it has.
@@ -87,7 +87,7 @@ enum Announced {
 }
 
 impl Announced {
-    /// Whether the machine is to be told this list.
+    /// Whether this list has not been announced yet.
     fn wants(&self, news: &News) -> bool {
         match self {
             Announced::Nothing => true,
@@ -344,7 +344,7 @@ impl<'a> Carrier<'a> {
 
     // --- to the machine ---
 
-    /// What the other bridge has to be told.
+    /// Appends the notices that are due.
     fn append_notices(&mut self) {
         if self.machine.is_ending() && !self.has_said_bye {
             self.has_said_bye = true;

@@ -35,7 +35,7 @@ struct Bridge {
     carrier: Option<JoinHandle<()>>,
 }
 
-/// What the other bridge hears.
+/// Messages that the other bridge received.
 #[derive(Debug)]
 enum Heard {
     Message,

@@ -17,7 +17,7 @@ pub(crate) const HEADER: usize = FRAME_HEADER;
 /// The most bytes of a list of devices.
 const LONGEST: usize = 64 << 20;
 
-/// What bridges say to each other.
+/// A control message between bridges.
 #[derive(Serialize, Deserialize, Debug)]
 pub(crate) enum Notice {
     /// All devices and rules of the sender's machine.

@@ -21,7 +21,7 @@ const KIND: u8 = 1;
 /// The most bytes of a greeting.
 const LONGEST: usize = 16 << 10;
 
-/// Who is there.
+/// The identity that a bridge states first.
 #[derive(Clone, Serialize, Deserialize, Debug)]
 pub(crate) struct Greeting {
     pub(crate) protocol: u32,
@@ -40,7 +40,7 @@ pub(crate) struct Greeting {
     pub(crate) patience: u32,
 }
 
-/// What the acceptor makes of it.
+/// The acceptor's answer.
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
 pub(crate) enum Verdict {
     Welcome,
@@ -227,8 +227,7 @@ mod tests {
 
     const DAY: Duration = Duration::from_secs(24 * 3600);
 
-    /// What a dialer and an acceptor that greet so make of each other. `dial` is what the dialer
-    /// does.
+    /// The outcomes of a greeting for dialer and acceptor; `dial` is the dialer's half.
     fn meet(
         acceptor: &Greeting,
         dial: impl FnOnce(&mut Secured) -> io::Result<Verdict>,

@@ -133,7 +133,7 @@ fn named(name: &str) -> DistinguishedName {
     all
 }
 
-/// What TLS needs of a key.
+/// Certificate, private key and roots for TLS.
 #[derive(Clone)]
 pub(crate) struct Key {
     pub(crate) client: Arc<ClientConfig>,

@@ -36,7 +36,7 @@ struct Known {
     alarms: Vec<Alarm>,
 }
 
-/// What other machines are told.
+/// The announcement to other machines.
 #[derive(Clone, Default)]
 pub(crate) struct News {
     /// A larger number, a newer list.
@@ -56,7 +56,7 @@ impl Local {
         }
     }
 
-    /// What other machines are to know now.
+    /// The latest announcement.
     pub(crate) fn news(&self) -> News {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.news.clone()
@@ -119,7 +119,7 @@ impl Local {
         }
     }
 
-    /// What other machines are to know from now on, but for the number.
+    /// Replaces the announcement, and numbers it anew.
     pub(crate) fn update(&self, news: News) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let is_new = known.news.devices != news.devices || known.news.faults != news.faults;
@@ -160,7 +160,7 @@ fn describe(fabric: &Fabric, host: HostStatus) -> RemoteDevice {
     }
 }
 
-/// What a device of this profile gets for a queue pair number that nobody has.
+/// The status of a request to an unused queue pair number, in this profile.
 fn nobody(profile: Option<&str>) -> Status {
     // A profile of a file is known by its name only.
     let named = profile.and_then(|name| Profile::named(name).ok());

@@ -64,7 +64,7 @@ struct Met {
     carrier: JoinHandle<()>,
 }
 
-/// What all threads know.
+/// State that all threads share.
 struct Meeting {
     greeting: Greeting,
     key: Key,

@@ -1,4 +1,4 @@
-//! What the bridge writes, under the name of its command.
+//! Messages of the bridge, with the name of its command.
 
 use std::io::{self, Write as _};
 

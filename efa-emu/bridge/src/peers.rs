@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use efa_commands::Failure;
 
-/// What stands for the nodes of the Slurm job in whose environment this is.
+/// The word for all nodes of the current Slurm job.
 const SLURM: &str = "slurm";
 
 /// The variable in which Slurm lists the nodes of a job.

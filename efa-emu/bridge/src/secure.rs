@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const RECORD_HEADER: usize = 5;
 const LONGEST_RECORD: usize = (16 << 10) + 256;
 
-/// What records begin with: from a change of the cipher to data.
+/// The first byte of TLS records: change_cipher_spec to application_data.
 const RECORD_TYPES: std::ops::RangeInclusive<u8> = 20..=23;
 
 /// Which end of the connection this is.
@@ -216,7 +216,7 @@ struct Cipher {
     tls: Connection,
     /// Room for what is received.
     received: Vec<u8>,
-    /// What was encrypted last, and how much of it is sent.
+    /// Encrypted bytes that are being sent, and how many are sent.
     to_send: Vec<u8>,
     sent: usize,
 }
@@ -254,7 +254,7 @@ impl Wire {
             frames.filled(count);
             return Ok(count > 0);
         };
-        // What came with the greeting.
+        // Data that arrived with the end of the handshake.
         let mut any = drain(&mut cipher.tls, frames)?;
         let count = received(self.stream.read(&mut cipher.received))?;
         let mut rest = &cipher.received[..count];
@@ -349,7 +349,7 @@ fn drain(tls: &mut Connection, frames: &mut Frames) -> io::Result<bool> {
     }
 }
 
-/// What is wrong, in words that name the remedy.
+/// The error with its remedy.
 fn explain(error: Error) -> io::Error {
     use AlertDescription as Alert;
     let expired = "has expired: make a new key with `efa-emu bridge key`, for all machines";
@@ -413,7 +413,7 @@ pub(crate) mod tests {
             });
             let stream = TcpStream::connect(address).unwrap();
             let dialed = Secured::begin(stream, End::Dialer, dialer).and_then(|mut secured| {
-                // Whether the other end accepts us it says in its first record.
+                // The first record of the other end shows whether it accepts our certificate.
                 secured.send(&[8, 0, 0, 0, 1, 0, 0, 0])?;
                 Ok(secured)
             });
@@ -525,7 +525,7 @@ pub(crate) mod tests {
         assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
     }
 
-    /// Whoever dials knows what to expect, but has to prove to be expected, too.
+    /// The dialer also has to authenticate itself.
     #[test]
     fn trust_in_one_direction_is_not_mutual() {
         let good = valid();

@@ -13,7 +13,7 @@ use efa_shm::remote::Alarm;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
-/// What is waited for.
+/// The readiness that is waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Wanted {
     /// Something to be received.

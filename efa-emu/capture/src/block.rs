@@ -52,7 +52,7 @@ fn append<'a>(block: impl PcapNgBlock<'a>, bytes: &mut Vec<u8>) {
         .expect("writing to a Vec cannot fail");
 }
 
-/// What writes captures, if nothing else says so.
+/// The default name of the capturing application.
 pub(super) const APPLICATION: &str = concat!("efa-emu ", env!("CARGO_PKG_VERSION"));
 
 /// Appends the block that begins a capture: the program that writes it, and comments on the whole.
@@ -198,7 +198,7 @@ pub(super) fn frame_interface(block: &[u8]) -> InterfaceId {
     ]))
 }
 
-/// What a statistics block counts.
+/// The counters of an interface statistics block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum StatisticsKind {
     /// Frames seen and frames dropped.

@@ -123,7 +123,7 @@ impl FileWriter {
             file_size::check(end).and_then(|()| self.file.write_all_at(blocks, self.length));
         match written {
             Ok(()) => self.length = end,
-            // What the disk has taken may end within a block.
+            // The bytes that reached the disk may end within a block.
             Err(_) => self.file.set_len(self.length)?,
         }
         written

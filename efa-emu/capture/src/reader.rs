@@ -28,7 +28,7 @@ pub struct ReadError {
     pub file: String,
     /// Where in the file the block begins that cannot be read.
     pub offset: u64,
-    /// What is wrong there.
+    /// The error.
     pub problem: Problem,
 }
 
@@ -40,7 +40,7 @@ fn place(offset: u64) -> String {
     }
 }
 
-/// What is wrong with a capture.
+/// An error in a capture.
 #[derive(Debug, thiserror::Error)]
 pub enum Problem {
     /// The file cannot be read.
@@ -60,7 +60,7 @@ pub enum Problem {
     Malformed {
         /// The block's type code.
         code: u32,
-        /// What is malformed.
+        /// The reason.
         reason: String,
     },
     /// A packet names an interface that was not declared.
@@ -434,7 +434,7 @@ impl<R: Read> Reader<R> {
             .read_to_end(&mut self.buffer);
         match read {
             Ok(_) => {}
-            // What is packed ends too early: as a file that is cut.
+            // Truncated compressed data reads like a truncated file.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
             Err(error) => return Err(self.error(error.into())),
         }

@@ -124,7 +124,7 @@ impl SharedFile {
         &self.path
     }
 
-    /// What this handle counted so far.
+    /// The counts of this handle so far.
     pub fn counts(&self) -> Counts {
         self.counts
     }

@@ -1,4 +1,4 @@
-//! What the processes of a cluster have in common.
+//! The shared state of a cluster's processes.
 
 use std::env;
 use std::ffi::{OsStr, OsString};

@@ -39,7 +39,7 @@ const BRIDGES: (&str, &str) = ("devices", "pci");
 const MACHINES_NODES: &str = "/dev/.machine";
 const TERMINALS: &str = "ptmx";
 
-/// What every character device is: opened by mistake, it does no harm.
+/// The target of every character device, which is harmless to open.
 const NO_DEVICE: &str = "/dev/null";
 
 /// The devices of a host, as a mount namespace shows them.

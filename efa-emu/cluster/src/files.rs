@@ -1,4 +1,4 @@
-//! What programs find a cluster by: a variable, files in its directory, the agent's name.
+//! Names by which programs find a cluster: a variable, files in its directory, the agent.
 
 /// The variable that names the directory of the cluster.
 pub(crate) const ENV_CLUSTER: &str = "EFA_EMU_CLUSTER";

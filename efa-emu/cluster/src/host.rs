@@ -98,7 +98,7 @@ pub struct EmulatedHost {
     pub profile: Profile,
     /// The rules by which links go up and down; `None` if they cannot be read.
     pub port_rules: Option<PortRules>,
-    /// What programs are told of the host.
+    /// The host's settings for programs.
     pub config: HostConfig,
 }
 
@@ -153,7 +153,7 @@ impl EmulatedHost {
         DeviceView::new(sysfs_root, self.devices.len() as u32)
     }
 
-    /// What changes in the sysfs tree in this directory.
+    /// The changing files of the sysfs tree in this directory.
     pub fn live_sysfs(&self, sysfs_root: &Path) -> LiveSysfs<'_> {
         LiveSysfs::open(sysfs_root, &self.devices, self.port_rules.as_ref())
     }

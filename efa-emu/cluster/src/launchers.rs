@@ -50,7 +50,7 @@ const BATCH_SYSTEMS: [(&str, &[&str]); 4] = [
     ("PE_HOSTFILE", &["PE_HOSTFILE"]),
 ];
 
-/// What is different in the environment of the programs of a cluster.
+/// Changes of the environment of a cluster's programs.
 pub(crate) struct Environment {
     set: Vec<(&'static str, OsString)>,
     removed: Vec<OsString>,
@@ -96,7 +96,7 @@ pub(crate) fn permits_root() -> bool {
     rustix::process::geteuid().is_root() && env::var_os(ROOT_PERMITTED[0]).is_none()
 }
 
-/// What the variables depend on.
+/// The facts on which the variables depend.
 pub(crate) struct Launchers<'a> {
     pub(crate) middleware: Middleware,
     /// The provider of libfabric that all programs are to use, if one is named.

@@ -1,4 +1,4 @@
-//! What changes in the sysfs tree while a program runs: counters, and the state of ports.
+//! Files of the sysfs tree that change while a program runs: counters, and the state of ports.
 
 use std::path::Path;
 use std::time::Duration;

@@ -32,8 +32,8 @@ const LOOK: Duration = Duration::from_millis(20);
 /// How long the other parts may take to end.
 const END: Duration = Duration::from_secs(10);
 
-/// What a part says when all of its hosts are there, in front of its directory. Shells of a login
-/// may say something before.
+/// The prefix of the line by which a part reports that all its hosts are ready; the directory
+/// follows. Login shells may print something before.
 const READY: &str = "efa-emu cluster is ready: ";
 
 /// The longest line that is kept.
@@ -166,7 +166,7 @@ struct Member {
     /// The remote shell.
     process: Child,
     output: ChildStdout,
-    /// What it has said until it was ready.
+    /// Its output before that line.
     said: Vec<u8>,
     /// The part's directory, once it is ready.
     cluster: Option<String>,

@@ -1,5 +1,4 @@
-//! Whether the machine has memory for so many hosts, and the file systems room for what they keep
-//! there.
+//! Checks that memory and file systems have room for the hosts of a cluster.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,23 +10,23 @@ use efa_shm::{DeviceName, Fabric};
 
 use crate::names::MOST_HOSTS;
 
-/// What a host with one device takes before any program runs on it, in KiB: its process, its sysfs
+/// The memory of a host with one device before any program runs on it, in KiB: process, sysfs
 /// tree, its table of queue pair numbers and its namespaces (docs/cluster.md says how it was
 /// measured).
 const HOST_KIB: u64 = 2048;
 
-/// What each further device takes, in KiB.
+/// The memory of each further device, in KiB.
 const DEVICE_KIB: u64 = 640;
 
-/// What a rank of an MPI job takes at least, in KiB: the packet buffers of libfabric's efa
+/// The least memory of a rank of an MPI job, in KiB: the packet buffers of libfabric's efa
 /// provider.
 const RANK_KIB: u64 = 80 * 1024;
 
-/// What the sysfs tree of a device takes in shared memory, in KiB: a page for each of its files.
+/// The shared memory of a device's sysfs tree, in KiB: a page for each file.
 const TREE_KIB: u64 = 260;
 
-/// What a cluster takes in shared memory besides its hosts, in KiB: the board of faults, and lists
-/// of the hosts.
+/// The shared memory of a cluster besides its hosts, in KiB: the board of faults, and lists of the
+/// hosts.
 const CLUSTER_KIB: u64 = 192;
 
 /// Refuses numbers of hosts that are not possible.
@@ -49,7 +48,7 @@ pub fn check_number(hosts: u32) -> Result<(), Failure> {
 /// # Errors
 /// What is short, with the figures.
 pub fn check(hosts: u32, devices: u32, queue_pairs: u32, fabric: &Fabric) -> Result<(), Failure> {
-    // What is not possible is refused elsewhere.
+    // Impossible numbers are refused elsewhere.
     let devices = devices.clamp(1, DeviceName::MOST);
     if let Some(available) = available(Path::new("/")) {
         compare(hosts, devices, available)?;
@@ -94,9 +93,9 @@ pub fn check_room(
 struct FileSystem {
     path: PathBuf,
     free: u64,
-    /// What each host takes.
+    /// The need of each host.
     host: u64,
-    /// What a program takes that opens a device.
+    /// The need of a program that opens a device.
     program: u64,
 }
 
@@ -179,7 +178,7 @@ struct GroupVersion {
     directory: &'static str,
     limit: &'static str,
     used: &'static str,
-    /// What the kernel keeps of files, in `memory.stat`.
+    /// The names of the page cache's counters in `memory.stat`.
     files: [&'static str; 2],
 }
 
@@ -197,8 +196,8 @@ const FIRST: GroupVersion = GroupVersion {
     files: ["total_inactive_file", "total_active_file"],
 };
 
-/// What is left of each limit that holds for this process, in KiB: its control group's and those of
-/// the groups around that. A container sees its own group as the outermost one.
+/// The memory left below each limit of this process, in KiB: of its control group and the groups
+/// around that. A container sees its own group as the outermost one.
 fn of_groups(root: &Path) -> Vec<u64> {
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     let mut left = Vec::new();
@@ -218,8 +217,8 @@ fn of_groups(root: &Path) -> Vec<u64> {
 }
 
 impl GroupVersion {
-    /// What is left of a group's limit, in KiB; `None` if it has none. As in `MemAvailable`, what
-    /// the kernel keeps of files is there for programs.
+    /// The memory left below a group's limit, in KiB; `None` without a limit. As in `MemAvailable`,
+    /// the page cache counts as free.
     fn left_of(&self, group: &Path) -> Option<u64> {
         let read = |name| fs::read_to_string(group.join(name)).ok();
         let number = |name| read(name)?.trim().parse::<u64>().ok();
@@ -312,7 +311,7 @@ mod tests {
         assert!(reason.starts_with("1 host takes 1 MiB of"), "{reason}");
     }
 
-    /// What is not there yet will be in the file system of what is.
+    /// A missing file counts for the file system of its nearest existing parent.
     #[test]
     fn the_file_system_of_a_path_is_found() {
         let root = tempfile::tempdir().unwrap();

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// What is mounted here stays here; what is mounted outside still comes in.
+/// Makes all mounts slaves: mounts of this namespace stay in it, outer ones still propagate.
 pub(crate) fn keep_private() -> io::Result<()> {
     let flags = libc::MS_REC | libc::MS_SLAVE;
     mount(None, Path::new("/"), None, flags, None)

@@ -1,4 +1,4 @@
-//! What makes a process take an emulated host for a machine of its own: namespaces of Linux.
+//! The Linux namespaces that make an emulated host look like a machine of its own.
 //!
 //! All hosts of a cluster are in one user namespace, so that the system lets their processes copy
 //! from each other's memory, as the device does for RDMA. In it each host has namespaces of its own
@@ -31,7 +31,7 @@ pub(crate) struct UserNamespace(OwnedFd);
 /// The files and directories that the hosts of a cluster see in other places than the machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Views {
-    /// What they see as `/etc/hosts`.
+    /// The file mounted over `/etc/hosts`.
     pub(crate) hosts: PathBuf,
     /// The directories in `/dev/shm` that they have in common.
     pub(crate) common: Vec<PathBuf>,

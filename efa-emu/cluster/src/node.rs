@@ -18,7 +18,7 @@ use crate::namespaces::{self, UserNamespace, Views};
 use crate::service::{self, Service};
 use crate::session::{Reply, Request};
 
-/// What the processes of all hosts have in common.
+/// State that the processes of all hosts share.
 pub(crate) struct Common<'a> {
     pub(crate) injection: &'a Injection,
     pub(crate) environment: &'a Environment,

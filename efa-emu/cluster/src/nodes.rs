@@ -72,7 +72,7 @@ impl Nodes {
         Ok(nodes)
     }
 
-    /// What the hosts lack, if so.
+    /// The namespaces or files that the hosts lack, if any.
     pub fn shortcoming(&self) -> Option<String> {
         self.shortcoming.clone()
     }

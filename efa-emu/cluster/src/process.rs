@@ -115,7 +115,7 @@ pub(crate) fn end_descendants(grace: Duration) {
     loop {
         // None is left to whoever adopts them next.
         while ended_child().is_some() {}
-        // Who has no children has no descendants, as orphans become children. A look at all
+        // A process without children has no descendants, as orphans become children. A look at all
         // processes of the machine, by each of many hosts, would take the time of the square of
         // their number.
         if !has_children() || started.elapsed() > 2 * grace {

@@ -27,7 +27,7 @@ const WITH_VALUE: &[u8] = b"BDEFIJLOPQRSWbceilmopw";
 /// Options of ssh without one. `1` and `2` are of old releases, and tools still give them.
 const WITHOUT_VALUE: &[u8] = b"1246ACGKMNTVXYafgknqstvxy";
 
-/// What `-V` says: scripts look for the name, and for what the version can do.
+/// The output of `-V`: scripts look for the name, and infer features from the version.
 const VERSION: &str = concat!(
     "efa-emu ",
     env!("CARGO_PKG_VERSION"),
@@ -57,7 +57,7 @@ const QUERIES: [&str; 16] = [
 /// The URL scheme of a host.
 const SCHEME: &str = "ssh://";
 
-/// What `-N` waits in: the longest time that any `sleep` takes.
+/// The command of `-N`, with the longest time that any `sleep` accepts.
 const WAIT: &str = "exec sleep 2147483647";
 
 /// Does what ssh does with these arguments.
@@ -71,7 +71,7 @@ pub fn main(words: Vec<OsString>) -> ExitCode {
     }
 }
 
-/// What is to be done.
+/// The action that the options select.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 enum Purpose {
     /// Run a command, or a shell.
@@ -94,7 +94,7 @@ impl Purpose {
     }
 }
 
-/// What ssh was asked for.
+/// The parsed arguments of ssh.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Invocation {
     purpose: Purpose,
@@ -281,7 +281,7 @@ impl Invocation {
         }
     }
 
-    /// What of ssh's configuration is of use to those who ask for it.
+    /// The output of `-G`: the settings that callers look at.
     fn configuration(&self) -> String {
         let host = self.host.display();
         let own = || User::current().name.unwrap_or_default();

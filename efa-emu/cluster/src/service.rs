@@ -22,7 +22,7 @@ const GRACE: Duration = Duration::from_secs(1);
 /// How long a client may take to say what it wants.
 const REQUEST_PATIENCE: Duration = Duration::from_secs(1);
 
-/// What the process has while it serves.
+/// The state of a host's process.
 pub(crate) struct Service {
     /// Closed when the cluster has ended.
     cluster: UnixStream,
@@ -152,7 +152,7 @@ impl Service {
             };
             let mut session = self.sessions.swap_remove(index);
             if session.killed_at.is_some() {
-                // What the command has started goes with it.
+                // Children that the command left behind are killed, too.
                 process::signal(-process, libc::SIGKILL);
                 continue;
             }
@@ -203,7 +203,7 @@ impl Service {
     }
 }
 
-/// What there is to do.
+/// The file descriptors that are ready.
 struct Events {
     ended: bool,
     child: bool,

@@ -1,4 +1,4 @@
-//! What `efa-emu rsh` and a host say to each other, over a socket in the cluster's directory.
+//! The protocol between `efa-emu rsh` and a host, over a socket in the cluster's directory.
 //!
 //! The client sends its three standard streams and one request. The host answers with [`Reply`]s. A
 //! client that closes the connection before the end takes its command along.
@@ -26,7 +26,7 @@ const LONGEST: u64 = 4 * (6 << 20);
 /// The standard streams of a command.
 pub(crate) const STREAMS: usize = 3;
 
-/// What is to be run.
+/// The command to run.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Request {
     /// The command for the user's shell; `None` for a login shell.
@@ -35,7 +35,7 @@ pub(crate) struct Request {
     pub(crate) variables: Vec<(OsString, OsString)>,
 }
 
-/// What a host says about a command.
+/// A host's report about a command.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Reply {

@@ -1,6 +1,6 @@
 //! `--uplink`: a bridge to other machines, which is there as long as programs are.
 //!
-//! Whoever comes first starts it, as a process of its own; it ends by itself when the last host of
+//! The first run starts it, as a process of its own; it ends by itself when the last host of
 //! this machine has left the fabric (`efa-emu bridge --while-used`). What it says goes to whoever
 //! has started it, as long as that runs.
 
@@ -20,14 +20,13 @@ use crate::bridge;
 /// How often what it says is passed on.
 const TURN: Duration = Duration::from_millis(250);
 
-/// What the bridge says when it begins. One that ends because another one runs does not come to
-/// that.
+/// The bridge's first message, which it does not print if another bridge runs already.
 const LISTENS: &str = "listens on ";
 
-/// What the bridge says, among other things, when its port is taken.
+/// Part of the bridge's message for a port in use.
 const CANNOT_LISTEN: &str = "cannot listen on ";
 
-/// What the bridge says when it is connected with a machine.
+/// The bridge's message for a new connection.
 const CONNECTED: &str = "connected with ";
 
 /// The most bytes of what the bridge says that are passed on at a time.
@@ -55,10 +54,10 @@ impl Wanted<'_> {
 /// A bridge that this process has started.
 pub struct Uplink {
     bridge: Child,
-    /// What it says, of which so many bytes were read.
+    /// The file of its output, and the number of bytes that were read.
     said: File,
     read: u64,
-    /// What was read and not passed on.
+    /// Output that was read and not passed on.
     held: String,
     /// It has said that it listens, and that it has met another machine.
     listens: bool,

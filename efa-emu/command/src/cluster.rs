@@ -114,7 +114,7 @@ impl ClusterArguments {
             .map_err(|error| child::cannot_start(program, &error))?;
         let idle_rules = settings.idle_rules(&rules);
         let permitted = cluster.permitted(&hosts);
-        // What the cluster has made goes before it does.
+        // Files that depend on the cluster are removed before it.
         drop(nodes);
         drop(members);
         let unused = match layout.is_member() {

@@ -1,4 +1,4 @@
-//! What the command writes, under its own name.
+//! Messages of the command, with its name.
 
 pub(crate) const PROGRAM: &str = "efa-emu";
 

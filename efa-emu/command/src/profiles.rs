@@ -31,7 +31,7 @@ impl ProfilesArguments {
     }
 }
 
-/// What the profiles are, then a row for each attribute: its value in each profile, and its source.
+/// The profiles, then a row for each attribute: its value in each profile, and its source.
 fn table(profiles: &[Profile]) -> String {
     let mut output = String::new();
     for profile in profiles {

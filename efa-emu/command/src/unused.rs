@@ -1,5 +1,4 @@
-//! What `efa-emu run` says when its programs made no use of the device, which nobody would notice
-//! otherwise.
+//! The warning of `efa-emu run` about programs that did not use the device.
 //!
 //! A reason is named only if the marks of the processes ([`usage`](efa_shm::usage)) or the
 //! environment show it.
@@ -25,7 +24,7 @@ const DESCRIBING: [&str; 7] = [
     "hwloc-ls",
 ];
 
-/// What is known of a run that has ended.
+/// The known facts about an ended run.
 pub(super) struct Facts<'a> {
     /// Where its processes left their marks.
     pub(super) marks: &'a Path,
@@ -69,7 +68,7 @@ pub(super) fn explain(facts: &Facts<'_>) -> Option<String> {
     if listed.is_empty() && facts.shows_devices {
         return None;
     }
-    // Whoever asked for the list of devices, and does more than to describe them.
+    // Processes that listed the devices, and do more than describe them.
     let users = || listed.iter().filter(|process| !describes(process));
     if !listed.is_empty() && users().next().is_none() {
         return None;
@@ -125,7 +124,7 @@ pub(super) fn explain(facts: &Facts<'_>) -> Option<String> {
     })
 }
 
-/// Whether the program tells what devices there are, and does nothing with them.
+/// Whether the program only describes devices.
 fn describes(process: &Process) -> bool {
     DESCRIBING.contains(&&process.name[..])
 }

@@ -95,7 +95,7 @@ impl WiresharkArguments {
     }
 }
 
-/// What Wireshark starts, in its extcap directory, to list and record running fabrics. It names
+/// The script in Wireshark's extcap directory that lists and records running fabrics. It names
 /// this program by its path: Wireshark has another PATH than a shell when a desktop starts it.
 fn caller_of(program: &Path) -> String {
     let program = quote(&program.to_string_lossy());

@@ -42,7 +42,7 @@ pub fn run(
         let Some(signal) = signals.wait_for(meanwhile()) else {
             continue;
         };
-        // What the terminal sends, the program gets from the terminal.
+        // The terminal sends its signals to the program itself.
         if signal.number != libc::SIGCHLD && signal.from_process {
             forward(&child, signal.number);
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::complain;
 
-/// What becomes of standard output.
+/// The state of standard output.
 static STATE: AtomicU8 = AtomicU8::new(OPEN);
 
 const OPEN: u8 = 0;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::process::Command;
 use std::str::FromStr;
 
-/// What names of launchers begin with. They hand each word on as it is.
+/// Prefixes of the names of launchers, which pass each word on unchanged.
 const LAUNCHERS: [&str; 4] = ["srun", "mpirun", "mpiexec", "orterun"];
 
 /// Why a command cannot be split into words.
@@ -34,7 +34,7 @@ pub struct RemoteShell {
 }
 
 impl RemoteShell {
-    /// What is used if nothing else is said. It never asks for a password: nobody would answer.
+    /// The default. It never asks for a password, as nobody would answer.
     pub const DEFAULT: &'static str = "ssh -o BatchMode=yes";
 
     /// Whether it is the launcher of a parallel job, which starts a program and no shell.
@@ -83,7 +83,7 @@ pub fn split_words(command: &str) -> Result<Vec<String>, SplitError> {
     }
 }
 
-/// What is missing at the end of a command that cannot be split.
+/// The error for a command with an unfinished quote.
 fn unfinished(command: &str) -> SplitError {
     let ends_with = |end: &str| shlex::split(&format!("{command}{end}")).is_some();
     if ends_with("\\") {

@@ -120,7 +120,7 @@ fn date(seconds: u64) -> String {
     format!("{year}-{month:02}-{:02}", day + 1)
 }
 
-/// What the shell reads to complete the command line of `name`.
+/// The script by which a shell completes the command line of `name`.
 fn completions(shell: Shell, command: &mut Command, name: &str) -> Vec<u8> {
     let mut script = Vec::new();
     clap_complete::generate(shell, command, name, &mut script);
@@ -236,7 +236,7 @@ mod tests {
         }
     }
 
-    /// What bash, asked for completions of the last word, offers.
+    /// The completions of the last word that bash offers.
     fn offers(share: &Path, words: &[&str]) -> String {
         let script = r#"
             source "$1/bash-completion/completions/$2"

@@ -32,7 +32,7 @@ pub const HEADER_LEN: usize = size_of::<Common>();
 pub const RDMA_HEADER_LEN: usize = HEADER_LEN + size_of::<Extension>();
 
 header_part! {
-    /// What every transport header begins with.
+    /// The fields with which every transport header begins.
     Common, "", 0;
     magic: [u8; 2], Text, Always, "the bytes `45 46`, \"EF\"";
     version: u8, Decimal, Always, "version of the format, 1";

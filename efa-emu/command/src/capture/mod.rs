@@ -67,7 +67,7 @@ impl CaptureArguments {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// What is written, the pipe if it is one whose reader may go away, and its name.
+    /// The store, the pipe if the output is one whose reader may go away, and the output's name.
     fn output(&self) -> Result<(Store, Option<Output>, String), Failure> {
         if let Some(path) = self.write.as_deref().filter(|path| *path != Path::new("-")) {
             let store = Store::create(path, &self.options)?;

@@ -83,7 +83,7 @@ impl Recording {
         self.store.set_filter(filter);
     }
 
-    /// What the capture declares: the hosts that were seen so far, those that have gone included.
+    /// The declared interfaces: hosts that were seen so far, those that have gone included.
     pub(crate) fn interfaces(&self) -> &[Interface] {
         self.store.interfaces()
     }

@@ -1,4 +1,4 @@
-//! What one device records, as it comes: a series of files in memory, which the processes that have
+//! The frames of one device as they come: a series of files in memory, which processes that have
 //! the device open write and the recording process follows.
 
 use std::collections::VecDeque;

@@ -23,7 +23,7 @@ use efa_commands::signals::Signals;
 use efa_options::capture_output::{Filter, Store, TICK, parse_filter};
 use toolbar::Toolbar;
 
-/// What the names of the interfaces begin with; the fabric's name follows.
+/// The prefix of interface names; the fabric's name follows.
 const INTERFACE_PREFIX: &str = "efa-emu-";
 
 /// The value of the option and of the toolbar's field that stands for all hosts. No host has it as
@@ -75,7 +75,7 @@ pub(super) struct ExtcapArguments {
     once: bool,
 }
 
-/// What the user selected in the options or in the toolbar.
+/// The user's choices in the options or in the toolbar.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Selection {
     host: Option<String>,

@@ -1,4 +1,4 @@
-//! What is printed for Wireshark: `word {key=value}{key=value}...`, one sentence in a line.
+//! The output for Wireshark: `word {key=value}{key=value}...`, one sentence in a line.
 
 use efa_shm::HostStatus;
 

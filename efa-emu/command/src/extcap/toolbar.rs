@@ -22,7 +22,7 @@ pub(super) enum Control {
     Log = 2,
 }
 
-/// What a message does. Wireshark sends the first two.
+/// The command of a toolbar message. Wireshark sends the first two.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 enum Command {

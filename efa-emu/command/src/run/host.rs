@@ -191,7 +191,7 @@ impl HostOptions {
     }
 }
 
-/// What the options of a host say, once they are known to make sense.
+/// The checked options of a host.
 pub(crate) struct HostSettings {
     fabric: Fabric,
     devices: Option<u32>,
@@ -230,12 +230,12 @@ impl HostSettings {
         self.sysfs
     }
 
-    /// Whether what would go unnoticed is not to be said.
+    /// Whether warnings are suppressed.
     pub(crate) fn is_quiet(&self) -> bool {
         self.quiet
     }
 
-    /// Whether what the hosts send and receive is written to a file.
+    /// Whether the hosts' traffic is captured.
     pub(crate) fn is_recorded(&self) -> bool {
         self.pcap.is_some()
     }
@@ -289,10 +289,9 @@ impl HostSettings {
         self.rules.iter().map(arm).collect()
     }
 
-    /// What would go unnoticed of these rules: that one has seen nothing, because it names a host
-    /// that is not there.
+    /// A warning for a rule that never matched, because it names a host that is not there.
     pub(crate) fn idle_rules(&self, rules: &[FaultId]) -> Vec<String> {
-        // Whoever cannot be asked has nothing to tell.
+        // Without an answer there is nothing to warn of.
         let armed = self.fabric.armed().unwrap_or_default();
         let idle = armed
             .iter()
@@ -323,7 +322,7 @@ impl HostSettings {
         RunRecording::begin(file, &self.capture, self.profile.name, devices).map(Some)
     }
 
-    /// What to say, when the programs of this command have ended, of a device that was not used.
+    /// The warning about a device that the ended programs did not use.
     pub(crate) fn unused(
         &self,
         hosts: &[EmulatedHost],
@@ -343,7 +342,7 @@ impl HostSettings {
         })
     }
 
-    /// What to say of programs that go on when the run ends.
+    /// The warning about programs that outlive the run.
     pub(crate) fn surviving(&self, injection: &Injection) -> Option<String> {
         match self.quiet {
             true => None,

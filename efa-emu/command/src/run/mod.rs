@@ -83,7 +83,7 @@ impl RunArguments {
         let surviving = settings.surviving(&injection);
         let recorded = recording.map_or_else(Vec::new, super::capture::RunRecording::end);
         let idle_rules = settings.idle_rules(&rules);
-        // What this run has made goes before it does.
+        // Files that depend on the run are removed before it.
         drop((live, directory));
         drop(hosts);
         settings.tell(

@@ -13,7 +13,7 @@ use rustix::fs::{FlockOperation, flock};
 use super::options::Ring;
 use efa_commands::Failure;
 
-/// What was written to files that have ended.
+/// Totals of the finished files.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Totals {
     pub(super) frames: u64,

@@ -36,11 +36,11 @@ pub enum Filter {
     /// Everything.
     #[default]
     All,
-    /// What this host, or this one of its devices, recorded: what it sent and what reached it.
+    /// Frames that this host, or this one of its devices, sent or received.
     Host(String),
-    /// What goes from or to this device.
+    /// Frames from or to this device.
     Gid(Gid),
-    /// What goes from or to a queue pair of this number.
+    /// Frames from or to a queue pair of this number.
     Qpn(Qpn),
     /// RDM packets with this type code.
     Type(u8),
@@ -50,15 +50,15 @@ pub enum Filter {
     Rdm,
     /// Frames of RDMA operations of the device.
     Rdma,
-    /// What does not pass.
+    /// Frames that the filter rejects.
     Not(Box<Filter>),
-    /// What passes both.
+    /// Frames that pass both.
     Both(Box<Filter>, Box<Filter>),
-    /// What passes at least one.
+    /// Frames that pass at least one.
     Either(Box<Filter>, Box<Filter>),
 }
 
-/// What the tests of a filter begin with.
+/// The first words of tests.
 const TESTS: &str = "host, gid, qpn, type, inbound, outbound, rdm or rdma";
 
 /// Why a text is not a filter.
@@ -94,7 +94,7 @@ pub enum FilterError {
         test: &'static str,
         /// What its value is.
         what: &'static str,
-        /// What stands there.
+        /// The value that was found.
         value: String,
     },
 }
@@ -121,7 +121,7 @@ impl Filter {
         }
     }
 
-    /// What passes both.
+    /// A filter for frames that pass both.
     pub fn and(self, other: Filter) -> Filter {
         match (self, other) {
             (Filter::All, filter) | (filter, Filter::All) => filter,

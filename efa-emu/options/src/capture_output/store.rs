@@ -1,4 +1,4 @@
-//! What a recording writes: the frames that pass a filter, in the order of time.
+//! The output of a recording: the frames that pass a filter, in the order of time.
 //!
 //! The processes of a host record independently of each other, and a process may lose its processor
 //! between the look at the clock and the write. So frames are held back for [`HELD`], and written
@@ -35,7 +35,7 @@ enum Target {
     Files(Files),
 }
 
-/// What a recording has written.
+/// Totals of a recording.
 #[derive(Clone, Debug, Default)]
 pub struct Written {
     /// Interfaces that the capture declares.
@@ -54,8 +54,7 @@ pub struct Written {
     pub sends: Sends,
 }
 
-/// What the sends of a capture are. As soon as there is an RDM packet, the others are not counted
-/// any more.
+/// Counts of the sends in a capture. After the first RDM packet, others are not counted any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sends {
     /// Whether there is an RDM packet.
@@ -125,7 +124,7 @@ impl std::fmt::Display for Written {
 pub struct Store {
     target: Target,
     filter: Filter,
-    /// What the capture declares, in its order. Interfaces stay declared after their hosts have
+    /// The declared interfaces, in order. They stay declared after their hosts have
     /// gone, and are used again if they come back.
     interfaces: Vec<Interface>,
     /// Frames that are not written yet, and their bytes.
@@ -187,7 +186,7 @@ impl Store {
         self.filter = filter;
     }
 
-    /// What the capture declares.
+    /// The declared interfaces.
     pub fn interfaces(&self) -> &[Interface] {
         &self.interfaces
     }
@@ -313,7 +312,7 @@ impl Store {
     }
 }
 
-/// Whether the frame is to be written. What is not of the emulated wire passes the empty filter
+/// Whether the frame is to be written. A foreign frame passes the empty filter
 /// only.
 fn passes(filter: &Filter, host: &str, frame: &FollowedFrame) -> bool {
     if *filter == Filter::All {

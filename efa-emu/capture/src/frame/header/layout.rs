@@ -15,7 +15,7 @@ pub struct Field {
     pub format: Format,
     /// When it means something. The bytes are there in any case, and 0 if they mean nothing.
     pub presence: Presence,
-    /// What it says.
+    /// Its meaning.
     pub meaning: &'static str,
 }
 
@@ -125,7 +125,7 @@ macro_rules! opcodes {
                 }
             }
 
-            /// What the frame carries behind the header.
+            /// The description of the data behind the header.
             pub const fn carries(self) -> &'static str {
                 match self {
                     $(Opcode::$variant => $carries,)*
