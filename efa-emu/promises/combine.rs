@@ -85,7 +85,7 @@ impl Combine {
             }
     }
 
-    /// What the target is afterwards.
+    /// The target after the operation.
     pub(crate) fn outcome(self, old: &[u8], operand: &[u8], comparand: &[u8]) -> Vec<u8> {
         let bytes = old.iter().zip(operand).zip(comparand);
         bytes

@@ -10,7 +10,7 @@ use crate::plan::Plan;
 use crate::run;
 
 thread_local! {
-    /// What the last panic of this thread said, and where it was.
+    /// Message and place of this thread's last panic.
     static LAST_PANIC: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn listing(plan: &Plan, keep: &[usize]) -> String {
     text
 }
 
-/// What is told of a failure: the steps that it needs, and the command that repeats it.
+/// The report of a failure: the steps that it needs, and the command that repeats it.
 pub(crate) fn report(plan: &Plan, error: String) -> String {
     let count = plan.steps.len();
     let (keep, error) = needed(plan, error);

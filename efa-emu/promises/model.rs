@@ -1,4 +1,4 @@
-//! What libfabric promises, as records of what was asked for and what was heard.
+//! libfabric's promises, checked against records of requests and reports.
 
 use efa_core::endpoint::{CompletionFlags, Errno, Failure, ReceiveId};
 
@@ -189,7 +189,7 @@ pub(crate) fn check_matching(
             };
             if (other.from, other.to) == (message.from, message.to)
                 && other_taker < taker
-                // What has no header has no order.
+                // Messages without headers are unordered.
                 && receives[other_taker].kind != ReceiveKind::ZeroCopy
                 && receives[other_taker].accepts(message)
             {

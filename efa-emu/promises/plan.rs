@@ -141,7 +141,7 @@ pub(crate) enum SendMode {
     DeliveryComplete,
 }
 
-/// What the local memory of an operation is like.
+/// The layout of an operation's local memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Buffer {
     pub(crate) pieces: usize,
@@ -225,7 +225,7 @@ impl Plan {
     }
 }
 
-/// What steps there may be.
+/// The permitted steps.
 struct Scope {
     /// Programs.
     count: usize,
@@ -375,7 +375,7 @@ fn most_drops(network: &NetworkConfig) -> u64 {
     let attempts = u64::from(network.reliability.attempts);
     match network.loss {
         Probability::NEVER => attempts - 1,
-        // What is left is enough for the losses of the network itself.
+        // The other attempts suffice for the losses of the network itself.
         _ => attempts / 2,
     }
 }
@@ -391,7 +391,7 @@ fn step(rng: &mut StdRng, scope: &mut Scope) -> Step {
     };
     let tag = rng.random_bool(0.6).then(|| rng.random_range(0..4));
     let choice = match rng.random_range(0..100) {
-        // What is no message is not told, and its other half stays for ever.
+        // Only messages are reported as aborted; the other half of others would stay for ever.
         54..76 if scope.aborts => 0,
         choice => choice,
     };

@@ -3,7 +3,7 @@
 //!
 //! A release that does not know a feature neither announces it nor sees that others do, so it is
 //! taken out of the HANDSHAKE packets in both directions; the engine's choices follow from that.
-//! What else differs is rewritten: the fields of HANDSHAKE, the length of EOR and of the raw
+//! Other differences are rewritten: the fields of HANDSHAKE, the length of EOR and of the raw
 //! address, and connection ids where there were none. Libfabric 2.1 that is no zero-copy receiver,
 //! and 2.6, differ from 2.7, which knows what we know, in that they have no PEER_ERROR. What is not
 //! modelled is timing: libfabric 1.11 sends CTSDATA, and 1.11 and 1.17 read, before the HANDSHAKE
@@ -22,7 +22,7 @@ use efa_core::wire::{
 };
 use efa_sim::{SimDomain, SimNic, SimQueuePair};
 
-/// What a program's endpoint is.
+/// The release of a program's endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Release {
     Ours,
@@ -95,7 +95,7 @@ impl Release {
 
     /// Why it could not take a packet.
     fn objection(self, bytes: &[u8]) -> Option<&'static str> {
-        // What has no base header is no packet of any release.
+        // Bytes without a base header are no packet of any release.
         let [packet_type, _, low, high, ..] = *bytes else {
             return (self != Release::Ours).then_some("it has no base header");
         };
@@ -220,7 +220,7 @@ pub(crate) struct ReleaseNic {
     nic: SimNic,
     release: Release,
     user_recv_qp: Option<UserRecvQp>,
-    /// What the engine wrote into buffers that were changed for the wire.
+    /// The engine's own bytes of buffers that were rewritten for the wire.
     originals: HashMap<BufferId, Vec<u8>>,
     objection: Option<String>,
 }
@@ -240,7 +240,7 @@ impl ReleaseNic {
         &self.nic
     }
 
-    /// What the release had to say about a packet.
+    /// The release's complaint about a packet.
     pub(crate) fn objection(&self) -> Option<&str> {
         self.objection.as_deref()
     }

@@ -89,7 +89,7 @@ fn deregistered_operations_fail_or_had_correct_data() {
             rnr: Probability::new(rnr).unwrap(),
             ..NetworkConfig::default()
         };
-        // Whoever starts the first operation of a run says that more follow, and does not send it
+        // The first operation of a run is started with `more`, and does not send it
         // yet.
         let [_, first] = operations(1 - from, 1 - from, 8);
         for operation in operations(from, TARGET, 9_000) {

@@ -72,7 +72,7 @@ pub(super) fn register(
         .ok_or("the program's memory cannot be registered".into())
 }
 
-/// What an atomic on memory of its own finds there, its operand and its comparand.
+/// The initial target of an atomic on memory of its own, its operand and its comparand.
 pub(super) fn combined(number: usize, length: usize) -> [Vec<u8>; 3] {
     [1, 2, 3].map(|part| pattern(3 * number + part, length))
 }

@@ -31,7 +31,7 @@ const WORDS: u64 = 16;
 /// Receives that a program has open at a time.
 const MAX_RECEIVES: usize = 24;
 
-/// What memory holds that a program uses for something else.
+/// The content of memory that a program reuses.
 const SOMETHING_ELSE: u8 = 0xEE;
 
 const MESSAGE: u64 = 1 << 40;
@@ -80,7 +80,7 @@ pub(crate) struct World {
     parted: BTreeSet<(ProgramId, ProgramId)>,
     /// The same for those of which one ran ahead of the other's window.
     overrun: BTreeSet<(ProgramId, ProgramId)>,
-    /// What one program sent to another in the order of its message ids.
+    /// The items from one program to another, in the order of message ids.
     sequences: HashMap<(ProgramId, ProgramId), Vec<Item>>,
     ordered: bool,
     all_have_read_nack: bool,

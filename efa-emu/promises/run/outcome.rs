@@ -103,7 +103,7 @@ impl World {
             .try_for_each(|at| self.check_words(at))
     }
 
-    /// What the programs keep, for the report of something that is stuck.
+    /// The resources that programs keep, for reports of hangs.
     pub(super) fn usages(&self) -> String {
         let all = self.programs.iter().enumerate();
         all.filter_map(|(at, program)| {
@@ -251,7 +251,7 @@ impl World {
             let waits = self.aborts && !program.settings.endpoint.handshake_before_messages;
             let expected = Usage {
                 peers: usage.peers,
-                // What is told after a HANDSHAKE, where the message that asks for that was lost.
+                // Reports owed after a HANDSHAKE, where the message that asks for it was lost.
                 owed: if waits { usage.owed } else { 0 },
                 ..Usage::default()
             };

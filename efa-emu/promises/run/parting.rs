@@ -1,4 +1,4 @@
-//! What separates programs from each other, or from their memory, and what may fail then.
+//! Events that separate programs from each other, or from their memory, and permitted failures.
 
 use efa_core::endpoint::{CompletionFlags, Errno, ErrorEntry, PeerId};
 
@@ -63,8 +63,8 @@ impl World {
         self.collect(at)
     }
 
-    /// What lost its memory may never end: the requester is not told. It ends with its peer, and
-    /// has left the memory alone.
+    /// An operation that lost its memory may never end: the requester is not told. It ends with its
+    /// peer, and has left the memory alone.
     pub(super) fn end_orphans(&mut self) -> Result<(), String> {
         let orphans: Vec<usize> = (0..self.one_sided.len())
             .filter(|number| self.one_sided[*number].orphaned)

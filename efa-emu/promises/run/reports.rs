@@ -1,4 +1,4 @@
-//! What endpoints report, held against what was asked for.
+//! Reports of endpoints, checked against the requests.
 
 use efa_core::endpoint::{CompletionEntry, CompletionFlags, Errno, ErrorEntry, Failure, PeerId};
 
@@ -130,7 +130,7 @@ impl World {
                 let [old, operand, comparand] = combined(number, operation.length);
                 combine.outcome(&old, &operand, &comparand)
             }
-            // What others change as well is checked in the end.
+            // Memory that others change as well is checked at the end.
             _ => return true,
         };
         self.bytes(operation.to, operation.remote, operation.length) == expected

@@ -1,4 +1,4 @@
-//! What is rare, counted.
+//! Counts of rare events.
 
 use std::ops::AddAssign;
 

@@ -89,7 +89,7 @@ impl Program {
     }
 }
 
-/// What a number of hosts came to, as the process that ran them prints it.
+/// The measurement of a number of hosts, as their process prints it.
 #[derive(Clone, Copy)]
 struct Figures {
     events_per_second: f64,

@@ -1,4 +1,4 @@
-//! What a 64-byte message costs through the verbs: instructions, time, and the memory of queue
+//! The cost of a 64-byte message through the verbs: instructions, time, and the memory of queue
 //! pairs.
 //!
 //! The program starts itself again on an emulated host, where it sends messages from one queue pair

@@ -81,7 +81,7 @@ impl Default for Scenario<'_> {
     }
 }
 
-/// What came of a scenario.
+/// The outcome of a scenario.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Seen {
     /// By request: its status, and how long it took.
@@ -226,7 +226,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// What a host of the shared-memory link is opened with.
+    /// The settings of a host of the shared-memory link.
     fn host(&self, name: &str, gid: Gid, attempts: u32, rdma: RdmaPath) -> HostConfig {
         HostConfig {
             gids: vec![gid],
@@ -401,7 +401,7 @@ impl Landing {
     }
 }
 
-/// Who receives over shared memory.
+/// The receiver over shared memory.
 enum Receiver {
     Here(Box<Landing>),
     /// A child, of which nobody knows what it gets.
@@ -409,7 +409,7 @@ enum Receiver {
 }
 
 impl Receiver {
-    /// What a sender needs to reach it, and where the sender may write and read.
+    /// The address for a sender, and the memory that the sender may write and read.
     fn connect(&mut self, sender: &Client) -> (UdAddress, (u64, u32)) {
         match self {
             Receiver::Here(landing) => {

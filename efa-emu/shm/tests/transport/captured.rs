@@ -58,7 +58,7 @@ fn capture(root: &Path, host: &str, recorded: Recorded, snaplen: u32) -> (Host, 
     (recorder, kept)
 }
 
-/// Who asked for a capture learns when the device records: from then on nothing is missed.
+/// The recorder learns when the device records: from then on nothing is missed.
 #[test]
 fn a_device_says_for_whom_it_records() {
     let root = tempfile::tempdir().unwrap();
@@ -118,7 +118,7 @@ fn new_hosts_wait_for_recorders() {
     assert!(!fabric.directory().exists());
 }
 
-/// What a recorder that was killed left does not hold anybody up, and goes.
+/// Files of a killed recorder delay nobody, and are removed.
 #[test]
 fn the_dead_record_nothing() {
     let root = tempfile::tempdir().unwrap();

@@ -12,11 +12,11 @@ use efa_shm::EngineError;
 use crate::client::{Address, Client, Memory, config};
 use crate::processes::{Parent, Process};
 
-/// What a target copies at a time.
+/// The bytes that a target copies at a time.
 const PIECE: usize = 1 << 20;
-/// What the target's memory consists of.
+/// The bytes of the target's memory.
 const THEIRS: u8 = 0x77;
-/// What the client fills its memory with when it has it back.
+/// The bytes that the client writes into its memory when it has it back.
 const OURS: u8 = 0xee;
 
 /// Copies of this process until one stops it; 0 for none.

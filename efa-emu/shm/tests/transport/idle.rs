@@ -43,7 +43,7 @@ fn an_idle_process_burns_no_processor_time() {
     // one that wakes every millisecond well over a hundredth.
     process.say("20");
     process.hear();
-    // What it burns for ever, it burns in each of the seconds.
+    // A permanent load would show in each of the seconds.
     let mut used = Vec::new();
     while used.last().is_none_or(|&used| used >= 5_000) {
         assert!(

@@ -142,7 +142,7 @@ fn hosts_that_are_gone_leave_no_mappings() {
         }
         drop(guest);
         gone.push(to);
-        // What the last ones left is there until the peers are looked at again.
+        // Files of the last ones stay until the next look at the peers.
         let held = held_below(root.path());
         if gone.len() > 2 * SLACK && held <= alone + SLACK {
             break;

@@ -60,7 +60,7 @@ pub(crate) fn hammer(parent: &Parent) {
     }
 }
 
-/// What is left on disk below a test's root.
+/// The files below a test's root.
 fn files(root: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut directories = vec![root.to_owned()];

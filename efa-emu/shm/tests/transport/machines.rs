@@ -154,7 +154,7 @@ fn carry(remotes: &[Mutex<RemoteMachine>; 2]) {
     }
 }
 
-/// What there is for the other machine.
+/// The messages for the other machine.
 fn collect(remote: &mut RemoteMachine) -> Vec<u8> {
     let mut bytes = Vec::new();
     remote.collect(Uptake::Until(100_000), &mut bytes);
@@ -279,7 +279,7 @@ fn messages_go_both_ways_and_are_answered() {
     }
 }
 
-/// What carries messages keeps their order. The order of arrival is that of the emulated network
+/// The carrier keeps the order of messages. The order of arrival is that of the emulated network
 /// nevertheless, whose times are long here beside what a busy machine adds to them.
 #[test]
 fn several_paths_to_a_machine_reorder() {
@@ -400,7 +400,7 @@ fn a_held_request_ends_on_release() {
     assert_eq!(wait_both(&mut alpha, &mut beta), 1);
 }
 
-/// What is armed on one machine is armed on the other one as long as it is there, and does not come
+/// Rules of one machine are armed on the other as long as it is there, and are not sent
 /// back.
 #[test]
 fn rules_of_the_machine_hold_here_as_well() {
@@ -411,7 +411,7 @@ fn rules_of_the_machine_hold_here_as_well() {
     let rule = r#"label = "kept", when = { operation = "send", sender = "alpha", nth = 1 }, then = "hold""#;
     here.arm(&rule.parse::<Fault>().unwrap()).unwrap();
     assert_ne!(here.fault_generation(), before);
-    // What is done at once is not done again elsewhere.
+    // Immediate actions are not repeated elsewhere.
     let done = r#"then = { heal = ["alpha", "beta"] }"#;
     here.arm(&done.parse::<Fault>().unwrap()).unwrap();
     let declare = || {
@@ -825,7 +825,7 @@ fn rings_of_dead_strangers_are_given_up() {
         assert!(collect(&mut remote).is_empty());
         wait.pause(|| "the victim sends nothing".to_owned());
     }
-    // Who sleeps looks after it now and then.
+    // A sleeper checks it now and then.
     assert!(remote.longest_sleep().is_some());
     remote.check_peers();
     assert!(remote.has_strangers());

@@ -14,7 +14,7 @@ pub(crate) fn with_network(host: &str, network: &str) -> HostConfig {
     config
 }
 
-/// What became of numbered packets, which were sent in their order.
+/// The fates of numbered packets, which were sent in order.
 pub(crate) struct Seen {
     /// The numbers in the order of their arrival.
     pub(crate) arrived: Vec<u64>,

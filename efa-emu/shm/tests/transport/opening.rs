@@ -1,4 +1,4 @@
-//! What opening a device leaves behind in the process.
+//! Resources that opening a device leaves behind in the process.
 
 use efa_device_model::profile::Profile;
 use efa_shm::{Engine, Fabric};

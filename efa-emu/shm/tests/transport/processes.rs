@@ -11,7 +11,7 @@ const ROLE: &str = "EFA_EMU_TEST_ROLE";
 const ROOT: &str = "EFA_EMU_TEST_ROOT";
 const SEED: &str = "EFA_EMU_TEST_SEED";
 
-/// What the child says to its parent starts with this; the rest of its output is the harness's.
+/// The prefix of lines from child to parent; other output is the harness's.
 const MARK: &str = "@ ";
 
 /// Starts a child in the given role, with the fabric below `root`.

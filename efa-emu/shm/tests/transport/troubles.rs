@@ -1,5 +1,5 @@
-//! What a process says on standard error although no call of the program fails: each kind once,
-//! however often it comes.
+//! Warnings on standard error although no call of the program fails: each once, however often
+//! its cause comes.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -147,7 +147,7 @@ fn unreachable_process(root: &Path) {
 fn refused_ring(root: &Path) {
     let (mut alpha, segment) = new_file(root, ".device", || Client::open(root, &config("alpha")));
     let mut beta = Client::open(root, &config("beta"));
-    // Who takes a ring looks at the process that made it.
+    // Taking a ring checks the process that made it.
     damage(&segment, 0);
     assert_ne!(send_twice(&mut alpha, &mut beta), Some(Status::Ok));
 }

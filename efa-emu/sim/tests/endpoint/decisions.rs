@@ -11,7 +11,7 @@ use tracing_subscriber::fmt;
 
 use crate::rig::{Rig, config, orderly};
 
-/// What a subscriber has written.
+/// The output of a subscriber.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
 

@@ -1,4 +1,5 @@
-//! Who sent a packet: unknown senders, queue pair numbers that are taken again, peers that die.
+//! The identity of senders: unknown senders, queue pair numbers that are taken again, peers that
+//! die.
 
 use efa_core::endpoint::{Errno, OperationFlags, SourceFilter, Usage};
 use efa_core::wire::PacketType;

@@ -17,7 +17,7 @@ const PORT_ACTIVE: c_int = 9;
 const PORT_ERR: c_int = 10;
 const DEVICE_SPEED_CHANGE: c_int = 20;
 
-/// What the device answers for a queue pair that it does not have.
+/// The device's status for an unknown queue pair.
 const BAD_DESTINATION: u32 = 9;
 
 /// `IBV_WC_WR_FLUSH_ERR`.
@@ -99,7 +99,7 @@ fn expect_in_sysfs(context: *mut ibv_context, expected: [&str; 3]) {
     }
 }
 
-/// What waits ends, what is asked for is refused, what was made can be ended; other devices go on.
+/// Waiting calls end, new requests are refused, objects can be ended; other devices go on.
 #[test]
 fn removing_a_device_ends_its_requests() {
     on_emulated_host_with(&["--host", "alpha", "--devices", "2"], || {
@@ -435,7 +435,7 @@ fn completion_queue_overrun_raises_an_event() {
     });
 }
 
-/// What is outstanding is flushed, the program is told, and other queue pairs go on.
+/// Outstanding requests are flushed, the program is told, and other queue pairs go on.
 #[test]
 fn a_staged_error_fails_one_pair_or_all() {
     on_emulated_host_with(&["--host", "alpha"], || {

@@ -24,7 +24,7 @@ struct ArenaRegion {
 }
 
 impl ArenaRegion {
-    /// What the device has to say to an operation of `needed` access on `range` of the arena.
+    /// Whether the device permits an operation of `needed` access on `range` of the arena.
     fn permits(&self, rkey: u32, needed: u32, start: i64, length: usize) -> bool {
         let (first, end) = (self.start as i64, (self.start + self.length) as i64);
         self.live

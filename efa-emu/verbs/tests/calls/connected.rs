@@ -15,7 +15,7 @@ use libc::{EBUSY, EINVAL, ENOMEM, EOPNOTSUPP};
 use crate::on_emulated_host;
 use crate::verbs::*;
 
-/// What a connected queue pair and its shared receive queues hold in these tests.
+/// The depth of connected queue pairs and shared receive queues in these tests.
 const DEPTH: u32 = 4;
 const TAGS: u32 = 2;
 
@@ -784,7 +784,7 @@ const CALLS: &[BadCall] = &[
             post_send(pair, &mut request).0
         };
         let results: Vec<c_int> = (0..=DEPTH).map(|_| post()).collect();
-        // What is outstanding is not to complete here.
+        // Outstanding requests must not complete here.
         assert_eq!(ibv_destroy_qp(pair), 0);
         let (last, first) = results.split_last().unwrap();
         assert!(first.iter().all(|result| *result == 0), "{results:?}");

@@ -1,4 +1,4 @@
-//! What the device counts, as programs and users see it: in the sysfs tree and with `efa-emu
+//! The device's counters, as programs and users see them: in the sysfs tree and with `efa-emu
 //! stats`.
 
 use std::collections::BTreeMap;
@@ -253,7 +253,7 @@ fn provoke_full_queue(endpoint: &Endpoint, data: ibv_sge, idler: &Idler) {
     }
 }
 
-/// What `efa-emu stats --follow` has printed, summed up: by how much each counter has grown.
+/// The growth of each counter in the output of `efa-emu stats --follow`.
 fn growth(printed: &str) -> BTreeMap<String, u64> {
     let mut growth = BTreeMap::new();
     for line in printed.lines() {
@@ -265,7 +265,7 @@ fn growth(printed: &str) -> BTreeMap<String, u64> {
     growth
 }
 
-/// What programs do to themselves on a real device, too: receivers that are not ready, completion
+/// Events that a real device counts, too: receivers that are not ready, completion
 /// queues that are too short, peers that do not keep up.
 #[test]
 fn of_trouble_are_shown_by_ps_and_stats() {

@@ -169,7 +169,7 @@ fn receive(region: *mut ibv_mr, offset: usize, length: u32, request: u16) -> [u6
     ]
 }
 
-/// What a client has of a queue pair that it uses by itself, which sends to itself.
+/// A client's view of a queue pair that it drives without calls, which sends to itself.
 struct Direct {
     sends: Ring,
     receives: Ring,
@@ -293,7 +293,7 @@ fn exchange(inline: u32, entry_size: u32, has_long_ids: bool) {
     assert_eq!((done.long_request, done.status), (upper | 7, 0));
     assert_eq!(memory[128..160], (64..96).collect::<Vec<u8>>());
 
-    // What makes no sense fails, and takes nothing else along.
+    // Invalid entries fail without affecting others.
     direct.post(upper | 8, 9, 1, &buffer(region, 0, 8));
     let done = completions.next();
     let seen = (done.long_request, done.status);
@@ -489,7 +489,7 @@ fn a_channels_descriptor_reads_as_the_kernels() {
             }
             assert_eq!(seen, both);
         }
-        // What a queue has left when it is destroyed is gone from the descriptor, too.
+        // Events of a destroyed queue are gone from the descriptor, too.
         exchange(3);
         wait_for(receives, 4);
         wait_for(sends, 4);
@@ -507,7 +507,7 @@ fn a_channels_descriptor_reads_as_the_kernels() {
     });
 }
 
-/// What the device's thread of this process has done so far.
+/// The work of this process's device thread so far.
 #[derive(Clone, Copy, Debug)]
 struct Activity {
     /// Times that it went to sleep.

@@ -1,4 +1,4 @@
-//! What the end of objects leaves behind, and what it does to threads that use others.
+//! The end of objects: leftovers, and the effect on threads that use others.
 
 use std::ffi::{c_int, c_void};
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::on_emulated_host;
 use crate::verbs::*;
 use efa_verbs_abi::*;
 
-/// What a process has of what the kernel counts.
+/// A process's resources, as the kernel counts them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Held {
     threads: usize,
@@ -272,7 +272,7 @@ fn in_signal_handlers_never_await_interrupted_polls() {
 /// Makes an object in a protection domain; its pointer, null if that was refused.
 type Make = fn(&Shared, *mut ibv_pd) -> *mut c_void;
 
-/// What the threads of a test share.
+/// The shared state of a test's threads.
 struct Shared {
     gid: ibv_gid,
     /// Large enough that registering it takes a while.

@@ -11,7 +11,7 @@ use crate::on_emulated_host;
 use crate::verbs::*;
 use efa_verbs_abi::*;
 
-/// What completion queues are made with as their own.
+/// The `cq_context` of completion queues.
 const CONTEXT: usize = 0x77;
 
 /// Takes one event; the queue's own context says whose it is.
@@ -235,7 +235,7 @@ fn forked_children_have_no_device() {
     });
 }
 
-/// What a child destroys is its own copy: the events of the original stay for the parent, and the
+/// A child destroys its own copy: the events of the original stay for the parent, and the
 /// child waits for nobody.
 #[test]
 fn forked_children_leave_events_alone() {

@@ -14,7 +14,7 @@ use crate::verbs::*;
 use efa_testing::programs::exported::{EFADV, PRIVATE_IN_USE, VERBS};
 use efa_verbs_abi::*;
 
-/// What a call answers.
+/// The expected result of a call.
 #[derive(Clone, Copy, Debug)]
 enum Answer {
     /// The errno.

@@ -355,7 +355,7 @@ fn unmapped_while_registered_does_not_crash() {
     });
 }
 
-/// What the program itself touches is its own fault.
+/// Faults of the program's own accesses stay the program's.
 #[test]
 fn unmapped_still_crashes_a_touching_program() {
     on_emulated_host("efa2", || {

@@ -1,4 +1,4 @@
-//! What objects report about themselves, and in which order they can be ended.
+//! Attributes of objects, and the order in which they can be ended.
 
 use std::ffi::{CStr, c_int};
 use std::ptr::null_mut;
@@ -132,7 +132,7 @@ fn report_what_they_are() {
             depth.max_send_sge = 3;
             assert_eq!(efadv_get_max_sq_depth(context, &raw mut depth, 24), -EINVAL);
             depth.max_send_sge = 2;
-            // What comes behind the structure that rdma-core knows is not looked at.
+            // Bytes behind the known structure are ignored.
             #[repr(C)]
             struct Longer(efadv_sq_depth_attr, u64);
             let mut longer = Longer(depth, 1);
@@ -147,7 +147,7 @@ fn report_what_they_are() {
     });
 }
 
-/// What rdma-core's own headers put around the public structures is there.
+/// rdma-core's private structures around the public ones are there.
 #[test]
 fn lie_in_the_structures_of_rdma_core() {
     on_emulated_host("efa4", || {
@@ -237,7 +237,7 @@ fn queue_pairs_change_state_by_the_table() {
     });
 }
 
-/// What a generation lacks is refused, so that libfabric falls back.
+/// Features that a generation lacks are refused, so that libfabric falls back.
 #[test]
 fn of_older_generations_are_refused_what_they_lack() {
     on_emulated_host("efa0", || {

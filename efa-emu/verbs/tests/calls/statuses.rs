@@ -14,7 +14,7 @@ use efa_verbs_abi::*;
 /// Names the process that plays the older device.
 const ROLE: &str = "EFA_TEST_OLDER_PEER";
 
-/// What the network does to requests of these lengths.
+/// The rules for requests of these lengths.
 const FAULTS: &str = r#"
 [[fault]]
 label = "an answer that no responder gives"
@@ -338,7 +338,7 @@ impl Peer {
         }
     }
 
-    /// What the process does.
+    /// The process's work.
     fn play() {
         let target = Target::new(IBV_ACCESS_LOCAL_WRITE);
         // SAFETY: live objects.

@@ -1,4 +1,4 @@
-//! What a message costs in the steady state: no system call.
+//! The cost of a message in the steady state: no system call.
 
 use std::path::Path;
 use std::process::Command;

@@ -166,8 +166,8 @@ fn both_ways(rnr_retry: u8, mut play: impl FnMut(&mut Client<'_>)) {
     }
 }
 
-/// What a capture has of each queue pair, in the order of their first frames. The numbers of the
-/// queue pairs are replaced by 0.
+/// The frames of each queue pair in a capture, in the order of their first frames. The numbers of
+/// the queue pairs are replaced by 0.
 fn of_each_pair(path: &Path) -> Vec<Vec<(Direction, Repr, Vec<u8>)>> {
     let mut reader = Reader::open(path).unwrap();
     let mut pairs: Vec<(Qpn, Vec<_>)> = Vec::new();
@@ -250,7 +250,7 @@ fn captures_have_what_those_of_calls_have() {
     }
 }
 
-/// What a rule does to messages of 1 byte, 2 bytes and so on.
+/// The effect of a rule on messages of 1 byte, 2 bytes and so on.
 struct Case {
     /// Of the rule.
     when: &'static str,
@@ -343,7 +343,7 @@ const CASES: &[Case] = &[
     },
 ];
 
-/// What a command of `efa-emu` prints of this fabric with `--json`.
+/// The JSON output of a command of `efa-emu` for this fabric.
 fn printed(words: &[&str]) -> Value {
     let fabric = std::env::var("EFA_EMU_FABRIC").unwrap();
     let mut command = efa_emu(words);
@@ -408,7 +408,7 @@ fn what_is_held_arrives_after_its_release() {
     });
 }
 
-/// What is sent without a link is given up in the end.
+/// Sends without a link are given up in the end.
 #[test]
 fn nothing_leaves_a_port_without_link() {
     on_emulated_host_with(&["--profile", "efa2", "--host", "alpha"], || {
