@@ -37,7 +37,7 @@ pub(super) struct Flight {
     pub(super) lost: u32,
     /// The answer that a fault prescribes instead of the responder's.
     pub(super) prescribed: Option<Status>,
-    /// What a fault wants twice of the frame on its way.
+    /// The part of the frame that a fault duplicates.
     pub(super) twice: Twice,
     /// The answer, once the responder has seen the request.
     pub(super) outcome: Option<Status>,

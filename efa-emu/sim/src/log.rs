@@ -1,4 +1,4 @@
-//! What happened in a fabric, one line per event.
+//! The event log of a fabric, one line per event.
 
 use std::fmt;
 use std::time::Duration;

@@ -14,7 +14,7 @@ pub type SimNic = OwnNic<SimDomain>;
 /// How a [`SimNic`] is made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NicConfig {
-    /// What the queue pair carries.
+    /// The service of the queue pair.
     pub service: Service,
     /// Work requests that the send queue holds, a power of two.
     pub send_queue_depth: usize,

@@ -1,4 +1,4 @@
-//! What a program owns on a host's device, and how it goes away.
+//! The objects of a program on a host's device, and their removal.
 
 use std::cell::RefMut;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use efa_device_model::device::{
     CqId, Error, Lkey, MemoryRegion, PdId, QpChange, QpConfig, QpRings, RegionKeys,
 };
 
-/// What the simulator's clients use, on every generation of the device: with a table, a completion
+/// The request ids of the simulator's clients, on every generation: with a table, a completion
 /// that is staged to come twice is known to be stale.
 pub(super) const REQUEST_IDS: RequestIdSize = RequestIdSize::Bits16;
 
@@ -161,7 +161,7 @@ pub(super) struct Pool {
     pub(super) lkey: Lkey,
 }
 
-/// What a domain owns. The drop gives back whatever was made, so a creation that fails half-way
+/// The objects of a domain. Dropping releases them, so a creation that fails half-way
 /// leaves nothing behind.
 pub(super) struct DomainObjects {
     pub(super) life: HostLife,

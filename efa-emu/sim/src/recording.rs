@@ -20,7 +20,7 @@ pub struct Recording<W: Write> {
     state: Rc<RefCell<State<W>>>,
 }
 
-/// What a capture contains.
+/// The content of a capture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CaptureConfig {
     /// Also record the answers that only say that a send or write succeeded.

@@ -25,7 +25,7 @@ pub struct ReceivedPacket {
 /// A request that a [`ScriptedPeer`] made and that is done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FinishedRequest {
-    /// What [`ScriptedPeer::send`] returned, or the context of a request posted on the
+    /// The result of [`ScriptedPeer::send`], or the context of a request posted on the
     /// [`ScriptedPeer::nic`].
     pub context: u64,
     /// How it ended.

@@ -27,7 +27,7 @@ use efa_device_model::link::{HostSegment, LinkBusy, LocalData, Operation, Reques
 use efa_device_model::network::{Course, EventQueue, Loss, Network, Twice};
 use efa_device_model::prefetch;
 
-/// What happens at a time.
+/// A timed event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum WireEvent {
     /// A frame gets the sender's port.
@@ -389,7 +389,7 @@ impl Wire {
         proceeds && !is_deadly
     }
 
-    /// What the responder's side makes of a request without asking the device, if anything.
+    /// The status of a request that the responder's side refuses without asking the device.
     pub(super) fn refusal(&mut self, id: FlightId) -> Option<Status> {
         let flight = &mut self.flights[id.index()];
         let prescribed = flight.prescribed.take();
@@ -464,7 +464,7 @@ impl Wire {
         });
     }
 
-    /// What the armed faults say about a frame that arrives.
+    /// The verdict of the armed faults on an arriving frame.
     fn decide_frame(&mut self, id: FlightId, stage: Stage) -> Verdict {
         let Wire {
             faults,
@@ -479,7 +479,7 @@ impl Wire {
         faults.decide(&FaultEvent::Frame(frame), &named, tally)
     }
 
-    /// What the armed faults say about something that happens on a host.
+    /// The verdict of the armed faults on an event of a host.
     pub(super) fn decide(&mut self, event: &FaultEvent<'_>) -> Verdict {
         let Wire {
             faults,

@@ -38,7 +38,7 @@ impl Host {
     }
 }
 
-/// What one step of a fabric did.
+/// The result of one step of a fabric.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FabricStep {
     /// The virtual time of the event.

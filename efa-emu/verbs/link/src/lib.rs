@@ -1,4 +1,4 @@
-//! What both build scripts do to link a shared library with a SONAME and symbol versions.
+//! Links a shared library with a SONAME and symbol versions, for both build scripts.
 //!
 //! rustc writes a version script of its own for every cdylib, with one anonymous node that hides
 //! what is not exported. GNU ld refuses named nodes beside it. lld takes them, and rustc comes with
