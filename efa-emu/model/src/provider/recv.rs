@@ -86,10 +86,10 @@ impl RecvQueue {
                 buffers.len() as u64,
             ));
         }
-        let request_id = match self.ids.take_place(wr_id) {
+        let request_id = match self.ids.take_place(wr_id, true) {
             Some(request_id) => request_id,
             None => {
-                let taken = self.ids.take_without_place(wr_id);
+                let taken = self.ids.take_without_place(wr_id, true);
                 taken.ok_or(Error::QueueFull("receive"))? as u16
             }
         };

@@ -101,27 +101,25 @@ impl RequestIds {
     }
 
     /// Takes a request id from the free places of the table for a work request; `None` if there is
-    /// none, and [`RequestIds::take_without_place`] has to be asked.
+    /// none, and [`RequestIds::take_without_place`] has to be asked. Of success of one that is not
+    /// `signaled` the application is not told.
     #[inline(always)]
-    pub(super) fn take_place(&mut self, wr_id: u64) -> Option<u16> {
+    pub(super) fn take_place(&mut self, wr_id: u64, signaled: bool) -> Option<u16> {
         let place = self.free;
         let entry = self.places.get_mut(usize::from(place))?;
         let IdPlace::Free { next } = *entry else {
             unreachable!("the free list holds free places only");
         };
-        *entry = IdPlace::Used {
-            wr_id,
-            signaled: true,
-        };
+        *entry = IdPlace::Used { wr_id, signaled };
         self.free = next;
         self.used += 1;
         Some(place | self.generation)
     }
 
     /// Takes a request id for a work request where the table has no free place; `None` if the queue
-    /// is full.
+    /// is full. One of 64 bits is of a signaled work request.
     #[cold]
-    pub(super) fn take_without_place(&mut self, wr_id: u64) -> Option<u64> {
+    pub(super) fn take_without_place(&mut self, wr_id: u64, signaled: bool) -> Option<u64> {
         if self.is_full() {
             return None;
         }
@@ -130,20 +128,9 @@ impl RequestIds {
             return Some(wr_id);
         }
         let place = self.free;
-        self.places.push(IdPlace::Used {
-            wr_id,
-            signaled: true,
-        });
+        self.places.push(IdPlace::Used { wr_id, signaled });
         self.free = place + 1;
         Some(u64::from(place | self.generation))
-    }
-
-    /// The work request of this id, which has 16 bits, completes without the application being told.
-    pub(super) fn set_unsignaled(&mut self, request_id: u16) {
-        let place = request_id & self.place_mask;
-        if let Some(IdPlace::Used { signaled, .. }) = self.places.get_mut(usize::from(place)) {
-            *signaled = false;
-        }
     }
 
     /// Gives a request id back whose work request was not posted.

@@ -264,32 +264,10 @@ impl SendQueue {
     /// after the last one, also when a later one was refused.
     #[inline(always)]
     pub fn write(&mut self, request: &SendRequest<'_>) -> Result<(), Error> {
-        if let Err(refused) = self.validate(request.flags) {
-            return self.write_unlike_efa(*request, refused);
-        }
-        self.write_valid(request).map(drop)
-    }
-
-    /// Writes a work request that an EFA refuses.
-    #[cold]
-    fn write_unlike_efa(&mut self, request: SendRequest<'_>, refused: Error) -> Result<(), Error> {
-        if !self.config.unsignaled {
-            return Err(refused);
-        }
-        let signaled = SendFlags::SIGNALED.bits();
-        let is_signaled = self.config.signal_all || request.flags & signaled != 0;
-        let flags = request.flags & !OtherFlags::all().bits() | signaled;
-        self.validate(flags)?;
-        let request_id = self.write_valid(&SendRequest { flags, ..request })?;
-        if !is_signaled {
-            self.ids.set_unsignaled(request_id);
-        }
-        Ok(())
-    }
-
-    /// Returns the lower bits of its request id.
-    #[inline(always)]
-    fn write_valid(&mut self, request: &SendRequest<'_>) -> Result<u16, Error> {
+        let is_signaled = match self.validate(request.flags) {
+            Ok(()) => true,
+            Err(refused) => self.validate_unlike_efa(request.flags, refused)?,
+        };
         let immediate = match request.opcode {
             SendOpcode::Send => None,
             SendOpcode::SendWithImmediate(immediate) => Some(immediate),
@@ -307,21 +285,38 @@ impl SendQueue {
                 entry.copy_inline(&mut head, parts)?;
             }
         }
-        let Some(request_id) = self.ids.take_place(request.wr_id) else {
-            return self.push_without_place(head, request.wr_id);
+        let Some(request_id) = self.ids.take_place(request.wr_id, is_signaled) else {
+            return self.push_without_place(head, request.wr_id, is_signaled);
         };
         self.push(&head.with_request_id(request_id));
-        Ok(request_id)
+        Ok(())
+    }
+
+    /// Checks the flags of a work request that an EFA refuses. Returns whether it is signaled. It
+    /// gets the flags only, because a reference would keep every request in memory.
+    #[cold]
+    fn validate_unlike_efa(&self, flags: u32, refused: Error) -> Result<bool, Error> {
+        if !self.config.unsignaled {
+            return Err(refused);
+        }
+        let signaled = SendFlags::SIGNALED.bits();
+        self.validate(flags & !OtherFlags::all().bits() | signaled)?;
+        Ok(self.config.signal_all || flags & signaled != 0)
     }
 
     /// The end of [`SendQueue::write`] where the table of request ids has no free place, as with
     /// ids of 64 bits.
     #[cold]
-    fn push_without_place(&mut self, head: EntryHead, wr_id: u64) -> Result<u16, Error> {
-        let request_id = self.ids.take_without_place(wr_id);
+    fn push_without_place(
+        &mut self,
+        head: EntryHead,
+        wr_id: u64,
+        is_signaled: bool,
+    ) -> Result<(), Error> {
+        let request_id = self.ids.take_without_place(wr_id, is_signaled);
         let request_id = request_id.ok_or(Error::QueueFull("send"))?;
         self.push(&head.with_long_request_id(request_id));
-        Ok(request_id as u16)
+        Ok(())
     }
 
     /// Posts one work request.
@@ -359,8 +354,8 @@ impl SendQueue {
         }
         self.finish_current();
         let taken = self.validate(flags).and_then(|()| {
-            let place = self.ids.take_place(wr_id).map(u64::from);
-            let taken = place.or_else(|| self.ids.take_without_place(wr_id));
+            let place = self.ids.take_place(wr_id, true).map(u64::from);
+            let taken = place.or_else(|| self.ids.take_without_place(wr_id, true));
             taken.ok_or(Error::QueueFull("send"))
         });
         match taken {
