@@ -5,6 +5,7 @@ use efa_core::address::Qpn;
 use super::error::Error;
 use super::queue_pair::QpState;
 use super::state::Device;
+use crate::link::Link;
 
 impl Device {
     /// Reads a send queue's doorbell, which its client has written. The next [`Device::transmit`]
@@ -13,24 +14,50 @@ impl Device {
     /// A producer counter that is further ahead than the length of the ring fails the queue pair.
     #[inline(always)]
     pub fn read_send_doorbell(&mut self, qpn: Qpn) -> Result<(), Error> {
+        if self.take_send_doorbell(qpn)? {
+            self.schedule(qpn);
+        }
+        Ok(())
+    }
+
+    /// As [`Device::read_send_doorbell`], and reads the new entries at once and offers them to the
+    /// link, unless other queue pairs have their turns before.
+    #[inline(always)]
+    pub fn serve_send_doorbell(&mut self, qpn: Qpn, link: &mut impl Link) -> Result<(), Error> {
+        if self.take_send_doorbell(qpn)? {
+            if !self.initiator.scheduled.is_empty() || self.read_send_queue(qpn, link) {
+                self.schedule(qpn);
+            }
+            self.flush_failed();
+        }
+        Ok(())
+    }
+
+    /// Reads a send queue's doorbell. Returns whether there are new entries that no turn is planned
+    /// for.
+    #[inline(always)]
+    fn take_send_doorbell(&mut self, qpn: Qpn) -> Result<bool, Error> {
         let qp = self
             .qps
             .get_mut(qpn)
             .ok_or_else(|| Error::not_found("queue pair", qpn.0))?;
         if qp.state != QpState::ReadyToSend {
-            return Ok(());
+            return Ok(false);
         }
         let producer = qp.rings.send.doorbell().read() as u16;
         if u32::from(producer.wrapping_sub(qp.send.fetched)) > qp.config.send_entries {
             self.fail(qpn);
-            return Ok(());
+            return Ok(false);
         }
         qp.send.producer = producer;
-        if producer != qp.send.fetched && !qp.send.scheduled {
+        Ok(producer != qp.send.fetched && !qp.send.scheduled)
+    }
+
+    fn schedule(&mut self, qpn: Qpn) {
+        if let Some(qp) = self.qps.get_mut(qpn) {
             qp.send.scheduled = true;
             self.initiator.scheduled.push(qpn);
         }
-        Ok(())
     }
 
     /// Reads the doorbells of all watched queue pairs and completion queues. Returns whether a

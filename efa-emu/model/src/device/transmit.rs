@@ -62,6 +62,7 @@ impl Device {
     }
 
     /// Flushes what has been posted to queue pairs that have failed.
+    #[inline]
     pub fn flush_failed(&mut self) {
         for position in 0..self.initiator.failed.len() {
             self.flush_posted(self.initiator.failed[position]);
@@ -146,7 +147,7 @@ impl Device {
     /// Reads the new entries of a queue pair, at most [`TURN`], and offers them to the link.
     /// Returns whether there are more.
     #[inline(never)]
-    fn read_send_queue(&mut self, qpn: Qpn, link: &mut impl Link) -> bool {
+    pub(super) fn read_send_queue(&mut self, qpn: Qpn, link: &mut impl Link) -> bool {
         let Some(qp) = self.qps.get_mut(qpn) else {
             return self.transmit_connected(qpn, link);
         };

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use efa_core::address::{Ahn, Gid};
 use efa_core::nic::Status;
+use efa_device_model::device::Device;
 use efa_device_model::link::{
     HostSegment, Link, LinkBusy, LocalData, RequestHeader, Token, Transfer,
 };
@@ -71,16 +72,30 @@ impl Net {
         }
     }
 
-    pub(crate) fn transmit(&mut self, host: usize) -> usize {
+    /// A host's device, and what it sends through.
+    fn wire(&mut self, host: usize) -> (&mut Device, Wire<'_>) {
         let Host { device, memory, .. } = &mut self.hosts[host];
-        let mut wire = Wire {
+        let wire = Wire {
             from: host,
             memory,
             packets: &mut self.packets,
             busy: &self.busy,
             refusals: &mut self.refusals,
         };
-        device.transmit(self.now, &mut wire)
+        (device, wire)
+    }
+
+    pub(crate) fn transmit(&mut self, host: usize) -> usize {
+        let now = self.now;
+        let (device, mut wire) = self.wire(host);
+        device.transmit(now, &mut wire)
+    }
+
+    /// Has a host's device serve the doorbell of its send queue at once.
+    pub(crate) fn serve_doorbell(&mut self, host: usize) {
+        let qpn = self.hosts[host].client.qpn;
+        let (device, mut wire) = self.wire(host);
+        device.serve_send_doorbell(qpn, &mut wire).unwrap();
     }
 
     /// Lets one request reach its responder; the answer does not go back.

@@ -5,7 +5,7 @@ use efa_core::nic::{DeviceCaps, Status};
 use efa_device_model::device::Service;
 use efa_device_model::device::queue::WqeSize;
 use efa_device_model::profile::Profile;
-use efa_device_model::provider::{SendData, SendOpcode, WcFlags, WcOpcode};
+use efa_device_model::provider::{SendData, SendOpcode, SendRequest, WcFlags, WcOpcode};
 
 use crate::harness::{MEMORY, Net, Rdma, RdmaOperation, Setup, gid};
 
@@ -39,6 +39,44 @@ fn a_send_is_scattered_and_reports_its_sender() {
     assert_eq!(host.bytes(0, 2), b"h\0");
     assert_eq!(host.bytes(100, 3), b"el\0");
     assert_eq!(host.bytes(200, 3), b"lo\0");
+}
+
+/// The entries of a turn leave at once. What is left, and what is rung for while it waits, leaves in
+/// its order with the next turn.
+#[test]
+fn a_doorbell_that_is_served_gets_one_turn() {
+    const POSTED: u64 = 20;
+    const TURN: usize = 16;
+    let mut net = Net::pair(Setup {
+        send_entries: 32,
+        ..Setup::default()
+    });
+    let to = net.address(0, 1);
+    let buffers = [net.hosts[0].buffer(0, 8)];
+    let post = |net: &mut Net, wr_id| {
+        let request = SendRequest {
+            wr_id,
+            opcode: SendOpcode::Send,
+            flags: 0,
+            to,
+            data: SendData::Buffers(&buffers),
+        };
+        net.hosts[0].client.send.post(&request).unwrap();
+    };
+    (0..POSTED).for_each(|wr_id| post(&mut net, wr_id));
+    net.serve_doorbell(0);
+    assert_eq!(net.packets.len(), TURN);
+    post(&mut net, POSTED);
+    net.serve_doorbell(0);
+    assert_eq!(net.packets.len(), TURN, "its turn comes");
+    assert!(net.hosts[0].device.has_unsent());
+    net.transmit(0);
+    let sent = net.packets.iter().map(|packet| packet.header.sequence);
+    assert!(sent.eq(0..=POSTED as u32));
+    assert!(!net.hosts[0].device.has_unsent());
+    post(&mut net, POSTED + 1);
+    net.serve_doorbell(0);
+    assert_eq!(net.packets.len() as u64, POSTED + 2);
 }
 
 #[test]

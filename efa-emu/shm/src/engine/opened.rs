@@ -300,8 +300,7 @@ impl Engine {
     #[inline(always)]
     pub fn process_send_doorbell(&self, qpn: Qpn) -> Result<(), EngineError> {
         let mut state = self.shared.lock()?;
-        state.device().read_send_doorbell(qpn)?;
-        state.send();
+        state.serve_send_doorbell(qpn)?;
         self.shared.keep_worker_in_time(&state);
         Ok(())
     }

@@ -358,6 +358,14 @@ impl State {
         }
     }
 
+    /// Sends what a queue pair has whose doorbell was written, and what else can be sent.
+    #[inline(always)]
+    pub(super) fn serve_send_doorbell(&mut self, qpn: Qpn) -> Result<(), Error> {
+        self.device.serve_send_doorbell(qpn, &mut self.outbound)?;
+        self.send();
+        Ok(())
+    }
+
     /// Sends what can be sent, and raises the events that are due.
     #[inline(always)]
     pub(super) fn send(&mut self) -> bool {
