@@ -106,11 +106,10 @@ impl AddressBook {
     #[inline(always)]
     pub(super) fn destination(&self, pd: PdId, ahn: Ahn) -> Option<&Gid> {
         let entry = self.entries.get(usize::from(ahn.0))?.as_ref()?;
-        entry
-            .handles
-            .iter()
-            .any(|(owner, _)| *owner == pd)
-            .then_some(&entry.gid)
+        let is_of_pd = |handles: &(PdId, u32)| handles.0 == pd;
+        // Nearly always it is the only one.
+        let (first, others) = entry.handles.split_first()?;
+        (is_of_pd(first) || others.iter().any(is_of_pd)).then_some(&entry.gid)
     }
 
     /// The number of a sender, if `pd` has a handle for it.

@@ -210,22 +210,35 @@ impl CompletionQueue {
             }
             self.consumer = self.consumer.wrapping_add(1);
             self.ring.set_consumer(self.consumer);
-            if let CompletionSlot::Entry(entry) = slot {
-                let wr_id = match retire(&entry, owner) {
-                    Retired::WorkRequest(wr_id) => Some(wr_id),
-                    Retired::Own => Some(entry.long_request_id()),
-                    Retired::Connected => Some(entry.connected_wr_id()),
-                    Retired::Unsignaled(wr_id) => match has_failed(&entry) {
-                        true => Some(wr_id),
-                        false => continue,
-                    },
-                    Retired::Stale => of_no_queue_pair(&entry),
-                };
-                if let Some(wr_id) = wr_id {
-                    return Some(Completion { wr_id, entry });
-                }
+            let CompletionSlot::Entry(entry) = slot else {
+                self.stale += 1;
+                continue;
+            };
+            let wr_id = match retire(&entry, owner) {
+                Retired::WorkRequest(wr_id) => Some(wr_id),
+                retired => self.told_of_other(entry, retired),
+            };
+            if let Some(wr_id) = wr_id {
+                return Some(Completion { wr_id, entry });
             }
-            self.stale += 1;
+        }
+    }
+
+    /// The id by which the application is told of an entry that belongs to no signaled work request
+    /// with an id of 16 bits, if it is told. The entry is a copy, so that others need not be in
+    /// memory.
+    #[cold]
+    fn told_of_other(&mut self, entry: CompletionEntry, retired: Retired) -> Option<u64> {
+        match retired {
+            Retired::WorkRequest(wr_id) => Some(wr_id),
+            Retired::Own => Some(entry.long_request_id()),
+            Retired::Connected => Some(entry.connected_wr_id()),
+            Retired::Unsignaled(wr_id) => (entry.status() != 0).then_some(wr_id),
+            Retired::Stale => {
+                let found = of_no_queue_pair(&entry);
+                self.stale += u64::from(found.is_none());
+                found
+            }
         }
     }
 
@@ -285,16 +298,9 @@ impl CompletionQueue {
 }
 
 /// The work request id of an operation on a list of tags, which belongs to no queue pair.
-#[cold]
 fn of_no_queue_pair(entry: &CompletionEntry) -> Option<u64> {
     let is_of_list = entry.is_connected() && entry.qpn() == Qpn(0);
     is_of_list.then(|| entry.connected_wr_id())
-}
-
-/// Whether the application is told of an unsignaled work request.
-#[cold]
-fn has_failed(entry: &CompletionEntry) -> bool {
-    entry.status() != 0
 }
 
 #[inline(always)]

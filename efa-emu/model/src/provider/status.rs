@@ -5,7 +5,16 @@ use efa_core::nic::Status;
 /// The `ibv_wc_status` that rdma-core reports for a completion status code of the device.
 #[inline]
 pub fn ibv_wc_status(code: u8) -> u32 {
-    const SUCCESS: u32 = 0;
+    match code == Status::Ok.code() {
+        true => SUCCESS,
+        false => of_failure(code),
+    }
+}
+
+const SUCCESS: u32 = 0;
+
+#[cold]
+fn of_failure(code: u8) -> u32 {
     const LOC_LEN_ERR: u32 = 1;
     const LOC_QP_OP_ERR: u32 = 2;
     const LOC_PROT_ERR: u32 = 4;
@@ -19,9 +28,6 @@ pub fn ibv_wc_status(code: u8) -> u32 {
     const REM_ABORT_ERR: u32 = 16;
     const RESP_TIMEOUT_ERR: u32 = 20;
     const GENERAL_ERR: u32 = 21;
-    if code == Status::Ok.code() {
-        return SUCCESS;
-    }
     let Some(status) = Status::from_code(code) else {
         return GENERAL_ERR;
     };

@@ -44,9 +44,16 @@ const PAGE: usize = 1 << PAGE_BITS;
 type Page = [Option<Arc<Queues>>; PAGE];
 
 /// Queue pairs by number.
-#[derive(Default)]
 pub(crate) struct QueueIndex {
-    pages: Vec<Option<Box<Page>>>,
+    pages: Box<[Option<Box<Page>>; PAGE]>,
+}
+
+impl Default for QueueIndex {
+    fn default() -> QueueIndex {
+        QueueIndex {
+            pages: Box::new([const { None }; PAGE]),
+        }
+    }
 }
 
 impl QueueIndex {
@@ -56,16 +63,13 @@ impl QueueIndex {
 
     pub(crate) fn insert(&mut self, qpn: Qpn, queues: Arc<Queues>) {
         let (page, slot) = Self::place(qpn);
-        if self.pages.len() <= page {
-            self.pages.resize_with(page + 1, || None);
-        }
         let page = self.pages[page].get_or_insert_with(|| Box::new([const { None }; PAGE]));
         page[slot] = Some(queues);
     }
 
     pub(crate) fn remove(&mut self, qpn: Qpn) {
         let (page, slot) = Self::place(qpn);
-        if let Some(Some(page)) = self.pages.get_mut(page) {
+        if let Some(page) = &mut self.pages[page] {
             page[slot] = None;
         }
     }
@@ -73,7 +77,7 @@ impl QueueIndex {
     #[inline]
     fn get(&self, qpn: Qpn) -> Option<&Queues> {
         let (page, slot) = Self::place(qpn);
-        self.pages.get(page)?.as_ref()?[slot].as_deref()
+        self.pages[page].as_ref()?[slot].as_deref()
     }
 }
 
