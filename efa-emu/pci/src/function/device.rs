@@ -207,7 +207,6 @@ impl Function {
     }
 
     fn start_over(&mut self, status: DeviceStatus) {
-        self.notifier.reset();
         self.requests = None;
         self.completions = None;
         self.late = LateCompletions::default();
@@ -220,6 +219,8 @@ impl Function {
             // Who is copying from a region, or to it, comes to the end, or was stopped.
             let _ = engine.quiesce();
         }
+        // The old device tells nothing any more: what it has told is forgotten, its failure too.
+        self.notifier.reset();
         let objects = std::mem::take(&mut self.objects);
         for (_, pair) in objects.queue_pairs {
             if let Some(place) = pair.send_queue {

@@ -268,6 +268,22 @@ impl Guest {
         self.vectors.insert(vector, eventfd);
     }
 
+    /// What QEMU does when its guest reboots: interrupts and memory are taken away, and the device is reset.
+    pub(crate) fn reboot(&mut self) {
+        let set = SetIrqs {
+            argument_size: 20.into(),
+            flags: (SetIrqs::NOTHING | SetIrqs::TRIGGER).into(),
+            kind: irq::MSIX.into(),
+            start: 0.into(),
+            count: 0.into(),
+        };
+        self.ask(Command::SetIrqs, &[set.as_bytes()], &[]).unwrap();
+        self.vectors.clear();
+        self.unmap(MEMORY, LENGTH);
+        self.ask(Command::Reset, &[], &[]).unwrap();
+        self.map(MEMORY, LENGTH, 0).unwrap();
+    }
+
     /// Interrupts of a vector since the last look.
     pub(crate) fn interrupts(&self, vector: u32) -> u64 {
         let mut count = [0; 8];

@@ -9,9 +9,12 @@ use efa_device_model::profile::Profile;
 use efa_device_model::provider::{Completion, SendData, UdAddress, WcOpcode};
 use efa_pci::admin::{CqMade, QpMade};
 use efa_pci::function::Bars;
+use efa_pci::vfio::Server;
+use efa_pci::vfio::message::Command;
 use efa_testing::device::RdmaOperation;
 
 use super::fake::{Driver, EVENT_VECTOR, Endpoint, Memory};
+use super::guest::{Guest, function};
 use super::process::Process;
 
 /// A guest with an endpoint and memory.
@@ -25,8 +28,12 @@ struct Host {
 
 impl Host {
     fn new(root: &Path, name: &str, wqe: WqeSize) -> Host {
+        Host::of(Driver::probe(root, name, &Profile::default()), wqe)
+    }
+
+    /// Of a driver that is ready.
+    fn of(mut driver: Driver, wqe: WqeSize) -> Host {
         let profile = Profile::default();
-        let mut driver = Driver::probe(root, name, &profile);
         let memory = Memory::new(&mut driver);
         let (eqn, events) = driver.create_eq();
         let endpoint = Endpoint::new(&mut driver, &profile, wqe, Some(eqn));
@@ -282,25 +289,133 @@ fn departed_guests_leave_the_fabric() {
     );
 }
 
-#[test]
-fn a_reset_during_traffic_is_harmless() {
+/// What happens to a guest's device while it is used.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Interruption {
+    /// The driver is unbound, or unloaded, and comes again.
+    Rebind,
+    /// The bus resets the device.
+    BusReset,
+    /// The guest reboots.
+    Reboot,
+    /// The device is unplugged, and plugged again.
+    Replug,
+}
+
+impl Interruption {
+    /// Returns the driver that has found the device again.
+    fn of(self, mut driver: Driver, socket: &Path) -> Driver {
+        match self {
+            // The driver's start begins with a reset.
+            Interruption::Rebind => {}
+            Interruption::BusReset => drop(driver.ask(Command::Reset, &[], &[]).unwrap()),
+            Interruption::Reboot => driver.reboot(),
+            Interruption::Replug => {
+                drop(driver);
+                driver = Driver::new(Guest::connect(socket));
+            }
+        }
+        driver.start();
+        driver
+    }
+}
+
+/// Peers have what was under way back with an error, and nothing else is different for them.
+fn interrupted(interruption: Interruption) {
+    const SENDS: u64 = 10;
     let root = tempfile::tempdir().unwrap();
-    let (mut a, mut b, to_b, _) = pair(root.path());
-    for wr_id in 0..10 {
-        a.post_send(wr_id, to_b, 0, &pattern(8000, 0));
-    }
-    b.driver.reset();
-    for _ in 0..10 {
-        // Nobody had posted a receive.
-        assert_ne!(a.endpoint.completion().status(), Some(Status::Ok));
-    }
-    b.driver.start();
+    let socket = root.path().join("socket");
+    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
     let profile = Profile::default();
-    b.memory = Memory::new(&mut b.driver);
-    b.endpoint = Endpoint::new(&mut b.driver, &profile, WqeSize::Bytes64, None);
-    let to_b = a.address_of(&mut b);
-    b.post_recv(1, 0, 64);
-    a.post_send(20, to_b, 0, b"hello again");
-    assert_eq!(b.success().byte_len(), 11);
-    assert_eq!(a.success().wr_id, 20);
+    let mut function = function(root.path(), "guest", &profile);
+    std::thread::spawn(move || Server::new(listener).run(&mut function));
+    let mut driver = Driver::new(Guest::connect(&socket));
+    driver.start();
+    let mut guest = Host::of(driver, WqeSize::Bytes64);
+    let mut peer = Process::new(root.path(), "peer");
+    let mut other = Process::new(root.path(), "other");
+    let to_other = other.address(peer.connect(other.gid()));
+    let gid = guest.driver.gid();
+    let ahn = peer.connect(gid);
+    let to_guest = guest.endpoint.address(ahn);
+    // Messages that nobody receives, in both directions, and copies from the guest's memory.
+    let to_peer = peer.address(guest.driver.address(peer.gid()));
+    for wr_id in 0..SENDS {
+        peer.post_send(wr_id, to_guest, 0, 8000);
+        guest.post_send(wr_id, to_peer, 0, &pattern(8000, 1));
+    }
+    let old = (guest.memory.iova, guest.memory.rkey);
+    peer.post_rdma(SENDS, to_guest, RdmaOperation::Read, 30_000, old);
+    other.post_recv(0, 0, 4096);
+    peer.post_send(SENDS + 1, to_other, 5, 4000);
+
+    let Host { driver, memory, .. } = guest;
+    let driver = interruption.of(driver, &socket);
+
+    let mut failed = 0;
+    for _ in 0..SENDS + 2 {
+        let completion = peer.completion();
+        let is_ok = completion.status() == Some(Status::Ok);
+        match completion.wr_id {
+            // The copy may have been done before.
+            SENDS => {}
+            wr_id if wr_id > SENDS => assert!(is_ok, "it did not go to the guest"),
+            _ => failed += u64::from(!is_ok),
+        }
+    }
+    assert_eq!(failed, SENDS, "no message has arrived");
+    assert_eq!(other.completion().byte_len(), 4000);
+    // The memory is not the device's any more, though the guest has it still.
+    peer.post_rdma(20, to_guest, RdmaOperation::Write(None), 16, old);
+    assert_ne!(peer.completion().status(), Some(Status::Ok));
+    if interruption != Interruption::Replug {
+        let kept = memory.bytes(&driver, 0, 16);
+        assert_eq!(kept, pattern(16, 1), "nobody has written");
+    }
+    let mut guest = Host::of(driver, WqeSize::Bytes128);
+    assert_eq!(guest.driver.gid(), gid, "it is the same device");
+    let to_guest = guest.endpoint.address(ahn);
+    let to_peer = peer.address(guest.driver.address(peer.gid()));
+    for round in 0..20u64 {
+        guest.post_recv(round, 0, 4096);
+        peer.post_send(round, to_guest, 0, 1000 + round as u32);
+        assert_eq!(guest.success().byte_len(), 1000 + round as u32);
+        assert_eq!(peer.completion().status(), Some(Status::Ok));
+    }
+    guest.memory.put(&guest.driver, 0, b"hello again");
+    let remote = (guest.memory.iova, guest.memory.rkey);
+    peer.post_rdma(21, to_guest, RdmaOperation::Read, 11, remote);
+    assert_eq!(peer.completion().status(), Some(Status::Ok));
+    assert_eq!(peer.memory[..11], *b"hello again");
+    let buffer = guest.memory.buffer(0, 11);
+    let data = SendData::Buffers(&[buffer]);
+    guest
+        .endpoint
+        .post_send(&mut guest.driver, 22, to_peer, data);
+    // Those of before may come first: they were with the peer already.
+    peer.post_recv(0, 0, 8192);
+    while peer.completion().byte_len() != 11 {
+        peer.post_recv(0, 0, 8192);
+    }
+    assert_eq!(guest.success().wr_id, 22);
+}
+
+#[test]
+fn a_rebind_during_traffic_harms_nobody() {
+    interrupted(Interruption::Rebind);
+}
+
+#[test]
+fn a_bus_reset_during_traffic_harms_nobody() {
+    interrupted(Interruption::BusReset);
+}
+
+#[test]
+fn a_reboot_during_traffic_harms_nobody() {
+    interrupted(Interruption::Reboot);
+}
+
+#[test]
+fn a_replug_during_traffic_harms_nobody() {
+    interrupted(Interruption::Replug);
 }
