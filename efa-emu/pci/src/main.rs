@@ -6,6 +6,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
@@ -43,9 +44,11 @@ fn main() -> ExitCode {
 fn execute() -> Result<ExitCode, Failure> {
     let Arguments { socket, command } = Arguments::parse();
     let mut function = Function::open(HostConfig::from_env()?)?;
-    let listener = listen(&socket)?;
-    let serve = move || {
-        let outcome = Server::new(listener).run(&mut function);
+    function.on_notice(|text| complain(PROGRAM, text));
+    let server = Arc::new(Server::new(listen(&socket)?));
+    let serving = Arc::clone(&server);
+    let mut serve = move || {
+        let outcome = serving.run(&mut function);
         if let Err(error) = outcome {
             complain(PROGRAM, &format!("no connections come any more: {error}"));
         }
@@ -58,7 +61,19 @@ fn execute() -> Result<ExitCode, Failure> {
         Some((program, arguments)) => {
             // It ends with the process.
             std::thread::spawn(serve);
-            child::run(Command::new(program).args(arguments), || LOOK)
+            let ended = child::run(Command::new(program).args(arguments), || LOOK);
+            if ended.as_ref().is_ok_and(|status| !status.success()) && !server.has_served() {
+                complain(
+                    PROGRAM,
+                    &format!(
+                        "no machine has asked for the device at {}: QEMU 11 and later can, if `{} -device help` names \
+                         vfio-user-pci",
+                        socket.display(),
+                        program.display()
+                    ),
+                );
+            }
+            ended
                 .map(child::end_as)
                 .map_err(|error| child::cannot_start(program, &error))
         }

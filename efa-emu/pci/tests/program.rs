@@ -81,6 +81,26 @@ fn it_ends_as_its_program_ends() {
 }
 
 #[test]
+fn a_machine_without_the_device_is_noted() {
+    let root = tempfile::tempdir().unwrap();
+    let socket = root.path().join("socket");
+    let run = |script: &str| {
+        let mut command = pci(root.path());
+        command.arg(&socket).args(["--", "sh", "-c", script]);
+        command.output().unwrap()
+    };
+    let failed = run("exit 1");
+    assert_eq!(failed.status.code(), Some(1));
+    let said = said(&failed);
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(
+        said.contains("sh -device help") && said.contains("vfio-user-pci"),
+        "{said}"
+    );
+    assert!(run("exit 0").stderr.is_empty());
+}
+
+#[test]
 fn unknown_generations_are_refused() {
     let root = tempfile::tempdir().unwrap();
     let socket = root.path().join("socket");

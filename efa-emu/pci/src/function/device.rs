@@ -42,6 +42,17 @@ pub enum OpenError {
 /// The last PCI device id in the driver's table, up to Linux 7.2.
 const LAST_PART: u32 = 0xefa3;
 
+/// How long a driver may take to go on after its first look at a register. It gives up after 50 ms.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What is wrong if it does not go on.
+const UNSEEN: &str = "the guest's driver does not see what the device writes: start QEMU with memory that it shares \
+                      (-object memory-backend-memfd,id=mem,size=4G,share=on -machine memory-backend=mem); on a busy \
+                      machine add \"x-no-posted-writes\":true to the device";
+
+/// Tells the user something.
+type Tell = Box<dyn Fn(&str) + Send>;
+
 /// Opens the device in its fabric.
 type Opener = Box<dyn FnMut() -> Result<Engine, FabricError> + Send>;
 
@@ -68,6 +79,9 @@ pub struct Function {
     /// Commands since the function was opened.
     commands: u64,
     late: LateCompletions,
+    /// Registers that were read since the reset, and when that was last.
+    reads: (u64, Instant),
+    tell: Tell,
 }
 
 impl Function {
@@ -105,11 +119,18 @@ impl Function {
             completions: None,
             commands: 0,
             late: LateCompletions::default(),
+            reads: (0, Instant::now()),
+            tell: Box::new(|_| ()),
             open,
             profile,
             memory,
             notifier,
         })
+    }
+
+    /// Sets what gets a line for the user when something outside of the device is wrong.
+    pub fn on_notice(&mut self, tell: impl Fn(&str) + Send + 'static) {
+        self.tell = Box::new(tell);
     }
 
     /// The memory of the guest.
@@ -181,9 +202,15 @@ impl Function {
     }
 
     /// Shows that the device lives. To be called every [`SIGN_OF_LIFE`].
-    pub fn show_life(&self) {
+    pub fn show_life(&mut self) {
         self.notifier.repeat_interrupts();
         self.notifier.tell_async(AsyncGroup::KeepAlive);
+        let (reads, last) = self.reads;
+        if reads == 1 && last.elapsed() >= PATIENCE {
+            (self.tell)(UNSEEN);
+            // It is said once.
+            self.reads.0 += 1;
+        }
     }
 
     /// Takes everything back that the guest has made, as at the start.
@@ -210,6 +237,7 @@ impl Function {
         self.requests = None;
         self.completions = None;
         self.late = LateCompletions::default();
+        self.reads.0 = 0;
         self.read_response = SplitAddress::default();
         self.requests_at = SplitAddress::default();
         self.completions_at = SplitAddress::default();
@@ -298,6 +326,7 @@ impl Function {
     }
 
     fn answer_read(&mut self, request: u32) {
+        self.reads = (self.reads.0 + 1, Instant::now());
         let offset = (request >> 16) as u16;
         // A register that there is not reads as the driver's sign of an error.
         let value = match Register::at(offset.into()) {

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use zerocopy::IntoBytes;
@@ -302,12 +303,21 @@ fn serve(function: &mut Function, stream: &Stream) -> Result<(), StreamError> {
 /// Listens for connections, of which there is one at a time.
 pub struct Server {
     listener: UnixListener,
+    has_served: AtomicBool,
 }
 
 impl Server {
     /// Of a socket that listens.
     pub fn new(listener: UnixListener) -> Server {
-        Server { listener }
+        Server {
+            listener,
+            has_served: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether there has been a connection.
+    pub fn has_served(&self) -> bool {
+        self.has_served.load(Ordering::Relaxed)
     }
 
     /// Serves one connection after the other.
@@ -317,6 +327,7 @@ impl Server {
     pub fn run(&self, function: &mut Function) -> std::io::Result<()> {
         loop {
             let (socket, _) = self.listener.accept()?;
+            self.has_served.store(true, Ordering::Relaxed);
             if let Err(error) = serve_connection(function, socket) {
                 tracing::warn!(%error, "the connection has ended");
             }

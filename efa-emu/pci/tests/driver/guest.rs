@@ -116,6 +116,11 @@ impl Guest {
         Guest::connected(UnixStream::connect(path).unwrap(), None)
     }
 
+    /// A guest whose device serves the other end of this.
+    pub(crate) fn over(socket: UnixStream) -> Guest {
+        Guest::connected(socket, None)
+    }
+
     fn connected(socket: UnixStream, server: Option<JoinHandle<Result<(), StreamError>>>) -> Guest {
         let file = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, LENGTH).unwrap();

@@ -146,6 +146,35 @@ fn a_restored_device_comes_back_with_a_reset() {
     }
 }
 
+/// A machine whose memory is not shared: the driver gives up after its first look at a register.
+#[test]
+fn a_driver_that_sees_nothing_is_noted_once() {
+    let root = tempfile::tempdir().unwrap();
+    let mut function = super::guest::function(root.path(), "vm", &Profile::default());
+    let (tell, told) = std::sync::mpsc::channel();
+    function.on_notice(move |text| tell.send(text.to_owned()).unwrap());
+    let (client, socket) = std::os::unix::net::UnixStream::pair().unwrap();
+    std::thread::spawn(move || efa_pci::vfio::serve_connection(&mut function, socket));
+    let mut guest = Guest::over(client);
+    guest.unmap(super::guest::MEMORY, super::guest::LENGTH);
+    let mut driver = Driver::new(guest);
+    driver.set_address(Register::ReadResponseLow, Register::ReadResponseHigh, 0);
+    driver.set(Register::ReadRequest, (Register::Status as u32) << 16 | 1);
+    let notice = told.recv().unwrap();
+    assert!(
+        notice.contains("share=on") && notice.contains("x-no-posted-writes"),
+        "{notice}"
+    );
+    assert_eq!(driver.status() & FAILED, FAILED);
+    // It sees everything after all.
+    driver
+        .map(super::guest::MEMORY, super::guest::LENGTH, 0)
+        .unwrap();
+    driver.start();
+    drop(driver);
+    assert!(told.recv().is_err(), "nothing more is said");
+}
+
 #[test]
 fn another_guest_may_come_after_the_first() {
     let root = tempfile::tempdir().unwrap();
