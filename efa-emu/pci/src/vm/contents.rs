@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use efa_commands::{Failure, shell};
 
@@ -50,7 +50,7 @@ pub(crate) fn write(
     to: &Path,
     software: &Software,
     commands: &[Vec<String>],
-    with: &[std::path::PathBuf],
+    with: &[PathBuf],
 ) -> Result<(), Failure> {
     let mut archive = Archive::new(BufWriter::new(File::create(to)?));
     add_tree(&mut archive, &software.programs, "")?;
@@ -69,22 +69,24 @@ pub(crate) fn write(
         )?;
     }
     for path in with {
-        add_file(&mut archive, path)?;
+        add(&mut archive, path).map_err(|Failure(reason)| {
+            let path = path.display();
+            Failure(format!("cannot put {path} into the guests: {reason}"))
+        })?;
     }
     Ok(archive.finish()?)
 }
 
-fn add_file(archive: &mut Archive<impl Write>, path: &Path) -> Result<(), Failure> {
-    let cannot = |error: &dyn std::fmt::Display| {
-        Failure(format!(
-            "cannot put {} into the guests: {error}",
-            path.display()
-        ))
-    };
-    let contents = fs::read(path).map_err(|error| cannot(&error))?;
+/// Adds what the user names.
+fn add(archive: &mut Archive<impl Write>, path: &Path) -> Result<(), Failure> {
     let name = path.file_name().and_then(|name| name.to_str());
-    let name = name.ok_or_else(|| cannot(&"its name is not UTF-8"))?;
-    Ok(archive.add(&format!("root/{name}"), FileKind::Program, &contents)?)
+    let name = name.ok_or_else(|| Failure("it has no name, or none in UTF-8".to_owned()))?;
+    let name = format!("root/{name}");
+    if path.is_dir() {
+        archive.add(&name, FileKind::Directory, &[])?;
+        return add_tree(archive, path, &format!("{name}/"));
+    }
+    Ok(archive.add(&name, FileKind::Program, &fs::read(path)?)?)
 }
 
 /// Adds what is below a directory, under `prefix`.

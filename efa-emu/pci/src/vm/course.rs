@@ -12,6 +12,8 @@ use super::machine::{MOST_GUESTS, Site};
 use super::software::Software;
 use super::{PROGRAM, contents};
 
+/// The line by which a guest asks how often it has booted.
+const BOOTS: &str = "efa-emu-vm: boots";
 /// The line by which a guest says that its command runs.
 const RUNS: &str = "efa-emu-vm: runs";
 /// The beginning of the line by which a guest says how its command has ended.
@@ -19,8 +21,8 @@ const EXIT: &str = "efa-emu-vm: exit ";
 
 /// What a guest says of itself.
 enum News {
-    /// Its command runs.
-    Runs,
+    /// Its command runs, for the first time or after a reboot.
+    Runs(usize),
     /// Its machine has ended, after its command with this status.
     Ended(usize, Option<u8>),
 }
@@ -31,7 +33,7 @@ enum News {
 /// There is no QEMU or kernel to be had, or the guests cannot be made.
 pub(crate) fn run(arguments: &VmArguments) -> Result<ExitCode, Failure> {
     let commands = divide(&arguments.commands)?;
-    let software = Software::fetch(&arguments.linux)?;
+    let software = Software::fetch(arguments)?;
     let directory = RunDirectory::create()?;
     let consoles = match &arguments.keep {
         Some(consoles) => {
@@ -63,7 +65,7 @@ pub(crate) fn run(arguments: &VmArguments) -> Result<ExitCode, Failure> {
         let guest = children.len() + 1;
         complain(PROGRAM, &format!("vm{guest} boots"));
         children.push(start(&site, guest, &tell)?);
-        first_failure = until_it_runs(&site, &told);
+        first_failure = until_it_runs(&site, &told, guest);
     }
     drop(tell);
     while first_failure.is_none()
@@ -76,6 +78,9 @@ pub(crate) fn run(arguments: &VmArguments) -> Result<ExitCode, Failure> {
             end(child);
         }
         child.wait()?;
+    }
+    for guest in 1..=children.len() {
+        let _ = fs::remove_file(site.monitor_link(guest));
     }
     Ok(first_failure.map_or(ExitCode::SUCCESS, ExitCode::from))
 }
@@ -100,7 +105,7 @@ fn divide(words: &[String]) -> Result<Vec<Vec<String>>, Failure> {
 /// Starts a guest, whose output is shown.
 fn start(site: &Site<'_>, guest: usize, tell: &Sender<News>) -> Result<Child, Failure> {
     let mut child = site.start(guest)?;
-    let output = child.stdout.take();
+    let (mut input, output) = (child.stdin.take(), child.stdout.take());
     let tell = tell.clone();
     let prefix = match site.guests {
         1 => String::new(),
@@ -108,14 +113,18 @@ fn start(site: &Site<'_>, guest: usize, tell: &Sender<News>) -> Result<Child, Fa
     };
     std::thread::spawn(move || {
         let mut status = None;
+        let mut boots = 0;
         // The line in front of the status is empty, if the command has ended its last one.
         let mut is_empty_due = false;
         let lines = output.map(|output| BufReader::new(output).split(b'\n'));
         for line in lines.into_iter().flatten().map_while(Result::ok) {
             let line = String::from_utf8_lossy(&line);
             let line = line.trim_end_matches('\r');
-            if line == RUNS {
-                let _ = tell.send(News::Runs);
+            if let (BOOTS, Some(input)) = (line, &mut input) {
+                boots += 1;
+                let _ = writeln!(input, "{boots}");
+            } else if line == RUNS {
+                let _ = tell.send(News::Runs(guest));
             } else if let Some(exit) = line.strip_prefix(EXIT) {
                 status = exit.parse().ok();
             } else {
@@ -137,12 +146,11 @@ fn show(prefix: &str, line: &str) {
     let _ = writeln!(std::io::stdout(), "{prefix}{line}");
 }
 
-/// Waits until the command of the guest that was started last runs. Returns the status of a command
-/// that has failed meanwhile.
-fn until_it_runs(site: &Site<'_>, told: &Receiver<News>) -> Option<u8> {
+/// Waits until the command of a guest runs. Returns the status of a command that has failed meanwhile.
+fn until_it_runs(site: &Site<'_>, told: &Receiver<News>, guest: usize) -> Option<u8> {
     while let Ok(news) = told.recv() {
         let failure = failure(site, &news);
-        if failure.is_some() || matches!(news, News::Runs) {
+        if failure.is_some() || matches!(news, News::Runs(runs) if runs == guest) {
             return failure;
         }
     }
@@ -153,7 +161,7 @@ fn until_it_runs(site: &Site<'_>, told: &Receiver<News>) -> Option<u8> {
 fn failure(site: &Site<'_>, news: &News) -> Option<u8> {
     const NO_STATUS: u8 = 1;
     match *news {
-        News::Runs | News::Ended(_, Some(0)) => None,
+        News::Runs(_) | News::Ended(_, Some(0)) => None,
         News::Ended(_, Some(status)) => Some(status),
         News::Ended(guest, None) => {
             let console = site.console(guest);

@@ -32,7 +32,18 @@ impl Site<'_> {
         self.consoles.join(format!("vm{guest}.log"))
     }
 
-    /// Starts the guest with this number, from 1 on. Its command's output is that of the child.
+    /// The socket of a guest's monitor. The name of a socket is short, and that of `--keep` may be long.
+    fn monitor(&self, guest: usize) -> PathBuf {
+        self.directory.join(format!("vm{guest}.qmp"))
+    }
+
+    /// Where the user finds it.
+    pub(crate) fn monitor_link(&self, guest: usize) -> PathBuf {
+        self.consoles.join(format!("vm{guest}.qmp"))
+    }
+
+    /// Starts the guest with this number, from 1 on. Its command's output is that of the child, whose
+    /// input it reads.
     pub(crate) fn start(&self, guest: usize) -> Result<Child, Failure> {
         let beside = |name| Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name(name));
         let socket = self.directory.join(format!("vm{guest}.efa"));
@@ -50,11 +61,16 @@ impl Site<'_> {
                 .arg("--pcap")
                 .arg(keep.join(format!("vm{guest}.pcapng")));
         }
+        let link = self.monitor_link(guest);
+        // One of a run that was killed.
+        let _ = fs::remove_file(&link);
+        std::os::unix::fs::symlink(self.monitor(guest), &link)
+            .map_err(|error| Failure(format!("cannot make {}: {error}", link.display())))?;
         command.arg("--");
         command.arg(beside("efa-emu-pci")?).arg(&socket).arg("--");
         let qemu = self.qemu(guest, &socket);
         command.arg(qemu.get_program()).args(qemu.get_args());
-        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let die = || {
             // A guest does not stay when nobody waits for it any more.
             rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
@@ -104,6 +120,10 @@ impl Site<'_> {
         qemu.arg("-device").arg(format!(
             r#"{{"driver":"vfio-user-pci","x-no-posted-writes":true,"socket":{{"type":"unix","path":"{}"}}}}"#,
             socket.display()
+        ));
+        qemu.arg("-qmp").arg(format!(
+            "unix:{},server=on,wait=off",
+            self.monitor(guest).display()
         ));
         let mut user = "user,id=machine".to_owned();
         for port in forward.iter().filter(|_| guest == 1) {

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use efa_commands::Failure;
 use efa_commands::installation::Installation;
+use efa_options::vm::VmArguments;
 
 /// Where everything is.
 pub(crate) struct Software {
@@ -19,12 +20,18 @@ pub(crate) struct Software {
 }
 
 impl Software {
-    /// Fetches what is not there; the kernel is that of a release of Debian.
-    pub(crate) fn fetch(release: &str) -> Result<Software, Failure> {
+    /// Fetches what is not there.
+    pub(crate) fn fetch(arguments: &VmArguments) -> Result<Software, Failure> {
+        let VmArguments {
+            linux,
+            programs,
+            package,
+            ..
+        } = arguments;
         let script = Installation::of_this_program()?.file("scripts/userland")?;
-        let qemu = fetched(&script, "qemu-debian14")?.join("root/usr");
-        let linux = fetched(&script, &format!("linux-{release}"))?;
-        let guest = fetched(&script, "guest-debian12")?;
+        let qemu = fetched(&script, "qemu-debian14", &[])?.join("root/usr");
+        let linux = fetched(&script, &format!("linux-{linux}"), &[])?;
+        let guest = fetched(&script, &format!("guest-{programs}"), package)?;
         Ok(Software {
             qemu,
             kernel: linux.join("vmlinuz"),
@@ -51,9 +58,10 @@ impl Software {
     }
 }
 
-fn fetched(script: &Path, name: &str) -> Result<PathBuf, Failure> {
+fn fetched(script: &Path, name: &str, packages: &[String]) -> Result<PathBuf, Failure> {
     let output = Command::new(script)
         .arg(name)
+        .args(packages)
         .stderr(Stdio::inherit())
         .output()
         .map_err(|error| Failure(format!("cannot run {}: {error}", script.display())))?;
