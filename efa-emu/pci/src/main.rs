@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use efa_commands::{Failure, child, complain, end};
 use efa_pci::function::Function;
 use efa_pci::vfio::Server;
 use efa_shm::HostConfig;
+use rustix::process::Signal;
 
 const PROGRAM: &str = "efa-emu-pci";
 
@@ -61,7 +63,16 @@ fn execute() -> Result<ExitCode, Failure> {
         Some((program, arguments)) => {
             // It ends with the process.
             std::thread::spawn(serve);
-            let ended = child::run(Command::new(program).args(arguments), || LOOK);
+            let mut command = Command::new(program);
+            command.args(arguments);
+            // A machine whose device is gone would wait for it, and nobody for the machine.
+            let die = || {
+                rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
+                Ok(())
+            };
+            // SAFETY: between `fork` and `exec` it makes one system call.
+            unsafe { command.pre_exec(die) };
+            let ended = child::run(&mut command, || LOOK);
             if ended.as_ref().is_ok_and(|status| !status.success()) && !server.has_served() {
                 complain(
                     PROGRAM,

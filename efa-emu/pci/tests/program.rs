@@ -1,5 +1,6 @@
 //! The programs as people start them: what they say of mistakes, and how they end.
 
+use std::io::Read;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -110,6 +111,22 @@ fn unknown_generations_are_refused() {
         refused(&mut command, &[profile]);
     }
     assert!(!socket.exists());
+}
+
+#[test]
+fn its_program_ends_when_it_is_killed() {
+    let root = tempfile::tempdir().unwrap();
+    let mut command = pci(root.path());
+    command.arg(root.path().join("socket"));
+    command.args(["--", "sh", "-c", "echo up; exec tail -f /dev/null"]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut output = child.stdout.take().unwrap();
+    let mut up = [0; 3];
+    output.read_exact(&mut up).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // The end of the output is that of the last program that has it.
+    assert_eq!(output.read(&mut up).unwrap(), 0);
 }
 
 #[test]
