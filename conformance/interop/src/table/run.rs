@@ -20,8 +20,8 @@ use crate::mpi::{Installation, Library, Transport};
 /// How often processes are polled.
 const TICK: Duration = Duration::from_millis(20);
 
-/// The release of Debian whose kernel guests have.
-const DEFAULT_LINUX: &str = "debian12";
+/// The release of Debian whose kernel and programs guests have.
+const DEFAULT_RELEASE: &str = "debian12";
 
 /// The exit status of a script that says what is missing.
 const LACKS: i32 = 77;
@@ -92,12 +92,14 @@ impl Spec {
             let finished = await_end(bench, running, program, &mut servers)?;
             measured.take(program, &finished, &variables)?;
         }
+        // The others may need those that do not have to end.
+        let is_endless = |server: &Server| server.program.ends == Ends::Any;
+        let (endless, servers): (Vec<_>, Vec<_>) = servers.into_iter().partition(is_endless);
         for Server { running, program } in servers {
-            if program.ends != Ends::Any {
-                let finished = running.ended(|status| program.ends.permits(status))?;
-                measured.take(program, &finished, &variables)?;
-            }
+            let finished = running.ended(|status| program.ends.permits(status))?;
+            measured.take(program, &finished, &variables)?;
         }
+        drop(endless);
         let traffic = match (&self.checked[..], self.captured.first()) {
             ([], None) => None,
             ([], Some(host)) => Some(bench.traffic(host)?.to_string()),
@@ -115,10 +117,12 @@ impl Spec {
         commands: &[String],
     ) -> Result<Running<'a>, Unmet> {
         let options: Vec<&str> = options.split_whitespace().collect();
-        let linux = options.iter().skip_while(|word| **word != "--linux").nth(1);
-        let linux = format!("linux-{}", linux.unwrap_or(&DEFAULT_LINUX));
+        let of = |option| options.iter().skip_while(|word| **word != option).nth(1);
+        let release = |option| of(option).unwrap_or(&DEFAULT_RELEASE);
+        let linux = format!("linux-{}", release("--linux"));
+        let programs = format!("guest-{}", release("--programs"));
         // What cannot be fetched is no failure.
-        for software in ["qemu-debian14", &linux, "guest-debian12"] {
+        for software in ["qemu-debian14", &linux, &programs] {
             bench.userland(software)?;
         }
         let profile = self.profile.as_deref().unwrap_or(Profile::DEFAULT);
