@@ -42,13 +42,25 @@ pub enum OpenError {
 /// The last PCI device id in the driver's table, up to Linux 7.2.
 const LAST_PART: u32 = 0xefa3;
 
-/// How long a driver may take to go on after its first look at a register. It gives up after 50 ms.
+/// How long a driver may take from its first look at a register to the end of its first reset. Values that it has not
+/// within 50 ms it does not get.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What is wrong if it does not go on.
 const UNSEEN: &str = "the guest's driver does not see what the device writes: start QEMU with memory that it shares \
                       (-object memory-backend-memfd,id=mem,size=4G,share=on -machine memory-backend=mem); on a busy \
                       machine add \"x-no-posted-writes\":true to the device";
+
+/// Whether a driver sees what the device writes: it ends a reset when it has read that there is one.
+#[derive(Clone, Copy)]
+enum Sight {
+    /// It has read none.
+    Unknown,
+    /// It has read the first one then.
+    Expected(Instant),
+    /// It has gone on, or the user knows that it has not.
+    Settled,
+}
 
 /// Tells the user something.
 type Tell = Box<dyn Fn(&str) + Send>;
@@ -79,8 +91,7 @@ pub struct Function {
     /// Commands since the function was opened.
     commands: u64,
     late: LateCompletions,
-    /// Registers that were read since the reset, and when that was last.
-    reads: (u64, Instant),
+    sight: Sight,
     tell: Tell,
 }
 
@@ -119,7 +130,7 @@ impl Function {
             completions: None,
             commands: 0,
             late: LateCompletions::default(),
-            reads: (0, Instant::now()),
+            sight: Sight::Unknown,
             tell: Box::new(|_| ()),
             open,
             profile,
@@ -205,11 +216,11 @@ impl Function {
     pub fn show_life(&mut self) {
         self.notifier.repeat_interrupts();
         self.notifier.tell_async(AsyncGroup::KeepAlive);
-        let (reads, last) = self.reads;
-        if reads == 1 && last.elapsed() >= PATIENCE {
+        if let Sight::Expected(read) = self.sight
+            && read.elapsed() >= PATIENCE
+        {
             (self.tell)(UNSEEN);
-            // It is said once.
-            self.reads.0 += 1;
+            self.sight = Sight::Settled;
         }
     }
 
@@ -217,6 +228,7 @@ impl Function {
     pub fn reset(&mut self) {
         self.start_over(DeviceStatus::READY);
         self.config_space = ConfigSpace::new(&self.profile);
+        self.sight = Sight::Unknown;
     }
 
     fn status(&self) -> DeviceStatus {
@@ -237,7 +249,6 @@ impl Function {
         self.requests = None;
         self.completions = None;
         self.late = LateCompletions::default();
-        self.reads.0 = 0;
         self.read_response = SplitAddress::default();
         self.requests_at = SplitAddress::default();
         self.completions_at = SplitAddress::default();
@@ -321,12 +332,15 @@ impl Function {
         if value & RESET != 0 {
             self.start_over(DeviceStatus::READY | DeviceStatus::RESETTING);
         } else if self.status.contains(DeviceStatus::RESETTING) {
+            self.sight = Sight::Settled;
             self.status = DeviceStatus::READY | DeviceStatus::RESET_FINISHED;
         }
     }
 
     fn answer_read(&mut self, request: u32) {
-        self.reads = (self.reads.0 + 1, Instant::now());
+        if matches!(self.sight, Sight::Unknown) {
+            self.sight = Sight::Expected(Instant::now());
+        }
         let offset = (request >> 16) as u16;
         // A register that there is not reads as the driver's sign of an error.
         let value = match Register::at(offset.into()) {
