@@ -42,25 +42,14 @@ pub enum OpenError {
 /// The last PCI device id in the driver's table, up to Linux 7.2.
 const LAST_PART: u32 = 0xefa3;
 
-/// How long a driver may take from its first look at a register to the end of its first reset. Values that it has not
-/// within 50 ms it does not get.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Registers that a driver may read before it starts a queue. It reads nine; one that gets no values asks for the status
+/// again and again, for three seconds.
+const READS: u32 = 20;
 
-/// What is wrong if it does not go on.
+/// What is wrong if it reads more.
 const UNSEEN: &str = "the guest's driver does not see what the device writes: start QEMU with memory that it shares \
                       (-object memory-backend-memfd,id=mem,size=4G,share=on -machine memory-backend=mem); on a busy \
                       machine add \"x-no-posted-writes\":true to the device";
-
-/// Whether a driver sees what the device writes: it ends a reset when it has read that there is one.
-#[derive(Clone, Copy)]
-enum Sight {
-    /// It has read none.
-    Unknown,
-    /// It has read the first one then.
-    Expected(Instant),
-    /// It has gone on, or the user knows that it has not.
-    Settled,
-}
 
 /// Tells the user something.
 type Tell = Box<dyn Fn(&str) + Send>;
@@ -91,7 +80,8 @@ pub struct Function {
     /// Commands since the function was opened.
     commands: u64,
     late: LateCompletions,
-    sight: Sight,
+    /// Registers that were read since the bus's reset, or since a queue was started.
+    reads: u32,
     tell: Tell,
 }
 
@@ -130,7 +120,7 @@ impl Function {
             completions: None,
             commands: 0,
             late: LateCompletions::default(),
-            sight: Sight::Unknown,
+            reads: 0,
             tell: Box::new(|_| ()),
             open,
             profile,
@@ -213,22 +203,16 @@ impl Function {
     }
 
     /// Shows that the device lives. To be called every [`SIGN_OF_LIFE`].
-    pub fn show_life(&mut self) {
+    pub fn show_life(&self) {
         self.notifier.repeat_interrupts();
         self.notifier.tell_async(AsyncGroup::KeepAlive);
-        if let Sight::Expected(read) = self.sight
-            && read.elapsed() >= PATIENCE
-        {
-            (self.tell)(UNSEEN);
-            self.sight = Sight::Settled;
-        }
     }
 
     /// Takes everything back that the guest has made, as at the start.
     pub fn reset(&mut self) {
         self.start_over(DeviceStatus::READY);
         self.config_space = ConfigSpace::new(&self.profile);
-        self.sight = Sight::Unknown;
+        self.reads = 0;
     }
 
     fn status(&self) -> DeviceStatus {
@@ -286,6 +270,7 @@ impl Function {
             Register::ReadResponseLow => self.read_response.set_low(value),
             Register::ReadResponseHigh => self.read_response.set_high(value),
             Register::AdminCapabilities => {
+                self.reads = 0;
                 let shape = QueueShape::of_requests(value);
                 self.requests = self.admin_ring(self.requests_at, shape);
             }
@@ -332,14 +317,14 @@ impl Function {
         if value & RESET != 0 {
             self.start_over(DeviceStatus::READY | DeviceStatus::RESETTING);
         } else if self.status.contains(DeviceStatus::RESETTING) {
-            self.sight = Sight::Settled;
             self.status = DeviceStatus::READY | DeviceStatus::RESET_FINISHED;
         }
     }
 
     fn answer_read(&mut self, request: u32) {
-        if matches!(self.sight, Sight::Unknown) {
-            self.sight = Sight::Expected(Instant::now());
+        self.reads = self.reads.saturating_add(1);
+        if self.reads == READS {
+            (self.tell)(UNSEEN);
         }
         let offset = (request >> 16) as u16;
         // A register that there is not reads as the driver's sign of an error.
