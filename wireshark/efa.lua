@@ -1220,7 +1220,7 @@ end
 local Sightings = {}
 
 -- Frames of one sender to one receiver that are remembered; more are never under way.
-local MOST_SIGHTINGS = 4096
+Sightings.MOST = 4096
 
 function Sightings.way(from, to)
     local ways = state.ways[from]
@@ -1285,13 +1285,24 @@ function Sightings.see(context, h, source, destination)
     if list.is_lost then
         return
     end
-    seen[key], seen[key - 16 * MOST_SIGHTINGS] = frame, nil
+    seen[key], seen[key - 16 * Sightings.MOST] = frame, nil
     list.last = list.last + 1
     list[list.last] = { seen, key }
     local oldest = Sightings.oldest(list)
-    if list.last - list.first >= MOST_SIGHTINGS then
+    if list.last - list.first >= Sightings.MOST then
         list.is_lost, list.lost = true, oldest
     end
+end
+
+-- Whether some frames of a conversation have directions and others have lost them: neither the ends' own views nor
+-- the one without directions have all.
+function Sightings.is_mixed(c)
+    local near, far = c.near.endpoint, c.far.endpoint
+    local function has(root, from, to)
+        return root[from] and root[from][to]
+    end
+    return (has(state.undirected, near, far) or has(state.undirected, far, near))
+        and (has(state.views, near, far) or has(state.views, far, near))
 end
 
 -- Whether an end lacks frames that the other end's host has captured. What is under way after all that it
@@ -1300,10 +1311,6 @@ function Sightings.lacks(c)
     local near, far = c.near.endpoint, c.far.endpoint
     if near == far then
         return false
-    end
-    local undirected = state.undirected[near < far and near or far]
-    if undirected and undirected[near < far and far or near] then
-        return true -- some frames have lost their directions
     end
     local to, from = Sightings.way(near, far), Sightings.way(far, near)
     if to.is_tapped or from.is_tapped then
@@ -1325,7 +1332,7 @@ local function is_proven(evidence, context)
     end
     local c, born = context.conversation, state.born_anywhere[context.has_direction]
     local near, far = c.near, c.far
-    if c.is_torn or near ~= far and (near.packets == 0 or far.packets == 0) then
+    if c.is_torn or near ~= far and (near.packets == 0 or far.packets == 0) or Sightings.is_mixed(c) then
         return false
     end
     if context.has_direction and Sightings.lacks(c) then
@@ -1604,8 +1611,11 @@ local function put_in_order(me, transfer, p, frame, from_start)
     end
 end
 
+-- Which endpoints the ends of a conversation are.
+local Identity = {}
+
 -- Both ends start their numbers anew, because at least one of the endpoints is a new one.
-local function begin_anew(c, me, you)
+function Identity.begin_anew(c, me, you)
     local fresh, peer = new_side(me.endpoint), new_side(you.endpoint)
     fresh.former_connids, peer.former_connids = me.former_connids, you.former_connids
     fresh.run, peer.run = me.run, you.run
@@ -1627,7 +1637,7 @@ end
 
 -- Whether nothing can have been sent before: the first request of a queue pair, message 0 to a peer
 -- that does not know the sender yet, or a request for a handshake.
-local function begins_conversation(p, context)
+function Identity.begins_conversation(p, context)
     if not p.packet.is_req or not has_bit(p.flags, REQ_FLAG.raw_addr_hdr) then
         return false
     end
@@ -1636,27 +1646,27 @@ local function begins_conversation(p, context)
 end
 
 -- An endpoint's connection id, as it says itself or, before it does, as its peer does.
-local function known_connid(side)
+function Identity.known(side)
     return side.connid or side.addressed
 end
 
 -- Whether a connection id is of an endpoint that had not been heard of.
-local function is_another(side, connid)
-    local known = known_connid(side)
+function Identity.is_another(side, connid)
+    local known = Identity.known(side)
     return known and known ~= connid and not side.former_connids[connid]
 end
 
 -- Begins anew if a packet without a raw address is not from and to the known endpoints, unless its number
 -- proves that it is, and wrong: the capture may lack frames between.
-local function end_after_break(c, me, you, p, context)
+function Identity.end_after_break(c, me, you, p, context)
     local before = me.run
     me.run = context.run or before
     if p["raw_addr.connid"] then
         return me, you
     end
-    local told, known = p.connid, known_connid(me)
-    local is_to_another = is_another(you, context.qkey)
-    local is_other = told and is_another(me, told)
+    local told, known = p.connid, Identity.known(me)
+    local is_to_another = Identity.is_another(you, context.qkey)
+    local is_other = told and Identity.is_another(me, told)
     if not is_to_another and not is_other then
         return me, you
     end
@@ -1671,42 +1681,42 @@ local function end_after_break(c, me, you, p, context)
         return me, you
     end
     note(context.frame, "qpn-reused", "the endpoints are others, and frames between are missing")
-    me, you = begin_anew(c, me, you)
+    me, you = Identity.begin_anew(c, me, you)
     c.from_start = false
     return me, you
 end
 
 -- The endpoint that a raw address names.
-local function endpoint_named(p)
+function Identity.endpoint_named(p)
     return format("[%s]:%d", tostring(p.tvb(p.gid_offset, 16):ipv6()), p["raw_addr.qpn"])
 end
 
 -- Returns the ends of the conversation, and whether the packet is late: from or to an endpoint that is gone.
-local function check_identity(c, me, you, p, context)
+function Identity.check(c, me, you, p, context)
     local frame = context.frame
     local raw = p["raw_addr.connid"]
     if p["raw_addr.qpn"] then
-        local named = endpoint_named(p)
+        local named = Identity.endpoint_named(p)
         if named ~= me.endpoint then
             note(frame, "raw-address-true", format("%s names itself %s", me.endpoint, named))
         end
     end
-    if raw and is_another(me, raw) then
-        note(frame, "qpn-reused", format("connection id 0x%08x instead of 0x%08x", raw, known_connid(me)))
+    if raw and Identity.is_another(me, raw) then
+        note(frame, "qpn-reused", format("connection id 0x%08x instead of 0x%08x", raw, Identity.known(me)))
         local peer_connid = you.connid
         if me.connid then
             me.former_connids[me.connid] = true
         end
-        me, you = begin_anew(c, me, you)
+        me, you = Identity.begin_anew(c, me, you)
         me.connid = raw
         if me ~= you and peer_connid == context.qkey then
             you.connid = peer_connid
         end
-        c.from_start = begins_conversation(p, context)
-    elseif raw and me ~= you and is_another(you, context.qkey) then
+        c.from_start = Identity.begins_conversation(p, context)
+    elseif raw and me ~= you and Identity.is_another(you, context.qkey) then
         -- The sender names another endpoint than the one that it knew: a new one, or by mistake.
         local connid = me.connid
-        me, you = begin_anew(c, me, you)
+        me, you = Identity.begin_anew(c, me, you)
         me.connid, c.from_start = connid, false
     end
     for _, connid in ipairs({ raw or p.connid, raw and p.connid }) do
@@ -2115,18 +2125,18 @@ end
 
 -- When the device has given up, libfabric sends a packet that was refused again, as a new request.
 local MOST_IN_FLIGHT = 4096
-local RAW_ADDR_SIZE_WIDTH, CONNID_WIDTH = 4, 4
+local Refused = { RAW_ADDR_SIZE_WIDTH = 4, CONNID_WIDTH = 4 }
 
 -- All of a packet but the headers that name its sender, which may be others when it is sent again.
-local function content_of(p)
+function Refused.content_of(p)
     local bytes, flags = p.tvb:raw(0, p.length), p.flags
     local cuts = {}
     if p.gid_offset then
-        local first = p.gid_offset - RAW_ADDR_SIZE_WIDTH
+        local first = p.gid_offset - Refused.RAW_ADDR_SIZE_WIDTH
         cuts[#cuts + 1] = { first, p.gid_offset + p["raw_addr.size"] }
     end
     if p.connid_offset then
-        cuts[#cuts + 1] = { p.connid_offset, p.connid_offset + CONNID_WIDTH }
+        cuts[#cuts + 1] = { p.connid_offset, p.connid_offset + Refused.CONNID_WIDTH }
     end
     for _, bit in ipairs(p.packet.is_req and { REQ_FLAG.connid_hdr, REQ_FLAG.raw_addr_hdr }
         or { REQ_FLAG.connid_hdr }) do
@@ -2142,16 +2152,16 @@ local function content_of(p)
 end
 
 -- Packets without a number that are remembered after a refusal or a repetition.
-local MOST_TROUBLED = 1024
+Refused.MOST_TROUBLED = 1024
 
 -- Remembers a packet that did not arrive at the first attempt. A message or atomic is forgotten when it is sent
 -- again; an equal one of another packet may follow at any time.
-local function remember_refused(me, content, packet, is_numbered)
+function Refused.remember(me, content, packet, is_numbered)
     if not is_numbered and not me.refused_packets[content] then
         local order = me.troubled
         order.last = order.last + 1
         order[order.last] = content
-        if order.last - order.first >= MOST_TROUBLED then
+        if order.last - order.first >= Refused.MOST_TROUBLED then
             me.refused_packets[order[order.first]] = nil
             order[order.first], order.first = nil, order.first + 1
         end
@@ -2160,8 +2170,9 @@ local function remember_refused(me, content, packet, is_numbered)
 end
 
 -- Whether the conversation waits for a packet without a number, so that an equal one before had no effect.
-local MISSES = {}
+Refused.MISSES = {}
 do
+    local MISSES = Refused.MISSES
     local function acknowledgement(me, you, p)
         local transfer = you.send_ops[p.send_id]
         return transfer and not transfer.acknowledged
@@ -2199,14 +2210,14 @@ do
     end
 end
 -- Writes and reads have ids: the same one is given to another operation when the first is over.
-function MISSES.request(me, you, p)
+function Refused.MISSES.request(me, you, p)
     local transfer = p.recv_id and me.recv_ops[p.recv_id] or p.send_id and me.send_ops[p.send_id]
     return not transfer or transfer.done
 end
 
-local function find_refused(context, me, you, p)
+function Refused.find(context, me, you, p)
     local sequence = context.sequence
-    local content = format("%08x:", context.qkey) .. content_of(p)
+    local content = format("%08x:", context.qkey) .. Refused.content_of(p)
     local connid = p["raw_addr.connid"] or p.connid
     local number = p.packet.is_req and p.msg_id or nil
     me.contents[sequence], me.contents[sequence - MOST_IN_FLIGHT] = content, nil
@@ -2217,7 +2228,7 @@ local function find_refused(context, me, you, p)
         -- What the device repeats may be refused again, where the capture lacks a frame.
         if not number or not refused then
             local packet = { request = context.retry_of or context.frame, connid = connid }
-            remember_refused(me, content, packet, false)
+            Refused.remember(me, content, packet, false)
         end
         return
     end
@@ -2233,7 +2244,7 @@ local function find_refused(context, me, you, p)
         me.refused_packets[content] = nil
     else
         -- If nothing tells whether it is missed, it is sent again once for each refusal.
-        local misses = MISSES[p.code] or (p.recv_id or p.send_id) and MISSES.request
+        local misses = Refused.MISSES[p.code] or (p.recv_id or p.send_id) and Refused.MISSES.request
         local is_missed = not is_due
         if misses then
             is_missed = misses(me, you, p)
@@ -2247,7 +2258,7 @@ local function find_refused(context, me, you, p)
 end
 
 -- The device of `me` has got an answer to the request of this sequence number.
-local function end_packet(me, sequence, status, request)
+function Refused.end_packet(me, sequence, status, request)
     local content, id, connid = me.contents[sequence], me.numbered[sequence], me.senders[sequence]
     local message = id and me.messages[id]
     me.contents[sequence], me.numbered[sequence], me.senders[sequence] = nil, nil, nil
@@ -2259,7 +2270,7 @@ local function end_packet(me, sequence, status, request)
             me.lost_messages[id], message.has_arrived = nil, true
         end
     elseif content and status ~= STATUS.LOCAL_UNRESPONSIVE_REMOTE then -- who does not answer may have taken it
-        remember_refused(me, content, { request = request, connid = connid, is_due = true }, id)
+        Refused.remember(me, content, { request = request, connid = connid, is_due = true }, id)
         if message and status ~= STATUS.REMOTE_RNR then
             me.lost_messages[id] = not message.has_arrived
         end
@@ -2284,7 +2295,8 @@ local function follow_packet(context, p)
         return
     end
     c.valid = c.valid + 1
-    c.is_rdm = c.is_rdm or p.code == TYPE.HANDSHAKE or p["raw_addr.qpn"] and endpoint_named(p) == me.endpoint
+    c.is_rdm = c.is_rdm or p.code == TYPE.HANDSHAKE
+        or p["raw_addr.qpn"] and Identity.endpoint_named(p) == me.endpoint
     if p.truncated then
         return miss(c, me)
     end
@@ -2293,10 +2305,10 @@ local function follow_packet(context, p)
         -- Who begins with an answer has heard what is not in the capture.
         local is_from_birth = state.born[context.has_direction][c.near.endpoint]
             and p.packet.is_req and (context.is_own or has_bit(p.flags, REQ_FLAG.raw_addr_hdr))
-        c.from_start = is_from_birth or begins_conversation(p, context)
+        c.from_start = is_from_birth or Identity.begins_conversation(p, context)
     end
-    me, you = end_after_break(c, me, you, p, context)
-    find_refused(context, me, you, p)
+    me, you = Identity.end_after_break(c, me, you, p, context)
+    Refused.find(context, me, you, p)
     if context.retry_of then
         local transfer = state.transfer_of[context.retry_of]
         if transfer then
@@ -2306,7 +2318,7 @@ local function follow_packet(context, p)
         return
     end
     local is_late
-    me, you, is_late = check_identity(c, me, you, p, context)
+    me, you, is_late = Identity.check(c, me, you, p, context)
     if is_late then
         return
     end
@@ -2382,7 +2394,7 @@ local function follow_frame(context, h, tvb)
         end
         if name == "RESPONSE" then
             c.has_stray_answer = c.has_stray_answer or not request
-            end_packet(you, sequence, h.status, request)
+            Refused.end_packet(you, sequence, h.status, request)
         end
         local transfer = you.rdma[sequence]
         if not transfer and request then
