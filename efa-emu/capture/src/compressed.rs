@@ -12,8 +12,8 @@ type Whole<R> = BufReader<Chain<Cursor<Vec<u8>>, R>>;
 /// The bytes of a capture.
 pub(super) enum Unpacked<R: Read> {
     Plain(Whole<R>),
-    Gzip(Box<MultiGzDecoder<Whole<R>>>),
-    Zstd(Zstd<Whole<R>>),
+    Gzip(Box<BufReader<MultiGzDecoder<Whole<R>>>>),
+    Zstd(BufReader<Zstd<Whole<R>>>),
     Lz4(Box<FrameDecoder<Whole<R>>>),
 }
 
@@ -24,21 +24,21 @@ impl<R: Read> Unpacked<R> {
         let magic: Option<[u8; 4]> = start.first_chunk().copied();
         let whole = BufReader::with_capacity(1 << 18, Cursor::new(start).chain(source));
         Ok(match magic {
-            Some([0x1f, 0x8b, ..]) => Unpacked::Gzip(Box::new(MultiGzDecoder::new(whole))),
-            Some([0x28, 0xb5, 0x2f, 0xfd]) => Unpacked::Zstd(Zstd::Between(whole)),
+            Some([0x1f, 0x8b, ..]) => {
+                Unpacked::Gzip(Box::new(BufReader::new(MultiGzDecoder::new(whole))))
+            }
+            Some([0x28, 0xb5, 0x2f, 0xfd]) => Unpacked::Zstd(BufReader::new(Zstd::Between(whole))),
             Some([0x04, 0x22, 0x4d, 0x18]) => Unpacked::Lz4(Box::new(FrameDecoder::new(whole))),
             _ => Unpacked::Plain(whole),
         })
     }
-}
 
-impl<R: Read> Read for Unpacked<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+    pub(super) fn buffered(&mut self) -> &mut dyn BufRead {
         match self {
-            Unpacked::Plain(source) => source.read(buffer),
-            Unpacked::Gzip(source) => source.read(buffer),
-            Unpacked::Zstd(source) => source.read(buffer),
-            Unpacked::Lz4(source) => source.read(buffer),
+            Unpacked::Plain(source) => source,
+            Unpacked::Gzip(source) => source,
+            Unpacked::Zstd(source) => source,
+            Unpacked::Lz4(source) => source,
         }
     }
 }

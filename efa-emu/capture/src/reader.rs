@@ -428,15 +428,21 @@ impl<R: Read> Reader<R> {
     /// Reads until the buffer holds `wanted` bytes or the source ends, and returns how many it has.
     /// The buffer grows with what is really there, not with what a length field claims.
     fn fill(&mut self, wanted: usize) -> Result<usize, ReadError> {
-        let missing = wanted.saturating_sub(self.buffer.len()) as u64;
-        let read = (&mut self.source)
-            .take(missing)
-            .read_to_end(&mut self.buffer);
-        match read {
-            Ok(_) => {}
-            // Truncated compressed data reads like a truncated file.
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
-            Err(error) => return Err(self.error(error.into())),
+        while let missing = wanted.saturating_sub(self.buffer.len())
+            && missing > 0
+        {
+            match self.source.buffered().fill_buf() {
+                Ok([]) => break,
+                Ok(bytes) => {
+                    let taken = missing.min(bytes.len());
+                    self.buffer.extend_from_slice(&bytes[..taken]);
+                    self.source.buffered().consume(taken);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // Truncated compressed data reads like a truncated file.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
+                Err(error) => return Err(self.error(error.into())),
+            }
         }
         Ok(self.buffer.len())
     }
@@ -458,22 +464,13 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// The block in the buffer, without its type and its lengths.
-    fn body(&self) -> Body<'_> {
-        let end = self.buffer.len().saturating_sub(4);
-        Body {
-            order: self.order,
-            bytes: self.buffer.get(8..end).unwrap_or_default(),
-        }
-    }
-
     fn too_short(&self, offset: u64, code: u32) -> ReadError {
         self.malformed(offset, code, "it is too short for its fields".into())
     }
 
     fn declare_interface(&mut self, offset: u64) -> Result<(), ReadError> {
         let code = code::INTERFACE;
-        let declared = blocks::Interface::read(self.body());
+        let declared = blocks::Interface::read(body(self.order, &self.buffer));
         let declared = declared.ok_or_else(|| self.too_short(offset, code))?;
         let interface = CapturedInterface {
             name: declared.name.map(Cow::into_owned),
@@ -493,7 +490,7 @@ impl<R: Read> Reader<R> {
     }
 
     fn add_statistics(&mut self, offset: u64) -> Result<(), ReadError> {
-        let statistics = blocks::statistics(self.body());
+        let statistics = blocks::statistics(body(self.order, &self.buffer));
         let (id, dropped) = statistics.ok_or_else(|| self.too_short(offset, code::STATISTICS))?;
         let index = self.interface_index(offset, id)?;
         let interface = &mut self.interfaces[index];
@@ -524,21 +521,26 @@ impl<R: Read> Reader<R> {
     fn packet(&mut self, offset: u64, code: u32) -> Result<CapturedFrame<'_>, ReadError> {
         let first = self.interfaces.get(self.section);
         let snaplen = first.map(|interface| interface.snaplen);
-        let packet = Packet::read(code, self.body(), snaplen);
-        let id = packet.as_ref().map(|packet| packet.interface);
-        let id = id.ok_or_else(|| self.too_short(offset, code))?;
-        let index = self.interface_index(offset, id)?;
+        let Some(packet) = Packet::read(code, body(self.order, &self.buffer), snaplen) else {
+            return Err(self.too_short(offset, code));
+        };
+        let index = self.interface_index(offset, packet.interface)?;
         self.frames += 1;
         let interface = &mut self.interfaces[index];
         interface.frames += 1;
         if let Some(counts) = &mut interface.counts {
             counts.seen = counts.seen.saturating_add(1);
         }
-        let this = &*self;
-        let packet = Packet::read(code, this.body(), snaplen);
-        let packet = packet.ok_or_else(|| this.too_short(offset, code))?;
-        let interface = &this.interfaces[index];
-        Ok(frame(this.frames, offset, index, interface, packet))
+        Ok(frame(self.frames, offset, index, interface, packet))
+    }
+}
+
+/// A block without its type and its lengths.
+fn body(order: ByteOrder, block: &[u8]) -> Body<'_> {
+    let end = block.len().saturating_sub(4);
+    Body {
+        order,
+        bytes: block.get(8..end).unwrap_or_default(),
     }
 }
 
