@@ -245,6 +245,7 @@ impl<R: Read> Frames<R> {
             let is_rdma = frame.header.kind.rdma().is_some();
             let (mut payload, mut cut_off) = (Vec::new(), 0);
             if !is_rdma || self.with_rdma_data {
+                payload.reserve_exact(frame.header.captured_len());
                 payload.extend_from_slice(frame.payload);
                 cut_off = frame.header.captured_len() - payload.len();
                 payload.resize(frame.header.captured_len(), 0);

@@ -10,6 +10,8 @@ use super::node::Node;
 #[derive(Debug, Default)]
 pub(super) struct Births {
     first: HashMap<(bool, Node), First>,
+    /// Whether any number was used again.
+    has_later: bool,
 }
 
 #[derive(Debug)]
@@ -40,6 +42,9 @@ impl Births {
         connid: Option<u32>,
     ) -> Birth {
         let key = (is_arrival, from);
+        if sequence > 0 && !self.has_later {
+            return Birth::default();
+        }
         if sequence > 0 {
             return self.first.get(&key).map(|it| it.birth).unwrap_or_default();
         }
@@ -50,6 +55,7 @@ impl Births {
         });
         if first.packet.differs_from(packet) {
             first.birth.generation += 1;
+            self.has_later = true;
             first.birth.keeps_connid = connid.is_some() && connid == first.connid;
             first.packet = packet.clone();
             first.connid = connid;

@@ -29,12 +29,17 @@ type Owner = (bool, Node);
 /// The lives of queue pairs, by the numbers of their requests.
 #[derive(Debug, Default)]
 pub(super) struct Lives {
-    /// When first requests were seen, and whether at their sender.
-    births: HashMap<Owner, VecDeque<(u64, bool)>>,
-    /// The latest request at its sender, and the latest one where it arrived, with its run.
-    latest: HashMap<(Owner, bool), (u32, u64)>,
+    of: HashMap<Owner, Life>,
     /// Queue pairs of which a tap saw the first arrival.
     tapped: HashSet<Node>,
+}
+
+#[derive(Debug, Default)]
+struct Life {
+    /// When first requests were seen, and whether at their sender.
+    births: VecDeque<(u64, bool)>,
+    /// The latest request where it arrived, and the latest one at its sender, with its run.
+    latest: [Option<(u32, u64)>; 2],
 }
 
 impl Lives {
@@ -42,15 +47,15 @@ impl Lives {
     /// is, whose numbers follow each other.
     pub(super) fn request(&mut self, owner: Owner, is_own: bool, at: u64, header: &Repr) -> u64 {
         let sequence = header.sequence;
+        let life = self.of.entry(owner).or_default();
         if sequence == 0 && !header.retransmission {
-            let births = self.births.entry(owner).or_default();
-            births.push_back((at, is_own));
-            if births.len() > MOST_BIRTHS {
-                births.pop_front();
+            life.births.push_back((at, is_own));
+            if life.births.len() > MOST_BIRTHS {
+                life.births.pop_front();
             }
         }
-        let latest = self.latest.entry((owner, is_own));
-        let (latest, run) = latest.or_insert((sequence.wrapping_sub(1), 0));
+        let latest = &mut life.latest[usize::from(is_own)];
+        let (latest, run) = latest.get_or_insert((sequence.wrapping_sub(1), 0));
         let follows = match is_own && owner.0 {
             true => sequence == latest.wrapping_add(1),
             false => sequence.wrapping_sub(*latest).wrapping_add(NEAR) <= 2 * NEAR,
@@ -74,22 +79,22 @@ impl Lives {
 
     /// Whether the capture has what a queue pair has sent since it was created.
     pub(super) fn has_all_sent(&self, owner: Owner) -> bool {
-        let births = self.births.get(&owner);
-        births.is_some_and(|births| births.iter().any(|&(_, is_own)| is_own))
+        self.births(owner).any(|&(_, is_own)| is_own)
     }
 
     /// When the latest first request of a queue pair number was seen.
     pub(super) fn is_born(&self, owner: Owner) -> Option<u64> {
-        Some(self.births.get(&owner)?.back()?.0)
+        Some(self.births(owner).next_back()?.0)
     }
 
     /// Whether a queue pair's first request was seen after one frame and not after another.
     pub(super) fn began_between(&self, owner: Owner, after: u64, until: u64) -> bool {
-        let births = self.births.get(&owner);
-        births.is_some_and(|births| {
-            let mut births = births.iter();
-            births.any(|&(at, _)| at > after && at <= until)
-        })
+        self.births(owner).any(|&(at, _)| at > after && at <= until)
+    }
+
+    fn births(&self, owner: Owner) -> impl DoubleEndedIterator<Item = &(u64, bool)> {
+        let life = self.of.get(&owner);
+        life.into_iter().flat_map(|life| &life.births)
     }
 }
 

@@ -310,7 +310,8 @@ pub(super) struct Conversation {
     packets: u64,
     serial: u64,
     interface: usize,
-    last: (u64, String),
+    /// The number and type of the last packet, of one that cannot be parsed in words.
+    last: (u64, Result<PacketType, String>),
     /// How many frames of the capture had come when the present one was judged.
     at: u64,
     /// The Q-key to which the near end sends since it named another endpoint than before.
@@ -346,7 +347,7 @@ impl Conversation {
             packets: 0,
             serial: 0,
             interface: 0,
-            last: (0, String::new()),
+            last: (0, Err(String::new())),
             at: 0,
             target: None,
             findings: Findings::default(),
@@ -363,6 +364,11 @@ impl Conversation {
     pub(super) fn is_born(&mut self, me: End, at: Option<u64>) {
         let side = &mut self.sides[me];
         side.is_born |= at.is_some_and(|at| at > side.former_frame);
+    }
+
+    /// Whether it has no packets so far.
+    pub(super) fn is_beginning(&self) -> bool {
+        self.from_start.is_none()
     }
 
     /// Begins with any frame, the `at`-th of the capture.
@@ -524,7 +530,7 @@ impl Conversation {
         if let Speech::Unclear { invalid, .. } = &mut self.speech {
             *invalid += 1;
         }
-        (self.interface, self.last) = (place.interface, (place.number, kind.clone()));
+        (self.interface, self.last) = (place.interface, (place.number, Err(kind.clone())));
         self.breach(place, kind, &rules::PACKET_FORM, error.to_string());
     }
 
@@ -543,7 +549,7 @@ impl Conversation {
         is_repetition: bool,
     ) -> Option<(End, End)> {
         self.packets += u64::from(place.is_judged && !is_repetition);
-        self.last = (place.number, reading.packet_type.to_string());
+        self.last = (place.number, Ok(reading.packet_type));
         self.interface = place.interface;
         self.hear(frame, reading);
         if self.from_start.is_none() {
@@ -1134,12 +1140,12 @@ impl Conversation {
                     near.node,
                     far.node
                 );
-                let (number, kind) = &self.last;
+                let (number, kind) = self.last;
                 let finding = Finding {
                     rule: &rules::NOT_RDM,
                     severity: rules::NOT_RDM.severity,
-                    packet: *number,
-                    kind: kind.clone(),
+                    packet: number,
+                    kind: kind.map_or_else(|kind| kind, |packet_type| packet_type.to_string()),
                     interface: self.interface,
                     text,
                 };

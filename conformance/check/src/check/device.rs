@@ -1,6 +1,7 @@
 //! The requests of devices below the packets: attempts, refusals and failures.
 
 use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
 
 use efa_capture::frame::Repr;
 use efa_wire::address::Qkey;
@@ -194,33 +195,35 @@ impl Requests {
     /// sequence numbers anew. An equal one that does not say so was captured twice.
     pub(super) fn take(&mut self, header: &Repr, identity: u64, position: Position) -> Attempt {
         let sequence = header.sequence;
-        let of_endpoint = (header.qkey, identity);
-        match self.by_sequence.get_mut(&sequence) {
-            Some(known) if header.retransmission => {
-                known.is_repeated = true;
-                self.repeats(header, identity, position);
-                return Attempt::Repetition;
-            }
-            Some(known) if known.identity == of_endpoint => return Attempt::Sighting,
-            _ => {}
-        }
-        // What it repeats may be one of those that were forgotten.
-        if header.retransmission && self.is_forgotten(sequence) {
-            return Attempt::Repetition;
-        }
+        let is_forgotten = header.retransmission && self.is_forgotten(sequence);
         let request = Request {
             at: position.at,
-            identity: of_endpoint,
+            identity: (header.qkey, identity),
             is_repeated: header.retransmission,
             ..Request::default()
         };
-        if self.by_sequence.insert(sequence, request).is_none() {
-            self.order.push_back(sequence);
-            if self.order.len() > MOST_REQUESTS {
-                self.forget();
+        match self.by_sequence.entry(sequence) {
+            Entry::Occupied(mut known) if header.retransmission => {
+                known.get_mut().is_repeated = true;
+                self.repeats(header, identity, position);
+                Attempt::Repetition
+            }
+            Entry::Occupied(known) if known.get().identity == request.identity => Attempt::Sighting,
+            Entry::Occupied(mut known) => {
+                known.insert(request);
+                Attempt::First
+            }
+            // What it repeats may be one of those that were forgotten.
+            Entry::Vacant(_) if is_forgotten => Attempt::Repetition,
+            Entry::Vacant(new) => {
+                new.insert(request);
+                self.order.push_back(sequence);
+                if self.order.len() > MOST_REQUESTS {
+                    self.forget();
+                }
+                Attempt::First
             }
         }
-        Attempt::First
     }
 
     /// Forgets the oldest request.
@@ -284,8 +287,10 @@ impl Requests {
         has_msg_id: bool,
         named: Named,
     ) -> Resent {
-        let known = self.by_sequence.get_mut(&sequence);
-        let is_behind = known.is_some_and(|request| std::mem::take(&mut request.is_behind));
+        let mut request = self.by_sequence.get_mut(&sequence);
+        let is_behind = request
+            .as_mut()
+            .is_some_and(|it| std::mem::take(&mut it.is_behind));
         let is_empty = match has_msg_id {
             true => self.refused.is_empty(),
             false => self.troubled.parts.is_empty(),
@@ -302,7 +307,7 @@ impl Requests {
             None => None,
         };
         let earlier = earlier.filter(|part| part.named.may_be(named));
-        if let Some(request) = self.by_sequence.get_mut(&sequence) {
+        if let Some(request) = request {
             request.content = Some(content);
             if let Some(part) = earlier {
                 request.part = part;

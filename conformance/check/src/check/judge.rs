@@ -174,7 +174,7 @@ struct Seen {
     not_judged: NotJudged,
     /// How many frames were judged, of all and of each interface.
     at: u64,
-    of_interfaces: HashMap<usize, u64>,
+    of_interfaces: Vec<u64>,
 }
 
 impl Seen {
@@ -187,7 +187,10 @@ impl Seen {
     ) {
         self.at += 1;
         conversation.begins_frame(self.at);
-        let of_interface = self.of_interfaces.entry(frame.interface).or_default();
+        if self.of_interfaces.len() <= frame.interface {
+            self.of_interfaces.resize(frame.interface + 1, 0);
+        }
+        let of_interface = &mut self.of_interfaces[frame.interface];
         *of_interface += 1;
         let position = Position {
             number: frame.number,
@@ -249,7 +252,9 @@ impl Seen {
         } else if !is_repetition {
             run = Some(self.lives.request(owner, !is_arrival, self.at, header));
         }
-        conversation.is_born(me, self.lives.is_born(owner));
+        if !conversation.sides[me].is_born {
+            conversation.is_born(me, self.lives.is_born(owner));
+        }
         match header.kind {
             Kind::RdmaReadRequest(rdma) if !is_repetition => {
                 conversation.read_begins(place, header, &rdma, (me, you));
@@ -285,7 +290,7 @@ impl Seen {
             parsed,
             content,
             is_repetition,
-            is_from_birth: self.lives.has_all_sent(near),
+            is_from_birth: conversation.is_beginning() && self.lives.has_all_sent(near),
             run,
             birth,
         };

@@ -11,9 +11,13 @@ use super::runs::Runs;
 const MOST_OVER: usize = 1024;
 
 /// Names an operation of a conversation. The ids in packets may be given to others while it goes
-/// on.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub(super) struct OpId(u64);
+/// on. Later ones are greater.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct OpId {
+    /// How many had begun before.
+    number: u64,
+    slot: u32,
+}
 
 /// One of the two endpoints of a conversation.
 pub(super) type End = usize;
@@ -230,7 +234,9 @@ pub(super) fn regions(iovs: RmaIovs) -> Vec<Region> {
 /// The operations of a conversation.
 #[derive(Debug, Default)]
 pub(super) struct Operations {
-    by_id: HashMap<OpId, Operation>,
+    slots: Vec<Option<(OpId, Operation)>>,
+    /// Slots without an operation.
+    free: Vec<u32>,
     begun: u64,
     /// With how many frames of the capture had come when they ended.
     over: VecDeque<(OpId, u64)>,
@@ -238,24 +244,41 @@ pub(super) struct Operations {
 
 impl Operations {
     pub(super) fn begin(&mut self, operation: Operation) -> OpId {
-        let id = OpId(self.begun);
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() as u32 - 1
+        });
+        let id = OpId {
+            number: self.begun,
+            slot,
+        };
         self.begun += 1;
-        self.by_id.insert(id, operation);
+        self.slots[slot as usize] = Some((id, operation));
         id
     }
 
     pub(super) fn get(&self, id: OpId) -> Option<&Operation> {
-        self.by_id.get(&id)
+        let (known, operation) = self.slots.get(id.slot as usize)?.as_ref()?;
+        (*known == id).then_some(operation)
     }
 
     /// The newest operation of which a predicate holds.
     pub(super) fn find(&self, is_it: impl Fn(&Operation) -> bool) -> Option<OpId> {
-        let found = self.by_id.iter().filter(|(_, operation)| is_it(operation));
+        let found = self.slots.iter().flatten();
+        let found = found.filter(|(_, operation)| is_it(operation));
         found.map(|(id, _)| *id).max()
     }
 
     pub(super) fn get_mut(&mut self, id: OpId) -> Option<&mut Operation> {
-        self.by_id.get_mut(&id)
+        let (known, operation) = self.slots.get_mut(id.slot as usize)?.as_mut()?;
+        (*known == id).then_some(operation)
+    }
+
+    fn remove(&mut self, id: OpId) {
+        if self.get(id).is_some() {
+            self.slots[id.slot as usize] = None;
+            self.free.push(id.slot);
+        }
     }
 
     /// Ends an operation at a frame. It is kept for a while, so that a second answer is recognised.
@@ -264,7 +287,7 @@ impl Operations {
         if self.over.len() > MOST_OVER
             && let Some((oldest, _)) = self.over.pop_front()
         {
-            self.by_id.remove(&oldest);
+            self.remove(oldest);
         }
     }
 
@@ -274,21 +297,24 @@ impl Operations {
             && ended < at
         {
             self.over.pop_front();
-            self.by_id.remove(&oldest);
+            self.remove(oldest);
         }
-        self.by_id.shrink_to(2 * self.by_id.len());
+        while self.slots.pop_if(|slot| slot.is_none()).is_some() {}
+        self.free.retain(|slot| (*slot as usize) < self.slots.len());
+        self.slots.shrink_to(2 * self.slots.len());
+        self.free.shrink_to(2 * self.free.len());
         self.over.shrink_to(2 * self.over.len());
         self.over.len()
     }
 
     /// Marks operations of one source whose memory overlaps with that of a new one.
     pub(super) fn share_memory(&mut self, id: OpId, others: &[OpId]) {
-        let Some(new) = self.by_id.get(&id).map(|new| new.regions.clone()) else {
+        let Some(new) = self.get(id).map(|new| new.regions.clone()) else {
             return;
         };
         let mut is_shared = false;
         for other in others.iter().filter(|other| **other != id) {
-            let Some(other) = self.by_id.get_mut(other) else {
+            let Some(other) = self.get_mut(*other) else {
                 continue;
             };
             let overlaps = other
@@ -298,7 +324,7 @@ impl Operations {
             other.shares_memory |= overlaps;
             is_shared |= overlaps;
         }
-        if let Some(new) = self.by_id.get_mut(&id) {
+        if let Some(new) = self.get_mut(id) {
             new.shares_memory |= is_shared;
         }
     }
@@ -321,7 +347,7 @@ impl Operations {
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = &Operation> {
-        self.by_id.values()
+        self.slots.iter().flatten().map(|(_, operation)| operation)
     }
 }
 
@@ -345,7 +371,7 @@ impl Names {
 
     /// Forgets the ids of operations that are not known any more.
     pub(super) fn retain_known(&mut self, operations: &Operations) {
-        self.0.retain(|_, id| operations.by_id.contains_key(id));
+        self.0.retain(|_, id| operations.get(*id).is_some());
         self.0.shrink_to(2 * self.0.len());
     }
 }

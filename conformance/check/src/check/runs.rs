@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 
-/// Runs of bytes that do not touch, by where they begin. What comes in order is one run.
+/// Runs of bytes that do not touch. What comes in order is one run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Runs {
+    /// If it is one.
+    only: (u64, u64),
+    /// If there were several: by where they begin.
     ends: BTreeMap<u64, u64>,
     total: u64,
 }
@@ -19,20 +22,33 @@ impl Runs {
         if self.overlaps(start, end) {
             return false;
         }
-        let mut first = start;
-        if let Some((&other, &other_end)) = self.ends.range(..end).next_back()
-            && other_end == start
-        {
-            first = other;
+        if self.ends.is_empty() {
+            match self.only {
+                _ if self.total == 0 => self.only = (start, end),
+                (_, last) if last == start => self.only.1 = end,
+                (first, _) if first == end => self.only.0 = start,
+                (first, last) => self.ends.extend([(first, last), (start, end)]),
+            }
+        } else {
+            let mut first = start;
+            if let Some((&other, &other_end)) = self.ends.range(..end).next_back()
+                && other_end == start
+            {
+                first = other;
+            }
+            let last = self.ends.remove(&end).unwrap_or(end);
+            self.ends.insert(first, last);
         }
-        let last = self.ends.remove(&end).unwrap_or(end);
-        self.ends.insert(first, last);
         self.total += end - start;
         true
     }
 
     /// Whether any of the bytes `start..end` were added.
     pub(super) fn overlaps(&self, start: u64, end: u64) -> bool {
+        let (first, last) = self.only;
+        if self.ends.is_empty() {
+            return start < last && first < end && start < end;
+        }
         let before = self.ends.range(..end).next_back();
         start < end && before.is_some_and(|(_, &other_end)| other_end > start)
     }
@@ -64,7 +80,11 @@ mod tests {
                 let expected = bytes.iter().filter(|is_there| **is_there).count();
                 prop_assert_eq!(runs.total(), expected as u64);
                 let starts = (0..64).filter(|&at| bytes[at] && (at == 0 || !bytes[at - 1]));
-                prop_assert_eq!(runs.ends.len(), starts.count());
+                let count = match runs.ends.len() {
+                    0 => usize::from(runs.total > 0),
+                    count => count,
+                };
+                prop_assert_eq!(count, starts.count());
             }
         }
     }
