@@ -228,7 +228,10 @@ impl CaseReport {
     pub fn heading(&self) -> &str {
         let finding = self.findings.first().map(|finding| finding.text.as_str());
         let text = self.reason.as_deref().or(finding).unwrap_or_default();
-        text.lines().next().unwrap_or_default()
+        let line = text.lines().next().unwrap_or_default();
+        // What the program printed is in the lines behind.
+        line.strip_suffix("; its standard error ends with")
+            .unwrap_or(line)
     }
 
     fn of(case: &Case, repeat: String) -> Self {

@@ -289,6 +289,42 @@ fn results_of_several_runs_make_one_page() {
 }
 
 #[test]
+fn new_and_mended_failures_are_on_the_page_of_two_runs() {
+    let (directory, changed) = copy("eager-tagged");
+    change_tag(&changed);
+    let file = |name: &str| directory.path().join(name).display().to_string();
+    let right = traces().join("eager-tagged.pcapng");
+    for (trace, results, status) in [(&right, "right.json", 0), (&changed, "wrong.json", 1)] {
+        let mut command = efa_conformance(&["run", "--json", &file(results)]);
+        command.arg(trace).arg("--captures").arg(file("kept"));
+        expect(command, status, &[]);
+    }
+    for (runs, told, shown) in [
+        (
+            ["right.json", "wrong.json"],
+            "2 new failures, 0 mended",
+            "new failure",
+        ),
+        (
+            ["wrong.json", "right.json"],
+            "0 new failures, 2 mended",
+            "mended",
+        ),
+    ] {
+        let [before, after] = runs.map(file);
+        let page = file("page.html");
+        let command = efa_conformance(&["report", &before, &after, "--html", &page]);
+        expect(command, 0, &[told]);
+        let html = std::fs::read_to_string(page).unwrap();
+        assert_eq!(
+            html.matches(&format!(">{shown}</span>")).count(),
+            2,
+            "{html}"
+        );
+    }
+}
+
+#[test]
 fn data_outside_the_packet_is_compared_too() {
     let (_directory, path) = copy("eager-tagged");
     let offset = packet_offsets(&path)[0];

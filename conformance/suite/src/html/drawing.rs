@@ -208,8 +208,10 @@ impl<'l> Drawing<'l> {
         }
         let own = names.iter().position(|name| name == role).unwrap_or(0);
         for finding in findings {
-            let statement = finding.statement.as_deref().unwrap_or_default();
-            if statement.starts_with(APPLICATION) && finding.packet.is_none() {
+            // What ended too early, or could not begin, breaks no statement.
+            let statement = finding.statement.as_deref().unwrap_or(APPLICATION);
+            let is_of_packet = finding.packet.is_some() || !finding.packet_type.is_empty();
+            if statement.starts_with(APPLICATION) && !is_of_packet && finding.severity != "note" {
                 let first = finding.text.lines().next().unwrap_or_default();
                 drawing.seen(own, first);
             }
@@ -350,16 +352,24 @@ mod tests {
 
     #[test]
     fn application_findings_are_the_last_rung() {
-        let crash = FindingReport {
+        let outcome = FindingReport {
             statement: Some("ofi/outcome".into()),
             packet: None,
+            packet_type: String::new(),
             text: "polling failed: it crashed\n  with a report".into(),
             ..finding(4)
         };
-        let same = rung(Some(message("CTS", Some(3))), Some(message("CTS", Some(3))));
-        let drawn = draw(&ladder(vec![same]), &[crash]);
-        let (_, last) = drawn.rsplit_once("<rect").unwrap();
-        assert!(last.contains("✗"), "{drawn}");
-        assert!(last.contains(">polling failed: it crashed<"), "{drawn}");
+        // A program that crashes before it has an endpoint breaks no statement.
+        let crash = FindingReport {
+            statement: None,
+            ..outcome.clone()
+        };
+        for finding in [outcome, crash] {
+            let same = rung(Some(message("CTS", Some(3))), Some(message("CTS", Some(3))));
+            let drawn = draw(&ladder(vec![same]), &[finding]);
+            let (_, last) = drawn.rsplit_once("<rect").unwrap();
+            assert!(last.contains("✗"), "{drawn}");
+            assert!(last.contains(">polling failed: it crashed<"), "{drawn}");
+        }
     }
 }
