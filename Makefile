@@ -20,6 +20,8 @@ conformance:
 	@mkdir -p $(REPORTS)
 	target/debug/efa-emu run -- target/debug/efa-conformance run --backend all \
 		--jobs 4 --junit $(REPORTS)/junit.xml
+	target/debug/efa-emu run --profile tm -- target/debug/efa-conformance run --backend all traces/tag-matching \
+		--junit $(REPORTS)/tag-matching.xml
 
 # One pass of the compiler builds and lints: clippy's driver is the compiler with more lints. A pass of clippy beside the
 # build would check all crates a second time.

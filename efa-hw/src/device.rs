@@ -228,7 +228,7 @@ fn close(context: NonNull<ffi::ibv_context>) {
     unsafe { loaded::ibv_close_device(context.as_ptr()) };
 }
 
-fn check(call: &'static str, name: &str, result: i32) -> Result<(), OpenError> {
+pub(crate) fn check(call: &'static str, name: &str, result: i32) -> Result<(), OpenError> {
     match result {
         0 => Ok(()),
         errno => Err(OpenError::Verbs {
@@ -240,7 +240,7 @@ fn check(call: &'static str, name: &str, result: i32) -> Result<(), OpenError> {
 }
 
 /// Why a device could not be opened, from errno.
-fn not_opened(device: *mut ffi::ibv_device, name: &str) -> OpenError {
+pub(crate) fn not_opened(device: *mut ffi::ibv_device, name: &str) -> OpenError {
     let source = io::Error::last_os_error();
     if source.kind() != io::ErrorKind::PermissionDenied {
         return OpenError::Verbs {
@@ -258,7 +258,7 @@ fn not_opened(device: *mut ffi::ibv_device, name: &str) -> OpenError {
     }
 }
 
-fn verbs_error(call: &'static str, name: &str) -> OpenError {
+pub(crate) fn verbs_error(call: &'static str, name: &str) -> OpenError {
     OpenError::Verbs {
         call,
         device: name.to_owned(),
@@ -267,13 +267,13 @@ fn verbs_error(call: &'static str, name: &str) -> OpenError {
 }
 
 /// The list of the machine's RDMA devices.
-struct DeviceList {
+pub(crate) struct DeviceList {
     first: NonNull<*mut ffi::ibv_device>,
     length: usize,
 }
 
 impl DeviceList {
-    fn get() -> Result<DeviceList, OpenError> {
+    pub(crate) fn get() -> Result<DeviceList, OpenError> {
         let mut length = 0;
         // SAFETY: `length` is a valid place for the count.
         let first = NonNull::new(unsafe { loaded::ibv_get_device_list(&mut length) })
@@ -284,7 +284,7 @@ impl DeviceList {
         })
     }
 
-    fn devices(&self) -> impl Iterator<Item = *mut ffi::ibv_device> + '_ {
+    pub(crate) fn devices(&self) -> impl Iterator<Item = *mut ffi::ibv_device> + '_ {
         // SAFETY: the list has `length` entries and lives as long as `self`.
         unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.length) }
             .iter()
@@ -299,7 +299,7 @@ impl Drop for DeviceList {
     }
 }
 
-fn device_name(device: *mut ffi::ibv_device) -> String {
+pub(crate) fn device_name(device: *mut ffi::ibv_device) -> String {
     // SAFETY: `device` is an entry of a living list; its name is a C string within it.
     unsafe { CStr::from_ptr(loaded::ibv_get_device_name(device)) }
         .to_string_lossy()

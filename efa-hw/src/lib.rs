@@ -28,6 +28,10 @@
 //! [`HwDomain::create_completion_queue_with_channel`]) wakes a program: [`HwDomain::arm`] says in which order no completion
 //! is overlooked.
 //!
+//! # Connections
+//!
+//! [`connected`] is what other devices have: reliable connections, and shared receive queues that match tags.
+//!
 //! # Errors
 //!
 //! A call that fails is an [`OpenError`] or a [`NicError`](efa_core::nic::NicError) with the verb and its errno. A work
@@ -46,6 +50,7 @@ mod address_book;
 mod buffers;
 mod completion_channel;
 mod completion_queue;
+pub mod connected;
 mod device;
 mod domain;
 pub mod efadv;

@@ -97,6 +97,7 @@ functions! {
         ) -> c_int;
         fn ibv_ack_cq_events(cq: *mut ffi::ibv_cq, count: c_uint);
         fn ibv_destroy_qp(qp: *mut ffi::ibv_qp) -> c_int;
+        fn ibv_destroy_srq(srq: *mut ffi::ibv_srq) -> c_int;
         fn ibv_modify_qp(qp: *mut ffi::ibv_qp, attr: *mut ffi::ibv_qp_attr, mask: c_int) -> c_int;
         fn ibv_qp_to_qp_ex(qp: *mut ffi::ibv_qp) -> *mut ffi::ibv_qp_ex;
     }
@@ -143,6 +144,28 @@ pub(crate) unsafe fn optional<T: Copy>(name: &str) -> Result<Option<T>, OpenErro
     std::mem::forget(library);
     Ok(found)
 }
+
+/// An entry of the table that lies around a context, which the header's inline functions call: `None`
+/// if the library has nothing there. The context has to be open.
+macro_rules! around {
+    ($context:expr, $name:ident) => {{
+        use std::mem::offset_of;
+        const NEEDED: usize =
+            size_of::<ffi::verbs_context>() - offset_of!(ffi::verbs_context, $name);
+        let context: *mut ffi::ibv_context = $context;
+        let around = context
+            .wrapping_byte_sub(offset_of!(ffi::verbs_context, context))
+            .cast::<ffi::verbs_context>();
+        // SAFETY: the context is open. With this mark it is in such a structure, which grows at its
+        // other end, and whose size lies directly before the context.
+        unsafe {
+            let is_extended = (*context).abi_compat.addr() == usize::MAX;
+            let has_call = is_extended && (*around).sz >= NEEDED;
+            has_call.then(|| (*around).$name).flatten()
+        }
+    }};
+}
+pub(crate) use around;
 
 static FUNCTIONS: OnceLock<Functions> = OnceLock::new();
 

@@ -14,7 +14,7 @@ use efa_core::nic::{
     NicError, QueuePair, QueuePairConfig, RdmaRequest, SendRequest, Status, UserSlice,
 };
 use efa_verbs_sys as ffi;
-use std::mem::{MaybeUninit, offset_of};
+use std::mem::MaybeUninit;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
@@ -821,29 +821,17 @@ fn efa_attributes(caps: DeviceCaps, inline: Inline, service_level: u8) -> QpInit
     }
 }
 
-/// `ibv_create_qp_ex`, an inline function of the header: a call through what lies around the
-/// context. Null, as after a failure, if the library has nothing there.
+/// `ibv_create_qp_ex`, an inline function of the header. Null, as after a failure, if the library
+/// does not have it.
 ///
 /// # Safety
 /// The context is open, and the attributes are complete.
-unsafe fn create_qp_ex(
+pub(crate) unsafe fn create_qp_ex(
     context: *mut ffi::ibv_context,
     attr: &mut ffi::ibv_qp_init_attr_ex,
 ) -> *mut ffi::ibv_qp {
-    const NEEDED: usize =
-        size_of::<ffi::verbs_context>() - offset_of!(ffi::verbs_context, create_qp_ex);
-    let around = context
-        .wrapping_byte_sub(offset_of!(ffi::verbs_context, context))
-        .cast::<ffi::verbs_context>();
-    // SAFETY: by the caller's contract. With this mark the context is in such a structure, which
-    // grows at its other end, and whose size lies directly before the context.
-    let call = unsafe {
-        let is_extended = (*context).abi_compat.addr() == usize::MAX;
-        let has_call = is_extended && (*around).sz >= NEEDED;
-        has_call.then(|| (*around).create_qp_ex).flatten()
-    };
-    match call {
-        // SAFETY: likewise.
+    match loaded::around!(context, create_qp_ex) {
+        // SAFETY: by the caller's contract.
         Some(call) => unsafe { call(context, attr) },
         None => null_mut(),
     }

@@ -37,18 +37,21 @@ pub struct ConnectedPacket {
 }
 
 /// What the headers of a packet say.
-pub(crate) struct Transport<'p> {
-    pub(crate) opcode: RcOpcode,
+pub struct Transport<'p> {
+    /// What it is.
+    pub opcode: RcOpcode,
     /// The receiver's queue pair.
-    pub(crate) destination: u32,
+    pub destination: u32,
     /// The number of the packet.
-    pub(crate) psn: u32,
-    pub(crate) reth: Option<Reth>,
-    pub(crate) aeth: Option<Aeth>,
+    pub psn: u32,
+    /// The memory that it names, if it names any.
+    pub reth: Option<Reth>,
+    /// How a request went, if it says so.
+    pub aeth: Option<Aeth>,
     /// What of the payload the capture has.
-    pub(crate) payload: &'p [u8],
+    pub payload: &'p [u8],
     /// Bytes of the whole payload.
-    pub(crate) payload_length: usize,
+    pub payload_length: usize,
 }
 
 impl ConnectedPacket {
@@ -66,7 +69,7 @@ impl ConnectedPacket {
 
     /// What its headers say. `None` if they are cut off, or if it is no packet of a reliable
     /// connection.
-    pub(crate) fn transport(&self) -> Option<Transport<'_>> {
+    pub fn transport(&self) -> Option<Transport<'_>> {
         let bth = Bth::read(&self.packet)?;
         let opcode = RcOpcode::from_code(bth.opcode)?;
         let mut at = Bth::LENGTH;

@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 
+use efa_play::scenario::tags::End;
 use efa_play::trace::Trace;
 use efa_replay::replay::coverage;
 use efa_replay::synthetic;
+use efa_replay::tagged::TagTrace;
 use serde::Serialize;
 
 use crate::corpus;
@@ -35,10 +37,37 @@ struct Listed<'a> {
     codec_only: Option<String>,
 }
 
+impl Listed<'_> {
+    fn say(&self, as_json: bool) -> Result<(), Outcome> {
+        if as_json {
+            let line = serde_json::to_string(self);
+            say(line.map_err(|error| complain(error, Outcome::Unfit))?);
+            return Ok(());
+        }
+        let coverage = match &self.codec_only {
+            None => String::new(),
+            Some(reason) => format!("; codec only: {reason}"),
+        };
+        say(format_args!(
+            "{:<32} {} ({} packets, spec {}{coverage})",
+            self.name,
+            self.description,
+            self.packets,
+            self.spec.join(", ")
+        ));
+        Ok(())
+    }
+}
+
 pub(crate) fn run(arguments: &List) -> Outcome {
-    let traces = match corpus::or_named(&arguments.traces)
-        .and_then(|named| efa_suite::find_traces(&named, None).map_err(|error| error.to_string()))
-    {
+    let traces = match corpus::or_named(&arguments.traces).and_then(|named| {
+        // The page is about packets of the protocol.
+        let found = match arguments.matrix {
+            true => efa_suite::find_traces(&named, None),
+            false => efa_suite::find_cases(&named, None),
+        };
+        found.map_err(|error| error.to_string())
+    }) {
         Ok(traces) => traces,
         Err(problem) => return complain(problem, Outcome::Unfit),
     };
@@ -47,6 +76,28 @@ pub(crate) fn run(arguments: &List) -> Outcome {
     }
     let mut outcome = Outcome::Passed;
     for path in traces {
+        if TagTrace::is_one(&path) {
+            match TagTrace::load(&path) {
+                Ok(trace) => {
+                    let TagTrace { scenario, recorded } = trace;
+                    let endpoints = vec![End::A.name(), End::B.name()];
+                    let listed = Listed {
+                        name: &scenario.name,
+                        path: path.display().to_string(),
+                        description: scenario.description.replace('\n', " "),
+                        spec: &scenario.spec,
+                        endpoints,
+                        packets: recorded.len(),
+                        codec_only: None,
+                    };
+                    if let Err(problem) = listed.say(arguments.json) {
+                        return problem;
+                    }
+                }
+                Err(error) => outcome = complain(error, Outcome::Unfit),
+            }
+            continue;
+        }
         let trace = match synthetic::load(&path) {
             Ok(trace) => trace,
             Err(error) => {
@@ -65,24 +116,9 @@ pub(crate) fn run(arguments: &List) -> Outcome {
             packets: trace.capture.sent().count(),
             codec_only: beyond.or_else(|| coverage::beyond_engine(&trace)),
         };
-        if arguments.json {
-            match serde_json::to_string(&listed) {
-                Ok(line) => say(line),
-                Err(error) => return complain(error, Outcome::Unfit),
-            }
-            continue;
+        if let Err(problem) = listed.say(arguments.json) {
+            return problem;
         }
-        let coverage = match &listed.codec_only {
-            None => String::new(),
-            Some(reason) => format!("; codec only: {reason}"),
-        };
-        say(format_args!(
-            "{:<32} {} ({} packets, spec {}{coverage})",
-            listed.name,
-            listed.description,
-            listed.packets,
-            listed.spec.join(", ")
-        ));
     }
     outcome
 }

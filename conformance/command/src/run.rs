@@ -203,7 +203,12 @@ impl Run {
     /// The traces that are named, or those of the corpus.
     fn traces(&self) -> Result<Vec<PathBuf>, String> {
         let named = corpus::or_named(&self.traces)?;
-        let traces = efa_suite::find_traces(&named, self.filter.as_deref());
+        let filter = self.filter.as_deref();
+        // Those of tag matching are about devices of this machine.
+        let traces = match self.dut == Dut::Core && !self.places.hosts.are_named() {
+            true => efa_suite::find_cases(&named, filter),
+            false => efa_suite::find_traces(&named, filter),
+        };
         traces.map_err(|error| error.to_string())
     }
 }

@@ -1,5 +1,6 @@
 //! One side of a trace against an implementation: [`replay`] scripts the other side, [`compare`]
 //! judges each packet, and [`synthetic`] makes traces of packets that a scenario spells out.
+//! [`tagged`] does it for devices that match tags.
 //!
 //! ```no_run
 //! use efa_replay::replay::emu::Emu;
@@ -19,3 +20,4 @@
 pub mod compare;
 pub mod replay;
 pub mod synthetic;
+pub mod tagged;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use efa_play::scenario::Scenario;
 use efa_play::trace::TraceError;
+use efa_replay::tagged::TagTrace;
 
 /// A trace that cannot be used at all.
 #[derive(Debug)]
@@ -42,7 +43,8 @@ pub enum CorpusError {
 }
 
 /// Finds the traces that arguments name: themselves, or in directories and the directories in them.
-/// Traces are recordings, `.pcapng`, and scenarios whose packets are written by hand.
+/// Traces are recordings, `.pcapng`, and scenarios whose packets are written by hand. Those of tag
+/// matching, in which no endpoint of libfabric takes part, are not among them.
 ///
 /// # Errors
 /// If an argument names no trace, or the filter leaves none.
@@ -50,18 +52,45 @@ pub fn find_traces(
     arguments: &[PathBuf],
     filter: Option<&str>,
 ) -> Result<Vec<PathBuf>, CorpusError> {
+    find(
+        arguments,
+        |path| is_trace(path) && !TagTrace::is_one(path),
+        filter,
+    )
+}
+
+/// As [`find_traces`], with those of tag matching.
+///
+/// # Errors
+/// As [`find_traces`].
+pub fn find_cases(
+    arguments: &[PathBuf],
+    filter: Option<&str>,
+) -> Result<Vec<PathBuf>, CorpusError> {
+    find(arguments, is_trace, filter)
+}
+
+fn find(
+    arguments: &[PathBuf],
+    is_one: impl Fn(&Path) -> bool,
+    filter: Option<&str>,
+) -> Result<Vec<PathBuf>, CorpusError> {
+    let holds_one = |directory: &Path| {
+        let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).any(|path| is_one(&path))
+    };
     let mut all = Vec::new();
     for argument in arguments {
         all.push(argument.clone());
         let entries = std::fs::read_dir(argument).into_iter().flatten().flatten();
         let mut inside: Vec<PathBuf> = entries
             .map(|entry| entry.path())
-            .filter(|path| path.is_dir() && holds_trace(path))
+            .filter(|path| path.is_dir() && holds_one(path))
             .collect();
         inside.sort();
         all.extend(inside);
     }
-    find_files(&all, "traces", is_trace, filter)
+    find_files(&all, "traces", is_one, filter)
 }
 
 fn is_trace(path: &Path) -> bool {
@@ -72,13 +101,6 @@ fn has_extension(path: &Path, extension: &str) -> bool {
     path.extension().is_some_and(|known| known == extension)
 }
 
-fn holds_trace(directory: &Path) -> bool {
-    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    entries
-        .map(|entry| entry.path())
-        .any(|path| is_trace(&path))
-}
-
 /// Finds the scenarios that arguments name: themselves, or in directories.
 ///
 /// # Errors
@@ -87,7 +109,9 @@ pub fn find_scenarios(
     arguments: &[PathBuf],
     filter: Option<&str>,
 ) -> Result<Vec<PathBuf>, CorpusError> {
-    let is_played = |path: &Path| has_extension(path, "toml") && !Scenario::has_packets(path);
+    let is_played = |path: &Path| {
+        has_extension(path, "toml") && !Scenario::has_packets(path) && !TagTrace::is_one(path)
+    };
     find_files(arguments, "scenarios", is_played, filter)
 }
 

@@ -35,8 +35,9 @@ mod run;
 pub mod runner;
 pub mod sections;
 mod subprotocols;
+mod tagged;
 
 pub use case::{Case, Outcome};
-pub use corpus::{CorpusError, Unusable, find_scenarios, find_traces, name_of};
+pub use corpus::{CorpusError, Unusable, find_cases, find_scenarios, find_traces, name_of};
 pub use results::Summary;
 pub use run::{ENGINE, Options, STOCK, run_engine, run_outside, run_trace};

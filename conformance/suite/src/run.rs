@@ -239,7 +239,8 @@ where
                     replay(trace, role, Strictness::Fields, backend, opener)?;
                     captured = backend.take_capture();
                 }
-                captured.and_then(|capture| keep(&capture, trace, name, directory))
+                let name = format!("{}-{name}", trace.scenario.name);
+                captured.and_then(|capture| keep(&capture, &name, directory))
             }
             None => None,
         };
@@ -271,9 +272,9 @@ fn judge(capture: &[u8], name: &str) -> Vec<Finding> {
     broken.into_iter().map(Finding::of_capture).collect()
 }
 
-/// Keeps the capture of a case.
-fn keep(capture: &[u8], trace: &Trace, name: &str, directory: &Path) -> Option<PathBuf> {
-    let path = directory.join(format!("{}-{name}.pcapng", trace.scenario.name));
+/// Keeps the capture of the case `name`.
+pub(crate) fn keep(capture: &[u8], name: &str, directory: &Path) -> Option<PathBuf> {
+    let path = directory.join(format!("{name}.pcapng"));
     let written = std::fs::create_dir_all(directory).and_then(|()| std::fs::write(&path, capture));
     // The verdict does not depend on it.
     written.is_ok().then_some(path)

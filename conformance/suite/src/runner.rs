@@ -7,10 +7,11 @@ use efa_replay::replay::emu::Emu;
 use efa_replay::replay::hw::Hw;
 use efa_replay::replay::outside::Outside;
 use efa_replay::synthetic;
+use efa_replay::tagged::{TagTrace, Verbs};
 use serde::{Deserialize, Serialize};
 
 use super::each_event::Changes;
-use super::{Case, Options, run_engine, run_outside};
+use super::{Case, Options, run_engine, run_outside, tagged};
 
 /// The implementation under test, and the backends.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -36,11 +37,21 @@ pub struct Ended {
     pub unfit: Vec<String>,
 }
 
+impl Ended {
+    fn unfit(problem: String) -> Ended {
+        Ended {
+            cases: Vec::new(),
+            unfit: vec![problem],
+        }
+    }
+}
+
 /// Runs traces.
 pub struct Runner {
     settings: Settings,
     emu: Option<Emu>,
-    hw: Option<Hw>,
+    /// Why not, on a machine whose devices are for traces of tag matching only.
+    hw: Option<Result<Hw, BackendError>>,
 }
 
 impl Runner {
@@ -49,23 +60,42 @@ impl Runner {
     /// # Errors
     /// [`BackendError::Unfit`] if there is no device for the verbs.
     pub fn open(settings: Settings) -> Result<Self, BackendError> {
+        let hw = match settings.hw.then(Hw::open_device) {
+            Some(Err(error)) if Verbs::open().is_err() => return Err(error),
+            hw => hw,
+        };
         Ok(Runner {
             emu: settings.emu.then(Emu::orderly),
-            hw: settings.hw.then(Hw::open_device).transpose()?,
+            hw,
             settings,
         })
     }
 
+    /// Runs a trace of tag matching on each backend.
+    fn run_tagged(&mut self, path: &Path) -> Ended {
+        let trace = match TagTrace::load(path) {
+            Ok(trace) => trace,
+            Err(error) => return Ended::unfit(error.to_string()),
+        };
+        let options = &self.settings.options;
+        let emu = self.emu.as_mut();
+        let emu = emu.map(|emu| tagged::run_in_simulator(path, &trace, emu, options));
+        let hw = self.hw.as_ref();
+        let hw = hw.map(|_| tagged::run_over_verbs(path, &trace, options));
+        Ended {
+            cases: emu.into_iter().chain(hw).collect(),
+            unfit: Vec::new(),
+        }
+    }
+
     /// Runs a trace on each backend, each endpoint in turn under test.
     pub fn run(&mut self, path: &Path) -> Ended {
+        if TagTrace::is_one(path) {
+            return self.run_tagged(path);
+        }
         let trace = match synthetic::load(path) {
             Ok(trace) => trace,
-            Err(error) => {
-                return Ended {
-                    cases: Vec::new(),
-                    unfit: vec![error.to_string()],
-                };
-            }
+            Err(error) => return Ended::unfit(error.to_string()),
         };
         let mut ended = Ended::default();
         let mut add = |result: Result<Vec<Case>, BackendError>| match result {
@@ -81,7 +111,9 @@ impl Runner {
         if let Some(backend) = &mut self.emu {
             add(run_engine(&trace, backend, options));
         }
-        if let Some(backend) = &mut self.hw {
+        if let Some(Err(error)) = &self.hw {
+            add(Err(BackendError::Unfit(error.to_string())));
+        } else if let Some(Ok(backend)) = &mut self.hw {
             // Seeds have an effect in the emulated network only.
             let options = Options {
                 seeds: 0,

@@ -56,6 +56,12 @@ impl FollowedFrame {
         Some((direction, Frame::parse_cut(bytes, length).ok()?))
     }
 
+    /// Whether it is a packet of a reliable connection.
+    pub fn is_connected(&self) -> bool {
+        let frame = block::frame(&self.block);
+        frame.is_some_and(|(_, bytes, length)| frame::roce_packet(bytes, length).is_some())
+    }
+
     /// How many bytes the frame takes in a capture.
     pub fn recorded_len(&self) -> usize {
         self.block.len()

@@ -6,6 +6,7 @@ use efa_core::nic::UserSlice;
 use super::fabric::Fabric;
 use super::host_id::HostId;
 use super::memory::{MemoryFault, OutOfMemory};
+use efa_device_model::device::Device;
 use efa_device_model::fault::{Action, Errno, Fault, Match, Point};
 
 /// A host of a fabric: memory, and a device to open queue pairs on. A handle: clones name the same
@@ -85,6 +86,15 @@ impl SimHost {
             .host(self.id)
             .memory
             .free(address)
+    }
+
+    /// Calls `f` with the host's device, for what no domain has: reliable connections and shared
+    /// receive queues. What that gives the device to send leaves at once.
+    pub fn with_device<T>(&self, f: impl FnOnce(&mut Device) -> T) -> T {
+        let mut world = self.fabric.0.borrow_mut();
+        let result = f(&mut world.host(self.id).device);
+        world.drive(self.id);
+        result
     }
 
     /// Reads memory.

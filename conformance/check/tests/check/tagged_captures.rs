@@ -1,4 +1,4 @@
-//! The captures in `traces/connected`: what `check`, `show` and the dissector say of them.
+//! The captures in `traces/tag-matching`: what `check`, `show` and the dissector say of them.
 
 use std::path::PathBuf;
 
@@ -30,7 +30,7 @@ const WRITTEN: Linked = Linked {
 };
 
 fn path(name: &str) -> PathBuf {
-    traces().join(format!("connected/tag-matching/{name}.pcapng"))
+    traces().join(format!("tag-matching/{name}.pcapng"))
 }
 
 fn judged(name: &str) -> Checked {
@@ -55,7 +55,7 @@ fn the_written_capture_is_that_of_its_program() {
 
 #[test]
 fn tagged_captures_are_judged_whole_and_right() {
-    for name in ["pyverbs", "written"] {
+    for name in ["pyverbs-rendezvous", "written"] {
         let checked = judged(name);
         assert_eq!(checked.findings, [], "{name}");
         assert!(checked.tagged > 0 && checked.unproven == 0, "{name}");
@@ -65,7 +65,7 @@ fn tagged_captures_are_judged_whole_and_right() {
 
 #[test]
 fn show_links_the_packets_of_each_rendezvous() {
-    for (name, expected) in [("pyverbs", PYVERBS), ("written", WRITTEN)] {
+    for (name, expected) in [("pyverbs-rendezvous", PYVERBS), ("written", WRITTEN)] {
         let mut text = Vec::new();
         let mut frames = Frames::open(&path(name)).unwrap();
         show(&mut frames, None, &Filter::default(), Form::Text, &mut text).unwrap();
@@ -82,7 +82,7 @@ fn show_links_the_packets_of_each_rendezvous() {
 #[test]
 fn the_dissector_links_the_same_packets() {
     let Some(tshark) = Tshark::find() else { return };
-    for (name, expected) in [("pyverbs", PYVERBS), ("written", WRITTEN)] {
+    for (name, expected) in [("pyverbs-rendezvous", PYVERBS), ("written", WRITTEN)] {
         let shown = tshark.dissect_twice(&std::fs::read(path(name)).unwrap());
         let linked = || shown.iter().filter(|it| it.has("efa_tm.request_in"));
         let is_end = |it: &&_| efa_wireshark::Shown::has(it, "efa_tm.tmh.operation");

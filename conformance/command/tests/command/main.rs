@@ -20,3 +20,4 @@ mod provider;
 mod ssh;
 mod stock;
 mod survey;
+mod tags;

@@ -16,6 +16,7 @@ mod packet;
 mod policy;
 mod step;
 mod steps;
+pub mod tags;
 
 pub use contents::Scenario;
 pub use endpoint::{Capability, EndpointSpec, Settings, Software};

@@ -26,7 +26,18 @@ const IDLE_SLEEP: Duration = Duration::from_micros(100);
 const IDLE_ROUNDS: u32 = 20_000;
 /// Ten milliseconds: a packet needs microseconds, but the process under test may have to be
 /// scheduled.
-const QUIET_ROUNDS: u32 = 200;
+pub(crate) const QUIET_ROUNDS: u32 = 200;
+
+/// Lets time pass; `rounds` counts the calls since something last happened. Returns whether there is
+/// something to wait for.
+pub(crate) fn wait(rounds: u32) -> bool {
+    if rounds > 100 {
+        std::thread::sleep(IDLE_SLEEP);
+    } else {
+        std::thread::yield_now();
+    }
+    rounds < IDLE_ROUNDS
+}
 
 impl Hw {
     /// Opens the first EFA device.
@@ -103,12 +114,7 @@ impl Backend for Hw {
     }
 
     fn idle(&mut self, rounds: u32, _timeout: Option<Instant>) -> bool {
-        if rounds > 100 {
-            std::thread::sleep(IDLE_SLEEP);
-        } else {
-            std::thread::yield_now();
-        }
-        rounds < IDLE_ROUNDS
+        wait(rounds)
     }
 
     fn quiet_rounds(&self) -> u32 {

@@ -32,7 +32,7 @@ pub mod outside;
 pub mod peer;
 mod ranges;
 mod rdma;
-mod recording;
+pub(crate) mod recording;
 mod release;
 mod requirements;
 mod run;

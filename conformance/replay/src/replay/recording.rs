@@ -11,14 +11,14 @@ use efa_shm::HostConfig;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A recording that goes on until it is ended or dropped.
-pub(super) struct Recording {
+pub(crate) struct Recording {
     recorder: Child,
     bytes: Option<JoinHandle<Vec<u8>>>,
 }
 
 impl Recording {
     /// Begins to record. `None` without an emulated fabric: real devices do not let anybody watch.
-    pub(super) fn begin() -> Option<Self> {
+    pub(crate) fn begin() -> Option<Self> {
         let fabric = HostConfig::from_env().ok()?.fabric;
         let efa_emu = Launcher::new(None).ok()?.efa_emu;
         let mut recorder = Command::new(efa_emu)
@@ -51,7 +51,7 @@ impl Recording {
     }
 
     /// Ends the recording; the capture, as pcapng.
-    pub(super) fn end(mut self) -> Option<Vec<u8>> {
+    pub(crate) fn end(mut self) -> Option<Vec<u8>> {
         let recorder = Pid::from_child(&self.recorder);
         kill_process(recorder, Signal::INT).ok()?;
         let bytes = self.bytes.take()?.join().ok()?;

@@ -5,3 +5,4 @@ mod each_event;
 mod rehearsal;
 mod replay;
 mod seeded;
+mod tags;

@@ -61,6 +61,8 @@ pub struct Sends {
     pub any_rdm: bool,
     /// Sends before it that are none.
     pub others: u64,
+    /// Packets of reliable connections before it.
+    pub connected: u64,
 }
 
 impl Sends {
@@ -86,9 +88,13 @@ impl Written {
         if self.sends.any_rdm {
             return None;
         }
-        Some(match self.sends.others {
-            0 => "it has no RDM packets".to_owned(),
-            others => format!(
+        Some(match (self.sends.others, self.sends.connected) {
+            (0, 0) => "it has no RDM packets".to_owned(),
+            (_, connected @ 1..) => format!(
+                "it has no RDM packets; {connected} are of reliable connections, of which `efa-conformance check` judges \
+                 messages with tags"
+            ),
+            (others, 0) => format!(
                 "it has no RDM packets: none of its {others} sends is one; UCX and libfabric's efa-direct use the \
                  device without this protocol"
             ),
@@ -259,10 +265,11 @@ impl Store {
             if !passes(&self.filter, host, &frame) {
                 continue;
             }
-            if !self.written.sends.any_rdm
-                && let Some((_, frame)) = frame.parse()
-            {
-                self.written.sends.look(&frame);
+            if !self.written.sends.any_rdm {
+                match frame.parse() {
+                    Some((_, frame)) => self.written.sends.look(&frame),
+                    None => self.written.sends.connected += u64::from(frame.is_connected()),
+                }
             }
             self.written.late += u64::from(frame.time < self.latest);
             self.latest = self.latest.max(frame.time);

@@ -379,6 +379,21 @@ fn a_capture_without_protocol_packets_is_reported() {
     client.expect_stderr(&[&reason]);
 }
 
+#[test]
+fn a_capture_of_connections_says_so() {
+    needs!("ibv_rc_pingpong", "ibverbs-utils");
+    let fabric = TestFabric::new();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("connected");
+    let arguments = ["ibv_rc_pingpong", "-g", "0", "-n", "10"];
+    let dialogue = Dialogue::new(&fabric, &arguments, "-p", "-p");
+    let options = ["--profile", "tm", "--pcap", file.to_str().unwrap()];
+    let [_, client] = dialogue.run(&["--profile", "tm"], &options);
+    let path = file.display();
+    let reason = format!("efa-emu: {path}: it has no RDM packets; ");
+    client.expect_stderr(&[&reason, "are of reliable connections"]);
+}
+
 /// The options of `dumpcap`: files of a limited size with number and time in their names, the last
 /// ones of which stay, and frames that are cut off.
 #[test]

@@ -1,0 +1,176 @@
+//! Hardware tag matching: a device that matches tags does what a scenario says, and what it does is
+//! compared with a capture.
+//!
+//! Both ends are played over devices of one backend, by the verbs' own steps ([`TagScenario`]): messages,
+//! operations on the list of tags, and the completions that have to come, in their order and with
+//! their data. The wire is compared with the scenario's capture packet by packet ([`wire`]): which
+//! messages, reads and ends of rendezvous there are, in which order, of which memory. The rules of
+//! tag matching judge it beside that.
+
+mod emu;
+mod hw;
+mod player;
+pub mod wire;
+
+use efa_capture::{ReadError, Reader};
+use efa_check::capture::{Frames, Seen};
+use efa_check::check::Judge;
+use efa_core::rules::Severity;
+use efa_hw::connected::{Completion, TagRequest, Work};
+use efa_play::scenario::ScenarioError;
+use efa_play::scenario::tags::TagScenario;
+
+use crate::compare::Finding;
+
+pub use hw::Verbs;
+
+/// One end of a connection on a device.
+pub trait Connection {
+    /// The address of its memory's first byte, and the key by which the peer reads it.
+    fn region(&self) -> (u64, u32);
+
+    /// Copies bytes of its memory.
+    fn read(&self, offset: usize, length: usize) -> Vec<u8>;
+
+    /// Changes bytes of its memory.
+    fn write(&mut self, offset: usize, bytes: &[u8]);
+
+    /// Posts a work request with a part of the memory. An error says what the device said.
+    fn post(&mut self, wr_id: u64, work: Work, offset: usize, length: usize) -> Result<(), String>;
+
+    /// Posts a receive.
+    fn post_receive(&mut self, wr_id: u64, offset: usize, length: usize) -> Result<(), String>;
+
+    /// Posts an operation on the list of tags, and returns the handle of a tag that was added.
+    fn post_tag_request(&mut self, request: &TagRequest) -> Result<u32, String>;
+
+    /// The next completion.
+    fn poll(&mut self) -> Option<Completion>;
+}
+
+/// Where the two ends meet.
+pub trait Devices {
+    /// One end.
+    type Connection: Connection;
+
+    /// The name of the backend, as `--backend` takes it.
+    fn name(&self) -> &'static str;
+
+    /// Connects two ends, `a` and `b`, which have so many bytes of memory, and begins to capture if
+    /// that is possible. `b` has a list of tags. An error says what is lacking.
+    fn connect(
+        &mut self,
+        memory: usize,
+        scenario: &TagScenario,
+    ) -> Result<[Self::Connection; 2], String>;
+
+    /// Nobody has anything to do: lets time pass. `rounds` counts the calls since something last
+    /// happened. Returns `false` if waiting any longer is pointless.
+    fn wait(&mut self, rounds: u32) -> bool;
+
+    /// After so many calls of [`Devices::wait`] in which nothing came, nothing is under way.
+    fn quiet_rounds(&self) -> u32;
+
+    /// Ends the capture, if there is one.
+    fn captured(&mut self) -> Option<Vec<u8>>;
+}
+
+/// How a scenario went.
+#[derive(Debug, Default)]
+pub struct TagVerdict {
+    /// Packets that were compared.
+    pub compared: usize,
+    /// Messages that were sent as the scenario says.
+    pub played: usize,
+    /// What went otherwise.
+    pub findings: Vec<Finding>,
+    /// What the backend lacks for it.
+    pub unsupported: Option<String>,
+    /// The run's capture.
+    pub capture: Option<Vec<u8>>,
+}
+
+/// A scenario with its capture cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TagTraceError {
+    /// The scenario.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+    /// The capture.
+    #[error(transparent)]
+    Capture(#[from] ReadError),
+}
+
+/// A scenario with the packets of its capture.
+#[derive(Clone, Debug)]
+pub struct TagTrace {
+    /// The scenario.
+    pub scenario: TagScenario,
+    /// The packets.
+    pub recorded: Vec<wire::WirePacket>,
+}
+
+impl TagTrace {
+    /// Whether a capture is one of tag matching, by the scenario beside it.
+    pub fn is_one(path: &std::path::Path) -> bool {
+        TagScenario::is_one(&path.with_extension("toml"))
+    }
+
+    /// Reads a trace: the capture, or the scenario beside it, is named.
+    ///
+    /// # Errors
+    /// If one of the two cannot be read.
+    pub fn load(path: &std::path::Path) -> Result<TagTrace, TagTraceError> {
+        let scenario = TagScenario::load(&path.with_extension("toml"))?;
+        let capture = Reader::open(&path.with_extension("pcapng"))?;
+        let recorded = wire::packets(capture, scenario.connection.mtu)?;
+        Ok(TagTrace { scenario, recorded })
+    }
+}
+
+/// Plays a scenario, and compares what happens with it and with its capture.
+pub fn play<D: Devices>(trace: &TagTrace, devices: &mut D) -> TagVerdict {
+    let mut verdict = player::play(&trace.scenario, devices);
+    if verdict.unsupported.is_some() {
+        return verdict;
+    }
+    let Some(capture) = &verdict.capture else {
+        let text = "nobody can watch the wire here: only what the two ends see was compared";
+        verdict.findings.push(Finding::plain(Severity::Note, text));
+        return verdict;
+    };
+    let mtu = trace.scenario.connection.mtu;
+    let reader = Reader::new(&capture[..], "the run");
+    match reader.and_then(|reader| wire::packets(reader, mtu)) {
+        Ok(actual) => {
+            let (compared, differences) = wire::compare(&trace.recorded, &actual);
+            verdict.compared = compared;
+            verdict.findings.extend(differences);
+        }
+        Err(error) => {
+            let text = format!("the capture of the run cannot be read: {error}");
+            verdict.findings.push(Finding::plain(Severity::Error, text));
+        }
+    }
+    let broken = judge(capture).unwrap_or_default();
+    // Rules say more than differences do.
+    verdict.findings.splice(0..0, broken);
+    verdict
+}
+
+/// The rules that a capture breaks.
+fn judge(capture: &[u8]) -> Result<Vec<Finding>, ReadError> {
+    let mut frames = Frames::new(Reader::new(capture, "the run")?);
+    let mut judge = Judge::new();
+    while let Some(seen) = frames.next_seen()? {
+        if let Seen::Connected(packet) = seen {
+            judge.connected(&packet);
+        }
+    }
+    for interface in frames.lossy() {
+        judge.lossy(interface);
+    }
+    let checked = judge.finish();
+    let broken = checked.worse_than(Severity::Note);
+    Ok(broken.map(Finding::of_capture).collect())
+}

@@ -1,0 +1,515 @@
+//! Both ends of a scenario, step by step.
+
+use std::collections::BTreeMap;
+
+use efa_core::rules::Severity;
+use efa_core::wire::infiniband::{Rvh, Tmh};
+use efa_hw::connected::{Completion, TagOperation, TagRequest, Work};
+use efa_play::scenario::tags::{
+    End, Expected, FLAGS, Message, OPCODES, STATUSES, TagAction, TagScenario, name, number,
+};
+use zerocopy::IntoBytes as _;
+
+use super::{Connection, Devices, TagVerdict};
+use crate::compare::Finding;
+
+/// What receives are filled with, so that bytes beside a message show.
+const NOBODYS: u8 = 0xee;
+
+/// Waiting ends after so many calls, whatever still happens.
+const MOST_ROUNDS: u32 = 20_000;
+
+/// A part of an end's memory.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    offset: usize,
+    length: usize,
+}
+
+/// What a name of the scenario stands for.
+#[derive(Clone, Debug)]
+enum Known {
+    /// A receive; `tagged` without the headers of messages.
+    Receive { place: Place, is_tagged: bool },
+    /// A message: all its bytes, and where a rendezvous has its data.
+    Sent { bytes: Vec<u8>, data: Option<Place> },
+    /// Another operation.
+    Operation,
+}
+
+struct Player<'s, D: Devices> {
+    scenario: &'s TagScenario,
+    devices: &'s mut D,
+    ends: [D::Connection; 2],
+    /// The first free byte of each end's memory.
+    free: [usize; 2],
+    known: BTreeMap<&'s str, Known>,
+    /// Names by the ids of work requests.
+    names: Vec<&'s str>,
+    handles: BTreeMap<&'s str, u32>,
+    /// Completions that came and that no step has looked at.
+    seen: [Vec<Completion>; 2],
+    verdict: TagVerdict,
+}
+
+pub(super) fn play<D: Devices>(scenario: &TagScenario, devices: &mut D) -> TagVerdict {
+    let memory = needed(scenario);
+    let ends = match devices.connect(memory, scenario) {
+        Ok(ends) => ends,
+        Err(lack) => {
+            return TagVerdict {
+                unsupported: Some(lack),
+                ..TagVerdict::default()
+            };
+        }
+    };
+    let mut player = Player {
+        scenario,
+        devices,
+        ends,
+        free: [0; 2],
+        known: BTreeMap::new(),
+        names: Vec::new(),
+        handles: BTreeMap::new(),
+        seen: [Vec::new(), Vec::new()],
+        verdict: TagVerdict::default(),
+    };
+    // Without the step before it, no step means what it says.
+    if let Err(text) = player.play() {
+        let finding = Finding::plain(Severity::Error, text);
+        player.verdict.findings.push(finding);
+    }
+    let Player {
+        devices, verdict, ..
+    } = player;
+    TagVerdict {
+        capture: devices.captured(),
+        ..verdict
+    }
+}
+
+/// Bytes that each end needs at most.
+fn needed(scenario: &TagScenario) -> usize {
+    let of_step = |action: &TagAction| match action {
+        TagAction::Receive { length, .. } | TagAction::Add { length, .. } => *length,
+        TagAction::Send { message, .. } => match message {
+            Message::NoTag { length, .. } | Message::Eager { length, .. } => Tmh::LENGTH + length,
+            Message::Rendezvous { length, more, .. } => Tmh::LENGTH + Rvh::LENGTH + more + length,
+            Message::Finish { .. } => Tmh::LENGTH + Rvh::LENGTH,
+            Message::Plain { bytes } => bytes.len(),
+        },
+        // A read is of no more than was sent.
+        TagAction::Read { .. } => 0,
+        TagAction::Delete { .. } | TagAction::Sync { .. } | TagAction::See { .. } => 0,
+    };
+    let steps = scenario.steps.iter();
+    // Each place is rounded up, and reads are of what messages have sent.
+    let sum: usize = steps.map(|step| of_step(&step.action) + 64).sum();
+    let reads = scenario.steps.iter();
+    let reads = reads.filter(|step| matches!(step.action, TagAction::Read { .. }));
+    sum * (1 + reads.count())
+}
+
+impl<'s, D: Devices> Player<'s, D> {
+    fn play(&mut self) -> Result<(), String> {
+        for step in &self.scenario.steps {
+            self.step(&step.action)
+                .map_err(|text| format!("line {}: {text}", step.line))?;
+        }
+        let quiet = self.devices.quiet_rounds();
+        self.wait(quiet, |player| {
+            player.seen.iter().any(|seen| !seen.is_empty())
+        });
+        for (end, seen) in [End::A, End::B].iter().zip(&self.seen) {
+            if let Some(completion) = seen.first() {
+                let what = self.describe(completion);
+                return Err(format!("at the end, `{}` sees {what}", end.name()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets time pass until something is so, or nothing more happens. After `most` rounds nothing
+    /// is waited for any more.
+    fn wait(&mut self, most: u32, is_so: impl Fn(&Self) -> bool) -> bool {
+        let mut rounds = 0;
+        for _ in 0..MOST_ROUNDS {
+            for end in 0..2 {
+                while let Some(completion) = self.ends[end].poll() {
+                    self.seen[end].push(completion);
+                    rounds = 0;
+                }
+            }
+            if is_so(self) {
+                return true;
+            }
+            if rounds >= most || !self.devices.wait(rounds) {
+                return false;
+            }
+            rounds += 1;
+        }
+        false
+    }
+
+    fn place(&mut self, end: End, length: usize) -> Place {
+        let offset = self.free[end.index()];
+        self.free[end.index()] += length.next_multiple_of(64);
+        Place { offset, length }
+    }
+
+    fn id(&mut self, name: &'s str) -> u64 {
+        self.names.push(name);
+        self.names.len() as u64 - 1
+    }
+
+    fn name_of(&self, wr_id: u64) -> &'s str {
+        let name = self.names.get(wr_id as usize);
+        name.copied().unwrap_or("what nobody has posted")
+    }
+
+    fn describe(&self, completion: &Completion) -> String {
+        let flags = FLAGS.iter().filter(|(_, bit)| completion.flags & bit != 0);
+        let flags: Vec<&str> = flags.map(|(name, _)| *name).collect();
+        format!(
+            "`{}` complete: {} {} with the flags {flags:?}, {} bytes, tag {:#x}",
+            self.name_of(completion.wr_id),
+            name(&OPCODES, completion.opcode),
+            name(&STATUSES, completion.status),
+            completion.length,
+            completion.tag,
+        )
+    }
+
+    fn receive(&mut self, at: End, id: &'s str, length: usize, is_tagged: bool) -> (u64, Place) {
+        let place = self.place(at, length);
+        self.ends[at.index()].write(place.offset, &vec![NOBODYS; length]);
+        self.known.insert(id, Known::Receive { place, is_tagged });
+        (self.id(id), place)
+    }
+
+    fn request(&mut self, request: &TagRequest) -> Result<u32, String> {
+        self.ends[End::B.index()].post_tag_request(request)
+    }
+
+    fn step(&mut self, action: &'s TagAction) -> Result<(), String> {
+        match action {
+            TagAction::Receive { at, id, length } => {
+                let (wr_id, place) = self.receive(*at, id, *length, false);
+                self.ends[at.index()].post_receive(wr_id, place.offset, place.length)
+            }
+            TagAction::Add {
+                id,
+                tag,
+                mask,
+                length,
+                handled,
+                signaled,
+            } => {
+                let (wr_id, place) = self.receive(End::B, id, *length, true);
+                let handle = self.request(&TagRequest {
+                    wr_id,
+                    is_signaled: *signaled,
+                    handled: *handled,
+                    operation: TagOperation::Add {
+                        recv_wr_id: wr_id,
+                        offset: place.offset,
+                        length: place.length,
+                        tag: *tag,
+                        mask: mask.unwrap_or(u64::MAX),
+                    },
+                })?;
+                self.handles.insert(id, handle);
+                Ok(())
+            }
+            TagAction::Delete { id, of, handled } => {
+                self.known.insert(id, Known::Operation);
+                let wr_id = self.id(id);
+                let handle = self.handles.get(of.as_str()).copied().unwrap_or(u32::MAX);
+                let operation = TagOperation::Delete(handle);
+                self.operate(wr_id, *handled, operation)
+            }
+            TagAction::Sync { id, handled } => {
+                self.known.insert(id, Known::Operation);
+                let wr_id = self.id(id);
+                self.operate(wr_id, Some(*handled), TagOperation::Sync)
+            }
+            TagAction::Send {
+                at,
+                id,
+                message,
+                status,
+            } => self.send(*at, id, message, status.as_deref()),
+            TagAction::Read {
+                id,
+                of,
+                offset,
+                length,
+                status,
+            } => self.read(id, of, *offset, *length, status.as_deref()),
+            TagAction::See { at, completions } => self.see(*at, completions),
+        }
+    }
+
+    fn operate(
+        &mut self,
+        wr_id: u64,
+        handled: Option<u32>,
+        operation: TagOperation,
+    ) -> Result<(), String> {
+        let request = TagRequest {
+            wr_id,
+            is_signaled: true,
+            handled,
+            operation,
+        };
+        self.request(&request).map(drop)
+    }
+
+    fn send(
+        &mut self,
+        at: End,
+        id: &'s str,
+        message: &'s Message,
+        status: Option<&str>,
+    ) -> Result<(), String> {
+        let header = |operation, data: u32, tag: u64| {
+            let header = Tmh {
+                operation,
+                data: data.into(),
+                tag: tag.into(),
+                ..Tmh::default()
+            };
+            header.as_bytes().to_vec()
+        };
+        let payload = pattern(
+            self.names.len(),
+            match message {
+                Message::NoTag { length, .. }
+                | Message::Eager { length, .. }
+                | Message::Rendezvous { length, .. } => *length,
+                Message::Finish { .. } | Message::Plain { .. } => 0,
+            },
+        );
+        let mut of_rendezvous = None;
+        let bytes = match message {
+            Message::Plain { bytes } => bytes.clone(),
+            Message::NoTag { tag, data, .. } => [header(0, *data, *tag), payload].concat(),
+            Message::Eager { tag, data, .. } => [header(Tmh::EAGER, *data, *tag), payload].concat(),
+            Message::Finish { of } => finish(&self.sent(of)?.0),
+            Message::Rendezvous {
+                tag,
+                data,
+                length,
+                again,
+                more,
+            } => {
+                let place = match again {
+                    Some(of) => self.sent(of)?.1.ok_or("it has no data")?,
+                    None => self.place(at, *length),
+                };
+                if again.is_none() {
+                    self.ends[at.index()].write(place.offset, &payload);
+                }
+                of_rendezvous = Some(place);
+                let (address, key) = self.ends[at.index()].region();
+                let rvh = Rvh {
+                    address: (address + place.offset as u64).into(),
+                    key: key.into(),
+                    length: (*length as u32).into(),
+                };
+                let rest = vec![0; *more];
+                let head = header(Tmh::RENDEZVOUS, *data, *tag);
+                [head, rvh.as_bytes().to_vec(), rest].concat()
+            }
+        };
+        let place = self.place(at, bytes.len());
+        self.ends[at.index()].write(place.offset, &bytes);
+        let data = of_rendezvous;
+        self.known.insert(id, Known::Sent { bytes, data });
+        let wr_id = self.id(id);
+        self.ends[at.index()].post(wr_id, Work::Send, place.offset, place.length)?;
+        self.verdict.played += 1;
+        self.ended(at, wr_id, status)
+    }
+
+    /// The bytes of a message, and where a rendezvous has its data.
+    fn sent(&self, id: &str) -> Result<(Vec<u8>, Option<Place>), String> {
+        match self.known.get(id) {
+            Some(Known::Sent { bytes, data }) => Ok((bytes.clone(), *data)),
+            _ => Err(format!("`{id}` is no message")),
+        }
+    }
+
+    fn read(
+        &mut self,
+        id: &'s str,
+        of: &str,
+        offset: usize,
+        length: Option<usize>,
+        status: Option<&str>,
+    ) -> Result<(), String> {
+        let data = self.sent(of)?.1.ok_or("it has no data")?;
+        let rest = data.length.saturating_sub(offset);
+        let length = length.unwrap_or(rest);
+        let place = self.place(End::B, length);
+        self.known.insert(id, Known::Operation);
+        let (address, key) = self.ends[End::A.index()].region();
+        let address = address + (data.offset + offset) as u64;
+        let wr_id = self.id(id);
+        let work = Work::Read { address, key };
+        self.ends[End::B.index()].post(wr_id, work, place.offset, place.length)?;
+        self.ended(End::B, wr_id, status)?;
+        if status.is_none() && length <= rest {
+            let expected = self.ends[End::A.index()].read(data.offset + offset, length);
+            let found = self.ends[End::B.index()].read(place.offset, length);
+            compare_bytes(id, &expected, &found)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the end of a work request of the send queue.
+    fn ended(&mut self, at: End, wr_id: u64, status: Option<&str>) -> Result<(), String> {
+        let at = at.index();
+        let position = |player: &Self| player.seen[at].iter().position(|it| it.wr_id == wr_id);
+        self.wait(MOST_ROUNDS, |player| position(player).is_some());
+        let id = self.name_of(wr_id);
+        let position = position(self).ok_or_else(|| format!("`{id}` does not complete"))?;
+        let completion = self.seen[at].remove(position);
+        let expected = status.unwrap_or("SUCCESS");
+        let found = name(&STATUSES, completion.status);
+        match found == expected {
+            true => Ok(()),
+            false => Err(format!(
+                "`{id}`: status: expected {expected}, actual {found}"
+            )),
+        }
+    }
+
+    fn see(&mut self, at: End, completions: &'s [Expected]) -> Result<(), String> {
+        let count = completions.len();
+        self.wait(MOST_ROUNDS, |player| player.seen[at.index()].len() >= count);
+        for expected in completions {
+            let id = expected.id.as_str();
+            if self.seen[at.index()].is_empty() {
+                return Err(format!("`{id}` does not complete"));
+            }
+            let completion = self.seen[at.index()].remove(0);
+            if self.name_of(completion.wr_id) != id {
+                let what = self.describe(&completion);
+                return Err(format!(
+                    "`{id}` is next to complete, but `{}` sees {what}",
+                    at.name()
+                ));
+            }
+            self.check(at, expected, &completion)?;
+        }
+        Ok(())
+    }
+
+    fn check(&self, at: End, expected: &Expected, completion: &Completion) -> Result<(), String> {
+        let id = &expected.id;
+        let differ = |what: &str, expected: String, found: String| match expected == found {
+            true => Ok(()),
+            false => Err(format!(
+                "`{id}`: {what}: expected {expected}, actual {found}"
+            )),
+        };
+        let status = expected.status.as_deref().unwrap_or("SUCCESS");
+        differ("status", status.into(), name(&STATUSES, completion.status))?;
+        let opcode = name(&OPCODES, completion.opcode);
+        differ("opcode", expected.is.clone(), opcode)?;
+        let flags = expected
+            .flags
+            .iter()
+            .filter_map(|flag| number(&FLAGS, flag));
+        let names = |bits: u32| {
+            let names = FLAGS.iter().filter(|(_, bit)| bits & bit != 0);
+            let names: Vec<&str> = names.map(|(name, _)| *name).collect();
+            format!("{names:?}")
+        };
+        differ("flags", names(flags.sum()), names(completion.flags))?;
+        for (what, expected, found) in [
+            (
+                "length",
+                expected.length.map(u64::from),
+                completion.length.into(),
+            ),
+            ("tag", expected.tag, completion.tag),
+            ("data", expected.data.map(u64::from), completion.data.into()),
+        ] {
+            if let Some(expected) = expected {
+                differ(what, format!("{expected:#x}"), format!("{found:#x}"))?;
+            }
+        }
+        if let Some(message) = &expected.holds {
+            self.holds(at, expected, &self.content(expected, message)?)?;
+        }
+        match &expected.ends {
+            Some(request) => self.holds(at, expected, &finish(&self.sent(request)?.0)),
+            None => Ok(()),
+        }
+    }
+
+    fn receive_of(&self, id: &str) -> Result<(Place, bool), String> {
+        match self.known.get(id) {
+            Some(Known::Receive { place, is_tagged }) => Ok((*place, *is_tagged)),
+            _ => Err(format!("`{id}` has no memory")),
+        }
+    }
+
+    /// What of a message a receive has.
+    fn content(&self, expected: &Expected, message: &str) -> Result<Vec<u8>, String> {
+        let (_, is_tagged) = self.receive_of(&expected.id)?;
+        let (mut bytes, data) = self.sent(message)?;
+        Ok(match (is_tagged, expected.status.is_some(), data) {
+            (false, ..) => bytes,
+            // The headers of a rendezvous that is too large, without what software has added.
+            (true, true, _) => {
+                bytes.truncate(Tmh::LENGTH + Rvh::LENGTH);
+                bytes
+            }
+            (true, false, Some(data)) => self.ends[End::A.index()].read(data.offset, data.length),
+            (true, false, None) => bytes.split_off(Tmh::LENGTH.min(bytes.len())),
+        })
+    }
+
+    /// Whether a receive has these bytes, and nothing behind them.
+    fn holds(&self, at: End, expected: &Expected, content: &[u8]) -> Result<(), String> {
+        let (place, _) = self.receive_of(&expected.id)?;
+        let mut whole = vec![NOBODYS; place.length];
+        let part = whole.get_mut(..content.len());
+        part.ok_or_else(|| format!("`{}` has no room for the message", expected.id))?
+            .copy_from_slice(content);
+        let found = self.ends[at.index()].read(place.offset, place.length);
+        compare_bytes(&expected.id, &whole, &found)
+    }
+}
+
+fn compare_bytes(id: &str, expected: &[u8], found: &[u8]) -> Result<(), String> {
+    let differs = expected
+        .iter()
+        .zip(found)
+        .position(|(one, other)| one != other);
+    match differs {
+        None => Ok(()),
+        Some(at) => Err(format!(
+            "`{id}`: byte {at}: expected {:#04x}, actual {:#04x}",
+            expected[at], found[at]
+        )),
+    }
+}
+
+/// The end of the rendezvous that a message has asked for.
+fn finish(request: &[u8]) -> Vec<u8> {
+    let mut bytes = request[..request.len().min(Tmh::LENGTH + Rvh::LENGTH)].to_vec();
+    if let Some(operation) = bytes.first_mut() {
+        *operation = Tmh::FINISH;
+    }
+    bytes
+}
+
+/// The data of a message.
+fn pattern(number: usize, length: usize) -> Vec<u8> {
+    let bytes = (0..length).map(|at| (number * 31 + at * 7 + 1) as u8);
+    bytes.collect()
+}
