@@ -12,6 +12,7 @@ use pcap_file::pcapng::blocks::{ENHANCED_PACKET_BLOCK, INTERFACE_STATISTIC_BLOCK
 use super::block::{self, DROPPED_OFFSET};
 use super::{Direction, InterfaceId};
 use crate::frame::{self, Frame};
+use crate::link;
 
 /// Bytes that are read at once.
 const CHUNK: usize = 1 << 20;
@@ -58,8 +59,15 @@ impl FollowedFrame {
 
     /// Whether it is a packet of a reliable connection.
     pub fn is_connected(&self) -> bool {
-        let frame = block::frame(&self.block);
-        frame.is_some_and(|(_, bytes, length)| frame::roce_packet(bytes, length).is_some())
+        let Some((_, bytes, length)) = block::frame(&self.block) else {
+            return false;
+        };
+        let Ok((start, _)) = link::ip_packet(link::ETHERNET, bytes) else {
+            return false;
+        };
+        bytes.get(start..).is_some_and(|packet| {
+            frame::roce_packet(packet, length.saturating_sub(start)).is_some()
+        })
     }
 
     /// How many bytes the frame takes in a capture.
