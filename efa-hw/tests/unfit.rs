@@ -23,7 +23,8 @@ fn echo() -> Command {
 const VERBS: &str = "ibv_get_device_list ibv_free_device_list ibv_get_device_name ibv_open_device ibv_close_device \
     ibv_query_device ibv_query_port ibv_query_gid ibv_alloc_pd ibv_dealloc_pd ibv_reg_mr ibv_reg_dmabuf_mr ibv_dereg_mr \
     ibv_create_ah ibv_destroy_ah ibv_destroy_cq ibv_create_comp_channel ibv_destroy_comp_channel ibv_get_cq_event \
-    ibv_ack_cq_events ibv_destroy_qp ibv_modify_qp ibv_qp_to_qp_ex";
+    ibv_ack_cq_events ibv_destroy_qp ibv_destroy_srq ibv_modify_qp \
+    ibv_qp_to_qp_ex";
 const EFADV: &str =
     "efadv_query_device efadv_query_ah efadv_create_qp_ex efadv_create_cq efadv_cq_from_ibv_cq_ex";
 
