@@ -16,7 +16,7 @@ pub enum Error {
         /// The bytes that are there.
         have: usize,
     },
-    /// Not an Ethernet frame with IPv6 and UDP to [`UDP_PORT`] inside.
+    /// Not an Ethernet frame with IPv6 and UDP to [`UDP_PORT`](super::UDP_PORT) inside.
     #[error("not a frame of the emulated wire: {what} is {found:#x}, expected {expected:#x}")]
     Foreign {
         /// The field that differs.
