@@ -88,7 +88,6 @@ impl SimConnection {
     }
 
     fn connect(&self, peer: Gid, mtu: u32) -> Result<(), Error> {
-        use ConnectionMask as M;
         let attributes = ConnectionAttributes {
             access: Access::REMOTE_READ,
             peer,
@@ -102,29 +101,20 @@ impl SimConnection {
             max_dest_rd_atomic: 4,
             ..ConnectionAttributes::default()
         };
-        let steps = [
-            (QpState::Init, M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS),
-            (
-                QpState::ReadyToReceive,
-                M::AV
-                    | M::PATH_MTU
-                    | M::DESTINATION
-                    | M::RQ_PSN
-                    | M::MAX_DEST_RD_ATOMIC
-                    | M::MIN_RNR_TIMER,
-            ),
-            (
-                QpState::ReadyToSend,
-                M::TIMEOUT | M::RETRY_COUNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_RD_ATOMIC,
-            ),
+        let states = [
+            QpState::Reset,
+            QpState::Init,
+            QpState::ReadyToReceive,
+            QpState::ReadyToSend,
         ];
         self.host.with_device(|device| {
-            steps.into_iter().try_for_each(|(state, mask)| {
+            states.array_windows().try_for_each(|&[from, state]| {
                 let to = ConnectionAttributes {
                     state,
                     ..attributes
                 };
-                device.modify_connected_qp(QPN, &to, mask | M::STATE)
+                let mask = ConnectionMask::required(from, state).unwrap_or_default();
+                device.modify_connected_qp(QPN, &to, mask | ConnectionMask::STATE)
             })
         })
     }

@@ -308,28 +308,21 @@ impl Net {
 
     /// Takes a queue pair through its states.
     pub(crate) fn bring_up(&mut self, host: usize, qpn: Qpn, to: ConnectionAttributes) {
-        use ConnectionMask as M;
-        let steps = [
-            (QpState::Init, M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS),
-            (
-                QpState::ReadyToReceive,
-                M::AV
-                    | M::PATH_MTU
-                    | M::DESTINATION
-                    | M::RQ_PSN
-                    | M::MAX_DEST_RD_ATOMIC
-                    | M::MIN_RNR_TIMER,
-            ),
-            (
-                QpState::ReadyToSend,
-                M::TIMEOUT | M::RETRY_COUNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_RD_ATOMIC,
-            ),
+        let states = [
+            QpState::Reset,
+            QpState::Init,
+            QpState::ReadyToReceive,
+            QpState::ReadyToSend,
         ];
         let device = &mut self.hosts[host].device;
-        for (state, mask) in steps {
-            let to = ConnectionAttributes { state, ..to };
+        for step in states.windows(2) {
+            let to = ConnectionAttributes {
+                state: step[1],
+                ..to
+            };
+            let mask = ConnectionMask::required(step[0], step[1]).unwrap();
             device
-                .modify_connected_qp(qpn, &to, mask | M::STATE)
+                .modify_connected_qp(qpn, &to, mask | ConnectionMask::STATE)
                 .unwrap();
         }
     }

@@ -117,6 +117,14 @@ impl Default for ConnectionAttributes {
     }
 }
 
+impl ConnectionMask {
+    /// The attributes that a change of state needs, without [`ConnectionMask::STATE`]. `None` if the
+    /// change is not allowed (`ibv_modify_qp(3)`).
+    pub fn required(from: QpState, to: QpState) -> Option<ConnectionMask> {
+        transition(from, to).map(|(required, _)| required)
+    }
+}
+
 /// The required and the optional attributes of a change of state. `None` if the change is not
 /// allowed.
 fn transition(from: QpState, to: QpState) -> Option<(ConnectionMask, ConnectionMask)> {
