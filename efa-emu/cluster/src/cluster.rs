@@ -61,6 +61,7 @@ impl Cluster {
         let lists = HostLists::write(directory.path(), layout, options.slots)?;
         std::fs::write(directory.path().join(FABRIC_FILE), fabric.name())?;
         let programs = directory.subdirectory("bin")?;
+        let temporary = directory.subdirectory("tmp")?;
         let agent = programs.join(AGENT);
         symlink(env::current_exe()?, &agent)?;
 
@@ -89,6 +90,7 @@ impl Cluster {
             lists: &lists,
             agent: &agent,
             slots: options.slots,
+            temporary: &temporary,
             isolated: namespace.is_some(),
             is_alone: layout.others().is_empty(),
         }

@@ -106,6 +106,8 @@ pub(crate) struct Launchers<'a> {
     pub(crate) agent: &'a Path,
     /// The processes that a host takes before the next one gets any; `None`: one to each in turn.
     pub(crate) slots: Option<u32>,
+    /// The cluster's directory for temporary files of the command.
+    pub(crate) temporary: &'a Path,
     /// Whether each host has a name and shared memory of its own.
     pub(crate) isolated: bool,
     /// Whether all hosts are on this machine.
@@ -134,16 +136,20 @@ fn contains(command: &OsStr, program: &str) -> bool {
     words.any(|word| word == program.as_bytes())
 }
 
-/// Variables for all commands of a host that has the machine's name, on top of the others.
-/// `directory` is the host's own.
-///
-/// The daemons of Open MPI 4.1 on hosts of one name make the same directory for a job, and fail if
-/// another one is faster (`mkdir`: File exists).
-pub(crate) fn of_unnamed_host(directory: &Path) -> Vec<(&'static str, OsString)> {
+/// Variables for all commands of a host, on top of the others. `directory` is the host's own, for
+/// temporary files.
+pub(crate) fn of_host(directory: &Path) -> Vec<(&'static str, OsString)> {
     let mut variables = Variables(Vec::new());
-    variables.prefer("OMPI_MCA_orte_tmpdir_base", directory);
+    variables.prefer(OPEN_MPI_TEMPORARY, directory);
     variables.0
 }
+
+/// Where Open MPI 4.1 has its files, `/tmp` without it.
+///
+/// Jobs on one machine, or on hosts of one name, have their directories in one that is named after
+/// the host and the user. A daemon fails if another one makes the same directory at the same time
+/// (`mkdir`: File exists), or removes the one above it (No such file or directory).
+const OPEN_MPI_TEMPORARY: &str = "OMPI_MCA_orte_tmpdir_base";
 
 /// Variables; the user's own values go before preferences.
 struct Variables(Vec<(&'static str, OsString)>);
@@ -189,6 +195,10 @@ impl Launchers<'_> {
         variables.set("OMPI_MCA_plm", "rsh");
         variables.set("OMPI_MCA_plm_rsh_agent", &agents);
         variables.set("OMPI_MCA_orte_default_hostfile", &self.lists.open_mpi);
+        if self.isolated && self.is_alone {
+            // The launcher tells it to the daemons, so that hosts of one name cannot have it.
+            variables.prefer(OPEN_MPI_TEMPORARY, self.temporary);
+        }
         variables.prefer("OMPI_MCA_rmaps_base_mapping_policy", policy);
         variables.prefer("OMPI_MCA_rmaps_base_oversubscribe", "1");
         variables.set("PRTE_MCA_plm", "ssh");

@@ -73,43 +73,36 @@ impl<'a> Node<'a> {
         let sysfs_root = directory.join("sysfs");
         std::fs::create_dir(&sysfs_root)?;
         host.generate_sysfs(&sysfs_root)?;
+        let own = directory.join("tmp");
+        std::fs::create_dir(&own)?;
         let mut shortcoming = None;
-        let variables = match common.namespace {
-            Some(namespace) => {
-                namespace
-                    .enter_as_host(host.name(), common.views)
-                    .map_err(|error| {
-                        let name = host.name();
-                        Failure(format!("cannot make {name} a machine of its own: {error}"))
-                    })?;
-                if let Err(error) = namespaces::show_boot_id(host.name(), directory) {
-                    shortcoming = Some(format!(
-                        "the hosts have one boot_id in common, by which some programs tell machines: {error}"
-                    ));
-                }
-                if let Err(error) = host.device_view(&sysfs_root).show() {
-                    let lack =
-                        format!("the devices are not in /sys and /dev of the hosts: {error}");
-                    match common.requires_view {
-                        true => return Err(Failure(format!("--sysfs: {lack}"))),
-                        false => shortcoming = Some(lack),
-                    }
-                }
-                Vec::new()
+        if let Some(namespace) = common.namespace {
+            namespace
+                .enter_as_host(host.name(), common.views)
+                .map_err(|error| {
+                    let name = host.name();
+                    Failure(format!("cannot make {name} a machine of its own: {error}"))
+                })?;
+            if let Err(error) = namespaces::show_boot_id(host.name(), directory) {
+                shortcoming = Some(format!(
+                    "the hosts have one boot_id in common, by which some programs tell machines: {error}"
+                ));
             }
-            None => {
-                let own = directory.join("tmp");
-                std::fs::create_dir(&own)?;
-                launchers::of_unnamed_host(&own)
+            if let Err(error) = host.device_view(&sysfs_root).show() {
+                let lack = format!("the devices are not in /sys and /dev of the hosts: {error}");
+                match common.requires_view {
+                    true => return Err(Failure(format!("--sysfs: {lack}"))),
+                    false => shortcoming = Some(lack),
+                }
             }
-        };
+        }
         let service = Service::begin(directory, cluster)?;
         let node = Node {
             host,
             common,
             directory,
             sysfs_root,
-            variables,
+            variables: launchers::of_host(&own),
             shortcoming,
             user: User::current(),
         };
