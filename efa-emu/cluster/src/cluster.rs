@@ -159,9 +159,21 @@ impl Cluster {
     }
 
     /// The command that starts programs on the hosts; it runs beside them.
-    pub fn command(&self, program: &OsStr, arguments: &[OsString]) -> Command {
+    ///
+    /// Hydra hands the command's variables to the ranks, whatever those of their hosts are. Where the
+    /// user has preloaded a library, the emulated ones would not be among them, so that the command
+    /// gets both. Without a host they have no device.
+    pub fn command(
+        &self,
+        program: &OsStr,
+        arguments: &[OsString],
+        injection: &Injection,
+    ) -> Command {
         let mut command = Command::new(program);
         command.args(arguments);
+        let is_users = |(name, _): &&(&'static str, _)| env::var_os(name).is_some();
+        let injected = injection.variables.iter().filter(is_users);
+        command.envs(injected.map(|(name, value)| (name, value)));
         self.environment.apply(&mut command);
         if let Some(namespace) = self.namespace.clone() {
             let views = self.views.clone();

@@ -104,7 +104,7 @@ impl ClusterArguments {
         let mut nodes = cluster.start_hosts(&hosts, &members, &injection)?;
         settings.tell(nodes.shortcoming());
         let (program, arguments) = self.command.split_first().expect("clap requires a command");
-        let mut command = cluster.command(program, arguments);
+        let mut command = cluster.command(program, arguments, &injection);
         let meanwhile = || {
             let told = uplink::turn(&mut uplink);
             members.look();

@@ -77,7 +77,9 @@ fn mpich_reaches_the_hosts() {
     }
     let hosts = ["--at", "a=node0", "--at", "b=node1"];
     let rsh = ["--rsh", "mpiexec.hydra -n 1 -host"];
-    let command = launch("2", &[], &[&["run", &trace()], &hosts[..], &rsh].concat());
+    let mut command = launch("2", &[], &[&["run", &trace()], &hosts[..], &rsh].concat());
+    // Hydra gives the ranks its own value, in place of that of their hosts.
+    command.env("LD_PRELOAD", "libm.so.6");
     expect(command, 0, &["1 passed"]);
 }
 
