@@ -94,8 +94,8 @@ pub(super) struct Side {
     /// The last of them, and the last one of the endpoint before it.
     last_frame: u64,
     former_frame: u64,
-    /// Whether its first request is in the capture.
-    pub(super) is_born: bool,
+    /// When its queue pair's first request was seen, if that is in the capture.
+    pub(super) born: Option<u64>,
 }
 
 /// A message of which the receiver refused packets.
@@ -185,7 +185,7 @@ impl Side {
             frames: 0,
             last_frame: 0,
             former_frame: 0,
-            is_born: false,
+            born: None,
         }
     }
 
@@ -200,7 +200,9 @@ impl Side {
         };
         fresh.run = self.run;
         fresh.generation = self.generation;
-        fresh.is_born = self.is_born && !is_another;
+        // The present frame may be the first of the next endpoint.
+        let former_frame = fresh.former_frame;
+        fresh.born = self.born.filter(|&at| at > former_frame);
         *self = fresh;
     }
 
@@ -363,7 +365,7 @@ impl Conversation {
     /// Tells when the queue pair of `me` sent its first request, if that is in the capture.
     pub(super) fn is_born(&mut self, me: End, at: Option<u64>) {
         let side = &mut self.sides[me];
-        side.is_born |= at.is_some_and(|at| at > side.former_frame);
+        side.born = at.filter(|&at| at > side.former_frame);
     }
 
     /// Whether it has no packets so far.
@@ -419,7 +421,7 @@ impl Conversation {
         let has_directions = self.view.has_direction;
         let was_born = |side: &Side| {
             let owner = (has_directions, side.node);
-            side.is_born || lives.began_between(owner, side.former_frame, side.last_frame)
+            side.born.is_some() || lives.began_between(owner, side.former_frame, side.last_frame)
         };
         let has_arrivals = has_directions && lives.has_all_arrivals(near.node);
         let has_beginning = has_both
@@ -508,7 +510,7 @@ impl Conversation {
         if !place.is_judged || self.is_torn && needs_history {
             return;
         }
-        if rule.evidence == Evidence::Sender && !self.sides[place.sender].is_born {
+        if rule.evidence == Evidence::Sender && self.sides[place.sender].born.is_none() {
             self.unproven += 1;
             return;
         }
@@ -756,8 +758,17 @@ impl Conversation {
 
     /// Ends the conversation of endpoints of which the named ones are others from now on.
     fn begin_anew(&mut self, lives: &Lives, ends: &[(End, bool); 2]) {
+        // The first request of an endpoint that begins with the present frame says nothing of the one
+        // before.
+        let born = [0, 1].map(|end| self.sides[end].born);
+        for side in &mut self.sides {
+            side.born = side.born.filter(|&at| at <= side.last_frame);
+        }
         self.end();
         self.settle(lives);
+        for (side, born) in self.sides.iter_mut().zip(born) {
+            side.born = born;
+        }
         let count = if ends[0].0 == ends[1].0 { 1 } else { 2 };
         for &(end, is_another) in &ends[..count] {
             let side = &mut self.sides[end];

@@ -252,7 +252,7 @@ impl Seen {
         } else if !is_repetition {
             run = Some(self.lives.request(owner, !is_arrival, self.at, header));
         }
-        if !conversation.sides[me].is_born {
+        if conversation.sides[me].born.is_none() {
             conversation.is_born(me, self.lives.is_born(owner));
         }
         match header.kind {

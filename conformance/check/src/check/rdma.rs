@@ -116,7 +116,7 @@ impl Conversation {
         // A read may be of memory that the peer has offered before the capture begins. That it cannot
         // be written to, the HANDSHAKE of the same endpoint says.
         let is_named = peer.handshake.is_some() && peer.known() == Some(header.qkey.0);
-        let has_beginning = self.is_from_start() && self.sides[me].is_born;
+        let has_beginning = self.is_from_start() && self.sides[me].born.is_some();
         let needs_beginning = feature != ExtraFeatures::RDMA_WRITE || !is_named;
         if needs_beginning && !has_beginning {
             return;

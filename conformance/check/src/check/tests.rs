@@ -1715,6 +1715,26 @@ fn a_second_job_starts_afresh() {
 }
 
 #[test]
+fn the_beginning_of_a_second_job_is_not_that_of_the_first() {
+    // The capture begins after the first message of A, with the one of B that crossed it.
+    let mut b = Builder::new();
+    b.sequences[usize::from(A)] = 1;
+    b.send(B, A, &eager(0, Some(B), None), b"");
+    b.send(A, B, &handshake(all(), A), b"");
+    for msg_id in 1..8 {
+        b.send(A, B, &eager(msg_id, None, Some(A)), b"");
+    }
+    let mut first_job = seen_by(b, A).capture.frames;
+    let mut b = Builder::acquainted(all());
+    let second_job = second_job(&b.capture.frames, first_job.len());
+    b.capture.frames.clear();
+    b.capture.frames.append(&mut first_job);
+    assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
+    b.capture.frames.extend(second_job);
+    assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
+}
+
+#[test]
 fn an_earlier_refusal_does_not_hide_later_packets() {
     let mut b = Builder::acquainted(all());
     b.send(A, B, &eager(1, None, Some(A)), b"");
