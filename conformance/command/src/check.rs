@@ -9,8 +9,8 @@ use std::sync::mpsc;
 
 use efa_capture::Reader;
 use efa_check::capture::{Frames, Seen};
-use efa_check::check::{Checked, Judge, NotJudged};
-use efa_core::rules::{Evidence, RULES, Severity};
+use efa_check::check::{Checked, Judge, NEED_ORDER, NotJudged};
+use efa_core::rules::{Evidence, RULES, Rule, Severity};
 
 use crate::annotations::{Annotated, Format, annotate};
 use crate::captures::captures;
@@ -238,26 +238,31 @@ impl Judged {
             cut_headers,
             cut_data,
             without_direction,
+            without_order,
             without_beginning,
             untagged,
         } = self.checked.not_judged;
-        let named = |is_it: fn(Evidence) -> bool| {
-            let rules = RULES
-                .iter()
-                .filter(|rule| rule.is_checked() && is_it(rule.evidence));
+        let named = |is_it: fn(&&Rule) -> bool| {
+            let rules = RULES.iter().filter(|rule| rule.is_checked()).filter(is_it);
             rules.map(|rule| rule.id).collect::<Vec<_>>().join(", ")
         };
         let all = [
             (
                 without_direction,
-                "ends of conversations lack frames that they sent or got: only rules that need a \
-                 single packet were applied there",
-                named(|evidence| evidence == Evidence::Packet),
+                "ends of conversations lack frames that they sent or got, or headers of them: only \
+                 rules that need a single packet were applied there",
+                named(|rule| rule.evidence == Evidence::Packet),
             ),
             (
                 without_beginning,
                 "ends of conversations lack their beginning: some rules were not applied there",
-                named(|evidence| matches!(evidence, Evidence::Sender | Evidence::Beginning)),
+                named(|rule| matches!(rule.evidence, Evidence::Sender | Evidence::Beginning)),
+            ),
+            (
+                without_order,
+                "conversations have frames without a direction: rules that need the order of what \
+                 an end sent and got find notes there at most",
+                named(|rule| NEED_ORDER.contains(rule)),
             ),
             (
                 cut_headers,
@@ -350,6 +355,7 @@ impl Judged {
             cut_headers,
             cut_data,
             without_direction,
+            without_order,
             without_beginning,
             untagged,
         } = checked.not_judged;
@@ -377,6 +383,7 @@ impl Judged {
                 "cut_headers": cut_headers,
                 "cut_data": cut_data,
                 "without_direction": without_direction,
+                "without_order": without_order,
                 "without_beginning": without_beginning,
                 "untagged": untagged,
                 "foreign_frames": self.foreign_frames,

@@ -1171,8 +1171,10 @@ impl Conversation {
         checked.packets += self.packets;
         checked.conversations += u64::from(self.packets > 0);
         checked.unproven += self.unproven;
-        let is_incomplete = self.lacks_direction || lacks_frames;
+        let is_incomplete = self.lacks_direction || lacks_frames || self.is_torn;
+        let lacks_order = !self.view.has_direction && self.packets > 0;
         checked.not_judged.without_direction += u64::from(is_incomplete);
+        checked.not_judged.without_order += u64::from(lacks_order && !is_incomplete);
         checked.not_judged.without_beginning += u64::from(self.lacks_beginning && !is_incomplete);
         report.findings.append(self.proven);
     }

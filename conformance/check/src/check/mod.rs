@@ -40,7 +40,7 @@ mod tagged;
 pub use explain::Explanation;
 pub use judge::{Judge, check};
 pub use order::OutOfOrder;
-pub use report::{Checked, Finding, NotJudged};
+pub use report::{Checked, Finding, NEED_ORDER, NotJudged};
 
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use efa_wire::rules::{Evidence, Rule, Severity};
+use efa_wire::rules::{self, Evidence, Rule, Severity};
 
 /// A rule that a capture breaks.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -61,6 +61,18 @@ pub struct Checked {
     pub not_judged: NotJudged,
 }
 
+/// The rules that need the order in which an end sent its packets and got others. Frames without a
+/// direction do not show it.
+pub const NEED_ORDER: [&Rule; 7] = [
+    &rules::ANSWER_MISSING,
+    &rules::EOR_EARLY,
+    &rules::HANDSHAKE_ANSWER,
+    &rules::MESSAGE_WHOLE,
+    &rules::MSG_ID_FIRST,
+    &rules::MSG_ID_GAP,
+    &rules::MSG_ID_REFUSED,
+];
+
 /// What a capture did not let `check` judge, and why.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NotJudged {
@@ -68,9 +80,12 @@ pub struct NotJudged {
     pub cut_headers: u64,
     /// Packets of whose data a snap length cut something off: what is in it was not compared.
     pub cut_data: u64,
-    /// Ends of conversations that lack frames which the end sent or received: no rule was applied
-    /// that needs the history.
+    /// Ends of conversations that lack frames which the end sent or received, or a part of their
+    /// headers: no rule was applied that needs the history.
     pub without_direction: u64,
+    /// Conversations whose frames have no directions: what [`NEED_ORDER`] names was not applied, or
+    /// finds notes at most.
+    pub without_order: u64,
     /// Ends of conversations that had begun before the capture, as far as can be known: no rule was
     /// applied that needs their beginning.
     pub without_beginning: u64,

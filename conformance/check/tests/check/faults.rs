@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use efa_capture::frame::Kind;
 use efa_check::capture::{Capture, CapturedPacket};
-use efa_check::check::{Checked, check};
+use efa_check::check::{Checked, NEED_ORDER, check};
 use efa_testing::fields::{number, write};
 use efa_testing::workspace::traces;
 use efa_wire::rules::{Rule, Severity};
@@ -512,7 +512,7 @@ fn change(packet: &mut Vec<u8>, mistake: Mistake) {
 }
 
 /// Judges the capture with a mistake in it.
-fn mistaken(capture: &Capture, packet: Packet, mistake: Mistake) -> Checked {
+fn mistaken(capture: &Capture, packet: Packet, mistake: Mistake) -> Capture {
     let mut capture = capture.clone();
     let wrong = find(&capture, packet);
     for frame in capture
@@ -563,7 +563,32 @@ fn mistaken(capture: &Capture, packet: Packet, mistake: Mistake) -> Checked {
         frame.number = number;
         frame.time = Duration::from_micros(number);
     }
-    check(&capture)
+    capture
+}
+
+fn is_found(checked: &Checked, rule: &Rule) -> bool {
+    let mut findings = checked.findings.iter();
+    findings.any(|finding| finding.rule == rule && finding.severity == rule.severity)
+}
+
+#[test]
+fn what_is_not_found_without_directions_is_said() {
+    let mut lost = BTreeSet::new();
+    for &(trace, packet, mistake, rule) in MISTAKES {
+        let rule = Rule::find(rule).unwrap();
+        let mut capture = mistaken(&load(trace), packet, mistake);
+        for frame in &mut capture.frames {
+            frame.direction = None;
+        }
+        let checked = check(&capture);
+        assert!(checked.not_judged.without_order > 0, "{trace}");
+        if !is_found(&checked, rule) && checked.unproven == 0 {
+            lost.insert(rule.id);
+        }
+    }
+    let need_order = NEED_ORDER.iter().map(|rule| rule.id).collect();
+    assert!(lost.is_subset(&need_order), "{lost:?}");
+    assert!(lost.contains("eor-early"), "{lost:?}");
 }
 
 #[test]
@@ -573,12 +598,8 @@ fn every_mistake_is_found_and_named() {
         let capture = load(trace);
         assert_eq!(check(&capture).at_least(Severity::Warning), 0, "{trace}");
         let rule = Rule::find(rule).unwrap();
-        let checked = mistaken(&capture, packet, mistake);
-        let is_found = |severity| {
-            let mut findings = checked.findings.iter();
-            findings.any(|finding| finding.rule == rule && finding.severity == severity)
-        };
-        if !is_found(rule.severity) {
+        let checked = check(&mistaken(&capture, packet, mistake));
+        if !is_found(&checked, rule) {
             let found: Vec<_> = checked
                 .findings
                 .iter()

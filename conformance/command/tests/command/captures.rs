@@ -70,6 +70,156 @@ fn a_missing_beginning_is_said() {
     assert!(printed.contains("answer-names-request"), "{printed}");
 }
 
+/// The type of pcapng's Enhanced Packet Block, and the length of what is before its data.
+const PACKET: u32 = 6;
+const BEFORE_DATA: usize = 20;
+
+/// The blocks of a trace, each with its type and what is between its lengths.
+fn blocks(trace: &str) -> Vec<(u32, Vec<u8>)> {
+    let file = std::fs::read(traces().join(format!("{trace}.pcapng"))).unwrap();
+    let number = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().unwrap());
+    let mut blocks = Vec::new();
+    let mut at = 0;
+    while at < file.len() {
+        let end = at + number(at + 4) as usize;
+        blocks.push((number(at), file[at + 8..end - 4].to_vec()));
+        at = end;
+    }
+    blocks
+}
+
+fn file_of(blocks: &[(u32, Vec<u8>)]) -> Vec<u8> {
+    let mut file = Vec::new();
+    for (block_type, body) in blocks {
+        let length = (body.len() as u32 + 12).to_le_bytes();
+        file.extend(block_type.to_le_bytes());
+        file.extend(length);
+        file.extend(body);
+        file.extend(length);
+    }
+    file
+}
+
+/// Changes the captured bytes of a packet's block and drops its options.
+fn with_data(body: &mut Vec<u8>, change: impl FnOnce(&mut Vec<u8>)) {
+    let captured = u32::from_le_bytes(body[12..16].try_into().unwrap()) as usize;
+    let mut data = body[BEFORE_DATA..BEFORE_DATA + captured].to_vec();
+    change(&mut data);
+    body.truncate(BEFORE_DATA);
+    body[12..16].copy_from_slice(&(data.len() as u32).to_le_bytes());
+    data.resize(data.len().next_multiple_of(4), 0);
+    body.append(&mut data);
+}
+
+/// The options of a packet's block.
+fn options(body: &[u8]) -> Vec<u8> {
+    let captured = u32::from_le_bytes(body[12..16].try_into().unwrap()) as usize;
+    body[BEFORE_DATA + captured.next_multiple_of(4)..].to_vec()
+}
+
+/// Whether a packet's block has the option `epb_flags` with a direction.
+fn is_of(body: &[u8], direction: Direction) -> bool {
+    let value = match direction {
+        Direction::Inbound => 1,
+        Direction::Outbound => 2,
+    };
+    let options = options(body);
+    options.starts_with(&[2, 0, 4, 0]) && options[4] & 3 == value
+}
+
+#[test]
+fn what_is_not_judged_is_counted() {
+    type Blocks = Vec<(u32, Vec<u8>)>;
+    let cut = |most: usize, direction: Direction| {
+        move |blocks: &mut Blocks| {
+            let is_longer = |(kind, body): &&mut (u32, Vec<u8>)| {
+                *kind == PACKET
+                    && is_of(body, direction)
+                    && body.len() - options(body).len() > BEFORE_DATA + most
+            };
+            let (_, body) = blocks.iter_mut().rfind(is_longer).unwrap();
+            let options = options(body);
+            with_data(body, |data| data.truncate(most));
+            body.extend(options);
+        }
+    };
+    let cut_header = cut(100, Direction::Outbound);
+    let cut_arrival = cut(100, Direction::Inbound);
+    let cut_data = cut(250, Direction::Outbound);
+    type Loss<'a> = (&'a str, &'a str, &'a dyn Fn(&mut Blocks));
+    let losses: [Loss<'_>; 8] = [
+        ("cut_headers", "packets have no whole header", &cut_header),
+        ("cut_data", "packets have not all of their data", &cut_data),
+        (
+            "skipped_blocks",
+            "blocks are of a type that is not",
+            &|blocks| {
+                blocks.push((0x4000_0bad, vec![0; 8]));
+            },
+        ),
+        (
+            "foreign_frames",
+            "frames are of other protocols",
+            &|blocks| {
+                let packet = blocks.iter().rfind(|(kind, _)| *kind == PACKET);
+                let mut foreign = packet.unwrap().clone();
+                // ARP.
+                with_data(&mut foreign.1, |data| data[12..14].copy_from_slice(&[8, 6]));
+                blocks.push(foreign);
+            },
+        ),
+        (
+            "without_beginning",
+            "conversations lack their beginning",
+            &|blocks| {
+                let first = blocks.iter().position(|(kind, _)| *kind == PACKET);
+                blocks.drain(first.unwrap()..first.unwrap() + 10);
+            },
+        ),
+        (
+            "without_direction",
+            "ends of conversations lack frames",
+            &|blocks| {
+                blocks.retain(|(kind, body)| *kind != PACKET || is_of(body, Direction::Outbound));
+            },
+        ),
+        ("without_direction", "or headers of them", &cut_arrival),
+        (
+            "without_order",
+            "conversations have frames without a dir",
+            &|blocks| {
+                for (_, body) in blocks.iter_mut().filter(|(kind, _)| *kind == PACKET) {
+                    with_data(body, |_| {});
+                }
+            },
+        ),
+    ];
+    let directory = tempfile::tempdir().unwrap();
+    let check = |blocks: &Blocks, options: &[&str], status, name: &str| {
+        let path = directory.path().join(format!("{name}.pcapng"));
+        std::fs::write(&path, file_of(blocks)).unwrap();
+        let path = path.display().to_string();
+        let arguments = [&["check", path.as_str()], options].concat();
+        expect(efa_conformance(&arguments), status, &[])
+    };
+    let whole = blocks("long-cts");
+    check(&whole, &["--require-complete"], 0, "whole");
+    for (name, words, lose) in losses {
+        let mut blocks = whole.clone();
+        lose(&mut blocks);
+        let printed = check(&blocks, &[], 0, name);
+        let lines = printed.lines();
+        let mut said = lines.filter(|line| line.starts_with("not judged: "));
+        assert!(said.any(|line| line.contains(words)), "{name}: {printed}");
+        check(&blocks, &["--require-complete"], 2, name);
+        let json = check(&blocks, &["--json"], 0, name);
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(json["complete"], false, "{name}");
+        assert_ne!(json["not_judged"][name], 0, "{name}: {json}");
+        assert_ne!(json["not_judged"][name], serde_json::Value::Null, "{name}");
+    }
+}
+
 #[test]
 fn captures_of_directories_are_judged_in_order() {
     let directory = tempfile::tempdir().unwrap();
