@@ -1,9 +1,9 @@
 /*
  * An MPI program that verifies every byte it receives. Any MPI library, any number of ranks from 2.
  *
- *   usage: exercise [p2p] [wildcards] [collectives] [rma] [hinted] [pingpong SECONDS]
+ *   usage: exercise [most BYTES] [p2p] [wildcards] [collectives] [rma] [hinted] [pingpong SECONDS]
  *
- * Without arguments it runs the first four. Rank 0 prints one line for each part. A wrong byte, source,
+ * Without parts it runs the first four; with `most`, p2p, wildcards and collectives send no longer data. Rank 0 prints one line for each part. A wrong byte, source,
  * tag or count names the rank and what it had expected, and ends the job with status 1.
  */
 #include <mpi.h>
@@ -90,13 +90,14 @@ static const int SIZES[] = {0,     1,     7,      64,     1000,    4096,    8191
                             8388608};
 #define COUNT(array) ((int) (sizeof(array) / sizeof((array)[0])))
 enum { LARGEST = 8388608 };
+static int most = LARGEST;
 
 /* Each rank to the next, in every size: nonblocking, then blocking in turn, then synchronous. */
 static void ring(unsigned char *out, unsigned char *in)
 {
     int next = (rank + 1) % size, previous = (rank + size - 1) % size;
 
-    for (int i = 0; i < COUNT(SIZES); i++) {
+    for (int i = 0; i < COUNT(SIZES) && SIZES[i] <= most; i++) {
         MPI_Request requests[2];
         MPI_Status statuses[2];
 
@@ -113,7 +114,7 @@ static void ring(unsigned char *out, unsigned char *in)
                      MPI_COMM_WORLD, &statuses[0]);
         verify(in, SIZES[i], key_of(previous, rank, i), "sendrecv");
     }
-    for (int i = 0; i < COUNT(SIZES); i++) {
+    for (int i = 0; i < COUNT(SIZES) && SIZES[i] <= most; i++) {
         fill(out, SIZES[i], key_of(rank, next, i));
         memset(in, 0xa5, SIZES[i]);
         if (rank == 0) {
@@ -132,7 +133,7 @@ static int mixed_size(int i)
 {
     static const int sizes[] = {16, 200000, 3000, 0, 70000, 9000, 1, 40000};
 
-    return sizes[i % COUNT(sizes)];
+    return sizes[i % COUNT(sizes)] < most ? sizes[i % COUNT(sizes)] : most;
 }
 
 enum { BATCH = 32, LARGEST_MIXED = 200000 };
@@ -429,7 +430,7 @@ static void collectives(void)
 {
     static const int counts[] = {1, 1000, 20000, 262144};
 
-    for (int i = 0; i < COUNT(counts); i++) {
+    for (int i = 0; i < COUNT(counts) && counts[i] * sizeof(double) <= (size_t) most; i++) {
         MPI_Barrier(MPI_COMM_WORLD);
         rooted(counts[i]);
         everybody(counts[i]);
@@ -676,7 +677,7 @@ static void run(int asked, const char *name, void (*part)(void))
 
 int main(int argc, char **argv)
 {
-    int p2p = argc == 1, wild = argc == 1, coll = argc == 1, rma = argc == 1, hints = 0;
+    int p2p = 0, wild = 0, coll = 0, rma = 0, hints = 0;
     double seconds = 0;
 
     MPI_Init(&argc, &argv);
@@ -695,9 +696,13 @@ int main(int argc, char **argv)
             hints = 1;
         else if (!strcmp(argv[i], "pingpong") && i + 1 < argc)
             seconds = atof(argv[++i]);
+        else if (!strcmp(argv[i], "most") && i + 1 < argc)
+            most = atoi(argv[++i]);
         else
-            fail("unknown part %s: p2p, wildcards, collectives, rma, hinted or pingpong SECONDS", argv[i]);
+            fail("unknown part %s: p2p, wildcards, collectives, rma, hinted, pingpong SECONDS or most BYTES", argv[i]);
     }
+    if (!p2p && !wild && !coll && !rma && !hints && seconds == 0)
+        p2p = wild = coll = rma = 1;
     if (size < 2)
         fail("one rank cannot talk: start at least two");
     run(p2p, "p2p", point_to_point);
