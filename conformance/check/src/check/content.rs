@@ -26,8 +26,13 @@ pub(super) struct Content {
 }
 
 impl Content {
-    /// Takes a packet, which is `parsed` if it can be.
-    pub(super) fn of(frame: &CapturedPacket, parsed: Option<&Packet>) -> Content {
+    /// Takes a packet, which is `parsed` if it can be. If it is the one that is `known`, the two share its
+    /// header.
+    pub(super) fn of(
+        frame: &CapturedPacket,
+        parsed: Option<&Packet>,
+        known: Option<&Content>,
+    ) -> Content {
         let packet = &frame.payload;
         let header = parsed.map_or(packet.len().min(KEPT), |parsed| parsed.payload.offset);
         let (header, data) = packet.split_at(header);
@@ -36,8 +41,9 @@ impl Content {
             hasher.write(data);
             hasher.finish()
         };
+        let known = known.filter(|known| *known.header == *header);
         Content {
-            header: header.into(),
+            header: known.map_or_else(|| header.into(), |known| known.header.clone()),
             length: data.len(),
             digest: (frame.cut_off == 0).then(digest),
         }

@@ -15,14 +15,23 @@ const MOST_PACKETS: usize = 1 << 14;
 
 type Key = (Gid, u16, u32);
 
+/// A packet that its sender's host captured.
 #[derive(Debug)]
-struct Sent {
+pub(super) struct Sent {
     number: u64,
     to: (Gid, Qpn, Qkey),
-    content: Content,
+    pub(super) content: Content,
 }
 
-/// Compares what arrives with what was sent.
+impl Sent {
+    /// What is different in the packet that arrived.
+    pub(super) fn difference(&self, received: &Content) -> Option<String> {
+        let is_other = self.content.differs_from(received);
+        is_other.then(|| describe(self, received))
+    }
+}
+
+/// The packets that were sent, to be compared with what arrives.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
     sent: HashMap<Key, Sent>,
@@ -30,49 +39,46 @@ pub(super) struct Copies {
 }
 
 impl Copies {
-    /// Returns what is different from the packet that was sent.
-    pub(super) fn difference(
-        &mut self,
-        frame: &CapturedPacket,
-        content: &Content,
-    ) -> Option<String> {
-        let key = (
-            frame.source,
-            frame.header.source_qpn.0,
-            frame.header.sequence,
-        );
-        let to = (
-            frame.destination,
-            frame.header.destination_qpn,
-            frame.header.qkey,
-        );
-        match frame.direction {
-            Some(Direction::Outbound) => {
-                let sent = Sent {
-                    number: frame.number,
-                    to,
-                    content: content.clone(),
-                };
-                if self.sent.insert(key, sent).is_none() {
-                    self.order.push_back(key);
-                    if self.order.len() > MOST_PACKETS
-                        && let Some(oldest) = self.order.pop_front()
-                    {
-                        self.sent.remove(&oldest);
-                    }
-                }
-                None
+    /// The packet that arrives, as it was sent.
+    pub(super) fn sent(&self, frame: &CapturedPacket) -> Option<&Sent> {
+        if frame.direction != Some(Direction::Inbound) {
+            return None;
+        }
+        // Another endpoint may have sent another packet with this number.
+        let sent = self.sent.get(&key(frame))?;
+        (sent.to == to(frame)).then_some(sent)
+    }
+
+    /// Remembers a packet that is sent.
+    pub(super) fn remember(&mut self, frame: &CapturedPacket, content: &Content) {
+        if frame.direction != Some(Direction::Outbound) {
+            return;
+        }
+        let key = key(frame);
+        let sent = Sent {
+            number: frame.number,
+            to: to(frame),
+            content: content.clone(),
+        };
+        if self.sent.insert(key, sent).is_none() {
+            self.order.push_back(key);
+            if self.order.len() > MOST_PACKETS
+                && let Some(oldest) = self.order.pop_front()
+            {
+                self.sent.remove(&oldest);
             }
-            Some(Direction::Inbound) => {
-                // Another endpoint may have sent another packet with this number.
-                let sent = self.sent.get(&key).filter(|sent| sent.to == to)?;
-                sent.content
-                    .differs_from(content)
-                    .then(|| describe(sent, content))
-            }
-            None => None,
         }
     }
+}
+
+fn key(frame: &CapturedPacket) -> Key {
+    let header = &frame.header;
+    (frame.source, header.source_qpn.0, header.sequence)
+}
+
+fn to(frame: &CapturedPacket) -> (Gid, Qpn, Qkey) {
+    let header = &frame.header;
+    (frame.destination, header.destination_qpn, header.qkey)
 }
 
 fn describe(sent: &Sent, received: &Content) -> String {

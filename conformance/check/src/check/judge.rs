@@ -57,7 +57,8 @@ impl Judge {
     ///
     /// # Errors
     /// If later frames had to be judged already, because too much is between them and this one.
-    pub fn frame(&mut self, frame: CapturedPacket) -> Result<(), OutOfOrder> {
+    pub fn frame(&mut self, frame: impl Into<Box<CapturedPacket>>) -> Result<(), OutOfOrder> {
+        let frame = frame.into();
         self.knows(&frame);
         if let Some(frame) = self.order.push(frame)? {
             self.judge(&frame);
@@ -221,6 +222,7 @@ impl Seen {
             is_own: !is_arrival,
         };
         let parsed = Packet::parse(&frame.payload);
+        let sent = self.copies.sent(frame);
         let mut content = None;
         let identity = match header.kind {
             Kind::Response(status) => {
@@ -233,7 +235,8 @@ impl Seen {
             Kind::RdmaReadRequest(rdma) | Kind::RdmaWrite(rdma) => rdma_identity(&rdma),
             Kind::Send => {
                 let parsed = parsed.as_ref().ok();
-                content.insert(Content::of(frame, parsed)).identity()
+                let known = sent.map(|sent| &sent.content);
+                content.insert(Content::of(frame, parsed, known)).identity()
             }
             Kind::Datagram => return,
         };
@@ -270,7 +273,7 @@ impl Seen {
             return conversation.torn();
         }
         self.not_judged.cut_data += u64::from(place.is_judged && frame.cut_off > 0);
-        if let Some(text) = self.copies.difference(frame, &content) {
+        if let Some(text) = sent.and_then(|sent| sent.difference(&content)) {
             let rule = &rules::COPIES_AGREE;
             let seen = FrameContext {
                 is_judged: true,
@@ -278,6 +281,7 @@ impl Seen {
             };
             conversation.breach(seen, frame.kind(), rule, text);
         }
+        self.copies.remember(frame, &content);
         let connid = match &parsed {
             Ok(packet) if header.sequence == 0 => Reading::of(packet).named(),
             _ => None,

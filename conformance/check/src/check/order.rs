@@ -15,7 +15,8 @@ const HELD_BYTES: usize = 32 << 20;
 /// Bytes of a frame besides its payload.
 const FRAME_BYTES: usize = size_of::<CapturedPacket>();
 
-struct Held(CapturedPacket);
+/// In a box, so that it stays where it is.
+struct Held(Box<CapturedPacket>);
 
 impl Held {
     fn key(&self) -> (Duration, u64) {
@@ -71,8 +72,8 @@ impl InOrder {
     /// Adds a frame. Returns the earliest one once enough frames are held back.
     pub(super) fn push(
         &mut self,
-        frame: CapturedPacket,
-    ) -> Result<Option<CapturedPacket>, OutOfOrder> {
+        frame: Box<CapturedPacket>,
+    ) -> Result<Option<Box<CapturedPacket>>, OutOfOrder> {
         if frame.time < self.released {
             return Err(OutOfOrder {
                 number: frame.number,
@@ -91,7 +92,7 @@ impl InOrder {
     }
 
     /// The earliest frame that is held back.
-    pub(super) fn pop(&mut self) -> Option<CapturedPacket> {
+    pub(super) fn pop(&mut self) -> Option<Box<CapturedPacket>> {
         // The greatest is the earliest.
         let is_late = self.late.peek() > self.orderly.front();
         let Held(frame) = match is_late {

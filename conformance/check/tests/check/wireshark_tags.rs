@@ -19,7 +19,7 @@ fn by_check(capture: &[u8]) -> Breaches {
     let mut judge = Judge::new();
     while let Some(seen) = frames.next_seen().unwrap() {
         match seen {
-            Seen::Frame(frame) => judge.frame(*frame).unwrap(),
+            Seen::Frame(frame) => judge.frame(frame).unwrap(),
             Seen::Connected(packet) => judge.connected(&packet),
         }
     }
