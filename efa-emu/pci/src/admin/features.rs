@@ -142,7 +142,9 @@ pub fn queue_attributes(profile: &Profile) -> QueueAttributes {
         max_cq: profile.max_cq.into(),
         max_cq_depth: profile.max_cqe.into(),
         sub_queues: 1.into(),
-        min_sq_depth: 1.into(),
+        // rdma-core rings once for at most one request less than a queue has. With queues of one
+        // request it would copy none, which its loop cannot.
+        min_sq_depth: 2.into(),
         max_send_sge: (profile.max_sq_sge as u16).into(),
         max_recv_sge: (profile.max_rq_sge as u16).into(),
         max_mr: profile.max_mr.into(),
@@ -295,7 +297,7 @@ mod tests {
         #[rustfmt::skip]
         let bytes = [
             0x00, 0x08, 0, 0, 0x00, 0x10, 0, 0, 32, 0, 0, 0, 0x00, 0x80, 0, 0,
-            0x00, 0x08, 0, 0, 0x00, 0x80, 0, 0, 1, 0, 1, 0, 2, 0, 3, 0,
+            0x00, 0x08, 0, 0, 0x00, 0x80, 0, 0, 1, 0, 2, 0, 2, 0, 3, 0,
             0x00, 0x00, 4, 0, 0x00, 0x00, 0x80, 1, 0x00, 4, 0, 0, 0x00, 0x20, 0, 0,
             0x00, 0x00, 8, 0, 1, 0, 0, 0,
         ];

@@ -229,8 +229,9 @@ impl Function {
             return Err(AdminStatus::Unsupported);
         }
         let depth = u32::from(request.depth.get());
-        let bytes = u64::from(depth) * size.bytes() as u64;
-        let lent = self.memory.lend(request.base.get(), bytes)?;
+        // Queues begin on pages of their own, so that there is room behind one short entry.
+        let bytes = (depth as usize * size.bytes()).max(CompletionRing::ENTRY_SIZE);
+        let lent = self.memory.lend(request.base.get(), bytes as u64)?;
         let ring = CompletionRing::over(lent, depth, size).map_err(ring_error)?;
         let ring = Arc::new(ring);
         let shared = Arc::clone(&ring);

@@ -146,6 +146,25 @@ fn a_restored_device_comes_back_with_a_reset() {
     }
 }
 
+/// What the old device tells while it ends is not said of the new one. Its own thread may have told it before, so that
+/// there are several rounds.
+#[test]
+fn a_failure_that_a_reset_meets_is_over() {
+    let root = tempfile::tempdir().unwrap();
+    let mut driver = Driver::probe(root.path(), "vm", &Profile::default());
+    let _run = open_engine(root.path(), "vm", &Profile::default());
+    let fabric = efa_shm::Fabric::open_below(root.path(), FABRIC).unwrap();
+    let host = || HostName::from("vm".to_owned());
+    for _ in 0..100 {
+        fabric.act(Action::Remove(host())).unwrap();
+        fabric.act(Action::Restore(host())).unwrap();
+        driver.set(Register::Control, 1);
+        assert_eq!(driver.status() & FAILED, 0);
+        driver.set(Register::Control, 0);
+        driver.start();
+    }
+}
+
 /// A machine whose memory is not shared: the driver takes all ones for the status, resets the device, and waits until
 /// the bit of the reset is gone.
 #[test]

@@ -180,10 +180,17 @@ fn a_completion_interrupts_who_waits() {
 
 #[test]
 fn short_completions_are_written() {
+    for depth in [1, 2, 256] {
+        write_short_completions(depth);
+    }
+}
+
+fn write_short_completions(depth: u16) {
     let root = tempfile::tempdir().unwrap();
     let (mut a, mut b, _, _) = pair(root.path());
     // A queue pair of its own, whose completions are short.
-    let queue = b.driver.cq_request(CompletionSize::Bytes16, None);
+    let mut queue = b.driver.cq_request(CompletionSize::Bytes16, None);
+    queue.depth = depth.into();
     let cq = b.driver.make::<CqMade>(9, &queue).unwrap().cq.get();
     let request = b.driver.qp_request(cq, WqeSize::Bytes64);
     let made = b.driver.make::<QpMade>(1, &request).unwrap();
@@ -210,7 +217,10 @@ fn short_completions_are_written() {
         a.post_send(round.into(), to, 0, b"0123456789");
         a.success();
         // The receiver's entry is there before the sender's.
-        let (index, phase) = (u64::from(round % 256), u8::from(round < 256));
+        let (index, phase) = (
+            u64::from(round % depth),
+            u8::from((round / depth).is_multiple_of(2)),
+        );
         let entry = b.driver.bytes(queue.base.get() + 16 * index, 16);
         assert_eq!(
             entry[..4],
@@ -222,6 +232,12 @@ fn short_completions_are_written() {
             [made.qpn.get() as u8, (made.qpn.get() >> 8) as u8, 10, 0]
         );
     }
+    let end = 16 * usize::from(depth);
+    let page = b.driver.bytes(queue.base.get(), 4096);
+    assert!(
+        page[end..].iter().all(|byte| *byte == 0),
+        "nothing is written behind the queue"
+    );
 }
 
 #[test]

@@ -409,14 +409,13 @@ impl CompletionRing {
     }
 
     /// Makes a ring of `entries` entries of this size in memory that the client has lent. The
-    /// client keeps its consumer counter to itself. A ring of short entries has at least two.
+    /// client keeps its consumer counter to itself. A ring of one short entry takes the room of two.
     ///
     /// # Errors
     /// [`RingError::Lent`] if the memory has no room for the entries.
     pub fn over(lent: LentMemory, entries: u32, size: CompletionSize) -> Result<Self, RingError> {
         check_depth(entries)?;
-        let slots = entries >> size.slot_shift();
-        check_depth(slots)?;
+        let slots = (entries >> size.slot_shift()).max(1);
         let memory = RingMemory::over(lent, slots as usize)?;
         Ok(CompletionRing::of(memory, entries, size))
     }
@@ -521,11 +520,10 @@ impl CompletionRing {
         match self.size {
             CompletionSize::Bytes32 => self.write(counter, entry),
             CompletionSize::Bytes16 => {
-                let slot = self
-                    .memory
-                    .entry(u32::from(counter) >> self.size.slot_shift());
+                let index = u32::from(counter) & (self.entries - 1);
+                let slot = self.memory.entry(index >> self.size.slot_shift());
                 let (halves, _) = slot.as_chunks::<2>();
-                let [head, second] = &halves[usize::from(counter & 1)];
+                let [head, second] = &halves[(index & 1) as usize];
                 second.store(entry.0[1], Ordering::Relaxed);
                 let phase = u64::from(self.phase(counter)) << PHASE_SHIFT;
                 head.store(entry.0[0] & !PHASE | phase, Ordering::Release);

@@ -196,7 +196,9 @@ mod tests {
         };
         assert!(queue(64, 4).is_ok());
         assert_eq!(error(queue(63, 4).map(drop)), RingError::Lent);
-        for entries in [0, 1, 3, 1 << 16] {
+        assert!(queue(32, 1).is_ok());
+        assert_eq!(error(queue(31, 1).map(drop)), RingError::Lent);
+        for entries in [0, 3, 1 << 16] {
             let error = error(queue(512, entries).map(drop));
             assert!(
                 matches!(error, RingError::Depth { .. }),
