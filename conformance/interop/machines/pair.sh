@@ -3,7 +3,8 @@
 #
 # `pair.sh serve`, in the first guest, runs what the second one asks for, to the command `pair.sh end` there.
 # `pair.sh at vm1 COMMAND...`, in the second guest, runs a command in the first one; it is a remote shell for MPI.
-# `pair.sh both PORT COMMAND...` runs a server there, which listens at the port, and its client here.
+# `pair.sh both PORT COMMAND...` runs a server there, which listens at the port, and its client here, whose lines begin
+# with the command.
 at() {
   host=$1
   shift
@@ -23,13 +24,12 @@ both)
   shift 2
   at vm1 "$@" >/tmp/server 2>&1 &
   until at vm1 netstat -ltn | grep -q ":$port "; do sleep 0.2; done
-  "$@" vm1 || {
-    status=$?
-    echo "vm1 said:"
-    cat /tmp/server
-    exit $status
-  }
+  "$@" vm1 >/tmp/client
+  status=$?
+  [ $status = 0 ] || { echo "vm1 said:"; cat /tmp/server; }
   wait $!
+  sed "s#^#$*: #" /tmp/client
+  exit $status
   ;;
 at)
   shift

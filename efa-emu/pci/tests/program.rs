@@ -1,7 +1,9 @@
 //! The programs as people start them: what they say of mistakes, and how they end.
 
 use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -79,6 +81,10 @@ fn it_ends_as_its_program_ends() {
         &mut run(&["no-such-program"]),
         &["cannot run no-such-program"],
     );
+    let status = run(&["sh", "-c", "kill -9 $$"]).status();
+    assert_eq!(status.unwrap().signal(), Some(9));
+    let fabric = efa_shm::Fabric::open_below(root.path(), efa_shm::DEFAULT_FABRIC).unwrap();
+    assert!(fabric.hosts().unwrap().is_empty(), "its device is gone");
 }
 
 #[test]
@@ -169,4 +175,75 @@ fn guests_are_counted_before_anything_is_fetched() {
         &["3 guests", "at most 2"],
     );
     refused(&mut run(&["a", ":"]), &["no command"]);
+}
+
+/// `scripts/userland` on a machine with these programs, and no others of apt.
+fn userland(name: &str, programs: &[(&str, &str)], words: &[&str]) {
+    let root = tempfile::tempdir().unwrap();
+    let directory = |name: &str| {
+        let directory = root.path().join(name);
+        std::fs::create_dir(&directory).unwrap();
+        directory
+    };
+    let (scripts, own, cache) = (directory("scripts"), directory("own"), directory("cache"));
+    let script = scripts.join("userland");
+    std::fs::copy(
+        efa_testing::workspace::root().join("scripts/userland"),
+        &script,
+    )
+    .unwrap();
+    let program = |path: &Path, body: &str| {
+        std::fs::write(path, format!("#!/bin/sh\n{body}\n")).unwrap();
+        std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
+    };
+    program(
+        &scripts.join("debian-source"),
+        "echo http://localhost/debian",
+    );
+    for (name, body) in programs {
+        program(&own.join(name), body);
+    }
+    let path = std::env::var("PATH").unwrap();
+    let mut command = Command::new(&script);
+    command.env("PATH", format!("{}:{path}", own.display()));
+    command.env("XDG_CACHE_HOME", cache).arg(name);
+    let output = command.output().unwrap();
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    let line = said.lines().last().unwrap_or_default();
+    for word in words {
+        assert!(line.contains(word), "`{word}` in: {said}");
+    }
+}
+
+#[test]
+fn a_kernel_without_its_source_is_named() {
+    // As apt-cache answers between two point releases.
+    let apt_cache = r#"case $1 in
+depends) echo linux-headers-6.1.0-9-cloud-amd64 ;;
+show) [ "$3" = linux-source-6.1 ] && echo Version: 6.1.8 || echo Version: 6.1.9 ;;
+esac"#;
+    userland(
+        "linux-debian12",
+        &[
+            ("apt-get", ""),
+            ("apt-cache", apt_cache),
+            ("gcc-12", ""),
+            ("make", ""),
+        ],
+        &[
+            "linux-headers-6.1.0-9-cloud-amd64 6.1.9",
+            "linux-source-6.1 6.1.8",
+            "another --linux",
+        ],
+    );
+}
+
+#[test]
+fn a_machine_without_namespaces_builds_no_later_driver() {
+    userland(
+        "linux-debian13",
+        &[("apt-get", ""), ("unshare", "exit 1")],
+        &["takes root, or user namespaces", "sysctl"],
+    );
 }
