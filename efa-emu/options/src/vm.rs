@@ -51,6 +51,9 @@ pub struct VmArguments {
     /// Arm the rules of this file (docs/faults.md) for as long as the first guest runs.
     #[arg(long, value_name = "FILE")]
     pub faults: Option<PathBuf>,
+    /// Options of `efa-emu run` for the device of each guest too, as one word: '--loss 0.01 --paths 4'.
+    #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true)]
+    pub run: Option<String>,
     /// Keep the consoles of the guests (vm1.log, vm2.log) and what their devices send and receive
     /// (vm1.pcapng, vm2.pcapng) in this directory, which is made. While they run, QEMU's monitors (QMP) are there too
     /// (vm1.qmp, vm2.qmp).

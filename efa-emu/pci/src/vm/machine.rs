@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use efa_commands::Failure;
+use efa_commands::{Failure, shell};
 use efa_options::vm::VmArguments;
 
 use super::software::Software;
@@ -53,6 +53,10 @@ impl Site<'_> {
         } = self.arguments;
         command.args(["run", "--quiet", "--fabric", fabric, "--profile", profile]);
         command.arg("--host").arg(format!("vm{guest}"));
+        if let Some(options) = &self.arguments.run {
+            let options = shell::split_words(options);
+            command.args(options.map_err(|error| Failure(format!("--run: {error}")))?);
+        }
         if let (1, Some(faults)) = (guest, &self.arguments.faults) {
             command.arg("--faults").arg(faults);
         }
