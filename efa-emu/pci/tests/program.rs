@@ -164,17 +164,21 @@ fn the_host_is_there_while_the_program_runs() {
 }
 
 #[test]
-fn guests_are_counted_before_anything_is_fetched() {
+fn mistakes_are_named_before_anything_is_fetched() {
     let run = |words: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_efa-emu-vm"));
-        command.arg("--").args(words);
+        command.args(words);
         command
     };
     refused(
-        &mut run(&["a", ":", "b", ":", "c"]),
+        &mut run(&["--", "a", ":", "b", ":", "c"]),
         &["3 guests", "at most 2"],
     );
-    refused(&mut run(&["a", ":"]), &["no command"]);
+    refused(&mut run(&["--", "a", ":"]), &["no command"]);
+    refused(
+        &mut run(&["--run", "--loss '0", "--", "a"]),
+        &["--run", "--loss '0"],
+    );
 }
 
 /// `scripts/userland` on a machine with these programs, and no others of apt.

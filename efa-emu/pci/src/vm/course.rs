@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ExitCode};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use efa_commands::{Failure, RunDirectory, complain};
+use efa_commands::{Failure, RunDirectory, complain, shell};
 use efa_options::vm::VmArguments;
 
 use super::machine::{MOST_GUESTS, Site};
@@ -33,6 +33,11 @@ enum News {
 /// There is no QEMU or kernel to be had, or the guests cannot be made.
 pub(crate) fn run(arguments: &VmArguments) -> Result<ExitCode, Failure> {
     let commands = divide(&arguments.commands)?;
+    let run_options = match &arguments.run {
+        Some(options) => shell::split_words(options)
+            .map_err(|error| Failure(format!("--run '{options}': {error}")))?,
+        None => Vec::new(),
+    };
     let software = Software::fetch(arguments)?;
     let directory = RunDirectory::create()?;
     let consoles = match &arguments.keep {
@@ -56,6 +61,7 @@ pub(crate) fn run(arguments: &VmArguments) -> Result<ExitCode, Failure> {
         directory: directory.path(),
         consoles,
         guests: commands.len(),
+        run_options,
     };
     let (tell, told) = channel();
     let mut children = Vec::new();

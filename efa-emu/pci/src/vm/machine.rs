@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use efa_commands::{Failure, shell};
+use efa_commands::Failure;
 use efa_options::vm::VmArguments;
 
 use super::software::Software;
@@ -24,6 +24,8 @@ pub(crate) struct Site<'a> {
     /// Where consoles are.
     pub(crate) consoles: PathBuf,
     pub(crate) guests: usize,
+    /// Further options of their `efa-emu run`.
+    pub(crate) run_options: Vec<String>,
 }
 
 impl Site<'_> {
@@ -53,10 +55,7 @@ impl Site<'_> {
         } = self.arguments;
         command.args(["run", "--quiet", "--fabric", fabric, "--profile", profile]);
         command.arg("--host").arg(format!("vm{guest}"));
-        if let Some(options) = &self.arguments.run {
-            let options = shell::split_words(options);
-            command.args(options.map_err(|error| Failure(format!("--run: {error}")))?);
-        }
+        command.args(&self.run_options);
         if let (1, Some(faults)) = (guest, &self.arguments.faults) {
             command.arg("--faults").arg(faults);
         }
