@@ -83,8 +83,13 @@ pub(crate) fn open_engine(root: &Path, host: &str, profile: &Profile) -> Engine 
 
 /// The device of a host below `root`.
 pub(crate) fn function(root: &Path, host: &str, profile: &Profile) -> Function {
+    function_of(root, HostConfig::new(FABRIC, host), profile)
+}
+
+/// As [`function`], with all that a host may have.
+pub(crate) fn function_of(root: &Path, config: HostConfig, profile: &Profile) -> Function {
     let fabric = Fabric::open_below(root, FABRIC).unwrap();
-    let (config, profile) = (HostConfig::new(FABRIC, host), profile.clone());
+    let profile = profile.clone();
     Function::new(move || Engine::open_in(&fabric, &config, profile.clone())).unwrap()
 }
 
@@ -105,7 +110,11 @@ pub(crate) struct Guest {
 impl Guest {
     /// A guest with the device of a host below `root`. The device serves it in a thread.
     pub(crate) fn new(root: &Path, host: &str, profile: &Profile) -> Guest {
-        let mut function = function(root, host, profile);
+        Guest::with(function(root, host, profile))
+    }
+
+    /// A guest with this device, which serves it in a thread.
+    pub(crate) fn with(mut function: Function) -> Guest {
         let (client, socket) = UnixStream::pair().unwrap();
         let server = std::thread::spawn(move || serve_connection(&mut function, socket));
         Guest::connected(client, Some(server))

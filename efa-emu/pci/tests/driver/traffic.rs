@@ -14,7 +14,7 @@ use efa_pci::vfio::message::Command;
 use efa_testing::device::RdmaOperation;
 
 use super::fake::{Driver, EVENT_VECTOR, Endpoint, Memory};
-use super::guest::{Guest, function};
+use super::guest::{FABRIC, Guest, function, function_of};
 use super::process::Process;
 
 /// A guest with an endpoint and memory.
@@ -109,6 +109,35 @@ fn guests_send_to_each_other() {
         assert_eq!(a.memory.bytes(&a.driver, 20_000, 4), b"pong");
     }
     assert!(b.driver.statistics(1)[3] >= 150, "messages were counted");
+}
+
+/// What `efa-emu run --loss` and the others say holds for the device of a guest.
+#[test]
+fn a_bad_network_costs_guests_no_message() {
+    let root = tempfile::tempdir().unwrap();
+    let guest = |name| {
+        let mut config = efa_shm::HostConfig::new(FABRIC, name);
+        config.network = "loss=0.3,rnr=0.3,latency=20us,paths=4".parse().unwrap();
+        let profile = Profile::default();
+        let function = function_of(root.path(), config, &profile);
+        let mut driver = Driver::new(Guest::with(function));
+        driver.start();
+        Host::of(driver, WqeSize::Bytes64)
+    };
+    let (mut a, mut b) = (guest("a"), guest("b"));
+    let to_b = a.address_of(&mut b);
+    for round in 0..50u64 {
+        let bytes = pattern(3000, round as u8);
+        b.post_recv(round, 0, 4096);
+        a.post_send(round, to_b, 4096, &bytes);
+        assert_eq!(b.success().wr_id, round);
+        assert_eq!(b.memory.bytes(&b.driver, 0, 3000), bytes);
+        assert_eq!(a.success().wr_id, round);
+    }
+    let [_, packets, ..] = a.driver.statistics(4)[..] else {
+        panic!("there are statistics of the network");
+    };
+    assert!(packets > 0, "receivers were not ready");
 }
 
 #[test]
