@@ -13,11 +13,12 @@ impl<N: PolledNic> Endpoint<N> {
     /// `FI_ECANCELED`, as soon as the device no longer uses their memory. Messages of the peer that
     /// no receive has taken are dropped.
     ///
-    /// The peer is not told, and the conversation does not end: what the peer sends afterwards
-    /// arrives as that of a peer that was never inserted, and an address that is inserted again
-    /// goes on where it was. So a peer that was removed is remembered as one that introduced itself
-    /// is ([`EndpointConfig::max_implicit_peers`](crate::endpoint::EndpointConfig::max_implicit_peers)),
-    /// unless it was given up.
+    /// The peer is not notified, and the conversation with it continues. Later packets of the peer
+    /// are handled as those of a peer that was never inserted. If the address is inserted again,
+    /// the conversation resumes where it was. The endpoint therefore remembers a removed peer like
+    /// a peer that introduced itself
+    /// ([`EndpointConfig::max_implicit_peers`](crate::endpoint::EndpointConfig::max_implicit_peers)),
+    /// unless the peer was given up.
     ///
     /// # Errors
     /// The peer is not in the address vector.

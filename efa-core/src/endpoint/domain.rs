@@ -1,12 +1,12 @@
-//! A domain: what several endpoints of a device share.
+//! A domain: the state that several endpoints of a device share.
 //!
 //! Memory is registered and addresses are inserted here, before or after the endpoints are opened,
 //! and hold for all of them. Endpoints whose queue pairs use the same completion queue share it.
 //!
-//! The domain owns its endpoints. It lends what they share (the device's domain, the address
-//! vector, the registered memory) to the endpoint that is in use, which keeps it until another
-//! endpoint is used. So an endpoint finds everything in its own fields, and a program that uses one
-//! endpoint for a while moves nothing. [`crate::nic`] explains the choice.
+//! The domain owns its endpoints. It lends the shared state (the device's domain, the address
+//! vector, the registered memory) to the endpoint in use, which keeps it until another endpoint is
+//! used. An endpoint thus finds everything in its own fields, and a program that uses one endpoint
+//! for a while moves nothing. [`crate::nic`] explains the choice.
 
 use core::mem;
 
@@ -60,8 +60,8 @@ impl<D: nic::Domain> Shared<D> {
 }
 
 impl<D: nic::Domain> Domain<D> {
-    /// Makes a domain without endpoints. `seed` scatters the table of addresses, so that nobody can
-    /// choose addresses that collide.
+    /// Makes a domain without endpoints. `seed` randomises the hash table of addresses, so that an
+    /// attacker cannot choose colliding addresses.
     pub fn new(nic: D, seed: u64) -> Self {
         Domain {
             endpoints: Arena::new(usize::from(u16::MAX)),

@@ -8,10 +8,10 @@
 //!
 //! # Map
 //!
-//! The endpoint is made of parts. Each part is a folder that owns its state and decides, and
-//! returns what has to be done. `channel`, `subprotocols` and the files beside the folders carry
-//! that out. Imports run one way: a folder uses only those above
-//! it in this list, and none uses the files.
+//! The endpoint is made of parts. Each part is a folder that owns its state, makes decisions and
+//! returns the actions that follow from them. `channel`, `subprotocols` and the files beside the
+//! folders carry the actions out. Imports run one way: a folder uses only folders above it in this
+//! list, and no folder uses the files.
 //!
 //! | folder or file | contents |
 //! |---|---|

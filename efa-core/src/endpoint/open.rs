@@ -176,8 +176,7 @@ impl<N: Nic> Endpoint<N> {
         endpoint
     }
 
-    /// Returns to a domain that stays open what the endpoint has of it: registrations and packet
-    /// buffers.
+    /// Returns the endpoint's registrations and packet buffers to a domain that stays open.
     pub(crate) fn leave_domain(&mut self) {
         let peers: Vec<PeerId> = self.channel.peers.addresses().ids().collect();
         for peer in peers {

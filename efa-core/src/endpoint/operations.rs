@@ -149,8 +149,8 @@ impl<N: Nic> Endpoint<N> {
         found.is_some_and(|id| self.cancel(id))
     }
 
-    /// Starts an operation, which may be one of several (`FI_MORE`): the device is told of all of
-    /// them at once.
+    /// Starts an operation that may be part of a batch (`FI_MORE`). One doorbell covers the whole
+    /// batch.
     #[inline(always)]
     fn batched(
         &mut self,

@@ -1,4 +1,4 @@
-//! Pending work: what waited for room in the device or for the end of a back-off.
+//! Pending work: requests that waited for room in the device's queues or for the end of a back-off.
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::error::EndpointError;
@@ -74,8 +74,8 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    /// Drops the messages of a peer that no receive has taken and of which the rest will not come,
-    /// and the packets that wait for an earlier message.
+    /// Drops a peer's incomplete messages that no receive has taken and whose remaining packets
+    /// will not come, and the packets that wait for an earlier message.
     fn drop_unfinished(&mut self, peer: PeerId, failure: Failure) {
         for head in self.receiving.unexpected.abandon_unfinished(peer, failure) {
             self.channel.drop_held(peer, head);

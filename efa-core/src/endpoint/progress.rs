@@ -1,4 +1,4 @@
-//! Progress: completions of the device, pending work, and what the application takes.
+//! Progress: device completions, pending work, and the results that the application polls.
 
 use crate::nic::{Nic, PolledNic};
 
@@ -60,7 +60,7 @@ impl<N: Nic> Endpoint<N> {
         self.channel.posting.is_busy() || !self.channel.gone.is_empty()
     }
 
-    /// Posts what waits, as far as the device has room.
+    /// Posts pending requests, as far as the device has room.
     #[inline]
     pub(crate) fn finish_progress(&mut self) {
         self.channel.end_backoffs();

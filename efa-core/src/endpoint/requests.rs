@@ -22,7 +22,7 @@ enum MemoryAccess<'a> {
 }
 
 impl<'a> MemoryRequest<'a> {
-    /// `None` if the packet is no such request.
+    /// Returns `None` if the packet is of another type.
     pub(crate) fn of(incoming: &'a Packet) -> Option<Self> {
         let access = match &incoming.header {
             Header::LongctsRtw(long) => MemoryAccess::LongctsWrite(long),

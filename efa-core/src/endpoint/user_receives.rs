@@ -39,7 +39,7 @@ impl<Q: QueuePair> UserReceives<Q> {
         }
     }
 
-    /// The field of the HANDSHAKE by which peers find the queue pair.
+    /// The HANDSHAKE field that announces the queue pair to peers.
     pub(crate) fn announcement(&self) -> UserRecvQp {
         let address = self.queue_pair.address();
         UserRecvQp {
@@ -110,8 +110,8 @@ impl<N: Nic> Endpoint<N> {
     /// Posts a receive to the second queue pair.
     ///
     /// # Errors
-    /// [`EndpointError::Unsupported`] without a second queue pair, and for what such an endpoint
-    /// cannot do; [`EndpointError::TryAgain`] if the device has no room.
+    /// [`EndpointError::Unsupported`] without a second queue pair, and for arguments that such an
+    /// endpoint cannot handle; [`EndpointError::TryAgain`] if the device has no room.
     pub(crate) fn post_user_receive(
         &mut self,
         args: &RecvArgs<'_>,

@@ -1,5 +1,5 @@
-//! A device for tests of parts of the engine: it delivers nothing, keeps what is posted, and
-//! refuses what it is told to refuse.
+//! A fake device for unit tests of the engine. It delivers nothing, records the posted requests,
+//! and fails requests on demand.
 
 use crate::address::{Ahn, Gid, Qkey, Qpn, RawAddress};
 

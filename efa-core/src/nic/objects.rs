@@ -47,11 +47,11 @@ pub struct QueuePairConfig {
     /// completes with [`Status::RemoteRnr`](super::Status::RemoteRnr): 0 to 6 times, or 7 for
     /// without end. Stock libfabric sets 3.
     pub rnr_retry: u8,
-    /// Peers' writes with immediate data take no receive, where the device can do that. Senders
-    /// must be told, because stock libfabric wants both sides to agree.
+    /// Writes with immediate data from peers consume no receive, if the device supports that. Peers
+    /// must know this setting, because stock libfabric requires both sides to agree.
     pub unsolicited_write_recv: bool,
-    /// The service level of what it sends: 0, or [`QueuePairConfig::LOW_LATENCY`]. A device that
-    /// knows no others may refuse it.
+    /// The service level of outgoing packets: 0, or [`QueuePairConfig::LOW_LATENCY`]. A device may
+    /// refuse any other value.
     pub service_level: u8,
 }
 
@@ -137,8 +137,8 @@ pub trait Domain: Sized {
         self.register(memory, access)
     }
 
-    /// Gives back what [`Domain::lease`] returned, at the end of the operation. The device may keep
-    /// the registration for later ones.
+    /// Ends the lease of a region from [`Domain::lease`], at the end of the operation. The device
+    /// may cache the registration for later operations.
     ///
     /// # Errors
     /// As for [`Domain::deregister`].
@@ -189,12 +189,12 @@ pub trait Domain: Sized {
     /// with: `target` is as long as one. It must not need a packet buffer either.
     fn read_user(&mut self, address: u64, target: &mut [u8]) -> Result<(), NicError>;
 
-    /// Replaces the element of user memory at `address` by `new` if it is `expected`, in one step.
-    /// Returns whether it was; if not, what is there is in `expected`. An element has at most 32
-    /// bytes.
+    /// Replaces the element of user memory at `address` by `new` if it equals `expected`,
+    /// atomically. Returns whether it did. Otherwise `expected` receives the current value. An
+    /// element has at most 32 bytes.
     ///
-    /// A device of threads that share memory makes it one step for all of them where the processor
-    /// can, and for its own users elsewhere.
+    /// If several threads share the memory through the device, the exchange is atomic for all of
+    /// them where the processor supports it, and otherwise only among the users of the device.
     fn exchange_user(
         &mut self,
         address: u64,
@@ -248,8 +248,8 @@ pub trait QueuePair: Sized {
         doorbell: Doorbell,
     ) -> Result<(), NicError>;
 
-    /// Rings the doorbell for what was posted with [`Doorbell::Defer`]. It cannot fail: requests
-    /// that a failed device does not take complete with an error.
+    /// Rings the doorbell for requests that were posted with [`Doorbell::Defer`]. It cannot fail:
+    /// if the device has failed, the requests complete with an error.
     fn flush(&mut self, domain: &mut Self::Domain);
 
     /// Lends a buffer to the receive queue.
@@ -259,7 +259,8 @@ pub trait QueuePair: Sized {
     /// of `buffers`. A device that can rings one doorbell for many.
     ///
     /// # Errors
-    /// [`NicError::QueueFull`] if there is no room for the rest; otherwise why the last one of the rest was refused.
+    /// [`NicError::QueueFull`] if the remaining buffers do not fit; otherwise the reason why the
+    /// last remaining buffer was refused.
     fn post_recvs(
         &mut self,
         domain: &mut Self::Domain,
@@ -272,13 +273,14 @@ pub trait QueuePair: Sized {
         Ok(())
     }
 
-    /// Lends registered memory of the user to the receive queue, for one packet of at most its
-    /// length: the device writes the packet there. `context` comes back in the completion, a
+    /// Posts registered user memory to the receive queue, for one packet of at most its length. The
+    /// device writes the packet there. `context` is returned in the completion, a
     /// [`CompletionKind::RecvUser`](super::CompletionKind::RecvUser). A queue pair takes either
-    /// packet buffers or memory of the user, so that a packet never lands in the wrong kind.
+    /// packet buffers or user memory, so a packet never lands in the wrong kind of memory.
     ///
     /// # Errors
-    /// [`NicError::Unsupported`] from a device that does not do this, [`NicError::QueueFull`] if there is no room.
+    /// [`NicError::Unsupported`] from a device without this feature, [`NicError::QueueFull`] if the
+    /// queue is full.
     fn post_user_recv(
         &mut self,
         _domain: &mut Self::Domain,

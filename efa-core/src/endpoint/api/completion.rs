@@ -187,7 +187,7 @@ pub enum Event {
 pub enum PacketError {
     /// It could not be parsed.
     Malformed(ParseError),
-    /// Its sender is not in the address vector, and there is no room for another peer that
+    /// The sender is not in the address vector, and the endpoint has no room for another peer that
     /// introduces itself
     /// ([`EndpointConfig::max_implicit_peers`](crate::endpoint::EndpointConfig::max_implicit_peers)).
     TooManyPeers,
@@ -201,8 +201,8 @@ pub enum PacketError {
         /// The id in the packet.
         id: u32,
     },
-    /// It says that a message was given up of which nothing is known here, and names an operation
-    /// that is no message (libfabric says that of messages only).
+    /// It reports that a message was given up, but the message is unknown here, and the operation
+    /// that it names is not a message (libfabric sends this packet for messages only).
     NoMessage {
         /// The id in the packet.
         id: u32,

@@ -23,9 +23,9 @@ pub struct EndpointConfig {
     /// seventeenth, and the last seventeenth stays free for another peer. At least 1. Default
     /// 65,536.
     pub remote_operations: usize,
-    /// Message ids by which a peer may run ahead of the oldest one missing: a power of two up to
-    /// 2^20. A peer that goes beyond has broken the protocol (a stock sender of 1.11 or 1.17 aborts
-    /// its receiver at 16,384): the packet is refused, and the peer is given up with an
+    /// How many message ids a peer may be ahead of the oldest missing one: a power of two up to
+    /// 2^20. A packet beyond that violates the protocol (a stock sender of 1.11 or 1.17 aborts its
+    /// receiver at 16,384): it is refused, and the peer is given up with an
     /// [`Event::PeerFailed`](crate::endpoint::Event::PeerFailed). Default 65,536.
     pub reorder_window: u32,
     /// Bytes of early or unexpected packets that may be kept outside of device buffers. Beyond that
@@ -83,8 +83,8 @@ pub struct EndpointConfig {
     pub backoff_first_micros: (u32, u32),
     /// Longest wait after receiver-not-ready answers. Default 1 s.
     pub backoff_max: Duration,
-    /// Seed of the random part of waits and of the hash functions, so that runs can be repeated.
-    /// Where peers are not trusted it should be random, because they choose what is hashed. Default
+    /// Seed of random back-off times and of the hash functions, so that runs are reproducible. It
+    /// should be random where peers are not trusted, because they choose the hashed values. Default
     /// 0.
     pub seed: u64,
     /// Events that are kept for [`Endpoint::poll_event`](crate::endpoint::Endpoint::poll_event).

@@ -38,8 +38,8 @@ bitflags::bitflags! {
     /// How an operation is to be carried out, in libfabric's bit numbers.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct OperationFlags: u64 {
-        /// More operations follow at once (`FI_MORE`): the device is told of this one with the next
-        /// operation without the flag, or by `progress`.
+        /// More operations follow at once (`FI_MORE`). The doorbell is rung by the next operation
+        /// without the flag, or by `progress`.
         const MORE = 1 << 18;
         /// A success is reported. Without the flag only errors are (selective completion).
         const COMPLETION = 1 << 24;
@@ -207,7 +207,7 @@ pub struct AtomicArgs<'a> {
     /// The operands: at most [`IOV_LIMIT`] pieces. Their length counts even if the operation
     /// ignores their values ([`AtomicOp::ATOMIC_READ`]).
     pub operand: &'a [IoVec],
-    /// Whether the old values are fetched, and with what they are compared.
+    /// Whether the old values are fetched, and which values they are compared with.
     pub kind: AtomicKind<'a>,
     /// The elements; as long as `operand`. Stock libfabric 2.x mishandles several pieces of a
     /// compare: use one.

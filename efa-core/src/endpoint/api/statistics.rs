@@ -161,7 +161,7 @@ pub struct Usage {
     pub held_packets: usize,
     /// Packets that the device has, or that wait to be posted again.
     pub packets: usize,
-    /// Messages of which some packets are missing.
+    /// Messages with missing packets.
     pub assemblies: usize,
     /// Messages that the application claimed.
     pub claimed: usize,

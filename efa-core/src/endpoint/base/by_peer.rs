@@ -124,7 +124,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is put in and taken out, each peer has what it has, in its order.
+        /// After any sequence of insertions and removals, each peer has its own objects in order.
         #[test]
         fn each_peer_has_its_own_in_order(steps in proptest::collection::vec((0..3_u32, 0..8_u32), 0..60)) {
             let mut nodes = Nodes(vec![PeerLinks::NONE; 8]);

@@ -165,7 +165,7 @@ operation_id! {
 }
 
 operation_id! {
-    /// A posted receive: the handle by which it can be cancelled.
+    /// A posted receive. The id cancels it.
     pub ReceiveId
 }
 
@@ -306,8 +306,8 @@ impl<T, I: Id> Arena<T, I> {
         Some(I::new(id.index() as u32, *generation))
     }
 
-    /// Removes an object in place. `last` returns what is still needed of it, so that the rest is
-    /// not moved. The object stays if `last` returns `None`.
+    /// Removes an object in place. `last` extracts the values that are still needed, so that the
+    /// rest is not moved. The object stays if `last` returns `None`.
     #[inline(always)]
     pub(crate) fn end<R>(&mut self, id: I, last: impl FnOnce(&mut T) -> Option<R>) -> Option<R> {
         let (generation, slot) = self.slots.get_mut(id.index())?;

@@ -1,6 +1,6 @@
-//! Messages that failed on this side, of which the peer is told with PEER_ERROR if it understands
-//! that. Libfabric 2.7.0 sends it for messages only: a write, read or atomic that fails leaves the
-//! peer's half as it is.
+//! Messages that failed on this side. The peer is notified with PEER_ERROR if it supports that
+//! packet. Libfabric 2.7.0 sends PEER_ERROR for messages only: after a failed write, read or atomic
+//! the peer's half stays as it is.
 
 use crate::endpoint::api::error::{EndpointError, Failure};
 use crate::endpoint::base::ids::PeerId;
@@ -11,7 +11,7 @@ use crate::wire::{OpeType, PacketType, PeerError};
 
 use super::Channel;
 
-/// A message that failed before the HANDSHAKE said whether the peer understands PEER_ERROR.
+/// A message that failed before the HANDSHAKE showed whether the peer supports PEER_ERROR.
 pub(crate) struct PendingAbort {
     what: Abandoned,
     failure: Failure,
@@ -19,8 +19,8 @@ pub(crate) struct PendingAbort {
 }
 
 impl<N: Nic> Channel<N> {
-    /// Tells a peer that a message failed on this side. `loss` is of a message to the peer: if the
-    /// peer cannot be told, it may wait for the message or for the rest of it.
+    /// Notifies a peer that a message failed on this side. `loss` is set for a message to the peer:
+    /// if the notification cannot be sent, the peer may wait for the message or for the rest of it.
     #[cold]
     pub(crate) fn abandon(
         &mut self,
@@ -113,7 +113,7 @@ impl<N: Nic> Channel<N> {
         }
     }
 
-    /// Gives up to tell a peer of messages that failed: it is gone.
+    /// Drops the pending notifications of failed messages: the peer is gone.
     pub(crate) fn drop_pending_aborts(&mut self, peer: PeerId, gone: Failure) {
         for PendingAbort { what, loss, .. } in self.take_pending_aborts(peer) {
             self.abort_not_sent(peer, what, gone, loss);

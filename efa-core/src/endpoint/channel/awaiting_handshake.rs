@@ -42,7 +42,7 @@ impl<N: Nic> Channel<N> {
         }
     }
 
-    /// The error of an operation for which there is no protocol, or none yet.
+    /// The error of an operation that no protocol can carry out, or none before the HANDSHAKE.
     #[cold]
     pub(crate) fn no_protocol(&mut self, peer: PeerId, reason: NoProtocol) -> EndpointError {
         tracing::debug!(%peer, %reason, "operation not started");

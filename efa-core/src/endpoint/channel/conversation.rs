@@ -1,5 +1,5 @@
-//! The conversation with one peer, and its rules: when operations may start, what follows from a
-//! loss.
+//! The conversation with one peer and its rules: when operations may start, and the consequences of
+//! a lost packet.
 
 use crate::endpoint::api::error::{EndpointError, Failure, ProviderError};
 use crate::endpoint::api::operation::SourceFilter;
@@ -25,14 +25,14 @@ pub(crate) struct Conversation {
     pub(crate) heard: bool,
     /// Packets of the peer that came before their turn.
     pub(crate) window: ReorderWindow,
-    /// Messages that failed, of which the peer is told if its HANDSHAKE says that it understands
-    /// that.
+    /// Failed messages that await the peer's HANDSHAKE. The peer is notified of them if it supports
+    /// PEER_ERROR.
     pub(super) pending_aborts: Vec<PendingAbort>,
     /// Memory of the peer's packets that wait, in bytes.
     pub(crate) held_bytes: usize,
-    /// Messages to the peer of which it reads a part.
+    /// Messages to the peer that it reads in part by RDMA.
     pub(crate) read_based: ReadBased,
-    /// The waits after receiver-not-ready answers of the peer.
+    /// The back-off after receiver-not-ready errors of the peer.
     pub(crate) backoff: PeerBackoff,
 }
 
@@ -263,10 +263,10 @@ impl Peers<Conversation> {
         }
     }
 
-    /// Makes an operation wait if its peer's HANDSHAKE has not arrived. Only the HANDSHAKE says
-    /// whether CTSDATA may have a connection id. Without one the peer cannot distinguish our
-    /// packets from late packets of an earlier owner of our queue pair number. Stock libfabric
-    /// since 1.17 waits as well. Returns whether the operation waits.
+    /// Makes an operation wait if its peer's HANDSHAKE has not arrived. The HANDSHAKE shows whether
+    /// CTSDATA may have a connection id. Without one the peer cannot distinguish our packets from
+    /// late packets of an earlier owner of our queue pair number. Stock libfabric since 1.17 waits
+    /// as well. Returns whether the operation waits.
     pub(crate) fn waits_for_handshake(&mut self, peer: PeerId, id: OutboundId) -> bool {
         let waiting = self
             .state_mut(peer)
@@ -306,8 +306,8 @@ impl Peers<Conversation> {
         }
     }
 
-    /// The failure that a status of the device means. For a peer that does not respond, the failure
-    /// says whether the peer ever responded, as in stock libfabric.
+    /// Converts a device status to a failure. For an unresponsive peer, the failure records whether
+    /// the peer ever responded, as in stock libfabric.
     pub(crate) fn failure_for(&self, peer: PeerId, status: Status) -> Failure {
         let mut failure = Failure::from(status);
         if status == Status::LocalUnresponsiveRemote {

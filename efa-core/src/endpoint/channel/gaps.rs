@@ -26,7 +26,7 @@ impl<N: Nic> Channel<N> {
             // The place of a message to a peer that was removed is filled whatever the reason.
             AfterLoss::Nothing if current == peer => {}
             AfterLoss::Nothing | AfterLoss::Fill => self.posting.queue(Work::Fill(current)),
-            // Nobody waits for what is sent to a peer that was removed.
+            // The application expects no report about packets to a removed peer.
             AfterLoss::BrokenOff if self.peers.addresses().is_removed(current) => {}
             AfterLoss::BrokenOff => self.reports.event(Event::SendingFailed { peer, failure }),
         }

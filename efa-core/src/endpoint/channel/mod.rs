@@ -1,9 +1,9 @@
 //! The channel to the peers: state and methods that operations in both directions need.
 //!
-//! [`Channel`] knows no operation. When it finds that an operation is concerned (a peer has to be
-//! given up, an answer can be sent), it queues work or returns that. Each of its parts does alone
-//! what it can: the conversations with peers ([`Conversation`]), [`Sizes`], [`Posting`], [`Quota`],
-//! [`Reports`]. The methods of the channel combine them.
+//! [`Channel`] knows no operation. When it finds that an operation is affected (a peer has to be
+//! given up, an answer can be sent), it queues work or returns the fact. Its parts work on their
+//! own as far as possible: the conversations with peers ([`Conversation`]), [`Sizes`], [`Posting`],
+//! [`Quota`], [`Reports`]. The methods of the channel combine them.
 
 mod aborts;
 mod answers;
@@ -50,7 +50,7 @@ pub(crate) struct Channel<N> {
     pub(crate) peers: Peers<Conversation>,
     /// Peers that were given up and may still have operations. [`Work::GiveUp`] is queued for them.
     pub(crate) given_up: Vec<PeerId>,
-    /// Peers whose queue pair does not exist any more, and the failure that said so, for
+    /// Peers whose queue pair no longer exists, each with the failure that revealed it, for
     /// [`Endpoint::end_waits`](crate::endpoint::Endpoint::end_waits).
     pub(crate) gone: Vec<(PeerId, Failure)>,
     pub(crate) quota: Quota<HeldOperation>,
@@ -72,8 +72,8 @@ impl<N: Nic> Channel<N> {
         }
     }
 
-    /// Notes that a packet was lost because the peer is gone. The peer will not answer what was
-    /// sent to it.
+    /// Notes that a packet was lost because the peer is gone. The peer will not answer earlier
+    /// packets.
     #[cold]
     pub(crate) fn peer_gone(&mut self, peer: PeerId, failure: Failure) {
         let Some(state) = self.peers.state_mut(peer) else {
@@ -104,8 +104,8 @@ impl<N: Nic> Channel<N> {
         }
     }
 
-    /// Keeps the state of a peer that the application removes, for what the two sides say to each
-    /// other afterwards. What was started before has ended.
+    /// Keeps the state of a peer that the application removes, because both sides may still
+    /// exchange packets. All earlier operations with the peer have ended.
     pub(crate) fn keep_conversation(&mut self, peer: PeerId) {
         self.drop_pending_aborts(peer, Failure::CANCELED);
         if let Some(state) = self.peers.existing_state_mut(peer) {
@@ -115,7 +115,7 @@ impl<N: Nic> Channel<N> {
             state.sequence.mend();
             // The peer may be gone: who needs its HANDSHAKE asks for it again.
             state.handshake.request_lost();
-            // What is left of earlier operations has the peer's earlier id.
+            // Leftovers of earlier operations are recorded under the peer's earlier id.
             state.held_bytes = 0;
             state.read_based = ReadBased::default();
         }

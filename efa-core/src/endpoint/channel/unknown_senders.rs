@@ -1,4 +1,4 @@
-//! Senders that are not in the address vector: what their packets say of them.
+//! Senders that are not in the address vector, and the address information in their packets.
 
 use crate::address::RawAddress;
 use crate::endpoint::api::completion::PacketError;

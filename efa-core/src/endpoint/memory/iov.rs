@@ -117,7 +117,7 @@ fn only_piece(pieces: &[IoVec], offset: u64, length: usize) -> Option<IoVec> {
 /// request and a second read by the device. In bytes.
 const MIN_GATHER: usize = 1024;
 
-/// The payload of a packet: how many bytes are in the packet buffer, and what the device gathers.
+/// The payload of a packet: the bytes in the packet buffer, and the memory that the device gathers.
 pub(crate) struct Attached {
     pub(crate) in_buffer: usize,
     pub(crate) gathered: Option<(UserSlice, LocalKey)>,

@@ -38,7 +38,7 @@ enum Origin {
     Inserted,
     /// A packet introduced it.
     Introduced,
-    /// The application removed it. The conversation goes on if either side has more to say.
+    /// The application removed it. The conversation continues if either side sends more packets.
     Removed,
 }
 
@@ -75,8 +75,9 @@ pub(crate) struct AddressVector {
     implicit: usize,
     /// How many of them it has removed.
     removed: usize,
-    /// Peers that introduced themselves or were removed, in the order in which they are examined when there is no
-    /// room for another. It may contain peers that were removed or inserted since.
+    /// Peers that introduced themselves or were removed, in the order in which they are examined
+    /// for eviction when the table is full. It may contain peers that were removed or inserted
+    /// since.
     introduced: VecDeque<PeerId>,
     mixer: Mixer,
 }
@@ -129,10 +130,10 @@ impl AddressVector {
         }
     }
 
-    /// Adds an address that is not there yet, with an address handle of the device.
+    /// Adds a new address, with an address handle of the device.
     ///
     /// # Errors
-    /// There is no room, in the device's address book or here.
+    /// The device's address book or this table is full.
     pub(crate) fn add(
         &mut self,
         nic: &mut impl Domain,
@@ -236,8 +237,8 @@ impl AddressVector {
         address.qpn == source.qpn && known_gid.is_none_or(|gid| gid == address.gid)
     }
 
-    /// Adds an address that is not there yet, as the newest peer of its AHN and QPN. `None` if
-    /// there is no room, or if the AHN belongs to another GID.
+    /// Adds a new address as the newest peer of its AHN and QPN. Returns `None` if the table is
+    /// full, or if the AHN belongs to another GID.
     pub(crate) fn insert(
         &mut self,
         address: RawAddress,
@@ -323,7 +324,7 @@ impl AddressVector {
         self.peers.get(id).map_or(0, |peer| peer.users)
     }
 
-    /// Notes that an endpoint keeps state about a peer from now on. `None` if there is no such
+    /// Notes that an endpoint keeps state about a peer from now on. Returns `None` for an unknown
     /// peer.
     pub(super) fn begin_use(&mut self, id: PeerId) -> Option<()> {
         self.peers.get_mut(id)?.users += 1;
@@ -371,7 +372,8 @@ impl AddressVector {
         peer.is_some_and(|peer| peer.origin == Origin::Removed)
     }
 
-    /// Removes a peer. Returns its AHN, of which the device can take one reference back.
+    /// Removes a peer. Returns its AHN, so that the caller releases one reference to it in the
+    /// device.
     pub(crate) fn remove(&mut self, id: PeerId) -> Option<Ahn> {
         let peer = self.peers.get(id)?;
         let Destination { ahn, qpn, .. } = peer.destination;

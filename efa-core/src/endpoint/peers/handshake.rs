@@ -1,5 +1,5 @@
-//! The handshake (spec chapter 2): whether our HANDSHAKE was sent, what the peer's HANDSHAKE said,
-//! and the operations that wait for it.
+//! The handshake (spec chapter 2): whether our HANDSHAKE was sent, the contents of the peer's
+//! HANDSHAKE, and the operations that wait for it.
 
 use crate::address::{Qkey, Qpn, RawAddress};
 use crate::endpoint::api::config::EndpointConfig;
@@ -17,8 +17,8 @@ pub(crate) struct PeerFeatures {
     pub(crate) device_version: Option<u32>,
     /// A queue pair that accepts only messages without headers (extra request 7).
     pub(crate) user_recv_qp: Option<(Qpn, Qkey)>,
-    /// Whether its device reaches all memory of it that operations name. It does unless the peer
-    /// says that it uses memory of accelerators which its device does not reach.
+    /// Whether the peer's device can access all of the peer's memory that operations name. This is
+    /// assumed unless the peer announces accelerator memory that its device cannot access.
     pub(crate) peer_to_peer: bool,
 }
 
@@ -31,7 +31,8 @@ impl From<&Handshake> for PeerFeatures {
         PeerFeatures {
             extra,
             device_version: handshake.device_version,
-            // Peers that do not say anything are as stock libfabric before the field was there.
+            // A peer without the field behaves like stock libfabric before the field was
+            // introduced.
             peer_to_peer: handshake.hmem_p2p != Some(0),
             user_recv_qp: user_recv_qp
                 .and_then(|qp| Some((Qpn(u16::try_from(qp.qpn).ok()?), qp.qkey))),
@@ -144,10 +145,11 @@ pub(crate) struct Handshaking {
 /// Operations that wait for a peer's HANDSHAKE.
 #[derive(Default)]
 pub(crate) struct Waiting {
-    /// Transfers whose data cannot be read. The HANDSHAKE says whether the peer knows READ_NACK.
+    /// Transfers whose data cannot be read. They wait for the HANDSHAKE, which shows whether the
+    /// peer supports READ_NACK.
     pub(crate) refused_reads: Vec<InboundId>,
-    /// Operations that may send CTSDATA. The HANDSHAKE says whether CTSDATA may have a connection
-    /// id.
+    /// Operations that may send CTSDATA. They wait for the HANDSHAKE, which shows whether CTSDATA
+    /// may have a connection id.
     pub(crate) granted_data: Vec<OutboundId>,
 }
 

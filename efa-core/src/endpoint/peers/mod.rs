@@ -60,7 +60,8 @@ impl<S: From<MsgId>> Peers<S> {
         self.addresses.surplus_owner(ahn, qpn, own)
     }
 
-    /// Where packets for a peer go, and its state if there is any. `None` if there is no such peer.
+    /// The destination of packets to a peer, and the peer's state if it exists. `None` for an
+    /// unknown peer.
     #[inline]
     pub(crate) fn lookup(&self, id: PeerId) -> Option<(Destination, Option<&S>)> {
         Some((self.addresses.destination(id)?, self.state(id)))
@@ -78,7 +79,7 @@ impl<S: From<MsgId>> Peers<S> {
         (known.id == id).then_some(&known.state)
     }
 
-    /// The state of a peer, which is made if there is none. `None` if there is no such peer.
+    /// The state of a peer, created on first use. `None` for an unknown peer.
     #[inline]
     pub(crate) fn state_mut(&mut self, id: PeerId) -> Option<&mut S> {
         if self.state(id).is_none() {
@@ -176,7 +177,7 @@ mod tests {
         let addresses = peers.addresses_mut();
         let old = addresses.insert(address(7, 100), Ahn(4), true).unwrap();
         *peers.state_mut(old).unwrap() = MsgId(6);
-        // Another endpoint of the domain removed the peer, and this endpoint was not told.
+        // Another endpoint of the domain removed the peer without notifying this endpoint.
         let addresses = peers.addresses_mut();
         addresses.remove(old).unwrap();
         let new = addresses.insert(address(8, 200), Ahn(4), true).unwrap();

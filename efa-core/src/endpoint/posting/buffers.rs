@@ -13,7 +13,7 @@ pub(super) struct ReceiveBuffers {
 }
 
 impl ReceiveBuffers {
-    /// Makes a receive queue of `wanted` buffers, of which there are none yet.
+    /// Makes a receive queue of `wanted` buffers, initially empty.
     pub(super) fn new(wanted: usize) -> Self {
         ReceiveBuffers {
             posted: 0,

@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(freed, None);
         let (second, freed) = hold(&mut held, 2, Some(first)).unwrap();
         assert_eq!(freed, Some(BufferId(2)));
-        // There is no memory for another copy, so the packet stays in its buffer.
+        // The pool has no memory for another copy, so the packet stays in its buffer.
         let (third, freed) = hold(&mut held, 3, Some(second)).unwrap();
         assert_eq!((freed, held.in_buffers(), held.len()), (None, 2, 3));
         let probe = ReceivedPacket::in_buffer(BufferId(4), 100);

@@ -1,8 +1,8 @@
 //! Packets and RDMA requests on their way to the device and back. Only this part owns the device.
 //!
-//! [`Posting`] posts requests and remembers them until their completion, keeps the receive queue
-//! full, and holds received packets that wait, and work that waits for room in the device or for
-//! the end of a back-off. Its caller handles completions, and gets back what was posted.
+//! [`Posting`] posts requests and remembers them until their completion. It keeps the receive queue
+//! full. It holds received packets that wait, and work that waits for room in the device or for the
+//! end of a back-off. Its caller handles completions, and gets back the request of each.
 
 mod backoff;
 mod buffers;
@@ -45,9 +45,9 @@ pub(crate) struct Posting<N> {
     receives: ReceiveBuffers,
     /// Received packets that wait.
     held: Held,
-    /// Whether the device is told of each request at once.
+    /// Whether each post rings the doorbell at once.
     doorbell: Doorbell,
-    /// There may be requests that the device was not told of.
+    /// Whether requests may have been posted without the doorbell.
     is_deferring: bool,
 }
 
@@ -76,7 +76,7 @@ impl<N: Nic> Posting<N> {
         }
     }
 
-    /// Defers requests: the device is not told of them until [`Posting::end_batch`] or
+    /// Starts a batch: posts do not ring the doorbell until [`Posting::end_batch`] or
     /// [`Posting::flush`].
     #[cold]
     pub(crate) fn begin_batch(&mut self) {
@@ -84,14 +84,14 @@ impl<N: Nic> Posting<N> {
         self.is_deferring = true;
     }
 
-    /// Returns whether there may be requests that the device was not told of.
+    /// Returns whether requests may have been posted without the doorbell.
     #[inline]
     pub(crate) fn is_deferring(&self) -> bool {
         self.is_deferring
     }
 
-    /// Ends one operation of a batch. Unless `more` follow, the device is told of all requests,
-    /// even if this operation posted nothing. Otherwise it is told with the next request.
+    /// Ends one operation of a batch. Unless `more` follow, this rings the doorbell for all
+    /// requests, even if this operation posted nothing. Otherwise the next request rings it.
     #[cold]
     pub(crate) fn end_batch(&mut self, more: bool) {
         match more {

@@ -1,4 +1,4 @@
-//! The pending work: what waits for room in the device's queues.
+//! Pending work: requests that wait for room in the device's queues.
 
 use crate::endpoint::api::time::Instant;
 use crate::nic::Nic;

@@ -17,7 +17,7 @@ impl<N: Nic> Posting<N> {
     /// Takes a packet buffer and writes a header into it.
     ///
     /// # Errors
-    /// [`EndpointError::TryAgain`] if there is no buffer; [`EndpointError::OutOfRange`] if the
+    /// [`EndpointError::TryAgain`] if no buffer is free; [`EndpointError::OutOfRange`] if the
     /// header does not fit.
     #[inline(always)]
     pub(crate) fn start_packet(&mut self, header: &impl Repr) -> Result<Outgoing, EndpointError> {
@@ -45,7 +45,7 @@ impl<N: Nic> Posting<N> {
     /// Takes a packet buffer for a packet without a header.
     ///
     /// # Errors
-    /// [`EndpointError::TryAgain`] if there is no buffer.
+    /// [`EndpointError::TryAgain`] if no buffer is free.
     pub(crate) fn start_headerless(
         &mut self,
         headerless: Headerless,
@@ -158,7 +158,7 @@ impl<N: Nic> Posting<N> {
         self.nic.release_buffer(packet.buffer);
     }
 
-    /// To whom a packet or RDMA request goes.
+    /// The destination of a packet or RDMA request.
     pub(crate) fn peer(&self, id: PacketId) -> Option<PeerId> {
         self.in_flight.get(id).map(|in_flight| in_flight.peer)
     }

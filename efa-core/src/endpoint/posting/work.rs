@@ -44,7 +44,7 @@ pub(crate) enum Work {
     },
 }
 
-/// A message of which a PEER_ERROR says that this side has given it up.
+/// A message that this side has given up, as a PEER_ERROR reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Abandoned {
     pub(crate) msg_id: MsgId,

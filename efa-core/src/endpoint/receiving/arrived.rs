@@ -1,8 +1,8 @@
-//! Which bytes of a message have arrived: each one counts once, however often it comes.
+//! Tracks the bytes of a message that have arrived. Duplicates count once.
 //!
-//! SRD delivers segments in any order. Those that come in order move a number. The others are kept
-//! as ranges until what is missing before them has come, in memory that messages use one after the
-//! other ([`RangePool`]).
+//! SRD delivers segments in any order. A segment in order advances an offset. Other segments are
+//! kept as ranges until the gap before them is closed. Messages reuse the memory of these ranges
+//! ([`RangePool`]).
 
 use core::ops::Range;
 
@@ -32,7 +32,7 @@ pub(crate) enum Insertion {
     New,
     /// All of it was there: it is a second copy.
     Repeated,
-    /// It contradicts what is known: a part of it was there, or it is outside of the message.
+    /// The segment overlaps earlier ones in part, or is outside of the message.
     Misfit,
 }
 
@@ -47,7 +47,7 @@ impl Arrived {
         self.ranges.last().map_or(self.front, |last| last.end)
     }
 
-    /// Returns whether all bytes of a piece have arrived. Of an empty piece that is not said.
+    /// Returns whether all bytes of a piece have arrived; always false for an empty piece.
     pub(super) fn has(&self, offset: u64, length: u64) -> bool {
         let Some(end) = offset.checked_add(length).filter(|_| length > 0) else {
             return false;
@@ -125,7 +125,7 @@ impl Arrived {
 pub(super) struct RangePool(Vec<Vec<Range<u64>>>);
 
 impl RangePool {
-    /// Lends memory to a message of which nothing has arrived.
+    /// Lends memory to a message that has received nothing yet.
     #[inline]
     pub(super) fn lend(&mut self, arrived: &mut Arrived) {
         if let Some(ranges) = self.0.pop() {
@@ -188,7 +188,7 @@ mod tests {
             assert_eq!(arrived.add(2 * number, 1, u64::MAX), Insertion::New);
         }
         assert_eq!(arrived.add(2 * most + 2, 1, u64::MAX), Insertion::Misfit);
-        // What closes a gap is taken.
+        // A segment that closes a gap is accepted.
         assert_eq!(arrived.add(3, 1, u64::MAX), Insertion::New);
         assert_eq!(arrived.add(2 * most + 2, 1, u64::MAX), Insertion::New);
         assert_eq!(arrived.bytes(), most + 2);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     proptest! {
-        /// As a bit for each byte says.
+        /// Compares the ranges with a model of one bit per byte.
         #[test]
         fn each_byte_counts_once(
             pieces in proptest::collection::vec((0..70_u64, 0..12_u64), 0..60)

@@ -22,7 +22,7 @@ pub(crate) enum Assembly {
     Transfer(InboundId),
 }
 
-/// Messages of which further packets with the same `msg_id` will come.
+/// Messages that expect further packets with the same `msg_id`.
 pub(crate) struct Assemblies {
     table: HashTable<(PeerId, MsgId, Assembly)>,
     mixer: Mixer,

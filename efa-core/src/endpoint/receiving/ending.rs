@@ -21,12 +21,12 @@ pub(crate) struct Ending {
     pub(crate) part: Option<Part>,
 }
 
-/// To whom the end of a transfer is reported.
+/// The recipient of the report about the end of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Audience {
     /// The application that started it.
     Starter,
-    /// To no one: the application discarded the message.
+    /// No report: the application discarded the message.
     None,
     /// To the application as the target of a peer's operation, which a request of this type
     /// started. A success is reported if it has CQ data; a failure is an event.
@@ -51,8 +51,8 @@ impl Ending {
     }
 
     /// The report of an operation that received `length` bytes from `peer` into a buffer of
-    /// `capacity` bytes. A message that is longer than its buffer was truncated, which is a
-    /// failure. `is_free` says whether it was the last message of its multi-receive buffer.
+    /// `capacity` bytes. A message longer than its buffer was truncated, which is a failure.
+    /// `is_free` is set for the last message of a multi-receive buffer.
     #[inline(always)]
     pub(crate) fn outcome(
         &self,

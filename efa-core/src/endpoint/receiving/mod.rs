@@ -47,7 +47,7 @@ pub(crate) struct Receiving {
 }
 
 impl Receiving {
-    /// Makes room for as many operations of the application as the settings say.
+    /// Reserves room for [`EndpointConfig::max_operations`] operations of the application.
     pub(crate) fn new(config: &EndpointConfig, mixer: Mixer) -> Self {
         let max_operations = config.max_operations;
         Receiving {
@@ -140,8 +140,8 @@ impl Receiving {
         Some(peer)
     }
 
-    /// Takes the answer to READ_NACK: the peer sends the rest in windows. Returns the transfer;
-    /// `None` if the packet is no such answer.
+    /// Handles the peer's answer to READ_NACK: the peer sends the rest in windows. Returns the
+    /// transfer, or `None` if the packet does not answer a READ_NACK.
     pub(crate) fn nack_answered(&mut self, peer: PeerId, long: &LongctsRtm) -> Option<InboundId> {
         let Segment::Transfer(id) = self.unexpected.segment(peer, long.msg_id) else {
             return None;

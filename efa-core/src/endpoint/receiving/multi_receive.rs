@@ -1,8 +1,8 @@
 //! Multi-receive: one buffer for several messages (libfabric's `FI_MULTI_RECV`).
 //!
-//! Each message gets the next part of the buffer and a completion of its own. When less is left
-//! than the application wants for a message, the buffer takes no more. The completion of its last
-//! message says that the application may use the buffer again.
+//! Each message gets the next part of the buffer and its own completion. The buffer is closed when
+//! the remaining space is less than the application's minimum for a message. The completion of its
+//! last message tells the application that it may reuse the buffer.
 
 use core::num::NonZeroU32;
 
@@ -134,7 +134,7 @@ mod tests {
         let (first, target, closed) = buffers.next_part(key, 60).unwrap();
         assert_eq!((target.memory.address, target.memory.length), (1000, 60));
         assert!(!closed);
-        // The second message is longer than what is left: it is truncated, and is the last.
+        // The second message is longer than the remaining space: it is truncated, and is the last.
         let (second, target, closed) = buffers.next_part(key, 60).unwrap();
         assert_eq!((target.memory.address, target.memory.length), (1060, 40));
         assert!(closed);

@@ -57,7 +57,7 @@ impl Posted {
         self.target.length()
     }
 
-    /// A key by which receives are sorted: untagged ones first, each kind by age.
+    /// The sort key of receives: untagged ones first, then by age.
     fn age(&self) -> (bool, u64) {
         (self.tagged, self.entry.order())
     }
@@ -189,8 +189,8 @@ impl PostedReceives {
         self.receives.remove(id)
     }
 
-    /// Gives a message the next part of a multi-receive buffer, which leaves the posted receives
-    /// with its last part. `None` if there is no such buffer.
+    /// Gives a message the next part of a multi-receive buffer. After its last part the buffer
+    /// leaves the posted receives. Returns `None` if no such buffer is posted.
     pub(crate) fn next_part(
         &mut self,
         id: ReceiveId,

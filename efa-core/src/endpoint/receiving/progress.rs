@@ -45,14 +45,14 @@ pub(crate) enum NextAction {
     Refuse,
 }
 
-/// The effect of a packet that says where data can be read.
+/// The effect of a packet that announces where data can be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ReadStart {
     /// The reads have to start.
     Read,
     /// Nothing: the data is being read, cannot be read, or arrives in packets.
     Nothing,
-    /// It contradicts what is known of the transfer.
+    /// The packet contradicts the known state of the transfer.
     Mismatch,
 }
 
@@ -111,8 +111,8 @@ impl Progress {
         self.arrived.add(offset, length, self.in_packets)
     }
 
-    /// Takes a piece of a window, as [`Progress::take`] does. A new piece beyond what the peer was
-    /// granted contradicts what is known.
+    /// Takes a piece of a window, as [`Progress::take`] does. A new piece beyond the granted window
+    /// is a misfit.
     #[inline]
     pub(super) fn take_granted(&mut self, offset: u64, length: u64) -> Insertion {
         if let Supply::Windows { granted } = self.supply
@@ -156,9 +156,9 @@ impl Progress {
         ReadStart::Read
     }
 
-    /// Plans to read the bytes from `next` on, of which none has arrived, into a target of
-    /// `capacity` bytes. Returns where the reads end. Bytes beyond that, for which the target has
-    /// no room, are not wanted.
+    /// Plans to read the bytes from `next` on, none of which has arrived, into a target of
+    /// `capacity` bytes. Returns where the reads end. Bytes beyond the target's capacity are not
+    /// read.
     pub(super) fn plan_reads(&mut self, next: u64, capacity: u64) -> u64 {
         let end = self.length.min(capacity).max(next);
         self.in_packets = next;
@@ -273,7 +273,7 @@ mod tests {
         let mut progress = Progress::new(100);
         assert_eq!(progress.take(0, 11), Insertion::New);
         assert_eq!(progress.plan_reads(11, 60), 60);
-        // Packets must not bring what reads bring.
+        // Packets must not contain data that is also being read.
         assert_eq!(progress.take(11, 1), Insertion::Misfit);
         assert_eq!(progress.take(0, 11), Insertion::Repeated);
         progress.read(48);

@@ -73,9 +73,9 @@ impl ReorderWindow {
         }
     }
 
-    /// Moves on beyond `id` if it is the next one and nothing else is known of later ones. Returns
-    /// whether it did. This is what [`ReorderWindow::position`], [`ReorderWindow::advance`] and
-    /// [`ReorderWindow::take_expected`] would do, in one step.
+    /// Moves on beyond `id` if it is the next one and no later ids are known. Returns whether it
+    /// did. It combines [`ReorderWindow::position`], [`ReorderWindow::advance`] and
+    /// [`ReorderWindow::take_expected`] in one step.
     #[inline(always)]
     pub(crate) fn advance_past(&mut self, id: MsgId) -> bool {
         let is_alone = self.near_held == 0 && self.far.is_empty() && self.done.is_empty();

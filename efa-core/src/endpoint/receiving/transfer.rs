@@ -71,7 +71,7 @@ pub(crate) enum Arrival<'a> {
     Drop,
     /// Refuse it: it has arrived before. The transfer is unchanged.
     Repeated,
-    /// Refuse it: it contradicts what is known of the transfer, which is unchanged.
+    /// Refuse it: it contradicts the known state of the transfer, which is unchanged.
     Misfit,
 }
 
@@ -139,7 +139,7 @@ impl Demand {
 }
 
 impl Transfer {
-    /// Makes a transfer of which nothing has arrived. `msg_id` is meaningful for messages only.
+    /// Makes a transfer that has received no data yet. `msg_id` is meaningful for messages only.
     pub(crate) fn new(
         peer: PeerId,
         msg_id: MsgId,
@@ -331,7 +331,8 @@ impl Transfer {
 
 // Data that is read by RDMA, and READ_NACK.
 impl Transfer {
-    /// Takes a packet that says where the data beyond the first `in_packets` bytes can be read.
+    /// Takes a packet that announces where the data beyond the first `in_packets` bytes can be
+    /// read.
     pub(crate) fn readable(
         &mut self,
         send_id: SendId,
@@ -482,7 +483,7 @@ mod tests {
         RmaIovs::first_of([RmaIov::new(5000, length, 3)])
     }
 
-    /// A transfer of 120 bytes into a buffer of 100, of which all but the first 10 bytes are read.
+    /// A transfer of 120 bytes into a buffer of 100. All but the first 10 bytes are read.
     fn read(remote_length: u64) -> Transfer {
         let mut transfer = transfer(120, 100);
         let start = transfer.readable(SendId(6), &remote(remote_length), 10);

@@ -92,7 +92,7 @@ impl Claim {
 /// An operation of a peer that waits for room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum HeldOperation {
-    /// A request to write or read, of which this packet waits.
+    /// A request to write or read; this is its packet, which waits.
     Request(HeldId),
     /// A message for a part of a multi-receive buffer.
     Part(PartKey),
@@ -166,7 +166,7 @@ impl UnexpectedMessages {
         self.claims.len()
     }
 
-    /// The number of messages of which packets are missing, taken or not.
+    /// The number of incomplete messages, taken or not.
     pub(crate) fn assemblies_len(&self) -> usize {
         self.assemblies.len()
     }
@@ -202,8 +202,8 @@ impl UnexpectedMessages {
         Some((peer, tag, message))
     }
 
-    /// What the application may know of the [first](UnexpectedMessages::first) message; `tag` is
-    /// `None` for untagged ones.
+    /// Describes the [first](UnexpectedMessages::first) message to the application; `tag` is `None`
+    /// for untagged ones.
     pub(crate) fn peek(
         &mut self,
         source: SourceFilter,
@@ -382,12 +382,11 @@ impl UnexpectedMessages {
     }
 }
 
-// Messages of which the rest will not come.
+// Messages whose remaining packets will not come.
 impl UnexpectedMessages {
-    /// Notes that the sender of a message has given it up: no receive takes it any more, and one
+    /// Notes that the sender of a message has given it up. No receive takes it any more; a receive
     /// that has claimed it, or has a part of a buffer for it, fails. `waiting` are the peer's
-    /// messages that wait for room. Returns the packets to drop; `None` if there is no such
-    /// message.
+    /// messages that wait for room. Returns the packets to drop, or `None` for an unknown message.
     pub(crate) fn abandon(
         &mut self,
         peer: PeerId,
@@ -410,8 +409,8 @@ impl UnexpectedMessages {
         Some(head)
     }
 
-    /// Looks for a message of which no more packets come. Takes time in proportion to the peer's
-    /// messages.
+    /// Looks for a message that will receive no more packets. Takes time in proportion to the
+    /// peer's messages.
     fn find(
         &mut self,
         peer: PeerId,

@@ -172,7 +172,7 @@ pub(crate) fn why_read(
     }
 }
 
-/// Why there is no protocol for an operation, or none yet.
+/// Why no protocol can carry out an operation, or none before the HANDSHAKE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NoProtocol {
     /// The choice depends on the peer's handshake, which has not arrived.

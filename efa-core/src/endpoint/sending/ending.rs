@@ -25,7 +25,8 @@ impl Sending {
             operation.outstanding -= 1;
             if loss == Loss::Unknown {
                 operation.reached = loss;
-                // That the application gave it up does not say that the peer may wait for it.
+                // A loss takes precedence over a cancellation: a cancelled failure does not show
+                // that the peer may be waiting for the message.
                 operation.failure = operation.failure.filter(|known| !known.is_cancelled());
             }
         }

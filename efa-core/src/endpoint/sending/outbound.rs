@@ -122,7 +122,7 @@ impl Outbound {
     /// The message for which the peer waits in vain if the operation fails.
     pub(super) fn abandoned(&self, bulk: Option<&Bulk>) -> Option<Abandoned> {
         let msg_id = self.message()?;
-        // The id of a message of which the peer has nothing is used again.
+        // If the peer has received no part of the message, the message id is reused.
         if self.reached == Loss::NotDelivered {
             return None;
         }

@@ -29,7 +29,7 @@ impl Sending {
         }
     }
 
-    /// Whether a queued operation has something to post. If not, it is no longer queued.
+    /// Whether a queued operation has something to post. If not, it leaves the queue.
     pub(crate) fn due(&mut self, id: OutboundId) -> Due {
         let Some((operation, bulk)) = self.with_bulk(id) else {
             return Due::Nothing;

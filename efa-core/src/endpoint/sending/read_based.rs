@@ -9,7 +9,7 @@ pub(crate) struct ReadBased {
 }
 
 impl ReadBased {
-    /// Notes a message with this many bytes in packets, of which the peer reads the rest.
+    /// Notes a message with this many bytes in packets; the peer reads the rest by RDMA.
     pub(crate) fn begin(&mut self, runt: u64) {
         self.messages += 1;
         self.runts += runt;

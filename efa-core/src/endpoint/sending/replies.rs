@@ -1,4 +1,4 @@
-//! Packets by which peers answer an operation: CTS, RECEIPT, EOR, READ_NACK, PEER_ERROR.
+//! Replies of peers to an operation: CTS, RECEIPT, EOR, READ_NACK, PEER_ERROR.
 
 use crate::endpoint::api::completion::PacketError;
 use crate::endpoint::api::error::Failure;
@@ -36,8 +36,8 @@ impl Sending {
         // two.
         let is_others =
             matches!(bulk.stream, Stream::CtsData(Some(recv_id)) if recv_id != cts.recv_id);
-        // The peer opens a window when all data of the last one has arrived. What comes before is a
-        // second copy.
+        // The peer opens a window when all data of the last one has arrived. An earlier CTS is a
+        // duplicate.
         let is_early = bulk.moved < bulk.allowed;
         if is_others || is_early {
             return Err(Mistake::Window);

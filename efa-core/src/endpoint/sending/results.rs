@@ -1,5 +1,5 @@
-//! Results of the methods of [`Sending`](super::Sending): what has to be posted, released and
-//! reported.
+//! Results of the methods of [`Sending`](super::Sending): what the caller has to post, release and
+//! report.
 
 use crate::endpoint::api::completion::PacketError;
 use crate::endpoint::api::error::Failure;
@@ -41,7 +41,7 @@ pub(crate) enum Due {
 /// Why a peer's packet has no effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mistake {
-    /// There is no such operation with the peer, or it does not wait for such a packet.
+    /// The peer has no such operation, or the operation does not expect such a packet.
     NoOperation,
     /// The sizes contradict the operation.
     Sizes,

@@ -48,7 +48,7 @@ pub fn atomic_limits(
     operation: AtomicOp,
     kind: AtomicKind<'_>,
 ) -> Option<AtomicLimits> {
-    // A read changes nothing, so that there is no such call without a result.
+    // A read without a result would have no effect, so the operation is only defined with a result.
     if operation == AtomicOp::ATOMIC_READ && !matches!(kind, AtomicKind::Fetch { .. }) {
         return None;
     }

@@ -46,7 +46,7 @@ pub(crate) enum MessagePart<'a> {
     Runt(&'a RuntreadRtm),
     /// The first part. The rest follows in packets without a `msg_id`.
     LongCts(&'a LongctsRtm),
-    /// None of it: the packet says where the data can be read.
+    /// No data: the packet names the memory to read it from.
     LongRead(&'a LongreadRtm),
 }
 
@@ -90,7 +90,7 @@ impl<'a> Rtm<'a> {
         }
     }
 
-    /// Returns `None` if the packet is no request to message.
+    /// Returns `None` if the packet is not a message request.
     pub(crate) fn of(incoming: &'a Packet) -> Option<Self> {
         let packet_type = incoming.base.packet_type;
         let payload = incoming.payload;
@@ -252,8 +252,8 @@ impl<N: Nic> ReceiveSide<'_, N> {
         }
     }
 
-    /// Starts to read a message's data, if this is the first packet that says where it is. Returns
-    /// false if the packet contradicts what is known of the message.
+    /// Starts to read a message's data, if this is the first packet that names its location.
+    /// Returns false if the packet contradicts the known state of the message.
     fn start_message_read(
         &mut self,
         id: InboundId,

@@ -13,10 +13,10 @@ use crate::nic::Nic;
 use crate::wire::{OpeType, PacketType, Payload, ReadNack, RecvId};
 
 impl<N: Nic> ReceiveSide<'_, N> {
-    /// Copies a piece of a transfer's data from a packet: one that the peer sent without being
-    /// asked or, with `in_window`, one that it was granted. A second copy is refused, and has no
-    /// other effect. Returns false, without an effect, if the piece contradicts what is known of
-    /// the transfer.
+    /// Copies a piece of a transfer's data from a packet. With `in_window` the piece was granted by
+    /// a CTS, otherwise the peer sent it unsolicited. A duplicate is refused without any other
+    /// effect. Returns false, without an effect, if the piece contradicts the known state of the
+    /// transfer.
     pub(crate) fn take_data(
         &mut self,
         id: InboundId,
@@ -110,7 +110,8 @@ impl<N: Nic> ReceiveSide<'_, N> {
         }
     }
 
-    /// Sends and posts what a transfer needs. Returns whether there is more.
+    /// Sends the CTS or READ_NACK that a transfer needs, and posts its reads. Returns whether more
+    /// reads remain.
     ///
     /// # Errors
     /// Only [`EndpointError::TryAgain`].

@@ -1,5 +1,5 @@
 //! Messages that the receiver reads by RDMA (spec section 4.1), with or without a first part in
-//! packets (spec section 4.5), and what happens when it cannot read (spec section 4.7).
+//! packets (spec section 4.5), and the fallback when it cannot read (spec section 4.7).
 
 use crate::endpoint::subprotocols::{ReceiveSide, SendSide};
 use crate::nic::Nic;

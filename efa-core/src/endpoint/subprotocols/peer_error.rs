@@ -1,8 +1,8 @@
-//! PEER_ERROR: the other side of a message has given up its half. What that means is decided here,
-//! by what this side knows of the message: the packet always says which message it is, and perhaps
-//! which operation of this side, which is a shortcut only. Ids are used again, so it counts only if
-//! the operation is of that message. If nothing is known of the message, a packet that names a
-//! write, read or atomic is an error.
+//! PEER_ERROR: the other side of a message has given up its half. The effect depends on what this
+//! side knows of the message. The packet always names the message, and may also name the operation
+//! of this side, as a shortcut only. Operation ids are reused, so the shortcut counts only if the
+//! operation belongs to that message. A PEER_ERROR about an unknown message that names a write,
+//! read or atomic is an error.
 
 use crate::endpoint::api::completion::PacketError;
 use crate::endpoint::api::error::Failure;

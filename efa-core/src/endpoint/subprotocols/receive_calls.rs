@@ -1,4 +1,4 @@
-//! Calls of the application that receive, and the ends of receives that it has to be told of.
+//! Receive calls of the application, and the reports of receives that end.
 
 use crate::endpoint::api::completion::ErrorEntry;
 use crate::endpoint::api::error::{EndpointError, Failure};
@@ -88,8 +88,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         true
     }
 
-    /// Receives a message that has already arrived. Returns an id by which nothing can be
-    /// cancelled.
+    /// Receives a message that has already arrived. The returned id cannot be cancelled.
     ///
     /// # Errors
     /// As of [`ReceiveSide::receive_held`].

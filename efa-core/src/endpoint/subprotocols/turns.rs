@@ -202,8 +202,8 @@ impl<N: Nic> Turns<'_, N> {
         }
     }
 
-    /// Handles a further segment of a message that no receive has taken: it joins the packets that
-    /// wait, of which `head` is the last, unless it is a second copy.
+    /// Handles a further segment of a message that no receive has taken. Unless it is a duplicate,
+    /// it joins the packets that wait, whose last one is `head`.
     #[inline(never)]
     fn join_held(
         &mut self,
