@@ -31,7 +31,8 @@ fn finish(subject: &mut SelfTalk, completions: usize) {
     assert_eq!(subject.endpoint.poll_event(), None);
 }
 
-/// Runs a round until the engine has grown to what it needs, and then counts.
+/// Runs a round until the engine's tables have grown to their final size, and then counts
+/// allocations.
 fn assert_no_allocation(
     name: &str,
     subject: &mut SelfTalk,

@@ -131,8 +131,8 @@ fn render(source: &str, range: Range<usize>, places: &[(Range<usize>, &Edit)]) -
     text + &source[done..range.end]
 }
 
-/// Where a text stands in a source, whatever the white space: all of it, or what is between `«` and
-/// `»`.
+/// The ranges where a text occurs in a source, regardless of white space: all of it, or only the
+/// part between `«` and `»`.
 fn places(source: &str, text: &str) -> Vec<Range<usize>> {
     let dense = |text: &str| -> Vec<(usize, char)> {
         let letters = text.char_indices();

@@ -1,9 +1,9 @@
-//! The tables of the documents, and what their cells name.
+//! The tables of the documents, and the names in their cells.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The page that states what of the protocol is implemented.
+/// The page that lists the implemented parts of the protocol.
 pub(crate) const PROTOCOL: &str = "docs/protocol-coverage.md";
 
 pub(crate) fn root() -> PathBuf {
@@ -11,8 +11,8 @@ pub(crate) fn root() -> PathBuf {
     package.parent().expect("a workspace").to_path_buf()
 }
 
-/// Where the source is that has seeded faults, by the prefix of its paths in `faults.txt`. What has
-/// no prefix is below `efa-core/src`.
+/// The source directories with seeded faults, by the prefix of their paths in `faults.txt`. Paths
+/// without a prefix are below `efa-core/src`.
 pub(crate) const SOURCES: [(&str, &str); 3] = [
     ("wire/", "efa-core/wire/src"),
     ("model/", "efa-emu/model/src"),
@@ -46,14 +46,14 @@ pub(crate) fn rows(document: &str, first: &str) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// What stands between backticks.
+/// The texts between backticks.
 pub(crate) fn references(cell: &str) -> Vec<&str> {
     let parts: Vec<&str> = cell.split('`').skip(1).step_by(2).collect();
     assert!(!parts.is_empty(), "{cell} names nothing");
     parts
 }
 
-/// A row of the page: what it states, and the tests that show it.
+/// A row of the page: its statement, and the tests that verify it.
 pub(crate) struct Row {
     pub(crate) statement: String,
     pub(crate) tests: Vec<String>,
@@ -61,8 +61,8 @@ pub(crate) struct Row {
     pub(crate) faults: Vec<String>,
 }
 
-/// The tables of the page with statements, by what their headers begin with: those of the protocol,
-/// and those of hardware tag matching.
+/// The first header cells of the tables with statements: those of the protocol, and those of
+/// hardware tag matching.
 pub(crate) const STATEMENTS: [&str; 2] = ["Section", "Tag matching"];
 
 /// The rows of all tables of the page.

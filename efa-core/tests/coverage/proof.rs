@@ -1,9 +1,9 @@
-//! Whether the tests that `docs/protocol-coverage.md` names show what it states: each row names
-//! faults of the engine, and its tests have to fail on an engine that has them.
+//! Checks that the tests named in `docs/protocol-coverage.md` verify the statements there: each row
+//! names faults of the engine, and its tests must fail on an engine that has them.
 //!
-//! `make coverage` runs all of it; `cargo test -p efa-core --test coverage_proof -- TEXT` the rows
-//! that contain a text. The packages are built once more, below `target/coverage`, from a copy
-//! whose `efa-core` has all [`faults`]. Each process of a test has one of them, or none.
+//! `make coverage` runs all of it; `cargo test -p efa-core --test coverage_proof -- TEXT` runs the
+//! rows that contain a text. The packages are built once more, below `target/coverage`, from a copy
+//! whose `efa-core` has all [`faults`]. Each test process enables one of them, or none.
 
 mod faults;
 mod page;
@@ -18,10 +18,10 @@ use std::{env, fs, thread};
 use faults::Faults;
 use page::Row;
 
-/// The variable of the environment that says which fault a process has, by its number.
+/// The environment variable that selects the fault of a process, by its number.
 const VARIABLE: &str = "EFA_SEEDED_FAULT";
 
-/// What is copied; the rest of the workspace is only linked to.
+/// The packages that are copied; the rest of the workspace is only linked to.
 const PACKAGES: [&str; 3] = ["efa-core", "efa-emu", "testing"];
 const MEMBERS: &str = r#"members = ["efa-core", "efa-core/wire", "efa-emu/model", "efa-emu/sim", "efa-emu/promises", "testing"]"#;
 
@@ -44,8 +44,8 @@ const BUILDS: [&[&str]; 4] = [
     ],
     &["-p", "efa-device-model", "--lib", "--test", "connected"],
 ];
-/// The prefix by which the page names the tests of a binary, the build that makes it, and how cargo
-/// calls it.
+/// The test binaries: the prefix of their tests in the page, the build that produces them, and the
+/// name that cargo gives them.
 const BINARIES: [(&str, usize, &str); 9] = [
     ("unit", 0, "unittests src/lib.rs"),
     ("unit/wire", 1, "unittests src/lib.rs"),
@@ -132,8 +132,8 @@ fn is_chosen(row: &Row, text: &str) -> bool {
     parts.any(|part| part.contains(text))
 }
 
-/// What is wrong with a row: each test has to pass without a fault and to fail with one, and each
-/// fault has to make a test fail.
+/// The defects of a row: each test must pass without a fault and fail with at least one fault, and
+/// each fault must make a test fail.
 fn judge(row: &Row, faults: &Faults, ends: &BTreeMap<(Option<usize>, &str), End>) -> Vec<String> {
     let statement = &row.statement;
     let end = |fault: Option<usize>, test: &String| ends[&(fault, test.as_str())];
@@ -206,7 +206,7 @@ impl Test {
         command
             .args(["--exact", &self.name])
             .current_dir(&self.directory);
-        // The same cases with each fault, none of which is kept for other runs.
+        // Every fault gets the same test cases. Failing cases are not kept for other runs.
         command.env("PROPTEST_RNG_SEED", "1");
         command.env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "1");
         match fault {
@@ -231,7 +231,7 @@ impl Test {
     }
 }
 
-/// The test binaries, by the prefix by which the page names them.
+/// The test binaries, by their prefix in the page.
 struct Binaries {
     paths: BTreeMap<&'static str, PathBuf>,
     /// The names of the tests of each.
@@ -331,7 +331,7 @@ pub(crate) fn seeded(fault: usize) -> bool {{
     )
 }
 
-/// What the copy of a file contains.
+/// The content of a file in the copy.
 fn content(faults: &Faults, root: &Path, path: &Path) -> Vec<u8> {
     let content = fs::read(path).expect("a file");
     let file = page::SOURCES.iter().find_map(|(prefix, source)| {
@@ -356,7 +356,7 @@ fn members(manifest: &str) -> String {
     format!("{before}{MEMBERS}{after}")
 }
 
-/// Copies a directory. What is the same stays as it is, so that it is not built again.
+/// Copies a directory. Unchanged files are not rewritten, so that cargo does not rebuild them.
 fn copy_tree(from: &Path, to: &Path, content: &dyn Fn(&Path) -> Vec<u8>) {
     let names = |path: &Path| -> BTreeSet<_> {
         let entries = fs::read_dir(path).into_iter().flatten();
@@ -390,7 +390,7 @@ fn write(path: &Path, content: &[u8]) {
     }
 }
 
-/// Builds tests, and returns what cargo says.
+/// Builds tests, and returns the output of cargo.
 fn cargo_build(directory: &Path, arguments: &[&str]) -> String {
     let output = Command::new(env!("CARGO"))
         .args(["test", "--no-run", "--target-dir", "target"])

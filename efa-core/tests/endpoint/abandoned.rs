@@ -1,5 +1,5 @@
-//! Operations that one side gives up: what the other side is told, and what becomes of messages of
-//! which the rest will not come.
+//! Operations that one side gives up: the notification of the other side, and the handling of
+//! messages whose remaining packets will not come.
 
 use efa_core::endpoint::*;
 use efa_core::nic::{Access, DeviceCaps, Status};
@@ -63,7 +63,7 @@ impl Subprotocol {
     }
 }
 
-/// A peer that is told and tells: its features beside the usual ones.
+/// The features, in addition to the usual ones, of a peer that sends and accepts PEER_ERROR.
 pub(crate) const TOLD: ExtraFeatures = ExtraFeatures::PEER_ERROR
     .union(ExtraFeatures::RDMA_READ)
     .union(ExtraFeatures::RUNTING_READ);
@@ -82,7 +82,7 @@ fn peers(peers: usize) -> Usage {
 }
 
 impl Script {
-    /// The peer gives up its half of a message. `side` is what it is of the message.
+    /// The peer gives up its half of a message. `side` is the peer's role in the message.
     fn abandon(&mut self, msg_id: u32, op_id: u32, side: OpeType) {
         let connid = self.connid();
         self.send(
@@ -98,8 +98,8 @@ impl Script {
         );
     }
 
-    /// The peer is told of a message that it receives (`side` is what the endpoint is of it).
-    /// Returns message, operation and reason.
+    /// The endpoint notifies the peer that it has given up a message. `side` is the endpoint's role
+    /// in it. Returns message, operation and reason.
     fn expect_abandoned(&mut self, side: OpeType) -> (u32, u32, u32) {
         let error = self.expect_header::<PeerError>();
         assert_eq!(error.emitter_ope_type, side);
@@ -441,7 +441,7 @@ fn an_abandoned_missing_message_does_not_block_others() {
         }
         assert_eq!(script.completion().length, 100);
         script.expect_nothing_left();
-        // Whatever still comes of them is nobody's.
+        // Further packets of these messages are refused.
         script.begin(Subprotocol::Medium, 1);
         script.begin(Subprotocol::Medium, 200);
         let refused = [script.refusal(), script.refusal()];
@@ -536,7 +536,7 @@ fn sends_fail_with_the_receivers_reason_everywhere() {
     }
 }
 
-/// A reason that nobody knows, and a send that has failed before.
+/// A PEER_ERROR for a send that has already failed, and one with an unknown error code.
 #[test]
 fn a_send_that_has_failed_keeps_its_failure() {
     let (mut script, peer) = sender(Subprotocol::RuntingRead, TOLD);
@@ -675,7 +675,7 @@ fn a_side_that_is_none_is_refused() {
     script.expect_no_completion();
 }
 
-// What the peer is told.
+// The PEER_ERROR packets that the peer receives.
 
 #[test]
 fn read_failure_is_sent_to_capable_peers() {
@@ -752,7 +752,7 @@ fn broken_off_messages_are_reported_and_order_continues() {
     }
 }
 
-/// A message that breaks off, and then the packet that tells the peer of it.
+/// The endpoint gives up a message. The PEER_ERROR about it arrives or is lost.
 #[test]
 fn an_unreportable_break_ends_sending_to_the_peer() {
     let none = OperationFlags::empty();
@@ -851,7 +851,7 @@ fn a_write_that_fails_is_not_told() {
     script.expect_silence();
 }
 
-/// A peer whose HANDSHAKE has not come, and a message of ours of which it may have nothing.
+/// A peer whose HANDSHAKE has not arrived, and messages to it that were lost.
 fn lose_before_handshake() -> (Script, PeerId) {
     let (mut script, peer) = lose_two_before_handshake(config());
     assert_eq!(script.dut.usage().owed, 2);
@@ -918,7 +918,8 @@ fn local_failures_before_handshake_keep_the_peer() {
     let event = Event::SendingFailed { peer, failure };
     assert_eq!(script.dut.poll_event(), Some(event));
     assert_eq!(script.dut.usage().owed, 1);
-    // Its messages are received, and it is told of the one for which there was room.
+    // The peer's messages are received, and it is notified of the one lost message that fitted the
+    // quota.
     script.shake_hands(MODERN | ExtraFeatures::PEER_ERROR);
     script.expect_handshake();
     let (msg_id, ..) = script.expect_abandoned(OpeType::TXE);

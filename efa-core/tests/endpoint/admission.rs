@@ -1,4 +1,5 @@
-//! Operations that peers start: what room there is for them, who gets it, and what waits.
+//! Admission of operations that peers start: the limits, how they are shared among peers, and which
+//! operations wait.
 
 use efa_core::address::{Qkey, Qpn, RawAddress};
 use efa_core::endpoint::*;
@@ -66,7 +67,7 @@ impl Other {
     }
 }
 
-/// What the endpoint sent: the ids in its CTS and READRSP packets, theirs and ours.
+/// The replies that the endpoint sent: their ids and ours in its CTS and READRSP packets.
 fn answers(script: &mut Script) -> Vec<(u32, RecvId)> {
     let mut found = Vec::new();
     script.progress();
@@ -82,7 +83,7 @@ fn answers(script: &mut Script) -> Vec<(u32, RecvId)> {
     found
 }
 
-/// Sends what a CTS of two packets granted, in the two.
+/// Sends the data that a CTS granted, in two packets.
 fn grant(script: &mut Script, from: Other, recv_id: RecvId, length: u64) {
     for offset in (0..length).step_by(900) {
         let part = 900.min(length - offset);
@@ -349,14 +350,15 @@ fn deferred_multi_receive_messages_keep_their_places() {
     script.send(&medium(&script, 0), &[3; 300]);
     assert_eq!(answers(&mut script), []);
     assert_eq!(script.dut.usage().waiting, 2);
-    // One packet is no operation; and a later receive is later.
+    // A message in one packet needs no room for an operation. It goes to the multi-receive buffer,
+    // which is older than the receive.
     script.recv(0, 4000, 9);
     let eager = script.eager(3);
     script.send(&eager, &[4; 40]);
     let entry = script.completion();
     let start = MEMORY + (1 << 15);
     assert_eq!((entry.context, entry.buffer), (1, start + 2 * LENGTH + 600));
-    // The application takes the buffer back; what has its place there stays.
+    // The application cancels the buffer; messages that already have a part of it keep that part.
     assert!(script.dut.cancel(buffer));
     let cancelled = script.error();
     assert_eq!(cancelled.failure.errno, Errno::ECANCELED);

@@ -1,4 +1,4 @@
-//! What is copied, by protocol: nothing that the device can fetch or bring by itself.
+//! Bytes copied by each protocol: none where the device can gather or place the data itself.
 
 use efa_core::endpoint::*;
 use efa_core::nic::{Access, UserSlice};
@@ -53,7 +53,7 @@ fn send(script: &mut Script, peer: PeerId, data: &[IoVec]) {
     script.progress();
 }
 
-/// What was copied in all, and for one protocol.
+/// The bytes copied in total, and by one protocol.
 fn copied(script: &Script, protocol: Protocol) -> (u64, u64, Copied) {
     let all = Protocol::ALL.map(|protocol| script.dut.statistics().copied(protocol));
     let sent = all.iter().map(|copied| copied.sent).sum();
@@ -95,7 +95,7 @@ fn registered_memory_is_gathered_other_copied_once() {
     }
 }
 
-/// The device may read what it gathers as late as it likes, so injected data has to be copied.
+/// The device may gather memory at any later time, so injected data must be copied.
 #[test]
 fn injected_memory_is_the_applications_again_at_once() {
     let (mut script, peer, memory) = script(true);
@@ -193,7 +193,7 @@ fn received_packets_are_copied_once() {
         .unwrap();
     let message = script.eager(0);
     script.send(&message, &[7; 80]);
-    // What does not fit the buffer is not copied.
+    // Bytes beyond the buffer are not copied.
     assert_eq!(script.error().length, 50);
     let (sent, received, eager) = copied(&script, Protocol::Eager);
     assert_eq!((sent, received, eager.received), (0, 50, 50));

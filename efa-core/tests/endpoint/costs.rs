@@ -1,6 +1,6 @@
-//! What one packet of a hostile peer costs, for each type of packet: the objects that the engine
-//! visits in walks, beside thousands of operations and peers that the packet has nothing to do
-//! with.
+//! The cost of one packet from a hostile peer, for each packet type: the number of objects that the
+//! engine visits in walks while it also has thousands of operations and peers unrelated to the
+//! packet.
 
 use efa_core::endpoint::*;
 use efa_core::wire::fields::{Array, Kind, Width, forms, sections};
@@ -16,8 +16,8 @@ const BYSTANDERS: usize = 2000;
 /// Packets of each type.
 const PACKETS: usize = 400;
 
-/// What a packet may cost, and what it may cost for each thing that the engine has of its sender: a
-/// packet may be the sender's end.
+/// The maximum cost of a packet: a fixed part, and a part for each object that the engine holds for
+/// its sender, because a packet may end the conversation with its sender.
 const MOST: usize = 24;
 const MOST_FOR_EACH_OWN: usize = 4;
 
@@ -25,9 +25,10 @@ const MOST_FOR_EACH_OWN: usize = 4;
 struct Crowd {
     script: Script,
     hostile: PeerId,
-    /// What the bystanders have.
+    /// The objects of the bystanders.
     base: Usage,
-    /// 32-bit words of what the engine sent to the hostile peer: ids are among them.
+    /// All 32-bit words of the packets that the engine sent to the hostile peer; some of them are
+    /// ids.
     seen: Vec<u32>,
     next_msg_id: u32,
     random: SmallRng,
@@ -100,7 +101,7 @@ impl Crowd {
         crowd
     }
 
-    /// Takes what the engine sends.
+    /// Consumes the packets that the engine sends.
     fn look(&mut self) {
         self.script.progress();
         while self.script.network.flights() > 0 {
@@ -228,7 +229,8 @@ impl Crowd {
         packet
     }
 
-    /// Sends a packet. Returns what it cost, and what the engine had of the hostile peer.
+    /// Sends a packet. Returns its cost, and the number of objects that the engine held for the
+    /// hostile peer.
     fn cost(&mut self, packet: &[u8]) -> (usize, usize) {
         let own = total(&self.script.dut.usage()).saturating_sub(total(&self.base));
         let before = steps_in_walks();
@@ -276,7 +278,7 @@ fn packet_costs_do_not_grow_with_peers() {
     );
 }
 
-/// A walk over what everybody has is seen: this call makes one on purpose.
+/// The counter notices a walk over the objects of all peers: this call makes one on purpose.
 #[test]
 fn of_a_walk_over_everything_are_counted() {
     let mut crowd = Crowd::new();

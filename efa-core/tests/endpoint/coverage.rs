@@ -21,7 +21,7 @@ fn extra_info_may_have_any_number_of_words() {
         let peer = script.insert_peer();
         let mut words = vec![u64::MAX << 9; count];
         if let Some(first) = words.first_mut() {
-            // Bits that nobody has defined change nothing.
+            // Undefined feature bits have no effect.
             *first = MODERN.bits() | u64::MAX << 40;
         }
         let connid = script.connid();
@@ -75,7 +75,7 @@ fn closing_with_a_handshake_in_flight_works() {
     let nic = script.dut.close();
     assert_eq!(script.network.flights(), 1);
     drop(nic);
-    // The peer gets it although nobody is there any more.
+    // The peer receives it although the endpoint is closed.
     let handshake = script.network.swallow(0);
     assert_eq!(PacketType::peek(&handshake), Some(PacketType::Handshake));
 }
@@ -116,7 +116,7 @@ fn a_receipt_follows_the_receives_data() {
     assert_eq!(script.network.memory(0, MEMORY, 8), b"8 bytes.");
 }
 
-/// What has no place in the sequence has no `msg_id` to match.
+/// A message without a place in the sequence has no `msg_id` to match.
 #[test]
 fn a_receipt_is_matched_by_its_id_alone() {
     for msg_id in [0, 1, 77] {
@@ -137,8 +137,7 @@ fn a_receipt_is_matched_by_its_id_alone() {
     }
 }
 
-/// Stock libfabric 2.6 sends it when it has not heard of us, so our HANDSHAKE may still be on its
-/// way.
+/// Stock libfabric 2.6 sends READ_NACK also before it has received our HANDSHAKE.
 #[test]
 fn read_nack_is_served_before_handshake_arrives() {
     let mut script = Script::new();
@@ -412,7 +411,7 @@ fn many_long_messages_share_their_windows_fairly() {
         script.send(&request, &[7; 100]);
     }
     let mut left = [9900_u64; 5];
-    // Each gets a window of two packets in its turn; what was granted is what comes.
+    // Each message gets a window of two packets in its turn, and the peer sends the granted data.
     while left.iter().any(|left| *left > 0) {
         for (number, left) in left.iter_mut().enumerate() {
             let Cts {

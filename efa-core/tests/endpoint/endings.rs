@@ -1,5 +1,5 @@
-//! Every operation ends, whichever of its packets is lost, and whatever the device says of it: two
-//! endpoints go through every kind of operation, and one packet at a time is refused.
+//! Every operation ends, whichever of its packets is lost and whatever status the device reports.
+//! Two endpoints carry out every kind of operation, and one packet at a time fails.
 
 use efa_core::endpoint::*;
 use efa_core::nic::{Access, DeviceCaps, Region, Status, UserSlice};
@@ -8,7 +8,7 @@ use efa_testing::nic::{MEMORY, Network, NetworkNic, Traits};
 
 use crate::script::{config, memory};
 
-/// What the application of the first endpoint does; the other one receives where that is needed.
+/// An operation of the first endpoint's application; the second endpoint posts receives if needed.
 #[derive(Clone, Copy, Debug)]
 struct Deed {
     name: &'static str,
@@ -33,7 +33,7 @@ const LENGTH: usize = 4000;
 const DEED: u64 = 5;
 /// Context of the receive.
 const RECEIVE: u64 = 7;
-/// Context of what comes later.
+/// Context of later operations.
 const LATER: u64 = 9;
 
 impl Pair {
@@ -186,7 +186,7 @@ impl Pair {
         let mut bytes = Vec::new();
         while self.network.flights() > 0 {
             let flight = self.network.in_flight()[0].clone();
-            // RDMA reads have none; they are no packets.
+            // RDMA reads have no bytes, because they are not packets.
             if !flight.bytes.is_empty() {
                 if number == lost {
                     (left, loser) = (times, Some(flight.from));
@@ -296,8 +296,8 @@ fn temporary_refusals_by_a_device_cost_nothing() {
     assert!(losses > 100, "{losses}");
 }
 
-/// What was lost for good is told where it was sent. The other side may wait for it until it learns
-/// that its peer has gone, which nothing but a packet of its own tells it.
+/// A permanent loss is reported on the sending side. The other side may wait until it sends a
+/// packet itself and so learns that its peer is gone.
 #[test]
 fn a_permanent_loss_ends_both_sides() {
     for device in DEVICES {
@@ -319,7 +319,7 @@ fn a_permanent_loss_ends_both_sides() {
                     pair.done[end].iter().any(Result::is_err) || !pair.events[end].is_empty()
                 };
                 assert!(is_told(loser), "{place}: {:?} {:?}", pair.done, pair.events);
-                // The program with the loss gives up; the other one has something to say.
+                // The program with the loss gives up; the other one sends a packet.
                 let waits = 1 - loser;
                 let Pair {
                     network,
@@ -383,7 +383,7 @@ fn a_failed_read_ends_both_sides() {
         }
         assert!(reads > 0, "{}", deed.name);
         let told = (&pair.done, &pair.events);
-        // Nobody tells the source of a write: libfabric gives no packet for it.
+        // No packet of libfabric notifies the source of a write.
         let is_told = deed.name != "write";
         let expected = [is_told, true];
         assert_eq!(pair.have_ended(deed), expected, "{}: {told:?}", deed.name);

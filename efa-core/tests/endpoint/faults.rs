@@ -30,7 +30,7 @@ fn a_device_failure_is_the_sends_error() {
         assert_eq!(error.failure.provider.code(), provider);
         assert_eq!(script.dut.usage().outbound, 0);
     }
-    // A peer that never said anything.
+    // A peer that never sent a packet.
     let mut script = Script::new();
     let peer = script.insert_peer();
     script.send_message(peer, 10, 5);

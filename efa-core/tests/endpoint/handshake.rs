@@ -1,4 +1,4 @@
-//! The handshake, who a packet is from, and what that means for the headers of requests.
+//! The handshake, the identification of senders, and their effect on the headers of requests.
 
 use efa_core::address::{Qkey, Qpn, RawAddress};
 use efa_core::endpoint::*;
@@ -252,7 +252,7 @@ fn packets_of_unknown_senders_are_counted_and_dropped() {
     assert_eq!(script.dut.usage().peers, 0);
     script.expect_silence();
 
-    // A known host, but a queue pair that nobody introduced.
+    // A known host, but an unknown queue pair.
     let mut script = Script::new();
     script.insert_peer();
     let mut source = script.source();
@@ -297,7 +297,7 @@ fn an_address_of_somebody_else_is_refused() {
         }
     };
     let mut script = Script::new();
-    // Another queue pair than the device says.
+    // The address in the packet differs from the queue pair that the device reports.
     script.send(&foreign(&script, |address| address.qpn = Qpn(21)), b"x");
     assert_eq!(script.refusal(), PacketError::ForeignAddress);
     // Another host than that of the AHN.
@@ -369,9 +369,9 @@ fn the_longest_silent_peer_is_evicted() {
         script.swallow_all();
     };
     let mut ids: Vec<PeerId> = (0..3).map(|client| from(&mut script, client, 0)).collect();
-    // All were heard since anybody looked: the first goes.
+    // All have sent a packet since the last check: the first is evicted.
     ids.push(from(&mut script, 3, 0));
-    // Then the next one that was not heard again.
+    // Then the next one that has not sent another packet.
     from(&mut script, 1, 1);
     ids.push(from(&mut script, 4, 0));
     settle(&mut script);
@@ -438,7 +438,7 @@ fn queue_pair_owners_do_not_displace_others() {
     };
     assert_eq!(known(&script), [92, 93, 94, 95, 96, 97, 98, 99]);
     assert!(script.dut.lookup_address(inserted).is_some());
-    // What the forgotten ones sent is gone with them.
+    // The packets of evicted peers are dropped with them.
     assert_eq!(script.dut.usage().unexpected, 9);
 }
 
@@ -557,8 +557,8 @@ fn a_lost_request_asks_for_no_handshake() {
 
 #[test]
 fn memory_unreachable_by_device_is_accessed_by_packets() {
-    // What is started with a peer that announces everything: the type of the packet that is sent,
-    // or none if the device accesses the peer's memory by itself.
+    // Starts an operation with a peer that announces all features. Returns the type of the packet
+    // that is sent, or none if the device accesses the peer's memory by RDMA.
     let first = |hmem_p2p, start: &dyn Fn(&mut Script, PeerId)| {
         let mut script = Script::new();
         let peer = script.insert_peer();

@@ -287,7 +287,7 @@ fn malformed_and_unsupported_packets_are_events() {
             other => panic!("{bytes:?}: {other:?}"),
         }
     }
-    // What no release of libfabric sends.
+    // Packets that no release of libfabric sends.
     for bytes in [
         vec![131, 4, 0, 0],
         [vec![142, 4, 0, 0], vec![0; 36]].concat(),
@@ -406,7 +406,7 @@ fn mutated_packets_do_no_harm() {
     }
 }
 
-/// What is under way when a PEER_ERROR comes.
+/// The operation in progress when a PEER_ERROR arrives.
 #[derive(Clone, Copy, Debug)]
 enum Moment {
     /// A message of the peer: no receive has taken it, one has, the application has claimed it, or
@@ -432,7 +432,7 @@ const MOMENTS: [Moment; 7] = [
     Moment::OneSided,
 ];
 
-/// What the peer has announced when it sends PEER_ERROR; `None` before its HANDSHAKE.
+/// The peer's announced features when it sends PEER_ERROR; `None` before its HANDSHAKE.
 const ANNOUNCED: [Option<ExtraFeatures>; 3] = [
     None,
     Some(ExtraFeatures::RDMA_READ),
@@ -549,7 +549,7 @@ impl Script {
     }
 }
 
-/// Of another length it has no effect, whoever sends it and whenever.
+/// A PEER_ERROR of another length has no effect, whatever its sender and time.
 #[test]
 fn peer_errors_of_wrong_length_are_counted() {
     for subprotocol in Subprotocol::ALL {
@@ -606,7 +606,7 @@ fn a_peer_error_about_anything_does_no_harm() {
                             connid,
                             ..PeerError::default()
                         };
-                        // Twice: it may have ended what it is about.
+                        // Twice, because the first one may have ended its operation.
                         script.send(&error, &[]);
                         script.send(&error, &[]);
                         let what = format!("{subprotocol:?} {moment:?} {announced:?} {error:?}");

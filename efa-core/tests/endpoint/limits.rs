@@ -52,7 +52,7 @@ fn peers_owed_too_many_answers_are_given_up() {
         &[],
     );
     assert_eq!(failed_peer(&mut script), Some(peer));
-    // What was asked for before is still answered.
+    // Earlier requests are still answered.
     for _ in 0..24 {
         script.expect(|packet| assert_eq!(packet.base.packet_type, PacketType::Receipt));
     }
@@ -291,8 +291,7 @@ fn unordered_messages_match_on_arrival_atomics_in_turn() {
     assert_eq!(script.dut.usage().held_packets, 0);
 }
 
-/// Nothing tells whether a peer is stock libfabric (D33, D36).
-/// Another endpoint, or a thread of the application, gets in between.
+/// Another endpoint or a thread of the application changes the memory in between.
 #[test]
 fn an_atomic_loses_no_change_of_others() {
     let (mut script, _) = connected();
@@ -321,6 +320,7 @@ fn an_atomic_loses_no_change_of_others() {
     assert_eq!(after, [51, 0, 0, 0, 22, 0, 0, 0]);
 }
 
+/// Any peer may be stock libfabric, because no feature identifies it (D33, D36).
 #[test]
 fn atomics_that_crash_stock_targets_fail() {
     use efa_core::wire::{AtomicDatatype, AtomicOp};

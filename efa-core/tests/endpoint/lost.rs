@@ -1,4 +1,5 @@
-//! Requests that the device loses: the peer must not wait for ever for what will not come.
+//! Requests that the device loses: the peer must not wait for ever for a message that will not
+//! come.
 
 use efa_core::endpoint::*;
 use efa_core::nic::Status;
@@ -99,7 +100,7 @@ fn losses_are_repaired_when_the_peer_returns() {
     script.network.fail(0, Status::RemoteBadDestQpn);
     script.progress();
     assert_eq!(script.error().context, 0);
-    // Nobody is there to be told.
+    // The peer is gone, so no PEER_ERROR is sent.
     assert_eq!(script.network.flights(), 1);
     send(&mut script, peer, 2);
     script.progress();
@@ -126,7 +127,7 @@ fn a_possibly_delivered_message_ends_sending() {
     );
     let refused = script.try_send(peer, 10, OperationFlags::empty(), 2);
     assert_eq!(refused, Err(EndpointError::PeerFailed(peer)));
-    // What the peer sends still arrives.
+    // Messages from the peer still arrive.
     let eager = script.eager(0);
     script.send(&eager, b"there");
     assert_eq!(script.completion().context, 7);

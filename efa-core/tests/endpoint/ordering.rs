@@ -1,4 +1,4 @@
-//! Order of messages, matching, truncation, and what a receiver does with packets that must wait.
+//! Order of messages, matching, truncation, and the handling of packets that must wait.
 
 use efa_core::endpoint::*;
 use efa_core::wire::{EagerRtm, ExtraFeatures, MsgId, PacketType};

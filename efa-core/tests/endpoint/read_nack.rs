@@ -40,7 +40,7 @@ fn expect_nack(script: &mut Script) -> RecvId {
     nack.recv_id
 }
 
-/// Grants all that is missing and returns what came: offset and length of each packet.
+/// Grants all missing data and returns the packets that arrived, each with offset and length.
 fn take_data(script: &mut Script, send_id: SendId, recv_length: u64) -> Vec<(u64, u64)> {
     let cts = Cts {
         connid: script.connid(),
@@ -113,7 +113,7 @@ fn the_answer_to_a_nack_takes_no_turn() {
     }
     assert_eq!(script.completion().context, 1);
     assert_eq!(script.network.memory(0, MEMORY, LENGTH), [5; LENGTH]);
-    // Once more, when nobody asked.
+    // The answer comes once more, without a READ_NACK.
     script.send(&answer, &[]);
     assert_eq!(
         script.refusal(),
@@ -182,7 +182,7 @@ fn a_peer_that_knows_no_nack_gets_none() {
     }
 }
 
-/// The packets of a runt are no mistake of the peer, whatever becomes of the rest.
+/// The packets of a runt are valid, whatever happens to the rest.
 #[test]
 fn a_runt_without_its_rest_fails() {
     let (mut script, _) = announced(
@@ -242,8 +242,8 @@ fn a_refused_write_is_forgotten_until_restarted() {
     script.expect_silence();
 }
 
-/// The device refuses the READ_NACK itself: the transfer ends once, and what the peer asks later is
-/// heard.
+/// The device refuses the READ_NACK itself: the transfer ends once, and later requests of the peer
+/// are served.
 #[test]
 fn an_unsendable_nack_ends_its_transfer_once() {
     let (mut script, ask) = refused_writer();
@@ -394,7 +394,7 @@ fn a_refused_write_starts_afresh_with_data() {
     assert_eq!(script.completion().context, 1);
 }
 
-/// A read whose buffer cannot be registered is emulated; the CTS of such a read says so.
+/// A read into a buffer that cannot be registered is emulated; a flag in its CTS marks it.
 #[test]
 fn windows_of_an_emulated_read_are_marked() {
     let (mut script, peer) = announced(config(), unable(), MODERN | ExtraFeatures::RDMA_READ);

@@ -273,7 +273,8 @@ fn zero_copy_receivers_get_only_the_data() {
     send(&mut script, 16, None, Some(77)).unwrap();
     let flight = &script.network.in_flight()[0];
     assert_eq!(flight.bytes, b"nothing but this");
-    // Stock libfabric's bytes, of which verbs takes the first for the highest.
+    // Stock libfabric stores the bytes in host order, and verbs takes the first one as the most
+    // significant.
     assert_eq!(flight.immediate, Some(77 << 24));
     assert_eq!(flight.destination, (21, 0x5555));
     // It finds no buffer at first, as others.
@@ -291,7 +292,7 @@ fn zero_copy_receivers_get_only_the_data() {
     }
 }
 
-/// What is sent to a zero-copy receiver before its handshake would be lost.
+/// Packets to a zero-copy receiver before its handshake would be lost.
 #[test]
 fn messages_can_wait_for_the_handshake() {
     let settings = EndpointConfig {

@@ -16,8 +16,8 @@ use efa_core::wire::{
 use crate::script::{MODERN, Script, config, memory, peer_memory, traits};
 use efa_testing::nic::{MEMORY, Traits};
 
-/// Dense ones, as libfabric had them up to 2.6, and such as 2.7 has: the index in bits 21:0, the
-/// generation in 29:22. The others are what nobody has yet.
+/// Operation ids: dense ones, as in libfabric up to 2.6, and those of 2.7, with the index in bits
+/// 21:0 and the generation in 29:22. No release uses the others yet.
 const IDS: [u32; 6] = [0, 1, 0x3fc0_0007, 0x2abf_ffff, 0x7fff_ffff, u32::MAX];
 
 /// A peer whose operations have this id, and whose packets come once or twice.
@@ -29,10 +29,10 @@ struct Peer {
     twice: bool,
 }
 
-/// What becomes of the second copy of a packet.
+/// The fate of a duplicate packet.
 enum Second {
     Refused(PacketError),
-    /// The protocol has nothing by which it could be recognised: it is another request.
+    /// The protocol has no means to recognise the duplicate: it is treated as another request.
     Unknown,
 }
 use Second::{Refused, Unknown};
@@ -46,7 +46,7 @@ impl Peer {
         let mut script = Script::with(config(), traits);
         let peer = script.insert_peer();
         script.shake_hands(features);
-        // It says the same again.
+        // The peer repeats its HANDSHAKE.
         script.shake_hands(features);
         script.expect_handshake();
         script.expect_silence();
@@ -87,7 +87,7 @@ impl Peer {
         self.script.expect_no_completion();
     }
 
-    /// The endpoint under test has nothing left of what it did.
+    /// The endpoint under test has released all state of its operations.
     fn ends(mut self) {
         self.script.expect_silence();
         self.script.expect_no_completion();
@@ -110,8 +110,8 @@ impl Peer {
         assert_eq!(id, SendId(self.id));
     }
 
-    /// Sends what the endpoint grants, in segments of 300 bytes, from `offset` to `end`. The second
-    /// one of each window comes first.
+    /// Sends the granted data in segments of 300 bytes, from `offset` to `end`. The second segment
+    /// of each window comes first.
     fn fills_windows(&mut self, mut offset: u64, end: u64) {
         while offset < end {
             let Cts {
@@ -151,8 +151,8 @@ impl Peer {
         assert_eq!(received, pattern(0, end));
     }
 
-    /// Takes what the endpoint sends of an operation whose `sent` bytes the request had, granting
-    /// 1000 bytes at a time.
+    /// Receives the data of an operation whose request carried `sent` bytes, granting 1000 bytes at
+    /// a time.
     fn grants(&mut self, send_id: SendId, mut sent: u64, length: u64) {
         while sent < length {
             let window = 1000.min(length - sent);
@@ -363,8 +363,8 @@ fn messages_that_cannot_be_read() {
     }
 }
 
-/// Requests without a `msg_id`: nothing but the sender's operation id tells one from another, and
-/// that may be used again at once. A second copy is carried out like the first.
+/// Requests without a `msg_id`: only the sender's operation id identifies a request, and the sender
+/// may reuse it at once. A duplicate is carried out like the original.
 #[test]
 fn writes() {
     for_each(|mut peer| {
@@ -477,7 +477,7 @@ fn atomics() {
                 }
             }
         }
-        // Each was added once, and the sum was what the last one expected.
+        // Each operand was added once, and the last operation compared with the final sum.
         let value = peer.script.network.memory(0, MEMORY, 8);
         assert_eq!(value, 7_u64.to_le_bytes());
         peer.ends();

@@ -1,4 +1,5 @@
-//! What our operations are on the wire: the bytes of requests, their ids, and the data behind them.
+//! The requests of our operations on the wire: the bytes of their headers, their ids, and their
+//! data.
 
 use efa_core::endpoint::*;
 use efa_core::nic::Domain;

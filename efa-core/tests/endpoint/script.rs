@@ -28,7 +28,7 @@ pub(crate) const fn peer_memory(address: u64, length: u64, key: u64) -> RemoteIo
     }
 }
 
-/// The header of a request that says from which address it is.
+/// A request header that carries the raw address of its sender.
 pub(crate) fn raw_address_of(address: RawAddress) -> ReqOptions {
     ReqOptions {
         raw_address: Some(RawAddressHeader::new(address)),
@@ -98,7 +98,7 @@ impl Script {
         self.dut.insert_address(address).unwrap()
     }
 
-    /// Another endpoint of the peer's host, which says nothing.
+    /// Another endpoint of the peer's host, which sends nothing.
     pub(crate) fn insert_other_peer(&mut self) -> PeerId {
         let mut address = self.peer_address();
         address.qpn.0 += 1;
@@ -326,7 +326,7 @@ impl Script {
     }
 }
 
-/// What a modern peer announces.
+/// The features that a modern peer announces.
 pub(crate) const MODERN: ExtraFeatures = ExtraFeatures::DELIVERY_COMPLETE
     .union(ExtraFeatures::CONNID_HEADER)
     .union(ExtraFeatures::READ_NACK);

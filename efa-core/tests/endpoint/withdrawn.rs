@@ -15,7 +15,7 @@ fn expose(script: &mut Script) -> Region {
     script.dut.register(memory, Access::all()).unwrap()
 }
 
-/// The peer writes 5000 bytes by long-CTS, of which 100 have arrived.
+/// The peer writes 5000 bytes by long-CTS; 100 of them have arrived.
 fn begin_write(script: &mut Script, region: Region) -> RecvId {
     let target = [RmaIov::new(MEMORY, 5000, region.remote_key.0)];
     let write = LongctsRtw {

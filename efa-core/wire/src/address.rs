@@ -45,13 +45,13 @@ impl fmt::Display for Qpn {
 
 /// An address handle number: a device's local name of a GID in its address book.
 ///
-/// Numbers are stable while any handle of the GID lives. 0xFFFF is never a handle: the device uses
-/// it to say that a sender is unknown, which this crate expresses as `Option<Ahn>`.
+/// Numbers are stable while any handle of the GID exists. 0xFFFF is never a handle: the device
+/// reports it for an unknown sender, which this crate represents as `None` in `Option<Ahn>`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Ahn(pub u16);
 
 impl Ahn {
-    /// The raw value by which a device reports a sender that is not in its address book.
+    /// The raw value that a device reports for a sender outside of its address book.
     pub const UNKNOWN: u16 = 0xFFFF;
 }
 
@@ -60,7 +60,7 @@ impl Ahn {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Qkey(pub u32);
 
-/// An endpoint's raw address (spec table 1.5): what an application puts into an address vector.
+/// An endpoint's raw address (spec table 1.5), as applications insert it into an address vector.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct RawAddress {
     /// The device's port GID.
@@ -71,7 +71,7 @@ pub struct RawAddress {
     pub qkey: Qkey,
 }
 
-/// Why a text is no [`RawAddress`].
+/// The error of parsing a text that is not a [`RawAddress`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("`{0}` is not an address: write [GID]:QPN/0xQKEY, such as [fe80::1]:2/0x00000003")]
 pub struct ParseAddressError(String);
@@ -79,7 +79,7 @@ pub struct ParseAddressError(String);
 impl FromStr for RawAddress {
     type Err = ParseAddressError;
 
-    /// Reads what `Display` writes.
+    /// Parses the format of `Display`.
     fn from_str(text: &str) -> Result<Self, ParseAddressError> {
         let address = || {
             let (gid, rest) = text.strip_prefix('[')?.split_once("]:")?;

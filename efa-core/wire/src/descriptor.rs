@@ -1,4 +1,4 @@
-//! What a field of a packet is, as data: name, width, condition, source, description.
+//! Description of a packet field as data: name, width, condition, source, description.
 
 use core::fmt;
 
@@ -14,7 +14,7 @@ pub struct FieldDescriptor {
     pub width: Width,
     /// When it is there.
     pub presence: Presence,
-    /// What its bytes mean.
+    /// The meaning of its bytes.
     pub kind: Kind,
     /// Where it is defined.
     pub source: Source,
@@ -27,9 +27,9 @@ pub struct FieldDescriptor {
 pub enum Width {
     /// This many bytes.
     Fixed(usize),
-    /// What the raw address header's size leaves behind the 32 bytes of the address.
+    /// The raw address header's size beyond the 32 bytes of the address.
     RawAddressSurplus,
-    /// Everything to the end of the packet; the field is absent if there is nothing.
+    /// All remaining bytes of the packet; the field is absent if none remain.
     Rest,
 }
 
@@ -84,12 +84,12 @@ impl Presence {
     }
 }
 
-/// What a field's bytes mean.
+/// The meaning of a field's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {
     /// An unsigned number, for people in decimal.
     Number,
-    /// An unsigned number that is no quantity, for people in hexadecimal.
+    /// A number that is not a quantity; displayed in hexadecimal.
     Bits,
     /// The packet type id.
     PacketType,

@@ -8,17 +8,17 @@ use crate::address::RawAddress;
 /// A packet that breaks the protocol's format: which field, where, and why.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub struct ParseError {
-    /// The packet's type, `None` if that is what is wrong.
+    /// The packet's type, `None` if the type itself is invalid.
     pub packet_type: Option<PacketType>,
-    /// The field in which parsing stopped, by its name in [`fields`](super::fields).
+    /// The name of the field that failed to parse, as in [`fields`](super::fields).
     pub field: &'static str,
     /// Where the field starts, in bytes from the start of the packet.
     pub offset: usize,
-    /// What is wrong with it.
+    /// The error in this field.
     pub reason: Reason,
 }
 
-/// What is wrong with the field that a [`ParseError`] names.
+/// The error in the field that a [`ParseError`] names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reason {
     /// The packet ends inside the field.

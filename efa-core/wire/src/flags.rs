@@ -97,14 +97,14 @@ bitflags::bitflags! {
 }
 
 impl ReqFlags {
-    /// The bits that say which optional headers are present.
+    /// The bits that announce optional headers.
     pub const OPTIONAL_HEADERS: ReqFlags = ReqFlags::RAW_ADDR_HDR
         .union(ReqFlags::CQ_DATA_HDR)
         .union(ReqFlags::CONNID_HDR);
 }
 
 impl HandshakeFlags {
-    /// The bits that say which optional fields are present.
+    /// The bits that announce optional fields.
     pub const OPTIONAL_FIELDS: HandshakeFlags = HandshakeFlags::CONNID_HDR
         .union(HandshakeFlags::HOST_ID_HDR)
         .union(HandshakeFlags::DEVICE_VERSION_HDR)

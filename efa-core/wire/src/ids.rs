@@ -1,4 +1,4 @@
-//! The numbers by which packets refer to messages, operations and connections.
+//! The numbers that identify messages, operations and connections in packets.
 
 use core::fmt;
 

@@ -1,7 +1,7 @@
-//! The headers of reliable connections and of hardware tag matching, which no EFA has: what packets of
-//! RoCE v2 begin with, and what messages with tags do. Each is declared once: structure, codec, the
-//! fields that `efa-conformance show` prints and the tables of `docs/tag-matching.md` come from the
-//! declaration.
+//! The headers of reliable connections and of hardware tag matching, which EFA devices do not have.
+//! RoCE v2 packets and tagged messages begin with them. Each header is declared once. The
+//! structure, the codec, the fields that `efa-conformance show` prints and the tables of
+//! `docs/tag-matching.md` are generated from the declaration.
 //!
 //! Sources: InfiniBand Architecture Specification, volume 1, chapter 9; the document *Hardware tag
 //! matching* of rdma-core. All numbers are big-endian.
@@ -20,7 +20,7 @@ pub struct HeaderField {
     pub width: usize,
     /// Whether it is best read in hexadecimal digits.
     pub is_hexadecimal: bool,
-    /// What it means.
+    /// Its meaning.
     pub meaning: &'static str,
 }
 
@@ -80,7 +80,8 @@ macro_rules! headers {
                 /// Its length in bytes.
                 pub const LENGTH: usize = size_of::<$name>();
 
-                /// Reads what bytes begin with. `None` if there are too few.
+                /// Reads the header at the start of the bytes. Returns `None` if they are too
+                /// short.
                 pub fn read(bytes: &[u8]) -> Option<Self> {
                     let (header, _) = Self::read_from_prefix(bytes).ok()?;
                     Some(header)
@@ -194,7 +195,8 @@ impl RcHeader {
 /// Declares the opcodes, from 0 on: each with its name and the headers behind the BTH.
 macro_rules! rc_opcodes {
     ($($opcode:ident $name:literal [$($header:ident),*];)+) => {
-        /// What a packet of a reliable connection is. The variants have the specification's numbers.
+        /// The opcode of a packet of a reliable connection. The variants have the specification's
+        /// numbers.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[repr(u8)]
         pub enum RcOpcode {
@@ -313,8 +315,8 @@ pub const SEQUENCE_BITS: u32 = 24;
 /// The payload of the shortest path MTU: a read has at most one packet for so many bytes.
 pub const SHORTEST_MTU: u32 = 256;
 
-/// The headers that a packet begins with, each with its bytes; the first one is the BTH. What is cut
-/// off is left out.
+/// The headers at the start of a packet, each with its bytes; the first one is the BTH. Truncated
+/// headers are left out.
 pub fn headers_of(packet: &[u8]) -> Vec<(HeaderFormat, &[u8])> {
     let opcode = packet.first().and_then(|code| RcOpcode::from_code(*code));
     let behind = opcode.map_or(&[][..], RcOpcode::headers);
@@ -339,7 +341,8 @@ pub fn headers_of(packet: &[u8]) -> Vec<(HeaderFormat, &[u8])> {
     found
 }
 
-/// Whether a message may be one with a tag: nothing on the wire says what messages are.
+/// Whether a message may begin with a tag header. This is a heuristic, because no field on the wire
+/// marks tagged messages.
 fn has_tag(header: &Tmh, behind: usize) -> bool {
     let known = Tmh::RENDEZVOUS..=Tmh::EAGER;
     let is_known = known.contains(&header.operation) && header.reserved == [0; 3];

@@ -1,10 +1,10 @@
 //! Every packet type of the EFA RDM protocol v4.
 //!
 //! [`Packet::parse`] turns a borrowed byte slice into a [`Header`], which is an enum of plain
-//! `Copy` structs, and the place of the payload behind it. Nothing is copied but the fields of the
-//! header, and nothing is allocated. The same structs are what [`Repr::emit`] writes into a
-//! caller's buffer; the exact length is known before ([`Repr::header_len`]). Payload is not part of
-//! a header, because devices gather it from user memory.
+//! `Copy` structs, and the position of the payload behind it. Only the header fields are copied,
+//! and nothing is allocated. [`Repr::emit`] writes the same structs into a caller's buffer;
+//! [`Repr::header_len`] returns the exact length beforehand. The payload is not part of a header,
+//! because devices gather it from user memory.
 //!
 //! ```
 //! use efa_wire::{EagerRtm, Header, MsgId, Packet, Repr};
@@ -22,14 +22,14 @@
 //!
 //! # What is accepted
 //!
-//! Parsing checks the form of a packet and nothing else: that every field is inside the packet,
-//! that arrays are not longer than receivers can take, and that a stated length of data is the true
-//! one. Unknown flags are kept, and so are bytes behind the last known field of HANDSHAKE. Where
-//! the spec and stock libfabric disagree about bytes, this module follows stock libfabric, and the
-//! struct says so. All integers are little-endian.
+//! Parsing checks only the form of a packet: every field is inside the packet, arrays are not
+//! longer than receivers can take, and a stated length of data is correct. Unknown flags are kept,
+//! and so are bytes behind the last known field of HANDSHAKE. Where the spec and stock libfabric
+//! disagree about bytes, this module follows stock libfabric, and the documentation of the struct
+//! mentions it. All integers are little-endian.
 //!
-//! [`address`] has what packets call endpoints and queue pairs, [`fields`] the tables that describe
-//! every format, and [`rules`] what traffic is judged by.
+//! [`address`] has the addresses of endpoints and queue pairs, [`fields`] the tables that describe
+//! every format, and [`rules`] the rules that traffic is checked against.
 
 #![forbid(unsafe_code)]
 

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::fields::fields_of;
 use super::{Header, Packet, PacketType, Reason, Repr};
 
-/// A packet, and what it means.
+/// The bytes of a packet and their expected meaning.
 #[derive(Clone, Debug)]
 pub(super) struct Literal {
     bytes: Vec<u8>,
@@ -114,8 +114,7 @@ macro_rules! literals {
     };
 }
 
-/// What literals are written with.
-/// Values that the literals of several formats have.
+/// Values that the literals of several formats share.
 mod values {
     use super::prelude::*;
 

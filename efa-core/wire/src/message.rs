@@ -1,4 +1,4 @@
-//! What the requests of all subprotocols that bring a message or a write have in common.
+//! The common view of all requests that carry a message or a write, whatever their subprotocol.
 
 use crate::{Header, MsgId, ReqFlags, RmaIovs, SendId};
 
@@ -46,8 +46,8 @@ pub struct Message {
 }
 
 impl Message {
-    /// Reads a header whose packet has `payload` bytes of data. `None` if it is no request that
-    /// brings a message or a write.
+    /// Reads a header whose packet has `payload` bytes of data. Returns `None` if the request
+    /// carries neither a message nor a write.
     #[inline]
     pub fn of(header: &Header, payload: u64) -> Option<Message> {
         let message = Message {

@@ -5,7 +5,7 @@ use core::fmt;
 use super::flags::{ExtraFeatures, ReqFlags};
 
 bitflags::bitflags! {
-    /// What distinguishes the packet types of one format.
+    /// Traits that distinguish the packet types of one format.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct TypeTraits: u8 {
         /// The mandatory header ends with a tag.
@@ -242,7 +242,7 @@ macro_rules! by_format {
 
 pub(super) use {by_format, packet_types};
 
-/// Makes [`PacketType`] and what is known of a type from its row.
+/// Declares [`PacketType`] and the properties of each type from its row.
 macro_rules! declare_types {
     (
         formats {$(
@@ -296,7 +296,7 @@ macro_rules! declare_types {
                 }
             }
 
-            /// What a request of this type starts, for people: `Eager message`.
+            /// A name for the operation that a request of this type starts: `Eager message`.
             pub const fn starts(self) -> Option<&'static str> {
                 match self {
                     $($($(PacketType::$variant => Some($starts),)?)*)*
@@ -314,7 +314,7 @@ macro_rules! declare_types {
                 }
             }
 
-            /// What distinguishes the type from others of its format.
+            /// Traits that distinguish the type from others of its format.
             #[inline(always)]
             pub const fn traits(self) -> TypeTraits {
                 // A table, for the same reason as that of the codes.
@@ -327,8 +327,8 @@ macro_rules! declare_types {
                 TRAITS[self as usize]
             }
 
-            /// The extra features of which the receiver must have announced at least one; empty if
-            /// every receiver takes such packets.
+            /// The receiver must have announced at least one of these extra features; empty if
+            /// every receiver accepts such packets.
             pub const fn needs_any_of(self) -> ExtraFeatures {
                 if self.is_delivery_complete() {
                     return ExtraFeatures::DELIVERY_COMPLETE;
@@ -353,7 +353,7 @@ macro_rules! declare_types {
 
 packet_types!(declare_types);
 
-/// The groups of spec section 3.1, the packets that are no requests, and the codes that must not
+/// The groups of spec section 3.1, the packets other than requests, and the codes that must not
 /// appear on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Family {
@@ -490,8 +490,8 @@ impl PacketType {
         IMPLIED[self as usize]
     }
 
-    /// The flags that say what no packet of this type is: of two-sided, tagged, one-sided or atomic
-    /// communication, or the answer to a READ_NACK.
+    /// Flags that contradict the type: those of other kinds of communication (two-sided, tagged,
+    /// one-sided, atomic), and the flag of an answer to a READ_NACK.
     pub const fn excluded_flags(self) -> ReqFlags {
         const PURPOSES: ReqFlags = ReqFlags::MSG
             .union(ReqFlags::TAGGED)
@@ -536,10 +536,10 @@ impl PacketType {
         matches!(self.category(), Category::Req)
     }
 
-    /// Returns whether its receiver can tell a second copy from another packet: by the `msg_id`, by
-    /// bytes of a message that have arrived, or by an operation of its own that has gone on. A
-    /// request to read or write has nothing but an id of its sender, which that may use again at
-    /// once, and windows (CTS) look all the same.
+    /// Returns whether its receiver can recognise a duplicate: by the `msg_id`, by message bytes
+    /// that have already arrived, or by the progress of its own operation. A request to read or
+    /// write carries only an operation id of its sender, which the sender may reuse at once, and
+    /// all windows (CTS) look alike.
     pub const fn shows_second_copies(self) -> bool {
         !matches!(self.family(), Family::Rtw | Family::Rtr) && !matches!(self, PacketType::Cts)
     }

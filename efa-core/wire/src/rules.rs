@@ -56,23 +56,23 @@ pub enum Judge {
 pub enum Evidence {
     /// The packet alone.
     Packet,
-    /// What the two endpoints have sent each other, both directions, since the operation or message
-    /// began that the packet is about. A capture that lacks frames proves nothing.
+    /// All packets between the two endpoints, in both directions, since the start of the operation
+    /// or message that the packet belongs to. A capture that lacks frames proves nothing.
     History,
-    /// Everything that the sender of the packet has sent since it was created, and has got since.
+    /// All packets that the sender of the packet has sent and received since it was created.
     Sender,
-    /// Everything that the two endpoints have sent each other before.
+    /// All earlier packets between the two endpoints.
     Beginning,
 }
 
 /// Where the dissector files a breach.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Group {
-    /// The bytes cannot be read as what they claim to be.
+    /// The bytes cannot be parsed as the declared format.
     Malformed,
-    /// The packet by itself is not as the protocol says.
+    /// The packet by itself violates the protocol.
     Protocol,
-    /// The packet does not fit what came before.
+    /// The packet contradicts earlier packets.
     Sequence,
 }
 
@@ -93,7 +93,7 @@ pub enum Chapter {
     Answers,
     /// Messages with tags and rendezvous of reliable connections.
     TagMatching,
-    /// What the applications asked for, and what they get.
+    /// The requests of the applications, and their results.
     Applications,
 }
 
@@ -136,9 +136,9 @@ pub struct Rule {
     /// The worst that a breach is reported as. A judge that cannot prove the breach reports a note.
     pub severity: Severity,
     /// The statement that it enforces: `v4/SECTION/NAME` for the protocol document, `stock/NAME`
-    /// for what stock libfabric does or needs beyond it, `device/NAME` for the device and the
-    /// emulated wire, `ofi/NAME` for what libfabric's interface promises to applications, `tm/NAME`
-    /// for the document on hardware tag matching.
+    /// for behaviour or requirements of stock libfabric beyond it, `device/NAME` for the device and
+    /// the emulated wire, `ofi/NAME` for guarantees of libfabric's interface to applications,
+    /// `tm/NAME` for the document on hardware tag matching.
     pub statement: &'static str,
     /// Where that statement is written, as Markdown.
     pub source: &'static str,
@@ -152,7 +152,7 @@ pub struct Rule {
     pub breach: &'static str,
     /// The requirement, and the consequence of breaking it; Markdown.
     pub meaning: &'static str,
-    /// What a sender that follows the rule would have done.
+    /// The behaviour of a sender that follows the rule.
     pub right: &'static str,
 }
 

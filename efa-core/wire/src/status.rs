@@ -1,4 +1,4 @@
-//! How a device says that a request ended.
+//! Completion status codes of a device.
 
 /// The device's completion status, in the numbers of the EFA device (`efa_io_comp_status`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -59,7 +59,7 @@ impl Status {
         Self::ALL.into_iter().find(|status| status.code() == code)
     }
 
-    /// What happened, in words.
+    /// A description of the status in words.
     pub const fn describe(self) -> &'static str {
         match self {
             Status::Ok => "success",

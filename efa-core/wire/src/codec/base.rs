@@ -1,4 +1,4 @@
-//! What all packets have: the base header in front, and data or nothing behind the headers.
+//! The parts that all packets have: the base header, and the data or nothing behind the headers.
 
 use zerocopy::little_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -60,7 +60,7 @@ pub(crate) const BASE: Section = Section {
     fields: &RawBase::fields(0, Presence::Always, table("1.3", "1.3")),
 };
 
-/// What follows the headers of packets that carry data.
+/// The section behind the headers of packets that carry data.
 pub(crate) const DATA: Section = Section {
     array: None,
     fields: &[FieldDescriptor {
@@ -73,7 +73,7 @@ pub(crate) const DATA: Section = Section {
     }],
 };
 
-/// What follows the headers of packets that do not: normally nothing.
+/// The section behind the headers of packets that carry no data; normally empty.
 pub(crate) const TRAILING: Section = Section {
     array: None,
     fields: &[FieldDescriptor {

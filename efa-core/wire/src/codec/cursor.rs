@@ -1,8 +1,8 @@
 //! Reading the pieces of a packet in order, each with one check of its length.
 //!
-//! A cursor knows how far it has come, but not which field is there. Where an error needs that
-//! ([`Reason::Truncated`], [`Reason::DataLength`]), whoever called for the packet completes it from
-//! the tables ([`packet`](crate::packet)).
+//! A cursor knows its position, but not the field there. Errors that need the field
+//! ([`Reason::Truncated`], [`Reason::DataLength`]) are completed from the tables by the caller that
+//! parses the packet ([`packet`](crate::packet)).
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
@@ -50,7 +50,7 @@ impl<'a> Cursor<'a> {
         self.base
     }
 
-    /// What has not been read yet.
+    /// The bytes that have not been read yet.
     pub(crate) fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -60,8 +60,8 @@ impl<'a> Cursor<'a> {
         self.packet.len() - self.rest.len()
     }
 
-    /// Checks that there are at least `length` more bytes, so that what is known to be within them
-    /// is not checked again.
+    /// Checks that at least `length` more bytes follow, so that reads within them need no further
+    /// check.
     #[inline(always)]
     pub(crate) fn require(&self, length: usize) -> Result<(), ParseError> {
         if self.rest.len() < length {
@@ -127,7 +127,7 @@ impl<'a> Cursor<'a> {
         self.take_slice(self.counts[array as usize] as usize)
     }
 
-    /// Checks that what follows the headers is as long as the field `name` says.
+    /// Checks that the bytes behind the headers are as many as the field `name` states.
     #[inline(always)]
     pub(crate) fn check_data_length(
         &self,

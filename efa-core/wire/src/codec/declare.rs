@@ -1,7 +1,7 @@
-//! How the format of a packet is declared, and what becomes of the declaration.
+//! How the format of a packet is declared, and what the macros generate from the declaration.
 //!
-//! A declaration lists the fields in the order of the packet, one on each line. To read one,
-//! nothing of what is below has to be known. For example:
+//! A declaration lists the fields in the order of the packet, one on each line. A reader of
+//! declarations need not know the code below. For example:
 //!
 //! ```text
 //! packet_format! {
@@ -62,7 +62,7 @@ pub(crate) trait Part: Copy {
     }
 }
 
-/// What a part looks like in the tables.
+/// The representation of a part in the tables.
 pub(crate) enum Shape {
     /// One field of this many bytes.
     Word(usize, Kind),
@@ -74,7 +74,7 @@ pub(crate) enum Shape {
     Sections(&'static [&'static Section]),
 }
 
-/// Receives a header that is written. Each implementation keeps what it is for: the bytes, their
+/// A sink for a header that is written. Each implementation keeps one aspect: the bytes, their
 /// number, the flags, or the packet type.
 pub(crate) trait Output {
     fn bytes(&mut self, _bytes: &[u8]) {}
@@ -98,13 +98,13 @@ pub(crate) trait Fields: Copy {
 
 /// The format of a packet that has a struct.
 pub(crate) trait Format: Fields + OfTypes {
-    /// What the packet may consist of, from the base header on.
+    /// The sections that the packet may consist of, from the base header on.
     const SECTIONS: &'static [&'static Section];
 
     /// Bytes that every packet of the format has.
     const MIN_LEN: usize = min_len(Self::SECTIONS);
 
-    /// Compares the length of the data with what the header says.
+    /// Compares the length of the data with the length stated in the header.
     fn check_data(&self, cursor: &Cursor<'_>) -> Result<(), ParseError>;
 
     /// Reads the header behind the base header.
@@ -117,14 +117,14 @@ pub(crate) trait Format: Fields + OfTypes {
     }
 }
 
-/// What a line says besides its type.
+/// The attributes of a declared line, besides its type.
 #[derive(Clone, Copy)]
 pub(crate) struct Line {
     /// The field's name in the spec, if it is not that of the struct's field.
     pub(crate) name: &'static str,
     /// Which packets have it.
     pub(crate) when: When,
-    /// What the bytes mean, if it is not what the type says.
+    /// The meaning of the bytes, if it differs from that of the type.
     pub(crate) kind: Option<Kind>,
     /// Name and bytes of the padding behind it.
     pub(crate) pad: (&'static str, usize),
@@ -132,7 +132,7 @@ pub(crate) struct Line {
     pub(crate) array: Option<Array>,
     /// Where it is defined, if not where the whole format is.
     pub(crate) source: Source,
-    /// What it says.
+    /// The field's description.
     pub(crate) meaning: &'static str,
 }
 
@@ -243,7 +243,7 @@ macro_rules! packet_format {
     };
 }
 
-/// Checks what follows the headers.
+/// Checks the bytes behind the headers.
 macro_rules! check_tail {
     ($cursor:ident, exact) => {
         $cursor.check_end()
@@ -253,7 +253,7 @@ macro_rules! check_tail {
     };
 }
 
-/// The base header, the declared fields, and what follows.
+/// The base header, the declared fields, and the section behind them.
 macro_rules! all_sections {
     ($name:ident, data) => {
         all_sections!($name, [&crate::codec::DATA])
@@ -360,7 +360,7 @@ macro_rules! lines {
 
 pub(crate) use {all_sections, check_tail, fields, lines, packet_format};
 
-/// What declarations are written with.
+/// The items that declarations use.
 pub(crate) mod prelude {
     pub(crate) use super::super::cursor::Cursor;
     pub(crate) use super::super::iov::{Count, ExtraInfo, RmaIovs};

@@ -210,7 +210,7 @@ impl ExtraInfo {
     /// The most words that are accepted: more than any packet can hold.
     pub const MAX: usize = 0xFFFF;
 
-    /// What `nextra_p3` has beyond the number of words.
+    /// The value of `nextra_p3` is the number of words plus this.
     pub(crate) const COUNT_BIAS: u32 = 3;
 
     /// Words that are kept.

@@ -1,7 +1,7 @@
-//! How the headers of packets are declared, read and written, and what formats have in common.
+//! Declaration, parsing and writing of packet headers, and the parts that formats share.
 //!
-//! [`declare`] says how a format is declared. What its lines may consist of is in `parts` (words, optional
-//! words, flags), `iov`, `raw_address` and `req`; `cursor` reads them, `repr` writes them,
+//! [`declare`] explains how a format is declared. The types of its lines are in `parts` (words,
+//! optional words, flags), `iov`, `raw_address` and `req`; `cursor` reads them, `repr` writes them,
 //! `sections` and `record` make the tables.
 
 mod base;

@@ -1,4 +1,4 @@
-//! The types of fields: words, optional words, flags; and what a header can be written to.
+//! The types of fields (words, optional words, flags), and the outputs that a header is written to.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

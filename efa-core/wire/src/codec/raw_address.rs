@@ -48,8 +48,8 @@ impl RawAddress {
 
 /// The optional raw address header (spec table 3.2).
 ///
-/// The spec says that its size is that of the address. Stock libfabric since 1.13.0 sends 36: the
-/// 32 bytes of the address and 4 that mean nothing. Any size from 32 on is accepted, and only
+/// By the spec, its size field is the size of the address. Stock libfabric since 1.13.0 sends 36:
+/// the 32 bytes of the address and 4 meaningless bytes. Any size from 32 on is accepted, and only
 /// the first 32 bytes are interpreted.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RawAddressHeader {

@@ -42,11 +42,11 @@ impl Output for Writer<'_> {
     }
 }
 
-/// A packet's header as a plain value: what parsing gives and what emitting takes.
+/// A packet's header as a plain value: the result of parsing and the input of emitting.
 ///
-/// Implemented by the structs of this module only. The flags that say which type or which optional
-/// parts a header has follow from its fields; a struct's own `flags` field holds only the others,
-/// and emitting ignores the derived bits in it.
+/// Implemented by the structs of this module only. The flags for the type and for the optional
+/// parts are derived from a header's fields. A struct's own `flags` field holds only the other
+/// flags, and emitting ignores the derived bits in it.
 pub trait Repr: sealed::Sealed {
     /// The packet type that follows from the fields.
     fn packet_type(&self) -> PacketType;
@@ -126,8 +126,8 @@ impl<F: Format> Repr for F {
     fn emit(&self, buffer: &mut [u8]) -> Result<usize, EmitError> {
         let needed = self.header_len();
         let available = buffer.len();
-        // The second condition is always met. It lets the compiler know that what every packet of
-        // the format has fits.
+        // The second condition is always met. It lets the compiler know that the fields common to
+        // all packets of the format fit.
         let header = buffer.get_mut(..needed);
         let Some(header) = header.filter(|header| header.len() >= F::MIN_LEN) else {
             return Err(EmitError {

@@ -1,4 +1,4 @@
-//! What all request packets share: the optional headers (spec section 3.1).
+//! The optional headers that all request packets share (spec section 3.1).
 
 use super::declare::prelude::*;
 use super::parts::Length;

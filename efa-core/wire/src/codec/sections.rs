@@ -50,7 +50,7 @@ impl Line {
         ]
     }
 
-    /// The line's sections, given a section of what [`Line::describe`] says.
+    /// The line's sections; `described` is the section that [`Line::describe`] returned.
     pub(crate) const fn sections(
         &self,
         shape: &Shape,
@@ -87,7 +87,7 @@ pub(crate) const fn count(lists: &[&[&Section]]) -> usize {
     count
 }
 
-/// All sections of `lists`, of which there are [`count`].
+/// All sections of `lists`; `COUNT` is their [`count`].
 pub(crate) const fn concat<const COUNT: usize>(
     lists: &[&[&'static Section]],
 ) -> [&'static Section; COUNT] {

@@ -12,7 +12,7 @@ use super::value::Value;
 pub struct Field<'a> {
     /// The packet's type.
     pub packet_type: PacketType,
-    /// What field it is.
+    /// The field's description in the tables.
     pub descriptor: &'static FieldDescriptor,
     /// The entry of the array, from 0.
     pub index: Option<usize>,
@@ -20,7 +20,7 @@ pub struct Field<'a> {
     pub offset: usize,
     /// Its bytes, as they are in the packet.
     pub bytes: &'a [u8],
-    /// What they mean.
+    /// The value of the bytes.
     pub value: Value<'a>,
 }
 

@@ -1,4 +1,4 @@
-//! What packet types may consist of.
+//! The fields that each packet type may contain.
 
 use crate::descriptor::{Array, FieldDescriptor, Presence, Section, Width};
 use crate::packet_type::PacketType;
@@ -9,9 +9,9 @@ pub const fn sections(packet_type: PacketType) -> &'static [&'static Section] {
     packet_type.sections()
 }
 
-/// Forms of a type's packets that development states of libfabric had and no release, by their
-/// length in bytes, which tells them from the released form. [`fields_of`](super::fields_of) walks
-/// along them; [`Packet::parse`](crate::Packet::parse) refuses them.
+/// Packet forms of unreleased development versions of libfabric, identified by their length in
+/// bytes. [`fields_of`](super::fields_of) walks along them; [`Packet::parse`](crate::Packet::parse)
+/// refuses them.
 pub const fn forms(packet_type: PacketType) -> &'static [(usize, &'static [&'static Section])] {
     packet_type.other_forms()
 }
@@ -33,8 +33,8 @@ pub struct LayoutField {
     pub descriptor: &'static FieldDescriptor,
     /// The array whose entries have this field.
     pub array: Option<Array>,
-    /// Where it is in every packet that has it, in bytes from the start of the packet; `None` if
-    /// that depends on what is in front of it. In an array, where the first entry has it.
+    /// The offset in bytes from the start of the packet, the same in every packet that has the
+    /// field. `None` if it depends on earlier fields. In an array, the offset in the first entry.
     pub offset: Option<usize>,
 }
 

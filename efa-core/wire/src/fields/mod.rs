@@ -1,8 +1,9 @@
 //! The fields of every packet type as data: names, widths, conditions, sources, descriptions.
 //!
-//! [`layout`] lists what a packet type may consist of, for documentation and for the dissector.
-//! [`fields_of`] walks one packet along that list and yields each field with its offset and value;
-//! it needs no valid packet and shows as much of a damaged one as there is. Neither allocates.
+//! [`layout`] lists the fields that a packet type may contain, for documentation and for the
+//! dissector. [`fields_of`] walks one packet along that list and yields each field with its offset
+//! and value. The packet may be invalid: the walk yields the fields of a damaged packet as far as
+//! they go. Neither allocates.
 //!
 //! ```
 //! use efa_wire::fields::fields_of;
@@ -26,9 +27,8 @@
 //! );
 //! ```
 //!
-//! The tables and the typed parser ([`Packet::parse`](super::Packet::parse)) come from the same
-//! declarations. Tests hold them to it: they must agree on every value, every offset and every
-//! error.
+//! The tables and the typed parser ([`Packet::parse`](super::Packet::parse)) are generated from the
+//! same declarations. Tests verify that they agree on every value, every offset and every error.
 
 mod field;
 mod layout;

@@ -6,8 +6,8 @@ use crate::descriptor::{Kind, Section, Width};
 use crate::packet_type::{Family, PacketType};
 
 impl PacketType {
-    /// Returns whether several packets of this type make up one message: each says where its data
-    /// belongs.
+    /// Returns whether a message may be split into several packets of this type, each with the
+    /// offset of its data.
     pub const fn is_segment_of_message(self) -> bool {
         matches!(self.family(), Family::Rtm) && self.has_field("seg_offset")
     }
@@ -63,8 +63,8 @@ impl PacketType {
 
     /// Returns whether application data may follow the headers.
     ///
-    /// Packets of the other types end with their headers. Stock receivers do not check that, and
-    /// neither does [`Packet::parse`](crate::Packet::parse): what follows is kept as the
+    /// Packets of the other types end with their headers. Neither stock receivers nor
+    /// [`Packet::parse`](crate::Packet::parse) enforce that: any further bytes are kept as the
     /// payload.
     pub const fn carries_data(self) -> bool {
         let sections = self.sections();

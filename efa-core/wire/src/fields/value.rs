@@ -47,7 +47,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// A count or a size as it bounds a walk: at most what memory can hold.
+    /// A count or a size as a bound for a walk, clamped to `usize`.
     pub(super) fn as_usize(self) -> usize {
         usize::try_from(self.as_u64().unwrap_or(0)).unwrap_or(usize::MAX)
     }

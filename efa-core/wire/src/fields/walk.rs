@@ -15,9 +15,9 @@ use super::value::Value;
 
 /// Walks the fields of a packet.
 ///
-/// A packet that is too short ends the walk early ([`Fields::missing`]). `None` if the type id is
-/// not assigned, so that there is no table to walk along. Counts and sizes in the packet are not
-/// trusted: the walk never goes beyond the packet, whatever they say.
+/// A packet that is too short ends the walk early ([`Fields::missing`]). Returns `None` for an
+/// unassigned type id, which has no table. Counts and sizes in the packet are not trusted: the walk
+/// never goes beyond the packet.
 pub fn fields_of(packet: &[u8]) -> Option<Fields<'_>> {
     let packet_type = PacketType::peek(packet)?;
     let flags = RawBase::ref_from_prefix(packet).map_or(0, |(base, _)| base.flags.get());

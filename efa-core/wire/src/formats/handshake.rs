@@ -11,8 +11,8 @@ const HMEM_P2P: u16 = HandshakeFlags::HMEM_P2P_HDR.bits();
 packet_format! {
     /// HANDSHAKE: the capabilities of an endpoint.
     ///
-    /// Each optional field takes 8 bytes, in this order, and no space if it is absent. What a later
-    /// version of the protocol adds behind them is kept as the packet's payload.
+    /// Each optional field takes 8 bytes, in this order, and no space if it is absent. Fields that
+    /// a later version of the protocol appends are kept as the packet's payload.
     Handshake, table("2.1", "2.2") => end;
     wire nextra_p3: Count = extra_info, { array: Some(Array::ExtraInfo) }
         "number of extra_info words plus 3";

@@ -37,8 +37,8 @@ packet_format! {
 }
 
 packet_format! {
-    /// PEER_ERROR: its sender has given up its half of a message. What becomes of the other half is
-    /// for the receiver of the packet to decide.
+    /// PEER_ERROR: its sender has given up its half of a message. The receiver of the packet
+    /// decides how to end the other half.
     ///
     /// The spec does not describe it. The sizes and names of the fields are those of tests of
     /// libfabric; their order is that of a form of 28 bytes of its development without
@@ -60,7 +60,7 @@ packet_format! {
 }
 
 impl PeerError {
-    /// The [`PeerError::op_id`] that says that no id is known (`INT32_MAX`).
+    /// The value of [`PeerError::op_id`] for an unknown id (`INT32_MAX`).
     pub const NO_OP: u32 = i32::MAX as u32;
 }
 

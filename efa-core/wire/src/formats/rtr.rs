@@ -27,7 +27,7 @@ packet_format! {
     pub options: ReqOptions, "optional headers";
 }
 
-/// Only the packet type says it.
+/// Only the packet type tells the two kinds apart; no bytes are read.
 impl Part for RtrKind {
     const SHAPE: Shape = NOTHING;
 

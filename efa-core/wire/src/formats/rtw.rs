@@ -5,8 +5,7 @@ use crate::codec::prelude::*;
 packet_format! {
     /// EAGER_RTW and DC_EAGER_RTW: a whole write in one packet.
     ///
-    /// Without iovs and payload it is what stock libfabric sends to make a peer answer with
-    /// HANDSHAKE.
+    /// Stock libfabric sends it without iovs and payload to request a HANDSHAKE from a peer.
     EagerRtw, table("3.3", "3.8") => data;
     wire rma_iov_count: Count = rma_iov, { array: Some(Array::RmaIov) }
         "number of rma_iov entries, at most 4";
@@ -61,7 +60,7 @@ mod tests {
 
     literals! {
         eager_rtw EagerRtw {
-            // What libfabric 1.13.0 and later sends to make a peer answer with HANDSHAKE: 48 bytes.
+            // Libfabric 1.13.0 and later request a HANDSHAKE with this packet of 48 bytes.
             literal(
                 [
                     70, 4, 0x01, 0x00,                   // flags RAW_ADDR

@@ -18,8 +18,8 @@ pub struct Packet {
     pub base: BaseHeader,
     /// The fields of the header.
     pub header: Header,
-    /// What follows the header: application data where [`PacketType::carries_data`], otherwise
-    /// bytes that this version of the protocol does not know, normally none.
+    /// The bytes behind the header: application data where [`PacketType::carries_data`], otherwise
+    /// bytes that are unknown to this version of the protocol, normally none.
     pub payload: Payload,
 }
 
@@ -33,7 +33,7 @@ pub struct Payload {
 }
 
 impl Payload {
-    /// What the cursor has not read.
+    /// The bytes that the cursor has not read.
     #[inline(always)]
     fn behind(cursor: &Cursor<'_>) -> Payload {
         Payload {
