@@ -49,8 +49,7 @@ pub(crate) const RX_CAPS: u64 = MESSAGES
 
 pub(crate) const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 
-/// A type of endpoints, and what those of the type offer. An opened domain has endpoints of one
-/// type.
+/// An endpoint type and its capabilities. All endpoints of an opened domain have the same type.
 #[derive(Debug)]
 pub(crate) struct EndpointType {
     /// libfabric's number (`FI_EP_...`).
@@ -191,8 +190,8 @@ pub(crate) fn is_target(caps: u64) -> bool {
     caps & ONE_SIDED != 0 && (caps & ACCESSING == 0 || caps & targets != 0)
 }
 
-/// The traffic class that is granted to who asks for this one: as from stock, none instead of those
-/// that the device does not tell apart.
+/// The traffic class that is granted for a requested one. Like stock, returns `FI_TC_UNSPEC` for
+/// classes that the device does not distinguish.
 pub(crate) fn traffic_class(asked: u32) -> u32 {
     match asked {
         FI_TC_BEST_EFFORT | FI_TC_LOW_LATENCY => asked,

@@ -92,14 +92,14 @@ fn define_parameters(host: &Host) {
 /// Called before the provider is unloaded; takes and returns nothing, and there is nothing to do.
 extern "C" fn cleanup() {}
 
-/// Lists what there is for hints (`fi_getinfo`).
+/// Lists the infos that match the hints (`fi_getinfo`).
 ///
 /// # Returns
-/// 0 with a list in `result` that the caller frees; `-FI_ENODATA` if there is nothing.
+/// 0 with a list in `result` that the caller frees; `-FI_ENODATA` if none matches.
 ///
 /// # Safety
-/// Strings and hints are null or valid, with all that the hints lead to, and `result` is null or
-/// valid for a write.
+/// Strings and hints are null or valid, including everything that the hints point to, and `result`
+/// is null or valid for a write.
 unsafe extern "C" fn getinfo(
     version: u32,
     node: *const c_char,

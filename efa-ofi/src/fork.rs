@@ -25,8 +25,8 @@ enum Need {
     ToEnable,
 }
 
-/// Decides what has to be done, from the state of libibverbs and from whether the environment asks
-/// for support.
+/// Decides on the measures for fork support, from the state of libibverbs and from whether the
+/// environment requests it.
 fn need(support: ForkSupport, is_asked_for: bool) -> Need {
     match (support, is_asked_for) {
         (ForkSupport::Disabled | ForkSupport::Unknown, true) => Need::ToEnable,
@@ -73,7 +73,7 @@ pub(crate) fn is_kept_from_children() -> bool {
 /// Ends the process when it forks, from the first domain on, if that would not be safe.
 ///
 /// # Errors
-/// `FI_ENOMEM` if there is no memory for the handler.
+/// `FI_ENOMEM` if the handler cannot be allocated.
 pub(crate) fn guard() -> Result<()> {
     static GUARD: OnceLock<bool> = OnceLock::new();
     let is_safe = !matches!(

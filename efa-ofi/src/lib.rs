@@ -6,10 +6,11 @@
 //! that C holds. Each function is a thin shell: it checks its pointers ([`ffi`]), takes the
 //! domain's lock, and calls the engine.
 //!
-//! The modules, from the top: [`entry`] is what libfabric calls first; [`info`] answers hints, and
-//! [`open`] has the calls that open objects; [`calls`] transfer data; [`objects`] are what
-//! applications open; [`state`] is what the objects of a domain share. Below them are
-//! [`capabilities`], [`settings`], [`fork`] and [`ffi`]. Each uses those below it only.
+//! The modules, from the top: [`entry`] is the entry point of libfabric; [`info`] answers hints,
+//! and [`open`] has the calls that open objects; [`calls`] transfer data; [`objects`] are the
+//! objects that applications open; [`state`] is the state that the objects of a domain share. Below
+//! them are [`capabilities`], [`settings`], [`fork`] and [`ffi`]. Each module uses only those below
+//! it.
 
 mod calls;
 mod capabilities;

@@ -234,8 +234,8 @@ unsafe extern "C" fn endpoint2(
 /// sets (`fi_trywait`).
 ///
 /// # Returns
-/// 0 if all are quiet; `-FI_EAGAIN` if there is something to read, `-FI_EINVAL` for what has no
-/// descriptor.
+/// 0 if all are idle; `-FI_EAGAIN` if an object has unread entries, `-FI_EINVAL` for an object
+/// without a descriptor.
 ///
 /// # Safety
 /// `fids` is null or has `count` pointers, which may be any.

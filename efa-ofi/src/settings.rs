@@ -1,4 +1,5 @@
-//! Settings of the environment: the variables of libfabric's own efa provider, for what both have.
+//! Settings from environment variables. Settings that libfabric's own efa provider has too use its
+//! variables.
 
 use std::env;
 use std::str::FromStr;
@@ -7,8 +8,8 @@ use efa_core::endpoint::EndpointConfig;
 
 use crate::ffi::host::log_warn;
 
-/// Numbers of the environment, as the variable's name behind `FI_EFA_`, the field of the engine's
-/// settings, and what it is.
+/// Numeric settings: the variable's name behind `FI_EFA_`, the field of the engine's settings, and
+/// a description.
 macro_rules! numbers {
     ($($name:literal $field:ident $help:literal)*) => {
         /// The settings of an endpoint.

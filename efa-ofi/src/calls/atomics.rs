@@ -237,7 +237,7 @@ transfer_calls! {
         start_atomic(endpoint, action, Ok(operand), &Results::None, &remote, call)
     }
 
-    /// Changes what a structure describes (`fi_atomicmsg`).
+    /// Changes the memory that a structure describes (`fi_atomicmsg`).
     fn writemsg(endpoint, message: *const fi_msg_atomic, flags: u64) {
         // SAFETY: by the caller's contract.
         unsafe { start_message(endpoint, message, flags, |_| Ok(Results::None)) }
@@ -256,7 +256,7 @@ transfer_calls! {
         start_atomic(endpoint, action, operand, &Results::None, &remote, call)
     }
 
-    /// Changes a peer's memory, and gets what was there (`fi_fetch_atomic`).
+    /// Changes a peer's memory, and fetches the old values (`fi_fetch_atomic`).
     fn readwrite(
         endpoint, buffer: *const c_void, count: usize, descriptor: *mut c_void,
         result: *mut c_void, result_descriptor: *mut c_void, to: fi_addr_t, address: u64,
@@ -289,7 +289,7 @@ transfer_calls! {
         start_atomic(endpoint, action, operand, &Results::Fetch(result), &remote, call)
     }
 
-    /// As [`readwrite`], of what a structure describes (`fi_fetch_atomicmsg`).
+    /// As [`readwrite`], with the arguments in a structure (`fi_fetch_atomicmsg`).
     fn readwritemsg(
         endpoint, message: *const fi_msg_atomic, results: *mut fi_ioc,
         result_descriptors: *mut *mut c_void, result_count: usize, flags: u64,
@@ -303,7 +303,7 @@ transfer_calls! {
         }
     }
 
-    /// Changes a peer's memory where a comparison holds, and gets what was there
+    /// Changes a peer's memory where a comparison holds, and fetches the old values
     /// (`fi_compare_atomic`).
     fn compwrite(
         endpoint, buffer: *const c_void, count: usize, descriptor: *mut c_void,
@@ -349,7 +349,7 @@ transfer_calls! {
         start_atomic(endpoint, action, Ok(operand), &results, &remote, call)
     }
 
-    /// As [`compwrite`], of what a structure describes (`fi_compare_atomicmsg`).
+    /// As [`compwrite`], with the arguments in a structure (`fi_compare_atomicmsg`).
     fn compwritemsg(
         endpoint, message: *const fi_msg_atomic, comparands: *const fi_ioc,
         comparand_descriptors: *mut *mut c_void, comparand_count: usize, results: *mut fi_ioc,
@@ -391,8 +391,8 @@ const COMPARE: AtomicKind<'static> = AtomicKind::Compare {
     comparand: &[] as &[IoVec],
 };
 
-/// The limits of an operation on a domain (`fi_query_atomic`), whose flags say which of the three
-/// kinds it is.
+/// The limits of an operation on a domain (`fi_query_atomic`). The flags select one of the three
+/// kinds.
 ///
 /// # Errors
 /// `FI_EINVAL` for other flags, among others atomics on tags; those of [`limits`].
@@ -417,8 +417,8 @@ macro_rules! valid_calls {
         $(#[$documentation])*
         ///
         /// # Returns
-        /// 0; `-FI_EINVAL` for what is no endpoint, `-FI_EOPNOTSUPP` if the operation is not
-        /// defined for the datatype.
+        /// 0; `-FI_EINVAL` for an object that is not an endpoint, `-FI_EOPNOTSUPP` if the operation
+        /// is not defined for the datatype.
         ///
         /// # Safety
         /// `count` is null or valid for a write.

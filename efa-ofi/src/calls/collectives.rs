@@ -278,8 +278,8 @@ transfer_calls! {
         Call { collective, result, root, ..call }.start(endpoint)
     }
 
-    /// Starts what a structure describes, with one piece of memory for each of operand and result
-    /// (`struct fi_msg_collective`).
+    /// Starts the operation that a structure describes (`struct fi_msg_collective`), with one piece
+    /// of memory for each of operand and result.
     fn message(
         endpoint, message: *const fi_msg_collective, results: *mut fi_ioc,
         _descriptors: *mut *mut c_void, result_count: usize, flags: u64,
@@ -308,11 +308,12 @@ transfer_calls! {
     }
 }
 
-/// Joins the group of a set's members (`fi_join_collective`). An event tells when all have joined,
-/// at once if the address is `FI_ADDR_NOTAVAIL`: then the application says that they have.
+/// Joins the group of a set's members (`fi_join_collective`). An event reports when all have
+/// joined. With the address `FI_ADDR_NOTAVAIL` the application asserts that they have, and the
+/// event comes at once.
 ///
 /// # Returns
-/// 0 with the group in `result`, or an error of [`Group::new`]; `-FI_ENOSYS` for other groups than
+/// 0 with the group in `result`, or an error of [`Group::new`]; `-FI_ENOSYS` for groups other than
 /// collective ones.
 ///
 /// # Safety
@@ -357,11 +358,11 @@ unsafe extern "C" fn join(
     })
 }
 
-/// Tells which collective operations there are, and their limits (`fi_query_collective`).
+/// Returns the supported collective operations and their limits (`fi_query_collective`).
 ///
 /// # Returns
-/// 0; `-FI_EOPNOTSUPP` for what is not there, `-FI_EINVAL` for a wrong domain, without attributes,
-/// and for flags.
+/// 0; `-FI_EOPNOTSUPP` for unsupported operations, `-FI_EINVAL` for a wrong domain, without
+/// attributes, and for flags.
 ///
 /// # Safety
 /// The attributes are null or valid.

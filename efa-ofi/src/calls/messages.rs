@@ -117,7 +117,7 @@ fn start_receive(
     })
 }
 
-/// Looks for a message (`FI_PEEK`), and reports what was found.
+/// Looks for a message (`FI_PEEK`), and reports the result.
 fn peek(
     enabled: &Enabled,
     state: &mut State,

@@ -129,7 +129,7 @@ transfer_calls! {
         start_read(endpoint, data.as_slice(), &[remote], Call::new(from, context))
     }
 
-    /// Reads what a structure describes (`fi_readmsg`).
+    /// Reads the memory that a structure describes (`fi_readmsg`).
     fn readmsg(endpoint, message: *const fi_msg_rma, flags: u64) {
         // SAFETY: by the caller's contract.
         let message = unsafe { message.as_ref() }.ok_or(Errno::EINVAL)?;
@@ -166,7 +166,7 @@ transfer_calls! {
         start_write(endpoint, data.as_slice(), &[remote], Call::new(to, context))
     }
 
-    /// Writes what a structure describes (`fi_writemsg`).
+    /// Writes the memory that a structure describes (`fi_writemsg`).
     fn writemsg(endpoint, message: *const fi_msg_rma, flags: u64) {
         // SAFETY: by the caller's contract.
         let message = unsafe { message.as_ref() }.ok_or(Errno::EINVAL)?;

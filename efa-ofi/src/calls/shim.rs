@@ -11,9 +11,9 @@ macro_rules! transfer_calls {
         $(#[$documentation])*
         ///
         /// # Returns
-        /// 0 once the operation has been started; `-FI_EINVAL` for arguments that are not valid,
+        /// 0 once the operation has been started; `-FI_EINVAL` for invalid arguments,
         /// `-FI_EBADFLAGS`, `-FI_EOPBADSTATE` before the endpoint is enabled, `-FI_EAGAIN` while
-        /// resources are short, `-FI_EOPNOTSUPP` for what the endpoint cannot do.
+        /// resources are short, `-FI_EOPNOTSUPP` for operations that the endpoint does not support.
         ///
         /// # Safety
         /// The endpoint is null or a live object of libfabric's; so are descriptors, which are of

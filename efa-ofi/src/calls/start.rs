@@ -206,7 +206,8 @@ pub(crate) fn start_or_defer(
         let engine = state.core.endpoint(enabled.id).ok_or(EOPBADSTATE)?;
         match post(engine, &start) {
             Ok(()) => {}
-            // The memory of what is copied may be gone later.
+            // Injected data is copied within the call; its memory may be gone later, so the
+            // operation cannot wait.
             Err(EndpointError::TryAgain) if start.context != INJECTED => {
                 let waiting = Waiting {
                     endpoint: enabled.id,

@@ -133,8 +133,8 @@ impl Host {
         }
     }
 
-    /// The newest interface that this libfabric has. It asks no provider for more than the provider
-    /// says that it speaks, and structures only grow at their end.
+    /// The newest interface of this libfabric. libfabric never asks a provider for a newer
+    /// interface than the provider declares, and structures only grow at their end.
     pub(crate) fn version(&self) -> u32 {
         // SAFETY: takes nothing.
         unsafe { (self.version)() }

@@ -1,5 +1,5 @@
-//! libfabric's C interface: its declarations, what all functions that C calls have in common, and
-//! the functions of libfabric's that this provider calls.
+//! libfabric's C interface: its declarations, the common code of all functions that C calls, and
+//! the libfabric functions that this provider calls.
 
 pub(crate) mod host;
 pub(crate) mod object;

@@ -75,18 +75,18 @@ pub(crate) fn new_fid(context: *mut c_void) -> fid {
     }
 }
 
-/// Returns the object that a pointer from C names, if it is open, and of this type. Any pointer may
-/// be asked about: null, a foreign one, and one to an object that was closed, as long as no new
-/// object of its type has its address.
+/// Returns the object behind a pointer from C, if it is open and of this type. Any pointer is
+/// permitted: null, a foreign one, and one to an object that was closed, as long as no new object
+/// of its type has its address.
 ///
 /// # Errors
-/// `FI_EINVAL` if there is no such object.
+/// `FI_EINVAL` for an unknown object.
 ///
 /// # Safety
 /// C does not close the object meanwhile.
 pub(crate) unsafe fn object<'a, T: Object>(pointer: *const c_void) -> Result<&'a T> {
     match registry::class_at(pointer.addr()) == Some(T::CLASS) {
-        // SAFETY: what `give` has entered there is a `T`, until `close`.
+        // SAFETY: `give` has registered a `T` at this address, and it stays until `close`.
         true => Ok(unsafe { &*pointer.cast::<T>() }),
         false => Err(Errno::EINVAL),
     }
@@ -96,7 +96,8 @@ pub(crate) unsafe fn object<'a, T: Object>(pointer: *const c_void) -> Result<&'a
 /// is none.
 pub(crate) fn first_open<T: Object>(matches: impl Fn(&T) -> bool) -> *mut c_void {
     let first = registry::first_of(T::CLASS, |address| {
-        // SAFETY: what `give` has entered there is a `T` until `close`, which waits for the table.
+        // SAFETY: `give` has registered a `T` at this address, and it stays until `close`, which
+        // waits for the table.
         matches(unsafe { &*std::ptr::with_exposed_provenance::<T>(address) })
     });
     first.map_or(std::ptr::null_mut(), std::ptr::with_exposed_provenance_mut)
@@ -183,14 +184,13 @@ impl<T: Object> Drop for Ref<T> {
     }
 }
 
-/// Copies bytes to where C has room for `length` of them, and returns how many there are in
-/// `length`.
+/// Copies bytes to a C buffer of `length` bytes, and stores their full number in `length`.
 ///
 /// # Errors
-/// `FI_ETOOSMALL`: as many as there is room for were copied. `FI_EINVAL` if a pointer is null.
+/// `FI_ETOOSMALL`: only the bytes that fit were copied. `FI_EINVAL` if a pointer is null.
 ///
 /// # Safety
-/// `length` is null or valid for reads and writes, and `to` for as many bytes as it says.
+/// `length` is null or valid for reads and writes, and `to` is valid for `length` bytes.
 pub(crate) unsafe fn copy_out(bytes: &[u8], to: *mut c_void, length: *mut usize) -> Result<()> {
     // SAFETY: by the caller's contract.
     let length = unsafe { length.as_mut() }.ok_or(Errno::EINVAL)?;

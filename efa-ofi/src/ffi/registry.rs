@@ -1,8 +1,8 @@
-//! The objects that C holds, and what becomes of them in a forked child.
+//! The objects that C holds, and their treatment in a forked child.
 //!
-//! Behind most of them are queues, descriptors and threads of the process, which destructors and
-//! exit handlers of a child would end for its parent. So they are closed already in a child: their
-//! calls fail, and `fi_close` returns 0.
+//! Most of them own queues, descriptors and threads of the process, which destructors and exit
+//! handlers of a child would destroy for its parent. They are therefore marked as closed in a
+//! child: their calls fail, and `fi_close` returns 0.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -135,7 +135,7 @@ unsafe extern "C" fn in_parent() {
     let _ = FORKING.try_with(Cell::take);
 }
 
-/// Called in the child after a fork: closes what belongs to the parent.
+/// Called in the child after a fork: closes the objects that have queues, descriptors or threads.
 unsafe extern "C" fn in_child() {
     let Ok(Some(mut registry)) = FORKING.try_with(Cell::take) else {
         return;

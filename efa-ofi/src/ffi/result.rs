@@ -18,17 +18,17 @@ pub(crate) const EOPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);
 pub(crate) const EBUSY: Errno = Errno(libc::EBUSY);
 /// The state does not permit the call (`FI_EOPBADSTATE`).
 pub(crate) const EOPBADSTATE: Errno = Errno(ffi::FI_EOPBADSTATE as i32);
-/// There is no such thing (`FI_ENODATA`).
+/// No such object or entry (`FI_ENODATA`).
 pub(crate) const ENODATA: Errno = Errno(libc::ENODATA);
 /// Completions with errors have to be read first (`FI_EAVAIL`).
 pub(crate) const EAVAIL: Errno = Errno(ffi::FI_EAVAIL as i32);
 /// A flag is not known or not offered (`FI_EBADFLAGS`).
 pub(crate) const EBADFLAGS: Errno = Errno(ffi::FI_EBADFLAGS as i32);
-/// There is no event queue for the operation (`FI_ENOEQ`).
+/// The operation requires an event queue (`FI_ENOEQ`).
 pub(crate) const ENOEQ: Errno = Errno(ffi::FI_ENOEQ as i32);
-/// There is no completion queue for the operation (`FI_ENOCQ`).
+/// The operation requires a completion queue (`FI_ENOCQ`).
 pub(crate) const ENOCQ: Errno = Errno(ffi::FI_ENOCQ as i32);
-/// There is no address vector for the operation (`FI_ENOAV`).
+/// The operation requires an address vector (`FI_ENOAV`).
 pub(crate) const ENOAV: Errno = Errno(ffi::FI_ENOAV as i32);
 /// The option does not exist at this level (`FI_ENOPROTOOPT`).
 pub(crate) const ENOPROTOOPT: Errno = Errno(libc::ENOPROTOOPT);

@@ -93,8 +93,8 @@ pub(crate) struct Hints {
 
 impl Hints {
     /// # Errors
-    /// `FI_ENODATA` for a fabric or a domain that is not an open one of this provider, and for what
-    /// is no address of it.
+    /// `FI_ENODATA` for a fabric or a domain that is not an open one of this provider, and for an
+    /// address that is not a valid one.
     ///
     /// # Safety
     /// Attributes, strings and objects of the hints are valid or null.

@@ -18,7 +18,7 @@ const PROTOCOL_VERSION: u32 = 4;
 const DATAGRAM_VERSION: u32 = 1;
 /// Bytes of a datagram's completion data.
 const IMMEDIATE_SIZE: usize = size_of::<u32>();
-/// Objects of a kind that a domain has at least. There is no limit to them.
+/// The number of objects of each kind that a domain announces. There is no actual limit.
 const MANY: usize = 1024;
 
 /// Attributes that are sizes and numbers; the others are 0.
@@ -30,7 +30,7 @@ pub(crate) struct Limits {
     pub(crate) domain: fi_domain_attr,
 }
 
-/// The sizes and numbers among the attributes, as (name, what hints ask for, the limit).
+/// The sizes and numbers among the attributes, as (name, requested value, limit).
 macro_rules! sizes {
     ($hints:ident, $limits:ident; $($part:ident: $($field:ident)*;)*) => {
         [$($((
@@ -133,7 +133,7 @@ impl Limits {
         }
     }
 
-    /// The first attribute of which hints ask for more, with what they ask for and the limit.
+    /// The first attribute whose requested value exceeds the limit, with both values.
     pub(crate) fn exceeded_by(&self, hints: &Hints) -> Option<(&'static str, usize, usize)> {
         let limits = self;
         let sizes = sizes! {

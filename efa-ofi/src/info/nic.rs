@@ -21,7 +21,7 @@ const NETWORK: &CStr = c"Ethernet";
 /// The kernel's driver.
 const DRIVER: &CStr = c"efa";
 
-/// A device's description (`fid_nic`), with what it leads to.
+/// A device's description (`fid_nic`), with the structures that it points to.
 #[repr(C)]
 pub(crate) struct Nic {
     c: fid_nic,
@@ -162,7 +162,7 @@ impl Nic {
         let link = Box::new(fi_link_attr {
             address: pointer(&texts.address),
             mtu: texts.mtu,
-            // The device does not say.
+            // The device does not report a speed.
             speed: 0,
             state: FI_LINK_UP,
             network_type: pointer(NETWORK),

@@ -23,17 +23,18 @@ use crate::objects::domain::Domain;
 use crate::objects::fabric::Fabric;
 use crate::objects::zero_copy;
 
-/// The flag with which a layer of libfabric asks for what to build on (`OFI_CORE_PROV_ONLY`).
+/// The flag that layers of libfabric set to ask for a core provider to build on
+/// (`OFI_CORE_PROV_ONLY`).
 ///
-/// Layers get no datagrams: libfabric lists what `ofi_rxd` makes of them before a plug-in's own
-/// infos, so that an application that asks for this provider and reliable messages would get
-/// `ofi_rxd`'s protocol.
+/// Layers are not offered datagrams. libfabric lists the infos that `ofi_rxd` derives from them
+/// before a plug-in's own infos, so an application that asks for this provider and reliable
+/// messages would get `ofi_rxd`'s protocol.
 const FOR_LAYER: u64 = 1 << 59;
 
-/// Returns a list of what there is for these hints.
+/// Returns a list of the infos that match these hints.
 ///
 /// # Errors
-/// `FI_ENODATA` if there is nothing; why is in libfabric's log at level `info`.
+/// `FI_ENODATA` if none matches; libfabric's log has the reason at level `info`.
 ///
 /// # Safety
 /// The strings and the hints are valid or null.
@@ -230,9 +231,9 @@ fn fill(
         av_type: or_default(hints.domain.av_type, FI_AV_TABLE),
         mr_mode: match hints.mr_mode {
             Some(mode) if mode == FI_MR_BASIC as u64 => FI_MR_BASIC as i32,
-            // Before interface 1.5 there was no other mode with addresses.
+            // Before interface 1.5 this was the only mode with virtual addresses.
             Some(0) | None if version < (1 << 16 | 5) => FI_MR_BASIC as i32,
-            // Never more than the application says that it does.
+            // Only modes that the application declared.
             Some(mode) if zero_copy::is_possible(caps, tx.msg_order | rx.msg_order) => {
                 (mode & (MR_MODE | FI_MR_LOCAL)) as i32
             }
@@ -259,7 +260,7 @@ fn allocate_text(text: &str) -> *mut c_char {
     unsafe { libc::strdup(text.as_ptr()) }
 }
 
-/// A copy that `free` ends, and its length; nothing if there is no memory.
+/// A copy that `free` releases, and its length; empty if the allocation fails.
 fn allocate_bytes(bytes: &[u8]) -> (*mut c_void, usize) {
     // SAFETY: no memory of Rust's is involved.
     let memory = unsafe { libc::malloc(bytes.len()) };

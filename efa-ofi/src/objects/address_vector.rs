@@ -75,12 +75,12 @@ static OPS: Table<Operations> = Table::new(Operations {
 });
 
 impl AddressVector {
-    /// Opens a vector. What the attributes leave open is filled in.
+    /// Opens a vector. Attributes that the application leaves open get defaults.
     ///
     /// # Errors
-    /// `FI_ENOSYS` for what this provider does not have: insertion that goes on after the call,
-    /// vectors that are shared by name, and completions with the application's own addresses
-    /// (`FI_AV_USER_ID`). `FI_EINVAL` for unknown types.
+    /// `FI_ENOSYS` for features that this provider lacks: asynchronous insertion, vectors that are
+    /// shared by name, and completions with the application's own addresses (`FI_AV_USER_ID`).
+    /// `FI_EINVAL` for unknown types.
     pub(crate) fn open(
         domain: &Domain,
         attributes: &mut fi_av_attr,
@@ -127,7 +127,8 @@ impl Drop for AddressVector {
             && let Some(addresses) = state.tables.vectors[self.index].take()
         {
             for peer in addresses.peers() {
-                // The device may keep what it does not give back; the vector is gone in any case.
+                // The device may keep an address handle that it fails to release; the vector is
+                // closed in any case.
                 let _ = state.forget(peer);
             }
         }
@@ -163,7 +164,7 @@ pub(crate) fn address_of(node: &str, service: Option<&str>) -> Result<RawAddress
     })
 }
 
-/// Binds an event queue, for which there are no events (`fi_av_bind`).
+/// Binds an event queue, which receives no events (`fi_av_bind`).
 ///
 /// # Returns
 /// 0; `-FI_EINVAL` for other objects, and with flags.
@@ -315,13 +316,13 @@ unsafe extern "C" fn remove(
     })
 }
 
-/// Copies an address out, as far as there is room, with its whole length (`fi_av_lookup`).
+/// Copies an address out, truncated to the buffer, and returns its full length (`fi_av_lookup`).
 ///
 /// # Returns
-/// 0; `-FI_EINVAL` if there is no such entry.
+/// 0; `-FI_EINVAL` for an unknown entry.
 ///
 /// # Safety
-/// `length` is null or valid for reads and writes, and `result` for as many bytes as it says.
+/// `length` is null or valid for reads and writes, and `result` is valid for `length` bytes.
 unsafe extern "C" fn lookup(
     vector: *mut fid_av,
     address: fi_addr_t,
@@ -343,8 +344,7 @@ unsafe extern "C" fn lookup(
     })
 }
 
-/// As [`lookup`], or what a GPU needs in the place of the address (`FI_XPU`), which there is not
-/// (`fi_av_lookup2`).
+/// As [`lookup`]. The form for GPUs (`FI_XPU`) is not supported (`fi_av_lookup2`).
 ///
 /// # Returns
 /// As [`lookup`]; `-FI_ENOSYS` with flags.
@@ -366,15 +366,15 @@ unsafe extern "C" fn lookup2(
     }
 }
 
-/// Writes an address as text, as far as there is room, and its length with the end
-/// (`fi_av_straddr`).
+/// Formats an address as text, truncated to the buffer, and returns the length including the
+/// terminator (`fi_av_straddr`).
 ///
 /// # Returns
 /// The text, or an empty one if a pointer is null.
 ///
 /// # Safety
-/// `address` is null or leads to an address; `length` is null or valid for reads and writes, and
-/// `text` for as many bytes as it says.
+/// `address` is null or points to an address; `length` is null or valid for reads and writes, and
+/// `text` is valid for `length` bytes.
 unsafe extern "C" fn straddr(
     _vector: *mut fid_av,
     address: *const c_void,

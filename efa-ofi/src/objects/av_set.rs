@@ -119,7 +119,7 @@ impl AvSet {
             .collect()
     }
 
-    /// The address that names the set in calls, which is no entry of an address vector.
+    /// The address that names the set in calls. It is not an entry of an address vector.
     pub(crate) fn name(&self) -> fi_addr_t {
         std::ptr::from_ref(self).expose_provenance() as fi_addr_t
     }
@@ -170,7 +170,8 @@ macro_rules! set_calls {
         $(#[$documentation])*
         ///
         /// # Returns
-        /// 0; `-FI_EINVAL` for what is no set, and sets of different address vectors.
+        /// 0; `-FI_EINVAL` for an object that is not a set, and for sets of different address
+        /// vectors.
         ///
         /// # Safety
         /// Any pointers are permitted.
@@ -204,7 +205,7 @@ set_calls! {
 /// Adds an address at the end (`fi_av_set_insert`), unless it is there.
 ///
 /// # Returns
-/// 0; `-FI_EINVAL` for what is no set, and addresses that the vector does not have.
+/// 0; `-FI_EINVAL` for an object that is not a set, and for addresses outside of the vector.
 ///
 /// # Safety
 /// Any pointer is permitted.
@@ -226,7 +227,7 @@ unsafe extern "C" fn insert(set: *mut fid_av_set, address: fi_addr_t) -> c_int {
 /// Removes an address (`fi_av_set_remove`).
 ///
 /// # Returns
-/// 0; `-FI_EINVAL` for what is no set, and addresses that are not in it.
+/// 0; `-FI_EINVAL` for an object that is not a set, and for addresses outside of the set.
 ///
 /// # Safety
 /// Any pointer is permitted.
@@ -244,7 +245,7 @@ unsafe extern "C" fn remove(set: *mut fid_av_set, address: fi_addr_t) -> c_int {
 /// Returns the address that names the set when an endpoint joins it (`fi_av_set_addr`).
 ///
 /// # Returns
-/// 0; `-FI_EINVAL` for what is no set, and without `result`.
+/// 0; `-FI_EINVAL` for an object that is not a set, and without `result`.
 ///
 /// # Safety
 /// `result` is null or valid for a write.

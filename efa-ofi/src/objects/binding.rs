@@ -35,9 +35,9 @@ impl Bindings {
     /// Binds an object to an endpoint of this domain.
     ///
     /// # Errors
-    /// `FI_EINVAL` for what cannot be bound, another domain's objects, a second object where there
-    /// is one, and flags that the object does not have; those of [`Counter::check`], and
-    /// `FI_ENOSYS` for counters of datagrams.
+    /// `FI_EINVAL` for objects that cannot be bound, objects of another domain, a second object of
+    /// a type that is bound once, and flags that the object does not support; those of
+    /// [`Counter::check`], and `FI_ENOSYS` for counters of datagrams.
     ///
     /// # Safety
     /// As for [`object`].
@@ -108,14 +108,14 @@ impl Bindings {
             || counters.any(|(counter, _)| counter.can_sleep())
     }
 
-    /// Counts what the endpoint does from now on.
+    /// Starts counting the endpoint's operations.
     pub(crate) fn attach_counters(&self, id: EndpointId) {
         for (counter, operations) in &self.counters {
             counter.attach(id, *operations);
         }
     }
 
-    /// Leaves with the counters what the endpoint has counted.
+    /// Transfers the final counts of the endpoint to the counters.
     pub(crate) fn detach_counters(&self, id: EndpointId, statistics: &Statistics) {
         for (counter, _) in &self.counters {
             counter.detach(id, statistics);

@@ -18,7 +18,7 @@ use crate::objects::wait_set::Membership;
 use crate::state::completions::Completions;
 use crate::state::wait::{Deadline, Sleeper, WaitFd, WaitObject, Woken};
 
-/// Entries of a queue whose application does not say how many.
+/// Default number of entries of a queue.
 const DEFAULT_SIZE: usize = 8192;
 
 /// A completion queue (`fid_cq`).
@@ -87,17 +87,17 @@ static OPS: Table<fi_ops_cq> = Table::new(fi_ops_cq {
 });
 
 impl CompletionQueue {
-    /// Opens a queue. What the attributes leave open is filled in.
+    /// Opens a queue. Attributes that the application leaves open get defaults.
     ///
     /// # Errors
-    /// `FI_EINVAL` for unknown flags and conditions, `FI_ENOSYS` for formats and wait objects that
-    /// there are not.
+    /// `FI_EINVAL` for unknown flags and conditions, `FI_ENOSYS` for unsupported formats and wait
+    /// objects.
     pub(crate) fn open(
         domain: &Domain,
         attributes: &mut fi_cq_attr,
         context: *mut c_void,
     ) -> Result<CompletionQueue> {
-        // Queues of a GPU (`FI_XPU`), of another provider (`FI_PEER`), and what may come.
+        // Queues of a GPU (`FI_XPU`), of another provider (`FI_PEER`), and future flags.
         if attributes.flags & !FI_AFFINITY != 0 {
             return Err(Errno::EINVAL);
         }
@@ -153,11 +153,11 @@ impl CompletionQueue {
         self.wait_object.fd().is_some()
     }
 
-    /// Makes progress, and moves what has completed to the application.
+    /// Makes progress, and moves completions to the application.
     ///
     /// # Errors
-    /// `FI_EAGAIN` if there are not `least` completions and no error behind them, `FI_EAVAIL` if an
-    /// error comes first.
+    /// `FI_EAGAIN` if fewer than `least` completions are available and no error follows them,
+    /// `FI_EAVAIL` if an error comes first.
     ///
     /// # Safety
     /// `buffer` has room for `count` entries, and `sources`, unless null, for as many addresses.
@@ -402,7 +402,7 @@ unsafe extern "C" fn readerr(
         to.olen = failed.overflow_length as usize;
         to.err = failed.failure.errno.0;
         to.prov_errno = failed.failure.provider.code() as c_int;
-        // Truncated, cancelled and missing messages say enough by themselves.
+        // Truncated, cancelled and missing messages need no further explanation.
         let has_reason = failed.failure.provider != ProviderError::None;
         let peer = failed.source.filter(|_| has_reason);
         let peer = peer.map(|peer| match state.core.lookup_address(peer) {
@@ -417,15 +417,15 @@ unsafe extern "C" fn readerr(
     })
 }
 
-/// Gives the text about a failure to an entry: copied to the application's buffer if it has one, or
-/// as it is, which lives until the next failure is read. `has_size` says whether the entry is one
-/// of interface 1.5 or newer, which has the length.
+/// Attaches the text about a failure to an entry. It is copied to the application's buffer if the
+/// entry has one. Otherwise the entry points to the text, which is valid until the next failure is
+/// read. `has_size` is set for entries of interface 1.5 or newer, which have the length.
 ///
 /// # Safety
 /// With a length other than 0, `err_data` of the entry is valid for writes of that many bytes.
 unsafe fn give_detail(to: &mut fi_cq_err_entry, detail: &CString, has_size: bool) {
     let bytes = detail.to_bytes_with_nul();
-    // Nothing is said of what has no peer.
+    // A failure without a peer has no text.
     if bytes.len() == 1 {
         to.err_data = std::ptr::null_mut();
         if has_size {
@@ -452,11 +452,11 @@ unsafe fn give_detail(to: &mut fi_cq_err_entry, detail: &CString, has_size: bool
     to.err_data_size = count;
 }
 
-/// Describes a provider's error number, what can be done, and the peer if `data` is that of the
-/// failure's entry (`fi_cq_strerror`), also into the buffer unless that is null.
+/// Describes a provider's error number and a remedy, and the peer if `data` is that of the
+/// failure's entry (`fi_cq_strerror`). The text is also copied to the buffer unless that is null.
 ///
 /// # Returns
-/// A string that lives until the calling thread describes the next one.
+/// A string that is valid until the calling thread describes the next error.
 ///
 /// # Safety
 /// `data` is null or a string, and `buffer` is null or valid for writes of `length` bytes.

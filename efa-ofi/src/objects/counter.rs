@@ -18,8 +18,9 @@ use crate::state::counts::{CounterSleeper, Counts};
 use crate::state::domain::State;
 use crate::state::wait::{Deadline, Sleeper, WaitFd, WaitObject, Woken};
 
-/// The operations that a counter can count. Of those of peers it counts what the device tells the
-/// target of: to hear of all is a capability (`FI_RMA_EVENT`) that this provider does not have.
+/// The operations that a counter can count. Among the operations of peers it counts only those that
+/// the device reports to the target. Counting all of them is a capability (`FI_RMA_EVENT`) that
+/// this provider lacks.
 const OPERATIONS: u64 = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 
 /// A counter (`fid_cntr`).
@@ -29,7 +30,7 @@ pub(crate) struct Counter {
     wait_object: WaitObject,
     wait_set: Option<Membership>,
     counts: Arc<Mutex<Counts>>,
-    /// The values that `fi_poll` and `fi_wait` have told of, or that the application has set.
+    /// The last values that `fi_poll` and `fi_wait` reported, or that the application set.
     told: Mutex<endpoint::Counter>,
     pub(crate) domain: Ref<Domain>,
 }
@@ -146,14 +147,14 @@ impl Counter {
         }
     }
 
-    /// Keeps what an endpoint has counted that closes now.
+    /// Keeps the final counts of an endpoint that closes.
     pub(crate) fn detach(&self, endpoint: EndpointId, statistics: &Statistics) {
         if let Ok(mut counts) = self.counts.lock() {
             counts.detach(endpoint, statistics);
         }
     }
 
-    /// Makes progress, and runs a call with what the application has added and with the values.
+    /// Makes progress, and runs a call with the application's own additions and with the values.
     fn with<T>(
         &self,
         call: impl FnOnce(&mut endpoint::Counter, endpoint::Counter) -> T,
@@ -310,7 +311,8 @@ macro_rules! read_calls {
         $(#[$documentation])*
         ///
         /// # Returns
-        /// The value; 0 for what is no counter, since the interface has no room for errors.
+        /// The value; 0 for an object that is not a counter, since the interface has no room for
+        /// errors.
         ///
         /// # Safety
         /// `counter` is null or a live object of libfabric's.
@@ -340,7 +342,7 @@ macro_rules! change_calls {
         $(#[$documentation])*
         ///
         /// # Returns
-        /// 0, or `-FI_EINVAL` for what is no counter.
+        /// 0, or `-FI_EINVAL` for an object that is not a counter.
         ///
         /// # Safety
         /// Any pointer is permitted.
@@ -366,8 +368,8 @@ change_calls! {
 /// is negative (`fi_cntr_wait`).
 ///
 /// # Returns
-/// 0; `-FI_ETIMEDOUT`; `-FI_EAVAIL` if an operation fails meanwhile; `-FI_EINVAL` for what is no
-/// counter, and one that was opened without waiting.
+/// 0; `-FI_ETIMEDOUT`; `-FI_EAVAIL` if an operation fails meanwhile; `-FI_EINVAL` for an object
+/// that is not a counter, and for a counter that was opened without a wait object.
 ///
 /// # Safety
 /// Any pointer is permitted.

@@ -12,8 +12,8 @@ use crate::objects::domain::Domain;
 use crate::objects::enabled::{Attributes, Flags, add_packet_buffers, refused, route};
 use crate::state::datagrams::Datagrams;
 
-/// That of the queue pair. libfabric 1.17 to 2.6 send to it whatever an address says, and 1.11 and
-/// releases after 2.6 take it from the address.
+/// The Q-key of the queue pair. libfabric 1.17 to 2.6 always send to this one, regardless of the
+/// address; 1.11 and releases after 2.6 take the Q-key from the address.
 const QKEY: Qkey = Qkey(0);
 
 /// Parts of an enabled datagram endpoint.

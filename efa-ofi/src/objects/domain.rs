@@ -55,11 +55,11 @@ impl Domain {
     /// Opens the device that the info names, with the calls that open other objects from it.
     ///
     /// # Errors
-    /// `FI_EINVAL` without a domain's name, `FI_ENODATA` if the device cannot be opened, which is
-    /// in the log.
+    /// `FI_EINVAL` without a domain's name, `FI_ENODATA` if the device cannot be opened. The log
+    /// has the reason.
     ///
     /// # Safety
-    /// The info and what it leads to are valid, or null.
+    /// The info and everything that it points to are valid, or null.
     pub(crate) unsafe fn open(
         fabric: &Fabric,
         info: *const fi_info,
@@ -116,8 +116,8 @@ impl Domain {
         self.state.lock()
     }
 
-    /// Runs a call that starts an operation. Threads that sleep see what ends within the call
-    /// because it is delivered at its end.
+    /// Runs a call that starts an operation. Completions within the call are delivered at its end,
+    /// so that sleeping threads see them.
     ///
     /// # Errors
     /// As for [`Domain::state`], and those of the call.
@@ -140,11 +140,11 @@ impl Domain {
     }
 }
 
-/// Binds an event queue, for which there are no events (`fi_domain_bind`).
+/// Binds an event queue, which receives no events (`fi_domain_bind`).
 ///
 /// # Returns
-/// 0; `-FI_EINVAL` for other objects and flags, `-FI_EOPNOTSUPP` for `FI_REG_MR`: registration is not
-/// asynchronous.
+/// 0; `-FI_EINVAL` for other objects and flags, `-FI_EOPNOTSUPP` for `FI_REG_MR`: registration is
+/// not asynchronous.
 ///
 /// # Safety
 /// Any pointers are permitted.

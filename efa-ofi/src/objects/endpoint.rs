@@ -26,7 +26,7 @@ use crate::objects::options::{self, Limits, Options};
 use crate::settings;
 use crate::state::wait;
 
-/// How long an endpoint that closes goes on with what peers still wait for.
+/// How long a closing endpoint continues to serve operations that peers wait for.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// How long it sleeps between looks.
@@ -319,8 +319,8 @@ impl Endpoint {
         Ok(Limits::new(state.core.nic_mut().attributes()))
     }
 
-    /// Goes on with what peers still wait for, a while at most. Other threads use the domain
-    /// meanwhile.
+    /// Continues to serve operations that peers wait for, for a limited time. The lock is released
+    /// in between, so that other threads can use the domain.
     fn linger(&self, id: EndpointId) -> Result<()> {
         let start = Instant::now();
         loop {
@@ -397,10 +397,10 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_voi
 /// Copies the endpoint's own address out (`fi_getname`).
 ///
 /// # Returns
-/// 0; `-FI_EOPBADSTATE` before the endpoint is enabled, `-FI_ETOOSMALL` if the address has no room.
+/// 0; `-FI_EOPBADSTATE` before the endpoint is enabled, `-FI_ETOOSMALL` if the buffer is too small.
 ///
 /// # Safety
-/// `length` is null or valid for reads and writes, and `address` for as many bytes as it says.
+/// `length` is null or valid for reads and writes, and `address` is valid for `length` bytes.
 unsafe extern "C" fn getname(fid: fid_t, address: *mut c_void, length: *mut usize) -> c_int {
     status(|| {
         // SAFETY: any pointer is permitted.
@@ -414,11 +414,11 @@ unsafe extern "C" fn getname(fid: fid_t, address: *mut c_void, length: *mut usiz
     })
 }
 
-/// Ends the receive with this context (`fi_cancel`).
+/// Cancels the receive with this context (`fi_cancel`).
 ///
 /// # Returns
-/// 0; `-FI_ENOENT` if there is none, `-FI_EOPNOTSUPP` with zero-copy receive: the device does not
-/// give back what it has.
+/// 0; `-FI_ENOENT` for an unknown context, `-FI_EOPNOTSUPP` with zero-copy receive, because the
+/// device does not return posted buffers.
 ///
 /// # Safety
 /// Any pointers are permitted.
@@ -441,11 +441,11 @@ unsafe extern "C" fn cancel(fid: fid_t, context: *mut c_void) -> isize {
     })
 }
 
-/// The endpoint whose option of this level a call is about.
+/// Returns the endpoint for an option call at this level.
 ///
 /// # Errors
-/// `FI_EINVAL` for what is no endpoint, `FI_ENOPROTOOPT` for other levels than `FI_OPT_ENDPOINT` and for
-/// datagram endpoints, as from stock.
+/// `FI_EINVAL` for an object that is not an endpoint, `FI_ENOPROTOOPT` for levels other than
+/// `FI_OPT_ENDPOINT` and for datagram endpoints, like stock.
 ///
 /// # Safety
 /// As for [`object`].
@@ -465,7 +465,7 @@ unsafe fn with_options<'a>(fid: fid_t, level: c_int) -> Result<&'a Endpoint> {
 /// 0, or an error of [`Options::get`].
 ///
 /// # Safety
-/// `length` is null or valid for reads and writes, and `value` for as many bytes as it says.
+/// `length` is null or valid for reads and writes, and `value` is valid for `length` bytes.
 unsafe extern "C" fn getopt(
     fid: fid_t,
     level: c_int,

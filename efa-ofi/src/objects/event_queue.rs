@@ -1,5 +1,5 @@
-//! Event queues: what the application has written, and failures of operations that have no
-//! completion. Nothing else of this provider happens asynchronously.
+//! Event queues: events that the application has written, and failures of operations without a
+//! completion. No other events of this provider are asynchronous.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -296,11 +296,11 @@ unsafe extern "C" fn write(
     })
 }
 
-/// Describes a provider's error number, and what can be done (`fi_eq_strerror`), also into the
-/// buffer unless that is null. Events have no data.
+/// Describes a provider's error number and a remedy (`fi_eq_strerror`). The text is also copied to
+/// the buffer unless that is null. Events have no data.
 ///
 /// # Returns
-/// A string that lives until the calling thread describes the next one.
+/// A string that is valid until the calling thread describes the next error.
 ///
 /// # Safety
 /// `buffer` is null or valid for writes of `length` bytes.

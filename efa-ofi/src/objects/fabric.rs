@@ -1,4 +1,4 @@
-//! Fabrics: what domains and event queues are opened from.
+//! Fabrics: the objects from which domains and event queues are opened.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -45,7 +45,7 @@ impl Fabric {
 }
 
 impl Fabric {
-    /// The version of the interface that the application uses; 0 if it does not say.
+    /// The version of the interface that the application uses; 0 if unknown.
     pub(crate) fn api_version(&self) -> u32 {
         self.c.api_version
     }

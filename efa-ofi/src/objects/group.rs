@@ -27,7 +27,7 @@ pub(crate) struct Group {
     pub(crate) rank: usize,
     /// The part of tags that all members agree on.
     id: u64,
-    /// Operations so far, of which all members have the same.
+    /// Number of operations so far; the same for all members.
     sequence: AtomicU64,
     /// All members have joined.
     joined: Arc<AtomicBool>,
@@ -67,7 +67,7 @@ impl Group {
     ///
     /// # Errors
     /// `FI_EOPNOTSUPP` without the capability `FI_COLLECTIVE`, `FI_EOPBADSTATE` before the endpoint
-    /// is enabled, `FI_ENOEQ` without an event queue, `FI_EINVAL` if the endpoint is no member.
+    /// is enabled, `FI_ENOEQ` without an event queue, `FI_EINVAL` if the endpoint is not a member.
     pub(crate) fn new(endpoint: &Endpoint, set: &AvSet, context: *mut c_void) -> Result<Group> {
         let enabled = endpoint.enabled()?;
         if !enabled.route.collective {
@@ -107,8 +107,8 @@ impl Group {
         })
     }
 
-    /// Notes the address that names the group in calls, which is no entry of an address vector: the
-    /// one of the group, which does not move any more.
+    /// Sets the address that names the group in calls: the memory address of the group, which is
+    /// fixed from now on. It is not an entry of an address vector.
     pub(crate) fn note_name(&mut self) {
         self.c.fi_addr = std::ptr::from_mut(self).expose_provenance() as fi_addr_t;
     }
@@ -145,8 +145,8 @@ impl Group {
         ))
     }
 
-    /// Waits for the other members, or, if the application says that they are there, for nobody;
-    /// then an event tells that the endpoint has joined.
+    /// Starts a barrier among the members, unless the application asserts that they have all
+    /// joined. At its end an event reports that the endpoint has joined.
     ///
     /// # Errors
     /// `FI_EOPBADSTATE` if the endpoint is not enabled.

@@ -20,8 +20,8 @@ use crate::settings;
 /// `rdma/fi_endpoint.h`).
 const CUDA_API_PERMITTED: c_int = 10;
 const SHARED_MEMORY_PERMITTED: c_int = 11;
-/// The first of eight sizes: those of messages, tagged messages, RMA and atomics, and then what may
-/// be injected of each.
+/// The first of eight sizes: the maximum sizes of messages, tagged messages, RMA and atomics, and
+/// then the maximum inject size of each.
 const MAX_MSG_SIZE: c_int = 12;
 const SIZES: usize = 8;
 
@@ -126,10 +126,10 @@ impl Options {
     /// Copies an option to the application.
     ///
     /// # Errors
-    /// `FI_ENOPROTOOPT` for one that there is not, `FI_ETOOSMALL` if the value has no room.
+    /// `FI_ENOPROTOOPT` for an unknown option, `FI_ETOOSMALL` if the value's buffer is too small.
     ///
     /// # Safety
-    /// `length` is null or valid for reads and writes, and `value` for as many bytes as it says.
+    /// `length` is null or valid for reads and writes, and `value` is valid for `length` bytes.
     pub(crate) unsafe fn get(
         &self,
         option: c_int,
@@ -163,8 +163,8 @@ impl Options {
     /// Sets an option of an endpoint that is enabled or not.
     ///
     /// # Errors
-    /// `FI_ENOPROTOOPT` for one that there is not, `FI_EINVAL` for a value that it cannot have,
-    /// `FI_EOPNOTSUPP` for what the device cannot do, `FI_EOPBADSTATE` if it comes too late.
+    /// `FI_ENOPROTOOPT` for an unknown option, `FI_EINVAL` for an invalid value, `FI_EOPNOTSUPP`
+    /// for a feature that the device lacks, `FI_EOPBADSTATE` if it comes too late.
     ///
     /// # Safety
     /// `value` is null or has `length` bytes.
@@ -199,7 +199,7 @@ impl Options {
                 // SAFETY: the caller's contract is the same.
                 let wanted = c_int::from_ne_bytes(unsafe { take(value, length) }?);
                 if wanted == P2P_REQUIRED {
-                    // There is no memory of other devices.
+                    // Memory of other devices is not supported.
                     return Err(EOPNOTSUPP);
                 }
                 self.p2p = within(P2P_ENABLED..=P2P_DISABLED, wanted)?;
@@ -227,7 +227,7 @@ impl Options {
                     return Err(EOPNOTSUPP);
                 }
             }
-            // GPUs are not used, and what peers can do is learned from each.
+            // GPUs are not used, and the features of each peer are learned from its HANDSHAKE.
             CUDA_API_PERMITTED | HOMOGENEOUS_PEERS => _ = switch()?,
             _ => return Err(ENOPROTOOPT),
         }

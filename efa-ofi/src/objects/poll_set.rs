@@ -30,7 +30,7 @@ enum Member {
 
 impl Member {
     /// # Errors
-    /// `FI_EINVAL` for what is neither queue nor counter.
+    /// `FI_EINVAL` for an object that is neither queue nor counter.
     fn of(fid: *const c_void) -> Result<Member> {
         // SAFETY: any pointer is permitted.
         if let Ok(queue) = unsafe { object::<CompletionQueue>(fid) } {
@@ -102,11 +102,11 @@ impl PollSet {
     }
 }
 
-/// Makes progress on the members of a set, and gives the contexts of those that have something to
-/// read, or have counted something since the last call (`fi_poll`).
+/// Makes progress on the members of a set, and returns the contexts of those that have unread
+/// entries, or have counted since the last call (`fi_poll`).
 ///
 /// # Returns
-/// How many contexts there are, at most `count`; `-FI_EINVAL` for what is no poll set.
+/// The number of contexts, at most `count`; `-FI_EINVAL` for an object that is not a poll set.
 ///
 /// # Safety
 /// `contexts` is null or has room for `count` pointers.
@@ -120,7 +120,7 @@ unsafe extern "C" fn poll(set: *mut fid_poll, contexts: *mut *mut c_void, count:
         }
         let mut found = 0;
         for member in set.members()?.iter() {
-            // Others are told of by the next call.
+            // The next call reports the others.
             if found == room {
                 break;
             }
@@ -135,10 +135,10 @@ unsafe extern "C" fn poll(set: *mut fid_poll, contexts: *mut *mut c_void, count:
     found as c_int
 }
 
-/// Adds a completion queue or counter to a set (`fi_poll_add`). One that is in it stays there once.
+/// Adds a completion queue or counter to a set (`fi_poll_add`). A second addition has no effect.
 ///
 /// # Returns
-/// 0; `-FI_EINVAL` for what is neither, those of other domains, and flags.
+/// 0; `-FI_EINVAL` for other objects, objects of other domains, and flags.
 ///
 /// # Safety
 /// Any pointers are permitted.
@@ -158,10 +158,10 @@ unsafe extern "C" fn poll_add(set: *mut fid_poll, event: *mut fid, flags: u64) -
     })
 }
 
-/// Takes a completion queue or counter out of a set (`fi_poll_del`), if it is in it.
+/// Removes a completion queue or counter from a set (`fi_poll_del`), if the set contains it.
 ///
 /// # Returns
-/// 0; `-FI_EINVAL` for what is no set, and flags.
+/// 0; `-FI_EINVAL` for an object that is not a poll set, and flags.
 ///
 /// # Safety
 /// Any pointers are permitted.

@@ -19,12 +19,12 @@ pub(crate) trait Waitable: Object {
     /// Prepares for sleeping on the descriptor (`fi_trywait`).
     ///
     /// # Errors
-    /// `FI_EAGAIN` if there is something to read, or may be soon; `FI_EINVAL` if there is no
+    /// `FI_EAGAIN` if the object has unread entries, or may have some soon; `FI_EINVAL` without a
     /// descriptor.
     fn try_wait(&self) -> Result<()>;
 
-    /// Makes progress, and returns whether `fi_wait` and `fi_poll` tell of the object: it has
-    /// something to read, or has counted something since they told of it.
+    /// Makes progress, and returns whether `fi_wait` and `fi_poll` report the object: it has unread
+    /// entries, or has counted since they last reported it.
     ///
     /// # Errors
     /// `FI_EOTHER` after a panic of another thread.

@@ -118,7 +118,7 @@ impl Waitable for WaitSet {
     }
 
     fn has_news(&self) -> Result<bool> {
-        // It is no member of a set.
+        // A wait set is not a member of another set.
         Ok(false)
     }
 }
@@ -181,11 +181,12 @@ impl Drop for Membership {
     }
 }
 
-/// Waits until a queue or counter of a set has something, for `timeout` milliseconds, or without
-/// end if that is negative (`fi_wait`).
+/// Waits until a queue or counter of a set has an event, for `timeout` milliseconds, or forever if
+/// that is negative (`fi_wait`).
 ///
 /// # Returns
-/// 0, `-FI_ETIMEDOUT`, `-FI_EINTR` after a signal, or `-FI_EINVAL` for what is no wait set.
+/// 0, `-FI_ETIMEDOUT`, `-FI_EINTR` after a signal, or `-FI_EINVAL` for an object that is not a wait
+/// set.
 ///
 /// # Safety
 /// Any pointer is permitted.

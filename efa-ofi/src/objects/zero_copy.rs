@@ -1,10 +1,10 @@
 //! Receiving into the application's buffers (zero-copy receive), as the efa provider of libfabric
-//! 1.22 to 2.5 does: a second queue pair has the receives of the application, and peers send
+//! 1.22 to 2.5 does: the application's receives are posted to a second queue pair, and peers send
 //! messages there without a header.
 //!
-//! There is no option for it: an endpoint does it if its application promises all that it needs.
-//! Such an endpoint exchanges messages only with peers that know the request: others find their
-//! messages refused.
+//! It has no option of its own: an endpoint uses it if its application promises everything that it
+//! requires. Such an endpoint exchanges messages only with peers that support the request; messages
+//! of other peers are refused.
 
 use efa_core::nic::QueuePairConfig;
 
@@ -37,8 +37,8 @@ pub(crate) fn is_possible(caps: u64, msg_order: u64) -> bool {
 }
 
 /// The second queue pair of an endpoint with this main queue pair on a device with this largest
-/// packet; `None` if the application does not promise enough, and then what it lacks is in
-/// libfabric's log.
+/// packet. Returns `None` if the application's promises are not sufficient, and logs the missing
+/// ones.
 pub(crate) fn queue_pair(
     main: &QueuePairConfig,
     promises: &Promises,

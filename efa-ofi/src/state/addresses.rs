@@ -18,7 +18,7 @@ pub(crate) struct Addresses {
 
 impl Addresses {
     /// # Errors
-    /// `FI_EINVAL` if there is no such entry.
+    /// `FI_EINVAL` for an unknown entry.
     #[inline]
     pub(crate) fn peer(&self, address: fi_addr_t) -> Result<PeerId> {
         let index = usize::try_from(address).map_err(|_| Errno::EINVAL)?;
@@ -68,10 +68,10 @@ impl Addresses {
         address
     }
 
-    /// Takes an entry out, and returns its peer if it was not inserted more often.
+    /// Undoes one insertion of an address. Returns the peer if that was the last one.
     ///
     /// # Errors
-    /// `FI_EINVAL` if there is no such entry.
+    /// `FI_EINVAL` for an unknown entry.
     pub(crate) fn remove(&mut self, address: fi_addr_t) -> Result<Option<PeerId>> {
         let peer = self.peer(address)?;
         if let Some(Some((_, _, uses))) = self.by_peer.get_mut(peer.place())

@@ -1,11 +1,11 @@
-//! Collective operations that go on: their messages, and what is computed between them.
+//! Collective operations in progress: their messages, and the computation between them.
 //!
-//! They are tagged messages of the endpoint with [`TAG`] set, a bit that the application's tags do
-//! not have: its info says so (`mem_tag_format`).
+//! They are tagged messages of the endpoint with [`TAG`] set, a bit that is not available to the
+//! application's tags, as its info states (`mem_tag_format`).
 //!
-//! A member whose operation fails tells the others, whose operation of the group then fails, too.
-//! A member that waits for messages asks their senders from time to time whether they are there:
-//! the device says so if one is not. Both are messages with the group's [notice tag](notice_tag).
+//! A member whose operation fails notifies the others, and the operation of the group fails there
+//! too. A member that waits for messages probes their senders from time to time: the device reports
+//! a sender that is gone. Both use messages with the group's [notice tag](notice_tag).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,9 +24,9 @@ use crate::state::collective_messages::{CONTEXT, NOTICE, QUESTION, notice_tag};
 use crate::state::domain::State;
 use crate::state::schedule::{Area, Piece, Schedule, Step};
 
-/// How long an operation waits for messages before it asks whether their senders are there. Each
-/// time that it waits on, twice as long, at most [`MOST_DOUBLINGS`] times: questions take room
-/// where nobody takes them.
+/// How long an operation waits for messages before it probes their senders. The time doubles with
+/// each probe, at most [`MOST_DOUBLINGS`] times, because probes occupy room at a peer that does not
+/// receive them.
 const PATIENCE: Duration = Duration::from_secs(1);
 const MOST_DOUBLINGS: u32 = 6;
 
@@ -98,7 +98,7 @@ impl End for Completion {
     }
 }
 
-/// The application's memory of an operation, and what combines its elements.
+/// The application's memory of an operation, and the function that combines its elements.
 #[derive(Clone, Copy)]
 pub(crate) struct Operands {
     pub(crate) buffer: u64,
@@ -267,8 +267,8 @@ impl Operation {
         patience.saturating_sub(self.asked.elapsed())
     }
 
-    /// Asks those whose messages are waited for whether they are there. Nobody answers: the device
-    /// reports those that are not.
+    /// Probes the senders of the awaited messages. They do not answer: the device reports those
+    /// that are gone.
     fn ask(&mut self, engine: &mut Endpoint<LentNic<HwDomain>>, context: u64) {
         (self.asked, self.questions) = (Instant::now(), self.questions + 1);
         for index in 0..self.awaited.len() {
@@ -312,7 +312,8 @@ impl Operation {
         })
     }
 
-    /// Takes the messages that belong to no operation. Returns a member that has told of a failure.
+    /// Takes the messages that belong to no operation. Returns a member that has reported a
+    /// failure.
     fn failed_member(&self, engine: &mut Endpoint<LentNic<HwDomain>>) -> Option<PeerId> {
         let filter = TagFilter::exact(notice_tag(self.tag));
         while let Some((claim, found)) = engine.claim(SourceFilter::Any, Some(filter)) {

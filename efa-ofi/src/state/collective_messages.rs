@@ -1,4 +1,4 @@
-//! Tags and contexts by which messages of collective operations differ from the application's.
+//! Tags and contexts that distinguish messages of collective operations from the application's.
 
 /// The bit of tags that collective operations have, and messages of the application do not.
 pub(crate) const TAG: u64 = 1 << 63;
@@ -7,7 +7,8 @@ pub(crate) const TAG: u64 = 1 << 63;
 /// numbers have. The others are the operation's key.
 pub(crate) const CONTEXT: u64 = 0xefa0 << 48;
 
-/// The bit of contexts of questions whether a member is there, of which only failures are reported.
+/// The context bit of probes that check whether a member is alive. Only their failures are
+/// reported.
 pub(crate) const QUESTION: u64 = 1 << 47;
 
 /// The context of messages whose end matters to no operation.

@@ -37,14 +37,14 @@ impl Completions {
         }
     }
 
-    /// Returns whether the application has to read entries before it starts other operations. What
-    /// it has started before, and what peers do, still finds room.
+    /// Returns whether the application must read entries before it starts other operations. Entries
+    /// of operations in progress, and of peers' operations, are still accepted.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.done.len() + self.failed.len() >= self.limit
     }
 
-    /// How many successes are read before the next failure. `None` if there is no failure.
+    /// The number of successes before the next failure, or `None` without a failure.
     #[inline]
     fn before_failure(&self) -> Option<usize> {
         let (before, _) = self.failed.front()?;

@@ -1,7 +1,7 @@
 //! The values of counters.
 //!
-//! The engine counts all ends of operations, whether or not they are reported. A counter is the sum
-//! of what it is bound to, and of what the application has added.
+//! The engine counts all ends of operations, whether or not they are reported. The value of a
+//! counter is the sum of the counts of its bound endpoints and of the application's own additions.
 
 use std::sync::{Arc, Mutex};
 
@@ -32,7 +32,7 @@ impl Counts {
         values
     }
 
-    /// Keeps what an endpoint has counted that closes now.
+    /// Keeps the final counts of an endpoint that closes.
     pub(crate) fn detach(&mut self, endpoint: EndpointId, statistics: &Statistics) {
         let Counts { base, sources } = self;
         sources.retain(|(source, operations)| {
@@ -45,7 +45,7 @@ impl Counts {
     }
 }
 
-/// Adds what an endpoint has counted of these operations.
+/// Adds the endpoint's counts of these operations.
 fn add(to: &mut Counter, statistics: &Statistics, operations: u64) {
     let counters = [
         (FI_SEND, statistics.sends),

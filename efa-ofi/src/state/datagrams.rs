@@ -70,7 +70,7 @@ fn errno(error: NicError) -> Errno {
 }
 
 impl Datagrams {
-    /// The endpoint of a queue pair, whose completions go where `route` says.
+    /// The endpoint of a queue pair. `route` is the destination of its completions.
     pub(crate) fn new(queue_pair: HwQueuePair, route: Route) -> Datagrams {
         Datagrams {
             queue_pair,
@@ -79,8 +79,8 @@ impl Datagrams {
         }
     }
 
-    /// Sends a datagram: what is behind the prefix of `data`. The bytes are copied, so that the
-    /// application's memory need not be registered, and is free at once.
+    /// Sends the datagram behind the prefix of `data`. The bytes are copied, so the application's
+    /// memory need not be registered and can be reused at once.
     ///
     /// # Errors
     /// `FI_EINVAL` if the first segment has no room for the prefix or the rest is longer than a
@@ -182,7 +182,7 @@ impl Datagrams {
         })
     }
 
-    /// Reports what the device has done. Returns how many completions it had.
+    /// Reports the completions of the device. Returns their number.
     pub(crate) fn progress(
         &mut self,
         core: &mut Domain<HwDomain>,
@@ -253,7 +253,7 @@ impl Datagrams {
         self.route.report(tables, result);
     }
 
-    /// Ends the queue pair and what is posted on it.
+    /// Destroys the queue pair and its posted requests.
     pub(crate) fn close(self, nic: &mut HwDomain) {
         self.queue_pair.close(nic);
         for (_, posted) in self.posted {
@@ -282,7 +282,8 @@ fn check_prefix(segments: &[IoVec]) -> Result<()> {
 
 fn end_leases(nic: &mut HwDomain, leases: Vec<Region>) {
     for region in leases {
-        // The device may keep what it does not give back; the operation has ended in any case.
+        // The device may keep a registration that it fails to release; the operation has ended in
+        // any case.
         let _ = nic.end_lease(region);
     }
 }

@@ -1,5 +1,5 @@
-//! Reads and writes that wait for the HANDSHAKE of their peer, which says how they can be carried
-//! out. They have started as far as the application can see, as with stock.
+//! Reads and writes that wait for their peer's HANDSHAKE, which decides how they are carried out.
+//! For the application they have already started, as with stock.
 
 use efa_core::endpoint::{
     CompletionFlags, Endpoint, EndpointError, EndpointId, Errno, ErrorEntry, Failure, IoVec,

@@ -1,4 +1,4 @@
-//! The state of a domain: one opened device, with the endpoints on it and what they share.
+//! The state of a domain: one opened device, its endpoints, and their shared state.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -52,7 +52,7 @@ pub(crate) struct State {
     device_events: Option<DeviceEvents>,
     /// Sleepers that wait until a counter changes.
     pub(crate) sleepers: Vec<CounterSleeper>,
-    /// Threads may sleep: what ends within a call has to be delivered at its end.
+    /// Threads may sleep, so completions within a call must be delivered at its end.
     pub(crate) may_sleep: bool,
 }
 
@@ -107,8 +107,8 @@ impl State {
         efa_core::endpoint::Instant::START + self.opened.elapsed()
     }
 
-    /// Makes progress on all endpoints, and hands what completed to their completion queues.
-    /// Returns how many completions the device had.
+    /// Makes progress on all endpoints, and moves their completions to the completion queues.
+    /// Returns the number of completions from the device.
     pub(crate) fn progress(&mut self) -> usize {
         let now = self.now();
         let mut taken = self.core.progress(now);
@@ -170,7 +170,7 @@ impl State {
         Ok(())
     }
 
-    /// Reports what belongs to no operation of the application.
+    /// Reports events that belong to no operation of the application.
     fn report_events(&mut self) {
         for (id, route) in &self.endpoints {
             let Some(engine) = self.core.endpoint(*id) else {
@@ -182,7 +182,7 @@ impl State {
         }
     }
 
-    /// Hands what completed to the completion queues, goes on with collective operations, and wakes
+    /// Moves completions to the completion queues, continues collective operations, and wakes
     /// sleepers whose counter has changed.
     pub(crate) fn deliver(&mut self) {
         self.hand_over();
@@ -320,15 +320,15 @@ impl State {
         self.sleepers = sleepers;
     }
 
-    /// Asks the devices for an event at the next completion, and does all that there is to do.
-    /// Returns whether that is all, so that the caller may sleep after it has looked for what it
-    /// waits for, with the lock: a completion that comes from now on makes the descriptor of
-    /// [`State::device_events`] readable.
+    /// Requests an event from the devices at the next completion, and does all available work.
+    /// Returns whether no work is left, so that the caller may sleep once it has checked, still
+    /// under the lock, that the result it waits for is not there. Any later completion makes the
+    /// descriptor of [`State::device_events`] readable.
     ///
     /// # Errors
-    /// The device does not notify of completions any more.
+    /// The device can no longer notify of completions.
     pub(crate) fn arm(&mut self) -> Result<bool> {
-        /// Polls of the devices: more would keep others from the lock.
+        /// Maximum number of polls, so that other threads get the lock.
         const ROUNDS: usize = 16;
         self.may_sleep = true;
         let nic = self.core.nic_mut();
@@ -354,7 +354,7 @@ fn unable(error: NicError) -> Errno {
     Errno::EOTHER
 }
 
-/// All memory that a program can have: what libfabric's calls name is the application's
+/// All memory that a program can have: the memory that libfabric's calls name is the application's
 /// responsibility.
 const USER_MEMORY: UserSlice = UserSlice {
     address: 4096,

@@ -64,7 +64,8 @@ impl Events {
         self.queued.lock().map_err(|_| Errno::EOTHER)
     }
 
-    /// Runs a call on the events, after which the descriptor says whether there are any.
+    /// Runs a call on the events, and then updates the descriptor to show whether events are
+    /// queued.
     pub(crate) fn with<T>(&self, call: impl FnOnce(&mut Queued) -> Result<T>) -> Result<T> {
         let mut queued = self.lock()?;
         let result = call(&mut queued);

@@ -1,4 +1,4 @@
-//! The provider's error numbers in words: what happened, and what can be done.
+//! Descriptions of the provider's error numbers, each with a remedy.
 
 use std::ffi::c_int;
 

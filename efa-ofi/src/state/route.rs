@@ -15,8 +15,8 @@ use crate::state::completions::Completions;
 use crate::state::events::Events;
 use crate::state::tables::Tables;
 
-/// The context of operations that have no completion any more: those whose data was copied within
-/// the call. It is no address of memory.
+/// The context of operations without a further completion: those whose data was copied within the
+/// call. It is not a valid memory address.
 pub(crate) const INJECTED: u64 = u64::MAX;
 
 /// Bindings of an enabled endpoint.

@@ -1,9 +1,10 @@
-//! Collective operations as messages between two members at a time: what each member sends,
-//! receives and computes, in order. Nothing here knows of devices or memory.
+//! Collective operations as messages between two members at a time: the sends, receives and
+//! computations of each member, in order. This module is independent of devices and memory.
 //!
-//! Barriers are dissemination barriers, broadcasts and reductions go along binomial trees, and the
-//! others send each slice to its receiver. A reduction to all is one to the first member, which
-//! broadcasts the result: so all have the same, also of floating-point numbers.
+//! Barriers are dissemination barriers, broadcasts and reductions use binomial trees, and the other
+//! operations send each slice directly to its receiver. A reduction to all is a reduction to the
+//! first member, which then broadcasts the result. So all members get the same result, also with
+//! floating-point numbers.
 
 /// A collective operation (`enum fi_collective_op`), with the number of the member that is its
 /// root.
@@ -270,7 +271,7 @@ impl Schedule {
     }
 
     /// Sends every member the slice of the operand that begins at `offset`, and collects theirs.
-    /// Nobody begins with the same member as another.
+    /// Each member starts with a different peer.
     fn exchange(&mut self, length: usize, offset: impl Fn(usize) -> usize) {
         let slice = |area, offset| Piece {
             area,
@@ -329,7 +330,7 @@ mod tests {
         }
     }
 
-    /// Carries out an operation with all members, in turns, until nobody has anything to do.
+    /// Carries out an operation with all members, in turns, until all of them are finished.
     fn carry_out(collective: Collective, ranks: usize, length: usize) -> Vec<Vec<u8>> {
         let mut members: Vec<Member> = (0..ranks)
             .map(|rank| {

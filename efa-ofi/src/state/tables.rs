@@ -26,7 +26,7 @@ impl Tables {
     /// The entries of a completion queue.
     ///
     /// # Errors
-    /// `FI_EINVAL` if there is no such queue.
+    /// `FI_EINVAL` for an unknown queue.
     #[inline]
     pub(crate) fn completions(&mut self, queue: usize) -> Result<&mut Completions> {
         self.queues.get_mut(queue).ok_or(Errno::EINVAL)

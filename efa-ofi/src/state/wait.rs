@@ -1,14 +1,14 @@
 //! Waiting: descriptors that become readable, and calls that sleep on them.
 //!
-//! A sleeper is woken by a report of a device or by another thread. The first is the same for all
+//! A sleeper is woken by a device event or by another thread. Device events are the same for all
 //! objects of a domain: the events of its device's queues and the time-outs of the engine
-//! ([`DeviceEvents`]). The second is an eventfd of the object's own. Both together are one
+//! ([`DeviceEvents`]). Other threads use an eventfd that each object has. Both are combined in one
 //! descriptor ([`WaitFd`]), which applications get by `FI_GETWAIT`.
 //!
-//! Nothing is overlooked, because a sleeper takes the domain's lock, asks the devices for an event,
-//! and only then looks whether there is anything to do (`State::arm`). From then on, what comes
-//! from the devices makes the descriptor readable; and another thread that polls it, with the lock,
-//! notifies the sleepers for whom it was.
+//! No event is missed. A sleeper takes the domain's lock, requests an event from the devices, and
+//! only then checks for available work (`State::arm`). From then on, device events make the
+//! descriptor readable. Another thread that consumes them by polling, under the lock, notifies the
+//! sleepers concerned.
 
 use std::ffi::c_int;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -102,7 +102,7 @@ impl EventFd {
     }
 
     pub(crate) fn clear(&self) {
-        // It fails if there was no notification.
+        // It fails if no notification is pending.
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 }
