@@ -90,12 +90,12 @@ pub enum FabricError {
         /// The version of this program.
         expected: String,
     },
-    /// A file of the fabric is not what it should be.
+    /// A file of the fabric is damaged.
     #[error("{} is damaged ({what}): remove {} while no program uses the fabric", .path.display(), .path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The damage.
         what: &'static str,
     },
     /// Another process does not let go of the registry.
@@ -179,7 +179,7 @@ pub enum FabricError {
     Environment {
         /// The variable.
         variable: &'static str,
-        /// What is wrong with it.
+        /// A description of the problem.
         problem: String,
     },
     /// The environment names a directory by a path that means another one in each directory.
@@ -252,7 +252,7 @@ pub enum FabricError {
     Io {
         /// The attempted action.
         action: &'static str,
-        /// On what.
+        /// The path of the failed operation.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
@@ -260,7 +260,7 @@ pub enum FabricError {
 }
 
 impl FabricError {
-    /// For `map_err`: wraps an I/O error with what was tried on which path.
+    /// For `map_err`: wraps an I/O error with the attempted action and its path.
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FabricError {
         let path = path.to_owned();
         move |source| FabricError::Io {

@@ -1,7 +1,7 @@
 //! The fabric between processes: shared memory on one machine, no daemon, no privileges.
 //!
 //! `efa-emu run` enters a [`Fabric`] as an emulated [`Host`], once for each of its devices, and
-//! tells the programs that it starts by environment variables ([`HostConfig`]). A program that
+//! configures the programs that it starts by environment variables ([`HostConfig`]). A program that
 //! opens the device becomes a participant of that host and gets an [`Engine`]:
 //!
 //! ```text
@@ -13,13 +13,13 @@
 //!                                                                 └────────────┘
 //! ```
 //!
-//! Each module uses those before it only:
+//! Each module uses only those before it:
 //!
-//! * `process`: what a process has from the system. Shared memory, locks that the kernel releases
-//!   when a process ends, the monotonic clock.
+//! * `process`: system resources of a process. Shared memory, locks that the kernel releases when a
+//!   process ends, the monotonic clock.
 //! * `identity`: names of devices, settings, and queue pair numbers owned by compare-and-swap.
-//! * `transport`: how bytes go from one process to another. Nothing that is read from shared memory
-//!   is trusted.
+//! * `transport`: the transport of bytes from one process to another. Data that is read from shared
+//!   memory is never trusted.
 //! * `fabric`: the live hosts and processes, as directories and files; faults
 //!   ([`efa_device_model::fault`]) that are armed in the fabric.
 //! * `link`: the two halves of a device's [`Link`](efa_device_model::link::Link): from a
@@ -31,8 +31,9 @@
 //! * [`remote`]: devices of other machines as members of the fabric, for a program that carries
 //!   requests there.
 //!
-//! A process may be killed at any instruction. Its locks go, so its peers see it dead within
-//! milliseconds of expecting something of it, and the next look at all hosts removes its files.
+//! A process may be killed at any instruction. The kernel releases its locks, so its peers detect
+//! its death within milliseconds of waiting for it, and the next scan of all hosts removes its
+//! files.
 
 mod engine;
 mod error;

@@ -176,8 +176,8 @@ impl Direct {
         Some(found.qpn)
     }
 
-    /// Protects the doorbells that are open. Whoever rang before that has to be looked for after
-    /// it. Returns whether all are protected.
+    /// Write-protects the doorbells that are open. The caller must check afterwards for doorbells
+    /// that were written before. Returns whether all are protected.
     pub(super) fn protect(&mut self) -> bool {
         let mut are_all = true;
         for doorbell in &mut self.doorbells {
@@ -249,8 +249,8 @@ impl Direct {
         self.show();
     }
 
-    /// A page is being read that is not in the client's mapping: it is hidden, or was not there
-    /// before. Whoever has entries to read goes on, the others wait.
+    /// A client reads a page outside of its mapping: the page is hidden, or was not mapped before.
+    /// A client with unread entries continues, the others wait.
     pub(super) fn take_poll(
         &mut self,
         access: Access,
@@ -382,7 +382,7 @@ mod tests {
     const QUEUE: CqId = CqId(3);
     const PAIR: Qpn = Qpn(4);
 
-    /// Nobody answers accesses but the test, which is told of them.
+    /// The test itself receives the accesses and answers them.
     fn direct() -> Option<(Direct, Receiver<Access>)> {
         let (tell, told) = channel();
         let direct = Direct::new(move |faults, end| {
@@ -392,7 +392,7 @@ mod tests {
                         assert!(faults.protect(end, false));
                         return;
                     }
-                    // Nobody listens any more when the last ones are let through.
+                    // The receiver may be gone when the last accesses are let through.
                     Some(access) => drop(tell.send(access)),
                     None => {}
                 }

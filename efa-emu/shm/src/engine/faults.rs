@@ -1,5 +1,4 @@
-//! Accesses to pages that the system tells the device of, and that wait until it answers
-//! (userfaultfd).
+//! Page faults that the system reports to the device, and that wait for its answer (userfaultfd).
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -10,7 +9,7 @@ use rustix::mm::{UserfaultfdFlags, userfaultfd};
 
 // Of the system's header `linux/userfaultfd.h`.
 
-/// Faults in the kernel are not told. Anybody may ask for that.
+/// Faults in the kernel are not reported. This mode needs no privileges.
 const USER_MODE_ONLY: u32 = 1;
 const API: u64 = 0xAA;
 const UFFDIO_API: u32 = 0xc018_aa3f;
@@ -28,8 +27,7 @@ const REGISTER_UNMAPPED: u64 = 1 << 2;
 const PROTECT: u64 = 1 << 0;
 const EVENT_PAGEFAULT: u8 = 0x12;
 
-/// Bytes of a page as far as this module is concerned: a multiple of them is what the system
-/// protects.
+/// Page size in bytes as far as this module is concerned. The system protects a multiple of it.
 pub(crate) const PAGE: usize = efa_device_model::device::queue::DoorbellPage::LENGTH;
 
 #[repr(C)]
@@ -45,7 +43,7 @@ struct Range {
     length: u64,
 }
 
-/// The argument of a request about a range: its mode, and what the system answers.
+/// The argument of a request about a range: its mode, and the system's answer.
 #[repr(C)]
 struct RangeRequest {
     range: Range,
@@ -60,7 +58,7 @@ const MESSAGE: usize = 32;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Access {
     pub(super) address: usize,
-    /// The id of the thread, 0 if the system does not tell it.
+    /// The id of the thread, 0 if the system does not report it.
     pub(super) thread: u32,
 }
 
@@ -81,12 +79,12 @@ impl Faults {
         [(ALL, true), (FEATURE_WRITE_PROTECTION, false)]
             .into_iter()
             .find_map(|(features, tells_reads)| {
-                // Without `NONBLOCK` there is no waiting for a time.
+                // Without `NONBLOCK` it cannot be polled with a timeout.
                 let flags = UserfaultfdFlags::CLOEXEC
                     | UserfaultfdFlags::NONBLOCK
                     | UserfaultfdFlags::from_bits_retain(USER_MODE_ONLY);
-                // SAFETY: accesses to pages that are registered below are answered by whoever reads
-                // them.
+                // SAFETY: accesses to pages that are registered below are answered by the reader of
+                // the descriptor.
                 let descriptor = unsafe { userfaultfd(flags) }.ok()?;
                 let faults = Faults {
                     descriptor,
@@ -101,15 +99,14 @@ impl Faults {
             })
     }
 
-    /// Has stores to a page be told while it is [protected](Faults::protect).
+    /// Reports stores to a page while it is [protected](Faults::protect).
     pub(super) fn register_stores(&self, address: usize) -> bool {
         let mut request = request(address, PAGE, REGISTER_WRITE_PROTECTION);
         self.ask(UFFDIO_REGISTER, &mut request)
     }
 
-    /// Has accesses be told to those pages of a shared mapping that exist and are not in it: that
-    /// were taken out of it, or that only another mapping had yet. Linux before 5.18 cannot do
-    /// that.
+    /// Reports accesses to existing pages of a shared mapping that are not mapped there: pages that
+    /// were unmapped, or that only another mapping has accessed yet. Requires Linux 5.18.
     pub(super) fn register_unmapped(&self, address: usize, length: usize) -> bool {
         let mut request = request(address, length, REGISTER_UNMAPPED);
         self.tells_reads && self.ask(UFFDIO_REGISTER, &mut request)
@@ -137,7 +134,7 @@ impl Faults {
 
     fn ask<T>(&self, what: u32, argument: &mut T) -> bool {
         let (descriptor, argument) = (self.descriptor.as_raw_fd(), std::ptr::from_mut(argument));
-        // SAFETY: each request is called with at least what the system's header declares for it.
+        // SAFETY: each request has an argument at least as large as the system's header declares.
         unsafe { libc::ioctl(descriptor, what as libc::Ioctl, argument) == 0 }
     }
 

@@ -22,7 +22,7 @@ use efa_device_model::device::Device;
 use efa_device_model::link::{HostSegment, RequestHeader};
 use efa_device_model::qpn_policy::QpnPolicy;
 
-/// The files of two processes, of which one is hostile. Made once, for many [`Meeting`]s.
+/// The files of two processes, one of them hostile. Made once, for many [`Meeting`]s.
 #[derive(Debug)]
 pub struct Stage {
     fabric: Fabric,
@@ -158,7 +158,7 @@ pub(crate) fn record(request: &RequestHeader, extra: Extra, payload: usize) -> R
     record
 }
 
-/// The victim at work, and what the attacker can do.
+/// The running victim, and the actions of the attacker.
 pub struct Meeting<'a> {
     stage: &'a Stage,
     state: State,
@@ -201,9 +201,9 @@ impl Meeting<'_> {
         }
     }
 
-    /// The attacker sends a record, as an honest process would but for `damage`: a word of the
-    /// header and what to change of it. The list of the initiator's memory is the payload of a
-    /// record of the kind 2.
+    /// The attacker sends a record like an honest process, except for `damage`: a word of the
+    /// header and a change to it. The list of the initiator's memory is the payload of a record of
+    /// the kind 2.
     pub fn send(
         &mut self,
         request: &RequestHeader,
@@ -233,8 +233,8 @@ impl Meeting<'_> {
         self.stage.to_victim.announce(out.slot);
     }
 
-    /// Whether the victim has answered the attacker's record with this number, of which there was
-    /// none later by [`MOST_UNANSWERED`] or more.
+    /// Whether the victim has answered the attacker's record with this number. The number must be
+    /// among the last [`MOST_UNANSWERED`] ones.
     pub fn is_answered(&self, number: u64) -> bool {
         self.out
             .as_ref()

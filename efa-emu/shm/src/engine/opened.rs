@@ -96,7 +96,7 @@ impl Engine {
         self.shared.host.gid()
     }
 
-    /// The name of the device in its fabric, which tells the emulated host.
+    /// The name of the device in its fabric, which contains the emulated host's name.
     pub fn device_name(&self) -> &DeviceName {
         self.shared.host.name()
     }
@@ -150,8 +150,8 @@ impl Engine {
         Ok(result?)
     }
 
-    /// The effect of staged faults on a command of an admin queue. The engine has none: the owner
-    /// of the queue carries it out. `number` counts commands; the time by which a rule delays one
+    /// The effect of staged faults on a command of an admin queue. The engine has no admin queue:
+    /// the owner of the queue executes the command. `number` counts commands; a rule's delay
     /// depends on it.
     pub fn command_fate(
         &self,
@@ -163,13 +163,12 @@ impl Engine {
         Ok(state.command_fate(self.shared.host.gid(), command, number))
     }
 
-    /// Ends a registration; see [`Device::deregister_memory`]. When this returns `Ok`, no one
-    /// touches the memory any more.
+    /// Ends a registration; see [`Device::deregister_memory`]. After this returns `Ok`, the memory
+    /// is not accessed any more.
     ///
     /// # Errors
     /// [`Error::Busy`]: a peer has stopped in the middle of a copy from or to the memory, and would
-    /// go
-    /// on with it. The registration and the requests are as they were.
+    /// continue it. The registration and the requests are unchanged.
     pub fn deregister_memory(&self, lkey: Lkey) -> Result<(), EngineError> {
         self.taking_memory(
             "memory",
@@ -178,8 +177,8 @@ impl Engine {
         )
     }
 
-    /// Changes a queue pair; see [`Device::modify_qp`]. When this returns `Ok` after a change to
-    /// [`QpState::Reset`] or [`QpState::Error`], nobody touches the memory of its requests any
+    /// Changes a queue pair; see [`Device::modify_qp`]. After this returns `Ok` for a change to
+    /// [`QpState::Reset`] or [`QpState::Error`], the memory of its requests is not accessed any
     /// more.
     ///
     /// # Errors
@@ -224,7 +223,7 @@ impl Engine {
             std::thread::yield_now();
         };
         state.open_doorbells();
-        // A queue pair that ends owes its peer what it has received.
+        // Before a queue pair ends, the answers to its received packets must be sent.
         state.send();
         let result = verb(state.device());
         state.settle_taken(taken, result.is_ok());
@@ -279,8 +278,8 @@ impl Engine {
         result
     }
 
-    /// Ends a queue pair. When this returns `Ok`, nobody touches the memory of its requests any
-    /// more.
+    /// Destroys a queue pair. After this returns `Ok`, the memory of its requests is not accessed
+    /// any more.
     ///
     /// # Errors
     /// [`Error::Busy`]: as for [`Engine::deregister_memory`].
@@ -296,7 +295,8 @@ impl Engine {
         )
     }
 
-    /// Has the device look at a send queue whose doorbell was written, and sends what can be sent.
+    /// Makes the device process a send queue whose doorbell was written, and sends as much as
+    /// possible.
     #[inline(always)]
     pub fn process_send_doorbell(&self, qpn: Qpn) -> Result<(), EngineError> {
         let mut state = self.shared.lock()?;
@@ -305,7 +305,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Hands work to the device that comes without a ring, and sends what can be sent.
+    /// Gives the device work that comes without a ring, and sends as much as possible.
     pub fn post<R>(&self, work: impl FnOnce(&mut Device) -> R) -> Result<R, FabricError> {
         let mut state = self.shared.lock()?;
         let result = work(state.device());
@@ -358,9 +358,9 @@ impl Engine {
         state.begin_direct(|| Direct::new(move |faults, end| worker::answer(&shared, faults, end)));
     }
 
-    /// Does what is to be done now: brings in requests and answers, sends what waits. To be called
-    /// from every poll of a completion queue that finds it empty; does nothing if another thread is
-    /// at it.
+    /// Does the pending work: receives requests and answers, and sends queued packets. Must be
+    /// called from every poll of a completion queue that finds it empty; does nothing if another
+    /// thread is doing so.
     #[inline]
     pub fn progress(&self) {
         if !self.shared.home.is_current() {
@@ -410,7 +410,7 @@ impl Drop for Engine {
         drop(state.and_then(|mut state| state.take_direct()));
         self.shared.stop();
         if let Some(worker) = worker {
-            // A worker that panicked has nothing more to say.
+            // A panic of the worker has already been reported.
             let _ = worker.join();
         }
         if let Ok(mut state) = self.shared.lock() {

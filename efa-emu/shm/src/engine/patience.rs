@@ -1,21 +1,20 @@
-//! When a poll that finds nothing sleeps instead: on machines with more programs than processors.
+//! When an empty poll sleeps instead of spinning: on machines with more programs than processors.
 //!
-//! A program that polls waits for another one. Real hardware works while programs wait; here the
-//! other program, or its device, needs a processor for that. A program that goes on polling uses up
-//! its share of the processor's time, and then the system lets the others run, for milliseconds
-//! each. A program that sleeps keeps its share, so it runs as soon as something comes for it.
+//! A program that polls waits for another program. Real hardware works while programs wait; here
+//! the other program, or its device, needs a processor for that. A program that keeps polling uses
+//! up its time slice, and then the scheduler runs the others for milliseconds each. A program that
+//! sleeps keeps its share, so it runs as soon as a packet for it arrives.
 //!
-//! A thread that was seen to lose its processor to others while it polled in vain therefore sleeps
-//! from then on: after some polls in vain, until something comes for the device. It sleeps for a
-//! short time only, because the program may be waiting for something else besides. A thread that
-//! has its processor to itself never sleeps; it makes four system calls in a thousand polls in
-//! vain. Nor does a thread sleep that lets others run by itself between its polls, as libraries of
-//! MPI do: whoever wants its processor has it already.
+//! A thread that was preempted while it polled without success therefore sleeps from then on: after
+//! some empty polls, until an event for the device. It sleeps for a short time only, because the
+//! program may also be waiting for something else. A thread that has its processor to itself never
+//! sleeps; it makes four system calls in a thousand empty polls. Nor does a thread sleep that
+//! yields by itself between its polls, as MPI libraries do: other programs get its processor
+//! anyway.
 //!
-//! Messages from other machines and to them pass the threads of a bridge, which sleep when nothing
-//! comes. A program with such peers does not sleep, since a processor on which nothing runs takes
-//! long to wake; instead it asks the system to run whoever else is ready, as soon as it finds
-//! nothing and then every few polls.
+//! Messages from and to other machines pass the threads of a bridge, which sleep when idle. A
+//! program with such peers does not sleep, since an idle processor takes long to wake. Instead it
+//! yields to other ready threads as soon as a poll is empty, and then every few polls.
 
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
@@ -136,8 +135,8 @@ impl Patience {
         self.polls >= POLLS
     }
 
-    /// How the poll yields. `look` is taken at this moment. `has_bridges` says whether there are
-    /// peers on other machines.
+    /// How the poll yields. `look` is called now, if at all. `has_bridges` is set if the program
+    /// has peers on other machines.
     pub(super) fn next_rest(&mut self, has_bridges: bool, look: impl FnOnce() -> Look) -> Rest {
         self.has_bridges = has_bridges;
         if has_bridges {
@@ -176,8 +175,8 @@ impl Patience {
         self.last_look = None;
     }
 
-    /// Whether others are assumed to want the processor of a thread that polls without calls.
-    /// `look` says whether they have just had it.
+    /// Whether other programs are assumed to need the processor of a thread that polls without
+    /// system calls. `look` returns whether they have just used it.
     pub(super) fn is_crowded(&mut self, now: Instant, look: impl FnOnce() -> bool) -> bool {
         match &self.crowd {
             Some(crowd) if now >= crowd.until => self.stop_believing(now),
@@ -201,8 +200,7 @@ impl Patience {
         crowd.max(self.gives_until)
     }
 
-    /// For tests of what follows from it: others want the processor for as long as they are ever
-    /// believed to.
+    /// For tests of the consequences: assumes the longest possible contention for the processor.
     #[cfg(test)]
     pub(super) fn believe_in_a_crowd(&mut self) {
         let now = Instant::now();

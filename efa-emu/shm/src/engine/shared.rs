@@ -106,8 +106,7 @@ impl Shared {
     }
 
     /// Lets the worker sleep for a time, or until it is interrupted. Peers do not wake it. An
-    /// interruption that comes while `time` is asked counts already: what it was about may have
-    /// decided the time.
+    /// interruption during the call of `time` is not lost, because its cause may affect the time.
     pub(super) fn nap(&self, time: impl FnOnce() -> Duration) {
         let naps = self.naps.load(Ordering::Acquire);
         let time = time();
@@ -137,9 +136,9 @@ impl Shared {
         self.rest_is_due.load(Ordering::Relaxed)
     }
 
-    /// Whether the application's polls have found that others want its processor. Not while it asks
-    /// for an event: then it is about to sleep, and a poll that comes before that is no sign that
-    /// it goes on polling.
+    /// Whether the application's polls have found contention for its processor. Never while the
+    /// application asks for an event: then it is about to sleep, and a poll before that does not
+    /// mean that it keeps polling.
     pub(super) fn is_crowded(&self) -> bool {
         let until = Duration::from_nanos(self.crowded_until.load(Ordering::Relaxed));
         self.uptime() < until
@@ -190,7 +189,7 @@ impl Shared {
                 drop(state);
                 self.interrupt();
             }
-            // Another thread's: what wakes that wakes this one.
+            // Another thread is polling: the event that wakes it wakes this one too.
             Sleeper::Poll => {
                 drop(state);
                 self.segment.sleep(Some(longest));

@@ -33,7 +33,7 @@ pub type EventHandler = Box<dyn FnMut(DeviceEvent) + Send>;
 /// How often the life of peers is looked at, at most, while something is expected of them.
 pub(super) const CHECK_PEERS: Duration = Duration::from_millis(5);
 
-/// How soon to try again what a peer without a free slot refused.
+/// Delay before a retry after a peer had no free slot.
 const RETRY_BUSY: Duration = Duration::from_millis(1);
 
 /// The thread that has announced that it sleeps until something comes for the device. There is one
@@ -80,7 +80,7 @@ pub(super) struct State {
     pub(super) started: Instant,
     /// Queues whose doorbells are not announced by calls.
     watched: usize,
-    /// Clients that make no calls, if there are any and the system tells what they do.
+    /// Clients that make no calls, if there are any and the system reports their accesses.
     direct: Option<Direct>,
     /// The count of arrivals for such clients at the last look.
     arrivals: u64,
@@ -155,7 +155,7 @@ impl State {
         }
     }
 
-    /// Ends that. What is returned has to be dropped without the engine's lock.
+    /// Ends direct access. The caller must drop the result without the engine's lock.
     pub(super) fn take_direct(&mut self) -> Option<Direct> {
         self.direct.take()
     }
@@ -214,8 +214,8 @@ impl State {
         rung.is_some()
     }
 
-    /// Does what is due for clients that make no calls; `is_time` says that none has accessed
-    /// anything since that was last asked. Returns when to do it again, unless one does.
+    /// Serves clients that make no calls. `is_time` is set if no client has accessed a page since
+    /// the last check. Returns when to do it again, unless an access comes before.
     pub(super) fn tend_direct(&mut self, is_time: bool) -> Option<Duration> {
         let now = Instant::now();
         let direct = self.direct.as_mut()?;
@@ -294,7 +294,7 @@ impl State {
         };
     }
 
-    /// Whether doorbells have to be looked at without being told.
+    /// Whether doorbells must be polled because their writes are not announced.
     pub(super) fn is_watching(&self) -> bool {
         self.watched > 0
     }
@@ -303,7 +303,7 @@ impl State {
         self.started.elapsed()
     }
 
-    /// One turn: takes what has come, sends what can be sent. Returns whether there was anything.
+    /// One turn: receives and sends as much as possible. Returns whether there was any work.
     #[inline(always)]
     pub(super) fn pass(&mut self) -> bool {
         if self.watched > 0 {
@@ -318,8 +318,8 @@ impl State {
             outbound: &mut self.outbound,
             staged: &mut self.staged,
         });
-        // What came in may be what the application waits for. It gets that at once; answers to its
-        // own requests follow with its next poll.
+        // The application may be waiting for the received packets, so they are delivered at once.
+        // Answers to its own requests follow with its next poll.
         self.answers_wait = busy && !self.answers_wait;
         if self.answers_wait {
             self.raise_events();
@@ -358,7 +358,7 @@ impl State {
         }
     }
 
-    /// Sends what a queue pair has whose doorbell was written, and what else can be sent.
+    /// Sends from a queue pair whose doorbell was written, and all other queued packets.
     #[inline(always)]
     pub(super) fn serve_send_doorbell(&mut self, qpn: Qpn) -> Result<(), Error> {
         self.device.serve_send_doorbell(qpn, &mut self.outbound)?;
@@ -366,7 +366,7 @@ impl State {
         Ok(())
     }
 
-    /// Sends what can be sent, and raises the events that are due.
+    /// Sends as much as possible, and raises the events that are due.
     #[inline(always)]
     pub(super) fn send(&mut self) -> bool {
         let has_work = self.device.has_unsent()
@@ -398,7 +398,7 @@ impl State {
         busy
     }
 
-    /// Adds what the device has counted to the host's statistics, and learns what was done to the
+    /// Adds the device's counts to the host's statistics, and checks for staged changes of the
     /// device: errors of its queues, or its removal.
     #[cold]
     pub(super) fn publish(&mut self) {
@@ -409,7 +409,7 @@ impl State {
         if self.publisher.is_removed() && self.device.check_present().is_ok() {
             self.remove();
         }
-        // Also what is posted later ends, with the next turn.
+        // Requests that are posted later fail too, in the next turn.
         if self.publisher.is_removed() || self.device.has_broken() {
             self.device.flush_failed();
             self.publisher.look_again();
@@ -430,10 +430,10 @@ impl State {
         self.raise_events();
     }
 
-    /// The device is gone: what was asked of it fails.
+    /// The device is gone: its outstanding requests fail.
     fn remove(&mut self) {
-        // A peer that has stopped in the middle of a copy cannot be waited for here. Whoever ends
-        // the registration waits for it.
+        // This must not wait for a peer that has stopped in the middle of a copy. The call that
+        // ends the registration waits for it.
         let taken = self.try_take_back(|_, _, _| true);
         self.device.remove();
         if let Some(taken) = taken {
@@ -472,7 +472,7 @@ impl State {
         &mut self.staged
     }
 
-    /// The effect of rules on a command of the admin queue, of which there were `number` before.
+    /// The effect of rules on a command of the admin queue; `number` counts the earlier commands.
     pub(super) fn command_fate(
         &mut self,
         host: Gid,

@@ -18,15 +18,15 @@ pub fn is_device_thread() -> bool {
     THREADS.lock().contains(&gettid())
 }
 
-/// Starts a thread that serves a device, and returns when it runs. The thread takes no signals:
-/// those are for the application's threads. Faults are no signals in that sense: the kernel would
-/// end the process.
+/// Starts a thread that serves a device, and returns when it runs. The thread blocks all signals,
+/// which are for the application's threads, except SIGSEGV and SIGBUS: a fault while they are
+/// blocked would end the process.
 ///
-/// A thread that begins maps memory for its allocator. Monitors of registered memory (libfabric's
-/// memhooks, UCX's) overwrite the first instructions of `mmap`, `munmap` and others while the
-/// program runs, which kills a thread that is inside one of them. Real hardware has no thread that
-/// could be: the application can install a monitor as soon as its call to open the device returns,
-/// so the beginning must be over by then.
+/// A new thread maps memory for its allocator. Monitors of registered memory (libfabric's memhooks,
+/// UCX's) overwrite the first instructions of `mmap`, `munmap` and others while the program runs,
+/// which kills a thread that is inside one of them. Real hardware has no such thread: the
+/// application can install a monitor as soon as its call to open the device returns, so the
+/// thread's start must be finished by then.
 pub(super) fn spawn(
     name: &str,
     run: impl FnOnce() + Send + 'static,
@@ -45,7 +45,7 @@ pub(super) fn spawn(
     let thread = std::thread::Builder::new()
         .name(name.to_owned())
         .spawn(move || {
-            // The first allocation of a thread is what maps memory.
+            // The first allocation of a thread maps memory.
             drop(std::hint::black_box(Box::new(0u64)));
             THREADS.lock().push(gettid());
             began.wait();
@@ -61,9 +61,9 @@ pub(super) fn spawn(
     Ok(thread)
 }
 
-/// Ends the process if the thread panics: the device's state may be half changed then, and whoever
-/// waits for it would wait for ever. A panic in a verb ends the process likewise, since verbs are
-/// called from C.
+/// Ends the process if the thread panics: the device's state may be inconsistent then, and threads
+/// that wait for it would wait for ever. A panic in a verb ends the process likewise, since verbs
+/// are called from C.
 struct AbortUnlessWhole;
 
 impl Drop for AbortUnlessWhole {

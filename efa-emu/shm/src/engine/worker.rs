@@ -13,16 +13,16 @@ use super::thread;
 /// over is between once and twice this.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// The same while others want the application's processor: a thread that polls is without one for
-/// milliseconds, which is no sign that it has stopped.
+/// The same under contention for the application's processor: a polling thread may be preempted for
+/// milliseconds, which does not mean that it has stopped.
 const LOOK_CROWDED: Duration = Duration::from_millis(16);
 
 /// How long the worker goes on looking for work before it sleeps: somewhat longer than a peer takes
 /// to answer, so that a dialogue does not cost a wake-up per message.
 const LINGER: Duration = Duration::from_micros(30);
 
-/// Longest pause between two looks at doorbells that nobody announces, while they are in use and
-/// after they have been silent for [`WATCH_ACTIVE`].
+/// Longest pause between two polls of unannounced doorbells, while they are in use and after they
+/// have been silent for [`WATCH_ACTIVE`].
 const WATCH_PAUSE: Duration = Duration::from_micros(50);
 const WATCH_PAUSE_IDLE: Duration = Duration::from_millis(1);
 const WATCH_ACTIVE: Duration = Duration::from_millis(20);
@@ -71,7 +71,8 @@ fn run(shared: &Shared) {
             is_prompt = true;
             thread::be_prompt();
         }
-        // Programs that poll without calls have the processors, and wait for what this thread does.
+        // Programs that poll without calls occupy the processors, and wait for the work of this
+        // thread.
         let is_lingering = match is_watching {
             true => busy,
             false => now - last_work < LINGER,

@@ -65,7 +65,7 @@ pub(crate) const SLOTS: usize = 32;
 const LONGEST_TEXT: usize = SLOT - AT_TEXT;
 const LENGTH: usize = AT_SLOTS + SLOTS * SLOT;
 
-/// A rule that is armed, with what it has done so far.
+/// An armed rule, with its state so far.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ArmedFault {
     /// Its name.
@@ -254,7 +254,7 @@ impl Board {
         (id.0 != 0).then_some(Address { gid: Gid(gid), id })
     }
 
-    /// Orders the release of what a rule holds.
+    /// Orders the release of everything that a rule holds.
     pub(crate) fn release(&self, id: FaultId) {
         if let Some(slot) = self.slot(id) {
             self.word(slot, AT_RELEASES).fetch_add(1, Ordering::Release);
@@ -262,7 +262,7 @@ impl Board {
         }
     }
 
-    /// Counts the orders to release what a rule holds.
+    /// Counts the orders to release everything that a rule holds.
     pub(crate) fn releases(&self, id: FaultId) -> u64 {
         self.count(id, AT_RELEASES)
     }
@@ -293,8 +293,8 @@ impl Board {
         let mut text = vec![0; length.min(LONGEST_TEXT)];
         self.memory.read(start + AT_TEXT, &mut text);
         let owner = self.owner(slot).map(|owner| owner.gid);
-        // The other half of the fence of `arm`: what was read is that rule's, or the id has
-        // changed.
+        // Pairs with the fence of `arm`: either the words that were read belong to that rule, or
+        // the id has changed.
         fence(Ordering::Acquire);
         if self.word(slot, AT_ID).load(Ordering::Relaxed) != id {
             return None;

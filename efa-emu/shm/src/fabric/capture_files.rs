@@ -213,7 +213,7 @@ fn announce_recording(
     std::fs::rename(&draft, recording_path(host, id))
 }
 
-/// Whether the device of the participant `id` has said that it records into that file.
+/// Whether the device of the participant `id` has confirmed that it records into that file.
 pub(super) fn is_recording_into(host: &Path, id: ParticipantId, inode: u64) -> bool {
     let text = std::fs::read_to_string(recording_path(host, id)).unwrap_or_default();
     text.lines().any(|line| line.parse() == Ok(inode))

@@ -20,11 +20,11 @@
 //!     bridges/<n>.lock               locked by a process that tells other machines of all hosts
 //! ```
 //!
-//! Nothing in here needs a daemon. A process announces itself by a lock that the kernel releases
-//! when the process ends. What the dead left behind is removed by whoever next lists the hosts,
-//! makes one or is the last to leave one. Programs come to hosts that are there and go again
-//! without a look at other devices than their own: the time that a job takes to start and to end
-//! would grow with the square of its size.
+//! The fabric needs no daemon. A process announces itself by a lock that the kernel releases when
+//! the process ends. The files of dead processes are removed by the next process that lists the
+//! hosts, makes one or is the last to leave one. Programs join and leave existing hosts without a
+//! scan of other devices: otherwise the start and the end of a job would take time proportional to
+//! the square of its size.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -51,8 +51,8 @@ pub const LAYOUT: u32 = 7;
 /// The longest registry file that is read, in bytes.
 const LONGEST_REGISTRY: u64 = 4096;
 
-/// First line of the registry file: what builds have to agree on that meet in a fabric. The second
-/// tells which build made it.
+/// First line of the registry file: the versions that builds must agree on to share a fabric. The
+/// second line identifies the build that made it.
 fn layout_line() -> String {
     let header = header::VERSION;
     format!("efa-emu fabric layout {LAYOUT}, transport header {header}\n")
@@ -92,9 +92,9 @@ impl Fabric {
         Ok(fabric)
     }
 
-    /// Removes what dead processes left in any of the calling user's fabrics. A fabric that cannot
-    /// be looked at now, because another process changes it or because it is damaged, stays as it
-    /// is.
+    /// Removes the files of dead processes in all fabrics of the calling user. A fabric that cannot
+    /// be scanned now, because another process changes it or because it is damaged, stays
+    /// unchanged.
     pub fn remove_dead() {
         Fabric::remove_dead_below(&shared_memory_root());
     }
@@ -126,13 +126,13 @@ impl Fabric {
         &self.directory
     }
 
-    /// The directory in which the user's fabrics are: what [`ENV_FABRICS`] names.
+    /// The directory of the user's fabrics, which [`ENV_FABRICS`] sets.
     pub fn root(&self) -> &Path {
         self.user_directory().parent().expect("it is below another")
     }
 
-    /// Whether the run is here that says by `config` that it started the process. A process in a
-    /// container may find another directory under the fabric's path.
+    /// Whether the run that started the process, according to `config`, is in this fabric. A
+    /// process in a container may find another directory under the fabric's path.
     pub(crate) fn has_run_of(&self, config: &HostConfig) -> bool {
         let (Some(gid), Some(run)) = (config.gid(), config.run()) else {
             return true;
@@ -140,7 +140,8 @@ impl Fabric {
         participants::is_alive(&self.host_directory(gid), run)
     }
 
-    /// When a host last came or went, as far as the directories tell; `None` if there is none.
+    /// The last time that a host was added or removed, by the directory's modification time; `None`
+    /// if the directory does not exist.
     pub fn changed(&self) -> Option<SystemTime> {
         std::fs::metadata(self.directory.join("hosts"))
             .ok()?
@@ -153,9 +154,9 @@ impl Fabric {
         self.directory.join("hosts").join(gid_name(gid))
     }
 
-    /// Runs `work` on the hosts' directory while no other process changes the registry, after
-    /// removing what dead processes left. Removes the fabric afterwards if no host and no recorder
-    /// is left in it. Takes the longer the more devices there are.
+    /// Runs `work` on the hosts' directory under the lock of the registry, after removing the files
+    /// of dead processes. Removes the fabric afterwards if no host and no recorder is left in it.
+    /// The time grows with the number of devices.
     pub(crate) fn with_registry<T>(
         &self,
         work: impl FnOnce(&Path) -> Result<T, FabricError>,
@@ -166,8 +167,8 @@ impl Fabric {
         })
     }
 
-    /// As [`Fabric::with_registry`], for work that does not mind what dead processes left of hosts:
-    /// takes the same time however many devices there are.
+    /// As [`Fabric::with_registry`], but without removing the files of dead processes: the time
+    /// does not depend on the number of devices.
     pub(crate) fn with_lock<T>(
         &self,
         work: impl FnOnce(&Path) -> Result<T, FabricError>,
@@ -205,8 +206,8 @@ impl Fabric {
         result
     }
 
-    /// Removes hosts without participants, and the fabric with the last of them. What fails here,
-    /// the next change of the registry does.
+    /// Removes hosts without participants, and an empty fabric. A failure is ignored, because the
+    /// next change of the registry tries again.
     pub(crate) fn sweep(&self) {
         let _ = self.with_registry(|_| Ok(()));
     }
@@ -396,7 +397,7 @@ mod tests {
                 ),
                 "{error}"
             );
-            // The message is right about what helps.
+            // The remedy in the message is correct.
             let elsewhere = Fabric::open_below(root.path(), "elsewhere");
             assert_eq!(elsewhere.is_ok(), holds == Holds::OneFabric, "{error}");
             let advised = error.to_string().contains("or choose another --fabric");

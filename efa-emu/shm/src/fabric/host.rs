@@ -134,9 +134,9 @@ impl Host {
     }
 
     /// Makes the caller a participant of all devices of a host, in their order; see
-    /// [`Fabric::enter_devices`]. They are put into `entered` one by one, also if this fails in the
-    /// end: whoever drops one has to have unlocked the registry. The registry is locked, and the
-    /// dead are removed.
+    /// [`Fabric::enter_devices`]. The participations are added to `entered` one by one, even if
+    /// this fails later; the caller must unlock the registry before it drops one. The registry is
+    /// locked, and the files of dead processes are removed.
     pub(crate) fn enter_all(
         entered: &mut Vec<Host>,
         known: &mut Known,
@@ -183,7 +183,7 @@ impl Host {
         Ok(())
     }
 
-    /// The device's name, which tells the host.
+    /// The device's name, which contains the host's name.
     pub fn name(&self) -> &DeviceName {
         &self.name
     }
@@ -211,8 +211,8 @@ impl Host {
         }
     }
 
-    /// Tells the other participants of which profile the host's devices are. The first announcement
-    /// stays.
+    /// Announces the profile of the host's devices to the other participants. The first
+    /// announcement is kept.
     pub(crate) fn announce_profile(&self, profile: &str) -> Result<(), FabricError> {
         check_name("profile", profile)?;
         let draft = draft_path(&self.directory, self.id);
@@ -228,11 +228,11 @@ impl Host {
         }
     }
 
-    /// Asks the host's devices to record what they send and receive, until this participation ends
-    /// or [`Host::request_capture`] is called again, which begins a new file. Those that work
-    /// notice within about a tenth of a second; [`Host::devices_not_recording`] tells, and wakes
-    /// the others. Devices that are opened later record from their first frame on. Of each frame
-    /// the first `snaplen` bytes are recorded. Returns the capture file, which all of them write.
+    /// Asks the host's devices to record their frames, until this participation ends or
+    /// [`Host::request_capture`] is called again, which begins a new file. Active devices notice
+    /// within about a tenth of a second; [`Host::devices_not_recording`] lists the others and wakes
+    /// them. Devices that are opened later record from their first frame on. The first `snaplen`
+    /// bytes of each frame are recorded. Returns the capture file, which all devices write.
     pub fn request_capture(
         &self,
         recorded: Recorded,
@@ -265,9 +265,8 @@ impl Host {
         Ok(missing)
     }
 
-    /// Wakes the devices that have said that they record into the file with this inode, so that
-    /// they look which one they are to record into: a device without work sleeps until something
-    /// comes.
+    /// Wakes the devices that record into the file with this inode, so that they check which file
+    /// to record into: an idle device sleeps until it receives a frame.
     pub fn wake_devices_recording_into(&self, inode: u64) -> Result<(), FabricError> {
         for id in participants(&self.directory)?.into_keys() {
             if is_recording_into(&self.directory, id, inode) {
@@ -285,8 +284,8 @@ impl Host {
         Ok(ids.filter_map(|id| alive.get(id).copied()).collect())
     }
 
-    /// What the devices of the host have counted since it was made, as far as they have said; asks
-    /// them to say more. Who calls this again and again is late by one call.
+    /// The published counts of the host's devices since it was made. Also asks the devices to
+    /// publish newer counts, so with repeated calls the result lags by one call.
     pub fn statistics(&self) -> Statistics {
         statistics_of(&self.table)
     }
@@ -328,8 +327,8 @@ impl Host {
 }
 
 impl Host {
-    /// Ends participations in a fabric's devices, all at once: one by one, each would look through
-    /// what is left.
+    /// Ends participations in a fabric's devices, all at once. One by one, each would scan the
+    /// remaining files.
     pub fn leave_all(hosts: impl IntoIterator<Item = Host>) {
         let mut fabric = None;
         for mut host in hosts {
@@ -379,7 +378,7 @@ mod tests {
         Fabric::open_below(root.path(), "lab").unwrap()
     }
 
-    /// Ends a participation as a kill does: what was there stays.
+    /// Ends a participation like a killed process: its files stay.
     fn kill(mut host: Host) -> Gid {
         let lock = host.lock.take().unwrap();
         drop(lock);

@@ -1,4 +1,4 @@
-//! The devices that are there, as whoever enters one looks for them.
+//! The existing devices, as a process that enters one sees them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub(crate) struct KnownDevice {
 }
 
 impl KnownDevice {
-    /// Reads what a device's directory tells; `None` if it has no table.
+    /// Reads the contents of a device's directory; `None` if it has no table.
     pub(super) fn read(directory: PathBuf, gid: Gid) -> Result<Option<KnownDevice>, FabricError> {
         let table = HostTable::open(&table_path(&directory), gid)?;
         Ok(table.map(|table| KnownDevice {

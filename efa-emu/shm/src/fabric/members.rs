@@ -75,8 +75,7 @@ impl Fabric {
     ) -> Result<Host, FabricError> {
         check_name("host", name.host())?;
         self.with_lock(|hosts| {
-            // A job has many programs: each looks at the device that it is told, and at no other
-            // one.
+            // A job has many programs, so each one reads only the device that it was given.
             if let Some(gid) = gid
                 && let Some(host) = Host::join(self, name, gid)?
             {
@@ -119,11 +118,11 @@ impl Fabric {
     }
 
     /// Makes the caller a participant of all devices of the host `name`, in their order: of an
-    /// existing live host, or of a new one with so many devices (`None`: one). `None` for a name
-    /// picks a new one. Whoever sees the new devices sees that they are of this profile.
+    /// existing live host, or of a new one with that number of devices (`None`: one). `None` for a
+    /// name picks a new one. The profile is visible as soon as the new devices are.
     ///
     /// # Errors
-    /// The number is not possible, or the host is there and has another one.
+    /// The number is out of range, or the host exists with another one.
     pub fn enter_devices(
         &self,
         name: Option<&str>,

@@ -19,7 +19,7 @@ use crate::transport::segment::{Address, Segment};
 
 #[cfg(test)]
 thread_local! {
-    /// How many devices were looked at for what dead processes left.
+    /// Number of devices that were scanned for files of dead processes.
     pub(super) static LOOKS: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -27,7 +27,8 @@ pub(crate) fn is_alive(host: &Path, id: ParticipantId) -> bool {
     match Liveness::open(&lock_path(host, id)) {
         Ok(Some(liveness)) => liveness.process().is_some(),
         Ok(None) => false,
-        // Out of descriptors, say: a live owner must not lose its number over that.
+        // For example, this process has no free descriptors. A live owner must not lose its number
+        // because of that.
         Err(_) => true,
     }
 }
@@ -73,7 +74,7 @@ pub(super) fn wake(host: &Path, address: Address) {
     }
 }
 
-/// Has all processes that have opened a device look at what others want of it.
+/// Wakes all processes that have opened a device, so that they check for requests of others.
 pub(crate) fn wake_all(host: &Path, gid: Gid) -> Result<(), FabricError> {
     for id in participants(host)?.into_keys() {
         wake(host, Address { gid, id });
@@ -120,8 +121,8 @@ pub(crate) fn remove_dead_of(directory: &Path, gid: Gid) -> Result<Remains, Fabr
         Some(owner) => !alive.contains_key(&owner),
         None => alive.is_empty(),
     };
-    // So it is with nearly all of them, nearly always. A table is cleared before the files go that
-    // tell of the dead.
+    // This is by far the most common case. A table is cleared before the files that reveal the dead
+    // participants are removed.
     if !alive.is_empty() && !names.iter().any(is_of_the_dead) {
         return Ok(Remains::Device);
     }

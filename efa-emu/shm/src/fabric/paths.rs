@@ -1,5 +1,5 @@
-//! The names of files and directories in a fabric, which [`directory`](super::directory) describes,
-//! and whom they may belong to.
+//! The names of files and directories in a fabric (see [`directory`](super::directory)), and their
+//! permitted owners.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -114,7 +114,7 @@ pub(crate) fn device_path(host: &Path, id: ParticipantId) -> PathBuf {
     host.join(format!("{}.device", id.0))
 }
 
-/// Where a participant's device says into which captures it records.
+/// The file in which a participant's device lists the captures that it records into.
 pub(super) fn recording_path(host: &Path, id: ParticipantId) -> PathBuf {
     host.join(format!("{}.recording", id.0))
 }
@@ -166,7 +166,7 @@ pub(super) fn kind_of_file(name: &str) -> Option<&str> {
     name.split_once('.').map(|(_, kind)| kind)
 }
 
-/// Returns whether `path` itself, not what a link points to, is a directory.
+/// Returns whether `path` is a directory, without following a symbolic link.
 pub(super) fn is_directory(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir())
 }

@@ -1,10 +1,10 @@
-//! Processes that attend to all hosts of a fabric, also those that are yet to come: they record
-//! them, or tell other machines of them.
+//! Processes that serve all present and future hosts of a fabric: they record them, or announce
+//! them to other machines.
 //!
 //! A recorder asks each host's devices to record ([`Host::request_capture`](crate::Host)), but it
-//! learns of a new host by looking. Its lock in the fabric's directory lets whoever makes a host
-//! wait until that has happened ([`Fabric::wait_for_recorders`]). The same holds for a bridge,
-//! which marks a device when all machines know of it ([`BridgePost::mark_known`],
+//! detects new hosts by polling. Because of its lock in the fabric's directory, a process that
+//! makes a host waits until the recorder has seen it ([`Fabric::wait_for_recorders`]). The same
+//! holds for a bridge, which marks a device when all machines know it ([`BridgePost::mark_known`],
 //! [`Fabric::wait_for_bridges`]).
 
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ impl Fabric {
         })
     }
 
-    /// Announces the caller as a bridge, which tells other machines of all hosts.
+    /// Announces the caller as a bridge, which announces all hosts to other machines.
     pub fn announce_bridge(&self) -> Result<BridgePost, FabricError> {
         self.with_registry(|_| self.announce())
     }
@@ -100,9 +100,9 @@ impl Fabric {
         Ok(None)
     }
 
-    /// Waits until the bridges of this machine (see [`BridgePost`]) have told other machines of
-    /// these devices, so that they can be answered by their hosts, and of the rules that are armed.
-    /// Returns the first device of which a bridge has not told within `patience`.
+    /// Waits until the bridges of this machine (see [`BridgePost`]) have announced these devices
+    /// and the armed rules to other machines, so that hosts there can answer the devices. Returns
+    /// the first device that a bridge has not announced within `patience`.
     pub fn wait_for_bridges<'a>(
         &self,
         devices: impl IntoIterator<Item = &'a Host>,
@@ -155,8 +155,8 @@ impl Drop for Recorder {
     }
 }
 
-/// Tells new hosts of the fabric that this process is going to tell other machines of them, as long
-/// as it lives.
+/// Shows new hosts of the fabric that this process will announce them to other machines, for as
+/// long as it is alive.
 #[derive(Debug)]
 pub struct BridgePost {
     fabric: Fabric,
@@ -182,14 +182,14 @@ impl Drop for BridgePost {
     }
 }
 
-/// The generation of rules of which other machines know, says the bridge with this number, if they
-/// know of the device. `None` if they do not, or if that is just being written.
+/// The generation of rules that other machines have, according to the bridge with this number, if
+/// they know the device. `None` if they do not, or while the file is being written.
 fn known(host: &Path, bridge: &str) -> Option<u64> {
     let text = std::fs::read_to_string(known_path(host, bridge)).ok()?;
     text.parse().ok()
 }
 
-/// Where the bridge with this number says that other machines know of a device.
+/// The file in which the bridge with this number records that other machines know a device.
 fn known_path(host: &Path, bridge: &str) -> PathBuf {
     host.join(format!("known.{bridge}"))
 }
@@ -202,7 +202,7 @@ fn leave(fabric: &Fabric, home: HomeProcess, lock: &mut Option<OwnLock>) {
     if let Some(lock) = lock.take() {
         let _ = std::fs::remove_file(lock.path());
     }
-    // Removes the fabric if it is empty. What fails here is done by the next change
-    // of the registry.
+    // Removes the fabric if it is empty. A failure is ignored, because the next change of the
+    // registry tries again.
     let _ = fabric.with_registry(|_| Ok(()));
 }

@@ -38,12 +38,12 @@ pub(super) fn lock_in(directory: &Path) -> Result<(u32, OwnLock), FabricError> {
 pub(super) fn process(lock: &Path) -> Option<i32> {
     match Liveness::open(lock) {
         Ok(liveness) => liveness?.process(),
-        // Out of descriptors, say: that says nothing about the recorder.
+        // For example, this process has no free descriptors; the recorder may still be alive.
         Err(_) => Some(0),
     }
 }
 
-/// Removes what dead recorders and bridges left. The registry is locked.
+/// Removes the files of dead recorders and bridges. The registry is locked.
 pub(super) fn remove_dead(fabric: &Path) {
     for directory in [recorders_directory(fabric), bridges_directory(fabric)] {
         for lock in locks(&directory).filter(|lock| process(lock).is_none()) {

@@ -14,11 +14,11 @@ use efa_device_model::device::Statistics;
 /// A device of a live host, as `efa-emu ps` shows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostStatus {
-    /// The device's name, which tells the host.
+    /// The device's name, which contains the host's name.
     pub name: DeviceName,
     /// The device's GID.
     pub gid: Gid,
-    /// The name of the device's profile, as whoever made the host announced it
+    /// The name of the device's profile, as announced by the process that made the host
     /// ([`Fabric::enter_devices`](crate::Fabric::enter_devices)).
     pub profile: Option<String>,
     /// The live processes that take part in it, one entry per opened device and per `efa-emu run`.

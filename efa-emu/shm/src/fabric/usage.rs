@@ -1,8 +1,8 @@
 //! How far the programs of a run got with its devices.
 //!
-//! `efa-emu run` cannot look into its programs, some of which end within milliseconds. So they
-//! leave marks in the run's directory: a file for each [`UsageStep`], with a line for each process
-//! that took it. A process takes a step once; what happens on the way of a message leaves none.
+//! `efa-emu run` cannot observe its programs, some of which end within milliseconds. So they leave
+//! marks in the run's directory: a file for each [`UsageStep`], with a line for each process that
+//! reached it. A process marks a step once; the message path leaves no marks.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// The environment variable that names the directory of the marks.
 pub const ENVIRONMENT: &str = "EFA_EMU_USAGE";
 
-/// A file of marks does not become much longer than this. What counts is the first lines.
+/// The approximate maximum length of a file of marks. Only the first lines matter.
 const LONGEST: u64 = 64 << 10;
 
 /// Stands for a variable that is not set.
@@ -57,8 +57,8 @@ impl UsageStep {
 pub struct Process {
     /// Its number, in its own pid namespace.
     pub pid: u32,
-    /// The name that the kernel has for it: the first 15 bytes of the file name that was executed.
-    /// If that was the dynamic linker, which was told to run a program, the program's file name.
+    /// The kernel's name for the process: the first 15 bytes of the file name that was executed. If
+    /// that was the dynamic linker, which was given a program to run, the program's file name.
     pub name: String,
     /// Its variable `FI_PROVIDER`, which selects the providers of libfabric.
     pub fi_provider: Option<String>,
@@ -66,8 +66,8 @@ pub struct Process {
     pub executable: PathBuf,
 }
 
-/// The name of a program: the kernel's for its process, or what the dynamic linker that was
-/// executed has put in front of its arguments.
+/// The name of a program: the kernel's name for the process, or the program's file name if the
+/// dynamic linker was executed.
 fn program_name(kernels: &str, first_word: &Path) -> String {
     match first_word.file_name() {
         Some(name) if kernels.starts_with("ld-linux") || kernels.starts_with("ld.so") => {
@@ -143,15 +143,15 @@ pub fn mark(step: UsageStep) {
     }
 }
 
-/// Tells the run of which the caller is a program, if it is one, that the caller is a run itself.
+/// Reports to the run that started the caller, if any, that the caller is itself a run.
 pub fn mark_run_inside() {
     if let Some(directory) = directory_in_environment() {
         append(&directory, UsageStep::RunInside);
     }
 }
 
-/// Failing to leave a mark is no error of the program: the run may have ended, or the disk be
-/// full.
+/// A failure to leave a mark is not an error of the program: the run may have ended, or the disk
+/// may be full.
 fn append(directory: &Path, step: UsageStep) {
     let file = File::options()
         .append(true)

@@ -44,7 +44,7 @@ fn own_file() -> Option<PathBuf> {
     // SAFETY: a string of the dynamic linker, which keeps it as long as the object is loaded.
     let name = unsafe { CStr::from_ptr(info.dli_fname) };
     let path = PathBuf::from(OsStr::from_bytes(name.to_bytes()));
-    // A program has the name there by which it was started.
+    // For the program itself, the linker reports the name by which it was started.
     match path.is_absolute() {
         true => Some(path),
         false => std::env::current_exe().ok(),

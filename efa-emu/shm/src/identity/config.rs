@@ -28,8 +28,7 @@ pub const ENV_PROFILE: &str = "EFA_EMU_PROFILE";
 pub const ENV_NETWORK: &str = "EFA_EMU_NETWORK";
 /// How RDMA moves data between processes: `auto` (the default) or `rings`.
 pub const ENV_RDMA: &str = "EFA_EMU_RDMA";
-/// Names the variable that says what becomes of RDMA by hosts without an address handle: `refuse`
-/// or `serve`.
+/// Names the variable that controls RDMA by hosts without an address handle: `refuse` or `serve`.
 pub const ENV_UNKNOWN_PEERS: &str = "EFA_EMU_UNKNOWN_PEERS";
 /// The run that started the process: the numbers of its participation in each device of the host.
 pub const ENV_RUN: &str = "EFA_EMU_RUN";
@@ -248,7 +247,7 @@ pub struct HostConfig {
 }
 
 impl HostConfig {
-    /// Bytes of a ring unless told otherwise: about 100 full packets.
+    /// Default size of a ring in bytes: about 100 full packets.
     pub const DEFAULT_RING_BYTES: usize = 1 << 20;
 
     /// A host on a fabric, everything else at its default.

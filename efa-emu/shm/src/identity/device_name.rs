@@ -11,7 +11,7 @@ use std::fmt;
 /// Between the name of a host and the index of a device; no host has it in its name.
 const SEPARATOR: char = ':';
 
-/// Which device of which host.
+/// Identifies a device by its host and its index there.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct DeviceName {
     host: String,
@@ -32,8 +32,8 @@ impl DeviceName {
         }
     }
 
-    /// Reads a name as it is shown. It does not tell how many devices the host has, if they are
-    /// several: there are at least those up to this one.
+    /// Parses a displayed name. The name does not contain the number of the host's devices if there
+    /// are several; the result has the smallest possible number.
     pub fn parse(text: &str) -> Option<DeviceName> {
         let Some((host, index)) = text.split_once(SEPARATOR) else {
             return Some(DeviceName::new(text, 0, 1));

@@ -1,5 +1,5 @@
 //! Identities: the names of devices, the table of a device with its queue pair numbers and
-//! statistics, and the settings by which a program knows its host.
+//! statistics, and the settings that identify a program's host.
 
 pub(crate) mod config;
 pub(crate) mod device_name;

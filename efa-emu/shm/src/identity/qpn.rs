@@ -1,10 +1,10 @@
 //! A device's table: its name and which of its participants owns which queue pair number.
 //!
 //! The table is one file, mapped by every process that has opened the device and by every process
-//! that sends to it. Numbers are taken and given back by single compare-and-swap steps, so a
+//! that sends to it. Numbers are acquired and released by single compare-and-swap operations, so a
 //! process that is killed at any moment leaves at worst numbers owned by a dead participant, which
-//! the next taker recognises. A slot guards no other memory: what its owner has is found through
-//! files. So the steps need no ordering.
+//! the next process to acquire one recognises. A slot guards no other memory: the data of its owner
+//! is found through files. So the operations need no ordering.
 //!
 //! | offset | size | field |
 //! |---|---|---|
@@ -26,9 +26,8 @@
 //! | 65536 | 8 each | slot i: owner (low 32 bits, 0 = free), time of the last change (high 32) |
 //! | behind the slots, at the next multiple of 65536 | 8 each | statistics of all devices that the host had, see `device::Statistics` |
 //!
-//! Which number a slot stands for is said by `device::QpnRange`. In the table of a device of
-//! another machine, the first slot stands for all numbers: whoever stands for the device here has
-//! them all.
+//! `device::QpnRange` maps slots to numbers. In the table of a device of another machine, the first
+//! slot stands for all numbers: the process that represents the device here owns all of them.
 
 use std::ops::Range;
 use std::path::Path;
@@ -284,8 +283,8 @@ impl HostTable {
         (kept..numbers.end).map(|number| self.order_at(number).load(Ordering::Relaxed))
     }
 
-    /// Asks the host's devices to add what they have counted to the statistics. Those that work do
-    /// so at once; those that sleep have done so before.
+    /// Asks the host's devices to publish their counts to the statistics. Active devices do so at
+    /// once; sleeping devices have published before they went to sleep.
     pub(crate) fn ask_for_statistics(&self) {
         let asked = self.memory.u32_at::<AT_ASKED>();
         // Release: with the removal, if that is why.
@@ -361,8 +360,8 @@ impl HostTable {
         })
     }
 
-    /// Takes a free number for `owner`: the preferred one if that is free. `is_alive` tells whether
-    /// another owner still lives; the numbers of a dead one count as free.
+    /// Acquires a free number for `owner`, preferably the given one. `is_alive` checks another
+    /// owner; the numbers of a dead owner count as free.
     pub(crate) fn take(
         &self,
         owner: ParticipantId,

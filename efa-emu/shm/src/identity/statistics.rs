@@ -60,7 +60,7 @@ impl Publisher {
         orders.map(error_from_order).collect()
     }
 
-    /// Adds what the device has counted since the last time.
+    /// Adds the device's counts since the last call.
     #[cold]
     pub(crate) fn publish(&mut self, device: &Device) {
         self.known = self.table.asked_for_statistics();

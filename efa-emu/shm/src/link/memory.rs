@@ -28,8 +28,8 @@ impl Window {
         self.offset.saturating_add(self.length)
     }
 
-    /// What a copy of `segment`, which stands for the request's data from `offset` on, has to do in
-    /// this window: where in the data, and which part of the segment.
+    /// The part of a copy of `segment` in this window: the offset in the data, and the part of the
+    /// segment. The segment holds the request's data from `offset` on.
     #[inline(always)]
     pub(crate) fn part_of(self, offset: u32, segment: HostSegment) -> Option<(u32, HostSegment)> {
         let start = self.offset.max(offset);
@@ -170,8 +170,8 @@ fn copy_from(segments: &[HostSegment], offset: u32, into: &mut [u8]) -> usize {
     copied
 }
 
-/// Cache lines in front of a buffer that are fetched with it. Clients keep what they know of a
-/// buffer there (libfabric its packet entries), and reach for it as soon as there is a message.
+/// Cache lines in front of a buffer that are prefetched with it. Clients store metadata of a buffer
+/// there (libfabric its packet entries), and read it as soon as a message arrives.
 const LINES_IN_FRONT: u64 = 3;
 
 /// Most bytes of a buffer that are fetched; the processor finds out about longer runs by itself.
@@ -193,11 +193,11 @@ pub(crate) fn fill(to: u64, bytes: &[u8]) {
     unsafe { std::ptr::copy(bytes.as_ptr(), to as *mut u8, bytes.len()) };
 }
 
-/// Replaces a word of registered memory, whose address is a multiple of 8, by what `change` makes of
-/// it. Returns what it was.
+/// Replaces a word of registered memory, whose address is a multiple of 8, by the result of
+/// `change`. Returns the old value.
 pub(crate) fn update(at: u64, change: &dyn Fn(u64) -> u64) -> u64 {
-    // SAFETY: the device named this memory; see the module documentation. It is aligned by contract,
-    // and whoever else changes it meanwhile does so by atomic operations, or loses to the device.
+    // SAFETY: the device named this memory; see the module documentation. It is aligned by
+    // contract. Concurrent writers use atomic operations, or lose against the device.
     let word = unsafe { AtomicU64::from_ptr(at as *mut u64) };
     let changed = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| {
         Some(change(word))
@@ -239,13 +239,13 @@ impl CopyError {
     }
 }
 
-/// Copies between `own` memory and the parts of `theirs` (memory of process `pid`) that stand for
-/// the request's data from `offset` on.
+/// Copies between `own` memory and the parts of `theirs` (memory of process `pid`) that hold the
+/// request's data from `offset` on.
 ///
-/// Memory that is not mapped on either side is an error here and no crash: the kernel checks both.
-/// A live process that has no number in this pid namespace (`pid` is 0; containers that share
-/// memory but not their process numbers) is [`CopyError::Forbidden`]: the kernel's `ESRCH` would
-/// not tell it from a dead one.
+/// Unmapped memory on either side is an error here and not a crash: the kernel checks both. A live
+/// process without a number in this pid namespace (`pid` is 0; containers that share memory but not
+/// their process numbers) gives [`CopyError::Forbidden`], because the kernel's `ESRCH` would not
+/// distinguish it from a dead process.
 pub(crate) fn copy_between(
     pid: i32,
     direction: Direction,
@@ -314,7 +314,7 @@ fn copy_some(
 }
 
 /// Copies where initiator and target are this process, and the system calls are not permitted.
-/// Memory that is not mapped is a fault here, as for what goes through rings.
+/// Unmapped memory causes a fault here, as with copies through rings.
 fn copy_within(direction: Direction, own: u64, theirs: u64, length: usize) {
     let (from, to) = match direction {
         Direction::FromPeer => (theirs, own),
@@ -340,9 +340,9 @@ fn transfer(
         iov_base: theirs as *mut libc::c_void,
         iov_len: length,
     };
-    // SAFETY: `own` is registered memory (see the module documentation) or a local variable. What
-    // happens to the other process's memory is agreed with it: it named the memory in its request
-    // and has not taken it back (the claim word of the record).
+    // SAFETY: `own` is registered memory (see the module documentation) or a local variable. The
+    // other process agrees to accesses to its memory: it named the memory in its request and has
+    // not taken it back (the claim word of the record).
     let result = unsafe {
         match direction {
             Direction::FromPeer => libc::process_vm_readv(pid, &local, 1, &remote, 1, 0),

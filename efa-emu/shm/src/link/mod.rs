@@ -1,5 +1,5 @@
-//! The two halves of a device's [`Link`](efa_device_model::link::Link), and what both need: peers,
-//! copies between address spaces, the faults of the board and the frames for captures.
+//! The two halves of a device's [`Link`](efa_device_model::link::Link), and their common parts:
+//! peers, copies between address spaces, the faults of the board and the frames for captures.
 
 pub(crate) mod egress;
 pub(crate) mod inbound;

@@ -42,13 +42,13 @@ impl Peer {
     }
 }
 
-/// Refuses what a process sends by the ring in a slot of this process's segment.
+/// Refuses the ring of a process in a slot of this process's segment.
 pub(crate) fn refuse_slot(own: &Segment, slot: usize, reason: &dyn Display) {
     Warning::RefusedRing.warn_once(format_args!("refusing what a process sends: {reason}"));
     own.refuse(slot);
 }
 
-/// Finds peers and shares what is known about them.
+/// Finds peers and shares their state.
 #[derive(Debug)]
 pub(crate) struct Peers {
     fabric: Fabric,
@@ -83,9 +83,9 @@ impl Peers {
         &self.fabric
     }
 
-    /// The peer whose ring is in a slot of this process's segment, and what takes records out of
-    /// the ring. `sender` and `capacity` are the slot's content. `None` if the peer has died
-    /// already, after which the slot is free, or if its ring is refused.
+    /// The peer whose ring is in a slot of this process's segment, and the reader of the ring.
+    /// `sender` and `capacity` are the slot's content. Returns `None` if the peer has died already,
+    /// after which the slot is free, or if its ring is refused.
     pub(crate) fn adopt_ring(
         &mut self,
         slot: usize,
@@ -117,7 +117,7 @@ impl Peers {
         Ok(Some((peer, Consumer::new(memory))))
     }
 
-    /// The peer with this address; `None` if there is no such process (any more), or if it has not
+    /// The peer with this address; `None` if no such process exists (any more), or if it has not
     /// opened a device.
     pub(crate) fn find(&mut self, address: Address) -> Result<Option<Arc<Peer>>, FabricError> {
         if let Some(peer) = self.known.get(&address).and_then(Weak::upgrade) {

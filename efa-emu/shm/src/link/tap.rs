@@ -20,7 +20,7 @@ struct Sent {
     header: RequestHeader,
 }
 
-/// Records what goes out and comes in at one device.
+/// Records outgoing and incoming frames of one device.
 #[derive(Debug)]
 pub(crate) struct LinkTap {
     recorder: Recorder<CaptureFiles>,

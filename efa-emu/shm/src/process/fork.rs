@@ -27,9 +27,9 @@ fn wiped_page() -> Option<&'static AtomicU32> {
         if page == libc::MAP_FAILED {
             return None;
         }
-        // SAFETY: the page is ours and private; wiping it in a child is what it is for.
+        // SAFETY: the page is ours and private, and exists to be wiped in a child.
         if unsafe { libc::madvise(page, 4096, libc::MADV_WIPEONFORK) } != 0 {
-            // SAFETY: there is no reference into the page.
+            // SAFETY: no reference points into the page.
             unsafe { libc::munmap(page, 4096) };
             return None;
         }

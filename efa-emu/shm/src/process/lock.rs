@@ -53,7 +53,8 @@ fn make_mark(pid: u32) -> SystemTime {
             let hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
             hash ^ hash >> 29
         });
-    // Both parts fit what file systems keep, and the whole is not the time of any other file here.
+    // Both parts are in the range of file systems, and the result differs from the time of any
+    // other file here.
     let (seconds, nanos) = (1 + (number >> 33), number as u32 % 1_000_000_000);
     SystemTime::UNIX_EPOCH + Duration::new(seconds, nanos)
 }
@@ -93,7 +94,7 @@ fn try_lock(file: &File) -> io::Result<bool> {
 /// The byte whose lock belongs to a process.
 const PROCESS: libc::off_t = 0;
 
-/// The byte whose lock belongs to an open file, so that it keeps apart what is in one process, too.
+/// The byte whose lock belongs to an open file. It also excludes other threads of the same process.
 const OPEN_FILE: libc::off_t = 1;
 
 fn try_lock_byte(file: &File, command: libc::c_int, at: libc::off_t) -> io::Result<bool> {
@@ -123,7 +124,7 @@ fn holder(file: &File) -> io::Result<Option<i32>> {
     Ok((request.l_type != libc::F_UNLCK as libc::c_short).then_some(request.l_pid))
 }
 
-/// A file whose lock says that this process lives.
+/// A file whose lock shows that this process is alive.
 #[derive(Debug)]
 pub(crate) struct OwnLock {
     /// Kept open, since closing it gives up the lock.
@@ -259,7 +260,8 @@ impl RegistryLock {
                 .truncate(false)
                 .open(path)
                 .map_err(FabricError::io("open", path))?;
-            // The first tells other processes who has the registry; the second keeps everybody out.
+            // The first lock identifies the owner of the registry to other processes; the second
+            // excludes all others, also within this process.
             let try_both =
                 || Ok(try_lock(&file)? && try_lock_byte(&file, libc::F_OFD_SETLK, OPEN_FILE)?);
             while !try_both().map_err(FabricError::io("lock", path))? {

@@ -176,7 +176,7 @@ impl SharedMemory {
     }
 }
 
-/// Apart, so that what the message needs is not put together before every access.
+/// A separate cold function, so that the message's arguments are not prepared before every access.
 #[cold]
 #[inline(never)]
 fn beyond(offset: usize, length: usize, end: usize) -> ! {
@@ -280,8 +280,8 @@ pub(crate) mod futex {
         reserved: u32,
     }
 
-    /// As [`wait`], for several words: sleeps while each is what is expected. Returns false at once
-    /// if the system cannot do that: Linux before 5.16, or more words than it takes.
+    /// As [`wait`], for several words: sleeps while each word has its expected value. Returns false
+    /// at once if the system does not support that: Linux before 5.16, or too many words.
     pub(crate) fn wait_any(words: &[(&AtomicU32, u32)], timeout: Duration) -> bool {
         const FUTEX2_SIZE_U32: u32 = 2;
         if words.len() > MOST_WORDS {

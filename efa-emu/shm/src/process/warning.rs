@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// The prefix of each line.
 const PROGRAM: &str = "efa-emu";
 
-/// A line becomes no longer than about this: it may quote what others have written.
+/// The approximate maximum length of a line, which may quote text from other processes.
 const LONGEST: usize = 1000;
 
 /// A kind of warning.
@@ -30,7 +30,7 @@ pub(crate) enum Warning {
 }
 
 impl Warning {
-    /// Writes what happened to standard error, if it is the first of its kind.
+    /// Writes a message to standard error, unless one of its kind was written before.
     #[cold]
     pub(crate) fn warn_once(self, what: fmt::Arguments<'_>) {
         tracing::warn!(kind = ?self, "{what}");

@@ -27,7 +27,7 @@ pub(super) enum BulkProgress {
 }
 
 impl Outbound {
-    /// Sends what is left to send of bulk requests. Returns whether anything was sent.
+    /// Sends the remaining data of bulk requests. Returns whether anything was sent.
     #[inline(always)]
     pub(crate) fn advance(&mut self, device: &Device) -> bool {
         !self.working.is_empty() && self.advance_working(device)

@@ -151,7 +151,8 @@ pub(super) fn settle(
         return;
     };
     let outcome = match (&mut bulk.stage, answer) {
-        // One that says that the memory was withdrawn saw it while it was, for a moment.
+        // A peer that reports withdrawn memory may have read it in a moment of temporary
+        // withdrawal.
         (BulkStage::Direct(_), Answer::UseRings | Answer::Withdrawn) => {
             bulk.stage = BulkStage::through_rings(bulk.header.operation);
             working.push_back(name);

@@ -16,8 +16,8 @@ use crate::transport::ring::Full;
 use crate::transport::segment::Address;
 
 impl Outbound {
-    /// The request behind a peer's data for a read: what the device knows it by. `None` if the
-    /// read is not from `from`, or if the part lies outside of it.
+    /// The device's token for the read that a peer's data belongs to. `None` if the read is not
+    /// from `from`, or if the part lies outside of it.
     pub(crate) fn read_target(&self, from: Address, record: &Record) -> Option<Token> {
         let bulk = self.bulks.get(BulkName(record.sequence()))?;
         let end = record.offset().checked_add(record.payload())?;

@@ -1,4 +1,4 @@
-//! Rings to peers, and what their records without answers stand for.
+//! Rings to peers, and the requests behind their unanswered records.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub(crate) struct PullName(pub(crate) u64);
 pub(super) struct OutRing {
     pub(super) producer: Producer<Pending>,
     pub(super) peer: Arc<Peer>,
-    /// The target has said that it cannot copy by itself.
+    /// The target has reported that it cannot copy by itself.
     pub(super) rings_only: bool,
     /// The ring is in the list of those that wait for answers.
     pub(super) listed: bool,

@@ -18,7 +18,7 @@ use crate::transport::segment::Address;
 /// Destinations that are remembered; the memory is cleared when it would grow beyond.
 const REMEMBERED: usize = 1 << 16;
 
-/// A ring to a peer, as whoever sends knows it.
+/// A ring to a peer, from the sender's side.
 pub(crate) trait OutgoingRing {
     /// The value that returns with the answer to a record.
     type Token;
@@ -27,7 +27,7 @@ pub(crate) trait OutgoingRing {
     fn new(producer: Producer<Self::Token>, peer: Arc<Peer>) -> Self;
 }
 
-/// Why there is no ring for a request.
+/// Why a request has no ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NoRoute {
     /// The receiver has no slot free at the moment.
@@ -86,8 +86,8 @@ impl Routes {
         }
     }
 
-    /// The same, to devices of this machine only: who brings requests from another machine is no
-    /// way to a third.
+    /// The same, but only to devices of this machine: a process that carries requests from another
+    /// machine must not route them to a third one.
     pub(crate) fn within_this_machine(mut self) -> Routes {
         self.local_only = true;
         self

@@ -43,8 +43,8 @@ impl Link for Outbound {
                 return Ok(());
             }
         };
-        // What is off the path of a message gets a copy of the header, so that here the header need
-        // not be in memory.
+        // Rare cases get a copy of the header, so that the compiler can keep it in registers on the
+        // message path.
         if header.operation != Operation::Send || self.shapes || self.is_tapped() {
             return self.send_other(index, to, token, *header, data);
         }

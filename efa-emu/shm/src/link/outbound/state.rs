@@ -119,7 +119,7 @@ impl Outbound {
         !self.waiting.is_empty()
     }
 
-    /// Whether there is anything to send or to tell the device without an answer of a peer.
+    /// Whether it has packets to send, or completions for the device that need no answer of a peer.
     #[inline(always)]
     pub(crate) fn has_work(&self) -> bool {
         !self.working.is_empty() | self.has_completed()
@@ -144,8 +144,8 @@ impl Outbound {
         }
     }
 
-    /// Leaves all rings. What is still in them has left this device and arrives: those peers find
-    /// the sender gone when they have taken it, as after the end of a process.
+    /// Leaves all rings. Records that are still in them have left this device and arrive: the peers
+    /// find the sender gone when they have taken them, as after the end of a process.
     pub(crate) fn close(&mut self) {
         for ring in self.rings.drain() {
             if ring.producer.is_settled() {

@@ -53,7 +53,7 @@ impl LateAnswers {
         self.scheduled.next_time()
     }
 
-    /// Lets go what was released on the board.
+    /// Releases the held answers whose release was ordered on the board.
     pub(crate) fn follow(&mut self, change: &Change, staged: &Staged) {
         for fault in &change.released {
             for outcome in self.deferred.release(*fault, usize::MAX) {
@@ -65,7 +65,7 @@ impl LateAnswers {
         self.free.extend(others);
     }
 
-    /// An answer arrives. Returns what completes now.
+    /// An answer arrives. Returns the requests that complete now.
     pub(crate) fn arrive(
         &mut self,
         token: Token,
@@ -106,8 +106,7 @@ impl LateAnswers {
         None
     }
 
-    /// Asks the rules about an answer that arrives, and carries out what they want. Returns what
-    /// completes now.
+    /// Applies the rules to an arriving answer. Returns the requests that complete now.
     fn judge(
         &mut self,
         mut outcome: LateAnswer,

@@ -1,8 +1,8 @@
-//! Rules in the fabrics of several machines: what bridges tell each other of what is armed.
+//! Rules in the fabrics of several machines, and how bridges exchange the armed rules.
 //!
-//! A rule is armed on the machine where it was given, and as a copy on each machine that is
-//! connected with it. Each event happens on one machine, and meets the rule there; so each machine
-//! counts its own events.
+//! A rule is armed on the machine where it was given, and as a copy on each connected machine. Each
+//! event happens on one machine and is matched with the rule there, so each machine counts its own
+//! events.
 
 use efa_core::address::Gid;
 
@@ -20,7 +20,7 @@ pub struct CarriedFault {
     pub id: FaultId,
     /// The rule.
     pub fault: Fault,
-    /// How often what it holds was ordered to be released.
+    /// How many times the release of everything that it holds was ordered.
     pub releases: u64,
 }
 
@@ -33,8 +33,8 @@ impl Fabric {
         }
     }
 
-    /// The rules that were armed on this machine, without what is done only once, and the
-    /// [generation](Fabric::fault_generation) of which they are.
+    /// The rules that were armed on this machine, without one-time actions, and their
+    /// [generation](Fabric::fault_generation).
     pub fn faults_of_this_machine(&self) -> Result<(u64, Vec<CarriedFault>), FabricError> {
         self.with_registry(|_| {
             let Some(board) = Board::open_existing(self.directory())? else {
@@ -57,7 +57,7 @@ impl Fabric {
         })
     }
 
-    /// Releases what a rule holds.
+    /// Releases everything that a rule holds.
     pub(crate) fn release_fault(&self, id: FaultId) -> Result<(), FabricError> {
         self.with_registry(|_| {
             if let Some(board) = Board::open_existing(self.directory())? {

@@ -22,8 +22,8 @@ impl Fabric {
         self.with_lock(|_| Board::open(self.directory()).map(Arc::new))
     }
 
-    /// Arms a rule until it is disarmed or the fabric ends, and does what it does at once. Devices
-    /// see it with the next frame.
+    /// Arms a rule until it is disarmed or the fabric ends, and carries out its immediate effects.
+    /// Devices see it with the next frame.
     pub fn arm(&self, fault: &Fault) -> Result<FaultId, FabricError> {
         self.check_inhabited()?;
         self.arm_for(fault, None)
@@ -58,14 +58,14 @@ impl Fabric {
         Ok(id)
     }
 
-    /// Does once what an action does by itself: release, cut, heal, kill, ... A cut, a port without
-    /// a link and the speed of one stay in force until they are ended or disarmed.
+    /// Carries out an action once: release, cut, heal, kill, ... A cut, a port without a link and
+    /// the speed of a link stay in force until they are ended or disarmed.
     pub fn act(&self, action: Action) -> Result<(), FabricError> {
         let id = self.arm(&Fault::at_once(action.clone()))?;
         if !action.is_lasting() {
             self.disarm(|armed| armed.id == id)?;
         }
-        // What was put in force by hand is over; what a rule puts in force may be so again.
+        // Ends the matching manual actions. A rule may put its own action in force again.
         self.disarm(|armed| {
             armed.id != id && action.ends(&armed.fault.then) && armed.fault.when.is_none()
         })?;
@@ -73,7 +73,7 @@ impl Fabric {
         | Action::PortUp(name)
         | Action::PortSpeed(PortSpeed { host: name, .. }) = &action
         {
-            // Their programs are told, also those that sleep.
+            // Wakes the programs of the device, so that sleeping ones see the change.
             for device in self.find_devices(name)? {
                 wake_all(&self.host_directory(device.gid), device.gid)?;
             }
@@ -89,8 +89,8 @@ impl Fabric {
         })
     }
 
-    /// Disarms the rules that `which` selects and releases what they hold. Returns how many there
-    /// were.
+    /// Disarms the rules that `which` selects and releases everything that they hold. Returns the
+    /// number of rules.
     pub fn disarm(&self, which: impl Fn(&ArmedFault) -> bool) -> Result<usize, FabricError> {
         self.with_registry(|_| {
             let Some(board) = Board::open_existing(self.directory())? else {

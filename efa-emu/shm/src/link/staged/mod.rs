@@ -87,7 +87,7 @@ impl Staged {
     #[cold]
     fn read_board(&mut self) -> Change {
         self.known = self.board.generation();
-        // Behind the generation: what was written before it was raised is there.
+        // Acquires the writes that were made before the generation was raised.
         std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
         let list = self.board.list();
         let is_there = |id| list.iter().any(|armed| armed.id == id);
@@ -107,8 +107,8 @@ impl Staged {
         Change { released }
     }
 
-    /// Decides about an event. Hosts that die of it are killed; what else rules want done beside it
-    /// is left to [`Staged::execute`].
+    /// Decides about an event. Hosts that an event kills are killed here; all other side effects of
+    /// rules are left to [`Staged::execute`].
     pub(crate) fn decide(&mut self, event: &Event<'_>) -> Verdict {
         let Staged {
             fabric,
@@ -129,7 +129,7 @@ impl Staged {
         fate.map(|(_, fate)| fate)
     }
 
-    /// Does what rules want done beside an event, once the event itself went on.
+    /// Carries out the side effects of rules, once the event itself has proceeded.
     pub(crate) fn execute(&self, triggers: Vec<Trigger>) {
         for trigger in triggers {
             let done = self.fabric.execute(&trigger, &self.board);
@@ -140,7 +140,7 @@ impl Staged {
         }
     }
 
-    /// Notes that this device has carried out the orders to release what these rules held.
+    /// Notes that this device has released everything that these rules held.
     pub(crate) fn note_released(&mut self, faults: &[FaultId]) {
         for fault in faults {
             self.releases.insert(*fault, self.board.releases(*fault));
@@ -215,7 +215,7 @@ impl PortRules {
     }
 }
 
-/// The state of a device's port, for whoever is on the device's host.
+/// The state of a device's port, for processes on the device's host.
 pub struct PortState {
     staged: Staged,
     gid: Gid,
