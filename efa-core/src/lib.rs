@@ -2,11 +2,11 @@
 //!
 //! # Modules
 //!
-//! * [`wire`]: every packet type of the protocol, parsed from and emitted into byte slices. It is
-//!   a package of its own, `efa-wire`, for whoever reads packets and needs no engine.
-//! * [`address`]: how endpoints and queue pairs are named, [`rules`]: what traffic is judged by;
-//!   both are of `efa-wire` too.
-//! * [`nic`]: what the protocol needs from a device.
+//! * [`wire`]: every packet type of the protocol, parsed from and emitted into byte slices. It is a
+//!   separate package, `efa-wire`, for programs that read packets without the engine.
+//! * [`address`]: addresses of endpoints and queue pairs, [`rules`]: the rules that traffic is
+//!   checked against; both are part of `efa-wire` too.
+//! * [`nic`]: the device interface that the protocol requires.
 //! * [`endpoint`]: the protocol engine.
 
 #![forbid(unsafe_code)]

@@ -9,9 +9,9 @@ use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::subprotocols::receive_calls::CompleteMessages;
 
 impl<N: PolledNic> Endpoint<N> {
-    /// Takes an address out of the address vector. Operations with the peer fail with
-    /// `FI_ECANCELED`, as soon as the device no longer uses their memory. Messages of the peer that
-    /// no receive has taken are dropped.
+    /// Removes an address from the address vector. Operations with the peer fail with
+    /// `FI_ECANCELED`, as soon as the device no longer uses their memory. Unmatched messages of the
+    /// peer are dropped.
     ///
     /// The peer is not notified, and the conversation with it continues. Later packets of the peer
     /// are handled as those of a peer that was never inserted. If the address is inserted again,
@@ -52,8 +52,8 @@ impl<N: Nic> Endpoint<N> {
             .insert_explicit(&mut **nic, address)
     }
 
-    /// Ends all operations with a peer that is about to leave the address vector, and forgets its
-    /// state unless the conversation goes on.
+    /// Ends all operations with a peer that is about to leave the address vector, and drops its
+    /// state unless the conversation continues.
     pub(crate) fn leave_peer(&mut self, peer: PeerId, goes_on: bool) {
         let goes_on = goes_on && self.channel.peers.outlives_removal(peer);
         self.end_operations_with(peer, Failure::CANCELED);
@@ -63,14 +63,14 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    /// Returns whether the conversation with a peer goes on after its removal, for which there has
-    /// to be room.
+    /// Returns whether the conversation with a peer continues after its removal. If so, the table
+    /// needs room for it.
     pub(crate) fn can_retire(&mut self, peer: PeerId) -> bool {
         self.channel.peers.outlives_removal(peer)
             && (!self.channel.is_full_of_introduced() || self.forget_idle_peer())
     }
 
-    /// Takes an address out of the address vector, and forgets the conversation.
+    /// Removes an address from the address vector, and drops the conversation.
     ///
     /// # Errors
     /// The peer is not in the address vector.

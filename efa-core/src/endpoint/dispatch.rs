@@ -115,8 +115,8 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    /// Identifies the sender of a packet, and queues our HANDSHAKE for it if none was sent. `None`
-    /// if the packet has to be dropped.
+    /// Identifies the sender of a packet, and queues our HANDSHAKE for it if none was sent. Returns
+    /// `None` if the packet must be dropped.
     fn sender(
         &mut self,
         source: &Source,

@@ -34,9 +34,9 @@ pub struct Domain<D: nic::Domain> {
     /// The ids of all endpoints, oldest first.
     order: Vec<EndpointId>,
     by_queue_pair: HashMap<Qpn, EndpointId>,
-    /// The endpoint that has the shared parts.
+    /// The endpoint that currently holds the shared state.
     holder: Option<EndpointId>,
-    /// The shared parts. While an endpoint has them, these are the endpoint's own.
+    /// The shared state. While an endpoint holds it, these are the endpoint's own parts.
     shared: Shared<D>,
     /// The completion queues of the endpoints.
     queues: Vec<CompletionQueueId>,
@@ -176,7 +176,7 @@ impl<D: nic::Domain> Domain<D> {
         true
     }
 
-    /// Ends an endpoint that was taken out of the table. The domain has the shared parts.
+    /// Ends an endpoint that was removed from the table. The domain holds the shared state.
     fn end(&mut self, mut endpoint: Endpoint<LentNic<D>>) {
         self.shared.exchange(&mut endpoint);
         endpoint.leave_domain();
@@ -257,9 +257,9 @@ impl<D: nic::Domain> Domain<D> {
         addresses.insert_explicit(&mut **nic, address)
     }
 
-    /// Takes an address out of the address vector. At every endpoint, operations with the peer fail
-    /// with `FI_ECANCELED` as soon as the device no longer uses their memory, and messages of the
-    /// peer that no receive has taken are dropped. The conversation does not end, as described for
+    /// Removes an address from the address vector. At every endpoint, operations with the peer fail
+    /// with `FI_ECANCELED` as soon as the device no longer uses their memory, and unmatched
+    /// messages of the peer are dropped. The conversation does not end, as described for
     /// [`Endpoint::remove_address`].
     ///
     /// # Errors
@@ -298,13 +298,13 @@ impl<D: nic::Domain> Domain<D> {
         self.bring_home().addresses.address(peer)
     }
 
-    /// Where packets for a peer go: for queue pairs that the caller uses by itself, without an
+    /// The destination of packets to a peer, for queue pairs that the caller uses without an
     /// endpoint.
     pub fn destination(&mut self, peer: PeerId) -> Option<Destination> {
         self.bring_home().addresses.destination(peer)
     }
 
-    /// The newest peer with a sender's address handle and queue pair: for queue pairs as those of
+    /// The newest peer with a sender's address handle and queue pair, for queue pairs as those of
     /// [`Domain::destination`].
     pub fn identify(&mut self, source: &Source) -> Option<PeerId> {
         self.bring_home().addresses.identify(source, None)
@@ -373,8 +373,8 @@ impl<D: nic::Domain> Domain<D> {
         taken
     }
 
-    /// How many completions to take from a queue at once; `None` if an endpoint has no room for
-    /// more.
+    /// The number of completions to take from a queue in one call; `None` if an endpoint has no
+    /// room for more.
     fn room(&self, queue: CompletionQueueId) -> Option<usize> {
         let users = self.order.iter().filter_map(|id| self.endpoints.get(*id));
         let mut users = users.filter(|user| user.nic().queue_pair().completion_queue() == queue);
@@ -386,7 +386,8 @@ impl<D: nic::Domain> Domain<D> {
         })
     }
 
-    /// When `progress` has to be called even if no completion arrives. `None` if it need not be.
+    /// The time when `progress` must be called even if no completion arrives; `None` if no such
+    /// call is needed.
     pub fn next_timeout(&self) -> Option<Instant> {
         let endpoints = self.order.iter().filter_map(|id| self.endpoints.get(*id));
         endpoints.filter_map(Endpoint::next_timeout).min()

@@ -36,9 +36,9 @@ impl<N: Nic> Endpoint<N> {
         self.channel.add_introduced(address)
     }
 
-    /// Makes room for a peer that introduces itself: forgets an idle peer that introduced itself
-    /// earlier. Among the few that are examined, it takes the one that was silent longest. Returns
-    /// whether there was one.
+    /// Makes room for a peer that introduces itself, by evicting an idle peer that introduced
+    /// itself earlier. Of the few peers that are examined, it evicts the one that was silent
+    /// longest. Returns whether it found one.
     #[cold]
     pub(crate) fn forget_idle_peer(&mut self) -> bool {
         /// The number of peers that are examined for one packet.
@@ -64,7 +64,7 @@ impl<N: Nic> Endpoint<N> {
         candidate.is_some()
     }
 
-    /// Returns whether no endpoint has anything under way with a peer.
+    /// Returns whether all endpoints are idle with respect to a peer.
     fn is_idle(&self, peer: PeerId) -> bool {
         !self.channel.peers.is_others(peer)
             && self

@@ -121,8 +121,8 @@ impl<N: Nic> Endpoint<N> {
         self.receive_side().discard_claimed(claim)
     }
 
-    /// Returns whether operations on a peer's memory cannot start because its HANDSHAKE, for which
-    /// it was asked, has not arrived.
+    /// Returns whether operations on a peer's memory cannot start, because its HANDSHAKE was
+    /// requested but has not arrived.
     pub fn awaits_handshake(&self, peer: PeerId) -> bool {
         let state = self.channel.peers.state(peer);
         state.is_some_and(|state| state.handshake.is_awaited())

@@ -38,7 +38,8 @@ impl<N: PolledNic> Endpoint<N> {
 }
 
 impl<N: Nic> Endpoint<N> {
-    /// When `progress` has to be called even if no completion arrives. `None` if it need not be.
+    /// The time when `progress` must be called even if no completion arrives; `None` if no such
+    /// call is needed.
     pub fn next_timeout(&self) -> Option<Instant> {
         self.channel.posting.next_backoff_end()
     }
@@ -53,9 +54,9 @@ impl<N: Nic> Endpoint<N> {
         self.channel.reports.next_event()
     }
 
-    /// Returns whether there is work that needs `progress`: packets in flight or pending, including
-    /// those that the application does not know of (handshake, EOR, receipt, ...). An orderly end
-    /// calls `progress` until this is false.
+    /// Returns whether any work still needs calls of `progress`: packets in flight or pending,
+    /// including internal ones (handshake, EOR, receipt, ...). For an orderly shutdown, call
+    /// `progress` until this is false.
     pub fn has_packets_in_flight(&self) -> bool {
         self.channel.posting.is_busy() || !self.channel.gone.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Memory of the application that is registered, for its operations and for those of peers.
+//! Registered memory of the application, for its own operations and for those of peers.
 
 use crate::nic::{Access, Domain as _, Nic, PolledNic, Region, UserSlice};
 

@@ -1,4 +1,4 @@
-//! Requests of peers for our memory: carried out at once, or when there is room.
+//! Requests of peers for access to our memory. They are carried out at once, or wait for room.
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::base::ids::PeerId;
@@ -11,7 +11,7 @@ use crate::wire::{Header, LongctsRtw, LongreadRtw, Packet, PacketType, Payload, 
 pub(crate) struct MemoryRequest<'a> {
     packet_type: PacketType,
     access: MemoryAccess<'a>,
-    /// Where the data of the packet is.
+    /// The position of the data in the packet.
     payload: Payload,
 }
 

@@ -1,12 +1,12 @@
 //! Receiving into the application's buffers, without a copy (zero-copy receive).
 //!
-//! Such an endpoint has a second queue pair, to which each receive of the application is posted at
-//! once. Its HANDSHAKE names that queue pair (extra request 7, which the spec does not list; stock
-//! libfabric 1.22 to 2.5), and peers that know the request send messages there without a header:
-//! there is nothing to match, and the device writes the data where it belongs. In return the
-//! endpoint has neither tags nor directed, multiple or cancelled receives, a message is one packet,
-//! and messages with a header are refused: a receive that is on the device cannot be taken back for
-//! them.
+//! Such an endpoint has a second queue pair. Each receive of the application is posted there
+//! immediately. The HANDSHAKE names that queue pair (extra request 7, which the spec does not list;
+//! stock libfabric 1.22 to 2.5), and peers that support the request send messages there without a
+//! header. No matching is needed: the device writes the data directly to its destination. In return
+//! the endpoint supports neither tags nor directed, multiple or cancelled receives, a message is
+//! limited to one packet, and messages with a header are refused: a receive that is posted to the
+//! device cannot be taken back for them.
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::{CompletionEntry, ErrorEntry, PacketError};
@@ -125,7 +125,7 @@ impl<N: Nic> Endpoint<N> {
     }
 
     /// Handles a message that the device has written to the application's buffer, or a receive that
-    /// it gives back with an error.
+    /// it returns with an error.
     pub(crate) fn on_user_receive(
         &mut self,
         context: u64,

@@ -12,8 +12,9 @@ bitflags::bitflags! {
         const CQ_WITH_SGID = 1 << 2;
         /// RDMA write.
         const RDMA_WRITE = 1 << 3;
-        /// A peer's write with immediate need not consume a receive. In the attributes of a device:
-        /// queue pairs can be created with this. In those of a queue pair: it was created with it.
+        /// A peer's write with immediate data need not consume a receive. In the attributes of a
+        /// device: queue pairs can be created with this feature. In those of a queue pair: it was
+        /// created with it.
         const UNSOLICITED_WRITE_RECV = 1 << 4;
     }
 }

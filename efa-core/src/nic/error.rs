@@ -6,7 +6,7 @@ pub enum NicError {
     /// The queue or pool is full; the same call may succeed after completions were polled.
     #[error("the device's queue is full: poll completions, then try again")]
     QueueFull,
-    /// The device has no resources left for another object.
+    /// The device has no resources for another object.
     #[error("the device has no resources left for another {0}")]
     Exhausted(&'static str),
     /// An argument is not valid for this device.

@@ -32,11 +32,11 @@ pub(crate) struct FakeDomain {
     pub(crate) refuse_deregister: Option<NicError>,
     /// The memory of the user, from address 0 on.
     pub(crate) memory: Vec<u8>,
-    /// The packets that were posted: their bytes in buffers, and where they go.
+    /// The posted packets: their bytes in buffers, and their destinations.
     pub(crate) packets: Vec<(Vec<u8>, Qpn)>,
-    /// Why packets are refused.
+    /// The error that posts of packets return.
     pub(crate) refuse_packets: Option<NicError>,
-    /// Packets that were posted without the doorbell, which has not rung since.
+    /// Packets that were posted without the doorbell, which has not been rung since.
     pub(crate) deferred: usize,
 }
 

@@ -1,6 +1,6 @@
-//! What the protocol needs from an EFA device: the shape of SRD verbs and no more.
+//! The device interface that the protocol requires: the subset of SRD verbs that it uses.
 //!
-//! Three traits, named for what users of libfabric and verbs know:
+//! Three traits, each with its counterparts in verbs and libfabric:
 //!
 //! | trait | holds | of verbs | of libfabric |
 //! |---|---|---|---|

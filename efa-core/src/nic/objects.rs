@@ -43,9 +43,9 @@ pub struct QueuePairConfig {
     pub recv_queue_depth: usize,
     /// The Q-key; a random one if `None`. Its upper bit must be clear: the rest is privileged.
     pub qkey: Option<Qkey>,
-    /// How often the device repeats a send to a receiver that is not ready before the send
-    /// completes with [`Status::RemoteRnr`](super::Status::RemoteRnr): 0 to 6 times, or 7 for
-    /// without end. Stock libfabric sets 3.
+    /// The number of device retries of a send to a receiver that is not ready, before the send
+    /// completes with [`Status::RemoteRnr`](super::Status::RemoteRnr): 0 to 6, or 7 for unlimited.
+    /// Stock libfabric sets 3.
     pub rnr_retry: u8,
     /// Writes with immediate data from peers consume no receive, if the device supports that. Peers
     /// must know this setting, because stock libfabric requires both sides to agree.
@@ -60,8 +60,9 @@ impl QueuePairConfig {
     /// 2.0 on.
     pub const LOW_LATENCY: u8 = 8;
 
-    /// Entries of a completion queue that has room for everything that the queues hold. Unsolicited
-    /// writes come on top and nothing bounds them; there is as much room for them again.
+    /// The number of entries for a completion queue that can hold the completions of all posted
+    /// requests. Unsolicited writes add an unbounded number of completions; the queue has the same
+    /// number of entries again for them.
     pub fn completions(&self) -> usize {
         let queued = self.send_queue_depth.saturating_add(self.recv_queue_depth);
         match self.unsolicited_write_recv {
@@ -87,10 +88,10 @@ pub trait Domain: Sized {
     /// The device's identity, capabilities and limits.
     fn attributes(&self) -> &NicAttributes;
 
-    /// Makes a completion queue for `entries` completions, or for as many as the device can do.
+    /// Makes a completion queue for `entries` completions, or the device's maximum if that is less.
     ///
     /// # Errors
-    /// The device has no room for it.
+    /// The device has no resources for it.
     fn create_completion_queue(
         &mut self,
         entries: usize,
@@ -112,8 +113,8 @@ pub trait Domain: Sized {
         config: &QueuePairConfig,
     ) -> Result<Self::QueuePair, Self::OpenError>;
 
-    /// Appends up to `limit` completions to `completions` and returns how many there were. A
-    /// completion names its queue pair; those of a queue pair that was closed never appear.
+    /// Appends up to `limit` completions to `completions` and returns their number. A completion
+    /// names its queue pair; completions of a closed queue pair never appear.
     fn poll(
         &mut self,
         queue: CompletionQueueId,
@@ -127,9 +128,8 @@ pub trait Domain: Sized {
     /// Ends a registration. Unknown keys are [`NicError::Invalid`].
     fn deregister(&mut self, region: Region) -> Result<(), NicError>;
 
-    /// Registers user memory that has no registration of its own, for one operation. The device may
-    /// answer with a registration that it kept from an earlier operation, if it knows that the
-    /// memory still has the same pages.
+    /// Registers unregistered user memory for one operation. The device may return a cached
+    /// registration of an earlier operation, if it knows that the memory still has the same pages.
     ///
     /// # Errors
     /// As for [`Domain::register`].
@@ -149,7 +149,7 @@ pub trait Domain: Sized {
     /// Puts a GID into the address book, or takes another reference to it.
     fn create_address_handle(&mut self, gid: Gid) -> Result<Ahn, NicError>;
 
-    /// Gives back one reference; with the last one the GID leaves the address book.
+    /// Releases one reference. The last release removes the GID from the address book.
     fn destroy_address_handle(&mut self, ahn: Ahn) -> Result<(), NicError>;
 
     /// Takes a free packet buffer from the pool, `None` if all are in use.
@@ -203,13 +203,13 @@ pub trait Domain: Sized {
     ) -> Result<bool, NicError>;
 }
 
-/// One SRD queue pair. The `domain` of every call is the one that it was made in.
+/// One SRD queue pair. Every call takes the `domain` that the queue pair was made in.
 ///
 /// Delivery is reliable and unordered: every posted request completes exactly once, packets arrive
 /// in any order, and a completion may be polled after the peer's answer to it.
 ///
-/// Dropping a queue pair destroys it on the device. A program that goes on using the domain calls
-/// [`QueuePair::close`] instead, which gives the buffers back.
+/// Dropping a queue pair destroys it on the device. A program that continues to use the domain
+/// calls [`QueuePair::close`] instead, which also returns the buffers.
 pub trait QueuePair: Sized {
     /// The domain that it is in.
     type Domain: Domain<QueuePair = Self>;
@@ -291,7 +291,7 @@ pub trait QueuePair: Sized {
         Err(NicError::Unsupported("receiving into memory of the user"))
     }
 
-    /// Destroys the queue pair. The buffers that the device has go back to the pool. Requests that
-    /// have not completed never do.
+    /// Destroys the queue pair. Posted buffers return to the pool. Outstanding requests never
+    /// complete.
     fn close(self, domain: &mut Self::Domain);
 }

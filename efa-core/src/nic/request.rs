@@ -4,7 +4,7 @@ use crate::address::{Ahn, Qkey, Qpn};
 
 use super::memory::{BufferId, LocalKey, RemoteKey, UserSlice};
 
-/// Where a packet goes.
+/// The destination of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Destination {
     /// The peer's entry in the local address book.
@@ -20,9 +20,9 @@ pub struct Destination {
 pub struct SendRequest {
     /// The peer.
     pub destination: Destination,
-    /// The buffer that holds the first bytes of the packet. It comes back with the completion.
+    /// The buffer with the first bytes of the packet. The completion returns it.
     pub buffer: BufferId,
-    /// How many bytes of `buffer` belong to the packet.
+    /// The number of bytes of `buffer` that belong to the packet.
     pub header_length: usize,
     /// Registered user memory that follows without a copy, if any.
     pub payload: Option<(UserSlice, LocalKey)>,

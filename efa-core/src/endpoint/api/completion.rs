@@ -83,8 +83,8 @@ pub struct ErrorEntry {
 }
 
 impl ErrorEntry {
-    /// The failure of an operation that has left no data: `length`, `overflow_length`, `data` and
-    /// `tag` are 0.
+    /// The failure of an operation without data: `length`, `overflow_length`, `data` and `tag` are
+    /// 0.
     pub const fn without_data(
         context: u64,
         flags: CompletionFlags,
@@ -136,8 +136,8 @@ pub enum Event {
         /// The reason.
         failure: Failure,
     },
-    /// The conversation with a peer cannot go on: its packets are dropped from now on, and
-    /// operations with it have failed. To start afresh, remove its address and insert it again.
+    /// The conversation with a peer has failed: its packets are dropped from now on, and operations
+    /// with it have failed. To start afresh, remove its address and insert it again.
     PeerFailed {
         /// The peer.
         peer: PeerId,
@@ -156,17 +156,17 @@ pub enum Event {
         address: RawAddress,
     },
     /// A message or atomic to a peer was lost, and the peer may wait forever for it or for the rest
-    /// of it. No more can be sent to the peer. Messages of the peer still arrive. To go on behind
-    /// it all the same, remove the peer's address and insert it again.
+    /// of it. Sends to the peer fail from now on, but its messages still arrive. To send again all
+    /// the same, remove the peer's address and insert it again.
     SendingFailed {
         /// The peer.
         peer: PeerId,
         /// Result of the operation.
         failure: Failure,
     },
-    /// The device refused a receive buffer. The endpoint has one buffer less.
+    /// The device refused a receive buffer. The receive queue is one buffer smaller.
     ReceivePostFailed(NicError),
-    /// The device gave a receive buffer back without a packet.
+    /// The device returned a receive buffer without a packet.
     ReceiveFailed(Status),
     /// A registration that the endpoint had made could not be ended.
     DeregistrationFailed(NicError),
@@ -212,9 +212,9 @@ pub enum PacketError {
         /// The message id.
         msg_id: u32,
     },
-    /// It is a second copy: all its data has arrived in other packets.
+    /// It is a duplicate: all its data has arrived in other packets.
     RepeatedData {
-        /// Where its data begins, in bytes from the start of the message.
+        /// The offset of its data in the message, in bytes.
         offset: u64,
     },
     /// It opens a window of an operation whose last window is not used up, or that another
@@ -236,7 +236,7 @@ pub enum PacketError {
     SizeMismatch,
     /// It is a message with a header, and this endpoint receives into the application's buffers
     /// ([`Endpoint::with_user_receives`](crate::endpoint::Endpoint::with_user_receives)): its
-    /// sender did not wait for the handshake, or does not know the request. The message is lost.
+    /// sender did not wait for the handshake, or does not support the request. The message is lost.
     MessageWithHeader,
 }
 

@@ -1,4 +1,5 @@
-//! Settings of an endpoint, with stock libfabric's defaults where it has the same setting.
+//! Settings of an endpoint. The defaults are those of stock libfabric where it has the same
+//! setting.
 
 use core::time::Duration;
 
@@ -31,13 +32,14 @@ pub struct EndpointConfig {
     /// Bytes of early or unexpected packets that may be kept outside of device buffers. Beyond that
     /// such packets stay in device buffers, and peers see receiver-not-ready. Default 1 GiB.
     pub held_bytes: usize,
-    /// Bytes that the waiting packets of one peer may take, wherever they wait, each counted with
-    /// at least 128 bytes. A peer that needs more is given up. Where peers are not trusted, this
-    /// keeps one of them from using up [`EndpointConfig::held_bytes`]. Default: no limit.
+    /// Limit in bytes for the waiting packets of one peer, wherever they are stored. Each packet
+    /// counts as at least 128 bytes. A peer beyond the limit is given up. Where peers are not
+    /// trusted, this prevents one of them from using up [`EndpointConfig::held_bytes`]. Default: no
+    /// limit.
     pub peer_held_bytes: usize,
-    /// Requests of one peer that may be pending at a time: its
+    /// Limit for the pending requests of one peer: its
     /// [`remote_operations`](EndpointConfig::remote_operations), running or waiting, and answers
-    /// (RECEIPT, EOR, ATOMRSP) that wait to be sent. A peer that asks for more is given up. Default
+    /// (RECEIPT, EOR, ATOMRSP) that wait to be sent. A peer beyond the limit is given up. Default
     /// 65,536.
     pub peer_operations: usize,
     /// Whether messages of one peer are matched in the order in which it sent them
@@ -75,7 +77,7 @@ pub struct EndpointConfig {
     ///
     /// [`EndpointError::TryAgain`]: crate::endpoint::EndpointError::TryAgain
     pub handshake_before_messages: bool,
-    /// Whether RDMA read and write are used and offered where the device has them
+    /// Whether RDMA read and write are used and announced if the device supports them
     /// (`FI_EFA_USE_DEVICE_RDMA`). Default true.
     pub use_device_rdma: bool,
     /// The range of the first wait after repeated receiver-not-ready answers, in microseconds. The

@@ -339,12 +339,12 @@ pub enum EndpointError {
     /// The peer is not in the address vector.
     #[error("peer {0} is not in the address vector")]
     UnknownPeer(crate::endpoint::base::ids::PeerId),
-    /// The conversation with the peer cannot go on
+    /// The conversation with the peer has failed
     /// ([`Event::PeerFailed`](crate::endpoint::Event::PeerFailed)).
     #[error("the conversation with peer {0} was given up: remove and insert its address")]
     PeerFailed(crate::endpoint::base::ids::PeerId),
-    /// The operation needs the peer's handshake, and the packet that asks for it could not be
-    /// delivered. A further call asks again.
+    /// The operation needs the peer's handshake, and the packet that requests it could not be
+    /// delivered. A further call sends another request.
     #[error("peer {peer} could not be asked for its handshake: {failure}")]
     Unreachable {
         /// The peer.

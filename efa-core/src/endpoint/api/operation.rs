@@ -35,13 +35,13 @@ impl From<UserSlice> for IoVec {
 }
 
 bitflags::bitflags! {
-    /// How an operation is to be carried out, in libfabric's bit numbers.
+    /// Options of an operation, in libfabric's bit numbers.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct OperationFlags: u64 {
         /// More operations follow at once (`FI_MORE`). The doorbell is rung by the next operation
         /// without the flag, or by `progress`.
         const MORE = 1 << 18;
-        /// A success is reported. Without the flag only errors are (selective completion).
+        /// A success is reported. Without the flag only errors are reported (selective completion).
         const COMPLETION = 1 << 24;
         /// The memory may be reused as soon as the call returns. A success is not reported.
         const INJECT = 1 << 25;

@@ -55,8 +55,8 @@ impl<N: Nic> Channel<N> {
         }
     }
 
-    /// Sends a PEER_ERROR. One about a message of ours takes its place in the sequence: the peer
-    /// may go on behind the message only with it.
+    /// Sends a PEER_ERROR. If it is about our own message, it takes the message's place in the
+    /// sequence: without it the peer may be unable to proceed behind the message.
     ///
     /// # Errors
     /// Only [`EndpointError::TryAgain`].

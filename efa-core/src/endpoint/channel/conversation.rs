@@ -74,21 +74,21 @@ impl From<MsgId> for Conversation {
 /// The effect of a lost message or atomic on the sequence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum AfterLoss {
-    /// Nothing is to be sent now.
+    /// No packet has to be sent now.
     Nothing,
-    /// A request that does nothing has to take its place.
+    /// A no-op request must fill a gap in the sequence.
     Fill,
-    /// No more messages and atomics can be sent to the peer.
+    /// Sending of messages and atomics to the peer has failed.
     BrokenOff,
 }
 
 /// The conversations with all peers.
 impl Peers<Conversation> {
-    /// Where packets for a peer go, and its state if there ever was a packet, if an operation can
-    /// be started now.
+    /// If an operation can start now, returns the destination of packets to a peer, and the peer's
+    /// state if any packet was ever exchanged.
     ///
     /// # Errors
-    /// No operation can be started.
+    /// The operation cannot start.
     #[inline]
     pub(crate) fn check(
         &self,
@@ -163,7 +163,7 @@ impl Peers<Conversation> {
     }
 
     /// Notes that a request with the next `msg_id` was posted to a peer. Returns whether earlier
-    /// requests were lost, while the peer was away, and their places have to be filled.
+    /// requests were lost, while the peer was away, and their gaps must be filled.
     #[inline]
     pub(crate) fn request_posted(&mut self, peer: PeerId) -> bool {
         let Some(state) = self.state_mut(peer) else {
@@ -197,9 +197,9 @@ impl Peers<Conversation> {
         }
     }
 
-    /// Notes that a message or atomic was lost. If the peer has nothing of it, its id is used
-    /// again, because the peer waits for it. Otherwise the id cannot be used again, and no more can
-    /// be sent, unless nothing was lost: the application has ended the operation.
+    /// Notes that a message or atomic was lost. If the peer has received no part of it, its id is
+    /// reused, because the peer waits for it. Otherwise the id cannot be reused, and sending to the
+    /// peer ends, unless the application itself has ended the operation, without a loss.
     pub(crate) fn request_lost(
         &mut self,
         peer: PeerId,
@@ -210,7 +210,7 @@ impl Peers<Conversation> {
         let Some(state) = self.state_mut(peer) else {
             return AfterLoss::Nothing;
         };
-        // The conversation with a peer that the application removes goes on.
+        // The conversation with a peer continues after the application removes it.
         let is_given_up = state.failure.is_some_and(|failure| !failure.is_cancelled());
         if is_given_up || state.sequence.is_broken() {
             return AfterLoss::Nothing;
@@ -233,14 +233,14 @@ impl Peers<Conversation> {
         }
     }
 
-    /// Returns whether the conversation with a peer goes on after its removal: there is one, and the
-    /// peer was not given up.
+    /// Returns whether the conversation with a peer continues after its removal: one exists, and
+    /// the peer was not given up.
     pub(crate) fn outlives_removal(&self, peer: PeerId) -> bool {
         self.state(peer)
             .is_some_and(|state| state.failure.is_none())
     }
 
-    /// The oldest id whose place has to be filled by a request that does nothing.
+    /// The oldest id whose gap must be filled by a no-op request.
     pub(crate) fn oldest_gap(&self, peer: PeerId) -> Option<MsgId> {
         let state = self.state(peer)?;
         match state.failure {
@@ -292,14 +292,14 @@ impl Peers<Conversation> {
         fits
     }
 
-    /// Gives back bytes of [`Peers::take_share`].
+    /// Returns bytes of [`Peers::take_share`].
     pub(crate) fn give_share_back(&mut self, peer: PeerId, bytes: usize) {
         if let Some(state) = self.state_mut(peer) {
             state.held_bytes -= bytes;
         }
     }
 
-    /// Notes that a peer has stopped to read a message with this many bytes in packets.
+    /// Notes that a peer has stopped reading a message with this many bytes in packets.
     pub(crate) fn end_read_based(&mut self, peer: PeerId, runt: u64) {
         if let Some(state) = self.state_mut(peer) {
             state.read_based.end(runt);

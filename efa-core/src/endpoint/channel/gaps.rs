@@ -32,9 +32,9 @@ impl<N: Nic> Channel<N> {
         }
     }
 
-    /// Fills the places of lost messages and atomics with atomics on no memory, so that the peer
-    /// goes on to the requests behind them. Stock libfabric uses an empty write in the same way to
-    /// get a HANDSHAKE.
+    /// Fills the gaps of lost messages and atomics with atomics on no memory, so that the peer
+    /// proceeds to the requests behind them. Similarly, stock libfabric uses an empty write to get
+    /// a HANDSHAKE.
     ///
     /// # Errors
     /// Only [`EndpointError::TryAgain`].

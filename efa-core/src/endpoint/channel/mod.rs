@@ -113,7 +113,7 @@ impl<N: Nic> Channel<N> {
                 .forget_backoff(&mut core::mem::take(&mut state.backoff));
             state.failure = None;
             state.sequence.mend();
-            // The peer may be gone: who needs its HANDSHAKE asks for it again.
+            // The peer may be gone. An operation that needs its HANDSHAKE requests it again.
             state.handshake.request_lost();
             // Leftovers of earlier operations are recorded under the peer's earlier id.
             state.held_bytes = 0;

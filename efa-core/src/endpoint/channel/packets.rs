@@ -15,7 +15,7 @@ use super::Channel;
 
 // Posting.
 impl<N: Nic> Channel<N> {
-    /// Where packets for a peer go.
+    /// The destination of packets to a peer.
     #[inline]
     pub(crate) fn destination(&self, peer: PeerId) -> Result<Destination, EndpointError> {
         let destination = self.peers.addresses().destination(peer);

@@ -1,5 +1,5 @@
-//! Packets and RDMA requests that the device gives back without success: whether they go again, and
-//! the effects for the peer.
+//! Packets and RDMA requests that the device returns with an error: whether they are posted again,
+//! and the effects for the peer.
 
 use crate::endpoint::api::completion::Event;
 use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
@@ -88,9 +88,11 @@ impl<N: Nic> Channel<N> {
                 state.sequence.done(msg_id);
             }
             match (lost.owner, lost.what) {
-                // How much of the message the peer has is known at the end of the operation.
+                // How much of the message has reached the peer is known at the end of the
+                // operation.
                 (Owner::Outbound(_), _) => {}
-                // Whether the peer has the message was not known, and now it may wait for it.
+                // Whether the peer has the message is unknown. Without the PEER_ERROR it may wait
+                // for it.
                 (Owner::Control, FinishedRequest::Packet(PacketType::PeerError, _)) => {
                     self.request_lost(lost.peer, msg_id, failure, Loss::Unknown);
                 }
@@ -124,7 +126,7 @@ impl<N: Nic> Channel<N> {
     pub(crate) fn answer_lost(&mut self, peer: PeerId, what: FinishedRequest, failure: Failure) {
         if failure.is_peer_gone() {
             // This is normal at the end of a program: the peer closed its endpoint without waiting
-            // for packets that the application does not know of (spec section 2.3).
+            // for internal packets of the protocol (spec section 2.3).
             self.reports.statistics.control_packets_lost += 1;
             return;
         }

@@ -45,7 +45,7 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// The sizes for a device and settings. The MTU has to be larger than [`MAX_REQUEST_HEADER`].
+    /// The sizes for a device and settings. The MTU must be larger than [`MAX_REQUEST_HEADER`].
     pub(crate) fn new(attributes: &NicAttributes, config: &EndpointConfig) -> Self {
         let mtu = attributes.mtu;
         let data_packet = mtu.saturating_sub(CTSDATA_HEADER) as u64;
@@ -63,7 +63,7 @@ impl Sizes {
         }
     }
 
-    /// Checks that `length` bytes may be injected, if they are to be.
+    /// Checks that `length` bytes may be injected, if injection is requested.
     #[inline]
     pub(crate) fn check_inject(&self, inject: bool, length: u64) -> Result<(), EndpointError> {
         let limit = self.inject as u64;
@@ -95,8 +95,8 @@ impl Sizes {
     }
 }
 
-/// The largest length in bytes of an operand of an atomic: the request has to fit one packet of
-/// `mtu` bytes.
+/// The largest length in bytes of an operand of an atomic. The request must fit one packet of `mtu`
+/// bytes.
 pub(crate) fn atomic_operand(mtu: usize, kind: AtomicKind<'_>) -> usize {
     let payload = mtu.saturating_sub(ATOMIC_HEADER);
     match kind {

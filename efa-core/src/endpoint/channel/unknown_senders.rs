@@ -21,13 +21,13 @@ pub(crate) enum Introduced {
     Peer(PeerId),
     /// A new peer, with this address.
     New(RawAddress),
-    /// Unknown: the packet has to be dropped.
+    /// Unknown: the packet must be dropped.
     Unknown,
 }
 
 impl<N: Nic> Channel<N> {
-    /// Finds out from a packet who its sender is. A packet that names another sender than the
-    /// device does is reported.
+    /// Identifies the sender of a packet from its contents. A packet whose sender contradicts the
+    /// device's is reported.
     pub(crate) fn introduced(
         &mut self,
         source: &Source,

@@ -31,8 +31,8 @@ impl<N: Nic> Channel<N> {
             .inspect_err(|_| self.peers.give_share_back(peer, bytes))
     }
 
-    /// Keeps the first packet of an operation that has to wait. Returns `None` if there is no room
-    /// for it: the peer was given up.
+    /// Keeps the first packet of an operation that must wait. Returns `None` if the peer has no
+    /// room left: the peer was given up.
     pub(crate) fn make_wait(
         &mut self,
         peer: PeerId,

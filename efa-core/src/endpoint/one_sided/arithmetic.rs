@@ -78,10 +78,10 @@ impl Class {
     }
 }
 
-/// Combines elements in place, as a collective operation does with those of two peers: each of
-/// `into` becomes the result of the operation on it and on that of `with`. Both are equally long.
-/// Returns whether the operation is defined for the data type, and does not compare; otherwise
-/// nothing changes.
+/// Combines the elements of two peers in place, as in a collective operation: each element of
+/// `into` becomes the result of the operation on it and on that of `with`. Both have the same
+/// length. Returns whether the operation is defined for the data type, and is not a comparison;
+/// otherwise nothing changes.
 pub fn reduce(datatype: AtomicDatatype, operation: AtomicOp, into: &mut [u8], with: &[u8]) -> bool {
     let is_defined = check(datatype, operation, false).is_ok();
     if is_defined {

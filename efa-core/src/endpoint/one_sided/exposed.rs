@@ -43,8 +43,8 @@ fn overlap(a: UserSlice, b: UserSlice) -> bool {
 }
 
 impl Exposed {
-    /// Registers memory, and notes the access of peers. The device is asked for the access that it
-    /// supports; the rest is emulated.
+    /// Registers memory, and records the access of peers. The registration on the device includes
+    /// only the access that it supports; the rest is emulated.
     ///
     /// # Errors
     /// The device refuses.
@@ -108,8 +108,8 @@ impl Exposed {
         Some(Withdrawn { memory, region })
     }
 
-    /// Returns whether a peer's operation on these pieces has to end when a region is withdrawn: it
-    /// uses the region, or no other region allows its access.
+    /// Returns whether the withdrawal of a region ends a peer's operation on these pieces: it uses
+    /// the region, or no other region permits its access.
     pub(crate) fn loses(&self, withdrawn: &Withdrawn, pieces: &Iov, access: Access) -> bool {
         let is_exposed = |piece: UserSlice| {
             self.0.values().any(|entry| {

@@ -112,7 +112,7 @@ impl Values {
                     comparand,
                     new,
                 );
-                // An exchange that fails has read the element again.
+                // A failed exchange has loaded the current element.
                 if nic
                     .exchange_user(address, old, new)
                     .map_err(|_| Failure::COPY_FAILED)?

@@ -111,8 +111,8 @@ impl AddressVector {
         }
     }
 
-    /// Inserts an address for the application. An address that is already there keeps its id; one
-    /// that was removed keeps that of [`AddressVector::retire`].
+    /// Inserts an address for the application. An existing address keeps its id; a removed one
+    /// keeps the id from [`AddressVector::retire`].
     ///
     /// # Errors
     /// The device's address book is full.
@@ -169,7 +169,7 @@ impl AddressVector {
     pub(crate) fn identify(&self, source: &Source, connid: Option<Connid>) -> Option<PeerId> {
         let Some(ahn) = source.ahn else {
             // The device did not know the sender when the packet arrived. The address may have been
-            // inserted since, so a device that reports the GID lets us find it.
+            // inserted since. If the device reports the GID, it can be found now.
             return self.find(&RawAddress {
                 gid: source.gid?,
                 qpn: source.qpn,
@@ -223,7 +223,7 @@ impl AddressVector {
         oldest.filter(|_| owners >= MAX_OWNERS)
     }
 
-    /// Returns whether an address that a packet states can be that of its sender.
+    /// Returns whether the address in a packet can be that of its sender.
     pub(crate) fn is_plausible(&self, source: &Source, address: &RawAddress) -> bool {
         let known_gid = match source.ahn {
             Some(ahn) => self
@@ -331,7 +331,7 @@ impl AddressVector {
         Some(())
     }
 
-    /// Notes that an endpoint of [`AddressVector::begin_use`] has forgotten the peer.
+    /// Notes that an endpoint of [`AddressVector::begin_use`] has dropped its state about the peer.
     pub(super) fn end_use(&mut self, id: PeerId) {
         if let Some(peer) = self.peers.get_mut(id) {
             peer.users -= 1;
@@ -343,8 +343,8 @@ impl AddressVector {
         self.set_origin(id, Origin::Inserted);
     }
 
-    /// Removes a peer for the application, but not for its packets: the conversation with it does
-    /// not end. Returns the id that the peer has from now on.
+    /// Removes a peer for the application. Its packets are still accepted: the conversation with it
+    /// does not end. Returns the peer's new id.
     pub(crate) fn retire(&mut self, id: PeerId) -> Option<PeerId> {
         let retired = self.peers.renew(id)?;
         self.set_origin(retired, Origin::Removed);
@@ -366,7 +366,7 @@ impl AddressVector {
         self.removed -= usize::from(origin == Origin::Removed);
     }
 
-    /// Returns whether the application removed a peer and has not inserted it again.
+    /// Returns whether the application has removed a peer and not inserted it again.
     pub(crate) fn is_removed(&self, id: PeerId) -> bool {
         let peer = self.peers.get(id);
         peer.is_some_and(|peer| peer.origin == Origin::Removed)
@@ -426,7 +426,7 @@ impl AddressVector {
         address_of(&self.gids, self.peers.get(id)?)
     }
 
-    /// Where packets for a peer go.
+    /// The destination of packets to a peer.
     #[inline]
     pub(crate) fn destination(&self, id: PeerId) -> Option<Destination> {
         self.peers.get(id).map(|peer| peer.destination)

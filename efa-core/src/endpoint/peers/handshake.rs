@@ -40,7 +40,7 @@ impl From<&Handshake> for PeerFeatures {
     }
 }
 
-/// The features that we announce: those of the engine, and of the device if the settings allow
+/// The features that we announce: those of the engine, and of the device if the settings permit
 /// them.
 fn own_features(attributes: &NicAttributes, config: &EndpointConfig) -> ExtraFeatures {
     let has = |cap| config.use_device_rdma && attributes.caps.contains(cap);
@@ -90,7 +90,7 @@ pub(crate) fn own_handshake(
 /// are not both present.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Identity {
-    /// By its whole address: the peer may not know it, or wants headers of constant length.
+    /// By its whole address: the peer may not know it, or requires headers of constant length.
     RawAddress,
     /// By the connection id: the peer supports it.
     Connid,
@@ -137,7 +137,7 @@ pub(crate) struct Handshaking {
     features: Option<PeerFeatures>,
     /// A request was sent, so the peer's HANDSHAKE can be expected.
     request_sent: bool,
-    /// Why the packet that asks for the peer's HANDSHAKE was not delivered.
+    /// The failure of the packet that requests the peer's HANDSHAKE.
     failure: Option<Failure>,
     waiting: Waiting,
 }
@@ -154,7 +154,7 @@ pub(crate) struct Waiting {
 }
 
 impl Handshaking {
-    /// Returns whether our HANDSHAKE has to be sent, which is the case once.
+    /// Returns whether our HANDSHAKE must be sent, which is true once.
     #[inline]
     pub(crate) fn greet(&mut self) -> bool {
         !core::mem::replace(&mut self.greeted, true)
@@ -177,8 +177,8 @@ impl Handshaking {
         self.features.as_ref()
     }
 
-    /// Takes the peer's HANDSHAKE. Returns the operations that waited for it. If another one
-    /// arrives, the first stays in force, because operations were chosen by it.
+    /// Takes the peer's HANDSHAKE. Returns the operations that waited for it. A second HANDSHAKE
+    /// does not replace the first, because operations were chosen by it.
     pub(crate) fn receive(&mut self, features: PeerFeatures) -> Waiting {
         self.features.get_or_insert(features);
         core::mem::take(&mut self.waiting)
@@ -189,12 +189,12 @@ impl Handshaking {
         self.features.is_none().then_some(&mut self.waiting)
     }
 
-    /// Returns whether a packet has to be sent so that the peer answers with its HANDSHAKE.
+    /// Returns whether a packet must be sent to request the peer's HANDSHAKE.
     pub(crate) fn has_to_be_provoked(&self) -> bool {
         !self.request_sent && self.features.is_none()
     }
 
-    /// Returns whether a packet was sent that the peer has not answered with its HANDSHAKE.
+    /// Returns whether a HANDSHAKE request was sent that the peer has not answered.
     pub(crate) fn is_awaited(&self) -> bool {
         self.request_sent && self.features.is_none()
     }
@@ -213,7 +213,7 @@ impl Handshaking {
         }
     }
 
-    /// Notes that the packet that asks for the HANDSHAKE was not delivered. The next operation that
+    /// Notes that the packet that requests the HANDSHAKE was not delivered. The next operation that
     /// needs the HANDSHAKE fails instead of waiting.
     pub(crate) fn provocation_lost(&mut self, failure: Failure) {
         self.request_sent = false;

@@ -23,7 +23,7 @@ pub(crate) struct Peers<S> {
 /// The state of the peer `id`.
 struct Known<S> {
     id: PeerId,
-    /// The peer's id when the state was made. It has another one since each removal.
+    /// The peer's id when the state was made. Each removal changes the id.
     first: PeerId,
     state: S,
 }
@@ -108,7 +108,7 @@ impl<S: From<MsgId>> Peers<S> {
         Some(())
     }
 
-    /// Notes that a peer has another id since it was [retired](AddressVector::retire).
+    /// Notes that a peer's id has changed because it was [retired](AddressVector::retire).
     pub(crate) fn follow(&mut self, old: PeerId, new: PeerId) {
         if let Some(Some(known)) = self.states.get_mut(old.index())
             && known.id == old

@@ -1,8 +1,8 @@
-//! Back-off: the waits of stock libfabric when a receiver is not ready.
+//! Back-off after receiver-not-ready errors, with the wait times of stock libfabric.
 //!
-//! After the first refusal of a packet, it is posted again at once. A further refusal starts a wait
-//! in which nothing is sent to the peer. Each wait is twice as long as the one before, until the
-//! peer accepts a packet.
+//! After its first refusal, a packet is posted again at once. A further refusal starts a wait,
+//! during which no packets are sent to the peer. Each wait is twice as long as the one before,
+//! until the peer accepts a packet.
 
 use core::cmp::Reverse;
 use core::time::Duration;
@@ -22,18 +22,18 @@ pub(crate) struct PeerBackoff {
     until: Option<Instant>,
     /// The length of the last wait; zero once the peer has accepted a packet.
     last_wait: Duration,
-    /// Work for the peer that is done after the wait.
+    /// Work for the peer that is postponed until the end of the wait.
     pub(super) held_work: VecDeque<Work>,
 }
 
 impl PeerBackoff {
-    /// Returns whether nothing is to be sent to the peer now.
+    /// Returns whether sending to the peer is suspended now.
     #[inline]
     pub(crate) fn is_active(&self) -> bool {
         self.until.is_some()
     }
 
-    /// How long nothing is to be sent to the peer.
+    /// How long sending to the peer is suspended.
     pub(super) fn remaining(&self, now: Instant) -> Duration {
         let until = self.until.map_or(now.0, |until| until.0);
         until.saturating_sub(now.0)

@@ -22,7 +22,7 @@ impl ReceiveBuffers {
         }
     }
 
-    /// Returns whether a free buffer has to be posted. The `kept` buffers of received packets that
+    /// Returns whether a free buffer must be posted. The `kept` buffers of received packets that
     /// wait count as posted, so that they are not replaced by buffers that sends need.
     #[inline]
     pub(super) fn lacks(&self, kept: usize) -> bool {

@@ -1,5 +1,5 @@
-//! Requests in flight. A request is remembered until its completion, so that it can be posted again
-//! if the receiver had no buffer, and so that its operation learns of its end.
+//! Requests in flight. A request is remembered until its completion, to post it again if the
+//! receiver had no buffer, and to notify its operation.
 
 use core::fmt;
 
@@ -18,9 +18,9 @@ pub(crate) struct InFlight {
     pub(crate) peer: PeerId,
     pub(crate) owner: Owner,
     pub(crate) request: PostedRequest,
-    /// How often the receiver was not ready.
+    /// The number of receiver-not-ready errors.
     pub(super) rnr_count: u32,
-    /// How often it was posted again after another loss.
+    /// The number of retries after other losses.
     pub(super) retries: u8,
 }
 
@@ -57,9 +57,10 @@ pub(crate) enum Owner {
     Outbound(OutboundId),
     /// A transfer, which fails if the packet cannot be sent.
     Inbound(InboundId),
-    /// No operation: the application does not know of the packet.
+    /// No operation: the application is not aware of the packet.
     Control,
-    /// No operation, but operations wait for the peer's HANDSHAKE, which answers the packet.
+    /// No operation, but operations wait for the peer's HANDSHAKE, which is its answer to the
+    /// packet.
     Provocation,
 }
 
@@ -193,7 +194,7 @@ pub(super) fn hand_over<N: Nic>(
             };
             nic.post_send(&request, doorbell)
         }
-        // The packet has no buffer from which it could be posted.
+        // The packet has no buffer, so it cannot be posted again.
         PostedRequest::OutOfBuffer(_) => Err(NicError::QueueFull),
         PostedRequest::Rdma(part, rdma) => {
             let mut request = RdmaRequest {

@@ -52,7 +52,7 @@ impl<N: Nic> Posting<N> {
     ) -> Result<Outgoing, EndpointError> {
         let buffer = self.nic.acquire_buffer().ok_or(EndpointError::TryAgain)?;
         Ok(Outgoing {
-            // The packet has no type on the wire. This is the type that it stands for.
+            // The packet has no type on the wire. This type represents it.
             packet_type: PacketType::EagerMsgRtm,
             buffer,
             in_buffer: 0,

@@ -1,5 +1,5 @@
-//! Packets that are posted again: after RNR (the peer had no receive buffer), at once or after the
-//! back-off of the peer, and after another refusal of the peer's device.
+//! Retries of packets: after RNR (the peer had no receive buffer), at once or after the peer's
+//! back-off, and after other errors of the peer's device.
 
 use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::api::time::Instant;
@@ -11,7 +11,7 @@ use super::backoff::{AfterRnr, PeerBackoff};
 use super::in_flight::{Finished, InFlight, OutOfBuffer, Outgoing, PostedRequest, hand_over};
 use super::work::{Priority, Work};
 
-/// How often a packet that the peer's device refuses is posted again.
+/// The number of retries of a packet that the peer's device refuses.
 pub(super) const MAX_RETRIES: u8 = 3;
 
 impl<N: Nic> Posting<N> {

@@ -97,7 +97,7 @@ fn packets_deferred_for_rnr_leave_buffers_for_others() {
     let mut backoff = PeerBackoff::default();
     let (ids, bytes): (Vec<_>, Vec<_>) = (0..3).map(|number| post(&mut posting, number)).unzip();
     assert_eq!(posting.nic().free.len(), 5);
-    // The first refusal of a packet is answered at once, the second one with a wait.
+    // The first refusal of a packet causes an immediate retry, the second one a wait.
     for id in &ids {
         posting.rnr(*id, &mut backoff, at(0));
         assert_eq!(posting.next_work(), Some(Work::Retry(*id)));

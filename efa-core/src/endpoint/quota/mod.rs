@@ -1,8 +1,8 @@
 //! Limits on the requests of peers that are served at a time.
 //!
-//! A peer can ask for work without end: writes and reads of our memory, answers. Each takes memory
-//! until it is done, and a peer that accepts no packets makes it last. Two limits keep this in
-//! bounds:
+//! Peers can request an unlimited amount of work: writes and reads of our memory, answers. Each
+//! request takes memory until it is finished, and a peer that accepts no packets delays that. Two
+//! limits bound the memory:
 //!
 //! * *Pending requests*: each peer has a share
 //!   ([`EndpointConfig::peer_operations`](crate::endpoint::EndpointConfig::peer_operations)). A
@@ -29,7 +29,7 @@ struct Share<W> {
     running: usize,
     /// Operations that wait to run, oldest first.
     waiting: VecDeque<W>,
-    /// The peer's place in [`Quota::turns`], while it has operations that wait.
+    /// The peer's position in [`Quota::turns`], while it has operations that wait.
     turn: u64,
 }
 
@@ -163,7 +163,7 @@ impl<W> Quota<W> {
     }
 
     /// Notes that an operation of a peer ended. Returns whether a [`Quota::review`] of the waiting
-    /// operations has to be queued.
+    /// operations must be queued.
     #[must_use]
     pub(crate) fn end_operation(&mut self, peer: PeerId) -> bool {
         self.running -= 1;

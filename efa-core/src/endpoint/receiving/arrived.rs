@@ -6,9 +6,9 @@
 
 use core::ops::Range;
 
-/// The most ranges of one message. A sender has no more packets under way than its send queue has
-/// entries (`max_sq_wr` of the device, at most 4096), so no order of delivery leaves more of them;
-/// a peer that leaves more sends its data with gaps.
+/// The maximum number of ranges of one message. A sender has no more packets in flight than its
+/// send queue has entries (`max_sq_wr` of the device, at most 4096), so no order of delivery causes
+/// more ranges; a peer that causes more sends its data with gaps.
 const MAX_RANGES: usize = 4096;
 
 /// The most ranges for which memory is kept, to be used again.
@@ -57,7 +57,7 @@ impl Arrived {
             || (self.ranges.get(at)).is_some_and(|range| range.start <= offset && end <= range.end)
     }
 
-    /// Takes a piece that has to end at byte `limit` or before it. Only [`Insertion::New`] has an
+    /// Takes a piece that must end at byte `limit` or before it. Only [`Insertion::New`] has an
     /// effect.
     #[inline]
     pub(super) fn add(&mut self, offset: u64, length: u64, limit: u64) -> Insertion {

@@ -1,4 +1,5 @@
-//! Messages of several packets with the same `msg_id`: where the packets after the first one go.
+//! Messages of several packets with the same `msg_id`, and the destination of the packets after the
+//! first one.
 
 use hashbrown::HashTable;
 
@@ -9,16 +10,17 @@ use super::unexpected::PartKey;
 use crate::endpoint::base::hash::Mixer;
 use crate::endpoint::base::ids::{ClaimId, InboundId, PeerId};
 
-/// Where the further packets of a message go.
+/// The destination of a message's further packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Assembly {
     /// To the packets of an unexpected message.
     Unexpected { tagged: bool, key: MessageKey },
     /// To the packets of a message that the application claimed.
     Claimed(ClaimId),
-    /// To the packets of a message that has its part of a multi-receive buffer and waits for room.
+    /// The waiting packets of a message that has its part of a multi-receive buffer and waits for
+    /// room.
     Waiting(PartKey),
-    /// To a transfer.
+    /// A transfer.
     Transfer(InboundId),
 }
 

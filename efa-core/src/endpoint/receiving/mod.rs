@@ -1,10 +1,10 @@
 //! Receiving: messages in order, their matching with receives, messages that wait, and the transfer
 //! of data to its destination.
 //!
-//! Each part owns its state and decides alone: [`PostedReceives`], [`UnexpectedMessages`],
-//! [`Transfers`] and each [`Transfer`] in it, and the [`ReorderWindow`] of each peer. [`Receiving`]
-//! joins them where one passes something to another. None accesses packets or memory: the caller
-//! has the packets, copies data, and reports to peers and the application.
+//! Each part owns its state and makes its own decisions: [`PostedReceives`],
+//! [`UnexpectedMessages`], [`Transfers`] and each [`Transfer`] in it, and the [`ReorderWindow`] of
+//! each peer. [`Receiving`] connects them. None accesses packets or memory: the caller has the
+//! packets, copies data, and reports to peers and the application.
 
 mod arrived;
 mod assembly;
@@ -92,8 +92,8 @@ impl Receiving {
         }
     }
 
-    /// Starts a transfer. `None` if the application has too many operations. Operations of peers,
-    /// whose number [`EndpointConfig::remote_operations`] limits, always have room.
+    /// Starts a transfer. Returns `None` if the application has too many operations. Operations of
+    /// peers always have room, because [`EndpointConfig::remote_operations`] limits their number.
     pub(crate) fn start(&mut self, transfer: Transfer) -> Option<InboundId> {
         match self.is_full() && !transfer.ending.is_remote() {
             true => None,

@@ -26,7 +26,7 @@ pub(crate) struct Posted {
     context: u64,
     report_success: bool,
     pub(crate) target: Iov,
-    /// Whether it takes tagged messages, and which; its place among those of its kind.
+    /// Whether it matches tagged messages, and which; its position among the receives of its kind.
     tagged: bool,
     tag: u64,
     entry: PostedEntry,

@@ -1,6 +1,6 @@
-//! How much of a transfer's data has arrived, and how the rest comes.
+//! The amount of a transfer's data that has arrived, and how the rest is delivered.
 //!
-//! This is arithmetic on numbers of bytes. It knows neither the packets nor the memory.
+//! Only byte counts: this module is independent of packets and memory.
 
 use super::arrived::{Arrived, Insertion};
 
@@ -21,9 +21,9 @@ pub(crate) struct Progress {
 /// How the data arrives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Supply {
-    /// Without being asked for: the peer sends it, or it is read by RDMA.
+    /// Unsolicited: the peer sends it, or it is read by RDMA.
     Unasked,
-    /// In windows. The peer was granted this many bytes that have not arrived.
+    /// In windows. This is the number of granted bytes that have not arrived.
     Windows { granted: u64 },
     /// The memory for an RDMA read could not be registered. When this many bytes have arrived in
     /// packets, a READ_NACK makes the peer send the rest.
@@ -48,7 +48,7 @@ pub(crate) enum NextAction {
 /// The effect of a packet that announces where data can be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ReadStart {
-    /// The reads have to start.
+    /// The reads must start.
     Read,
     /// Nothing: the data is being read, cannot be read, or arrives in packets.
     Nothing,
@@ -89,7 +89,7 @@ impl Progress {
         self.lacking() == 0
     }
 
-    /// The next action, if the device has no reads of the transfer.
+    /// The next action, if the device has no reads of the transfer in progress.
     pub(super) fn next_action(&self) -> NextAction {
         if self.is_complete() {
             return NextAction::Finish;
@@ -105,7 +105,7 @@ impl Progress {
         }
     }
 
-    /// Takes a piece of data for which the peer need not be asked.
+    /// Takes a piece of unsolicited data.
     #[inline]
     pub(super) fn take(&mut self, offset: u64, length: u64) -> Insertion {
         self.arrived.add(offset, length, self.in_packets)
@@ -182,7 +182,7 @@ impl Progress {
     }
 
     /// Takes the answer to READ_NACK, for a message of `length` bytes: the rest comes in windows.
-    /// Returns whether it is such an answer.
+    /// Returns false if the packet does not answer a READ_NACK.
     pub(super) fn nack_answered(&mut self, length: u64) -> bool {
         let is_answer = self.supply == Supply::Nacked && self.length == length;
         if is_answer {

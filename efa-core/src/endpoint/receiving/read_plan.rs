@@ -14,7 +14,7 @@ pub(crate) struct ReadPlan {
     end: u64,
     /// The number of reads that the device has.
     outstanding: u32,
-    /// Whether an EOR has to be sent to the peer.
+    /// Whether the peer expects an EOR.
     pub(super) tells_peer: bool,
     /// Registrations of the target.
     pub(super) own_regions: OwnRegions,

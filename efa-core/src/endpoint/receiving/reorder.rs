@@ -1,15 +1,15 @@
-//! The reorder window: packets that arrive from a peer in any order are processed in the order of
+//! The reorder window: packets from a peer arrive in any order and are processed in the order of
 //! `msg_id`.
 //!
 //! Messages and atomics of one peer share one sequence (spec section 3.2; stock libfabric since
-//! 1.17 keeps it whatever ordering the application asked for). A packet that comes early is held.
-//! Ids wrap around from 2^32 - 1 to 0. Distances between ids are signed, so the wrap-around needs
-//! no special case.
+//! 1.17 keeps it whatever ordering the application requested). Early packets are held. Ids wrap
+//! around from 2^32 - 1 to 0. Distances between ids are signed, so the wrap-around needs no special
+//! case.
 //!
-//! Packets that are at most [`NEAR`] ids early, which nearly all are, are found by index; the
-//! others in a hash table. So the memory is in proportion to the packets held, not to how far a
-//! peer runs ahead. A peer that runs ahead by more than the window has broken the protocol, which
-//! the caller reports.
+//! Packets that are at most [`NEAR`] ids early, the normal case, are found by index; the others in
+//! a hash table. So the memory is proportional to the number of held packets, not to how far a peer
+//! runs ahead. A peer that runs ahead by more than the window violates the protocol, which the
+//! caller reports.
 
 use hashbrown::HashTable;
 
@@ -25,9 +25,9 @@ const NEAR: usize = 64;
 pub(crate) enum Position {
     /// It is the next one.
     Expected,
-    /// It has to wait.
+    /// It must wait.
     Early,
-    /// It was processed, or at least its first packet was.
+    /// It, or at least its first packet, was already processed.
     Past,
     /// It is further ahead than the window allows.
     Beyond,
@@ -40,8 +40,8 @@ pub(crate) struct ReorderWindow {
     near: Option<Box<[Option<HeldId>; NEAR]>>,
     near_held: usize,
     far: HashTable<(MsgId, HeldId)>,
-    /// Ids that were processed before their turn: because order is not wanted, or because nothing
-    /// is to come of them.
+    /// Ids that were processed before their turn: because order is not required, or because they
+    /// were abandoned.
     done: HashTable<MsgId>,
 }
 
@@ -170,8 +170,7 @@ impl ReorderWindow {
         entry.ok().map(|entry| entry.remove().0.1)
     }
 
-    /// Takes all chains, whose packets are dropped. Their ids are passed over when their turn
-    /// comes.
+    /// Takes all chains; their packets are dropped. Their ids are skipped when their turn comes.
     pub(crate) fn drain(&mut self) -> Vec<HeldId> {
         let mut held: Vec<(MsgId, HeldId)> = self.far.drain().collect();
         let expected = self.expected;

@@ -38,7 +38,7 @@ pub(crate) struct Transfer {
     failure: Option<Failure>,
     /// Whether the peer has given it up.
     peer_aborted: bool,
-    /// Whether it ends although data is missing, when the device no longer uses its memory.
+    /// Whether it ends with missing data, once the device no longer uses its memory.
     aborted: bool,
     pub(super) ending: Ending,
     /// Its links among the transfers with the same peer.
@@ -48,13 +48,13 @@ pub(crate) struct Transfer {
 /// A packet or request that a transfer needs.
 #[derive(Debug)]
 pub(crate) struct Demand {
-    /// The packet that has to be sent to the peer next.
+    /// The next packet to send to the peer.
     ask: Ask,
     /// Whether the transfer is in the work queue.
     queued: bool,
 }
 
-/// The packet that has to be sent to the peer of a transfer.
+/// A packet to send to the peer of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ask {
     Nothing,
@@ -103,28 +103,28 @@ pub(crate) struct EndedTransfer {
     pub(crate) length: u64,
     pub(crate) capacity: u64,
     pub(crate) failure: Option<Failure>,
-    /// Registrations that have to be ended.
+    /// Registrations to end.
     pub(crate) own_regions: OwnRegions,
-    /// The peer's operation to which an EOR has to be sent.
+    /// The peer's operation that expects an EOR.
     pub(crate) eor: Option<SendId>,
-    /// The peer's operation to which a RECEIPT has to be sent, and its message.
+    /// The peer's operation that expects a RECEIPT, and its message.
     pub(crate) receipt: Option<(SendId, MsgId)>,
-    /// The message whose sender waits for an EOR and gets none, with the sender's operation.
+    /// The message whose sender expects an EOR but will get none, with the sender's operation.
     pub(crate) abandoned: Option<(MsgId, SendId)>,
 }
 
 impl Demand {
-    /// Notes which packet has to be sent to the peer next.
+    /// Notes the next packet to send to the peer.
     pub(crate) fn ask(&mut self, ask: Ask) {
         self.ask = ask;
     }
 
-    /// The packet that has to be sent to the peer now.
+    /// The packet to send to the peer now.
     pub(crate) fn asks(&self) -> Ask {
         self.ask
     }
 
-    /// Notes that something has to be sent or posted. Returns whether the transfer has to be
+    /// Notes that the transfer has a packet to send or a read to post. Returns whether it must be
     /// queued.
     #[must_use]
     pub(crate) fn enqueue(&mut self) -> bool {
@@ -186,8 +186,8 @@ impl Transfer {
         is_message.then_some(self.msg_id)
     }
 
-    /// Notes that the peer has given up the message. [`Transfer::next_action`] returns when it
-    /// ends.
+    /// Notes that the peer has given up the message. [`Transfer::next_action`] returns when the
+    /// transfer ends.
     pub(crate) fn peer_aborted(&mut self) {
         self.peer_aborted = true;
         self.abort(Failure::PEER_ABORTED);
@@ -250,8 +250,8 @@ impl Transfer {
 
 // Data in packets.
 impl Transfer {
-    /// Takes a piece of the data: one that the peer sent without being asked or, with `in_window`,
-    /// one that it was granted.
+    /// Takes a piece of the data. With `in_window` the piece was granted by a CTS, otherwise the
+    /// peer sent it unsolicited.
     #[inline]
     pub(crate) fn arrived(&mut self, offset: u64, length: u64, in_window: bool) -> Arrival<'_> {
         let piece = match in_window {

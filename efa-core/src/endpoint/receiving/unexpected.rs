@@ -1,5 +1,6 @@
-//! Messages that no receive has taken: those that wait for one, those that the application claimed,
-//! and those that wait for room. It also knows where the further packets of a message go.
+//! Messages that no receive has taken: those that wait for a receive, those that the application
+//! claimed, and those that wait for room. It also knows the destination of a message's further
+//! packets.
 
 use slab::Slab;
 
@@ -109,7 +110,7 @@ pub(crate) struct HeldPart {
     pub(crate) ending: Ending,
 }
 
-/// Where a further packet of a message goes.
+/// The destination of a message's further packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Segment {
     /// To a transfer.
@@ -146,12 +147,12 @@ impl UnexpectedMessages {
         }
     }
 
-    /// The number of messages that are neither claimed nor wait for room.
+    /// The number of messages that wait for a receive.
     pub(crate) fn len(&self) -> usize {
         self.untagged.len() + self.tagged.len()
     }
 
-    /// Returns whether there are messages that are neither claimed nor wait for room.
+    /// Returns whether any messages wait for a receive.
     #[inline]
     pub(crate) fn has_any(&self, tagged: bool) -> bool {
         let queues = match tagged {
@@ -313,12 +314,12 @@ impl UnexpectedMessages {
             .set(peer, msg_id, Assembly::Transfer(transfer));
     }
 
-    /// Forgets where further packets of a message go.
+    /// Drops the destination of a message's further packets.
     pub(crate) fn forget_segments(&mut self, peer: PeerId, msg_id: MsgId) {
         self.assemblies.remove(peer, msg_id);
     }
 
-    /// Finds out where a further packet of a message goes.
+    /// Returns the destination of a message's further packet.
     pub(crate) fn segment(&mut self, peer: PeerId, msg_id: MsgId) -> Segment {
         match self.assemblies.get(peer, msg_id) {
             Some(Assembly::Transfer(id)) => Segment::Transfer(id),

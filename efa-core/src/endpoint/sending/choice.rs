@@ -1,8 +1,8 @@
-//! Which subprotocol an operation uses: pure functions of what is known about it.
+//! Chooses the subprotocol of an operation, by pure functions of the known facts about it.
 //!
 //! The thresholds and the order of the tests are those of stock libfabric 2.x (two-sided
 //! operations, writes and reads alike), except that a peer without a feature is served by the
-//! baseline protocols wherever they can do the work (spec section 2.1, case a).
+//! baseline protocols wherever they suffice (spec section 2.1, case a).
 
 use core::fmt;
 
@@ -106,7 +106,7 @@ pub(crate) enum MessageProtocol {
 }
 
 impl MessageProtocol {
-    /// Returns whether the peer reads the message, so that its memory has to be registered.
+    /// Returns whether the peer reads the message by RDMA, which requires registered memory.
     pub(crate) fn is_read_by_peer(self) -> bool {
         matches!(
             self,
@@ -275,7 +275,7 @@ pub(crate) enum WriteProtocol {
 }
 
 impl WriteProtocol {
-    /// The access for which the memory has to be registered, if it has to be.
+    /// The access to register the memory for, if registration is required.
     pub(crate) fn registration(self) -> Option<Access> {
         match self {
             WriteProtocol::Direct => Some(Access::empty()),

@@ -69,7 +69,7 @@ impl Sending {
                 return None;
             }
         }
-        // A peer that has given up the operation waits for nothing.
+        // A peer that has given up the operation does not wait for it.
         let is_lost = operation.failure.is_some() && !operation.peer_aborted;
         let abandoned = match is_lost {
             true => operation.abandoned(self.bulk_of(operation)),

@@ -45,7 +45,7 @@ pub(crate) struct Outbound {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct BulkKey(pub(super) u32);
 
-/// The data of an operation that takes more than one packet, and how far it is.
+/// The data of an operation that takes more than one packet, and its progress.
 pub(crate) struct Bulk {
     pub(crate) source: Iov,
     /// Bytes that this side moves, in packets or by RDMA writes. The peer reads the rest.
@@ -119,7 +119,8 @@ impl Outbound {
             .filter(|_| report.flags.contains(CompletionFlags::SEND))
     }
 
-    /// The message for which the peer waits in vain if the operation fails.
+    /// The message to report to the peer if the operation fails, because the peer would wait in
+    /// vain.
     pub(super) fn abandoned(&self, bulk: Option<&Bulk>) -> Option<Abandoned> {
         let msg_id = self.message()?;
         // If the peer has received no part of the message, the message id is reused.
@@ -140,7 +141,7 @@ impl Outbound {
 }
 
 impl Bulk {
-    /// Makes data that may all be moved at once.
+    /// Makes data that may be moved without waiting for the peer.
     pub(crate) fn new(source: Iov, length: u64, stream: Stream) -> Self {
         Bulk {
             source,
@@ -160,7 +161,7 @@ impl Bulk {
         self.moved < self.allowed || self.stream.is_request()
     }
 
-    /// Returns whether this side has nothing left to move.
+    /// Returns whether this side has moved all its data.
     pub(super) fn is_moved(&self) -> bool {
         self.moved == self.to_move && !self.stream.is_request()
     }

@@ -11,7 +11,7 @@ use super::results::{Due, Next};
 use super::stream::{NextPacket, Progress, Stream};
 
 impl Sending {
-    /// Notes that an operation may have something to post. Returns whether it has to be queued.
+    /// Notes that an operation may have something to post. Returns whether it must be queued.
     #[must_use]
     pub(crate) fn enqueue(&mut self, id: OutboundId) -> bool {
         let Some((operation, bulk)) = self.with_bulk(id) else {

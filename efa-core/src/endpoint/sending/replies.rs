@@ -31,8 +31,8 @@ impl Sending {
             }
             _ => return Err(Mistake::NoOperation),
         };
-        // All windows of an operation are opened by one operation of the peer. Another one has
-        // begun with a second copy of the request, and the data must not be divided between the
+        // All windows of an operation are opened by the same operation of the peer. A different one
+        // was started by a duplicate of the request, and the data must not be divided between the
         // two.
         let is_others =
             matches!(bulk.stream, Stream::CtsData(Some(recv_id)) if recv_id != cts.recv_id);
@@ -70,8 +70,8 @@ impl Sending {
     }
 
     /// Takes a READ_NACK: the peer cannot read the data of an operation, and gets the rest in
-    /// packets. A message goes on behind its runt, under the same `msg_id`; a write starts again.
-    /// Returns the runt in bytes, which has to be ended in [`ReadBased`].
+    /// packets. A message continues behind its runt, under the same `msg_id`; a write starts again.
+    /// Returns the size in bytes of the runt, which must be ended in [`ReadBased`].
     ///
     /// # Errors
     /// The packet has no effect.
@@ -85,8 +85,7 @@ impl Sending {
             _ => return Err(Mistake::NoOperation),
         };
         let Stream::Silent(Some(request)) = bulk.stream else {
-            // Not all of the runt was sent, so the peer cannot know yet that it cannot read the
-            // rest.
+            // The runt was not sent completely, so the peer cannot have tried to read the rest.
             return Err(Mistake::Sizes);
         };
         bulk.to_move = operation.length;
@@ -107,9 +106,9 @@ impl Sending {
         Ok(bulk.runt.take())
     }
 
-    /// Takes a PEER_ERROR: the receiver of a message has given it up, and the message fails here,
-    /// too, if it has not failed already. The operation that the packet names counts only if it is
-    /// of that message.
+    /// Takes a PEER_ERROR: the receiver of a message has given it up, and the message fails here
+    /// too, if it has not failed already. The operation that the packet names counts only if it
+    /// belongs to that message.
     ///
     /// # Errors
     /// The packet has no effect.

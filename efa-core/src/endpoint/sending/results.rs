@@ -74,11 +74,11 @@ pub(crate) struct Ended {
     pub(crate) leftovers: Leftovers,
 }
 
-/// Resources of an operation that have to be released.
+/// Resources of an operation that must be released.
 #[derive(Default)]
 pub(crate) struct Leftovers {
-    /// Registrations that have to be ended.
+    /// Registrations to end.
     pub(crate) own_regions: OwnRegions,
-    /// The runt in bytes that has to be ended in [`ReadBased`].
+    /// The size in bytes of the runt to end in [`ReadBased`].
     pub(crate) runt: Option<u64>,
 }

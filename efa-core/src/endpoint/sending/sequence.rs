@@ -78,7 +78,7 @@ impl Sequence {
         self.next
     }
 
-    /// Returns whether the next id has to wait for earlier requests to arrive.
+    /// Returns whether the next id must wait until earlier requests have arrived.
     #[inline]
     pub(crate) fn is_too_far_ahead(&self) -> bool {
         self.next.0.is_multiple_of(SPAN) && self.pending[span(self.next)] > 0
@@ -91,7 +91,7 @@ impl Sequence {
         self.next = self.next.next();
     }
 
-    /// Notes that the device has completed a request, whether or not it arrived.
+    /// Notes that the device has completed a request, successfully or not.
     #[inline]
     pub(crate) fn done(&mut self, id: MsgId) {
         let pending = &mut self.pending[span(id)];
@@ -133,24 +133,25 @@ impl Sequence {
         }
     }
 
-    /// Notes that a packet was posted without which the peer may not go on behind the request with
-    /// this id.
+    /// Notes that a packet was posted that the peer may need before it can proceed to requests
+    /// behind this id.
     pub(crate) fn posted_again(&mut self, id: MsgId) {
         self.pending[span(id)] += 1;
     }
 
-    /// Notes that the sequence cannot go on. Returns false if it could not before.
+    /// Notes that the sequence is blocked. Returns false if it already was.
     pub(crate) fn break_off(&mut self, failure: Failure) -> bool {
         self.gaps.clear();
         self.broken.replace(failure).is_none()
     }
 
-    /// Lets the sequence go on: the application takes the risk that the peer waits for a request.
+    /// Unblocks the sequence: the application takes the risk that the peer waits for a lost
+    /// request.
     pub(crate) fn mend(&mut self) {
         self.broken = None;
     }
 
-    /// Returns whether the sequence cannot go on.
+    /// Returns whether the sequence is blocked.
     #[inline]
     pub(crate) fn is_broken(&self) -> bool {
         self.broken.is_some()

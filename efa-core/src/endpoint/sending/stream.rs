@@ -18,7 +18,7 @@ pub(crate) enum Stream {
     Runt(MessageHead, SegmentSize, RmaIovs),
     /// LONGCTS_RTM or LONGCTS_RTW, then CTSDATA.
     LongCts(Request),
-    /// LONGREAD_RTM or LONGREAD_RTW, with the memory that the peer is to read.
+    /// LONGREAD_RTM or LONGREAD_RTW, with the memory for the peer to read.
     LongRead(Request, RmaIovs),
     /// LONGCTS_RTM in answer to READ_NACK, without data, then CTSDATA.
     NackAnswer(MessageHead),

@@ -30,7 +30,7 @@ pub(crate) struct Rtm<'a> {
     /// Length of the whole message in bytes.
     pub(crate) length: u64,
     pub(crate) extent: MessagePart<'a>,
-    /// Where the data of this packet is.
+    /// The position of this packet's data.
     pub(crate) payload: Payload,
 }
 
@@ -131,7 +131,7 @@ impl<'a> Rtm<'a> {
         message
     }
 
-    /// Where the data of this packet begins in the message.
+    /// The offset of this packet's data in the message.
     pub(crate) fn offset(&self) -> u64 {
         match self.extent {
             MessagePart::Whole(_) | MessagePart::LongCts(_) | MessagePart::LongRead(_) => 0,

@@ -65,7 +65,8 @@ impl<N: Nic> ReceiveSide<'_, N> {
         self.channel.reports.refuse(peer, packet_type, reason);
     }
 
-    /// Continues a transfer after something arrived: ends it, or asks the peer for more.
+    /// Continues a transfer after a packet or read has arrived: ends it, or requests more from the
+    /// peer.
     pub(crate) fn go_on_with(&mut self, id: InboundId) {
         let Some(transfer) = self.receiving.transfers.get_mut(id) else {
             return;
@@ -93,7 +94,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
                 self.queue_inbound(id);
             }
             Some(_) => {
-                // libfabric before 1.20 does not know READ_NACK, and cannot send the data in
+                // libfabric before 1.20 does not support READ_NACK, and cannot send the data in
                 // another way.
                 let failure = Failure::new(Errno::ENOMEM, ProviderError::RdmaReadPost);
                 self.fail_inbound(id, failure);
@@ -101,7 +102,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         }
     }
 
-    /// Queues a transfer for which something has to be sent or posted.
+    /// Queues a transfer that has a packet to send or a read to post.
     pub(crate) fn queue_inbound(&mut self, id: InboundId) {
         if let Some(transfer) = self.receiving.transfers.get_mut(id)
             && transfer.demand.enqueue()
@@ -149,7 +150,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         };
         self.send_for(id, peer, owner, &nack)?;
         if is_write {
-            // An error of the device has ended it already.
+            // A device error has already ended it.
             if self.receiving.finish(id).is_some() {
                 self.channel.end_operation(peer);
                 self.channel.quota.end_request(peer);

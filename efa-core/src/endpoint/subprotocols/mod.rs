@@ -1,4 +1,4 @@
-//! The subprotocols: how the parts work together for each kind of operation.
+//! The subprotocols: they combine the parts of the endpoint for each kind of operation.
 //!
 //! Each operation has a source and a destination of its data. [`SendSide`] and [`ReceiveSide`]
 //! borrow the parts that each needs. Neither can reach the parts of the other.

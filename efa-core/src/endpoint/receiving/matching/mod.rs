@@ -1,7 +1,7 @@
 //! Matching of messages with receives, in libfabric's order.
 //!
-//! A message goes to the oldest posted receive that accepts it. A receive takes the first message
-//! to have arrived that it accepts. Both rules hold exactly, also between exact receives and
+//! A message goes to the oldest posted receive that accepts it. A receive takes the earliest
+//! arrived message that it accepts. Both rules hold exactly, also between exact receives and
 //! receives with ignore bits or without a source.
 //!
 //! *Posted receives* are grouped by the kind of their filter: the ignore mask, and whether they
@@ -10,10 +10,10 @@
 //! oldest. Programs use few distinct masks, so the cost does not depend on the number of posted
 //! receives.
 //!
-//! *Unexpected messages* are in two queues at once: of those with the same source and tag, and of
-//! those with the same tag. An exact receive looks only at the head of one queue. A receive with
-//! ignore bits walks through all messages in the order of their arrival, which one piece of memory
-//! holds.
+//! *Unexpected messages* are each in two queues: the messages with the same source and tag, and the
+//! messages with the same tag. An exact receive checks only the head of one queue. A receive with
+//! ignore bits walks through all messages in the order of their arrival, which are stored
+//! contiguously.
 //!
 //! With many receives or messages, reading memory that is not in a cache dominates the cost. So the
 //! tables hold 4 bytes per queue and no keys, the links of a posted receive are in the receive
