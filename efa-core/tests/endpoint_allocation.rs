@@ -24,7 +24,7 @@ fn send(subject: &mut SelfTalk, tag: Option<u64>, length: usize, flags: Operatio
     subject.send_with(tag, length, Some(1), flags);
 }
 
-/// Runs until so many operations have completed and nothing is left to be done.
+/// Runs until this many operations have completed and no work is left.
 fn finish(subject: &mut SelfTalk, completions: usize) {
     subject.finish(completions);
     while subject.progress() > 0 {}

@@ -174,7 +174,7 @@ impl Script {
         self.inject(&bytes);
     }
 
-    /// Nothing is left of messages and operations.
+    /// All state of messages and operations has been released.
     fn expect_nothing_left(&mut self) {
         self.expect_no_completion();
         self.expect_silence();
@@ -435,7 +435,8 @@ fn an_abandoned_missing_message_does_not_block_others() {
         let (mut script, _) = announced(config, traits(), MODERN | TOLD);
         script.recv(0, 100, 7);
         script.begin(Subprotocol::Eager, 2);
-        // The news of two messages in the wrong order, once more, and of one that is far ahead.
+        // Notifications about two messages in the wrong order, a duplicate, and one about a message
+        // far ahead.
         for msg_id in [1, 1, 200, 0] {
             script.abandon(msg_id, PeerError::NO_OP, OpeType::TXE);
         }
@@ -636,7 +637,7 @@ fn messages_are_abandoned_despite_an_unknown_operation() {
     script.begin(Subprotocol::Medium, 3);
     given_up(&mut script, 3);
     assert_eq!(script.dut.usage(), written);
-    // Nothing is known of those that have ended, or have not come: they still may.
+    // Messages that have ended, or have not arrived, are unknown: the latter may still arrive.
     for msg_id in [0, 1, 3, 2, 4, config().reorder_window + 2] {
         script.abandon(msg_id, id, OpeType::TXE);
         assert_eq!(script.refusal(), PacketError::NoMessage { id });

@@ -39,7 +39,7 @@ impl Other {
         script.inject_from(source, &header.to_packet(payload));
     }
 
-    /// Wants to write everything to the region, and sends nothing of it yet.
+    /// Starts to write the whole region, without any data yet.
     fn write(self, script: &mut Script, region: Region, send_id: u32) {
         let target = [RmaIov::new(MEMORY, LENGTH, region.remote_key.0)];
         let request = LongctsRtw {
@@ -135,7 +135,7 @@ fn sixteen_busy_peers_leave_room_for_others() {
         script.recv(0, 8, context);
     }
     assert_eq!(one_receive(&mut script), Err(EndpointError::TryAgain));
-    // Who comes late is served at once.
+    // A late peer is served at once.
     let late = Other::new(&script, 16);
     late.write(&mut script, region, 77);
     let its = answers(&mut script);

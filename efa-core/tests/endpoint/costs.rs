@@ -157,7 +157,7 @@ impl Crowd {
         self.meet();
     }
 
-    /// A value for a field: one that the engine knows, one of the ends, or any.
+    /// A value for a field: one that the engine knows, a boundary value, or a random one.
     fn value(&mut self, name: &str) -> u64 {
         let choice = self.random.random_range(0..8);
         match (name, choice) {

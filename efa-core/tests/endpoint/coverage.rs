@@ -253,8 +253,8 @@ fn all_64_bits_of_cq_data_arrive() {
     }
 }
 
-/// Section 4.3 lets a receiver that asked for constant headers fail a message with another header.
-/// We ask for nothing, and move the data to its place.
+/// By section 4.3 a receiver that requested constant headers may fail a message with another
+/// header. Our endpoint makes no such request, and moves the data to its destination.
 #[test]
 fn data_lands_after_headers_of_any_length() {
     let (mut script, _) = connected();

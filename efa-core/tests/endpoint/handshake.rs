@@ -395,8 +395,8 @@ fn the_longest_silent_peer_is_evicted() {
     }
 }
 
-/// However many connection ids one sender makes up, others can introduce themselves; who was
-/// inserted stays.
+/// However many connection ids one sender makes up, other peers can introduce themselves, and
+/// inserted addresses stay.
 #[test]
 fn queue_pair_owners_do_not_displace_others() {
     let mut script = Script::with(
@@ -532,7 +532,7 @@ fn features_await_the_handshake_an_empty_write_requests() {
     assert_eq!((packet_type, msg_id), (PacketType::DcEagerMsgRtm, MsgId(0)));
 }
 
-/// The first request of the two asks for the HANDSHAKE as well. When it is lost, nothing else does.
+/// The first of the two requests also requests the HANDSHAKE. If it is lost, no other packet does.
 #[test]
 fn a_lost_request_asks_for_no_handshake() {
     let mut script = Script::new();

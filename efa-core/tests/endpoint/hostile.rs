@@ -227,8 +227,7 @@ fn data_that_was_not_granted_ends_the_receive() {
     );
 }
 
-/// Packets of one message that do not agree on how much of it comes in packets and how much is
-/// read.
+/// Packets of one message that disagree about how much of it comes in packets and how much is read.
 #[test]
 fn a_message_both_sent_and_read_fails() {
     let source = [RmaIov::new(0x5000, 1000, 9)];
@@ -299,8 +298,8 @@ fn malformed_and_unsupported_packets_are_events() {
     script.expect_silence();
 }
 
-/// Whatever arrives: no panic, no loop, nothing kept beyond the bounds, and another peer's messages
-/// go through.
+/// Whatever packets arrive: the engine neither panics nor loops, it keeps no more than its limits,
+/// and messages of another peer are received.
 #[test]
 fn mutated_packets_do_no_harm() {
     for seed in 0..30 {
@@ -382,7 +381,7 @@ fn mutated_packets_do_no_harm() {
                                 }
                             }
                             _ if bytes.len() >= 16 => {
-                                // Small numbers are the ids and lengths that live.
+                                // Small numbers are the ids and lengths in use.
                                 let index = rng.random_range(1..4) * 4;
                                 let small: u32 = rng.random_range(0..8);
                                 bytes[index..index + 4].copy_from_slice(&small.to_le_bytes());
@@ -530,7 +529,7 @@ impl Script {
         assert_eq!(self.completion().context, 4242, "{what}");
     }
 
-    /// Another peer is served as if nothing had happened, and nothing is left of this one.
+    /// Another peer is served normally, and all state of this one has been released.
     fn expect_no_harm(&mut self, peer: PeerId, what: &str) {
         while self.dut.poll_completion().is_some() {}
         self.expect_others_served(what);
@@ -583,7 +582,7 @@ fn peer_errors_of_wrong_length_are_counted() {
     }
 }
 
-/// Every combination of ids that live and do not, at every moment.
+/// All combinations of valid and stale ids, at every moment.
 #[test]
 fn a_peer_error_about_anything_does_no_harm() {
     for subprotocol in Subprotocol::ALL {

@@ -30,7 +30,7 @@ fn peers_owed_too_many_answers_are_given_up() {
         ..traits()
     };
     let (mut script, peer) = connected_with(settings, small);
-    // Nothing that is sent to the peer arrives, and it asks for receipts all the time.
+    // No packet to the peer arrives, while it keeps requesting receipts.
     let options = script.raw_address();
     for number in 0..24 {
         let write = EagerRtw {

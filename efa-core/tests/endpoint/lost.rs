@@ -60,8 +60,7 @@ fn endless_rnr_fails_messages_and_frees_the_id() {
     assert_eq!(script.dut.poll_event(), None);
 }
 
-/// Otherwise the peer would wait for ever: it processes nothing behind a message that does not
-/// come.
+/// Otherwise the peer would wait for ever: it processes no packet behind a missing message.
 #[test]
 fn an_empty_atomic_fills_a_lost_messages_place() {
     let (mut script, peer) = connected();
@@ -131,7 +130,7 @@ fn a_possibly_delivered_message_ends_sending() {
     let eager = script.eager(0);
     script.send(&eager, b"there");
     assert_eq!(script.completion().context, 7);
-    // The application goes on behind it.
+    // The application resumes sending.
     script.dut.remove_address(peer).unwrap();
     let peer = script.insert_peer();
     send(&mut script, peer, 3);
@@ -156,7 +155,7 @@ fn a_partly_delivered_message_ends_sending() {
         script.progress();
         assert_eq!(script.error().failure.errno, Errno::EMSGSIZE);
         match (first, second) {
-            // The peer has nothing of it.
+            // The peer has received no part of it.
             (Some(()), Some(())) => {
                 assert_eq!(script.dut.poll_event(), None);
                 send(&mut script, peer, 6);

@@ -72,7 +72,7 @@ fn a_message_that_comes_twice_is_refused() {
         script.refusal(),
         PacketError::AlreadyProcessed { msg_id: 0 }
     );
-    // Twice before its turn: one of them is taken.
+    // Twice before its turn: only one is accepted.
     script.send(&script.eager(2), b"c");
     script.send(&script.eager(2), b"c");
     script.send(&script.eager(1), b"b");
@@ -122,14 +122,14 @@ fn early_messages_beyond_the_window_give_up_peers() {
         Some(Event::PeerFailed { peer: other, .. }) if other == peer
     ));
     assert_eq!(script.dut.usage().held_packets, 0);
-    // Nothing of it is taken any more, and nothing can be sent to it.
+    // The peer's packets are dropped, and sends to it fail.
     script.send(&script.eager(window), b"x");
     assert_eq!(script.dut.statistics().from_failed_peers, 1);
     assert_eq!(
         script.try_send(peer, 1, OperationFlags::empty(), 0),
         Err(EndpointError::PeerFailed(peer))
     );
-    // Until it is removed and inserted again.
+    // Its address is removed and inserted again.
     script.dut.remove_address(peer).unwrap();
     let peer = script.insert_peer();
     script.send_message(peer, 1, 0);
@@ -343,7 +343,7 @@ fn contradictory_segments_fail_the_receive() {
         let error = script.error();
         assert_eq!(error.failure.errno, Errno::EIO);
         assert_eq!(error.failure.provider, ProviderError::RequestSizeMismatch);
-        // Late segments find nothing; the next message is taken.
+        // Late segments match no message; the next message is received.
         script.send(&script.medium(0, 30, 8), &[3; 8]);
         assert_eq!(
             script.refusal(),

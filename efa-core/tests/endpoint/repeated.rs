@@ -1,8 +1,8 @@
 //! Every packet of a peer in every subprotocol, once and twice, and with any operation ids.
 //!
-//! A second copy changes nothing: it is refused, which is counted and reported, wherever the
-//! protocol lets an endpoint recognise it. Ids of peers are 32 bits without a meaning: libfabric
-//! 2.7 has the generation of a slot in them.
+//! A duplicate has no effect. Wherever the protocol lets an endpoint recognise a duplicate, it is
+//! refused, counted and reported. Operation ids of peers are opaque 32-bit numbers: libfabric 2.7
+//! puts the generation of a slot into them.
 
 use efa_core::endpoint::*;
 use efa_core::nic::Access;

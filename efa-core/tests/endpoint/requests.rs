@@ -107,7 +107,7 @@ fn messages_go_in_one_packet_or_in_segments() {
 
     script.try_send(peer, 2000, none, 2).unwrap();
     script.progress();
-    // All are sent although the peer has answered nothing.
+    // All are sent although the peer has answered none of them.
     let mut came = vec![0; 2000];
     let mut packets = 0;
     while script.network.flights() > 0 {

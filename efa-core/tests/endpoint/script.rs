@@ -44,8 +44,7 @@ pub(crate) fn connid_of(address: RawAddress) -> ReqOptions {
     }
 }
 
-/// The endpoint under test is device 0; the peer is device 1, which takes part in nothing by
-/// itself.
+/// The endpoint under test is device 0. The peer is device 1, which is driven only by the script.
 pub(crate) struct Script {
     pub(crate) network: Network,
     pub(crate) dut: Endpoint<NetworkNic>,
