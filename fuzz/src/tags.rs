@@ -20,7 +20,8 @@ use efa_device_model::device::queue::CompletionEntry;
 use efa_device_model::link::{Operation, RequestHeader};
 
 use crate::choices::Choices;
-use crate::net::{MEMORY, Net, Weather, attributes, request};
+use crate::net::said::{DATA_VALID, MATCH, RECV, SYNC_REQUESTED, TAGGED, WITHOUT_TAG};
+use crate::net::{MEMORY, Net, TaggedMessage, Weather, attributes, request};
 
 const STEPS: usize = 300;
 
@@ -52,13 +53,6 @@ const NOBODYS: u8 = 0xa5;
 /// The honest peer's data of a rendezvous, and its receives for the end.
 const DATA: usize = 0x8000;
 const FINISHED: usize = 0xf000;
-
-const TAGGED: u8 = 133;
-const WITHOUT_TAG: u8 = 134;
-const RECV: u8 = 128;
-const SYNC_REQUESTED: u8 = 1 << 4;
-const MATCH: u8 = 1 << 5;
-const DATA_VALID: u8 = 1 << 6;
 
 /// See the module documentation.
 pub(crate) fn check(bytes: &[u8]) {
@@ -368,25 +362,14 @@ impl Machine {
             data: number as u32,
             tag: HONEST_TAG + number as u64,
         };
-        let sender = &mut self.net.hosts[HONEST];
-        let mut bytes = header.to_bytes().to_vec();
-        if message.is_rendezvous {
-            let place = DATA + number * SLOT;
-            sender.memory[place..place + payload.len()].copy_from_slice(&payload);
-            let remote = RendezvousHeader {
-                address: MEMORY + place as u64,
-                key: sender.keys.rkey.0,
-                length: payload.len() as u32,
-            };
-            bytes.extend_from_slice(&remote.to_bytes());
-        } else {
-            bytes.extend_from_slice(&payload);
-        }
-        let place = number * SLOT;
-        sender.memory[place..place + bytes.len()].copy_from_slice(&bytes);
-        let list = sender.list(place, bytes.len());
-        let wr = request(number as u64, SendOperation::Send(None), list);
-        self.net.post(HONEST, OF_PEER, wr);
+        let sent = TaggedMessage {
+            header,
+            payload: &payload,
+            place: number * SLOT,
+            data: DATA + number * SLOT,
+            further: 0,
+        };
+        self.net.send_tagged(HONEST, OF_PEER, &sent);
         self.messages.push(message);
     }
 

@@ -15,6 +15,7 @@ use efa_play::drive::{Command, Identity, Line, VERSION};
 use efa_play::libfabric::{Library, Provider};
 use efa_play::player::{Patience, PlayerError, Program, join, split_words};
 use efa_replay::replay::outside::Outside;
+use efa_replay::tagged::TagTrace;
 use efa_shm::{HostConfig, NetworkOptions};
 use efa_suite::each_event::Changes;
 use efa_suite::expected::Expected;
@@ -201,16 +202,41 @@ impl Run {
     }
 
     /// The traces that are named, or those of the corpus.
-    fn traces(&self) -> Result<Vec<PathBuf>, String> {
+    fn traces(&self) -> Result<Traces, String> {
         let named = corpus::or_named(&self.traces)?;
-        let filter = self.filter.as_deref();
-        // Those of tag matching are about devices of this machine.
-        let traces = match self.dut == Dut::Core && !self.places.hosts.are_named() {
-            true => efa_suite::find_cases(&named, filter),
-            false => efa_suite::find_traces(&named, filter),
-        };
-        traces.map_err(|error| error.to_string())
+        let found = efa_suite::find_cases(&named, self.filter.as_deref());
+        let found = found.map_err(|error| error.to_string())?;
+        let why_not = self.why_no_tags();
+        let is_left_out = |path: &PathBuf| why_not.is_some() && TagTrace::is_one(path);
+        let (left_out, played) = found.into_iter().partition(is_left_out);
+        Ok(Traces {
+            played,
+            left_out,
+            why_not: why_not.unwrap_or_default(),
+        })
     }
+
+    /// Why traces of tag matching are not played, if they are not.
+    fn why_no_tags(&self) -> Option<&'static str> {
+        if self.places.hosts.are_named() {
+            return Some(
+                "tag matching is played over the devices of one machine; run it there, without \
+                 other hosts",
+            );
+        }
+        (self.dut != Dut::Core).then_some(
+            "in tag matching devices are under test, and no endpoint of libfabric takes part; \
+             `--dut core` plays it",
+        )
+    }
+}
+
+/// What is to be run.
+struct Traces {
+    played: Vec<PathBuf>,
+    /// Those of tag matching, where they are not played, and why not.
+    left_out: Vec<PathBuf>,
+    why_not: &'static str,
 }
 
 pub(crate) fn run(mut arguments: Run) -> Outcome {
@@ -256,7 +282,7 @@ fn replay(arguments: &Run, origin: &Origin) -> Result<Outcome, String> {
                 .into(),
         );
     }
-    let paths = arguments.traces()?;
+    let traces = arguments.traces()?;
     let wants = |choice| arguments.backend == choice || arguments.backend == BackendChoice::All;
     let introduced = outside.as_mut().map_or(Ok(Engine::identity()), introduce);
     let was_introduced = introduced.is_ok();
@@ -269,7 +295,8 @@ fn replay(arguments: &Run, origin: &Origin) -> Result<Outcome, String> {
         }
         Err(error) => return Err(error.text),
     };
-    let mut results = Results::begin(arguments, under_test, Expected::of, paths.len())?;
+    let steps = traces.played.len();
+    let mut results = Results::begin(arguments, under_test, Expected::of, steps, &traces)?;
     let settings = Settings {
         emu: wants(BackendChoice::Emu),
         hw: wants(BackendChoice::Hw),
@@ -279,7 +306,7 @@ fn replay(arguments: &Run, origin: &Origin) -> Result<Outcome, String> {
     };
     let jobs = NonZeroUsize::from(arguments.jobs);
     let ran = jobs::run_all(
-        &paths,
+        &traces.played,
         &settings,
         jobs,
         super::job::command,
@@ -291,7 +318,7 @@ fn replay(arguments: &Run, origin: &Origin) -> Result<Outcome, String> {
 
 /// Plays the scenarios of the traces on the hosts that are named.
 fn run_on_hosts(arguments: &Run, origin: &Origin) -> Result<Outcome, String> {
-    let paths = arguments.traces()?;
+    let traces = arguments.traces()?;
     let provider = arguments.provider.provider();
     let program = arguments.dut.program(&arguments.libfabric, provider);
     let patience = arguments.patience();
@@ -303,8 +330,8 @@ fn run_on_hosts(arguments: &Run, origin: &Origin) -> Result<Outcome, String> {
     let under_test = places::introduce(&seats, &reach, &program, peer.as_ref(), patience)?;
     // The lists that come with the program are about replays.
     let usual = |_: &Identity| Expected::default();
-    let steps = seats.len() * paths.len();
-    let mut results = Results::begin(arguments, under_test, usual, steps)?;
+    let steps = seats.len() * traces.played.len();
+    let mut results = Results::begin(arguments, under_test, usual, steps, &traces)?;
     let hosts = Hosts::new(
         reach,
         program,
@@ -317,7 +344,7 @@ fn run_on_hosts(arguments: &Run, origin: &Origin) -> Result<Outcome, String> {
     let tasks: Vec<Task> = seats
         .iter()
         .flat_map(|seats| {
-            paths.iter().map(|path| Task {
+            traces.played.iter().map(|path| Task {
                 path: path.clone(),
                 seats: seats.clone(),
             })
@@ -339,25 +366,35 @@ struct Results<'r> {
 }
 
 impl<'r> Results<'r> {
-    /// None yet, of `steps` traces; `usual` are the failures to expect without `--expected`.
+    /// Those of traces that are left out, before `steps` that are played; `usual` are the failures to
+    /// expect without `--expected`.
     fn begin(
         arguments: &'r Run,
         mut under_test: Identity,
         usual: impl FnOnce(&Identity) -> Expected,
         steps: usize,
+        traces: &Traces,
     ) -> Result<Self, String> {
         under_test.commit = arguments.commit.clone().or(under_test.commit);
         say(format_args!("under test: {}", under_test.details()));
-        Ok(Results {
+        let mut results = Results {
             arguments,
             expected: match &arguments.expected {
                 None => usual(&under_test),
                 Some(path) => Expected::load(path).map_err(|error| error.to_string())?,
             },
             under_test,
-            progress: Progress::new(steps),
+            progress: Progress::new(traces.left_out.len() + steps),
             all: Ended::default(),
-        })
+        };
+        let backend = match arguments.places.hosts.are_named() {
+            true => efa_suite::hosts::BACKEND,
+            false => "hw",
+        };
+        for path in &traces.left_out {
+            results.add(path, efa_suite::leave_out(path, backend, traces.why_not));
+        }
+        Ok(results)
     }
 
     /// Takes those of a trace.

@@ -41,3 +41,4 @@ pub use case::{Case, Outcome};
 pub use corpus::{CorpusError, Unusable, find_cases, find_scenarios, find_traces, name_of};
 pub use results::Summary;
 pub use run::{ENGINE, Options, STOCK, run_engine, run_outside, run_trace};
+pub use tagged::leave_out;

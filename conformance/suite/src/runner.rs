@@ -38,10 +38,19 @@ pub struct Ended {
 }
 
 impl Ended {
-    fn unfit(problem: String) -> Ended {
+    pub(crate) fn unfit(problem: String) -> Ended {
         Ended {
             cases: Vec::new(),
             unfit: vec![problem],
+        }
+    }
+}
+
+impl From<Case> for Ended {
+    fn from(case: Case) -> Ended {
+        Ended {
+            cases: vec![case],
+            unfit: Vec::new(),
         }
     }
 }

@@ -10,10 +10,23 @@ use efa_replay::tagged::{Devices, TagTrace, Verbs, play};
 
 use crate::ladder::Ladder;
 use crate::run::keep;
+use crate::runner::Ended;
 use crate::{Case, Options, Outcome};
 
 /// The device's name in results, since no protocol engine is under test.
 const DEVICE: &str = "device";
+
+/// The result of a trace of tag matching that is not played, for this reason.
+pub fn leave_out(path: &Path, backend: &str, reason: &str) -> Ended {
+    let reason = reason.to_owned();
+    match TagTrace::load(path) {
+        Ok(trace) => {
+            let outcome = Outcome::NotUnderTest { reason };
+            Ended::from(case(path, &trace, backend, outcome, Instant::now()))
+        }
+        Err(error) => Ended::unfit(error.to_string()),
+    }
+}
 
 /// Runs a trace over verbs, if there is a device for it.
 pub(crate) fn run_over_verbs(path: &Path, trace: &TagTrace, options: &Options) -> Case {

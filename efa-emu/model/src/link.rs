@@ -27,7 +27,8 @@ pub enum Operation {
     RdmaWrite,
     /// A packet of a reliable connection, with all its headers in front of its data. As `Datagram`,
     /// the link carries it once and answers nothing: the devices at both ends see to the rest. It
-    /// completes when the responder's device has it, or the link has lost it.
+    /// completes when the responder's device has it, or the link has lost it. A link that loses
+    /// nothing may bring acknowledgements of such packets ([`Transfer::acknowledge`]).
     Connected,
 }
 
@@ -155,6 +156,13 @@ pub trait Transfer {
     /// a packet of [`Operation::Connected`]. Links that bring such packets have it.
     fn peek(&mut self, _offset: u32, _into: &mut [u8]) -> Result<(), Status> {
         Err(Status::RemoteAbort)
+    }
+
+    /// Has the link bring the acknowledgement of a packet of [`Operation::Connected`], together with
+    /// the news that it was carried: `Device::acknowledged`. Returns false if the link cannot, and
+    /// then the device sends a packet.
+    fn acknowledge(&mut self) -> bool {
+        false
     }
 
     /// Replaces the 8 bytes of the responder's memory at `at`, a multiple of 8, by what `change`

@@ -18,7 +18,6 @@ use crate::capture::{Capture, CapturedPacket};
 
 mod misuse;
 mod mutations;
-mod tagged;
 
 fn address(host: u8) -> RawAddress {
     let mut gid = [0; 16];

@@ -5,5 +5,5 @@ mod faults;
 mod losses;
 mod rules_generated;
 mod tagged_captures;
+mod tags;
 mod wireshark_rules;
-mod wireshark_tags;

@@ -1,6 +1,8 @@
 //! Traces of tag matching, in the simulator and over verbs.
 
-use efa_testing::workspace::{efa_conformance, efa_conformance_on_host, expect, traces};
+use efa_testing::workspace::{
+    conformance, efa_conformance, efa_conformance_on_host, expect, traces,
+};
 
 #[test]
 fn tag_matching_is_played_on_both_backends() {
@@ -41,6 +43,22 @@ fn tag_matching_needs_its_device() {
     );
     command.arg("--dut").arg("core");
     expect(command, 2, &["no EFA device"]);
+}
+
+/// What is left out is said, with its reason, and counted.
+#[test]
+fn tag_matching_is_left_out_with_a_reason() {
+    let names = ["eager-tagged.pcapng", "tag-matching/list.pcapng"];
+    let [eager, list] = names.map(|name| traces().join(name).display().to_string());
+    let fabric = format!("tags-left-out-{}", std::process::id());
+    let dut = format!("exec:'{}' drive core", conformance().display());
+    let words = ["run", &eager, &list, "--backend", "hw", "--dut", &dut];
+    let expected = [
+        "SKIP  list                             hw   device as all: in tag matching devices are under test",
+        "2 passed, 0 codec only, 1 skipped, 0 unsupported, 0 known, 0 failed",
+    ];
+    let command = efa_conformance_on_host(&["--fabric", &fabric], &words);
+    expect(command, 0, &expected);
 }
 
 #[test]

@@ -26,7 +26,7 @@ impl Device {
     pub fn complete(&mut self, now: Duration, token: Token, status: Status) {
         let initiator = &mut self.initiator;
         let Some(mut found) = initiator.flight.find_mut(token) else {
-            return self.packet_left(token);
+            return self.packet_left(token, false);
         };
         let request = found.request();
         if request.place != RequestPlace::Link {

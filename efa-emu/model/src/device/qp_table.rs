@@ -8,15 +8,15 @@ use crate::prefetch;
 const PAGE_BITS: u32 = 8;
 const PAGE: usize = 1 << PAGE_BITS;
 
-type Page = [Option<Box<QueuePair>>; PAGE];
+type Page<T> = [Option<Box<T>>; PAGE];
 
 /// Queue pairs by number, in a table of two levels. An empty table takes 2 KiB.
-pub(super) struct QpTable {
-    pages: [Option<Box<Page>>; PAGE],
+pub(super) struct QpTable<T = QueuePair> {
+    pages: [Option<Box<Page<T>>>; PAGE],
     live: u32,
 }
 
-impl QpTable {
+impl<T> QpTable<T> {
     pub(super) fn new() -> Self {
         QpTable {
             pages: [const { None }; PAGE],
@@ -56,19 +56,19 @@ impl QpTable {
     }
 
     #[inline(always)]
-    pub(super) fn get(&self, qpn: Qpn) -> Option<&QueuePair> {
+    pub(super) fn get(&self, qpn: Qpn) -> Option<&T> {
         let page = self.pages[usize::from(qpn.0 >> PAGE_BITS)].as_ref()?;
         page[usize::from(qpn.0) % PAGE].as_deref()
     }
 
     #[inline(always)]
-    pub(super) fn get_mut(&mut self, qpn: Qpn) -> Option<&mut QueuePair> {
+    pub(super) fn get_mut(&mut self, qpn: Qpn) -> Option<&mut T> {
         let page = self.pages[usize::from(qpn.0 >> PAGE_BITS)].as_mut()?;
         page[usize::from(qpn.0) % PAGE].as_deref_mut()
     }
 
     /// Adds a queue pair. Returns false if another has the number.
-    pub(super) fn insert(&mut self, qpn: Qpn, qp: QueuePair) -> bool {
+    pub(super) fn insert(&mut self, qpn: Qpn, qp: T) -> bool {
         let page = self.pages[usize::from(qpn.0 >> PAGE_BITS)]
             .get_or_insert_with(|| Box::new([const { None }; PAGE]));
         let slot = &mut page[usize::from(qpn.0) % PAGE];
@@ -80,7 +80,7 @@ impl QpTable {
         true
     }
 
-    pub(super) fn remove(&mut self, qpn: Qpn) -> Option<Box<QueuePair>> {
+    pub(super) fn remove(&mut self, qpn: Qpn) -> Option<Box<T>> {
         let page = self.pages[usize::from(qpn.0 >> PAGE_BITS)].as_mut()?;
         let qp = page[usize::from(qpn.0) % PAGE].take()?;
         self.live -= 1;
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn the_table_of_queue_pairs_holds_every_number() {
-        let mut table = QpTable::new();
+        let mut table = QpTable::<QueuePair>::new();
         for number in [1, 255, 256, 0x7fff, u16::MAX] {
             let qpn = Qpn(number);
             assert!(table.get(qpn).is_none());

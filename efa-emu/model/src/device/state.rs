@@ -59,7 +59,7 @@ impl Device {
             comp_counters: CounterTable::default(),
             removed: false,
             port: PortLink::default(),
-            connected: Connected::default(),
+            connected: Connected::new(),
             profile,
         }
     }

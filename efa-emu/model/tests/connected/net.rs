@@ -8,7 +8,7 @@ use efa_core::address::{Gid, Qpn};
 use efa_core::nic::{Access, Status};
 use efa_device_model::device::connected::{
     BufferList, ConnectedConfig, ConnectionAttributes, ConnectionMask, Payload, Psn, REMOTE_ATOMIC,
-    RecvWr, RemoteMemory, SendOperation, SendWr, SrqId,
+    RecvWr, RemoteMemory, RendezvousHeader, SendOperation, SendWr, SrqId, TagHeader, TagOperation,
 };
 use efa_device_model::device::queue::{
     Buffer, CompletionEntry, CompletionRing, CompletionSlot, RequestIdSize,
@@ -29,6 +29,27 @@ pub(crate) const MEMORY: u64 = 0x10_0000;
 /// Bytes of a host's memory.
 pub(crate) const SIZE: usize = 1 << 17;
 
+/// What completions say about tags.
+pub(crate) mod said {
+    pub(crate) const RECV: u8 = 128;
+    pub(crate) const TAGGED: u8 = 133;
+    pub(crate) const WITHOUT_TAG: u8 = 134;
+    pub(crate) const SYNC_REQUESTED: u8 = 1 << 4;
+    pub(crate) const MATCH: u8 = 1 << 5;
+    pub(crate) const DATA_VALID: u8 = 1 << 6;
+}
+
+/// A message with a tag.
+pub(crate) struct TaggedMessage<'a> {
+    pub(crate) header: TagHeader,
+    pub(crate) payload: &'a [u8],
+    /// Where in the sender's memory the message is, and the data of a rendezvous.
+    pub(crate) place: usize,
+    pub(crate) data: usize,
+    /// Bytes for the program behind the headers of a rendezvous.
+    pub(crate) further: usize,
+}
+
 /// What the network does to packets.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Weather {
@@ -38,6 +59,8 @@ pub(crate) struct Weather {
     pub(crate) longest: u64,
     /// How often the link is busy.
     pub(crate) busy: f64,
+    /// The link brings acknowledgements, at once.
+    pub(crate) acknowledges: bool,
 }
 
 pub(crate) struct Host {
@@ -53,6 +76,8 @@ pub(crate) struct Host {
 struct Packet {
     from: usize,
     to: usize,
+    /// Of the first copy, if the link brings acknowledgements.
+    token: Option<Token>,
     header: RequestHeader,
     data: Vec<u8>,
 }
@@ -120,6 +145,8 @@ impl Link for Wire<'_> {
 struct Copier<'a> {
     data: &'a [u8],
     memory: &'a mut [u8],
+    /// Whether the device acknowledges the packet, if the link brings that.
+    acknowledged: Option<bool>,
 }
 
 impl Transfer for Copier<'_> {
@@ -131,6 +158,13 @@ impl Transfer for Copier<'_> {
 
     fn store(&mut self, _: u32, _: HostSegment) -> Result<(), Status> {
         panic!("a connection does not store");
+    }
+
+    fn acknowledge(&mut self) -> bool {
+        if let Some(acknowledged) = &mut self.acknowledged {
+            *acknowledged = true;
+        }
+        self.acknowledged.is_some()
     }
 
     fn fill(&mut self, to: u64, bytes: &[u8]) -> Result<(), Status> {
@@ -345,6 +379,35 @@ impl Net {
             .unwrap();
     }
 
+    /// Has a host send a message with a tag.
+    pub(crate) fn send_tagged(&mut self, host: usize, qpn: Qpn, message: &TaggedMessage<'_>) {
+        let TaggedMessage {
+            header,
+            payload,
+            place,
+            data,
+            further,
+        } = *message;
+        let sender = &mut self.hosts[host];
+        let mut bytes = header.to_bytes().to_vec();
+        if header.operation == TagOperation::Rendezvous {
+            sender.memory[data..data + payload.len()].copy_from_slice(payload);
+            let remote = RendezvousHeader {
+                address: MEMORY + data as u64,
+                key: sender.keys.rkey.0,
+                length: payload.len() as u32,
+            };
+            bytes.extend_from_slice(&remote.to_bytes());
+            bytes.resize(bytes.len() + further, 0xaa);
+        } else {
+            bytes.extend_from_slice(payload);
+        }
+        sender.memory[place..place + bytes.len()].copy_from_slice(&bytes);
+        let list = sender.list(place, bytes.len());
+        let wr = request(header.data.into(), SendOperation::Send(None), list);
+        self.post(host, qpn, wr);
+    }
+
     fn transmit(&mut self) {
         for from in 0..self.hosts.len() {
             let host = &mut self.hosts[from];
@@ -359,22 +422,38 @@ impl Net {
                 if self.is_stopped {
                     continue;
                 }
-                // Packets that wait in this network are as good as carried.
-                let device = &mut self.hosts[from].device;
-                device.complete(self.now, token, Status::Ok);
-                let to = usize::from(to.0[15] - 1);
-                self.carry(from, to, header, data);
+                let packet = Packet {
+                    from,
+                    to: usize::from(to.0[15] - 1),
+                    token: Some(token),
+                    header,
+                    data,
+                };
+                if let Some(token) = self.carry(packet) {
+                    let device = &mut self.hosts[from].device;
+                    device.complete(self.now, token, Status::Ok);
+                }
             }
         }
     }
 
-    fn carry(&mut self, from: usize, to: usize, header: RequestHeader, data: Vec<u8>) {
+    /// Returns the token of a packet that is lost, or as good as carried since it waits in this
+    /// network.
+    fn carry(&mut self, packet: Packet) -> Option<Token> {
         let Weather {
             loss,
             duplicates,
             longest,
+            acknowledges,
             ..
         } = self.weather;
+        let Packet {
+            from,
+            to,
+            mut token,
+            header,
+            data,
+        } = packet;
         let copies = 1 + usize::from(self.random.random_bool(duplicates));
         for _ in 0..copies {
             if self.random.random_bool(loss) || to >= self.hosts.len() {
@@ -387,22 +466,43 @@ impl Net {
             let packet = Packet {
                 from,
                 to,
+                token: token.take_if(|_| acknowledges),
                 header,
                 data,
             };
             self.packets.insert((at, self.serial), packet);
         }
+        token
     }
 
     /// Hands a packet to a device, whoever has made it.
     pub(crate) fn inject(&mut self, from: usize, to: usize, header: &RequestHeader, data: &[u8]) {
+        self.deliver(from, to, None, header, data);
+    }
+
+    fn deliver(
+        &mut self,
+        from: usize,
+        to: usize,
+        token: Option<Token>,
+        header: &RequestHeader,
+        data: &[u8],
+    ) {
         let host = &mut self.hosts[to];
         let mut transfer = Copier {
             data,
             memory: &mut host.memory,
+            acknowledged: token.map(|_| false),
         };
         let status = host.device.deliver(gid(from), header, &mut transfer);
         assert_eq!(status, Status::Ok, "packets are not answered by the link");
+        let acknowledged = transfer.acknowledged;
+        let device = &mut self.hosts[from].device;
+        match (token, acknowledged) {
+            (Some(token), Some(true)) => device.acknowledged(token),
+            (Some(token), _) => device.complete(self.now, token, Status::Ok),
+            (None, _) => {}
+        }
     }
 
     /// Does what is next. Returns false if nothing ever is.
@@ -425,10 +525,11 @@ impl Net {
             let Packet {
                 from,
                 to,
+                token,
                 header,
                 data,
             } = packet;
-            self.inject(from, to, &header, &data);
+            self.deliver(from, to, token, &header, &data);
         }
         true
     }

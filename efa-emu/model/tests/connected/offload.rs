@@ -126,6 +126,7 @@ proptest! {
             duplicates: f64::from(duplicates) / 100.0,
             longest,
             busy: f64::from(busy) / 10.0,
+            acknowledges: seed % 2 == 0,
         };
         check(&Program::new(seed, weather, prefix).run());
     }

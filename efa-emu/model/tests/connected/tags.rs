@@ -193,6 +193,7 @@ pub(crate) const CALM: Weather = Weather {
     duplicates: 0.0,
     longest: 1,
     busy: 0.0,
+    acknowledges: false,
 };
 
 #[test]

@@ -46,8 +46,10 @@ const GROWTH: u32 = 4;
 /// Others who are seen again within this time are taken for the same ones.
 const SAME: Duration = Duration::from_millis(200);
 
-/// Polls in vain before a nap: about the time in which a peer answers that has a processor.
+/// Polls in vain before a nap: about the time in which a peer answers that has a processor. The
+/// device does more for a packet of a connection than for a message.
 const POLLS: u32 = 16;
+const POLLS_OF_CONNECTIONS: u32 = 48;
 
 /// Polls in vain, less than a microsecond of them, after which a thread lets others run for which
 /// no time is too short: the bridge, whose threads have to run for each message from another
@@ -70,6 +72,8 @@ pub(super) struct Patience {
     done: u64,
     /// Polls in vain since the last look or nap.
     polls: u32,
+    /// How many there are before a nap.
+    most_polls: u32,
     last_look: Option<Look>,
     crowd: Option<Crowd>,
     /// When the last crowd was assumed to have gone.
@@ -102,10 +106,15 @@ struct Crowd {
 }
 
 impl Patience {
-    pub(super) fn new() -> Patience {
+    /// `is_connected` says whether the device has connections.
+    pub(super) fn new(is_connected: bool) -> Patience {
         Patience {
             done: 0,
             polls: 0,
+            most_polls: match is_connected {
+                true => POLLS_OF_CONNECTIONS,
+                false => POLLS,
+            },
             last_look: None,
             crowd: None,
             crowd_ended: None,
@@ -132,7 +141,7 @@ impl Patience {
             self.polls = 1;
             self.nap = NAP;
         }
-        self.polls >= POLLS
+        self.polls >= self.most_polls
     }
 
     /// How the poll yields. `look` is called now, if at all. `has_bridges` is set if the program
@@ -161,7 +170,7 @@ impl Patience {
             return None;
         }
         let took = now - std::mem::replace(&mut crowd.polls_since, now);
-        if took > POLLS * SPINNING {
+        if took > self.most_polls * SPINNING {
             return None;
         }
         let nap = self.nap;
@@ -328,7 +337,7 @@ mod tests {
     impl Thread {
         fn new() -> Thread {
             Thread {
-                patience: Patience::new(),
+                patience: Patience::new(false),
                 start: Instant::now(),
                 passed: Duration::ZERO,
                 processor: Duration::ZERO,
@@ -476,7 +485,7 @@ mod tests {
 
     #[test]
     fn peers_on_other_machines_mean_yielding_without_sleep() {
-        let mut patience = Patience::new();
+        let mut patience = Patience::new(false);
         let look = || -> Look { unreachable!("nobody asks whether others want the processor") };
         // That there are such peers is noticed when the first look is due.
         let first = (0..WINDOW).filter(|_| patience.is_over(0)).count();

@@ -108,6 +108,7 @@ impl State {
         let replies = config.network.network();
         let replies = (!replies.config.is_immediate()).then_some(replies);
         let nobody = device.profile().statuses.unknown_queue_pair;
+        let patience = Patience::new(device.profile().connected);
         let mut state = State {
             device,
             inbound: Inbound::new(segment, replies),
@@ -122,7 +123,7 @@ impl State {
             staged: Staged::new(host.fabric())?,
             late_answers: LateAnswers::default(),
             publisher: Publisher::new(Arc::clone(host.table())),
-            patience: Patience::new(),
+            patience,
             sleeper: Sleeper::Nobody,
             answers_wait: false,
         };
@@ -496,7 +497,7 @@ impl State {
             return self.complete_with_faults();
         }
         let mut busy = false;
-        while let Some((token, status)) = self.outbound.next_completed() {
+        while let Some((token, status)) = self.outbound.next_completed(&mut self.device) {
             busy = true;
             self.complete_one(token, status);
         }
@@ -514,7 +515,7 @@ impl State {
                 late_answers,
                 ..
             } = self;
-            let outcome = match outbound.next_completed() {
+            let outcome = match outbound.next_completed(device) {
                 Some((token, status)) => {
                     busy = true;
                     late_answers.arrive(token, status, device, outbound, staged)

@@ -7,7 +7,7 @@
 //! | 0 | 8 | commit: sequence number of the record in its ring plus 1; written last |
 //! | 8 | 4 | length of the record in bytes, header and padding included |
 //! | 12 | 1 | kind (low 4 bits), operation (high 4 bits): 0 send, 1 datagram, 2 read, 3 write, 4 packet of a connection |
-//! | 13 | 1 | flags: 1 immediate, 4 answer "receiver not ready", 8 last part; retries, at most 15 (high 4 bits) |
+//! | 13 | 1 | flags: 1 immediate, 2 the answer may be an acknowledgement, 4 answer "receiver not ready", 8 last part; retries, at most 15 (high 4 bits) |
 //! | 14 | 2 | path |
 //! | 16 / 18 | 2 / 2 | source / destination QPN |
 //! | 20 | 4 | Q-key |
@@ -79,7 +79,7 @@ fn operation_code(operation: Operation) -> u8 {
         Operation::Datagram => 1,
         Operation::RdmaRead => 2,
         Operation::RdmaWrite => 3,
-        Operation::Connected => 4,
+        Operation::Connected => CONNECTED,
     }
 }
 
@@ -90,12 +90,16 @@ fn operation_from_code(code: u8) -> Option<Operation> {
         1 => Operation::Datagram,
         2 => Operation::RdmaRead,
         3 => Operation::RdmaWrite,
-        4 => Operation::Connected,
+        CONNECTED => Operation::Connected,
         _ => return None,
     })
 }
 
+/// The code of packets of connections.
+const CONNECTED: u8 = 4;
+
 const FLAG_IMMEDIATE: u8 = 1;
+const FLAG_ACKNOWLEDGE: u8 = 2;
 const FLAG_NOT_READY: u8 = 4;
 const FLAG_LAST: u8 = 8;
 const RETRIES_SHIFT: u32 = 4;
@@ -151,6 +155,8 @@ mod first {
     pub(crate) const ROLE: u64 = 0xff << CODE | NOT_READY | LAST;
     /// The role of a whole send that is not to be refused.
     pub(crate) const MESSAGE: u64 = (RecordKind::Data as u64) << CODE | LAST;
+    /// That of a packet of a connection.
+    pub(crate) const PACKET: u64 = MESSAGE | (super::CONNECTED as u64) << (CODE + 4);
 }
 
 impl Record {
@@ -244,6 +250,18 @@ impl Record {
         self
     }
 
+    /// The record as one that may be answered with [`Answer::Acknowledged`], or not.
+    pub(crate) fn acknowledged(mut self, may_be: bool) -> Record {
+        let flag = u64::from(FLAG_ACKNOWLEDGE) << first::FLAGS;
+        self.0[0] = (self.0[0] & !flag) | (u64::from(may_be) * flag);
+        self
+    }
+
+    /// Whether [`Answer::Acknowledged`] is heard.
+    pub(crate) fn may_be_acknowledged(&self) -> bool {
+        self.flags() & FLAG_ACKNOWLEDGE != 0
+    }
+
     /// The record's purpose.
     #[inline(always)]
     pub(crate) fn kind(&self) -> RecordKind {
@@ -262,6 +280,11 @@ impl Record {
     #[inline(always)]
     pub(crate) fn is_message(&self) -> bool {
         self.0[0] & first::ROLE == first::MESSAGE
+    }
+
+    /// Whether the record brings a packet of a connection that is due at once and not to be refused.
+    pub(crate) fn is_packet(&self) -> bool {
+        self.0[0] & first::ROLE == first::PACKET && self.due() == 0
     }
 
     /// The operation for the responder.
@@ -494,12 +517,16 @@ pub(crate) enum Answer {
     /// data comes through the rings. Its outcome comes later, in a record of the kind
     /// [`RecordKind::Outcome`].
     Deferred,
+    /// The device has the packet of a connection, and acknowledges it. Only records that
+    /// [may be](Record::may_be_acknowledged) are answered so.
+    Acknowledged,
 }
 
 impl Answer {
     const USE_RINGS: u8 = 0x3e;
     const WITHDRAWN: u8 = 0x3f;
     const DEFERRED: u8 = 0x3d;
+    const ACKNOWLEDGED: u8 = 0x3c;
 
     /// A code below 0x40.
     #[inline]
@@ -509,6 +536,7 @@ impl Answer {
             Answer::UseRings => Self::USE_RINGS,
             Answer::Withdrawn => Self::WITHDRAWN,
             Answer::Deferred => Self::DEFERRED,
+            Answer::Acknowledged => Self::ACKNOWLEDGED,
         }
     }
 
@@ -527,6 +555,7 @@ impl Answer {
             Self::USE_RINGS => Answer::UseRings,
             Self::WITHDRAWN => Answer::Withdrawn,
             Self::DEFERRED => Answer::Deferred,
+            Self::ACKNOWLEDGED => Answer::Acknowledged,
             code => Answer::Status(Status::from_code(code).unwrap_or(Status::RemoteBadStatus)),
         }
     }
@@ -676,11 +705,12 @@ pub(crate) mod tests {
     #[test]
     fn answers_round_trip() {
         let statuses = Status::ALL.map(Answer::Status);
-        for answer in
-            statuses
-                .into_iter()
-                .chain([Answer::UseRings, Answer::Withdrawn, Answer::Deferred])
-        {
+        for answer in statuses.into_iter().chain([
+            Answer::UseRings,
+            Answer::Withdrawn,
+            Answer::Deferred,
+            Answer::Acknowledged,
+        ]) {
             assert!(answer.to_code() < 0x40);
             assert_eq!(Answer::from_code(answer.to_code()), answer);
         }

@@ -29,6 +29,7 @@ use crate::ffi::errno::Errno;
 use crate::ffi::interrupted::Locking;
 use crate::ffi::structures::zeroed;
 use crate::objects::context::Context;
+use crate::objects::hardware::Hardware;
 use crate::objects::qp_plan::QpPlan;
 use crate::objects::queue_pair::{
     Connection, Dependencies, QueuePair, QueuePairC, state_from_number, state_number,
@@ -180,14 +181,13 @@ pub(super) unsafe extern "C" fn post_send(
     let Some(pair) = (unsafe { QueuePair::from_pointer(pointer) }) else {
         return libc::EINVAL;
     };
-    if pair.connection.is_none() {
+    let Some(connection) = &pair.connection else {
         // SAFETY: passed on.
         return unsafe { post::post_send(pointer, requests, bad) };
-    }
+    };
     let mut next = requests;
     let mut post = || {
-        let hardware = pair.context.hardware()?;
-        hardware.post(|device| {
+        connection.hardware.post(|device| {
             while !next.is_null() {
                 // SAFETY: by contract.
                 let wr = unsafe { send_wr(pair, next) }?;
@@ -340,13 +340,13 @@ pub(super) unsafe extern "C" fn post_recv(
     let Some(pair) = (unsafe { QueuePair::from_pointer(pointer) }) else {
         return libc::EINVAL;
     };
-    if pair.connection.is_none() {
+    let Some(connection) = &pair.connection else {
         // SAFETY: passed on.
         return unsafe { post::post_recv(pointer, requests, bad) };
-    }
+    };
     let post = |device: &mut Device, wr| device.post_connected_recv(pair.qpn, wr);
     // SAFETY: by contract.
-    unsafe { post_receives(&pair.context, requests, bad, post) }
+    unsafe { post_receives(&connection.hardware, requests, bad, post) }
 }
 
 /// Posts a list of receives with `post`.
@@ -356,14 +356,13 @@ pub(super) unsafe extern "C" fn post_recv(
 /// # Safety
 /// `requests` is null or a valid list with valid scatter lists. `bad` is null or valid for a write.
 pub(super) unsafe fn post_receives(
-    context: &Context,
+    hardware: &Hardware,
     requests: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
     post: impl Fn(&mut Device, RecvWr) -> Result<(), Error>,
 ) -> c_int {
     let mut next = requests;
     let mut post_all = || {
-        let hardware = context.hardware()?;
         hardware.post(|device| {
             // SAFETY: the list is valid by contract.
             while let Some(request) = unsafe { next.as_ref() } {

@@ -257,8 +257,8 @@ fn post(handle: &QueuePair, session: &Session) -> Result<(), Errno> {
     if let Some(error) = session.error {
         return Err(error);
     }
-    let hardware = handle.context.hardware()?;
-    hardware.post(|device| {
+    let connection = handle.connection.as_ref().ok_or(Errno::INVAL)?;
+    connection.hardware.post(|device| {
         device.check_connected_room(handle.qpn, session.requests.len())?;
         for wr in &session.requests {
             device.post_connected_send(handle.qpn, *wr)?;

@@ -209,7 +209,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     };
     let post = |device: &mut device::Device, wr| device.post_srq_recv(queue.id, wr);
     // SAFETY: by contract.
-    unsafe { post_receives(&queue.context, requests, bad, post) }
+    unsafe { post_receives(&queue.hardware, requests, bad, post) }
 }
 
 /// Carries out operations on the list of tags of a shared receive queue. The handle of a tag that
@@ -231,8 +231,7 @@ pub(crate) unsafe extern "C" fn post_srq_ops(
     let mut post = || {
         // SAFETY: by contract.
         let queue = unsafe { SharedQueue::from_pointer(pointer) }.ok_or(Errno::INVAL)?;
-        let hardware = queue.context.hardware()?;
-        hardware.post(|device| {
+        queue.hardware.post(|device| {
             // SAFETY: the list is valid by contract.
             while let Some(request) = unsafe { next.as_mut() } {
                 // SAFETY: the scatter list is valid by contract.

@@ -17,6 +17,7 @@ use super::comp_queue::CompQueue;
 use super::context::Context;
 use super::domain::Domain;
 use super::handle::{CStruct, Handle, data_path_handle};
+use super::hardware::Hardware;
 use super::life::Life;
 use super::qp_plan::QpPlan;
 use super::queues::{Queues, Sender};
@@ -58,6 +59,8 @@ pub(crate) struct QueuePair {
 
 /// The parts of a connected queue pair, whose queues are the device's own.
 pub(crate) struct Connection {
+    /// The device to which work goes at once.
+    pub(crate) hardware: Arc<Hardware>,
     /// The shared receive queue from which it receives.
     shared: Option<Arc<SharedQueue>>,
     /// The peer's address as the program gave it.
@@ -257,6 +260,7 @@ impl QueuePair {
             }),
             rings: None,
             connection: Some(Connection {
+                hardware,
                 shared,
                 address: Mutex::new(None),
                 session: SpinCell::new(None),

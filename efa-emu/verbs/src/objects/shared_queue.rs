@@ -9,6 +9,7 @@ use super::comp_queue::CompQueue;
 use super::context::Context;
 use super::domain::Domain;
 use super::handle::{CStruct, Handle, data_path_handle};
+use super::hardware::Hardware;
 use super::life::{Life, SharedLife};
 use crate::abi::ibv_srq;
 use crate::ffi::errno::Errno;
@@ -22,6 +23,8 @@ pub(crate) struct SharedQueue {
     /// Queue pairs are in it.
     pub(crate) life: SharedLife,
     domain: Arc<Domain>,
+    /// The device to which work goes at once.
+    pub(crate) hardware: Arc<Hardware>,
     /// Of one that matches tags.
     pub(crate) comp_queue: Option<Arc<CompQueue>>,
 }
@@ -69,6 +72,7 @@ impl SharedQueue {
                 events_completed: 0,
             }),
             context,
+            hardware,
             id,
             life: SharedLife::new(),
             domain,

@@ -78,10 +78,10 @@ impl Device {
                     return Err(Error::invalid(what, value));
                 }
             }
-            if device.qps.get(qpn).is_some() || device.connected.pairs.contains_key(&qpn) {
+            if device.qps.get(qpn).is_some() || device.connected.pairs.get(qpn).is_some() {
                 return Err(Error::Busy("queue pair number"));
             }
-            let live = device.qps.live() as usize + device.connected.pairs.len();
+            let live = device.qps.live() as usize + device.connected.pairs.live() as usize;
             if live >= device.profile.max_qp as usize {
                 return Err(Error::Exhausted("queue pair"));
             }
@@ -98,7 +98,8 @@ impl Device {
             }
             device.retain_pd(config.pd);
             tracing::info!(gid = %device.gid, %qpn, "connected queue pair made");
-            let pair = Box::new(Pair::new(qpn, config));
+            let connection = device.connected.next_connection();
+            let pair = Pair::new(qpn, config, connection);
             device.connected.pairs.insert(qpn, pair);
             Ok(())
         })
@@ -106,12 +107,12 @@ impl Device {
 
     /// Whether a queue pair is a connected one.
     pub fn is_connected_qp(&self, qpn: Qpn) -> bool {
-        self.connected.pairs.contains_key(&qpn)
+        self.connected.pairs.get(qpn).is_some()
     }
 
     /// The completion queues of a connected queue pair.
     pub(in crate::device) fn connected_completion_queues(&self, qpn: Qpn) -> Vec<CqId> {
-        let pair = self.connected.pairs.get(&qpn);
+        let pair = self.connected.pairs.get(qpn);
         pair.map_or_else(Vec::new, |pair| {
             vec![pair.config.send_cq, pair.receive_cq(&self.connected.shared)]
         })
@@ -130,7 +131,7 @@ impl Device {
         mask: ConnectionMask,
     ) -> Result<(), Error> {
         self.command(Command::Other, |device| {
-            let pair = device.connected.pairs.get_mut(&qpn);
+            let pair = device.connected.pairs.get_mut(qpn);
             let pair = pair.ok_or_else(|| Error::not_found("queue pair", qpn.0))?;
             let before = pair.attributes.state;
             let mut attributes = pair.attributes;
@@ -142,12 +143,13 @@ impl Device {
                 }
                 QpState::Reset => {
                     device.drop_incoming(qpn);
-                    let pair = device.connected.pairs.get_mut(&qpn);
+                    let connection = device.connected.next_connection();
+                    let pair = device.connected.pairs.get_mut(qpn);
                     let pair = pair.ok_or_else(|| Error::not_found("queue pair", qpn.0))?;
-                    let (is_scheduled, frames) = (pair.is_scheduled, pair.frames);
+                    let (is_scheduled, frames) = (pair.is_scheduled, pair.outflow.frames);
                     let tick_at = pair.tick_at;
-                    **pair = Pair::new(qpn, pair.config);
-                    (pair.is_scheduled, pair.frames) = (is_scheduled, frames);
+                    *pair = Pair::new(qpn, pair.config, connection);
+                    (pair.is_scheduled, pair.outflow.frames) = (is_scheduled, frames);
                     pair.tick_at = tick_at;
                     return Ok(());
                 }
@@ -168,7 +170,7 @@ impl Device {
     /// The attributes of a connected queue pair.
     pub fn query_connected_qp(&self, qpn: Qpn) -> Result<ConnectionAttributes, Error> {
         self.check_present()?;
-        let pair = self.connected.pairs.get(&qpn);
+        let pair = self.connected.pairs.get(qpn);
         let pair = pair.ok_or_else(|| Error::not_found("queue pair", qpn.0))?;
         Ok(pair.attributes)
     }
@@ -176,7 +178,7 @@ impl Device {
     /// Ends a connected queue pair. Its outstanding requests are dropped without completions.
     pub(in crate::device) fn destroy_connected_qp(&mut self, qpn: Qpn) -> Result<(), Error> {
         self.drop_incoming(qpn);
-        let pair = self.connected.pairs.remove(&qpn);
+        let pair = self.connected.pairs.remove(qpn);
         let pair = pair.ok_or_else(|| Error::not_found("queue pair", qpn.0))?;
         self.cqs.detach(pair.config.send_cq);
         self.cqs.detach(pair.config.recv_cq);
@@ -199,7 +201,7 @@ impl Device {
     /// [`Error::Invalid`] before the queue pair is ready to send, and for a message that is too
     /// long; [`Error::QueueFull`].
     pub fn post_connected_send(&mut self, qpn: Qpn, wr: SendWr) -> Result<(), Error> {
-        let pair = self.connected.pairs.get_mut(&qpn);
+        let pair = self.connected.pairs.get_mut(qpn);
         let pair = pair.ok_or_else(|| Error::not_found("queue pair", qpn.0))?;
         let state = pair.attributes.state;
         if !pair.sends() && state != QpState::Error {
@@ -228,7 +230,7 @@ impl Device {
     /// # Errors
     /// [`Error::QueueFull`]; [`Error::NotFound`].
     pub fn check_connected_room(&self, qpn: Qpn, count: usize) -> Result<(), Error> {
-        let pair = self.connected.pairs.get(&qpn);
+        let pair = self.connected.pairs.get(qpn);
         let pair = pair.ok_or_else(|| Error::not_found("queue pair", qpn.0))?;
         let depth = pair.config.max_send_wr.max(1) as usize;
         match pair.requester.posted() + count > depth {
@@ -243,7 +245,7 @@ impl Device {
     /// [`Error::Invalid`] in the reset state, for a queue pair with a shared receive queue, and for
     /// too many buffers; [`Error::QueueFull`].
     pub fn post_connected_recv(&mut self, qpn: Qpn, receive: RecvWr) -> Result<(), Error> {
-        let pair = self.connected.pairs.get_mut(&qpn);
+        let pair = self.connected.pairs.get_mut(qpn);
         let pair = pair.ok_or_else(|| Error::not_found("queue pair", qpn.0))?;
         let state = pair.attributes.state;
         if pair.config.shared.is_some() || state == QpState::Reset {

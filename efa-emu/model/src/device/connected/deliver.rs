@@ -120,8 +120,8 @@ impl Device {
                 self.counters.rx_pkts += 1;
                 if let Some(event) = event {
                     self.fail_connected(qpn, Some(event));
+                    self.schedule_connected(qpn);
                 }
-                self.schedule_connected(qpn);
             }
             None => {
                 tracing::debug!(peer = %from, %qpn, "packet of a connection dropped");
@@ -164,6 +164,9 @@ impl Device {
             _ => return None,
         };
         pair.complete_ended(&mut around);
+        if event.is_none() {
+            pair.schedule(&mut around);
+        }
         Some(event)
     }
 }
@@ -384,7 +387,11 @@ impl Pair {
             self.responder.incoming = Some(incoming);
         }
         if packet.head.wants_acknowledgement {
-            self.responder.acknowledge(packet.head.psn);
+            // What the link brings may overtake packets, and data of reads must not be.
+            let is_alone = self.responder.answers.is_empty() && self.outflow.answers == 0;
+            if !(is_alone && packet.transfer.acknowledge()) {
+                self.responder.acknowledge(packet.head.psn);
+            }
         }
         Ok(RequestOutcome::Done)
     }
@@ -596,22 +603,22 @@ impl Pair {
         around.counters.rx_bytes += u64::from(incoming.received);
         self.end_message(incoming, true, around);
         let immediate = packet.head.immediate();
-        let (receive, operation) = match &incoming.target {
+        let (wr_id, operation) = match &incoming.target {
             Target::Written(_) => match notice {
-                Some(receive) => (receive, WcOperation::RecvRdmaWithImmediate),
+                Some(receive) => (receive.wr_id, WcOperation::RecvRdmaWithImmediate),
                 None => return,
             },
             Target::Receive(receive, arrival) => {
                 around.counters.recv_wrs += 1;
                 around.counters.recv_bytes += u64::from(incoming.received);
-                (*receive, arrival.completes_as())
+                (receive.wr_id, arrival.completes_as())
             }
             Target::Tagged(buffer, header) => {
                 around.counters.recv_wrs += 1;
                 return self.complete_tagged(packet, incoming, *buffer, *header, around);
             }
         };
-        let mut completion = self.completion(receive.wr_id, operation, WcStatus::Success);
+        let mut completion = self.completion(wr_id, operation, WcStatus::Success);
         completion.length = incoming.received;
         completion.flags = packet.wakes();
         if let Some(immediate) = immediate {

@@ -31,7 +31,6 @@ mod tags;
 mod transmit;
 
 use efa_core::address::Qpn;
-use hashbrown::HashMap;
 use slab::Slab;
 
 pub use attributes::{ConnectionAttributes, ConnectionMask, MAX_RD_ATOMIC, REMOTE_ATOMIC};
@@ -49,16 +48,32 @@ pub use tags::{
 };
 pub(super) use transmit::timer_of;
 
+use super::qp_table::QpTable;
+
 /// The connected queue pairs and shared receive queues of a device.
-#[derive(Default)]
 pub(super) struct Connected {
-    pairs: HashMap<Qpn, Box<pair::Pair>>,
+    pairs: QpTable<pair::Pair>,
+    /// Connections that there have been, of which tokens of packets have the lower bits.
+    connections: u8,
     shared: Slab<receives::SharedQueue>,
 }
 
 impl Connected {
+    pub(super) fn new() -> Connected {
+        Connected {
+            pairs: QpTable::new(),
+            connections: 0,
+            shared: Slab::new(),
+        }
+    }
+
+    fn next_connection(&mut self) -> u8 {
+        self.connections = (self.connections + 1) & transmit::CONNECTION_BITS;
+        self.connections
+    }
+
     /// The numbers of all queue pairs.
     pub(super) fn numbers(&self) -> Vec<Qpn> {
-        self.pairs.keys().copied().collect()
+        self.pairs.numbers().collect()
     }
 }

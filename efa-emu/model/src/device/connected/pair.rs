@@ -14,6 +14,7 @@ use crate::counters::{Counters, TroubleCounters};
 use crate::device::cq_table::CqTable;
 use crate::device::event::DeviceEvent;
 use crate::device::ids::{CqId, PdId};
+use crate::device::initiator::Initiator;
 use crate::device::queue::CompletionEntry;
 use crate::device::queue_pair::QpState;
 use crate::device::regions::RegionTable;
@@ -44,21 +45,46 @@ pub(super) struct Surroundings<'a> {
     pub(super) cqs: &'a mut CqTable,
     pub(super) counters: &'a mut Counters,
     pub(super) trouble: &'a mut TroubleCounters,
+    pub(super) initiator: &'a mut Initiator,
     pub(super) shared: &'a mut Slab<SharedQueue>,
 }
 
 impl Device {
     /// A connected queue pair, with what it works with.
     pub(super) fn connected_pair(&mut self, qpn: Qpn) -> Option<(&mut Pair, Surroundings<'_>)> {
-        let pair = self.connected.pairs.get_mut(&qpn)?;
+        let pair = self.connected.pairs.get_mut(qpn)?;
         let around = Surroundings {
             regions: &self.regions,
             cqs: &mut self.cqs,
             counters: &mut self.counters,
             trouble: &mut self.trouble,
+            initiator: &mut self.initiator,
             shared: &mut self.connected.shared,
         };
         Some((pair, around))
+    }
+}
+
+/// What a queue pair has sent.
+pub(super) struct Outflow {
+    /// Tells packets of the connection from those of earlier ones.
+    pub(super) connection: u8,
+    /// Packets sent, for the network.
+    pub(super) frames: u32,
+    /// Requests that the link has taken and neither carried nor lost.
+    pub(super) requests: u32,
+    /// Answers likewise.
+    pub(super) answers: u32,
+}
+
+impl Outflow {
+    fn of(connection: u8) -> Outflow {
+        Outflow {
+            connection,
+            frames: 0,
+            requests: 0,
+            answers: 0,
+        }
     }
 }
 
@@ -72,16 +98,13 @@ pub(in crate::device) struct Pair {
     pub(super) receives: ReceiveQueue,
     /// It is in the device's list of queue pairs with something to send.
     pub(super) is_scheduled: bool,
-    /// Packets sent, for the network.
-    pub(super) frames: u32,
-    /// Packets that the link has taken and neither carried nor lost.
-    pub(super) in_network: u32,
+    pub(super) outflow: Outflow,
     /// When the device's timers next have an entry of it.
     pub(super) tick_at: Option<Duration>,
 }
 
 impl Pair {
-    pub(super) fn new(qpn: Qpn, config: ConnectedConfig) -> Pair {
+    pub(super) fn new(qpn: Qpn, config: ConnectedConfig, connection: u8) -> Pair {
         Pair {
             receives: ReceiveQueue::new(config.max_recv_wr, config.max_recv_sge),
             config,
@@ -90,8 +113,7 @@ impl Pair {
             requester: Requester::new(),
             responder: Responder::new(),
             is_scheduled: false,
-            frames: 0,
-            in_network: 0,
+            outflow: Outflow::of(connection),
             tick_at: None,
         }
     }
@@ -121,17 +143,12 @@ impl Pair {
     }
 
     /// Whether there is something to send.
-    pub(super) fn has_work(&mut self) -> bool {
-        if !self.responder.answers.is_empty() {
-            return true;
-        }
+    pub(super) fn has_work(&self) -> bool {
         let may_start = self.attributes.state == QpState::ReadyToSend;
-        let requester = &mut self.requester;
-        matches!(
-            self.attributes.state,
-            QpState::ReadyToSend | QpState::SendQueueDrained
-        ) && (requester.is_stuck(&self.attributes)
-            || requester.next_packet(&self.attributes, may_start).is_some())
+        !self.responder.answers.is_empty()
+            || self.sends()
+                && (self.requester.is_stuck(&self.attributes)
+                    || self.requester.has_next(&self.attributes, may_start))
     }
 
     /// A completion of this queue pair.
@@ -172,36 +189,33 @@ impl Pair {
 
     /// Writes the completions of requests that have ended.
     pub(super) fn complete_ended(&mut self, around: &mut Surroundings<'_>) {
-        if !self.requester.has_ended() {
-            return;
-        }
-        for Ended { request, status } in self.requester.take_ended() {
+        while let Some(ended) = self.requester.next_ended() {
+            let Ended {
+                wr_id,
+                operation,
+                length,
+                status,
+                ..
+            } = ended;
             let is_success = status == WcStatus::Success;
-            let wr = &request.wr;
-            match request.purpose {
+            match ended.purpose {
                 Purpose::Program => {
-                    count(
-                        around.counters,
-                        wr.operation.completes_as(),
-                        request.length,
-                        is_success,
-                    );
-                    if wr.is_signaled || !is_success {
-                        let operation = wr.operation.completes_as();
-                        let mut completion = self.completion(wr.wr_id, operation, status);
-                        if is_success && wr.operation.is_read_like() {
-                            completion.length = request.length;
+                    count(around.counters, operation, length, is_success);
+                    if ended.is_signaled || !is_success {
+                        let mut completion = self.completion(wr_id, operation, status);
+                        if is_success && ended.is_read_like {
+                            completion.length = length;
                         }
                         let entry = CompletionEntry::of_connected(&completion);
                         around.cqs.write(self.config.send_cq, &entry);
                     }
                 }
                 Purpose::Rendezvous { tag, data } => {
-                    let mut completion = self.completion(wr.wr_id, WcOperation::TagRecv, status);
+                    let mut completion = self.completion(wr_id, WcOperation::TagRecv, status);
                     (completion.tag, completion.data) = (tag, data);
                     if is_success {
                         completion.flags = ConnectedFlags::DATA_VALID;
-                        completion.length = request.length;
+                        completion.length = length;
                     }
                     self.report(around, &completion);
                 }

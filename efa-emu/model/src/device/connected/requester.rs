@@ -181,16 +181,23 @@ impl Request {
     }
 }
 
-/// A request that has ended.
+/// What is left of a request that has ended.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Ended {
-    pub(super) request: Request,
+    pub(super) wr_id: u64,
+    pub(super) purpose: Purpose,
+    pub(super) operation: WcOperation,
+    pub(super) length: u32,
+    pub(super) is_signaled: bool,
+    pub(super) is_read_like: bool,
     pub(super) status: WcStatus,
 }
 
 /// A packet that is to be sent for a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outgoing {
-    pub(super) request: Request,
+    /// Where in the queue the request is.
+    pub(super) position: usize,
     pub(super) psn: Psn,
     /// Which of the request's packets it is.
     pub(super) index: u32,
@@ -223,6 +230,8 @@ pub(super) enum Tick {
 /// The state of a send queue.
 pub(super) struct Requester {
     queue: VecDeque<Request>,
+    /// How many requests of the queue are the program's.
+    posted: usize,
     /// How many requests of the queue have packet sequence numbers.
     started: usize,
     /// The request of which the next packet is, and how many of its packets were sent.
@@ -242,13 +251,14 @@ pub(super) struct Requester {
     is_set_back: bool,
     wait: Wait,
     deadline: Option<Duration>,
-    ended: Vec<Ended>,
+    ended: VecDeque<Ended>,
 }
 
 impl Requester {
     pub(super) fn new() -> Requester {
         Requester {
             queue: VecDeque::new(),
+            posted: 0,
             started: 0,
             next: 0,
             sent: 0,
@@ -261,7 +271,7 @@ impl Requester {
             is_set_back: false,
             wait: Wait::Nothing,
             deadline: None,
-            ended: Vec::new(),
+            ended: VecDeque::new(),
         }
     }
 
@@ -272,9 +282,12 @@ impl Requester {
 
     /// The program's requests that have not ended.
     pub(super) fn posted(&self) -> usize {
-        let own = self.queue.iter();
-        own.filter(|request| request.purpose == Purpose::Program)
-            .count()
+        self.posted
+    }
+
+    /// A request of the queue.
+    pub(super) fn request(&self, position: usize) -> Option<&Request> {
+        self.queue.get(position)
     }
 
     /// Queues a request of at most [`MAX_MESSAGE`] bytes.
@@ -287,6 +300,7 @@ impl Requester {
             true => 1,
             false => length.div_ceil(mtu).max(1),
         };
+        self.posted += usize::from(purpose == Purpose::Program);
         self.queue.push_back(Request {
             wr,
             purpose,
@@ -297,13 +311,31 @@ impl Requester {
         });
     }
 
-    /// Requests that have ended since the last call.
-    pub(super) fn take_ended(&mut self) -> Vec<Ended> {
-        std::mem::take(&mut self.ended)
+    /// The next request that has ended.
+    pub(super) fn next_ended(&mut self) -> Option<Ended> {
+        self.ended.pop_front()
     }
 
-    pub(super) fn has_ended(&self) -> bool {
-        !self.ended.is_empty()
+    /// Whether there is a packet to send.
+    pub(super) fn has_next(&self, of: &ConnectionAttributes, may_start: bool) -> bool {
+        if self.wait != Wait::Nothing {
+            return false;
+        }
+        match self.next < self.started {
+            true => self.queue.get(self.next).is_some_and(|request| {
+                let psn = request.first.plus(self.next_index(request));
+                psn.since(self.unacknowledged) < WINDOW
+            }),
+            false => may_start && self.can_start(of),
+        }
+    }
+
+    /// Which of the packets of the request that is being sent is the next.
+    fn next_index(&self, request: &Request) -> u32 {
+        match request.wr.operation.is_read_like() {
+            true => request.answered,
+            false => self.sent,
+        }
     }
 
     /// The next packet to send. [`Requester::sent`] has to be told once it was.
@@ -312,24 +344,18 @@ impl Requester {
         of: &ConnectionAttributes,
         may_start: bool,
     ) -> Option<Outgoing> {
-        if self.wait != Wait::Nothing {
+        if !self.has_next(of, may_start) {
             return None;
         }
         if self.next == self.started {
-            self.start(of, may_start)?;
+            self.start();
         }
-        let request = *self.queue.get(self.next)?;
-        let index = match request.wr.operation.is_read_like() {
-            true => request.answered,
-            false => self.sent,
-        };
+        let request = self.queue.get(self.next)?;
+        let index = self.next_index(request);
         let psn = request.first.plus(index);
-        if psn.since(self.unacknowledged) >= WINDOW {
-            return None;
-        }
         let is_last = index + 1 == request.packets;
         Some(Outgoing {
-            request,
+            position: self.next,
             psn,
             index,
             wants_acknowledgement: is_last || index % ACKNOWLEDGED == ACKNOWLEDGED - 1,
@@ -337,21 +363,25 @@ impl Requester {
         })
     }
 
+    /// Whether there is a request without numbers that may have some.
+    fn can_start(&self, of: &ConnectionAttributes) -> bool {
+        self.queue.get(self.started).is_some_and(|request| {
+            let is_read_like = request.wr.operation.is_read_like();
+            let must_wait = (request.wr.is_fenced && self.reads > 0)
+                || (is_read_like && self.reads >= u32::from(of.max_rd_atomic))
+                || self.end.since(self.unacknowledged) >= WINDOW;
+            !must_wait
+        })
+    }
+
     /// Gives the next request its numbers.
-    fn start(&mut self, of: &ConnectionAttributes, may_start: bool) -> Option<()> {
-        let request = self.queue.get_mut(self.started)?;
-        let is_read_like = request.wr.operation.is_read_like();
-        let must_wait = (request.wr.is_fenced && self.reads > 0)
-            || (is_read_like && self.reads >= u32::from(of.max_rd_atomic))
-            || self.end.since(self.unacknowledged) >= WINDOW;
-        if !may_start || must_wait {
-            return None;
+    fn start(&mut self) {
+        if let Some(request) = self.queue.get_mut(self.started) {
+            request.first = self.end;
+            self.end = self.end.plus(request.packets);
+            self.reads += u32::from(request.wr.operation.is_read_like());
+            self.started += 1;
         }
-        request.first = self.end;
-        self.end = self.end.plus(request.packets);
-        self.reads += u32::from(is_read_like);
-        self.started += 1;
-        Some(())
     }
 
     /// Whether the first request that was not started can never be: it is a read, and the queue
@@ -365,16 +395,20 @@ impl Requester {
 
     /// The packet that [`Requester::next_packet`] has returned was sent.
     pub(super) fn sent(&mut self, packet: &Outgoing) {
-        let numbers = match packet.request.wr.operation.is_read_like() {
-            true => packet.request.packets - packet.index,
+        let Some(request) = self.queue.get(packet.position) else {
+            return;
+        };
+        let numbers = match request.wr.operation.is_read_like() {
+            true => request.packets - packet.index,
             false => 1,
         };
+        let packets = request.sent_packets();
         let behind = packet.psn.plus(numbers);
         if behind.since(self.furthest) > 0 {
             self.furthest = behind;
         }
         self.sent += 1;
-        if self.sent >= packet.request.sent_packets() {
+        if self.sent >= packets {
             self.next += 1;
             self.sent = 0;
         }
@@ -451,7 +485,17 @@ impl Requester {
             0 => self.sent = 0,
             _ => self.next -= 1,
         }
-        self.ended.push(Ended { request, status });
+        self.posted -= usize::from(request.purpose == Purpose::Program);
+        let wr = &request.wr;
+        self.ended.push_back(Ended {
+            wr_id: wr.wr_id,
+            purpose: request.purpose,
+            operation: wr.operation.completes_as(),
+            length: request.length,
+            is_signaled: wr.is_signaled,
+            is_read_like: wr.operation.is_read_like(),
+            status,
+        });
     }
 
     /// Sends again from this number on.
@@ -545,14 +589,11 @@ impl Requester {
 
     /// The local memory of a packet is not registered any more: its request fails, and those before
     /// it are given up.
-    pub(super) fn fail_at(&mut self, packet: &Outgoing, status: WcStatus) {
-        while let Some(front) = self.queue.front() {
-            let is_it = self.started > 0 && front.first == packet.request.first;
-            self.end_front(if is_it { status } else { WcStatus::Flushed });
-            if is_it {
-                return;
-            }
+    pub(super) fn fail_at(&mut self, position: usize, status: WcStatus) {
+        for _ in 0..position {
+            self.end_front(WcStatus::Flushed);
         }
+        self.end_front(status);
     }
 
     /// Whether the responder wants to be left alone, and the device has to learn the time for that.
@@ -622,9 +663,9 @@ impl Requester {
         }
     }
 
-    /// It is `now`. `timeout` is that of acknowledgements. While packets are being carried, the peer
-    /// cannot answer: where the devices of a machine are its processes, one may have to wait for a
-    /// processor for longer than any device would.
+    /// It is `now`. `timeout` is that of acknowledgements; it begins when nothing is being carried any
+    /// more. Before, the peer cannot answer: where the devices of a machine are its processes, one may
+    /// have to wait for a processor for longer than any device would.
     pub(super) fn tick(
         &mut self,
         now: Duration,
@@ -646,15 +687,11 @@ impl Requester {
             }
             Wait::Nothing => {}
         }
-        let Some(timeout) = timeout.filter(|_| self.is_waiting()) else {
+        let Some(timeout) = timeout.filter(|_| self.is_waiting() && !is_carried) else {
             self.deadline = None;
             return Tick::Later(None);
         };
         match self.deadline {
-            Some(at) if now >= at && is_carried => {
-                self.deadline = Some(now + timeout);
-                Tick::Later(self.deadline)
-            }
             Some(at) if now >= at => match self.retry(of) {
                 true => {
                     self.deadline = Some(now + timeout);

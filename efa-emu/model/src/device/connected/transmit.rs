@@ -3,14 +3,15 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use efa_core::address::{Qkey, Qpn};
-use efa_core::nic::Access;
+use efa_core::address::{Gid, Qkey, Qpn};
+use efa_core::nic::{Access, Status};
 
 use super::buffers::Resolved;
 use super::completion::WcStatus;
 use super::deliver::packets_of;
 use super::packet::{AtomicEth, Head, LONGEST_HEAD, Opcode, Reth, Syndrome};
-use super::pair::{Pair, Surroundings};
+use super::pair::{Outflow, Pair, Surroundings};
+use super::psn::Psn;
 use super::requester::{MAX_INLINE, Outgoing, Payload, RemoteMemory, SendOperation, Tick};
 use super::responder::Answer;
 use crate::device::event::DeviceEvent;
@@ -21,13 +22,40 @@ use crate::link::{Link, LinkBusy, LocalData, Operation, RequestHeader, Token};
 /// Packets of one queue pair before the next one has its turn.
 const TURN: u32 = 32;
 
-/// The upper bits of timers of connected queue pairs, and of the tokens of their packets, behind which
-/// are their numbers. No request in flight has such a token: there are never so many.
-const TIMER: u64 = 0xffff_ffff_ffff_0000;
+/// In timers of connected queue pairs and in the tokens of their packets, the bits above the number of
+/// the queue pair. Requests in flight have the index of a slot there, of which there are never so many.
+const CONNECTED: u64 = 0xffff_0000;
 
 /// The queue pair of a timer or of a packet, if it is that of a connected one.
 pub(in crate::device) fn timer_of(token: u64) -> Option<Qpn> {
-    (token & TIMER == TIMER).then_some(Qpn(token as u16))
+    (token & CONNECTED == CONNECTED).then_some(Qpn(token as u16))
+}
+
+/// Of the number of a connection, the bits that tokens have.
+pub(super) const CONNECTION_BITS: u8 = 0x7f;
+
+/// What the token of a packet says beside the number of the queue pair.
+struct PacketToken {
+    psn: Psn,
+    is_answer: bool,
+    connection: u8,
+}
+
+impl PacketToken {
+    fn token(&self, qpn: Qpn) -> Token {
+        let upper = self.psn.bits() | u32::from(self.is_answer) << 24;
+        let upper = upper | u32::from(self.connection) << 25;
+        Token(u64::from(upper) << 32 | CONNECTED | u64::from(qpn.0))
+    }
+
+    fn of(token: Token) -> PacketToken {
+        let upper = (token.0 >> 32) as u32;
+        PacketToken {
+            psn: Psn::new(upper),
+            is_answer: upper & 1 << 24 != 0,
+            connection: (upper >> 25) as u8,
+        }
+    }
 }
 
 /// What a packet carries behind its headers.
@@ -35,6 +63,13 @@ enum Content<'a> {
     Nothing,
     Memory(&'a Resolved, u32),
     Bytes(&'a [u8]),
+}
+
+/// Whose half of the connection a packet is of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PacketRole {
+    Request { is_repeated: bool },
+    Answer,
 }
 
 /// Why a packet was not sent.
@@ -53,12 +88,8 @@ impl From<LinkBusy> for Unsent {
 impl Device {
     /// Notes that a connected queue pair may have something to send.
     pub(super) fn schedule_connected(&mut self, qpn: Qpn) {
-        let Some(pair) = self.connected.pairs.get_mut(&qpn) else {
-            return;
-        };
-        if !pair.is_scheduled && pair.has_work() {
-            pair.is_scheduled = true;
-            self.initiator.scheduled.push(qpn);
+        if let Some((pair, mut around)) = self.connected_pair(qpn) {
+            pair.schedule(&mut around);
         }
     }
 
@@ -88,17 +119,7 @@ impl Device {
             }
         }
         pair.is_scheduled = has_more && failure.is_none();
-        // The time is not known here: a timer that is due at once brings it.
-        let timeout = pair.timeout();
-        let is_due = match pair.requester.waits_to_be_told() {
-            true => pair.tick_at != Some(Duration::ZERO),
-            false => pair.tick_at.is_none() && pair.requester.needs_time(timeout),
-        };
-        if is_due {
-            pair.tick_at = Some(Duration::ZERO);
-            let timer = Reverse((Duration::ZERO, TIMER | u64::from(qpn.0)));
-            self.initiator.timers.push(timer);
-        }
+        pair.ask_for_time(&mut around);
         if failure.is_some() {
             self.fail_connected(qpn, failure);
             return false;
@@ -106,19 +127,47 @@ impl Device {
         has_more
     }
 
+    /// The link has carried a packet of a connected queue pair, and brings its acknowledgement
+    /// ([`Transfer::acknowledge`](crate::link::Transfer::acknowledge)). No other request has such an
+    /// answer.
+    pub fn acknowledged(&mut self, token: Token) {
+        match timer_of(token.0) {
+            Some(_) => self.packet_left(token, true),
+            None => self.complete(Duration::ZERO, token, Status::RemoteBadStatus),
+        }
+    }
+
     /// The link has carried a packet of a connected queue pair, or lost it.
     #[cold]
-    pub(in crate::device) fn packet_left(&mut self, token: Token) {
-        let pair = timer_of(token.0).and_then(|qpn| self.connected.pairs.get_mut(&qpn));
-        if let Some(pair) = pair {
-            pair.in_network = pair.in_network.saturating_sub(1);
+    pub(in crate::device) fn packet_left(&mut self, token: Token, is_acknowledged: bool) {
+        let found = timer_of(token.0).and_then(|qpn| self.connected_pair(qpn));
+        let Some((pair, mut around)) = found else {
+            return;
+        };
+        let packet = PacketToken::of(token);
+        if packet.connection != pair.outflow.connection {
+            return;
         }
+        let count = match packet.is_answer {
+            true => &mut pair.outflow.answers,
+            false => &mut pair.outflow.requests,
+        };
+        *count = count.saturating_sub(1);
+        if !pair.sends() {
+            return;
+        }
+        if is_acknowledged {
+            pair.requester.acknowledge(packet.psn);
+            pair.complete_ended(&mut around);
+            pair.schedule(&mut around);
+        }
+        pair.ask_for_time(&mut around);
     }
 
     /// A timer of a connected queue pair is due.
     #[cold]
     pub(in crate::device) fn tick_connected(&mut self, now: Duration, qpn: Qpn) {
-        let Some(pair) = self.connected.pairs.get_mut(&qpn) else {
+        let Some(pair) = self.connected.pairs.get_mut(qpn) else {
             return;
         };
         if pair.tick_at.is_some_and(|at| at <= now) {
@@ -128,7 +177,7 @@ impl Device {
             return;
         }
         let timeout = pair.timeout();
-        let is_carried = pair.in_network > 0;
+        let is_carried = pair.outflow.requests > 0;
         let tick = pair
             .requester
             .tick(now, timeout, &pair.attributes, is_carried);
@@ -145,7 +194,7 @@ impl Device {
             && pair.tick_at.is_none_or(|pending| at < pending)
         {
             pair.tick_at = Some(at);
-            let timer = Reverse((at, TIMER | u64::from(qpn.0)));
+            let timer = Reverse((at, CONNECTED | u64::from(qpn.0)));
             self.initiator.timers.push(timer);
         }
         if sends {
@@ -160,8 +209,9 @@ impl Device {
             let is_chosen = chosen.is_none_or(|chosen| chosen == pair.qpn);
             (is_chosen && pair.attributes.state != QpState::Reset).then_some(pair.qpn)
         };
-        let pairs = self.connected.pairs.values();
-        let failed: Vec<Qpn> = pairs.filter_map(|pair| works(pair)).collect();
+        let pairs = &self.connected.pairs;
+        let all = pairs.numbers().filter_map(|qpn| pairs.get(qpn));
+        let failed: Vec<Qpn> = all.filter_map(works).collect();
         for qpn in failed {
             self.fail_connected(qpn, Some(DeviceEvent::QpFatal(qpn)));
         }
@@ -189,6 +239,32 @@ impl Device {
 }
 
 impl Pair {
+    /// Has the device send what there is to send.
+    pub(super) fn schedule(&mut self, around: &mut Surroundings<'_>) {
+        if !self.is_scheduled && self.has_work() {
+            self.is_scheduled = true;
+            around.initiator.scheduled.push(self.qpn);
+        }
+    }
+
+    /// Asks for the time, if a time-out begins and the time is not known: by a timer that is due at
+    /// once.
+    fn ask_for_time(&mut self, around: &mut Surroundings<'_>) {
+        let is_due = match self.requester.waits_to_be_told() {
+            true => self.tick_at != Some(Duration::ZERO),
+            false => {
+                self.outflow.requests == 0
+                    && self.tick_at.is_none()
+                    && self.requester.needs_time(self.timeout())
+            }
+        };
+        if is_due {
+            self.tick_at = Some(Duration::ZERO);
+            let timer = Reverse((Duration::ZERO, CONNECTED | u64::from(self.qpn.0)));
+            around.initiator.timers.push(timer);
+        }
+    }
+
     /// Sends the next packet. Returns false if there is none.
     fn send_one(
         &mut self,
@@ -237,7 +313,7 @@ impl Pair {
             }
         };
         head.message_number = messages;
-        self.send(head, Content::Nothing, false, around, link)?;
+        self.answer(head, Content::Nothing, around, link)?;
         self.responder.answers.pop_front();
         Ok(())
     }
@@ -281,12 +357,12 @@ impl Pair {
             // The memory was deregistered meanwhile.
             head.opcode = Opcode::Acknowledge;
             head.syndrome = Syndrome::AccessError;
-            self.send(head, Content::Nothing, false, around, link)?;
+            self.answer(head, Content::Nothing, around, link)?;
             self.responder.answers.pop_front();
             return Err(Unsent::NoMemory);
         };
         let content = Content::Memory(&memory, length);
-        self.send(head, content, false, around, link)?;
+        self.answer(head, content, around, link)?;
         if sent + 1 == packets {
             self.responder.answers.pop_front();
         } else if let Some(Answer::Data { sent, .. }) = self.responder.answers.front_mut() {
@@ -302,18 +378,16 @@ impl Pair {
         link: &mut impl Link,
     ) -> Result<(), Unsent> {
         let mtu = self.attributes.mtu();
-        let Outgoing {
-            request,
-            psn,
-            index,
-            ..
-        } = packet;
+        let index = packet.index;
+        let Some(request) = self.requester.request(packet.position) else {
+            return Ok(());
+        };
         let wr = &request.wr;
         let offset = index * mtu;
         let length = (request.length - offset).min(mtu);
-        let is_first = *index == 0;
+        let is_first = index == 0;
         let is_last = index + 1 == request.packets;
-        let mut head = Head::new(Opcode::ReadRequest, self.attributes.destination, *psn);
+        let mut head = Head::new(Opcode::ReadRequest, self.attributes.destination, packet.psn);
         head.wants_acknowledgement = packet.wants_acknowledgement;
         let reth = |address: u64, key: u32| Reth {
             address: address.into(),
@@ -379,33 +453,53 @@ impl Pair {
                 head.atomic = atomic(remote, add, 0);
             }
         }
-        if !has_payload {
-            return self.send(head, Content::Nothing, packet.is_repeated, around, link);
-        }
-        match &wr.payload {
+        let role = PacketRole::Request {
+            is_repeated: packet.is_repeated,
+        };
+        let memory;
+        let content = match &wr.payload {
+            _ if !has_payload => Content::Nothing,
             Payload::Inline { bytes, .. } => {
                 let (start, end) = (offset as usize, (offset + length) as usize);
-                let content = Content::Bytes(bytes.get(start..end).unwrap_or_default());
-                self.send(head, content, packet.is_repeated, around, link)
+                Content::Bytes(bytes.get(start..end).unwrap_or_default())
             }
             Payload::Buffers(buffers) => {
                 let (pd, access) = (self.config.pd, Access::empty());
-                let memory = buffers.resolve(around.regions, pd, access, offset.into(), length);
-                let Some(memory) = memory else {
-                    self.requester.fail_at(packet, WcStatus::LocalProtection);
-                    return Err(Unsent::NoMemory);
-                };
-                let content = Content::Memory(&memory, length);
-                self.send(head, content, packet.is_repeated, around, link)
+                match buffers.resolve(around.regions, pd, access, offset.into(), length) {
+                    Some(found) => memory = found,
+                    None => {
+                        self.requester
+                            .fail_at(packet.position, WcStatus::LocalProtection);
+                        return Err(Unsent::NoMemory);
+                    }
+                }
+                Content::Memory(&memory, length)
             }
-        }
+        };
+        let from = (self.qpn, self.attributes.peer);
+        self.outflow.send(from, head, content, role, around, link)
     }
 
+    fn answer(
+        &mut self,
+        head: Head,
+        content: Content<'_>,
+        around: &mut Surroundings<'_>,
+        link: &mut impl Link,
+    ) -> Result<(), Unsent> {
+        let (from, role) = ((self.qpn, self.attributes.peer), PacketRole::Answer);
+        self.outflow.send(from, head, content, role, around, link)
+    }
+}
+
+impl Outflow {
+    /// Offers the link a packet of a queue pair for its peer.
     fn send(
         &mut self,
+        (qpn, peer): (Qpn, Gid),
         mut head: Head,
         content: Content<'_>,
-        is_repeated: bool,
+        role: PacketRole,
         around: &mut Surroundings<'_>,
         link: &mut impl Link,
     ) -> Result<(), Unsent> {
@@ -432,9 +526,10 @@ impl Pair {
             // Nobody has such a number.
             return Ok(());
         };
+        let is_repeated = matches!(role, PacketRole::Request { is_repeated: true });
         let header = RequestHeader {
             operation: Operation::Connected,
-            source_qpn: self.qpn,
+            source_qpn: qpn,
             destination_qpn: Qpn(destination),
             qkey: Qkey(0),
             sequence: self.frames,
@@ -448,10 +543,17 @@ impl Pair {
             segments,
             padding: padding as usize,
         };
-        let token = Token(TIMER | u64::from(self.qpn.0));
-        link.try_send(self.attributes.peer, token, &header, data)?;
+        let token = PacketToken {
+            psn: head.psn,
+            is_answer: role == PacketRole::Answer,
+            connection: self.connection,
+        };
+        link.try_send(peer, token.token(qpn), &header, data)?;
         self.frames = self.frames.wrapping_add(1);
-        self.in_network += 1;
+        match role {
+            PacketRole::Answer => self.answers += 1,
+            PacketRole::Request { .. } => self.requests += 1,
+        }
         around.counters.tx_pkts += 1;
         around.counters.tx_bytes += u64::from(payload);
         if is_repeated {

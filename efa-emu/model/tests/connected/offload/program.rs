@@ -13,7 +13,8 @@ use efa_device_model::provider::{Cancellation, TagMatcher, TagReceive};
 use rand::{Rng as _, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::net::{MEMORY, Net, Weather, attributes, request};
+use crate::net::said::{DATA_VALID, MATCH, RECV, SYNC_REQUESTED, TAGGED, WITHOUT_TAG};
+use crate::net::{MEMORY, Net, TaggedMessage, Weather, attributes, request};
 
 pub(super) const SENDERS: usize = 3;
 
@@ -40,14 +41,8 @@ const PROBE: u64 = 0xff_ffff;
 // What completions say.
 const SEND: u8 = 0;
 const READ: u8 = 2;
-const RECV: u8 = 128;
 const DELETED: u8 = 131;
 const SYNCED: u8 = 132;
-const TAGGED: u8 = 133;
-const WITHOUT_TAG: u8 = 134;
-const SYNC_REQUESTED: u8 = 1 << 4;
-const MATCH: u8 = 1 << 5;
-const DATA_VALID: u8 = 1 << 6;
 
 /// A message that was sent.
 #[derive(Clone, Copy)]
@@ -225,28 +220,14 @@ impl Program {
             data: number as u32,
             tag,
         };
-        let payload = data(number, message.length);
-        let sender = &mut self.net.hosts[peer];
-        let mut bytes = header.to_bytes().to_vec();
-        if operation == TagOperation::Rendezvous {
-            let place = message.place;
-            sender.memory[place..place + payload.len()].copy_from_slice(&payload);
-            let remote = RendezvousHeader {
-                address: MEMORY + place as u64,
-                key: sender.keys.rkey.0,
-                length: payload.len() as u32,
-            };
-            bytes.extend_from_slice(&remote.to_bytes());
-            // Something for the program of the receiver.
-            bytes.resize(bytes.len() + number % 33, 0xaa);
-        } else {
-            bytes.extend_from_slice(&payload);
-        }
-        let place = count * SLOT;
-        sender.memory[place..place + bytes.len()].copy_from_slice(&bytes);
-        let list = sender.list(place, bytes.len());
-        let wr = request(number as u64, SendOperation::Send(None), list);
-        self.net.post(peer, Qpn(5), wr);
+        let message = TaggedMessage {
+            header,
+            payload: &data(number, message.length),
+            place: count * SLOT,
+            data: message.place,
+            further: number % 33,
+        };
+        self.net.send_tagged(peer, Qpn(5), &message);
     }
 
     fn post_any(&mut self) {

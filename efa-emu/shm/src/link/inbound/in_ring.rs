@@ -45,9 +45,9 @@ impl InRing {
         incoming: &Incoming,
         device: &mut Device,
         outbound: &mut Outbound,
-    ) -> Status {
+    ) -> Answer {
         if !incoming.record.is_message() {
-            return self.serve_other(*incoming, device, outbound);
+            return self.serve_other(incoming, device, outbound);
         }
         let mut transfer = MessageFromRing {
             consumer: &self.consumer,
@@ -59,29 +59,34 @@ impl InRing {
         if outbound.is_tapped() {
             self.tap(*incoming, None, status, outbound);
         }
-        status
+        Answer::Status(status)
     }
 
-    /// As [`InRing::serve`], for records other than messages. It has a copy of the record, so that
-    /// a message's need not be in memory.
-    #[cold]
-    fn serve_other(
+    /// As [`InRing::serve`], for records other than messages.
+    #[inline(never)]
+    pub(super) fn serve_other(
         &mut self,
-        incoming: Incoming,
+        incoming: &Incoming,
         device: &mut Device,
         outbound: &mut Outbound,
-    ) -> Status {
-        let mut transfer = FromRing {
-            consumer: &self.consumer,
-            incoming: &incoming,
-            whole: None,
-        };
+    ) -> Answer {
+        let mut transfer = FromRing::new(&self.consumer, incoming);
+        // A capture is to show acknowledgements.
+        let may_be = incoming.record.may_be_acknowledged() && !outbound.is_tapped();
+        transfer.acknowledged = may_be.then_some(false);
         let status = device.deliver(self.from, &incoming.record.header(), &mut transfer);
-        let whole = transfer.whole;
+        let FromRing {
+            whole,
+            acknowledged,
+            ..
+        } = transfer;
         if outbound.is_tapped() {
-            self.tap(incoming, whole, status, outbound);
+            self.tap(*incoming, whole, status, outbound);
         }
-        status
+        match acknowledged {
+            Some(true) => Answer::Acknowledged,
+            Some(false) | None => Answer::Status(status),
+        }
     }
 
     /// Hands the device a message that it has been handed. Only the first one is answered.
@@ -92,11 +97,7 @@ impl InRing {
         device: &mut Device,
         outbound: &mut Outbound,
     ) {
-        let mut transfer = FromRing {
-            consumer: &self.consumer,
-            incoming,
-            whole: None,
-        };
+        let mut transfer = FromRing::new(&self.consumer, incoming);
         device.deliver(self.from, &incoming.record.header(), &mut transfer);
         if let Some(tap) = outbound.tap() {
             tap_arrival(tap, self.from, &transfer);
@@ -113,9 +114,8 @@ impl InRing {
         outbound: &mut Outbound,
     ) {
         let transfer = FromRing {
-            consumer: &self.consumer,
-            incoming: &incoming,
             whole,
+            ..FromRing::new(&self.consumer, &incoming)
         };
         if let Some(tap) = outbound.tap() {
             tap_data(tap, self.from, &transfer, status);

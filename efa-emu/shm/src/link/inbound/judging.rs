@@ -114,11 +114,7 @@ impl Inbound {
             && let Some(tap) = work.outbound.tap()
         {
             let from = ring.from;
-            let transfer = FromRing {
-                consumer: &ring.consumer,
-                incoming: &later.incoming,
-                whole: None,
-            };
+            let transfer = FromRing::new(&ring.consumer, &later.incoming);
             tap_data(tap, from, &transfer, status);
         }
         self.answer(&later, Answer::Status(status));

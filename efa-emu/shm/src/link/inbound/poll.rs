@@ -75,8 +75,8 @@ impl Inbound {
                             & !self.is_attentive =>
                     {
                         any = true;
-                        let status = ring.serve(&incoming, work.device, work.outbound);
-                        ring.answer(&incoming, Answer::Status(status));
+                        let answer = ring.serve(&incoming, work.device, work.outbound);
+                        ring.answer(&incoming, answer);
                         turn += 1;
                         if turn == RECORDS_PER_TURN {
                             return true;
@@ -86,6 +86,12 @@ impl Inbound {
                 }
             };
             match taken {
+                Ok(Some(incoming)) if incoming.record.is_packet() & !self.is_attentive => {
+                    any = true;
+                    turn += 1;
+                    let answer = ring.serve_other(&incoming, work.device, work.outbound);
+                    ring.answer(&incoming, answer);
+                }
                 Ok(Some(incoming)) => {
                     any = true;
                     let later = ring.later(slot, incoming);
@@ -126,7 +132,9 @@ impl Inbound {
     }
 
     /// Takes a record that the network or faults may still affect.
-    fn receive_in_time(&mut self, later: Later, work: &mut Work<'_>) {
+    fn receive_in_time(&mut self, mut later: Later, work: &mut Work<'_>) {
+        // The device is to send acknowledgements as packets, which all that may affect those sees.
+        later.incoming.record = later.incoming.record.acknowledged(false);
         let due = later.incoming.record.due();
         if due == 0 {
             return self.arrive(later, None, work);
@@ -168,7 +176,7 @@ impl Inbound {
                 let incoming = &later.incoming;
                 let outbound = &mut *work.outbound;
                 let device = &mut *work.device;
-                let status = match twice {
+                let answer = match twice {
                     Twice::Completion => {
                         device.duplicating(|device| ring.serve(incoming, device, outbound))
                     }
@@ -177,7 +185,7 @@ impl Inbound {
                 if twice == Twice::Packet {
                     ring.serve_again(incoming, device, outbound);
                 }
-                self.answer(&later, Answer::Status(status));
+                self.answer(&later, answer);
             }
             RecordKind::Direct => self.copies.push_back(Copying { of: later, done: 0 }),
             RecordKind::Pull => self.begin_read(later),

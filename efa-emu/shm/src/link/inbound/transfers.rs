@@ -38,6 +38,20 @@ pub(super) struct FromRing<'a> {
     pub(super) incoming: &'a Incoming,
     /// Where an RDMA write's data is when it is complete.
     pub(super) whole: Option<HostSegment>,
+    /// Whether the device acknowledges it, if it may.
+    pub(super) acknowledged: Option<bool>,
+}
+
+impl<'a> FromRing<'a> {
+    /// The data of a record that is not acknowledged.
+    pub(super) fn new(consumer: &'a Consumer, incoming: &'a Incoming) -> FromRing<'a> {
+        FromRing {
+            consumer,
+            incoming,
+            whole: None,
+            acknowledged: None,
+        }
+    }
 }
 
 impl Transfer for FromRing<'_> {
@@ -70,6 +84,13 @@ impl Transfer for FromRing<'_> {
         let (memory, at) = place.ok_or(Status::RemoteAbort)?;
         memory.read(at, into);
         Ok(())
+    }
+
+    fn acknowledge(&mut self) -> bool {
+        if let Some(acknowledged) = &mut self.acknowledged {
+            *acknowledged = true;
+        }
+        self.acknowledged.is_some()
     }
 
     fn update(&mut self, at: u64, change: &dyn Fn(u64) -> u64) -> Result<u64, Status> {

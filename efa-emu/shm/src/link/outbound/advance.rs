@@ -7,7 +7,7 @@ use super::bulk::{BulkName, BulkStage};
 use super::out_ring::{Pending, list};
 use super::state::Outbound;
 use crate::link::memory::{self, Window};
-use crate::transport::record::{Record, RecordKind};
+use crate::transport::record::{Answer, Record, RecordKind};
 use crate::transport::ring::Full;
 
 /// Bytes of data in one part of an RDMA request whose data goes through the rings. A ring of the
@@ -94,7 +94,8 @@ impl Outbound {
                         if *in_flight == 0 {
                             let token = bulk.token;
                             self.bulks.remove(name);
-                            self.completed.push_back((token, Status::LocalInvalidLkey));
+                            let status = Status::LocalInvalidLkey;
+                            self.completed.push_back((token, Answer::Status(status)));
                         }
                         return BulkProgress::Finished;
                     };

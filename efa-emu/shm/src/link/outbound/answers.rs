@@ -19,13 +19,17 @@ impl Outbound {
     /// answers.
     #[inline(always)]
     pub(crate) fn reap(&mut self, device: &mut Device) -> bool {
-        self.take_answers(|token, status| {
+        self.take_answers(|token, answer| match answer {
             // Only this status starts a timer.
-            let is_timed = status == Status::RemoteRnr;
-            if !is_timed {
+            Answer::Status(status) if status != Status::RemoteRnr => {
                 device.complete(Duration::ZERO, token, status);
+                true
             }
-            !is_timed
+            Answer::Acknowledged => {
+                device.acknowledged(token);
+                true
+            }
+            _ => false,
         })
     }
 
@@ -39,20 +43,18 @@ impl Outbound {
     /// Takes the answers that have come. Outcomes of requests that `complete` does not take wait
     /// for [`Outbound::next_completed`].
     #[inline(always)]
-    fn take_answers(&mut self, mut complete: impl FnMut(Token, Status) -> bool) -> bool {
+    fn take_answers(&mut self, mut complete: impl FnMut(Token, Answer) -> bool) -> bool {
         let mut any = false;
         let mut position = 0;
         while let Some(index) = self.waiting.get(position).copied() {
             let ring = &mut self.rings[index];
             let before = ring.producer.waiting();
             ring.producer.reap(|pending, number, answer| {
-                if let Pending::Request(token) = pending
-                    && let Answer::Status(status) = answer
-                {
-                    if !complete(token, status) {
-                        self.completed.push_back((token, status));
-                    }
-                } else {
+                let is_complete = match pending {
+                    Pending::Request(token) => complete(token, answer),
+                    _ => false,
+                };
+                if !is_complete {
                     self.others.push((number, pending, answer));
                 }
             });
@@ -85,9 +87,7 @@ impl Outbound {
                     }
                     self.deferred.insert((index, number), pending);
                 }
-                Pending::Request(token) => {
-                    self.completed.push_back((token, status_of(answer)));
-                }
+                Pending::Request(token) => self.completed.push_back((token, answer)),
                 Pending::ReadData(pull) => self.read_data.push((pull, status_of(answer))),
                 Pending::Outcome | Pending::Datagram => {}
                 Pending::Bulk(name) => {
@@ -110,10 +110,17 @@ impl Outbound {
         self.others = others;
     }
 
-    /// The next request with an outcome, to be handed to the device.
+    /// The next request with an outcome, to be handed to the device. Packets with acknowledgements are
+    /// handed to it here: nothing that looks at outcomes has to do with them.
     #[inline]
-    pub(crate) fn next_completed(&mut self) -> Option<(Token, Status)> {
-        self.completed.pop_front().or_else(|| self.next_failed())
+    pub(crate) fn next_completed(&mut self, device: &mut Device) -> Option<(Token, Status)> {
+        while let Some((token, answer)) = self.completed.pop_front() {
+            match answer {
+                Answer::Acknowledged => device.acknowledged(token),
+                other => return Some((token, status_of(other))),
+            }
+        }
+        self.next_failed()
     }
 
     /// The next request that is given up now.
@@ -143,7 +150,7 @@ impl Outbound {
 pub(super) fn settle(
     bulks: &mut BulkTable,
     working: &mut VecDeque<BulkName>,
-    completed: &mut VecDeque<(Token, Status)>,
+    completed: &mut VecDeque<(Token, Answer)>,
     name: BulkName,
     answer: Answer,
 ) {
@@ -182,7 +189,7 @@ pub(super) fn settle(
         (_, answer) => status_of(answer),
     };
     if let Some(bulk) = bulks.remove(name) {
-        completed.push_back((bulk.token, outcome));
+        completed.push_back((bulk.token, Answer::Status(outcome)));
     }
 }
 
@@ -224,7 +231,10 @@ mod tests {
         settle(&mut bulks, &mut working, &mut completed, name, answer);
         assert_eq!(working.contains(&name), bulks.get(name).is_some());
         let stage = bulks.get(name).map(|bulk| bulk.stage);
-        (stage, completed.pop_front().map(|(_, status)| status))
+        (
+            stage,
+            completed.pop_front().map(|(_, answer)| status_of(answer)),
+        )
     }
 
     #[test]

@@ -67,7 +67,7 @@ impl Outbound {
             .collect();
         lost_requests.sort_unstable_by_key(|(number, _)| *number);
         let mut fail = |pending| match pending {
-            Pending::Request(token) => completed.push_back((token, gone)),
+            Pending::Request(token) => completed.push_back((token, Answer::Status(gone))),
             Pending::ReadData(pull) => read_data.push((pull, gone)),
             // Below, once per request and not once per part.
             Pending::Bulk(_) | Pending::Outcome | Pending::Datagram => {}
@@ -92,7 +92,7 @@ impl Outbound {
             .collect();
         for name in lost {
             if let Some(bulk) = bulks.remove(name) {
-                completed.push_back((bulk.token, gone));
+                completed.push_back((bulk.token, Answer::Status(gone)));
             }
         }
     }

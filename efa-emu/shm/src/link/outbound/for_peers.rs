@@ -106,7 +106,7 @@ impl Outbound {
         let code = u8::try_from(code).unwrap_or(u8::MAX);
         let status = Status::from_code(code).unwrap_or(Status::RemoteBadStatus);
         match pending {
-            Pending::Request(token) => self.completed.push_back((token, status)),
+            Pending::Request(token) => self.completed.push_back((token, Answer::Status(status))),
             Pending::Bulk(name) => settle(
                 &mut self.bulks,
                 &mut self.working,

@@ -101,6 +101,8 @@ pub(super) fn status_of(answer: Answer) -> Status {
     match answer {
         Answer::Status(status) => status,
         // These answers are not valid here.
-        Answer::UseRings | Answer::Withdrawn | Answer::Deferred => Status::RemoteBadStatus,
+        Answer::UseRings | Answer::Withdrawn | Answer::Deferred | Answer::Acknowledged => {
+            Status::RemoteBadStatus
+        }
     }
 }

@@ -17,7 +17,7 @@ use crate::identity::config::RdmaPath;
 use crate::link::egress::{Arrival, Egress, egress_of};
 use crate::link::memory;
 use crate::link::tap::{LinkTap, now};
-use crate::transport::record::{self, Record, RecordKind};
+use crate::transport::record::{self, Answer, Record, RecordKind};
 
 /// Longest RDMA write that travels in one record like a send. Beyond, one copy by the target costs
 /// less than two through the ring.
@@ -39,7 +39,7 @@ impl Link for Outbound {
             Ok(index) => index,
             Err(NoRoute::Busy) => return Err(LinkBusy),
             Err(NoRoute::Failed(status)) => {
-                self.completed.push_back((token, status));
+                self.completed.push_back((token, Answer::Status(status)));
                 return Ok(());
             }
         };
@@ -89,7 +89,8 @@ impl Outbound {
         if 2 * length <= self.rings[index].producer.capacity() {
             return Err(LinkBusy);
         }
-        self.completed.push_back((token, Status::RemoteBadLength));
+        self.completed
+            .push_back((token, Answer::Status(Status::RemoteBadLength)));
         Ok(())
     }
 
@@ -126,7 +127,10 @@ impl Outbound {
         if !in_one_record {
             return self.send_bulk(index, to, token, header, arrival, data);
         }
-        let record = Record::request(RecordKind::Data, &header, header.length, arrival);
+        let is_packet = header.operation == Operation::Connected;
+        // Where packets are lost, or looked at, acknowledgements are packets.
+        let record = Record::request(RecordKind::Data, &header, header.length, arrival)
+            .acknowledged(is_packet && !self.shapes && !self.is_tapped());
         let pending = match is_datagram {
             true => Pending::Datagram,
             false => Pending::Request(token),
@@ -137,7 +141,8 @@ impl Outbound {
             self.tap_sent(moment, to, token, record, data);
         }
         if is_datagram {
-            self.completed.push_back((token, Status::Ok));
+            self.completed
+                .push_back((token, Answer::Status(Status::Ok)));
         }
         Ok(())
     }
@@ -159,7 +164,8 @@ impl Outbound {
         match egress {
             Egress::Fails(at) => self.failing.add(at, token),
             Egress::Vanishes | Egress::Leaves(_) => {
-                self.completed.push_back((token, Status::Ok));
+                self.completed
+                    .push_back((token, Answer::Status(Status::Ok)));
             }
         }
     }

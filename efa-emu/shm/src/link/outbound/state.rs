@@ -36,7 +36,7 @@ pub(crate) struct Outbound {
     /// Bulk requests that have something to send.
     pub(super) working: VecDeque<BulkName>,
     /// Requests with their outcome, to be handed to the device.
-    pub(super) completed: VecDeque<(Token, Status)>,
+    pub(super) completed: VecDeque<(Token, Answer)>,
     /// Answers to data for peers' reads.
     pub(super) read_data: Vec<(PullName, Status)>,
     /// Answers that were taken and have to be looked at more closely: empty between calls.

@@ -1,17 +1,18 @@
-//! Rules of tag matching, by captures of one connection.
+//! Rules of tag matching, by captures of one connection: `check` by itself, and beside the Wireshark
+//! dissector, which finds the same in the same frames.
 
 use std::collections::BTreeSet;
 
 use efa_capture::Reader;
+use efa_check::capture::{Frames, Seen};
+use efa_check::check::{Checked, Judge};
 use efa_wire::infiniband::Tmh;
 use efa_wire::rules::{Chapter, RULES, Severity};
-use efa_wireshark::connected::{Connected, WHOLE, misuses, right_talk};
+use efa_wireshark::Tshark;
+use efa_wireshark::connected::{Connected, WHOLE, captured, misuses, right_talk};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;
 use rand::{Rng as _, SeedableRng as _};
-
-use crate::capture::{Frames, Seen};
-use crate::check::{Checked, Judge};
 
 const BOTH: [usize; 2] = [0, 1];
 
@@ -157,5 +158,98 @@ fn reused_queue_pairs_are_judged() {
         }
         let expected = [(rule, (before + at) as u64 + 1)];
         assert_eq!(found(&talk.capture(&[1])), expected, "{what}");
+    }
+}
+
+/// (frame, rule)
+type Breaches = BTreeSet<(u64, String)>;
+
+fn by_check(capture: &[u8]) -> Breaches {
+    let found = found(capture).into_iter();
+    found.map(|(rule, at)| (at, rule.to_owned())).collect()
+}
+
+fn by_dissector(tshark: &Tshark, capture: &[u8]) -> Breaches {
+    let mut breaches = Breaches::new();
+    const PREFIX: &str = "efa_tm.rule.";
+    for (number, shown) in (1..).zip(tshark.dissect_twice(capture)) {
+        let rules = shown.fields(PREFIX);
+        breaches.extend(rules.map(|(name, _)| (number, name[PREFIX.len()..].to_owned())));
+    }
+    breaches
+}
+
+/// One after the other in one capture, where [`mistakes_with_tags_are_found`] has each by itself.
+#[test]
+fn the_dissector_finds_each_mistake_with_tags() {
+    let Some(tshark) = Tshark::find() else { return };
+    let misuses = misuses();
+    let (mut talks, mut expected, mut first) = (Vec::new(), Breaches::new(), 0);
+    for (_, talk, rule, at) in &misuses {
+        for hosts in [&[0][..], &[1], &[0, 1]] {
+            talks.push((talk, hosts));
+            let frame = first + at * hosts.len() + 1;
+            expected.insert((frame as u64, (*rule).to_owned()));
+            first += talk.frames(hosts);
+        }
+    }
+    let right = right_talk();
+    talks.push((&right, &[0, 1]));
+    let capture = captured(&talks, WHOLE);
+    assert_eq!(by_dissector(&tshark, &capture), expected);
+}
+
+/// Packets lost, doubled and exchanged, and bits changed, of right connections and of wrong ones.
+#[test]
+fn both_judges_agree_on_damaged_connections() {
+    let Some(tshark) = Tshark::find() else { return };
+    let mut rng = StdRng::seed_from_u64(3);
+    let misuses = misuses();
+    let damaged: Vec<(Connected, usize)> = (0..100)
+        .map(|round| {
+            let mut talk = match round % 2 {
+                0 => right_talk(),
+                _ => misuses[rng.random_range(0..misuses.len())].1.clone(),
+            };
+            for _ in 0..rng.random_range(1..4) {
+                let at = rng.random_range(0..talk.packets.len());
+                match rng.random_range(0..5) {
+                    0 if talk.packets.len() > 5 => drop(talk.packets.remove(at)),
+                    1 => drop(talk.packets.drain(..at / 2)),
+                    2 => {
+                        let again = talk.packets[at].clone();
+                        let to = rng.random_range(at + 1..=talk.packets.len());
+                        talk.packets.insert(to, again);
+                    }
+                    3 => {
+                        let other = rng.random_range(0..talk.packets.len());
+                        talk.packets.swap(at, other);
+                    }
+                    _ => {
+                        let bytes = &mut talk.packets[at].bytes;
+                        let at = rng.random_range(0..bytes.len().min(44));
+                        bytes[at] ^= 1 << rng.random_range(0..8);
+                    }
+                }
+            }
+            (talk, rng.random_range(0..3))
+        })
+        .collect();
+    let talks: Vec<(&Connected, &[usize])> = damaged
+        .iter()
+        .map(|(talk, hosts)| (talk, [&[0][..], &[1], &[0, 1]][*hosts]))
+        .collect();
+    for most in [WHOLE, 100] {
+        let capture = captured(&talks, most);
+        let (checked, dissected) = (by_check(&capture), by_dissector(&tshark, &capture));
+        let only: [Vec<_>; 2] = [
+            checked.difference(&dissected).collect(),
+            dissected.difference(&checked).collect(),
+        ];
+        assert!(
+            only.iter().all(Vec::is_empty),
+            "{most} bytes: only one has {only:?}"
+        );
+        assert!(most < WHOLE || checked.len() > 20, "{}", checked.len());
     }
 }
