@@ -4,6 +4,7 @@
 mod both_links;
 mod captured;
 mod client;
+mod connections;
 mod crowded;
 mod exchange;
 mod held;
