@@ -155,7 +155,7 @@ fn messages_that_come_out_of_order() {
 
 /// A one-sided operation on memory of the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+enum OneSidedKind {
     Write,
     WriteWithData,
     Read,
@@ -164,7 +164,7 @@ enum Kind {
     CompareAtomic,
 }
 
-fn one_sided(subject: &mut SelfTalk, kind: Kind, length: usize, flags: OperationFlags) {
+fn one_sided(subject: &mut SelfTalk, kind: OneSidedKind, length: usize, flags: OperationFlags) {
     let remote = [RemoteIoVec {
         address: 1 << 17,
         length: length as u64,
@@ -175,18 +175,18 @@ fn one_sided(subject: &mut SelfTalk, kind: Kind, length: usize, flags: Operation
     let (peer, context) = (subject.peer, 1);
     let flags = flags | OperationFlags::COMPLETION;
     let atomic = match kind {
-        Kind::Write | Kind::WriteWithData => {
+        OneSidedKind::Write | OneSidedKind::WriteWithData => {
             let args = WriteArgs {
                 peer,
                 data: &local,
                 remote: &remote,
-                cq_data: (kind == Kind::WriteWithData).then_some(7),
+                cq_data: (kind == OneSidedKind::WriteWithData).then_some(7),
                 flags,
                 context,
             };
             return subject.endpoint.write(args).unwrap();
         }
-        Kind::Read => {
+        OneSidedKind::Read => {
             let args = ReadArgs {
                 peer,
                 buffer: &local,
@@ -196,15 +196,15 @@ fn one_sided(subject: &mut SelfTalk, kind: Kind, length: usize, flags: Operation
             };
             return subject.endpoint.read(args).unwrap();
         }
-        Kind::WriteAtomic => AtomicKind::Write,
-        Kind::FetchAtomic => AtomicKind::Fetch { result: &result },
-        Kind::CompareAtomic => AtomicKind::Compare {
+        OneSidedKind::WriteAtomic => AtomicKind::Write,
+        OneSidedKind::FetchAtomic => AtomicKind::Fetch { result: &result },
+        OneSidedKind::CompareAtomic => AtomicKind::Compare {
             comparand: &comparand,
             result: &result,
         },
     };
     let operation = match kind {
-        Kind::CompareAtomic => AtomicOp::CSWAP,
+        OneSidedKind::CompareAtomic => AtomicOp::CSWAP,
         _ => AtomicOp::SUM,
     };
     subject
@@ -232,53 +232,63 @@ fn one_sided_operations() {
         ..config()
     };
     for (name, kind, length, flags, config) in [
-        ("direct write", Kind::Write, 9000, none, &direct),
+        ("direct write", OneSidedKind::Write, 9000, none, &direct),
         (
             "write with immediate",
-            Kind::WriteWithData,
+            OneSidedKind::WriteWithData,
             3000,
             none,
             &direct,
         ),
-        ("direct read", Kind::Read, 9000, none, &direct),
-        ("eager write", Kind::Write, 100, none, &emulated),
+        ("direct read", OneSidedKind::Read, 9000, none, &direct),
+        ("eager write", OneSidedKind::Write, 100, none, &emulated),
         (
             "eager write, data",
-            Kind::WriteWithData,
+            OneSidedKind::WriteWithData,
             100,
             none,
             &emulated,
         ),
         (
             "eager write, delivery complete",
-            Kind::Write,
+            OneSidedKind::Write,
             100,
             dc,
             &emulated,
         ),
-        ("long-CTS write", Kind::Write, 9000, none, &emulated),
+        ("long-CTS write", OneSidedKind::Write, 9000, none, &emulated),
         (
             "long-CTS write, delivery complete",
-            Kind::Write,
+            OneSidedKind::Write,
             9000,
             dc,
             &emulated,
         ),
-        ("short read", Kind::Read, 100, none, &emulated),
-        ("long-CTS read", Kind::Read, 9000, none, &emulated),
-        ("write atomic", Kind::WriteAtomic, 8, none, &direct),
+        ("short read", OneSidedKind::Read, 100, none, &emulated),
+        ("long-CTS read", OneSidedKind::Read, 9000, none, &emulated),
+        ("write atomic", OneSidedKind::WriteAtomic, 8, none, &direct),
         (
             "write atomic, delivery complete",
-            Kind::WriteAtomic,
+            OneSidedKind::WriteAtomic,
             8,
             dc,
             &direct,
         ),
-        ("fetch atomic", Kind::FetchAtomic, 8, none, &direct),
-        ("compare atomic", Kind::CompareAtomic, 8, none, &direct),
+        ("fetch atomic", OneSidedKind::FetchAtomic, 8, none, &direct),
+        (
+            "compare atomic",
+            OneSidedKind::CompareAtomic,
+            8,
+            none,
+            &direct,
+        ),
     ] {
         let mut subject = talk(config.clone());
-        let completions = if kind == Kind::WriteWithData { 2 } else { 1 };
+        let completions = if kind == OneSidedKind::WriteWithData {
+            2
+        } else {
+            1
+        };
         assert_no_allocation(name, &mut subject, |subject, _| {
             one_sided(subject, kind, length, flags);
             finish(subject, completions);
@@ -294,7 +304,7 @@ fn long_read_writes() {
     };
     let mut subject = SelfTalk::new(config, DeviceCaps::RDMA_READ, false);
     assert_no_allocation("long-read write", &mut subject, |subject, _| {
-        one_sided(subject, Kind::Write, 9000, OperationFlags::empty());
+        one_sided(subject, OneSidedKind::Write, 9000, OperationFlags::empty());
         finish(subject, 1);
     });
 }

@@ -33,7 +33,7 @@ const REFUSALS: [c_int; 4] = [EINVAL, EBUSY, ENOMEM, EOPNOTSUPP];
 
 /// The kinds of objects, in the order in which they can be ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+enum ObjectKind {
     Region,
     Pair,
     Handle,
@@ -42,13 +42,13 @@ enum Kind {
     Domain,
 }
 
-const KINDS: [Kind; 6] = [
-    Kind::Region,
-    Kind::Pair,
-    Kind::Handle,
-    Kind::Queue,
-    Kind::Channel,
-    Kind::Domain,
+const KINDS: [ObjectKind; 6] = [
+    ObjectKind::Region,
+    ObjectKind::Pair,
+    ObjectKind::Handle,
+    ObjectKind::Queue,
+    ObjectKind::Channel,
+    ObjectKind::Domain,
 ];
 
 /// Handles of one kind. They are kept as numbers, which threads may share.
@@ -79,14 +79,14 @@ impl Table {
         with_exposed_provenance_mut(self.context)
     }
 
-    fn with<R>(&self, kind: Kind, work: impl FnOnce(&mut Handles) -> R) -> R {
+    fn with<R>(&self, kind: ObjectKind, work: impl FnOnce(&mut Handles) -> R) -> R {
         let handles = &self.handles[kind as usize];
         work(&mut handles.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// A handle of a kind, mostly a live one; or a freed one, one of another kind, a pointer to
     /// something else, null.
-    fn any<T>(&self, kind: Kind, choice: u8) -> *mut T {
+    fn any<T>(&self, kind: ObjectKind, choice: u8) -> *mut T {
         match choice >> 4 {
             0 => null_mut(),
             1 => foreign(),
@@ -97,11 +97,11 @@ impl Table {
     }
 
     /// A handle of a kind that lives or was freed lately; null if there is none.
-    fn known<T>(&self, kind: Kind, choice: u8) -> *mut T {
+    fn known<T>(&self, kind: ObjectKind, choice: u8) -> *mut T {
         self.listed(kind, choice >> 5 == 0, choice)
     }
 
-    fn listed<T>(&self, kind: Kind, freed: bool, choice: u8) -> *mut T {
+    fn listed<T>(&self, kind: ObjectKind, freed: bool, choice: u8) -> *mut T {
         self.with(kind, |handles| {
             let list = if freed { &handles.freed } else { &handles.live };
             let chosen = usize::from(choice).checked_rem(list.len());
@@ -110,7 +110,7 @@ impl Table {
     }
 
     /// Notes what a verb made, or checks why it did not.
-    fn made<T>(&self, kind: Kind, made: *mut T) {
+    fn made<T>(&self, kind: ObjectKind, made: *mut T) {
         if made.is_null() {
             let refusal = errno();
             assert!(
@@ -125,14 +125,14 @@ impl Table {
     }
 
     /// Ends whatever the handle is of.
-    fn end(&self, kind: Kind, handle: *mut c_void) -> c_int {
+    fn end(&self, kind: ObjectKind, handle: *mut c_void) -> c_int {
         let status = match kind {
-            Kind::Region => ibv_dereg_mr(handle.cast()),
-            Kind::Pair => ibv_destroy_qp(handle.cast()),
-            Kind::Handle => ibv_destroy_ah(handle.cast()),
-            Kind::Queue => ibv_destroy_cq(handle.cast()),
-            Kind::Channel => ibv_destroy_comp_channel(handle.cast()),
-            Kind::Domain => ibv_dealloc_pd(handle.cast()),
+            ObjectKind::Region => ibv_dereg_mr(handle.cast()),
+            ObjectKind::Pair => ibv_destroy_qp(handle.cast()),
+            ObjectKind::Handle => ibv_destroy_ah(handle.cast()),
+            ObjectKind::Queue => ibv_destroy_cq(handle.cast()),
+            ObjectKind::Channel => ibv_destroy_comp_channel(handle.cast()),
+            ObjectKind::Domain => ibv_dealloc_pd(handle.cast()),
         };
         if status == 0 {
             let number = handle.addr();
@@ -157,7 +157,7 @@ impl Table {
             5 => {
                 let (mut attributes, mut initial) = (zeroed(), zeroed());
                 let mask = IBV_QP_STATE as c_int;
-                let pair = self.any(Kind::Pair, call.other);
+                let pair = self.any(ObjectKind::Pair, call.other);
                 // SAFETY: the library looks the handle up; the structures are on the stack.
                 let status =
                     unsafe { ibv_query_qp(pair, &raw mut attributes, mask, &raw mut initial) };
@@ -166,7 +166,7 @@ impl Table {
             6 | 7 => self.send(call),
             8 | 9 => self.receive(call),
             _ => {
-                let queue: *mut ibv_cq = self.known(Kind::Queue, call.other);
+                let queue: *mut ibv_cq = self.known(ObjectKind::Queue, call.other);
                 if !queue.is_null() {
                     let mut completions = [ibv_wc::default(); 4];
                     let found = poll(queue, &mut completions);
@@ -176,39 +176,39 @@ impl Table {
         }
     }
 
-    fn make(&self, kind: Kind, call: Call) {
+    fn make(&self, kind: ObjectKind, call: Call) {
         if self.with(kind, |handles| handles.live.len() >= MOST) {
             return;
         }
         let context = self.context();
-        let domain = self.any(Kind::Domain, call.other);
+        let domain = self.any(ObjectKind::Domain, call.other);
         // SAFETY: the library looks handles up; everything else is right.
         unsafe {
             match kind {
-                Kind::Domain => self.made(kind, ibv_alloc_pd(context)),
-                Kind::Region => {
+                ObjectKind::Domain => self.made(kind, ibv_alloc_pd(context)),
+                ObjectKind::Region => {
                     let length = usize::from(call.value) * 8;
                     let access = IBV_ACCESS_LOCAL_WRITE as c_int;
                     self.made(kind, ibv_reg_mr(domain, memory(), length, access));
                 }
-                Kind::Handle => {
+                ObjectKind::Handle => {
                     let mut attributes: ibv_ah_attr = zeroed();
                     attributes.port_num = call.value % 4;
                     attributes.is_global = 1;
                     attributes.grh.dgid = self.gid;
                     self.made(kind, ibv_create_ah(domain, &raw mut attributes));
                 }
-                Kind::Channel => self.made(kind, ibv_create_comp_channel(context)),
-                Kind::Queue => {
-                    let channel = self.any(Kind::Channel, call.other);
+                ObjectKind::Channel => self.made(kind, ibv_create_comp_channel(context)),
+                ObjectKind::Queue => {
+                    let channel = self.any(ObjectKind::Channel, call.other);
                     let entries = c_int::from(call.value);
                     let queue = ibv_create_cq(context, entries, null_mut(), channel, 0);
                     self.made(kind, queue);
                 }
-                Kind::Pair => {
+                ObjectKind::Pair => {
                     let mut attributes: ibv_qp_init_attr_ex = zeroed();
-                    attributes.send_cq = self.any(Kind::Queue, call.value);
-                    attributes.recv_cq = self.any(Kind::Queue, call.value);
+                    attributes.send_cq = self.any(ObjectKind::Queue, call.value);
+                    attributes.recv_cq = self.any(ObjectKind::Queue, call.value);
                     attributes.cap = ibv_qp_cap {
                         max_send_wr: 16,
                         max_recv_wr: 16,
@@ -238,16 +238,16 @@ impl Table {
             1 => IBV_QP_STATE | IBV_QP_SQ_PSN,
             _ => IBV_QP_STATE,
         };
-        let pair = self.any(Kind::Pair, call.other);
+        let pair = self.any(ObjectKind::Pair, call.other);
         // SAFETY: the library looks the handle up; the structure is on the stack.
         let status = unsafe { ibv_modify_qp(pair, &raw mut attributes, mask as c_int) };
         expect(status, "ibv_modify_qp");
     }
 
     fn send(&self, call: Call) {
-        let pair: *mut ibv_qp = self.known(Kind::Pair, call.other);
-        let region: *mut ibv_mr = self.known(Kind::Region, call.value);
-        let handle: *mut ibv_ah = self.known(Kind::Handle, call.handle);
+        let pair: *mut ibv_qp = self.known(ObjectKind::Pair, call.other);
+        let region: *mut ibv_mr = self.known(ObjectKind::Region, call.value);
+        let handle: *mut ibv_ah = self.known(ObjectKind::Handle, call.handle);
         if pair.is_null() || region.is_null() || handle.is_null() {
             return;
         }
@@ -265,8 +265,8 @@ impl Table {
     }
 
     fn receive(&self, call: Call) {
-        let pair: *mut ibv_qp = self.known(Kind::Pair, call.other);
-        let region: *mut ibv_mr = self.known(Kind::Region, call.value);
+        let pair: *mut ibv_qp = self.known(ObjectKind::Pair, call.other);
+        let region: *mut ibv_mr = self.known(ObjectKind::Region, call.value);
         if !pair.is_null() && !region.is_null() {
             let mut list = [sge(region, 0, u32::from(call.value))];
             expect(post_recv(pair, 1, &mut list), "ibv_post_recv");
@@ -364,9 +364,9 @@ fn run(bytes: &[u8]) {
     };
     // Something that works to begin with.
     let queue = endpoint.cq(32);
-    table.made(Kind::Domain, endpoint.pd);
-    table.made(Kind::Handle, endpoint.handle);
-    table.made(Kind::Queue, queue);
+    table.made(ObjectKind::Domain, endpoint.pd);
+    table.made(ObjectKind::Handle, endpoint.handle);
+    table.made(ObjectKind::Queue, queue);
     let calls: Vec<Call> = bytes
         .as_chunks()
         .0

@@ -1,6 +1,6 @@
 //! What must hold for any bytes. Property tests and the fuzzer check it.
 
-use efa_wire::fields::{Kind, Value, fields_of};
+use efa_wire::fields::{FieldKind, Value, fields_of};
 use efa_wire::{Packet, ParseError, Reason, Repr};
 
 /// Panics if `part` is not inside `whole`. Empty parts may be anywhere.
@@ -61,7 +61,7 @@ pub fn check(bytes: &[u8]) {
 fn values(packet: &[u8]) -> Vec<(String, Value<'_>)> {
     fields_of(packet)
         .expect("an assigned type")
-        .filter(|field| !matches!(field.descriptor.kind, Kind::Flags | Kind::Padding))
+        .filter(|field| !matches!(field.descriptor.kind, FieldKind::Flags | FieldKind::Padding))
         .filter(|field| field.descriptor.name != "extra_info" || field.index < Some(4))
         .map(|field| (field.name().to_string(), field.value))
         .collect()
@@ -73,15 +73,14 @@ fn check_agreement(bytes: &[u8]) {
         Ok(packet) => {
             let again = packet.header.to_packet(packet.payload.of(bytes));
             assert_eq!(values(&again), values(bytes), "{packet:?}");
-            let data = fields_of(bytes)
-                .into_iter()
-                .flatten()
-                .find(|field| matches!(field.descriptor.kind, Kind::Data | Kind::Unknown));
+            let data = fields_of(bytes).into_iter().flatten().find(|field| {
+                matches!(field.descriptor.kind, FieldKind::Data | FieldKind::Unknown)
+            });
             assert_eq!(
                 packet.payload.of(bytes),
                 data.map_or(&[][..], |field| field.bytes)
             );
-            let has_data = data.is_some_and(|field| field.descriptor.kind == Kind::Data);
+            let has_data = data.is_some_and(|field| field.descriptor.kind == FieldKind::Data);
             assert!(!has_data || packet.base.packet_type.carries_data());
         }
         Err(error) => check_error(bytes, &error),

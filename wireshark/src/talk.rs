@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use efa_capture::frame::{Frame, Kind, Repr};
+use efa_capture::frame::{Frame, FrameKind, Repr};
 use efa_capture::{CaptureTap, Direction, Interface, InterfaceId, Writer};
 use efa_core::address::{Qkey, Qpn, RawAddress};
 use efa_core::nic::Status;
@@ -115,7 +115,7 @@ impl Talk {
     /// Sends any bytes as a packet.
     pub fn bytes(&mut self, from: End, packet: &[u8]) -> u32 {
         let sequence = self.next_sequence(from);
-        self.request(from, Kind::Send, sequence, false, packet)
+        self.request(from, FrameKind::Send, sequence, false, packet)
     }
 
     /// The number of the next request.
@@ -129,7 +129,7 @@ impl Talk {
     pub fn request(
         &mut self,
         from: End,
-        kind: Kind,
+        kind: FrameKind,
         sequence: u32,
         retransmission: bool,
         payload: &[u8],
@@ -143,7 +143,7 @@ impl Talk {
     }
 
     /// The header of the next frame, for a test to spoil it.
-    pub fn header(&self, from: End, kind: Kind, payload: usize) -> Repr {
+    pub fn header(&self, from: End, kind: FrameKind, payload: usize) -> Repr {
         Repr {
             kind,
             source_qpn: from.address().qpn,
@@ -160,7 +160,7 @@ impl Talk {
 
     /// The device of `from` answers the request `sequence`. Returns the number of the frame.
     pub fn answer(&mut self, from: End, sequence: u32, status: Status) -> u32 {
-        self.request(from, Kind::Response(status), sequence, false, b"")
+        self.request(from, FrameKind::Response(status), sequence, false, b"")
     }
 
     /// Any frame. Returns its number.

@@ -64,7 +64,7 @@ pub struct CapturedPacket {
 impl CapturedPacket {
     /// Returns its RDM packet, if it is a send with the RDM header.
     pub fn rdm(&self) -> Option<&[u8]> {
-        let is_packet = matches!(self.header.kind, frame::Kind::Send) && !self.headerless;
+        let is_packet = matches!(self.header.kind, frame::FrameKind::Send) && !self.headerless;
         is_packet.then_some(&self.payload[..])
     }
 
@@ -100,7 +100,7 @@ pub(crate) struct UserRecvQps(HashSet<(Gid, Qpn)>);
 impl UserRecvQps {
     /// Learns from a frame; returns whether it goes to such a queue pair.
     pub(crate) fn follow(&mut self, frame: &CapturedPacket) -> bool {
-        if frame.header.kind != frame::Kind::Send {
+        if frame.header.kind != frame::FrameKind::Send {
             return false;
         }
         let (from, to) = (frame.header.source_qpn, frame.header.destination_qpn);
@@ -370,7 +370,7 @@ mod tests {
             source,
             destination,
             header: Repr {
-                kind: frame::Kind::Send,
+                kind: frame::FrameKind::Send,
                 source_qpn: Qpn(from),
                 destination_qpn: Qpn(to),
                 qkey: Qkey(0),

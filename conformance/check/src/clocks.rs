@@ -14,7 +14,7 @@ use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use efa_capture::Direction;
-use efa_capture::frame::Kind;
+use efa_capture::frame::FrameKind;
 use efa_wire::address::{Gid, Qpn};
 
 use crate::capture::Capture;
@@ -229,7 +229,7 @@ fn times(capture: &Capture, direction: Direction) -> HashMap<Mark, Vec<i128>> {
     let mut times: HashMap<Mark, Vec<i128>> = HashMap::new();
     let frames = capture.frames.iter();
     let sends = frames.filter(|frame| {
-        matches!(frame.header.kind, Kind::Send) && frame.direction == Some(direction)
+        matches!(frame.header.kind, FrameKind::Send) && frame.direction == Some(direction)
     });
     for frame in sends {
         let mut hasher = DefaultHasher::new();

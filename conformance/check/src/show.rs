@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use efa_capture::frame::Kind;
+use efa_capture::frame::FrameKind;
 use efa_capture::{Direction, ReadError};
 use efa_wire::fields::{FieldName, Value, fields_of};
 use efa_wire::{Packet, PacketType, ParseError, fields};
@@ -253,7 +253,7 @@ fn show_text(
             rdma.total_length
         )?;
     }
-    if let Kind::Response(status) = header.kind {
+    if let FrameKind::Response(status) = header.kind {
         writeln!(
             output,
             "    status = {} ({})",
@@ -412,7 +412,7 @@ impl<'a> Shown<'a> {
                 total_length: rdma.total_length.into(),
             }),
             status: match header.kind {
-                Kind::Response(status) => Some(status.describe()),
+                FrameKind::Response(status) => Some(status.describe()),
                 _ => None,
             },
             fields: frame.rdm().map(|_| ShownFields(frame.there())),

@@ -11,7 +11,7 @@ use std::io::{self, BufReader, BufWriter, Read};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use efa_capture::frame::{Frame, Kind, Repr};
+use efa_capture::frame::{Frame, FrameKind, Repr};
 use efa_capture::{CaptureTap as _, Direction, Interface, InterfaceId, Reader, Writer};
 use efa_check::capture::Frames;
 use efa_check::check::Judge;
@@ -111,7 +111,7 @@ impl<W: io::Write> Traffic<W> {
             source: source.gid,
             destination: destination.gid,
             header: Repr {
-                kind: Kind::Send,
+                kind: FrameKind::Send,
                 source_qpn: source.qpn,
                 destination_qpn: destination.qpn,
                 qkey: destination.qkey,

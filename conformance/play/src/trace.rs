@@ -188,10 +188,10 @@ fn refused(frames: &[CapturedPacket], may_be_lost: bool) -> HashMap<usize, Statu
         let (from, to) = (frame.header.source_qpn, frame.header.destination_qpn);
         match frame.header.kind {
             // The last one counts: devices ask again by themselves.
-            frame::Kind::Response(status) => {
+            frame::FrameKind::Response(status) => {
                 outcomes.insert(key(frame.destination, to, frame), status);
             }
-            frame::Kind::RdmaReadResponse(_) => {}
+            frame::FrameKind::RdmaReadResponse(_) => {}
             // A served request need not have an answer in the capture.
             _ if frame.direction == Some(Direction::Inbound) => {
                 outcomes.insert(key(frame.source, from, frame), Status::Ok);

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use efa_core::wire::fields::{self, Kind, Presence, Width, fields_of};
+use efa_core::wire::fields::{self, FieldKind, Presence, Width, fields_of};
 use efa_core::wire::{Packet, PacketType};
 use efa_play::scenario::Scenario;
 use efa_play::trace::Trace;
@@ -149,7 +149,11 @@ fn every_field_of_every_type_can_be_named() {
             };
             let is_structural = matches!(
                 field.kind,
-                Kind::Padding | Kind::PacketType | Kind::Gid | Kind::Flags | Kind::Count(_)
+                FieldKind::Padding
+                    | FieldKind::PacketType
+                    | FieldKind::Gid
+                    | FieldKind::Flags
+                    | FieldKind::Count(_)
             );
             // What stands in the place of a field that is not there.
             let is_other = matches!(field.presence, Presence::UnlessFlag(_));
@@ -197,7 +201,7 @@ fn unnamed_fields_get_correct_values() {
     let shown = |place: usize| -> Vec<String> {
         let fields = fields_of(&trace.capture.frames[place].payload).unwrap();
         fields
-            .filter(|field| !matches!(field.descriptor.kind, Kind::Data))
+            .filter(|field| !matches!(field.descriptor.kind, FieldKind::Data))
             .map(|field| field.to_string())
             .collect()
     };

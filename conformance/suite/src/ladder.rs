@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use efa_capture::Direction;
-use efa_capture::frame::Kind;
+use efa_capture::frame::FrameKind;
 use efa_check::capture::CapturedPacket;
 use efa_core::address::Gid;
 use efa_core::nic::Status;
@@ -89,7 +89,7 @@ fn detail(packet: &[u8]) -> String {
     if let Some(field) = fields_of(packet)
         .into_iter()
         .flatten()
-        .find(|field| field.descriptor.kind == fields::Kind::Data)
+        .find(|field| field.descriptor.kind == fields::FieldKind::Data)
     {
         words.push(format!("{} B", field.bytes.len()));
     }
@@ -150,15 +150,17 @@ fn of_frame(frame: &CapturedPacket) -> Option<Message> {
     }
     let number = Some(frame.number);
     match header.kind {
-        Kind::Send => Some(of_packet(&frame.payload, frame.headerless, number)),
-        Kind::RdmaReadRequest(rdma) => Some(of_rdma(false, rdma.total_length.into(), None, number)),
-        Kind::RdmaWrite(rdma) if rdma.offset == 0 => Some(of_rdma(
+        FrameKind::Send => Some(of_packet(&frame.payload, frame.headerless, number)),
+        FrameKind::RdmaReadRequest(rdma) => {
+            Some(of_rdma(false, rdma.total_length.into(), None, number))
+        }
+        FrameKind::RdmaWrite(rdma) if rdma.offset == 0 => Some(of_rdma(
             true,
             rdma.total_length.into(),
             header.immediate,
             number,
         )),
-        Kind::Response(status) if status != Status::Ok => Some(of_refusal(status, number)),
+        FrameKind::Response(status) if status != Status::Ok => Some(of_refusal(status, number)),
         _ => None,
     }
 }

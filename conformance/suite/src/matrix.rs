@@ -336,11 +336,11 @@ pub fn render(traces: &[Trace]) -> (String, Vec<String>) {
         for frame in &trace.capture.frames {
             let at = trace.endpoint_of[frame.interface];
             let what = match frame.header.kind {
-                frame::Kind::RdmaReadRequest(_) => "RDMA read",
-                frame::Kind::RdmaWrite(_) if frame.header.immediate.is_some() => {
+                frame::FrameKind::RdmaReadRequest(_) => "RDMA read",
+                frame::FrameKind::RdmaWrite(_) if frame.header.immediate.is_some() => {
                     "RDMA write with immediate"
                 }
-                frame::Kind::RdmaWrite(_) => "RDMA write",
+                frame::FrameKind::RdmaWrite(_) => "RDMA write",
                 _ => continue,
             };
             let sends = frame.direction == Some(efa_capture::Direction::Outbound);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use efa_capture::frame::Kind;
+use efa_capture::frame::FrameKind;
 use efa_core::wire::PacketType;
 use efa_play::trace::Trace;
 
@@ -15,8 +15,8 @@ pub(crate) fn of(trace: &Trace) -> Vec<String> {
     for frame in frames.iter().filter(|_| is_direct) {
         // Beside a request they carry out what it asks for.
         found.extend(match frame.header.kind {
-            Kind::RdmaReadRequest(_) => Some("Direct read"),
-            Kind::RdmaWrite(_) => Some("Direct write"),
+            FrameKind::RdmaReadRequest(_) => Some("Direct read"),
+            FrameKind::RdmaWrite(_) => Some("Direct write"),
             _ => None,
         });
     }

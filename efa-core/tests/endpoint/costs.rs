@@ -3,7 +3,7 @@
 //! packet.
 
 use efa_core::endpoint::*;
-use efa_core::wire::fields::{Array, Kind, Width, forms, sections};
+use efa_core::wire::fields::{Array, FieldKind, Width, forms, sections};
 use efa_core::wire::{EagerRtm, ExtraFeatures, MsgId, Packet, PacketType};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -200,13 +200,13 @@ impl Crowd {
                         continue;
                     }
                     let number = match (field.kind, field.name) {
-                        (Kind::PacketType, _) => packet_type.code().into(),
-                        (Kind::Flags, _) => flags.into(),
+                        (FieldKind::PacketType, _) => packet_type.code().into(),
+                        (FieldKind::Flags, _) => flags.into(),
                         (_, "version") => 4,
-                        (Kind::Count(Array::ExtraInfo), _) => entries as u64 + 3,
-                        (Kind::Count(_), _) => entries as u64,
-                        (Kind::RawAddressSize, _) => 32,
-                        (Kind::Padding, _) => 0,
+                        (FieldKind::Count(Array::ExtraInfo), _) => entries as u64 + 3,
+                        (FieldKind::Count(_), _) => entries as u64,
+                        (FieldKind::RawAddressSize, _) => 32,
+                        (FieldKind::Padding, _) => 0,
                         (_, "raw_addr.qpn") => address.qpn.0.into(),
                         (_, "connid" | "raw_addr.connid" | "raw_addr.qkey") => {
                             address.qkey.0.into()

@@ -15,7 +15,7 @@ pub struct FieldDescriptor {
     /// When it is there.
     pub presence: Presence,
     /// The meaning of its bytes.
-    pub kind: Kind,
+    pub kind: FieldKind,
     /// Where it is defined.
     pub source: Source,
     /// Its meaning, in a sentence.
@@ -86,7 +86,7 @@ impl Presence {
 
 /// The meaning of a field's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Kind {
+pub enum FieldKind {
     /// An unsigned number, for people in decimal.
     Number,
     /// A number that is not a quantity; displayed in hexadecimal.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use efa_capture::frame::Kind;
+use efa_capture::frame::FrameKind;
 use efa_capture::{ReadError, Reader};
 use efa_wire::{Packet, Repr as _};
 
@@ -13,7 +13,7 @@ fn lines(capture: &Path) -> Result<Vec<String>, ReadError> {
     while let Some(captured) = reader.next_frame()? {
         // Other traffic of the interface, and what is no send.
         let Ok(frame) = captured.frame else { continue };
-        let Kind::Send = frame.header.kind else {
+        let FrameKind::Send = frame.header.kind else {
             continue;
         };
         let content = match Packet::parse(frame.payload) {

@@ -4,7 +4,7 @@ use std::io::Cursor;
 use std::time::Duration;
 
 use efa_capture::Truncation;
-use efa_capture::frame::{Frame, Kind, Repr};
+use efa_capture::frame::{Frame, FrameKind, Repr};
 use efa_capture::{
     CaptureTap, Counts, Direction, Interface, InterfaceId, Moment, Reader, Recorder, RequestData,
     Route, Writer,
@@ -149,7 +149,7 @@ fn a_send_and_its_answer_round_trip() {
             ..header
         }
     );
-    assert_eq!(seen[2].header.kind, Kind::Response(Status::RemoteRnr));
+    assert_eq!(seen[2].header.kind, FrameKind::Response(Status::RemoteRnr));
     assert_eq!(
         (seen[2].header.source_qpn, seen[2].header.path),
         (Qpn(2), 6)

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use efa_capture::frame::{Frame, Kind, Repr};
+use efa_capture::frame::{Frame, FrameKind, Repr};
 use efa_capture::{
     CaptureTap, Counts, Direction, FileWriter, Follower, Interface, InterfaceId, Reader,
     SharedFile, WHOLE_FRAMES, Writer, create_shared,
@@ -39,7 +39,7 @@ fn interface() -> Interface {
 fn record(file: &mut SharedFile, writer: u16, sequence: u32) {
     let payload = [sequence as u8; PAYLOAD];
     let header = Repr {
-        kind: Kind::Send,
+        kind: FrameKind::Send,
         source_qpn: Qpn(writer),
         destination_qpn: Qpn(0),
         qkey: Qkey(0),

@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::time::Duration;
 
-use efa_capture::frame::{Frame, Kind, Repr};
+use efa_capture::frame::{Frame, FrameKind, Repr};
 use efa_capture::{Direction, Reader};
 use efa_testing::addresses::gid;
 use efa_wire::address::{Qkey, Qpn};
@@ -20,7 +20,7 @@ fn frame() -> Vec<u8> {
         source: gid(1),
         destination: gid(2),
         header: Repr {
-            kind: Kind::Send,
+            kind: FrameKind::Send,
             source_qpn: Qpn(1),
             destination_qpn: Qpn(2),
             qkey: Qkey(3),

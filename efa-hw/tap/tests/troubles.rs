@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use efa_capture::frame::Kind;
+use efa_capture::frame::FrameKind;
 use efa_capture::{Direction, Reader};
 use efa_testing::patience::Wait;
 use efa_testing::programs::{
@@ -422,7 +422,7 @@ fn recording_is_switched_on_and_off() {
     let mut arrived = 0;
     while let Some(captured) = reader.next_frame().unwrap() {
         let frame = captured.frame.unwrap();
-        if captured.direction == Some(Direction::Inbound) && frame.header.kind == Kind::Send {
+        if captured.direction == Some(Direction::Inbound) && frame.header.kind == FrameKind::Send {
             // Of the second recording, nearly all receives were posted while nothing was recorded.
             assert!(!frame.payload.is_empty(), "packet {}", captured.number);
             arrived += 1;

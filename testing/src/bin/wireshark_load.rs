@@ -10,7 +10,7 @@ use std::io::{BufWriter, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use efa_capture::frame::{self, Frame, Kind, Repr};
+use efa_capture::frame::{self, Frame, FrameKind, Repr};
 use efa_capture::{CaptureTap, Direction, Interface, InterfaceId, Writer};
 use efa_core::address::{Gid, Qkey, Qpn};
 use efa_core::wire::{
@@ -41,7 +41,7 @@ impl<W: Write> Load<W> {
         packet[header.header_len()..].copy_from_slice(data);
         let to = 1 - from;
         let transport = Repr {
-            kind: Kind::Send,
+            kind: FrameKind::Send,
             source_qpn: Qpn(from as u16 + 1),
             destination_qpn: Qpn(to as u16 + 1),
             qkey: Qkey(to as u32 + 100),

@@ -18,7 +18,7 @@ use efa_capture::{
 use efa_core::address::{Gid, Qkey, Qpn};
 use efa_core::endpoint::ProviderError;
 use efa_core::nic::Status;
-use efa_core::wire::fields::{Kind, Presence, Value, Width, fields_of, sections};
+use efa_core::wire::fields::{FieldKind, Presence, Value, Width, fields_of, sections};
 use efa_core::wire::{
     AtomicDatatype, AtomicOp, CtsFlags, ExtraFeatures, Family, HandshakeFlags, OpeType, Packet,
     PacketType, ReqFlags, UniversalFlags,
@@ -34,7 +34,7 @@ use efa_wireshark::{Joined, Shown, Tshark};
 const FROM: Gid = gid(1);
 const TO: Gid = gid(2);
 
-fn header(kind: frame::Kind, payload: usize) -> Repr {
+fn header(kind: frame::FrameKind, payload: usize) -> Repr {
     Repr {
         kind,
         source_qpn: Qpn(3),
@@ -75,7 +75,7 @@ fn capture_packets(packets: &[Vec<u8>]) -> Vec<u8> {
     capture(
         packets
             .iter()
-            .map(|packet| (header(frame::Kind::Send, packet.len()), &packet[..])),
+            .map(|packet| (header(frame::FrameKind::Send, packet.len()), &packet[..])),
     )
 }
 
@@ -101,23 +101,25 @@ fn packet(packet_type: PacketType, flags: u16, rng: &mut StdRng) -> Vec<u8> {
                 let width = match (field.width, field.kind) {
                     (Width::Fixed(width), _) => width,
                     (Width::RawAddressSurplus, _) => surplus,
-                    (Width::Rest, Kind::Data) => rng.random_range(0..100),
+                    (Width::Rest, FieldKind::Data) => rng.random_range(0..100),
                     (Width::Rest, _) => 0,
                 };
                 let at = packet.len();
                 packet.resize(at + width, 0);
                 rng.fill_bytes(&mut packet[at..]);
                 let number = match field.kind {
-                    Kind::Count(array) => {
+                    FieldKind::Count(array) => {
                         let bias = if field.name == "nextra_p3" { 3 } else { 0 };
                         counts[array as usize] = rng.random_range(0..=4);
                         Some(counts[array as usize] as u32 + bias)
                     }
-                    Kind::RawAddressSize => {
+                    FieldKind::RawAddressSize => {
                         surplus = [0, 4, 32][rng.random_range(0..3)];
                         Some(32 + surplus as u32)
                     }
-                    Kind::AtomicDatatype | Kind::AtomicOp => Some(rng.random_range(0..22)),
+                    FieldKind::AtomicDatatype | FieldKind::AtomicOp => {
+                        Some(rng.random_range(0..22))
+                    }
                     _ => None,
                 };
                 if let Some(number) = number {
@@ -227,7 +229,7 @@ fn expected_bits(packet: &[u8]) -> BTreeMap<String, String> {
         let Some(number) = field.value.as_u64() else {
             continue;
         };
-        if field.descriptor.kind == Kind::Flags {
+        if field.descriptor.kind == FieldKind::Flags {
             let (flags, bits) = ("flags", number as u16);
             match field.packet_type {
                 PacketType::Handshake => name_bits::<HandshakeFlags>(flags, bits, &mut named),
@@ -438,14 +440,14 @@ fn mutated_frames_never_make_a_lua_error() {
     let mut whole = Vec::new();
     let packets = corpus(&mut rng);
     let kinds = [
-        frame::Kind::Send,
-        frame::Kind::RdmaWrite(Rdma {
+        frame::FrameKind::Send,
+        frame::FrameKind::RdmaWrite(Rdma {
             remote: RemoteRange { address: 1, key: 2 },
             total_length: 3,
             offset: 4,
         }),
-        frame::Kind::Response(Status::RemoteRnr),
-        frame::Kind::Datagram,
+        frame::FrameKind::Response(Status::RemoteRnr),
+        frame::FrameKind::Datagram,
     ];
     for (number, packet) in packets.iter().enumerate() {
         let kind = if number % 2 == 0 {
@@ -526,10 +528,10 @@ fn codes_are_shown_with_their_names() {
     }
     let mut frames: Vec<_> = packets
         .iter()
-        .map(|packet| (header(frame::Kind::Send, packet.len()), &packet[..]))
+        .map(|packet| (header(frame::FrameKind::Send, packet.len()), &packet[..]))
         .collect();
     for status in Status::ALL {
-        frames.push((header(frame::Kind::Response(status), 0), &[]));
+        frames.push((header(frame::FrameKind::Response(status), 0), &[]));
         expected.push(format!(
             "{status:?} ({}): {}",
             status.code(),
@@ -545,10 +547,10 @@ fn codes_are_shown_with_their_names() {
         offset: 0,
     };
     for kind in [
-        frame::Kind::RdmaReadRequest(rdma),
-        frame::Kind::RdmaReadResponse(rdma),
-        frame::Kind::RdmaWrite(rdma),
-        frame::Kind::Datagram,
+        frame::FrameKind::RdmaReadRequest(rdma),
+        frame::FrameKind::RdmaReadResponse(rdma),
+        frame::FrameKind::RdmaWrite(rdma),
+        frame::FrameKind::Datagram,
     ] {
         frames.push((header(kind, 0), &[]));
     }
@@ -583,24 +585,24 @@ fn transport_headers_show_their_fields() {
         offset: 8192,
     };
     let mut frames = vec![
-        header(frame::Kind::Datagram, 3),
-        header(frame::Kind::RdmaReadRequest(rdma), 0),
-        header(frame::Kind::RdmaReadResponse(rdma), 3),
+        header(frame::FrameKind::Datagram, 3),
+        header(frame::FrameKind::RdmaReadRequest(rdma), 0),
+        header(frame::FrameKind::RdmaReadResponse(rdma), 3),
         Repr {
             immediate: Some(0xabcd),
-            ..header(frame::Kind::RdmaWrite(rdma), 3)
+            ..header(frame::FrameKind::RdmaWrite(rdma), 3)
         },
         Repr {
             retransmission: true,
-            ..header(frame::Kind::Datagram, 0)
+            ..header(frame::FrameKind::Datagram, 0)
         },
         Repr {
             payload_captured: false,
-            ..header(frame::Kind::Send, 8000)
+            ..header(frame::FrameKind::Send, 8000)
         },
     ];
     for status in Status::ALL {
-        frames.push(header(frame::Kind::Response(status), 0));
+        frames.push(header(frame::FrameKind::Response(status), 0));
     }
     let data = [1, 2, 3];
     let shown = tshark.dissect(&capture(
@@ -645,9 +647,9 @@ fn transport_headers_show_their_fields() {
         }
         assert_eq!(
             shown.has("efa.status"),
-            matches!(repr.kind, frame::Kind::Response(_))
+            matches!(repr.kind, frame::FrameKind::Response(_))
         );
-        if let frame::Kind::Response(status) = repr.kind {
+        if let frame::FrameKind::Response(status) = repr.kind {
             assert_eq!(value("efa.status"), u64::from(status.code()));
         }
         assert_eq!(shown.has("efa.data"), repr.captured_len() > 0);
@@ -875,7 +877,7 @@ fn captures_of_two_hosts_merge() {
                 destination: TO,
                 header: Repr {
                     sequence: number as u32,
-                    ..header(frame::Kind::Send, 1)
+                    ..header(frame::FrameKind::Send, 1)
                 },
                 payload: &[0],
             };

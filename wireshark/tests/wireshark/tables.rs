@@ -14,7 +14,7 @@ use efa_core::address::RawAddress;
 use efa_core::endpoint::ProviderError;
 use efa_core::nic::Status;
 use efa_core::wire::fields::{
-    Array, FieldDescriptor, Kind, Presence, Section, Width, forms, sections,
+    Array, FieldDescriptor, FieldKind, Presence, Section, Width, forms, sections,
 };
 use efa_core::wire::infiniband::{
     Bth, HeaderFormat, RcHeader, RcOpcode, Rvh, SEQUENCE_BITS, SHORTEST_MTU, Tmh,
@@ -62,18 +62,18 @@ fn family(family: Family) -> &'static str {
 }
 
 /// The kind of `ProtoField` for fields of this kind, and its base or value strings.
-fn proto_field(kind: Kind, width: usize) -> (String, &'static str) {
+fn proto_field(kind: FieldKind, width: usize) -> (String, &'static str) {
     let uint = format!("uint{}", 8 * width);
     match kind {
-        Kind::Number | Kind::Count(_) | Kind::RawAddressSize => (uint, "base.DEC"),
-        Kind::Bits | Kind::Flags => (uint, "base.HEX"),
-        Kind::PacketType => (uint, "base.DEC, TYPES"),
-        Kind::AtomicDatatype => (uint, "base.DEC, DATATYPES"),
-        Kind::AtomicOp => (uint, "base.DEC, ATOMIC_OPS"),
-        Kind::OpeType => (uint, "base.DEC, OPE_TYPES"),
-        Kind::ProviderError => (uint, "base.DEC, PROVIDER_ERRORS"),
-        Kind::Gid => ("ipv6".into(), ""),
-        Kind::Padding | Kind::Data | Kind::Unknown => ("bytes".into(), ""),
+        FieldKind::Number | FieldKind::Count(_) | FieldKind::RawAddressSize => (uint, "base.DEC"),
+        FieldKind::Bits | FieldKind::Flags => (uint, "base.HEX"),
+        FieldKind::PacketType => (uint, "base.DEC, TYPES"),
+        FieldKind::AtomicDatatype => (uint, "base.DEC, DATATYPES"),
+        FieldKind::AtomicOp => (uint, "base.DEC, ATOMIC_OPS"),
+        FieldKind::OpeType => (uint, "base.DEC, OPE_TYPES"),
+        FieldKind::ProviderError => (uint, "base.DEC, PROVIDER_ERRORS"),
+        FieldKind::Gid => ("ipv6".into(), ""),
+        FieldKind::Padding | FieldKind::Data | FieldKind::Unknown => ("bytes".into(), ""),
     }
 }
 
@@ -119,7 +119,7 @@ fn field(field: &FieldDescriptor) -> String {
         Presence::IfType(_) | Presence::UnlessType(_) => String::new(),
     };
     let kind = match field.kind {
-        Kind::Count(counted) => format!(", counts = \"{}\"", array(counted)),
+        FieldKind::Count(counted) => format!(", counts = \"{}\"", array(counted)),
         _ => String::new(),
     };
     format!("{{ \"{}\", {width}{presence}{kind} }}", field.name)
@@ -384,7 +384,7 @@ fn generated() -> String {
     flags::<ExtraFeatures>(&mut out, "FEATURES");
 
     // Fields of one name may differ in width (recv_length): the declaration has the widest.
-    let mut fields: BTreeMap<&str, (Kind, usize, String)> = BTreeMap::new();
+    let mut fields: BTreeMap<&str, (FieldKind, usize, String)> = BTreeMap::new();
     let mut distinct: Vec<String> = Vec::new();
     let all_forms = PacketType::ALL.iter().flat_map(|packet_type| {
         let others = forms(*packet_type).iter().map(|(_, sections)| *sections);

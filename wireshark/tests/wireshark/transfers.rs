@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use efa_capture::frame::{Kind, Rdma};
+use efa_capture::frame::{FrameKind, Rdma};
 use efa_core::address::{Qkey, Qpn, RawAddress};
 use efa_core::nic::Status;
 use efa_core::rules::{Chapter, RULES};
@@ -294,7 +294,13 @@ fn packets_show_both_ends_announced_features() {
         total_length: 3,
         offset: 0,
     };
-    let read = talk.request(End::B, Kind::RdmaReadRequest(rdma), sequence, false, b"");
+    let read = talk.request(
+        End::B,
+        FrameKind::RdmaReadRequest(rdma),
+        sequence,
+        false,
+        b"",
+    );
 
     let followed = Followed::new(&tshark, talk);
     let announced = |frame: u32| -> BTreeSet<String> {
@@ -376,10 +382,16 @@ fn a_long_read_contains_its_rdma_reads() {
         total_length: 200,
         offset,
     };
-    let read = talk.request(End::B, Kind::RdmaReadRequest(rdma(0)), sequence, false, b"");
-    let response = Kind::RdmaReadResponse(rdma(0));
+    let read = talk.request(
+        End::B,
+        FrameKind::RdmaReadRequest(rdma(0)),
+        sequence,
+        false,
+        b"",
+    );
+    let response = FrameKind::RdmaReadResponse(rdma(0));
     let one = talk.request(End::A, response, sequence, false, &message[..150]);
-    let response = Kind::RdmaReadResponse(rdma(150));
+    let response = FrameKind::RdmaReadResponse(rdma(150));
     let two = talk.request(End::A, response, sequence, false, &message[150..]);
     let eor = Eor {
         send_id: SendId(3),
@@ -396,7 +408,13 @@ fn a_long_read_contains_its_rdma_reads() {
         ..rdma(0)
     };
     let sequence = talk.next_sequence(End::B);
-    let direct = talk.request(End::B, Kind::RdmaReadRequest(other), sequence, false, b"");
+    let direct = talk.request(
+        End::B,
+        FrameKind::RdmaReadRequest(other),
+        sequence,
+        false,
+        b"",
+    );
     let answer = talk.answer(End::A, sequence, Status::RemoteBadAddress);
 
     let followed = Followed::new(&tshark, talk);
@@ -475,10 +493,16 @@ fn a_runting_read_is_one_transfer() {
         offset: 0,
     };
     let sequence = talk.next_sequence(End::B);
-    let read = talk.request(End::B, Kind::RdmaReadRequest(rdma), sequence, false, b"");
+    let read = talk.request(
+        End::B,
+        FrameKind::RdmaReadRequest(rdma),
+        sequence,
+        false,
+        b"",
+    );
     let rest = talk.request(
         End::A,
-        Kind::RdmaReadResponse(rdma),
+        FrameKind::RdmaReadResponse(rdma),
         sequence,
         false,
         &[3; 200],
@@ -603,10 +627,16 @@ fn writes_and_their_rdma_are_followed() {
         offset: 0,
     };
     let sequence = talk.next_sequence(End::B);
-    let read = talk.request(End::B, Kind::RdmaReadRequest(rdma), sequence, false, b"");
+    let read = talk.request(
+        End::B,
+        FrameKind::RdmaReadRequest(rdma),
+        sequence,
+        false,
+        b"",
+    );
     let response = talk.request(
         End::A,
-        Kind::RdmaReadResponse(rdma),
+        FrameKind::RdmaReadResponse(rdma),
         sequence,
         false,
         &[1; 64],
@@ -623,8 +653,20 @@ fn writes_and_their_rdma_are_followed() {
         total_length: 100,
         offset,
     };
-    let one = talk.request(End::A, Kind::RdmaWrite(rdma(0)), sequence, false, &[1; 60]);
-    let two = talk.request(End::A, Kind::RdmaWrite(rdma(60)), sequence, false, &[2; 40]);
+    let one = talk.request(
+        End::A,
+        FrameKind::RdmaWrite(rdma(0)),
+        sequence,
+        false,
+        &[1; 60],
+    );
+    let two = talk.request(
+        End::A,
+        FrameKind::RdmaWrite(rdma(60)),
+        sequence,
+        false,
+        &[2; 40],
+    );
 
     let followed = Followed::new(&tshark, talk);
     followed.is_transfer("Request for a handshake", &[trigger]);
@@ -642,10 +684,10 @@ fn a_refused_packet_is_linked_to_its_retry() {
     let mut packet = vec![0; header.header_len()];
     header.emit(&mut packet).unwrap();
     let sequence = talk.next_sequence(End::A);
-    let first = talk.request(End::A, Kind::Send, sequence, false, &packet);
+    let first = talk.request(End::A, FrameKind::Send, sequence, false, &packet);
     let refusal = talk.answer(End::B, sequence, Status::RemoteRnr);
-    let second = talk.request(End::A, Kind::Send, sequence, false, &packet);
-    let third = talk.request(End::A, Kind::Send, sequence, true, &packet);
+    let second = talk.request(End::A, FrameKind::Send, sequence, false, &packet);
+    let third = talk.request(End::A, FrameKind::Send, sequence, true, &packet);
     let next = talk.packet(End::A, &eager(End::A, 1), b"");
 
     let followed = Followed::new(&tshark, talk);
@@ -711,7 +753,7 @@ fn user_receive_queue_pairs_get_headerless_messages() {
     };
     talk.packet(End::B, &handshake.into(), b"");
     let header = efa_capture::frame::Repr {
-        kind: Kind::Send,
+        kind: FrameKind::Send,
         source_qpn: End::A.address().qpn,
         destination_qpn: efa_core::address::Qpn(77),
         qkey: Qkey(1),
@@ -752,7 +794,7 @@ fn both_ends_of_merged_captures_are_separate() {
         let mut packet = vec![0; header.header_len()];
         header.emit(&mut packet).unwrap();
         let header = Repr {
-            kind: Kind::Send,
+            kind: FrameKind::Send,
             source_qpn: a.qpn,
             destination_qpn: b.qpn,
             qkey: b.qkey,
@@ -956,7 +998,7 @@ fn offender() -> (Talk, Vec<(u32, &'static str)>) {
         talk.packet(End::A, &liar.into(), b""),
         &["msg-id-ahead", "raw-address-true"],
     );
-    let mut lost = talk.header(End::A, Kind::Send, 12);
+    let mut lost = talk.header(End::A, FrameKind::Send, 12);
     lost.qkey = Qkey(0xbad);
     let header = eager(End::A, 11);
     let mut packet = vec![0; header.header_len()];
@@ -1056,7 +1098,7 @@ fn offender() -> (Talk, Vec<(u32, &'static str)>) {
     let mut packet = vec![0; header.header_len()];
     header.emit(&mut packet).unwrap();
     breaks(
-        talk.request(End::A, Kind::Send, sequence, true, &packet),
+        talk.request(End::A, FrameKind::Send, sequence, true, &packet),
         &["retransmission"],
     );
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use efa_capture::Direction;
 use efa_capture::frame::header::FIRST_TAPPED_SEQUENCE;
-use efa_capture::frame::{Kind, Repr};
+use efa_capture::frame::{FrameKind, Repr};
 use efa_wire::address::{Gid, Qkey};
 use foldhash::{HashMap, HashSet};
 
@@ -149,12 +149,12 @@ impl Unmatched {
         }
         // Of RDMA data only the last piece has a meaning for the rules.
         let is_piece = match frame.header.kind {
-            Kind::RdmaReadResponse(rdma) => {
+            FrameKind::RdmaReadResponse(rdma) => {
                 let ends_at = u64::from(rdma.offset) + u64::from(frame.header.payload_length);
                 ends_at < u64::from(rdma.total_length)
             }
-            Kind::RdmaWrite(_) | Kind::Datagram => true,
-            Kind::Send | Kind::Response(_) | Kind::RdmaReadRequest(_) => false,
+            FrameKind::RdmaWrite(_) | FrameKind::Datagram => true,
+            FrameKind::Send | FrameKind::Response(_) | FrameKind::RdmaReadRequest(_) => false,
         };
         if frame.header.sequence >= FIRST_TAPPED_SEQUENCE {
             self.tapped.insert(to.gid);

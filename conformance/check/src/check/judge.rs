@@ -5,7 +5,7 @@ use std::hash::BuildHasher as _;
 
 use efa_capture::Direction;
 use efa_capture::frame::header::FIRST_TAPPED_SEQUENCE;
-use efa_capture::frame::{Kind, Rdma};
+use efa_capture::frame::{FrameKind, Rdma};
 use efa_wire::address::Gid;
 use efa_wire::rules;
 use efa_wire::{Packet, ParseError};
@@ -129,7 +129,7 @@ impl Judge {
         };
         let is_arrival = frame.direction == Some(Direction::Inbound);
         // An endpoint that talks to itself knows both what it sends and what arrives.
-        if matches!(header.kind, Kind::Datagram) || is_headerless || from == to && is_arrival {
+        if matches!(header.kind, FrameKind::Datagram) || is_headerless || from == to && is_arrival {
             return;
         }
         self.unmatched.frame(frame, from, to);
@@ -225,20 +225,20 @@ impl Seen {
         let sent = self.copies.sent(frame);
         let mut content = None;
         let identity = match header.kind {
-            Kind::Response(status) => {
+            FrameKind::Response(status) => {
                 return conversation.request_ends(you, header.sequence, status);
             }
-            Kind::RdmaReadResponse(rdma) => return conversation.read_data(header, &rdma, you),
-            Kind::RdmaWrite(rdma) if rdma.offset > 0 => {
+            FrameKind::RdmaReadResponse(rdma) => return conversation.read_data(header, &rdma, you),
+            FrameKind::RdmaWrite(rdma) if rdma.offset > 0 => {
                 return conversation.write(place, header, &rdma, (me, you));
             }
-            Kind::RdmaReadRequest(rdma) | Kind::RdmaWrite(rdma) => rdma_identity(&rdma),
-            Kind::Send => {
+            FrameKind::RdmaReadRequest(rdma) | FrameKind::RdmaWrite(rdma) => rdma_identity(&rdma),
+            FrameKind::Send => {
                 let parsed = parsed.as_ref().ok();
                 let known = sent.map(|sent| &sent.content);
                 content.insert(Content::of(frame, parsed, known)).identity()
             }
-            Kind::Datagram => return,
+            FrameKind::Datagram => return,
         };
         let owner = (frame.direction.is_some(), from);
         let near = (frame.direction.is_some(), conversation.sides[0].node);
@@ -259,10 +259,10 @@ impl Seen {
             conversation.is_born(me, self.lives.is_born(owner));
         }
         match header.kind {
-            Kind::RdmaReadRequest(rdma) if !is_repetition => {
+            FrameKind::RdmaReadRequest(rdma) if !is_repetition => {
                 conversation.read_begins(place, header, &rdma, (me, you));
             }
-            Kind::RdmaWrite(rdma) if !is_repetition => {
+            FrameKind::RdmaWrite(rdma) if !is_repetition => {
                 conversation.write(place, header, &rdma, (me, you));
             }
             _ => {}

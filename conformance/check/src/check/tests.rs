@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use efa_capture::Direction;
-use efa_capture::frame::{self, Kind, Rdma};
+use efa_capture::frame::{self, FrameKind, Rdma};
 use efa_device_model::link::RemoteRange;
 use efa_wire::Status;
 use efa_wire::address::{Gid, Qkey, Qpn, RawAddress};
@@ -78,7 +78,7 @@ impl Builder {
     fn rdma_request(&mut self, from: u8, to: u8, region: RmaIov, length: u32) {
         self.send_bytes(from, to, Vec::new());
         let rdma = rdma(region, length);
-        self.change_last(|header| header.kind = Kind::RdmaReadRequest(rdma));
+        self.change_last(|header| header.kind = FrameKind::RdmaReadRequest(rdma));
     }
 
     /// The answer to the last request.
@@ -86,7 +86,7 @@ impl Builder {
         self.answer_frame(from, to);
         let rdma = rdma(region, length);
         self.change_last(|header| {
-            header.kind = Kind::RdmaReadResponse(rdma);
+            header.kind = FrameKind::RdmaReadResponse(rdma);
             header.payload_length = length;
         });
     }
@@ -94,7 +94,7 @@ impl Builder {
     /// The answer of the receiver's device to the last request.
     fn answer(&mut self, from: u8, to: u8, status: Status) {
         self.answer_frame(from, to);
-        self.change_last(|header| header.kind = Kind::Response(status));
+        self.change_last(|header| header.kind = FrameKind::Response(status));
     }
 
     /// A frame without data that repeats the number of the last request.
@@ -128,7 +128,7 @@ impl Builder {
                 source: address(from).gid,
                 destination: address(to).gid,
                 header: frame::Repr {
-                    kind: Kind::Send,
+                    kind: FrameKind::Send,
                     source_qpn: address(from).qpn,
                     destination_qpn: address(to).qpn,
                     qkey: address(to).qkey,
@@ -790,16 +790,16 @@ fn one_sided_captures_and_refused_sends_are_understood() {
     refusal.destination = first.source;
     refusal.header.source_qpn = first.header.destination_qpn;
     refusal.header.destination_qpn = first.header.source_qpn;
-    refusal.header.kind = Kind::Response(Status::RemoteRnr);
+    refusal.header.kind = FrameKind::Response(Status::RemoteRnr);
     refusal.direction = Some(Direction::Inbound);
     refusal.time = b.capture.frames[3].time;
     refusal.payload = Vec::new();
     b.capture.frames.insert(4, refusal.clone());
     assert_eq!(b.broken(), []);
     // So is one that was refused otherwise; but who did not answer may have taken it.
-    b.capture.frames[4].header.kind = Kind::Response(Status::RemoteAbort);
+    b.capture.frames[4].header.kind = FrameKind::Response(Status::RemoteAbort);
     assert_eq!(b.broken(), []);
-    b.capture.frames[4].header.kind = Kind::Response(Status::LocalUnresponsiveRemote);
+    b.capture.frames[4].header.kind = FrameKind::Response(Status::LocalUnresponsiveRemote);
     assert_eq!(b.broken(), [("handshake-once", 7)]);
 
     // The device sends one again by itself; what arrives in the end counts, and counts once.
@@ -1163,7 +1163,7 @@ fn rdma_needs_announcements() {
     let write = |b: &mut Builder, immediate| {
         b.send_bytes(A, B, Vec::new());
         b.change_last(|header| {
-            header.kind = Kind::RdmaWrite(rdma(region, 64));
+            header.kind = FrameKind::RdmaWrite(rdma(region, 64));
             header.payload_length = 64;
             header.immediate = immediate;
         });

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use efa_capture::frame::Kind;
+use efa_capture::frame::FrameKind;
 use efa_check::capture::{Capture, CapturedPacket};
 use efa_check::check::{Checked, NEED_ORDER, check};
 use efa_testing::fields::{number, write};
@@ -466,7 +466,7 @@ type Key = (efa_wire::address::Gid, u16, u32, bool);
 fn key(frame: &CapturedPacket) -> Key {
     let is_answer = matches!(
         frame.header.kind,
-        Kind::Response(_) | Kind::RdmaReadResponse(_)
+        FrameKind::Response(_) | FrameKind::RdmaReadResponse(_)
     );
     let header = &frame.header;
     (
@@ -525,7 +525,7 @@ fn mistaken(capture: &Capture, packet: Packet, mistake: Mistake) -> Capture {
     }
     match mistake {
         Missing => capture.frames.retain(|frame| {
-            let answers = matches!(frame.header.kind, Kind::RdmaReadResponse(_))
+            let answers = matches!(frame.header.kind, FrameKind::RdmaReadResponse(_))
                 && frame.header.sequence == wrong.2
                 && frame.destination == wrong.0;
             key(frame) != wrong && !answers

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use efa_capture::Direction;
-use efa_capture::frame::Kind;
+use efa_capture::frame::FrameKind;
 use efa_check::capture::{Capture, CapturedPacket};
 use efa_check::check::check;
 use efa_testing::workspace::traces;
@@ -73,7 +73,7 @@ fn run_again(capture: &mut Capture, rng: &mut StdRng) {
         frame.number += number;
         frame.time += time + Duration::from_millis(1);
         frame.header.qkey.0 ^= connids;
-        if frame.header.kind != Kind::Send {
+        if frame.header.kind != FrameKind::Send {
             continue;
         }
         let fields = fields_of(&frame.payload).into_iter().flatten();

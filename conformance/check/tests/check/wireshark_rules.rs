@@ -9,7 +9,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use efa_capture::frame::{Frame, Kind};
+use efa_capture::frame::{Frame, FrameKind};
 use efa_capture::{Direction, Interface, InterfaceId, RecordedFrame, Writer};
 use efa_check::capture::{Capture, CapturedPacket};
 use efa_check::check::check;
@@ -176,7 +176,7 @@ fn found_by_dissector(tshark: &Tshark, capture: &[u8]) -> Breaches {
 fn changeable(frames: &[CapturedPacket]) -> Vec<usize> {
     let failed: HashSet<_> = frames
         .iter()
-        .filter(|frame| matches!(frame.header.kind, Kind::Response(_)))
+        .filter(|frame| matches!(frame.header.kind, FrameKind::Response(_)))
         .map(|frame| (frame.destination, frame.header.sequence))
         .collect();
     let mut known = HashSet::new();
@@ -468,7 +468,7 @@ impl Seen {
             source: source.gid,
             destination: destination.gid,
             header: efa_capture::frame::Repr {
-                kind: Kind::Send,
+                kind: FrameKind::Send,
                 source_qpn: source.qpn,
                 destination_qpn: destination.qpn,
                 qkey: destination.qkey,
@@ -691,8 +691,8 @@ fn change_resent(frames: &mut [CapturedPacket], change: &str) -> Option<u64> {
         // The device gives up instead of waiting: the packet may be sent again all the same.
         "status" => {
             for frame in frames.iter_mut() {
-                if frame.header.kind == Kind::Response(Status::RemoteRnr) {
-                    frame.header.kind = Kind::Response(Status::RemoteAbort);
+                if frame.header.kind == FrameKind::Response(Status::RemoteRnr) {
+                    frame.header.kind = FrameKind::Response(Status::RemoteAbort);
                 }
             }
         }

@@ -3,7 +3,7 @@
 //! Where stock libfabric fails, the test requires this failure.
 
 use crate::rig::{Rig, Side, Software};
-use crate::transfers::{Kind, Transfer};
+use crate::transfers::{Transfer, TransferKind};
 use crate::with_each;
 
 /// Late completions of a destroyed queue pair, and late packets for it, meet its successor with the
@@ -127,7 +127,7 @@ fn k06_the_handshake_finds_no_receive() {
 #[test]
 fn k07_every_packet_type_survives_rnr() {
     with_each(|software| {
-        for kind in Kind::ALL {
+        for kind in TransferKind::ALL {
             let mut rig = kind.rig(software);
             for packet in kind.packets() {
                 rig.fault(&format!(
@@ -360,22 +360,22 @@ fn k15_one_bad_status_reaches_the_application() {
 }
 
 /// Packets, and the peer's packets that answer them.
-const ANSWERED: [(Kind, &str, &str); 15] = [
-    (Kind::Packets, "DC_EAGER_TAGRTM", "RECEIPT"),
-    (Kind::Packets, "DC_MEDIUM_TAGRTM", "RECEIPT"),
-    (Kind::Packets, "DC_LONGCTS_TAGRTM", "RECEIPT"),
-    (Kind::Packets, "DC_EAGER_RTW", "RECEIPT"),
-    (Kind::Packets, "DC_LONGCTS_RTW", "RECEIPT"),
-    (Kind::Packets, "DC_WRITE_RTA", "RECEIPT"),
-    (Kind::Packets, "LONGCTS_TAGRTM", "CTS"),
-    (Kind::Packets, "CTSDATA", "CTS"),
-    (Kind::Packets, "LONGCTS_RTW", "CTS"),
-    (Kind::Packets, "SHORT_RTR", "READRSP"),
-    (Kind::Packets, "LONGCTS_RTR", "READRSP"),
-    (Kind::Packets, "FETCH_RTA", "ATOMRSP"),
-    (Kind::Packets, "COMPARE_RTA", "ATOMRSP"),
-    (Kind::Reads, "LONGREAD_TAGRTM", "EOR"),
-    (Kind::Reads, "LONGREAD_RTW", "EOR"),
+const ANSWERED: [(TransferKind, &str, &str); 15] = [
+    (TransferKind::Packets, "DC_EAGER_TAGRTM", "RECEIPT"),
+    (TransferKind::Packets, "DC_MEDIUM_TAGRTM", "RECEIPT"),
+    (TransferKind::Packets, "DC_LONGCTS_TAGRTM", "RECEIPT"),
+    (TransferKind::Packets, "DC_EAGER_RTW", "RECEIPT"),
+    (TransferKind::Packets, "DC_LONGCTS_RTW", "RECEIPT"),
+    (TransferKind::Packets, "DC_WRITE_RTA", "RECEIPT"),
+    (TransferKind::Packets, "LONGCTS_TAGRTM", "CTS"),
+    (TransferKind::Packets, "CTSDATA", "CTS"),
+    (TransferKind::Packets, "LONGCTS_RTW", "CTS"),
+    (TransferKind::Packets, "SHORT_RTR", "READRSP"),
+    (TransferKind::Packets, "LONGCTS_RTR", "READRSP"),
+    (TransferKind::Packets, "FETCH_RTA", "ATOMRSP"),
+    (TransferKind::Packets, "COMPARE_RTA", "ATOMRSP"),
+    (TransferKind::Reads, "LONGREAD_TAGRTM", "EOR"),
+    (TransferKind::Reads, "LONGREAD_RTW", "EOR"),
 ];
 
 /// Starts a transfer. The completion of the first packet `request` is held, and the peer's `answer`
@@ -399,7 +399,7 @@ fn answered_early(rig: &mut Rig, request: &str, answer: &str) -> Transfer {
 #[test]
 fn k16_answers_precede_the_completions_of_their_sends() {
     with_each(|software| {
-        for kind in [Kind::Packets, Kind::Reads] {
+        for kind in [TransferKind::Packets, TransferKind::Reads] {
             let mut rig = kind.rig(software);
             for (_, request, answer) in ANSWERED.iter().filter(|(of, ..)| *of == kind) {
                 let transfer = answered_early(&mut rig, request, answer);
@@ -427,7 +427,7 @@ const UNFINISHED_AT_STOCK: [&str; 5] = [
 #[test]
 fn k16_peer_removed_between_answer_and_completion() {
     with_each(|software| {
-        for kind in [Kind::Packets, Kind::Reads] {
+        for kind in [TransferKind::Packets, TransferKind::Reads] {
             let mut rig = kind.rig(software);
             for (_, request, answer) in ANSWERED.iter().filter(|(of, ..)| *of == kind) {
                 let transfer = answered_early(&mut rig, request, answer);

@@ -8,7 +8,7 @@ use crate::rig::{COMPARE, FETCH, Region, Rig, Side, Software, UPDATE};
 
 /// Two endpoints that use the same packet types.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum TransferKind {
     /// On devices without RDMA: all data is sent in packets.
     Packets,
     /// On devices with RDMA read: long messages and writes are fetched.
@@ -17,13 +17,17 @@ pub(crate) enum Kind {
     Runts,
 }
 
-impl Kind {
-    pub(crate) const ALL: [Kind; 3] = [Kind::Packets, Kind::Reads, Kind::Runts];
+impl TransferKind {
+    pub(crate) const ALL: [TransferKind; 3] = [
+        TransferKind::Packets,
+        TransferKind::Reads,
+        TransferKind::Runts,
+    ];
 
     /// The packet types of transfers between such endpoints, except HANDSHAKE.
     pub(crate) fn packets(self) -> &'static [&'static str] {
         match self {
-            Kind::Packets => &[
+            TransferKind::Packets => &[
                 "EAGER_MSGRTM",
                 "EAGER_TAGRTM",
                 "MEDIUM_MSGRTM",
@@ -52,8 +56,8 @@ impl Kind {
                 "COMPARE_RTA",
                 "ATOMRSP",
             ],
-            Kind::Reads => &["LONGREAD_MSGRTM", "LONGREAD_TAGRTM", "LONGREAD_RTW", "EOR"],
-            Kind::Runts => &["RUNTREAD_MSGRTM", "RUNTREAD_TAGRTM"],
+            TransferKind::Reads => &["LONGREAD_MSGRTM", "LONGREAD_TAGRTM", "LONGREAD_RTW", "EOR"],
+            TransferKind::Runts => &["RUNTREAD_MSGRTM", "RUNTREAD_TAGRTM"],
         }
     }
 
@@ -63,9 +67,9 @@ impl Kind {
             // Stock uses the RDMA read of 0xefa1 only with this setting.
             let side = Side::new(name, software).env("FI_EFA_USE_DEVICE_RDMA", "1");
             match self {
-                Kind::Packets => Side::new(name, software).profile("efa0"),
-                Kind::Reads => side.profile("efa1"),
-                Kind::Runts => side
+                TransferKind::Packets => Side::new(name, software).profile("efa0"),
+                TransferKind::Reads => side.profile("efa1"),
+                TransferKind::Runts => side
                     .profile("efa1")
                     .env("FI_EFA_INTER_MIN_READ_MESSAGE_SIZE", "16384")
                     .env("FI_EFA_RUNT_SIZE", "12288")

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use efa_capture::frame::Kind;
+use efa_capture::frame::FrameKind;
 use efa_core::nic::Status;
 use efa_core::wire::Packet;
 
@@ -38,10 +38,10 @@ pub(super) const NOT_READY: &str = "receiver not ready";
 /// own.
 fn kind(packet: &CapturedPacket) -> String {
     match packet.header.kind {
-        Kind::RdmaWrite { .. } if packet.header.immediate.is_some() => {
+        FrameKind::RdmaWrite { .. } if packet.header.immediate.is_some() => {
             format!("{} with immediate", packet.kind())
         }
-        Kind::Response(Status::RemoteRnr) => NOT_READY.into(),
+        FrameKind::Response(Status::RemoteRnr) => NOT_READY.into(),
         _ => packet.kind(),
     }
 }

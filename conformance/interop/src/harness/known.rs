@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use efa_capture::frame::Kind;
+use efa_capture::frame::FrameKind;
 use efa_check::capture::Capture;
 use regex::Regex;
 use serde::de::Error as _;
@@ -101,7 +101,7 @@ impl Known {
             Capture::load(capture).is_ok_and(|capture| {
                 let mut frames = capture.frames.iter();
                 frames.any(|frame| match frame.header.kind {
-                    Kind::Response(answer) => answer.code() == status,
+                    FrameKind::Response(answer) => answer.code() == status,
                     _ => false,
                 })
             })

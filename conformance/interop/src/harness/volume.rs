@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
-use efa_capture::frame::{Kind, RocePacket, roce_packet};
+use efa_capture::frame::{FrameKind, RocePacket, roce_packet};
 use efa_capture::{Direction, Reader};
 
 use super::unmet::Unmet;
@@ -81,11 +81,11 @@ impl Volume {
                 continue;
             }
             match frame.header.kind {
-                Kind::Send => volume.sends += 1,
-                Kind::Datagram => volume.datagrams += 1,
-                Kind::RdmaReadResponse(_) => volume.reads += 1,
-                Kind::RdmaWrite(_) => volume.writes += 1,
-                Kind::RdmaReadRequest(_) | Kind::Response(_) => continue,
+                FrameKind::Send => volume.sends += 1,
+                FrameKind::Datagram => volume.datagrams += 1,
+                FrameKind::RdmaReadResponse(_) => volume.reads += 1,
+                FrameKind::RdmaWrite(_) => volume.writes += 1,
+                FrameKind::RdmaReadRequest(_) | FrameKind::Response(_) => continue,
             }
             volume.bytes += frame.payload.len() as u64;
         }

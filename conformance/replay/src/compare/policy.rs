@@ -5,7 +5,7 @@
 //! is bounded or free. A scenario may override it, with a reason.
 
 use efa_core::rules;
-use efa_core::wire::fields::{FieldDescriptor, Kind, fields_of};
+use efa_core::wire::fields::{FieldDescriptor, FieldKind, fields_of};
 use efa_core::wire::{OpeType, PacketType};
 use efa_play::scenario::{FieldPolicy, PolicyOverride};
 
@@ -134,10 +134,10 @@ pub fn standard(packet_type: PacketType, field: &FieldDescriptor) -> Rule {
     use IdKind::{Receive, Send};
     use PacketType as T;
     match field.kind {
-        Kind::Padding => return Rule::Ignored,
+        FieldKind::Padding => return Rule::Ignored,
         // Fields of a later version.
-        Kind::Unknown => return Rule::Free,
-        Kind::Data if is_segment(packet_type) => return Rule::Segment,
+        FieldKind::Unknown => return Rule::Free,
+        FieldKind::Data if is_segment(packet_type) => return Rule::Segment,
         _ => {}
     }
     match (packet_type, field.name) {
@@ -277,7 +277,7 @@ mod tests {
         for &packet_type in PacketType::ALL {
             for place in fields::layout(packet_type) {
                 let rule = standard(packet_type, place.descriptor);
-                let meaningless = matches!(place.descriptor.kind, Kind::Padding);
+                let meaningless = matches!(place.descriptor.kind, FieldKind::Padding);
                 assert_eq!(
                     rule == Rule::Ignored,
                     meaningless,

@@ -65,7 +65,10 @@ fn rewritten(recorded: Recorded<'_>, written: &[u8]) -> Vec<Finding> {
     let after: Vec<_> = fields_of(written).into_iter().flatten().collect();
     let mut mismatches = Vec::new();
     for field in before {
-        if matches!(field.descriptor.kind, efa_core::wire::fields::Kind::Padding) {
+        if matches!(
+            field.descriptor.kind,
+            efa_core::wire::fields::FieldKind::Padding
+        ) {
             continue;
         }
         let same = after.iter().find(|other| other.name() == field.name());

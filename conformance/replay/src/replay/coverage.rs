@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use efa_capture::Direction;
-use efa_capture::frame::Kind;
+use efa_capture::frame::FrameKind;
 use efa_core::nic::Status;
 use efa_core::wire::PacketType;
 use efa_play::trace::Trace;
@@ -39,7 +39,9 @@ pub fn beyond_engine(trace: &Trace) -> Option<String> {
 pub fn beyond_script(trace: &Trace) -> Option<String> {
     for (place, frame) in trace.capture.frames.iter().enumerate() {
         match frame.header.kind {
-            Kind::Response(status) if status != Status::Ok && trace.scenario.faults.is_empty() => {
+            FrameKind::Response(status)
+                if status != Status::Ok && trace.scenario.faults.is_empty() =>
+            {
                 return Some(format!(
                     "in packet {} the device refuses a request; scripted devices only do what \
                      [[fault]] rules of the scenario stage",

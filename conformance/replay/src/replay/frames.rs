@@ -1,7 +1,7 @@
 //! The frames of a trace: the sends, each once, and what requests to read fetched.
 
 use efa_capture::Direction;
-use efa_capture::frame::Kind;
+use efa_capture::frame::FrameKind;
 use efa_check::capture::CapturedPacket;
 use efa_core::address::{Gid, Qpn};
 use efa_core::nic::Status;
@@ -18,7 +18,7 @@ pub fn sent_requests(trace: &Trace) -> impl Iterator<Item = usize> + '_ {
     frames
         .filter(|(place, frame)| {
             frame.direction == Some(Direction::Outbound)
-                && matches!(frame.header.kind, Kind::Send)
+                && matches!(frame.header.kind, FrameKind::Send)
                 && !frame.header.retransmission
                 && !comes_again(trace, *place)
         })
@@ -59,7 +59,7 @@ pub fn fetched(
 ) -> Vec<u8> {
     let mut bytes = vec![0; length];
     for frame in &trace.capture.frames {
-        let Kind::RdmaReadResponse(rdma) = frame.header.kind else {
+        let FrameKind::RdmaReadResponse(rdma) = frame.header.kind else {
             continue;
         };
         let is_sent = frame.direction == Some(Direction::Outbound);

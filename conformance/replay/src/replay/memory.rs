@@ -1,6 +1,6 @@
 //! Registered memory in a replay, and RDMA reads of it.
 
-use efa_capture::frame::{Kind, Rdma};
+use efa_capture::frame::{FrameKind, Rdma};
 use efa_core::nic::Status;
 use efa_core::rules;
 use efa_play::application::RequestError;
@@ -113,7 +113,7 @@ impl<'t, B: Backend> Replay<'t, B> {
         result: Result<Vec<u8>, Status>,
     ) -> Result<(), Stopped> {
         let captured = &self.trace.capture.frames[frame];
-        let Kind::RdmaReadRequest(rdma) = captured.header.kind else {
+        let FrameKind::RdmaReadRequest(rdma) = captured.header.kind else {
             return Ok(());
         };
         let bytes = match result {
@@ -255,7 +255,7 @@ fn written(trace: &efa_play::trace::Trace, first: usize) -> (Vec<u8>, Option<u32
     let mut bytes = Vec::new();
     let mut immediate = None;
     for frame in &trace.capture.frames[first..] {
-        let Kind::RdmaWrite(rdma) = frame.header.kind else {
+        let FrameKind::RdmaWrite(rdma) = frame.header.kind else {
             continue;
         };
         let is_part = frame.interface == head.interface

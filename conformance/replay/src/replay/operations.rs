@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use efa_core::wire::fields::{Kind, fields_of};
+use efa_core::wire::fields::{FieldKind, fields_of};
 use efa_core::wire::{Family, PacketType, PeerError};
 use efa_play::operation::EndpointIndex;
 use efa_play::trace::Trace;
@@ -44,7 +44,7 @@ pub fn number(packet: &[u8], name: &str) -> Option<u64> {
 /// The application data of a packet.
 pub fn data(packet: &[u8]) -> &[u8] {
     fields_of(packet)
-        .and_then(|mut fields| fields.find(|field| field.descriptor.kind == Kind::Data))
+        .and_then(|mut fields| fields.find(|field| field.descriptor.kind == FieldKind::Data))
         .map_or(&[], |field| field.bytes)
 }
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use efa_capture::Direction;
-use efa_capture::frame::Kind;
+use efa_capture::frame::FrameKind;
 use efa_core::rules::{self, Severity};
 use efa_core::wire::PacketType;
 use efa_core::wire::fields::Source;
@@ -55,8 +55,8 @@ impl Requests {
                 continue;
             }
             let (rdma, writes) = match frame.header.kind {
-                Kind::RdmaReadRequest(rdma) => (rdma, false),
-                Kind::RdmaWrite(rdma) => (rdma, true),
+                FrameKind::RdmaReadRequest(rdma) => (rdma, false),
+                FrameKind::RdmaWrite(rdma) => (rdma, true),
                 _ => continue,
             };
             if let Some(immediate) = frame.header.immediate {

@@ -1,6 +1,6 @@
 //! What the scripted endpoints send.
 
-use efa_capture::frame::Kind;
+use efa_capture::frame::FrameKind;
 use efa_core::wire::fields::fields_of;
 use efa_core::wire::{ExtraFeatures, PacketType};
 
@@ -59,8 +59,8 @@ impl<B: Backend> Replay<'_, B> {
     fn release_entry(&mut self, place: usize, entry: &ScriptedSend) -> Result<Released, Stopped> {
         let captured = &self.trace.capture.frames[entry.place];
         let posted = match captured.header.kind {
-            Kind::RdmaReadRequest(rdma) => Some(self.read(place, entry.place, rdma)?),
-            Kind::RdmaWrite(rdma) => Some(self.write(place, entry.place, rdma)?),
+            FrameKind::RdmaReadRequest(rdma) => Some(self.read(place, entry.place, rdma)?),
+            FrameKind::RdmaWrite(rdma) => Some(self.write(place, entry.place, rdma)?),
             _ => None,
         };
         let at = self.peers[place].endpoint();

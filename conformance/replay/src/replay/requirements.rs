@@ -2,7 +2,7 @@
 //!
 //! Without that the trace says nothing about the endpoint: it is unsupported, not wrong.
 
-use efa_capture::frame::Kind;
+use efa_capture::frame::FrameKind;
 use efa_core::nic::{DeviceCaps, NicAttributes};
 use efa_core::rules;
 use efa_core::wire::{ExtraFeatures, PacketType};
@@ -55,8 +55,8 @@ pub(super) fn features(trace: &Trace, dut: EndpointIndex) -> ExtraFeatures {
             && frame.direction == Some(efa_capture::Direction::Outbound)
         {
             match frame.header.kind {
-                Kind::RdmaWrite(_) => needed |= ExtraFeatures::RDMA_WRITE,
-                Kind::RdmaReadRequest(_) => needed |= ExtraFeatures::RDMA_READ,
+                FrameKind::RdmaWrite(_) => needed |= ExtraFeatures::RDMA_WRITE,
+                FrameKind::RdmaReadRequest(_) => needed |= ExtraFeatures::RDMA_READ,
                 _ => {}
             }
         }
@@ -84,8 +84,8 @@ pub(super) fn device_lacks(trace: &Trace, device: &NicAttributes) -> Option<Stri
     let mut needed = DeviceCaps::empty();
     for frame in &trace.capture.frames {
         match frame.header.kind {
-            Kind::RdmaReadRequest(_) => needed |= DeviceCaps::RDMA_READ,
-            Kind::RdmaWrite(_) => needed |= DeviceCaps::RDMA_WRITE,
+            FrameKind::RdmaReadRequest(_) => needed |= DeviceCaps::RDMA_READ,
+            FrameKind::RdmaWrite(_) => needed |= DeviceCaps::RDMA_WRITE,
             _ => {}
         }
         let feature = frame.packet_type().and_then(feature_of);

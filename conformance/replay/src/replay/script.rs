@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
 use efa_capture::Direction;
-use efa_capture::frame::Kind;
+use efa_capture::frame::FrameKind;
 use efa_check::capture::CapturedPacket;
 use efa_core::wire::{Family, PacketType};
 use efa_play::operation::EndpointIndex;
@@ -119,11 +119,11 @@ impl<'t> Script<'t> {
             let at = trace.endpoint_of[frame.interface];
             let step = trace.step_of[place];
             let is_rdma = match frame.header.kind {
-                Kind::RdmaReadRequest(_) => true,
-                Kind::RdmaWrite(rdma) => rdma.offset == 0,
+                FrameKind::RdmaReadRequest(_) => true,
+                FrameKind::RdmaWrite(rdma) => rdma.offset == 0,
                 _ => false,
             };
-            let is_played = matches!(frame.header.kind, Kind::Send) || (is_rdma && at != dut);
+            let is_played = matches!(frame.header.kind, FrameKind::Send) || (is_rdma && at != dut);
             if !is_played {
                 continue;
             }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use efa_capture::Direction;
-use efa_capture::frame::{Kind, Opcode, Rdma, Repr};
+use efa_capture::frame::{FrameKind, Opcode, Rdma, Repr};
 use efa_check::capture::CapturedPacket;
 use efa_core::nic::Status;
 use efa_core::wire::{Family, PacketType};
@@ -150,7 +150,7 @@ impl<'s> Author<'s> {
         if packet_type == PacketType::Handshake {
             self.greeted.insert((to, from));
         }
-        let request = self.request(packet, Kind::Send, emitted.bytes.len());
+        let request = self.request(packet, FrameKind::Send, emitted.bytes.len());
         self.carry(packet, request, &emitted.bytes);
         self.answer(packet, request, Status::Ok);
         Ok(())
@@ -225,18 +225,18 @@ impl<'s> Author<'s> {
         };
         match opcode {
             Opcode::RdmaWrite => {
-                let mut request = self.request(packet, Kind::RdmaWrite(rdma), length);
+                let mut request = self.request(packet, FrameKind::RdmaWrite(rdma), length);
                 // In the order of the network, as stock libfabric has it.
                 request.immediate = written.data.map(|data| (data as u32).swap_bytes());
                 self.carry(packet, request, bytes);
                 self.answer(packet, request, Status::Ok);
             }
             _ => {
-                let request = self.request(packet, Kind::RdmaReadRequest(rdma), 0);
+                let request = self.request(packet, FrameKind::RdmaReadRequest(rdma), 0);
                 self.carry(packet, request, &[]);
                 let data = Repr {
                     payload_length: length as u32,
-                    ..answer_to(request, Kind::RdmaReadResponse(rdma))
+                    ..answer_to(request, FrameKind::RdmaReadResponse(rdma))
                 };
                 self.carry(&turned(packet), data, bytes);
             }
@@ -244,7 +244,7 @@ impl<'s> Author<'s> {
         Ok(())
     }
 
-    fn request(&mut self, packet: &WrittenPacket, kind: Kind, length: usize) -> Repr {
+    fn request(&mut self, packet: &WrittenPacket, kind: FrameKind, length: usize) -> Repr {
         let sequence = self.requests.entry(packet.from).or_default();
         *sequence += 1;
         Repr {
@@ -263,7 +263,7 @@ impl<'s> Author<'s> {
 
     /// What the responder's device says of a request.
     fn answer(&mut self, packet: &WrittenPacket, request: Repr, status: Status) {
-        let answer = answer_to(request, Kind::Response(status));
+        let answer = answer_to(request, FrameKind::Response(status));
         self.carry(&turned(packet), answer, &[]);
     }
 
@@ -298,7 +298,7 @@ fn pieces(packet: &[u8]) -> Vec<usize> {
 }
 
 /// The header of an answer to a request.
-fn answer_to(request: Repr, kind: Kind) -> Repr {
+fn answer_to(request: Repr, kind: FrameKind) -> Repr {
     Repr {
         kind,
         source_qpn: request.destination_qpn,

@@ -6,7 +6,9 @@
 use std::ops::Range;
 
 use efa_core::address::RawAddress;
-use efa_core::wire::fields::{Array, FieldDescriptor, FieldName, Kind, Presence, Width, layout};
+use efa_core::wire::fields::{
+    Array, FieldDescriptor, FieldKind, FieldName, Presence, Width, layout,
+};
 use efa_core::wire::fields::{LayoutField, sections};
 use efa_core::wire::{
     CtsFlags, ExtraFeatures, FlagSet, Handshake, HandshakeFlags, PROTOCOL_VERSION, PacketType,
@@ -95,10 +97,10 @@ impl Situation<'_> {
                 index: slot.index,
             };
             let place = &mut bytes[slot.place.clone()];
-            if matches!(slot.descriptor.kind, Kind::Padding) {
+            if matches!(slot.descriptor.kind, FieldKind::Padding) {
                 continue;
             }
-            if matches!(slot.descriptor.kind, Kind::Gid) {
+            if matches!(slot.descriptor.kind, FieldKind::Gid) {
                 let owner = named
                     .get(name)
                     .map_or(Ok(self.sender), |given| self.endpoint(named, given))?;
@@ -278,10 +280,10 @@ impl Situation<'_> {
     ) -> u64 {
         let own = invented::address(self.sender);
         match slot.descriptor.kind {
-            Kind::PacketType => return packet_type.code().into(),
-            Kind::Flags => return flags.into(),
-            Kind::RawAddressSize => return RAW_ADDRESS,
-            Kind::Count(array) => {
+            FieldKind::PacketType => return packet_type.code().into(),
+            FieldKind::Flags => return flags.into(),
+            FieldKind::RawAddressSize => return RAW_ADDRESS,
+            FieldKind::Count(array) => {
                 let bias = match array {
                     Array::ExtraInfo => handshake_bias(),
                     Array::RmaIov | Array::ReadIov => 0,

@@ -3,7 +3,7 @@
 use efa_capture::Direction;
 use efa_core::rules::Severity;
 use efa_core::wire::PacketType;
-use efa_core::wire::fields::{Kind, fields_of};
+use efa_core::wire::fields::{FieldKind, fields_of};
 use efa_play::scenario::Scenario;
 use efa_play::trace::Trace;
 use efa_replay::compare::policy::{Rule, rule};
@@ -167,7 +167,7 @@ fn a_changed_byte_fails_and_is_named() {
         for (nth, place) in sent.into_iter().take(9).enumerate() {
             let packet = trace.capture.frames[place].payload.clone();
             for field in fields_of(&packet).unwrap() {
-                if field.descriptor.kind == Kind::Data {
+                if field.descriptor.kind == FieldKind::Data {
                     continue;
                 }
                 for offset in field.offset..field.offset + field.bytes.len() {
@@ -436,7 +436,7 @@ fn rdma_reads_under_test_are_compared() {
         assert_eq!(verdict(&trace, role).texts(), Vec::<String>::new());
         let mut changed = trace.clone();
         for frame in &mut changed.capture.frames {
-            if let efa_capture::frame::Kind::RdmaReadRequest(rdma) = &mut frame.header.kind {
+            if let efa_capture::frame::FrameKind::RdmaReadRequest(rdma) = &mut frame.header.kind {
                 rdma.total_length -= 100;
             }
         }
@@ -448,7 +448,7 @@ fn rdma_reads_under_test_are_compared() {
             "{name}: {texts:?}"
         );
         for frame in &mut changed.capture.frames {
-            if let efa_capture::frame::Kind::RdmaReadRequest(rdma) = &mut frame.header.kind {
+            if let efa_capture::frame::FrameKind::RdmaReadRequest(rdma) = &mut frame.header.kind {
                 rdma.total_length += 120;
             }
         }
@@ -611,7 +611,7 @@ fn an_unscripted_trace_never_simply_passes() {
     let place = trace.recorded(0, Direction::Outbound).next().unwrap();
     let mut refusal = trace.capture.frames[place].clone();
     refusal.header.kind =
-        efa_capture::frame::Kind::Response(efa_core::nic::Status::RemoteBadLength);
+        efa_capture::frame::FrameKind::Response(efa_core::nic::Status::RemoteBadLength);
     refusal.payload.clear();
     // The trace does not have the refused packet.
     refusal.header.sequence += 1000;

@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::declare::{section, table};
 use super::record::record;
 use crate::PROTOCOL_VERSION;
-use crate::descriptor::{FieldDescriptor, Kind, Presence, Section, Source, Width};
+use crate::descriptor::{FieldDescriptor, FieldKind, Presence, Section, Source, Width};
 use crate::error::{ParseError, Reason};
 use crate::packet_type::PacketType;
 
@@ -38,9 +38,9 @@ impl BaseHeader {
 record! {
     /// The base header on the wire.
     pub(crate) RawBase;
-    packet_type: u8, ["type"], Kind::PacketType, "packet type id";
-    version: u8, ["version"], Kind::Number, "protocol version, always 4";
-    flags: U16, ["flags"], Kind::Flags, "optional parts of the packet and what it is used for";
+    packet_type: u8, ["type"], FieldKind::PacketType, "packet type id";
+    version: u8, ["version"], FieldKind::Number, "protocol version, always 4";
+    flags: U16, ["flags"], FieldKind::Flags, "optional parts of the packet and what it is used for";
 }
 
 impl RawBase {
@@ -67,7 +67,7 @@ pub(crate) const DATA: Section = Section {
         name: "data",
         width: Width::Rest,
         presence: Presence::Always,
-        kind: Kind::Data,
+        kind: FieldKind::Data,
         source: section("3.1"),
         description: "application data",
     }],
@@ -80,7 +80,7 @@ pub(crate) const TRAILING: Section = Section {
         name: "trailing",
         width: Width::Rest,
         presence: Presence::Always,
-        kind: Kind::Unknown,
+        kind: FieldKind::Unknown,
         source: section("1.3"),
         description: "bytes behind the end of the packet's format",
     }],

@@ -34,7 +34,7 @@ use super::base::BaseHeader;
 use super::cursor::Cursor;
 use super::req::ReqOptions;
 use super::sections::min_len;
-use crate::descriptor::{Array, Kind, Section, Source};
+use crate::descriptor::{Array, FieldKind, Section, Source};
 use crate::error::ParseError;
 use crate::flags::UniversalFlags;
 use crate::ids::Connid;
@@ -65,7 +65,7 @@ pub(crate) trait Part: Copy {
 /// The representation of a part in the tables.
 pub(crate) enum Shape {
     /// One field of this many bytes.
-    Word(usize, Kind),
+    Word(usize, FieldKind),
     /// The number of entries of the line's array.
     Count,
     /// The entries of the line's array.
@@ -125,7 +125,7 @@ pub(crate) struct Line {
     /// Which packets have it.
     pub(crate) when: When,
     /// The meaning of the bytes, if it differs from that of the type.
-    pub(crate) kind: Option<Kind>,
+    pub(crate) kind: Option<FieldKind>,
     /// Name and bytes of the padding behind it.
     pub(crate) pad: (&'static str, usize),
     /// The array that it counts or whose entries it has.
@@ -157,7 +157,7 @@ pub(crate) const DELIVERY_COMPLETE: When = When::Type(TypeTraits::DELIVERY_COMPL
 /// The flag that the sender's connection id is there.
 pub(crate) const CONNID_HDR: u16 = UniversalFlags::CONNID_HDR.bits();
 /// For numbers that are shown in hexadecimal.
-pub(crate) const HEX: Option<Kind> = Some(Kind::Bits);
+pub(crate) const HEX: Option<FieldKind> = Some(FieldKind::Bits);
 
 pub(crate) const PADDING: &str = "without meaning; senders may leave anything in it";
 
@@ -374,7 +374,7 @@ pub(crate) mod prelude {
     };
     pub(crate) use crate::atomic::{AtomicDatatype, AtomicOp};
     pub(crate) use crate::descriptor::{
-        Array, FieldDescriptor, Kind, Presence, Section, Source, Width,
+        Array, FieldDescriptor, FieldKind, Presence, Section, Source, Width,
     };
     pub(crate) use crate::error::ParseError;
     pub(crate) use crate::flags::{CtsFlags, HandshakeFlags, ReqFlags, UniversalFlags};

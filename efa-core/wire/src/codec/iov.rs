@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::cursor::Cursor;
 use super::declare::{Line, Output, Part, Shape, section, table};
 use super::record::record;
-use crate::descriptor::{Array, FieldDescriptor, Kind, Presence, Section, Source, Width};
+use crate::descriptor::{Array, FieldDescriptor, FieldKind, Presence, Section, Source, Width};
 use crate::error::{ParseError, Reason};
 use crate::flags::ExtraFeatures;
 
@@ -18,10 +18,10 @@ record! {
     ///
     /// 24 bytes without alignment, so that an array of them can be read where it is in a packet.
     pub RmaIov;
-    addr: U64, ["rma_iov.addr", "read_iov.addr"], Kind::Bits,
+    addr: U64, ["rma_iov.addr", "read_iov.addr"], FieldKind::Bits,
         "virtual address in the memory of the owner";
-    len: U64, ["rma_iov.len", "read_iov.len"], Kind::Number, "length in bytes";
-    key: U64, ["rma_iov.key", "read_iov.key"], Kind::Bits, "the owner's remote key";
+    len: U64, ["rma_iov.len", "read_iov.len"], FieldKind::Number, "length in bytes";
+    key: U64, ["rma_iov.key", "read_iov.key"], FieldKind::Bits, "the owner's remote key";
 }
 
 /// `rma_iov` in the tables.
@@ -43,7 +43,7 @@ pub(crate) const EXTRA_INFO: Section = Section {
         name: "extra_info",
         width: Width::Fixed(size_of::<U64>()),
         presence: Presence::Always,
-        kind: Kind::Bits,
+        kind: FieldKind::Bits,
         source: table("2.1", "2.2"),
         description: "extra features and requests, 64 in each word",
     }],

@@ -7,7 +7,7 @@ use super::cursor::Cursor;
 use super::declare::{Line, Output, Part, Shape, When};
 use crate::address::Qkey;
 use crate::atomic::{AtomicDatatype, AtomicOp};
-use crate::descriptor::Kind;
+use crate::descriptor::FieldKind;
 use crate::error::ParseError;
 use crate::flags::{CtsFlags, HandshakeFlags, ReqFlags, UniversalFlags};
 use crate::ids::{Connid, MsgId, RecvId, SendId};
@@ -16,7 +16,7 @@ use crate::packet_type::TypeTraits;
 
 /// A type with one width and one meaning.
 pub(crate) trait Word: Copy {
-    const KIND: Kind;
+    const KIND: FieldKind;
     type Raw: FromBytes + IntoBytes + KnownLayout + Immutable + Unaligned + Copy + 'static;
 
     fn of(raw: Self::Raw) -> Self;
@@ -31,7 +31,7 @@ pub(crate) trait Word: Copy {
 macro_rules! words {
     ($($type:ty as $raw:ty: $kind:ident, $of:expr, $to:expr $(, connid $connid:expr)?;)*) => {$(
         impl Word for $type {
-            const KIND: Kind = Kind::$kind;
+            const KIND: FieldKind = FieldKind::$kind;
             type Raw = $raw;
 
             #[inline(always)]

@@ -12,11 +12,11 @@ use crate::error::Reason;
 record! {
     /// A raw address on the wire.
     RawAddressBytes;
-    gid: [u8; 16], ["raw_addr.gid"], Kind::Gid, "GID of the sender's device";
-    qpn: U16, ["raw_addr.qpn"], Kind::Number, "queue pair number of the sender";
-    pad: [u8; 2], ["raw_addr.pad"], Kind::Padding, PADDING;
-    connid: U32, ["raw_addr.connid"], Kind::Bits, "connection id of the sender, which is its Q-key";
-    reserved: [u8; 8], ["raw_addr.reserved"], Kind::Padding, PADDING;
+    gid: [u8; 16], ["raw_addr.gid"], FieldKind::Gid, "GID of the sender's device";
+    qpn: U16, ["raw_addr.qpn"], FieldKind::Number, "queue pair number of the sender";
+    pad: [u8; 2], ["raw_addr.pad"], FieldKind::Padding, PADDING;
+    connid: U32, ["raw_addr.connid"], FieldKind::Bits, "connection id of the sender, which is its Q-key";
+    reserved: [u8; 8], ["raw_addr.reserved"], FieldKind::Padding, PADDING;
 }
 
 impl RawAddress {
@@ -104,14 +104,14 @@ impl Part for Option<RawAddressHeader> {
             name: "raw_addr.size",
             width: Width::Fixed(size_of::<U32>()),
             presence: PRESENCE,
-            kind: Kind::RawAddressSize,
+            kind: FieldKind::RawAddressSize,
             source: table("3.1", "3.2"),
             description: "bytes of the address that follow: 32, or 36 from stock libfabric since 1.13.0",
         };
         const SURPLUS: FieldDescriptor = FieldDescriptor {
             name: "raw_addr.surplus",
             width: Width::RawAddressSurplus,
-            kind: Kind::Padding,
+            kind: FieldKind::Padding,
             description: "what the size has beyond the 32 bytes of the address; not interpreted",
             ..SIZE
         };

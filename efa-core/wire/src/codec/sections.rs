@@ -3,7 +3,7 @@
 use super::base::BASE;
 use super::declare::{Line, PADDING, Shape, When};
 use super::iov::{EXTRA_INFO, READ_IOV, RMA_IOV};
-use crate::descriptor::{Array, FieldDescriptor, Kind, Presence, Section, Width};
+use crate::descriptor::{Array, FieldDescriptor, FieldKind, Presence, Section, Width};
 
 impl Line {
     /// The field, and the padding that belongs to it.
@@ -14,8 +14,8 @@ impl Line {
                 Some(kind) => (width, kind),
                 None => (width, kind),
             },
-            Shape::Count => (size_of::<u32>(), Kind::Count(self.array())),
-            Shape::Entries | Shape::Sections(_) => (0, Kind::Padding),
+            Shape::Count => (size_of::<u32>(), FieldKind::Count(self.array())),
+            Shape::Entries | Shape::Sections(_) => (0, FieldKind::Padding),
         };
         let (presence, pad_presence, (pad_name, pad_width)) = match self.when {
             When::Always => (Always, Always, self.pad),
@@ -43,7 +43,7 @@ impl Line {
                 name: pad_name,
                 width: Width::Fixed(pad_width),
                 presence: pad_presence,
-                kind: Kind::Padding,
+                kind: FieldKind::Padding,
                 source: self.source,
                 description: PADDING,
             },

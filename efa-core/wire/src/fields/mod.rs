@@ -37,7 +37,7 @@ mod source;
 mod value;
 mod walk;
 
-pub use super::descriptor::{Array, FieldDescriptor, Kind, Presence, Section, Source, Width};
+pub use super::descriptor::{Array, FieldDescriptor, FieldKind, Presence, Section, Source, Width};
 pub use field::{Field, FieldName, MissingField};
 pub use layout::{LayoutField, find, forms, layout, layout_of, sections};
 pub use value::{DisplayValue, Value};

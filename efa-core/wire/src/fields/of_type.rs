@@ -2,7 +2,7 @@
 
 use crate::address::RawAddress;
 use crate::codec::RawAddressHeader;
-use crate::descriptor::{Kind, Section, Width};
+use crate::descriptor::{FieldKind, Section, Width};
 use crate::packet_type::{Family, PacketType};
 
 impl PacketType {
@@ -69,7 +69,7 @@ impl PacketType {
     pub const fn carries_data(self) -> bool {
         let sections = self.sections();
         match sections[sections.len() - 1].fields {
-            [last, ..] => matches!(last.kind, Kind::Data),
+            [last, ..] => matches!(last.kind, FieldKind::Data),
             [] => false,
         }
     }

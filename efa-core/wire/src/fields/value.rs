@@ -4,7 +4,7 @@ use core::fmt;
 
 use crate::address::Gid;
 use crate::atomic::{AtomicDatatype, AtomicOp};
-use crate::descriptor::{FieldDescriptor, Kind};
+use crate::descriptor::{FieldDescriptor, FieldKind};
 use crate::flags::{CtsFlags, HandshakeFlags, ReqFlags, UniversalFlags};
 use crate::ope_type::OpeType;
 use crate::packet_type::{FlagSet, PacketType};
@@ -21,8 +21,11 @@ pub enum Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    pub(super) fn of(kind: Kind, bytes: &'a [u8]) -> Value<'a> {
-        if matches!(kind, Kind::Padding | Kind::Data | Kind::Unknown) {
+    pub(super) fn of(kind: FieldKind, bytes: &'a [u8]) -> Value<'a> {
+        if matches!(
+            kind,
+            FieldKind::Padding | FieldKind::Data | FieldKind::Unknown
+        ) {
             return Value::Bytes(bytes);
         }
         match *bytes {
@@ -68,36 +71,36 @@ impl FieldDescriptor {
 #[derive(Clone, Copy, Debug)]
 pub struct DisplayValue<'a> {
     pub(super) packet_type: PacketType,
-    pub(super) kind: Kind,
+    pub(super) kind: FieldKind,
     pub(super) value: Value<'a>,
 }
 
 impl fmt::Display for DisplayValue<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.value, self.kind) {
-            (Value::Unsigned(code), Kind::PacketType) => {
+            (Value::Unsigned(code), FieldKind::PacketType) => {
                 match u8::try_from(code).ok().and_then(PacketType::from_code) {
                     Some(packet_type) => write!(f, "{code} ({packet_type})"),
                     None => write!(f, "{code} (not assigned)"),
                 }
             }
-            (Value::Unsigned(bits), Kind::Flags) => match u16::try_from(bits) {
+            (Value::Unsigned(bits), FieldKind::Flags) => match u16::try_from(bits) {
                 Ok(bits) => fmt_flags(self.packet_type, bits, f),
                 Err(_) => write!(f, "{bits:#x}"),
             },
-            (Value::Unsigned(code), Kind::AtomicDatatype) => match u32::try_from(code) {
+            (Value::Unsigned(code), FieldKind::AtomicDatatype) => match u32::try_from(code) {
                 Ok(code) => write!(f, "{}", AtomicDatatype(code)),
                 Err(_) => write!(f, "{code}"),
             },
-            (Value::Unsigned(code), Kind::AtomicOp) => match u32::try_from(code) {
+            (Value::Unsigned(code), FieldKind::AtomicOp) => match u32::try_from(code) {
                 Ok(code) => write!(f, "{}", AtomicOp(code)),
                 Err(_) => write!(f, "{code}"),
             },
-            (Value::Unsigned(code), Kind::OpeType) => match u32::try_from(code) {
+            (Value::Unsigned(code), FieldKind::OpeType) => match u32::try_from(code) {
                 Ok(code) => write!(f, "{}", OpeType(code)),
                 Err(_) => write!(f, "{code}"),
             },
-            (Value::Unsigned(number), Kind::Bits) => write!(f, "{number:#x}"),
+            (Value::Unsigned(number), FieldKind::Bits) => write!(f, "{number:#x}"),
             (Value::Unsigned(number), _) => write!(f, "{number}"),
             (Value::Gid(gid), _) => write!(f, "{gid}"),
             (Value::Bytes(bytes), _) => fmt_bytes(bytes, f),

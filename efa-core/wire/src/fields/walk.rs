@@ -6,7 +6,7 @@ use zerocopy::FromBytes;
 
 use crate::address::RawAddress;
 use crate::codec::{ExtraInfo, RawBase};
-use crate::descriptor::{Array, FieldDescriptor, Kind, Presence, Section, Width};
+use crate::descriptor::{Array, FieldDescriptor, FieldKind, Presence, Section, Width};
 use crate::packet_type::PacketType;
 
 use super::field::{Field, MissingField};
@@ -141,14 +141,14 @@ impl<'a> Iterator for Fields<'a> {
             self.offset += width;
             let value = Value::of(descriptor.kind, bytes);
             match descriptor.kind {
-                Kind::Count(array) => {
+                FieldKind::Count(array) => {
                     let bias = match array {
                         Array::ExtraInfo => ExtraInfo::COUNT_BIAS as usize,
                         Array::RmaIov | Array::ReadIov => 0,
                     };
                     self.counts[array as usize] = value.as_usize().saturating_sub(bias);
                 }
-                Kind::RawAddressSize => self.raw_address_size = value.as_usize(),
+                FieldKind::RawAddressSize => self.raw_address_size = value.as_usize(),
                 _ => {}
             }
             return Some(Field {

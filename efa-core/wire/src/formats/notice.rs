@@ -52,7 +52,7 @@ packet_format! {
         "operation of the message at the receiver of this packet; 0x7fffffff if not known";
     pub emitter_ope_type: OpeType,
         "side of the message that sends this packet: 1 sends the data, 2 receives it";
-    pub prov_errno: u32, { kind: Some(Kind::ProviderError) }
+    pub prov_errno: u32, { kind: Some(FieldKind::ProviderError) }
         "why: a device status, or from 4096 on a number of libfabric's own";
     pub connid: Option<Connid>, { when: When::FlagOrPadding(CONNID_HDR) }
         "connection id of the sender";
@@ -70,7 +70,7 @@ packet_format! {
     pub op_id: u32, "what is abandoned, in the numbering that ref_kind says";
     pub ref_kind: u32,
         "what op_id is: 0 an operation of the receiver, 1 a message, 2 a message that never comes";
-    pub prov_errno: u32, { kind: Some(Kind::ProviderError) }
+    pub prov_errno: u32, { kind: Some(FieldKind::ProviderError) }
         "why: a device status, or from 4096 on a number of libfabric's own";
     pub connid: Option<Connid>, { when: When::FlagOrPadding(CONNID_HDR) }
         "connection id of the sender";
@@ -82,7 +82,7 @@ packet_format! {
     pub op_id: u32, "operation of the message at the receiver of this packet";
     pub op_id_valid: u32, "whether op_id is known";
     pub emitter_ope_type: OpeType, "which side of the message the sender of this packet is";
-    pub prov_errno: u32, { kind: Some(Kind::ProviderError) }
+    pub prov_errno: u32, { kind: Some(FieldKind::ProviderError) }
         "why: a device status, or from 4096 on a number of libfabric's own";
     pub connid: Option<Connid>, { when: When::FlagOrPadding(CONNID_HDR) }
         "connection id of the sender";

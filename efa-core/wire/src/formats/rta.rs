@@ -38,7 +38,7 @@ const ANSWERED: TypeTraits = TypeTraits::FETCHING.union(TypeTraits::DELIVERY_COM
 const fn word(
     name: &'static str,
     presence: Presence,
-    kind: Kind,
+    kind: FieldKind,
     source: Source,
     description: &'static str,
 ) -> FieldDescriptor {
@@ -59,21 +59,21 @@ impl Part for RtaKind {
             word(
                 "padding",
                 Presence::UnlessType(ANSWERED),
-                Kind::Padding,
+                FieldKind::Padding,
                 table("3.3", "3.13"),
                 PADDING,
             ),
             word(
                 "recv_id",
                 Presence::IfType(TypeTraits::FETCHING),
-                Kind::Number,
+                FieldKind::Number,
                 table("3.3", "3.14"),
                 "operation of the requester, for ATOMRSP",
             ),
             word(
                 "send_id",
                 Presence::IfType(TypeTraits::DELIVERY_COMPLETE),
-                Kind::Number,
+                FieldKind::Number,
                 section("4.2"),
                 "operation of the requester, for RECEIPT",
             ),

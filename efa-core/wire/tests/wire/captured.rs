@@ -3,13 +3,13 @@
 //! The values of the fields were read at the offsets of the structures in stock libfabric's
 //! headers, not by this crate. The applications' data is left out; zeroes stand for it.
 
-use efa_wire::fields::{Kind, fields_of};
+use efa_wire::fields::{FieldKind, fields_of};
 use efa_wire::{Packet, PacketType, Repr};
 
 /// Makes the padding of `to` that of `from`, a packet of the same structure.
 fn copy_padding(from: &[u8], to: &mut [u8]) {
     for field in fields_of(from).expect("an assigned type") {
-        if field.descriptor.kind == Kind::Padding {
+        if field.descriptor.kind == FieldKind::Padding {
             let range = field.offset..field.offset + field.bytes.len();
             to[range].copy_from_slice(field.bytes);
         }

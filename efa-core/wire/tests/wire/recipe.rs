@@ -1,6 +1,6 @@
 //! Packets made along the tables of fields: of any type, with any of the optional parts.
 
-use efa_wire::fields::{Array, Kind, Width, forms, sections};
+use efa_wire::fields::{Array, FieldKind, Width, forms, sections};
 use efa_wire::{Family, PacketType};
 
 /// Every type that has a struct: a packet of another one is refused, whatever it consists of.
@@ -90,16 +90,18 @@ impl Recipe {
                         packet.extend_from_slice(&number.to_le_bytes()[..width]);
                     };
                     match (field.width, field.kind) {
-                        (_, Kind::PacketType) => number(self.packet_type.code().into(), 1),
-                        (_, Kind::Flags) => number(flags.into(), 2),
-                        (_, Kind::Count(Array::ExtraInfo)) => number(self.entries as u64 + 3, 4),
-                        (_, Kind::Count(_)) => number(self.entries as u64, 4),
-                        (_, Kind::RawAddressSize) => number(self.raw_address_size as u64, 4),
+                        (_, FieldKind::PacketType) => number(self.packet_type.code().into(), 1),
+                        (_, FieldKind::Flags) => number(flags.into(), 2),
+                        (_, FieldKind::Count(Array::ExtraInfo)) => {
+                            number(self.entries as u64 + 3, 4)
+                        }
+                        (_, FieldKind::Count(_)) => number(self.entries as u64, 4),
+                        (_, FieldKind::RawAddressSize) => number(self.raw_address_size as u64, 4),
                         (Width::RawAddressSurplus, _) => {
                             packet.resize(packet.len() + self.raw_address_size - 32, 0);
                         }
                         (Width::Rest, _) => packet.extend_from_slice(&self.data),
-                        (Width::Fixed(width), Kind::Padding) => {
+                        (Width::Fixed(width), FieldKind::Padding) => {
                             packet.resize(packet.len() + width, 0);
                         }
                         (Width::Fixed(1), _) if field.name == "version" => number(4, 1),

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use efa_wire::PacketType;
-use efa_wire::fields::{self, Array, FieldDescriptor, Kind, Presence, Section, Width, fields_of};
+use efa_wire::fields::{
+    self, Array, FieldDescriptor, FieldKind, Presence, Section, Width, fields_of,
+};
 
 use crate::recipe::{Recipe, typed};
 
@@ -40,12 +42,12 @@ fn the_tables_are_consistent() {
             if let Presence::IfFlagElseNext(_) = field.descriptor.presence {
                 assert_eq!(field.descriptor.width, next.descriptor.width);
                 assert_eq!(field.offset, next.offset);
-                assert_eq!(next.descriptor.kind, Kind::Padding);
+                assert_eq!(next.descriptor.kind, FieldKind::Padding);
             }
         }
         let carries_data = layout
             .last()
-            .is_some_and(|f| f.descriptor.kind == Kind::Data);
+            .is_some_and(|f| f.descriptor.kind == FieldKind::Data);
         assert_eq!(carries_data, packet_type.carries_data(), "{packet_type}");
     }
 }

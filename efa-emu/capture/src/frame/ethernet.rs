@@ -8,7 +8,7 @@ use smoltcp::wire::{
 };
 
 use super::error::Error;
-use super::header::{self, Kind, Repr};
+use super::header::{self, FrameKind, Repr};
 use crate::link;
 
 /// The UDP destination port of every frame: 0xEFA0.
@@ -213,9 +213,9 @@ impl<'a> Frame<'a> {
         })
     }
 
-    /// The RDM packet that the frame carries: the payload of a [`Kind::Send`].
+    /// The RDM packet that the frame carries: the payload of a [`FrameKind::Send`].
     pub fn rdm_packet(&self) -> Option<&'a [u8]> {
-        matches!(self.header.kind, Kind::Send).then_some(self.payload)
+        matches!(self.header.kind, FrameKind::Send).then_some(self.payload)
     }
 }
 

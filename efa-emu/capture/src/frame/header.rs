@@ -138,7 +138,7 @@ pub struct Rdma {
 
 /// The part of a header that depends on what the frame is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum FrameKind {
     /// [`Opcode::Send`].
     Send,
     /// [`Opcode::RdmaReadRequest`].
@@ -153,26 +153,26 @@ pub enum Kind {
     Datagram,
 }
 
-impl Kind {
+impl FrameKind {
     /// The opcode.
     pub const fn opcode(&self) -> Opcode {
         match self {
-            Kind::Send => Opcode::Send,
-            Kind::RdmaReadRequest(_) => Opcode::RdmaReadRequest,
-            Kind::RdmaReadResponse(_) => Opcode::RdmaReadResponse,
-            Kind::RdmaWrite(_) => Opcode::RdmaWrite,
-            Kind::Response(_) => Opcode::Response,
-            Kind::Datagram => Opcode::Datagram,
+            FrameKind::Send => Opcode::Send,
+            FrameKind::RdmaReadRequest(_) => Opcode::RdmaReadRequest,
+            FrameKind::RdmaReadResponse(_) => Opcode::RdmaReadResponse,
+            FrameKind::RdmaWrite(_) => Opcode::RdmaWrite,
+            FrameKind::Response(_) => Opcode::Response,
+            FrameKind::Datagram => Opcode::Datagram,
         }
     }
 
     /// The RDMA extension, if the frame has one.
     pub const fn rdma(&self) -> Option<&Rdma> {
         match self {
-            Kind::RdmaReadRequest(rdma) | Kind::RdmaReadResponse(rdma) | Kind::RdmaWrite(rdma) => {
-                Some(rdma)
-            }
-            Kind::Send | Kind::Response(_) | Kind::Datagram => None,
+            FrameKind::RdmaReadRequest(rdma)
+            | FrameKind::RdmaReadResponse(rdma)
+            | FrameKind::RdmaWrite(rdma) => Some(rdma),
+            FrameKind::Send | FrameKind::Response(_) | FrameKind::Datagram => None,
         }
     }
 }
@@ -181,7 +181,7 @@ impl Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Repr {
     /// What the frame is.
-    pub kind: Kind,
+    pub kind: FrameKind,
     /// The sender's queue pair.
     pub source_qpn: Qpn,
     /// The receiver's queue pair.
@@ -251,15 +251,15 @@ impl Repr {
             })
         };
         let kind = match opcode {
-            Opcode::Send => Kind::Send,
-            Opcode::RdmaReadRequest => Kind::RdmaReadRequest(rdma()?),
-            Opcode::RdmaReadResponse => Kind::RdmaReadResponse(rdma()?),
-            Opcode::RdmaWrite => Kind::RdmaWrite(rdma()?),
+            Opcode::Send => FrameKind::Send,
+            Opcode::RdmaReadRequest => FrameKind::RdmaReadRequest(rdma()?),
+            Opcode::RdmaReadResponse => FrameKind::RdmaReadResponse(rdma()?),
+            Opcode::RdmaWrite => FrameKind::RdmaWrite(rdma()?),
             Opcode::Response => {
                 let found = common.status;
-                Kind::Response(Status::from_code(found).ok_or(Error::Status { found })?)
+                FrameKind::Response(Status::from_code(found).ok_or(Error::Status { found })?)
             }
-            Opcode::Datagram => Kind::Datagram,
+            Opcode::Datagram => FrameKind::Datagram,
         };
         let flags = Flags::from_bits_retain(common.flags.get());
         let header = Repr {
@@ -321,7 +321,7 @@ impl Repr {
             sequence: U32::new(self.sequence),
             immediate: U32::new(self.immediate.unwrap_or(0)),
             status: match self.kind {
-                Kind::Response(status) => status.code(),
+                FrameKind::Response(status) => status.code(),
                 _ => 0,
             },
             reserved: 0,
@@ -351,12 +351,12 @@ impl Repr {
             offset,
         };
         let kind = match request.operation {
-            Operation::Send => Kind::Send,
-            Operation::Datagram => Kind::Datagram,
-            Operation::RdmaRead => Kind::RdmaReadRequest(rdma()),
-            Operation::RdmaWrite => Kind::RdmaWrite(rdma()),
+            Operation::Send => FrameKind::Send,
+            Operation::Datagram => FrameKind::Datagram,
+            Operation::RdmaRead => FrameKind::RdmaReadRequest(rdma()),
+            Operation::RdmaWrite => FrameKind::RdmaWrite(rdma()),
             // Such a packet has its own headers, and none of ours: see `roce_frame`.
-            Operation::Connected => Kind::Datagram,
+            Operation::Connected => FrameKind::Datagram,
         };
         Repr {
             kind,
@@ -382,16 +382,16 @@ impl Repr {
         };
         Repr {
             payload_length: length,
-            ..Self::answer(request, Kind::RdmaReadResponse(rdma))
+            ..Self::answer(request, FrameKind::RdmaReadResponse(rdma))
         }
     }
 
     /// The header of the frame that tells the initiator how its request ended.
     pub fn of_status(request: &RequestHeader, status: Status) -> Repr {
-        Self::answer(request, Kind::Response(status))
+        Self::answer(request, FrameKind::Response(status))
     }
 
-    fn answer(request: &RequestHeader, kind: Kind) -> Repr {
+    fn answer(request: &RequestHeader, kind: FrameKind) -> Repr {
         Repr {
             kind,
             source_qpn: request.destination_qpn,
@@ -419,7 +419,7 @@ impl fmt::Display for Repr {
             self.payload_length
         )?;
         match self.kind {
-            Kind::Response(status) => write!(f, " status={}", status.describe()),
+            FrameKind::Response(status) => write!(f, " status={}", status.describe()),
             _ => Ok(()),
         }
     }

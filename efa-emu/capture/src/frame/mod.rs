@@ -16,5 +16,5 @@ pub use error::Error;
 pub use ethernet::{
     FIRST_SOURCE_PORT, Frame, MAX_PAYLOAD, OUTER_LEN, PATHS, UDP_PORT, ethernet_address,
 };
-pub use header::{Flags, Kind, Opcode, Rdma, Repr};
+pub use header::{Flags, FrameKind, Opcode, Rdma, Repr};
 pub use roce::{LONGEST_PACKET, ROCE_PORT, RocePacket, roce_frame, roce_packet};

@@ -14,7 +14,7 @@ fn gid(last: u8) -> Gid {
 
 fn header() -> Repr {
     Repr {
-        kind: Kind::Send,
+        kind: FrameKind::Send,
         source_qpn: Qpn(1),
         destination_qpn: Qpn(2),
         qkey: Qkey(0x1122_3344),
@@ -160,7 +160,7 @@ fn the_largest_payload_fits_behind_the_longest_header() {
         offset: 0,
     };
     let header = Repr {
-        kind: Kind::RdmaWrite(rdma),
+        kind: FrameKind::RdmaWrite(rdma),
         payload_length: payload.len() as u32,
         ..header()
     };
@@ -220,7 +220,7 @@ proptest! {
 fn every_status_survives_a_response_frame() {
     for status in Status::ALL {
         let header = Repr {
-            kind: Kind::Response(status),
+            kind: FrameKind::Response(status),
             payload_length: 0,
             ..header()
         };
@@ -228,7 +228,7 @@ fn every_status_survives_a_response_frame() {
         let bytes = emitted(&frame);
         assert_eq!(
             Frame::parse(&bytes).unwrap().header.kind,
-            Kind::Response(status)
+            FrameKind::Response(status)
         );
     }
 }

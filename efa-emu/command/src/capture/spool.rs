@@ -150,7 +150,7 @@ impl Spool {
 mod tests {
     use std::path::Path;
 
-    use efa_capture::frame::{Frame, Kind, Repr};
+    use efa_capture::frame::{Frame, FrameKind, Repr};
     use efa_capture::{CaptureTap, Direction, SharedFile, WHOLE_FRAMES};
     use efa_device_model::profile::Profile;
     use efa_options::capture_output::CaptureOptions;
@@ -219,7 +219,7 @@ mod tests {
                 source: Gid([1; 16]),
                 destination: Gid([2; 16]),
                 header: Repr {
-                    kind: Kind::Send,
+                    kind: FrameKind::Send,
                     source_qpn: Qpn(1),
                     destination_qpn: Qpn(2),
                     qkey: Qkey(0),

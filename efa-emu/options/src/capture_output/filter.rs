@@ -262,7 +262,7 @@ fn unfit(test: &'static str, what: &'static str, word: &str) -> FilterError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use efa_capture::frame::{Kind, Repr};
+    use efa_capture::frame::{FrameKind, Repr};
     use efa_wire::address::Qkey;
 
     const SOURCE: Gid = Gid([1; 16]);
@@ -275,7 +275,7 @@ mod tests {
             source: SOURCE,
             destination: DESTINATION,
             header: Repr {
-                kind: Kind::Send,
+                kind: FrameKind::Send,
                 source_qpn: Qpn(3),
                 destination_qpn: Qpn(4),
                 qkey: Qkey(0),

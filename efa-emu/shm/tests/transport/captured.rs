@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use efa_capture::frame::Kind;
+use efa_capture::frame::FrameKind;
 use efa_capture::{Direction, Interface, Reader, WHOLE_FRAMES};
 use efa_core::nic::Status;
 use efa_device_model::fault::{Action, Fault, Match};
@@ -23,11 +23,11 @@ fn frames(path: &Path) -> Vec<(Direction, Seen)> {
         let frame = captured.frame.unwrap();
         let header = &frame.header;
         let what = match header.kind {
-            Kind::Send => "send".to_owned(),
-            Kind::RdmaReadRequest(rdma) => format!("read of {}", rdma.total_length),
-            Kind::RdmaReadResponse(rdma) => format!("read data at {}", rdma.offset),
-            Kind::RdmaWrite(rdma) => format!("write at {}", rdma.offset),
-            Kind::Response(status) => format!("status {status:?}"),
+            FrameKind::Send => "send".to_owned(),
+            FrameKind::RdmaReadRequest(rdma) => format!("read of {}", rdma.total_length),
+            FrameKind::RdmaReadResponse(rdma) => format!("read data at {}", rdma.offset),
+            FrameKind::RdmaWrite(rdma) => format!("write at {}", rdma.offset),
+            FrameKind::Response(status) => format!("status {status:?}"),
             ref other => panic!("{other:?}"),
         };
         let payload = header.payload_captured.then(|| frame.payload.to_vec());

@@ -1,6 +1,6 @@
 //! Captures of the fabric's traffic.
 
-use efa_capture::frame::Kind;
+use efa_capture::frame::FrameKind;
 use efa_capture::{Direction, Reader};
 use efa_core::nic::{Access, Domain, Doorbell, Nic, RdmaRequest, Status};
 use efa_sim::{Action, CaptureConfig, Fault, HostConfig, Match, NicConfig, ScriptedPeer};
@@ -16,7 +16,7 @@ fn lines(capture: &[u8]) -> (Vec<String>, Vec<Line>) {
     while let Some(captured) = reader.next_frame().unwrap() {
         let frame = captured.frame.unwrap();
         let kind = match frame.header.kind {
-            Kind::Response(status) => format!("{status:?}"),
+            FrameKind::Response(status) => format!("{status:?}"),
             kind => format!("{:?}", kind.opcode()),
         };
         lines.push((

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
-use efa_capture::frame::{Kind, Repr};
+use efa_capture::frame::{FrameKind, Repr};
 use efa_capture::{Direction, Reader};
 use efa_core::address::Qpn;
 use efa_core::nic::Status;
@@ -48,7 +48,7 @@ fn received(options: &[&str]) -> Option<Recorded> {
 /// The messages that arrive, in the order of their arrival.
 fn arrivals(recorded: &Recorded) -> Vec<Repr> {
     let inbound = recorded.iter().filter(|(_, direction, header)| {
-        *direction == Direction::Inbound && header.kind == Kind::Send
+        *direction == Direction::Inbound && header.kind == FrameKind::Send
     });
     inbound.map(|(.., header)| *header).collect()
 }
@@ -62,7 +62,7 @@ fn in_order(arrivals: &[Repr]) -> bool {
 }
 
 fn is_refusal(header: &Repr) -> bool {
-    header.kind == Kind::Response(Status::RemoteRnr)
+    header.kind == FrameKind::Response(Status::RemoteRnr)
 }
 
 #[test]
@@ -118,7 +118,7 @@ type Fates = BTreeMap<(Qpn, u32), (Vec<u16>, usize)>;
 fn fates(recorded: &Recorded) -> Fates {
     let mut fates = Fates::new();
     for (_, direction, header) in recorded {
-        if *direction == Direction::Inbound && header.kind == Kind::Send {
+        if *direction == Direction::Inbound && header.kind == FrameKind::Send {
             let name = (header.source_qpn, header.sequence);
             fates.entry(name).or_default().0.push(header.path);
         } else if *direction == Direction::Outbound && is_refusal(header) {
@@ -214,7 +214,7 @@ then = {{ delay = "{}ms" }}
     let arrivals: Vec<Duration> = recorded(&file)
         .iter()
         .filter(|(_, direction, header)| {
-            *direction == Direction::Inbound && header.kind == Kind::Datagram
+            *direction == Direction::Inbound && header.kind == FrameKind::Datagram
         })
         .map(|(time, ..)| *time)
         .collect();

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use efa_capture::frame::Kind;
+use efa_capture::frame::FrameKind;
 use efa_capture::{Direction, Reader};
 use efa_core::address::Gid;
 use efa_core::nic::Status;
@@ -34,23 +34,23 @@ pub(crate) fn frames(path: &Path) -> Vec<Seen> {
         let direction = captured.direction.unwrap();
         let is_own = direction == Direction::Outbound;
         let what = match (header.kind, is_own) {
-            (Kind::Send, _) => "send".to_owned(),
-            (Kind::Datagram, _) => "datagram".to_owned(),
-            (Kind::RdmaReadRequest(rdma), true) => {
+            (FrameKind::Send, _) => "send".to_owned(),
+            (FrameKind::Datagram, _) => "datagram".to_owned(),
+            (FrameKind::RdmaReadRequest(rdma), true) => {
                 format!("read of {} at {:?}", rdma.total_length, rdma.remote)
             }
-            (Kind::RdmaReadResponse(rdma), false) => format!("read data at {}", rdma.offset),
+            (FrameKind::RdmaReadResponse(rdma), false) => format!("read data at {}", rdma.offset),
             // The device tells the program no more than this.
-            (Kind::RdmaWrite(rdma), false) if header.immediate.is_some() => {
+            (FrameKind::RdmaWrite(rdma), false) if header.immediate.is_some() => {
                 format!("write of {} arrived", rdma.total_length)
             }
-            (Kind::RdmaWrite(rdma), true) => {
+            (FrameKind::RdmaWrite(rdma), true) => {
                 format!("write at {} of {:?}", rdma.offset, rdma.remote)
             }
-            (Kind::Response(status), false) if status != Status::RemoteRnr => {
+            (FrameKind::Response(status), false) if status != Status::RemoteRnr => {
                 format!("{status:?}")
             }
-            (Kind::Response(_), true) => {
+            (FrameKind::Response(_), true) => {
                 // The device has refused it, and the host has not seen it.
                 let peer = (frame.destination, header.destination_qpn.0);
                 let refused = found.iter().rposition(|(sequence, seen)| {
@@ -66,8 +66,9 @@ pub(crate) fn frames(path: &Path) -> Vec<Seen> {
         if header.retransmission && is_own {
             continue;
         }
-        let is_write = matches!(header.kind, Kind::RdmaWrite(_)) && !is_own;
-        let is_others = is_write || matches!(header.kind, Kind::Send | Kind::Datagram) && !is_own;
+        let is_write = matches!(header.kind, FrameKind::RdmaWrite(_)) && !is_own;
+        let is_others =
+            is_write || matches!(header.kind, FrameKind::Send | FrameKind::Datagram) && !is_own;
         let seen = Seen {
             direction,
             what,

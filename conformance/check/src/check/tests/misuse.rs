@@ -164,7 +164,7 @@ fn writes_need_no_beginning_to_be_judged() {
         b.send(B, A, &handshake(features, B), b"");
         b.send_bytes(A, B, Vec::new());
         let write = rdma(RmaIov::new(0x5000, 64, 9), 64);
-        b.change_last(|header| header.kind = Kind::RdmaWrite(write));
+        b.change_last(|header| header.kind = FrameKind::RdmaWrite(write));
         for frame in &mut b.capture.frames {
             frame.header.sequence += 100;
         }

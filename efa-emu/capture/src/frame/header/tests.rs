@@ -34,7 +34,7 @@ const RDMA_WRITE: [u8; 56] = [
 
 fn send_repr() -> Repr {
     Repr {
-        kind: Kind::Send,
+        kind: FrameKind::Send,
         source_qpn: Qpn(0x0102),
         destination_qpn: Qpn(0x0304),
         qkey: Qkey(0x1122_3344),
@@ -49,7 +49,7 @@ fn send_repr() -> Repr {
 
 fn rdma_write_repr() -> Repr {
     Repr {
-        kind: Kind::RdmaWrite(Rdma {
+        kind: FrameKind::RdmaWrite(Rdma {
             remote: RemoteRange {
                 address: 0x0102_0304_0506_0708,
                 key: 0x0a0b_0c0d,
@@ -164,13 +164,13 @@ fn answers_go_back_to_the_initiator() {
         total_length: 10000,
         offset,
     };
-    assert_eq!(asked.kind, Kind::RdmaReadRequest(rdma(0)));
+    assert_eq!(asked.kind, FrameKind::RdmaReadRequest(rdma(0)));
 
     let data = Repr::of_read_data(&request, 8192, 1808);
     assert_eq!((data.source_qpn, data.destination_qpn), (Qpn(2), Qpn(1)));
     assert_eq!(
         (data.kind, data.payload_length),
-        (Kind::RdmaReadResponse(rdma(8192)), 1808)
+        (FrameKind::RdmaReadResponse(rdma(8192)), 1808)
     );
     assert_eq!((data.qkey, data.sequence), (Qkey(3), 4));
 
@@ -179,7 +179,7 @@ fn answers_go_back_to_the_initiator() {
         (status.source_qpn, status.destination_qpn),
         (Qpn(2), Qpn(1))
     );
-    assert_eq!(status.kind, Kind::Response(Status::RemoteBadAddress));
+    assert_eq!(status.kind, FrameKind::Response(Status::RemoteBadAddress));
 }
 
 fn rdma() -> impl Strategy<Value = Rdma> {
@@ -193,12 +193,12 @@ fn rdma() -> impl Strategy<Value = Rdma> {
 /// Any header. The payload length is at most `longest` so that a test can afford the payload.
 pub(in crate::frame) fn repr(longest: u32) -> impl Strategy<Value = Repr> {
     let kind = prop_oneof![
-        Just(Kind::Send),
-        rdma().prop_map(Kind::RdmaReadRequest),
-        rdma().prop_map(Kind::RdmaReadResponse),
-        rdma().prop_map(Kind::RdmaWrite),
-        prop::sample::select(&Status::ALL[..]).prop_map(Kind::Response),
-        Just(Kind::Datagram),
+        Just(FrameKind::Send),
+        rdma().prop_map(FrameKind::RdmaReadRequest),
+        rdma().prop_map(FrameKind::RdmaReadResponse),
+        rdma().prop_map(FrameKind::RdmaWrite),
+        prop::sample::select(&Status::ALL[..]).prop_map(FrameKind::Response),
+        Just(FrameKind::Datagram),
     ];
     let rest = any::<(u16, u16, u32, u32, Option<u32>, bool, u16, bool)>();
     (kind, rest, 0..=longest).prop_map(|(kind, rest, payload_length)| Repr {

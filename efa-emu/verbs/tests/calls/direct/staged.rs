@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use efa_capture::frame::{Kind, Repr};
+use efa_capture::frame::{FrameKind, Repr};
 use efa_capture::{Direction, Reader};
 use efa_core::address::Qpn;
 use efa_core::nic::Status;
@@ -228,7 +228,7 @@ fn captures_have_what_those_of_calls_have() {
             .map(|(_, header, payload)| {
                 assert!(payload.iter().all(|byte| *byte == 7), "{payload:?}");
                 let what = match header.kind {
-                    Kind::Response(status) => Some(status),
+                    FrameKind::Response(status) => Some(status),
                     _ => None,
                 };
                 (header.sequence, what, payload.len())

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 
 use efa_wire::PacketType;
-use efa_wire::fields::{Array, Field, Kind, Presence, fields_of};
+use efa_wire::fields::{Array, Field, FieldKind, Presence, fields_of};
 
 /// What is changed of a field.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -37,7 +37,7 @@ impl Aspect {
 pub(super) struct Change {
     /// The field's name, for a flag with its name behind a dot.
     pub(super) field: String,
-    pub(super) kind: Kind,
+    pub(super) kind: FieldKind,
     pub(super) aspect: Aspect,
     pub(super) what: String,
     pub(super) packet: Vec<u8>,
@@ -58,13 +58,13 @@ pub(super) fn changes(packet: &[u8]) -> Vec<Change> {
     };
     for (at, field) in fields.iter().enumerate() {
         match field.descriptor.kind {
-            Kind::Flags => changes.flags(field),
-            Kind::Data | Kind::Gid => changes.invert(field),
+            FieldKind::Flags => changes.flags(field),
+            FieldKind::Data | FieldKind::Gid => changes.invert(field),
             _ => changes.values(field),
         }
         changes.presence(&fields, at);
         let next = fields.get(at + 1);
-        if let Some(next) = next.filter(|next| next.descriptor.kind != Kind::Data) {
+        if let Some(next) = next.filter(|next| next.descriptor.kind != FieldKind::Data) {
             changes.exchange(field, next);
         }
         changes.reverse(field);
@@ -152,7 +152,7 @@ impl Changes<'_> {
         if let Some(array) = array_of(field)
             && let Some(count) = fields
                 .iter()
-                .find(|other| other.descriptor.kind == Kind::Count(array))
+                .find(|other| other.descriptor.kind == FieldKind::Count(array))
         {
             self.entry(fields, field, count);
         }
@@ -206,7 +206,7 @@ impl Changes<'_> {
     }
 
     fn reverse(&mut self, field: &Field<'_>) {
-        if field.descriptor.kind == Kind::Data || field.bytes.len() > 8 {
+        if field.descriptor.kind == FieldKind::Data || field.bytes.len() > 8 {
             return;
         }
         let mut reversed = field.bytes.to_vec();

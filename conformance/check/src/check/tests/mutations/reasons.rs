@@ -1,7 +1,7 @@
 //! Why changes of some fields cannot be found in packets.
 
 use efa_wire::PacketType;
-use efa_wire::fields::Kind;
+use efa_wire::fields::FieldKind;
 
 use super::change::{Aspect, Change};
 
@@ -19,7 +19,7 @@ pub(super) const REASONS: &[Reason] = &[
             let field = change.field.as_str();
             let is_undefined_flag =
                 field == "flags" && matches!(change.aspect, Aspect::ByteOrder | Aspect::Neighbour);
-            change.kind == Kind::Padding || is_undefined_flag
+            change.kind == FieldKind::Padding || is_undefined_flag
         },
     },
     Reason {
