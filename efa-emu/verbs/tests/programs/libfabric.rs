@@ -210,8 +210,11 @@ fn shown_with(variable: &str) -> String {
         "rdm",
         "-S",
         "64",
+        "-I",
+        "300",
     ];
-    let options = ["--rnr", "0.2"];
+    // A request fails that is refused four times: one of 16, whatever decides about the others.
+    let options = ["--rnr", "0.5"];
     let [_, client] = Dialogue::new(&fabric, &program, "-B", "-P").run(&options, &options);
     assert_eq!(sizes(&client), ["64"]);
     client.stderr
