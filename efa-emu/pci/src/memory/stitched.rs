@@ -5,13 +5,18 @@
 
 use std::ptr::null_mut;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use super::guest::{GuestMemory, Mapping, NotMemory, access};
 
-/// The most runs of a region. The system allows 65530 mappings of a process.
-const MAX_RUNS: usize = 4096;
+/// The most runs of all regions of this process. The system allows 65530 mappings of a process, and
+/// one that has none left cannot allocate.
+const MAX_RUNS: usize = 49_152;
+
+/// The runs that are mapped.
+static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
 /// Why a region cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -20,7 +25,7 @@ pub enum StitchError {
     #[error(transparent)]
     NotMemory(#[from] NotMemory),
     /// The pages lie too far apart.
-    #[error("the region has more than {MAX_RUNS} runs of pages")]
+    #[error("the regions have more than {MAX_RUNS} runs of pages")]
     TooManyRuns,
     /// The system refuses it.
     #[error("cannot map the pages of the region: {0}")]
@@ -86,6 +91,7 @@ impl Runs {
 
     /// Maps the pages side by side.
     pub(super) fn stitch(self) -> Result<StitchedRegion, StitchError> {
+        let runs = MappedRuns::take(self.runs.len())?;
         // SAFETY: a new range of addresses, at a place of the system's choice.
         let first = unsafe {
             mmap_anonymous(
@@ -98,6 +104,7 @@ impl Runs {
         let region = StitchedRegion {
             first: first.map_err(std::io::Error::from)?.addr(),
             length: self.length,
+            _runs: runs,
         };
         let mut at = region.first;
         for run in &self.runs {
@@ -122,11 +129,32 @@ impl Runs {
     }
 }
 
+/// So many of [`MAX_RUNS`], which are given back when this is dropped.
+#[derive(Debug)]
+struct MappedRuns(usize);
+
+impl MappedRuns {
+    fn take(count: usize) -> Result<MappedRuns, StitchError> {
+        let more = |mapped: usize| mapped.checked_add(count).filter(|all| *all <= MAX_RUNS);
+        match MAPPED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
+            Ok(_) => Ok(MappedRuns(count)),
+            Err(_) => Err(StitchError::TooManyRuns),
+        }
+    }
+}
+
+impl Drop for MappedRuns {
+    fn drop(&mut self) {
+        MAPPED.fetch_sub(self.0, Ordering::Relaxed);
+    }
+}
+
 /// The pages of a region, side by side in this process. They are unmapped when this is dropped.
 #[derive(Debug)]
 pub struct StitchedRegion {
     first: usize,
     length: usize,
+    _runs: MappedRuns,
 }
 
 impl StitchedRegion {
@@ -220,5 +248,25 @@ mod tests {
         let mut runs = Runs::default();
         let added = (0..).find_map(|_| runs.add(&memory, 0x1000, PAGE, false).err());
         assert!(matches!(added, Some(StitchError::TooManyRuns)));
+    }
+
+    /// A region that is scattered as widely as can be, and another one once it has gone.
+    #[test]
+    fn runs_are_those_of_all_regions() {
+        let memory = GuestMemory::default();
+        memory
+            .map(0x1000, PAGE, true, descriptor(&pages(1)), 0)
+            .unwrap();
+        let scattered = || {
+            let mut runs = Runs::default();
+            for _ in 0..MAX_RUNS / 2 + 1 {
+                runs.add(&memory, 0x1000, PAGE, true).unwrap();
+            }
+            runs.stitch()
+        };
+        let first = scattered().unwrap();
+        assert!(matches!(scattered(), Err(StitchError::TooManyRuns)));
+        drop(first);
+        scattered().unwrap();
     }
 }
