@@ -16,6 +16,8 @@ use std::ptr::NonNull;
 #[derive(Debug)]
 pub struct UserMemory {
     start: NonNull<u8>,
+    length: usize,
+    allocated: NonNull<u8>,
     layout: Layout,
 }
 
@@ -27,23 +29,33 @@ impl UserMemory {
 
     /// Allocates `length` bytes, at least one.
     pub(crate) fn new(length: usize) -> Result<UserMemory, NicError> {
-        let layout = Layout::from_size_align(length.max(1), Self::ALIGNMENT).map_err(|_| {
-            NicError::Invalid {
-                what: "memory length",
-                value: length as u64,
-            }
-        })?;
+        let invalid = NicError::Invalid {
+            what: "memory length",
+            value: length as u64,
+        };
+        let length = length.max(1);
+        let room = length.checked_add(Self::ALIGNMENT).ok_or(invalid)?;
+        // The layout asks for no alignment: to an aligned one the system's allocator writes zeroes,
+        // while other memory is zero when the kernel maps it.
+        let layout = Layout::from_size_align(room, 1).map_err(|_| invalid)?;
         // SAFETY: the layout's size is not zero.
-        let start = NonNull::new(unsafe { alloc_zeroed(layout) })
+        let allocated = NonNull::new(unsafe { alloc_zeroed(layout) })
             .ok_or(NicError::Exhausted("memory region"))?;
-        Ok(UserMemory { start, layout })
+        // SAFETY: the offset is at most the alignment, for which there is room.
+        let start = unsafe { allocated.add(allocated.align_offset(Self::ALIGNMENT)) };
+        Ok(UserMemory {
+            start,
+            length,
+            allocated,
+            layout,
+        })
     }
 
     /// Its address and length.
     pub fn slice(&self) -> UserSlice {
         UserSlice {
             address: self.start.as_ptr() as u64,
-            length: self.layout.size(),
+            length: self.length,
         }
     }
 
@@ -55,7 +67,7 @@ impl UserMemory {
 impl Drop for UserMemory {
     fn drop(&mut self) {
         // SAFETY: allocated in `new` with this layout.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) };
+        unsafe { dealloc(self.allocated.as_ptr(), self.layout) };
     }
 }
 
