@@ -5,7 +5,6 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::declare::{section, table};
 use super::record::record;
-use crate::PROTOCOL_VERSION;
 use crate::descriptor::{FieldDescriptor, FieldKind, Presence, Section, Source, Width};
 use crate::error::{ParseError, Reason};
 use crate::packet_type::PacketType;
@@ -43,13 +42,13 @@ record! {
     flags: U16, ["flags"], FieldKind::Flags, "optional parts of the packet and what it is used for";
 }
 
-impl RawBase {
-    /// The base header of a packet of this type, with these flags.
-    pub(super) fn new(packet_type: PacketType, flags: u16) -> RawBase {
+impl From<BaseHeader> for RawBase {
+    #[inline(always)]
+    fn from(base: BaseHeader) -> RawBase {
         RawBase {
-            packet_type: packet_type.code(),
-            version: PROTOCOL_VERSION,
-            flags: U16::new(flags),
+            packet_type: base.packet_type.code(),
+            version: base.version,
+            flags: U16::new(base.flags),
         }
     }
 }

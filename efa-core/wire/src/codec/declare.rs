@@ -74,8 +74,8 @@ pub(crate) enum Shape {
     Sections(&'static [&'static Section]),
 }
 
-/// A sink for a header that is written. Each implementation keeps one aspect: the bytes, their
-/// number, the flags, or the packet type.
+/// A sink for a header that is written: for its bytes, their number, or what the base header has to
+/// state.
 pub(crate) trait Output {
     fn bytes(&mut self, _bytes: &[u8]) {}
     fn zeroes(&mut self, _count: usize) {}

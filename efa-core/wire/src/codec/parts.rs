@@ -217,22 +217,33 @@ impl Output for Length {
     }
 }
 
-/// Collects the flags of the base header.
-pub(crate) struct Flags(pub(crate) u16);
+/// Collects what the base header has to state.
+#[derive(Clone, Copy)]
+pub(crate) struct Stated {
+    /// Its flags, without those of the packet type.
+    pub(crate) flags: u16,
+    /// The traits of the packet type.
+    pub(crate) traits: TypeTraits,
+}
 
-impl Output for Flags {
+impl Default for Stated {
     #[inline(always)]
-    fn flags(&mut self, flags: u16) {
-        self.0 |= flags;
+    fn default() -> Stated {
+        Stated {
+            flags: 0,
+            traits: TypeTraits::empty(),
+        }
     }
 }
 
-/// Collects the traits of the packet type.
-pub(crate) struct Traits(pub(crate) TypeTraits);
+impl Output for Stated {
+    #[inline(always)]
+    fn flags(&mut self, flags: u16) {
+        self.flags |= flags;
+    }
 
-impl Output for Traits {
     #[inline(always)]
     fn traits(&mut self, traits: TypeTraits) {
-        self.0 = self.0.union(traits);
+        self.traits = self.traits.union(traits);
     }
 }

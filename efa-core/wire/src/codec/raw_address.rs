@@ -1,6 +1,8 @@
 //! The raw address as bytes (spec table 1.5), and the optional header that carries it (spec table
 //! 3.2).
 
+use core::hint::cold_path;
+
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -131,6 +133,7 @@ impl Part for Option<RawAddressHeader> {
         if cursor.flags() & RAW_ADDR_HDR == 0 {
             return Ok(None);
         }
+        cold_path();
         let offset = cursor.offset();
         let size = cursor.take::<U32>()?.get();
         let bytes: &[u8] = cursor.take_slice(size as usize)?;
@@ -146,6 +149,8 @@ impl Part for Option<RawAddressHeader> {
     #[inline(always)]
     fn write(&self, _line: &Line, output: &mut impl Output) {
         if let Some(header) = self {
+            // Only the first packets to a peer have one.
+            cold_path();
             output.flags(RAW_ADDR_HDR);
             output.bytes(&header.size.to_le_bytes());
             output.bytes(&header.address.to_bytes());

@@ -1,29 +1,41 @@
 //! Headers as values that can be written.
 
+use core::hint::cold_path;
+
 use zerocopy::IntoBytes;
 
 use super::base::{BaseHeader, RawBase};
 use super::declare::{Format, Output};
-use super::parts::{Flags, Length, Traits};
+use super::parts::{Length, Stated};
+use crate::PROTOCOL_VERSION;
 use crate::error::EmitError;
 use crate::packet_type::{PacketType, TypeTraits};
 
-/// The part of a header's buffer that has not been written yet.
+/// Writes a header, and collects what the base header has to state.
 struct Writer<'b> {
+    /// The part of the buffer that has not been written yet.
     rest: &'b mut [u8],
+    /// The buffer is too short.
+    overflow: bool,
+    stated: Stated,
 }
 
 impl Writer<'_> {
-    /// The next `length` bytes.
+    /// The next `length` bytes, or none if there are fewer.
     #[inline(always)]
     fn next(&mut self, length: usize) -> &mut [u8] {
         let rest = core::mem::take(&mut self.rest);
-        let (next, rest) = rest.split_at_mut_checked(length).unwrap_or_else(|| {
-            debug_assert!(false, "header_len() is less than what is written");
-            Default::default()
-        });
-        self.rest = rest;
-        next
+        match rest.split_at_mut_checked(length) {
+            Some((next, rest)) => {
+                self.rest = rest;
+                next
+            }
+            None => {
+                cold_path();
+                self.overflow = true;
+                &mut []
+            }
+        }
     }
 }
 
@@ -39,6 +51,16 @@ impl Output for Writer<'_> {
     #[inline(always)]
     fn zeroes(&mut self, count: usize) {
         self.next(count).fill(0);
+    }
+
+    #[inline(always)]
+    fn flags(&mut self, flags: u16) {
+        self.stated.flags |= flags;
+    }
+
+    #[inline(always)]
+    fn traits(&mut self, traits: TypeTraits) {
+        self.stated.traits = self.stated.traits.union(traits);
     }
 }
 
@@ -61,13 +83,13 @@ pub trait Repr: sealed::Sealed {
     /// part of it: devices gather it from user memory.
     ///
     /// # Errors
-    /// If `buffer` is shorter than [`header_len`](Self::header_len); it is then unchanged.
+    /// If `buffer` is shorter than [`header_len`](Self::header_len). It may have been written to.
     fn emit(&self, buffer: &mut [u8]) -> Result<usize, EmitError>;
 
     /// Writes the header and a copy of `payload` behind it, and returns the length of both.
     ///
     /// # Errors
-    /// If `buffer` is too short; it is then unchanged.
+    /// If `buffer` is too short.
     fn emit_packet(&self, payload: &[u8], buffer: &mut [u8]) -> Result<usize, EmitError> {
         let header_len = self.header_len();
         let needed = header_len.saturating_add(payload.len());
@@ -100,19 +122,45 @@ pub(crate) mod sealed {
 
 impl<F: Format> sealed::Sealed for F {}
 
+/// What the fields of a header state by being there.
+#[inline(always)]
+fn stated(header: &impl Format) -> Stated {
+    let mut stated = Stated::default();
+    header.write(&mut stated);
+    stated
+}
+
+/// The base header of a packet whose fields state this.
+#[inline(always)]
+fn base<F: Format>(stated: Stated) -> BaseHeader {
+    let packet_type = F::type_with(stated.traits);
+    BaseHeader {
+        packet_type,
+        version: PROTOCOL_VERSION,
+        flags: packet_type.implied_flags().bits() | stated.flags,
+    }
+}
+
+/// The error for a buffer that is too short. It gets a copy of the header, because a reference would
+/// keep every header in memory.
+#[cold]
+fn too_short(header: impl Format, available: usize) -> EmitError {
+    EmitError {
+        packet_type: header.packet_type(),
+        needed: header.header_len(),
+        available,
+    }
+}
+
 impl<F: Format> Repr for F {
     #[inline]
     fn packet_type(&self) -> PacketType {
-        let mut traits = Traits(TypeTraits::empty());
-        self.write(&mut traits);
-        F::type_with(traits.0)
+        base::<F>(stated(self)).packet_type
     }
 
     #[inline]
     fn wire_flags(&self) -> u16 {
-        let mut flags = Flags(self.packet_type().implied_flags().bits());
-        self.write(&mut flags);
-        flags.0
+        base::<F>(stated(self)).flags
     }
 
     #[inline]
@@ -122,24 +170,30 @@ impl<F: Format> Repr for F {
         length.0
     }
 
-    #[inline]
+    #[inline(always)]
     fn emit(&self, buffer: &mut [u8]) -> Result<usize, EmitError> {
-        let needed = self.header_len();
         let available = buffer.len();
-        // The second condition is always met. It lets the compiler know that the fields common to
-        // all packets of the format fit.
-        let header = buffer.get_mut(..needed);
-        let Some(header) = header.filter(|header| header.len() >= F::MIN_LEN) else {
-            return Err(EmitError {
-                packet_type: self.packet_type(),
-                needed,
-                available,
-            });
+        // So the fields that all packets of the format have need no further check.
+        if available < F::MIN_LEN {
+            return Err(too_short(*self, available));
+        }
+        let (start, rest) = buffer.split_at_mut(BaseHeader::LEN);
+        let mut writer = Writer {
+            rest,
+            overflow: false,
+            stated: Stated::default(),
         };
-        let mut writer = Writer { rest: header };
-        writer.bytes(RawBase::new(self.packet_type(), self.wire_flags()).as_bytes());
         self.write(&mut writer);
-        debug_assert!(writer.rest.is_empty(), "header_len() is too large");
-        Ok(needed)
+        let Writer {
+            rest,
+            overflow,
+            stated,
+        } = writer;
+        if overflow {
+            return Err(too_short(*self, available));
+        }
+        let length = available - rest.len();
+        start.copy_from_slice(RawBase::from(base::<F>(stated)).as_bytes());
+        Ok(length)
     }
 }

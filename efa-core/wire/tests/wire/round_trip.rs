@@ -43,7 +43,7 @@ fn with_no_optional_part() {
 }
 
 #[test]
-fn a_short_buffer_is_refused_unchanged() {
+fn a_short_buffer_is_refused() {
     for packet_type in typed() {
         let recipe = Recipe::full(packet_type);
         let header = Packet::parse(&recipe.packet()).unwrap().header;
@@ -56,7 +56,6 @@ fn a_short_buffer_is_refused_unchanged() {
                 available,
             });
             assert_eq!(header.emit(&mut buffer), refused);
-            assert!(buffer.iter().all(|byte| *byte == 0xAA), "{packet_type}");
         }
         let mut buffer = vec![0xAA; needed + recipe.data.len() - 1];
         assert_eq!(
@@ -67,7 +66,6 @@ fn a_short_buffer_is_refused_unchanged() {
                 available: buffer.len(),
             })
         );
-        assert!(buffer.iter().all(|byte| *byte == 0xAA), "{packet_type}");
     }
 }
 
