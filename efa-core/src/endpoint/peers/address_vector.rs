@@ -19,6 +19,8 @@ use crate::endpoint::base::ids::{Arena, Id, PeerId};
 use crate::nic::{Destination, Domain, Source};
 use crate::wire::Connid;
 
+use super::senders::{Sender, Senders};
+
 /// An entry of the address vector. There may be a million, most of them idle, so it is small: the
 /// GID is stored by AHN, and entries refer to each other by slot.
 pub(super) struct Peer {
@@ -44,7 +46,7 @@ enum Origin {
 
 /// A peer's slot in the arena, for links that are removed with the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct PeerSlot(NonZeroU32);
+pub(super) struct PeerSlot(NonZeroU32);
 
 impl From<PeerId> for PeerSlot {
     fn from(id: PeerId) -> Self {
@@ -54,7 +56,8 @@ impl From<PeerId> for PeerSlot {
 }
 
 impl PeerSlot {
-    fn index(self) -> usize {
+    #[inline(always)]
+    pub(super) fn index(self) -> usize {
         self.0.get() as usize - 1
     }
 }
@@ -67,8 +70,7 @@ pub(super) const MAX_OWNERS: usize = 8;
 pub(crate) struct AddressVector {
     peers: Arena<Peer, PeerId>,
     by_address: HashTable<PeerSlot>,
-    /// The newest peer of each AHN and QPN.
-    by_sender: HashTable<PeerSlot>,
+    senders: Senders,
     /// The GID of each AHN in use, and the number of peers that use it.
     gids: Gids,
     /// The number of peers that the application did not insert, or has removed.
@@ -80,12 +82,6 @@ pub(crate) struct AddressVector {
     /// since.
     introduced: VecDeque<PeerId>,
     mixer: Mixer,
-}
-
-fn sender_hash(ahn: Ahn, qpn: Qpn) -> u64 {
-    // The device chooses these numbers, so no seed is needed; a multiplication spreads them.
-    let key = u64::from(ahn.0) << 16 | u64::from(qpn.0);
-    key.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 /// The GID of an AHN.
@@ -102,7 +98,7 @@ impl AddressVector {
         AddressVector {
             peers: Arena::new(usize::MAX),
             by_address: HashTable::new(),
-            by_sender: HashTable::new(),
+            senders: Senders::default(),
             gids: Vec::new(),
             implicit: 0,
             removed: 0,
@@ -167,6 +163,21 @@ impl AddressVector {
     /// the newest one if the packet has none. `None` if the sender is not in the address vector.
     #[inline(always)]
     pub(crate) fn identify(&self, source: &Source, connid: Option<Connid>) -> Option<PeerId> {
+        // Nearly always it is the peer in the first place where it can be.
+        if let (Some(ahn), Some(connid)) = (source.ahn, connid)
+            && let Some(slot) = self.senders.first(Sender::new(ahn, source.qpn))
+            && let Some((id, peer)) = self.peers.at(slot.index())
+            && peer.destination.ahn == ahn
+            && peer.destination.qpn == source.qpn
+            && peer.destination.qkey.0 == connid.0
+        {
+            return Some(id);
+        }
+        self.search(source, connid)
+    }
+
+    #[inline(never)]
+    fn search(&self, source: &Source, connid: Option<Connid>) -> Option<PeerId> {
         let Some(ahn) = source.ahn else {
             // The device did not know the sender when the packet arrived. The address may have been
             // inserted since. If the device reports the GID, it can be found now.
@@ -190,13 +201,9 @@ impl AddressVector {
         None
     }
 
-    #[inline]
     fn current(&self, ahn: Ahn, qpn: Qpn) -> Option<PeerSlot> {
-        self.by_sender
-            .find(sender_hash(ahn, qpn), |slot| {
-                has_sender(&self.peers, *slot, ahn, qpn)
-            })
-            .copied()
+        self.senders
+            .get(Sender::new(ahn, qpn), |slot| sender_of(&self.peers, slot))
     }
 
     /// The oldest of the owners of a queue pair that introduced themselves, if there are
@@ -273,17 +280,8 @@ impl AddressVector {
         }
         self.gids[index] = Some((gid, uses));
         let (peers, gids, mixer) = (&self.peers, &self.gids, self.mixer);
-        let hash = sender_hash(ahn, qpn);
-        match self.by_sender.find_mut(hash, |slot| Some(*slot) == current) {
-            Some(newest) => *newest = slot,
-            None => {
-                self.by_sender.insert_unique(hash, slot, |slot| {
-                    peers.at(slot.index()).map_or(0, |(_, peer)| {
-                        sender_hash(peer.destination.ahn, peer.destination.qpn)
-                    })
-                });
-            }
-        }
+        self.senders
+            .set(Sender::new(ahn, qpn), slot, |slot| sender_of(peers, slot));
         let hash = address_hash(mixer, &address);
         self.by_address.insert_unique(hash, slot, |slot| {
             let peer = peers.at(slot.index());
@@ -392,12 +390,11 @@ impl AddressVector {
         match newer.and_then(|newer| self.peers.at_mut(newer.index())) {
             Some(newer) => newer.older = older,
             None => {
-                let hash = sender_hash(ahn, qpn);
-                if let Ok(mut entry) = self.by_sender.find_entry(hash, |other| *other == slot) {
-                    match older {
-                        Some(older) => *entry.get_mut() = older,
-                        None => _ = entry.remove(),
-                    }
+                let (sender, peers) = (Sender::new(ahn, qpn), &self.peers);
+                let sender_of = |slot| sender_of(peers, slot);
+                match older {
+                    Some(older) => self.senders.set(sender, older, sender_of),
+                    None => self.senders.remove(sender, sender_of),
                 }
             }
         }
@@ -448,10 +445,13 @@ fn is_implicit(peers: &Arena<Peer, PeerId>, id: PeerId) -> bool {
     peer.is_some_and(|peer| peer.origin != Origin::Inserted)
 }
 
-fn has_sender(peers: &Arena<Peer, PeerId>, slot: PeerSlot, ahn: Ahn, qpn: Qpn) -> bool {
-    peers
-        .at(slot.index())
-        .is_some_and(|(_, peer)| peer.destination.ahn == ahn && peer.destination.qpn == qpn)
+/// Whose peer is in a slot.
+#[inline(always)]
+fn sender_of(peers: &Arena<Peer, PeerId>, slot: PeerSlot) -> Sender {
+    match peers.at(slot.index()) {
+        Some((_, peer)) => Sender::new(peer.destination.ahn, peer.destination.qpn),
+        None => unreachable!("the table of senders names peers that exist"),
+    }
 }
 
 fn address_hash(mixer: Mixer, address: &RawAddress) -> u64 {

@@ -2,6 +2,7 @@
 
 mod address_vector;
 pub(crate) mod handshake;
+mod senders;
 
 use crate::address::{Ahn, Qpn};
 use crate::endpoint::base::hash::Mixer;
