@@ -98,7 +98,7 @@ impl PacketBuffers {
         self.free.len()
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn acquire(&mut self) -> Option<BufferId> {
         let buffer = self.free.pop()?;
         self.slots[buffer.0 as usize].owner = Owner::Engine;

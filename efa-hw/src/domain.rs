@@ -494,6 +494,15 @@ impl HwDomain {
     }
 }
 
+/// The error for bytes that a packet buffer does not have.
+#[cold]
+fn beyond_buffer(offset: usize) -> NicError {
+    NicError::Invalid {
+        what: "packet buffer offset",
+        value: offset as u64,
+    }
+}
+
 /// Ends a request of a send queue.
 #[inline(always)]
 fn finish_request(
@@ -742,12 +751,12 @@ impl Domain for HwDomain {
         self.address_book.destroy(ahn)
     }
 
-    #[inline]
+    #[inline(always)]
     fn acquire_buffer(&mut self) -> Option<BufferId> {
         self.buffers.acquire()
     }
 
-    #[inline]
+    #[inline(always)]
     fn release_buffer(&mut self, buffer: BufferId) {
         self.buffers.release(buffer);
     }
@@ -762,7 +771,7 @@ impl Domain for HwDomain {
         self.buffers.bytes_mut(buffer)
     }
 
-    #[inline]
+    #[inline(always)]
     fn copy_from_user(
         &mut self,
         buffer: BufferId,
@@ -770,14 +779,12 @@ impl Domain for HwDomain {
         source: UserSlice,
     ) -> Result<(), NicError> {
         let from = self.address_space.resolve(source)?;
-        let invalid = NicError::Invalid {
-            what: "packet buffer offset",
-            value: offset as u64,
+        let Some((_, rest)) = self.buffers.bytes_mut(buffer).split_at_mut_checked(offset) else {
+            return Err(beyond_buffer(offset));
         };
-        let target = offset
-            .checked_add(source.length)
-            .and_then(|end| self.buffers.bytes_mut(buffer).get_mut(offset..end))
-            .ok_or(invalid)?;
+        let Some(target) = rest.get_mut(..source.length) else {
+            return Err(beyond_buffer(offset));
+        };
         // SAFETY: `resolve` found the whole source; packet buffers are never user memory, so the
         // two do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(from, target.as_mut_ptr(), target.len()) };
@@ -793,14 +800,12 @@ impl Domain for HwDomain {
         address: u64,
     ) -> Result<(), NicError> {
         let target = self.address_space.resolve(UserSlice { address, length })?;
-        let invalid = NicError::Invalid {
-            what: "packet buffer offset",
-            value: offset as u64,
+        let Some((_, rest)) = self.buffers.bytes(buffer).split_at_checked(offset) else {
+            return Err(beyond_buffer(offset));
         };
-        let source = offset
-            .checked_add(length)
-            .and_then(|end| self.buffers.bytes(buffer).get(offset..end))
-            .ok_or(invalid)?;
+        let Some(source) = rest.get(..length) else {
+            return Err(beyond_buffer(offset));
+        };
         // SAFETY: as in `copy_from_user`, the other way round.
         unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), target, source.len()) };
         Ok(())

@@ -202,14 +202,21 @@ impl<D: nic::Domain> Domain<D> {
     }
 
     /// An endpoint of this domain. `None` if it was closed.
-    #[inline]
+    #[inline(always)]
     pub fn endpoint(&mut self, id: EndpointId) -> Option<&mut Endpoint<LentNic<D>>> {
         if self.holder != Some(id) {
-            self.bring_home();
-            self.shared.exchange(self.endpoints.get_mut(id)?);
-            self.holder = Some(id);
+            self.lend_to(id)?;
         }
         self.endpoints.get_mut(id)
+    }
+
+    /// Lends the shared parts to an endpoint. `None` if it was closed.
+    #[inline(never)]
+    fn lend_to(&mut self, id: EndpointId) -> Option<()> {
+        self.bring_home();
+        self.shared.exchange(self.endpoints.get_mut(id)?);
+        self.holder = Some(id);
+        Some(())
     }
 
     /// Takes the shared parts back.
@@ -339,18 +346,13 @@ impl<D: nic::Domain> Domain<D> {
                 Some(limit) => taken += self.nic_mut().poll(queue, &mut batch, limit),
                 None => all_polled = false,
             }
-            let mut last = None;
-            for completion in &batch {
-                // Most are of the queue pair of the one before.
-                let id = match last {
-                    Some((queue_pair, id)) if queue_pair == completion.queue_pair => Some(id),
-                    _ => self.by_queue_pair.get(&completion.queue_pair).copied(),
-                };
-                if let Some(id) = id
-                    && let Some(endpoint) = self.endpoint(id)
-                {
-                    endpoint.on_completion(completion);
-                    last = Some((completion.queue_pair, id));
+            // Most are of the queue pair of the one before.
+            for run in batch.chunk_by(|one, next| one.queue_pair == next.queue_pair) {
+                let id = self.by_queue_pair.get(&run[0].queue_pair).copied();
+                if let Some(endpoint) = id.and_then(|id| self.endpoint(id)) {
+                    for completion in run {
+                        endpoint.on_completion(completion);
+                    }
                 }
             }
             batch.clear();

@@ -49,6 +49,13 @@ impl<N: Nic> Endpoint<N> {
         self.channel.reports.next_completion()
     }
 
+    /// Takes all completions, in the order in which operations ended: as often as
+    /// [`Endpoint::poll_completion`] returns one, but without a copy of each.
+    #[inline(always)]
+    pub fn drain_completions(&mut self, take: impl FnMut(&Result<CompletionEntry, ErrorEntry>)) {
+        self.channel.reports.drain_completions(take);
+    }
+
     /// Takes the next event, oldest first.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.channel.reports.next_event()

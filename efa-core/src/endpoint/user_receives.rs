@@ -86,17 +86,15 @@ impl<Q: QueuePair> UserReceives<Q> {
                 value: piece.memory.address,
             }));
         };
-        let id = self.posted.next_id().ok_or(EndpointError::TryAgain)?;
-        let context = u64::from(id.to_wire());
+        let place = self.posted.vacant().ok_or(EndpointError::TryAgain)?;
+        let context = u64::from(place.id.to_wire());
         let (memory, key) = (piece.memory, region.local_key);
         self.queue_pair
             .post_user_recv(domain, memory, key, context)?;
-        let stored = self.posted.insert(UserReceive {
+        Ok(place.fill(UserReceive {
             context: args.context,
             report_success: args.flags.contains(OperationFlags::COMPLETION),
-        });
-        debug_assert!(stored.is_ok_and(|stored| stored == id));
-        Ok(id)
+        }))
     }
 }
 

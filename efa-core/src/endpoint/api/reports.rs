@@ -67,6 +67,15 @@ impl Reports {
         self.completions.pop_front()
     }
 
+    /// Takes all completions.
+    #[inline(always)]
+    pub(crate) fn drain_completions(
+        &mut self,
+        take: impl FnMut(&Result<CompletionEntry, ErrorEntry>),
+    ) {
+        self.completions.drain(take);
+    }
+
     pub(crate) fn next_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }

@@ -44,6 +44,16 @@ impl<T: Copy> Fifo<T> {
         Some(element)
     }
 
+    /// Takes all elements, oldest first, from where they are.
+    #[inline(always)]
+    pub(crate) fn drain(&mut self, mut take: impl FnMut(&T)) {
+        for element in self.elements.get(self.taken..).unwrap_or_default() {
+            take(element);
+        }
+        self.elements.clear();
+        self.taken = 0;
+    }
+
     /// Frees the places of elements that were taken if they are half of all, so that each element
     /// is moved once on average, and memory stays in proportion to the length. Otherwise the
     /// memory grows.
@@ -83,6 +93,18 @@ mod tests {
                 prop_assert_eq!(fifo.len(), expected.len());
             }
         }
+    }
+
+    #[test]
+    fn all_elements_are_taken_in_their_order() {
+        let mut fifo = Fifo::new();
+        (0..5).for_each(|number| fifo.push_back(number));
+        assert_eq!(fifo.pop_front(), Some(0));
+        let mut taken = Vec::new();
+        fifo.drain(|number| taken.push(*number));
+        fifo.drain(|number| taken.push(*number));
+        assert_eq!(taken, [1, 2, 3, 4]);
+        assert_eq!((fifo.len(), fifo.pop_front()), (0, None));
     }
 
     #[test]

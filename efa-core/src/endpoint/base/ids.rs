@@ -228,55 +228,47 @@ impl<T, I: Id> Arena<T, I> {
         self.limit -= 1;
     }
 
-    /// The id that the next object will have, `None` if the arena is full.
-    #[inline]
-    pub(crate) fn next_id(&self) -> Option<I> {
+    /// The place of the next object, `None` if the arena is full.
+    #[inline(always)]
+    pub(crate) fn vacant(&mut self) -> Option<Vacant<'_, T, I>> {
         if self.is_full() {
             return None;
         }
-        Some(match self.slots.get(self.free as usize) {
-            Some((generation, _)) => I::new(self.free, *generation),
-            None => I::new(self.slots.len() as u32, 0),
+        if self.free == END {
+            self.grow();
+        }
+        let index = self.free;
+        let (generation, slot) = self.slots.get_mut(index as usize)?;
+        Some(Vacant {
+            id: I::new(index, *generation),
+            slot,
+            free: &mut self.free,
+            used: &mut self.used,
         })
     }
 
     /// Stores a value, or returns it if the arena is full.
     #[inline(always)]
     pub(crate) fn insert(&mut self, value: T) -> Result<I, T> {
-        if self.is_full() {
-            return Err(value);
-        }
-        self.used += 1;
-        match self.slots.get_mut(self.free as usize) {
-            Some((generation, slot)) => {
-                let id = I::new(self.free, *generation);
-                if let ArenaSlot::Free { next } = *slot {
-                    self.free = next;
-                }
-                *slot = ArenaSlot::Used(value);
-                Ok(id)
-            }
-            None => Ok(self.grow(value)),
+        match self.vacant() {
+            Some(vacant) => Ok(vacant.fill(value)),
+            None => Err(value),
         }
     }
 
+    /// Adds a slot, which is the only free one.
     #[inline(never)]
-    fn grow(&mut self, value: T) -> I {
-        let id = I::new(self.slots.len() as u32, 0);
-        self.slots.push((0, ArenaSlot::Used(value)));
-        id
+    fn grow(&mut self) {
+        self.free = self.slots.len() as u32;
+        self.slots.push((0, ArenaSlot::Free { next: END }));
     }
 
     /// Takes the next id out of use without an object: no object has it, nor gets it before the
     /// generations of its slot have gone round. `None` if the arena is full.
     pub(crate) fn skip_id(&mut self) -> Option<I> {
-        let id = self.next_id()?;
-        match self.slots.get_mut(id.index()) {
-            Some((generation, _)) => *generation = generation.wrapping_add(1) & I::GENERATION_MASK,
-            None => {
-                self.free = id.index() as u32;
-                self.slots.push((1, ArenaSlot::Free { next: END }));
-            }
+        let id = self.vacant()?.id;
+        if let Some((generation, _)) = self.slots.get_mut(id.index()) {
+            *generation = generation.wrapping_add(1) & I::GENERATION_MASK;
         }
         Some(id)
     }
@@ -386,6 +378,28 @@ impl<T, I: Id> Arena<T, I> {
                 ArenaSlot::Used(value) => Some((I::new(index as u32, *generation), value)),
                 ArenaSlot::Free { .. } => None,
             })
+    }
+}
+
+/// A slot of an [`Arena`] for its next object.
+pub(crate) struct Vacant<'a, T, I> {
+    pub(crate) id: I,
+    slot: &'a mut ArenaSlot<T>,
+    free: &'a mut u32,
+    used: &'a mut usize,
+}
+
+impl<T, I> Vacant<'_, T, I> {
+    /// Stores the object.
+    #[inline(always)]
+    pub(crate) fn fill(self, value: T) -> I {
+        // It always is. In this order the compiler knows that no object is dropped.
+        if let ArenaSlot::Free { next } = *self.slot {
+            *self.slot = ArenaSlot::Used(value);
+            *self.free = next;
+            *self.used += 1;
+        }
+        self.id
     }
 }
 

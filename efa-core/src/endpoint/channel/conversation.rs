@@ -118,6 +118,7 @@ impl Peers<Conversation> {
     }
 
     /// Checks that there is such a source of messages.
+    #[inline]
     pub(crate) fn check_source(&self, source: SourceFilter) -> Result<(), EndpointError> {
         match source {
             SourceFilter::Peer(peer) if !self.addresses().contains(peer) => {

@@ -116,8 +116,11 @@ impl<N: Nic> Posting<N> {
         owner: Owner,
         packet: Outgoing,
     ) -> Result<(), EndpointError> {
-        self.post(peer, destination, owner, PostedRequest::Packet(packet))
-            .inspect_err(|_| self.nic.release_buffer(packet.buffer))
+        let posted = self.post(peer, destination, owner, PostedRequest::Packet(packet));
+        if posted.is_err() {
+            self.nic.release_buffer(packet.buffer);
+        }
+        posted
     }
 
     /// Posts an RDMA request.
@@ -140,16 +143,21 @@ impl<N: Nic> Posting<N> {
         owner: Owner,
         request: PostedRequest,
     ) -> Result<(), EndpointError> {
-        let id = self.in_flight.next_id().ok_or(EndpointError::TryAgain)?;
-        hand_over(&mut self.nic, destination, &request, id, self.doorbell)?;
-        let stored = self.in_flight.insert(InFlight {
+        let place = self.in_flight.vacant().ok_or(EndpointError::TryAgain)?;
+        hand_over(
+            &mut self.nic,
+            destination,
+            &request,
+            place.id,
+            self.doorbell,
+        )?;
+        place.fill(InFlight {
             peer,
             owner,
             request,
             rnr_count: 0,
             retries: 0,
         });
-        debug_assert!(stored.is_ok_and(|stored| stored == id));
         Ok(())
     }
 

@@ -37,7 +37,7 @@ fn post(posting: &mut Posting<FakeNic>, operation: u32) -> (PacketId, Vec<u8>) {
         recv_id: RecvId(0),
         ..Eor::default()
     };
-    let id = posting.in_flight.next_id().unwrap();
+    let id = posting.in_flight.vacant().unwrap().id;
     let packet = posting.start_packet(&header).unwrap();
     posting
         .post_packet(peer(), TO, Owner::Control, packet)

@@ -19,6 +19,7 @@ use crate::endpoint::subprotocols::incoming_message::Rtm;
 impl<N: Nic> SendSide<'_, N> {
     /// Sends a message of `length` bytes, which fits one packet. With delivery complete, this fills
     /// in the operation that RECEIPT names.
+    #[inline(always)]
     pub(crate) fn send_eager(
         &mut self,
         args: &SendArgs<'_>,
@@ -42,20 +43,7 @@ impl<N: Nic> SendSide<'_, N> {
                 Owner::Outbound(id)
             }
         };
-        let posted = self
-            .channel
-            .posting
-            .start_packet(header)
-            .and_then(|mut packet| {
-                let may_gather = !args.flags.contains(OperationFlags::INJECT);
-                let all = (0, length as usize);
-                self.channel
-                    .attach(&mut packet, Protocol::Eager, args.data, all, may_gather)?;
-                packet.sequenced = Some(header.msg_id);
-                self.channel
-                    .post_packet_to(args.peer, destination, owner, packet)
-            });
-        if let Err(error) = posted {
+        if let Err(error) = self.post_eager(args, destination, length, header, owner) {
             if let Owner::Outbound(id) = owner {
                 self.sending.discard(id);
             }
@@ -66,6 +54,25 @@ impl<N: Nic> SendSide<'_, N> {
             self.sending.reserve();
         }
         Ok(())
+    }
+
+    #[inline(always)]
+    fn post_eager(
+        &mut self,
+        args: &SendArgs<'_>,
+        destination: Destination,
+        length: u64,
+        header: &EagerRtm,
+        owner: Owner,
+    ) -> Result<(), EndpointError> {
+        let mut packet = self.channel.posting.start_packet(header)?;
+        packet.sequenced = Some(header.msg_id);
+        let may_gather = !args.flags.contains(OperationFlags::INJECT);
+        let all = (0, length as usize);
+        self.channel
+            .attach(&mut packet, Protocol::Eager, args.data, all, may_gather)?;
+        self.channel
+            .post_packet_to(args.peer, destination, owner, packet)
     }
 }
 

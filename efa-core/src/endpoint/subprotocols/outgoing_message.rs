@@ -49,13 +49,24 @@ impl<N: Nic> SendSide<'_, N> {
             Ok(protocol) => protocol,
             Err(reason) => return Err(self.channel.no_protocol(args.peer, reason)),
         };
-        match protocol {
-            MessageProtocol::Eager => self.send_eager(args, destination, length, &mut header)?,
+        let is_eager = match protocol {
+            MessageProtocol::Eager => true,
             MessageProtocol::Headerless(qpn, qkey) => {
                 // Messages without a header are not part of the sequence.
                 return self.send_headerless(args, length, (qpn, qkey));
             }
-            _ => self.send_bulk(args, &query, protocol, &mut header)?,
+            _ => {
+                let head = MessageHead {
+                    msg_id: header.msg_id,
+                    tag: header.tag,
+                    delivery_complete,
+                    options: header.options,
+                };
+                !self.send_bulk(args, query, protocol, head)?
+            }
+        };
+        if is_eager {
+            self.send_eager(args, destination, length, &mut header)?;
         }
         // Only now, because an id that is not used would be a gap that stalls the peer.
         self.channel.request_posted(args.peer);
@@ -63,21 +74,16 @@ impl<N: Nic> SendSide<'_, N> {
     }
 
     /// Sends a message that takes more than its first packet. If the peer was to read it, but the
-    /// device refuses to register its memory, the message is sent without RDMA.
+    /// device refuses to register its memory, the message is sent without RDMA. Returns false, and
+    /// sends nothing, if it fits one packet then.
     #[inline(never)]
     fn send_bulk(
         &mut self,
         args: &SendArgs<'_>,
-        query: &MessageQuery,
+        query: MessageQuery,
         protocol: MessageProtocol,
-        header: &mut EagerRtm,
-    ) -> Result<(), EndpointError> {
-        let head = MessageHead {
-            msg_id: header.msg_id,
-            tag: header.tag,
-            delivery_complete: query.delivery_complete,
-            options: header.options,
-        };
+        head: MessageHead,
+    ) -> Result<bool, EndpointError> {
         let (peer, length) = (args.peer, query.length);
         let (mut protocol, mut local) = (protocol, self.channel.local);
         let mut registered = None;
@@ -88,7 +94,7 @@ impl<N: Nic> SendSide<'_, N> {
             if registered.is_none() {
                 let features = self.channel.peers.features(peer);
                 local = local.without_rdma();
-                protocol = match choice::message(&local, features, query) {
+                protocol = match choice::message(&local, features, &query) {
                     Ok(protocol) => protocol,
                     Err(reason) => return Err(self.channel.no_protocol(peer, reason)),
                 };
@@ -100,7 +106,7 @@ impl<N: Nic> SendSide<'_, N> {
             msg_id = head.msg_id.0,
             subprotocol = ?protocol,
             length,
-            reason = choice::why_message(&local, self.channel.peers.features(peer), query, protocol),
+            reason = choice::why_message(&local, self.channel.peers.features(peer), &query, protocol),
             "message to send"
         );
         let request = Request::Message(head);
@@ -111,10 +117,7 @@ impl<N: Nic> SendSide<'_, N> {
             (MessageProtocol::RuntRead(runt), Some(data)) => {
                 self.start_runt_read(peer, report, data, length, head, runt)?;
             }
-            (MessageProtocol::Eager, _) => {
-                let destination = self.channel.destination(peer)?;
-                self.send_eager(args, destination, length, header)?;
-            }
+            (MessageProtocol::Eager, _) => return Ok(false),
             (MessageProtocol::Medium, _) => {
                 let source = Iov::new(args.data)?;
                 self.send_medium(peer, report, source, length, head)?;
@@ -130,7 +133,7 @@ impl<N: Nic> SendSide<'_, N> {
                 self.start_long_cts(peer, report, source, length, request)?;
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Sends a message as segments, without flow control (spec section 3.2, medium message).

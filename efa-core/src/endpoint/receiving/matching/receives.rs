@@ -70,6 +70,8 @@ pub(crate) struct Found {
 /// in slots elsewhere ([`Receives`]).
 pub(crate) struct ReceiveQueues {
     groups: Vec<Group>,
+    /// The group of the receive that was posted last.
+    recent: usize,
     /// The number of the next receive. A lower number is older.
     next_order: u64,
     mixer: Mixer,
@@ -94,6 +96,7 @@ impl ReceiveQueues {
     pub(crate) fn new(mixer: Mixer) -> Self {
         ReceiveQueues {
             groups: Vec::new(),
+            recent: 0,
             next_order: 0,
             mixer,
         }
@@ -127,10 +130,21 @@ impl ReceiveQueues {
         group.queues.push(self.mixer, receives, slot);
     }
 
-    /// The group for a filter: the existing one, or an empty one that is reused, or a new one.
+    /// The group for a filter.
+    #[inline(always)]
     fn group(&mut self, filter: &Filter) -> usize {
         let directed = matches!(filter.source, SourceFilter::Peer(_));
         let ignore = filter.tag.ignore;
+        match self.groups.get(self.recent) {
+            Some(group) if group.ignore == ignore && group.directed == directed => {}
+            _ => self.recent = self.other_group(ignore, directed),
+        }
+        self.recent
+    }
+
+    /// The existing group, or an empty one that is reused, or a new one.
+    #[inline(never)]
+    fn other_group(&mut self, ignore: u64, directed: bool) -> usize {
         let mut empty = None;
         for (index, group) in self.groups.iter().enumerate() {
             if group.ignore == ignore && group.directed == directed {
