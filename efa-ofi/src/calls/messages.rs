@@ -12,7 +12,7 @@ use efa_hw::HwDomain;
 
 use crate::calls::segments::{length_of, local, local_list};
 use crate::calls::shim::transfer_calls;
-use crate::calls::start::{Call, start};
+use crate::calls::start::{Call, Start};
 use crate::ffi::result::{EBADFLAGS, EOPBADSTATE, EOPNOTSUPP, Result};
 use crate::ffi::table::Table;
 use crate::ffi::*;
@@ -34,27 +34,50 @@ fn kind<T>(tag: Option<T>) -> CompletionFlags {
     }
 }
 
-#[inline]
+// The functions below take no closures, and are inlined into each call: what a call leaves open is
+// settled when it is compiled.
+
+#[inline(always)]
 fn start_send(endpoint: &Endpoint, data: &[IoVec], tag: Option<u64>, call: Call) -> Result<usize> {
     call.check_flags()?;
-    if tag.unwrap_or(0) & !endpoint.enabled()?.tags != 0 {
+    let enabled = endpoint.enabled()?;
+    if tag.unwrap_or(0) & !enabled.tags != 0 {
         return Err(Errno::EINVAL);
     }
+    let mut state = endpoint.domain().state()?;
+    let started = send(enabled, &mut state, data, tag, &call);
+    state.end_operation();
+    started
+}
+
+#[inline(always)]
+fn send(
+    enabled: &Enabled,
+    state: &mut State,
+    data: &[IoVec],
+    tag: Option<u64>,
+    call: &Call,
+) -> Result<usize> {
+    let start = Start::of(enabled, call, state)?;
+    let engine = state.core.endpoint(enabled.id).ok_or(EOPBADSTATE)?;
+    let sent = engine.send(SendArgs {
+        peer: start.peer,
+        data,
+        tag,
+        cq_data: call.data,
+        flags: start.flags,
+        context: start.context,
+    });
+    if let Err(error) = sent {
+        return Err(error.errno());
+    }
     let completion = (CompletionFlags::SEND | kind(tag), length_of(data));
-    start(endpoint, &call, completion, |engine, start| {
-        engine.send(SendArgs {
-            peer: start.peer,
-            data,
-            tag,
-            cq_data: call.data,
-            flags: start.flags,
-            context: start.context,
-        })
-    })
+    start.report(enabled, state, completion);
+    Ok(0)
 }
 
 /// Posts a receive, looks for a message (`FI_PEEK`), or takes one that was claimed (`FI_CLAIM`).
-#[inline]
+#[inline(always)]
 fn start_receive(
     endpoint: &Endpoint,
     buffer: &[IoVec],
@@ -69,55 +92,72 @@ fn start_receive(
     if tag.is_some_and(|filter| filter.tag & !enabled.tags != 0) {
         return Err(Errno::EINVAL);
     }
-    endpoint.domain().operation(|state| {
-        let source = match call.peer {
-            // Without the capability the argument means nothing.
-            _ if !enabled.directed => SourceFilter::Any,
-            FI_ADDR_UNSPEC => SourceFilter::Any,
-            address => SourceFilter::Peer(enabled.route.addresses(&state.tables)?.peer(address)?),
-        };
-        let flags = enabled.receives.or_default(call.flags);
-        if flags & !RECEIVE_FLAGS != 0 {
-            return Err(EBADFLAGS);
+    let mut state = endpoint.domain().state()?;
+    let started = receive(endpoint, enabled, &mut state, buffer, tag, &call);
+    state.end_operation();
+    started
+}
+
+#[inline(always)]
+fn receive(
+    endpoint: &Endpoint,
+    enabled: &Enabled,
+    state: &mut State,
+    buffer: &[IoVec],
+    tag: Option<TagFilter>,
+    call: &Call,
+) -> Result<usize> {
+    let source = match call.peer {
+        // Without the capability the argument means nothing.
+        _ if !enabled.directed => SourceFilter::Any,
+        FI_ADDR_UNSPEC => SourceFilter::Any,
+        address => SourceFilter::Peer(enabled.route.addresses(&state.tables)?.peer(address)?),
+    };
+    let flags = enabled.receives.or_default(call.flags);
+    if flags & !RECEIVE_FLAGS != 0 {
+        return Err(EBADFLAGS);
+    }
+    let context = call.context.addr() as u64;
+    if flags & (FI_PEEK | FI_CLAIM) != 0 {
+        if enabled.zero_copy {
+            // Messages do not wait here.
+            return Err(EOPNOTSUPP);
         }
-        let context = call.context.addr() as u64;
-        if flags & (FI_PEEK | FI_CLAIM) != 0 {
-            if enabled.zero_copy {
-                // Messages do not wait here.
-                return Err(EOPNOTSUPP);
-            }
-            return match flags & FI_PEEK {
-                0 => take_claimed(enabled, state, buffer, flags, context),
-                _ => peek(enabled, state, source, tag, flags, context),
-            };
-        }
-        state.tables.check_room(enabled.route.receive)?;
-        let engine = state.core.endpoint(enabled.id).ok_or(EOPBADSTATE)?;
-        let posted = if flags & FI_MULTI_RECV != 0 && tag.is_none() {
-            let [buffer] = *buffer else {
-                return Err(Errno::EINVAL);
-            };
-            let min_free = endpoint.min_multi_recv.load(Ordering::Relaxed);
-            engine.multi_recv(MultiRecvArgs {
-                source,
-                buffer,
-                min_free: min_free.clamp(1, buffer.memory.length.max(1)),
-                context,
-            })
-        } else {
-            engine.recv(RecvArgs {
-                source,
-                buffer,
-                tag,
-                flags: enabled.receives.of(flags),
-                context,
-            })
+        return match flags & FI_PEEK {
+            0 => take_claimed(enabled, state, buffer, flags, context),
+            _ => peek(enabled, state, source, tag, flags, context),
         };
-        posted.map(|_| 0).map_err(|error| error.errno())
-    })
+    }
+    state.tables.check_room(enabled.route.receive)?;
+    let engine = state.core.endpoint(enabled.id).ok_or(EOPBADSTATE)?;
+    let posted = if flags & FI_MULTI_RECV != 0 && tag.is_none() {
+        let [buffer] = *buffer else {
+            return Err(Errno::EINVAL);
+        };
+        let min_free = endpoint.min_multi_recv.load(Ordering::Relaxed);
+        engine.multi_recv(MultiRecvArgs {
+            source,
+            buffer,
+            min_free: min_free.clamp(1, buffer.memory.length.max(1)),
+            context,
+        })
+    } else {
+        engine.recv(RecvArgs {
+            source,
+            buffer,
+            tag,
+            flags: enabled.receives.of(flags),
+            context,
+        })
+    };
+    match posted {
+        Ok(_) => Ok(0),
+        Err(error) => Err(error.errno()),
+    }
 }
 
 /// Looks for a message (`FI_PEEK`), and reports the result.
+#[inline(never)]
 fn peek(
     enabled: &Enabled,
     state: &mut State,
@@ -133,11 +173,12 @@ fn peek(
         state.claims.insert((enabled.id, context), claimed);
     }
     let result = result.map(|(entry, _)| entry).map_err(|entry| *entry);
-    enabled.route.report(&mut state.tables, result);
+    enabled.route.report(&mut state.tables, &result);
     Ok(0)
 }
 
 /// Receives or discards the message that was claimed with this context (`FI_CLAIM`).
+#[inline(never)]
 fn take_claimed(
     enabled: &Enabled,
     state: &mut State,
@@ -150,7 +191,7 @@ fn take_claimed(
     let (claim, entry) = claimed.ok_or(Errno::EINVAL)?;
     if flags & FI_DISCARD != 0 {
         engine.discard(claim).map_err(|error| error.errno())?;
-        enabled.route.report(&mut state.tables, Ok(entry));
+        enabled.route.report(&mut state.tables, &Ok(entry));
         return Ok(0);
     }
     let posted = engine.recv_claimed(ClaimedRecvArgs {

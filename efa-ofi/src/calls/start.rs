@@ -14,6 +14,7 @@ use crate::ffi::*;
 use crate::objects::enabled::Enabled;
 use crate::objects::endpoint::Endpoint;
 use crate::state::deferred::Deferred;
+use crate::state::domain::State;
 use crate::state::route::INJECTED;
 
 /// The flags of sends and writes. A fence and the completion of a match (`FI_FENCE`,
@@ -132,7 +133,43 @@ pub(crate) struct Start {
 }
 
 impl Start {
-    #[inline]
+    /// How the operation of a call is started, if it may start now.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for an unknown peer, `FI_EAGAIN` if completions have to be read first.
+    #[inline(always)]
+    pub(crate) fn of(enabled: &Enabled, call: &Call, state: &mut State) -> Result<Start> {
+        let peer = enabled.route.addresses(&state.tables)?.peer(call.peer)?;
+        let start = Start::new(enabled, call, peer);
+        if start.context != INJECTED || start.reports_now.is_some() {
+            state.tables.check_room(enabled.route.transmit)?;
+        }
+        Ok(start)
+    }
+
+    /// Reports the success of an operation that was started, if that is to be done at once.
+    #[inline(always)]
+    pub(crate) fn report(
+        &self,
+        enabled: &Enabled,
+        state: &mut State,
+        (completion, length): (CompletionFlags, u64),
+    ) {
+        if let Some(context) = self.reports_now {
+            let done = CompletionEntry {
+                context,
+                flags: completion,
+                length,
+                data: 0,
+                tag: 0,
+                source: None,
+                buffer: 0,
+            };
+            enabled.route.report(&mut state.tables, &Ok(done));
+        }
+    }
+
+    #[inline(always)]
     fn new(enabled: &Enabled, call: &Call, peer: PeerId) -> Start {
         let injected = |flags, reports_now| Start {
             peer,
@@ -175,9 +212,7 @@ type Posted = std::result::Result<(), EndpointError>;
 /// Starts an operation that sends `length` bytes to a peer, and whose completion has these flags.
 ///
 /// # Errors
-/// `FI_EOPBADSTATE` before the endpoint is enabled, `FI_EINVAL` for an unknown peer, `FI_EAGAIN` if
-/// completions have to be read first, and those of the engine.
-#[inline]
+/// `FI_EOPBADSTATE` before the endpoint is enabled, and those of [`Start::of`] and of the engine.
 pub(crate) fn start(
     endpoint: &Endpoint,
     call: &Call,
@@ -188,21 +223,16 @@ pub(crate) fn start(
 }
 
 /// As [`start`]. An operation that waits for its peer's HANDSHAKE is kept as `defer` describes it.
-#[inline]
 pub(crate) fn start_or_defer(
     endpoint: &Endpoint,
     call: &Call,
-    (completion, length): (CompletionFlags, u64),
+    completion: (CompletionFlags, u64),
     post: impl FnOnce(&mut Engine<LentNic<HwDomain>>, &Start) -> Posted,
     defer: impl FnOnce(Waiting) -> Option<Deferred>,
 ) -> Result<usize> {
     let enabled = endpoint.enabled()?;
     endpoint.domain().operation(|state| {
-        let peer = enabled.route.addresses(&state.tables)?.peer(call.peer)?;
-        let start = Start::new(enabled, call, peer);
-        if start.context != INJECTED || start.reports_now.is_some() {
-            state.tables.check_room(enabled.route.transmit)?;
-        }
+        let start = Start::of(enabled, call, state)?;
         let engine = state.core.endpoint(enabled.id).ok_or(EOPBADSTATE)?;
         match post(engine, &start) {
             Ok(()) => {}
@@ -211,7 +241,7 @@ pub(crate) fn start_or_defer(
             Err(EndpointError::TryAgain) if start.context != INJECTED => {
                 let waiting = Waiting {
                     endpoint: enabled.id,
-                    peer,
+                    peer: start.peer,
                     flags: start.flags,
                     context: start.context,
                 };
@@ -220,18 +250,7 @@ pub(crate) fn start_or_defer(
             }
             Err(error) => return Err(error.errno()),
         }
-        if let Some(context) = start.reports_now {
-            let done = CompletionEntry {
-                context,
-                flags: completion,
-                length,
-                data: 0,
-                tag: 0,
-                source: None,
-                buffer: 0,
-            };
-            enabled.route.report(&mut state.tables, Ok(done));
-        }
+        start.report(enabled, state, completion);
         Ok(0)
     })
 }

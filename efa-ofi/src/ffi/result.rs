@@ -44,6 +44,7 @@ pub(crate) fn status(call: impl FnOnce() -> Result<()>) -> c_int {
 
 /// Carries out a call that returns a count or a negative error number (`ssize_t`). A panic becomes
 /// `-FI_EOTHER`.
+#[inline(always)]
 pub(crate) fn ssize(call: impl FnOnce() -> Result<usize>) -> isize {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(count)) => count as isize,

@@ -15,7 +15,7 @@ use crate::ffi::*;
 use crate::objects::domain::Domain;
 use crate::objects::queue::{Waitable, control, describe};
 use crate::objects::wait_set::Membership;
-use crate::state::completions::Completions;
+use crate::state::completions::{Completions, Format, Reader};
 use crate::state::wait::{Deadline, Sleeper, WaitFd, WaitObject, Woken};
 
 /// Default number of entries of a queue.
@@ -34,26 +34,6 @@ pub(crate) struct CompletionQueue {
     threshold: bool,
     signaled: AtomicBool,
     pub(crate) domain: Ref<Domain>,
-}
-
-/// The format of entries (`enum fi_cq_format`).
-#[derive(Clone, Copy, Debug)]
-enum Format {
-    Context,
-    Message,
-    Data,
-    Tagged,
-}
-
-impl Format {
-    fn size(self) -> usize {
-        match self {
-            Format::Context => size_of::<fi_cq_entry>(),
-            Format::Message => size_of::<fi_cq_msg_entry>(),
-            Format::Data => size_of::<fi_cq_data_entry>(),
-            Format::Tagged => size_of::<fi_cq_tagged_entry>(),
-        }
-    }
 }
 
 // SAFETY: `#[repr(C)]`, and the first member begins with a `fid`; no other type has these
@@ -169,28 +149,27 @@ impl CompletionQueue {
         least: usize,
     ) -> Result<usize> {
         let mut state = self.domain.state()?;
+        // SAFETY: the room that the caller promises.
+        let mut reader = unsafe { Reader::new(self.format, buffer, sources, count) };
         // Reading entries makes room for the device's completions, for which peers wait.
         if state.tables.check_room(Some(self.key)).is_ok() {
-            state.progress();
-        }
-        let completions = state.tables.completions(self.key)?;
-        let available = completions.available(least)?;
-        if buffer.is_null() && count > 0 {
-            return Err(Errno::EINVAL);
-        }
-        let size = self.format.size();
-        let taken = available.min(count);
-        for (index, (entry, source)) in completions.take(taken).enumerate() {
-            // SAFETY: the room that the caller promises. The formats are prefixes of each other.
-            unsafe {
-                let to = buffer.cast::<u8>().add(index * size);
-                std::ptr::copy_nonoverlapping(std::ptr::from_ref(&entry).cast::<u8>(), to, size);
-                if !sources.is_null() {
-                    sources.add(index).write(source);
-                }
+            if least == 1 && !buffer.is_null() {
+                reader = state.progress_into(self.key, reader)?;
+            } else {
+                state.progress();
             }
         }
-        Ok(taken)
+        if reader.count() == 0 {
+            let completions = state.tables.completions(self.key)?;
+            let available = completions.available(least)?;
+            if buffer.is_null() && count > 0 {
+                return Err(Errno::EINVAL);
+            }
+            for (entry, source) in completions.take(available.min(count)) {
+                reader.put(&entry, source);
+            }
+        }
+        Ok(reader.count())
     }
 
     /// As [`CompletionQueue::read`], for at most `timeout` milliseconds, or without end if that is

@@ -128,9 +128,7 @@ impl Domain {
     ) -> Result<usize> {
         let mut state = self.state()?;
         let result = call(&mut state);
-        if state.may_sleep {
-            state.deliver();
-        }
+        state.end_operation();
         result
     }
 

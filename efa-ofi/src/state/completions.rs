@@ -7,12 +7,92 @@ use std::sync::Arc;
 use efa_core::endpoint::{CompletionEntry, Errno, ErrorEntry};
 
 use crate::ffi::result::{EAVAIL, Result};
-use crate::ffi::{fi_addr_t, fi_cq_tagged_entry};
+use crate::ffi::{fi_addr_t, fi_cq_data_entry, fi_cq_entry, fi_cq_msg_entry, fi_cq_tagged_entry};
 use crate::state::wait::WaitFd;
+
+/// The format of entries (`enum fi_cq_format`). Each begins with the fields of those before it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Format {
+    Context,
+    Message,
+    Data,
+    Tagged,
+}
+
+/// Memory of a call that reads entries.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    format: Format,
+    buffer: *mut c_void,
+    /// Null if the call does not ask for the senders.
+    sources: *mut fi_addr_t,
+    /// The number of entries that there is room for.
+    room: usize,
+    count: usize,
+}
+
+impl Reader {
+    /// # Safety
+    /// As long as this exists, `buffer` has room for `room` entries of the format, and `sources`,
+    /// unless null, for as many addresses.
+    pub(crate) unsafe fn new(
+        format: Format,
+        buffer: *mut c_void,
+        sources: *mut fi_addr_t,
+        room: usize,
+    ) -> Reader {
+        Reader {
+            format,
+            buffer,
+            sources,
+            room,
+            count: 0,
+        }
+    }
+
+    /// The number of entries that were written.
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Writes an entry. Returns whether there was room.
+    #[inline(always)]
+    pub(crate) fn put(&mut self, entry: &fi_cq_tagged_entry, source: fi_addr_t) -> bool {
+        if self.count == self.room {
+            return false;
+        }
+        // A length that is known is copied without a call.
+        macro_rules! write {
+            ($entry:ty) => {
+                std::ptr::copy_nonoverlapping(
+                    std::ptr::from_ref(entry).cast::<$entry>(),
+                    self.buffer.cast::<$entry>().add(self.count),
+                    1,
+                )
+            };
+        }
+        // SAFETY: there is room, by the contract of `new`; the formats are prefixes of each other.
+        unsafe {
+            match self.format {
+                Format::Tagged => write!(fi_cq_tagged_entry),
+                Format::Data => write!(fi_cq_data_entry),
+                Format::Message => write!(fi_cq_msg_entry),
+                Format::Context => write!(fi_cq_entry),
+            }
+            if !self.sources.is_null() {
+                self.sources.add(self.count).write(source);
+            }
+        }
+        self.count += 1;
+        true
+    }
+}
 
 /// Unread completions.
 #[derive(Debug, Default)]
 pub(crate) struct Completions {
+    /// The call that reads and delivers now, which gets what comes next.
+    pub(crate) reader: Option<Reader>,
     done: VecDeque<(fi_cq_tagged_entry, fi_addr_t)>,
     /// How many successes the application has taken.
     taken: u64,
@@ -68,6 +148,14 @@ impl Completions {
     /// Adds an entry.
     #[inline(always)]
     pub(crate) fn push(&mut self, entry: fi_cq_tagged_entry, source: fi_addr_t) {
+        if let Some(reader) = &mut self.reader
+            && self.done.is_empty()
+            && self.failed.is_empty()
+            && reader.put(&entry, source)
+        {
+            self.taken += 1;
+            return;
+        }
         self.done.push_back((entry, source));
         self.notify();
     }

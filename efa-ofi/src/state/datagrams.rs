@@ -250,7 +250,7 @@ impl Datagrams {
                 Err(ErrorEntry::without_data(context, flags, source, failure))
             }
         };
-        self.route.report(tables, result);
+        self.route.report(tables, &result);
     }
 
     /// Destroys the queue pair and its posted requests.

@@ -22,6 +22,7 @@ use crate::ffi::{
 };
 use crate::fork;
 use crate::state::collective::Operation;
+use crate::state::completions::Reader;
 use crate::state::counts::CounterSleeper;
 use crate::state::datagrams::Datagrams;
 use crate::state::deferred::{self, Deferred};
@@ -56,7 +57,8 @@ pub(crate) struct State {
     pub(crate) may_sleep: bool,
 }
 
-// SAFETY: endpoints, to which it points, are used by one thread at a time, which has the lock.
+// SAFETY: endpoints and memory of calls, to which it points, are used by one thread at a time, which
+// has the lock.
 unsafe impl Send for State {}
 
 impl State {
@@ -129,6 +131,18 @@ impl State {
         taken
     }
 
+    /// As [`State::progress`], for a call that reads a completion queue: what ends there, and has no
+    /// unread entries before it, is written to the call's memory.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for an unknown queue.
+    pub(crate) fn progress_into(&mut self, queue: usize, reader: Reader) -> Result<Reader> {
+        self.tables.completions(queue)?.reader = Some(reader);
+        self.progress();
+        let reader = self.tables.completions(queue)?.reader.take();
+        reader.ok_or(Errno::EINVAL)
+    }
+
     #[cold]
     fn progress_datagrams(&mut self) -> usize {
         let State {
@@ -185,15 +199,25 @@ impl State {
     /// Moves completions to the completion queues, continues collective operations, and wakes
     /// sleepers whose counter has changed.
     pub(crate) fn deliver(&mut self) {
-        self.hand_over();
-        // An operation that they start may end at once, and then nothing would wake a sleeper for
-        // it.
-        while !self.tables.collective.is_empty() {
-            self.advance_collectives();
+        loop {
             self.hand_over();
+            // An operation that they start may end at once, and then nothing would wake a sleeper
+            // for it.
+            if self.tables.collective.is_empty() {
+                break;
+            }
+            self.advance_collectives();
         }
         if !self.sleepers.is_empty() {
             self.wake_sleepers();
+        }
+    }
+
+    /// Ends a call that starts an operation: delivers completions within it, if threads may sleep.
+    #[inline(always)]
+    pub(crate) fn end_operation(&mut self) {
+        if self.may_sleep {
+            self.deliver();
         }
     }
 
@@ -306,9 +330,7 @@ impl State {
             let Some(engine) = self.core.endpoint(*id) else {
                 continue;
             };
-            while let Some(result) = engine.poll_completion() {
-                route.report(&mut self.tables, result);
-            }
+            engine.drain_completions(|result| route.report(&mut self.tables, result));
         }
     }
 

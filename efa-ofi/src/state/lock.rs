@@ -3,45 +3,68 @@
 //! An application that promises to make one call of a domain at a time (`FI_THREAD_DOMAIN`) needs
 //! none, unless the domain has a thread of its own for automatic progress. All others share a
 //! mutex, whatever threading model they asked for.
+//!
+//! Each call takes it once. The code of the standard library's mutex is too long to become part of
+//! each call.
 
 use std::cell::{Cell, UnsafeCell};
+use std::hint::{cold_path, spin_loop};
 use std::ops::{Deref, DerefMut};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
 
 use efa_core::endpoint::Errno;
 
 use crate::ffi::result::Result;
 
+/// No call has the lock.
+const FREE: u32 = 0;
+/// A call has it.
+const HELD: u32 = 1;
+/// A call has it, and others may sleep until it ends.
+const AWAITED: u32 = 2;
+
+/// How often a call looks whether the lock is free before it sleeps.
+const LOOKS: u32 = 100;
+
 /// A value that one call at a time uses.
 #[derive(Debug)]
 pub(crate) struct Lock<T> {
-    mutex: Option<Mutex<()>>,
-    /// Without a mutex: whether a call uses the value. It stays so after a panic.
-    busy: Cell<bool>,
+    state: AtomicU32,
+    /// Several threads use it, so that calls wait for each other.
+    synchronized: bool,
+    /// A call that had it panicked.
+    poisoned: Cell<bool>,
+    sleepers: Mutex<()>,
+    released: Condvar,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: with a mutex one thread at a time reaches the value, and `busy` is not used. Without one,
-// the caller of `Lock::unsynchronized` has promised the same.
+// SAFETY: where it is synchronized, one thread at a time has taken `state` from `FREE`, and only
+// that thread reaches `poisoned` and the value. Elsewhere the caller of `Lock::unsynchronized` has
+// promised the same.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
-    /// A value with a mutex.
+    /// A value that threads take turns in using.
     pub(crate) fn new(value: T) -> Lock<T> {
         Lock {
-            mutex: Some(Mutex::new(())),
-            busy: Cell::new(false),
+            state: AtomicU32::new(FREE),
+            synchronized: true,
+            poisoned: Cell::new(false),
+            sleepers: Mutex::new(()),
+            released: Condvar::new(),
             value: UnsafeCell::new(value),
         }
     }
 
-    /// A value without a mutex.
+    /// A value that needs no lock.
     ///
     /// # Safety
-    /// No two threads use the lock at the same time.
+    /// No two threads use it at the same time.
     pub(crate) unsafe fn unsynchronized(value: T) -> Lock<T> {
         Lock {
-            mutex: None,
+            synchronized: false,
             ..Lock::new(value)
         }
     }
@@ -49,25 +72,66 @@ impl<T> Lock<T> {
     /// Takes the lock.
     ///
     /// # Errors
-    /// `FI_EOTHER` after a panic of a call that had it.
+    /// `FI_EOTHER` after a panic of a call that had it, and for a call within a call.
     #[inline(always)]
     pub(crate) fn lock(&self) -> Result<Guard<'_, T>> {
-        let guard = match &self.mutex {
-            Some(mutex) => Some(mutex.lock().map_err(|_| Errno::EOTHER)?),
-            None if self.busy.replace(true) => return Err(Errno::EOTHER),
-            None => None,
-        };
-        Ok(Guard {
+        if self.synchronized {
+            let (success, failure) = (Ordering::Acquire, Ordering::Relaxed);
+            let taken = self.state.compare_exchange(FREE, HELD, success, failure);
+            if taken.is_err() {
+                cold_path();
+                self.wait();
+            }
+        } else {
+            if self.state.load(Ordering::Relaxed) != FREE {
+                return Err(Errno::EOTHER);
+            }
+            self.state.store(HELD, Ordering::Relaxed);
+        }
+        let guard = Guard {
             lock: self,
-            _mutex: guard,
-        })
+            unwinds: std::thread::panicking(),
+        };
+        match self.poisoned.get() {
+            false => Ok(guard),
+            true => Err(Errno::EOTHER),
+        }
+    }
+
+    /// Takes the lock when another call gives it back.
+    #[cold]
+    fn wait(&self) {
+        for _ in 0..LOOKS {
+            let (success, failure) = (Ordering::Acquire, Ordering::Relaxed);
+            if self.state.load(Ordering::Relaxed) == FREE
+                && let Ok(_) = self.state.compare_exchange(FREE, HELD, success, failure)
+            {
+                return;
+            }
+            spin_loop();
+        }
+        let mut sleepers = self.sleepers.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whoever gives the lock back from now on wakes a sleeper, and needs the mutex for that,
+        // which this thread gives up only when it sleeps.
+        while self.state.swap(AWAITED, Ordering::Acquire) != FREE {
+            let woken = self.released.wait(sleepers);
+            sleepers = woken.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Wakes a call that sleeps in [`Lock::wait`].
+    #[cold]
+    fn wake(&self) {
+        let _sleepers = self.sleepers.lock().unwrap_or_else(PoisonError::into_inner);
+        self.released.notify_one();
     }
 }
 
 /// The value while its lock is held.
 pub(crate) struct Guard<'a, T> {
     lock: &'a Lock<T>,
-    _mutex: Option<MutexGuard<'a, ()>>,
+    /// The application has called while its thread unwinds.
+    unwinds: bool,
 }
 
 impl<T> Deref for Guard<'_, T> {
@@ -91,9 +155,15 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        // With a mutex it is not used, and several threads would write to it.
-        if self.lock.mutex.is_none() {
-            self.lock.busy.set(std::thread::panicking());
+        if std::thread::panicking() && !self.unwinds {
+            cold_path();
+            self.lock.poisoned.set(true);
+        }
+        if !self.lock.synchronized {
+            self.lock.state.store(FREE, Ordering::Relaxed);
+        } else if self.lock.state.swap(FREE, Ordering::Release) == AWAITED {
+            cold_path();
+            self.lock.wake();
         }
     }
 }
@@ -114,6 +184,48 @@ mod tests {
             });
             assert!(std::panic::catch_unwind(panics).is_err());
             assert_eq!(lock.lock().err(), Some(Errno::EOTHER));
+        }
+    }
+
+    #[test]
+    fn threads_take_turns() {
+        const ROUNDS: usize = 20_000;
+        let lock = Lock::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for round in 0..ROUNDS {
+                        let mut value = lock.lock().expect("nobody panics");
+                        let before = *value;
+                        if round % 64 == 0 {
+                            // Others wait for longer than they look.
+                            std::thread::yield_now();
+                        }
+                        *value = before + 1;
+                    }
+                });
+            }
+        });
+        assert_eq!(*lock.lock().expect("free"), 4 * ROUNDS);
+        assert_eq!(lock.state.load(Ordering::Relaxed), FREE);
+    }
+
+    #[test]
+    fn a_call_while_the_caller_unwinds_poisons_nothing() {
+        struct Caller<'a>(&'a Lock<i32>);
+        impl Drop for Caller<'_> {
+            fn drop(&mut self) {
+                *self.0.lock().expect("nobody has panicked with it") += 1;
+            }
+        }
+        // SAFETY: this thread alone uses it.
+        for lock in [Lock::new(0), unsafe { Lock::unsynchronized(0) }] {
+            let panics = std::panic::AssertUnwindSafe(|| {
+                let _caller = Caller(&lock);
+                panic!("on purpose");
+            });
+            assert!(std::panic::catch_unwind(panics).is_err());
+            assert_eq!(*lock.lock().expect("not poisoned"), 1);
         }
     }
 

@@ -52,11 +52,11 @@ impl Route {
     pub(crate) fn report(
         &self,
         tables: &mut Tables,
-        result: std::result::Result<CompletionEntry, ErrorEntry>,
+        result: &std::result::Result<CompletionEntry, ErrorEntry>,
     ) {
         match result {
-            Ok(entry) => self.succeeded(tables, &entry),
-            Err(entry) => self.failed(tables, entry),
+            Ok(entry) => self.succeeded(tables, entry),
+            Err(entry) => self.failed(tables, *entry),
         }
     }
 
