@@ -302,17 +302,29 @@ impl<T, I: Id> Arena<T, I> {
     /// rest is not moved. The object stays if `last` returns `None`.
     #[inline(always)]
     pub(crate) fn end<R>(&mut self, id: I, last: impl FnOnce(&mut T) -> Option<R>) -> Option<R> {
-        let (generation, slot) = self.slots.get_mut(id.index())?;
-        if *generation != id.generation() {
-            return None;
+        match self.slots.get(id.index()) {
+            Some((generation, _)) if *generation == id.generation() => {
+                self.end_at(id.index(), last)
+            }
+            _ => None,
         }
+    }
+
+    /// As [`Arena::end`], for the object in a slot.
+    #[inline(always)]
+    pub(crate) fn end_at<R>(
+        &mut self,
+        index: usize,
+        last: impl FnOnce(&mut T) -> Option<R>,
+    ) -> Option<R> {
+        let (generation, slot) = self.slots.get_mut(index)?;
         let ArenaSlot::Used(value) = slot else {
             return None;
         };
         let result = last(value)?;
         *slot = ArenaSlot::Free { next: self.free };
         *generation = generation.wrapping_add(1) & I::GENERATION_MASK;
-        self.free = id.index() as u32;
+        self.free = index as u32;
         self.used -= 1;
         Some(result)
     }

@@ -104,13 +104,13 @@ impl Receiving {
     /// Turns a receive that [`PostedReceives::match_message`] found into a transfer.
     pub(crate) fn activate(
         &mut self,
-        id: ReceiveId,
+        slot: u32,
         peer: PeerId,
         msg_id: MsgId,
         length: u64,
         (tag, cq_data): (Option<u64>, Option<u64>),
     ) -> Option<InboundId> {
-        let posted = self.posted.take_matched(id)?;
+        let posted = self.posted.take_matched(slot)?;
         let ending = posted.ending(tag, cq_data);
         let transfer = Transfer::new(peer, msg_id, length, posted.target, ending);
         self.transfers.insert(transfer)

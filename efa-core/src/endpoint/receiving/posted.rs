@@ -163,28 +163,34 @@ impl PostedReceives {
         queues.take_oldest(receives, peer, tag.unwrap_or(0))
     }
 
+    /// The id of a receive that [`PostedReceives::match_message`] found.
+    pub(crate) fn id(&self, slot: u32) -> Option<ReceiveId> {
+        self.receives.at(slot as usize).map(|(id, _)| id)
+    }
+
     /// A receive that [`PostedReceives::match_message`] found.
     #[inline(always)]
-    pub(crate) fn matched(&self, id: ReceiveId) -> Option<&Posted> {
-        self.receives.get(id)
+    pub(crate) fn matched(&self, slot: u32) -> Option<&Posted> {
+        self.receives.at(slot as usize).map(|(_, posted)| posted)
     }
 
     /// Ends a receive that [`PostedReceives::match_message`] found.
     #[inline(always)]
-    pub(crate) fn end_matched(&mut self, id: ReceiveId) {
-        let ended = self
-            .receives
-            .end(id, |posted| posted.entry.source().is_none().then_some(()));
+    pub(crate) fn end_matched(&mut self, slot: u32) {
+        let ended = self.receives.end_at(slot as usize, |posted| {
+            posted.entry.source().is_none().then_some(())
+        });
         if ended.is_none() {
-            self.take_matched(id);
+            self.take_matched(slot);
         }
     }
 
     /// Removes a receive that [`PostedReceives::match_message`] found.
     #[inline(never)]
-    pub(super) fn take_matched(&mut self, id: ReceiveId) -> Option<Posted> {
-        if let Some(peer) = self.receives.get(id)?.entry.source() {
-            self.by_source.remove(&mut self.receives, peer, id.slot());
+    pub(super) fn take_matched(&mut self, slot: u32) -> Option<Posted> {
+        let (id, posted) = self.receives.at(slot as usize)?;
+        if let Some(peer) = posted.entry.source() {
+            self.by_source.remove(&mut self.receives, peer, slot);
         }
         self.receives.remove(id)
     }
@@ -218,7 +224,7 @@ impl PostedReceives {
         let tagged = self.receives.get(id)?.tagged;
         let (queues, receives) = self.queues(tagged);
         queues.remove(receives, id.slot());
-        self.take_matched(id)
+        self.take_matched(id.slot())
     }
 
     /// Removes a receive that no message has matched. Returns its context, the flags of its
@@ -247,10 +253,10 @@ impl PostedReceives {
     /// The receives that name a peer as their source, oldest first.
     pub(crate) fn naming(&self, peer: PeerId) -> Vec<ReceiveId> {
         let slots = self.by_source.of(&self.receives, peer);
-        slots
+        let receives = slots
             .into_iter()
-            .map(|slot| self.receives.id(slot))
-            .collect()
+            .map(|slot| self.receives.at(slot as usize));
+        receives.flatten().map(|(id, _)| id).collect()
     }
 
     /// Returns whether no receive names a peer as its source.
@@ -276,14 +282,6 @@ impl OfPeers for Arena<Posted, ReceiveId> {
 }
 
 impl Receives for Arena<Posted, ReceiveId> {
-    #[inline]
-    fn id(&self, slot: u32) -> ReceiveId {
-        match self.at(slot as usize) {
-            Some((id, _)) => id,
-            None => not_posted(slot),
-        }
-    }
-
     #[inline]
     fn entry(&self, slot: u32) -> &PostedEntry {
         match self.at(slot as usize) {
@@ -361,9 +359,9 @@ mod tests {
         assert_eq!(posted.match_message(peer(1), Some(8)), None);
         for (tag, expected) in [(Some(7), first), (None, untagged), (Some(7), second)] {
             let found = posted.match_message(peer(1), tag).unwrap();
-            assert_eq!((found.receive, found.stays), (expected, false));
-            posted.end_matched(expected);
-            assert!(posted.matched(expected).is_none());
+            assert_eq!((found.slot, found.stays), (expected.slot(), false));
+            posted.end_matched(found.slot);
+            assert!(posted.matched(found.slot).is_none());
         }
         assert_eq!(posted.match_message(peer(1), Some(7)), None);
         assert_eq!(posted.len(), 0);
@@ -378,7 +376,7 @@ mod tests {
         assert_eq!(posted.withdraw(first), Some((1, flags, 7)));
         assert_eq!(posted.withdraw(first), None);
         let found = posted.match_message(peer(1), Some(7)).unwrap();
-        assert_eq!(found.receive, second);
+        assert_eq!(found.slot, second.slot());
     }
 
     #[test]
@@ -395,7 +393,7 @@ mod tests {
         assert!(posted.is_none_naming(peer(1)) && !posted.is_none_naming(peer(2)));
         // A match ends the link to the source as well.
         posted.match_message(peer(2), None).unwrap();
-        posted.end_matched(other);
+        posted.end_matched(other.slot());
         assert!(posted.is_none_naming(peer(2)));
     }
 
@@ -416,7 +414,7 @@ mod tests {
         let receive = receive(5, None, SourceFilter::Any);
         let id = posted.post_multi(receive, piece(), 50).unwrap();
         let found = posted.match_message(peer(1), None).unwrap();
-        assert_eq!((found.receive, found.stays), (id, true));
+        assert_eq!((found.slot, found.stays), (id.slot(), true));
         let (target, ending) = posted.next_part(id, 40, None).unwrap();
         assert_eq!((target.memory.address, target.memory.length), (1000, 40));
         assert!(ending.is_remote());

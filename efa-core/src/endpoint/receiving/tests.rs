@@ -61,7 +61,7 @@ fn transfer(peer: PeerId, ending: Ending) -> Transfer {
 fn matched(receiving: &mut Receiving) -> InboundId {
     let id = receiving.post(tagged(1, any(7))).unwrap();
     receiving.posted.match_message(peer(1), Some(7)).unwrap();
-    let transfer = receiving.activate(id, peer(1), MsgId(5), 100, (Some(7), None));
+    let transfer = receiving.activate(id.slot(), peer(1), MsgId(5), 100, (Some(7), None));
     transfer.unwrap()
 }
 
@@ -71,8 +71,8 @@ fn a_segmented_message_takes_over_its_receive() {
     let first = receiving.post(tagged(1, any(7))).unwrap();
     let second = receiving.post(tagged(2, any(7))).unwrap();
     let found = receiving.posted.match_message(peer(1), Some(7)).unwrap();
-    assert_eq!((found.receive, found.stays), (first, false));
-    let id = receiving.activate(first, peer(1), MsgId(5), 60, (Some(7), Some(9)));
+    assert_eq!((found.slot, found.stays), (first.slot(), false));
+    let id = receiving.activate(found.slot, peer(1), MsgId(5), 60, (Some(7), Some(9)));
     assert_eq!(receiving.len(), 2);
     // A receive that has taken a message cannot be cancelled.
     assert!(receiving.posted.withdraw(first).is_none());

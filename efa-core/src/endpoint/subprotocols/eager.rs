@@ -9,7 +9,7 @@ use crate::wire::{EagerRtm, Payload, SendId};
 use crate::endpoint::api::error::{EndpointError, Failure};
 use crate::endpoint::api::operation::{OperationFlags, SendArgs};
 use crate::endpoint::api::statistics::Protocol;
-use crate::endpoint::base::ids::{PeerId, ReceiveId};
+use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::memory::iov::copy_out;
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::posting::Owner;
@@ -81,13 +81,13 @@ impl<N: Nic> ReceiveSide<'_, N> {
     #[inline(always)]
     pub(crate) fn receive_eager(
         &mut self,
-        id: ReceiveId,
+        receive: u32,
         peer: PeerId,
         packet: &ReceivedPacket,
         rtm: &Rtm<'_>,
         receipt: Option<SendId>,
     ) {
-        let Some(posted) = self.receiving.posted.matched(id) else {
+        let Some(posted) = self.receiving.posted.matched(receive) else {
             return;
         };
         let Payload { offset, length } = rtm.payload;
@@ -105,7 +105,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         };
         let ending = posted.ending(rtm.tag, rtm.cq_data);
         let capacity = posted.capacity();
-        self.receiving.posted.end_matched(id);
+        self.receiving.posted.end_matched(receive);
         self.channel
             .reports
             .statistics

@@ -160,10 +160,12 @@ impl<N: Nic> ReceiveSide<'_, N> {
         let Some(found) = self.receiving.posted.match_message(peer, tag) else {
             return self.keep_unexpected(peer, packet, &rtm());
         };
-        if found.stays {
-            return self.match_multi(found.receive, peer, packet, &rtm());
+        if found.stays
+            && let Some(receive) = self.receiving.posted.id(found.slot)
+        {
+            return self.match_multi(receive, peer, packet, &rtm());
         }
-        let receive = found.receive;
+        let receive = found.slot;
         let message = rtm();
         if let MessagePart::Whole(receipt) = message.extent {
             self.receive_eager(receive, peer, &packet, &message, receipt);

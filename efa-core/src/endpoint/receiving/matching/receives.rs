@@ -2,7 +2,7 @@
 
 use crate::endpoint::api::operation::SourceFilter;
 use crate::endpoint::base::hash::Mixer;
-use crate::endpoint::base::ids::{PeerId, ReceiveId};
+use crate::endpoint::base::ids::PeerId;
 
 use super::Filter;
 use super::queues::{Key, Links, Nodes, Queues};
@@ -36,7 +36,6 @@ impl PostedEntry {
 /// The posted receives by slot. The methods may panic for a slot without a receive, which is a
 /// mistake of the caller.
 pub(crate) trait Receives {
-    fn id(&self, slot: u32) -> ReceiveId;
     fn entry(&self, slot: u32) -> &PostedEntry;
     fn entry_mut(&mut self, slot: u32) -> &mut PostedEntry;
 }
@@ -61,7 +60,7 @@ impl<R: Receives> Nodes<POSTED> for R {
 /// A posted receive that accepts a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Found {
-    pub(crate) receive: ReceiveId,
+    pub(crate) slot: u32,
     /// Whether it stays posted, because it may take several messages.
     pub(crate) stays: bool,
 }
@@ -193,10 +192,7 @@ impl ReceiveQueues {
             group.count -= 1;
             group.queues.remove(hash, receives, slot);
         }
-        Some(Found {
-            receive: receives.id(slot),
-            stays,
-        })
+        Some(Found { slot, stays })
     }
 
     /// Removes a posted receive.

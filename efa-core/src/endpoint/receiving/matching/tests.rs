@@ -48,10 +48,6 @@ impl Model {
 struct Store(Vec<(ReceiveId, PostedEntry)>);
 
 impl Receives for Store {
-    fn id(&self, slot: u32) -> ReceiveId {
-        self.0[slot as usize].0
-    }
-
     fn entry(&self, slot: u32) -> &PostedEntry {
         &self.0[slot as usize].1
     }
@@ -96,7 +92,7 @@ proptest! {
                 Step::Message { source, tag } => {
                     let source = PeerId::new(source, 0);
                     let found = receives.take_oldest(&mut store, source, tag);
-                    let found = found.map(|found| found.receive);
+                    let found = found.map(|found| store.0[found.slot as usize].0);
                     prop_assert_eq!(found, model.message(source, tag, number));
                     if found.is_none() {
                         messages.push(source, tag, number);
@@ -150,7 +146,7 @@ proptest! {
             };
             let tag = filter.tag.tag;
             let found = receives.take_oldest(&mut store, source, tag);
-            let found = found.map(|found| found.receive);
+            let found = found.map(|found| store.0[found.slot as usize].0);
             prop_assert_eq!(found, model.message(source, tag, 0));
         }
         prop_assert_eq!(receives.len(), 0);
