@@ -66,7 +66,7 @@ impl<N: Nic> Endpoint<N> {
     ///
     /// # Errors
     /// Nothing was posted; see [`EndpointError`].
-    #[inline]
+    #[inline(always)]
     pub fn recv(&mut self, args: RecvArgs<'_>) -> Result<ReceiveId, EndpointError> {
         if self.is_zero_copy() {
             return self.post_user_receive(&args);

@@ -67,9 +67,11 @@ impl Iov {
 /// The length of all pieces in bytes.
 #[inline]
 pub(crate) fn total_length(pieces: &[IoVec]) -> u64 {
-    pieces.iter().fold(0, |sum, piece| {
-        sum.saturating_add(piece.memory.length as u64)
-    })
+    let add = |sum: u64, piece: &IoVec| sum.saturating_add(piece.memory.length as u64);
+    match pieces {
+        [piece] => piece.memory.length as u64,
+        _ => pieces.iter().fold(0, add),
+    }
 }
 
 /// The parts of the pieces that make up the bytes `offset..offset + length` of the buffer. They are

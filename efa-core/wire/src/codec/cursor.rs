@@ -12,7 +12,9 @@ use crate::descriptor::Array;
 use crate::error::{ParseError, Reason};
 use crate::packet_type::PacketType;
 
-/// A packet that is being parsed. Everything in front of `rest` has been read.
+/// A packet that is being parsed. Everything in front of `rest` has been read. Errors are made from
+/// a copy, because a reference would keep every cursor in memory.
+#[derive(Clone, Copy)]
 pub(crate) struct Cursor<'a> {
     base: BaseHeader,
     packet: &'a [u8],
@@ -152,13 +154,13 @@ impl<'a> Cursor<'a> {
     }
 
     #[cold]
-    fn wrong_data_length(&self, name: &'static str, reason: Reason) -> ParseError {
+    fn wrong_data_length(self, name: &'static str, reason: Reason) -> ParseError {
         self.error(name, 0, reason)
     }
 
     /// An error about the field at byte `offset`.
     #[cold]
-    pub(crate) fn error(&self, field: &'static str, offset: usize, reason: Reason) -> ParseError {
+    pub(crate) fn error(self, field: &'static str, offset: usize, reason: Reason) -> ParseError {
         ParseError {
             packet_type: Some(self.base.packet_type),
             field,
@@ -169,7 +171,7 @@ impl<'a> Cursor<'a> {
 
     /// The error for a packet that ends within the next `needed` bytes.
     #[cold]
-    fn truncated(&self, needed: usize) -> ParseError {
+    fn truncated(self, needed: usize) -> ParseError {
         let available = self.rest.len();
         self.error(
             "header",

@@ -86,6 +86,7 @@ struct Group {
 }
 
 impl Group {
+    #[inline(always)]
     fn key(&self, source: PeerId, tag: u64) -> Key {
         Key::new(self.directed.then_some(source), tag & !self.ignore)
     }
