@@ -71,8 +71,10 @@ fn send(
     if let Err(error) = sent {
         return Err(error.errno());
     }
-    let completion = (CompletionFlags::SEND | kind(tag), length_of(data));
-    start.report(enabled, state, completion);
+    if start.reports_now.is_some() {
+        let completion = (CompletionFlags::SEND | kind(tag), length_of(data));
+        start.report(enabled, state, completion);
+    }
     Ok(0)
 }
 
@@ -114,19 +116,22 @@ fn receive(
         address => SourceFilter::Peer(enabled.route.addresses(&state.tables)?.peer(address)?),
     };
     let flags = enabled.receives.or_default(call.flags);
-    if flags & !RECEIVE_FLAGS != 0 {
-        return Err(EBADFLAGS);
-    }
     let context = call.context.addr() as u64;
-    if flags & (FI_PEEK | FI_CLAIM) != 0 {
-        if enabled.zero_copy {
-            // Messages do not wait here.
-            return Err(EOPNOTSUPP);
+    // The default flags of calls without any are other ones.
+    if let Some(flags) = call.flags {
+        if flags & !RECEIVE_FLAGS != 0 {
+            return Err(EBADFLAGS);
         }
-        return match flags & FI_PEEK {
-            0 => take_claimed(enabled, state, buffer, flags, context),
-            _ => peek(enabled, state, source, tag, flags, context),
-        };
+        if flags & (FI_PEEK | FI_CLAIM) != 0 {
+            if enabled.zero_copy {
+                // Messages do not wait here.
+                return Err(EOPNOTSUPP);
+            }
+            return match flags & FI_PEEK {
+                0 => take_claimed(enabled, state, buffer, flags, context),
+                _ => peek(enabled, state, source, tag, flags, context),
+            };
+        }
     }
     state.tables.check_room(enabled.route.receive)?;
     let engine = state.core.endpoint(enabled.id).ok_or(EOPBADSTATE)?;

@@ -129,7 +129,7 @@ pub(crate) struct Start {
     pub(crate) context: u64,
     /// The application's context, if a success is to be reported at once: the engine reports
     /// nothing of data that was copied within the call.
-    reports_now: Option<u64>,
+    pub(crate) reports_now: Option<u64>,
 }
 
 impl Start {
@@ -148,7 +148,7 @@ impl Start {
     }
 
     /// Reports the success of an operation that was started, if that is to be done at once.
-    #[inline(always)]
+    #[inline(never)]
     pub(crate) fn report(
         &self,
         enabled: &Enabled,

@@ -40,8 +40,8 @@ pub(crate) struct Enabled {
 pub(crate) struct Flags {
     /// The flags of calls without any.
     pub(crate) default: AtomicU64,
-    /// Successes are reported on request only.
-    selective: bool,
+    /// `FI_COMPLETION` if all successes are reported, not on request only.
+    always: u64,
 }
 
 impl Flags {
@@ -49,7 +49,10 @@ impl Flags {
     pub(crate) fn new(bound: &Option<BoundQueue>, default: u64) -> Flags {
         Flags {
             default: AtomicU64::new(default),
-            selective: bound.as_ref().is_none_or(|bound| bound.selective),
+            always: match bound {
+                Some(bound) if !bound.selective => FI_COMPLETION,
+                _ => 0,
+            },
         }
     }
 
@@ -62,13 +65,8 @@ impl Flags {
     /// The engine's flags, for a call with these.
     #[inline]
     pub(crate) fn of(&self, flags: u64) -> OperationFlags {
-        let known = FI_MORE | FI_INJECT | FI_DELIVERY_COMPLETE;
-        let mut result = OperationFlags::from_bits_truncate(flags & known);
-        result.set(
-            OperationFlags::COMPLETION,
-            !self.selective || flags & FI_COMPLETION != 0,
-        );
-        result
+        let known = FI_MORE | FI_INJECT | FI_DELIVERY_COMPLETE | FI_COMPLETION;
+        OperationFlags::from_bits_truncate(flags & known | self.always)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::{CString, c_void};
+use std::hint::cold_path;
 use std::sync::Arc;
 
 use efa_core::endpoint::{CompletionEntry, Errno, ErrorEntry};
@@ -73,11 +74,17 @@ impl Reader {
         }
         // SAFETY: there is room, by the contract of `new`; the formats are prefixes of each other.
         unsafe {
-            match self.format {
-                Format::Tagged => write!(fi_cq_tagged_entry),
-                Format::Data => write!(fi_cq_data_entry),
-                Format::Message => write!(fi_cq_msg_entry),
-                Format::Context => write!(fi_cq_entry),
+            // The usual format is asked for first, without a table of jumps.
+            if let Format::Tagged = self.format {
+                write!(fi_cq_tagged_entry);
+            } else {
+                cold_path();
+                match self.format {
+                    Format::Tagged => write!(fi_cq_tagged_entry),
+                    Format::Data => write!(fi_cq_data_entry),
+                    Format::Message => write!(fi_cq_msg_entry),
+                    Format::Context => write!(fi_cq_entry),
+                }
             }
             if !self.sources.is_null() {
                 self.sources.add(self.count).write(source);
@@ -131,9 +138,9 @@ impl Completions {
         Some((before - self.taken) as usize)
     }
 
-    /// Adds a success.
+    /// Adds a success. Returns whether the queue [is full](Completions::is_full) now.
     #[inline(always)]
-    pub(crate) fn add(&mut self, entry: &CompletionEntry, source: fi_addr_t) {
+    pub(crate) fn add(&mut self, entry: &CompletionEntry, source: fi_addr_t) -> bool {
         let done = fi_cq_tagged_entry {
             op_context: entry.context as *mut c_void,
             flags: entry.flags.bits(),
@@ -142,22 +149,23 @@ impl Completions {
             data: entry.data,
             tag: entry.tag,
         };
-        self.push(done, source);
+        self.push(done, source)
     }
 
-    /// Adds an entry.
+    /// As [`Completions::add`], for an entry as C sees it.
     #[inline(always)]
-    pub(crate) fn push(&mut self, entry: fi_cq_tagged_entry, source: fi_addr_t) {
+    pub(crate) fn push(&mut self, entry: fi_cq_tagged_entry, source: fi_addr_t) -> bool {
         if let Some(reader) = &mut self.reader
             && self.done.is_empty()
             && self.failed.is_empty()
             && reader.put(&entry, source)
         {
             self.taken += 1;
-            return;
+            return false;
         }
         self.done.push_back((entry, source));
         self.notify();
+        self.is_full()
     }
 
     /// Adds a failure.

@@ -68,8 +68,8 @@ impl Route {
         let source = entry.source.filter(|_| self.names_source);
         let source = source.and_then(|peer| Some(self.addresses(tables).ok()?.address(peer)));
         if let Some(completions) = self.queue_of(tables, entry.flags) {
-            completions.add(entry, source.unwrap_or(FI_ADDR_UNSPEC));
-            tables.may_be_full |= completions.is_full();
+            let is_full = completions.add(entry, source.unwrap_or(FI_ADDR_UNSPEC));
+            tables.may_be_full |= is_full;
         }
     }
 
