@@ -609,7 +609,7 @@ impl Machine {
             tag: HONEST_TAG + self.messages.len() as u64,
             mask: u64::MAX,
         };
-        let added = self.operate(None, TagRequestOperation::Add(buffer));
+        let added = self.operate(None, TagRequestOperation::Add(buffer.clone()));
         let (handle, ..) = added.expect("the list is empty");
         let tagged = Tagged {
             handle,

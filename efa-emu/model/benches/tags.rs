@@ -115,7 +115,7 @@ impl Receiver {
     fn post_plain(&mut self) {
         let receive = RecvWr {
             wr_id: 0,
-            buffers: self.buffers,
+            buffers: self.buffers.clone(),
         };
         let device = &mut self.net.hosts[0].device;
         device.post_srq_recv(self.srq, receive).expect("room");
@@ -124,7 +124,7 @@ impl Receiver {
     fn post(&mut self, tag: u64) {
         let receive = TagReceive {
             id: tag,
-            buffers: self.buffers,
+            buffers: self.buffers.clone(),
             tag,
             mask: u64::MAX,
         };

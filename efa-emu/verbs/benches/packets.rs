@@ -5,7 +5,8 @@
 //! of its own to another: one thread does everything that both sides do for a packet, and waits for
 //! nobody. Under valgrind's callgrind the difference of a long and a short run is the number of
 //! instructions, which does not depend on what else the machine does. The peer is a message through
-//! a crossbeam channel in one thread.
+//! a crossbeam channel in one thread. The same messages over a reliable connection of the profile
+//! `tm` are counted beside those of SRD.
 //!
 //! `cargo bench -p efa-emu-verbs --bench packets -- instructions` counts instructions only, and
 //! leaves the profiles of the long runs behind for `callgrind_annotate`. What is counted is the
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         ["messages", count, burst] => number(count)
             .and_then(|count| Ok((count, number(burst)?)))
             .map(|(count, burst)| println!("{}", messages(count, burst))),
+        [CONNECTED, count] => number(count).map(|count| println!("{}", connected(count))),
         [CHANNEL, count] => number(count).map(|count| println!("{}", channel(count))),
         ["pairs", count] => number(count).map(|count| println!("{}", pairs(count))),
         _ if words.contains(&"instructions") => count_instructions(),
@@ -70,6 +72,89 @@ fn messages(count: u64, burst: u64) -> f64 {
     let endpoint = Endpoint::new();
     let queue = extended_cq(&endpoint);
     let pairs = [(); 2].map(|()| deep_pair(&endpoint, queue));
+    exchange(&endpoint, queue, pairs, count, burst)
+}
+
+/// As [`messages`], one at a time, over a reliable connection.
+fn connected(count: u64) -> f64 {
+    let endpoint = Endpoint::new();
+    let mut attributes: ibv_cq_init_attr_ex = zeroed();
+    attributes.cqe = 8192;
+    attributes.wc_flags = IBV_WC_STANDARD_FLAGS;
+    let functions = verbs_context_of(endpoint.context);
+    // SAFETY: a live context with all functions, and attributes on the stack.
+    let queue = unsafe {
+        let create = (*functions).create_cq_ex.expect("given");
+        create(endpoint.context, &raw mut attributes).cast()
+    };
+    let pair = || {
+        let (mut attributes, _) = endpoint.srd_request(queue, 0);
+        attributes.qp_type = IBV_QPT_RC;
+        attributes.comp_mask = IBV_QP_INIT_ATTR_PD;
+        attributes.sq_sig_all = 1;
+        // SAFETY: live objects, and attributes on the stack.
+        let pair: *mut ibv_qp = unsafe {
+            let create = (*functions).create_qp_ex.expect("given");
+            create(endpoint.context, &raw mut attributes)
+        };
+        assert!(!pair.is_null(), "no queue pair: errno {}", errno());
+        pair
+    };
+    let pairs = [pair(), pair()];
+    connect(&endpoint, pairs);
+    exchange(&endpoint, queue, pairs, count, 1)
+}
+
+/// Brings two queue pairs up that are each other's peers.
+fn connect(endpoint: &Endpoint, pairs: [*mut ibv_qp; 2]) {
+    use efa_device_model::device::connected::ConnectionMask as M;
+    let steps = [
+        (IBV_QPS_INIT, M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS),
+        (
+            IBV_QPS_RTR,
+            M::AV
+                | M::PATH_MTU
+                | M::DESTINATION
+                | M::RQ_PSN
+                | M::MAX_DEST_RD_ATOMIC
+                | M::MIN_RNR_TIMER,
+        ),
+        (
+            IBV_QPS_RTS,
+            M::TIMEOUT | M::RETRY_COUNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_RD_ATOMIC,
+        ),
+    ];
+    for (own, peer) in [(0, 1), (1, 0)] {
+        let mut attributes: ibv_qp_attr = zeroed();
+        attributes.port_num = 1;
+        attributes.path_mtu = 5;
+        attributes.ah_attr.is_global = 1;
+        attributes.ah_attr.port_num = 1;
+        attributes.ah_attr.grh.dgid = endpoint.gid;
+        attributes.timeout = 14;
+        attributes.retry_cnt = 7;
+        attributes.rnr_retry = 7;
+        // SAFETY: a live queue pair.
+        attributes.dest_qp_num = unsafe { (*pairs[peer]).qp_num };
+        for (state, mask) in steps {
+            attributes.qp_state = state;
+            let mask = (M::STATE | mask).bits() as c_int;
+            // SAFETY: a live queue pair, and attributes on the stack.
+            let result = unsafe { ibv_modify_qp(pairs[own], &raw mut attributes, mask) };
+            assert_eq!(result, 0, "to state {state}");
+        }
+    }
+}
+
+/// Nanoseconds per message of `count` messages from the first queue pair to the second, `burst` of
+/// them at a time.
+fn exchange(
+    endpoint: &Endpoint,
+    queue: *mut ibv_cq,
+    pairs: [*mut ibv_qp; 2],
+    count: u64,
+    burst: u64,
+) -> f64 {
     let mut memory = vec![7u64; 4096];
     let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
     let [from, to] = pairs;
@@ -80,7 +165,7 @@ fn messages(count: u64, burst: u64) -> f64 {
         }
         let mut data = [sge(region, 0, LENGTH)];
         for _ in 0..burst {
-            let mut request = send_request(&endpoint, to, 2, &mut data);
+            let mut request = send_request(endpoint, to, 2, &mut data);
             assert_eq!(post_send(from, &mut request).0, 0);
         }
         let mut seen = 0;
@@ -192,6 +277,10 @@ fn again(
             "--fabric",
             &format!("packets-{}", std::process::id()),
         ])
+        .args(match arguments {
+            [CONNECTED, ..] => &["--profile", "tm"][..],
+            _ => &[],
+        })
         .arg("--")
         .args(wrapper)
         .arg(own)
@@ -211,8 +300,10 @@ fn again(
     }
 }
 
-/// The peer of messages in bursts, where it takes the place of a burst's length.
+/// What takes the place of a burst's length: the peer of messages in bursts, and messages over a
+/// connection.
 const CHANNEL: &str = "channel";
+const CONNECTED: &str = "connected";
 
 /// Where callgrind leaves the profile of a run with messages in bursts of this length.
 fn profile(emulator: &Path, burst: &str) -> PathBuf {
@@ -233,7 +324,7 @@ fn instructions(emulator: &Path, burst: &str) -> Result<Option<f64>, String> {
     let counted = |messages: u64| -> Result<u64, String> {
         let messages = messages.to_string();
         let arguments = match burst {
-            CHANNEL => vec![CHANNEL, &messages],
+            CHANNEL | CONNECTED => vec![burst, &messages],
             _ => vec!["messages", &messages, burst],
         };
         let (_, errors) = again(emulator, &wrapper, &arguments)?;
@@ -254,6 +345,7 @@ fn count_instructions() -> Result<(), String> {
         ("bursts of  1", "1"),
         ("bursts of 64", "64"),
         ("crossbeam channel (peer)", CHANNEL),
+        ("reliable connection", CONNECTED),
     ] {
         let count = instructions(&emulator, burst)?.ok_or("there is no valgrind")?;
         let profile = profile(&emulator, burst);

@@ -21,7 +21,7 @@ use crate::device::connected::{BufferList, TagRequest, TagRequestOperation, Tagg
 use crate::match_list::MatchList;
 
 /// A receive of a program.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct TagReceive {
     /// The program's own name of it, by which the device reports its messages. Of receives that are
     /// posted at a time, each has another.
@@ -293,7 +293,7 @@ impl<M> TagMatcher<M> {
                 buffers,
                 tag,
                 mask,
-            } = next.receive;
+            } = next.receive.clone();
             next.handle = device.request(&TagRequest {
                 wr_id: id,
                 is_signaled: false,
@@ -332,7 +332,7 @@ mod tests {
     impl TagListDevice for Asked {
         fn request(&mut self, request: &TagRequest) -> Result<u32, Error> {
             let handle = self.0.len() as u32;
-            self.0.push(match request.operation {
+            self.0.push(match &request.operation {
                 TagRequestOperation::Add(buffer) => format!("add {}", buffer.wr_id),
                 TagRequestOperation::Delete(handle) => format!("delete {handle}"),
                 TagRequestOperation::Sync => format!("sync {}", request.handled.unwrap_or(0)),

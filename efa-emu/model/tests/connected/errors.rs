@@ -218,7 +218,7 @@ fn requests_are_refused_by_state() {
     let list = net.hosts[0].list(0, 8);
     let wr = request(1, SendOperation::Send(None), list);
     let device = &mut net.hosts[0].device;
-    let refused = device.post_connected_send(qpn, wr).unwrap_err();
+    let refused = device.post_connected_send(qpn, wr.clone()).unwrap_err();
     assert_eq!(refused.errno(), libc::EINVAL);
     let to = ConnectionAttributes {
         state: QpState::Error,

@@ -110,7 +110,9 @@ fn only_signaled_and_failed_operations_complete() {
     let sync = unsignaled(2, Some(0), TagRequestOperation::Sync);
     receiver.request(&sync).unwrap();
     let delete = TagRequestOperation::Delete(handle);
-    receiver.request(&unsignaled(3, None, delete)).unwrap();
+    receiver
+        .request(&unsignaled(3, None, delete.clone()))
+        .unwrap();
     assert_eq!(receiver.completions(), []);
     receiver.request(&unsignaled(4, None, delete)).unwrap();
     let failed = [(4, WcStatus::TagMatching as u8, DELETED)];

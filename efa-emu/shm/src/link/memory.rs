@@ -63,6 +63,14 @@ pub(crate) fn parts(
 pub(crate) fn gather(ring: &SharedMemory, at: usize, data: LocalData<'_>) {
     match data {
         LocalData::Segments([only]) => store_into(ring, at, *only),
+        LocalData::Packet {
+            head,
+            segments: [only],
+            padding: 0,
+        } => {
+            ring.write(at, head);
+            store_into(ring, at + head.len(), *only);
+        }
         _ => gather_others(ring, at, data),
     }
 }

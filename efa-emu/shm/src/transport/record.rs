@@ -157,6 +157,8 @@ mod first {
     pub(crate) const MESSAGE: u64 = (RecordKind::Data as u64) << CODE | LAST;
     /// That of a packet of a connection.
     pub(crate) const PACKET: u64 = MESSAGE | (super::CONNECTED as u64) << (CODE + 4);
+    /// The bits in which the two agree.
+    pub(crate) const COMMON_ROLE: u64 = ROLE & !(MESSAGE ^ PACKET);
 }
 
 impl Record {
@@ -407,15 +409,16 @@ impl Record {
     #[inline(always)]
     pub(crate) fn from_fields(fields: &Fields) -> Result<Record, BadRecord> {
         let record = Record(fields.map(u64::from_le));
+        let is_plain = record.0[0] & first::COMMON_ROLE == first::MESSAGE;
         let is_whole = record.0[6] == pair(0, record.request_length());
         let has_its_length = record.length() == record_length(record.payload() as usize);
-        if !(record.is_message() & is_whole & has_its_length) {
+        if !(is_plain & is_whole & has_its_length) {
             record.check_other()?;
         }
         Ok(record)
     }
 
-    /// Checks records other than whole messages.
+    /// Checks records other than whole messages and packets of connections.
     #[cold]
     fn check_other(self) -> Result<(), BadRecord> {
         let code = self.code();

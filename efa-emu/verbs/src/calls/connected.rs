@@ -153,11 +153,9 @@ pub(super) fn query(pair: &QueuePair, connection: &Connection) -> Result<ibv_qp_
 ///
 /// # Safety
 /// `list` is valid for reads of `count` entries.
+#[inline]
 pub(super) unsafe fn buffer_list(list: *const ibv_sge, count: c_int) -> Result<BufferList, Errno> {
     let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
-    if count > efa_device_model::device::connected::MAX_SGE {
-        return Err(Errno::INVAL);
-    }
     // SAFETY: by contract.
     let list = unsafe { buffers(list, count) }.ok_or(Errno::INVAL)?;
     BufferList::new(list).ok_or(Errno::INVAL)
@@ -231,6 +229,7 @@ impl Flags {
 /// # Safety
 /// `request` is valid for reads of the fields that every version of the structure has; its gather
 /// list is valid, and inline data can be read.
+#[inline(always)]
 unsafe fn send_wr(pair: &QueuePair, request: *const ibv_send_wr) -> Result<SendWr, Errno> {
     // SAFETY: by contract.
     let (opcode, immediate, flags) = unsafe {

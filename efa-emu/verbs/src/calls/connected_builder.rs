@@ -225,7 +225,7 @@ unsafe extern "C" fn wr_complete(pair: *mut ibv_qp_ex) -> c_int {
     };
     match end(handle) {
         None => libc::EINVAL,
-        Some(session) => match post(handle, &session) {
+        Some(session) => match post(handle, session) {
             Ok(()) => 0,
             Err(error) => error.number(),
         },
@@ -253,15 +253,15 @@ fn end(handle: &QueuePair) -> Option<Session> {
     session
 }
 
-fn post(handle: &QueuePair, session: &Session) -> Result<(), Errno> {
+fn post(handle: &QueuePair, session: Session) -> Result<(), Errno> {
     if let Some(error) = session.error {
         return Err(error);
     }
     let connection = handle.connection.as_ref().ok_or(Errno::INVAL)?;
     connection.hardware.post(|device| {
         device.check_connected_room(handle.qpn, session.requests.len())?;
-        for wr in &session.requests {
-            device.post_connected_send(handle.qpn, *wr)?;
+        for wr in session.requests {
+            device.post_connected_send(handle.qpn, wr)?;
         }
         Ok(())
     })?

@@ -5,6 +5,7 @@ use core::mem::offset_of;
 
 use efa_core::address::{Qkey, Qpn};
 use efa_device_model::device::Error;
+use efa_device_model::device::connected::MAX_SGE;
 use efa_device_model::device::queue::Buffer;
 use efa_device_model::profile::INLINE_SIZE_WIDE;
 use efa_device_model::provider::{
@@ -20,8 +21,8 @@ use crate::ffi::interrupted::Locking;
 use crate::objects::address_handle;
 use crate::objects::queue_pair::QueuePair;
 
-/// More than any device has; longer lists are refused without reading them.
-pub(crate) const LIST_ROOM: usize = 4;
+/// As many as any device takes; longer lists are refused without reading them.
+pub(crate) const LIST_ROOM: usize = MAX_SGE;
 
 // A list of the C structure is one of the device model's.
 const _: () = {

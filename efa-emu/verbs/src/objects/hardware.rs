@@ -169,6 +169,7 @@ impl Hardware {
     }
 
     /// Hands work to the device that comes without a ring.
+    #[inline(always)]
     pub(crate) fn post<R>(&self, work: impl FnOnce(&mut device::Device) -> R) -> Result<R, Errno> {
         let _locking = Locking::new();
         Ok(self.engine.post(work)?)

@@ -91,9 +91,9 @@ impl QueueOwner for Owners<'_> {
     #[inline(always)]
     fn retire_send(&mut self, qpn: Qpn, request_id: u16) -> Retired {
         match self.index.get(qpn) {
+            Some(queues) if queues.is_connected => Retired::Connected,
             Some(queues) => match queues.send.lock(self.locking).as_mut() {
                 Some(sender) => sender.queue.retire(request_id),
-                None if queues.is_connected => Retired::Connected,
                 None => Retired::Stale,
             },
             None => Retired::Stale,

@@ -78,13 +78,7 @@ impl Machine {
         machine.basic = machine.srq(|_| ());
         machine.tagged = machine.srq(of_tags);
         assert!(!machine.basic.is_null() && !machine.tagged.is_null());
-        machine.connection = [machine.pair(|_| ()), machine.pair(|_| ())];
-        for (own, peer) in [(0, 1), (1, 0)] {
-            let pair = machine.connection[own];
-            // SAFETY: a live queue pair.
-            let number = unsafe { (*machine.connection[peer]).qp_num };
-            machine.bring(pair, number, IBV_QPS_RTS);
-        }
+        machine.connection = machine.connect(|_| ());
         machine
     }
 
@@ -221,18 +215,40 @@ impl Machine {
         }
     }
 
-    /// A message goes over the connection, and nothing else completes.
-    fn goes_on(&self, what: &str) {
-        let [from, to] = self.connection;
-        let mut buffer = [sge(self.region, 1024, 64)];
-        assert_eq!(post_recv(to, 7, &mut buffer), 0, "{what}");
-        let mut list = [sge(self.region, 0, 64)];
+    /// Two queue pairs, as changed, that are each other's peers.
+    fn connect(&self, change: impl Fn(&mut ibv_qp_init_attr_ex)) -> [*mut ibv_qp; 2] {
+        let pairs = [self.pair(&change), self.pair(&change)];
+        for (own, peer) in [(0, 1), (1, 0)] {
+            // SAFETY: a live queue pair.
+            let number = unsafe { (*pairs[peer]).qp_num };
+            self.bring(pairs[own], number, IBV_QPS_RTS);
+        }
+        pairs
+    }
+
+    /// A message goes over a connection, and nothing else completes. Returns its length.
+    fn carries(
+        &self,
+        [from, to]: [*mut ibv_qp; 2],
+        (mut list, mut buffers): (Vec<ibv_sge>, Vec<ibv_sge>),
+        what: &str,
+    ) -> u32 {
+        assert_eq!(post_recv(to, 7, &mut buffers), 0, "{what}");
         let mut request = send_request(&self.endpoint, to, 8, &mut list);
         assert_eq!(post_send(from, &mut request).0, 0, "{what}");
         let found = wait_for(self.queue, 2);
-        let mut ends: Vec<_> = found.iter().map(|wc| (wc.wr_id, wc.status)).collect();
-        ends.sort_unstable();
+        let ends: Vec<_> = found.iter().map(|wc| (wc.wr_id, wc.status)).collect();
         assert_eq!(ends, [(7, 0), (8, 0)], "{what}");
+        found[0].byte_len
+    }
+
+    /// The connection still works.
+    fn goes_on(&self, what: &str) {
+        let lists = (
+            vec![sge(self.region, 0, 64)],
+            vec![sge(self.region, 1024, 64)],
+        );
+        assert_eq!(self.carries(self.connection, lists, what), 64, "{what}");
     }
 }
 
@@ -896,4 +912,68 @@ fn bad_calls_are_documented() {
     let table = format!("| call | what | errno |\n|---|---|---|\n{rows}");
     let tests = "-p efa-emu-verbs --test calls documented";
     workspace::documented("docs/tag-matching.md", "bad calls", tests, &table);
+}
+
+#[test]
+fn messages_are_gathered_and_scattered() {
+    on_emulated_host("tm", || {
+        let machine = Machine::new();
+        let pairs = machine.connect(|attributes| {
+            attributes.cap.max_send_sge = MAX_SGE as u32;
+            attributes.cap.max_recv_sge = MAX_SGE as u32;
+        });
+        // SAFETY: the registered memory, which nobody has yet.
+        let memory = unsafe {
+            let start = (*machine.region).addr.cast::<u8>();
+            std::slice::from_raw_parts_mut(start, 4096)
+        };
+        for (byte, value) in memory[..2048].iter_mut().zip(0u8..=250) {
+            *byte = value;
+        }
+        let each = |start: usize, distance: usize, length: u32| {
+            let parts =
+                (0..MAX_SGE).map(|part| sge(machine.region, start + part * distance, length));
+            parts.collect::<Vec<_>>()
+        };
+        // Six bytes of each ten, into four of each nine: the boundaries differ.
+        let mut buffers = each(2048, 9, 4);
+        buffers[MAX_SGE - 1].length = 100;
+        let length = machine.carries(pairs, (each(0, 10, 6), buffers), "eight buffers");
+        assert_eq!(length, 6 * MAX_SGE as u32);
+        let sent: Vec<u8> = (0..MAX_SGE)
+            .flat_map(|part| part * 10..part * 10 + 6)
+            .map(|at| memory[at])
+            .collect();
+        let places = (0..MAX_SGE)
+            .flat_map(|part| part * 9..part * 9 + if part + 1 < MAX_SGE { 4 } else { 20 });
+        let found: Vec<u8> = places.map(|at| memory[2048 + at]).collect();
+        assert_eq!(found, sent);
+    });
+}
+
+#[test]
+fn the_longest_message_arrives() {
+    on_emulated_host("tm", || {
+        const PAGE: usize = 512;
+        let machine = Machine::new();
+        let words = MAX_MESSAGE as usize / 8;
+        let mut source = vec![0u64; words];
+        let template: Vec<u64> = (0..PAGE as u64).collect();
+        for (number, page) in source.chunks_exact_mut(PAGE).enumerate() {
+            page.copy_from_slice(&template);
+            page[number % PAGE] = !(number as u64);
+        }
+        let mut target = vec![0u64; words];
+        let from = machine.endpoint.register(&mut source, 0);
+        let to = machine
+            .endpoint
+            .register(&mut target, IBV_ACCESS_LOCAL_WRITE);
+        let lists = (
+            vec![sge(from, 0, MAX_MESSAGE)],
+            vec![sge(to, 0, MAX_MESSAGE)],
+        );
+        let length = machine.carries(machine.connection, lists, "1 GiB");
+        assert_eq!(length, MAX_MESSAGE);
+        assert!(source == target, "other bytes");
+    });
 }

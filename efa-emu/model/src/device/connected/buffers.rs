@@ -11,61 +11,78 @@ use crate::link::HostSegment;
 pub const MAX_SGE: usize = 8;
 
 /// Registered buffers, one behind the other.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct BufferList {
-    buffers: [Buffer; MAX_SGE],
-    count: u8,
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct BufferList(Buffers);
+
+/// Nearly every request has one buffer, which needs no memory of its own.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Buffers {
+    One(Buffer),
+    Other(Box<[Buffer]>),
+}
+
+impl Default for Buffers {
+    fn default() -> Self {
+        Buffers::Other(Box::default())
+    }
 }
 
 /// A piece of a [`BufferList`], resolved to addresses.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Resolved {
-    segments: [HostSegment; MAX_SGE],
-    count: usize,
+pub(super) enum Resolved {
+    One(HostSegment),
+    Other(Box<[HostSegment]>),
 }
 
 impl Resolved {
-    pub(super) fn one(segment: HostSegment) -> Resolved {
-        let mut resolved = Resolved::default();
-        resolved.segments[0] = segment;
-        resolved.count = 1;
-        resolved
-    }
-
+    #[inline]
     pub(super) fn segments(&self) -> &[HostSegment] {
-        &self.segments[..self.count]
+        match self {
+            Resolved::One(only) => std::slice::from_ref(only),
+            Resolved::Other(all) => all,
+        }
     }
 }
 
 impl BufferList {
     /// A list of these buffers. `None` if there are more than [`MAX_SGE`].
+    #[inline]
     pub fn new(buffers: &[Buffer]) -> Option<BufferList> {
-        let mut list = BufferList::default();
-        list.buffers
-            .get_mut(..buffers.len())?
-            .copy_from_slice(buffers);
-        list.count = buffers.len() as u8;
-        Some(list)
+        Some(BufferList(match buffers {
+            [only] => Buffers::One(*only),
+            _ if buffers.len() > MAX_SGE => return None,
+            _ => Buffers::Other(buffers.into()),
+        }))
     }
 
     /// The buffers.
+    #[inline]
     pub fn as_slice(&self) -> &[Buffer] {
-        &self.buffers[..usize::from(self.count)]
+        match &self.0 {
+            Buffers::One(only) => std::slice::from_ref(only),
+            Buffers::Other(all) => all,
+        }
+    }
+
+    fn as_mut_slice(&mut self) -> &mut [Buffer] {
+        match &mut self.0 {
+            Buffers::One(only) => std::slice::from_mut(only),
+            Buffers::Other(all) => all,
+        }
     }
 
     /// Bytes of all buffers.
+    #[inline]
     pub fn length(&self) -> u64 {
-        let lengths = self
-            .as_slice()
-            .iter()
-            .map(|buffer| u64::from(buffer.length));
-        lengths.sum()
+        match &self.0 {
+            Buffers::One(only) => only.length.into(),
+            Buffers::Other(all) => all.iter().map(|buffer| u64::from(buffer.length)).sum(),
+        }
     }
 
     /// The first `length` bytes of the list.
     pub(super) fn cut(mut self, length: u32) -> BufferList {
         let mut rest = length;
-        for buffer in &mut self.buffers[..usize::from(self.count)] {
+        for buffer in self.as_mut_slice() {
             buffer.length = buffer.length.min(rest);
             rest -= buffer.length;
         }
@@ -74,15 +91,35 @@ impl BufferList {
 
     /// The places of `length` bytes from `offset` on. `None` if there are not as many, or if a
     /// buffer is not of a region of `pd` that allows `access`.
+    #[inline(always)]
     pub(super) fn resolve(
         &self,
         regions: &RegionTable,
-        pd: PdId,
-        access: Access,
+        (pd, access): (PdId, Access),
         offset: u64,
         length: u32,
     ) -> Option<Resolved> {
-        let mut resolved = Resolved::default();
+        if let Buffers::One(only) = &self.0
+            && length > 0
+        {
+            let end = offset.checked_add(length.into())?;
+            let address = only.address.checked_add(offset)?;
+            let is_there = end <= only.length.into();
+            let found = regions.local(pd, only.lkey, address, length, access);
+            return found.filter(|_| is_there).map(Resolved::One);
+        }
+        self.resolve_other(regions, (pd, access), offset, length)
+    }
+
+    #[inline(never)]
+    fn resolve_other(
+        &self,
+        regions: &RegionTable,
+        (pd, access): (PdId, Access),
+        offset: u64,
+        length: u32,
+    ) -> Option<Resolved> {
+        let mut found = Vec::new();
         let (mut skip, mut rest) = (offset, length);
         for buffer in self.as_slice() {
             if rest == 0 {
@@ -95,13 +132,11 @@ impl BufferList {
             }
             let part = (there - skip).min(rest.into()) as u32;
             let address = buffer.address.checked_add(skip)?;
-            let segment = regions.local(pd, buffer.lkey, address, part, access)?;
-            resolved.segments[resolved.count] = segment;
-            resolved.count += 1;
+            found.push(regions.local(pd, buffer.lkey, address, part, access)?);
             skip = 0;
             rest -= part;
         }
-        (rest == 0).then_some(resolved)
+        (rest == 0).then(|| Resolved::Other(found.into()))
     }
 }
 
@@ -131,7 +166,8 @@ mod tests {
         let list = BufferList::new(&list).unwrap();
         assert_eq!(list.length(), 30);
         let resolve = |list: &BufferList, offset, length| {
-            let found = list.resolve(&regions, PD, Access::LOCAL_WRITE, offset, length);
+            let access = (PD, Access::LOCAL_WRITE);
+            let found = list.resolve(&regions, access, offset, length);
             let parts = |found: Resolved| -> Vec<_> {
                 let segments = found.segments().iter();
                 segments.map(|part| (part.address, part.length)).collect()
@@ -143,6 +179,11 @@ mod tests {
         assert_eq!(resolve(&list, 10, 20), Some(vec![(0x1080, 20)]));
         assert_eq!(resolve(&list, 10, 21), None);
         assert_eq!(resolve(&list, u64::MAX, 1), None);
+        let only = BufferList::new(&[buffer(0x1080, 20, lkey)]).unwrap();
+        assert_eq!(resolve(&only, 0, 0), Some(vec![]));
+        assert_eq!(resolve(&only, 4, 16), Some(vec![(0x1084, 16)]));
+        assert_eq!(resolve(&only, 4, 17), None);
+        assert_eq!(resolve(&only, u64::MAX, 1), None);
         let stale = [buffer(0x1000, 10, lkey), buffer(0x1080, 20, lkey + 1)];
         let stale = BufferList::new(&stale).unwrap();
         assert_eq!(resolve(&stale, 0, 10), Some(vec![(0x1000, 10)]));

@@ -29,7 +29,7 @@ pub const MAX_TAGS: u32 = 1 << 12;
 pub const MAX_TAG_OPERATIONS: u32 = 1 << 12;
 
 /// An operation on the list of tags of a shared receive queue.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct TagRequest {
     /// The program's own name of it.
     pub wr_id: u64,
@@ -42,7 +42,7 @@ pub struct TagRequest {
 }
 
 /// What is to be done to a list of tags.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum TagRequestOperation {
     /// Adds a tag.
     Add(TaggedBuffer),
@@ -200,9 +200,10 @@ impl Device {
     /// # Errors
     /// [`Error::Invalid`] before the queue pair is ready to send, and for a message that is too
     /// long; [`Error::QueueFull`].
+    #[inline(always)]
     pub fn post_connected_send(&mut self, qpn: Qpn, wr: SendWr) -> Result<(), Error> {
-        let pair = self.connected.pairs.get_mut(qpn);
-        let pair = pair.ok_or_else(|| Error::not_found("queue pair", qpn.0))?;
+        let found = self.connected_pair(qpn);
+        let (pair, mut around) = found.ok_or_else(|| Error::not_found("queue pair", qpn.0))?;
         let state = pair.attributes.state;
         if !pair.sends() && state != QpState::Error {
             return Err(Error::invalid("queue pair state", state as u64));
@@ -218,9 +219,9 @@ impl Device {
         pair.requester.push(wr, Purpose::Program, mtu);
         if state == QpState::Error {
             pair.requester.flush();
-            self.complete_connected(qpn);
+            pair.complete_ended(&mut around);
         } else {
-            self.schedule_connected(qpn);
+            pair.schedule(&mut around);
         }
         Ok(())
     }
@@ -244,6 +245,7 @@ impl Device {
     /// # Errors
     /// [`Error::Invalid`] in the reset state, for a queue pair with a shared receive queue, and for
     /// too many buffers; [`Error::QueueFull`].
+    #[inline]
     pub fn post_connected_recv(&mut self, qpn: Qpn, receive: RecvWr) -> Result<(), Error> {
         let pair = self.connected.pairs.get_mut(qpn);
         let pair = pair.ok_or_else(|| Error::not_found("queue pair", qpn.0))?;
@@ -251,11 +253,12 @@ impl Device {
         if pair.config.shared.is_some() || state == QpState::Reset {
             return Err(Error::invalid("queue pair state", state as u64));
         }
+        let wr_id = receive.wr_id;
         pair.receives.post(receive)?;
         if state == QpState::Error {
             pair.receives.clear();
             let status = WcStatus::Flushed;
-            let completion = pair.completion(receive.wr_id, WcOperation::Recv, status);
+            let completion = pair.completion(wr_id, WcOperation::Recv, status);
             let entry = CompletionEntry::of_connected(&completion);
             self.cqs.write(pair.config.recv_cq, &entry);
         }
@@ -266,12 +269,6 @@ impl Device {
     fn drop_incoming(&mut self, qpn: Qpn) {
         if let Some((pair, mut around)) = self.connected_pair(qpn) {
             pair.break_off(&mut around);
-        }
-    }
-
-    fn complete_connected(&mut self, qpn: Qpn) {
-        if let Some((pair, mut around)) = self.connected_pair(qpn) {
-            pair.complete_ended(&mut around);
         }
     }
 
@@ -398,16 +395,16 @@ impl Device {
         };
         let is_refused = counted.is_err();
         let mut handle = 0;
-        let operation = match request.operation {
+        let operation = match &request.operation {
             TagRequestOperation::Add(buffer) => {
                 handle = match is_refused {
                     true => tags.take_handle(),
-                    false => tags.add(buffer)?,
+                    false => tags.add(buffer.clone())?,
                 };
                 WcOperation::TagAdd
             }
             TagRequestOperation::Delete(handle) => {
-                if !is_refused && tags.delete(handle)? == Deletion::Gone {
+                if !is_refused && tags.delete(*handle)? == Deletion::Gone {
                     status = WcStatus::TagMatching;
                 }
                 WcOperation::TagDelete

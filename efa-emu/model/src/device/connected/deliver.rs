@@ -10,7 +10,9 @@ use super::completion::{ConnectedFlags, WcOperation, WcStatus};
 use super::packet::{Head, LONGEST_HEAD, Opcode, Reth, Syndrome};
 use super::pair::{Pair, Surroundings};
 use super::receives::RecvWr;
-use super::requester::{MAX_MESSAGE, Payload, Purpose, RemoteMemory, SendOperation, SendWr};
+use super::requester::{
+    MAX_MESSAGE, Payload, Purpose, RemoteMemory, SendOperation, SendWr, packets_of,
+};
 use super::responder::{Answer, Arrival, Incoming, Target};
 use super::tags::{
     MAX_RENDEZVOUS_HEADER, RVH, RendezvousHeader, TMH, TagHeader, TagOperation, TaggedBuffer,
@@ -28,7 +30,7 @@ const NOT_READY_TIMES: [u64; 32] = [
 
 /// A packet that has arrived.
 struct Packet<'a, T> {
-    head: Head,
+    head: &'a Head,
     /// Where in the transfer the payload begins, and how many bytes it has.
     at: u32,
     length: u32,
@@ -83,6 +85,7 @@ struct MessagePart {
 }
 
 impl MessagePart {
+    #[inline]
     fn of(opcode: Opcode) -> Option<MessagePart> {
         let (is_write, is_first, is_last) = match opcode {
             Opcode::SendFirst => (false, true, false),
@@ -142,8 +145,8 @@ impl Device {
         let mut bytes = [0; LONGEST_HEAD];
         let there = (header.length as usize).min(LONGEST_HEAD);
         transfer.peek(0, &mut bytes[..there]).ok()?;
-        let head = Head::parse(&bytes[..there])?;
-        let at = head.length() as u32;
+        let (head, at) = Head::parse(&bytes[..there])?;
+        let at = at as u32;
         let length = header.length.checked_sub(at + u32::from(head.padding))?;
         let (pair, mut around) = self.connected_pair(header.destination_qpn)?;
         let is_for_it = pair.attributes.peer == from
@@ -153,7 +156,7 @@ impl Device {
             return None;
         }
         let mut packet = Packet {
-            head,
+            head: &head,
             at,
             length,
             transfer,
@@ -173,6 +176,7 @@ impl Device {
 
 impl Pair {
     /// A request of the peer. Returns how it ends the queue pair, if it does.
+    #[inline(always)]
     fn take_request<T: Transfer>(
         &mut self,
         packet: &mut Packet<'_, T>,
@@ -212,12 +216,13 @@ impl Pair {
     }
 
     /// A request that was carried out comes again: its answer was lost.
+    #[cold]
     fn take_duplicate<T: Transfer>(
         &mut self,
         packet: &mut Packet<'_, T>,
         around: &mut Surroundings<'_>,
     ) {
-        let head = &packet.head;
+        let head = packet.head;
         match head.opcode {
             Opcode::ReadRequest => {
                 let packets = packets_of(head.reth.length.get(), self.attributes.mtu());
@@ -257,12 +262,13 @@ impl Pair {
         self.attributes.access.contains(access) && length <= MAX_MESSAGE && is_there()
     }
 
+    #[inline(never)]
     fn take_read<T: Transfer>(
         &mut self,
         packet: &mut Packet<'_, T>,
         around: &mut Surroundings<'_>,
     ) -> Result<RequestOutcome, Refusal> {
-        let Head { reth, psn, .. } = packet.head;
+        let Head { reth, psn, .. } = *packet.head;
         if self.responder.incoming.is_some() || packet.length > 0 {
             return Err(INVALID);
         }
@@ -284,12 +290,13 @@ impl Pair {
         Ok(RequestOutcome::Done)
     }
 
+    #[inline(never)]
     fn take_atomic<T: Transfer>(
         &mut self,
         packet: &mut Packet<'_, T>,
         around: &mut Surroundings<'_>,
     ) -> Result<RequestOutcome, Refusal> {
-        let Head { atomic, psn, .. } = packet.head;
+        let Head { atomic, psn, .. } = *packet.head;
         let is_aligned = atomic.address.get().is_multiple_of(8);
         if self.responder.incoming.is_some() || packet.length > 0 || !is_aligned {
             return Err(INVALID);
@@ -326,6 +333,7 @@ impl Pair {
     }
 
     /// A packet of a send or a write.
+    #[inline(always)]
     fn take_message<T: Transfer>(
         &mut self,
         packet: &mut Packet<'_, T>,
@@ -353,9 +361,9 @@ impl Pair {
             },
             _ => None,
         };
-        let mut incoming = match self.responder.incoming.take() {
-            Some(incoming) => incoming,
-            None => match self.begin_message(packet, around)? {
+        let mut incoming = match part.is_first {
+            false => self.responder.incoming.take().ok_or(INVALID)?,
+            true => match self.begin_message(packet, &part, around)? {
                 None => return Ok(RequestOutcome::NotReady),
                 Some(target) => Incoming {
                     target,
@@ -379,10 +387,10 @@ impl Pair {
             self.responder.count_message();
             self.complete_message(packet, &incoming, notice, around);
         } else {
-            if let Target::Tagged(buffer, header) = incoming.target
+            if let Target::Tagged(buffer, header) = &incoming.target
                 && part.is_first
             {
-                self.report_match(&buffer, header, ConnectedFlags::MATCH, 0, around);
+                self.report_match(buffer, *header, ConnectedFlags::MATCH, 0, around);
             }
             self.responder.incoming = Some(incoming);
         }
@@ -397,6 +405,7 @@ impl Pair {
     }
 
     /// The next receive, of the queue pair or of the queue that it shares.
+    #[inline]
     fn take_receive(&mut self, around: &mut Surroundings<'_>) -> Option<RecvWr> {
         let Some(id) = self.config.shared else {
             return self.receives.take();
@@ -410,12 +419,13 @@ impl Pair {
     }
 
     /// Where a message goes that begins with this packet. `None` if there is no receive.
+    #[inline(always)]
     fn begin_message<T: Transfer>(
         &mut self,
         packet: &mut Packet<'_, T>,
+        part: &MessagePart,
         around: &mut Surroundings<'_>,
     ) -> Result<Option<Target>, Refusal> {
-        let part = MessagePart::of(packet.head.opcode).ok_or(INVALID)?;
         if part.is_write {
             let reth = packet.head.reth;
             return match self.may_access(&reth, Access::REMOTE_WRITE, around) {
@@ -430,7 +440,7 @@ impl Pair {
             .is_some_and(|queue| queue.tags.is_some());
         let arrival = match matches_tags {
             false => Arrival::Message,
-            true => match self.match_tag(packet, around)? {
+            true => match self.match_tag(packet, part, around)? {
                 Ok(target) => return Ok(Some(target)),
                 Err(arrival) => arrival,
             },
@@ -447,6 +457,7 @@ impl Pair {
     }
 
     /// A message is there, or will never be.
+    #[inline]
     fn end_message(&self, incoming: &Incoming, is_there: bool, around: &mut Surroundings<'_>) {
         if matches!(incoming.target, Target::Receive(_, Arrival::Unexpected))
             && let Some(tags) = self.tags(around)
@@ -469,9 +480,11 @@ impl Pair {
 
     /// Matches a message that begins with this packet with the tags of the shared receive queue. If
     /// it matches none: what it is in a posted receive.
+    #[inline(never)]
     fn match_tag<T: Transfer>(
         &mut self,
         packet: &mut Packet<'_, T>,
+        part: &MessagePart,
         around: &mut Surroundings<'_>,
     ) -> Result<Result<Target, Arrival>, Refusal> {
         let mut bytes = [0; TMH];
@@ -489,9 +502,8 @@ impl Pair {
             TagOperation::Finish => return Ok(Err(Arrival::Message)),
             TagOperation::Eager => {}
             TagOperation::Rendezvous => {
-                let is_whole = MessagePart::of(packet.head.opcode).is_some_and(|part| part.is_last);
                 let has_headers = packet.length as usize >= TMH + RVH;
-                if !is_whole || !has_headers || packet.length > MAX_RENDEZVOUS_HEADER {
+                if !part.is_last || !has_headers || packet.length > MAX_RENDEZVOUS_HEADER {
                     return Ok(Err(Arrival::Unexpected));
                 }
             }
@@ -507,6 +519,7 @@ impl Pair {
 
     /// Moves the payload to where it belongs. If that is not possible: how the receive ends, and
     /// what the peer is told.
+    #[inline(always)]
     fn move_payload<T: Transfer>(
         &mut self,
         packet: &mut Packet<'_, T>,
@@ -536,8 +549,8 @@ impl Pair {
         if end > buffers.length() || end > u64::from(MAX_MESSAGE) {
             return Err((WcStatus::LocalLength, INVALID));
         }
-        let access = Access::LOCAL_WRITE;
-        let resolved = buffers.resolve(around.regions, pd, access, offset.into(), length);
+        let access = (pd, Access::LOCAL_WRITE);
+        let resolved = buffers.resolve(around.regions, access, offset.into(), length);
         let resolved = resolved.ok_or((WcStatus::LocalProtection, FAILED))?;
         let mut at = packet.at + from;
         for segment in resolved.segments() {
@@ -548,6 +561,7 @@ impl Pair {
         Ok(())
     }
 
+    #[inline(never)]
     fn write<T: Transfer>(
         &self,
         packet: &mut Packet<'_, T>,
@@ -578,6 +592,7 @@ impl Pair {
     }
 
     /// Completes the receive of a message that could not be taken.
+    #[cold]
     fn report_failure(
         &mut self,
         incoming: &Incoming,
@@ -593,6 +608,7 @@ impl Pair {
     }
 
     /// All of a message is there.
+    #[inline(always)]
     fn complete_message<T: Transfer>(
         &mut self,
         packet: &mut Packet<'_, T>,
@@ -615,7 +631,7 @@ impl Pair {
             }
             Target::Tagged(buffer, header) => {
                 around.counters.recv_wrs += 1;
-                return self.complete_tagged(packet, incoming, *buffer, *header, around);
+                return self.complete_tagged(packet, incoming, buffer, *header, around);
             }
         };
         let mut completion = self.completion(wr_id, operation, WcStatus::Success);
@@ -628,11 +644,12 @@ impl Pair {
         self.report(around, &completion);
     }
 
+    #[inline(never)]
     fn complete_tagged<T: Transfer>(
         &mut self,
         packet: &mut Packet<'_, T>,
         incoming: &Incoming,
-        buffer: TaggedBuffer,
+        buffer: &TaggedBuffer,
         header: TagHeader,
         around: &mut Surroundings<'_>,
     ) {
@@ -646,7 +663,7 @@ impl Pair {
         }
         let length = incoming.received - TMH as u32;
         around.counters.recv_bytes += u64::from(length);
-        self.report_match(&buffer, header, flags, length, around);
+        self.report_match(buffer, header, flags, length, around);
     }
 
     fn report_match(
@@ -669,7 +686,7 @@ impl Pair {
     fn begin_rendezvous<T: Transfer>(
         &mut self,
         packet: &mut Packet<'_, T>,
-        buffer: TaggedBuffer,
+        buffer: &TaggedBuffer,
         header: TagHeader,
         around: &mut Surroundings<'_>,
     ) {
@@ -690,13 +707,13 @@ impl Pair {
             return self.report_incomplete(packet, buffer, header, around);
         }
         let flags = ConnectedFlags::MATCH | packet.wakes();
-        self.report_match(&buffer, header, flags, length, around);
+        self.report_match(buffer, header, flags, length, around);
         let operation = SendOperation::Read(RemoteMemory { address, key });
         let mtu = self.attributes.mtu();
         let request = SendWr {
             wr_id: buffer.wr_id,
             operation,
-            payload: Payload::Buffers(buffer.buffers.cut(length)),
+            payload: Payload::Buffers(buffer.buffers.clone().cut(length)),
             is_signaled: true,
             is_fenced: false,
             is_solicited: false,
@@ -715,10 +732,12 @@ impl Pair {
         finished[TMH..].copy_from_slice(&rendezvous.to_bytes());
         if let Some(payload) = Payload::inline(&finished) {
             let request = SendWr {
+                wr_id: buffer.wr_id,
                 operation: SendOperation::Send(None),
                 payload,
+                is_signaled: true,
                 is_fenced: true,
-                ..request
+                is_solicited: false,
             };
             self.requester.push(request, Purpose::Finish, mtu);
         }
@@ -728,7 +747,7 @@ impl Pair {
     fn report_incomplete<T: Transfer>(
         &mut self,
         packet: &mut Packet<'_, T>,
-        buffer: TaggedBuffer,
+        buffer: &TaggedBuffer,
         header: TagHeader,
         around: &mut Surroundings<'_>,
     ) {
@@ -736,10 +755,8 @@ impl Pair {
         let queue = queue.and_then(|id| around.shared.get(id.0 as usize));
         let pd = queue.map_or(self.config.pd, |queue| queue.config.pd);
         let length = (TMH + RVH) as u32;
-        let access = Access::LOCAL_WRITE;
-        let place = buffer
-            .buffers
-            .resolve(around.regions, pd, access, 0, length);
+        let access = (pd, Access::LOCAL_WRITE);
+        let place = buffer.buffers.resolve(around.regions, access, 0, length);
         let mut at = packet.at;
         let mut is_moved = place.is_some();
         for segment in place.iter().flat_map(|place| place.segments()) {
@@ -758,6 +775,7 @@ impl Pair {
     }
 
     /// An answer of the peer. Returns how it ends the queue pair, if it does.
+    #[inline(never)]
     fn take_response<T: Transfer>(
         &mut self,
         packet: &mut Packet<'_, T>,
@@ -768,7 +786,7 @@ impl Pair {
             opcode,
             syndrome,
             ..
-        } = packet.head;
+        } = *packet.head;
         let failure = match (opcode, syndrome) {
             (Opcode::Acknowledge, Syndrome::Acknowledged) => {
                 self.requester.acknowledge(psn);
@@ -809,7 +827,7 @@ impl Pair {
         let mtu = self.attributes.mtu();
         let pd = self.config.pd;
         let shared = self.config.shared;
-        let request = *self.requester.awaited(packet.head.psn)?;
+        let request = self.requester.awaited(packet.head.psn)?;
         let is_word = packet.head.opcode == Opcode::AtomicAcknowledge;
         let offset = u64::from(request.answered) * u64::from(mtu);
         let due = (u64::from(request.length) - offset).min(mtu.into()) as u32;
@@ -829,8 +847,8 @@ impl Pair {
             .filter(|_| of_tag)
             .and_then(|id| around.shared.get(id.0 as usize));
         let pd = queue.map_or(pd, |queue| queue.config.pd);
-        let place = buffers.resolve(around.regions, pd, Access::LOCAL_WRITE, offset, due);
-        let Some(place) = place else {
+        let access = (pd, Access::LOCAL_WRITE);
+        let Some(place) = buffers.resolve(around.regions, access, offset, due) else {
             return Some(WcStatus::LocalProtection);
         };
         let word = packet.head.original.to_ne_bytes();
@@ -853,9 +871,4 @@ impl Pair {
         self.requester.take_answer();
         None
     }
-}
-
-/// How many packets so many bytes take.
-pub(super) fn packets_of(length: u32, mtu: u32) -> u32 {
-    length.div_ceil(mtu).max(1)
 }

@@ -101,12 +101,8 @@ impl Head {
         }
     }
 
-    /// Bytes of the headers.
-    pub(super) fn length(&self) -> usize {
-        self.opcode.headers_length()
-    }
-
     /// The immediate, if the packet has one.
+    #[inline]
     pub(super) fn immediate(&self) -> Option<u32> {
         let has_one = self.opcode.headers().last() == Some(&RcHeader::ImmDt);
         has_one.then_some(self.immediate)
@@ -114,6 +110,7 @@ impl Head {
 
     /// Writes the headers to the start of `bytes`, which has room for [`LONGEST_HEAD`], and returns
     /// their length.
+    #[inline]
     pub(super) fn emit(&self, bytes: &mut [u8]) -> usize {
         let mut at = 0;
         let mut put = |part: &[u8]| {
@@ -144,13 +141,15 @@ impl Head {
         at
     }
 
-    /// Reads the headers of a packet from its first bytes. `None` if they are not those of a packet
-    /// of a reliable connection, or if there are not as many as there have to be.
-    pub(super) fn parse(bytes: &[u8]) -> Option<Head> {
+    /// Reads the headers of a packet from its first bytes, and returns how many bytes they have.
+    /// `None` if they are not those of a packet of a reliable connection, or if there are not as many
+    /// as there have to be.
+    #[inline(always)]
+    pub(super) fn parse(bytes: &[u8]) -> Option<(Head, usize)> {
         let (bth, mut rest) = Bth::read_from_prefix(bytes).ok()?;
         let opcode = Opcode::from_code(bth.opcode)?;
         // The version of the transport is 0.
-        if bth.flags & 0x0f != 0 || bytes.len() < opcode.headers_length() {
+        if bth.flags & 0x0f != 0 {
             return None;
         }
         let sequence = bth.sequence.get();
@@ -177,7 +176,7 @@ impl Head {
                 RcHeader::ImmDt => head.immediate = take::<ImmDt>(&mut rest)?.immediate.get(),
             }
         }
-        Some(head)
+        Some((head, bytes.len() - rest.len()))
     }
 }
 
@@ -197,8 +196,7 @@ mod tests {
         let mut emitted = [0; LONGEST_HEAD];
         let length = head.emit(&mut emitted);
         assert_eq!(emitted[..length], *bytes);
-        assert_eq!(length, head.length());
-        assert_eq!(Head::parse(bytes), Some(*head));
+        assert_eq!(Head::parse(bytes), Some((*head, length)));
         for short in 0..bytes.len() {
             assert_eq!(Head::parse(&bytes[..short]), None, "{short} bytes");
         }
@@ -270,11 +268,11 @@ mod tests {
     proptest! {
         #[test]
         fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
-            if let Some(head) = Head::parse(&bytes) {
+            if let Some((head, parsed)) = Head::parse(&bytes) {
                 let mut emitted = [0; LONGEST_HEAD];
                 let length = head.emit(&mut emitted);
-                prop_assert!(length <= bytes.len());
-                prop_assert_eq!(Head::parse(&emitted[..length]), Some(head));
+                prop_assert_eq!(length, parsed);
+                prop_assert_eq!(Head::parse(&emitted[..length]), Some((head, length)));
             }
         }
 
@@ -287,7 +285,7 @@ mod tests {
                 let head = Head { syndrome, ..Head::new(opcode, 1, Psn::new(2)) };
                 let mut emitted = [0; LONGEST_HEAD];
                 let length = head.emit(&mut emitted);
-                prop_assert_eq!(Head::parse(&emitted[..length]), Some(head));
+                prop_assert_eq!(Head::parse(&emitted[..length]), Some((head, length)));
             }
         }
     }

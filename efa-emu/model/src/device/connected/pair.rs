@@ -51,6 +51,7 @@ pub(super) struct Surroundings<'a> {
 
 impl Device {
     /// A connected queue pair, with what it works with.
+    #[inline]
     pub(super) fn connected_pair(&mut self, qpn: Qpn) -> Option<(&mut Pair, Surroundings<'_>)> {
         let pair = self.connected.pairs.get_mut(qpn)?;
         let around = Surroundings {
@@ -142,16 +143,8 @@ impl Pair {
         }
     }
 
-    /// Whether there is something to send.
-    pub(super) fn has_work(&self) -> bool {
-        let may_start = self.attributes.state == QpState::ReadyToSend;
-        !self.responder.answers.is_empty()
-            || self.sends()
-                && (self.requester.is_stuck(&self.attributes)
-                    || self.requester.has_next(&self.attributes, may_start))
-    }
-
     /// A completion of this queue pair.
+    #[inline]
     pub(super) fn completion(
         &self,
         wr_id: u64,
@@ -172,6 +165,7 @@ impl Pair {
     }
 
     /// Where completions of receives go.
+    #[inline]
     pub(super) fn receive_cq(&self, shared: &Slab<SharedQueue>) -> CqId {
         self.config
             .shared
@@ -180,6 +174,7 @@ impl Pair {
     }
 
     /// Writes a completion of something that was received.
+    #[inline]
     pub(super) fn report(&self, around: &mut Surroundings<'_>, completion: &ConnectedCompletion) {
         let cq = self.receive_cq(around.shared);
         around
@@ -188,7 +183,14 @@ impl Pair {
     }
 
     /// Writes the completions of requests that have ended.
+    #[inline]
     pub(super) fn complete_ended(&mut self, around: &mut Surroundings<'_>) {
+        if self.requester.has_ended() {
+            self.complete_all(around);
+        }
+    }
+
+    fn complete_all(&mut self, around: &mut Surroundings<'_>) {
         while let Some(ended) = self.requester.next_ended() {
             let Ended {
                 wr_id,

@@ -8,7 +8,7 @@ use crate::device::error::Error;
 use crate::device::ids::{CqId, PdId};
 
 /// A posted receive.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct RecvWr {
     /// The program's own name of it.
     pub wr_id: u64,
@@ -34,6 +34,7 @@ impl ReceiveQueue {
 
     /// # Errors
     /// [`Error::QueueFull`], and [`Error::Invalid`] for more buffers than the queue was made for.
+    #[inline]
     pub(super) fn post(&mut self, receive: RecvWr) -> Result<(), Error> {
         let buffers = receive.buffers.as_slice().len() as u64;
         if buffers > u64::from(self.max_sge) {
@@ -46,6 +47,7 @@ impl ReceiveQueue {
         Ok(())
     }
 
+    #[inline]
     pub(super) fn take(&mut self) -> Option<RecvWr> {
         self.posted.pop_front()
     }

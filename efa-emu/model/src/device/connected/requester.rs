@@ -86,41 +86,32 @@ impl SendOperation {
 }
 
 /// The local data of a work request.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum Payload {
     /// Registered memory.
     Buffers(BufferList),
-    /// Bytes in the work request itself.
-    Inline {
-        /// The bytes.
-        bytes: [u8; MAX_INLINE],
-        /// How many of them there are.
-        length: u8,
-    },
+    /// Bytes in the work request itself, at most [`MAX_INLINE`].
+    Inline(Box<[u8]>),
 }
 
 impl Payload {
     /// Bytes that a work request brings in itself. `None` if there are more than [`MAX_INLINE`].
     pub fn inline(data: &[u8]) -> Option<Payload> {
-        let mut bytes = [0; MAX_INLINE];
-        bytes.get_mut(..data.len())?.copy_from_slice(data);
-        Some(Payload::Inline {
-            bytes,
-            length: data.len() as u8,
-        })
+        (data.len() <= MAX_INLINE).then(|| Payload::Inline(data.into()))
     }
 
     /// Bytes of the data.
+    #[inline]
     pub(super) fn length(&self) -> u64 {
         match self {
             Payload::Buffers(list) => list.length(),
-            Payload::Inline { length, .. } => u64::from(*length),
+            Payload::Inline(bytes) => bytes.len() as u64,
         }
     }
 }
 
 /// A work request of a send queue.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct SendWr {
     /// The program's own name of it.
     pub wr_id: u64,
@@ -153,7 +144,7 @@ pub(super) enum Purpose {
 }
 
 /// A request in the queue.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Request {
     pub(super) wr: SendWr,
     pub(super) purpose: Purpose,
@@ -178,6 +169,16 @@ impl Request {
             true => 1,
             false => self.packets,
         }
+    }
+}
+
+/// How many packets so many bytes take.
+#[inline]
+pub(super) fn packets_of(length: u32, mtu: u32) -> u32 {
+    // Division is slow, and most messages are short.
+    match length <= mtu {
+        true => 1,
+        false => length.div_ceil(mtu),
     }
 }
 
@@ -286,11 +287,13 @@ impl Requester {
     }
 
     /// A request of the queue.
+    #[inline]
     pub(super) fn request(&self, position: usize) -> Option<&Request> {
         self.queue.get(position)
     }
 
     /// Queues a request of at most [`MAX_MESSAGE`] bytes.
+    #[inline]
     pub(super) fn push(&mut self, wr: SendWr, purpose: Purpose, mtu: u32) {
         let length = match wr.operation.is_atomic() {
             true => 8,
@@ -298,7 +301,7 @@ impl Requester {
         };
         let packets = match wr.operation.is_atomic() {
             true => 1,
-            false => length.div_ceil(mtu).max(1),
+            false => packets_of(length, mtu),
         };
         self.posted += usize::from(purpose == Purpose::Program);
         self.queue.push_back(Request {
@@ -311,12 +314,26 @@ impl Requester {
         });
     }
 
+    /// Whether there is a request that has ended.
+    #[inline]
+    pub(super) fn has_ended(&self) -> bool {
+        !self.ended.is_empty()
+    }
+
     /// The next request that has ended.
+    #[inline]
     pub(super) fn next_ended(&mut self) -> Option<Ended> {
         self.ended.pop_front()
     }
 
+    /// Whether all packets of all requests were sent, and none is to be sent again.
+    #[inline]
+    pub(super) fn is_idle(&self) -> bool {
+        self.next == self.queue.len()
+    }
+
     /// Whether there is a packet to send.
+    #[inline]
     pub(super) fn has_next(&self, of: &ConnectionAttributes, may_start: bool) -> bool {
         if self.wait != Wait::Nothing {
             return false;
@@ -339,6 +356,7 @@ impl Requester {
     }
 
     /// The next packet to send. [`Requester::sent`] has to be told once it was.
+    #[inline]
     pub(super) fn next_packet(
         &mut self,
         of: &ConnectionAttributes,
@@ -364,6 +382,7 @@ impl Requester {
     }
 
     /// Whether there is a request without numbers that may have some.
+    #[inline]
     fn can_start(&self, of: &ConnectionAttributes) -> bool {
         self.queue.get(self.started).is_some_and(|request| {
             let is_read_like = request.wr.operation.is_read_like();
@@ -386,14 +405,15 @@ impl Requester {
 
     /// Whether the first request that was not started can never be: it is a read, and the queue
     /// pair may have none.
+    #[inline]
     pub(super) fn is_stuck(&self, of: &ConnectionAttributes) -> bool {
-        let next = self.queue.get(self.started);
         self.started == 0
             && of.max_rd_atomic == 0
-            && next.is_some_and(|request| request.wr.operation.is_read_like())
+            && (self.queue.front()).is_some_and(|request| request.wr.operation.is_read_like())
     }
 
     /// The packet that [`Requester::next_packet`] has returned was sent.
+    #[inline]
     pub(super) fn sent(&mut self, packet: &Outgoing) {
         let Some(request) = self.queue.get(packet.position) else {
             return;
@@ -425,12 +445,14 @@ impl Requester {
     }
 
     /// The responder has all packets up to and including this one.
+    #[inline]
     pub(super) fn acknowledge(&mut self, psn: Psn) {
         if self.is_expected(psn) {
             self.advance(psn);
         }
     }
 
+    #[inline(always)]
     fn advance(&mut self, psn: Psn) {
         while self.started > 0
             && let Some(front) = self.queue.front()
@@ -452,6 +474,7 @@ impl Requester {
         self.make_progress(reached);
     }
 
+    #[inline]
     fn make_progress(&mut self, reached: Psn) {
         if reached.since(self.unacknowledged) <= 0 {
             return;
@@ -473,6 +496,7 @@ impl Requester {
         }
     }
 
+    #[inline]
     fn end_front(&mut self, status: WcStatus) {
         let Some(request) = self.queue.pop_front() else {
             return;
@@ -597,6 +621,7 @@ impl Requester {
     }
 
     /// Whether the responder wants to be left alone, and the device has to learn the time for that.
+    #[inline]
     pub(super) fn waits_to_be_told(&self) -> bool {
         matches!(self.wait, Wait::Requested(_))
     }
@@ -656,6 +681,7 @@ impl Requester {
     }
 
     /// Whether the time has to be known, to give up waiting for an answer.
+    #[inline]
     pub(super) fn needs_time(&self, timeout: Option<Duration>) -> bool {
         match self.wait {
             Wait::Requested(_) | Wait::Until(_) => false,

@@ -11,7 +11,7 @@ use super::receives::RecvWr;
 use super::tags::{TagHeader, TaggedBuffer};
 
 /// Where a message goes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) enum Target {
     /// Into a posted receive.
     Receive(RecvWr, Arrival),
@@ -55,7 +55,7 @@ impl Target {
 }
 
 /// A message that is on its way.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Incoming {
     pub(super) target: Target,
     /// Bytes that are there, headers that are left out included.

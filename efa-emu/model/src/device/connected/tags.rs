@@ -105,7 +105,7 @@ impl RendezvousHeader {
 }
 
 /// A tagged buffer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct TaggedBuffer {
     /// The program's own name of it, for completions of messages.
     pub wr_id: u64,

@@ -6,18 +6,18 @@ use std::time::Duration;
 use efa_core::address::{Gid, Qkey, Qpn};
 use efa_core::nic::{Access, Status};
 
-use super::buffers::Resolved;
 use super::completion::WcStatus;
-use super::deliver::packets_of;
 use super::packet::{AtomicEth, Head, LONGEST_HEAD, Opcode, Reth, Syndrome};
 use super::pair::{Outflow, Pair, Surroundings};
 use super::psn::Psn;
-use super::requester::{MAX_INLINE, Outgoing, Payload, RemoteMemory, SendOperation, Tick};
+use super::requester::{
+    MAX_INLINE, Outgoing, Payload, RemoteMemory, SendOperation, Tick, packets_of,
+};
 use super::responder::Answer;
 use crate::device::event::DeviceEvent;
 use crate::device::queue_pair::QpState;
 use crate::device::state::Device;
-use crate::link::{Link, LinkBusy, LocalData, Operation, RequestHeader, Token};
+use crate::link::{HostSegment, Link, LinkBusy, LocalData, Operation, RequestHeader, Token};
 
 /// Packets of one queue pair before the next one has its turn.
 const TURN: u32 = 32;
@@ -61,7 +61,7 @@ impl PacketToken {
 /// What a packet carries behind its headers.
 enum Content<'a> {
     Nothing,
-    Memory(&'a Resolved, u32),
+    Memory(&'a [HostSegment], u32),
     Bytes(&'a [u8]),
 }
 
@@ -239,9 +239,11 @@ impl Device {
 }
 
 impl Pair {
-    /// Has the device send what there is to send.
+    /// Has the device send what there may be to send.
+    #[inline]
     pub(super) fn schedule(&mut self, around: &mut Surroundings<'_>) {
-        if !self.is_scheduled && self.has_work() {
+        let has_work = !(self.requester.is_idle() && self.responder.answers.is_empty());
+        if has_work && !self.is_scheduled {
             self.is_scheduled = true;
             around.initiator.scheduled.push(self.qpn);
         }
@@ -249,6 +251,7 @@ impl Pair {
 
     /// Asks for the time, if a time-out begins and the time is not known: by a timer that is due at
     /// once.
+    #[inline]
     fn ask_for_time(&mut self, around: &mut Surroundings<'_>) {
         let is_due = match self.requester.waits_to_be_told() {
             true => self.tick_at != Some(Duration::ZERO),
@@ -266,6 +269,7 @@ impl Pair {
     }
 
     /// Sends the next packet. Returns false if there is none.
+    #[inline(always)]
     fn send_one(
         &mut self,
         around: &mut Surroundings<'_>,
@@ -275,7 +279,7 @@ impl Pair {
             self.send_answer(answer, around, link)?;
             return Ok(true);
         }
-        if !self.sends() {
+        if self.requester.is_idle() || !self.sends() {
             return Ok(false);
         }
         let may_start = self.attributes.state == QpState::ReadyToSend;
@@ -291,6 +295,7 @@ impl Pair {
         Ok(true)
     }
 
+    #[inline(never)]
     fn send_answer(
         &mut self,
         answer: Answer,
@@ -343,14 +348,13 @@ impl Pair {
             ..Head::new(opcode, self.attributes.destination, psn)
         };
         let memory = match length {
-            0 => Some(Resolved::default()),
+            0 => Some(HostSegment::default()),
             _ => {
                 let address = from.address.get().wrapping_add(offset.into());
                 let (pd, access) = (self.config.pd, Access::REMOTE_READ);
-                let found = around
+                around
                     .regions
-                    .remote(pd, from.key.get(), address, length, access);
-                found.map(Resolved::one)
+                    .remote(pd, from.key.get(), address, length, access)
             }
         };
         let Some(memory) = memory else {
@@ -361,7 +365,10 @@ impl Pair {
             self.responder.answers.pop_front();
             return Err(Unsent::NoMemory);
         };
-        let content = Content::Memory(&memory, length);
+        let content = match length {
+            0 => Content::Nothing,
+            _ => Content::Memory(std::slice::from_ref(&memory), length),
+        };
         self.answer(head, content, around, link)?;
         if sent + 1 == packets {
             self.responder.answers.pop_front();
@@ -371,6 +378,7 @@ impl Pair {
         Ok(())
     }
 
+    #[inline(always)]
     fn send_request(
         &mut self,
         packet: &Outgoing,
@@ -459,13 +467,14 @@ impl Pair {
         let memory;
         let content = match &wr.payload {
             _ if !has_payload => Content::Nothing,
-            Payload::Inline { bytes, .. } => {
+            Payload::Inline(bytes) => {
                 let (start, end) = (offset as usize, (offset + length) as usize);
                 Content::Bytes(bytes.get(start..end).unwrap_or_default())
             }
             Payload::Buffers(buffers) => {
-                let (pd, access) = (self.config.pd, Access::empty());
-                match buffers.resolve(around.regions, pd, access, offset.into(), length) {
+                let access = (self.config.pd, Access::empty());
+                let offset = u64::from(offset);
+                match buffers.resolve(around.regions, access, offset, length) {
                     Some(found) => memory = found,
                     None => {
                         self.requester
@@ -473,13 +482,14 @@ impl Pair {
                         return Err(Unsent::NoMemory);
                     }
                 }
-                Content::Memory(&memory, length)
+                Content::Memory(memory.segments(), length)
             }
         };
         let from = (self.qpn, self.attributes.peer);
         self.outflow.send(from, head, content, role, around, link)
     }
 
+    #[inline(never)]
     fn answer(
         &mut self,
         head: Head,
@@ -494,6 +504,7 @@ impl Pair {
 
 impl Outflow {
     /// Offers the link a packet of a queue pair for its peer.
+    #[inline(always)]
     fn send(
         &mut self,
         (qpn, peer): (Qpn, Gid),
@@ -512,16 +523,16 @@ impl Outflow {
         head.padding = padding as u8;
         let mut bytes = [0; LONGEST_HEAD + MAX_INLINE];
         let mut length = head.emit(&mut bytes);
+        let total = length as u32 + payload + padding;
         let segments = match content {
             Content::Nothing => &[],
-            Content::Memory(memory, _) => memory.segments(),
+            Content::Memory(memory, _) => memory,
             Content::Bytes(part) => {
                 bytes[length..length + part.len()].copy_from_slice(part);
                 length += part.len();
                 &[]
             }
         };
-        let total = (head.length() as u32) + payload + padding;
         let Ok(destination) = u16::try_from(head.destination) else {
             // Nobody has such a number.
             return Ok(());

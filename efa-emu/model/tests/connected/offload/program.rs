@@ -255,9 +255,9 @@ impl Program {
             tag,
             mask,
         };
-        self.outcome.receives.push(receive);
+        self.outcome.receives.push(receive.clone());
         self.outcome.steps.push(Step::Posted(id));
-        let found = self.with(|matcher, mut device| matcher.post(receive, &mut device));
+        let found = self.with(|matcher, mut device| matcher.post(receive.clone(), &mut device));
         if let Some(message) = found.unwrap() {
             self.take(receive, message.message);
         }

@@ -45,10 +45,16 @@ impl Link for Outbound {
         };
         // Rare cases get a copy of the header, so that the compiler can keep it in registers on the
         // message path.
-        if header.operation != Operation::Send || self.shapes || self.is_tapped() {
+        let is_packet = header.operation == Operation::Connected;
+        let is_message = header.operation == Operation::Send;
+        if !(is_message || is_packet) || self.shapes || self.is_tapped() {
             return self.send_other(index, to, token, *header, data);
         }
-        let record = Record::whole(RecordKind::Data, header, header.length);
+        let mut record = Record::whole(RecordKind::Data, header, header.length);
+        // Where packets are lost, or looked at, acknowledgements are packets.
+        if is_packet {
+            record = record.acknowledged(true);
+        }
         self.send_whole(index, token, &record, Pending::Request(token), data)
     }
 }
@@ -94,7 +100,8 @@ impl Outbound {
         Ok(())
     }
 
-    /// Sends a request other than a message, or one that the network or a capture affects.
+    /// Sends a request that is neither a message nor a packet, or one that the network or a capture
+    /// affects.
     #[cold]
     fn send_other(
         &mut self,
@@ -127,10 +134,7 @@ impl Outbound {
         if !in_one_record {
             return self.send_bulk(index, to, token, header, arrival, data);
         }
-        let is_packet = header.operation == Operation::Connected;
-        // Where packets are lost, or looked at, acknowledgements are packets.
-        let record = Record::request(RecordKind::Data, &header, header.length, arrival)
-            .acknowledged(is_packet && !self.shapes && !self.is_tapped());
+        let record = Record::request(RecordKind::Data, &header, header.length, arrival);
         let pending = match is_datagram {
             true => Pending::Datagram,
             false => Pending::Request(token),
