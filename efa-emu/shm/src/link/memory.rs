@@ -63,14 +63,6 @@ pub(crate) fn parts(
 pub(crate) fn gather(ring: &SharedMemory, at: usize, data: LocalData<'_>) {
     match data {
         LocalData::Segments([only]) => store_into(ring, at, *only),
-        LocalData::Packet {
-            head,
-            segments: [only],
-            padding: 0,
-        } => {
-            ring.write(at, head);
-            store_into(ring, at + head.len(), *only);
-        }
         _ => gather_others(ring, at, data),
     }
 }
@@ -96,7 +88,9 @@ fn gather_others(ring: &SharedMemory, mut at: usize, data: LocalData<'_>) {
                 store_into(ring, at, *segment);
                 at += segment.length as usize;
             }
-            ring.write(at, &[0; 3][..padding.min(3)]);
+            if padding > 0 {
+                ring.write(at, &[0; 3][..padding.min(3)]);
+            }
         }
     }
 }
