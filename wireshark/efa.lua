@@ -1199,7 +1199,7 @@ local function reset_state()
         transfer_response_time_of = {}, negotiated_of = {},
         granted_of = {}, data_of = {}, -- CTS and CTSDATA
         without_header = {}, -- frames to a queue pair for headerless messages
-        malformed_in = {}, -- conversations of packets that cannot be read
+        speech_of = {}, -- what tells whether a packet is one of the RDM protocol, unless it does so itself
         user_recv_qps = {}, -- those queue pairs
         counts = {}, -- by type: packets and bytes
         kept_bytes = 0,
@@ -1406,6 +1406,17 @@ local function pair_number(source, destination)
     return number
 end
 
+-- The sends between two endpoints for as long as these have their queue pairs, by which it is decided whether they
+-- speak the RDM protocol: packets that can be read, and sends that cannot. The next ones may speak another.
+local function new_speech(follows_rdm)
+    return { valid = 0, invalid = 0, follows_rdm = follows_rdm }
+end
+
+local function is_of_rdm(speech)
+    local weight = speech.follows_rdm and 1 or 8
+    return speech.is_rdm or speech.valid > 0 and speech.valid >= weight * speech.invalid
+end
+
 -- The conversation in the view of the end that recorded the frame, and its sides: who sent the
 -- frame, and who gets it.
 local function conversation_of(direction, source, destination)
@@ -1427,7 +1438,7 @@ local function conversation_of(direction, source, destination)
     if not conversation then
         conversation = {
             number = pair_number(near, far), near = new_side(near), transfers = 0,
-            valid = 0, invalid = 0, -- packets that can be read, and sends that cannot
+            speech = new_speech(),
         }
         conversation.far = far == near and conversation.near or new_side(far)
         peers[far] = conversation
@@ -1627,6 +1638,7 @@ function Identity.begin_anew(c, me, you)
     if me == you then
         peer = fresh
     end
+    c.speech = new_speech(is_of_rdm(c.speech))
     if c.near == me then
         c.near, c.far = fresh, peer
     else
@@ -1661,6 +1673,14 @@ end
 function Identity.end_after_break(c, me, you, p, context)
     local before = me.run
     me.run = context.run or before
+    -- Of who spoke another protocol no more than the Q-key is known.
+    local is_foreign = c.speech.invalid > 0 and not is_of_rdm(c.speech)
+    local named = p["raw_addr.connid"] or p.connid
+    if is_foreign and (named and Identity.is_another(me, named) or Identity.is_another(you, context.qkey)) then
+        me, you = Identity.begin_anew(c, me, you)
+        c.from_start = Identity.begins_conversation(p, context)
+        return me, you
+    end
     if p["raw_addr.connid"] then
         return me, you
     end
@@ -1740,6 +1760,31 @@ function Identity.check(c, me, you, p, context)
     end
     you.addressed = context.qkey
     return me, you, false
+end
+
+-- Takes a packet that could be one of the protocol, and may show that it is.
+function Identity.hear(c, me, p, frame)
+    local speech = c.speech
+    speech.valid = speech.valid + 1
+    speech.is_rdm = speech.is_rdm or p.code == TYPE.HANDSHAKE
+        or p["raw_addr.qpn"] and Identity.endpoint_named(p) == me.endpoint
+    if not speech.is_rdm then
+        state.speech_of[frame] = speech
+    end
+end
+
+-- Takes a send that cannot be read. Who has the queue pairs now may speak another protocol.
+function Identity.take_malformed(c, me, you, context)
+    local is_first = context.sequence == 0 and not context.retransmission
+    local is_reborn = context.is_own and is_first and me.has_packets
+    local is_to_unknown = c.speech.is_rdm and not Identity.known(you)
+    if is_reborn or is_to_unknown or Identity.is_another(you, context.qkey) then
+        me, you = Identity.begin_anew(c, me, you)
+        c.from_start, c.is_later = nil, true
+    end
+    you.addressed = you.addressed or context.qkey
+    c.speech.invalid = c.speech.invalid + 1
+    state.speech_of[context.frame] = c.speech
 end
 
 local function has_any_bit(value, bits)
@@ -2285,26 +2330,23 @@ end
 local function follow_packet(context, p)
     local c, me, you = context.conversation, context.me, context.you
     local frame, now = context.frame, context.now
-    state.malformed_in[frame] = p.malformed and c or nil
     if context.is_sighting then
+        state.speech_of[frame] = p.malformed and c.speech or nil
         return
     end
     count(p.name, p.reported)
     if p.malformed then
-        c.invalid = c.invalid + 1
-        return
+        return Identity.take_malformed(c, me, you, context)
     end
-    c.valid = c.valid + 1
-    c.is_rdm = c.is_rdm or p.code == TYPE.HANDSHAKE
-        or p["raw_addr.qpn"] and Identity.endpoint_named(p) == me.endpoint
     if p.truncated then
+        Identity.hear(c, me, p, frame)
         return miss(c, me)
     end
     if c.from_start == nil then
         -- A packet without an address that arrives first may be a late one, for a predecessor.
         -- Who begins with an answer has heard what is not in the capture.
         local is_from_birth = state.born[context.has_direction][c.near.endpoint]
-            and p.packet.is_req and (context.is_own or has_bit(p.flags, REQ_FLAG.raw_addr_hdr))
+            and not c.is_later and p.packet.is_req and (context.is_own or has_bit(p.flags, REQ_FLAG.raw_addr_hdr))
         c.from_start = is_from_birth or Identity.begins_conversation(p, context)
     end
     me, you = Identity.end_after_break(c, me, you, p, context)
@@ -2315,13 +2357,15 @@ local function follow_packet(context, p)
             transfer.retries = transfer.retries + 1
             join(transfer, frame, now)
         end
-        return
+        return Identity.hear(c, me, p, frame)
     end
     local is_late
     me, you, is_late = Identity.check(c, me, you, p, context)
+    Identity.hear(c, me, p, frame)
     if is_late then
         return
     end
+    me.has_packets = true
     check_features(c, me, you, p, frame)
     if p.packet.is_req and c.from_start and not you.handshake
         and not has_bit(p.flags, REQ_FLAG.raw_addr_hdr) then
@@ -2867,12 +2911,12 @@ function efa_rdm.dissector(tvb, pinfo, tree)
         show_transfer(item, pinfo.number)
     end
     -- Nothing says that a conversation in which few packets can be read is one of this protocol.
-    local c = state.malformed_in[pinfo.number]
-    if not c or c.is_rdm or c.valid > 0 and c.valid >= 8 * c.invalid then
+    local speech = state.speech_of[pinfo.number]
+    if not speech or is_of_rdm(speech) then
         show_issues(item, p.issues)
-    end
-    if context then
-        show_issues(item, state.issues_of[pinfo.number])
+        if context then
+            show_issues(item, state.issues_of[pinfo.number])
+        end
     end
     pinfo.cols.protocol:set("EFA RDM")
     pinfo.cols.info:set(text)

@@ -195,7 +195,8 @@ impl Side {
         std::mem::swap(&mut fresh.requests, &mut self.requests);
         std::mem::swap(&mut fresh.former, &mut self.former);
         fresh.former_frame = match is_another {
-            true => self.last_frame,
+            // It may have sent nothing.
+            true => self.last_frame.max(self.former_frame),
             false => self.former_frame,
         };
         fresh.run = self.run;
@@ -285,13 +286,53 @@ impl Side {
     }
 }
 
-/// Whether the two speak the RDM protocol.
-#[derive(Debug)]
-enum Speech {
+/// The sends between two endpoints for as long as these have their queue pairs, by which it is decided
+/// whether they speak the RDM protocol. The next ones with the same numbers may speak another.
+#[derive(Debug, Default)]
+struct Speech {
     /// A request stated its sender's true address, or there was a HANDSHAKE.
-    Rdm,
-    /// Not known yet: sends that could be RDM packets, and sends that could not.
-    Unclear { valid: u64, invalid: u64 },
+    is_rdm: bool,
+    /// The endpoints that had the queue pairs before spoke it.
+    follows_rdm: bool,
+    /// Sends that could be RDM packets, and sends that could not.
+    valid: u64,
+    invalid: u64,
+    /// Packets that were judged, each counted once.
+    packets: u64,
+    /// The number and type of the last packet, of one that cannot be parsed in words.
+    last: Option<(u64, Result<PacketType, String>)>,
+    /// Findings, those left out for which the capture has no evidence.
+    proven: Findings,
+    /// How many were left out.
+    unproven: u64,
+    /// Rules were not applied because of what the capture lacks.
+    lacks_direction: bool,
+    lacks_beginning: bool,
+}
+
+impl Speech {
+    /// Whether the RDM protocol is spoken.
+    fn is_of_rdm(&self) -> bool {
+        let weight = if self.follows_rdm { 1 } else { 8 };
+        self.is_rdm || self.valid > 0 && self.valid >= weight * self.invalid
+    }
+
+    /// Whether another protocol is spoken, and not nothing.
+    fn is_foreign(&self) -> bool {
+        !self.is_of_rdm() && self.invalid > 0
+    }
+
+    /// Takes over what was found in another one.
+    fn append(&mut self, other: Speech) {
+        self.valid += other.valid;
+        self.invalid += other.invalid;
+        self.packets += other.packets;
+        self.last = other.last.or(self.last.take());
+        self.proven.append(other.proven);
+        self.unproven += other.unproven;
+        self.lacks_direction |= other.lacks_direction;
+        self.lacks_beginning |= other.lacks_beginning;
+    }
 }
 
 /// The packets between two endpoints, as one of the two sees them.
@@ -304,33 +345,29 @@ pub(super) struct Conversation {
     pub(super) operations: Operations,
     /// Whether its beginning is in the capture; decided at the first packet.
     from_start: Option<bool>,
+    /// Others had the queue pair numbers before, who may have spoken another protocol.
+    is_later: bool,
     /// Packets were captured in part only, so that the history is incomplete.
     is_torn: bool,
     /// A device refused a request finally.
     pub(super) has_failed: bool,
+    /// What the present endpoints speak.
     speech: Speech,
-    packets: u64,
+    /// What earlier ones spoke: the RDM protocol, and others.
+    rdm: Option<Speech>,
+    foreign: Speech,
     serial: u64,
     interface: usize,
-    /// The number and type of the last packet, of one that cannot be parsed in words.
-    last: (u64, Result<PacketType, String>),
     /// How many frames of the capture had come when the present one was judged.
     at: u64,
     /// The Q-key to which the near end sends since it named another endpoint than before.
     target: Option<Qkey>,
     /// Of the present endpoints.
     findings: Findings,
-    /// Of all, those left out for which the capture has no evidence.
-    proven: Findings,
-    /// How many were left out.
-    unproven: u64,
     /// Frames without a direction were captured at both ends, perhaps on two clocks.
     has_copies: bool,
     /// An answer to a request that had not been seen was.
     has_stray_answer: bool,
-    /// Rules were not applied because of what the capture lacks.
-    lacks_direction: bool,
-    lacks_beginning: bool,
 }
 
 impl Conversation {
@@ -340,25 +377,19 @@ impl Conversation {
             sides: [Side::new(view.near), Side::new(view.far)],
             operations: Operations::default(),
             from_start: None,
+            is_later: false,
             is_torn: false,
             has_failed: false,
-            speech: Speech::Unclear {
-                valid: 0,
-                invalid: 0,
-            },
-            packets: 0,
+            speech: Speech::default(),
+            rdm: None,
+            foreign: Speech::default(),
             serial: 0,
             interface: 0,
-            last: (0, Err(String::new())),
             at: 0,
             target: None,
             findings: Findings::default(),
-            proven: Findings::default(),
-            unproven: 0,
             has_copies: false,
             has_stray_answer: false,
-            lacks_direction: false,
-            lacks_beginning: false,
         }
     }
 
@@ -433,14 +464,26 @@ impl Conversation {
         let has_order = has_beginning && !self.has_stray_answer;
         let has_history = has_both && (has_directions || !self.has_copies || has_order);
         let is_talk = near.frames + far.frames > 0 && self.from_start.is_some();
-        self.lacks_direction |= is_talk && !has_both;
-        self.lacks_beginning |= is_talk && has_both && !has_beginning;
-        self.unproven += self.findings.retain(|evidence, _| match evidence {
+        let speech = &mut self.speech;
+        speech.lacks_direction |= is_talk && !has_both;
+        speech.lacks_beginning |= is_talk && has_both && !has_beginning;
+        speech.unproven += self.findings.retain(|evidence, _| match evidence {
             Evidence::Packet => true,
             Evidence::History | Evidence::Sender => has_history,
             Evidence::Beginning => has_beginning,
         });
-        self.proven.append(std::mem::take(&mut self.findings));
+        speech.proven.append(std::mem::take(&mut self.findings));
+    }
+
+    /// Decides what was spoken, and begins to listen to the next endpoints.
+    fn ends_speech(&mut self) {
+        let speech = std::mem::take(&mut self.speech);
+        if speech.is_foreign() {
+            self.foreign.append(speech);
+        } else {
+            self.speech.follows_rdm = speech.is_of_rdm();
+            self.rdm.get_or_insert_default().append(speech);
+        }
     }
 
     /// Whether the order in which the near end got and sent its packets is known.
@@ -511,7 +554,7 @@ impl Conversation {
             return;
         }
         if rule.evidence == Evidence::Sender && self.sides[place.sender].born.is_none() {
-            self.unproven += 1;
+            self.speech.unproven += 1;
             return;
         }
         let finding = Finding {
@@ -527,12 +570,30 @@ impl Conversation {
     }
 
     /// Takes a send that cannot be parsed as an RDM packet.
-    pub(super) fn malformed(&mut self, place: FrameContext, kind: String, error: &ParseError) {
-        self.packets += u64::from(place.is_judged);
-        if let Speech::Unclear { invalid, .. } = &mut self.speech {
-            *invalid += 1;
+    pub(super) fn malformed(
+        &mut self,
+        place: FrameContext,
+        lives: &Lives,
+        frame: &PacketFrame,
+        kind: String,
+        error: &ParseError,
+    ) {
+        let (me, you) = self.ends(frame.from);
+        let Qkey(used) = frame.qkey;
+        // Who has the queue pairs now may speak another protocol.
+        let is_first = frame.sequence == 0 && !frame.retransmission;
+        let is_reborn = place.is_own && is_first && self.sides[me].first.is_some();
+        let is_to_unknown = self.speech.is_rdm && self.sides[you].known().is_none();
+        if is_reborn || is_to_unknown || self.is_to_another(you, used) {
+            self.begin_anew(lives, &[(me, true), (you, true)]);
+            self.from_start = None;
+            self.is_later = true;
         }
-        (self.interface, self.last) = (place.interface, (place.number, Err(kind.clone())));
+        self.sides[you].addressed.get_or_insert(used);
+        self.interface = place.interface;
+        self.speech.invalid += 1;
+        self.speech.packets += u64::from(place.is_judged);
+        self.speech.last = Some((place.number, Err(kind.clone())));
         self.breach(place, kind, &rules::PACKET_FORM, error.to_string());
     }
 
@@ -550,10 +611,7 @@ impl Conversation {
         reading: &Reading,
         is_repetition: bool,
     ) -> Option<(End, End)> {
-        self.packets += u64::from(place.is_judged && !is_repetition);
-        self.last = (place.number, Ok(reading.packet_type));
         self.interface = place.interface;
-        self.hear(frame, reading);
         if self.from_start.is_none() {
             // A packet without an address that arrives first may be a late one, for a predecessor. Who
             // begins with an answer has heard what is not in the capture.
@@ -561,15 +619,19 @@ impl Conversation {
                 true => reading.request.is_some(),
                 false => reading.raw_address().is_some(),
             };
-            let is_from_birth = frame.is_from_birth && is_beginning;
+            let is_from_birth = frame.is_from_birth && is_beginning && !self.is_later;
             self.from_start = Some(is_from_birth || begins(frame, reading));
         }
         let (me, you) = self.ends(frame.from);
         self.ends_after_a_break(place, lives, frame, reading, (me, you));
-        if is_repetition || !self.identify(place, lives, frame, reading, me, you) {
+        let is_present = !is_repetition && self.identify(place, lives, frame, reading, me, you);
+        self.hear(frame, reading);
+        let packet_type = reading.packet_type;
+        self.speech.packets += u64::from(place.is_judged && !is_repetition);
+        self.speech.last = Some((place.number, Ok(packet_type)));
+        if !is_present {
             return None;
         }
-        let packet_type = reading.packet_type;
         self.check_features(place, packet_type, (me, you));
         if reading.request.is_some() {
             self.check_address(place, reading, me, you);
@@ -584,25 +646,16 @@ impl Conversation {
         Some((me, you))
     }
 
-    /// Whether the packet shows that the two speak the RDM protocol.
+    /// Takes a packet that could be one of the RDM protocol, and may show that it is.
     fn hear(&mut self, frame: &PacketFrame, reading: &Reading) {
-        let Speech::Unclear { valid, .. } = &mut self.speech else {
-            return;
-        };
-        *valid += 1;
+        self.speech.valid += 1;
         let names_sender = reading.raw_address().is_some_and(|address| {
             Node {
                 gid: address.gid,
                 qpn: address.qpn.0,
             } == frame.from
         });
-        if names_sender || matches!(reading.said, PacketBody::Handshake(_)) {
-            self.is_rdm();
-        }
-    }
-
-    fn is_rdm(&mut self) {
-        self.speech = Speech::Rdm;
+        self.speech.is_rdm |= names_sender || matches!(reading.said, PacketBody::Handshake(_));
     }
 
     /// Judges how the packet identifies its sender and receiver. Returns whether they are the
@@ -735,6 +788,15 @@ impl Conversation {
         (me, you): (End, End),
     ) {
         let Qkey(used) = frame.qkey;
+        // Of who spoke another protocol no more than the Q-key is known.
+        let told = reading.named();
+        let names_another = told.is_some_and(|told| self.sides[me].is_another(told));
+        if self.speech.is_foreign() && (names_another || self.is_to_another(you, used)) {
+            self.sides[me].run = frame.run.or(self.sides[me].run);
+            self.begin_anew(lives, &[(me, true), (you, true)]);
+            self.from_start = Some(begins(frame, reading));
+            return;
+        }
         let side = &self.sides[me];
         let (told, known) = (reading.connid, side.known());
         let is_other = told.is_some_and(|told| side.is_another(told));
@@ -761,11 +823,15 @@ impl Conversation {
         // The first request of an endpoint that begins with the present frame says nothing of the one
         // before.
         let born = [0, 1].map(|end| self.sides[end].born);
+        // What was found in the present frame is of the endpoints that begin with it.
+        let of_present = self.findings.split_off(self.at);
         for side in &mut self.sides {
             side.born = side.born.filter(|&at| at <= side.last_frame);
         }
         self.end();
         self.settle(lives);
+        self.ends_speech();
+        self.findings = of_present;
         for (side, born) in self.sides.iter_mut().zip(born) {
             side.born = born;
         }
@@ -1131,52 +1197,50 @@ impl Conversation {
         self.at = AT_THE_END;
         self.end();
         self.settle(lives);
+        self.ends_speech();
+        let checked = &mut report.checked;
+        checked.foreign += self.foreign.packets;
+        // A packet that was cut tells nothing.
+        if let Some((packet, last)) = self.foreign.last
+            && self.foreign.packets > 0
+            && !self.is_torn
+        {
+            let [near, far] = &self.sides;
+            let Speech { valid, invalid, .. } = self.foreign;
+            let text = format!(
+                "{} sends between {} and {}, of which {valid} could be RDM packets",
+                valid + invalid,
+                near.node,
+                far.node
+            );
+            let finding = Finding {
+                rule: &rules::NOT_RDM,
+                severity: rules::NOT_RDM.severity,
+                packet,
+                kind: last.map_or_else(|kind| kind, |packet_type| packet_type.to_string()),
+                interface: self.interface,
+                text,
+            };
+            let at = self.at;
+            report.findings.add(Found { finding, at });
+        }
+        let Some(mut rdm) = self.rdm else { return };
         let is_lossy = |interface: usize| match self.view.has_direction {
             true => lossy.contains(&interface),
             false => !lossy.is_empty(),
         };
-        self.unproven += self.proven.retain(|evidence, interface| {
+        rdm.unproven += rdm.proven.retain(|evidence, interface| {
             evidence == Evidence::Packet || !lacks_frames && !is_lossy(interface)
         });
-        let checked = &mut report.checked;
-        if let Speech::Unclear { valid, invalid, .. } = self.speech {
-            if valid > 0 && valid >= 8 * invalid {
-                self.is_rdm();
-            } else if valid + invalid > 0 {
-                checked.foreign += self.packets;
-                let [near, far] = &self.sides;
-                let text = format!(
-                    "{} sends between {} and {}, of which {valid} could be RDM packets",
-                    valid + invalid,
-                    near.node,
-                    far.node
-                );
-                let (number, kind) = self.last;
-                let finding = Finding {
-                    rule: &rules::NOT_RDM,
-                    severity: rules::NOT_RDM.severity,
-                    packet: number,
-                    kind: kind.map_or_else(|kind| kind, |packet_type| packet_type.to_string()),
-                    interface: self.interface,
-                    text,
-                };
-                // A packet that was cut tells nothing.
-                if self.packets > 0 && !self.is_torn {
-                    let at = self.at;
-                    report.findings.add(Found { finding, at });
-                }
-                return;
-            }
-        }
-        checked.packets += self.packets;
-        checked.conversations += u64::from(self.packets > 0);
-        checked.unproven += self.unproven;
-        let is_incomplete = self.lacks_direction || lacks_frames || self.is_torn;
-        let lacks_order = !self.view.has_direction && self.packets > 0;
+        checked.packets += rdm.packets;
+        checked.conversations += u64::from(rdm.packets > 0);
+        checked.unproven += rdm.unproven;
+        let is_incomplete = rdm.lacks_direction || lacks_frames || self.is_torn;
+        let lacks_order = !self.view.has_direction && rdm.packets > 0;
         checked.not_judged.without_direction += u64::from(is_incomplete);
         checked.not_judged.without_order += u64::from(lacks_order && !is_incomplete);
-        checked.not_judged.without_beginning += u64::from(self.lacks_beginning && !is_incomplete);
-        report.findings.append(self.proven);
+        checked.not_judged.without_beginning += u64::from(rdm.lacks_beginning && !is_incomplete);
+        report.findings.append(rdm.proven);
     }
 }
 

@@ -349,13 +349,24 @@ fn judge_packet(
     if !header.payload_captured {
         return conversation.torn();
     }
-    let parsed = match parsed {
-        Ok(parsed) => parsed,
-        Err(error) => return conversation.malformed(place, frame.kind(), &error),
-    };
     let from = Node {
         gid: frame.source,
         qpn: header.source_qpn.0,
+    };
+    let outer = PacketFrame {
+        from,
+        qkey: header.qkey,
+        sequence: header.sequence,
+        retransmission: header.retransmission,
+        is_from_birth,
+        run,
+        birth,
+    };
+    let parsed = match parsed {
+        Ok(parsed) => parsed,
+        Err(error) => {
+            return conversation.malformed(place, lives, &outer, frame.kind(), &error);
+        }
     };
     let reading = Reading::of(&parsed);
     for (rule, text) in format::breaches(&reading) {
@@ -383,15 +394,6 @@ fn judge_packet(
     if is_resent && let Some(msg_id) = reading.said.msg_id() {
         conversation.sides[me].sent_again(msg_id);
     }
-    let outer = PacketFrame {
-        from,
-        qkey: header.qkey,
-        sequence: header.sequence,
-        retransmission: header.retransmission,
-        is_from_birth,
-        run,
-        birth,
-    };
     let repeats = is_repetition || is_resent;
     let Some((me, you)) = conversation.packet(place, lives, &outer, &reading, repeats) else {
         return;

@@ -164,6 +164,25 @@ impl Findings {
         self.kept.push(found);
     }
 
+    /// Splits those off that are found at a frame, which is the latest one.
+    pub(super) fn split_off(&mut self, at: u64) -> Findings {
+        let mut of_frame = Findings::default();
+        let first = self.kept.partition_point(|found| found.at < at);
+        for found in self.kept.split_off(first) {
+            let Finding {
+                severity,
+                rule,
+                interface,
+                ..
+            } = found.finding;
+            if let Some(count) = self.counts.get_mut(&(severity, rule.evidence, interface)) {
+                *count -= 1;
+            }
+            of_frame.add(found);
+        }
+        of_frame
+    }
+
     /// Leaves out those whose evidence the capture does not have, as it has for `is_proven`. Returns
     /// how many these are.
     pub(super) fn retain(&mut self, is_proven: impl Fn(Evidence, usize) -> bool) -> u64 {

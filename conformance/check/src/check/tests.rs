@@ -1633,6 +1633,63 @@ fn other_protocols_are_named_and_not_judged() {
     assert_eq!(b.broken(), [("raw-address-first", 41), ("not-rdm", 39)]);
 }
 
+/// Sends of a program that does not speak RDM, on the queue pairs of A and B.
+fn send_plain(b: &mut Builder, qkey: u32, first: u8, count: u8) {
+    for number in 0..count {
+        for (from, to) in [(A, B), (B, A)] {
+            b.send_bytes(from, to, vec![first, number, 0, 0, 1, 2, 3, 4, 5, 6]);
+            b.change_last(|header| header.qkey = Qkey(qkey));
+        }
+    }
+}
+
+#[test]
+fn queue_pair_numbers_of_other_protocols_are_those_of_rdm_before_and_later() {
+    let connid_of = |host: u8| Qkey(0x9000 + u32::from(host));
+    // RDM, then plain SRD; the first send can be read as an RDM packet by chance.
+    let mut b = Builder::acquainted(all());
+    b.sequences = [0; 256];
+    b.send(A, B, &eager(1, None, None), b"data");
+    b.change_last(|header| header.qkey = Qkey(0x1111_1111));
+    send_plain(&mut b, 0x1111_1111, 0x77, 5);
+    assert_eq!(b.broken(), [("not-rdm", 27), ("not-rdm", 28)]);
+    let checked = check(&b.capture);
+    assert_eq!((checked.packets, checked.foreign), (3, 11));
+
+    // RDM again, where one packet is malformed: that is its sender's error.
+    b.sequences = [0; 256];
+    let address = RawAddress {
+        qkey: connid_of(A),
+        ..address(A)
+    };
+    let mut first = eager(0, None, None);
+    first.options.raw_address = Some(RawAddressHeader::new(address));
+    b.send(A, B, &first, b"first");
+    b.change_last(|header| header.qkey = connid_of(B));
+    b.send_bytes(A, B, vec![65, 3, 0, 0]);
+    b.change_last(|header| header.qkey = connid_of(B));
+    assert_eq!(
+        b.broken(),
+        [("packet-form", 31), ("not-rdm", 27), ("not-rdm", 28)]
+    );
+    assert_eq!(check(&b.capture).packets, 5);
+
+    // Plain SRD first: what RDM follows makes no RDM of it.
+    let mut b = Builder::new();
+    send_plain(&mut b, 0x1111_1111, 0x77, 5);
+    b.sequences = [0; 256];
+    b.send(A, B, &eager(0, Some(A), None), b"first");
+    b.send(B, A, &handshake(all(), B), b"");
+    b.send(A, B, &handshake(all(), A), b"");
+    assert_eq!(b.broken(), [("not-rdm", 19), ("not-rdm", 20)]);
+    assert_eq!(check(&b.capture).packets, 3);
+
+    // Sends to the Q-keys of the RDM endpoints are theirs.
+    let mut b = Builder::acquainted(all());
+    b.send_bytes(A, B, vec![0x77, 1, 0, 0]);
+    assert_eq!(b.broken(), [("packet-form", 7)]);
+}
+
 #[test]
 fn the_order_is_that_of_time() {
     let mut b = Builder::acquainted(all());
