@@ -179,10 +179,10 @@ impl<R: Read> Frames<R> {
     ///
     /// # Errors
     /// If reading the file fails.
-    pub fn next_frame(&mut self) -> Result<Option<CapturedPacket>, ReadError> {
+    pub fn next_frame(&mut self) -> Result<Option<Box<CapturedPacket>>, ReadError> {
         loop {
             match self.next_seen()? {
-                Some(Seen::Frame(frame)) => return Ok(Some(*frame)),
+                Some(Seen::Frame(frame)) => return Ok(Some(frame)),
                 Some(Seen::Connected(_)) => self.foreign += 1,
                 None => return Ok(None),
             }
@@ -330,7 +330,7 @@ impl Capture {
         let mut user_recv = UserRecvQps::default();
         while let Some(mut frame) = source.next_frame()? {
             frame.headerless = user_recv.follow(&frame);
-            frames.push(frame);
+            frames.push(*frame);
         }
         Ok(Capture {
             path: path.to_owned(),

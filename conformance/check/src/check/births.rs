@@ -1,15 +1,14 @@
 //! Queue pairs that begin anew.
 
-use foldhash::HashMap;
-
 use super::content::Content;
-use super::node::Node;
+use super::node::NodeId;
 
 /// The first packet of each queue pair, by which a new queue pair of the same number is recognised:
 /// sequence numbers begin at 0 with each.
 #[derive(Debug, Default)]
 pub(super) struct Births {
-    first: HashMap<(bool, Node), First>,
+    /// By queue pair, as seen by its own host and where packets arrive.
+    first: Vec<Option<First>>,
     /// Whether any number was used again.
     has_later: bool,
 }
@@ -35,20 +34,26 @@ impl Births {
     /// arrived. Another sighting of the same packet is no birth.
     pub(super) fn of(
         &mut self,
-        from: Node,
+        from: NodeId,
         is_arrival: bool,
         sequence: u32,
         packet: &Content,
         connid: Option<u32>,
     ) -> Birth {
-        let key = (is_arrival, from);
         if sequence > 0 && !self.has_later {
             return Birth::default();
         }
         if sequence > 0 {
-            return self.first.get(&key).map(|it| it.birth).unwrap_or_default();
+            let first = self.first.get(from.index(is_arrival));
+            return first
+                .and_then(Option::as_ref)
+                .map_or_else(Birth::default, |it| it.birth);
         }
-        let first = self.first.entry(key).or_insert_with(|| First {
+        let at = from.index(is_arrival);
+        if self.first.len() <= at {
+            self.first.resize_with(at + 1, || None);
+        }
+        let first = self.first[at].get_or_insert_with(|| First {
             packet: packet.clone(),
             connid,
             birth: Birth::default(),

@@ -10,10 +10,11 @@ use std::time::Duration;
 use efa_capture::Direction;
 use efa_capture::frame::header::FIRST_TAPPED_SEQUENCE;
 use efa_capture::frame::{FrameKind, Repr};
-use efa_wire::address::{Gid, Qkey};
+use efa_wire::address::Qkey;
 use foldhash::{HashMap, HashSet};
 
-use super::node::{Node, View};
+use super::node::{HostId, NodeId, Nodes, View};
+use super::recent::Recent;
 use crate::capture::CapturedPacket;
 
 /// First requests of one queue pair number that are remembered.
@@ -24,14 +25,15 @@ const MOST_FRAMES: usize = 1 << 14;
 const NEAR: u32 = 64;
 
 /// A queue pair, in captures with and without directions.
-type Owner = (bool, Node);
+type Owner = (bool, NodeId);
 
 /// The lives of queue pairs, by the numbers of their requests.
 #[derive(Debug, Default)]
 pub(super) struct Lives {
-    of: HashMap<Owner, Life>,
+    /// By queue pair, in captures without and with directions.
+    of: Vec<Life>,
     /// Queue pairs of which a tap saw the first arrival.
-    tapped: HashSet<Node>,
+    tapped: HashSet<NodeId>,
 }
 
 #[derive(Debug, Default)]
@@ -47,7 +49,11 @@ impl Lives {
     /// is, whose numbers follow each other.
     pub(super) fn request(&mut self, owner: Owner, is_own: bool, at: u64, header: &Repr) -> u64 {
         let sequence = header.sequence;
-        let life = self.of.entry(owner).or_default();
+        let at_life = owner.1.index(owner.0);
+        if self.of.len() <= at_life {
+            self.of.resize_with(at_life + 1, Life::default);
+        }
+        let life = &mut self.of[at_life];
         if sequence == 0 && !header.retransmission {
             life.births.push_back((at, is_own));
             if life.births.len() > MOST_BIRTHS {
@@ -66,14 +72,14 @@ impl Lives {
     }
 
     /// Takes a packet that a tap saw arrive, with the number that the tap gave it.
-    pub(super) fn tapped(&mut self, at: Node, sequence: u32) {
+    pub(super) fn tapped(&mut self, at: NodeId, sequence: u32) {
         if sequence == FIRST_TAPPED_SEQUENCE {
             self.tapped.insert(at);
         }
     }
 
     /// Whether a tap has seen all that arrived at a queue pair.
-    pub(super) fn has_all_arrivals(&self, at: Node) -> bool {
+    pub(super) fn has_all_arrivals(&self, at: NodeId) -> bool {
         self.tapped.contains(&at)
     }
 
@@ -93,7 +99,7 @@ impl Lives {
     }
 
     fn births(&self, owner: Owner) -> impl DoubleEndedIterator<Item = &(u64, bool)> {
-        let life = self.of.get(&owner);
+        let life = self.of.get(owner.1.index(owner.0));
         life.into_iter().flat_map(|life| &life.births)
     }
 }
@@ -101,8 +107,8 @@ impl Lives {
 /// Recognises a frame at both ends.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Mark {
-    from: Node,
-    to: Node,
+    from: NodeId,
+    to: NodeId,
     /// Another life of the queue pairs has the same numbers again.
     qkey: Qkey,
     sequence: u32,
@@ -120,22 +126,27 @@ struct Sightings {
 /// Frames that one end's host captured and the other's did not.
 #[derive(Debug, Default)]
 pub(super) struct Unmatched {
-    seen: HashMap<Mark, Sightings>,
-    order: VecDeque<Mark>,
+    seen: Recent<Mark, Sightings>,
     /// The last frame of each host's own capture.
-    last: HashMap<Gid, Duration>,
+    last: Vec<Option<Duration>>,
     /// From which hosts to which others frames were seen at both ends, and whether any of them
     /// arrived before it was sent.
-    flights: HashMap<(Gid, Gid), bool>,
+    flights: HashMap<(HostId, HostId), bool>,
     /// Frames of which one sighting is missing so far, with the sighting that is there.
     missing: HashMap<View, Duration>,
     /// Hosts of which a tap counted what arrived: nothing shows which frame that is.
-    tapped: HashSet<Gid>,
+    tapped: HashSet<HostId>,
 }
 
 impl Unmatched {
     /// Takes a frame.
-    pub(super) fn frame(&mut self, frame: &CapturedPacket, from: Node, to: Node) {
+    pub(super) fn frame(
+        &mut self,
+        nodes: &Nodes,
+        frame: &CapturedPacket,
+        from: NodeId,
+        to: NodeId,
+    ) {
         let Some(direction) = frame.direction else {
             return;
         };
@@ -143,7 +154,11 @@ impl Unmatched {
             Direction::Outbound => from,
             Direction::Inbound => to,
         };
-        self.last.insert(recorder.gid, frame.time);
+        let recorder = nodes.host(recorder).0 as usize;
+        if self.last.len() <= recorder {
+            self.last.resize(recorder + 1, None);
+        }
+        self.last[recorder] = Some(frame.time);
         if from == to {
             return;
         }
@@ -157,13 +172,20 @@ impl Unmatched {
             FrameKind::Send | FrameKind::Response(_) | FrameKind::RdmaReadRequest(_) => false,
         };
         if frame.header.sequence >= FIRST_TAPPED_SEQUENCE {
-            self.tapped.insert(to.gid);
+            self.tapped.insert(nodes.host(to));
         } else if !is_piece {
-            self.see(frame, direction, from, to);
+            self.see(nodes, frame, direction, from, to);
         }
     }
 
-    fn see(&mut self, frame: &CapturedPacket, direction: Direction, from: Node, to: Node) {
+    fn see(
+        &mut self,
+        nodes: &Nodes,
+        frame: &CapturedPacket,
+        direction: Direction,
+        from: NodeId,
+        to: NodeId,
+    ) {
         let mark = Mark {
             from,
             to,
@@ -172,38 +194,31 @@ impl Unmatched {
             retransmission: frame.header.retransmission,
             opcode: frame.header.kind.opcode() as u8,
         };
-        let known = self.seen.entry(mark).or_insert_with(|| {
-            self.order.push_back(mark);
-            Sightings::default()
-        });
+        let known = self.seen.get_or_insert(mark, Sightings::default);
         match direction {
             Direction::Outbound => known.sent = Some(frame.time),
             Direction::Inbound => known.arrived = Some(frame.time),
         }
         if let Some((sent, arrived)) = known.sent.zip(known.arrived) {
-            let is_backward = self.flights.entry((from.gid, to.gid)).or_default();
+            let is_backward = self
+                .flights
+                .entry((nodes.host(from), nodes.host(to)))
+                .or_default();
             *is_backward |= arrived < sent;
         }
-        if self.order.len() > MOST_FRAMES {
+        if self.seen.len() > MOST_FRAMES {
             self.forget();
         }
     }
 
     /// Ends the wait for the earliest frame.
     fn forget(&mut self) -> bool {
-        let Some(mark) = self.order.pop_front() else {
+        let Some((Mark { from, to, .. }, sightings)) = self.seen.pop() else {
             return false;
         };
-        let Mark { from, to, .. } = mark;
-        let (near, far, time) = match self.seen.remove(&mark) {
-            Some(Sightings {
-                sent: Some(time),
-                arrived: None,
-            }) => (to, from, time),
-            Some(Sightings {
-                sent: None,
-                arrived: Some(time),
-            }) => (from, to, time),
+        let (near, far, time) = match (sightings.sent, sightings.arrived) {
+            (Some(time), None) => (to, from, time),
+            (None, Some(time)) => (from, to, time),
             _ => return true,
         };
         let view = View {
@@ -218,7 +233,7 @@ impl Unmatched {
 
     /// After the last frame: the views that lack frames. What was under way when a host's capture
     /// ended is not missing.
-    pub(super) fn incomplete(mut self) -> HashSet<View> {
+    pub(super) fn incomplete(mut self, nodes: &Nodes) -> HashSet<View> {
         while self.forget() {}
         let Unmatched {
             missing,
@@ -230,8 +245,9 @@ impl Unmatched {
         let is_forward = |from, to| flights.get(&(from, to)) == Some(&false);
 
         let is_missing = |(view, time): (View, Duration)| {
-            let (near, far) = (view.near.gid, view.far.gid);
-            let has_ended = last.get(&near).is_none_or(|last| *last < time);
+            let (near, far) = (nodes.host(view.near), nodes.host(view.far));
+            let last_of_near = last.get(near.0 as usize).copied().flatten();
+            let has_ended = last_of_near.is_none_or(|last| last < time);
             let have_one_clock = is_forward(near, far) && is_forward(far, near);
             let is_missing = !has_ended || !have_one_clock;
             (is_missing && !tapped.contains(&near) && !tapped.contains(&far)).then_some(view)

@@ -16,7 +16,7 @@ use foldhash::HashMap;
 use super::births::Birth;
 use super::completeness::Lives;
 use super::device::Requests;
-use super::node::{Node, View};
+use super::node::{Node, NodeId, Nodes, View};
 use super::operation::{Due, End, Names, OpId, Operation, Operations, Turn};
 use super::packet::{PacketBody, Reading};
 use super::report::{AT_THE_END, Finding, Findings, Found, Report};
@@ -48,6 +48,7 @@ pub(super) struct FrameContext {
 #[derive(Debug)]
 pub(super) struct Side {
     pub(super) node: Node,
+    pub(super) id: NodeId,
     /// The connection id, and the packet from which it is known.
     connid: Option<(u32, u64)>,
     /// The Q-key to which packets were sent last.
@@ -156,9 +157,10 @@ const PROVES_READ: usize = 4;
 const MOST_RECENT: usize = 64;
 
 impl Side {
-    fn new(node: Node) -> Side {
+    fn new(node: Node, id: NodeId) -> Side {
         Side {
             node,
+            id,
             connid: None,
             addressed: None,
             run: None,
@@ -191,7 +193,7 @@ impl Side {
 
     /// Starts anew, for the next endpoint on this queue pair or on the peer's.
     fn renew(&mut self, is_another: bool) {
-        let mut fresh = Side::new(self.node);
+        let mut fresh = Side::new(self.node, self.id);
         std::mem::swap(&mut fresh.requests, &mut self.requests);
         std::mem::swap(&mut fresh.former, &mut self.former);
         fresh.former_frame = match is_another {
@@ -371,10 +373,10 @@ pub(super) struct Conversation {
 }
 
 impl Conversation {
-    pub(super) fn new(view: View) -> Conversation {
+    pub(super) fn new(view: View, nodes: &Nodes) -> Conversation {
         Conversation {
             view,
-            sides: [Side::new(view.near), Side::new(view.far)],
+            sides: [view.near, view.far].map(|id| Side::new(nodes.node(id), id)),
             operations: Operations::default(),
             from_start: None,
             is_later: false,
@@ -451,10 +453,10 @@ impl Conversation {
         let has_both = is_own || near.frames > 0 && far.frames > 0;
         let has_directions = self.view.has_direction;
         let was_born = |side: &Side| {
-            let owner = (has_directions, side.node);
+            let owner = (has_directions, side.id);
             side.born.is_some() || lives.began_between(owner, side.former_frame, side.last_frame)
         };
-        let has_arrivals = has_directions && lives.has_all_arrivals(near.node);
+        let has_arrivals = has_directions && lives.has_all_arrivals(near.id);
         let has_beginning = has_both
             && self.from_start == Some(true)
             && was_born(near)
@@ -492,10 +494,10 @@ impl Conversation {
     }
 
     /// Returns sender and receiver of a frame from this node.
-    pub(super) fn ends(&self, from: Node) -> (End, End) {
-        if self.sides[0].node == self.sides[1].node {
+    pub(super) fn ends(&self, from: NodeId) -> (End, End) {
+        if self.view.near == self.view.far {
             (0, 0)
-        } else if self.sides[0].node == from {
+        } else if self.view.near == from {
             (0, 1)
         } else {
             (1, 0)
@@ -625,7 +627,7 @@ impl Conversation {
         let (me, you) = self.ends(frame.from);
         self.ends_after_a_break(place, lives, frame, reading, (me, you));
         let is_present = !is_repetition && self.identify(place, lives, frame, reading, me, you);
-        self.hear(frame, reading);
+        self.hear(me, reading);
         let packet_type = reading.packet_type;
         self.speech.packets += u64::from(place.is_judged && !is_repetition);
         self.speech.last = Some((place.number, Ok(packet_type)));
@@ -647,13 +649,13 @@ impl Conversation {
     }
 
     /// Takes a packet that could be one of the RDM protocol, and may show that it is.
-    fn hear(&mut self, frame: &PacketFrame, reading: &Reading) {
+    fn hear(&mut self, me: End, reading: &Reading) {
         self.speech.valid += 1;
         let names_sender = reading.raw_address().is_some_and(|address| {
             Node {
                 gid: address.gid,
                 qpn: address.qpn.0,
-            } == frame.from
+            } == self.sides[me].node
         });
         self.speech.is_rdm |= names_sender || matches!(reading.said, PacketBody::Handshake(_));
     }
@@ -677,8 +679,9 @@ impl Conversation {
                 gid: address.gid,
                 qpn: address.qpn.0,
             };
-            if named != frame.from {
-                let text = format!("it names {named}, but was sent by {}", frame.from);
+            let sender = self.sides[me].node;
+            if named != sender {
+                let text = format!("it names {named}, but was sent by {sender}");
                 self.breach(place, packet_type, &rules::RAW_ADDRESS_TRUE, text);
             }
         }
@@ -728,7 +731,7 @@ impl Conversation {
             if known != connid {
                 let text = format!(
                     "`{field}` is {connid:#x}, but packet {first} shows that {} has {known:#x}",
-                    frame.from
+                    side.node
                 );
                 self.breach(place, packet_type, &rules::CONNID_TRUE, text);
             }
@@ -861,13 +864,14 @@ impl Conversation {
         if needs_none || is_itself {
             return;
         }
-        let name = feature_names(packet_type);
         if self.sides[you].handshake.is_some() {
             if !self.sides[you].features.permit(packet_type) {
+                let name = feature_names(packet_type);
                 let text = format!("{peer} has not announced {name}");
                 self.breach(place, packet_type, &rules::FEATURE_ANNOUNCED, text);
             }
         } else if self.is_from_start() {
+            let name = feature_names(packet_type);
             let text = format!("{peer} has announced nothing yet, so not {name}");
             self.breach(place, packet_type, &rules::FEATURE_EARLY, text);
             let early = &mut self.sides[me].early;
@@ -1256,7 +1260,7 @@ fn later(one: u32, other: u32) -> u32 {
 /// The frame around a packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PacketFrame {
-    pub(super) from: Node,
+    pub(super) from: NodeId,
     pub(super) qkey: Qkey,
     pub(super) sequence: u32,
     pub(super) retransmission: bool,

@@ -1,25 +1,25 @@
 //! Both ends' copies of each packet.
 
-use std::collections::VecDeque;
-
 use efa_capture::Direction;
-use efa_wire::address::{Gid, Qkey, Qpn};
+use efa_wire::address::Qkey;
 use efa_wire::fields::{Field, fields_of};
-use foldhash::HashMap;
 
 use super::content::Content;
+use super::node::NodeId;
+use super::recent::Recent;
 use crate::capture::CapturedPacket;
 
 /// Packets under way that are remembered.
 const MOST_PACKETS: usize = 1 << 14;
 
-type Key = (Gid, u16, u32);
+/// The sender, and the number of its request.
+type Key = (NodeId, u32);
 
 /// A packet that its sender's host captured.
 #[derive(Debug)]
 pub(super) struct Sent {
     number: u64,
-    to: (Gid, Qpn, Qkey),
+    to: (NodeId, Qkey),
     pub(super) content: Content,
 }
 
@@ -34,51 +34,48 @@ impl Sent {
 /// The packets that were sent, to be compared with what arrives.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
-    sent: HashMap<Key, Sent>,
-    order: VecDeque<Key>,
+    sent: Recent<Key, Sent>,
 }
 
 impl Copies {
     /// The packet that arrives, as it was sent.
-    pub(super) fn sent(&self, frame: &CapturedPacket) -> Option<&Sent> {
+    pub(super) fn sent(&self, frame: &CapturedPacket, from: NodeId, to: NodeId) -> Option<&Sent> {
         if frame.direction != Some(Direction::Inbound) {
             return None;
         }
         // Another endpoint may have sent another packet with this number.
-        let sent = self.sent.get(&key(frame))?;
-        (sent.to == to(frame)).then_some(sent)
+        let sent = self.sent.get(&(from, frame.header.sequence))?;
+        (sent.to == (to, frame.header.qkey)).then_some(sent)
     }
 
     /// Remembers a packet that is sent.
-    pub(super) fn remember(&mut self, frame: &CapturedPacket, content: &Content) {
+    pub(super) fn remember(
+        &mut self,
+        frame: &CapturedPacket,
+        from: NodeId,
+        to: NodeId,
+        content: &Content,
+    ) {
         if frame.direction != Some(Direction::Outbound) {
             return;
         }
-        let key = key(frame);
-        let sent = Sent {
+        let sent = || Sent {
             number: frame.number,
-            to: to(frame),
+            to: (to, frame.header.qkey),
             content: content.clone(),
         };
-        if self.sent.insert(key, sent).is_none() {
-            self.order.push_back(key);
-            if self.order.len() > MOST_PACKETS
-                && let Some(oldest) = self.order.pop_front()
-            {
-                self.sent.remove(&oldest);
-            }
+        let mut is_new = false;
+        let key = (from, frame.header.sequence);
+        let known = self.sent.get_or_insert(key, || {
+            is_new = true;
+            sent()
+        });
+        if !is_new {
+            *known = sent();
+        } else if self.sent.len() > MOST_PACKETS {
+            self.sent.pop();
         }
     }
-}
-
-fn key(frame: &CapturedPacket) -> Key {
-    let header = &frame.header;
-    (frame.source, header.source_qpn.0, header.sequence)
-}
-
-fn to(frame: &CapturedPacket) -> (Gid, Qpn, Qkey) {
-    let header = &frame.header;
-    (frame.destination, header.destination_qpn, header.qkey)
 }
 
 fn describe(sent: &Sent, received: &Content) -> String {

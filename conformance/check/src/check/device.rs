@@ -1,7 +1,6 @@
 //! The requests of devices below the packets: attempts, refusals and failures.
 
 use std::collections::VecDeque;
-use std::collections::hash_map::Entry;
 
 use efa_capture::frame::Repr;
 use efa_wire::address::Qkey;
@@ -129,6 +128,7 @@ impl Troubled {
 
 #[derive(Debug, Default)]
 struct Request {
+    sequence: u32,
     /// How many frames of the capture had come.
     at: u64,
     /// The endpoint that it is for, and what it says, in short.
@@ -173,11 +173,80 @@ pub(super) enum RequestOutcome {
     },
 }
 
+/// Requests in the order in which they were seen, which is that of their numbers as long as nothing is
+/// late and no queue pair begins anew: then no index is needed to find one.
+#[derive(Debug, Default)]
+struct Remembered {
+    requests: VecDeque<Request>,
+    /// By number, in the order of all that there were, once the order is not that of the numbers.
+    index: Option<HashMap<u32, u64>>,
+    /// How many were forgotten.
+    forgotten: u64,
+}
+
+impl Remembered {
+    fn place(&self, sequence: u32) -> Option<usize> {
+        let last = self.requests.back()?.sequence;
+        match &self.index {
+            _ if last == sequence => Some(self.requests.len() - 1),
+            None if last < sequence => None,
+            None => {
+                let of = |request: &Request| request.sequence;
+                self.requests.binary_search_by_key(&sequence, of).ok()
+            }
+            Some(index) => {
+                let number = index.get(&sequence)?;
+                Some((number - self.forgotten) as usize)
+            }
+        }
+    }
+
+    fn get(&self, sequence: u32) -> Option<&Request> {
+        self.place(sequence).map(|at| &self.requests[at])
+    }
+
+    fn get_mut(&mut self, sequence: u32) -> Option<&mut Request> {
+        self.place(sequence).map(|at| &mut self.requests[at])
+    }
+
+    /// Adds a request whose number no other has.
+    fn push(&mut self, request: Request) {
+        let last = self.requests.back();
+        if self.index.is_none() && last.is_some_and(|last| last.sequence > request.sequence) {
+            let numbers = self.requests.iter().map(|it| it.sequence);
+            self.index = Some(numbers.zip(self.forgotten..).collect());
+        }
+        if let Some(index) = &mut self.index {
+            let number = self.forgotten + self.requests.len() as u64;
+            index.insert(request.sequence, number);
+        }
+        self.requests.push_back(request);
+    }
+
+    fn pop(&mut self) -> Option<Request> {
+        let oldest = self.requests.pop_front()?;
+        self.forgotten += 1;
+        if let Some(index) = &mut self.index {
+            index.remove(&oldest.sequence);
+        }
+        if self.requests.is_empty() {
+            self.index = None;
+        }
+        Some(oldest)
+    }
+
+    fn shrink(&mut self) {
+        self.requests.shrink_to(2 * self.requests.len());
+        if let Some(index) = &mut self.index {
+            index.shrink_to(2 * self.requests.len());
+        }
+    }
+}
+
 /// The requests of one endpoint to another, as one of them saw them.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
-    by_sequence: HashMap<u32, Request>,
-    order: VecDeque<u32>,
+    remembered: Remembered,
     /// Packets of messages and atomics that were refused and not sent again yet. One may be sent again
     /// as a new request, and name its sender in another way then.
     refused: HashMap<Content, Part>,
@@ -197,28 +266,28 @@ impl Requests {
         let sequence = header.sequence;
         let is_forgotten = header.retransmission && self.is_forgotten(sequence);
         let request = Request {
+            sequence,
             at: position.at,
             identity: (header.qkey, identity),
             is_repeated: header.retransmission,
             ..Request::default()
         };
-        match self.by_sequence.entry(sequence) {
-            Entry::Occupied(mut known) if header.retransmission => {
-                known.get_mut().is_repeated = true;
+        match self.remembered.get_mut(sequence) {
+            Some(known) if header.retransmission => {
+                known.is_repeated = true;
                 self.repeats(header, identity, position);
                 Attempt::Repetition
             }
-            Entry::Occupied(known) if known.get().identity == request.identity => Attempt::Sighting,
-            Entry::Occupied(mut known) => {
-                known.insert(request);
+            Some(known) if known.identity == request.identity => Attempt::Sighting,
+            Some(known) => {
+                *known = request;
                 Attempt::First
             }
             // What it repeats may be one of those that were forgotten.
-            Entry::Vacant(_) if is_forgotten => Attempt::Repetition,
-            Entry::Vacant(new) => {
-                new.insert(request);
-                self.order.push_back(sequence);
-                if self.order.len() > MOST_REQUESTS {
+            None if is_forgotten => Attempt::Repetition,
+            None => {
+                self.remembered.push(request);
+                if self.remembered.requests.len() > MOST_REQUESTS {
                     self.forget();
                 }
                 Attempt::First
@@ -228,9 +297,8 @@ impl Requests {
 
     /// Forgets the oldest request.
     fn forget(&mut self) {
-        if let Some(oldest) = self.order.pop_front() {
-            self.by_sequence.remove(&oldest);
-            self.forgotten = Some(oldest);
+        if let Some(oldest) = self.remembered.pop() {
+            self.forgotten = Some(oldest.sequence);
         }
     }
 
@@ -264,14 +332,13 @@ impl Requests {
 
     /// Forgets requests from before a frame. Returns how many are left.
     pub(super) fn forget_before(&mut self, at: u64) -> usize {
-        while let Some(&oldest) = self.order.front()
-            && self.by_sequence.get(&oldest).is_none_or(|it| it.at < at)
+        while let Some(oldest) = self.remembered.requests.front()
+            && oldest.at < at
         {
             self.forget();
         }
-        self.by_sequence.shrink_to(2 * self.by_sequence.len());
-        self.order.shrink_to(2 * self.order.len());
-        self.by_sequence.len()
+        self.remembered.shrink();
+        self.remembered.requests.len()
     }
 
     /// Takes the packet of a request, with its number. Returns whether it is sent again because its
@@ -287,7 +354,7 @@ impl Requests {
         has_msg_id: bool,
         named: Named,
     ) -> Resent {
-        let mut request = self.by_sequence.get_mut(&sequence);
+        let mut request = self.remembered.get_mut(sequence);
         let is_behind = request
             .as_mut()
             .is_some_and(|it| std::mem::take(&mut it.is_behind));
@@ -343,7 +410,7 @@ impl Requests {
 
     /// The operation that a request belongs to.
     pub(super) fn belongs(&mut self, sequence: u32, operation: OpId) {
-        if let Some(request) = self.by_sequence.get_mut(&sequence) {
+        if let Some(request) = self.remembered.get_mut(sequence) {
             request.part.operation = Some(operation);
         }
     }
@@ -356,7 +423,7 @@ impl Requests {
         is_piece: bool,
         packet_type: PacketType,
     ) {
-        if let Some(request) = self.by_sequence.get_mut(&sequence) {
+        if let Some(request) = self.remembered.get_mut(sequence) {
             request.part.msg_id = Some(msg_id);
             request.part.is_piece = is_piece;
             request.part.packet_type = Some(packet_type);
@@ -365,17 +432,17 @@ impl Requests {
 
     /// Whether a request has been seen.
     pub(super) fn knows(&self, sequence: u32) -> bool {
-        self.by_sequence.contains_key(&sequence)
+        self.remembered.get(sequence).is_some()
     }
 
     pub(super) fn operation(&self, sequence: u32) -> Option<OpId> {
-        self.by_sequence.get(&sequence)?.part.operation
+        self.remembered.get(sequence)?.part.operation
     }
 
     /// Takes the response to a request.
     pub(super) fn answered(&mut self, sequence: u32, status: Status) -> RequestOutcome {
         let mut unknown = Request::default();
-        let request = self.by_sequence.get_mut(&sequence).unwrap_or(&mut unknown);
+        let request = self.remembered.get_mut(sequence).unwrap_or(&mut unknown);
         let part = request.part;
         if status == Status::Ok {
             let is_empty = self.refused.is_empty() && self.troubled.parts.is_empty();

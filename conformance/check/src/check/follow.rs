@@ -5,7 +5,7 @@ use efa_wire::rules;
 use efa_wire::{ExtraFeatures, OpeType, PacketType, RtaKind};
 
 use super::conversation::{Conversation, FETCH_IDS, FrameContext, IdSpace, RECV_IDS, SEND_IDS};
-use super::node::Node;
+use super::node::NodeId;
 use super::operation::{Due, End, OpId, Operation, OperationKind, Turn, regions};
 use super::packet::{Abort, Announced, Atomic, Ids, PacketBody, Read, Reading, Window};
 use super::runs::Runs;
@@ -124,7 +124,12 @@ impl Follower<'_> {
 
     /// Gives an operation an id of `me`.
     fn gives_id(&mut self, ids: &IdSpace, value: u32, id: OpId) {
-        let before = (ids.of)(&mut self.conversation.sides[self.me]).get(value);
+        let conversation = &mut *self.conversation;
+        let names = (ids.of)(&mut conversation.sides[self.me]);
+        let before = names.insert(value, id);
+        if names.len() > 8192 {
+            names.retain_known(&conversation.operations);
+        }
         if let Some(other) = before.filter(|other| *other != id)
             && let Some(other) = self.operation(other)
             && (ids.holds)(other)
@@ -132,12 +137,6 @@ impl Follower<'_> {
             let (field, request) = (ids.field, other.request);
             let text = format!("{field} {value} names the operation of packet {request}");
             self.breach(&rules::ID_IN_USE, text);
-        }
-        let conversation = &mut *self.conversation;
-        let names = (ids.of)(&mut conversation.sides[self.me]);
-        names.insert(value, id);
-        if names.len() > 8192 {
-            names.retain_known(&conversation.operations);
         }
     }
 
@@ -915,7 +914,7 @@ impl Conversation {
     /// Whether a packet from a node, one without a number of its own, is one that the conversation waits
     /// for: an equal one before cannot have had its effect. Ids that name nothing are waited for by
     /// nobody. `None` for those of which nothing tells.
-    pub(super) fn misses(&mut self, reading: &Reading, from: Node) -> Option<bool> {
+    pub(super) fn misses(&mut self, reading: &Reading, from: NodeId) -> Option<bool> {
         let (me, you) = self.ends(from);
         let sides = &mut self.sides;
         let mut of = |ids: &IdSpace, end: End, id: u32| (ids.of)(&mut sides[end]).get(id);

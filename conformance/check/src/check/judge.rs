@@ -20,7 +20,7 @@ use super::copies::Copies;
 use super::device::{Attempt, Named, Position, Resent};
 use super::follow::Follower;
 use super::format;
-use super::node::{Node, View};
+use super::node::{Node, NodeId, Nodes, View};
 use super::order::{InOrder, OutOfOrder};
 use super::packet::Reading;
 use super::report::{Checked, NotJudged, Report};
@@ -37,7 +37,11 @@ const MOST_REMEMBERED: usize = 1 << 17;
 pub struct Judge {
     order: InOrder,
     user_recv: UserRecvQps,
-    conversations: HashMap<View, Conversation>,
+    nodes: Nodes,
+    /// In the order of their first frames.
+    conversations: Vec<(View, Conversation)>,
+    /// Where a conversation is.
+    views: HashMap<View, u32>,
     unmatched: Unmatched,
     seen: Seen,
     tagged: Tagged,
@@ -88,11 +92,15 @@ impl Judge {
         while let Some(frame) = self.order.pop() {
             self.judge(&frame);
         }
-        let mut views: Vec<_> = self.conversations.into_iter().collect();
-        views.sort_by_key(|(view, _)| *view);
+        let nodes = self.nodes;
+        let mut views = self.conversations;
+        views.sort_by_key(|(view, _)| {
+            let ends = [view.near, view.far].map(|id| nodes.node(id));
+            (view.has_direction, ends)
+        });
         self.report.checked.not_judged = self.seen.not_judged;
         self.tagged.close(&mut self.report, &self.lossy);
-        let incomplete = self.unmatched.incomplete();
+        let incomplete = self.unmatched.incomplete(&nodes);
         // What has lost the directions of some frames shows no end all that it sent or received.
         let pair = |view: &View| (view.near.min(view.far), view.near.max(view.far));
         let is_without = |(view, _): &&(View, Conversation)| !view.has_direction;
@@ -119,36 +127,42 @@ impl Judge {
     fn judge(&mut self, frame: &CapturedPacket) {
         let header = &frame.header;
         let is_headerless = self.user_recv.follow(frame);
-        let from = Node {
+        let sender = Node {
             gid: frame.source,
             qpn: header.source_qpn.0,
         };
-        let to = Node {
+        let receiver = Node {
             gid: frame.destination,
             qpn: header.destination_qpn.0,
         };
         let is_arrival = frame.direction == Some(Direction::Inbound);
         // An endpoint that talks to itself knows both what it sends and what arrives.
-        if matches!(header.kind, FrameKind::Datagram) || is_headerless || from == to && is_arrival {
+        let is_known = sender == receiver && is_arrival;
+        if matches!(header.kind, FrameKind::Datagram) || is_headerless || is_known {
             return;
         }
-        self.unmatched.frame(frame, from, to);
+        let [from, to] = self.nodes.ids([sender, receiver]);
+        self.unmatched.frame(&self.nodes, frame, from, to);
         let (near, far) = match frame.direction {
             Some(Direction::Outbound) => (from, to),
             Some(Direction::Inbound) => (to, from),
-            None => (from.min(to), from.max(to)),
+            None if receiver < sender => (to, from),
+            None => (from, to),
         };
-        let has_direction = frame.direction.is_some();
         let view = View {
-            has_direction,
+            has_direction: frame.direction.is_some(),
             near,
             far,
         };
-        let conversation = self
-            .conversations
-            .entry(view)
-            .or_insert_with(|| Conversation::new(view));
-        self.seen.judge(conversation, frame, from, is_arrival);
+        let at = self.views.get(&view).copied().unwrap_or_else(|| {
+            let at = self.conversations.len() as u32;
+            let conversation = Conversation::new(view, &self.nodes);
+            self.conversations.push((view, conversation));
+            self.views.insert(view, at);
+            at
+        });
+        let (_, conversation) = &mut self.conversations[at as usize];
+        self.seen.judge(conversation, frame, (from, to), is_arrival);
         // A packet is a request, and may be the last one of an operation.
         self.remembered += 2;
         if self.remembered > MOST_REMEMBERED {
@@ -159,8 +173,8 @@ impl Judge {
     /// Forgets the older half of what the conversations remember.
     fn forget(&mut self) {
         let until = self.seen.at.saturating_sub(MOST_REMEMBERED as u64 / 4);
-        let left = self.conversations.values_mut();
-        self.remembered = left.map(|it| it.forget_before(until)).sum();
+        let left = self.conversations.iter_mut();
+        self.remembered = left.map(|(_, it)| it.forget_before(until)).sum();
     }
 }
 
@@ -183,7 +197,7 @@ impl Seen {
         &mut self,
         conversation: &mut Conversation,
         frame: &CapturedPacket,
-        from: Node,
+        (from, to): (NodeId, NodeId),
         is_arrival: bool,
     ) {
         self.at += 1;
@@ -199,7 +213,7 @@ impl Seen {
             at: self.at,
             of_interface: *of_interface,
         };
-        self.judge_frame(conversation, frame, from, is_arrival, position);
+        self.judge_frame(conversation, frame, (from, to), is_arrival, position);
         let (me, _) = conversation.ends(from);
         conversation.sees(me, self.at);
     }
@@ -208,7 +222,7 @@ impl Seen {
         &mut self,
         conversation: &mut Conversation,
         frame: &CapturedPacket,
-        from: Node,
+        (from, to): (NodeId, NodeId),
         is_arrival: bool,
         position: Position,
     ) {
@@ -222,7 +236,7 @@ impl Seen {
             is_own: !is_arrival,
         };
         let parsed = Packet::parse(&frame.payload);
-        let sent = self.copies.sent(frame);
+        let sent = self.copies.sent(frame, from, to);
         let mut content = None;
         let identity = match header.kind {
             FrameKind::Response(status) => {
@@ -241,7 +255,7 @@ impl Seen {
             FrameKind::Datagram => return,
         };
         let owner = (frame.direction.is_some(), from);
-        let near = (frame.direction.is_some(), conversation.sides[0].node);
+        let near = (frame.direction.is_some(), conversation.sides[0].id);
         let requests = &mut conversation.sides[me].requests;
         let attempt = requests.take(header, identity, position);
         let is_repetition = match attempt {
@@ -281,7 +295,7 @@ impl Seen {
             };
             conversation.breach(seen, frame.kind(), rule, text);
         }
-        self.copies.remember(frame, &content);
+        self.copies.remember(frame, from, to, &content);
         let connid = match &parsed {
             Ok(packet) if header.sequence == 0 => Reading::of(packet).named(),
             _ => None,
@@ -291,7 +305,8 @@ impl Seen {
             .of(from, is_arrival, header.sequence, &content, connid);
         let sent = Sent {
             frame,
-            parsed,
+            from,
+            parsed: &parsed,
             content,
             is_repetition,
             is_from_birth: conversation.is_beginning() && self.lives.has_all_sent(near),
@@ -317,7 +332,8 @@ fn has_header(frame: &CapturedPacket, parsed: &Result<Packet, ParseError>) -> bo
 /// A packet that was sent.
 struct Sent<'f> {
     frame: &'f CapturedPacket,
-    parsed: Result<Packet, ParseError>,
+    from: NodeId,
+    parsed: &'f Result<Packet, ParseError>,
     content: Content,
     /// The device repeats it.
     is_repetition: bool,
@@ -338,6 +354,7 @@ fn judge_packet(
 ) {
     let Sent {
         frame,
+        from,
         parsed,
         content,
         is_repetition,
@@ -349,10 +366,6 @@ fn judge_packet(
     if !header.payload_captured {
         return conversation.torn();
     }
-    let from = Node {
-        gid: frame.source,
-        qpn: header.source_qpn.0,
-    };
     let outer = PacketFrame {
         from,
         qkey: header.qkey,
@@ -365,10 +378,10 @@ fn judge_packet(
     let parsed = match parsed {
         Ok(parsed) => parsed,
         Err(error) => {
-            return conversation.malformed(place, lives, &outer, frame.kind(), &error);
+            return conversation.malformed(place, lives, &outer, frame.kind(), error);
         }
     };
-    let reading = Reading::of(&parsed);
+    let reading = Reading::of(parsed);
     for (rule, text) in format::breaches(&reading) {
         conversation.breach(place, reading.packet_type, rule, text);
     }

@@ -10,7 +10,7 @@
 //! * `conversation`: two endpoints as one of them sees them: identity, handshakes, what is missing
 //!   at the end.
 //! * `follow`: operations, packet by packet; `rdma`: RDMA requests and their ends.
-//! * `sequence`, `operation`, `runs`, `device`: the state that these keep.
+//! * `sequence`, `operation`, `runs`, `device`, `recent`: the state that these keep.
 //! * `completeness`: what the capture lacks; `copies`: the same packet at both ends.
 //! * `content`: packets in short, by which copies and repetitions are recognised.
 //! * `explain`: what a right sender would have sent.
@@ -32,6 +32,7 @@ mod operation;
 mod order;
 mod packet;
 mod rdma;
+mod recent;
 mod report;
 mod runs;
 mod sequence;

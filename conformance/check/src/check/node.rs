@@ -1,8 +1,9 @@
-//! The two ends of a conversation.
+//! Queue pairs, and the two that are the ends of a conversation.
 
 use std::fmt;
 
 use efa_wire::address::Gid;
+use foldhash::HashMap;
 
 /// A queue pair, as the network names it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -17,10 +18,72 @@ impl fmt::Display for Node {
     }
 }
 
-/// From which end a conversation is seen. Frames without a direction belong to no end's view.
+/// The number of a queue pair among those of a capture.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(super) struct NodeId(pub(super) u32);
+
+impl NodeId {
+    /// Where something is that is kept of each queue pair twice.
+    pub(super) fn index(self, which: bool) -> usize {
+        2 * self.0 as usize + usize::from(which)
+    }
+}
+
+/// The number of a host among those of a capture.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(super) struct HostId(pub(super) u32);
+
+/// The queue pairs of a capture. What is kept of each is found by its number, so that its long name is
+/// looked up once for each frame.
+#[derive(Debug, Default)]
+pub(super) struct Nodes {
+    ids: HashMap<Node, NodeId>,
+    /// Those of the frame before.
+    latest: [Option<(Node, NodeId)>; 2],
+    known: Vec<(Node, HostId)>,
+    hosts: HashMap<Gid, HostId>,
+}
+
+impl Nodes {
+    /// The numbers of sender and receiver of a frame.
+    pub(super) fn ids(&mut self, ends: [Node; 2]) -> [NodeId; 2] {
+        let ids = ends.map(|node| {
+            let mut latest = self.latest.iter().flatten();
+            match latest.find(|(known, _)| *known == node) {
+                Some((_, id)) => *id,
+                None => self.id(node),
+            }
+        });
+        self.latest = [(ends[0], ids[0]), (ends[1], ids[1])].map(Some);
+        ids
+    }
+
+    fn id(&mut self, node: Node) -> NodeId {
+        let next = NodeId(self.known.len() as u32);
+        let id = *self.ids.entry(node).or_insert(next);
+        if id == next {
+            let next_host = HostId(self.hosts.len() as u32);
+            let host = *self.hosts.entry(node.gid).or_insert(next_host);
+            self.known.push((node, host));
+        }
+        id
+    }
+
+    /// The queue pair that has a number.
+    pub(super) fn node(&self, id: NodeId) -> Node {
+        self.known[id.0 as usize].0
+    }
+
+    /// The host of a queue pair.
+    pub(super) fn host(&self, id: NodeId) -> HostId {
+        self.known[id.0 as usize].1
+    }
+}
+
+/// From which end a conversation is seen. Frames without a direction belong to no end's view.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct View {
     pub(super) has_direction: bool,
-    pub(super) near: Node,
-    pub(super) far: Node,
+    pub(super) near: NodeId,
+    pub(super) far: NodeId,
 }

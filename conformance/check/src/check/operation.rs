@@ -361,8 +361,9 @@ impl Names {
         self.0.get(&id).copied()
     }
 
-    pub(super) fn insert(&mut self, id: u32, operation: OpId) {
-        self.0.insert(id, operation);
+    /// Gives an operation an id. Returns what it named last.
+    pub(super) fn insert(&mut self, id: u32, operation: OpId) -> Option<OpId> {
+        self.0.insert(id, operation)
     }
 
     pub(super) fn len(&self) -> usize {

@@ -1,0 +1,110 @@
+//! The latest things of a capture, found by what names them.
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher as _, Hash};
+
+use foldhash::fast::FixedState;
+use hashbrown::HashTable;
+
+/// Things in the order in which they came, each found by its key. They lie next to each other, and only
+/// where they are is hashed: most come, are looked for soon or never, and go as the oldest.
+#[derive(Debug)]
+pub(super) struct Recent<K, V> {
+    things: VecDeque<(K, V)>,
+    /// The numbers of things, which count all that there were.
+    numbers: HashTable<u32>,
+    /// How many are gone.
+    gone: u32,
+}
+
+impl<K, V> Default for Recent<K, V> {
+    fn default() -> Self {
+        Recent {
+            things: VecDeque::new(),
+            numbers: HashTable::new(),
+            gone: 0,
+        }
+    }
+}
+
+fn hash(key: &impl Hash) -> u64 {
+    FixedState::default().hash_one(key)
+}
+
+impl<K: Hash + Eq, V> Recent<K, V> {
+    pub(super) fn len(&self) -> usize {
+        self.things.len()
+    }
+
+    fn place(&self, key: &K) -> Option<usize> {
+        let place = |number: u32| number.wrapping_sub(self.gone) as usize;
+        let is_it = |number: &u32| self.things[place(*number)].0 == *key;
+        self.numbers.find(hash(key), is_it).copied().map(place)
+    }
+
+    pub(super) fn get(&self, key: &K) -> Option<&V> {
+        self.place(key).map(|at| &self.things[at].1)
+    }
+
+    /// The thing with a key, which is added as the latest one if there is none.
+    pub(super) fn get_or_insert(&mut self, key: K, new: impl FnOnce() -> V) -> &mut V {
+        let at = self.place(&key).unwrap_or_else(|| {
+            let number = self.gone.wrapping_add(self.things.len() as u32);
+            let (things, gone) = (&self.things, self.gone);
+            let hash_of = |number: &u32| match things.get(number.wrapping_sub(gone) as usize) {
+                Some((key, _)) => hash(key),
+                None => hash(&key),
+            };
+            self.numbers.insert_unique(hash(&key), number, hash_of);
+            self.things.push_back((key, new()));
+            self.things.len() - 1
+        });
+        &mut self.things[at].1
+    }
+
+    /// Removes the oldest thing.
+    pub(super) fn pop(&mut self) -> Option<(K, V)> {
+        let (key, value) = self.things.pop_front()?;
+        let oldest = self.gone;
+        if let Ok(number) = self.numbers.find_entry(hash(&key), |it| *it == oldest) {
+            number.remove();
+        }
+        self.gone = oldest.wrapping_add(1);
+        Some((key, value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::Recent;
+
+    proptest! {
+        #[test]
+        fn things_are_found_until_they_are_the_oldest(
+            steps in prop::collection::vec((0..30_u64, any::<bool>()), 0..300),
+            first in prop_oneof![Just(0), Just(u32::MAX - 20)],
+        ) {
+            let mut recent = Recent { gone: first, ..Recent::default() };
+            let mut expected: Vec<(u64, usize)> = Vec::new();
+            for (step, (key, is_pop)) in steps.into_iter().enumerate() {
+                if is_pop {
+                    let oldest = (!expected.is_empty()).then(|| expected.remove(0));
+                    prop_assert_eq!(recent.pop(), oldest);
+                } else {
+                    if !expected.iter().any(|(known, _)| *known == key) {
+                        expected.push((key, step));
+                    }
+                    let value = expected.iter().find(|(known, _)| *known == key).unwrap().1;
+                    prop_assert_eq!(*recent.get_or_insert(key, || step), value);
+                }
+                prop_assert_eq!(recent.len(), expected.len());
+                for key in 0..30 {
+                    let value = expected.iter().find(|(known, _)| *known == key);
+                    prop_assert_eq!(recent.get(&key), value.map(|(_, value)| value));
+                }
+            }
+        }
+    }
+}
