@@ -13,7 +13,7 @@ fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
     let mut frames = Frames::open(Path::new(&path))?.without_rdma_data();
     let mut judge = Judge::new();
     while let Some(frame) = frames.next_frame()? {
-        judge.frame(frame)?;
+        frames.reuse(judge.frame(frame)?);
     }
     for interface in frames.lossy() {
         judge.lossy(interface);

@@ -137,11 +137,15 @@ pub struct Frames<R: Read> {
     reader: Reader<R>,
     /// Whether RDMA data is copied as well.
     with_rdma_data: bool,
+    /// A frame whose memory is used again.
+    spare: Option<Box<CapturedPacket>>,
     damage: Vec<String>,
     damaged: u64,
     foreign: u64,
 }
 
+/// Bytes for a payload that are kept for any other.
+const SMALL: usize = 64;
 /// The number of damaged frames that are reported one by one.
 const MOST_DAMAGE: usize = 20;
 
@@ -161,6 +165,7 @@ impl<R: Read> Frames<R> {
         Frames {
             reader,
             with_rdma_data: true,
+            spare: None,
             damage: Vec::new(),
             damaged: 0,
             foreign: 0,
@@ -172,6 +177,11 @@ impl<R: Read> Frames<R> {
     pub fn without_rdma_data(mut self) -> Self {
         self.with_rdma_data = false;
         self
+    }
+
+    /// Uses the memory of a frame for the next one.
+    pub fn reuse(&mut self, frame: Option<Box<CapturedPacket>>) {
+        self.spare = frame.or(self.spare.take());
     }
 
     /// Returns the next frame of the emulated wire. Frames of other protocols, reliable connections
@@ -243,26 +253,52 @@ impl<R: Read> Frames<R> {
                 }
             };
             let is_rdma = frame.header.kind.rdma().is_some();
-            let (mut payload, mut cut_off) = (Vec::new(), 0);
-            if !is_rdma || self.with_rdma_data {
-                payload.reserve_exact(frame.header.captured_len());
-                payload.extend_from_slice(frame.payload);
-                cut_off = frame.header.captured_len() - payload.len();
-                payload.resize(frame.header.captured_len(), 0);
+            let spare = self.spare.take();
+            let (mut comments, mut payload) = (Vec::new(), Vec::new());
+            let place = spare.map(|mut spare| {
+                comments = std::mem::take(&mut spare.comments);
+                payload = std::mem::take(&mut spare.payload);
+                spare
+            });
+            comments.clear();
+            comments.extend(captured.comments.iter().map(ToString::to_string));
+            let length = match is_rdma && !self.with_rdma_data {
+                true => 0,
+                false => frame.header.captured_len(),
+            };
+            // Who holds many frames counts their bytes.
+            if payload.capacity() > 2 * length.max(SMALL) {
+                payload = Vec::new();
             }
-            return Ok(Some(Seen::Frame(Box::new(CapturedPacket {
+            payload.clear();
+            let mut cut_off = 0;
+            if length > 0 {
+                payload.reserve_exact(length);
+                payload.extend_from_slice(frame.payload);
+                cut_off = length - payload.len();
+                payload.resize(length, 0);
+            }
+            let read = CapturedPacket {
                 number,
                 interface: captured.interface.0 as usize,
                 time: captured.time,
                 direction: captured.direction,
-                comments: captured.comments.iter().map(|c| c.to_string()).collect(),
+                comments,
                 source: frame.source,
                 destination: frame.destination,
                 headerless: false,
                 header: frame.header,
                 payload,
                 cut_off,
-            }))));
+            };
+            let frame = match place {
+                Some(mut place) => {
+                    *place = read;
+                    place
+                }
+                None => Box::new(read),
+            };
+            return Ok(Some(Seen::Frame(frame)));
         }
         Ok(None)
     }

@@ -233,7 +233,7 @@ fn judge(source: impl Read) -> (u64, usize) {
     let mut frames = Frames::new(reader).without_rdma_data();
     let mut judge = Judge::new();
     while let Some(frame) = frames.next_frame().unwrap() {
-        judge.frame(frame).unwrap();
+        frames.reuse(judge.frame(frame).unwrap());
     }
     let checked = judge.finish();
     assert_eq!(checked.findings, []);

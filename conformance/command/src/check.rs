@@ -163,7 +163,10 @@ fn judge<R: io::Read>(frames: Frames<R>) -> Result<Judged, String> {
     let mut judge = Judge::new();
     while let Some(seen) = frames.next_seen().map_err(|error| error.to_string())? {
         match seen {
-            Seen::Frame(frame) => judge.frame(frame).map_err(|error| error.to_string())?,
+            Seen::Frame(frame) => {
+                let judged = judge.frame(frame).map_err(|error| error.to_string())?;
+                frames.reuse(judged);
+            }
             Seen::Connected(packet) => judge.connected(&packet),
         }
     }

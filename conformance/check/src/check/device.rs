@@ -401,11 +401,13 @@ impl Requests {
         }
     }
 
-    /// The number of a packet of a message or atomic that was refused and has not been sent again.
+    /// The number of the first packet of a message or atomic that was refused and has not been sent again.
     pub(super) fn refused(&self, msg_id: u32) -> Option<u64> {
-        let mut parts = self.refused.values();
-        let part = parts.find(|part| part.msg_id == Some(msg_id))?;
-        Some(part.packet)
+        let of_message = self
+            .refused
+            .values()
+            .filter(|part| part.msg_id == Some(msg_id));
+        of_message.map(|part| part.packet).min()
     }
 
     /// The operation that a request belongs to.

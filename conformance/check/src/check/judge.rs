@@ -57,17 +57,22 @@ impl Judge {
         Judge::default()
     }
 
-    /// Takes the next frame of the capture. Frames need not be in the order of time.
+    /// Takes the next frame of the capture. Frames need not be in the order of time. Returns one that has been
+    /// judged, whose memory may be used again.
     ///
     /// # Errors
     /// If later frames had to be judged already, because too much is between them and this one.
-    pub fn frame(&mut self, frame: impl Into<Box<CapturedPacket>>) -> Result<(), OutOfOrder> {
+    pub fn frame(
+        &mut self,
+        frame: impl Into<Box<CapturedPacket>>,
+    ) -> Result<Option<Box<CapturedPacket>>, OutOfOrder> {
         let frame = frame.into();
         self.knows(&frame);
-        if let Some(frame) = self.order.push(frame)? {
-            self.judge(&frame);
+        let earliest = self.order.push(frame)?;
+        if let Some(frame) = &earliest {
+            self.judge(frame);
         }
-        Ok(())
+        Ok(earliest)
     }
 
     /// Takes the next packet of a reliable connection, in the order of the capture.

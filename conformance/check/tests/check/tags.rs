@@ -21,7 +21,7 @@ fn judged(capture: &[u8]) -> Checked {
     let mut judge = Judge::new();
     while let Some(seen) = frames.next_seen().unwrap() {
         match seen {
-            Seen::Frame(frame) => judge.frame(frame).unwrap(),
+            Seen::Frame(frame) => frames.reuse(judge.frame(frame).unwrap()),
             Seen::Connected(packet) => judge.connected(&packet),
         }
     }
