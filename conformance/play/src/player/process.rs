@@ -60,6 +60,8 @@ pub struct Player {
     tail: Option<Tail>,
     /// It answered `unsupported`, which it may repeat by its status.
     is_unsupported: bool,
+    /// It was killed, for a reason that has been told.
+    is_killed: bool,
     /// Where it runs, if that is not here.
     place: Option<HostDevice>,
 }
@@ -102,6 +104,7 @@ impl Player {
             identity: None,
             tail,
             is_unsupported: false,
+            is_killed: false,
             place,
         };
         // The answer is read when it is needed, so that programs start side by side. A program that
@@ -412,6 +415,7 @@ impl Player {
     /// protocol.
     fn kill(&mut self) {
         if let (Ok(None), Ok(group)) = (self.child.try_wait(), self.child.id().try_into()) {
+            self.is_killed = true;
             let group: libc::pid_t = group;
             // SAFETY: sends a signal, touches no memory. The child was not waited for, so the
             // number is that of its group.
@@ -457,6 +461,7 @@ impl Player {
                     }
                 }
             }
+            Some(_) if self.is_killed => Ok(self.rest().0),
             Some(status) => Err(self.late_end(status)),
             None => {
                 let before = self.delays.before();

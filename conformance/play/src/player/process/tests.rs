@@ -223,6 +223,14 @@ fn rubbish_is_quoted_with_what_is_wrong() {
 }
 
 #[test]
+fn who_is_killed_for_its_lines_has_not_crashed() {
+    let mut player = shell(&format!("{HELLO} read line; echo Hello; cat"));
+    let rubbish = player.ask(&Command::Poll {}, &mut Vec::new());
+    assert!(rubbish.unwrap_err().to_string().contains("`Hello`"));
+    player.end_soon().unwrap();
+}
+
+#[test]
 fn protocol_version_1_is_rejected() {
     let spoken =
         format!("the program speaks version 1 of the driver protocol, this suite {VERSION}");
