@@ -213,7 +213,11 @@ pub(crate) fn corpus() -> Vec<PathBuf> {
     for directory in directories {
         let entries = std::fs::read_dir(directory).unwrap();
         let paths = entries.map(|entry| entry.unwrap().path());
-        found.extend(paths.filter(|path| path.extension().is_some_and(|it| it == "pcapng")));
+        let is_capture = |path: &PathBuf| {
+            let extension = path.extension();
+            extension.is_some_and(|it| it == "pcapng" || it == "pcap")
+        };
+        found.extend(paths.filter(is_capture));
     }
     found.sort_by_key(|path| std::cmp::Reverse(path.metadata().unwrap().len()));
     found
