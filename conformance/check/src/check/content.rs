@@ -1,6 +1,7 @@
 //! What a packet says, by which it is recognised when it is seen again.
 
-use std::hash::{BuildHasher as _, Hasher as _};
+use std::hash::{BuildHasher as _, Hash, Hasher};
+use std::ops::Deref;
 use std::sync::Arc;
 
 use efa_wire::fields::fields_of;
@@ -14,11 +15,57 @@ const KEPT: usize = 512;
 /// Where the flags of the base header are.
 const FLAGS: std::ops::Range<usize> = 2..4;
 
+/// The longest header that is kept in place: that of most packets between endpoints that know each other.
+const SHORT: usize = 62;
+
+/// A header's bytes. Long ones are shared by all who remember the packet.
+#[derive(Clone, Debug)]
+enum HeaderBytes {
+    Short { length: u8, bytes: [u8; SHORT] },
+    Long(Arc<[u8]>),
+}
+
+impl Deref for HeaderBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            HeaderBytes::Short { length, bytes } => &bytes[..usize::from(*length)],
+            HeaderBytes::Long(bytes) => bytes,
+        }
+    }
+}
+
+impl From<&[u8]> for HeaderBytes {
+    fn from(header: &[u8]) -> HeaderBytes {
+        if header.len() > SHORT {
+            return HeaderBytes::Long(header.into());
+        }
+        let mut bytes = [0; SHORT];
+        bytes[..header.len()].copy_from_slice(header);
+        let length = header.len() as u8;
+        HeaderBytes::Short { length, bytes }
+    }
+}
+
+impl PartialEq for HeaderBytes {
+    fn eq(&self, other: &HeaderBytes) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for HeaderBytes {}
+
+impl Hash for HeaderBytes {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (**self).hash(state);
+    }
+}
+
 /// A packet in short: its header, and a digest of its data.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Content {
-    /// Shared by all who remember the packet.
-    header: Arc<[u8]>,
+    header: HeaderBytes,
     /// Bytes of data.
     length: usize,
     /// `None` if a snap length cut data off.
@@ -26,8 +73,8 @@ pub(super) struct Content {
 }
 
 impl Content {
-    /// Takes a packet, which is `parsed` if it can be. If it is the one that is `known`, the two share its
-    /// header.
+    /// Takes a packet, which is `parsed` if it can be. If it is the one that is `known`, the two share a
+    /// long header.
     pub(super) fn of(
         frame: &CapturedPacket,
         parsed: Option<&Packet>,
@@ -41,9 +88,15 @@ impl Content {
             hasher.write(data);
             hasher.finish()
         };
-        let known = known.filter(|known| *known.header == *header);
+        let known = known.map(|known| &known.header);
+        let header = match known {
+            Some(HeaderBytes::Long(known)) if **known == *header => {
+                HeaderBytes::Long(known.clone())
+            }
+            _ => header.into(),
+        };
         Content {
-            header: known.map_or_else(|| header.into(), |known| known.header.clone()),
+            header,
             length: data.len(),
             digest: (frame.cut_off == 0).then(digest),
         }
@@ -97,7 +150,7 @@ impl Content {
             }
         }
         Content {
-            header: header.into(),
+            header: header[..].into(),
             ..*self
         }
     }
