@@ -223,11 +223,13 @@ impl Remembered {
         self.requests.push_back(request);
     }
 
-    fn pop(&mut self) -> Option<Request> {
-        let oldest = self.requests.pop_front()?;
+    /// Forgets the oldest request. Returns its number.
+    fn pop(&mut self) -> Option<u32> {
+        let oldest = self.requests.front()?.sequence;
+        self.requests.pop_front();
         self.forgotten += 1;
         if let Some(index) = &mut self.index {
-            index.remove(&oldest.sequence);
+            index.remove(&oldest);
         }
         if self.requests.is_empty() {
             self.index = None;
@@ -265,7 +267,7 @@ impl Requests {
     pub(super) fn take(&mut self, header: &Repr, identity: u64, position: Position) -> Attempt {
         let sequence = header.sequence;
         let is_forgotten = header.retransmission && self.is_forgotten(sequence);
-        let request = Request {
+        let request = || Request {
             sequence,
             at: position.at,
             identity: (header.qkey, identity),
@@ -278,15 +280,15 @@ impl Requests {
                 self.repeats(header, identity, position);
                 Attempt::Repetition
             }
-            Some(known) if known.identity == request.identity => Attempt::Sighting,
+            Some(known) if known.identity == (header.qkey, identity) => Attempt::Sighting,
             Some(known) => {
-                *known = request;
+                *known = request();
                 Attempt::First
             }
             // What it repeats may be one of those that were forgotten.
             None if is_forgotten => Attempt::Repetition,
             None => {
-                self.remembered.push(request);
+                self.remembered.push(request());
                 if self.remembered.requests.len() > MOST_REQUESTS {
                     self.forget();
                 }
@@ -297,9 +299,7 @@ impl Requests {
 
     /// Forgets the oldest request.
     fn forget(&mut self) {
-        if let Some(oldest) = self.remembered.pop() {
-            self.forgotten = Some(oldest.sequence);
-        }
+        self.forgotten = self.remembered.pop().or(self.forgotten);
     }
 
     /// Whether a request is from before one that was forgotten.
