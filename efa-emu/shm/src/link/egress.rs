@@ -9,22 +9,22 @@ pub(crate) struct Arrival {
     /// Delivery time in nanoseconds of the monotonic clock, 0 for at once.
     pub(crate) due: u64,
     pub(crate) path: u16,
-    /// The receiver has to refuse it as not ready.
+    /// The receiver must answer it with RNR.
     pub(crate) is_rnr: bool,
 }
 
 /// The fate of an outgoing request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Egress {
-    /// It arrives some time.
+    /// It arrives at some time.
     Leaves(Arrival),
-    /// It is lost again and again, and given up at this time of the monotonic clock.
+    /// It is lost too often, and given up at this time of the monotonic clock.
     Fails(std::time::Duration),
-    /// It is a datagram and is lost.
+    /// A datagram that is lost.
     Vanishes,
 }
 
-/// Decides about a request that leaves now, for the first time or as an RNR retry.
+/// Decides the fate of a request that leaves now, for the first time or as an RNR retry.
 pub(crate) fn egress_of(network: &Network, request: &Transmission) -> Egress {
     let now = monotonic_now();
     match network.journey(request) {

@@ -1,4 +1,4 @@
-//! Records for local processes that wait for room in a ring.
+//! Queued records for local processes whose rings are full.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -8,25 +8,25 @@ use super::proxy::Token;
 use crate::transport::record::{Record, RecordKind};
 use crate::transport::segment::Address;
 
-/// Bytes that wait for a destination, beyond which datagrams are dropped.
+/// Most queued bytes for a destination. Datagrams beyond that are dropped.
 const MOST_DATAGRAMS: usize = 4 << 20;
 
-/// Where a record goes.
+/// The destination of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Destination {
-    /// The proxy that sends it.
+    /// The proxy that sends the record.
     pub(super) device: usize,
     pub(super) to: Recipient,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Recipient {
-    /// The process that has the queue pair.
+    /// The process that owns the queue pair.
     QueuePair(Gid, Qpn),
     Process(Address),
 }
 
-/// A record that waits.
+/// A queued record.
 #[derive(Debug)]
 pub(super) struct WaitingRecord {
     pub(super) record: Record,
@@ -35,17 +35,17 @@ pub(super) struct WaitingRecord {
 }
 
 impl WaitingRecord {
-    /// Bytes that it takes.
+    /// The memory that the record uses, in bytes.
     fn size(&self) -> usize {
         size_of::<WaitingRecord>() + self.data.len()
     }
 }
 
-/// All that wait, in the order in which they came for each destination.
+/// All queued records. Records for one destination stay in their order.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
     queues: HashMap<Destination, Queue>,
-    /// The destinations, in the order in which they get room.
+    /// The destinations, in the order of their turns.
     order: VecDeque<Destination>,
     bytes: usize,
 }
@@ -61,18 +61,18 @@ impl Backlog {
         self.queues.is_empty()
     }
 
-    /// Bytes of all of them.
+    /// Bytes of all queued records.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Whether any wait for room there: those that come later have to wait, too.
+    /// Whether records for this destination are queued. Later records for it must be queued too.
     pub(super) fn wait_for(&self, destination: &Destination) -> bool {
         !self.queues.is_empty() && self.queues.contains_key(destination)
     }
 
-    /// Lets a record wait; or drops it if its outcome is not reported, as of a datagram, and
-    /// much waits there already.
+    /// Queues a record. A record whose outcome is not reported, such as a datagram, is dropped if
+    /// too many bytes are queued for its destination.
     pub(super) fn push(
         &mut self,
         destination: Destination,
@@ -98,8 +98,8 @@ impl Backlog {
         queue.records.push_back(waiting);
     }
 
-    /// Calls `send` for the first record of each destination, and as long as it says that the
-    /// record no longer waits, for the next one. Returns whether any no longer waits.
+    /// Calls `send` for the first record of each destination, and for the next ones as long as
+    /// `send` returns that the record can be removed. Returns whether any was removed.
     pub(super) fn send(
         &mut self,
         mut send: impl FnMut(&Destination, &WaitingRecord) -> bool,
@@ -124,14 +124,14 @@ impl Backlog {
                 false => self.order.push_back(destination),
             }
         }
-        // Several may wait for the same ring: another one is the first next time.
+        // Several destinations may share a full ring. The next call begins with another one.
         if !self.order.is_empty() {
             self.order.rotate_left(1);
         }
         self.bytes != before
     }
 
-    /// Forgets those that `keep` does not choose.
+    /// Drops the records for which `keep` returns false.
     pub(super) fn retain(&mut self, keep: impl Fn(&Destination, &WaitingRecord) -> bool) {
         self.bytes = 0;
         self.queues.retain(|destination, queue| {
@@ -196,7 +196,8 @@ mod tests {
         assert_eq!((waiting.bytes(), waiting.is_empty()), (0, true));
     }
 
-    /// Those for others are neither delayed by looks at them nor deferred from their turn.
+    /// Records for other destinations keep their turn, and each full destination is tried only
+    /// once.
     #[test]
     fn one_request_per_busy_destination_keeps_order() {
         let mut waiting = Backlog::default();
@@ -218,7 +219,7 @@ mod tests {
         assert!(looks.contains(&(destination(0), 0)) && looks.contains(&(destination(2), 0)));
         assert!(!waiting.wait_for(&destination(1)) && waiting.wait_for(&destination(2)));
 
-        // If there is room for one at a time, both get some.
+        // With room for one record per call, both destinations make progress.
         let mut firsts = Vec::new();
         for _ in 0..4 {
             let mut has_room = true;

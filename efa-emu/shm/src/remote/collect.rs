@@ -1,4 +1,4 @@
-//! From local processes to the machine.
+//! Requests from local processes to the other machine.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use crate::transport::switchboard::LINES;
 const RECORDS_PER_TURN: usize = 32;
 
 impl RemoteMachine {
-    /// Appends messages for the machine: records of local processes, as far as `uptake` says, and
-    /// answers. Returns whether there was anything to do.
+    /// Appends messages for the machine: records of local processes, as far as `uptake` allows, and
+    /// answers. Returns whether there was any work.
     pub fn collect(&mut self, uptake: Uptake, messages: &mut Vec<u8>) -> bool {
         let mut busy = !self.replies.is_empty();
         messages.append(&mut self.replies);
@@ -29,14 +29,13 @@ impl RemoteMachine {
             busy |= self.take_records(index, uptake, messages);
         }
         if matches!(uptake, Uptake::Until(limit) if messages.len() >= limit) {
-            // Another one is the first next time.
+            // The next call begins with another device.
             self.busy.rotate_left(1);
         }
         busy
     }
 
-    /// Looks at the doorbells of devices where local processes have rung. Returns whether there
-    /// were any.
+    /// Handles the doorbells that local processes have rung. Returns whether there were any.
     fn answer_doorbells(&mut self) -> bool {
         let Some(board) = self.board().filter(|board| board.is_rung()) else {
             return false;
@@ -56,7 +55,7 @@ impl RemoteMachine {
 
     fn take_records(&mut self, index: usize, uptake: Uptake, messages: &mut Vec<u8>) -> bool {
         let mut busy = false;
-        // From the end: the ring may go, and its slot leaves the list.
+        // Backwards, because a ring may be dropped, and its slot leaves the list.
         for place in (0..self.devices[index].polled()).rev() {
             let is_known = |sender: Gid| self.admitted.contains(&sender);
             if uptake != Uptake::Unresponsive
@@ -86,7 +85,7 @@ impl RemoteMachine {
         busy
     }
 
-    /// Answers a record that the machine will not see.
+    /// Answers a record that is not sent to the machine.
     pub(super) fn refuse(&mut self, index: usize, origin: &Origin) {
         let answer = match origin.incoming.record.kind() {
             RecordKind::Outcome => Answer::Status(Status::Ok),
@@ -152,7 +151,7 @@ impl RemoteMachine {
                 .as_nanos()
                 .max(1) as u64,
         };
-        // Nobody would bring it back.
+        // Acknowledgements are not returned over a bridge.
         let fields = record.due_at(due).acknowledged(false).fields();
         let device = &mut self.devices[index];
         let gids = [origin.from.gid, device.gid()];

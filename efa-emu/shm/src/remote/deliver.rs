@@ -1,4 +1,4 @@
-//! From the machine to local processes.
+//! Requests and answers from the other machine to local processes.
 
 use std::time::Duration;
 
@@ -13,17 +13,17 @@ use super::proxy::{Origin, Token, Unsent};
 use crate::process::clock::monotonic_now;
 use crate::transport::record::{Answer, Record, RecordKind};
 
-/// Bytes of requests that wait for room in the rings of local processes, beyond which nothing more
-/// should be brought: see [`RemoteMachine::is_overloaded`].
+/// Most bytes of requests that are queued for full rings of local processes. Beyond that the caller
+/// should deliver no further messages: see [`RemoteMachine::is_overloaded`].
 const MOST_BACKLOG: usize = 256 << 20;
 
 impl RemoteMachine {
     // --- from the machine to local processes ---
 
-    /// Takes a message of the machine: a whole frame.
+    /// Handles a message of the machine: one whole frame.
     ///
     /// # Errors
-    /// The frame is not one that a bridge sends. The machine can no longer be trusted.
+    /// The frame is malformed. The machine must not be trusted any more.
     pub fn deliver(&mut self, frame: &[u8]) -> Result<(), BadMessage> {
         let bad = |field| BadMessage {
             kind: frame.get(4).copied().unwrap_or(0),
@@ -44,7 +44,7 @@ impl RemoteMachine {
                 {
                     return Err(bad("record"));
                 }
-                // The end of the read could not be reported.
+                // Without a name, the end of the read cannot be reported.
                 if record.kind() == RecordKind::Pull && name == 0 {
                     return Err(bad("name"));
                 }
@@ -91,7 +91,7 @@ impl RemoteMachine {
             })
         });
         if let Some(pull) = pull {
-            // Data for the read is taken from the process that serves it only.
+            // Data for the read is accepted only from the process that serves it.
             record = record.at(pull);
         }
         let token = match name {
@@ -118,7 +118,7 @@ impl RemoteMachine {
             source_qpn: Qpn(0),
             destination_qpn: Qpn(0),
             qkey: Qkey(0),
-            // The initiator's name for the read.
+            // The name that the initiator gave the read.
             sequence: incoming.record.offset(),
             retries: 0,
             immediate: None,
@@ -151,7 +151,7 @@ impl RemoteMachine {
         }
     }
 
-    /// Answers a request of the machine that no local process gets to see.
+    /// Answers a request of the machine that does not reach a local process.
     fn reply(&mut self, name: u64, status: Status) {
         if name != 0 {
             message::append_answer(&mut self.replies, name, status.code());
@@ -191,7 +191,7 @@ impl RemoteMachine {
             Recipient::Process(process) => proxy.send_to(process, record, token, data)?,
         };
         self.list_if_busy(device);
-        // Only that process may answer a read.
+        // Only this process may answer a read.
         if let Token::Request {
             pull: Some(pull), ..
         } = token
@@ -210,7 +210,7 @@ impl RemoteMachine {
         self.answered(token, Answer::Status(status));
     }
 
-    /// Tells the machine the last answer to what it sent.
+    /// Sends the machine the final answer to its request.
     pub(super) fn answered(&mut self, token: Token, answer: Answer) {
         let name = match token {
             Token::Request { name, pull } => {
@@ -244,8 +244,8 @@ impl RemoteMachine {
         any
     }
 
-    /// Whether so much waits for room in the rings of local processes that no more messages should
-    /// be brought for now.
+    /// Whether so many bytes are queued for full rings of local processes that the caller should
+    /// deliver no further messages for now.
     pub fn is_overloaded(&self) -> bool {
         self.backlog.bytes() > MOST_BACKLOG
     }

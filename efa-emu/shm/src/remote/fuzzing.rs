@@ -6,8 +6,8 @@ use super::message;
 use crate::engine::fuzzing::{Extra, record};
 use efa_device_model::link::RequestHeader;
 
-/// A request, as an honest bridge would send it but for `damage`: a word of the record's header and
-/// what to change of it.
+/// A request like that of an honest bridge, except for `damage`: a word of the record's header and
+/// a change to it.
 pub fn request(
     name: u64,
     gids: [Gid; 2],
@@ -26,7 +26,7 @@ pub fn request(
     bytes
 }
 
-/// Data for a read: its own name, and that of the read.
+/// Data for a read. `names` are the name of the data and that of the read.
 pub fn read_data(names: [u64; 2], offset: u32, data: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let fill = |into: &mut [u8]| into.copy_from_slice(data);

@@ -1,4 +1,4 @@
-//! Another machine: its devices as members of this fabric, and what is under way.
+//! Another machine: its devices as members of this fabric, and the outstanding requests.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -19,17 +19,17 @@ use crate::transport::record::{Answer, Record, RecordKind};
 use crate::transport::segment::Address;
 use crate::transport::switchboard::Switchboard;
 
-/// A record of a local process that the other machine has not answered or has deferred.
+/// A record of a local process that the other machine has not answered, or has deferred.
 #[derive(Debug)]
 pub(super) struct UnansweredRecord {
     pub(super) device: usize,
     pub(super) origin: Origin,
     pub(super) is_deferred: bool,
-    /// The connection that it went with.
+    /// The connection over which the record was sent.
     pub(super) epoch: u32,
 }
 
-/// A read of a process of the machine that a local process serves.
+/// A read by a process of the machine that a local process serves.
 #[derive(Debug)]
 pub(super) struct Pull {
     /// The machine's name for it.
@@ -38,8 +38,8 @@ pub(super) struct Pull {
     pub(super) by: Option<Address>,
 }
 
-/// A request of the machine that a local process defers: the machine's name for it, and if it is a
-/// read, ours.
+/// A request of the machine that a local process defers: the machine's name for it, and our name if
+/// it is a read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DeferredRequest {
     pub(super) name: u64,
@@ -49,11 +49,11 @@ pub(super) struct DeferredRequest {
 /// How records of local processes are handled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Uptake {
-    /// They are taken as long as there are fewer than so many bytes to be carried.
+    /// They are taken while fewer than this many bytes of messages are ready.
     Until(usize),
-    /// They wait in their rings.
+    /// They stay in their rings.
     Nothing,
-    /// They are answered as for an unresponsive machine.
+    /// They are answered as if the machine were unresponsive.
     Unresponsive,
 }
 
@@ -62,7 +62,7 @@ pub struct RemoteMachine {
     pub(super) fabric: Fabric,
     pub(super) name: String,
     pub(super) devices: Slab<DeviceProxy>,
-    /// Those with rings to be looked at.
+    /// Devices whose rings must be polled.
     pub(super) busy: Vec<usize>,
     pub(super) by_gid: HashMap<Gid, usize>,
     pub(super) unanswered: Names<UnansweredRecord>,
@@ -71,15 +71,15 @@ pub struct RemoteMachine {
     /// record.
     pub(super) deferred: HashMap<(usize, Address, u64), DeferredRequest>,
     pub(super) backlog: Backlog,
-    /// Messages that were made without being asked for any.
+    /// Answers that this module itself gives to requests of the machine.
     pub(super) replies: Vec<u8>,
     pub(super) epoch: u32,
-    /// Whose records are carried.
+    /// The devices whose records are sent to the machine.
     pub(super) admitted: HashSet<Gid>,
     /// The machine's rules of faults.
     pub(super) copies: Vec<rules::Copy>,
     pub(super) alarm: Arc<AtomicU32>,
-    /// How often the alarm had been rung when whoever sleeps last looked for everything.
+    /// The alarm's value at the last complete check for work.
     pub(super) heard: u32,
 }
 
@@ -105,21 +105,21 @@ impl RemoteMachine {
         }
     }
 
-    /// A device of the machine becomes a member of the fabric. One that is there already learns
-    /// what the network does to what it sends.
+    /// Adds a device of the machine to the fabric. If it is a member already, its network options
+    /// are updated.
     ///
     /// # Errors
-    /// Another device with this name or GID is there already.
+    /// Another member has this name or GID.
     pub fn enter(&mut self, device: &RemoteDevice) -> Result<(), FabricError> {
         let entered = self.enter_all(std::slice::from_ref(device))?;
         entered.into_iter().collect()
     }
 
-    /// As [`RemoteMachine::enter`], for several devices, which takes about as long as for one.
-    /// Returns what became of each.
+    /// As [`RemoteMachine::enter`], for several devices, in about the time of one. Returns the
+    /// result for each.
     ///
     /// # Errors
-    /// None can enter: the fabric cannot be changed.
+    /// No device can enter: the fabric cannot be changed.
     pub fn enter_all(
         &mut self,
         devices: &[RemoteDevice],
@@ -156,7 +156,7 @@ impl RemoteMachine {
         Ok(devices.iter().map(&mut enter).collect())
     }
 
-    /// Stands for a device, as which `host` has entered the fabric.
+    /// Adds the proxy of a device that has entered the fabric as `host`.
     fn take_place(&mut self, device: &RemoteDevice, host: Host) -> Result<(), FabricError> {
         let number = self.devices.vacant_key();
         let neighbour = self.devices.iter().next().map(|(_, neighbour)| neighbour);
@@ -167,13 +167,12 @@ impl RemoteMachine {
         Ok(())
     }
 
-    /// A device is gone: requests that wait for its answer fail as on a device without the queue
-    /// pair.
+    /// Removes a device: requests that wait for its answer fail as if the queue pair did not exist.
     pub fn leave(&mut self, gid: Gid) {
         self.leave_if(|other| *other == gid);
     }
 
-    /// As [`RemoteMachine::leave`], for all devices that `is_gone` selects.
+    /// As [`RemoteMachine::leave`], for all devices for which `is_gone` returns true.
     pub fn leave_if(&mut self, is_gone: impl Fn(&Gid) -> bool) {
         let gone: Vec<(Gid, usize)> = self.by_gid.extract_if(|gid, _| is_gone(gid)).collect();
         if gone.is_empty() {
@@ -195,25 +194,26 @@ impl RemoteMachine {
         DeviceProxy::leave_all(&self.fabric, proxies);
     }
 
-    /// The connection is lost, with all that was on it: what the machine has asked is not answered
-    /// any more. What was asked of the machine waits until [`RemoteMachine::give_up_lost`].
+    /// The connection is lost: requests of the machine are not answered any more. Requests to the
+    /// machine wait until [`RemoteMachine::give_up_lost`].
     pub fn disconnect(&mut self) {
         self.epoch = self.epoch.wrapping_add(1);
         for (_, device) in &mut self.devices {
             device.epoch = self.epoch;
         }
-        // Local processes may have sent data for these. Their names do not come back before that
-        // was looked at.
+        // Local processes may already have sent data for these reads. Their names must not be
+        // reused before that data was handled.
         self.pulls.retain(|_| false);
         self.deferred.clear();
-        // Ended requests to the machine are in the backlog until the initiators are told.
+        // Outcomes of finished requests stay in the backlog until the initiators have received
+        // them.
         self.backlog
             .retain(|_, waiting| waiting.record.kind() == RecordKind::Outcome);
         self.replies.clear();
     }
 
-    /// Fails requests over lost connections as unresponsive. Whether the machine carried them out
-    /// is unknown.
+    /// Fails requests that were sent over lost connections as unresponsive. It is unknown whether
+    /// the machine executed them.
     pub fn give_up_lost(&mut self) {
         let epoch = self.epoch;
         self.fail(Status::LocalUnresponsiveRemote, |record| {
@@ -227,7 +227,7 @@ impl RemoteMachine {
         }
     }
 
-    /// Tells a local process what became of its request.
+    /// Reports the outcome of a request to the local process.
     pub(super) fn end(&mut self, record: &UnansweredRecord, status: Status) {
         if !record.is_deferred {
             return self.devices[record.device].answer(&record.origin, Answer::Status(status));
@@ -244,7 +244,7 @@ impl RemoteMachine {
 
     // --- from local processes to the machine ---
 
-    /// The devices of this machine that the other one knows. Records of others wait.
+    /// Sets the local devices that the other machine knows. Records of other devices wait.
     pub fn admit(&mut self, devices: impl Iterator<Item = Gid>) {
         self.admitted.clear();
         self.admitted.extend(devices);

@@ -1,4 +1,4 @@
-//! Messages: what goes from machine to machine, as bytes.
+//! Messages between machines, as bytes.
 //!
 //! A message is a frame of a bridge: its length in bytes with this word, and its kind. Integers are
 //! little-endian.
@@ -20,11 +20,11 @@ use efa_core::address::Gid;
 use crate::transport::record::{Fields, LINE};
 use crate::transport::segment::MAX_RING;
 
-/// Bytes in front of what a kind says: length and kind.
+/// Bytes of the header that all kinds share: length and kind.
 pub const FRAME_HEADER: usize = 8;
 
-/// The first kind of a frame that is a message. Those below belong to the program that carries
-/// them.
+/// The first kind of a frame that is a message. Lower kinds belong to the program that transports
+/// the messages.
 pub const FIRST_MESSAGE: u8 = 16;
 
 const REQUEST: u8 = FIRST_MESSAGE;
@@ -36,14 +36,13 @@ const REQUEST_HEADER: usize = 104;
 const READ_DATA_HEADER: usize = 32;
 const ANSWER_LENGTH: usize = 24;
 
-/// The most bytes of a message: of one that brings a record as long as a ring, with the longest
-/// header.
+/// Most bytes of a message: one with a record as long as a ring, and the longest header.
 pub const LONGEST_MESSAGE: usize = REQUEST_HEADER + MAX_RING - LINE;
 
 /// The content of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Message<'a> {
-    /// A record of a process of the machine that sends the message.
+    /// A record of a process of the sending machine.
     Request {
         name: u64,
         from: Gid,
@@ -51,7 +50,7 @@ pub(super) enum Message<'a> {
         fields: Fields,
         data: &'a [u8],
     },
-    /// Data for a read of a process of the machine that gets the message.
+    /// Data for a read by a process of the receiving machine.
     ReadData {
         name: u64,
         read: u64,
@@ -64,7 +63,7 @@ pub(super) enum Message<'a> {
     Outcome { name: u64, code: u8 },
 }
 
-/// Bytes that no bridge sends.
+/// A frame that no honest bridge sends.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a message of kind {kind} with {length} bytes has a bad {field}")]
 pub struct BadMessage {
@@ -92,7 +91,7 @@ pub(super) fn append_request(
     append_data(bytes, length, fill);
 }
 
-/// Appends data for the read with the name `read`, which begins at `offset` there.
+/// Appends data for the read with the name `read`, at `offset` in that read.
 pub(super) fn append_read_data(
     bytes: &mut Vec<u8>,
     [name, read]: [u64; 2],
@@ -154,7 +153,7 @@ impl<'a> Reader<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// Reads a message: the whole frame, whose length was checked before.
+    /// Parses a whole frame. The caller has checked its length.
     pub(super) fn parse(frame: &'a [u8]) -> Result<Self, BadMessage> {
         let kind = frame.get(4).copied().unwrap_or(0);
         let bad = |field| BadMessage {
@@ -232,8 +231,7 @@ mod tests {
         Message::parse(frame).unwrap()
     }
 
-    /// No honest sender fills a ring with one record, but a receiver takes such a record from
-    /// others.
+    /// No honest sender fills a ring with one record, but a receiver accepts such a record.
     #[test]
     fn every_ring_record_fits_a_message() {
         let data = vec![7; MAX_RING - LINE];
@@ -278,8 +276,8 @@ mod tests {
             prop_assert_eq!(whole(&part), Message::ReadData { name, read, offset, data });
             prop_assert_eq!(whole(&answer), Message::Answer { name, code });
             prop_assert_eq!(whole(&outcome), Message::Outcome { name, code });
-            // A message that ends before its data begins is refused, and nothing is read beyond the
-            // end.
+            // A message that ends before its data begins is rejected, and nothing beyond its end is
+            // read.
             for (frame, least) in [(&request, REQUEST_HEADER), (&part, READ_DATA_HEADER), (&answer, ANSWER_LENGTH)] {
                 for end in 0..least {
                     prop_assert!(Message::parse(&frame[..end]).is_err());

@@ -1,5 +1,5 @@
-//! Another machine in this fabric: its devices are members like those of this machine, and what
-//! local processes ask of them is handed to whoever carries it there.
+//! Another machine in this fabric. Its devices are members like those of this machine, and requests
+//! to them become messages for that machine.
 //!
 //! A *bridge* has one [`RemoteMachine`] for each machine that it is connected with. The two halves
 //! of a request:
@@ -9,17 +9,17 @@
 //!   local process ◄── ring ── proxy of the initiator ◄── messages ── (the other machine)
 //! ```
 //!
-//! A record stays in its ring until the other machine has answered it. So a ring is also what
-//! bounds the requests of a process that are under way, and nothing is copied but for the carriage.
-//! The answer of the responder's device is passed to the initiator's; by itself, this module
-//! answers
+//! A record stays in its ring until the other machine has answered it. So the ring also bounds the
+//! outstanding requests of a process, and data is copied only into and out of messages. The answer
+//! of the responder's device is passed on to the initiator. This module itself answers
 //!
-//! * RDMA for which the responder would copy between two processes: make it through the rings;
+//! * RDMA for which the responder would copy between two processes: the initiator must use the
+//!   rings;
 //! * requests to a machine that has vanished ([`RemoteMachine::give_up_lost`],
 //!   [`Uptake::Unresponsive`]): unresponsive.
 //!
-//! Nothing here waits, and this module does not know how messages travel. They may arrive in any
-//! order, but an answer that defers a request comes before its outcome.
+//! This module never blocks, and does not know how messages are transported. They may arrive in any
+//! order, except that the answer that defers a request precedes its outcome.
 
 mod backlog;
 mod collect;

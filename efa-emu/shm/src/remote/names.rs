@@ -1,10 +1,9 @@
-//! Names for what is under way, which are invalid once it is over.
+//! Names of outstanding requests, which become invalid when the request ends.
 
 use std::collections::HashMap;
 
-/// A table whose entries have names of 64 bits: the index, and how often the place was used before.
-/// The other side of a bridge may name anything; an entry that is gone is not found by its old
-/// name.
+/// A table whose entries have names of 64 bits: index and generation. The other side of a bridge
+/// may send any name; an old name never finds a later entry.
 #[derive(Debug)]
 pub(super) struct Names<T> {
     places: Vec<NamePlace<T>>,
@@ -29,7 +28,7 @@ impl<T> Default for Names<T> {
 }
 
 impl<T> Names<T> {
-    /// Gives `entry` a name, never 0.
+    /// Adds `entry` and returns its name, never 0.
     pub(super) fn insert(&mut self, entry: T) -> u64 {
         let index = self.free.pop().unwrap_or_else(|| {
             self.places.push(NamePlace {
@@ -44,7 +43,7 @@ impl<T> Names<T> {
         u64::from(place.generation) << 32 | u64::from(index)
     }
 
-    /// How many entries there are.
+    /// The number of entries.
     pub(super) fn len(&self) -> usize {
         self.taken
     }
@@ -62,14 +61,14 @@ impl<T> Names<T> {
     pub(super) fn remove(&mut self, name: u64) -> Option<T> {
         let place = self.place(name)?;
         let entry = place.entry.take()?;
-        // Never 0, so that no name is.
+        // Never 0, so that no name is 0.
         place.generation = place.generation.wrapping_add(1).max(1);
         self.free.push(name as u32);
         self.taken -= 1;
         Some(entry)
     }
 
-    /// Takes all entries that `chosen` selects.
+    /// Removes and returns all entries for which `chosen` returns true.
     pub(super) fn extract(&mut self, mut chosen: impl FnMut(&T) -> bool) -> Vec<T> {
         let is_chosen = |place: &NamePlace<T>| place.entry.as_ref().is_some_and(&mut chosen);
         let names: Vec<u64> = self
@@ -87,8 +86,8 @@ impl<T> Names<T> {
     }
 }
 
-/// A table whose entries have names of 32 bits, as there is room for in a record. Each entry has
-/// the next number: a name is used again after as many others as there are.
+/// A table whose entries have names of 32 bits, because a record has no room for more. Names are
+/// consecutive numbers, so a name is reused only after all others.
 #[derive(Debug)]
 pub(super) struct Numbers<T> {
     entries: HashMap<u32, T>,
@@ -105,7 +104,7 @@ impl<T> Default for Numbers<T> {
 }
 
 impl<T> Numbers<T> {
-    /// Gives `entry` a name.
+    /// Adds `entry` and returns its name.
     pub(super) fn insert(&mut self, entry: T) -> u32 {
         loop {
             self.last = self.last.wrapping_add(1);
@@ -124,7 +123,7 @@ impl<T> Numbers<T> {
         self.entries.remove(&name)
     }
 
-    /// Forgets the entries that `keep` does not choose.
+    /// Removes the entries for which `keep` returns false.
     pub(super) fn retain(&mut self, keep: impl Fn(&T) -> bool) {
         self.entries.retain(|_, entry| keep(entry));
     }

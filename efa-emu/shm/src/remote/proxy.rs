@@ -1,4 +1,4 @@
-//! A device of another machine, as a member of this fabric: the rings to and from local processes.
+//! A device of another machine as a member of this fabric: its rings from and to local processes.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::transport::segment::{Address, Segment, SlotContent};
 use crate::transport::switchboard::{self, LINES, Line, Switchboard};
 use efa_device_model::fault::{Fault, FaultId};
 
-/// Bytes of a ring to a local process, as of one between two local processes.
+/// Bytes of a ring to a local process, the same as between two local processes.
 const RING_BYTES: usize = 1 << 20;
 
 /// The description of a device of another machine.
@@ -32,18 +32,18 @@ pub struct RemoteDevice {
     pub gid: Gid,
     /// The name of its profile.
     pub profile: Option<String>,
-    /// The status of a request to a queue pair number without owner.
+    /// The status of requests to queue pair numbers that no process owns.
     pub nobody: Status,
-    /// The network of its frames.
+    /// The network options of its frames.
     pub network: NetworkOptions,
 }
 
-/// The value that returns with the answer of a local process.
+/// The value that a ring returns together with the answer of a local process.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Token {
-    /// A request of the machine, by the machine's name for it; and if it is a read, by ours.
+    /// A request of the machine: the machine's name for it, and our name if it is a read.
     Request { name: u64, pull: Option<u32> },
-    /// Data of the machine for a read, by the machine's name for it.
+    /// Data of the machine for a read: the machine's name for it.
     ReadData { name: u64 },
     /// No answer is expected.
     Nobody,
@@ -72,12 +72,12 @@ impl OutgoingRing for OutRing {
 struct InRing {
     consumer: Consumer,
     peer: Arc<Peer>,
-    /// Tells this ring from an earlier one in the same slot.
+    /// Distinguishes this ring from an earlier one in the same slot.
     serial: u64,
     polled: bool,
 }
 
-/// Where a record came from whose answer is expected.
+/// The source of a record that must be answered.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Origin {
     slot: usize,
@@ -86,35 +86,36 @@ pub(super) struct Origin {
     pub(super) incoming: Incoming,
 }
 
-/// Why a record was not sent to a local process.
+/// The reason why a record was not sent to a local process.
 pub(super) enum Unsent {
-    /// Later.
+    /// The ring is full; try again later.
     Busy,
-    /// Never.
+    /// It can never be sent.
     Failed(Status),
 }
 
-/// The place of one device.
+/// The proxy of one device.
 pub(super) struct DeviceProxy {
     host: Host,
     segment: Arc<Segment>,
     board: Arc<Switchboard>,
-    /// By slot, up to the last one that was ever in use.
+    /// By slot, up to the highest slot that was ever in use.
     in_rings: Vec<Option<Box<InRing>>>,
     polled: Vec<usize>,
     serials: u64,
     routes: Routes,
     out_rings: Slab<OutRing>,
     waiting: Vec<usize>,
-    /// Whether it is among the busy ones of its machine.
+    /// Whether the machine's list of busy devices contains it.
     pub(super) is_listed: bool,
-    /// Of the machine's connection: what was sent before the present one is not answered any more.
+    /// Number of the machine's connection. Requests of earlier connections are not answered any
+    /// more.
     pub(super) epoch: u32,
 }
 
 impl DeviceProxy {
-    /// The place of a device, as which `host` has entered the fabric. `number` tells it from the
-    /// others of the machine; `neighbour` is one of these, if there is one.
+    /// The proxy of a device that has entered the fabric as `host`. `number` is unique among the
+    /// devices of the machine; `neighbour` is another one of them, if any.
     pub(super) fn new(
         fabric: &Fabric,
         device: &RemoteDevice,
@@ -143,7 +144,7 @@ impl DeviceProxy {
             host.announce_profile(profile)?;
         }
         let peers = Peers::new(fabric.clone(), Arc::clone(&segment));
-        // Only now: whoever finds the numbers taken finds the segment.
+        // Only now: a process that finds the numbers taken must find the segment.
         host.table().take_all(host.address().id);
         Ok(DeviceProxy {
             host,
@@ -160,7 +161,7 @@ impl DeviceProxy {
         })
     }
 
-    /// Leaves the fabric, as all of them at once.
+    /// Makes several devices leave the fabric at once.
     pub(super) fn leave_all(fabric: &Fabric, proxies: impl Iterator<Item = DeviceProxy>) {
         for mut proxy in proxies {
             proxy.host.vacate();
@@ -168,12 +169,13 @@ impl DeviceProxy {
         fabric.sweep();
     }
 
-    /// Whether this is the device with that name.
+    /// Whether the device has this name.
     pub(super) fn is(&self, name: &DeviceName) -> bool {
         self.host.name() == name
     }
 
-    /// Declares the network of the device's frames to processes that it has not sent to yet.
+    /// Declares the network options of the device's frames. Processes to which it has already sent
+    /// do not read them again.
     pub(super) fn declare_network(&self, options: &NetworkOptions) {
         self.segment.declare_network(options);
     }
@@ -182,7 +184,7 @@ impl DeviceProxy {
         self.host.gid()
     }
 
-    /// Arms a rule for as long as the device is here.
+    /// Arms a rule for the lifetime of the proxy.
     pub(super) fn arm(&self, fault: &Fault) -> Result<FaultId, FabricError> {
         self.host.arm(fault)
     }
@@ -196,15 +198,15 @@ impl DeviceProxy {
         &self.board
     }
 
-    /// Whether it waits for answers, or polls rings whose senders do not ring.
+    /// Whether answers are outstanding, or rings are polled.
     pub(super) fn is_busy(&self) -> bool {
         !self.polled.is_empty() || !self.waiting.is_empty()
     }
 
     // --- from local processes ---
 
-    /// Looks where doorbells were rung. Returns whether any was. `is_known` says of a device
-    /// whether its records are carried.
+    /// Handles doorbells. Returns whether any was rung. `is_known` returns whether the records of a
+    /// device are sent to the machine.
     pub(super) fn answer_doorbells(&mut self, is_known: impl Fn(Gid) -> bool) -> bool {
         if !self.segment.doorbell_rung() {
             return false;
@@ -277,18 +279,18 @@ impl DeviceProxy {
         self.polled.retain(|polled| *polled != slot);
     }
 
-    /// Slots whose rings are looked at.
+    /// The number of polled rings.
     pub(super) fn polled(&self) -> usize {
         self.polled.len()
     }
 
-    /// The sender of the ring at this index.
+    /// The sender of the polled ring with this index.
     pub(super) fn sender(&self, place: usize) -> Option<Gid> {
         let ring = self.in_ring(*self.polled.get(place)?)?;
         Some(ring.peer.address().gid)
     }
 
-    /// The next record of the ring at this place of those that are looked at.
+    /// The next record of the polled ring with this index.
     pub(super) fn take(&mut self, place: usize) -> Option<Origin> {
         let slot = *self.polled.get(place)?;
         let ring = in_ring(&mut self.in_rings, slot)?;
@@ -331,7 +333,7 @@ impl DeviceProxy {
 
     // --- to local processes ---
 
-    /// Sends a request to the process that has its queue pair.
+    /// Sends a request to the process that owns its queue pair.
     pub(super) fn send(
         &mut self,
         to: Gid,
@@ -344,7 +346,7 @@ impl DeviceProxy {
         self.push(index, record, token, data)
     }
 
-    /// Sends to a process that has sent before.
+    /// Sends to a given process.
     pub(super) fn send_to(
         &mut self,
         to: Address,
@@ -373,14 +375,14 @@ impl DeviceProxy {
                 }
                 Ok(ring.peer.address())
             }
-            // An empty ring has room for half of its capacity wherever its end is.
+            // An empty ring always has room for half of its capacity, wherever its end is.
             Err(Full) if 2 * record.length() <= ring.producer.capacity() => Err(Unsent::Busy),
             Err(Full) => Err(Unsent::Failed(Status::RemoteBadLength)),
         }
     }
 
-    /// Takes the answers of local processes: each with the process, and the number of the record
-    /// there.
+    /// Takes the answers of local processes: calls `answered` with the process, the number of the
+    /// record, its token and the answer.
     pub(super) fn reap(&mut self, mut answered: impl FnMut(Address, u64, Token, Answer)) -> bool {
         let mut any = false;
         let mut position = 0;
@@ -404,16 +406,16 @@ impl DeviceProxy {
         any
     }
 
-    /// Whether any process owes an answer.
+    /// Whether any answer of a local process is outstanding.
     pub(super) fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
     // --- the dead ---
 
-    /// Gives up the rings of processes that are gone: calls `ended` for each record whose answer
-    /// was not taken, with the answer if there is one, and `gone` for each process. `is_known` as
-    /// for [`DeviceProxy::answer_doorbells`].
+    /// Drops the rings of dead processes: calls `ended` for each record whose answer was not taken,
+    /// with the answer if there is one, and `gone` for each process. `is_known` as for
+    /// [`DeviceProxy::answer_doorbells`].
     pub(super) fn check_peers(
         &mut self,
         is_known: impl Fn(Gid) -> bool,
@@ -458,7 +460,7 @@ impl DeviceProxy {
 
     // --- sleep ---
 
-    /// Makes senders ring the doorbell from now on. Returns whether nothing had come before that
+    /// Makes senders ring the doorbell from now on. Returns whether no record arrived before that
     /// took effect.
     pub(super) fn prepare_to_sleep(&mut self) -> bool {
         for slot in &self.polled {

@@ -1,4 +1,4 @@
-//! The machine's rules of faults, as they are armed here.
+//! The other machine's fault rules, armed in this fabric.
 
 use efa_core::address::Gid;
 
@@ -7,25 +7,25 @@ use crate::error::FabricError;
 use crate::link::staged::CarriedFault;
 use efa_device_model::fault::FaultId;
 
-/// A rule of the machine.
+/// A fault rule of the other machine.
 #[derive(Debug)]
 pub(super) struct Copy {
-    /// Its name there.
+    /// The rule's id there.
     there: FaultId,
-    /// And here.
+    /// The rule's id here.
     here: FaultId,
-    /// With the proxy of this device it ends.
+    /// The device whose proxy armed it. The rule ends with that proxy.
     owner: Gid,
-    /// Orders to release that were passed on.
+    /// The number of release orders that were passed on.
     releases: u64,
 }
 
 impl RemoteMachine {
-    /// The rules that are armed on the machine: they hold for what happens here, too, as long as
-    /// one of its devices is a member of this fabric. To be called after each change of devices.
+    /// Sets the rules that are armed on the machine. They also apply here as long as one of the
+    /// machine's devices is a member of this fabric. Must be called after each change of devices.
     ///
     /// # Errors
-    /// Those that cannot be armed, with the reason.
+    /// One error for each rule that cannot be armed.
     pub fn declare_faults(&mut self, faults: &[CarriedFault]) -> Vec<FabricError> {
         let mut errors = Vec::new();
         let is_there = |copy: &Copy| faults.iter().any(|fault| fault.id == copy.there);
@@ -61,7 +61,7 @@ impl RemoteMachine {
         errors
     }
 
-    /// Rules that a device's proxy has armed end with it.
+    /// Removes the rules that a device's proxy has armed. They end with it.
     pub(super) fn forget_copies_of(&mut self, gid: Gid) {
         self.copies.retain(|copy| copy.owner != gid);
     }

@@ -8,10 +8,10 @@ use crate::process::shared::futex;
 use crate::transport::doorbell;
 use crate::transport::switchboard::Switchboard;
 
-/// How long to sleep at most if the system cannot wait for two words at once.
+/// Longest sleep if the system cannot wait for two futexes at once.
 const NAP: Duration = Duration::from_micros(200);
 
-/// Wakes whoever sleeps.
+/// Wakes the sleeping thread.
 #[derive(Clone, Debug)]
 pub struct Alarm(Arc<AtomicU32>);
 
@@ -32,12 +32,12 @@ impl Alarm {
 pub struct Sleep {
     board: Option<Arc<Switchboard>>,
     alarm: Arc<AtomicU32>,
-    /// The alarm's value when the sleeper last looked for everything that rings it.
+    /// The alarm's value at the sleeper's last complete check for work.
     heard: u32,
 }
 
 impl Sleep {
-    /// Has local processes wake whoever sleeps. What came before has to be looked for after this.
+    /// Makes local processes wake the sleeper. The caller must check for earlier work afterwards.
     pub(super) fn announce(
         board: Option<Arc<Switchboard>>,
         alarm: &Arc<AtomicU32>,
@@ -53,7 +53,7 @@ impl Sleep {
         }
     }
 
-    /// Sleeps until something comes, or until the time is over.
+    /// Sleeps until it is woken, or until the timeout.
     pub fn sleep(self, timeout: Duration) {
         let alarm = (&*self.alarm, self.heard);
         let Some(board) = &self.board else {

@@ -1,4 +1,4 @@
-//! Outstanding requests of a machine, the life of peers, and when its thread may sleep.
+//! Outstanding requests of a machine, liveness of peers, and when the bridge's thread may sleep.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -12,18 +12,18 @@ use super::sleep::{Alarm, Sleep};
 use crate::transport::record::Answer;
 
 impl RemoteMachine {
-    /// Whether anything waits for room in the rings of local processes.
+    /// Whether records are queued for full rings of local processes.
     pub fn has_backlog(&self) -> bool {
         !self.backlog.is_empty()
     }
 
-    /// Records of local processes that the machine has not answered.
+    /// The number of records of local processes that the machine has not answered.
     pub fn unanswered(&self) -> usize {
         self.unanswered.len()
     }
 
-    /// Gives up rings of processes that are gone. To be called now and then: it asks the system
-    /// about each process.
+    /// Drops the rings of dead processes. To be called now and then: it makes a system call for
+    /// each process.
     pub fn check_peers(&mut self) {
         for index in 0..self.devices.capacity() {
             if !self.devices.contains(index) {
@@ -52,7 +52,7 @@ impl RemoteMachine {
             }
             for (token, answer) in ended {
                 match answer {
-                    // The process that would send the outcome is gone.
+                    // The process that would send the outcome is dead.
                     None | Some(Answer::Deferred) => self.undelivered(token, status),
                     Some(answer) => self.answered(token, answer),
                 }
@@ -60,7 +60,7 @@ impl RemoteMachine {
         }
     }
 
-    /// Whether records of devices wait that are not [admitted](RemoteMachine::admit).
+    /// Whether records of devices are waiting that are not [admitted](RemoteMachine::admit).
     pub fn has_strangers(&self) -> bool {
         self.busy_devices().any(|device| {
             let mut senders = (0..device.polled()).filter_map(|place| device.sender(place));
@@ -75,8 +75,8 @@ impl RemoteMachine {
         Alarm::new(&self.alarm)
     }
 
-    /// Has local processes wake whoever sleeps next. `None` if something has come meanwhile, or
-    /// somebody has rung the alarm: then nobody may sleep.
+    /// Makes local processes wake the next sleeper. Returns `None` if there is new work, or the
+    /// alarm was rung: then the thread must not sleep.
     pub fn prepare_to_sleep(&mut self, uptake: Uptake, messages: &mut Vec<u8>) -> Option<Sleep> {
         let rung = self.alarm.load(Ordering::Acquire);
         if std::mem::replace(&mut self.heard, rung) != rung {
@@ -91,19 +91,18 @@ impl RemoteMachine {
             device.is_listed = device.is_busy();
             device.is_listed
         });
-        // Records that may not be taken are not a reason to stay awake.
+        // Records that may not be taken do not keep the thread awake.
         let may_wait = uptake == Uptake::Nothing || self.has_strangers();
         (!self.collect(uptake, messages) && (is_quiet || may_wait)).then_some(sleep)
     }
 
-    /// The longest time that nobody should sleep beyond; `None`: there is nothing to be done but
-    /// what somebody wakes for.
+    /// The longest time to sleep; `None` if all remaining work wakes the sleeper.
     pub fn longest_sleep(&self) -> Option<Duration> {
-        const PARKED: Duration = Duration::from_millis(1);
+        const QUEUED: Duration = Duration::from_millis(1);
         const WAITING: Duration = Duration::from_millis(20);
         let is_waiting = || self.busy_devices().any(DeviceProxy::is_waiting);
         if self.has_backlog() {
-            Some(PARKED)
+            Some(QUEUED)
         } else if !self.deferred.is_empty() || is_waiting() || self.has_strangers() {
             Some(WAITING)
         } else {

@@ -1,55 +1,55 @@
-//! The claim word of a direct RDMA record: who may touch the initiator's memory.
+//! The claim word of a direct RDMA record: which process may access the initiator's memory.
 //!
-//! It is the record's offset field, the lower half of a word of the header; the upper half is the
-//! length of the payload, which does not change. The header is read in words of 64 bits, so the
-//! claim is changed in such words too.
+//! The claim is the record's offset field, the lower half of a 64-bit word of the header. The upper
+//! half is the length of the payload, which does not change. The header is read in words of 64
+//! bits, so the claim is changed in such words too.
 //!
-//! The initiator's take-back and the target's claim are changes of one word, so exactly one of them
-//! comes first. What the target did to the memory happens before its [`release`], which the
-//! initiator's [`withdraw`] has seen when it succeeds.
+//! The initiator's withdrawal and the target's claim both change this word, so exactly one of them
+//! comes first. The target's accesses to the memory happen before its [`release`], and a successful
+//! [`withdraw`] synchronises with that release.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// No process may at the moment.
+/// No process is copying.
 pub(crate) const OPEN: u32 = 0;
 /// The target is copying.
 const COPYING: u32 = 1;
 /// The initiator has taken its memory back.
 const WITHDRAWN: u32 = 2;
 
-/// Changes the claim `from` one state `to` another. Returns whether it did, else what it found.
+/// Changes the claim `from` one state `to` another. If it is in another state, returns that state.
 fn change(word: &AtomicU64, (from, to): (u32, u32), success: Ordering) -> Result<(), u32> {
     let seen = word.load(Ordering::Relaxed);
     if seen as u32 != from {
         return Err(seen as u32);
     }
     let new = seen & !u64::from(u32::MAX) | u64::from(to);
-    // Only a hostile process changes the upper half; then the change is refused.
+    // Only a hostile process changes the upper half. Then the change fails.
     word.compare_exchange(seen, new, success, Ordering::Relaxed)
         .map_err(|found| found as u32)?;
     Ok(())
 }
 
-/// The initiator takes its memory back. `true`: the target does not touch it any more. `false`: the
-/// target is copying right now.
+/// Takes the initiator's memory back. Returns true if the target does not access it any more, false
+/// if the target is copying right now.
 pub(crate) fn withdraw(word: &AtomicU64) -> bool {
-    // Acquire: what the target did to the memory is over.
+    // Acquire: the target's accesses to the memory are finished.
     match change(word, (OPEN, WITHDRAWN), Ordering::Acquire) {
         Ok(()) => true,
         Err(found) => found != OPEN && found != COPYING,
     }
 }
 
-/// The initiator lets the target have the memory again.
+/// Gives the target access to the memory again.
 pub(crate) fn reopen(word: &AtomicU64) {
-    // Release: what the initiator did to the memory meanwhile is over. It fails if the target was
-    // found dead instead of being kept off.
+    // Release: the initiator's accesses meanwhile are finished. The change fails if the target was
+    // found dead and so the memory was never withdrawn.
     let _ = change(word, (WITHDRAWN, OPEN), Ordering::Release);
 }
 
-/// The target claims the memory for a copy; `false` if the initiator has taken it back.
+/// Claims the memory for a copy by the target; false if the initiator has withdrawn it.
 pub(crate) fn claim(word: &AtomicU64) -> bool {
-    // Acquire: what the initiator did to the memory before it opened the claim is over.
+    // Acquire: the initiator's accesses before it opened the claim are finished.
     change(word, (OPEN, COPYING), Ordering::Acquire).is_ok()
 }
 
@@ -74,7 +74,7 @@ mod tests {
         is(OPEN);
         assert!(withdraw(&word) && withdraw(&word) && !claim(&word));
         is(WITHDRAWN);
-        // A target that was never given the claim does not give it back.
+        // A release without a claim has no effect.
         release(&word);
         is(WITHDRAWN);
         reopen(&word);

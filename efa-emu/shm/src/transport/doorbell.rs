@@ -1,44 +1,42 @@
-//! How the owner of a segment learns that something came, while it polls and while it sleeps.
+//! How the owner of a segment is notified, while it polls and while it sleeps.
 //!
-//! Both sides do two steps in opposite order, with a fence between them: the sender changes
-//! something and then looks whether the owner wants to be told; the owner says that it wants to be
-//! told and then looks whether something has changed. So at least one of both sees the other's
-//! step.
+//! Both sides do two steps in opposite order, with a fence between them. The sender changes
+//! something and then checks whether the owner wants a notification. The owner announces that it
+//! wants one and then checks for changes. So at least one of them sees the other's step.
 
 use core::time::Duration;
 
 use crate::process::shared::futex;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Value of a ring's attention word: the owner wants the doorbell.
+/// Value of a ring's attention word: the owner wants a doorbell for new records.
 pub(crate) const WANTED: u32 = 0;
-/// Value of a ring's attention word: the owner looks at the ring by itself.
+/// Value of a ring's attention word: the owner polls the ring.
 const POLLED: u32 = 1;
 
-/// Values of the wake word. It changes by swaps only, so that its values have one order also for
-/// loom, which does not order a plain store with the swaps of others.
+/// Values of the wake word. It is changed by swaps only, so that its modifications have one order
+/// for loom too, which does not order a plain store with swaps of other threads.
 const AWAKE: u32 = 0;
 pub(crate) const ASLEEP: u32 = 1;
 
 // --- the sender's side ---
 
-/// Whether the owner wants the doorbell of a ring to be rung. To be asked after a change of the
-/// ring.
+/// Whether the owner wants a doorbell for this ring. To be called after a change of the ring.
 #[inline]
 pub(crate) fn is_wanted(attention: &AtomicU32) -> bool {
     fence(Ordering::SeqCst);
     attention.load(Ordering::Relaxed) != POLLED
 }
 
-/// Rings the doorbell of a slot: its bit in its word, and the word's bit in the summary. The owner
-/// may have to be woken then.
+/// Rings the doorbell of a slot: sets its bit in its word, and the word's bit in the summary. The
+/// caller may have to wake the owner afterwards.
 pub(crate) fn ring(word: &AtomicU64, summary: &AtomicU64, slot: usize) {
     word.fetch_or(1 << (slot % 64), Ordering::Release);
-    // Release: who sees the word's bit here sees the slot's bit there.
+    // Release: a thread that sees the word's bit here also sees the slot's bit there.
     summary.fetch_or(1 << (slot / 64), Ordering::Release);
 }
 
-/// Wakes the owner if it sleeps. To be called after a change that the owner looks for before it
+/// Wakes the owner if it sleeps. To be called after a change for which the owner checks before it
 /// sleeps.
 #[inline]
 pub(crate) fn wake(wake_word: &AtomicU32) {
@@ -46,8 +44,8 @@ pub(crate) fn wake(wake_word: &AtomicU32) {
     wake_sleeper(wake_word);
 }
 
-/// As [`wake`] for an owner that has been asleep for a while: one that falls asleep at this moment
-/// may be missed.
+/// As [`wake`], for an owner that has been asleep for a while. An owner that falls asleep at this
+/// moment may be missed.
 #[inline]
 pub(crate) fn wake_sleeper(wake_word: &AtomicU32) {
     if is_asleep(wake_word) {
@@ -57,7 +55,7 @@ pub(crate) fn wake_sleeper(wake_word: &AtomicU32) {
 
 #[cold]
 fn wake_if_asleep(wake_word: &AtomicU32) {
-    // One of several senders wakes.
+    // Only one of several senders makes the system call.
     if wake_word.swap(AWAKE, Ordering::Relaxed) == ASLEEP {
         futex::wake(wake_word);
     }
@@ -65,14 +63,14 @@ fn wake_if_asleep(wake_word: &AtomicU32) {
 
 // --- the owner's side ---
 
-/// Takes all doorbells that were rung, and calls `look` for each slot. Returns the summary.
+/// Takes all rung doorbells, and calls `look` for each slot. Returns the summary.
 pub(crate) fn take<'a>(
     summary: &AtomicU64,
     words: usize,
     word: impl Fn(usize) -> &'a AtomicU64,
     look: &mut dyn FnMut(usize),
 ) -> u64 {
-    // Acquire: what was changed before the doorbell was rung is seen by who looks now.
+    // Acquire: changes before the doorbell was rung are visible after this.
     let rung = summary.swap(0, Ordering::Acquire);
     for index in (0..words).filter(|index| rung & (1 << index) != 0) {
         let mut bits = word(index).swap(0, Ordering::Acquire);
@@ -84,46 +82,44 @@ pub(crate) fn take<'a>(
     rung
 }
 
-/// From now on the owner looks at a ring by itself. What came before has to be looked for after
-/// this.
+/// The owner polls a ring from now on. It must check for earlier records afterwards.
 pub(crate) fn start_polling(attention: &AtomicU32) {
     attention.store(POLLED, Ordering::Relaxed);
 }
 
-/// From now on the owner wants the doorbell of a ring. What came before has to be looked for after
-/// this.
+/// The owner wants doorbells for a ring from now on. It must check for earlier records afterwards.
 pub(crate) fn stop_polling(attention: &AtomicU32) {
     attention.store(WANTED, Ordering::Relaxed);
     fence(Ordering::SeqCst);
 }
 
-/// Announces that the owner is going to sleep. It then has to look for everything once more, and to
-/// call either [`sleep`] or [`stay_awake`].
+/// Announces that the owner is going to sleep. It must then check for all work once more, and call
+/// either [`sleep`] or [`stay_awake`].
 pub(crate) fn fall_asleep(wake_word: &AtomicU32) {
     wake_word.swap(ASLEEP, Ordering::Relaxed);
     fence(Ordering::SeqCst);
 }
 
-/// Takes [`fall_asleep`] back.
+/// Revokes [`fall_asleep`].
 pub(crate) fn stay_awake(wake_word: &AtomicU32) {
     wake_word.swap(AWAKE, Ordering::Relaxed);
 }
 
-/// Whether the owner announced that it sleeps and has not been woken since.
+/// Whether the owner has announced that it sleeps and has not been woken since.
 #[inline]
 pub(crate) fn is_asleep(wake_word: &AtomicU32) -> bool {
     wake_word.load(Ordering::Relaxed) == ASLEEP
 }
 
-/// Sleeps until woken or until the time is over.
+/// Sleeps until woken or until the timeout.
 pub(crate) fn sleep(wake_word: &AtomicU32, timeout: Option<Duration>) {
     futex::wait(wake_word, ASLEEP, timeout);
 }
 
-/// Wakes the owner's thread from its own process, after a change that it looks for
-/// before it sleeps.
+/// Wakes the owner's thread from its own process, after a change for which it checks before it
+/// sleeps.
 pub(crate) fn interrupt(wake_word: &AtomicU32) {
-    // Release: an owner whose `fall_asleep` comes after this sees the change. One whose
+    // Release: an owner whose `fall_asleep` comes after this sees the change. An owner whose
     // `fall_asleep` came before is woken.
     wake_word.swap(AWAKE, Ordering::Release);
     futex::wake(wake_word);

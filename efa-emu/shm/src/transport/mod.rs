@@ -1,5 +1,5 @@
-//! How bytes go from one process to another: rings of records in shared segments, and the doorbells
-//! that wake their owners. Nothing that is read from shared memory is trusted.
+//! How bytes get from one process to another: rings of records in shared segments, and the
+//! doorbells that wake their owners. All content of shared memory is validated.
 
 pub(crate) mod claim;
 pub(crate) mod doorbell;

@@ -1,4 +1,4 @@
-//! Records: what travels in a ring, in the byte layout that sender and receiver agree on.
+//! Records: the messages in a ring, and their byte layout.
 //!
 //! A record is a header of one cache line and a payload padded to whole cache lines.
 //!
@@ -27,25 +27,24 @@ use efa_device_model::link::{HostSegment, Operation, RemoteRange, RequestHeader}
 /// Length of the header, and the unit of record lengths.
 pub(crate) const LINE: usize = 64;
 
-/// Offset of the word with the payload's offset and length, of which [`super::claim`] changes the
-/// first.
+/// Offset of the word with the payload's offset and length. [`super::claim`] changes the offset.
 pub(crate) const AT_CLAIM: usize = 56;
 
 /// The header behind the commit word, in words of 8 bytes.
 pub(crate) type Fields = [u64; LINE / 8 - 1];
 
-/// The purpose of a record.
+/// The kind of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum RecordKind {
     /// Fills the rest of the ring up to its end. The receiver skips it.
     Pad = 0,
-    /// A request whose data, or a part of it, is the payload: sends, datagrams and RDMA writes.
+    /// A request with its data or a part of it as the payload: sends, datagrams and RDMA writes.
     Data,
-    /// An RDMA request for which the target copies between the two processes by itself. The payload
+    /// An RDMA request for which the target itself copies between the two processes. The payload
     /// lists the initiator's memory.
     Direct,
-    /// An RDMA read whose data comes back in records of the kind `ReadData`. `offset` is the
+    /// An RDMA read whose data returns in records of the kind `ReadData`. `offset` is the
     /// initiator's name for the read.
     Pull,
     /// Data for an RDMA read of the receiver of this record. The sequence number is the receiver's
@@ -95,7 +94,7 @@ fn operation_from_code(code: u8) -> Option<Operation> {
     })
 }
 
-/// The code of packets of connections.
+/// The operation code of packets of connections.
 const CONNECTED: u8 = 4;
 
 const FLAG_IMMEDIATE: u8 = 1;
@@ -104,9 +103,9 @@ const FLAG_NOT_READY: u8 = 4;
 const FLAG_LAST: u8 = 8;
 const RETRIES_SHIFT: u32 = 4;
 
-/// A record's header without its commit word, in the words that it has in the ring. It is
-/// consistent: it was checked when it was read ([`Record::from_fields`]), or made by a function of
-/// this module. Each field is decoded on access.
+/// A record's header without its commit word, as words like in the ring. It is consistent: it was
+/// checked when it was read ([`Record::from_fields`]), or made by a function of this module. Fields
+/// are decoded on access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Record(Fields);
 
@@ -130,7 +129,7 @@ pub(crate) const fn record_length(payload: usize) -> usize {
     LINE + payload.next_multiple_of(LINE)
 }
 
-/// Two halves of a word.
+/// A word of two halves.
 #[inline(always)]
 fn pair(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32
@@ -151,18 +150,18 @@ mod first {
     pub(crate) const PATH: u32 = 48;
     pub(crate) const NOT_READY: u64 = (FLAG_NOT_READY as u64) << FLAGS;
     pub(crate) const LAST: u64 = (FLAG_LAST as u64) << FLAGS;
-    /// RecordKind, operation and the two flags above.
+    /// Kind, operation and the two flags above.
     pub(crate) const ROLE: u64 = 0xff << CODE | NOT_READY | LAST;
-    /// The role of a whole send that is not to be refused.
+    /// The role of a whole send without RNR.
     pub(crate) const MESSAGE: u64 = (RecordKind::Data as u64) << CODE | LAST;
-    /// That of a packet of a connection.
+    /// The role of a packet of a connection.
     pub(crate) const PACKET: u64 = MESSAGE | (super::CONNECTED as u64) << (CODE + 4);
     /// The bits in which the two agree.
     pub(crate) const COMMON_ROLE: u64 = ROLE & !(MESSAGE ^ PACKET);
 }
 
 impl Record {
-    /// A record that brings a request and all of its data, or the list of where its data is.
+    /// A record with a request and all of its data, or the list of the data's memory.
     #[inline(always)]
     pub(crate) fn whole(kind: RecordKind, header: &RequestHeader, payload: u32) -> Record {
         let flags = (u8::from(header.immediate.is_some()) * FLAG_IMMEDIATE)
@@ -188,7 +187,7 @@ impl Record {
         ])
     }
 
-    /// A record that is for the two links only: it brings no request.
+    /// A record between the two links, which contains no request.
     fn between_links(
         kind: RecordKind,
         sequence: u32,
@@ -220,46 +219,45 @@ impl Record {
         Record::between_links(RecordKind::Pad, 0, None, (length - LINE) as u32)
     }
 
-    /// The record with its payload at this offset in the request's data. For kinds that use the
-    /// offset as a name, that name.
+    /// Sets the payload's offset in the request's data, or for kinds that use the offset as a name,
+    /// that name.
     pub(crate) fn at(mut self, offset: u32) -> Record {
         self.0[6] = pair(offset, self.payload());
         self
     }
 
-    /// The record as one whose payload does not end the request's data.
+    /// Clears the flag that the payload ends the request's data.
     pub(crate) fn not_last(mut self) -> Record {
         self.0[0] &= !first::LAST;
         self
     }
 
-    /// The record as one that travels on this path.
+    /// Sets the path.
     pub(crate) fn on_path(mut self, path: u16) -> Record {
         self.0[0] = self.0[0] & !(0xffff << first::PATH) | u64::from(path) << first::PATH;
         self
     }
 
-    /// The record as one that is delivered at this time, in nanoseconds of `CLOCK_MONOTONIC`; 0 for
-    /// at once.
+    /// Sets the delivery time, in nanoseconds of `CLOCK_MONOTONIC`; 0 for at once.
     pub(crate) fn due_at(mut self, due: u64) -> Record {
         self.0[5] = due;
         self
     }
 
-    /// The record as one that the network model wants to be refused with "receiver not ready".
+    /// Makes the receiver answer with "receiver not ready", as the network model decided.
     pub(crate) fn with_rnr(mut self) -> Record {
         self.0[0] |= first::NOT_READY;
         self
     }
 
-    /// The record as one that may be answered with [`Answer::Acknowledged`], or not.
+    /// Sets whether the record may be answered with [`Answer::Acknowledged`].
     pub(crate) fn acknowledged(mut self, may_be: bool) -> Record {
         let flag = u64::from(FLAG_ACKNOWLEDGE) << first::FLAGS;
         self.0[0] = (self.0[0] & !flag) | (u64::from(may_be) * flag);
         self
     }
 
-    /// Whether [`Answer::Acknowledged`] is heard.
+    /// Whether the sender accepts [`Answer::Acknowledged`].
     pub(crate) fn may_be_acknowledged(&self) -> bool {
         self.flags() & FLAG_ACKNOWLEDGE != 0
     }
@@ -273,18 +271,18 @@ impl Record {
             3 => RecordKind::Pull,
             4 => RecordKind::ReadData,
             5 => RecordKind::Outcome,
-            // The value was checked before.
+            // The code was checked before.
             _ => RecordKind::Pad,
         }
     }
 
-    /// Whether the record brings a whole send, which may go to the device at once.
+    /// Whether the record contains a whole send that can go to the device at once.
     #[inline(always)]
     pub(crate) fn is_message(&self) -> bool {
         self.0[0] & first::ROLE == first::MESSAGE
     }
 
-    /// Whether the record brings a packet of a connection that is due at once and not to be refused.
+    /// Whether the record contains a packet of a connection that is due at once and without RNR.
     pub(crate) fn is_packet(&self) -> bool {
         self.0[0] & first::ROLE == first::PACKET && self.due() == 0
     }
@@ -297,7 +295,7 @@ impl Record {
             1 => Operation::Datagram,
             2 => Operation::RdmaRead,
             3 => Operation::RdmaWrite,
-            // The value was checked before.
+            // The code was checked before.
             _ => Operation::Connected,
         }
     }
@@ -316,7 +314,7 @@ impl Record {
         }
     }
 
-    /// As [`Record::header`], of a record that [brings a message](Record::is_message).
+    /// As [`Record::header`], for a record that [contains a message](Record::is_message).
     #[inline(always)]
     pub(crate) fn message_header(&self) -> RequestHeader {
         let [_, peers, numbers, ..] = self.0;
@@ -345,7 +343,7 @@ impl Record {
         upper(self.0[4])
     }
 
-    /// Whether the network model wants this attempt to be refused with "receiver not ready".
+    /// Whether the network model makes this attempt fail with "receiver not ready".
     #[inline(always)]
     pub(crate) fn is_rnr(&self) -> bool {
         self.0[0] & first::NOT_READY != 0
@@ -368,7 +366,7 @@ impl Record {
         self.0[5]
     }
 
-    /// Where the payload belongs in the request's data.
+    /// Offset of the payload in the request's data.
     #[inline(always)]
     pub(crate) fn offset(&self) -> u32 {
         self.0[6] as u32
@@ -399,13 +397,13 @@ impl Record {
     /// The header behind the commit word.
     #[inline(always)]
     pub(crate) fn fields(&self) -> Fields {
-        // The layout is little-endian, as memory is where words are stored as they are.
+        // The layout is little-endian, independent of the processor.
         self.0.map(u64::to_le)
     }
 
-    /// Reads and checks a header. The record that it returns is consistent in itself: the payload
-    /// fits the record's length, which is the length that a record with this payload has; RDMA has
-    /// a remote range and nothing else has; the part lies within the request's data.
+    /// Reads and checks a header. The returned record is consistent: its length matches the
+    /// payload; it has a remote range if and only if it is RDMA; the part lies within the request's
+    /// data.
     #[inline(always)]
     pub(crate) fn from_fields(fields: &Fields) -> Result<Record, BadRecord> {
         let record = Record(fields.map(u64::from_le));
@@ -452,12 +450,12 @@ impl Record {
     }
 }
 
-/// Most pieces of initiator memory that a direct RDMA record lists.
+/// Most pieces of initiator memory in a direct RDMA record.
 pub(crate) const MAX_SEGMENTS: usize = 4;
 /// Bytes of one piece in the list: address 8, length 4, zero 4.
 pub(crate) const SEGMENT: usize = 16;
 
-/// The payload of a direct RDMA record, in a buffer and its used length.
+/// The payload of a direct RDMA record: a buffer and its used length.
 pub(crate) fn segments_to_bytes(segments: &[HostSegment]) -> ([u8; MAX_SEGMENTS * SEGMENT], usize) {
     let mut bytes = [0; MAX_SEGMENTS * SEGMENT];
     for (segment, bytes) in segments.iter().zip(bytes.chunks_exact_mut(SEGMENT)) {
@@ -467,7 +465,7 @@ pub(crate) fn segments_to_bytes(segments: &[HostSegment]) -> ([u8; MAX_SEGMENTS 
     (bytes, segments.len().min(MAX_SEGMENTS) * SEGMENT)
 }
 
-/// The inverse of [`segments_to_bytes`]. The pieces have to make up `total` bytes.
+/// The inverse of [`segments_to_bytes`]. The pieces must add up to `total` bytes.
 pub(crate) fn segments_from_bytes(
     bytes: &[u8],
     total: u32,
@@ -506,22 +504,22 @@ pub(crate) fn segments_from_bytes(
     Ok((segments, count))
 }
 
-/// How a record ended, as the receiver tells the sender.
+/// The receiver's answer to a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
     /// The status of the request.
     Status(Status),
-    /// The target may not reach into the initiator's memory: the request has to be made again with
+    /// The target cannot access the initiator's memory. The initiator must repeat the request with
     /// its data in the rings.
     UseRings,
     /// The initiator withdrew the request.
     Withdrawn,
-    /// The receiver keeps the request outside of the ring: a fault holds it, or it is a read whose
-    /// data comes through the rings. Its outcome comes later, in a record of the kind
+    /// The receiver has moved the request out of the ring: a fault defers it, or it is a read whose
+    /// data returns through the rings. The outcome follows in a record of the kind
     /// [`RecordKind::Outcome`].
     Deferred,
-    /// The device has the packet of a connection, and acknowledges it. Only records that
-    /// [may be](Record::may_be_acknowledged) are answered so.
+    /// The device has accepted the packet of a connection, and acknowledges it. Only for records
+    /// that [may be acknowledged](Record::may_be_acknowledged) so.
     Acknowledged,
 }
 
@@ -645,7 +643,7 @@ pub(crate) mod tests {
                     }
                     prop_assert_eq!(record.length() % LINE, 0);
                     prop_assert!(record.length() >= LINE + record.payload() as usize);
-                    // Unknown codes are refused: reading is the inverse of writing.
+                    // Unknown codes are rejected: reading is the inverse of writing.
                     prop_assert_eq!(record.code(), record.kind() as u8 | operation_code(record.operation()) << 4);
                 }
             }

@@ -1,15 +1,15 @@
 //! One ring: records from one process to another, and the answers to them.
 //!
-//! The sender is the only writer of records, the receiver the only writer of answers. A record's
-//! commit word holds the number that the receiver expects there next, so a look at one cache line
-//! tells whether there is a record, and that line is its header. Before the sender commits a record
-//! it clears the commit word behind it, where the receiver will look next.
+//! Only the sender writes records, and only the receiver writes answers. A record's commit word
+//! contains the number that the receiver expects there next. So one cache line shows whether there
+//! is a record, and the same line is its header. Before the sender commits a record it clears the
+//! commit word behind it, which the receiver reads next.
 //!
-//! The bytes before the records hold one answer byte per record, at the record's number modulo
-//! [`ANSWERS`]: bit 7 is 1 in even laps and 0 in odd ones, so that an answer differs from that of
-//! the lap before; bits 0 to 5 are the [`Answer`]. Answers come in any order. A record's space is
-//! used again when it and all before it are answered; the padding at the end of the ring is
-//! answered too.
+//! The bytes before the records contain one answer byte per record, at the record's number modulo
+//! [`ANSWERS`]. Bit 7 is 1 in even laps and 0 in odd ones, so that an answer differs from that of
+//! the previous lap; bits 0 to 5 are the [`Answer`]. Answers come in any order. The space of a
+//! record is reused when it and all earlier ones are answered; the padding at the end of the ring
+//! is answered too.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use efa_core::nic::Status;
 /// Start of the records in a ring's memory.
 const RECORDS: usize = PAGE;
 
-/// Records that one look for answers inspects, besides those at the front that are answered.
+/// Most records inspected by one search for answers behind an unanswered record.
 const LOOK_AHEAD: u64 = 64;
 
 const PHASE: u8 = 0x80;
@@ -51,11 +51,11 @@ fn answer_at(number: u64) -> usize {
     (number % ANSWERS as u64) as usize
 }
 
-/// The ring has no room for the record now.
+/// The ring has no room for the record at the moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Full;
 
-/// A record in a ring, as its sender names it.
+/// The sender's reference to a record in a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Position {
     number: u64,
@@ -68,16 +68,16 @@ struct RingEntry<T> {
     pending: Pending<T>,
 }
 
-/// A record that waits for an answer.
+/// The answer that a record waits for.
 enum Pending<T> {
-    /// It has come.
+    /// It was received.
     Nothing,
-    /// The receiver has to pass the padding before its space is used again.
+    /// The receiver must skip the padding before its space can be reused.
     Padding,
     Record(T),
 }
 
-/// The sending end. Every record carries a `T` that comes back with its answer.
+/// The sending end. Each record has a `T` that is returned with its answer.
 pub(crate) struct Producer<T> {
     segment: Arc<Segment>,
     slot: usize,
@@ -89,9 +89,9 @@ pub(crate) struct Producer<T> {
     next: u64,
     /// Number of the oldest record whose space is in use.
     oldest: u64,
-    /// Records with an answer to come.
+    /// Number of records whose answer is outstanding.
     waiting: usize,
-    /// Where the look beyond the oldest records goes on.
+    /// Where the next search behind the oldest record begins.
     glance: u64,
     entries: Box<[RingEntry<T>; ANSWERS]>,
 }
@@ -123,24 +123,24 @@ impl<T> Producer<T> {
         }
     }
 
-    /// Bytes for records.
+    /// Capacity for records in bytes.
     pub(crate) fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Records that are not answered.
+    /// Number of unanswered records.
     #[inline]
     pub(crate) fn waiting(&self) -> usize {
         self.waiting
     }
 
-    /// Whether the receiver refuses to read any further.
+    /// Whether the receiver has refused to read the ring any further.
     pub(crate) fn is_refused(&self) -> bool {
         self.segment.is_refused(self.slot)
     }
 
-    /// Appends a record and tells the receiver. `fill` writes the payload at the given offset of
-    /// the given memory, as many bytes as [`Record::payload`] says.
+    /// Appends a record and notifies the receiver. `fill` writes [`Record::payload`] bytes at the
+    /// given offset of the given memory.
     #[inline(always)]
     pub(crate) fn push(
         &mut self,
@@ -151,7 +151,7 @@ impl<T> Producer<T> {
         let length = record.length();
         let to_end = self.capacity - self.write_at;
         let padding = if length > to_end { to_end } else { 0 };
-        // One line stays free: the commit word that is cleared behind the record.
+        // One line stays free: the commit word behind the record, which is cleared.
         let is_full = self.used + padding + length + LINE > self.capacity
             || self.next - self.oldest + 2 > ANSWERS as u64;
         if is_full {
@@ -189,8 +189,8 @@ impl<T> Producer<T> {
         Position { number, at }
     }
 
-    /// Takes the answers that are there, each with its record's `T` and number. A receiver that
-    /// answers in the order of the records is heard in that order.
+    /// Takes the available answers, each with its record's `T` and number. If the receiver answers
+    /// in the order of the records, they are taken in that order.
     #[inline(always)]
     pub(crate) fn reap(&mut self, mut answered: impl FnMut(T, u64, Answer)) {
         if self.waiting == 0 {
@@ -202,8 +202,8 @@ impl<T> Producer<T> {
         }
     }
 
-    /// Takes the answers of the oldest records, whose space becomes free, up to the first that has
-    /// none.
+    /// Takes the answers of the oldest records up to the first unanswered one, and frees their
+    /// space.
     #[inline(always)]
     fn reap_oldest(&mut self, answered: &mut impl FnMut(T, u64, Answer)) {
         while self.oldest < self.next {
@@ -222,7 +222,7 @@ impl<T> Producer<T> {
         }
     }
 
-    /// Takes a glance at some of the records behind the oldest one, which had no answer.
+    /// Checks some of the records behind the oldest one, which was unanswered.
     #[inline(never)]
     fn reap_younger(&mut self, mut answered: impl FnMut(T, u64, Answer)) {
         let first = (self.oldest + 1).max(self.glance);
@@ -235,8 +235,8 @@ impl<T> Producer<T> {
         let Some(found) = found else {
             return;
         };
-        // The oldest may have been answered between the look at it and this one, and is to come
-        // first then: what was answered before a record whose answer is seen is seen, too.
+        // The oldest record may have been answered since it was checked, and must come first then:
+        // all answers that precede a visible answer are visible too.
         self.reap_oldest(&mut answered);
         for number in found.max(self.oldest)..end {
             let entry = &mut self.entries[answer_at(number)];
@@ -256,8 +256,8 @@ impl<T> Producer<T> {
     }
 
     /// Ends the ring: calls `ended` for every record whose answer was not taken, with its number,
-    /// and with the answer if it has come meanwhile. A receiver that was seen to be gone may have
-    /// answered after [`Producer::reap`] looked last.
+    /// and with the answer if there is one. A dead receiver may have answered after the last
+    /// [`Producer::reap`].
     pub(crate) fn abandon(mut self, mut ended: impl FnMut(T, u64, Option<Answer>)) {
         for number in self.oldest..self.next {
             let entry = &mut self.entries[answer_at(number)];
@@ -270,15 +270,16 @@ impl<T> Producer<T> {
         self.segment.give_up(self.slot);
     }
 
-    /// Takes the initiator's memory of a direct RDMA record back. `true`: the target does not touch
-    /// it any more. `false`: the target is copying right now; ask again.
+    /// Withdraws the initiator's memory of a direct RDMA record. Returns true if the target does
+    /// not access it any more, false if the target is copying right now and the caller must try
+    /// again.
     pub(crate) fn try_withdraw(&self, position: Position) -> bool {
         let pending = &self.entries[answer_at(position.number)].pending;
         matches!(pending, Pending::Nothing)
             || claim::withdraw(claim_word(&self.memory, position.at))
     }
 
-    /// Gives the memory back to the target after [`Producer::try_withdraw`]. A target that has seen
+    /// Returns the memory to the target after [`Producer::try_withdraw`]. A target that has seen
     /// the withdrawal answers with [`Answer::Withdrawn`] nevertheless.
     pub(crate) fn reopen(&self, position: Position) {
         let pending = &self.entries[answer_at(position.number)].pending;
@@ -288,15 +289,15 @@ impl<T> Producer<T> {
     }
 }
 
-/// The code of the answer to a record, once it is there. The byte of the lap before differs in its
-/// phase; a byte that was never written in lap 0 reads as zero, which is the other phase as well.
+/// The code of the answer to a record, if it has arrived. The byte of the previous lap has the
+/// other phase; so has a byte in lap 0 that was never written and is zero.
 #[inline(always)]
 pub(crate) fn answer_code(memory: &SharedMemory, number: u64) -> Option<u8> {
     let byte = memory.answers()[answer_at(number)].load(Ordering::Acquire);
     (byte & PHASE == phase(number)).then_some(byte & CODE)
 }
 
-/// Takes the answer of one record if it is there. Returns whether none is waited for now.
+/// Takes the answer of one record if it has arrived. Returns whether no answer is outstanding.
 #[inline(always)]
 fn look<T>(
     memory: &SharedMemory,
@@ -322,7 +323,7 @@ fn claim_word(memory: &SharedMemory, at: usize) -> &AtomicU64 {
     memory.u64(RECORDS + at + AT_CLAIM)
 }
 
-/// A record that was taken out of a ring and is to be answered.
+/// A record that was taken out of a ring and must be answered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Incoming {
     pub(crate) number: u64,
@@ -352,15 +353,15 @@ impl Consumer {
         }
     }
 
-    /// Whether there is a record: one look at one cache line.
+    /// Whether there is a record. Reads one cache line.
     #[inline(always)]
     pub(crate) fn has_record(&self) -> bool {
         let (commit, _) = header(&self.memory, self.read_at);
-        // The consumer looks again.
+        // `take` loads it again with Acquire.
         commit.load(Ordering::Relaxed) == self.next + 1
     }
 
-    /// Takes the next record. After an error the ring makes no sense any more.
+    /// Takes the next record. After an error the ring's content must not be interpreted any more.
     #[inline(always)]
     pub(crate) fn take(&mut self) -> Result<Option<Incoming>, BadRecord> {
         loop {
@@ -400,12 +401,12 @@ impl Consumer {
         }
     }
 
-    /// Records taken and not answered.
+    /// Number of records that were taken and are not answered.
     pub(crate) fn unanswered(&self) -> usize {
         self.unanswered
     }
 
-    /// Answers a record; its memory belongs to the sender again.
+    /// Answers a record. Its memory belongs to the sender again.
     #[inline(always)]
     pub(crate) fn answer(&mut self, incoming: &Incoming, answer: Answer) {
         let byte = phase(incoming.number) | answer.to_code();
@@ -413,8 +414,8 @@ impl Consumer {
         self.unanswered -= 1;
     }
 
-    /// The memory and the place in it of `length` bytes of the record's payload from `offset` on,
-    /// `None` if the payload does not have them.
+    /// The memory and the offset of `length` bytes of the record's payload from `offset` on. `None`
+    /// if the payload is shorter.
     #[inline]
     pub(crate) fn payload(
         &self,
@@ -427,8 +428,8 @@ impl Consumer {
             .then(|| (&self.memory, incoming.payload_at + offset as usize))
     }
 
-    /// Claims the initiator's memory of a direct RDMA record for copying; `false` if the initiator
-    /// has withdrawn it.
+    /// Claims the initiator's memory of a direct RDMA record for copying. Returns false if the
+    /// initiator has withdrawn it.
     pub(crate) fn begin_copy(&self, incoming: &Incoming) -> bool {
         claim::claim(claim_word(
             &self.memory,
@@ -436,7 +437,7 @@ impl Consumer {
         ))
     }
 
-    /// Gives the claim back.
+    /// Releases the claim.
     pub(crate) fn end_copy(&self, incoming: &Incoming) {
         claim::release(claim_word(
             &self.memory,
@@ -520,7 +521,7 @@ mod tests {
         found
     }
 
-    /// A record as a sender without limits writes it.
+    /// Writes a record without the checks of an honest sender.
     fn write_record(memory: &SharedMemory, at: usize, fields: &Fields, number: u64) {
         let (commit, words) = header(memory, at);
         for (word, value) in words.iter().zip(fields) {
@@ -541,7 +542,7 @@ mod tests {
     fn records_and_answers_go_round_many_times() {
         let mut pair = pair();
         let mut answered = 0;
-        // Lengths that hit the end of the ring at every distance; several laps of the answers too.
+        // The lengths reach the end of the ring at every distance, in several laps of the answers.
         for number in 0..20_000u32 {
             let length = (number * 67) % 3000;
             push(&mut pair.producer, length, number).unwrap();
@@ -567,7 +568,7 @@ mod tests {
     #[test]
     fn answers_between_two_polls_keep_their_order() {
         let mut pair = pair();
-        // More than one glance shows.
+        // More records than one search inspects.
         let count = 3 * LOOK_AHEAD;
         let reap_younger = |producer: &mut Producer<u64>| {
             let mut tokens = Vec::new();
@@ -581,8 +582,8 @@ mod tests {
             for _ in 0..glances {
                 assert_eq!(reap_younger(&mut pair.producer), [0u64; 0]);
             }
-            // The look at the oldest has found nothing; all are answered before that at the younger
-            // ones.
+            // The search at the oldest record has found no answer. All records are answered before
+            // the search behind it.
             while let Some(incoming) = pair.consumer.take().unwrap() {
                 pair.consumer.answer(&incoming, OK);
             }
@@ -629,7 +630,8 @@ mod tests {
             taken.push(incoming);
         }
         assert_eq!(taken.len(), sent as usize);
-        // Answered from the last to the first: all are found, without a record in front answered.
+        // Answered from the last to the first: all answers are found before the first record is
+        // answered.
         for incoming in taken.iter().skip(1).rev() {
             pair.consumer.answer(incoming, OK);
         }
@@ -657,7 +659,7 @@ mod tests {
             .collect();
         pair.consumer.answer(&taken[0], OK);
         reap(&mut pair.producer);
-        // The receiver's last step.
+        // The receiver's last action.
         pair.consumer.answer(&taken[3], OK);
         let mut ended = Vec::new();
         pair.producer
@@ -696,7 +698,7 @@ mod tests {
         pair.producer.reopen(position);
         assert!(!pair.producer.try_withdraw(position), "still being copied");
         pair.consumer.end_copy(&incoming);
-        // Once it is answered, the place is for other records.
+        // Once the record is answered, its space is for other records.
         pair.consumer.answer(&incoming, OK);
         assert_eq!(reap(&mut pair.producer), [(0, OK)]);
         let word = claim_word(&pair.producer.memory, position.at);
@@ -749,7 +751,8 @@ mod tests {
                             consumer.answer(&incoming, OK);
                         }
                     }
-                    // The sender must not wait for answers that wait for its next record.
+                    // The sender must not wait for answers that are only sent after its next
+                    // record.
                     if held.len() >= 5 {
                         consumer.answer(&held.remove(0), OK);
                     }
@@ -776,7 +779,7 @@ mod tests {
     #[test]
     fn a_producer_that_ignores_the_limits_is_refused() {
         let mut pair = pair();
-        // Commits records without waiting for any answer, over and over the same memory.
+        // Commits records without waiting for answers, again and again in the same memory.
         let mut refused = false;
         for number in 0..2 * ANSWERS as u64 {
             let fields = data(0, 0).fields();
@@ -802,7 +805,7 @@ mod tests {
                 pair.producer.memory.u64(8 * at).store(value, Ordering::Relaxed);
             }
             for (record, damage, at, value) in fields {
-                // Right where the receiver looks, with the number that it expects.
+                // At the receiver's read position, with the number that it expects.
                 let mut fields = record.fields();
                 if damage {
                     fields[at] = value;
@@ -823,7 +826,7 @@ mod tests {
                     Err(_) => break,
                 }
             }
-            // A hostile receiver: whatever the answers are, each record gets at most one.
+            // A hostile receiver: for any answer bytes, each record gets at most one answer.
             push(&mut pair.producer, 1, 1).unwrap();
             pair.producer.memory.write(PAGE - ANSWERS, &[0xff; ANSWERS]);
             prop_assert_eq!(reap(&mut pair.producer).len(), 1);

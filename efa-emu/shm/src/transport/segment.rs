@@ -1,8 +1,8 @@
-//! A device's shared segment: how its peers reach it.
+//! A device's shared segment, over which its peers send to it.
 //!
-//! A process that opens a device creates one file. It holds a wake word, a doorbell, and room for
-//! one ring from each process that sends to it. A sender claims a slot and writes its records
-//! there; the file belongs to the receiver, so that everything meant for a process goes away with
+//! A process that opens a device creates one file. It contains a wake word, a doorbell, and room
+//! for one ring from each process that sends to it. A sender claims a slot and writes its records
+//! there. The file belongs to the receiver, so that all records for a process vanish together with
 //! it.
 //!
 //! | offset | size | field |
@@ -63,7 +63,7 @@ const AT_NETWORK: usize = 320;
 const NETWORK_BYTES: usize = 256;
 const AT_SLOTS: usize = PAGE;
 
-/// Ring slots of a segment: processes that can send to one process at a time.
+/// Ring slots of a segment: the number of processes that can send to one process at a time.
 pub(crate) const SLOTS: usize = 1024;
 const DOORBELL_WORDS: usize = SLOTS / 64;
 const SLOT_BYTES: usize = 64;
@@ -71,12 +71,12 @@ const HEADER_BYTES: usize = AT_SLOTS + SLOTS * SLOT_BYTES;
 
 /// Most bytes of records in a ring.
 pub(crate) const MAX_RING: usize = 1 << 20;
-/// Fewest bytes of records in a ring: several of the longest records.
+/// Fewest bytes of records in a ring: enough for several of the longest records.
 pub(crate) const MIN_RING: usize = 1 << 16;
 /// Distance between the rings of neighbouring slots.
 pub(crate) const SLOT_STRIDE: usize = PAGE + MAX_RING;
 
-/// The memory of a segment to which one other process sends.
+/// Memory used by a segment with one sender.
 pub(crate) const BYTES_WITH_ONE_RING: usize = HEADER_BYTES + ANSWERS + MAX_RING;
 
 /// The length of the file in bytes.
@@ -93,7 +93,8 @@ mod state {
     pub(crate) const GIVEN_UP: u32 = 3;
 }
 
-/// Names a process with a device: the owner of a segment, or the sender that holds a slot.
+/// Identifies a process with a device: the owner of a segment, or the sender that has claimed a
+/// slot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(crate) struct Address {
     pub(crate) gid: Gid,
@@ -101,8 +102,8 @@ pub(crate) struct Address {
 }
 
 impl Address {
-    /// The claim word of a slot. The digest only has to tell the hosts of one fabric apart well
-    /// enough to find whose claim it is if the claimant died before it wrote its whole GID.
+    /// The claim word of a slot. The digest must distinguish the hosts of one fabric only well
+    /// enough to find the claimant if it died before it wrote its whole GID.
     pub(crate) fn claim(self) -> u64 {
         let digest = self.gid.0.chunks_exact(4).fold(0u32, |digest, bytes| {
             let word = u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
@@ -112,7 +113,7 @@ impl Address {
     }
 }
 
-/// The part of a segment that is not rings, mapped by its owner and by its peers.
+/// The header of a segment, mapped by its owner and by its peers.
 #[derive(Debug)]
 pub(crate) struct Segment {
     file: File,
@@ -127,8 +128,8 @@ impl Segment {
         Segment::create_with(path, address, None)
     }
 
-    /// As [`Segment::create`], for an owner that has many segments. The switchboard has its name
-    /// beside that of the segment.
+    /// As [`Segment::create`], for an owner with many segments. The switchboard has a file name
+    /// next to that of the segment.
     pub(crate) fn create_at(
         path: &Path,
         address: Address,
@@ -146,7 +147,7 @@ impl Segment {
             .create_new(true)
             .open(path)
             .map_err(FabricError::io("create", path))?;
-        // Sparse: a ring takes memory when its slot is claimed.
+        // Sparse: a ring uses memory only after its slot is claimed.
         shared::resize(&file, LENGTH).map_err(FabricError::io("resize", path))?;
         shared::reserve(&file, 0, HEADER_BYTES)
             .map_err(FabricError::io("reserve memory for", path))?;
@@ -237,18 +238,19 @@ impl Segment {
         }))
     }
 
-    /// Tells peers how the network treats what the owner sends. Before the owner sends anything.
+    /// Declares the network options of the owner's packets to peers. To be called before the owner
+    /// sends.
     pub(crate) fn declare_network(&self, options: &NetworkOptions) {
         let text = options.to_string();
         debug_assert!(text.len() <= NETWORK_BYTES, "{text}");
-        // Whole, since a longer text may have been there.
+        // All bytes, since a longer text may have been there before.
         let mut bytes = [0; NETWORK_BYTES];
         let length = text.len().min(NETWORK_BYTES);
         bytes[..length].copy_from_slice(&text.as_bytes()[..length]);
         self.header.write(AT_NETWORK, &bytes);
     }
 
-    /// How the network treats what the owner sends.
+    /// The network options of the owner's packets.
     pub(crate) fn network(&self) -> Result<NetworkOptions, FabricError> {
         let mut text = [0; NETWORK_BYTES];
         self.header.read(AT_NETWORK, &mut text);
@@ -257,7 +259,7 @@ impl Segment {
         String::from_utf8_lossy(text).parse()
     }
 
-    /// Whose segment it is.
+    /// The owner of the segment.
     pub(crate) fn address(&self) -> Address {
         self.address
     }
@@ -278,7 +280,7 @@ impl Segment {
     // --- the sender's side ---
 
     /// Claims a slot and sets up a ring of at most `capacity` bytes in it. `Ok(None)` if all slots
-    /// are taken; then the owner is asked to look for dead senders.
+    /// are taken; then the owner is asked to free the slots of dead senders.
     pub(crate) fn claim_ring(
         &self,
         sender: Address,
@@ -301,7 +303,7 @@ impl Segment {
         let slot = self.slot(index);
         let mut set_up = || {
             loop {
-                // Fresh zeroes, whatever an earlier sender left.
+                // Zeroes the memory, which may contain an earlier sender's ring.
                 shared::discard(&self.file, ring_offset(index), SLOT_STRIDE)?;
                 let answers = ring_offset(index) + PAGE - ANSWERS;
                 match shared::reserve(&self.file, answers, ANSWERS + capacity) {
@@ -333,8 +335,8 @@ impl Segment {
         }
     }
 
-    /// Tells the owner, after a record was committed to the ring of `slot`, unless it sees that by
-    /// itself.
+    /// Notifies the owner after a record was committed to the ring of `slot`, unless the owner
+    /// polls it.
     #[inline]
     pub(crate) fn announce(&self, slot: usize) {
         if doorbell::is_wanted(self.slot(slot).attention()) {
@@ -349,38 +351,38 @@ impl Segment {
         self.wake();
     }
 
-    /// Whether the owner has many segments: whether it is a bridge.
+    /// Whether the owner has many segments, that is, whether it is a bridge.
     pub(crate) fn is_of_switchboard(&self) -> bool {
         self.line.is_some()
     }
 
-    /// Has an owner of many segments look at the doorbells of this one.
+    /// Asks an owner of many segments to check the doorbells of this one.
     fn ring_line(&self) {
         if let Some(line) = &self.line {
             line.board.ring(line.number);
         }
     }
 
-    /// Wakes the owner if it sleeps. For use after a change that the owner looks for before it
-    /// sleeps.
+    /// Wakes the owner if it sleeps. To be called after a change for which the owner checks before
+    /// it sleeps.
     #[inline]
     pub(crate) fn wake(&self) {
         doorbell::wake(self.wake_word());
     }
 
-    /// As [`Segment::wake`] for an owner that has been asleep for a while: one that falls asleep at
-    /// this moment may be missed.
+    /// As [`Segment::wake`], for an owner that has been asleep for a while. An owner that falls
+    /// asleep at this moment may be missed.
     #[inline]
     pub(crate) fn wake_sleeper(&self) {
         doorbell::wake_sleeper(self.wake_word());
     }
 
-    /// Whether the owner has refused the ring of `slot`, because its records made no sense.
+    /// Whether the owner has refused the ring of `slot` because of invalid records.
     pub(crate) fn is_refused(&self, slot: usize) -> bool {
         self.slot(slot).state().load(Ordering::Acquire) == state::REFUSED
     }
 
-    /// The sender's last step with a slot.
+    /// Gives a slot up. The sender must not use it afterwards.
     pub(crate) fn give_up(&self, slot: usize) {
         self.slot(slot)
             .state()
@@ -407,7 +409,7 @@ impl Segment {
         }
     }
 
-    /// Whether any doorbell was rung: one look at one cache line.
+    /// Whether any doorbell was rung. Reads one cache line.
     #[inline]
     pub(crate) fn doorbell_rung(&self) -> bool {
         self.summary().load(Ordering::Relaxed) != 0
@@ -425,36 +427,36 @@ impl Segment {
             != 0
     }
 
-    /// From now on the owner polls the ring of `slot`, and need not be told of records. Records
-    /// from before have to be looked for after this.
+    /// The owner polls the ring of `slot` from now on, and needs no doorbells for it. It must check
+    /// for earlier records afterwards.
     pub(crate) fn start_polling(&self, slot: usize) {
         doorbell::start_polling(self.slot(slot).attention());
     }
 
-    /// From now on the owner wants the doorbell for the ring of `slot`. Records from before have to
-    /// be looked for after this.
+    /// The owner wants doorbells for the ring of `slot` from now on. It must check for earlier
+    /// records afterwards.
     pub(crate) fn stop_polling(&self, slot: usize) {
         doorbell::stop_polling(self.slot(slot).attention());
     }
 
-    /// Announces that the owner is going to sleep. It then has to look for everything once more,
-    /// and call either [`Segment::sleep`] or [`Segment::stay_awake`].
+    /// Announces that the owner is going to sleep. It must then check for all work once more, and
+    /// call either [`Segment::sleep`] or [`Segment::stay_awake`].
     pub(crate) fn fall_asleep(&self) {
         doorbell::fall_asleep(self.wake_word());
     }
 
-    /// Takes [`Segment::fall_asleep`] back.
+    /// Revokes [`Segment::fall_asleep`].
     pub(crate) fn stay_awake(&self) {
         doorbell::stay_awake(self.wake_word());
     }
 
-    /// Whether the owner announced that it sleeps and has not been woken since.
+    /// Whether the owner has announced that it sleeps and has not been woken since.
     #[inline]
     pub(crate) fn is_asleep(&self) -> bool {
         doorbell::is_asleep(self.wake_word())
     }
 
-    /// Sleeps until woken or until the time is over.
+    /// Sleeps until woken or until the timeout.
     pub(crate) fn sleep(&self, timeout: Option<std::time::Duration>) {
         doorbell::sleep(self.wake_word(), timeout);
     }
@@ -464,7 +466,7 @@ impl Segment {
         doorbell::interrupt(self.wake_word());
     }
 
-    /// The content of a slot, as its sender claims.
+    /// The content of a slot as its sender declares it. It is not trusted.
     pub(crate) fn inspect(&self, index: usize) -> SlotContent {
         let slot = self.slot(index);
         let claim = slot.claim().load(Ordering::Acquire);
@@ -500,8 +502,7 @@ impl Segment {
         self.map_ring(slot, capacity)
     }
 
-    /// Writes a word behind the part that tells what the file is, and in front of the descriptors
-    /// of most slots.
+    /// Overwrites a word between the file's identification and the descriptors of most slots.
     #[cfg(feature = "fuzzing")]
     pub(crate) fn scribble(&self, word: usize, value: u64) {
         const SLOTS_WRITTEN: usize = 8;
@@ -513,17 +514,17 @@ impl Segment {
         self.header.u64(at).store(value, Ordering::SeqCst);
     }
 
-    /// Refuses to read the ring of `slot` any further.
+    /// Stops reading the ring of `slot`.
     pub(crate) fn refuse(&self, slot: usize) {
         self.slot(slot)
             .state()
             .store(state::REFUSED, Ordering::Release);
     }
 
-    /// Makes a slot free for another sender. The caller no longer uses its ring, and the sender is
-    /// dead or has given it up.
+    /// Frees a slot for another sender. The caller must not use its ring any more, and the sender
+    /// must be dead or have given the slot up.
     pub(crate) fn free(&self, index: usize) {
-        // Memory that cannot be given back now is given back by the next claimant, or with the
+        // If the memory cannot be released now, the next claimant releases it, or it goes with the
         // file.
         let _ = shared::discard(&self.file, ring_offset(index), SLOT_STRIDE);
         let slot = self.slot(index);
@@ -543,7 +544,7 @@ const fn ring_offset(slot: usize) -> usize {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SlotContent {
     Free,
-    /// Being set up, or refused and not yet given up; unless the claimant is dead.
+    /// Being set up, or refused and not yet given up, if the claimant is alive.
     Pending {
         claim: u64,
     },
@@ -552,7 +553,7 @@ pub(crate) enum SlotContent {
         sender: Address,
         capacity: usize,
     },
-    /// Declared as a ring, with properties that this software never gives one.
+    /// Declared as a ring with invalid properties.
     Nonsense,
     /// Given up by its sender.
     GivenUp,
@@ -604,7 +605,7 @@ mod tests {
             latency: std::time::Duration::from_secs(60),
             jitter: std::time::Duration::from_secs(60),
             paths: 1024,
-            // The longest texts that numbers between 0 and 1 have.
+            // The longest texts of numbers between 0 and 1.
             loss: 1.234_567_890_123_456_7e-5,
             rnr: 1.234_567_890_123_456_7e-5,
             ..NetworkOptions::default()

@@ -1,9 +1,9 @@
-//! A switchboard: where the owner of many segments learns which of them to look at, and sleeps for
-//! all of them.
+//! A switchboard tells the owner of many segments which of them have new doorbells. The owner
+//! sleeps on one wake word for all of them.
 //!
-//! A bridge stands for all devices of another machine, each with a segment of its own (module
-//! `segment`). Their wake words and doorbells would have to be looked at one by one. So these
-//! segments name a line of a switchboard, a file that has a name beside each of them.
+//! A bridge has a proxy for each device of another machine, each with its own segment (module
+//! `segment`). Checking their wake words and doorbells one by one would be slow. So these segments
+//! refer to a line of a switchboard, a file with a name next to that of each segment.
 //!
 //! | offset | size | field |
 //! |---|---|---|
@@ -35,15 +35,15 @@ const DOORBELL_WORDS: usize = 63;
 /// The suffix of `<n>.switchboard`, the file of participant n.
 pub(crate) const KIND: &str = "switchboard";
 
-/// Lines of a switchboard. Of more segments, several share one.
+/// Number of lines of a switchboard. Further segments share lines.
 pub(crate) const LINES: usize = 64 * DOORBELL_WORDS;
 
-/// A switchboard, mapped by its owner and by those that ring.
+/// A switchboard, mapped by its owner and by the senders.
 #[derive(Debug)]
 pub(crate) struct Switchboard(SharedMemory);
 
 impl Switchboard {
-    /// Creates one of the calling process.
+    /// Creates a switchboard for the calling process.
     pub(crate) fn create(path: &Path) -> Result<Switchboard, FabricError> {
         let file = opening::options()
             .create_new(true)
@@ -58,7 +58,7 @@ impl Switchboard {
         Ok(Switchboard(page))
     }
 
-    /// Maps that of another process; `None` if the file does not exist.
+    /// Maps the switchboard of another process; `None` if the file does not exist.
     pub(crate) fn open(path: &Path) -> Result<Option<Switchboard>, FabricError> {
         let found = opening::existing(path).map_err(FabricError::io("open", path))?;
         let Some(file) = found else {
@@ -97,8 +97,8 @@ impl Switchboard {
 
     // --- the sender's side ---
 
-    /// Asks the owner to look at the doorbells of the segments with this line. The owner may have
-    /// to be woken then.
+    /// Asks the owner to check the doorbells of the segments with this line. The caller may have to
+    /// wake the owner afterwards.
     pub(crate) fn ring(&self, line: usize) {
         doorbell::ring(self.doorbell(line / 64), self.summary(), line);
     }
@@ -125,13 +125,13 @@ impl Switchboard {
         doorbell::fall_asleep(self.wake_word());
     }
 
-    /// Takes [`Switchboard::fall_asleep`] back.
+    /// Revokes [`Switchboard::fall_asleep`].
     pub(crate) fn stay_awake(&self) {
         doorbell::stay_awake(self.wake_word());
     }
 }
 
-/// A segment's place at a switchboard.
+/// The line of a segment at a switchboard.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
     pub(crate) board: Arc<Switchboard>,

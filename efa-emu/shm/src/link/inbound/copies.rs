@@ -10,12 +10,12 @@ use crate::link::memory::Window;
 use crate::link::outbound::Outbound;
 use crate::transport::record::{self, Answer};
 
-/// Bytes that one copy between processes moves before others have their turn, and before the memory
-/// is checked again.
+/// Bytes that one copy between processes moves before other copies have their turn, and before the
+/// memory is checked again.
 const COPY: u32 = 1 << 20;
 
 impl Inbound {
-    /// Moves pieces of copies, each copy in its turn.
+    /// Copies some pieces, of each copy in turn.
     pub(super) fn copy_some(&mut self, device: &mut Device, outbound: &mut Outbound) -> bool {
         let mut budget = i64::from(COPY);
         while budget > 0
@@ -32,20 +32,20 @@ impl Inbound {
                     self.copies.push_back(copying);
                 }
             }
-            // The cost of a copy besides its bytes.
+            // The fixed cost of a piece, in bytes.
             budget -= 4096;
         }
         true
     }
 
-    /// One piece of a copy; the answer if it was the last.
+    /// Copies one piece. Returns the answer if it was the last.
     fn copy_piece(
         &mut self,
         copying: &mut Copying,
         device: &mut Device,
         outbound: &mut Outbound,
     ) -> Option<Answer> {
-        // The copies of a ring go with it.
+        // Copies end with their ring.
         let Some(ring) = self.ring(&copying.of) else {
             return Some(Answer::Withdrawn);
         };
@@ -67,7 +67,7 @@ impl Inbound {
         if !ring.consumer.begin_copy(incoming) {
             return Some(Answer::Withdrawn);
         }
-        // After the claim: the initiator may take its memory back any time before, also by dying.
+        // After the claim, because until then the initiator may withdraw its memory, or die.
         let Some(pid) = ring.peer.process() else {
             ring.consumer.end_copy(incoming);
             return Some(Answer::Status(Status::RemoteAbort));

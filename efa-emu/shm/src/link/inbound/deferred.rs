@@ -1,8 +1,8 @@
-//! Requests that faults keep.
+//! Requests that fault rules defer.
 //!
-//! A send, or a write that came in one piece, is copied out of the ring and its place in the ring
-//! given back, so that whatever follows can pass, and so that it outlives its sender. Its answer
-//! goes back in a record of its own. RDMA that works on the initiator's memory keeps its place.
+//! A send, or a write in one piece, is copied out of the ring and its space is released, so that
+//! later records can pass it, and so that it outlives its sender. Its answer is sent in a record of
+//! its own. RDMA that accesses the initiator's memory keeps its place in the ring.
 
 use efa_core::nic::Status;
 
@@ -12,16 +12,16 @@ use crate::transport::record::Record;
 use crate::transport::segment::Address;
 use efa_device_model::link::{HostSegment, Transfer};
 
-/// A request that is deferred.
+/// A deferred request.
 #[derive(Debug)]
 pub(super) enum DeferredRequest {
-    /// In its ring.
+    /// It is still in its ring.
     InRing(Later),
-    /// Out of its ring.
+    /// It was copied out of its ring.
     Copied(CopiedRequest),
 }
 
-/// A request with its data.
+/// A copied request with its data.
 #[derive(Debug)]
 pub(super) struct CopiedRequest {
     pub(super) from: Address,
@@ -31,7 +31,7 @@ pub(super) struct CopiedRequest {
     pub(super) data: Vec<u8>,
 }
 
-/// The outcome of a request that has left its ring, for its initiator.
+/// The outcome of a request that has left its ring.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OutcomeNotice {
     pub(super) to: Address,
@@ -39,7 +39,7 @@ pub(super) struct OutcomeNotice {
     pub(super) status: Status,
 }
 
-/// The data lies in this process.
+/// A transfer whose data is in this process.
 pub(super) struct FromCopy<'a> {
     pub(super) request: &'a CopiedRequest,
 }

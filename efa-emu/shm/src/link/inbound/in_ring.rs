@@ -19,13 +19,13 @@ pub(super) struct InRing {
     pub(super) consumer: Consumer,
     pub(super) peer: Arc<Peer>,
     pub(super) from: Gid,
-    /// Tells this ring from an earlier one in the same slot.
+    /// Distinguishes this ring from an earlier one in the same slot.
     pub(super) serial: u64,
     pub(super) polled: bool,
     pub(super) idle_polls: u32,
-    /// The sender has answers that it was not certainly woken for.
+    /// The sender has new answers, and a wake-up may have been missed.
     pub(super) answered: bool,
-    /// Reads of the sender under way that are no longer in the ring.
+    /// Reads of the sender in progress that have left the ring.
     pub(super) reads: usize,
 }
 
@@ -38,7 +38,7 @@ impl InRing {
         }
     }
 
-    /// Hands a record with data to the device.
+    /// Passes a record with data to the device.
     #[inline(always)]
     pub(super) fn serve(
         &mut self,
@@ -53,7 +53,7 @@ impl InRing {
             consumer: &self.consumer,
             incoming,
         };
-        // Of a message it is known at once what it does not have.
+        // A message has no RDMA fields to decode.
         let header = incoming.record.message_header();
         let status = device.deliver(self.from, &header, &mut transfer);
         if outbound.is_tapped() {
@@ -71,7 +71,7 @@ impl InRing {
         outbound: &mut Outbound,
     ) -> Answer {
         let mut transfer = FromRing::new(&self.consumer, incoming);
-        // A capture is to show acknowledgements.
+        // A capture must contain acknowledgements as packets.
         let may_be = incoming.record.may_be_acknowledged() && !outbound.is_tapped();
         transfer.acknowledged = may_be.then_some(false);
         let status = device.deliver(self.from, &incoming.record.header(), &mut transfer);
@@ -89,7 +89,7 @@ impl InRing {
         }
     }
 
-    /// Hands the device a message that it has been handed. Only the first one is answered.
+    /// Delivers a message to the device a second time. Only the first delivery is answered.
     #[cold]
     pub(super) fn serve_again(
         &mut self,
@@ -122,10 +122,9 @@ impl InRing {
         }
     }
 
-    /// Answers a record and wakes its sender if it is seen to sleep. One that falls asleep just now
-    /// is woken by [`InRing::wake_answered`]: to see it, the processor has to wait until the answer
-    /// is in its cache, and it should not when the message has just come that the application waits
-    /// for.
+    /// Answers a record and wakes its sender if it is visibly asleep. [`InRing::wake_answered`]
+    /// wakes a sender that falls asleep just now: detecting that takes a fence that waits for the
+    /// answer's cache line, which must not delay the delivery of a message to the application.
     #[inline(always)]
     pub(super) fn answer(&mut self, incoming: &Incoming, answer: Answer) {
         self.consumer.answer(incoming, answer);
@@ -133,7 +132,7 @@ impl InRing {
         self.answered = true;
     }
 
-    /// Wakes a sender that sleeps and has answers.
+    /// Wakes the sender if it sleeps and has new answers.
     #[inline(always)]
     pub(super) fn wake_answered(&mut self) {
         if self.answered {
@@ -143,7 +142,7 @@ impl InRing {
     }
 }
 
-/// A record that is handled later: its ring may have gone by then.
+/// A record that is handled later. Its ring may be gone by then.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Later {
     pub(super) slot: usize,
@@ -151,7 +150,7 @@ pub(super) struct Later {
     pub(super) incoming: Incoming,
 }
 
-/// Records a request that came with its data, or with the last part of it, or that was refused.
+/// Captures a request with its data, or with the last part of it, or a refused request.
 pub(super) fn tap_data(tap: &mut LinkTap, from: Gid, transfer: &FromRing<'_>, status: Status) {
     let record = &transfer.incoming.record;
     if record.operation() == Operation::RdmaWrite {
@@ -164,7 +163,7 @@ pub(super) fn tap_data(tap: &mut LinkTap, from: Gid, transfer: &FromRing<'_>, st
     tap.answered(from, record, status);
 }
 
-/// Records that a request came with its data.
+/// Captures the arrival of a request with its data.
 fn tap_arrival(tap: &mut LinkTap, from: Gid, transfer: &FromRing<'_>) {
     let mut payload = |offset: u32, into: &mut [u8]| {
         let place = transfer
@@ -175,7 +174,7 @@ fn tap_arrival(tap: &mut LinkTap, from: Gid, transfer: &FromRing<'_>) {
     tap.received(from, &transfer.incoming.record, &mut payload);
 }
 
-/// Records an RDMA request that is through. `whole` is this process's side of its data.
+/// Captures a finished RDMA request. `whole` is this process's side of its data.
 pub(super) fn tap_rdma(
     tap: &mut LinkTap,
     from: Gid,

@@ -1,6 +1,6 @@
 //! The effects of staged faults and the network on arriving requests, and on their answers.
 //!
-//! Nothing of this is on the way of a request while no fault is armed and the network is perfect.
+//! While no fault is armed and the network is perfect, requests do not pass through this module.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,14 +20,14 @@ use efa_device_model::fault::{Event, FaultId, Flow, Frame, PACKET_START, Stage, 
 use efa_device_model::link::Operation;
 use efa_device_model::network::{Course, Journey, Transmission, Twice};
 
-/// Requests that may be deferred outside of their rings. Beyond, they keep their place.
+/// Most requests that are deferred outside of their rings. Further ones stay in the ring.
 const MOST_COPIES: usize = 1 << 16;
 
 impl Inbound {
     /// A request, or a part of one, arrives. `lost` as in [`RecordStep::Arrive`].
     pub(super) fn arrive(&mut self, mut later: Later, lost: Option<u32>, work: &mut Work<'_>) {
         let record = &later.incoming.record;
-        // The first part stands for the request; data for our own reads and notices are not frames.
+        // Only the first part is a frame. Data for our own reads, and outcomes, are no frames.
         let is_frame = match record.kind() {
             RecordKind::Data => record.offset() == 0,
             RecordKind::Direct | RecordKind::Pull => true,
@@ -51,7 +51,7 @@ impl Inbound {
         if let Some((memory, at)) = ring.consumer.payload(&later.incoming, 0, length as u32) {
             memory.read(at, &mut start[..length]);
         }
-        // The initiator has the network that its requests meet.
+        // A request is subject to the network of its initiator.
         let peer = Arc::clone(&ring.peer);
         let mut request = Transmission::first(Stage::Request, ring.from, own, &header);
         request.lost = lost.unwrap_or_else(|| match peer.network.journey(&request) {
@@ -107,7 +107,7 @@ impl Inbound {
             .add(monotonic_now() + wait, ScheduledRecord { of, then });
     }
 
-    /// Answers a request that the device does not get to see.
+    /// Answers a request that does not reach the device.
     pub(super) fn refuse_request(&mut self, later: Later, status: Status, work: &mut Work<'_>) {
         if later.incoming.record.kind() == RecordKind::Data
             && let Some(ring) = self.ring(&later)
@@ -155,7 +155,7 @@ impl Inbound {
         self.deferred.defer(fault, flow, packets, deferred);
     }
 
-    /// Lets go what waited for later frames of this flow.
+    /// Continues requests that are deferred until later frames of this flow have passed.
     fn pass_by(&mut self, flow: Flow, work: &mut Work<'_>) {
         if self.deferred.is_empty() {
             return;
@@ -166,8 +166,8 @@ impl Inbound {
         }
     }
 
-    /// Lets go what an event releases here, before the next frame arrives. Other processes learn of
-    /// it from the board. Returns the rules of which something was deferred here.
+    /// Releases the deferred requests that an event selects, before the next frame arrives. The
+    /// board tells other processes. Returns the rules of which requests were released here.
     fn release(&mut self, triggers: &[Trigger], work: &mut Work<'_>) -> Vec<FaultId> {
         let mut carried_out = Vec::new();
         let faults = triggers.iter().filter_map(|trigger| match trigger {
@@ -189,7 +189,7 @@ impl Inbound {
         carried_out
     }
 
-    /// Lets go what was released on the board.
+    /// Releases the deferred requests that the board orders to release.
     pub(crate) fn follow(&mut self, change: &Change, work: &mut Work<'_>) {
         for fault in &change.released {
             for deferred in self.deferred.release(*fault, usize::MAX) {
@@ -212,7 +212,7 @@ impl Inbound {
         }
     }
 
-    /// Has the initiator told, over the network, what became of a request that has left its ring.
+    /// Reports the outcome of a request that has left its ring to the initiator, over the network.
     pub(super) fn conclude(&mut self, to: Address, number: u64, record: &Record, status: Status) {
         let (after, failure) = self.reply(to, record).unwrap_or_default();
         let outcome = OutcomeNotice {
@@ -223,7 +223,7 @@ impl Inbound {
         self.outcomes.push_back((monotonic_now() + after, outcome));
     }
 
-    /// Tells initiators what became of requests that have left their rings.
+    /// Sends the outcomes of requests that have left their rings to their initiators.
     pub(super) fn send_outcomes(&mut self, work: &mut Work<'_>) -> bool {
         let mut busy = false;
         let now = monotonic_now();
@@ -239,16 +239,16 @@ impl Inbound {
             match work.outbound.push_outcome(to, number, status) {
                 Ok(()) => busy = true,
                 Err(PushError::Full) => self.outcomes.push_back((due, outcome)),
-                // The initiator is gone.
+                // The initiator is dead.
                 Err(PushError::Gone) => {}
             }
         }
         busy
     }
 
-    /// In how long the network lets the answer to a request arrive that leaves now, and the status
-    /// that the initiator's network card completes the request with instead if it never does.
-    /// `None` if it arrives at once.
+    /// The delay of an answer that leaves now, and if the answer is lost for ever, the status with
+    /// which the initiator's network card completes the request. `None` if the answer arrives at
+    /// once.
     pub(super) fn reply(
         &self,
         from: Address,
@@ -259,7 +259,7 @@ impl Inbound {
         match network.journey(&answer) {
             Journey::Arrives { after, .. } => Some((after, None)),
             Journey::Fails { after } => Some((after, Some(Status::LocalUnresponsiveRemote))),
-            // Datagrams are not answered.
+            // Datagrams have no answers.
             Journey::Vanishes => None,
         }
     }

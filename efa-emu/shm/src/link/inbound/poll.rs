@@ -1,4 +1,4 @@
-//! Records out of the rings, each in its time.
+//! Takes records out of the rings, each at its time.
 
 use efa_core::nic::Status;
 use efa_device_model::network::Twice;
@@ -8,14 +8,14 @@ use super::state::{Copying, Inbound, RecordStep, ScheduledRecord, Work};
 use crate::process::clock::{believable, monotonic_now};
 use crate::transport::record::{Answer, RecordKind};
 
-/// Records of one ring that are handled before the next ring's turn.
+/// Most records of one ring that are handled in one turn.
 const RECORDS_PER_TURN: usize = 32;
 
-/// Polls without a record after which further rings go back to the doorbell.
+/// Polls without a record after which additional rings return to doorbells.
 const IDLE_POLLS: u32 = 1024;
 
 impl Inbound {
-    /// Handles what has come. Returns whether there was anything to do.
+    /// Handles new records. Returns whether there was any work.
     #[inline(always)]
     pub(crate) fn poll(&mut self, mut work: Work<'_>) -> bool {
         let mut busy = false;
@@ -23,7 +23,7 @@ impl Inbound {
             busy = true;
             self.answer_doorbells(work.outbound);
         }
-        // From the end: the ring may go, and its slot leaves the list.
+        // Backwards, because a ring may be dropped, and its slot leaves the list.
         let mut position = self.polled.len();
         while position > 0 {
             position -= 1;
@@ -55,7 +55,7 @@ impl Inbound {
         busy
     }
 
-    /// Handles what has come in a ring. Returns whether there was anything.
+    /// Handles the new records of a ring. Returns whether there were any.
     #[inline(always)]
     pub(super) fn drain(&mut self, slot: usize, mut work: Work<'_>) -> bool {
         let mut any = false;
@@ -133,13 +133,14 @@ impl Inbound {
 
     /// Takes a record that the network or faults may still affect.
     fn receive_in_time(&mut self, mut later: Later, work: &mut Work<'_>) {
-        // The device is to send acknowledgements as packets, which all that may affect those sees.
+        // The device must send acknowledgements as packets, so that the network and the faults
+        // apply to them.
         later.incoming.record = later.incoming.record.acknowledged(false);
         let due = later.incoming.record.due();
         if due == 0 {
             return self.arrive(later, None, work);
         }
-        // Even if its time has come: one behind it may be due earlier.
+        // Scheduled even if its time has come, because a later record may be due earlier.
         let task = ScheduledRecord {
             of: later,
             then: RecordStep::Arrive(None),
@@ -161,7 +162,7 @@ impl Inbound {
         busy
     }
 
-    /// Handles a record whose time has come.
+    /// Handles a record that is due.
     pub(super) fn handle(&mut self, later: Later, work: &mut Work<'_>) {
         let record = &later.incoming.record;
         if record.is_rnr() {

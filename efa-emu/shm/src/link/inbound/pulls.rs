@@ -1,4 +1,4 @@
-//! RDMA reads by peers whose data goes back through the rings.
+//! RDMA reads by peers whose data returns through the rings.
 
 use efa_core::nic::Status;
 use slab::Slab;
@@ -9,26 +9,26 @@ use crate::link::outbound::{BulkTable, PullName};
 /// Bytes of data in one part.
 pub(super) const PART: u32 = 16 << 10;
 
-/// Parts of one read that are sent before the next read's turn.
+/// Most parts of one read that are sent in one turn.
 pub(super) const PARTS_PER_TURN: u32 = 8;
 
-/// Reads of one initiator that are served outside of its ring: as many as its device has under way.
-/// Those beyond keep their place in the ring.
+/// Most reads of one initiator that are served outside of its ring: as many as its device has
+/// outstanding. Further ones stay in the ring.
 pub(crate) const MOST_READS: usize = BulkTable::LIMIT;
 
-/// A read under way.
+/// A read in progress.
 #[derive(Debug)]
 pub(super) struct Pull {
-    /// The request. The initiator is told its outcome when all data has arrived.
+    /// The request. The initiator receives its outcome after all data has arrived.
     pub(super) of: Later,
     /// The request has left its ring.
     pub(super) has_left: bool,
     serial: u32,
     /// Bytes sent.
     pub(super) sent: u32,
-    /// The device has seen the read to its end.
+    /// The device has completed the read.
     pub(super) is_delivered: bool,
-    /// Parts without an answer.
+    /// Parts that are not answered.
     pub(super) in_flight: u32,
     pub(super) failed: Option<Status>,
 }
@@ -46,7 +46,7 @@ impl Pull {
         }
     }
 
-    /// Whether nothing is left to send.
+    /// Whether no more data will be sent.
     pub(super) fn is_over(&self) -> bool {
         self.is_delivered || self.failed.is_some()
     }
@@ -82,7 +82,7 @@ impl PullTable {
         }
     }
 
-    /// Takes the answer to a part. Parts of reads that are gone have none to take.
+    /// Takes the answer to a part. Answers for finished reads are ignored.
     pub(super) fn settle(&mut self, name: PullName, status: Status) {
         if let Some(pull) = self.get_mut(name) {
             pull.in_flight = pull.in_flight.saturating_sub(1);

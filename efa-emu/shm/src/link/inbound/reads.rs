@@ -1,4 +1,5 @@
-//! Reads by peers whose data goes back through the rings.
+//! Serves reads by peers whose data returns through the rings, and takes data for this device's
+//! own.
 
 use efa_core::nic::Status;
 use efa_device_model::device::Device;
@@ -13,10 +14,9 @@ use crate::transport::record::Answer;
 use crate::transport::segment::Address;
 
 impl Inbound {
-    /// Begins to serve a read whose data goes back through the rings. The request leaves its ring
-    /// at once: two processes that read from each other would else wait for ever, when the data for
-    /// the one's read finds the ring full behind the request of the other's, and the other way
-    /// round.
+    /// Begins to serve a read whose data returns through the rings. The request leaves its ring at
+    /// once. Otherwise two processes that read from each other could deadlock: the data for each
+    /// read would wait for space behind the other's request.
     pub(super) fn begin_read(&mut self, later: Later) {
         let leaves = match self.ring(&later) {
             Some(ring) if ring.reads < pulls::MOST_READS => {
@@ -31,7 +31,7 @@ impl Inbound {
         self.pulls.insert(Pull::new(later, leaves));
     }
 
-    /// Tells the initiator of a read how it ended.
+    /// Reports the outcome of a read to its initiator.
     fn end_read(&mut self, of: &Later, has_left: bool, status: Status) {
         if !has_left {
             return self.answer(of, Answer::Status(status));
@@ -44,7 +44,7 @@ impl Inbound {
         self.conclude(to, of.incoming.number, &of.incoming.record, status);
     }
 
-    /// Data for a read of this device's own.
+    /// Takes data for a read by this device.
     pub(super) fn take_read_data(&mut self, later: Later, device: &Device, outbound: &Outbound) {
         let Some(ring) = self.ring(&later) else {
             return;
@@ -71,7 +71,7 @@ impl Inbound {
         self.answer_now(&later, Answer::Status(status));
     }
 
-    /// Sends data for peers' reads, and ends those that are through.
+    /// Sends data for peers' reads, and ends the finished ones.
     pub(super) fn serve_pulls(&mut self, device: &mut Device, outbound: &mut Outbound) -> bool {
         let mut busy = false;
         while let Some((name, status)) = outbound.next_read_data() {
@@ -107,7 +107,7 @@ impl Inbound {
         busy
     }
 
-    /// Sends parts of one read's data until the ring is full or others should have their turn.
+    /// Sends parts of one read's data until the ring is full or its turn ends.
     fn send_read_data(
         &mut self,
         name: PullName,

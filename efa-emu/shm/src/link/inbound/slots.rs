@@ -1,4 +1,5 @@
-//! The slots of this device's segment: rings come and go, and are polled or left to the doorbell.
+//! The slots of this device's segment: rings are added and dropped, and polled or left to
+//! doorbells.
 
 use std::sync::Arc;
 
@@ -9,11 +10,11 @@ use crate::link::outbound::Outbound;
 use crate::link::peer::refuse_slot;
 use crate::transport::segment::{Address, SLOTS, SlotContent};
 
-/// Rings that are polled without a doorbell even if nothing came for a while.
+/// Number of rings that are polled even while idle.
 const ALWAYS_POLLED: usize = 4;
 
 impl Inbound {
-    /// Makes every sender ring the doorbell from now on. Returns whether nothing had come before
+    /// Makes every sender ring the doorbell from now on. Returns whether no record arrived before
     /// that took effect.
     pub(crate) fn prepare_to_sleep(&mut self) -> bool {
         for slot in &self.polled {
@@ -38,7 +39,7 @@ impl Inbound {
     pub(crate) fn check_peers(&mut self) {
         for slot in 0..SLOTS {
             let is_over = self.rings[slot].as_ref().is_some_and(|ring| {
-                // Records that a process sent before it was killed still count.
+                // Records that a process sent before it was killed must still be handled.
                 !ring.consumer.has_record()
                     && ring.consumer.unanswered() == 0
                     && !ring.peer.is_alive()
@@ -66,7 +67,7 @@ impl Inbound {
         }
     }
 
-    /// Looks at a slot whose doorbell was rung. Returns whether it holds a new ring.
+    /// Inspects a slot whose doorbell was rung. Returns whether it contains a new ring.
     fn inspect_slot(&mut self, slot: usize, outbound: &mut Outbound) -> bool {
         match self.segment.inspect(slot) {
             SlotContent::Free | SlotContent::Pending { .. } => false,
@@ -90,7 +91,7 @@ impl Inbound {
                     ring.polled = true;
                     ring.idle_polls = 0;
                     self.polled.push(slot);
-                    // Records that were committed before are found by the poll that follows.
+                    // The next poll finds the records that were committed before.
                     self.segment.start_polling(slot);
                 }
                 is_new
@@ -143,7 +144,7 @@ impl Inbound {
         });
     }
 
-    /// Frees slots whose claimants died before or after they used them.
+    /// Frees slots whose claimants died, whether or not they had set up a ring.
     fn free_abandoned_claims(&mut self, outbound: &mut Outbound) {
         let Ok(participants) = outbound.peers().fabric().participants() else {
             return;
@@ -160,7 +161,7 @@ impl Inbound {
         }
     }
 
-    /// Lets a ring go back to the doorbell if many are polled.
+    /// Returns a ring to doorbells if many are polled.
     #[cold]
     pub(super) fn give_turn_up(&mut self, slot: usize) {
         if self.polled.len() <= ALWAYS_POLLED {

@@ -19,25 +19,25 @@ use crate::process::clock::monotonic_now;
 use crate::transport::record::{Answer, RecordKind};
 use crate::transport::segment::{SLOTS, Segment};
 
-/// Something to be done at a time.
+/// A scheduled step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ScheduledRecord {
     pub(super) of: Later,
     pub(super) then: RecordStep,
 }
 
-/// The fate of a delayed record.
+/// The next step of a delayed record.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum RecordStep {
-    /// It arrives. `Some` if a fault made it go again: how often it was lost altogether.
+    /// It arrives. `Some` for a retransmission by a fault: how often it was lost in total.
     Arrive(Option<u32>),
-    /// It is handled: all rules have been applied to it.
+    /// It is handled: all rules have been applied.
     Handle,
-    /// Its answer leaves.
+    /// Its answer is sent.
     Answer(Answer),
 }
 
-/// The parts that handling a record needs besides the receiving half.
+/// The parts of the device that the receiving half needs to handle a record.
 pub(crate) struct Work<'a> {
     pub(crate) device: &'a mut Device,
     pub(crate) outbound: &'a mut Outbound,
@@ -45,8 +45,8 @@ pub(crate) struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// The same for a while: a copy for what is off a message's way, so that there is none in
-    /// memory for what is on it.
+    /// A copy of the references for cold paths, so that the optimiser keeps the original in
+    /// registers on the hot path.
     #[inline(always)]
     pub(super) fn lend(&mut self) -> Work<'_> {
         Work {
@@ -57,7 +57,7 @@ impl Work<'_> {
     }
 }
 
-/// A copy between processes under way.
+/// A copy between processes in progress.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Copying {
     pub(super) of: Later,
@@ -73,17 +73,17 @@ pub(crate) struct Inbound {
     /// Slots whose rings are polled.
     pub(super) polled: Vec<usize>,
     pub(super) serials: u64,
-    /// Records whose time has not come.
+    /// Records that are not yet due.
     pub(super) scheduled: EventQueue<ScheduledRecord>,
-    /// Requests that faults hold.
+    /// Requests that faults defer.
     pub(super) deferred: Deferred<DeferredRequest>,
-    /// The outcomes of those that were copied, and of reads, with the times at which they leave.
+    /// The outcomes of copied requests and of reads, with their departure times.
     pub(super) outcomes: VecDeque<(Duration, OutcomeNotice)>,
-    /// The network of answers; `None` if they arrive at once.
+    /// The network model for answers; `None` if they arrive at once.
     pub(super) replies: Option<Network>,
-    /// Records do not go straight to the device: faults are armed, or answers take time.
+    /// Records do not go straight to the device: faults are armed, or answers are delayed.
     pub(super) is_attentive: bool,
-    /// The part of the current record that is duplicated.
+    /// Which part of the current record is duplicated.
     pub(super) twice: Twice,
     pub(super) copies: VecDeque<Copying>,
     pub(super) pulls: PullTable,
@@ -108,15 +108,15 @@ impl Inbound {
         }
     }
 
-    /// Takes notice of whether any fault is armed.
+    /// Notes whether any fault is armed.
     pub(crate) fn attend(&mut self, is_armed: bool) {
         self.is_attentive = is_armed || self.replies.is_some();
     }
 
-    /// Whether anything takes more than the turn in which it came.
+    /// Whether any work takes longer than the current turn.
     #[inline(always)]
     pub(super) fn has_unfinished(&self) -> bool {
-        // Without a branch for each: hardly ever is there anything.
+        // Non-short-circuit, without branches: there is hardly ever any.
         !(self.scheduled.is_empty()
             & self.copies.is_empty()
             & self.pulls.is_empty()
@@ -129,8 +129,8 @@ impl Inbound {
         self.scheduled.next_time().into_iter().chain(outcome).min()
     }
 
-    /// Answers at once what the network has answers under way for: they have left this device, and
-    /// nothing delays them any longer.
+    /// Sends all delayed answers at once: on the emulated network they have already left this
+    /// device, which is closing.
     pub(crate) fn close(&mut self, outbound: &mut Outbound) {
         while let Some((_, ScheduledRecord { of, then })) = self.scheduled.pop() {
             if let RecordStep::Answer(answer) = then {
@@ -158,8 +158,8 @@ impl Inbound {
         }
     }
 
-    /// Answers a request, over the network. That a part of one came which is not the last is
-    /// between the two links.
+    /// Answers a request, over the network. Answers to parts other than the last are internal to
+    /// the two links, and not delayed.
     #[inline]
     pub(super) fn answer(&mut self, of: &Later, answer: Answer) {
         let record = &of.incoming.record;

@@ -1,4 +1,4 @@
-//! The ways in which the data of a request moves, as the device sees them.
+//! The ways in which the data of a request is copied, as the device's [`Transfer`]s.
 
 use efa_core::nic::Status;
 
@@ -9,7 +9,7 @@ use crate::transport::ring::{Consumer, Incoming};
 use crate::transport::segment::Address;
 use efa_device_model::link::{HostSegment, Transfer};
 
-/// The data of a send lies in the ring.
+/// The data of a send, in the ring.
 pub(super) struct MessageFromRing<'a> {
     pub(super) consumer: &'a Consumer,
     pub(super) incoming: &'a Incoming,
@@ -32,18 +32,18 @@ impl Transfer for MessageFromRing<'_> {
     }
 }
 
-/// The data of a datagram, or of an RDMA write or a part of one, lies in the ring.
+/// The data of a datagram, or of an RDMA write or a part of one, in the ring.
 pub(super) struct FromRing<'a> {
     pub(super) consumer: &'a Consumer,
     pub(super) incoming: &'a Incoming,
-    /// Where an RDMA write's data is when it is complete.
+    /// Where the data of a complete RDMA write is.
     pub(super) whole: Option<HostSegment>,
-    /// Whether the device acknowledges it, if it may.
+    /// Whether the device has acknowledged it; `None` if it may not.
     pub(super) acknowledged: Option<bool>,
 }
 
 impl<'a> FromRing<'a> {
-    /// The data of a record that is not acknowledged.
+    /// The data of a record without acknowledgement.
     pub(super) fn new(consumer: &'a Consumer, incoming: &'a Incoming) -> FromRing<'a> {
         FromRing {
             consumer,
@@ -102,12 +102,12 @@ impl Transfer for FromRing<'_> {
     }
 }
 
-/// The outcome of a piece.
+/// The result of a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Moved {
-    /// The device's status counts.
+    /// The device's status is used.
     Done,
-    /// The initiator gets this answer whatever the device says.
+    /// The initiator gets this answer, whatever the device's status is.
     Instead(Answer),
 }
 
@@ -132,7 +132,7 @@ impl BetweenProcesses<'_> {
         memory::copy_between(self.pid, direction, part, self.theirs, start).map_err(|error| {
             match error {
                 CopyError::Forbidden => self.outcome = Moved::Instead(Answer::UseRings),
-                // The initiator's own memory is at fault, which only it can say of itself.
+                // The fault is in the initiator's memory, so its status is a local error there.
                 CopyError::PeerFault => {
                     self.outcome = Moved::Instead(Answer::Status(Status::LocalInvalidLkey));
                 }
@@ -166,7 +166,7 @@ impl Transfer for BetweenProcesses<'_> {
     }
 }
 
-/// The data of a read goes back through the ring to the initiator, one window of it at a time.
+/// The data of a read, which returns through the ring to the initiator, one window at a time.
 pub(super) struct IntoRing<'a> {
     pub(super) outbound: &'a mut Outbound,
     pub(super) to: Address,

@@ -1,4 +1,4 @@
-//! Memory of requests, taken back from targets that copy from or to it.
+//! Withdraws the memory of requests from targets that copy from or to it.
 
 use efa_device_model::device::Device;
 use efa_device_model::link::{RequestHeader, Token};
@@ -7,17 +7,17 @@ use super::bulk::{BulkName, BulkStage};
 use super::state::Outbound;
 use crate::transport::ring::Position;
 
-/// Requests whose memory was taken back from their targets: to be kept ([`Outbound::keep_back`]) or
-/// given to them again ([`Outbound::give_back`]).
+/// Requests whose memory was withdrawn from their targets: either for good
+/// ([`Outbound::keep_back`]), or until [`Outbound::give_back`].
 #[derive(Debug, Default)]
 #[must_use]
 pub(crate) struct TakenBack(Vec<(BulkName, Position)>);
 
 impl Outbound {
-    /// Takes the memory of requests back from targets that copy from or to it by themselves: of the
-    /// chosen ones, and of those whose memory the device no longer vouches for. When this returns
-    /// `Some`, no target touches that memory any more. `None` if one is copying right now; then the
-    /// requests go on as they were.
+    /// Withdraws the memory of requests from targets that access it directly: of the chosen
+    /// requests, and of those whose memory is not registered any more. After this returns `Some`,
+    /// no target accesses that memory. Returns `None` if a target is copying right now; then the
+    /// requests continue unchanged.
     pub(crate) fn try_take_back(
         &mut self,
         device: &Device,
@@ -41,7 +41,7 @@ impl Outbound {
         Some(taken)
     }
 
-    /// Lets targets have again what was taken back from them.
+    /// Returns withdrawn memory to its targets.
     pub(crate) fn give_back(&self, taken: TakenBack) {
         for (name, position) in taken.0 {
             if let Some(bulk) = self.bulks.get(name) {
@@ -50,7 +50,7 @@ impl Outbound {
         }
     }
 
-    /// Ends the requests whose memory was taken back, when their answers come.
+    /// Ends the requests with withdrawn memory when their answers arrive.
     pub(crate) fn keep_back(&mut self, taken: TakenBack) {
         for (name, _) in taken.0 {
             if let Some(bulk) = self.bulks.get_mut(name) {
