@@ -12,7 +12,7 @@ macro_rules! counters {
             /// The names of the counters.
             pub const NAMES: &[&str] = &[$(stringify!($name)),*];
 
-            /// How many counters these are.
+            /// The number of counters.
             pub const COUNT: usize = Self::NAMES.len();
 
             /// The values, in the order of [`Self::NAMES`].
@@ -25,7 +25,7 @@ macro_rules! counters {
                 Self::NAMES.iter().copied().zip(self.values())
             }
 
-            /// The counters with these values, in the order of [`Self::NAMES`].
+            /// The counters from their values, in the order of [`Self::NAMES`].
             fn from_values(values: [u64; Self::COUNT]) -> Self {
                 let [$($name),*] = values;
                 $type { $($name),* }
@@ -34,10 +34,10 @@ macro_rules! counters {
     };
 }
 
-/// All that a device counts.
+/// All statistics of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Statistics {
-    /// Work that the device was told to do.
+    /// Commands to the device.
     pub commands: CommandCounters,
     /// Activity of its port.
     pub port: Counters,
@@ -46,7 +46,7 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// How many counters these are.
+    /// The number of counters.
     pub const COUNT: usize = CommandCounters::COUNT + Counters::COUNT + TroubleCounters::COUNT;
 
     /// The values of all counters, always in the same order.
@@ -73,19 +73,19 @@ impl Statistics {
 }
 
 counters! {
-    /// The commands that the device got: verbs that make, change or end an object. Queries are not
-    /// counted.
+    /// The commands that the device received: verbs that create, modify or destroy an object.
+    /// Queries are not counted.
     CommandCounters
 
     /// Commands given to the device.
     submitted_cmds,
-    /// Commands that it carried out or refused.
+    /// Commands that it executed or refused.
     completed_cmds,
     /// Commands that it refused.
     cmds_err,
-    /// Commands without an answer. There are none here.
+    /// Commands without a completion. Never happens here.
     no_completion_cmds,
-    /// Signs of life of the device to its driver. There is none here that would wait for them.
+    /// Keep-alive events from the device to its driver. Never happens here.
     keep_alive_rcvd,
     /// Protection domains refused.
     alloc_pd_err,
@@ -99,29 +99,29 @@ counters! {
     alloc_ucontext_err,
     /// Address handles refused.
     create_ah_err,
-    /// Mappings of rings and registers refused. There are none here.
+    /// Failed mappings of rings and registers. Never happens here.
     mmap_err,
 }
 
-/// A kind of command, as far as refusals are counted apart.
+/// A command, as far as refusals have separate counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Command {
-    /// A protection domain is made.
+    /// Allocate a protection domain.
     AllocPd,
-    /// A queue pair is made.
+    /// Create a queue pair.
     CreateQp,
-    /// A completion queue is made.
+    /// Create a completion queue.
     CreateCq,
-    /// Memory is registered.
+    /// Register memory.
     RegisterMemory,
-    /// An address handle is made.
+    /// Create an address handle.
     CreateAh,
-    /// An object is changed or ended.
+    /// Any other command.
     Other,
 }
 
 impl CommandCounters {
-    /// Counts a command and its answer.
+    /// Counts a command and its result.
     pub(crate) fn count(&mut self, command: Command, refused: bool) {
         self.submitted_cmds += 1;
         self.completed_cmds += 1;
@@ -152,7 +152,7 @@ counters! {
     rx_bytes,
     /// Requests that arrived and were accepted.
     rx_pkts,
-    /// Requests that arrived and were refused or dropped; each attempt of one that comes again.
+    /// Requests that arrived and were refused or dropped. Each retry counts.
     rx_drops,
     /// Bytes of successful sends.
     send_bytes,
@@ -184,9 +184,9 @@ counters! {
     retrans_pkts,
     /// Requests given up because the receiver stayed not ready.
     retrans_timeout_events,
-    /// Peers that had answered before and stopped.
+    /// Peers that stopped answering.
     unresponsive_remote_events,
-    /// Peers that could not be reached at all.
+    /// Peers that never answered.
     impaired_remote_conn_events,
 }
 

@@ -1,11 +1,11 @@
-//! Durations as people write them.
+//! Durations in human-readable form.
 
 use std::time::Duration;
 
-/// What [`parse`] reads.
+/// The accepted form, for error messages.
 pub const EXPECTED: &str = "a duration such as 500ns, 10us, 1.5ms or 1s, at most 60s";
 
-/// A whole or decimal number with the unit `ns`, `us`, `ms` or `s`, at most one minute.
+/// Parses an integer or decimal number with the unit `ns`, `us`, `ms` or `s`, at most one minute.
 pub fn parse(text: &str) -> Option<Duration> {
     let unit_at = text.find(|c: char| c.is_ascii_alphabetic())?;
     let (amount, unit) = text.split_at(unit_at);

@@ -1,14 +1,15 @@
-//! The EFA device: what it does with the requests of its clients, without I/O and without a clock.
+//! The model of the EFA device: how it handles its clients' requests, without I/O and without a
+//! clock.
 //!
 //! * [`device`]: the hardware half; [`provider`]: the user-space half.
-//! * [`link`]: what the device needs of whatever carries its requests. Two links implement it, each
-//!   in a package of its own: `efa-sim`, any number of hosts in one thread and in virtual time, and
-//!   `efa-shm`, processes and shared memory.
-//! * [`network`] and [`fault`]: what happens to frames, on both links.
-//! * [`profile`]: the generations of the device, built in or of a file; [`qpn_policy`]: which queue
-//!   pair numbers it gives out; [`counters`]: its statistics.
-//! * [`sysfs`]: the files that programs expect of it; [`numa`]: the processors that it is near to;
-//!   [`port`]: what its port says of itself.
+//! * [`link`]: the interface to the transport of its requests. Two packages implement it:
+//!   `efa-sim`, any number of hosts in one thread and in virtual time, and `efa-shm`, processes and
+//!   shared memory.
+//! * [`network`] and [`fault`]: the effects of network and faults on frames, for both links.
+//! * [`profile`]: the generations of the device, built in or read from a file; [`qpn_policy`]: the
+//!   choice of queue pair numbers; [`counters`]: its statistics.
+//! * [`sysfs`]: the files that programs expect; [`numa`]: the processors next to the device;
+//!   [`port`]: the state of its port.
 //!
 //! ```
 //! use efa_device_model::profile::Profile;

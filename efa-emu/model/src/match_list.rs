@@ -1,25 +1,25 @@
-//! Things with tags and masks in the order in which they came, of which the first that accepts a
-//! tag is found without looking at the others.
+//! A list of entries with tags and masks, in order of insertion, that finds the first entry which
+//! accepts a tag without a linear search.
 //!
-//! Those with the same mask are a group, in which the tag is a key. Programs use few masks, so that
-//! the cost of a match hardly depends on how many things there are.
+//! Entries with the same mask form a group, in which the masked tag is a key. Programs use few
+//! masks, so the cost of a match hardly depends on the number of entries.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The tags that something accepts: those that agree with `tag` in the bits of `mask`.
+/// The tags that an entry accepts: those that equal `tag` in the bits of `mask`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Filter {
     tag: u64,
     mask: u64,
 }
 
-/// What has one mask: tags, and with each the numbers of those that have it.
+/// The entries with one mask: pairs of tag and number.
 struct Group {
     mask: u64,
     members: BTreeSet<(u64, u64)>,
 }
 
-/// See the module documentation. Everything in it has a number; who came later has a larger one.
+/// See the module documentation. Each entry has a number; later entries have larger numbers.
 pub(crate) struct MatchList<T> {
     entries: BTreeMap<u64, (Filter, T)>,
     groups: Vec<Group>,
@@ -37,7 +37,7 @@ impl<T> MatchList<T> {
         self.entries.len()
     }
 
-    /// Adds something behind all others, by the caller's count of what was ever added.
+    /// Appends an entry. `number` must be larger than all earlier ones.
     pub(crate) fn insert(&mut self, number: u64, tag: u64, mask: u64, value: T) {
         let filter = Filter { tag, mask };
         self.entries.insert(number, (filter, value));
@@ -61,7 +61,7 @@ impl<T> MatchList<T> {
         Some(value)
     }
 
-    /// The first that accepts this tag, of those with numbers below `end`.
+    /// The number of the first entry that accepts this tag, of those below `end`.
     pub(crate) fn first(&self, tag: u64, end: u64) -> Option<u64> {
         let of_group = |group: &Group| {
             let key = tag & group.mask;
@@ -71,7 +71,7 @@ impl<T> MatchList<T> {
         self.groups.iter().filter_map(of_group).min()
     }
 
-    /// The first of those with numbers from `start` on.
+    /// The first entry with a number of at least `start`.
     pub(crate) fn from(&mut self, start: u64) -> Option<(u64, &mut T)> {
         let mut rest = self.entries.range_mut(start..);
         rest.next().map(|(number, (_, value))| (*number, value))
@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(list.first(0x12, 4), Some(2));
         assert_eq!(list.first(0x12, 2), None);
         assert_eq!(list.first(0x13, 4), Some(3));
-        // A tag with bits beside its mask is accepted by nothing.
+        // No tag matches an entry whose tag has bits outside of its mask.
         list.insert(4, 0x21, 0xf0, "odd");
         assert_eq!(list.remove(3), Some("any"));
         assert_eq!(list.first(0x21, 5), None);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     proptest! {
-        /// As looking at one after the other.
+        /// The same result as a linear search.
         #[test]
         fn a_match_is_that_of_a_walk(
             steps in prop::collection::vec((0..3u8, 0..8u64, 0..8u64), 1..60), end in 0..60u64,

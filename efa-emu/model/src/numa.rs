@@ -1,12 +1,12 @@
-//! The NUMA nodes of this machine, which devices of emulated hosts are near to.
+//! The NUMA nodes of this machine, to which emulated devices are assigned.
 
 use std::fs;
 use std::path::Path;
 
-/// Where the kernel tells of them.
+/// The kernel's directory of nodes.
 const NODES: &str = "/sys/devices/system/node";
 
-/// A NUMA node that has processors.
+/// A NUMA node with processors.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Node {
     /// Its number.
@@ -17,7 +17,7 @@ pub struct Node {
     pub cpu_mask: String,
 }
 
-/// The nodes of this machine, by their numbers. There are none if the kernel does not tell.
+/// The nodes of this machine, ordered by number. Empty if the kernel has no such directory.
 pub fn of_machine() -> Vec<Node> {
     below(Path::new(NODES))
 }

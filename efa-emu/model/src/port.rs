@@ -1,33 +1,33 @@
-//! The link of the device's port.
+//! The link state of the device's port.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The link of a port.
+/// The link state of a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PortLink {
-    /// There is none.
+    /// Whether the link is down.
     pub is_down: bool,
-    /// How fast it is.
+    /// The link's speed.
     pub speed: LinkSpeed,
 }
 
-/// A speed of a link: lanes, and the rate of each. The kernel driver names no others (amzn-drivers
-/// `efa` 3.1.0, `efa_link_gbps_to_speed_and_width`).
+/// A link speed: lanes, and the rate of each. These are all that the kernel driver reports
+/// (amzn-drivers `efa` 3.1.0, `efa_link_gbps_to_speed_and_width`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LinkSpeed {
-    /// Of all lanes together, in Gbit/s.
+    /// Total of all lanes in Gbit/s.
     pub gbps: u16,
     /// The number of lanes.
     pub lanes: u8,
-    /// The name of a lane's rate; none for the slowest.
+    /// The name of a lane's rate; empty for the slowest.
     pub rate: &'static str,
     /// `ibv_port_attr.active_speed`: the code of a lane's rate.
     pub rate_code: u8,
 }
 
 impl LinkSpeed {
-    /// All speeds, the slowest first.
+    /// All speeds, from the slowest to the fastest.
     pub const ALL: [LinkSpeed; 9] = [
         LinkSpeed::of(25, 1, "EDR", 32),
         LinkSpeed::of(30, 12, "", 1),
@@ -49,7 +49,7 @@ impl LinkSpeed {
         }
     }
 
-    /// The speed with so many Gbit/s.
+    /// The speed with this many Gbit/s.
     pub fn of_gbps(gbps: u32) -> Option<LinkSpeed> {
         Self::ALL
             .into_iter()
@@ -68,13 +68,13 @@ impl LinkSpeed {
 }
 
 impl Default for LinkSpeed {
-    /// What the driver reports if the device says nothing, 100 Gbit/s.
+    /// The driver's default if the device reports no speed: 100 Gbit/s.
     fn default() -> Self {
         LinkSpeed::of(100, 4, "EDR", 32)
     }
 }
 
-/// The speed does not exist.
+/// A speed that does not exist.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0} is not a link speed in Gbit/s: use one of 25, 30, 40, 50, 60, 100, 120, 200 and 400")]
 pub struct NoSuchSpeed(pub String);
@@ -82,7 +82,7 @@ pub struct NoSuchSpeed(pub String);
 impl FromStr for LinkSpeed {
     type Err = NoSuchSpeed;
 
-    /// Reads Gbit/s.
+    /// Parses Gbit/s.
     fn from_str(text: &str) -> Result<Self, NoSuchSpeed> {
         let gbps = text.parse().ok().and_then(LinkSpeed::of_gbps);
         gbps.ok_or_else(|| NoSuchSpeed(text.to_owned()))
@@ -90,7 +90,7 @@ impl FromStr for LinkSpeed {
 }
 
 impl fmt::Display for LinkSpeed {
-    /// As the kernel has it in sysfs.
+    /// The format of the kernel's sysfs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let LinkSpeed {
             gbps, lanes, rate, ..

@@ -1,9 +1,9 @@
-//! A hint to the processor to have memory in its caches before it is needed.
+//! Prefetch instructions.
 
 /// Bytes of a cache line.
 pub const CACHE_LINE: usize = 64;
 
-/// Asks for all cache lines of a value, which is going to be changed.
+/// Prefetches all cache lines of a value for writing.
 #[inline(always)]
 pub fn value<T: ?Sized>(value: &T) {
     let start = std::ptr::from_ref(value).cast::<u8>();
@@ -12,15 +12,15 @@ pub fn value<T: ?Sized>(value: &T) {
     }
 }
 
-/// Asks for the cache line that holds `address`, which is going to be written.
+/// Prefetches the cache line of `address` for writing.
 ///
-/// Any address will do: the processor drops a hint that it cannot follow. On processors without
-/// such a hint nothing happens.
+/// Any address is allowed: the processor ignores a hint that it cannot follow. On processors
+/// without such an instruction nothing happens.
 #[inline(always)]
 pub fn for_write(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint reads and writes nothing and never faults. Every processor with a 64-bit mode
-    // knows the instruction or takes it for a no-op.
+    // SAFETY: a prefetch accesses no memory architecturally and never faults. Every 64-bit
+    // processor knows the instruction or treats it as a no-op.
     unsafe {
         core::arch::asm!(
             "prefetchw [{}]",
@@ -29,7 +29,7 @@ pub fn for_write(address: *const u8) {
         );
     }
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: a hint reads and writes nothing and never faults.
+    // SAFETY: a prefetch accesses no memory architecturally and never faults.
     unsafe {
         core::arch::asm!(
             "prfm pstl1keep, [{}]",

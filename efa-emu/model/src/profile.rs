@@ -1,4 +1,4 @@
-//! Device generations: identity, capabilities and limits, each with where the number comes from.
+//! Device generations: identity, capabilities and limits, each with the source of its value.
 
 mod file;
 
@@ -13,14 +13,14 @@ use crate::qpn_policy::QpnPolicy;
 /// PCI vendor id of the device (Amazon).
 pub const VENDOR_ID: u32 = 0x1d0f;
 
-/// PCI vendor id of the device that is no EFA: the PCI-SIG lists nobody with it.
+/// PCI vendor id of the device that is not an EFA. The PCI-SIG has not assigned it.
 const NOBODY: u32 = 0xf7f7;
 
 /// Inline bytes that a 128-byte send work request can carry.
 pub const INLINE_SIZE_WIDE: u32 = 80;
 
-/// How long an initiator waits before it repeats a request that found the receiver not ready.
-/// The waits double from `first` up to `longest`. The real device's timers are not public.
+/// Delays before an initiator retries a request that was answered with RNR. They double from
+/// `first` up to `longest`. The real device's timers are not public.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RnrBackoff {
     /// Before the first retry.
@@ -38,12 +38,12 @@ impl RnrBackoff {
     }
 }
 
-/// How long the request ids of a send queue are: in its work requests, and in their completions.
+/// The length of request ids in a send queue's work requests and completions.
 ///
-/// A client with 16-bit ids keeps a table from them to the ids of its application. With 64 bits the
-/// application's id itself goes through the device. Both sides agree on it when the queue pair is
-/// made (rdma-core of August 2026: `EFA_CREATE_QP_WITH_SQ_64_BIT_REQ_ID`). Ids of receives always
-/// have 16 bits.
+/// A client with 16-bit ids keeps a table from them to the application's ids. With 64 bits the
+/// device returns the application's id itself. Client and device agree on the size when the queue
+/// pair is created (rdma-core of August 2026: `EFA_CREATE_QP_WITH_SQ_64_BIT_REQ_ID`). Ids of
+/// receives always have 16 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RequestIdSize {
     /// Bytes 0 and 1 of an entry.
@@ -53,7 +53,7 @@ pub enum RequestIdSize {
 }
 
 impl RequestIdSize {
-    /// What a queue of such ids has of an entry's id.
+    /// The part of an entry's id that a queue with this size uses.
     #[inline(always)]
     pub(crate) const fn of(self, request_id: u64) -> u64 {
         match self {
@@ -63,20 +63,20 @@ impl RequestIdSize {
     }
 }
 
-/// How requests end that the responder refuses.
+/// The status of requests that the responder refuses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Statuses {
-    /// There is no queue pair with the destination's number that receives.
+    /// No queue pair with the destination's number is ready to receive.
     pub unknown_queue_pair: Status,
     /// The queue pair has another Q-key.
     pub wrong_qkey: Status,
-    /// The remote key is of no region of the queue pair's protection domain.
+    /// The remote key belongs to no region of the queue pair's protection domain.
     pub unknown_key: Status,
-    /// The region does not have all the bytes.
+    /// The range exceeds the region.
     pub outside_region: Status,
     /// The region was registered without this access.
     pub forbidden_access: Status,
-    /// RDMA comes from a host that is not in the address book.
+    /// RDMA from a host that is not in the address book.
     pub unknown_peer: Status,
 }
 
@@ -86,11 +86,11 @@ pub struct Statuses {
 pub struct Profile {
     /// The name that `efa-emu run --profile` takes.
     pub name: &'static str,
-    /// One line for a person.
+    /// A one-line description.
     pub description: &'static str,
     /// PCI vendor id.
     pub vendor_id: u32,
-    /// PCI device id; those of EFA are 0xefa0 and up.
+    /// PCI device id; those of EFA start at 0xefa0.
     pub part_id: u32,
     /// `hw_ver`: the PCI subsystem device id.
     pub hw_version: u32,
@@ -98,7 +98,7 @@ pub struct Profile {
     pub firmware: &'static str,
     /// Capability bits, in the numbers of `efadv_device_attr.device_caps`.
     pub caps: DeviceCaps,
-    /// Completion channels work (kernel capability `CQ_NOTIFICATIONS`).
+    /// Completion channels are supported (kernel capability `CQ_NOTIFICATIONS`).
     pub cq_notifications: bool,
     /// Aligned 128-byte writes become visible in order (kernel capability `DATA_POLLING_128`).
     pub data_polling_128: bool,
@@ -122,7 +122,7 @@ pub struct Profile {
     pub inline_size: u32,
     /// Largest RDMA request in bytes.
     pub max_rdma_size: u32,
-    /// Queue pairs. A power of two: clients find a queue pair by its number's lower bits.
+    /// Queue pairs. A power of two: clients look a queue pair up by the lower bits of its number.
     pub max_qp: u32,
     /// Completion queues.
     pub max_cq: u32,
@@ -146,23 +146,23 @@ pub struct Profile {
     pub comp_vectors: u32,
     /// Waits between receiver-not-ready retries.
     pub rnr_backoff: RnrBackoff,
-    /// Which queue pair number the next queue pair gets, unless the user says.
+    /// How the number of a new queue pair is chosen, unless the user chooses a policy.
     pub qpn_reuse: QpnPolicy,
-    /// How refused requests end.
+    /// The status of refused requests.
     pub statuses: Statuses,
-    /// It has connected queue pairs, shared receive queues and the matching of tags
-    /// ([`connected`](crate::device::connected)). No EFA has.
+    /// Connected queue pairs, shared receive queues and tag matching are supported
+    /// ([`connected`](crate::device::connected)). No EFA has them.
     pub connected: bool,
 }
 
-/// A row of `efa-emu profiles`: an attribute, its value and where the value comes from.
+/// A row of `efa-emu profiles`: an attribute, its value and the source of the value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Attribute {
     /// The attribute's usual name.
     pub name: &'static str,
-    /// Its value, printed.
+    /// Its value as text.
     pub value: String,
-    /// Where the number comes from.
+    /// The source of the value.
     pub source: &'static str,
 }
 
@@ -269,7 +269,7 @@ static PROFILES: [Profile; 5] = [
     },
 ];
 
-/// The profile that is no EFA: what `tag_matching.txt` builds on.
+/// The profile that is not an EFA: the device that `tag_matching.txt` extends.
 static TAG_MATCHING: Profile = Profile {
     name: "tm",
     description: "no EFA: connected queue pairs, shared receive queues, tag matching",
@@ -286,14 +286,15 @@ static TAG_MATCHING: Profile = Profile {
 };
 
 impl Profile {
-    /// The most memory regions that fit the 24-bit local key beside its generation bits.
+    /// The most memory regions whose index fits into a 24-bit local key next to the generation
+    /// bits.
     pub const MAX_MR: u32 = 1 << 18;
 
-    /// The page size in bytes in which the device counts registered memory.
+    /// The page size in bytes for counting registered memory.
     pub const PAGE: u64 = 4096;
 
-    /// The name of the profile that is used when none is asked for: the oldest one with RDMA read
-    /// and write. libfabric 1.17 turns its RDMA protocols on by default from part id 0xefa2 on.
+    /// The name of the default profile: the oldest one with RDMA read and write. libfabric 1.17
+    /// enables its RDMA protocols by default from part id 0xefa2 on.
     pub const DEFAULT: &'static str = "efa2";
 
     /// The built-in generations of EFA, oldest first.
@@ -301,18 +302,17 @@ impl Profile {
         &PROFILES
     }
 
-    /// All built-in profiles: the generations of EFA, and the one that is none.
+    /// All built-in profiles: the generations of EFA, and the one that is not an EFA.
     pub fn built_in() -> impl Iterator<Item = &'static Profile> {
         PROFILES.iter().chain([&TAG_MATCHING])
     }
 
-    /// The built-in profile of this name.
+    /// The built-in profile with this name.
     pub fn by_name(name: &str) -> Option<&'static Profile> {
         Profile::built_in().find(|profile| profile.name == name)
     }
 
-    /// The longest request ids that send queues can have. libefa uses them wherever the device has
-    /// them.
+    /// The longest request ids of send queues. libefa uses the longest that the device supports.
     pub fn longest_request_ids(&self) -> RequestIdSize {
         match self.long_request_ids {
             true => RequestIdSize::Bits64,
@@ -320,7 +320,7 @@ impl Profile {
         }
     }
 
-    /// The device as the protocol engine sees it.
+    /// The device's attributes for the protocol engine.
     pub fn nic_attributes(&self, host_id: u64) -> NicAttributes {
         NicAttributes {
             caps: self.caps,
@@ -335,9 +335,9 @@ impl Profile {
     }
 
     /// Every attribute with its source, in the order of `efa-emu profiles`. Names, order and
-    /// sources are those of all profiles.
+    /// sources are the same for all profiles.
     pub fn attributes(&self) -> Vec<Attribute> {
-        /// A mock of the device by people who have one.
+        /// A mock of the device by people who own one.
         const MOCK: &str = "UCX contrib/ibmock, for part id 0xefa1";
         const GENERATION: &str = "which firmware of which generation has it is not public: ours";
         const MORE: &str =

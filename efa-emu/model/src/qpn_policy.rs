@@ -1,4 +1,4 @@
-//! Which free queue pair number the next queue pair gets.
+//! The choice of a free number for a new queue pair.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -7,18 +7,18 @@ use std::str::FromStr;
 use efa_core::address::Qpn;
 use rand::Rng;
 
-/// How numbers are chosen. The sooner a number is used again, the more often late packets and
+/// How numbers are chosen. The sooner a number is reused, the more often late packets and
 /// completions of a destroyed queue pair reach its successor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum QpnPolicy {
     /// The lowest free number: reuse as soon as possible. This is the default, because EFA's own
     /// software expects it: rdma-core 63 and libfabric 2.6 count the generations of each number, to
-    /// tell late completions of a destroyed queue pair from those of a queue pair that got its
-    /// number right after.
+    /// distinguish late completions of a destroyed queue pair from those of its immediate
+    /// successor.
     #[default]
     Lowest,
-    /// A number that was never used, or else the one that has been free for the longest time: reuse
-    /// as late as possible.
+    /// A number that was never used, otherwise the one that has been free for the longest time:
+    /// reuse as late as possible.
     Oldest,
     /// Any free number.
     Random,
@@ -31,8 +31,8 @@ impl QpnPolicy {
         ("random", QpnPolicy::Random),
     ];
 
-    /// Chooses among free numbers. Each comes with the time since which it is free, and with a `T`
-    /// of the caller. Only [`QpnPolicy::Random`] draws from `random`.
+    /// Chooses one of the free numbers. Each has the time since which it is free, and a `T` of the
+    /// caller. Only [`QpnPolicy::Random`] draws from `random`.
     pub fn choose<T>(
         self,
         free: impl Iterator<Item = (Qpn, u32, T)>,
@@ -60,7 +60,7 @@ impl fmt::Display for QpnPolicy {
     }
 }
 
-/// The error that a name is none of `lowest`, `oldest` and `random`.
+/// The name is not one of `lowest`, `oldest` and `random`.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0:?} is not a reuse policy: use lowest, oldest or random")]
 pub struct UnknownQpnPolicy(String);

@@ -1,8 +1,8 @@
 //! The part of sysfs that EFA clients read, written into a directory.
 //!
-//! rdma-core and libfabric look below the directory that `SYSFS_PATH` names. libfabric finds the
+//! rdma-core and libfabric read files below the directory in `SYSFS_PATH`. libfabric finds the
 //! device's version, driver and PCI address there, UCX its PCI attributes, monitoring tools the
-//! port. The tree has the kernel's shape:
+//! port. The tree has the kernel's layout:
 //!
 //! ```text
 //! class/infiniband/NAME           -> ../../devices/pci0000:BB/BDF/infiniband/NAME
@@ -26,30 +26,29 @@ use crate::numa::Node;
 use crate::port::PortLink;
 use crate::profile::Profile;
 
-/// The variable that makes rdma-core and libfabric look below another directory than `/sys`.
+/// The variable that makes rdma-core and libfabric use another directory than `/sys`.
 pub const ENV_SYSFS_PATH: &str = "SYSFS_PATH";
 
-/// Name of the device of a host that has one, as udev would name the one at its PCI address.
+/// Name of the device of a host with one device, as udev would derive it from its PCI address.
 pub const DEVICE_NAME: &str = "rdmap0s0";
 
-/// PCI domain, bus, device and function of the device of a host that has one.
+/// PCI domain, bus, device and function of the device of a host with one device.
 ///
-/// The address of a host bridge. No device of a real machine can be in its place, so nobody
-/// mistakes the emulated device for one; libraries that look up where a device sits among
-/// processors and memory take this address for "not known" (MPICH 5), or find the bridge that most
-/// machines have. MPICH aborts if a device claims any other place that its topology library cannot
-/// find.
+/// This is the address of a host bridge. No device of a real machine can have it, so the emulated
+/// device is not mistaken for a real one. Libraries that look up the location of a device treat
+/// this address as unknown (MPICH 5), or find the bridge that most machines have. MPICH aborts if a
+/// device has any other location that its topology library cannot find.
 const PCI_ADDRESS: &str = "0000:00:00.0";
 
-/// PCI bus of the first of several devices, and how many lie between two: each device is a rail,
-/// alone on its bus below a host bridge of its own.
+/// PCI bus of the first of several devices, and the distance between two: each device is alone on
+/// its bus below a host bridge of its own.
 const FIRST_BUS: u32 = 0x10;
 const BUS_STEP: u32 = 4;
 
 /// PCI device number of each of several devices.
 const PCI_SLOT: u32 = 0x1b;
 
-/// Which of the devices of a host: the names and places that programs know it by.
+/// One of the devices of a host, with its names and PCI address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rail {
     index: u32,
@@ -57,12 +56,12 @@ pub struct Rail {
 }
 
 impl Rail {
-    /// The device with this index, from 0, of a host that has so many.
+    /// The device with this index, from 0, of a host with `devices` devices.
     pub fn new(index: u32, devices: u32) -> Rail {
         Rail { index, devices }
     }
 
-    /// All devices of a host that has so many.
+    /// All devices of a host with `devices` devices.
     pub fn all(devices: u32) -> impl Iterator<Item = Rail> {
         (0..devices).map(move |index| Rail { index, devices })
     }
@@ -75,7 +74,7 @@ impl Rail {
         FIRST_BUS + BUS_STEP * self.index
     }
 
-    /// Name of the device, as udev would name the one at this PCI address.
+    /// Name of the device, as udev would derive it from this PCI address.
     pub fn device_name(self) -> String {
         match self.is_only() {
             true => DEVICE_NAME.to_owned(),
@@ -103,19 +102,17 @@ impl Rail {
         format!("devices/pci{bridge}/{address}")
     }
 
-    /// The verbs class directory of the device below `root`; it goes into `ibv_device.dev_path`.
+    /// The device's directory in the verbs class below `root`, for `ibv_device.dev_path`.
     pub fn verbs_class_path(self, root: &Path) -> PathBuf {
         root.join("class/infiniband_verbs").join(self.uverbs_name())
     }
 
-    /// The infiniband class directory of the device below `root`; it goes into
-    /// `ibv_device.ibdev_path`.
+    /// The device's directory in the infiniband class below `root`, for `ibv_device.ibdev_path`.
     pub fn infiniband_class_path(self, root: &Path) -> PathBuf {
         root.join("class/infiniband").join(self.device_name())
     }
 
-    /// The node that the device is near to: neighbouring devices share one. `None` where it is not
-    /// known.
+    /// The NUMA node of the device: neighbouring devices share one. `None` if unknown.
     fn node(self, nodes: &[Node]) -> Option<&Node> {
         let count = nodes.len() as u32;
         (!self.is_only()).then(|| nodes.get((self.index * count / self.devices) as usize))?
@@ -128,8 +125,8 @@ pub const VERBS_ABI_VERSION: u32 = 6;
 /// PCI class of an EFA device: network controller, Ethernet.
 const PCI_CLASS: u32 = 0x02_00_00;
 
-/// Writes the tree of a host with devices of this profile whose ports have these GIDs. Several
-/// devices are near to one of the nodes each.
+/// Writes the tree of a host with devices of this profile, whose ports have these GIDs. Several
+/// devices are distributed over the nodes.
 ///
 /// `root` must exist and be empty.
 pub fn generate(root: &Path, profile: &Profile, gids: &[Gid], nodes: &[Node]) -> io::Result<()> {
@@ -163,7 +160,7 @@ pub fn generate(root: &Path, profile: &Profile, gids: &[Gid], nodes: &[Node]) ->
 
 struct Tree<'a> {
     root: &'a Path,
-    /// The directories that are there. Most files have the same parent as the one before.
+    /// The directories that exist, because most files have the same parent as the previous one.
     made: RefCell<HashSet<PathBuf>>,
 }
 
@@ -187,7 +184,7 @@ impl Tree<'_> {
         Ok(path)
     }
 
-    /// Attributes end with a newline, as the kernel's do.
+    /// Writes an attribute with a newline at the end, as the kernel does.
     fn file(&self, path: &str, value: impl std::fmt::Display) -> io::Result<()> {
         fs::write(self.make_parent(path)?, format!("{value}\n"))
     }
@@ -206,7 +203,7 @@ impl Tree<'_> {
         attribute("revision", "0x00".to_owned())?;
         attribute("enable", "1".to_owned())?;
         attribute("irq", "0".to_owned())?;
-        // Its regions: six, the ROM, and those of virtual functions. None has an address.
+        // Six regions, the ROM, and those of virtual functions. None has an address.
         attribute("resource", vec![NO_REGION; 13].join("\n"))?;
         fs::write(
             self.make_parent(&format!("{pci}/config"))?,
@@ -247,7 +244,7 @@ impl Tree<'_> {
     ) -> io::Result<()> {
         let attribute =
             |name: &str, value: String| self.file(&format!("{directory}/{name}"), value);
-        // A device with connected queue pairs is one of RoCE.
+        // A device with connected queue pairs is a RoCE device.
         let (node_type, link_layer) = match profile.connected {
             true => ("1: CA", "Ethernet"),
             false => ("7: unspecified", "Unspecified"),
@@ -277,7 +274,7 @@ impl Tree<'_> {
         attribute("ports/1/pkeys/0", "0xffff".to_owned())?;
         let zero = Statistics::default();
         for directory in [COMMAND_COUNTERS, PORT_COUNTERS] {
-            // Milliseconds for which the kernel would keep a value.
+            // Milliseconds for which the kernel caches a value.
             attribute(&format!("{directory}/lifespan"), "10".to_owned())?;
         }
         for (path, value) in counter_paths(&zero) {
@@ -290,12 +287,13 @@ impl Tree<'_> {
     }
 }
 
-/// A line of the file `resource`: where a region begins and ends, and its flags.
+/// A line of the file `resource`: start, end and flags of a region.
 const NO_REGION: &str = "0x0000000000000000 0x0000000000000000 0x0000000000000000";
 
-/// The header of the device's configuration space, as much of it as users other than root may read.
+/// The header of the device's configuration space, which is all that users other than root may
+/// read.
 fn config_space(profile: &Profile) -> [u8; 64] {
-    /// Memory space and bus mastering are on.
+    /// Memory space and bus mastering are enabled.
     const COMMAND: u16 = 0x0006;
     let mut header = [0; 64];
     let mut put = |at: usize, value: &[u8]| header[at..at + value.len()].copy_from_slice(value);
@@ -308,10 +306,10 @@ fn config_space(profile: &Profile) -> [u8; 64] {
     header
 }
 
-/// Where the port is, in the device's directory.
+/// The port's directory, relative to the device's.
 const PORT: &str = "ports/1";
 
-/// The port's files whose values depend on its link.
+/// The port's files whose values depend on its link state.
 fn port_files(link: PortLink) -> [(&'static str, String); 3] {
     let (state, phys_state) = match link.is_down {
         false => ("4: ACTIVE", "5: LinkUp"),
@@ -324,7 +322,7 @@ fn port_files(link: PortLink) -> [(&'static str, String); 3] {
     ]
 }
 
-/// The files of a tree that tell of the link of a device's port.
+/// The files of a tree with the link state of a device's port.
 #[derive(Debug)]
 pub struct PortFiles {
     port: PathBuf,
@@ -333,7 +331,7 @@ pub struct PortFiles {
 }
 
 impl PortFiles {
-    /// Those of the tree that [`generate`] has made below `root`.
+    /// The files of the tree that [`generate`] has created below `root`.
     pub fn of(root: &Path, rail: Rail) -> PortFiles {
         PortFiles {
             port: rail.infiniband_class_path(root).join(PORT),
@@ -342,7 +340,7 @@ impl PortFiles {
         }
     }
 
-    /// Writes what has changed.
+    /// Writes the values that have changed.
     pub fn write(&mut self, link: PortLink) -> io::Result<()> {
         if self.link != link {
             for (file, value) in port_files(link) {
@@ -354,23 +352,22 @@ impl PortFiles {
     }
 }
 
-/// Where the files of a device are written before they are in their places.
+/// The temporary file for new values of a device's files.
 fn draft(root: &Path, rail: Rail) -> PathBuf {
     root.join(format!("{}.draft", rail.device_name()))
 }
 
-/// Gives a file another value. Who opens it reads the old value or the new one, and no mixture. Who
-/// has it open keeps the old one.
+/// Replaces the value of a file atomically. A process that has the file open keeps the old value.
 fn replace(file: &Path, draft: &Path, value: impl std::fmt::Display) -> io::Result<()> {
     fs::write(draft, format!("{value}\n"))?;
     fs::rename(draft, file)
 }
 
-/// Where the counters are, in the device's directory.
+/// The directories of the counters, relative to the device's.
 const COMMAND_COUNTERS: &str = "hw_counters";
 const PORT_COUNTERS: &str = "ports/1/hw_counters";
 
-/// The counters, by their places in the device's directory.
+/// The counters with their paths, relative to the device's directory.
 fn counter_paths(statistics: &Statistics) -> impl Iterator<Item = (String, u64)> + use<> {
     let commands = statistics.commands.iter();
     let commands = commands.map(|(name, value)| (format!("{COMMAND_COUNTERS}/{name}"), value));
@@ -378,20 +375,20 @@ fn counter_paths(statistics: &Statistics) -> impl Iterator<Item = (String, u64)>
     commands.chain(port.map(|(name, value)| (format!("{PORT_COUNTERS}/{name}"), value)))
 }
 
-/// The files of a tree that tell what a device counts.
+/// The counter files of a device.
 ///
-/// They are plain files that whoever made the tree replaces again and again. A file system in user
-/// space would make each value as it is read, but it takes a device node and the right to mount,
-/// which containers and test machines rarely give.
+/// They are plain files, and the creator of the tree updates them periodically. A file system in
+/// user space could compute each value on access, but it needs a device node and the right to
+/// mount, which containers and test machines rarely have.
 #[derive(Debug)]
 pub struct CounterFiles {
-    /// With the value that the file has.
+    /// Paths, with the values that the files contain.
     files: Vec<(PathBuf, u64)>,
     draft: PathBuf,
 }
 
 impl CounterFiles {
-    /// Those of the tree that [`generate`] has made below `root`.
+    /// The files of the tree that [`generate`] has created below `root`.
     pub fn of(root: &Path, rail: Rail) -> CounterFiles {
         let device = rail.infiniband_class_path(root);
         let files = counter_paths(&Statistics::default());
@@ -403,7 +400,7 @@ impl CounterFiles {
         }
     }
 
-    /// Writes what has changed.
+    /// Writes the values that have changed.
     pub fn write(&mut self, statistics: &Statistics) -> io::Result<()> {
         for ((path, known), value) in self.files.iter_mut().zip(statistics.values()) {
             if *known != value {
@@ -468,7 +465,7 @@ mod tests {
         fs::read_to_string(root.join(path)).unwrap()
     }
 
-    /// The reads that libfabric and UCX do, in their way: through the class directory.
+    /// The reads of libfabric and UCX, through the class directory as they do.
     #[test]
     fn clients_find_driver_pci_address_and_identity() {
         let directory = tempfile::tempdir().unwrap();
@@ -484,7 +481,7 @@ mod tests {
         assert_eq!(driver.file_name().unwrap(), "efa");
         let pci = fs::canonicalize(device.join("device")).unwrap();
         assert_eq!(pci.file_name().unwrap(), PCI_ADDRESS);
-        // UCX: the PCI directory is two above the resolved infiniband directory.
+        // UCX: the PCI directory is two levels above the resolved infiniband directory.
         let resolved = fs::canonicalize(&device).unwrap();
         assert_eq!(resolved.parent().unwrap().parent().unwrap(), pci);
         assert_eq!(fs::read_to_string(pci.join("vendor")).unwrap(), "0x1d0f\n");
@@ -551,7 +548,7 @@ mod tests {
                 format!("{}\n", gid_text(gids[index]))
             );
         }
-        // The last of the most that there can be.
+        // The last of the largest possible number of devices.
         assert_eq!(Rail::new(31, 32).pci_address(), "0000:8c:1b.0");
     }
 

@@ -102,12 +102,12 @@ impl AddressBook {
         Some(self.entries.get(usize::from(ahn.0))?.as_ref()?.gid)
     }
 
-    /// The GID behind a work request's handle number, if `pd` has such a handle.
+    /// The GID of a work request's handle number, if `pd` has such a handle.
     #[inline(always)]
     pub(super) fn destination(&self, pd: PdId, ahn: Ahn) -> Option<&Gid> {
         let entry = self.entries.get(usize::from(ahn.0))?.as_ref()?;
         let is_of_pd = |handles: &(PdId, u32)| handles.0 == pd;
-        // Nearly always it is the only one.
+        // Nearly always there is only one.
         let (first, others) = entry.handles.split_first()?;
         (is_of_pd(first) || others.iter().any(is_of_pd)).then_some(&entry.gid)
     }

@@ -1,5 +1,5 @@
-//! Completion counters: numbers in memory that the device counts up with each operation that ends,
-//! beside the entries of completion queues.
+//! Completion counters: numbers in memory that the device increments for each completed operation,
+//! in addition to the entries of completion queues.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,12 +10,12 @@ use slab::Slab;
 use super::queue::{CompletionEntry, WqeOperation};
 
 bitflags::bitflags! {
-    /// Kinds of operations, in the numbers of `ibv_qp_attach_comp_cntr_op`.
+    /// Operations, as `ibv_qp_attach_comp_cntr_op`.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
     pub struct CountedOps: u32 {
         /// Sends of this queue pair.
         const SEND = 1 << 0;
-        /// Messages that arrive.
+        /// Received messages.
         const RECV = 1 << 1;
         /// RDMA reads of this queue pair.
         const RDMA_READ = 1 << 2;
@@ -32,7 +32,7 @@ bitflags::bitflags! {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct CounterId(pub u32);
 
-/// Where one of a counter's two values is.
+/// The memory of one of a counter's two values.
 #[derive(Debug)]
 pub enum CounterValue {
     /// In memory of its own.
@@ -41,7 +41,7 @@ pub enum CounterValue {
     Program(*const AtomicU64),
 }
 
-// SAFETY: the pointer is one to an atomic value, by the contract of `CounterValue::in_program`.
+// SAFETY: the pointer refers to an atomic value, by the contract of `CounterValue::in_program`.
 unsafe impl Send for CounterValue {}
 // SAFETY: as above.
 unsafe impl Sync for CounterValue {}
@@ -52,7 +52,7 @@ impl CounterValue {
         CounterValue::Own(AtomicU64::new(0))
     }
 
-    /// The value in a program's memory; `None` for an address at which no such value can be.
+    /// A value in a program's memory; `None` if the address is null or misaligned.
     ///
     /// # Safety
     /// The memory is readable and writable until the counter has been destroyed.
@@ -64,7 +64,7 @@ impl CounterValue {
     fn place(&self) -> &AtomicU64 {
         match self {
             CounterValue::Own(value) => value,
-            // SAFETY: aligned, and there by the contract of `in_program`.
+            // SAFETY: the pointer is aligned, and valid by the contract of `in_program`.
             CounterValue::Program(value) => unsafe { &**value },
         }
     }
@@ -125,7 +125,7 @@ impl AttachedCounters {
         all.fold(CountedOps::empty(), CountedOps::union)
     }
 
-    /// Counts an operation that has ended.
+    /// Counts a completed operation.
     #[cold]
     pub(super) fn count(&self, op: CountedOps, succeeded: bool) {
         for (ops, _, counter) in &self.0 {
@@ -135,13 +135,13 @@ impl AttachedCounters {
         }
     }
 
-    /// Counts the operation that has ended with this entry of a completion queue.
+    /// Counts the operation of a completion queue's entry.
     #[cold]
     pub(super) fn count_entry(&self, entry: &CompletionEntry) {
         let op = match (entry.is_receive(), entry.operation()) {
             (false, operation) => CountedOps::of_request(operation),
             (true, WqeOperation::Send | WqeOperation::RdmaRead) => CountedOps::RECV,
-            // Counted with the writes of peers, which need no entry.
+            // Counted with the writes of peers, which have no entry without immediate.
             (true, WqeOperation::RdmaWrite) => return,
         };
         self.count(op, entry.status() == Status::Ok.code());
@@ -149,7 +149,7 @@ impl AttachedCounters {
 }
 
 impl CountedOps {
-    /// The kind of a request of the send queue.
+    /// The counted operation of a send queue's request.
     pub(super) fn of_request(operation: WqeOperation) -> CountedOps {
         match operation {
             WqeOperation::Send => CountedOps::SEND,

@@ -11,7 +11,7 @@ use super::state::Device;
 use crate::counters::Command;
 
 impl Device {
-    /// Makes a completion counter with these values. [`Error::Unsupported`] if the device's
+    /// Creates a completion counter with these values. [`Error::Unsupported`] if the device's
     /// generation has none.
     pub fn create_counter(&mut self, counter: Arc<CompCounter>) -> Result<CounterId, Error> {
         self.command(Command::Other, |device| {
@@ -29,7 +29,7 @@ impl Device {
         })
     }
 
-    /// Ends a completion counter; [`Error::Busy`] while it is attached to a queue pair.
+    /// Destroys a completion counter; [`Error::Busy`] while it is attached to a queue pair.
     pub fn destroy_counter(&mut self, id: CounterId) -> Result<(), Error> {
         self.command(Command::Other, |device| {
             let counters = &mut device.comp_counters.counters;
@@ -76,7 +76,7 @@ impl Device {
         })
     }
 
-    /// Gives back the counters of a queue pair that has ended.
+    /// Detaches the counters of a destroyed queue pair.
     pub(super) fn detach_counters(&mut self, qpn: Qpn) {
         let attached = self.cqs.take_counters(qpn);
         for (_, id, _) in attached.into_iter().flat_map(|attached| attached.0) {

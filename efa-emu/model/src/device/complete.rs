@@ -1,4 +1,5 @@
-//! Completions from the link's answers, and what the link may ask of a request until then.
+//! Completions of requests by the link's answers, and the link's queries about outstanding
+//! requests.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -65,9 +66,8 @@ impl Device {
         }
     }
 
-    /// The local memory of a request that the link has, to which the data of an RDMA read is
-    /// written. `None`, and nothing may be written, if the request has ended or its memory is no
-    /// longer registered.
+    /// The local memory of a request that the link has, for the data of an RDMA read. If it returns
+    /// `None`, nothing may be written: the request has ended or its memory is no longer registered.
     pub fn local_memory(&self, token: Token) -> Option<&[HostSegment]> {
         let flight = &self.initiator.flight;
         let request = flight.get(flight.find(token)?)?;
@@ -122,7 +122,7 @@ fn trace_rnr_retry(request: &Request, again_in: Duration) {
     );
 }
 
-/// The status of the initiator's completion, from the link's answer.
+/// The status of the initiator's completion for the link's answer.
 #[inline(always)]
 fn answered(operation: Operation, status: Status) -> Status {
     match status {

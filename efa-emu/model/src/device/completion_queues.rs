@@ -19,8 +19,8 @@ impl Device {
         }
     }
 
-    /// Makes a completion queue with at least `entries` entries, rounded up to a power of two.
-    /// `request_ids` are the longest ids of send queues that complete there.
+    /// Creates a completion queue with at least `entries` entries, rounded up to a power of two.
+    /// `request_ids` is the size of the longest ids of send queues that complete there.
     pub fn create_cq(
         &mut self,
         entries: u32,
@@ -87,8 +87,8 @@ impl Device {
         self.cqs.events()
     }
 
-    /// Runs `work`, then writes every completion entry that it has added a second time. This stages
-    /// a fault of the device.
+    /// Runs `work`, then writes every completion entry that it has added a second time, to stage a
+    /// fault of the device.
     pub fn duplicating<T>(&mut self, work: impl FnOnce(&mut Device) -> T) -> T {
         let before = self.completion_counters();
         let result = work(self);
@@ -101,7 +101,7 @@ impl Device {
         self.cqs.counters()
     }
 
-    /// Writes every completion entry that was written since the counters were taken a second time.
+    /// Writes every completion entry that was written since `since` a second time.
     pub fn repeat_completions(&mut self, since: &[(CqId, u16)]) {
         self.cqs.repeat_since(since);
     }

@@ -23,7 +23,7 @@ pub(super) struct CompletionQueue {
     users: u32,
     /// Whether the next entry raises an event.
     armed: bool,
-    /// The next solicited one, while `armed`.
+    /// Whether only a solicited entry raises it, while `armed`.
     solicited_only: bool,
     /// The sequence number of the last request for an event that was served.
     served: Option<u8>,
@@ -35,8 +35,8 @@ pub(super) struct CompletionQueue {
     overrun: bool,
     /// The next entry will be lost; see [`CqTable::lose_next`].
     loses_next: bool,
-    /// The counter of the entry with which there is more to do than to write it: somebody wants to
-    /// be told of it, or it may be the one for which there is no room.
+    /// The counter of the next entry that needs more than a write: it raises an event, is counted,
+    /// or may be lost because the ring is full.
     attention: u16,
 }
 
@@ -62,7 +62,7 @@ impl CqTable {
 
     pub(super) fn insert(&mut self, ring: Arc<CompletionRing>, request_ids: RequestIdSize) -> CqId {
         CqId(self.queues.insert(CompletionQueue {
-            // Of a ring in lent memory each entry; see `next_attention`.
+            // In lent memory every entry; see `next_attention`.
             attention: if ring.is_lent() {
                 0
             } else {
@@ -179,7 +179,7 @@ impl CqTable {
         queue.attention = queue.next_attention();
     }
 
-    /// Loses the next entry of a queue, whose client is told now.
+    /// Loses the next entry of a queue, and raises its error event now.
     pub(super) fn lose_next(&mut self, cq: CqId) {
         if let Ok(queue) = self.get_mut(cq) {
             queue.loses_next = true;
@@ -188,12 +188,12 @@ impl CqTable {
         }
     }
 
-    /// All queues.
+    /// The ids of all queues.
     pub(super) fn ids(&self) -> impl Iterator<Item = CqId> {
         self.queues.iter().map(|(index, _)| CqId(index as u32))
     }
 
-    /// Counts the entries of a queue from now on, for the completion counters of their queue pairs.
+    /// Counts the entries of a queue from now on in the completion counters of their queue pairs.
     pub(super) fn count_entries(&mut self, cq: CqId) {
         if let Ok(queue) = self.get_mut(cq) {
             queue.counted = true;
@@ -211,7 +211,7 @@ impl CqTable {
         self.counters.remove(&qpn)
     }
 
-    /// Counts an operation of a queue pair that has succeeded and writes no entry.
+    /// Counts an operation of a queue pair that has succeeded without an entry.
     #[cold]
     pub(super) fn count(&self, qpn: Qpn, op: CountedOps) {
         if let Some(attached) = self.counters.get(&qpn) {
@@ -283,14 +283,14 @@ impl CqTable {
         }
     }
 
-    /// The counters of the next entries.
+    /// The producer counters of all queues.
     pub(super) fn counters(&self) -> Vec<(CqId, u16)> {
         let counter =
             |(index, queue): (usize, &CompletionQueue)| (CqId(index as u32), queue.producer);
         self.queues.iter().map(counter).collect()
     }
 
-    /// Writes again what was written since the counters were taken.
+    /// Writes all entries since these counters a second time.
     pub(super) fn repeat_since(&mut self, counters: &[(CqId, u16)]) {
         for (cq, from) in counters {
             let Ok(queue) = self.get_mut(*cq) else {
@@ -331,7 +331,7 @@ impl CompletionQueue {
         let asks_for_more = self.armed && self.solicited_only && !doorbell.solicited_only;
         if doorbell.arm && (is_new || asks_for_more) {
             self.served = Some(doorbell.sequence);
-            // A request for less leaves an earlier one as it is.
+            // A request for solicited entries does not weaken an earlier one for all entries.
             self.solicited_only = doorbell.solicited_only && (!self.armed || self.solicited_only);
             self.armed = true;
             self.attention = self.producer;
@@ -339,7 +339,7 @@ impl CompletionQueue {
         doorbell
     }
 
-    /// Whether the client is to be told of an entry beyond its consumer counter.
+    /// Whether there is an unread entry for which the client has requested an event.
     #[cold]
     fn has_news(&self, consumer: u16) -> bool {
         let unread = self.producer.wrapping_sub(consumer);
@@ -353,8 +353,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Whether there is no room for another entry. It is not known of a client that reads the ring
-    /// by itself.
+    /// Whether there is no room for another entry. Unknown, and false, for a client that reads the
+    /// ring without calls.
     fn is_full(&self) -> bool {
         let unread = self.producer.wrapping_sub(self.ring.consumer());
         !self.is_read_without_calls() && u32::from(unread) >= self.ring.entries()
@@ -364,7 +364,7 @@ impl CompletionQueue {
         self.watched || self.ring.is_lent()
     }
 
-    /// The next entry with which there will be more to do than to write it.
+    /// The counter of the next entry that needs more than a write.
     fn next_attention(&self) -> u16 {
         match self.is_read_without_calls() || self.armed || self.counted {
             true => self.producer,

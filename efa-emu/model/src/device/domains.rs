@@ -1,4 +1,4 @@
-//! Commands for what belongs to a protection domain: itself, memory regions, address handles.
+//! Commands for protection domains and their memory regions and address handles.
 
 use efa_core::address::{Ahn, Gid};
 use efa_core::nic::{Access, DeviceCaps};
@@ -12,7 +12,7 @@ use crate::counters::Command;
 use crate::profile::Profile;
 
 impl Device {
-    /// Makes a protection domain.
+    /// Creates a protection domain.
     pub fn alloc_pd(&mut self) -> Result<PdId, Error> {
         self.command(Command::AllocPd, |device| {
             if device.pds.len() >= device.profile.max_pd as usize {
@@ -75,10 +75,10 @@ impl Device {
     /// Checks whether the device can register a region of this size and kind.
     ///
     /// # Errors
-    /// Remote access that the device's generation cannot do is [`Error::Unsupported`]; remote write
-    /// without local write, an empty or too long region, one that wraps, and an I/O virtual address
-    /// whose place in its page differs are [`Error::Invalid`]; more pages than the device has room
-    /// for are [`Error::Exhausted`].
+    /// [`Error::Unsupported`] for remote access that the device's generation does not have.
+    /// [`Error::Invalid`] for remote write without local write, an empty or too long region, one
+    /// that wraps, and an I/O virtual address with another offset in its page. [`Error::Exhausted`]
+    /// for more pages than the device has room for.
     pub fn check_region(&self, pd: PdId, region: &MemoryRegion) -> Result<(), Error> {
         const PAGE_OFFSET: u64 = Profile::PAGE - 1;
         self.check_pd(pd)?;
@@ -126,7 +126,7 @@ impl Device {
         })
     }
 
-    /// Makes an address handle of a GID. All handles of one GID have the same number.
+    /// Creates an address handle for a GID. All handles of one GID have the same number.
     ///
     /// # Errors
     /// [`Error::Invalid`] for the unspecified address and for multicast addresses.
@@ -153,7 +153,7 @@ impl Device {
         })
     }
 
-    /// The GID behind a handle number.
+    /// The GID of a handle number.
     pub fn query_ah(&self, ahn: Ahn) -> Result<Gid, Error> {
         self.book
             .gid(ahn)

@@ -1,4 +1,4 @@
-//! Doorbells of send queues: which entries are there to be read.
+//! Doorbells of send queues.
 
 use efa_core::address::Qpn;
 
@@ -20,8 +20,8 @@ impl Device {
         Ok(())
     }
 
-    /// As [`Device::read_send_doorbell`], and reads the new entries at once and offers them to the
-    /// link, unless other queue pairs have their turns before.
+    /// As [`Device::read_send_doorbell`], and also reads the new entries at once and offers them to
+    /// the link, unless other queue pairs have their turns first.
     #[inline(always)]
     pub fn serve_send_doorbell(&mut self, qpn: Qpn, link: &mut impl Link) -> Result<(), Error> {
         if self.take_send_doorbell(qpn)? {
@@ -33,8 +33,8 @@ impl Device {
         Ok(())
     }
 
-    /// Reads a send queue's doorbell. Returns whether there are new entries that no turn is planned
-    /// for.
+    /// Reads a send queue's doorbell. Returns whether there are new entries and the queue pair is
+    /// not yet scheduled.
     #[inline(always)]
     fn take_send_doorbell(&mut self, qpn: Qpn) -> Result<bool, Error> {
         let qp = self
@@ -73,7 +73,7 @@ impl Device {
     }
 
     /// As [`Device::read_send_doorbell`], for the doorbell of a client that rings without a call.
-    /// Returns whether its value is new.
+    /// Returns whether its value has changed.
     fn read_direct_doorbell(&mut self, qpn: Qpn) -> bool {
         let Some(qp) = self.qps.get_mut(qpn) else {
             return false;
@@ -84,7 +84,7 @@ impl Device {
         let send = &mut qp.send;
         let ahead = send.rung.wrapping_sub(send.fetched);
         if u32::from(ahead) > qp.config.send_entries {
-            // Entries may have been read before it was rung for them, see `find_written_entries`.
+            // Entries may have been read before their doorbell, see `find_written_entries`.
             if u32::from(send.fetched.wrapping_sub(send.rung)) > qp.config.send_entries {
                 self.fail(qpn);
             }
@@ -109,8 +109,8 @@ impl Device {
         self.read_send_doorbell(qpn)
     }
 
-    /// Looks for entries that a client has written. It is about to ring for them, without a call:
-    /// so they are complete.
+    /// Finds entries that a client has written completely but not announced. The client is about to
+    /// write the doorbell, without a call.
     pub fn find_written_entries(&mut self, qpn: Qpn) {
         let Some(qp) = self.qps.get_mut(qpn) else {
             return;

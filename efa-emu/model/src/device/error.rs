@@ -1,4 +1,4 @@
-//! The errors with which the device or its user-space half refuses a call.
+//! The errors of calls to the device or its user-space half.
 
 use efa_core::nic::NicError;
 

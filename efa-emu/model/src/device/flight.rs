@@ -6,7 +6,7 @@ use super::queue::WorkRequest;
 use crate::link::{HostSegment, LocalData, Operation, RemoteRange, RequestHeader, Token};
 use crate::prefetch::{self, CACHE_LINE};
 
-/// Where a request is.
+/// The state of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RequestPlace {
     /// In the queue for its destination, because the link was busy. `next` is the slot of the
@@ -18,8 +18,7 @@ pub(super) enum RequestPlace {
     RnrTimer,
 }
 
-/// One request in flight: the entry as it was read from the ring, and what the device has looked up
-/// for it.
+/// One request in flight: the entry as it was read from the ring, and the results of its lookups.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
     pub(super) wqe: WorkRequest,
@@ -146,8 +145,7 @@ impl InFlight<'_> {
         self.free.push(self.index);
     }
 
-    /// Gives the request, which is about to be offered again, a new token. The old one becomes
-    /// stale.
+    /// Gives the request a new token before it is offered again. The old token becomes stale.
     pub(super) fn renew(self) -> Token {
         self.slot.generation = self.slot.generation.wrapping_add(1);
         self.slot.token(self.index)
@@ -182,7 +180,7 @@ impl FlightTable {
             is_live: false,
             request: Request::NONE,
         });
-        // So that freeing a slot never allocates.
+        // Freeing a slot must never allocate.
         self.free.reserve(self.slots.len());
         (self.slots.len() - 1) as u32
     }

@@ -10,8 +10,7 @@ use super::queue_pair::QpState;
 use super::state::Device;
 
 impl Device {
-    /// Puts a queue pair into the error state, because its queues are invalid or a rule
-    /// says so.
+    /// Puts a queue pair into the error state, because its queues are invalid or a rule stages it.
     pub(super) fn fail(&mut self, qpn: Qpn) {
         if let Some(qp) = self.qps.get_mut(qpn) {
             qp.state = QpState::Error;
@@ -23,8 +22,8 @@ impl Device {
     }
 
     /// Completes all outstanding requests with [`Status::Flushed`]: requests in flight, then send
-    /// queue entries that the device has not read, then receives. [`Device::transmit`] flushes what
-    /// is posted later.
+    /// queue entries that the device has not read, then receives. [`Device::transmit`] flushes
+    /// requests that are posted later.
     pub(super) fn flush(&mut self, qpn: Qpn) {
         let requests = self.take_requests(qpn);
         let Some(qp) = self.qps.get_mut(qpn) else {

@@ -1,6 +1,7 @@
-//! The numbers by which clients name objects of the device.
+//! The ids of the device's objects.
 
-/// A protection domain: memory, address handles and queue pairs work together only inside one.
+/// A protection domain. Memory, address handles and queue pairs can only be used together inside
+/// one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct PdId(pub u32);
 

@@ -18,11 +18,10 @@ pub(super) struct Initiator {
     pub(super) scheduled: Vec<Qpn>,
     /// Queue pairs whose clients write doorbells without a call.
     pub(super) watched: Vec<Qpn>,
-    /// Queue pairs in the error state. What is posted to them has to be flushed.
+    /// Queue pairs in the error state. Requests that are posted to them must be flushed.
     pub(super) failed: Vec<Qpn>,
     pub(super) backlogs: Backlogs,
-    /// Tokens of the requests that wait because the receiver was not ready, by the time of their
-    /// retry.
+    /// Tokens of the requests that wait after RNR, by the time of their retry.
     pub(super) timers: BinaryHeap<Reverse<(Duration, u64)>>,
 }
 
@@ -44,7 +43,7 @@ impl Initiator {
         self.scheduled.retain(|other| *other != qpn);
     }
 
-    /// Offers the link a request again that the link or the responder has refused.
+    /// Offers a request to the link again after the link or the responder has refused it.
     pub(super) fn offer(&mut self, index: u32, link: &mut impl Link) -> Result<(), LinkBusy> {
         let token = self.flight.token(index);
         let Some(request) = self.flight.get(index) else {
@@ -99,7 +98,7 @@ impl Request {
     #[inline(always)]
     pub(super) fn offer(&self, token: Token, link: &mut impl Link) -> Result<(), LinkBusy> {
         match self.operation {
-            // Separate, so that the compiler knows that the header of a send has no remote memory.
+            // Separate, so that the compiler knows that a send's header has no remote memory.
             Operation::Send => {
                 let header = RequestHeader {
                     operation: Operation::Send,

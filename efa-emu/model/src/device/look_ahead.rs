@@ -1,4 +1,4 @@
-//! Prefetching: while an idle device waits, it loads what the next message will access into the
+//! Prefetching: while it is idle, the device loads the memory for the next message into the
 //! processor's caches.
 //!
 //! Real hardware writes into the host's last-level cache. This device writes with an ordinary
@@ -17,14 +17,14 @@ use crate::prefetch;
 /// The number of descriptors whose memory is prefetched.
 const AHEAD: u16 = 2;
 
-/// The least number of bytes that are prefetched for a receive. Otherwise it is the length of the
-/// last message, because consecutive messages are often of the same kind.
+/// The least number of bytes that are prefetched for a receive. Usually it is the length of the
+/// last message, because consecutive messages are often of the same type.
 const LEAST: u32 = 64;
 
 impl Device {
-    /// Prefetches what the next message for the queue pair that received last will access: ring
-    /// entries, and memory by `fetch`, which must treat its arguments as hints. Does nothing if no
-    /// message has arrived since the last call.
+    /// Prefetches the memory for the next message to the last receiving queue pair: ring entries,
+    /// and buffers by `fetch`, which must treat its arguments as hints. Does nothing if no message
+    /// has arrived since the last call.
     #[inline]
     pub fn look_ahead(&mut self, fetch: impl FnMut(HostSegment)) {
         if let Some(qpn) = self.last_receiver.take() {
@@ -45,10 +45,10 @@ impl Device {
     }
 }
 
-/// How soon an event of the device will happen that the simulator knows in advance.
+/// How soon an event of the device will happen. The simulator knows it in advance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Nearness {
-    /// After several other events: prefetch what is in the device itself.
+    /// After several other events: prefetch the fields of the device.
     Coming,
     /// Sooner: prefetch the tables.
     Near,
@@ -59,8 +59,8 @@ pub enum Nearness {
 }
 
 impl Device {
-    /// Prefetches what a request or an answer to the queue pair will access. Each step follows
-    /// pointers that the step before has loaded, so that none has to wait for memory.
+    /// Prefetches the memory for a request or an answer to the queue pair. Each step follows
+    /// pointers that the previous step has loaded, so that none waits for memory.
     #[inline]
     pub fn expect(&self, qpn: Qpn, nearness: Nearness) {
         match nearness {
@@ -95,7 +95,7 @@ impl Device {
         }
     }
 
-    /// Prefetches the request that a token names.
+    /// Prefetches the request of a token.
     #[inline]
     pub fn expect_answer(&self, token: Token) {
         self.initiator.prefetch(token);
@@ -105,7 +105,7 @@ impl Device {
 impl QueuePair {
     fn look_ahead(&mut self, regions: &RegionTable, mut fetch: impl FnMut(HostSegment)) {
         let Ok(posted) = self.posted_descriptors(AHEAD) else {
-            // The next message reports it.
+            // The next message reports the malformed queue.
             return;
         };
         let recv = &mut self.recv;
@@ -128,7 +128,7 @@ impl QueuePair {
             }
             recv.fetched = counter.wrapping_add(1);
         }
-        // Their descriptors are next.
+        // The descriptors behind them.
         self.rings.recv.prefetch(recv.fetched.wrapping_add(AHEAD));
         self.rings.send.prefetch(self.send.producer);
     }

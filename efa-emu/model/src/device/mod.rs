@@ -1,16 +1,16 @@
-//! The hardware half of the device: objects, keys, queues and the rules between them.
+//! The hardware half of the device: objects, keys and queues.
 //!
-//! [`Device`] does no I/O, starts no thread and reads no clock; times are `Duration`s since a
-//! start that the owner chooses. It is driven from four sides:
+//! [`Device`] does no I/O, starts no thread and reads no clock; times are `Duration`s since a start
+//! that the owner chooses. It has four interfaces:
 //!
 //! * verbs that manage objects (`create_qp`, `register_memory`, ...) are calls;
-//! * work arrives through rings in shared memory ([`queue`]); a doorbell tells the device to look;
-//! * requests leave through a [`Link`](crate::link::Link) in [`Device::transmit`] and their answers
-//!   come back in [`Device::complete`];
+//! * work arrives through rings in shared memory ([`queue`]), announced by doorbells;
+//! * requests leave through a [`Link`](crate::link::Link) in [`Device::transmit`], and their
+//!   answers return in [`Device::complete`];
 //! * requests of peers arrive in [`Device::deliver`].
 //!
-//! What a client writes into rings is not trusted: an invalid work request fails, and an invalid
-//! queue fails its queue pair.
+//! The content of rings is not trusted: an invalid work request fails, and an invalid queue fails
+//! its queue pair.
 
 mod address_book;
 mod backlog;

@@ -1,4 +1,4 @@
-//! Making a request from a send queue entry, or the completion that says why there is none.
+//! Makes a request from a send queue entry, or the completion of an invalid entry.
 
 use efa_core::address::{Ahn, Qpn};
 use efa_core::nic::{Access, DeviceCaps, Status};
@@ -82,7 +82,7 @@ fn prepare_rdma(
     )
 }
 
-/// The common part of sends and RDMA. Only the places in the entry differ.
+/// The common part of sends and RDMA, which differ only in the offsets in the entry.
 #[inline(always)]
 fn find_out(
     request: &mut Request,
@@ -128,7 +128,7 @@ fn find_out(
     Ok(())
 }
 
-/// The place of a local buffer. A buffer of no bytes needs no key.
+/// The address of a local buffer. An empty buffer needs no key.
 #[inline(always)]
 fn resolve(
     regions: &RegionTable,
@@ -160,7 +160,7 @@ impl LocalFailure {
         }
     }
 
-    /// The failure of an entry, with as much of it as could be read.
+    /// The failure of an entry, with the fields that could be read.
     #[cold]
     pub(super) fn of_entry(
         wqe: &WorkRequest,

@@ -5,7 +5,7 @@ use rand::Rng;
 
 use crate::qpn_policy::QpnPolicy;
 
-/// The numbers that the queue pairs of one GID can have.
+/// The possible queue pair numbers of one GID.
 ///
 /// A device never uses 0 and 1, which InfiniBand reserves for management. There are `count`
 /// numbers, a power of two. No two of them are equal modulo `count`, because clients look queue
@@ -21,7 +21,7 @@ impl QpnRange {
     /// Numbers are 16 bits wide.
     const MOST: u32 = 1 << 15;
 
-    /// Numbers for this many queue pairs, or for as many as there can be.
+    /// The range for this many queue pairs, or the largest range.
     pub fn for_queue_pairs(queue_pairs: u32) -> QpnRange {
         let count = queue_pairs.clamp(Self::FEWEST, Self::MOST);
         QpnRange {
@@ -29,7 +29,7 @@ impl QpnRange {
         }
     }
 
-    /// The range of `count` numbers. `None` if there can be none.
+    /// The range of `count` numbers. `None` if `count` is invalid.
     pub fn with_count(count: u32) -> Option<QpnRange> {
         let is_possible = count.is_power_of_two() && (Self::FEWEST..=Self::MOST).contains(&count);
         is_possible.then_some(QpnRange { count })
@@ -40,7 +40,7 @@ impl QpnRange {
         self.count
     }
 
-    /// The number that a slot below [`QpnRange::count`] stands for.
+    /// The number of a slot below [`QpnRange::count`].
     pub fn qpn(self, slot: u32) -> Qpn {
         Qpn(if slot < 2 { slot + self.count } else { slot } as u16)
     }

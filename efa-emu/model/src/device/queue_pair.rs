@@ -1,4 +1,4 @@
-//! Queue pairs: their attributes, and the changes of state that are allowed.
+//! Queue pairs: their attributes, and the allowed state changes.
 
 use std::sync::Arc;
 
@@ -49,16 +49,16 @@ impl QpState {
 /// The RNR retry count for unlimited retries.
 pub const RNR_RETRY_INFINITE: u8 = 7;
 
-/// How a queue pair is made.
+/// The parameters for creating a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QpConfig {
     /// The transport.
     pub service: Service,
     /// The protection domain.
     pub pd: PdId,
-    /// Where the send queue's completions go.
+    /// The completion queue of the send queue.
     pub send_cq: CqId,
-    /// Where the receive queue's completions go.
+    /// The completion queue of the receive queue.
     pub recv_cq: CqId,
     /// Send queue entries, a power of two.
     pub send_entries: u32,
@@ -68,7 +68,7 @@ pub struct QpConfig {
     pub recv_descriptors: u32,
     /// Whether RDMA writes with immediate consume no receive.
     pub unsolicited_write_recv: bool,
-    /// The request ids of the send queue. Those of 64 bits need a completion queue that has them.
+    /// The size of the send queue's request ids. 64 bits need a completion queue for them.
     pub request_ids: RequestIdSize,
 }
 
@@ -82,7 +82,7 @@ pub struct QpRings {
 }
 
 impl QpRings {
-    /// Checks that the rings are those that `config` describes.
+    /// Checks that the rings match `config`.
     pub(super) fn check(&self, config: &QpConfig) -> Result<(), Error> {
         if self.send.entries() != config.send_entries || self.send.wqe_size() != config.wqe_size {
             return Err(Error::invalid("send queue depth", config.send_entries));
@@ -96,10 +96,10 @@ impl QpRings {
 }
 
 /// The attributes that `modify_qp` sets. An attribute that is `None` does not change. The caller
-/// refuses attributes that are not listed here with `EOPNOTSUPP`.
+/// refuses other attributes with `EOPNOTSUPP`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct QpChange {
-    /// The state to change to.
+    /// The new state.
     pub state: Option<QpState>,
     /// The state that the caller expects the queue pair to be in.
     pub current_state: Option<QpState>,
@@ -107,20 +107,20 @@ pub struct QpChange {
     pub pkey_index: Option<u16>,
     /// Port; only 1 exists.
     pub port: Option<u8>,
-    /// The key that senders have to name.
+    /// The Q-key that senders must use.
     pub qkey: Option<Qkey>,
     /// First packet sequence number. The device keeps it and does not use it.
     pub sq_psn: Option<u32>,
-    /// Retries of a request that found the receiver not ready, 7 for ever.
+    /// Retries of a request after RNR; 7 for unlimited.
     pub rnr_retry: Option<u8>,
-    /// Whether an event is requested when the send queue is drained. The device accepts the request
-    /// and never sends the event, as the hardware does.
+    /// Requests an event when the send queue is drained. The device accepts the request and never
+    /// raises the event, like the hardware.
     pub drained_event: bool,
 }
 
 impl QpChange {
     /// The changes that take a queue pair from [`QpState::Reset`] to [`QpState::ReadyToSend`], in
-    /// their order.
+    /// order.
     pub fn bring_up(qkey: Qkey, rnr_retry: Option<u8>) -> [QpChange; 3] {
         let to = |state| QpChange {
             state: Some(state),
@@ -152,18 +152,18 @@ pub struct QpAttributes {
     pub pkey_index: u16,
     /// Port.
     pub port: u8,
-    /// The key that senders have to name.
+    /// The Q-key that senders must use.
     pub qkey: Qkey,
     /// First packet sequence number.
     pub sq_psn: u32,
-    /// Retries of a request that found the receiver not ready, 7 for ever.
+    /// Retries of a request after RNR; 7 for unlimited.
     pub rnr_retry: u8,
-    /// How the queue pair was made.
+    /// The parameters with which the queue pair was created.
     pub config: QpConfig,
 }
 
 bitflags::bitflags! {
-    /// Attributes that a change of state requires or accepts.
+    /// The attributes of a state change.
     #[derive(Clone, Copy, PartialEq, Eq)]
     struct Given: u8 {
         const CURRENT_STATE = 1 << 0;
@@ -190,8 +190,7 @@ impl QpChange {
     }
 }
 
-/// The required and the optional attributes of a change of state. `None` if the change is not
-/// allowed.
+/// The required and the optional attributes of a state change. `None` if the change is not allowed.
 fn transition(service: Service, from: QpState, to: QpState) -> Option<(Given, Given)> {
     use QpState::*;
     let none = Given::empty();
@@ -232,11 +231,11 @@ pub(super) struct QueuePair {
     pub(super) watched: bool,
     /// Whether it has completion counters.
     pub(super) counted: bool,
-    /// Whether the device has failed it, which its client may not know.
+    /// Whether the device has failed it. Its client may not know.
     pub(super) broken: bool,
 }
 
-/// How far the device is in the send queue.
+/// The device's progress in the send queue.
 #[derive(Default)]
 pub(super) struct SendSide {
     /// Entries below this counter were read from the ring.
@@ -256,7 +255,7 @@ pub(super) struct SendSide {
 }
 
 impl SendSide {
-    /// Starts again with an empty ring. The queue pair stays in the device's list if it is there.
+    /// Restarts with an empty ring. The queue pair stays in the device's list.
     pub(super) fn restart(&mut self) {
         *self = SendSide {
             scheduled: self.scheduled,
@@ -265,7 +264,7 @@ impl SendSide {
     }
 }
 
-/// How far the device is in the receive queue, in descriptors.
+/// The device's progress in the receive queue, in descriptors.
 #[derive(Default)]
 pub(super) struct ReceiveSide {
     /// Descriptors below this counter were consumed.
@@ -358,7 +357,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Reads the doorbell of a client that rings without a call. Returns whether its value is new.
+    /// Reads the doorbell of a client that rings without a call. Returns whether its value has
+    /// changed.
     pub(super) fn take_ring(&mut self) -> bool {
         let Some(page) = self.rings.send.direct_doorbell() else {
             return false;

@@ -12,7 +12,7 @@ use super::state::Device;
 use crate::counters::Command;
 
 impl Device {
-    /// Makes a queue pair with the number that the caller chose.
+    /// Creates a queue pair with the number that the caller chose.
     ///
     /// # Errors
     /// [`Error::Busy`] if another queue pair has the number.
@@ -20,8 +20,7 @@ impl Device {
         self.create_qp_over(qpn, config, None)
     }
 
-    /// As [`Device::create_qp`], with rings that the caller has made for `config`, if there are
-    /// any.
+    /// As [`Device::create_qp`], optionally with rings that the caller has created for `config`.
     pub fn create_qp_over(
         &mut self,
         qpn: Qpn,
@@ -81,13 +80,13 @@ impl Device {
         })
     }
 
-    /// Changes a queue pair's attributes and state, by the rules of the kernel driver.
+    /// Changes a queue pair's attributes and state, according to the kernel driver.
     ///
     /// Changing to [`QpState::Error`] flushes all outstanding requests. Changing to
     /// [`QpState::Reset`] drops them and empties the rings.
     pub fn modify_qp(&mut self, qpn: Qpn, change: &QpChange) -> Result<(), Error> {
         self.command(Command::Other, |device| {
-            // Nothing but the first step of its end.
+            // A removed device only accepts a reset, the first step of destruction.
             if change.state != Some(QpState::Reset) {
                 device.check_present()?;
             }
@@ -155,8 +154,8 @@ impl Device {
         Some(&self.qps.get(qpn)?.rings.send)
     }
 
-    /// Sets whether [`Device::read_watched_doorbells`] reads this queue pair's doorbells. It has to
-    /// if the client writes them without a call.
+    /// Sets whether [`Device::read_watched_doorbells`] reads this queue pair's doorbells, which is
+    /// required if the client writes them without a call.
     pub fn watch_qp(&mut self, qpn: Qpn, watched: bool) -> Result<(), Error> {
         let qp = self
             .qps

@@ -1,8 +1,8 @@
 //! Memory regions and their keys.
 //!
-//! A key is a slot number and a generation. A slot that is used again gets other keys, so a request
-//! with an old key is refused instead of accessing the memory of another region. Slots are reused
-//! in the order in which they became free, so an old key does not become valid again soon.
+//! A key is a slot number and a generation. A reused slot gets new keys, so a request with an old
+//! key is refused instead of accessing another region. Slots are reused in the order in which they
+//! became free, so an old key does not become valid again soon.
 
 use std::collections::VecDeque;
 
@@ -22,7 +22,7 @@ const LKEY_GENERATIONS: u32 = 1 << (24 - SLOT_BITS);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Lkey(pub u32);
 
-/// The key of a region for the peers' RDMA requests: 32 bits, never 0.
+/// The key of a region for peers' RDMA requests: 32 bits, never 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Rkey(pub u32);
 
@@ -33,14 +33,14 @@ pub struct MemoryRegion {
     pub address: u64,
     /// Length in bytes.
     pub length: u64,
-    /// The address by which work requests and peers name the first byte; usually `address`.
+    /// The address of the first byte for work requests and peers; usually `address`.
     pub iova: u64,
     /// The access that is allowed.
     pub access: Access,
 }
 
 impl MemoryRegion {
-    /// The pages that it lies in.
+    /// The number of pages that it touches.
     pub(super) fn pages(&self) -> u64 {
         (self.address % Profile::PAGE + self.length).div_ceil(Profile::PAGE)
     }
@@ -51,7 +51,7 @@ impl MemoryRegion {
 pub struct RegionKeys {
     /// For local work requests.
     pub lkey: Lkey,
-    /// For the peers.
+    /// For peers.
     pub rkey: Rkey,
 }
 
@@ -144,7 +144,7 @@ impl RegionTable {
         Ok(pd)
     }
 
-    /// The place in the process of a local work request's buffer, if `lkey` is a region of `pd`
+    /// The address of a local work request's buffer in the process, if `lkey` is a region of `pd`
     /// that covers the buffer and allows `access`.
     #[inline(always)]
     pub(super) fn local(
@@ -162,8 +162,7 @@ impl RegionTable {
         resolve(entry.region.as_ref()?, pd, address, length, access)
     }
 
-    /// The place in the process of the memory that a peer's RDMA request names, under the same
-    /// conditions.
+    /// The address of a peer's RDMA range in the process, under the same conditions.
     #[inline]
     pub(super) fn remote(
         &self,
@@ -181,7 +180,7 @@ impl RegionTable {
     }
 }
 
-/// Why a peer may not reach memory.
+/// Why a peer cannot access memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Unreachable {
     UnknownKey,
@@ -200,7 +199,7 @@ impl Unreachable {
 }
 
 impl RegionTable {
-    /// Why [`RegionTable::remote`] found no memory.
+    /// Why [`RegionTable::remote`] has returned `None`.
     #[cold]
     pub(super) fn why_not(&self, pd: PdId, rkey: u32, address: u64, length: u32) -> Unreachable {
         let nothing = Access::empty();

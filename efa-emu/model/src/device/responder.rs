@@ -38,12 +38,12 @@ impl Scattered {
     }
 }
 
-/// The error that the receive queue contains something that is not a receive.
+/// The receive queue contains invalid descriptors.
 pub(super) struct Malformed;
 
 impl QueuePair {
-    /// The number of descriptors that were posted and not consumed. It reads the doorbell only if
-    /// it knows of fewer than `wanted`.
+    /// The number of descriptors that were posted and not consumed. Reads the doorbell only if
+    /// fewer than `wanted` are known.
     #[inline(always)]
     pub(super) fn posted_descriptors(&mut self, wanted: u16) -> Result<u16, Malformed> {
         let available = self.recv.producer.wrapping_sub(self.recv.consumed);
@@ -137,13 +137,13 @@ fn failed_receive(qpn: Qpn, request_id: u16, status: Status) -> CompletionEntry 
 }
 
 impl Device {
-    /// Carries out a request of the host `from`. Returns the answer for the initiator.
+    /// Executes a request of the host `from`. Returns the answer for the initiator.
     ///
     /// An error of `transfer` ends the request. With [`Status::LocalInvalidLkey`] this host's
     /// memory could not be accessed: the receive fails, and the initiator sees an abort. Any other
     /// error is the initiator's, and no receive is consumed.
     ///
-    /// The answer to a datagram says what happened to it. The initiator ignores the answer.
+    /// The initiator ignores the answer to a datagram.
     #[inline(always)]
     pub fn deliver(
         &mut self,
@@ -264,7 +264,7 @@ impl Device {
         };
         match moved {
             Ok(()) => {}
-            // The receive fails, and the initiator gets a status that is defined for it.
+            // The receive fails, and the initiator gets a valid status for that.
             Err(status @ (Status::LocalBadLength | Status::LocalInvalidLkey)) => {
                 qp.consume(receive);
                 let entry = failed_receive(qpn, receive.request_id, status);
@@ -300,7 +300,7 @@ impl Device {
         Ok(())
     }
 
-    /// Why no queue pair takes a request.
+    /// The status of a request that no queue pair accepts.
     #[cold]
     fn no_queue_pair(&self, service: Service, qpn: Qpn) -> Status {
         let statuses = &self.profile.statuses;
@@ -310,7 +310,7 @@ impl Device {
         }
     }
 
-    /// Carries out an RDMA read or write of registered memory.
+    /// Executes an RDMA read or write of registered memory.
     // Marked cold to keep the path of messages short. Here the copy costs more than the calls.
     #[cold]
     fn access(
@@ -408,7 +408,7 @@ impl Device {
     }
 }
 
-/// Why a request is not carried out.
+/// Why a request was refused.
 #[derive(PartialEq, Eq)]
 enum Refusal {
     Status(Status),
@@ -427,7 +427,7 @@ impl From<Status> for Refusal {
     }
 }
 
-/// Moves the `length` bytes of `transfer` into a receive's only buffer.
+/// Moves the `length` bytes of `transfer` into the only buffer of a receive.
 #[inline(always)]
 fn fill(
     regions: &RegionTable,
@@ -476,7 +476,7 @@ fn scatter(
     Ok(())
 }
 
-/// A datagram with the header that a UD receive starts with.
+/// A datagram with the header of a UD receive.
 struct Headed<'a, T> {
     grh: [u8; GRH_LENGTH],
     transfer: &'a mut T,
@@ -515,8 +515,8 @@ impl<T: Transfer> Transfer for Headed<'_, T> {
     }
 }
 
-/// The status for the initiator. Memory of this host that an RDMA transfer could not access looks
-/// like memory that is not registered.
+/// The status for the initiator. Memory of this host that could not be accessed is reported like
+/// memory that is not registered.
 fn remote_status(status: Status) -> Status {
     match status {
         Status::LocalInvalidLkey => Status::RemoteBadAddress,

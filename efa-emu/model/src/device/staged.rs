@@ -1,4 +1,4 @@
-//! Staged errors of queues: the consequences without the cause.
+//! Staged errors of queues: their effects without their cause.
 
 use efa_core::address::Qpn;
 
@@ -9,25 +9,23 @@ use super::state::Device;
 /// An error of a device's queues.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct QueueError {
-    /// Which kind of queues.
+    /// The affected objects.
     pub kind: QueueKind,
-    /// The queue pair, or that of the completion queues; `None` stands for all of the device.
+    /// The queue pair, or the one that uses the completion queues; `None` for all of the device.
     pub qpn: Option<Qpn>,
 }
 
-/// The object in error.
+/// The objects with a staged error.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum QueueKind {
-    /// Queue pairs, as when their queues or doorbells make no sense: what is outstanding is
-    /// flushed.
+    /// Queue pairs, as if their queues or doorbells were invalid: outstanding requests are flushed.
     QueuePair,
-    /// Completion queues, as when they are full: their next entry is lost.
+    /// Completion queues, as if they were full: their next entry is lost.
     CompletionQueue,
 }
 
 impl Device {
-    /// Stages an error of queues. Queue pairs that have not begun to work, or have failed, are left
-    /// alone.
+    /// Stages an error of queues. Queue pairs that are not ready, or have failed, are not affected.
     pub fn stage(&mut self, error: QueueError) {
         match error.kind {
             QueueKind::QueuePair => {
@@ -52,7 +50,7 @@ impl Device {
         self.qps.numbers().filter(is_chosen).collect()
     }
 
-    /// Those of a queue pair, or all.
+    /// The completion queues of a queue pair, or all.
     fn completion_queues(&self, of: Option<Qpn>) -> Vec<CqId> {
         match of {
             None => self.cqs.ids().collect(),

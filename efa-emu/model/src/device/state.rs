@@ -1,4 +1,4 @@
-//! The state of an opened device, its counters, its port and its end.
+//! The state of an opened device, its counters, its port and its removal.
 
 use efa_core::address::{Gid, Qpn};
 use slab::Slab;
@@ -29,20 +29,20 @@ pub struct Device {
     pub(super) qps: QpTable,
     pub(super) initiator: Initiator,
     pub(super) counters: Counters,
-    /// But for overruns, which the completion queues count.
+    /// Without overruns, which the completion queues count.
     pub(super) trouble: TroubleCounters,
     pub(super) commands: CommandCounters,
-    /// The queue pair that received last. [`Device::look_ahead`] takes it.
+    /// The last receiving queue pair. [`Device::look_ahead`] takes it.
     pub(super) last_receiver: Option<Qpn>,
     pub(super) comp_counters: CounterTable,
-    /// The device was removed: it does nothing any more but take back what it gave.
+    /// The device was removed. Only destroying objects is allowed.
     pub(super) removed: bool,
     pub(super) port: PortLink,
     pub(super) connected: Connected,
 }
 
 impl Device {
-    /// Makes a device of the given generation whose port has this GID.
+    /// Creates a device of this generation whose port has this GID.
     pub fn new(profile: Profile, gid: Gid) -> Self {
         Device {
             gid,
@@ -91,10 +91,10 @@ impl Device {
         }
     }
 
-    /// Carries out a command and counts it. The device's methods that are commands call this
-    /// themselves. Other callers need it for commands that they refuse before the device sees them.
+    /// Executes a command and counts it. The device's commands call this themselves. Other callers
+    /// need it for commands that they refuse before the device sees them.
     ///
-    /// After its removal the device refuses to make anything.
+    /// A removed device refuses to create objects.
     pub fn command<T, E: From<Error>>(
         &mut self,
         command: Command,
@@ -111,8 +111,8 @@ impl Device {
         result
     }
 
-    /// Removes the device: all queue pairs fail, and what is outstanding is flushed. What comes
-    /// from now on is flushed or refused; objects can still be ended.
+    /// Removes the device: all queue pairs fail, and outstanding requests are flushed. Later
+    /// requests are flushed or refused; objects can still be destroyed.
     pub fn remove(&mut self) {
         if self.removed {
             return;
@@ -139,7 +139,7 @@ impl Device {
         }
     }
 
-    /// Sets the link of the port, and raises events of what has changed.
+    /// Sets the port's link state, and raises events for the changes.
     pub fn set_port(&mut self, port: PortLink) {
         let before = std::mem::replace(&mut self.port, port);
         if port.is_down != before.is_down {
@@ -153,7 +153,7 @@ impl Device {
         }
     }
 
-    /// The link of the port.
+    /// The port's link state.
     pub fn port(&self) -> PortLink {
         self.port
     }

@@ -1,4 +1,4 @@
-//! Requests from send queues to the link.
+//! Transmits requests from send queues to the link.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -13,11 +13,11 @@ use super::queue_pair::{QpState, QueuePair};
 use super::state::Device;
 use crate::link::{Link, Token};
 
-/// The number of entries that are read of one queue pair before the next one has its turn.
+/// The most entries of one queue pair that are read in one turn.
 const TURN: u32 = 16;
 
 impl QueuePair {
-    /// Returns whether there are entries that may be started.
+    /// Returns whether there are entries that the device may start.
     #[inline(always)]
     fn has_unread(&self) -> bool {
         self.send.fetched != self.send.producer
@@ -27,7 +27,7 @@ impl QueuePair {
 }
 
 impl Device {
-    /// Reads new send queue entries, repeats requests whose time has come, and offers all of them
+    /// Reads new send queue entries, retries requests after their RNR delay, and offers all of them
     /// to the link. Requests that the link refuses wait, without delaying requests to other
     /// destinations. Returns the number of requests that the link took.
     #[inline]
@@ -39,7 +39,7 @@ impl Device {
         if !self.initiator.backlogs.is_empty() {
             self.drain_backlogs(now, link);
         }
-        // Queue pairs with more entries go on in the next turn, in the same order.
+        // Queue pairs with more entries continue in the next turn, in the same order.
         let mut kept = 0;
         let mut position = 0;
         while let Some(qpn) = self.initiator.scheduled.get(position).copied() {
@@ -54,14 +54,14 @@ impl Device {
         (self.counters.tx_pkts - before) as usize
     }
 
-    /// Returns whether there are queue pairs that the device has failed: their clients may go on
-    /// posting, so that [`Device::flush_failed`] is due again and again.
+    /// Returns whether the device has failed any queue pair. Its client may continue to post, so
+    /// that [`Device::flush_failed`] must be called repeatedly.
     pub fn has_broken(&self) -> bool {
         let mut failed = self.initiator.failed.iter();
         failed.any(|qpn| self.qps.get(*qpn).is_some_and(|qp| qp.broken))
     }
 
-    /// Flushes what has been posted to queue pairs that have failed.
+    /// Flushes requests that were posted to failed queue pairs.
     #[inline]
     pub fn flush_failed(&mut self) {
         for position in 0..self.initiator.failed.len() {
@@ -69,13 +69,13 @@ impl Device {
         }
     }
 
-    /// Returns whether another [`Device::transmit`] would have something to do now.
+    /// Returns whether another [`Device::transmit`] would do something now.
     #[inline]
     pub fn has_unsent(&self) -> bool {
         !self.initiator.scheduled.is_empty() || !self.initiator.backlogs.is_empty()
     }
 
-    /// The time at which [`Device::transmit`] has to be called next. `None` if it need not be.
+    /// The time of the next required [`Device::transmit`]. `None` if none is required.
     #[inline]
     pub fn next_timeout(&self) -> Option<Duration> {
         let Reverse((time, _)) = self.initiator.timers.peek()?;
@@ -90,7 +90,7 @@ impl Device {
             && time <= now
         {
             initiator.timers.pop();
-            // The timers of requests of destroyed queue pairs remain.
+            // Timers of a destroyed queue pair's requests remain.
             let Some(index) = initiator.flight.find(Token(token)) else {
                 connected.extend(timer_of(token));
                 continue;
@@ -129,7 +129,7 @@ impl Device {
                     self.counters.tx_bytes += request.outgoing_bytes();
                 }
             }
-            // An empty queue has left the list, so the next one is at the same position.
+            // An empty queue has left the list, so the next one is now at this position.
             if busy {
                 position += 1;
             }
@@ -164,7 +164,7 @@ impl Device {
             request.qpn = qpn;
             let prepared = match entry {
                 Ok(()) => prepare(request, qp, &self.regions, &self.book, &self.profile),
-                // It is read once more to find out what is wrong.
+                // It is read again to find the error.
                 Err(_) => Err(Status::LocalQpInternalError),
             };
             if let Err(status) = prepared {

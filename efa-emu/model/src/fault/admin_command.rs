@@ -1,9 +1,9 @@
-//! The commands of an admin queue, for rules.
+//! The commands of an admin queue, as fault rules name them.
 
 use serde::{Deserialize, Serialize};
 
-/// A command of the admin queue that a device has at PCI level, by its opcode
-/// (`efa_admin_aq_opcode` of the kernel's driver).
+/// A command of the admin queue of a device at PCI level, by its opcode (`efa_admin_aq_opcode` of
+/// the kernel's driver).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[repr(u8)]

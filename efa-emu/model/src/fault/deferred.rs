@@ -1,4 +1,4 @@
-//! Frames and requests deferred until release.
+//! Deferred frames and requests.
 
 use std::collections::VecDeque;
 
@@ -29,12 +29,12 @@ impl From<&Frame<'_>> for Flow {
 struct DeferredItem<T> {
     fault: FaultId,
     flow: Flow,
-    /// Later frames of the flow that it still waits for.
+    /// The number of further frames of the flow until it is released.
     packets: Option<u32>,
     item: T,
 }
 
-/// Frames that faults hold, oldest first.
+/// Items that fault rules defer, oldest first.
 #[derive(Debug)]
 pub struct Deferred<T>(VecDeque<DeferredItem<T>>);
 
@@ -50,18 +50,18 @@ impl<T> Deferred<T> {
         self.0.is_empty()
     }
 
-    /// How much is deferred.
+    /// The number of deferred items.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// How much a fault holds.
+    /// The number of items that a fault defers.
     pub fn count(&self, fault: FaultId) -> usize {
         self.0.iter().filter(|entry| entry.fault == fault).count()
     }
 
-    /// Defers something for a fault, until it is released or `packets` later frames of its flow
-    /// have passed.
+    /// Defers an item until the fault is released or `packets` later frames of its flow have
+    /// passed.
     pub fn defer(&mut self, fault: FaultId, flow: Flow, packets: Option<u32>, item: T) {
         self.0.push_back(DeferredItem {
             fault,
@@ -71,7 +71,7 @@ impl<T> Deferred<T> {
         });
     }
 
-    /// Notes that a frame of a flow passed and returns what goes now.
+    /// Counts a frame of a flow that has passed. Returns the items that are released by it.
     pub fn passed(&mut self, flow: Flow) -> Vec<(FaultId, T)> {
         for entry in &mut self.0 {
             if entry.flow == flow
@@ -86,19 +86,19 @@ impl<T> Deferred<T> {
         self.take(usize::MAX, |entry| entry.packets == Some(0))
     }
 
-    /// Takes the oldest `count` that a fault holds.
+    /// Releases the oldest `count` items that a fault defers.
     pub fn release(&mut self, fault: FaultId, count: usize) -> Vec<T> {
         let taken = self.take(count, |entry| entry.fault == fault);
         taken.into_iter().map(|(_, item)| item).collect()
     }
 
-    /// Takes everything that no fault of `armed` holds.
+    /// Releases all items whose fault is not in `armed`.
     pub fn release_others(&mut self, armed: impl Fn(FaultId) -> bool) -> Vec<T> {
         let taken = self.take(usize::MAX, |entry| !armed(entry.fault));
         taken.into_iter().map(|(_, item)| item).collect()
     }
 
-    /// Drops what is no longer wanted.
+    /// Drops the items for which `keep` returns false.
     pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
         self.0.retain(|entry| keep(&entry.item));
     }

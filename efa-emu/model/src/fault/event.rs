@@ -8,10 +8,10 @@ use super::AdminCommand;
 use super::rule::Point;
 use crate::link::{Operation, RequestHeader};
 
-/// Bytes at the start of an RDM packet that rules look at.
+/// Bytes at the start of an RDM packet that rules can match.
 pub const PACKET_START: usize = 16;
 
-/// Which half of a request's life a frame belongs to.
+/// The direction of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Stage {
     /// The request on its way to the responder.
@@ -20,34 +20,32 @@ pub enum Stage {
     Answer,
 }
 
-/// A frame as a fault sees it.
+/// A frame, as rules match it.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
     /// Request or answer. The fields below always describe the request.
     pub stage: Stage,
-    /// The GID of the host that made the request.
+    /// The GID of the initiating host.
     pub initiator: Gid,
-    /// The GID of the host that serves it.
+    /// The GID of the responding host.
     pub responder: Gid,
     /// The request.
     pub header: &'a RequestHeader,
-    /// How often this frame was on the wire before and was lost, since the last retry of its
-    /// request.
+    /// How often this frame was lost since the last retry of its request.
     pub lost: u32,
-    /// The outcome; `Some` exactly for answers.
+    /// The outcome; `Some` if and only if it is an answer.
     pub status: Option<Status>,
-    /// The data of a send or write, or its first [`PACKET_START`] bytes at least; empty for a read.
+    /// The data of a send or write, or at least its first [`PACKET_START`] bytes; empty for a read.
     pub data: &'a [u8],
 }
 
 impl Frame<'_> {
-    /// Whether the frame was lost before, or its request was made before and found the receiver not
-    /// ready.
+    /// Whether the frame is a retransmission after a loss, or of a request after RNR.
     pub fn is_repeated(&self) -> bool {
         self.lost > 0 || self.header.retries > 0
     }
 
-    /// The type byte of the RDM packet that a send carries.
+    /// The type byte of the RDM packet in a send.
     pub fn rdm_packet_type(&self) -> Option<u8> {
         match self.header.operation {
             Operation::Send => self.data.first().copied(),
@@ -58,7 +56,7 @@ impl Frame<'_> {
         }
     }
 
-    /// The message id of the RDM packet, if packets of its type have one.
+    /// The message id of the RDM packet, if its type has one.
     pub fn msg_id(&self) -> Option<u32> {
         let packet_type = PacketType::from_code(self.rdm_packet_type()?)?;
         let field = fields::layout(packet_type).find(|field| field.descriptor.name == "msg_id")?;
@@ -67,24 +65,24 @@ impl Frame<'_> {
     }
 }
 
-/// Something that a fault may be about.
+/// An event that a fault rule can match.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
-    /// A request or its answer on the way.
+    /// A request or its answer arrives.
     Frame(Frame<'a>),
     /// A program registers memory.
     Registration {
         /// The program's host.
         host: Gid,
-        /// Bytes to be registered.
+        /// The length in bytes.
         length: u64,
     },
-    /// A program makes a queue pair.
+    /// A program creates a queue pair.
     QueuePair {
         /// The program's host.
         host: Gid,
     },
-    /// A driver gives a command to the admin queue of a device at PCI level.
+    /// A driver submits a command to the admin queue of a device at PCI level.
     Command {
         /// The device's host.
         host: Gid,
@@ -94,7 +92,7 @@ pub enum Event<'a> {
 }
 
 impl Event<'_> {
-    /// Where in the fabric it happens.
+    /// The point of the fabric at which it happens.
     pub fn point(&self) -> Point {
         match self {
             Event::Frame(frame) => match frame.stage {

@@ -1,10 +1,10 @@
-//! One primitive for staged faults: *when* something happens, *then* do something to it.
+//! Staged faults with one primitive: *when* an event happens, *then* an action.
 //!
-//! Most failures that EFA programs have met are of the form 'event X overtakes event Y' or 'an
-//! identity was reused'. A [`Fault`] names events (frames on their way, memory registrations, new
-//! queue pairs, commands of an admin queue) and says what becomes of them. It is plain data with a
-//! text form, so the same rule works in the simulator, in a file for `efa-emu run --faults` and as
-//! a command to a running fabric:
+//! Most failures of EFA programs are of the form 'event X overtakes event Y' or 'an identity was
+//! reused'. A [`Fault`] matches events (arriving frames, memory registrations, new queue pairs,
+//! commands of an admin queue) and determines their outcome. It is plain data with a text form, so
+//! the same rule works in the simulator, in a file for `efa-emu run --faults` and as a command to a
+//! running fabric:
 //!
 //! ```
 //! use efa_device_model::fault::Fault;
@@ -21,16 +21,16 @@
 #![doc = include_str!("../../examples/hold_message.rs")]
 //! ```
 //!
-//! A *request* is judged where it arrives, before the responder's device sees it; its *answer* where
-//! it arrives, before the initiator's device writes the send completion. What a decision means for
-//! the frame is up to [`crate::network`], for all links alike. Delivery and completion are
-//! therefore separate axes: holding an answer lets whatever the peer sends meanwhile arrive before
-//! the completion of the send that it reacts to.
+//! Rules are applied to a *request* when it arrives, before the responder's device sees it, and to
+//! its *answer* when that arrives, before the initiator's device writes the send completion.
+//! [`crate::network`] executes a decision for all links alike. Delivery and completion are
+//! therefore independent: a held answer lets packets that the peer sends in reaction to the message
+//! arrive before the completion of that message's send.
 //!
-//! * `rule`: the model. `text`: its text form and its errors.
-//! * `event`: what a rule is matched against.
-//! * `table`: all armed rules, and what they decide ([`Faults::decide`]).
-//! * `deferred`: the frames that a rule holds, until they are released.
+//! * `rule`: the data of a rule. `text`: its text form and its errors.
+//! * `event`: the events that rules match.
+//! * `table`: all armed rules, and their decisions ([`Faults::decide`]).
+//! * `deferred`: the frames that rules hold until they are released.
 
 mod admin_command;
 mod deferred;

@@ -1,11 +1,11 @@
-//! Names and values as rules spell them.
+//! Names and values in the text form of rules.
 
 use efa_core::nic::Status;
 use efa_core::wire::PacketType;
 
 use crate::link::Operation;
 
-/// A name that rules do not know, and what they do.
+/// An unknown name in a rule, with the known ones.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(super) enum UnknownName {
     #[error("{name:?} is not a status of the device: use one of {}", statuses().join(", "))]
@@ -28,7 +28,7 @@ fn statuses() -> Vec<String> {
     Status::ALL.into_iter().map(of_status).collect()
 }
 
-/// Lower case with hyphens, from the name of a Rust enum's variant.
+/// Converts the name of a Rust enum's variant to lower case with hyphens.
 fn kebab(camel: &str) -> String {
     let mut name = String::new();
     for c in camel.chars() {
@@ -75,7 +75,7 @@ pub(super) fn operation(name: &str) -> Result<Operation, UnknownName> {
         .ok_or_else(|| UnknownName::Operation { name: name.into() })
 }
 
-/// The name of a packet type's code, the code in figures where it has none.
+/// The name of a packet type's code, or the code in decimal if it has no name.
 pub(super) fn of_packet_type(code: u8) -> String {
     PacketType::from_code(code).map_or_else(|| code.to_string(), |known| known.name().to_owned())
 }

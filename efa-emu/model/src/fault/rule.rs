@@ -1,4 +1,4 @@
-//! The model: plain data with a text form.
+//! The data of a fault rule.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -16,10 +16,10 @@ use crate::link::Operation;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Fault {
-    /// A name by which what it holds is released; need not be unique.
+    /// A label by which held frames are released; need not be unique.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub label: String,
-    /// Which events it is about. `None`: it is done once, when it is armed.
+    /// The events that it applies to. `None`: the action is done once, when the rule is armed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub when: Option<Match>,
     /// The action.
@@ -36,7 +36,7 @@ impl Fault {
         }
     }
 
-    /// Does `then` when it is armed.
+    /// Does `then` once, when the rule is armed.
     pub fn at_once(then: Action) -> Self {
         Fault {
             label: String::new(),
@@ -45,13 +45,13 @@ impl Fault {
         }
     }
 
-    /// Gives it a label.
+    /// Sets the label.
     pub fn labelled(mut self, label: &str) -> Self {
         label.clone_into(&mut self.label);
         self
     }
 
-    /// Leaves the first `skip` matching events alone.
+    /// Does not apply to the first `skip` matching events.
     pub fn skip(mut self, skip: u64) -> Self {
         if let Some(when) = &mut self.when {
             when.nth = Some(skip.saturating_add(1));
@@ -74,22 +74,22 @@ impl Fault {
     }
 }
 
-/// Where in the fabric something happens.
+/// The point of the fabric at which an event happens.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Point {
-    /// A request arrives at the responder. Without a fault its device serves it now, which for a
-    /// send makes the receive completion.
+    /// A request arrives at the responder. Normally the device executes it now, and for a send
+    /// writes the receive completion.
     #[default]
     Request,
-    /// The answer to a request arrives at the initiator. Without a fault its device writes the send
+    /// The answer to a request arrives at the initiator. Normally its device writes the send
     /// completion now.
     Answer,
     /// A program registers memory.
     Registration,
-    /// A program makes a queue pair.
+    /// A program creates a queue pair.
     QueuePair,
-    /// A driver gives a command to the admin queue of a device at PCI level.
+    /// A driver submits a command to the admin queue of a device at PCI level.
     Command,
 }
 
@@ -99,12 +99,12 @@ impl Point {
     }
 }
 
-/// Which events a fault is about. A field that is `None` or empty matches everything. The fields
-/// always describe the request, also at the point [`Point::Answer`].
+/// The events that a fault applies to. A field that is `None` or empty matches everything. The
+/// fields always describe the request, also at the point [`Point::Answer`].
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Match {
-    /// Where it happens.
+    /// The point of the event.
     #[serde(skip_serializing_if = "Point::is_default")]
     pub on: Point,
     /// Operation of the request.
@@ -119,10 +119,10 @@ pub struct Match {
     /// The message id of the RDM packet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub msg_id: Option<u32>,
-    /// The host that made the request.
+    /// The initiating host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sender: Option<HostName>,
-    /// The host that serves it.
+    /// The responding host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receiver: Option<HostName>,
     /// The initiator's queue pair.
@@ -140,7 +140,7 @@ pub struct Match {
     /// The outcome (answers only).
     #[serde(skip_serializing_if = "Option::is_none", with = "super::text::status")]
     pub status: Option<Status>,
-    /// Whether the request was on the wire before.
+    /// Whether the request is a retransmission or a retry.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repeated: Option<bool>,
     /// The command (commands of an admin queue only).
@@ -149,27 +149,27 @@ pub struct Match {
     /// The host of the program or device (registrations, queue pairs and commands only).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<HostName>,
-    /// The first matching event that the fault applies to, counting from 1. Alone it is the only
-    /// one.
+    /// The first matching event that the fault applies to, counting from 1. Without `every` and
+    /// `count` it is the only one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nth: Option<u64>,
-    /// From the first one on, every so many.
+    /// From the first event on, the fault applies to every this many.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub every: Option<u64>,
-    /// The fault applies to at most this many.
+    /// The fault applies to at most this many events.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
 }
 
 impl Match {
-    /// The hosts that are named. While one of them is not there, nothing matches.
+    /// The named hosts. While one of them does not exist, nothing matches.
     pub fn hosts(&self) -> impl Iterator<Item = &HostName> {
         [&self.sender, &self.receiver, &self.host]
             .into_iter()
             .flatten()
     }
 
-    /// Every event at a point.
+    /// Matches every event at a point.
     pub fn any(on: Point) -> Self {
         Match {
             on,
@@ -177,7 +177,7 @@ impl Match {
         }
     }
 
-    /// Every send of an RDM packet of one type.
+    /// Matches every send of an RDM packet of this type.
     pub fn packet(rdm_packet_type: u8) -> Self {
         Match {
             packet: PacketTypes(vec![rdm_packet_type]),
@@ -202,14 +202,14 @@ impl Match {
 pub struct PacketTypes(pub Vec<u8>);
 
 impl PacketTypes {
-    /// Whether every event matches, even one that carries no RDM packet.
+    /// Whether every event matches, even one without an RDM packet.
     pub fn is_any(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// A host by the name that `efa-emu run --host` gave it, which stands for all its devices, or one
-/// of its devices, by its name or its GID.
+/// A host by its name in `efa-emu run --host`, which means all its devices, or one device by its
+/// name or its GID.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum HostName {
@@ -249,76 +249,77 @@ impl fmt::Display for HostName {
     }
 }
 
-/// Action of a rule.
+/// The action of a rule.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Action {
-    /// Keep the frame until it is released. The reliability layer waits for it patiently.
+    /// Defer the frame until it is released. No time-out of the reliability layer applies to it.
     Hold,
-    /// Keep the frame until so many later ones of the same pair of queue pairs have passed, or
+    /// Defer the frame until this many later frames between the same queue pairs have passed, or
     /// until it is released.
     HoldPackets(u32),
-    /// Release what the faults with this label hold. The event itself goes on first.
+    /// Release the frames that faults with this label hold. The matching event itself is handled
+    /// first.
     Release(String),
-    /// Add this to the frame's latency, or to the time that a command takes.
+    /// Add this to the frame's latency, or to the duration of a command.
     Delay(Delay),
-    /// Lose the frame once; the reliability layer sends the request again.
+    /// Lose the frame once; the reliability layer retransmits it.
     Drop,
-    /// Lose the request for good: it ends with [`Status::LocalUnresponsiveRemote`] after the
-    /// reliability layer has given up. A command is neither carried out nor completed.
+    /// Lose the request for good: it completes with [`Status::LocalUnresponsiveRemote`] after the
+    /// reliability layer has given up. A command is neither executed nor completed.
     Lose,
-    /// Write the completion that the frame makes a second time: that of the receive for a request,
-    /// that of the send for an answer.
+    /// Write the completion for the frame twice: the receive completion for a request, the send
+    /// completion for an answer.
     Duplicate,
-    /// Hand the packet to the responder's device twice. Requests that carry no packet, as RDMA, do
-    /// not match.
+    /// Deliver the packet to the responder's device twice. Requests without a packet, such as RDMA,
+    /// do not match.
     Repeat,
-    /// For a request: the responder's device does not see it, and this is the answer.
-    /// For an answer: replace the status. The initiating device takes a status that no peer can
-    /// give, such as [`Status::Flushed`], for [`Status::RemoteBadStatus`].
+    /// For a request: the responder's device does not get it, and this is the answer. For an
+    /// answer: replace the status. The initiating device reports a status that no peer can send,
+    /// such as [`Status::Flushed`], as [`Status::RemoteBadStatus`].
     #[serde(rename = "status", with = "super::text::one_status")]
     Answer(Status),
-    /// Answer "receiver not ready" to the request, and to its retries, so many times in all.
+    /// Answer the request and its retries with RNR, this many times in total.
     NotReady(u32),
-    /// Fail the memory registration, or the command.
+    /// Fail the memory registration or the command.
     Fail(Errno),
     /// Give the queue pair this number, if it is free.
     #[serde(with = "super::text::one_qpn")]
     Qpn(Qpn),
-    /// Lose all frames between two hosts until they are healed.
+    /// Lose all frames between two hosts until a `Heal`.
     Cut([HostName; 2]),
     /// End the cuts of two hosts.
     Heal([HostName; 2]),
-    /// End a host: its processes are killed, or it loses power.
+    /// Kill a host's processes, as a power failure would.
     Kill(HostName),
-    /// Remove a device, or all of a host, under the programs that use it.
+    /// Remove a device, or all devices of a host, while programs use them.
     Remove(HostName),
-    /// Give a host a device back that was removed, or all of them.
+    /// Restore a removed device, or all devices of a host.
     Restore(HostName),
-    /// Take the link of a device's port, or of all of a host, until it is given back.
+    /// Set the link of a device's port, or of all ports of a host, down.
     PortDown(HostName),
-    /// Give a device's port, or all of a host, its link back.
+    /// Set the link of a device's port, or of all ports of a host, up.
     PortUp(HostName),
-    /// Give the link of a device's port, or of all of a host, another speed.
+    /// Set the link speed of a device's port, or of all ports of a host.
     PortSpeed(PortSpeed),
-    /// Fail queue pairs, as the device fails those whose queues or doorbells make no sense.
+    /// Fail queue pairs, as the device does if their queues or doorbells are invalid.
     QpError(Queues),
-    /// Lose the next entry of completion queues, as of those that are full.
+    /// Lose the next entry of completion queues, as if they were full.
     CqError(Queues),
 }
 
 impl Action {
-    /// Whether it is done beside the event instead of to it.
+    /// Whether the action happens in addition to the event, and does not change its outcome.
     pub fn is_trigger(&self) -> bool {
         self.fate().is_none()
     }
 
-    /// Whether it happens to hosts, or to their devices.
+    /// Whether the action applies to hosts or to their devices.
     pub fn is_about_hosts(&self) -> bool {
         self.is_trigger() && !matches!(self, Action::Release(_))
     }
 
-    /// Whether it stays in force until another action ends it.
+    /// Whether the action stays in force until another action ends it.
     pub fn is_lasting(&self) -> bool {
         matches!(
             self,
@@ -326,7 +327,7 @@ impl Action {
         )
     }
 
-    /// Whether it ends what `other` has put in force.
+    /// Whether this action ends the effect of `other`.
     pub fn ends(&self, other: &Action) -> bool {
         match (self, other) {
             (Action::Heal([a, b]), Action::Cut([x, y])) => (x, y) == (a, b) || (x, y) == (b, a),
@@ -337,7 +338,7 @@ impl Action {
     }
 }
 
-/// The speed of ports' links. It changes nothing but what programs are told of it.
+/// The link speed of ports. It only changes what programs can query.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PortSpeed {
     /// The host or device.
@@ -351,16 +352,16 @@ pub struct PortSpeed {
 pub struct Queues {
     /// The host or device.
     pub host: HostName,
-    /// The queue pair, or that of the completion queues; `None` stands for all.
+    /// The queue pair, or the one that uses the completion queues; `None` for all.
     pub qpn: Option<Qpn>,
 }
 
-/// A time to be added, drawn anew for each frame if the bounds differ.
+/// A delay. If the bounds differ, it is drawn for each frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Delay {
-    /// The shortest.
+    /// The shortest delay.
     pub least: Duration,
-    /// The longest.
+    /// The longest delay.
     pub most: Duration,
 }
 

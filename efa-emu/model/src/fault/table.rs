@@ -1,4 +1,4 @@
-//! All armed rules, and what they decide.
+//! All armed rules, and their decisions.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,19 +10,19 @@ use super::rule::{Action, Delay, Fault, HostName, Match, Queues};
 use crate::device::{PortLink, QueueError, QueueKind};
 use crate::link::Operation;
 
-/// Names an armed fault.
+/// The id of an armed fault.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FaultId(pub u64);
 
-/// Outcome of an event.
+/// The outcome of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// The frame is kept, until so many later ones have passed or until it is released.
+    /// The frame is deferred until it is released, or until this many later frames have passed.
     Hold {
-        /// How many.
+        /// The number of frames.
         packets: Option<u32>,
     },
-    /// The frame is late.
+    /// The frame is delayed.
     Delay(Delay),
     /// The frame is lost once.
     Drop,
@@ -40,49 +40,48 @@ pub enum Fate {
     Qpn(Qpn),
 }
 
-/// Further effects beside the event.
+/// An effect in addition to the outcome of the event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Trigger {
-    /// Release what these faults hold.
+    /// Release the frames that these faults hold.
     Release(Vec<FaultId>),
     /// End this host.
     Kill(HostName),
     /// Remove this device.
     Remove(HostName),
-    /// Give this device back.
+    /// Restore this device.
     Restore(HostName),
-    /// Stage an error of queues of this device.
+    /// Stage an error in queues of this device.
     Queues(HostName, QueueError),
 }
 
-/// Decision of the rules about an event.
+/// The decision of the rules about an event.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Verdict {
-    /// What becomes of it and by which fault; `None`: what would happen anyway.
+    /// The outcome, and the fault that decided it; `None` for the normal outcome.
     pub fate: Option<(FaultId, Fate)>,
-    /// What else is to be done, in this order: [`Verdict::take_deaths`] before the event goes on,
-    /// the rest behind it.
+    /// Further effects, in this order: [`Verdict::take_deaths`] before the event is handled, the
+    /// rest after it.
     pub triggers: Vec<Trigger>,
 }
 
 impl Verdict {
-    /// Takes the hosts out of the triggers that die of the event. A host that dies of a frame does
-    /// not get to see it.
+    /// Takes the triggers that kill hosts. A host that a frame kills must not receive that frame.
     pub fn take_deaths(&mut self) -> Vec<Trigger> {
         let deaths = |trigger: &mut Trigger| matches!(trigger, Trigger::Kill(_));
         self.triggers.extract_if(.., deaths).collect()
     }
 }
 
-/// The counts of armed faults: wherever those that evaluate the same rules share them.
+/// The counts of armed faults, shared by all that evaluate the same rules.
 pub trait Tally {
-    /// Counts an event that the fault matches and returns its number, from 1.
+    /// Counts an event that matches the fault and returns its number, from 1.
     fn sight(&self, fault: FaultId) -> u64;
-    /// Counts an event that the fault is applied to.
+    /// Counts an event to which the fault is applied.
     fn apply(&self, fault: FaultId);
     /// Whether a cut is in force.
     fn is_engaged(&self, fault: FaultId) -> bool;
-    /// Puts a cut in force or ends it.
+    /// Starts or ends a cut.
     fn engage(&self, fault: FaultId, in_force: bool);
 }
 
@@ -90,20 +89,19 @@ pub trait Tally {
 #[derive(Debug, Default)]
 pub struct Faults {
     armed: Vec<(FaultId, Fault)>,
-    /// Requests that are refused some more times as "receiver not ready".
+    /// Requests that will be answered with RNR some more times.
     refused: HashMap<(Gid, Qpn, u32), (FaultId, u32)>,
 }
 
-/// Requests that are refused some more times, at most: those that are given up stay behind.
+/// Limit for these requests, because entries of requests that were given up remain.
 const MOST_REFUSED: usize = 4096;
 
-/// Whether a device has a name, or is of the host with that name. Devices are named by their GIDs
-/// in events.
+/// Whether the device with this GID has this name, or belongs to the host with this name. Events
+/// contain GIDs only.
 type IsNamed<'a> = dyn Fn(Gid, &str) -> bool + 'a;
 
 impl Faults {
-    /// Arms a fault behind those already armed. What is to be done at once is done by
-    /// [`Faults::begin`].
+    /// Arms a fault after those already armed. [`Faults::begin`] executes actions without an event.
     pub fn arm(&mut self, id: FaultId, fault: Fault) {
         self.armed.push((id, fault));
     }
@@ -114,7 +112,7 @@ impl Faults {
         self.refused.retain(|_, (fault, _)| *fault != id);
     }
 
-    /// Disarms everything but these.
+    /// Disarms all faults for which `keep` returns false.
     pub fn retain(&mut self, keep: impl Fn(FaultId) -> bool) {
         self.armed.retain(|(id, _)| keep(*id));
         self.refused.retain(|_, (fault, _)| keep(*fault));
@@ -136,7 +134,7 @@ impl Faults {
         self.armed.iter().map(|(id, fault)| (*id, fault))
     }
 
-    /// What a fault that was just armed does at once, without an event.
+    /// Executes the action of a newly armed fault that has no event.
     pub fn begin(&mut self, id: FaultId, tally: &impl Tally) -> Vec<Trigger> {
         let mut triggers = Vec::new();
         let begun = self.armed.iter().find(|(other, _)| *other == id);
@@ -149,8 +147,9 @@ impl Faults {
         triggers
     }
 
-    /// Decides about an event. The first fault that wants it gets it, and faults behind that do not
-    /// count it; those that only trigger something else leave it to the next.
+    /// Decides about an event. The first matching fault with an outcome decides, and faults after
+    /// it do not count the event. Faults that only trigger something else leave the decision to the
+    /// next.
     pub fn decide(
         &mut self,
         event: &Event<'_>,
@@ -186,11 +185,11 @@ impl Faults {
         if let (Some((id, _)), Event::Frame(frame)) = (verdict.fate, event) {
             self.begin_refusal(id, frame);
         }
-        // A cut that this very event has triggered lets the event pass: it was on its way.
+        // A cut that this event has triggered does not apply to the event itself.
         verdict
     }
 
-    /// A cut in force between two devices, or a port without a link.
+    /// The cut in force between two devices, or the port whose link is down.
     fn cut_between(
         &self,
         a: Gid,
@@ -211,7 +210,7 @@ impl Faults {
         })
     }
 
-    /// The link of a device's port.
+    /// The link state of a device's port.
     pub fn port(&self, gid: Gid, is_named: &IsNamed<'_>, tally: &impl Tally) -> PortLink {
         let mut port = PortLink::default();
         for (id, fault) in &self.armed {
@@ -294,7 +293,7 @@ fn refusal_key(frame: &Frame<'_>) -> (Gid, Qpn, u32) {
 }
 
 impl Action {
-    /// The fate that an action is, if it is one.
+    /// The outcome for the event, if the action determines one.
     pub(super) fn fate(&self) -> Option<Fate> {
         Some(match self {
             Action::Hold => Fate::Hold { packets: None },
@@ -324,7 +323,7 @@ impl Action {
         })
     }
 
-    /// Whether it can be done to an event: only packets can be repeated.
+    /// Whether the action is possible for an event: only packets can be repeated.
     fn concerns(&self, event: &Event<'_>) -> bool {
         match (self, event) {
             (Action::Repeat, Event::Frame(frame)) => {
@@ -350,7 +349,7 @@ impl Queues {
 }
 
 impl HostName {
-    /// Whether it is the device with this GID, or its host.
+    /// Whether this is the device with this GID, or its host.
     pub fn is(&self, gid: Gid, is_named: &IsNamed<'_>) -> bool {
         match self {
             HostName::Gid(own) => *own == gid,
@@ -360,7 +359,7 @@ impl HostName {
 }
 
 impl Match {
-    /// Whether the event is one of those that this is about, whatever its number.
+    /// Whether the event matches, whatever its number.
     pub fn matches(&self, event: &Event<'_>, is_named: &IsNamed<'_>) -> bool {
         fn is<T: PartialEq>(wanted: Option<T>, actual: T) -> bool {
             wanted.is_none_or(|wanted| wanted == actual)
@@ -402,7 +401,7 @@ impl Match {
     }
 }
 
-/// Counts of this process alone.
+/// Counts of one process.
 #[derive(Debug, Default)]
 pub struct LocalTally(std::cell::RefCell<BTreeMap<FaultId, Counts>>);
 
@@ -414,12 +413,12 @@ struct Counts {
 }
 
 impl LocalTally {
-    /// How often a fault was applied.
+    /// The number of events to which a fault was applied.
     pub fn applied(&self, fault: FaultId) -> u64 {
         self.0.borrow().get(&fault).map_or(0, |of| of.applied)
     }
 
-    /// Forgets a fault.
+    /// Removes the counts of a fault.
     pub fn forget(&self, fault: FaultId) {
         self.0.borrow_mut().remove(&fault);
     }

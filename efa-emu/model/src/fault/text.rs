@@ -1,4 +1,4 @@
-//! Rules as text: TOML, with errors that say where and what instead.
+//! The text form of rules: TOML, with errors that name the position and the remedy.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,7 +19,7 @@ use crate::link::Operation;
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{place}{key}: {problem}")]
 pub struct FaultError {
-    /// The file and the rule in it, with a separator behind; empty for a rule that stands alone.
+    /// The file and the rule in it, with a separator at the end; empty for a single rule.
     place: String,
     /// The key.
     key: String,
@@ -75,7 +75,7 @@ pub fn parse_file(name: &str, text: &str) -> Result<Vec<Fault>, FaultError> {
         .collect()
 }
 
-/// How an action is written.
+/// The text form of an action.
 fn form(action: &str) -> Option<&'static str> {
     Some(match action {
         "hold" => r#""hold""#,
@@ -104,7 +104,7 @@ fn form(action: &str) -> Option<&'static str> {
     })
 }
 
-/// Names the bounds of a number instead of its Rust type.
+/// Replaces Rust types in an error by the bounds of the number.
 fn in_figures(problem: &str) -> String {
     [
         ("u16", "65535"),
@@ -127,7 +127,7 @@ fn read(rule: toml::Value) -> Result<Fault, FaultError> {
         let problem = error.inner().message().trim().replace('\n', ", ");
         let form = key.strip_prefix("then.").and_then(form);
         match form {
-            // Our own words say already what to write.
+            // Our own messages name the expected form already.
             Some(form) if problem.contains("invalid type") || problem.contains("found") => {
                 FaultError::new(
                     &key,
@@ -144,7 +144,7 @@ fn read(rule: toml::Value) -> Result<Fault, FaultError> {
 impl FromStr for Fault {
     type Err = FaultError;
 
-    /// Reads one rule: a TOML inline table, with or without its braces.
+    /// Parses one rule: a TOML inline table, with or without its braces.
     fn from_str(text: &str) -> Result<Self, FaultError> {
         let text = text.trim();
         let braces = if text.starts_with('{') {
@@ -172,7 +172,7 @@ impl FromStr for Fault {
 }
 
 impl fmt::Display for Fault {
-    /// As an inline table that [`Fault::from_str`] reads.
+    /// Formats the rule as an inline table that [`Fault::from_str`] parses.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let value = toml::Value::try_from(self).map_err(|_| fmt::Error)?;
         write!(f, "{value}")
@@ -180,7 +180,7 @@ impl fmt::Display for Fault {
 }
 
 impl Fault {
-    /// Refuses combinations that mean nothing.
+    /// Rejects combinations that have no meaning.
     fn check(&self) -> Result<(), FaultError> {
         self.then.check()?;
         let Some(when) = &self.when else {
@@ -290,7 +290,7 @@ impl Match {
     }
 }
 
-/// Text for an optional value.
+/// The text form of an optional value.
 macro_rules! optional_text {
     ($module:ident, $type:ty, $to:expr, $from:expr) => {
         pub(super) mod $module {

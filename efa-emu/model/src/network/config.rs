@@ -1,32 +1,32 @@
-//! How the network behaves.
+//! The parameters of the network model.
 
 use std::time::Duration;
 
 use super::random::Probability;
 use super::reliability::Reliability;
 
-/// How the network behaves.
+/// The parameters of the network model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NetworkConfig {
     /// Paths between each pair of hosts, at least 1.
     pub paths: u16,
-    /// Latency that every path has at least, one way.
+    /// One-way latency of the shortest path.
     pub latency: Duration,
-    /// The longest path takes this much longer than the shortest; those between are evenly spaced.
+    /// Latency of the longest path minus that of the shortest; the others are evenly spaced.
     pub path_spread: Duration,
-    /// Each frame adds a random latency of its own, from zero to this.
+    /// Each frame has an additional random latency between zero and this.
     pub jitter: Duration,
-    /// How fast a host puts bytes on the wire, in bytes per second; 0 for no limit. Only the
-    /// simulator limits it: between processes, memory does.
+    /// Bytes per second that a host can send; 0 for no limit. Only the simulator applies it:
+    /// between processes, memory is the limit.
     pub bandwidth: u64,
-    /// How likely a frame, request or answer, is lost each time that it is on the wire.
+    /// Probability that a frame, request or answer, is lost at each transmission.
     pub loss: Probability,
-    /// How likely a receiver answers a send that it is not ready although it is.
+    /// Probability that a receiver answers a send with RNR although a receive is posted.
     pub rnr: Probability,
     /// Retransmission of lost frames by the network card.
     pub reliability: Reliability,
-    /// Requests that one host may have in flight; a device with more to send has to wait. Only the
-    /// simulator limits it: between processes, the rings do.
+    /// Requests that one host may have in flight; further requests wait in the device. Only the
+    /// simulator applies it: between processes, the rings are the limit.
     pub in_flight: usize,
 }
 
@@ -34,7 +34,7 @@ pub struct NetworkConfig {
 const FRAME_OVERHEAD: u64 = 14 + 40 + 8 + 32;
 
 impl Default for NetworkConfig {
-    /// 16 paths at about 10 µs with 100 Gbit/s, no loss: a calm cluster network.
+    /// 16 paths at about 10 µs with 100 Gbit/s, no loss: a lightly loaded cluster network.
     fn default() -> Self {
         NetworkConfig {
             paths: 16,
@@ -48,7 +48,7 @@ impl Default for NetworkConfig {
 }
 
 impl NetworkConfig {
-    /// A network that takes no time and loses nothing.
+    /// A network without latency and loss.
     pub fn perfect() -> Self {
         NetworkConfig {
             paths: 1,
@@ -63,8 +63,8 @@ impl NetworkConfig {
         }
     }
 
-    /// A network that changes nothing: one path, a constant latency, no loss, no bandwidth limit.
-    /// Frames arrive in the order in which they were sent.
+    /// A network with one path, a constant latency, no loss and no bandwidth limit. Frames arrive
+    /// in the order in which they were sent.
     pub fn orderly(latency: Duration) -> Self {
         NetworkConfig {
             latency,
@@ -72,7 +72,7 @@ impl NetworkConfig {
         }
     }
 
-    /// How long a frame with `length` bytes of data occupies its sender's port.
+    /// The time for which a frame with `length` bytes of data occupies its sender's port.
     pub fn wire_time(&self, length: usize) -> Duration {
         if self.bandwidth == 0 {
             return Duration::ZERO;
@@ -83,12 +83,12 @@ impl NetworkConfig {
         Duration::from_nanos(nanoseconds)
     }
 
-    /// Whether nothing happens to frames.
+    /// Whether the network has no effect on frames.
     pub fn is_perfect(&self) -> bool {
         self.is_immediate() && self.rnr == Probability::NEVER
     }
 
-    /// Whether every frame arrives in the moment in which it is sent.
+    /// Whether every frame arrives at the time at which it is sent.
     pub fn is_immediate(&self) -> bool {
         let extra = self.path_spread.is_zero() || self.paths <= 1;
         self.latency.is_zero() && self.jitter.is_zero() && extra && self.loss == Probability::NEVER

@@ -1,4 +1,4 @@
-//! Course of an arriving frame, once the rules of staged faults have been applied.
+//! What happens to an arriving frame, after the fault rules have been applied.
 
 use std::time::Duration;
 
@@ -7,39 +7,39 @@ use efa_core::nic::Status;
 use super::{Loss, Network, Transmission};
 use crate::fault::{Fate, FaultId};
 
-/// Duplicated parts of a frame that proceeds.
+/// Whether a frame has an effect twice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Twice {
-    /// Nothing does.
+    /// No.
     #[default]
     Nothing,
-    /// The completion that the frame makes is written twice.
+    /// The completion for the frame is written twice.
     Completion,
-    /// The responder's device gets the packet a second time, right behind the first. Only the first
-    /// is answered.
+    /// The responder's device gets the packet a second time, directly after the first. Only the
+    /// first is answered.
     Packet,
 }
 
-/// Course of an arriving frame. A link carries it out with its own clock and its own way
-/// to keep frames; it decides nothing.
+/// What happens to an arriving frame. A link executes it with its own clock and its own storage for
+/// frames; it makes no decisions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Course {
-    /// The frame is handed over: a request to the responder's device, an answer to the initiator's.
+    /// The frame is delivered: a request to the responder's device, an answer to the initiator's.
     Proceeds {
-        /// The duplicated parts.
+        /// Whether it has an effect twice.
         twice: Twice,
-        /// For a request: the device does not see it, and this is the answer. For an answer: this
+        /// For a request: the device does not get it, and this is the answer. For an answer: this
         /// replaces the status.
         status: Option<Status>,
     },
-    /// The frame is handed over after this time, without being judged again.
+    /// The frame is delivered after this time. The rules are not applied to it again.
     Late(Duration),
-    /// The frame is deferred until `fault` is released or so many later frames of its flow have
+    /// The frame is deferred until `fault` is released or this many later frames of its flow have
     /// passed.
     Deferred {
         /// The rule that defers it.
         fault: FaultId,
-        /// How many later frames pass it, if that frees it.
+        /// The number of later frames, if they release it.
         packets: Option<u32>,
     },
     /// The frame is lost.
@@ -47,8 +47,8 @@ pub enum Course {
 }
 
 impl Course {
-    /// The course that a rule's decision means for this transmission; `network` is that of the host
-    /// that sent it.
+    /// Derives what happens to this transmission from a rule's decision. `network` is that of the
+    /// sending host.
     pub fn new(
         fate: Option<(FaultId, Fate)>,
         transmission: &Transmission,
@@ -64,7 +64,7 @@ impl Course {
         };
         trace_fault(fault, transmission, fate);
         match fate {
-            // These are about other events than frames.
+            // These apply to other events than frames.
             Fate::Fail(_) | Fate::Qpn(_) => proceeds,
             Fate::Hold { packets } => Course::Deferred { fault, packets },
             Fate::Delay(delay) => Course::Late(network.delay(transmission, delay)),
@@ -90,8 +90,8 @@ impl Course {
         }
     }
 
-    /// Whether the frame passes, so that frames which wait for later ones of their flow count it. A
-    /// late one has passed: it is the rule's wish that others overtake it.
+    /// Whether the frame has passed, for frames that are deferred until later ones of their flow
+    /// have. A delayed frame counts as passed, because the rule wants others to overtake it.
     pub fn passes(&self) -> bool {
         matches!(self, Course::Proceeds { .. } | Course::Late(_))
     }

@@ -1,32 +1,31 @@
-//! The queue of future events.
+//! A calendar queue of future events.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-/// Nanoseconds of a slice, as a power of two: short enough that a slice of a fabric of some hundred
-/// hosts holds a few dozen events.
+/// Nanoseconds of a slice, as a power of two: short enough that a slice contains a few dozen events
+/// in a fabric of some hundred hosts.
 const SLICE_BITS: u32 = 6;
 /// Slices of the near future: 65 µs, several times the latency of a network.
 const SLICES: usize = 1024;
 const WORDS: usize = SLICES / 64;
 
-/// Events ordered by time; events of one time come in the order in which they were added. Times
-/// count from wherever the clock of the link starts, to the nanosecond and for 584 years.
+/// Events ordered by time; events with the same time are in the order of their insertion. Times are
+/// nanoseconds since the start of the link's clock, up to 584 years.
 ///
-/// Nearly all events of a simulated network are a few microseconds away, and there are many. So the
-/// near future is cut into slices, and only the events of the current slice are sorted: an event
-/// costs the same however many there are. What is further away waits in a heap.
+/// A simulated network has many events, nearly all within the next few microseconds. So the near
+/// future is divided into slices, and only the events of the current slice are sorted: the cost of
+/// an event does not depend on their number. Events further away are in a heap.
 #[derive(Debug)]
 pub struct EventQueue<E> {
-    /// The events of the current slice and of those before, the next one last. Empty only if the
-    /// queue is.
+    /// The events of the current and earlier slices, the next one last. Empty only if the queue is.
     current: Vec<QueuedEvent<E>>,
     /// The number of the current slice.
     slice: u64,
-    /// The events of the slices that follow, by the lowest bits of the slice's number.
+    /// The events of the following slices, indexed by the lowest bits of the slice's number.
     near: Vec<Vec<QueuedEvent<E>>>,
-    /// Which of these have events.
+    /// Bitmap of the slices with events.
     occupied: [u64; WORDS],
     /// The events of slices that were too far away when they were added.
     far: BinaryHeap<QueuedEvent<E>>,
@@ -42,7 +41,7 @@ struct QueuedEvent<E> {
     event: E,
 }
 
-/// Set in the numbers of events that come behind.
+/// Bit in the numbers of events added by [`EventQueue::add`].
 const BEHIND: u64 = 1 << 63;
 
 impl<E> Default for EventQueue<E> {
@@ -60,15 +59,15 @@ impl<E> Default for EventQueue<E> {
 }
 
 impl<E> EventQueue<E> {
-    /// Adds an event behind those of the same time.
+    /// Adds an event after those with the same time.
     pub fn add(&mut self, at: Duration, event: E) {
         let number = BEHIND | self.added;
         self.added += 1;
         self.insert(at, number, event);
     }
 
-    /// Adds an event ahead of those of the same time that were added by [`EventQueue::add`]: what
-    /// follows from the event that takes place at this moment.
+    /// Adds an event before those with the same time that were added by [`EventQueue::add`]: for
+    /// consequences of the event that is being handled.
     pub fn add_ahead(&mut self, at: Duration, event: E) {
         let number = self.added_ahead;
         self.added_ahead += 1;
@@ -99,24 +98,24 @@ impl<E> EventQueue<E> {
         }
     }
 
-    /// Whether no event is to come.
+    /// Whether there are no events.
     pub fn is_empty(&self) -> bool {
         self.current.is_empty()
     }
 
-    /// When the next event is due.
+    /// The time of the next event.
     pub fn next_time(&self) -> Option<Duration> {
         let next = self.current.last()?;
         Some(Duration::from_nanos(next.at))
     }
 
-    /// The event that comes so many events behind the next one, as far as that is known already.
+    /// The event `behind` positions after the next one, if it is in a sorted slice.
     pub fn upcoming(&self, behind: usize) -> Option<&E> {
         let place = self.current.len().checked_sub(behind + 1)?;
         Some(&self.current[place].event)
     }
 
-    /// Takes the next event.
+    /// Removes and returns the next event.
     pub fn pop(&mut self) -> Option<(Duration, E)> {
         let entry = self.current.pop()?;
         if self.current.is_empty() {
@@ -125,7 +124,7 @@ impl<E> EventQueue<E> {
         Some((Duration::from_nanos(entry.at), entry.event))
     }
 
-    /// Takes the next event if its time has come.
+    /// Removes and returns the next event if it is due.
     pub fn pop_due(&mut self, now: Duration) -> Option<E> {
         if self.next_time()? > now {
             return None;
@@ -133,7 +132,7 @@ impl<E> EventQueue<E> {
         self.pop().map(|(_, event)| event)
     }
 
-    /// Drops events.
+    /// Drops the events for which `keep` returns false.
     pub fn retain(&mut self, mut keep: impl FnMut(&E) -> bool) {
         self.current.retain(|entry| keep(&entry.event));
         self.far.retain(|entry| keep(&entry.event));
@@ -148,7 +147,7 @@ impl<E> EventQueue<E> {
         }
     }
 
-    /// Goes on to the next slice that has events. The current one has none.
+    /// Moves to the next slice with events. The current one is empty.
     fn advance(&mut self) {
         let near = self.next_near();
         let far = self.far.peek().map(QueuedEvent::slice);
@@ -167,14 +166,14 @@ impl<E> EventQueue<E> {
         self.current.sort_unstable();
     }
 
-    /// The next slice of the near future that has events.
+    /// The next slice of the near future with events.
     fn next_near(&self) -> Option<u64> {
         let first = self.slice as usize % SLICES;
         (0..=WORDS).find_map(|turn| {
             let word = (first / 64 + turn) % WORDS;
             let mut bits = self.occupied[word];
-            // The word of the current slice comes first and last: with the slices behind it, then
-            // with those before it, which stand for later times.
+            // The word of the current slice is checked first and last: first the slices after it,
+            // then those before it, which have wrapped around to later times.
             match turn {
                 0 => bits &= !0 << (first % 64),
                 WORDS => bits &= !(!0 << (first % 64)),
@@ -195,7 +194,7 @@ impl<E> QueuedEvent<E> {
 }
 
 impl<E> Ord for QueuedEvent<E> {
-    /// The next event is the greatest.
+    /// The next event is the greatest, for the heap.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.number).cmp(&(self.at, self.number))
     }
@@ -244,8 +243,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against an ordered map, with events that are due at once, soon, and far away, and with a
-        /// clock that stands still or jumps.
+        /// Compared with an ordered map, with events that are due at once, soon, and far away, and
+        /// with a clock that stops or jumps.
         #[test]
         fn events_are_ordered_by_time_then_age(
             steps in prop::collection::vec((0u8..10, 0u64..200_000, any::<bool>()), 1..400),

@@ -1,4 +1,4 @@
-//! Journeys of frames: one transmission, and the journey that transmissions add up to.
+//! The outcome of one transmission of a frame, and of all its transmissions together.
 
 use std::time::Duration;
 
@@ -11,54 +11,53 @@ use super::transmission::Transmission;
 use crate::fault::Delay;
 use crate::link::Operation;
 
-/// How one transmission goes.
+/// The outcome of one transmission.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Transit {
     /// The path's number, from 0.
     pub path: u16,
-    /// From the sender's port to the receiver's.
+    /// The time from the sender's port to the receiver's.
     pub latency: Duration,
-    /// It does not arrive.
+    /// It is lost.
     pub is_lost: bool,
 }
 
-/// How a frame fares from now on, all further transmissions included.
+/// The outcome for a frame from now on, all further transmissions included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Journey {
     /// It arrives.
     Arrives {
-        /// In how long.
+        /// The delay.
         after: Duration,
-        /// By which path.
+        /// The path of the last transmission.
         path: u16,
-        /// How often it was lost before.
+        /// The number of lost transmissions.
         lost: u32,
     },
     /// The initiator's network card gives up.
     Fails {
-        /// In how long.
+        /// The delay.
         after: Duration,
     },
-    /// It is a datagram and is lost without notice.
+    /// It is a datagram, and its loss is not reported.
     Vanishes,
 }
 
-/// The network as one seed makes it. The frames that a host sends, requests and answers, meet the
-/// network of that host.
+/// The network model for one seed. Requests and answers are subject to the network of their sender.
 #[derive(Clone, Debug)]
 pub struct Network {
-    /// How frames travel.
+    /// The parameters.
     pub config: NetworkConfig,
     seed: u64,
 }
 
 impl Network {
-    /// The network of one seed.
+    /// The network for one seed.
     pub fn new(config: NetworkConfig, seed: u64) -> Self {
         Network { config, seed }
     }
 
-    /// Outcome of one transmission.
+    /// The outcome of one transmission.
     pub fn transmit(&self, transmission: &Transmission) -> Transit {
         let draws = transmission.draws(self.seed);
         let config = &self.config;
@@ -71,7 +70,7 @@ impl Network {
         }
     }
 
-    /// What happens to a frame from this transmission on until it arrives or is given up.
+    /// The outcome for a frame from this transmission on.
     pub fn journey(&self, transmission: &Transmission) -> Journey {
         let mut transmission = *transmission;
         let mut after = Duration::ZERO;
@@ -97,7 +96,7 @@ impl Network {
         }
     }
 
-    /// What happens to a frame after this transmission of it was lost in the way that `loss` says.
+    /// The outcome for a frame after this transmission was lost with the given consequence.
     pub fn journey_after(&self, transmission: &Transmission, loss: Loss) -> Journey {
         let wait = match loss {
             Loss::Repeated { after } => after,
@@ -117,7 +116,7 @@ impl Network {
         }
     }
 
-    /// Consequence of a lost transmission.
+    /// The consequence of a lost transmission.
     pub fn lose(&self, transmission: &Transmission) -> Loss {
         let reliability = &self.config.reliability;
         let follows = reliability.after_loss(transmission.operation, transmission.lost);
@@ -133,27 +132,27 @@ impl Network {
         follows
     }
 
-    /// Whether the receiver claims not to be ready for a request that arrives.
+    /// Whether the receiver answers an arriving request with RNR.
     pub fn answers_rnr(&self, request: &Transmission) -> bool {
-        // Each retry draws anew, however many there are: otherwise some would never succeed.
+        // Each retry draws a new number. Otherwise some requests would never succeed.
         request.operation == Operation::Send
             && request
                 .request_draws(self.seed, request.retries)
                 .chance(Purpose::ReceiverNotReady, self.config.rnr)
     }
 
-    /// The time that a rule adds to a frame.
+    /// The delay that a rule adds to a frame.
     pub(super) fn delay(&self, transmission: &Transmission, delay: Delay) -> Duration {
         drawn(transmission.draws(self.seed), delay)
     }
 
-    /// The time that a rule adds to the command with this number of an admin queue.
+    /// The delay that a rule adds to the command with this number of an admin queue.
     pub fn command_delay(&self, number: u64, delay: Delay) -> Duration {
         drawn(Draws::new(self.seed).of(number), delay)
     }
 
-    /// What `path` adds for this pair of hosts: a pure function, so that no table grows with the
-    /// square of the number of hosts.
+    /// The additional latency of `path` for this pair of hosts. It is computed, because a table
+    /// would grow with the square of the number of hosts.
     pub(super) fn path_latency(&self, (from, to): (Gid, Gid), path: u16) -> Duration {
         let paths = self.config.paths;
         if paths <= 1 || self.config.path_spread.is_zero() {

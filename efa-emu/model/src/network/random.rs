@@ -1,12 +1,12 @@
-//! The only source of randomness of a fabric: one seed, and an independent choice for each purpose.
+//! The only source of randomness of a fabric: one seed, with independent numbers for each purpose.
 //!
-//! Choices about frames are [`Draws`]: a pure function of the seed and of the frame's name. Choices
-//! that follow events (the number of a new queue pair, say) are a stream of their own each
-//! ([`Random`]). A purpose has its own numbers either way, so that experiments stay comparable:
-//! switching loss on, say, does not change the latencies that the same seed gives.
+//! Choices about frames are [`Draws`]: a pure function of the seed and of the frame's identity.
+//! Choices about events (such as the number of a new queue pair) come from a stream for each
+//! purpose ([`Random`]). Purposes never share numbers, so that experiments stay comparable:
+//! enabling loss, for example, does not change the latencies of the same seed.
 //!
-//! What a seed means is fixed here and by ChaCha8, whose output is part of its specification: no
-//! other crate's release can change it.
+//! The meaning of a seed is fixed by this module and by ChaCha8, whose output is specified, so no
+//! release of another crate can change it.
 
 use core::time::Duration;
 
@@ -17,27 +17,27 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
 pub enum Purpose {
-    /// Which path a frame takes.
+    /// The path of a frame.
     Path = 1,
     /// Whether a frame is lost.
     Loss = 2,
-    /// Whether a receiver claims not to be ready.
+    /// Whether a receiver answers with RNR.
     ReceiverNotReady = 3,
-    /// Which queue pair number is reused.
+    /// The reused queue pair number.
     QueuePairNumber = 4,
-    /// In which order completions are handed out.
+    /// The order in which completions are returned.
     Completions = 5,
-    /// Q-keys, drawn for callers that do not choose one.
+    /// Q-keys for callers that do not choose one.
     Qkey = 6,
-    /// Jitter: added by a frame to its path's latency.
+    /// Jitter: the part of a frame's latency that is not its path's.
     Jitter = 7,
-    /// Which of the paths between two hosts is the shortest.
+    /// Which path between two hosts is the shortest.
     PathLength = 8,
-    /// The random delay of a staged fault.
+    /// The delay of a staged fault.
     Delay = 9,
 }
 
-/// Random numbers with a name: one for each [`Purpose`].
+/// Random numbers for a sequence of words: one number for each [`Purpose`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Draws(u64);
 
@@ -46,7 +46,7 @@ impl Draws {
         Draws(mix(seed))
     }
 
-    /// The numbers whose name has one word more.
+    /// The numbers for the sequence with one word more.
     pub(super) fn of(self, word: u64) -> Draws {
         Draws(mix(self.0 ^ word))
     }

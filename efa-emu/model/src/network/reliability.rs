@@ -4,20 +4,20 @@ use std::time::Duration;
 
 use crate::link::Operation;
 
-/// When a lost frame goes again, and when the request is given up.
+/// When a lost frame is retransmitted, and when the request fails.
 ///
-/// The real device's values are not public. With these, a cut of one second goes unnoticed, and a
-/// request to a dead host ends after two.
+/// The real device's values are not public. With these defaults, an interruption of one second goes
+/// unnoticed, and a request to a dead host fails after two.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reliability {
-    /// How long the card waits before it sends a lost frame again; doubled after each loss.
+    /// Time before the first retransmission of a lost frame; it doubles after each loss.
     pub timeout: Duration,
-    /// How often a frame is sent before its request fails: 1 to [`Reliability::MOST_ATTEMPTS`].
+    /// Transmissions of a frame before its request fails: 1 to [`Reliability::MOST_ATTEMPTS`].
     pub attempts: u32,
 }
 
 impl Default for Reliability {
-    /// Half a millisecond, twelve times.
+    /// Half a millisecond, twelve attempts.
     fn default() -> Self {
         Reliability {
             timeout: Duration::from_micros(500),
@@ -26,20 +26,20 @@ impl Default for Reliability {
     }
 }
 
-/// Consequence of a loss.
+/// The consequence of a loss.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Loss {
-    /// The frame goes again.
+    /// The frame is retransmitted.
     Repeated {
-        /// How long after the loss.
+        /// The time after the loss.
         after: Duration,
     },
     /// The request completes as unresponsive.
     Fatal {
-        /// How long after the loss.
+        /// The time after the loss.
         after: Duration,
     },
-    /// Nothing: a lost datagram is not sent again and fails nothing.
+    /// None: a lost datagram is neither retransmitted nor reported.
     Unnoticed,
 }
 
@@ -47,7 +47,7 @@ impl Reliability {
     /// Most attempts of a frame: the last time-out is 32768 times the first.
     pub const MOST_ATTEMPTS: u32 = 16;
 
-    /// Consequence when a frame is lost that was lost `before` times already.
+    /// The consequence of the next loss of a frame that was lost `before` times.
     pub fn after_loss(&self, operation: Operation, before: u32) -> Loss {
         let after = self.timeouts(before, before.saturating_add(1));
         match () {
@@ -57,8 +57,8 @@ impl Reliability {
         }
     }
 
-    /// Consequence when a frame that was lost `before` times is lost for good: now, and each time
-    /// that it goes again.
+    /// The consequence if a frame that was lost `before` times is lost now and at each further
+    /// transmission.
     pub fn after_last_loss(&self, operation: Operation, before: u32) -> Loss {
         let after = self.timeouts(before, self.attempts.max(before.saturating_add(1)));
         match operation.is_unanswered() {
@@ -67,7 +67,8 @@ impl Reliability {
         }
     }
 
-    /// The time-outs after the losses from number `from` on, counted from 0, to `to`, not included.
+    /// The sum of the time-outs after the losses number `from`, counted from 0, up to but not
+    /// including `to`.
     fn timeouts(&self, from: u32, to: u32) -> Duration {
         let doubled = |times: u32| 1u32 << times.min(Self::MOST_ATTEMPTS);
         self.timeout.saturating_mul(doubled(to) - doubled(from))
@@ -92,7 +93,7 @@ mod tests {
         let last = timeout * 2048;
         assert_eq!(of.after_loss(SEND, 10), Loss::Repeated { after: last / 2 });
         assert_eq!(of.after_loss(SEND, 11), Loss::Fatal { after: last });
-        // Attempts that were allowed before the configuration changed.
+        // More attempts than a changed configuration allows.
         assert!(matches!(of.after_loss(SEND, u32::MAX), Loss::Fatal { .. }));
     }
 

@@ -1,4 +1,4 @@
-//! Tests of what the network does to frames.
+//! Tests of the effects of the network on frames.
 
 use std::collections::BTreeSet;
 
@@ -79,7 +79,7 @@ fn an_orderly_network_has_one_latency() {
     assert!(NetworkConfig::perfect().is_immediate());
 }
 
-/// Each part of a transmission's name counts, and nothing that happened before.
+/// The outcome depends on each field of a transmission, and on no earlier transmission.
 #[test]
 fn a_transmission_has_the_same_outcome_every_run() {
     let config = NetworkConfig {
@@ -114,7 +114,7 @@ fn a_transmission_has_the_same_outcome_every_run() {
     }
     assert_eq!(fate(&send(7)), first);
     assert_ne!(Network::new(config, 2).transmit(&send(7)).latency, first);
-    // The same numbers for ever: a seed that somebody wrote down keeps its meaning.
+    // A fixed value: the meaning of a recorded seed must never change.
     assert_eq!(first, Duration::from_nanos(689_391_837));
 }
 
@@ -123,7 +123,7 @@ fn wire_time_follows_the_bandwidth() {
     let network = NetworkConfig::default();
     // 12.5 bytes per nanosecond; 94 bytes are headers.
     assert_eq!(network.wire_time(12_500 - 94), Duration::from_micros(1));
-    // What has begun is paid for.
+    // A started nanosecond counts as a whole one.
     assert_eq!(network.wire_time(0), Duration::from_nanos(8));
     let slow = NetworkConfig {
         bandwidth: 1,
@@ -134,7 +134,7 @@ fn wire_time_follows_the_bandwidth() {
     assert_eq!(unlimited.wire_time(usize::MAX >> 1), Duration::ZERO);
 }
 
-/// An option that is switched on leaves the choices about everything else as they were.
+/// Enabling one option does not change the choices about others.
 #[test]
 fn loss_changes_no_latency() {
     let calm = Network::new(NetworkConfig::default(), 1);

@@ -1,4 +1,4 @@
-//! The name of a frame that is put on the wire: what the network's choices depend on.
+//! The identity of a transmitted frame, on which the network's choices depend.
 
 use efa_core::address::{Gid, Qpn};
 
@@ -6,10 +6,10 @@ use super::random::Draws;
 use crate::fault::{Frame, Stage};
 use crate::link::{Operation, RequestHeader};
 
-/// The name of a frame that is put on the wire: everything that the network's choices depend on.
+/// The identity of a transmitted frame: all that the network's choices depend on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Transmission {
-    /// Which of the frames of a request it is.
+    /// Request or answer.
     pub stage: Stage,
     /// Operation of the request.
     pub operation: Operation,
@@ -19,16 +19,16 @@ pub struct Transmission {
     pub responder: Gid,
     /// The initiator's queue pair.
     pub source_qpn: Qpn,
-    /// Counts the requests of that queue pair.
+    /// The number of the request in that queue pair.
     pub sequence: u32,
-    /// How often the receiver was not ready for the request before.
+    /// How often the request was answered with RNR before.
     pub retries: u32,
-    /// How often this frame was lost before, since the last retry.
+    /// How often this frame was lost since the last retry.
     pub lost: u32,
 }
 
-/// Retries that are told apart. Links carry no more (see `record` of `efa-shm`), and only the
-/// choice whether a receiver is ready must differ for each.
+/// The most retries that are distinguished. Links transport no more (see `record` of `efa-shm`),
+/// and only the choice of RNR must differ for each retry.
 const MOST_RETRIES: u32 = RequestHeader::MOST_CARRIED_RETRIES;
 
 impl Transmission {
@@ -51,7 +51,7 @@ impl Transmission {
         }
     }
 
-    /// The next one, after this one was lost.
+    /// The next transmission, after this one was lost.
     pub(super) fn again(self) -> Transmission {
         Transmission {
             lost: self.lost.saturating_add(1),
@@ -59,7 +59,7 @@ impl Transmission {
         }
     }
 
-    /// The random numbers of the request, its `retries`-th retry.
+    /// The random numbers for the request at this retry.
     pub(super) fn request_draws(&self, seed: u64, retries: u32) -> Draws {
         let gid = u128::from_be_bytes(self.initiator.0);
         Draws::new(seed)
@@ -69,7 +69,7 @@ impl Transmission {
             .of(retries.into())
     }
 
-    /// The random numbers of this transmission.
+    /// The random numbers for this transmission.
     pub(super) fn draws(&self, seed: u64) -> Draws {
         let stage = match self.stage {
             Stage::Request => 0,

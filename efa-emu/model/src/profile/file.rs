@@ -1,7 +1,7 @@
-//! Profiles in files: what a survey has measured, or what a test wants to be different.
+//! Profiles in files: measured by a survey, or changed for a test.
 //!
-//! A file is TOML: the name of the profile, the built-in profile that it begins with, and what is
-//! different.
+//! A file is TOML: the name of the profile, the built-in profile that it is based on, and the
+//! differences.
 //!
 //! ```toml
 //! name = "measured"
@@ -25,7 +25,7 @@ use crate::qpn_policy::UnknownQpnPolicy;
 /// Why a profile cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
-    /// It is none of the built-in ones, and no file.
+    /// It is neither a built-in profile nor a file.
     #[error("unknown profile {name:?}: use {known}, or the path of a profile's file (TOML)", known = known())]
     Unknown {
         /// The name.
@@ -44,19 +44,19 @@ pub enum ProfileError {
     Invalid {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         #[source]
         problem: ProfileProblem,
     },
 }
 
-/// What is wrong with the file of a profile.
+/// A problem in a profile's file.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ProfileProblem {
-    /// It is not TOML, or has a key that profiles do not have.
+    /// It is not TOML, or has an unknown key.
     #[error(transparent)]
     Toml(#[from] toml::de::Error),
-    /// The profile that it begins with is not built in.
+    /// The base profile is not built in.
     #[error("base is {base:?}, not one of {known}", known = known())]
     Base {
         /// The profile.
@@ -68,10 +68,10 @@ pub enum ProfileProblem {
         /// The name.
         name: String,
     },
-    /// There is no such policy of queue pair numbers.
+    /// The policy of queue pair numbers is unknown.
     #[error(transparent)]
     QpnReuse(#[from] UnknownQpnPolicy),
-    /// A code with which no request is refused.
+    /// The status code is not one of a refused request.
     #[error("statuses.{key}: {code} is not a status of a refused request")]
     Status {
         /// Its key.
@@ -79,7 +79,7 @@ pub enum ProfileProblem {
         /// The code.
         code: u8,
     },
-    /// What the emulator cannot do, as [`Profile::fit`] says it.
+    /// A value that the emulator does not support, in the words of [`Profile::fit`].
     #[error("{0}")]
     Limit(String),
 }
@@ -89,8 +89,8 @@ fn known() -> String {
     names.join(", ")
 }
 
-/// Declares the file: an optional key for each field of [`Profile`] that is a number or a truth
-/// value, under the field's name.
+/// Declares the file: an optional key for each numeric or boolean field of [`Profile`], with the
+/// field's name.
 macro_rules! file {
     ($($field:ident: $type:ty,)*) => {
         #[derive(Debug, Default, Serialize, Deserialize)]
@@ -102,7 +102,7 @@ macro_rules! file {
             description: Option<String>,
             #[serde(skip_serializing_if = "Option::is_none")]
             firmware: Option<String>,
-            /// The numbers of `efadv_device_attr.device_caps`.
+            /// The bits of `efadv_device_attr.device_caps`.
             #[serde(skip_serializing_if = "Option::is_none")]
             device_caps: Option<u32>,
             #[serde(skip_serializing_if = "Option::is_none")]
@@ -117,7 +117,7 @@ macro_rules! file {
             )*
             #[serde(default)]
             statuses: StatusCodes,
-            /// What else a survey has found; the emulator does not read it.
+            /// Other results of a survey. The emulator ignores them.
             #[serde(default, skip_serializing_if = "toml::Table::is_empty")]
             answers: toml::Table,
         }
@@ -164,7 +164,7 @@ file! {
     comp_vectors: u32,
 }
 
-/// Declares the codes of a file: an optional key for each of [`Statuses`].
+/// Declares the status codes of a file: an optional key for each field of [`Statuses`].
 macro_rules! status_codes {
     ($($field:ident),*) => {
         #[derive(Debug, Default, Serialize, Deserialize)]
@@ -203,7 +203,7 @@ status_codes!(
 /// The status of a refusal.
 fn status(key: &'static str, code: u8) -> Result<Status, ProfileProblem> {
     let found = Status::from_code(code).filter(|status| {
-        // Others are none of an answer that ends a request.
+        // Other codes never end a request.
         matches!(
             status,
             Status::RemoteBadAddress
@@ -221,11 +221,11 @@ fn status(key: &'static str, code: u8) -> Result<Status, ProfileProblem> {
 }
 
 impl Profile {
-    /// The profile that `efa-emu run --profile` means: a built-in one by its name, or that of a
-    /// file, whose path has a slash or ends in `.toml`.
+    /// The profile for `efa-emu run --profile`: a built-in one by its name, or a file, whose path
+    /// has a slash or ends in `.toml`.
     ///
     /// # Errors
-    /// The profile does not exist, or the file is not one.
+    /// The profile does not exist, or the file is invalid.
     pub fn named(name: &str) -> Result<Profile, ProfileError> {
         if let Some(profile) = Profile::by_name(name) {
             return Ok(profile.clone());
@@ -238,8 +238,8 @@ impl Profile {
         }
     }
 
-    /// Reads the file of a profile. The name and other texts stay in memory for as long as the
-    /// process lives, as those of the built-in profiles.
+    /// Reads a profile's file. The name and other texts are leaked, so that they are static like
+    /// those of the built-in profiles.
     fn read(path: &Path) -> Result<Profile, ProfileError> {
         let text = std::fs::read_to_string(path).map_err(|source| ProfileError::Read {
             path: path.to_owned(),
@@ -288,8 +288,8 @@ impl Profile {
         }
     }
 
-    /// The text of a file with all that this profile says, which begins with the built-in profile
-    /// `base`. `answers` is what else is known.
+    /// The text of a file with all attributes of this profile, based on the built-in profile
+    /// `base`. `answers` are other results of a survey.
     pub fn file_text(&self, base: &str, answers: toml::Table) -> String {
         let mut file = File {
             name: self.name.to_owned(),
@@ -308,8 +308,8 @@ impl Profile {
         toml::to_string(&file).expect("numbers and texts can be written")
     }
 
-    /// Changes what the emulator cannot do to the nearest that it can. Returns what it changed, in
-    /// words.
+    /// Changes unsupported values to the nearest supported ones. Returns a description of each
+    /// change.
     pub fn fit(&mut self) -> Vec<String> {
         let mut changed = Vec::new();
         let mut limit = |name: &str, value: &mut u32, fitting: u32| {
@@ -324,7 +324,7 @@ impl Profile {
             ("max_cqe", &mut self.max_cqe),
             ("max_qp", &mut self.max_qp),
         ] {
-            // The largest power of two that it has.
+            // The largest power of two that is not above the value.
             let fitting = 1 << (*value).clamp(4, 1 << 15).ilog2();
             limit(name, value, fitting);
         }
@@ -347,7 +347,7 @@ impl Profile {
     }
 }
 
-/// Returns whether a profile's name is the path of a file.
+/// Whether a profile's name is the path of a file.
 pub fn is_path(name: &str) -> bool {
     name.contains('/') || name.ends_with(".toml")
 }

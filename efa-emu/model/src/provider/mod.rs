@@ -1,15 +1,15 @@
-//! The user-space half of the device: what rdma-core's libefa does between the verbs calls of an
-//! application and the rings of the device.
+//! The user-space half of the device: the work of rdma-core's libefa between an application's verbs
+//! calls and the device's rings.
 //!
-//! Nothing here reaches into [`crate::device::Device`]: a [`SendQueue`] or [`RecvQueue`] writes
-//! ring entries and a doorbell word, a [`CompletionQueue`] reads ring entries. After a doorbell the
-//! caller tells the device to look (`Device::read_send_doorbell`, `Device::arm_cq`).
+//! Nothing here accesses [`crate::device::Device`]: a [`SendQueue`] or [`RecvQueue`] writes ring
+//! entries and a doorbell word, a [`CompletionQueue`] reads ring entries. After a doorbell the
+//! caller notifies the device (`Device::read_send_doorbell`, `Device::arm_cq`).
 //!
-//! Completions carry request ids of 16 bits. A request id is a place in the queue's table of work
-//! request ids plus a generation of the queue pair, so that the completion of a destroyed queue
-//! pair is not taken for one of its successor with the same number. Where the device has request
-//! ids of 64 bits, those of send queues are the work request ids; such a completion is taken for
-//! one of whatever queue pair has the number, as rdma-core does.
+//! Completions contain request ids of 16 bits. A request id is an index into the queue's table of
+//! work request ids, and a generation of the queue pair, so that a completion of a destroyed queue
+//! pair is not attributed to its successor with the same number. If the device has request ids of
+//! 64 bits, those of send queues are the work request ids themselves; such a completion is
+//! attributed to the current queue pair with the number, as in rdma-core.
 
 mod poll;
 mod recv;

@@ -11,7 +11,7 @@ use crate::device::queue::{
     CompletionEntry, CompletionRing, CompletionSlot, CqDoorbell, WqeOperation,
 };
 
-/// The finished work.
+/// The operation of a completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WcOpcode {
     /// A send.
@@ -47,7 +47,7 @@ bitflags::bitflags! {
     }
 }
 
-/// One completion: the queue's entry and the application's own name for the request.
+/// One completion: the queue's entry and the application's id of the request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Completion {
     /// The application's work request id; 0 for unsolicited writes.
@@ -56,7 +56,7 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// The queue's entry, if it is of a connected queue pair or a shared receive queue.
+    /// The queue's entry, if it belongs to a connected queue pair or a shared receive queue.
     pub fn connected(&self) -> Option<&CompletionEntry> {
         Some(&self.entry).filter(|entry| entry.is_connected())
     }
@@ -72,13 +72,13 @@ impl Completion {
         Status::from_code(self.code())
     }
 
-    /// The status as the verbs name it.
+    /// The status as `ibv_wc_status`.
     #[inline]
     pub fn ibv_wc_status(&self) -> u32 {
         ibv_wc_status(self.code())
     }
 
-    /// The finished work.
+    /// The completed operation.
     #[inline]
     pub fn opcode(&self) -> WcOpcode {
         match (self.entry.is_receive(), self.entry.operation()) {
@@ -90,7 +90,7 @@ impl Completion {
         }
     }
 
-    /// A field that only completions of the receive queue have.
+    /// A field that only receive completions have.
     #[inline]
     fn of_receive<T>(&self, absent: T, get: impl FnOnce(&CompletionEntry) -> T) -> T {
         if self.entry.is_receive() {
@@ -100,7 +100,7 @@ impl Completion {
         }
     }
 
-    /// Bytes received (with the 40 bytes of a UD receive's header) or written; 0 for the send
+    /// Bytes received (including the 40 bytes of a UD receive's header) or written; 0 for the send
     /// queue.
     #[inline]
     pub fn byte_len(&self) -> u32 {
@@ -134,40 +134,41 @@ impl Completion {
         self.of_receive(Qpn(0), CompletionEntry::source_qpn)
     }
 
-    /// The sender's address handle number; `None` (0xFFFF in the verbs) if it has none here.
+    /// The sender's address handle number; `None` (0xFFFF in the verbs) if it has no address handle
+    /// here.
     #[inline]
     pub fn ahn(&self) -> Option<Ahn> {
         self.of_receive(None, CompletionEntry::ahn)
     }
 
-    /// The sender's GID, if it is unknown and the device reports it.
+    /// The sender's GID, if it has no address handle and the device reports the GID.
     #[inline]
     pub fn sgid(&self) -> Option<Gid> {
         self.of_receive(None, CompletionEntry::source_gid)
     }
 
-    /// A write with immediate that consumed no receive.
+    /// Whether it is a write with immediate that consumed no receive.
     #[inline]
     pub fn is_unsolicited(&self) -> bool {
         self.of_receive(false, CompletionEntry::is_unsolicited)
     }
 }
 
-/// Finds the queues that completions belong to. The C ABI looks the queue pair up by number and
-/// takes its locks; a program with one queue pair has nothing to look up.
+/// Finds the queues of completions. The C ABI looks the queue pair up by number and takes its
+/// locks; a program with one queue pair needs no lookup.
 pub trait QueueOwner {
-    /// A completion of `qpn`'s send queue arrived; [`Retired::Stale`] if there is no such queue
-    /// pair.
+    /// Retires the request of a completion of `qpn`'s send queue; [`Retired::Stale`] if there is no
+    /// such queue pair.
     fn retire_send(&mut self, qpn: Qpn, request_id: u16) -> Retired;
 
     /// As [`QueueOwner::retire_send`], for a completion of `qpn`'s receive queue.
     fn retire_recv(&mut self, qpn: Qpn, request_id: u16) -> Retired;
 
-    /// Whether `qpn` exists; asked for completions that belong to no work request.
+    /// Whether `qpn` exists. Called for completions without a work request.
     fn owns(&mut self, qpn: Qpn) -> bool;
 }
 
-/// A completion queue, as its client sees it.
+/// A completion queue on its client's side.
 pub struct CompletionQueue {
     ring: Arc<CompletionRing>,
     /// The counter of the next entry to read. The ring has a copy for the device.
@@ -194,13 +195,13 @@ impl CompletionQueue {
         &self.ring
     }
 
-    /// Entries dropped so far because they belonged to no outstanding work request.
+    /// Number of entries dropped because they belonged to no outstanding work request.
     pub fn stale(&self) -> u64 {
         self.stale
     }
 
-    /// Takes the next completion. Entries that belong to no outstanding work request of a live
-    /// queue pair are dropped, and those of unsignaled ones that were successful.
+    /// Takes the next completion. Drops entries that belong to no outstanding work request of a
+    /// live queue pair, and successful ones of unsignaled requests.
     #[inline(always)]
     pub fn next(&mut self, owner: &mut impl QueueOwner) -> Option<Completion> {
         loop {
@@ -224,9 +225,9 @@ impl CompletionQueue {
         }
     }
 
-    /// The id by which the application is told of an entry that belongs to no signaled work request
-    /// with an id of 16 bits, if it is told. The entry is a copy, so that others need not be in
-    /// memory.
+    /// The work request id to report for an entry that has no signaled work request with a 16-bit
+    /// id; `None` if it is not reported. The entry is passed by value, so that on the hot path it
+    /// stays in registers.
     #[cold]
     fn told_of_other(&mut self, entry: CompletionEntry, retired: Retired) -> Option<u64> {
         match retired {
@@ -242,7 +243,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Whether there are entries that were not taken yet.
+    /// Whether there are unread entries.
     #[inline(always)]
     pub fn has_unread(&self) -> bool {
         !self.ring.is_empty(self.consumer)
@@ -256,32 +257,32 @@ impl CompletionQueue {
         self.current.as_ref()
     }
 
-    /// Moves to the next completion (`ibv_next_poll`). If there is none, the last one stays.
+    /// Advances to the next completion (`ibv_next_poll`). If there is none, the last one stays
+    /// current.
     #[inline(always)]
     pub fn next_poll(&mut self, owner: &mut impl QueueOwner) -> Option<&Completion> {
         let next = self.next(owner)?;
         Some(self.current.insert(next))
     }
 
-    /// The completion of the polling session, also after its end: valid until the next session
+    /// The current completion. It stays valid after the end of the session, until the next one
     /// begins.
     #[inline]
     pub fn current(&self) -> Option<&Completion> {
         self.current.as_ref()
     }
 
-    /// Writes the doorbell: asks for an event when there is an entry that was not polled yet. The
-    /// caller tells the device to look.
+    /// Writes the doorbell to request an event for an unread entry. The caller notifies the device.
     pub fn request_notification(&mut self) {
         self.write_doorbell(true, false);
     }
 
-    /// As [`CompletionQueue::request_notification`], for entries that are solicited.
+    /// As [`CompletionQueue::request_notification`], for solicited entries.
     pub fn request_solicited(&mut self) {
         self.write_doorbell(true, true);
     }
 
-    /// The application received an event of this queue: the next request for one is a new one.
+    /// Notes that the application has received an event, so that the next request is a new one.
     pub fn event_received(&mut self) {
         self.sequence = self.sequence.wrapping_add(1) & 3;
     }
@@ -297,7 +298,7 @@ impl CompletionQueue {
     }
 }
 
-/// The work request id of an operation on a list of tags, which belongs to no queue pair.
+/// The work request id of an operation on a tag list, which belongs to no queue pair.
 fn of_no_queue_pair(entry: &CompletionEntry) -> Option<u64> {
     let is_of_list = entry.is_connected() && entry.qpn() == Qpn(0);
     is_of_list.then(|| entry.connected_wr_id())

@@ -11,11 +11,12 @@ use crate::device::{Error, QpState};
 pub struct RecvQueueConfig {
     /// Scatter entries of one receive.
     pub max_sge: u32,
-    /// Goes into request ids; differs from that of the last queue pair with the same number.
+    /// The generation in request ids. It must differ from that of the last queue pair with the same
+    /// number.
     pub generation: u32,
 }
 
-/// The receive queue of a queue pair, as its client sees it.
+/// The receive queue of a queue pair on its client's side.
 pub struct RecvQueue {
     ring: Arc<ReceiveRing>,
     ids: RequestIds,
@@ -25,8 +26,8 @@ pub struct RecvQueue {
 }
 
 impl RecvQueue {
-    /// A receive queue on an empty ring. It holds as many receives as fit when each uses all
-    /// scatter entries.
+    /// A receive queue on an empty ring. Its depth assumes that each receive uses all scatter
+    /// entries.
     pub fn new(ring: Arc<ReceiveRing>, config: RecvQueueConfig) -> Self {
         let max_sge = config.max_sge.max(1);
         RecvQueue {
@@ -42,7 +43,7 @@ impl RecvQueue {
         }
     }
 
-    /// The number of descriptors of a queue for `receives` receives of `max_sge` entries each.
+    /// The number of descriptors for `receives` receives of `max_sge` entries each.
     pub fn descriptors(receives: u32, max_sge: u32) -> u32 {
         match receives.saturating_mul(max_sge.max(1)) {
             0 => 0,
@@ -50,12 +51,12 @@ impl RecvQueue {
         }
     }
 
-    /// How many receives may be posted.
+    /// The most receives that can be posted.
     pub fn depth(&self) -> usize {
         self.ids.depth()
     }
 
-    /// How many receives are posted.
+    /// The number of posted receives.
     pub fn outstanding(&self) -> usize {
         self.ids.outstanding()
     }
@@ -103,7 +104,7 @@ impl RecvQueue {
     #[inline(never)]
     fn push_several(&mut self, request_id: u16, buffers: &[Buffer]) {
         let Some(last) = buffers.len().checked_sub(1) else {
-            // A receive without memory still takes a descriptor: it matches empty messages.
+            // A receive without memory still uses a descriptor, and matches empty messages.
             return self.push(request_id, true, true, Buffer::default());
         };
         for (position, buffer) in buffers.iter().enumerate() {
@@ -111,7 +112,7 @@ impl RecvQueue {
         }
     }
 
-    /// Writes the descriptor that the producer counter names.
+    /// Writes the descriptor at the producer counter.
     #[inline(always)]
     fn push(&mut self, request_id: u16, first: bool, last: bool, buffer: Buffer) {
         let descriptor = ReceiveDescriptor {
@@ -124,7 +125,7 @@ impl RecvQueue {
         self.producer = self.producer.wrapping_add(1);
     }
 
-    /// Publishes everything written so far.
+    /// Publishes all entries written so far.
     #[inline]
     pub fn publish(&self) {
         self.ring.doorbell().write(u32::from(self.producer));

@@ -1,25 +1,23 @@
-//! Request ids, and the table from those of 16 bits to the application's work request ids.
+//! Request ids, and the table from 16-bit ids to the application's work request ids.
 
 use crate::device::queue::RequestIdSize;
 
 /// The request ids of a queue.
 ///
-/// One of 16 bits is a free place in a table plus, in the bits above it, a generation of the queue
-/// pair. One of 64 bits is the application's work request id itself. The device returns it with the
-/// completion, so no table is kept, and nothing shows of which generation, or how often, it comes
-/// back.
+/// A 16-bit id is an index into a table and, in the bits above, a generation of the queue pair. A
+/// 64-bit id is the application's work request id itself. The device returns it in the completion,
+/// so there is no table, and neither late nor duplicate completions can be detected.
 pub struct RequestIds {
-    /// The application's id, or the next free place. Only as long as it had to be so far. Empty
-    /// with ids of 64 bits.
+    /// The application's id, or the next free index. Grows on demand. Empty with 64-bit ids.
     places: Vec<IdPlace>,
     size: RequestIdSize,
     depth: u16,
-    /// First free place; `places.len()` if there is none among them.
+    /// The first free index; `places.len()` if there is none.
     free: u16,
     used: u16,
-    /// The bits of a 16-bit id that are the place; all with ids of 64 bits.
+    /// The index bits of a 16-bit id; all bits with 64-bit ids.
     place_mask: u16,
-    /// The generation, shifted to its place; 0 with ids of 64 bits.
+    /// The generation, shifted to its position; 0 with 64-bit ids.
     generation: u16,
 }
 
@@ -30,32 +28,33 @@ enum IdPlace {
     },
     Used {
         wr_id: u64,
-        /// Whether the application is told of success.
+        /// Whether success is reported to the application.
         signaled: bool,
     },
 }
 
-/// Fate of a completion's request id.
+/// The work request of a completion's request id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Retired {
-    /// It belongs to this work request, whose place is free now.
+    /// This work request, whose index is free now.
     WorkRequest(u64),
-    /// It has 64 bits, and is the work request's own: [`CompletionEntry::long_request_id`].
+    /// The 64-bit id in the completion is the work request id:
+    /// [`CompletionEntry::long_request_id`].
     ///
     /// [`CompletionEntry::long_request_id`]: crate::device::queue::CompletionEntry::long_request_id
     Own,
-    /// It is of a connected queue pair, whose completions have the work requests' own ids.
+    /// A connected queue pair's, whose completions contain the work request ids.
     Connected,
-    /// It belongs to this work request, whose success the application does not want to be told of.
+    /// This work request, whose success is not reported to the application.
     Unsignaled(u64),
-    /// It belongs to no outstanding work request: the completion is a late one of an earlier queue
-    /// pair with the same number, or a duplicate.
+    /// None that is outstanding: the completion is a late one of an earlier queue pair with the
+    /// same number, or a duplicate.
     Stale,
 }
 
 impl RequestIds {
-    /// Ids of `depth` outstanding work requests (up to 32768). The generation's lower bits go above
-    /// the bits that the depth needs.
+    /// Ids for `depth` outstanding work requests (up to 32768). The lower bits of the generation
+    /// are stored above the index bits.
     pub fn new(depth: u32, size: RequestIdSize, generation: u32) -> Self {
         let depth = depth.min(1 << 15);
         let (place_mask, generation) = match size {
@@ -77,32 +76,32 @@ impl RequestIds {
         }
     }
 
-    /// Their size.
+    /// The size of the ids.
     pub fn size(&self) -> RequestIdSize {
         self.size
     }
 
-    /// How many work requests may be outstanding.
+    /// The most outstanding work requests.
     #[inline]
     pub fn depth(&self) -> usize {
         usize::from(self.depth)
     }
 
-    /// Whether no more work requests fit.
+    /// Whether the most work requests are outstanding.
     #[inline]
     pub fn is_full(&self) -> bool {
         self.outstanding() == self.depth()
     }
 
-    /// How many are outstanding.
+    /// The number of outstanding work requests.
     #[inline]
     pub fn outstanding(&self) -> usize {
         usize::from(self.used)
     }
 
-    /// Takes a request id from the free places of the table for a work request; `None` if there is
-    /// none, and [`RequestIds::take_without_place`] has to be asked. Of success of one that is not
-    /// `signaled` the application is not told.
+    /// Takes a free index of the table for a work request. Returns `None` if there is none; then
+    /// the caller uses [`RequestIds::take_without_place`]. `signaled` is whether success is
+    /// reported to the application.
     #[inline(always)]
     pub(super) fn take_place(&mut self, wr_id: u64, signaled: bool) -> Option<u16> {
         let place = self.free;
@@ -116,8 +115,8 @@ impl RequestIds {
         Some(place | self.generation)
     }
 
-    /// Takes a request id for a work request where the table has no free place; `None` if the queue
-    /// is full. One of 64 bits is of a signaled work request.
+    /// Takes a request id if the table has no free index. Returns `None` if the queue is full. Work
+    /// requests with 64-bit ids are always signaled.
     #[cold]
     pub(super) fn take_without_place(&mut self, wr_id: u64, signaled: bool) -> Option<u64> {
         if self.is_full() {
@@ -133,7 +132,7 @@ impl RequestIds {
         Some(u64::from(place | self.generation))
     }
 
-    /// Gives a request id back whose work request was not posted.
+    /// Returns the request id of a work request that was not posted.
     pub(super) fn give_back(&mut self, request_id: u64) {
         match self.size {
             RequestIdSize::Bits16 => {
@@ -143,7 +142,7 @@ impl RequestIds {
         }
     }
 
-    /// The completion of a request id arrived, or of one with these lower bits.
+    /// Retires the request of a completion with this id, or with these lower bits of the id.
     #[inline(always)]
     pub fn retire(&mut self, request_id: u16) -> Retired {
         let place = request_id & self.place_mask;
@@ -178,7 +177,7 @@ impl RequestIds {
         }
     }
 
-    /// Forgets all outstanding work requests, under a new generation.
+    /// Drops all outstanding work requests, and starts a new generation.
     pub(super) fn restart(&mut self) {
         let generation = u32::from(self.generation) / (u32::from(self.place_mask) + 1);
         *self = RequestIds::new(self.depth.into(), self.size, generation + 1);

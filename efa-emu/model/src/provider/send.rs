@@ -11,17 +11,17 @@ use crate::device::queue::{
 use crate::device::{Error, QpState};
 
 bitflags::bitflags! {
-    /// Send flags, in the numbers of `ibv_send_flags`. The device takes no others.
+    /// Send flags, as `ibv_send_flags`. The device has no others.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct SendFlags: u32 {
-        /// Wants a completion.
+        /// Requests a completion.
         const SIGNALED = 1 << 1;
-        /// The data is copied into the work request (classic call only).
+        /// Copies the data into the work request (classic call only).
         const INLINE = 1 << 3;
     }
 
-    /// Flags that only the datagrams of a device with connected queue pairs have: to wait for reads,
-    /// of which a datagram has none, and to wake the receiver, which every datagram does.
+    /// Flags that are allowed only for datagrams of a device with connected queue pairs. They have
+    /// no effect: a datagram never waits for reads, and always wakes the receiver.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     struct OtherFlags: u32 {
         const FENCE = 1 << 0;
@@ -38,17 +38,17 @@ pub struct SendQueueConfig {
     pub max_rdma_sge: u32,
     /// Inline bytes of a send.
     pub max_inline: u32,
-    /// Writes may carry inline data (128-byte work requests only).
+    /// Writes may have inline data (128-byte work requests only).
     pub inline_write: bool,
-    /// Every work request is signaled, whatever its flags say.
+    /// Every work request is signaled, whatever its flags are.
     pub signal_all: bool,
-    /// A request of the classic call need not be signaled, which EFA asks for. Request ids have 16
-    /// bits then.
+    /// Requests of the classic call need not be signaled, contrary to EFA. Request ids have 16 bits
+    /// then.
     pub unsignaled: bool,
-    /// As the queue pair was made.
+    /// The size of request ids, as chosen when the queue pair was created.
     pub request_ids: RequestIdSize,
-    /// Goes into request ids of 16 bits; differs from that of the last queue pair with the same
-    /// number.
+    /// The generation in request ids of 16 bits. It must differ from that of the last queue pair
+    /// with the same number.
     pub generation: u32,
 }
 
@@ -63,7 +63,7 @@ pub struct UdAddress {
     pub qkey: Qkey,
 }
 
-/// The operations of the classic call: it has no RDMA.
+/// The operations of the classic call, which has no RDMA.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SendOpcode {
     /// A send.
@@ -77,9 +77,9 @@ pub enum SendOpcode {
 pub struct SendRequest<'a> {
     /// Returned in the completion.
     pub wr_id: u64,
-    /// What to do.
+    /// The operation.
     pub opcode: SendOpcode,
-    /// Flags as the application gave them; bits that are no [`SendFlags`] are refused.
+    /// Flags as the application passed them. Bits that are not in [`SendFlags`] are refused.
     pub flags: u32,
     /// The peer.
     pub to: UdAddress,
@@ -96,20 +96,20 @@ pub enum SendData<'a> {
     Inline(&'a [&'a [u8]]),
 }
 
-/// The builder session between `start` and `complete` or `abort`.
+/// A builder session between `start` and `complete` or `abort`.
 struct Session {
-    /// Where the session began.
+    /// The producer counter at the start of the session.
     producer: u16,
-    /// Request ids taken, to give back when nothing is posted.
+    /// The request ids used, to be returned if nothing is posted.
     taken: Vec<u64>,
-    /// The request that the setters work on. Its data is in the ring already.
+    /// The request that the setters modify. Its data is in the ring already.
     current: Option<Current>,
-    /// The first error: nothing of the session will be posted.
+    /// The first error. Nothing of the session is posted then.
     error: Option<Error>,
 }
 
 impl Session {
-    /// The request that the setters work on. A setter without one fails the session.
+    /// The request that the setters modify. A setter without one fails the session.
     fn current(&mut self) -> Option<&mut Current> {
         if self.error.is_some() {
             return None;
@@ -121,7 +121,7 @@ impl Session {
     }
 }
 
-/// The ring's next entry, whose data is written.
+/// The ring's next entry, while its data is written.
 struct NextEntry<'a> {
     ring: &'a SendRing,
     config: &'a SendQueueConfig,
@@ -157,23 +157,24 @@ impl NextEntry<'_> {
 #[derive(Clone, Copy)]
 struct Current {
     head: EntryHead,
-    /// The peer's memory, of an RDMA request.
+    /// The peer's memory, for an RDMA request.
     remote: Option<RemoteBuffer>,
 }
 
-/// The send queue of a queue pair, as its client sees it.
+/// The send queue of a queue pair on its client's side.
 pub struct SendQueue {
     ring: Arc<SendRing>,
     ids: RequestIds,
     config: SendQueueConfig,
-    /// Counter of the next entry.
+    /// The counter of the next entry.
     producer: u16,
     state: QpState,
     session: Session,
 }
 
 impl SendQueue {
-    /// A send queue on an empty ring. The inline limits are cut to what the ring's entries hold.
+    /// A send queue on an empty ring. The inline limits are reduced to the capacity of the ring's
+    /// entries.
     pub fn new(ring: Arc<SendRing>, mut config: SendQueueConfig) -> Self {
         let capacity = ring.wqe_size().inline_capacity() as u32;
         config.max_inline = config.max_inline.min(capacity);
@@ -194,12 +195,12 @@ impl SendQueue {
         }
     }
 
-    /// How many work requests may be outstanding.
+    /// The most outstanding work requests.
     pub fn depth(&self) -> usize {
         self.ids.depth()
     }
 
-    /// How many are outstanding.
+    /// The number of outstanding work requests.
     pub fn outstanding(&self) -> usize {
         self.ids.outstanding()
     }
@@ -224,7 +225,7 @@ impl SendQueue {
         }
     }
 
-    /// Publishes everything written so far.
+    /// Publishes all entries written so far.
     #[inline]
     pub fn publish(&self) {
         self.ring.doorbell().write(u32::from(self.producer));
@@ -253,15 +254,15 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Completes the entry that the producer counter names.
+    /// Completes the entry at the producer counter.
     #[inline(always)]
     fn push(&mut self, head: &EntryHead) {
         self.ring.write_head(self.producer, head);
         self.producer = self.producer.wrapping_add(1);
     }
 
-    /// Writes one work request into the ring, without the doorbell. [`SendQueue::publish`]
-    /// after the last one, also when a later one was refused.
+    /// Writes one work request into the ring, without the doorbell. The caller must call
+    /// [`SendQueue::publish`] after the last one, even if a later one was refused.
     #[inline(always)]
     pub fn write(&mut self, request: &SendRequest<'_>) -> Result<(), Error> {
         let is_signaled = match self.validate(request.flags) {
@@ -292,8 +293,8 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Checks the flags of a work request that an EFA refuses. Returns whether it is signaled. It
-    /// gets the flags only, because a reference would keep every request in memory.
+    /// Checks flags that an EFA refuses. Returns whether the request is signaled. Takes only the
+    /// flags, because a reference would force every request into memory.
     #[cold]
     fn validate_unlike_efa(&self, flags: u32, refused: Error) -> Result<bool, Error> {
         if !self.config.unsignaled {
@@ -304,8 +305,8 @@ impl SendQueue {
         Ok(self.config.signal_all || flags & signaled != 0)
     }
 
-    /// The end of [`SendQueue::write`] where the table of request ids has no free place, as with
-    /// ids of 64 bits.
+    /// The end of [`SendQueue::write`] if the table of request ids has no free index, as always
+    /// with 64-bit ids.
     #[cold]
     fn push_without_place(
         &mut self,
@@ -340,7 +341,7 @@ impl SendQueue {
         }
     }
 
-    /// Begins a work request of the session. Requests before it are complete.
+    /// Begins a work request of the session. Earlier requests are complete.
     fn begin(
         &mut self,
         wr_id: u64,
@@ -451,8 +452,8 @@ impl SendQueue {
         });
     }
 
-    /// Writes the local side of the current request, which is in the session and stays there.
-    /// `write` returns the side's length in bytes, or why it cannot be.
+    /// Writes the local data of the current request. `write` returns its length in bytes, or an
+    /// error.
     #[inline(always)]
     fn set_local(&mut self, write: impl FnOnce(&NextEntry, &mut Current) -> Result<u64, Error>) {
         let entry = NextEntry {
@@ -474,7 +475,7 @@ impl SendQueue {
         }
     }
 
-    /// Ends the session: posts everything, or, after an error, nothing.
+    /// Ends the session: posts all requests, or none after an error.
     pub fn complete(&mut self) -> Result<(), Error> {
         self.finish()?;
         self.publish();

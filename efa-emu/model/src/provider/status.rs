@@ -1,4 +1,4 @@
-//! The verbs' names for the device's completion status.
+//! The verbs' names for the device's completion status codes.
 
 use efa_core::nic::Status;
 

@@ -1,16 +1,17 @@
-//! The software half of tag matching: what a library does around a shared receive queue that matches
-//! tags, as `tag_matching.txt` divides the work.
+//! The software half of tag matching: a library's part for a shared receive queue that matches
+//! tags, according to `tag_matching.txt`.
 //!
-//! The device holds a bounded prefix of the receives, this list the rest. Messages that the device
-//! had no tag for come to [`TagMatcher::unexpected`], in the order in which they arrived, and are
-//! matched here. A message and a new receive may miss each other: the message arrives when the tag
-//! is on its way to the device. So the device does not match new tags until it was told that all
-//! messages were looked at here ([`TagMatcher::settle`]), and a receive that a message takes here
-//! leaves the device before it is told.
+//! The device holds the oldest receives up to a limit, this list all of them. Messages for which
+//! the device had no tag are passed to [`TagMatcher::unexpected`] in the order of their arrival,
+//! and are matched here. A message can arrive while the tag of a new receive is on its way to the
+//! device. So the device does not match new tags until it knows that all unexpected messages were
+//! handled here ([`TagMatcher::settle`]), and a receive that an unexpected message takes is deleted
+//! from the device before that.
 //!
-//! With a prefix of 0 the device matches nothing, and the results are the same.
+//! With a limit of 0 the device matches nothing, and the results are the same.
 //!
-//! It does no I/O: whoever uses it hands completions in, and carries out requests for the device.
+//! This module does no I/O: its user passes completions in, and executes the requests for the
+//! device.
 
 use std::collections::VecDeque;
 
@@ -23,8 +24,8 @@ use crate::match_list::MatchList;
 /// A receive of a program.
 #[derive(Clone, Debug)]
 pub struct TagReceive {
-    /// The program's own name of it, by which the device reports its messages. Of receives that are
-    /// posted at a time, each has another.
+    /// The program's id of the receive, with which the device reports its messages. Unique among
+    /// posted receives.
     pub id: u64,
     /// The memory for a message.
     pub buffers: BufferList,
@@ -35,34 +36,34 @@ pub struct TagReceive {
 }
 
 impl TagReceive {
-    /// Whether a message with this tag is for it.
+    /// Whether the receive accepts a message with this tag.
     pub fn accepts(&self, tag: u64) -> bool {
         tag & self.mask == self.tag & self.mask
     }
 }
 
-/// A message that no receive was there for, with whatever its user keeps of it.
+/// A message without a matching receive, with the data that its user needs to find it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnexpectedMessage<M> {
     /// Its tag.
     pub tag: u64,
-    /// What its user knows it by.
+    /// The user's data.
     pub message: M,
 }
 
-/// What became of a receive that was to be cancelled.
+/// The result of a cancellation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cancellation {
-    /// It is gone, and no message will have it.
+    /// The receive is removed, and no message will use it.
     Done,
-    /// The device was asked to delete it: [`TagMatcher::deleted`] tells.
-    Asked,
-    /// There is no such receive: a message has it.
+    /// The device was asked to delete it. [`TagMatcher::deleted`] returns the result.
+    Requested,
+    /// There is no such receive: a message has taken it.
     Unknown,
 }
 
-/// Carries out requests for the list of a device's shared receive queue. Returns the handle of a tag
-/// that was added.
+/// Executes a request for the tag list of a device's shared receive queue. Returns the handle of an
+/// added tag.
 pub trait TagListDevice {
     /// As [`Device::post_tag_request`](crate::device::Device::post_tag_request).
     fn request(&mut self, request: &TagRequest) -> Result<u32, Error>;
@@ -76,12 +77,12 @@ impl<F: FnMut(&TagRequest) -> Result<u32, Error>> TagListDevice for F {
 
 struct Posted {
     receive: TagReceive,
-    /// The handle of one that the device holds.
+    /// The handle, if the device holds it.
     handle: u32,
 }
 
 impl Posted {
-    /// The request that deletes it from the device's list.
+    /// The request to delete it from the device's list.
     fn deletion(&self, is_signaled: bool) -> TagRequest {
         TagRequest {
             wr_id: self.receive.id,
@@ -92,29 +93,29 @@ impl Posted {
     }
 }
 
-/// The receives of a program and the messages that wait for one.
+/// The receives of a program and its unexpected messages.
 pub struct TagMatcher<M> {
-    /// In the order of posting.
+    /// Posted receives, in the order of posting.
     posted: MatchList<Posted>,
-    /// Their numbers, by the program's names.
+    /// Their numbers, by the program's ids.
     numbers: HashMap<u64, u64>,
-    /// Receives that were ever posted.
+    /// Number of receives posted so far.
     count: u64,
-    /// Receives with smaller numbers were given to the device, which still holds so many.
+    /// Receives with smaller numbers were given to the device, which still holds `held` of them.
     given_below: u64,
     held: usize,
-    /// The most that the device is to hold.
+    /// The most receives for the device to hold.
     prefix: usize,
     /// In the order of arrival.
     unexpected: VecDeque<UnexpectedMessage<M>>,
-    /// Messages that were looked at here.
+    /// Number of unexpected messages that were handled here.
     handled: u32,
-    /// How many of them the device was told of.
+    /// The value of `handled` that the device knows.
     told: u32,
 }
 
 impl<M> TagMatcher<M> {
-    /// Matches with a device that holds at most `prefix` receives; 0 for matching here only.
+    /// A matcher with a device that holds at most `prefix` receives; 0 to match here only.
     pub fn new(prefix: usize) -> TagMatcher<M> {
         TagMatcher {
             posted: MatchList::new(),
@@ -129,17 +130,17 @@ impl<M> TagMatcher<M> {
         }
     }
 
-    /// Receives that no message has.
+    /// Number of receives that no message has taken.
     pub fn outstanding(&self) -> usize {
         self.posted.len()
     }
 
-    /// Messages that no receive was there for, so far.
+    /// Number of unexpected messages so far that had no matching receive.
     pub fn handled(&self) -> u32 {
         self.handled
     }
 
-    /// Posts a receive. Returns the message that it takes, if one waits.
+    /// Posts a receive. Returns the unexpected message that it takes, if there is one.
     ///
     /// # Errors
     /// Those of the device.
@@ -165,8 +166,8 @@ impl<M> TagMatcher<M> {
         Ok(None)
     }
 
-    /// A message has arrived that the device had no tag for. Returns the receive that it takes, and
-    /// keeps the message if there is none.
+    /// Handles a message for which the device had no tag. Returns the receive that it takes, and
+    /// stores the message if there is none.
     ///
     /// # Errors
     /// Those of the device.
@@ -185,8 +186,8 @@ impl<M> TagMatcher<M> {
         if number < self.given_below
             && let Some(posted) = self.posted.get(number)
         {
-            // The device has not matched it since the message came. It may as soon as it is told of
-            // the message, so that the receive goes first.
+            // The device has matched no new tags since the message arrived, but may do so as soon
+            // as it knows that the message was handled. So the deletion must come first.
             device.request(&posted.deletion(false))?;
             self.held -= 1;
         }
@@ -196,8 +197,8 @@ impl<M> TagMatcher<M> {
         Ok(taken.map(|receive| (receive, message)))
     }
 
-    /// The device has matched a message with a receive. Returns the receive, which there is if the
-    /// device is right.
+    /// Handles a message that the device has matched with a receive. Returns the receive, or `None`
+    /// if the device does not hold it.
     ///
     /// # Errors
     /// Those of the device.
@@ -211,7 +212,7 @@ impl<M> TagMatcher<M> {
         Ok(taken)
     }
 
-    /// Cancels a receive, unless a message has it.
+    /// Cancels a receive, unless a message has taken it.
     ///
     /// # Errors
     /// Those of the device.
@@ -230,11 +231,11 @@ impl<M> TagMatcher<M> {
         if let Some(posted) = self.posted.get(number) {
             device.request(&posted.deletion(true))?;
         }
-        Ok(Cancellation::Asked)
+        Ok(Cancellation::Requested)
     }
 
-    /// A deletion of a receive has completed. Returns whether the receive is cancelled: if not, a
-    /// message has it.
+    /// Handles the completion of a receive's deletion. Returns whether the receive is cancelled; if
+    /// not, a message has taken it.
     ///
     /// # Errors
     /// Those of the device.
@@ -249,8 +250,8 @@ impl<M> TagMatcher<M> {
         Ok(is_cancelled)
     }
 
-    /// Tells the device how many messages were looked at, so that it matches new tags. To be called
-    /// when all completions that are there were handed in.
+    /// Reports the number of handled messages to the device, so that it matches new tags. To be
+    /// called after all available completions were passed in.
     ///
     /// # Errors
     /// Those of the device.
@@ -283,7 +284,7 @@ impl<M> TagMatcher<M> {
         self.remove(number)
     }
 
-    /// Has the device hold as many of the oldest receives as it may.
+    /// Gives the oldest receives to the device, as many as it may hold.
     fn fill(&mut self, device: &mut impl TagListDevice) -> Result<(), Error> {
         while self.held < self.prefix
             && let Some((number, next)) = self.posted.from(self.given_below)
@@ -325,11 +326,11 @@ mod tests {
         }
     }
 
-    /// What a device is asked, as words.
+    /// The requests to a device, as text.
     #[derive(Default)]
-    struct Asked(Vec<String>);
+    struct Requests(Vec<String>);
 
-    impl TagListDevice for Asked {
+    impl TagListDevice for Requests {
         fn request(&mut self, request: &TagRequest) -> Result<u32, Error> {
             let handle = self.0.len() as u32;
             self.0.push(match &request.operation {
@@ -343,7 +344,7 @@ mod tests {
 
     #[test]
     fn the_device_holds_a_prefix() {
-        let (mut matcher, mut device) = (TagMatcher::<()>::new(2), Asked::default());
+        let (mut matcher, mut device) = (TagMatcher::<()>::new(2), Requests::default());
         for id in 1..=4 {
             matcher.post(receive(id, id), &mut device).unwrap();
         }
@@ -352,15 +353,15 @@ mod tests {
         assert_eq!(matched.map(|receive| receive.id), Some(2));
         assert_eq!(device.0[2..], ["add 3"]);
         assert_eq!(matcher.cancel(4, &mut device), Ok(Cancellation::Done));
-        assert_eq!(matcher.cancel(3, &mut device), Ok(Cancellation::Asked));
+        assert_eq!(matcher.cancel(3, &mut device), Ok(Cancellation::Requested));
         assert_eq!(matcher.deleted(3, true, &mut device), Ok(true));
         assert_eq!(matcher.outstanding(), 1);
     }
 
-    /// Else the device could match it a second time.
+    /// Otherwise the device could match it a second time.
     #[test]
     fn a_receive_leaves_before_the_device_is_told() {
-        let (mut matcher, mut device) = (TagMatcher::new(2), Asked::default());
+        let (mut matcher, mut device) = (TagMatcher::new(2), Requests::default());
         matcher.post(receive(1, 5), &mut device).unwrap();
         let taken = matcher.unexpected(5, "message", &mut device).unwrap();
         assert_eq!(taken.map(|(receive, _)| receive.id), Some(1));

@@ -1,5 +1,5 @@
-//! The attributes of a connected queue pair, and the changes of state that are allowed: the table of
-//! the verbs (`ibv_modify_qp(3)`, and the kernel's `ib_modify_qp_is_ok`).
+//! The attributes of a connected queue pair, and the allowed state changes: the table of the verbs
+//! (`ibv_modify_qp(3)`, and the kernel's `ib_modify_qp_is_ok`).
 
 use efa_core::address::Gid;
 use efa_core::nic::Access;
@@ -8,21 +8,21 @@ use super::psn::Psn;
 use crate::device::error::Error;
 use crate::device::queue_pair::QpState;
 
-/// Peers may change words of a region by atomic operations of the device. It is beside the access that
-/// EFA knows, and no part of [`Access::all`].
+/// Peers may use atomic operations of the device on a region. EFA has no such access, so
+/// [`Access::all`] does not contain it.
 pub const REMOTE_ATOMIC: Access = Access::from_bits_retain(1 << 3);
 
 bitflags::bitflags! {
-    /// Which attributes a change sets, in the numbers of `ibv_qp_attr_mask`.
+    /// The attributes that a change sets, as `ibv_qp_attr_mask`.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct ConnectionMask: u32 {
-        /// The state to change to.
+        /// The new state.
         const STATE = 1 << 0;
-        /// The state that the caller believes in.
+        /// The state that the caller expects.
         const CURRENT_STATE = 1 << 1;
-        /// An event is wanted when the send queue is drained.
+        /// Requests an event when the send queue is drained.
         const DRAINED_EVENT = 1 << 2;
-        /// What peers may do.
+        /// The access that peers have.
         const ACCESS_FLAGS = 1 << 3;
         /// Partition key index; only 0 exists.
         const PKEY_INDEX = 1 << 4;
@@ -32,43 +32,43 @@ bitflags::bitflags! {
         const AV = 1 << 7;
         /// Payload bytes of a packet.
         const PATH_MTU = 1 << 8;
-        /// The time-out of acknowledgements.
+        /// The time-out for acknowledgements.
         const TIMEOUT = 1 << 9;
         /// Retries after time-outs and packets out of sequence.
         const RETRY_COUNT = 1 << 10;
-        /// Retries after "receiver not ready".
+        /// Retries after RNR.
         const RNR_RETRY = 1 << 11;
         /// The first packet sequence number to receive.
         const RQ_PSN = 1 << 12;
-        /// Reads and atomics outstanding here.
+        /// Most outstanding reads and atomics of this queue pair.
         const MAX_RD_ATOMIC = 1 << 13;
         /// The alternate path, which the device does not have.
         const ALTERNATE_PATH = 1 << 14;
-        /// The time that a peer is to wait when no receive is posted.
+        /// The delay that an RNR NAK asks the peer for.
         const MIN_RNR_TIMER = 1 << 15;
         /// The first packet sequence number to send.
         const SQ_PSN = 1 << 16;
-        /// Reads and atomics outstanding at the peer.
+        /// Most outstanding reads and atomics of the peer.
         const MAX_DEST_RD_ATOMIC = 1 << 17;
-        /// Migration of paths, which the device does not have.
+        /// Path migration, which the device does not have.
         const PATH_MIGRATION = 1 << 18;
         /// The peer's queue pair.
         const DESTINATION = 1 << 20;
     }
 }
 
-/// The attributes of a connection, as `ibv_qp_attr` has them.
+/// The attributes of a connection, as in `ibv_qp_attr`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectionAttributes {
     /// The state.
     pub state: QpState,
-    /// The state that the caller of a change believes in.
+    /// The state that the caller of a change expects.
     pub current_state: QpState,
     /// Partition key index.
     pub pkey_index: u16,
     /// Port.
     pub port: u8,
-    /// What peers may do.
+    /// The access that peers have.
     pub access: Access,
     /// The peer's GID.
     pub peer: Gid,
@@ -76,21 +76,21 @@ pub struct ConnectionAttributes {
     pub destination: u32,
     /// `ibv_mtu`: 1 for 256 bytes to 5 for 4096.
     pub path_mtu: u8,
-    /// 4.096 microseconds times two to this power, 0 for ever; 5 bits.
+    /// 4.096 microseconds times two to this power, 0 for no time-out; 5 bits.
     pub timeout: u8,
     /// Retries after time-outs and packets out of sequence, 3 bits.
     pub retry_count: u8,
-    /// Retries after "receiver not ready", 7 for ever.
+    /// Retries after RNR, 7 for unlimited.
     pub rnr_retry: u8,
-    /// The code of the time that a peer is to wait when no receive is posted, 5 bits.
+    /// The code of the delay that an RNR NAK asks the peer for, 5 bits.
     pub min_rnr_timer: u8,
     /// The first packet sequence number to receive.
     pub rq_psn: Psn,
     /// The first packet sequence number to send.
     pub sq_psn: Psn,
-    /// Reads and atomics outstanding here.
+    /// Most outstanding reads and atomics of this queue pair.
     pub max_rd_atomic: u8,
-    /// Reads and atomics outstanding at the peer.
+    /// Most outstanding reads and atomics of the peer.
     pub max_dest_rd_atomic: u8,
 }
 
@@ -118,15 +118,14 @@ impl Default for ConnectionAttributes {
 }
 
 impl ConnectionMask {
-    /// The attributes that a change of state needs, without [`ConnectionMask::STATE`]. `None` if the
-    /// change is not allowed (`ibv_modify_qp(3)`).
+    /// The attributes that a state change requires, without [`ConnectionMask::STATE`]. `None` if
+    /// the change is not allowed (`ibv_modify_qp(3)`).
     pub fn required(from: QpState, to: QpState) -> Option<ConnectionMask> {
         transition(from, to).map(|(required, _)| required)
     }
 }
 
-/// The required and the optional attributes of a change of state. `None` if the change is not
-/// allowed.
+/// The required and the optional attributes of a state change. `None` if the change is not allowed.
 fn transition(from: QpState, to: QpState) -> Option<(ConnectionMask, ConnectionMask)> {
     use ConnectionMask as M;
     use QpState::*;
@@ -168,16 +167,15 @@ fn transition(from: QpState, to: QpState) -> Option<(ConnectionMask, ConnectionM
     })
 }
 
-/// The most reads and atomics outstanding, each way.
+/// The most outstanding reads and atomics in each direction.
 pub const MAX_RD_ATOMIC: u8 = 16;
 
 impl ConnectionAttributes {
     /// Checks a change completely, then applies it.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a change that the state does not allow, attributes that are missing
-    /// or do not belong to it, and values that the device does not have; [`Error::Unsupported`] for
-    /// paths that migrate.
+    /// [`Error::Invalid`] for a change that the state does not allow, missing or additional
+    /// attributes, and invalid values; [`Error::Unsupported`] for path migration.
     pub(super) fn change(
         &mut self,
         to: &ConnectionAttributes,
@@ -238,7 +236,7 @@ impl ConnectionAttributes {
     }
 
     fn put(&mut self, to: &ConnectionAttributes, mask: ConnectionMask) {
-        /// Takes over each attribute whose bit is set.
+        /// Copies each attribute whose bit is set.
         macro_rules! put {
             ($($bit:ident: $field:ident,)*) => {
                 $(if mask.contains(ConnectionMask::$bit) {
@@ -295,7 +293,7 @@ mod tests {
             .map_err(|error| error.errno())
     }
 
-    /// What `ibv_modify_qp(3)` requires of an RC queue pair.
+    /// The requirements of `ibv_modify_qp(3)` for an RC queue pair.
     #[test]
     fn each_step_needs_its_attributes_and_no_other() {
         let rtr = M::AV

@@ -1,4 +1,4 @@
-//! Commands for connected queue pairs and shared receive queues, and what their clients post.
+//! Commands for connected queue pairs and shared receive queues, and their clients' posts.
 
 use efa_core::address::Qpn;
 
@@ -8,7 +8,7 @@ use super::completion::{ConnectedCompletion, ConnectedFlags, WcOperation, WcStat
 use super::pair::{ConnectedConfig, Pair};
 use super::receives::{RecvWr, SharedQueue, SrqAttributes, SrqConfig, SrqId};
 use super::requester::{MAX_MESSAGE, Purpose, SendWr};
-use super::tags::{CountFromTheFuture, Deletion, TaggedBuffer};
+use super::tags::{CountTooHigh, Deletion, TaggedBuffer};
 use crate::counters::Command;
 use crate::device::error::Error;
 use crate::device::ids::CqId;
@@ -25,19 +25,19 @@ pub const MAX_SRQ: u32 = 1 << 10;
 /// The most tags of a shared receive queue.
 pub const MAX_TAGS: u32 = 1 << 12;
 
-/// The most operations on a list of tags that are outstanding. Each is carried out at once.
+/// The most outstanding operations on a tag list. Each is executed at once.
 pub const MAX_TAG_OPERATIONS: u32 = 1 << 12;
 
 /// An operation on the list of tags of a shared receive queue.
 #[derive(Clone, Debug)]
 pub struct TagRequest {
-    /// The program's own name of it.
+    /// The program's id of the operation.
     pub wr_id: u64,
-    /// Whether it completes also if it succeeds.
+    /// Whether success is reported.
     pub is_signaled: bool,
-    /// How many unexpected messages the program has handled, if it says so.
+    /// The number of unexpected messages that the program has handled, if it reports it.
     pub handled: Option<u32>,
-    /// What is to be done to the list.
+    /// The operation.
     pub operation: TagRequestOperation,
 }
 
@@ -48,7 +48,7 @@ pub enum TagRequestOperation {
     Add(TaggedBuffer),
     /// Deletes the tag with this handle.
     Delete(u32),
-    /// Nothing: only unexpected messages are reported.
+    /// None: only the number of unexpected messages is reported.
     Sync,
 }
 
@@ -60,11 +60,11 @@ impl Device {
         }
     }
 
-    /// Makes a connected queue pair with the number that the caller chose.
+    /// Creates a connected queue pair with the number that the caller chose.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the device's profile has none; [`Error::Busy`] if another queue
-    /// pair has the number; [`Error::Invalid`] for sizes beyond the device.
+    /// pair has the number; [`Error::Invalid`] for sizes above the device's limits.
     pub fn create_connected_qp(&mut self, qpn: Qpn, config: ConnectedConfig) -> Result<(), Error> {
         self.command(Command::CreateQp, |device| {
             device.check_connected()?;
@@ -118,12 +118,12 @@ impl Device {
         })
     }
 
-    /// Changes a connected queue pair, by the rules of the verbs. Changing to [`QpState::Error`]
-    /// flushes all outstanding requests, to [`QpState::Reset`] drops them.
+    /// Changes a connected queue pair, according to the verbs. A change to [`QpState::Error`]
+    /// flushes all outstanding requests, one to [`QpState::Reset`] drops them.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a change that is not allowed; [`Error::Unsupported`] for paths that
-    /// migrate.
+    /// [`Error::Invalid`] for a change that is not allowed; [`Error::Unsupported`] for path
+    /// migration.
     pub fn modify_connected_qp(
         &mut self,
         qpn: Qpn,
@@ -175,7 +175,7 @@ impl Device {
         Ok(pair.attributes)
     }
 
-    /// Ends a connected queue pair. Its outstanding requests are dropped without completions.
+    /// Destroys a connected queue pair. Its outstanding requests are dropped without completions.
     pub(in crate::device) fn destroy_connected_qp(&mut self, qpn: Qpn) -> Result<(), Error> {
         self.drop_incoming(qpn);
         let pair = self.connected.pairs.remove(qpn);
@@ -226,7 +226,7 @@ impl Device {
         Ok(())
     }
 
-    /// Checks that so many work requests can be posted to the send queue of a connected queue pair.
+    /// Checks that `count` work requests fit into the send queue of a connected queue pair.
     ///
     /// # Errors
     /// [`Error::QueueFull`]; [`Error::NotFound`].
@@ -240,7 +240,8 @@ impl Device {
         }
     }
 
-    /// Posts a receive to a connected queue pair of its own. In the error state it is flushed.
+    /// Posts a receive to a connected queue pair without a shared receive queue. In the error state
+    /// it is flushed.
     ///
     /// # Errors
     /// [`Error::Invalid`] in the reset state, for a queue pair with a shared receive queue, and for
@@ -265,10 +266,10 @@ impl Device {
         Ok(())
     }
 
-    /// Drops a message that is on its way, with its receive.
+    /// Drops the message that is being received, with its receive.
     fn drop_incoming(&mut self, qpn: Qpn) {
         if let Some((pair, mut around)) = self.connected_pair(qpn) {
-            pair.break_off(&mut around);
+            pair.abort_incoming(&mut around);
         }
     }
 
@@ -277,11 +278,11 @@ impl Device {
         queue.ok_or_else(|| Error::not_found("shared receive queue", id.0))
     }
 
-    /// Makes a shared receive queue.
+    /// Creates a shared receive queue.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the device's profile has none; [`Error::Invalid`] for sizes beyond
-    /// the device; [`Error::Exhausted`].
+    /// [`Error::Unsupported`] if the device's profile has none; [`Error::Invalid`] for sizes above
+    /// the device's limits; [`Error::Exhausted`].
     pub fn create_srq(&mut self, config: SrqConfig) -> Result<SrqId, Error> {
         self.command(Command::Other, |device| {
             device.check_connected()?;
@@ -308,11 +309,11 @@ impl Device {
         })
     }
 
-    /// Changes the limit of a shared receive queue or, if `max_wr` says so, its size.
+    /// Changes the limit of a shared receive queue, or if `max_wr` is `Some`, its size.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a limit beyond the size, a size beyond the device, or one that is too
-    /// small for what is posted.
+    /// [`Error::Invalid`] for a limit above the size, a size above the device's limit, or one that
+    /// is too small for the posted receives.
     pub fn modify_srq(
         &mut self,
         id: SrqId,
@@ -341,7 +342,7 @@ impl Device {
         Ok(self.shared_queue(id)?.attributes())
     }
 
-    /// Ends a shared receive queue. What is posted to it does not complete.
+    /// Destroys a shared receive queue. Receives that are posted to it do not complete.
     ///
     /// # Errors
     /// [`Error::Busy`] while queue pairs receive from it.
@@ -367,14 +368,15 @@ impl Device {
         self.shared_queue(id)?.receives.post(receive)
     }
 
-    /// Carries out an operation on the list of tags of a shared receive queue. Returns the handle of
-    /// a tag that was added.
+    /// Executes an operation on the tag list of a shared receive queue. Returns the handle of an
+    /// added tag.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a queue that matches no tags, too many buffers, and a handle that no
-    /// tag had; [`Error::QueueFull`] if the list is full. What was done before the operation had
-    /// effect, such as a message that took the tag, is no error of the call but of its completion.
-    /// What completes with an error has changed nothing; its tag, if it was to add one, is gone.
+    /// [`Error::Invalid`] for a queue without tag matching, too many buffers, and a handle that was
+    /// never returned; [`Error::QueueFull`] if the list is full. A failure because of an earlier
+    /// event, such as a message that has taken the tag, is reported in the completion instead. An
+    /// operation that completes with an error has no effect; its tag, if it was to add one, is
+    /// dropped.
     pub fn post_tag_request(&mut self, id: SrqId, request: &TagRequest) -> Result<u32, Error> {
         let queue = self.shared_queue(id)?;
         let no_tags = Error::invalid("shared receive queue without tags", id.0);
@@ -391,7 +393,7 @@ impl Device {
         };
         let mut status = match counted {
             Ok(()) => WcStatus::Success,
-            Err(CountFromTheFuture) => WcStatus::TagMatching,
+            Err(CountTooHigh) => WcStatus::TagMatching,
         };
         let is_refused = counted.is_err();
         let mut handle = 0;

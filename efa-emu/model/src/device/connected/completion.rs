@@ -1,41 +1,41 @@
-//! Completions of connected queue pairs and of shared receive queues: statuses and operations, in
-//! the numbers of the verbs, and their entry of a completion queue.
+//! Completions of connected queue pairs and of shared receive queues: statuses and operations with
+//! the numbers of the verbs, and the completion queue's entry.
 
 use efa_core::address::Qpn;
 
-/// How a work request ended, in the numbers of `ibv_wc_status`.
+/// The status of a completion, as `ibv_wc_status`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum WcStatus {
-    /// It was carried out.
+    /// Success.
     Success = 0,
-    /// A message is longer than the receive that it came for.
+    /// A message is longer than its receive.
     LocalLength = 1,
-    /// The queue pair cannot do it: it may not have reads outstanding, for one.
+    /// The queue pair does not allow the operation: for example, it may not have outstanding reads.
     LocalOperation = 2,
-    /// A local buffer is not registered for what it was used for.
+    /// A local buffer is not registered for the access.
     LocalProtection = 4,
-    /// The queue pair failed, or was taken to the error state, before its turn.
+    /// The queue pair entered the error state before the request was executed.
     Flushed = 5,
-    /// The answer of the peer makes no sense.
+    /// The peer sent an invalid response.
     BadResponse = 7,
-    /// The peer says that the request makes no sense.
+    /// The peer rejected the request as invalid.
     RemoteInvalidRequest = 9,
-    /// The peer says that its memory may not be accessed.
+    /// The peer denied access to its memory.
     RemoteAccess = 10,
-    /// The peer could not carry the request out.
+    /// The peer failed to execute the request.
     RemoteOperation = 11,
-    /// The peer does not answer.
+    /// The peer does not respond.
     RetryExceeded = 12,
-    /// The peer had no receive posted, again and again.
+    /// The peer had no receive posted for all retries.
     RnrRetryExceeded = 13,
-    /// The tag was taken by a message before it could be deleted.
+    /// A message took the tag before it could be deleted.
     TagMatching = 22,
-    /// The tagged buffer is too small for a rendezvous; it has the headers of the request.
+    /// The tagged buffer is too small for a rendezvous. It contains the headers of the request.
     RendezvousIncomplete = 23,
 }
 
-/// What has completed, in the numbers of `ibv_wc_opcode`.
+/// The operation of a completion, as `ibv_wc_opcode`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum WcOperation {
@@ -57,27 +57,28 @@ pub enum WcOperation {
     TagAdd = 130,
     /// A tag was deleted.
     TagDelete = 131,
-    /// The count of unexpected messages was taken.
+    /// The number of unexpected messages was reported.
     TagSync = 132,
-    /// A tagged message was matched, arrived, or came unexpected.
+    /// A tagged message was matched, has arrived, or is unexpected.
     TagRecv = 133,
     /// A message without a tag arrived.
     NoTag = 134,
 }
 
 bitflags::bitflags! {
-    /// What else a completion says, in the numbers of `ibv_wc_flags`.
+    /// Flags of a completion, as `ibv_wc_flags`.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct ConnectedFlags: u8 {
         /// There is immediate data.
         const WITH_IMMEDIATE = 1 << 1;
-        /// The device wants to be told how many unexpected messages were handled.
+        /// The device needs the number of unexpected messages that the program has handled.
         const SYNC_REQUESTED = 1 << 4;
         /// A tag was matched.
         const MATCH = 1 << 5;
-        /// All data is there.
+        /// All data has arrived.
         const DATA_VALID = 1 << 6;
-        /// The sender wants the receiver woken. Not a flag of the verbs, which have it in events only.
+        /// The sender requested a solicited event. Not a flag of the verbs, which only have the
+        /// event.
         const SOLICITED = 1 << 7;
     }
 }
@@ -85,19 +86,19 @@ bitflags::bitflags! {
 /// The completion of a work request of a connected queue pair or of a shared receive queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectedCompletion {
-    /// The program's own name of the work request.
+    /// The program's id of the work request.
     pub wr_id: u64,
-    /// How it ended.
+    /// The status.
     pub status: WcStatus,
-    /// What it was.
+    /// The operation.
     pub operation: WcOperation,
-    /// What else there is.
+    /// Flags.
     pub flags: ConnectedFlags,
-    /// The local queue pair; 0 for an operation on a list of tags, which belongs to none.
+    /// The local queue pair; 0 for an operation on a tag list.
     pub qpn: Qpn,
-    /// The peer's queue pair; 0 likewise.
+    /// The peer's queue pair; 0 for an operation on a tag list.
     pub peer_qpn: Qpn,
-    /// Bytes that arrived or were read.
+    /// Number of bytes received or read.
     pub length: u32,
     /// Immediate data, or the program's data of a tag matching header.
     pub data: u32,

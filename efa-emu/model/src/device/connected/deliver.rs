@@ -1,4 +1,4 @@
-//! Packets that arrive at a connected queue pair.
+//! Packets received by a connected queue pair.
 
 use std::time::Duration;
 
@@ -21,14 +21,14 @@ use crate::device::event::DeviceEvent;
 use crate::device::state::Device;
 use crate::link::{RequestHeader, Transfer};
 
-/// The times that "receiver not ready" can ask for, in units of 10 microseconds, by their codes
-/// (InfiniBand Architecture Specification, volume 1, table 45).
+/// The delays of RNR NAKs in units of 10 microseconds, by their codes (InfiniBand Architecture
+/// Specification, volume 1, table 45).
 const NOT_READY_TIMES: [u64; 32] = [
     65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
     2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
 ];
 
-/// A packet that has arrived.
+/// A received packet.
 struct Packet<'a, T> {
     head: &'a Head,
     /// Where in the transfer the payload begins, and how many bytes it has.
@@ -38,7 +38,7 @@ struct Packet<'a, T> {
 }
 
 impl<T> Packet<'_, T> {
-    /// The flag of a completion whose sender wants the receiver woken.
+    /// The flags of a completion whose sender requested a solicited event.
     fn wakes(&self) -> ConnectedFlags {
         match self.head.is_solicited {
             true => ConnectedFlags::SOLICITED,
@@ -47,7 +47,7 @@ impl<T> Packet<'_, T> {
     }
 }
 
-/// Why a request of the peer ends the connection: what the peer is told.
+/// Why a request ends the connection: the syndrome for the peer and the event for the client.
 struct Refusal {
     syndrome: Syndrome,
     event: fn(Qpn) -> DeviceEvent,
@@ -68,16 +68,17 @@ const FAILED: Refusal = Refusal {
     event: DeviceEvent::QpFatal,
 };
 
-/// What became of a request that was the next one.
+/// The outcome of the next expected request.
 enum RequestOutcome {
-    /// It was carried out.
+    /// It was executed.
     Done,
-    /// It has to come again: there is no receive, or no room for its answer.
+    /// There is no receive. The peer must retry it.
     NotReady,
+    /// There is no room for its answer. It is dropped, and the peer retries it.
     NoRoom,
 }
 
-/// Which part of a message a packet is.
+/// The part of a message that a packet contains.
 struct MessagePart {
     is_write: bool,
     is_first: bool,
@@ -107,8 +108,7 @@ impl MessagePart {
 }
 
 impl Device {
-    /// Takes a packet of a connection. What makes no sense is dropped: whoever sends it gets no
-    /// answer.
+    /// Handles a packet of a connection. An invalid packet is dropped without an answer.
     #[cold]
     pub(in crate::device) fn deliver_connected(
         &mut self,
@@ -134,8 +134,7 @@ impl Device {
         Status::Ok
     }
 
-    /// Returns what the packet makes of the queue pair, if it ends it; nothing at all if it was
-    /// dropped.
+    /// Returns `None` if the packet was dropped, otherwise the event if it ends the queue pair.
     fn take_packet(
         &mut self,
         from: Gid,
@@ -185,14 +184,14 @@ impl Pair {
         let psn = packet.head.psn;
         let ahead = psn.since(self.responder.expected);
         if ahead > 0 {
-            self.responder.complain(Syndrome::OutOfSequence);
+            self.responder.nak_once(Syndrome::OutOfSequence);
             return None;
         }
         if ahead < 0 {
             self.take_duplicate(packet, around);
             return None;
         }
-        self.responder.is_content();
+        self.responder.clear_nak();
         let outcome = match packet.head.opcode {
             Opcode::ReadRequest => self.take_read(packet, around),
             Opcode::CompareSwap | Opcode::FetchAdd => self.take_atomic(packet, around),
@@ -203,13 +202,13 @@ impl Pair {
             Ok(RequestOutcome::NotReady) => {
                 around.trouble.rnr_refusals += 1;
                 let timer = self.attributes.min_rnr_timer;
-                self.responder.complain(Syndrome::NotReady(timer));
+                self.responder.nak_once(Syndrome::NotReady(timer));
                 None
             }
             Ok(RequestOutcome::NoRoom) => None,
             Err(refusal) => {
                 let refused = Answer::Acknowledgement(psn, refusal.syndrome);
-                self.responder.owe(refused);
+                self.responder.queue_answer(refused);
                 Some((refusal.event)(self.qpn))
             }
         }
@@ -232,7 +231,7 @@ impl Pair {
                     && self.may_access(&head.reth, Access::REMOTE_READ, around)
                 {
                     self.responder.forget_data(head.psn);
-                    self.responder.owe(Answer::Data {
+                    self.responder.queue_answer(Answer::Data {
                         first: head.psn,
                         from: head.reth,
                         sent: 0,
@@ -241,14 +240,15 @@ impl Pair {
             }
             Opcode::CompareSwap | Opcode::FetchAdd => {
                 if let Some(original) = self.responder.found_atomic(head.psn) {
-                    self.responder.owe(Answer::Word(head.psn, original));
+                    self.responder
+                        .queue_answer(Answer::Word(head.psn, original));
                 }
             }
             _ => self.responder.acknowledge(self.responder.expected.before()),
         }
     }
 
-    /// Whether the peer may access memory in this way.
+    /// Whether the peer has this access to memory.
     fn may_access(&self, reth: &Reth, access: Access, around: &Surroundings<'_>) -> bool {
         let pd = self.config.pd;
         let (address, key, length) = (reth.address.get(), reth.key.get(), reth.length.get());
@@ -278,7 +278,7 @@ impl Pair {
         if !self.responder.has_room() {
             return Ok(RequestOutcome::NoRoom);
         }
-        self.responder.owe(Answer::Data {
+        self.responder.queue_answer(Answer::Data {
             first: psn,
             from: reth,
             sent: 0,
@@ -326,7 +326,7 @@ impl Pair {
         let updated = packet.transfer.update(word.address, &change);
         let original = updated.map_err(|_| FAILED)?;
         self.responder.note_atomic(psn, original);
-        self.responder.owe(Answer::Word(psn, original));
+        self.responder.queue_answer(Answer::Word(psn, original));
         self.responder.advance(1);
         self.responder.count_message();
         Ok(RequestOutcome::Done)
@@ -353,7 +353,7 @@ impl Pair {
         if !is_in_order || !has_its_length {
             return Err(INVALID);
         }
-        // A receive is there before anything of the packet is.
+        // A receive must be posted before the packet has any effect.
         let notice = match packet.head.immediate() {
             Some(_) if part.is_write => match self.take_receive(around) {
                 None => return Ok(RequestOutcome::NotReady),
@@ -395,7 +395,7 @@ impl Pair {
             self.responder.incoming = Some(incoming);
         }
         if packet.head.wants_acknowledgement {
-            // What the link brings may overtake packets, and data of reads must not be.
+            // The link's acknowledgement may overtake packets. It must not overtake data of reads.
             let is_alone = self.responder.answers.is_empty() && self.outflow.answers == 0;
             if !(is_alone && packet.transfer.acknowledge()) {
                 self.responder.acknowledge(packet.head.psn);
@@ -466,8 +466,8 @@ impl Pair {
         }
     }
 
-    /// Breaks off the message that is on its way, and returns it.
-    pub(super) fn break_off(&mut self, around: &mut Surroundings<'_>) -> Option<Incoming> {
+    /// Aborts the message that is being received, and returns it.
+    pub(super) fn abort_incoming(&mut self, around: &mut Surroundings<'_>) -> Option<Incoming> {
         let incoming = self.responder.incoming.take()?;
         self.end_message(&incoming, false, around);
         Some(incoming)
@@ -489,7 +489,7 @@ impl Pair {
     ) -> Result<Result<Target, Arrival>, Refusal> {
         let mut bytes = [0; TMH];
         if (packet.length as usize) < TMH {
-            // Too short for a header, and so for a tag.
+            // Too short for a header with a tag.
             return Ok(Err(Arrival::WithoutTag));
         }
         let read = packet.transfer.peek(packet.at, &mut bytes);
@@ -529,7 +529,7 @@ impl Pair {
     ) -> Result<(), (WcStatus, Refusal)> {
         let received = incoming.received;
         let shared = self.config.shared;
-        // The receives of a shared queue are of its own domain.
+        // The receives of a shared queue belong to its protection domain.
         let queue = shared.and_then(|id| around.shared.get(id.0 as usize));
         let pd = queue.map_or(self.config.pd, |queue| queue.config.pd);
         let (buffers, skipped) = match &incoming.target {
@@ -657,7 +657,7 @@ impl Pair {
             return self.begin_rendezvous(packet, buffer, header, around);
         }
         let mut flags = ConnectedFlags::DATA_VALID | packet.wakes();
-        // In one packet, the match was not reported before.
+        // The match of a single packet was not reported before.
         if incoming.received == packet.length {
             flags |= ConnectedFlags::MATCH;
         }
@@ -682,7 +682,7 @@ impl Pair {
         self.report(around, &completion);
     }
 
-    /// A rendezvous was matched: its data is read, and the sender is told.
+    /// Begins a matched rendezvous: reads its data, then notifies the sender.
     fn begin_rendezvous<T: Transfer>(
         &mut self,
         packet: &mut Packet<'_, T>,
@@ -743,7 +743,8 @@ impl Pair {
         }
     }
 
-    /// A tagged buffer is too small for a rendezvous: it gets the headers, and the program goes on.
+    /// Reports a rendezvous whose tagged buffer is too small. The buffer gets the headers, and the
+    /// program must continue.
     fn report_incomplete<T: Transfer>(
         &mut self,
         packet: &mut Packet<'_, T>,
@@ -795,11 +796,11 @@ impl Pair {
             (Opcode::Acknowledge, Syndrome::NotReady(timer)) => {
                 let units = NOT_READY_TIMES[usize::from(timer & 31)];
                 let delay = Duration::from_micros(10 * units);
-                let goes_on = self.requester.is_not_ready(psn, delay, &self.attributes);
+                let goes_on = self.requester.rnr_nak(psn, delay, &self.attributes);
                 (!goes_on).then_some(WcStatus::RnrRetryExceeded)
             }
             (Opcode::Acknowledge, Syndrome::OutOfSequence) => {
-                let goes_on = self.requester.is_missing(psn, &self.attributes);
+                let goes_on = self.requester.sequence_nak(psn, &self.attributes);
                 (!goes_on).then_some(WcStatus::RetryExceeded)
             }
             (Opcode::Acknowledge, refusal) => {
@@ -808,17 +809,18 @@ impl Pair {
                     Syndrome::OperationError => WcStatus::RemoteOperation,
                     _ => WcStatus::RemoteInvalidRequest,
                 };
-                let is_of_request = self.requester.is_refused(psn, status);
+                let is_of_request = self.requester.error_nak(psn, status);
                 return is_of_request.then_some(DeviceEvent::QpFatal(self.qpn));
             }
             _ => self.take_data(packet, around),
         };
         let status = failure?;
-        self.requester.fail_front(status);
+        self.requester.end_front(status);
         Some(DeviceEvent::QpFatal(self.qpn))
     }
 
-    /// Data that was read, or a word as it was. Returns how the request ends if it is of no use.
+    /// Handles data of a read, or the old value of an atomic. Returns the status if the request
+    /// fails.
     fn take_data<T: Transfer>(
         &mut self,
         packet: &mut Packet<'_, T>,
@@ -841,7 +843,7 @@ impl Pair {
         let Payload::Buffers(buffers) = &request.wr.payload else {
             return Some(WcStatus::LocalProtection);
         };
-        // A tagged buffer is of the domain of its shared queue.
+        // A tagged buffer belongs to the protection domain of its shared queue.
         let of_tag = matches!(request.purpose, Purpose::Rendezvous { .. });
         let queue = shared
             .filter(|_| of_tag)

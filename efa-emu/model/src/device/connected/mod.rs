@@ -1,20 +1,20 @@
-//! Connected queue pairs (RC), shared receive queues and the matching of tags: the profile `tm`.
+//! Connected queue pairs (RC), shared receive queues and tag matching: the profile `tm`.
 //!
 //! A connection is a stream of InfiniBand packets over the link's unanswered requests
-//! ([`Operation::Connected`](crate::link::Operation::Connected)). The link may lose them, bring them
-//! late, twice or in any order; the two devices see to it that requests are carried out once and in
-//! order. What goes wrong below is recovered as real devices do it: sequence numbers,
-//! acknowledgements, negative ones, time-outs.
+//! ([`Operation::Connected`](crate::link::Operation::Connected)). The link may lose, delay,
+//! duplicate or reorder them; the two devices ensure that each request is executed once and in
+//! order. They recover from losses like real devices: with sequence numbers, acknowledgements, NAKs
+//! and time-outs.
 //!
 //! | file | what |
 //! |---|---|
 //! | `psn`, `packet` | sequence numbers; headers as bytes |
 //! | `attributes` | the attributes of a connection and its changes of state |
-//! | `buffers`, `receives`, `tags` | local memory, posted receives, the list of tags |
+//! | `buffers`, `receives`, `tags` | local memory, posted receives, the tag list |
 //! | `requester`, `responder` | the two halves of a connection, without any I/O |
 //! | `pair` | a queue pair: both halves, its receives, its completions |
-//! | `deliver`, `transmit` | packets that come, packets that leave, timers |
-//! | `commands` | what clients call |
+//! | `deliver`, `transmit` | received packets; sent packets, timers |
+//! | `commands` | the interface for clients |
 
 mod attributes;
 mod buffers;
@@ -53,7 +53,7 @@ use super::qp_table::QpTable;
 /// The connected queue pairs and shared receive queues of a device.
 pub(super) struct Connected {
     pairs: QpTable<pair::Pair>,
-    /// Connections that there have been, of which tokens of packets have the lower bits.
+    /// Number of connections so far. Tokens of packets contain its lower bits.
     connections: u8,
     shared: Slab<receives::SharedQueue>,
 }

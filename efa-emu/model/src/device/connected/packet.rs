@@ -1,6 +1,6 @@
 //! The packets of a reliable connection: the InfiniBand transport headers of RoCE v2, from the BTH
-//! on, which [`infiniband`](efa_core::wire::infiniband) declares. The invariant CRC behind the payload is not part of what travels
-//! between devices: neither link changes bytes. Captures have it.
+//! on, which [`infiniband`](efa_core::wire::infiniband) declares. Between devices the packets have
+//! no invariant CRC behind the payload, because neither link changes bytes. Captures contain it.
 
 pub(super) use efa_core::wire::infiniband::{AtomicEth, RcOpcode as Opcode, Reth};
 
@@ -15,25 +15,25 @@ pub(super) const LONGEST_HEAD: usize = Bth::LENGTH + AtomicEth::LENGTH;
 /// The default partition, full member.
 const PARTITION: u16 = 0xffff;
 
-/// How a request went.
+/// The result of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Syndrome {
-    /// All is well up to and including the packet.
+    /// All packets up to and including this one were accepted.
     Acknowledged,
-    /// No receive was posted. Come again after the time of this code.
+    /// No receive is posted (RNR). Retry after the delay with this code.
     NotReady(u8),
-    /// A packet is missing in front of the one that came.
+    /// A packet before the received one is missing.
     OutOfSequence,
-    /// The request makes no sense.
+    /// The request is invalid.
     InvalidRequest,
-    /// The memory may not be accessed.
+    /// Access to the memory was denied.
     AccessError,
-    /// The responder could not carry it out.
+    /// The responder failed to execute the request.
     OperationError,
 }
 
 impl Syndrome {
-    /// Acknowledgements carry no count of posted receives.
+    /// Acknowledgements contain no count of posted receives.
     const NO_CREDITS: u8 = 31;
     const NOT_READY: u8 = 0x20;
     const NEGATIVE: u8 = 0x60;
@@ -62,7 +62,7 @@ impl Syndrome {
     }
 }
 
-/// The headers of a packet. Those that its opcode does not have are zero.
+/// The headers of a packet. Headers that its opcode does not have are zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Head {
     pub(super) opcode: Opcode,
@@ -83,7 +83,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// Headers of which nothing is known but these.
+    /// Headers with these fields, and all others zero.
     pub(super) fn new(opcode: Opcode, destination: u32, psn: Psn) -> Head {
         Head {
             opcode,
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Literal bytes beside what they say.
+    /// Checks literal bytes against the decoded fields.
     fn literal(head: &Head, bytes: &[u8]) {
         let mut emitted = [0; LONGEST_HEAD];
         let length = head.emit(&mut emitted);

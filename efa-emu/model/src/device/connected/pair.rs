@@ -1,4 +1,4 @@
-//! A connected queue pair, and what its parts need of the rest of the device.
+//! A connected queue pair, and the parts of the device that it needs.
 
 use std::time::Duration;
 
@@ -20,26 +20,26 @@ use crate::device::queue_pair::QpState;
 use crate::device::regions::RegionTable;
 use crate::device::state::Device;
 
-/// How a connected queue pair is made.
+/// The parameters for creating a connected queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectedConfig {
     /// The protection domain.
     pub pd: PdId,
-    /// Where the send queue's completions go.
+    /// The completion queue of the send queue.
     pub send_cq: CqId,
-    /// Where the completions of receives go, unless a shared receive queue has its own.
+    /// The completion queue of receives, unless a shared receive queue has its own.
     pub recv_cq: CqId,
     /// The shared receive queue from which it receives.
     pub shared: Option<SrqId>,
     /// The most work requests of the send queue.
     pub max_send_wr: u32,
-    /// The most receives of its own.
+    /// The most receives of the queue pair itself.
     pub max_recv_wr: u32,
     /// The most buffers of a receive.
     pub max_recv_sge: u32,
 }
 
-/// The parts of the device that a connected queue pair works with.
+/// The parts of the device that a connected queue pair needs.
 pub(super) struct Surroundings<'a> {
     pub(super) regions: &'a RegionTable,
     pub(super) cqs: &'a mut CqTable,
@@ -66,15 +66,15 @@ impl Device {
     }
 }
 
-/// What a queue pair has sent.
+/// Counts of a queue pair's sent packets.
 pub(super) struct Outflow {
-    /// Tells packets of the connection from those of earlier ones.
+    /// Distinguishes packets of the connection from those of earlier ones.
     pub(super) connection: u8,
     /// Packets sent, for the network.
     pub(super) frames: u32,
-    /// Requests that the link has taken and neither carried nor lost.
+    /// Packets of requests that the link has taken and neither delivered nor lost.
     pub(super) requests: u32,
-    /// Answers likewise.
+    /// Packets of answers that the link has taken and neither delivered nor lost.
     pub(super) answers: u32,
 }
 
@@ -97,10 +97,10 @@ pub(in crate::device) struct Pair {
     pub(super) requester: Requester,
     pub(super) responder: Responder,
     pub(super) receives: ReceiveQueue,
-    /// It is in the device's list of queue pairs with something to send.
+    /// Whether it is in the device's list of queue pairs with packets to send.
     pub(super) is_scheduled: bool,
     pub(super) outflow: Outflow,
-    /// When the device's timers next have an entry of it.
+    /// The time of its next entry in the device's timers.
     pub(super) tick_at: Option<Duration>,
 }
 
@@ -119,7 +119,7 @@ impl Pair {
         }
     }
 
-    /// Whether requests of the peer are carried out.
+    /// Whether it executes requests of the peer.
     pub(super) fn receives(&self) -> bool {
         matches!(
             self.attributes.state,
@@ -127,7 +127,7 @@ impl Pair {
         )
     }
 
-    /// Whether requests are sent, and answers are waited for.
+    /// Whether it sends requests and accepts answers.
     pub(super) fn sends(&self) -> bool {
         matches!(
             self.attributes.state,
@@ -135,7 +135,7 @@ impl Pair {
         )
     }
 
-    /// The time-out of acknowledgements; `None` for ever.
+    /// The time-out for acknowledgements; `None` for no time-out.
     pub(super) fn timeout(&self) -> Option<Duration> {
         match self.attributes.timeout {
             0 => None,
@@ -226,12 +226,12 @@ impl Pair {
         }
     }
 
-    /// Puts the queue pair into the error state: all that is outstanding is flushed.
+    /// Puts the queue pair into the error state, and flushes all outstanding requests.
     pub(super) fn fail(&mut self, around: &mut Surroundings<'_>) {
         self.attributes.state = QpState::Error;
         self.requester.flush();
         self.complete_ended(around);
-        let broken = self.break_off(around);
+        let broken = self.abort_incoming(around);
         if let Some((wr_id, operation)) = broken.and_then(|incoming| incoming.target.receive()) {
             let completion = self.completion(wr_id, operation, WcStatus::Flushed);
             self.report(around, &completion);

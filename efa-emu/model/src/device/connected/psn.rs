@@ -1,4 +1,4 @@
-//! Packet sequence numbers: 24 bits, compared around the point where they wrap.
+//! Packet sequence numbers: 24 bits, compared modulo 2^24.
 
 /// A packet sequence number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -28,7 +28,7 @@ impl Psn {
         Psn::new(self.0.wrapping_sub(1))
     }
 
-    /// How many packets this number is behind `other`; negative if it is ahead of it.
+    /// The distance from `other` to this number; negative if this number is before `other`.
     pub const fn since(self, other: Psn) -> i32 {
         let difference = self.0.wrapping_sub(other.0) & Self::MASK;
         if difference & Self::SIGN == 0 {

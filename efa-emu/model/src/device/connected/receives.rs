@@ -1,4 +1,4 @@
-//! Receives that are posted: those of a queue pair of its own, and those of a shared receive queue.
+//! Posted receives: those of a queue pair, and those of a shared receive queue.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use crate::device::ids::{CqId, PdId};
 /// A posted receive.
 #[derive(Clone, Debug)]
 pub struct RecvWr {
-    /// The program's own name of it.
+    /// The program's id of the receive.
     pub wr_id: u64,
     /// The memory for a message.
     pub buffers: BufferList,
@@ -73,16 +73,16 @@ impl ReceiveQueue {
     }
 }
 
-/// Names a shared receive queue of a device.
+/// The id of a device's shared receive queue.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct SrqId(pub u32);
 
-/// How a shared receive queue is made.
+/// The parameters for creating a shared receive queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SrqConfig {
     /// The protection domain of its receives.
     pub pd: PdId,
-    /// The most receives that are posted.
+    /// The most posted receives.
     pub max_wr: u32,
     /// The most buffers of a receive.
     pub max_sge: u32,
@@ -90,10 +90,10 @@ pub struct SrqConfig {
     pub tags: Option<TagConfig>,
 }
 
-/// What a shared receive queue has that matches tags.
+/// The tag matching parameters of a shared receive queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TagConfig {
-    /// Where all that arrives is reported, and operations on the list.
+    /// The completion queue of its messages and of operations on the tag list.
     pub cq: CqId,
     /// The most tags in the list.
     pub max_tags: u32,
@@ -102,11 +102,11 @@ pub struct TagConfig {
 /// Attributes of a shared receive queue that a query returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SrqAttributes {
-    /// The most receives that are posted.
+    /// The most posted receives.
     pub max_wr: u32,
     /// The most buffers of a receive.
     pub max_sge: u32,
-    /// The number of receives below which an event is raised; 0 if none is.
+    /// The number of receives below which an event is raised; 0 for no event.
     pub limit: u32,
 }
 
@@ -139,7 +139,7 @@ impl SharedQueue {
         }
     }
 
-    /// Whether the number of receives has fallen below the limit, of which the client is told once.
+    /// Whether the number of receives has fallen below the limit. Returns true only once.
     pub(super) fn has_reached_limit(&mut self) -> bool {
         let is_reached = self.receives.len() < self.limit;
         if is_reached {

@@ -1,9 +1,9 @@
-//! The requester: work requests of a send queue as packets, and the answers to them.
+//! The requester: makes packets from the work requests of a send queue, and handles their answers.
 //!
-//! Work requests are carried out in order. Each takes as many packet sequence numbers as it has
-//! packets, a read as many as its answer has. What is not acknowledged is sent again, from the
-//! packet on that the responder misses: after a negative acknowledgement, an answer that shows that
-//! one before it was lost, or a time-out.
+//! Work requests are executed in order. Each uses as many packet sequence numbers as it has
+//! packets, a read as many as its answer has. Unacknowledged packets are retransmitted from the
+//! first one that the responder misses: after a NAK, an answer that reveals the loss of an earlier
+//! one, or a time-out.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,56 +13,56 @@ use super::buffers::BufferList;
 use super::completion::{WcOperation, WcStatus};
 use super::psn::Psn;
 
-/// Packets without an acknowledgement, at most; beyond, the requester waits.
+/// Most unacknowledged packets. The requester waits when it has reached them.
 const WINDOW: i32 = 128;
 
-/// How often a packet in the middle of a message asks to be acknowledged.
+/// In a long message, every this many packets one requests an acknowledgement.
 const ACKNOWLEDGED: u32 = 16;
 
-/// The most bytes that a work request can bring in itself.
+/// The most inline bytes of a work request.
 pub const MAX_INLINE: usize = 128;
 
 /// The longest message in bytes.
 pub const MAX_MESSAGE: u32 = 1 << 30;
 
-/// The peer's memory that a request names.
+/// The peer's memory in a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RemoteMemory {
-    /// First byte.
+    /// Address of the first byte.
     pub address: u64,
     /// The peer's key.
     pub key: u32,
 }
 
-/// What a work request asks for.
+/// The operation of a work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SendOperation {
-    /// A message, with immediate data or without.
+    /// A message, optionally with immediate data.
     Send(Option<u32>),
-    /// An RDMA write, with immediate data or without.
+    /// An RDMA write, optionally with immediate data.
     Write(RemoteMemory, Option<u32>),
     /// An RDMA read.
     Read(RemoteMemory),
-    /// Replaces a word if it has a value.
+    /// Replaces a word if it has a given value.
     CompareSwap {
         /// The word.
         remote: RemoteMemory,
-        /// The value that it has to have.
+        /// The expected value.
         compare: u64,
-        /// What replaces it.
+        /// The new value.
         swap: u64,
     },
     /// Adds to a word.
     FetchAdd {
         /// The word.
         remote: RemoteMemory,
-        /// What is added.
+        /// The addend.
         add: u64,
     },
 }
 
 impl SendOperation {
-    /// Whether the answer brings data.
+    /// Whether the answer contains data.
     pub(super) fn is_read_like(self) -> bool {
         !matches!(self, SendOperation::Send(_) | SendOperation::Write(..))
     }
@@ -95,7 +95,7 @@ pub enum Payload {
 }
 
 impl Payload {
-    /// Bytes that a work request brings in itself. `None` if there are more than [`MAX_INLINE`].
+    /// Inline bytes of a work request. `None` if there are more than [`MAX_INLINE`].
     pub fn inline(data: &[u8]) -> Option<Payload> {
         (data.len() <= MAX_INLINE).then(|| Payload::Inline(data.into()))
     }
@@ -113,21 +113,21 @@ impl Payload {
 /// A work request of a send queue.
 #[derive(Clone, Debug)]
 pub struct SendWr {
-    /// The program's own name of it.
+    /// The program's id of the request.
     pub wr_id: u64,
-    /// What it asks for.
+    /// The operation.
     pub operation: SendOperation,
     /// The data to send, or the memory for the answer.
     pub payload: Payload,
-    /// Whether it completes also if it succeeds.
+    /// Whether success is reported.
     pub is_signaled: bool,
-    /// Whether it waits for reads and atomics before it.
+    /// Whether it waits for earlier reads and atomics.
     pub is_fenced: bool,
-    /// Whether its receiver asks for an event.
+    /// Whether it requests a solicited event at the receiver.
     pub is_solicited: bool,
 }
 
-/// For whom a request is made.
+/// The purpose of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Purpose {
     /// The program posted it.
@@ -150,11 +150,11 @@ pub(super) struct Request {
     pub(super) purpose: Purpose,
     /// Bytes of data.
     pub(super) length: u32,
-    /// Its first packet sequence number, once it was started.
+    /// Its first packet sequence number, once it is started.
     pub(super) first: Psn,
-    /// How many numbers it takes.
+    /// The number of its sequence numbers.
     pub(super) packets: u32,
-    /// How many packets of its answer are there, if the answer brings data.
+    /// The number of received packets of its answer, if the answer contains data.
     pub(super) answered: u32,
 }
 
@@ -163,7 +163,7 @@ impl Request {
         self.first.plus(self.packets - 1)
     }
 
-    /// How many packets are sent for it.
+    /// The number of packets of the request itself.
     fn sent_packets(&self) -> u32 {
         match self.wr.operation.is_read_like() {
             true => 1,
@@ -194,15 +194,15 @@ pub(super) struct Ended {
     pub(super) status: WcStatus,
 }
 
-/// A packet that is to be sent for a request.
+/// The next packet of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outgoing {
-    /// Where in the queue the request is.
+    /// The request's index in the queue.
     pub(super) position: usize,
     pub(super) psn: Psn,
-    /// Which of the request's packets it is.
+    /// The packet's index in the request.
     pub(super) index: u32,
-    /// Whether it asks for an acknowledgement.
+    /// Whether it requests an acknowledgement.
     pub(super) wants_acknowledgement: bool,
     /// Whether it was sent before.
     pub(super) is_repeated: bool,
@@ -212,44 +212,44 @@ pub(super) struct Outgoing {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Wait {
     Nothing,
-    /// The responder wants to be left alone for a time that begins when the device learns the time.
+    /// A delay by an RNR NAK. It begins when the device next knows the time.
     Requested(Duration),
     Until(Duration),
 }
 
-/// What a moment in time brought.
+/// The effect of a timer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Tick {
-    /// Nothing to be done before this time, if before any.
+    /// Nothing to do before this time.
     Later(Option<Duration>),
-    /// There is something to send now.
+    /// There are packets to send now, and the next timer.
     Send(Option<Duration>),
-    /// The responder does not answer.
+    /// The responder does not respond.
     GivenUp,
 }
 
 /// The state of a send queue.
 pub(super) struct Requester {
     queue: VecDeque<Request>,
-    /// How many requests of the queue are the program's.
+    /// The number of queued requests that the program posted.
     posted: usize,
-    /// How many requests of the queue have packet sequence numbers.
+    /// The number of queued requests that have packet sequence numbers.
     started: usize,
-    /// The request of which the next packet is, and how many of its packets were sent.
+    /// The index of the request whose packets are sent next, and how many of them were sent.
     next: usize,
     sent: u32,
-    /// The number behind the last one that a request has.
+    /// The first unused sequence number.
     end: Psn,
-    /// The oldest number without an acknowledgement.
+    /// The oldest unacknowledged sequence number.
     unacknowledged: Psn,
-    /// Where sending has been furthest.
+    /// The highest sequence number sent so far, plus 1.
     furthest: Psn,
-    /// Requests outstanding whose answers bring data.
+    /// Outstanding requests whose answers contain data.
     reads: u32,
     retries: u8,
     rnr_retries: u8,
-    /// Sending was set back, and nothing was acknowledged since.
-    is_set_back: bool,
+    /// Sending was rewound, and nothing was acknowledged since.
+    is_rewound: bool,
     wait: Wait,
     deadline: Option<Duration>,
     ended: VecDeque<Ended>,
@@ -269,19 +269,19 @@ impl Requester {
             reads: 0,
             retries: 0,
             rnr_retries: 0,
-            is_set_back: false,
+            is_rewound: false,
             wait: Wait::Nothing,
             deadline: None,
             ended: VecDeque::new(),
         }
     }
 
-    /// Begins with this number.
+    /// Sets the first sequence number.
     pub(super) fn begin(&mut self, psn: Psn) {
         (self.end, self.unacknowledged, self.furthest) = (psn, psn, psn);
     }
 
-    /// The program's requests that have not ended.
+    /// The number of the program's unfinished requests.
     pub(super) fn posted(&self) -> usize {
         self.posted
     }
@@ -347,7 +347,7 @@ impl Requester {
         }
     }
 
-    /// Which of the packets of the request that is being sent is the next.
+    /// The index of the next packet in the current request.
     fn next_index(&self, request: &Request) -> u32 {
         match request.wr.operation.is_read_like() {
             true => request.answered,
@@ -393,7 +393,7 @@ impl Requester {
         })
     }
 
-    /// Gives the next request its numbers.
+    /// Assigns sequence numbers to the next request.
     fn start(&mut self) {
         if let Some(request) = self.queue.get_mut(self.started) {
             request.first = self.end;
@@ -434,12 +434,12 @@ impl Requester {
         }
     }
 
-    /// Whether anything that was sent has no answer.
+    /// Whether an answer is outstanding.
     fn is_waiting(&self) -> bool {
         self.started > 0
     }
 
-    /// The number is one that was sent and has not been acknowledged.
+    /// Whether the number is sent and unacknowledged.
     fn is_expected(&self, psn: Psn) -> bool {
         psn.since(self.unacknowledged) >= 0 && psn.since(self.end) < 0
     }
@@ -459,15 +459,15 @@ impl Requester {
             && psn.since(front.last()) >= 0
         {
             if front.wr.operation.is_read_like() && front.answered < front.packets {
-                // What came is behind an answer that did not.
+                // This acknowledgement reveals that a read's answer before it was lost.
                 let missing = front.first.plus(front.answered);
                 self.make_progress(missing);
-                return self.set_back_once(missing);
+                return self.rewind_once(missing);
             }
             self.end_front(WcStatus::Success);
         }
         let reached = match self.queue.front().filter(|_| self.started > 0) {
-            // A read that was only begun is not acknowledged by what is in front of it.
+            // An acknowledgement of earlier packets does not cover the missing part of a read.
             Some(front) if front.wr.operation.is_read_like() => front.first.plus(front.answered),
             _ => psn.plus(1),
         };
@@ -481,9 +481,9 @@ impl Requester {
         }
         self.unacknowledged = reached;
         (self.retries, self.rnr_retries) = (0, 0);
-        self.is_set_back = false;
+        self.is_rewound = false;
         self.deadline = None;
-        // What was acknowledged meanwhile is not sent again.
+        // Packets that were acknowledged meanwhile are not retransmitted.
         if self.next == 0
             && let Some(front) = self.queue.front().filter(|_| self.started > 0)
             && !front.wr.operation.is_read_like()
@@ -522,9 +522,9 @@ impl Requester {
         });
     }
 
-    /// Sends again from this number on.
-    fn set_back(&mut self, psn: Psn) {
-        self.is_set_back = true;
+    /// Retransmits from this number on.
+    fn rewind(&mut self, psn: Psn) {
+        self.is_rewound = true;
         let found = self.queue.iter().take(self.started).position(|request| {
             let offset = psn.since(request.first);
             offset >= 0 && (offset as u32) < request.packets
@@ -539,20 +539,20 @@ impl Requester {
         }
     }
 
-    fn set_back_once(&mut self, psn: Psn) {
-        if !self.is_set_back {
-            self.set_back(psn);
+    fn rewind_once(&mut self, psn: Psn) {
+        if !self.is_rewound {
+            self.rewind(psn);
         }
     }
 
-    /// The responder misses this packet. Returns false if that has been so too often.
+    /// Handles a NAK for a missing packet. Returns false if the retries are exhausted.
     #[must_use]
-    pub(super) fn is_missing(&mut self, psn: Psn, of: &ConnectionAttributes) -> bool {
+    pub(super) fn sequence_nak(&mut self, psn: Psn, of: &ConnectionAttributes) -> bool {
         if !self.is_expected(psn) {
             return true;
         }
         self.acknowledge_before(psn);
-        if self.is_set_back {
+        if self.is_rewound {
             return true;
         }
         self.retry(of)
@@ -570,19 +570,13 @@ impl Requester {
         }
         self.retries += 1;
         self.deadline = None;
-        self.set_back(self.unacknowledged);
+        self.rewind(self.unacknowledged);
         true
     }
 
-    /// The responder had no receive for this packet, and wants to be asked again after `delay`.
-    /// Returns false if that has been so too often.
+    /// Handles an RNR NAK with this delay. Returns false if the retries are exhausted.
     #[must_use]
-    pub(super) fn is_not_ready(
-        &mut self,
-        psn: Psn,
-        delay: Duration,
-        of: &ConnectionAttributes,
-    ) -> bool {
+    pub(super) fn rnr_nak(&mut self, psn: Psn, delay: Duration, of: &ConnectionAttributes) -> bool {
         if !self.is_expected(psn) || self.wait != Wait::Nothing {
             return true;
         }
@@ -593,16 +587,16 @@ impl Requester {
             }
             self.rnr_retries += 1;
         }
-        // A peer that answers is there: packets lost in a long wait do not add up.
+        // The peer responds, so losses during a long RNR wait must not add up.
         self.retries = 0;
-        self.set_back(psn);
+        self.rewind(psn);
         self.wait = Wait::Requested(delay);
         self.deadline = None;
         true
     }
 
-    /// The responder refuses this packet. Returns whether it is one that waits for an answer.
-    pub(super) fn is_refused(&mut self, psn: Psn, status: WcStatus) -> bool {
+    /// Handles a NAK that refuses this packet. Returns whether the packet is unacknowledged.
+    pub(super) fn error_nak(&mut self, psn: Psn, status: WcStatus) -> bool {
         if !self.is_expected(psn) {
             return false;
         }
@@ -611,8 +605,8 @@ impl Requester {
         true
     }
 
-    /// The local memory of a packet is not registered any more: its request fails, and those before
-    /// it are given up.
+    /// Fails a request whose local memory is not registered any more, and flushes the requests
+    /// before it.
     pub(super) fn fail_at(&mut self, position: usize, status: WcStatus) {
         for _ in 0..position {
             self.end_front(WcStatus::Flushed);
@@ -626,18 +620,13 @@ impl Requester {
         matches!(self.wait, Wait::Requested(_))
     }
 
-    /// Ends the oldest request with an error.
-    pub(super) fn fail_front(&mut self, status: WcStatus) {
-        self.end_front(status);
-    }
-
-    /// The request whose answer brings data and for which this number is the next. `None` if the
-    /// number is not that of such an answer; one behind it makes the request be sent again.
+    /// The read or atomic whose answer continues with this number. `None` if there is none; a
+    /// number after the expected one causes a retransmission.
     pub(super) fn awaited(&mut self, psn: Psn) -> Option<&Request> {
         if !self.is_expected(psn) {
             return None;
         }
-        // What is in front of it was carried out.
+        // The requests before it were executed.
         let position = self.queue.iter().take(self.started).position(|request| {
             request.wr.operation.is_read_like() && request.answered < request.packets
         })?;
@@ -645,7 +634,7 @@ impl Requester {
         let next = request.first.plus(request.answered);
         if psn != next {
             if psn.since(next) > 0 {
-                self.set_back_once(next);
+                self.rewind_once(next);
             }
             return None;
         }
@@ -655,7 +644,7 @@ impl Requester {
         self.queue.front()
     }
 
-    /// A packet of the answer that [`Requester::awaited`] was asked about is there.
+    /// Counts the packet of the answer for which [`Requester::awaited`] has returned the request.
     pub(super) fn take_answer(&mut self) {
         let Some(front) = self.queue.front_mut() else {
             return;
@@ -671,7 +660,7 @@ impl Requester {
         self.make_progress(reached);
     }
 
-    /// Ends all requests, in order.
+    /// Flushes all requests, in order.
     pub(super) fn flush(&mut self) {
         while !self.queue.is_empty() {
             self.end_front(WcStatus::Flushed);
@@ -689,9 +678,9 @@ impl Requester {
         }
     }
 
-    /// It is `now`. `timeout` is that of acknowledgements; it begins when nothing is being carried any
-    /// more. Before, the peer cannot answer: where the devices of a machine are its processes, one may
-    /// have to wait for a processor for longer than any device would.
+    /// Handles a timer. The acknowledgement time-out starts when the link has no packet in transit.
+    /// Until then the peer cannot answer: its device may be a process that waits for a processor
+    /// longer than any real device would.
     pub(super) fn tick(
         &mut self,
         now: Duration,

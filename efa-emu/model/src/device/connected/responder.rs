@@ -1,5 +1,5 @@
-//! The state of a responder: what it expects next, the message that is on its way, and the answers
-//! that it owes.
+//! The state of a responder: the next expected packet, the message that is being received, and the
+//! queued answers.
 
 use std::collections::VecDeque;
 
@@ -17,23 +17,23 @@ pub(super) enum Target {
     Receive(RecvWr, Arrival),
     /// Into a tagged buffer, without its header.
     Tagged(TaggedBuffer, TagHeader),
-    /// Into memory that the request names.
+    /// Into the memory in the request.
     Written(Reth),
 }
 
-/// What a message in a posted receive is.
+/// How a message arrives in a posted receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Arrival {
-    /// A message, or one about tags that is not matched: the end of a rendezvous, for one.
+    /// A message without tag matching, or an internal one such as the end of a rendezvous.
     Message,
-    /// A message that says that it has no tag.
+    /// A message whose header says that it has no tag.
     WithoutTag,
-    /// A message that no tag was there for.
+    /// A message that matches no tag.
     Unexpected,
 }
 
 impl Arrival {
-    /// What a receive completes as that has it.
+    /// The operation of the receive's completion.
     pub(super) fn completes_as(self) -> WcOperation {
         match self {
             Arrival::Message => WcOperation::Recv,
@@ -44,7 +44,8 @@ impl Arrival {
 }
 
 impl Target {
-    /// The work request id of a receive that the message takes, and what it completes as.
+    /// The work request id of the receive that the message uses, and the operation of its
+    /// completion.
     pub(super) fn receive(&self) -> Option<(u64, WcOperation)> {
         match self {
             Target::Receive(receive, arrival) => Some((receive.wr_id, arrival.completes_as())),
@@ -58,17 +59,17 @@ impl Target {
 #[derive(Debug)]
 pub(super) struct Incoming {
     pub(super) target: Target,
-    /// Bytes that are there, headers that are left out included.
+    /// Number of received bytes, including stripped headers.
     pub(super) received: u32,
     pub(super) is_write: bool,
 }
 
-/// An answer that is owed.
+/// A queued answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Answer {
-    /// How it went up to a packet.
+    /// The result of all packets up to this one.
     Acknowledgement(Psn, Syndrome),
-    /// The data of a read, of which some packets were sent.
+    /// The data of a read, partly sent.
     Data {
         /// The number of the first packet.
         first: Psn,
@@ -77,24 +78,25 @@ pub(super) enum Answer {
         /// Packets sent.
         sent: u32,
     },
-    /// What a word was before an atomic operation.
+    /// The old value for an atomic operation.
     Word(Psn, u64),
 }
 
 /// The state of a responder.
 pub(super) struct Responder {
     pub(super) expected: Psn,
-    /// Messages completed.
+    /// Number of completed messages.
     pub(super) messages: u32,
     pub(super) incoming: Option<Incoming>,
-    /// What is missing was said, and nothing that is expected has come since.
-    has_complained: bool,
+    /// A NAK was sent, and no expected packet has arrived since.
+    nak_sent: bool,
     pub(super) answers: VecDeque<Answer>,
-    /// The last atomic operations, which must not be carried out twice.
+    /// The last atomic operations, which must not be executed twice.
     atomics: VecDeque<(Psn, u64)>,
 }
 
-/// Answers owed at most; a peer that asks for more is not answered, and asks again.
+/// Most queued answers. Requests of a peer that exceeds it are not answered, so the peer retries
+/// them.
 const MOST_ANSWERS: usize = 4 * MAX_RD_ATOMIC as usize;
 
 impl Responder {
@@ -103,47 +105,47 @@ impl Responder {
             expected: Psn::default(),
             messages: 0,
             incoming: None,
-            has_complained: false,
+            nak_sent: false,
             answers: VecDeque::new(),
             atomics: VecDeque::new(),
         }
     }
 
-    /// Owes an acknowledgement of all packets up to this one.
+    /// Queues an acknowledgement of all packets up to this one.
     pub(super) fn acknowledge(&mut self, psn: Psn) {
         let answer = Answer::Acknowledgement(psn, Syndrome::Acknowledged);
         match self.answers.back_mut() {
             Some(last @ Answer::Acknowledgement(_, Syndrome::Acknowledged)) => *last = answer,
-            _ => self.owe(answer),
+            _ => self.queue_answer(answer),
         }
     }
 
-    /// Says once that the expected packet is missing.
-    pub(super) fn complain(&mut self, syndrome: Syndrome) {
-        if !self.has_complained {
-            self.has_complained = true;
-            self.owe(Answer::Acknowledgement(self.expected, syndrome));
+    /// Queues a NAK for the expected packet, unless one was sent.
+    pub(super) fn nak_once(&mut self, syndrome: Syndrome) {
+        if !self.nak_sent {
+            self.nak_sent = true;
+            self.queue_answer(Answer::Acknowledgement(self.expected, syndrome));
         }
     }
 
-    /// The expected packet is there.
-    pub(super) fn is_content(&mut self) {
-        self.has_complained = false;
+    /// Notes that the expected packet has arrived.
+    pub(super) fn clear_nak(&mut self) {
+        self.nak_sent = false;
     }
 
-    /// Owes an answer. One for which there is no room is dropped, as if it were lost on its way.
-    pub(super) fn owe(&mut self, answer: Answer) {
+    /// Queues an answer. If there is no room it is dropped, as if it were lost in the network.
+    pub(super) fn queue_answer(&mut self, answer: Answer) {
         if self.answers.len() < MOST_ANSWERS {
             self.answers.push_back(answer);
         }
     }
 
-    /// Whether another read or atomic can be answered.
+    /// Whether there is room for the answer of another read or atomic.
     pub(super) fn has_room(&self) -> bool {
         self.answers.len() + 2 < MOST_ANSWERS
     }
 
-    /// Forgets the data that is owed for a read which is asked for again.
+    /// Drops the queued data of a read that is requested again.
     pub(super) fn forget_data(&mut self, from: Psn) {
         let is_behind = |answer: &Answer| match answer {
             Answer::Data { first, sent, .. } => first.plus(*sent).since(from) >= 0,
@@ -152,12 +154,12 @@ impl Responder {
         self.answers.retain(|answer| !is_behind(answer));
     }
 
-    /// The expected packet was carried out, which has so many numbers.
+    /// Advances the expected number after a request was executed.
     pub(super) fn advance(&mut self, packets: u32) {
         self.expected = self.expected.plus(packets);
     }
 
-    /// A message is complete.
+    /// Counts a completed message.
     pub(super) fn count_message(&mut self) {
         self.messages = self.messages.wrapping_add(1) & 0x00ff_ffff;
     }
@@ -169,7 +171,7 @@ impl Responder {
         self.atomics.push_back((psn, original));
     }
 
-    /// What an atomic operation that was carried out has found.
+    /// The old value that an executed atomic operation has returned.
     pub(super) fn found_atomic(&self, psn: Psn) -> Option<u64> {
         let mut found = self.atomics.iter().filter(|(of, _)| *of == psn);
         found.next().map(|(_, original)| *original)

@@ -1,6 +1,6 @@
-//! The matching of tags, as `tag_matching.txt` says: the list that a shared receive queue holds for
-//! the program, and the headers by which messages are matched with it.
-//! [`infiniband`](efa_core::wire::infiniband) declares the headers.
+//! Tag matching according to `tag_matching.txt`: the list that a shared receive queue holds for the
+//! program, and the headers of messages. [`infiniband`](efa_core::wire::infiniband) declares the
+//! headers.
 
 use efa_core::wire::infiniband::{Rvh, Tmh};
 use zerocopy::FromBytes;
@@ -15,28 +15,28 @@ pub const TMH: usize = Tmh::LENGTH;
 /// Bytes of a rendezvous header.
 pub const RVH: usize = Rvh::LENGTH;
 
-/// The longest request of a rendezvous in bytes: its two headers, and what the sender adds for the
-/// program of the receiver.
+/// The longest request of a rendezvous in bytes: its two headers, and the sender's data for the
+/// receiving program.
 pub const MAX_RENDEZVOUS_HEADER: u32 = 64;
 
-/// What a message with a tag matching header is, in the numbers of `ibv_tmh_op`.
+/// The operation of a tag matching header, as `ibv_tmh_op`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum TagOperation {
-    /// It has no tag.
+    /// A message without a tag.
     NoTag = 0,
-    /// The request of a rendezvous.
+    /// A request for a rendezvous.
     Rendezvous = 1,
     /// The data of a rendezvous was read.
     Finish = 2,
-    /// The data follows.
+    /// A message whose data follows.
     Eager = 3,
 }
 
 /// A tag matching header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TagHeader {
-    /// What the message is.
+    /// The operation.
     pub operation: TagOperation,
     /// The program's own data.
     pub data: u32,
@@ -45,7 +45,7 @@ pub struct TagHeader {
 }
 
 impl TagHeader {
-    /// Reads a header. `None` for an operation that is not known.
+    /// Parses a header. `None` for an unknown operation.
     pub fn parse(bytes: &[u8; TMH]) -> Option<TagHeader> {
         let header = Tmh::read_from_bytes(bytes).ok()?;
         Some(TagHeader {
@@ -72,10 +72,10 @@ impl TagHeader {
     }
 }
 
-/// A rendezvous header: where the data of a message is.
+/// A rendezvous header: the memory of a message's data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RendezvousHeader {
-    /// First byte in the sender's memory.
+    /// Address of the first byte in the sender's memory.
     pub address: u64,
     /// The sender's key.
     pub key: u32,
@@ -84,7 +84,7 @@ pub struct RendezvousHeader {
 }
 
 impl RendezvousHeader {
-    /// Reads a header.
+    /// Parses a header.
     pub fn parse(bytes: &[u8; RVH]) -> RendezvousHeader {
         let header: Rvh = zerocopy::transmute!(*bytes);
         RendezvousHeader {
@@ -107,7 +107,7 @@ impl RendezvousHeader {
 /// A tagged buffer.
 #[derive(Clone, Debug)]
 pub struct TaggedBuffer {
-    /// The program's own name of it, for completions of messages.
+    /// The program's id of the buffer, for completions of messages.
     pub wr_id: u64,
     /// The memory.
     pub buffers: BufferList,
@@ -117,36 +117,35 @@ pub struct TaggedBuffer {
     pub mask: u64,
 }
 
-/// How the deletion of a tag went.
+/// The result of a tag's deletion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Deletion {
     Done,
-    /// A message has taken the tag before, or it was deleted before.
+    /// A message has taken the tag, or it was deleted before.
     Gone,
 }
 
 /// The program has reported more unexpected messages than there were.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct CountFromTheFuture;
+pub(super) struct CountTooHigh;
 
 /// The tags of a shared receive queue, in the order in which they were added.
 ///
-/// From an unexpected message on, new tags are kept but not matched, until the program has reported
-/// as many unexpected messages as there were: before that, it may find the message that a new tag
-/// is for among those.
+/// After an unexpected message, new tags are stored but not matched until the program has handled
+/// all unexpected messages: one of them may belong to a new tag.
 pub(super) struct TagList {
-    /// Their numbers are those of their handles.
+    /// Their numbers, modulo 2^32, are their handles.
     tags: MatchList<TaggedBuffer>,
     limit: u32,
-    /// Handles that were given out.
+    /// Number of handles used so far.
     handles: u64,
     /// Tags with smaller numbers may be matched.
     matched_below: u64,
-    /// Unexpected messages that have begun to arrive.
+    /// Number of unexpected messages that are being received.
     arriving: u32,
-    /// Unexpected messages that have arrived.
+    /// Number of received unexpected messages.
     unexpected: u32,
-    /// How many of them the program has handled, as far as it has said.
+    /// Number of those that the program has reported as handled.
     handled: u32,
 }
 
@@ -168,7 +167,7 @@ impl TagList {
         self.arriving > 0 || self.unexpected != self.handled
     }
 
-    /// A message begins to arrive that no tag was there for.
+    /// Notes that an unexpected message begins to arrive.
     pub(super) fn begin_unexpected(&mut self) {
         if !self.needs_sync() {
             self.matched_below = self.handles;
@@ -176,8 +175,8 @@ impl TagList {
         self.arriving += 1;
     }
 
-    /// Such a message is there, or its connection has ended. Then the program never sees it, and
-    /// cannot report it.
+    /// Notes that such a message has arrived, or was aborted. An aborted message is never visible
+    /// to the program, which cannot report it.
     pub(super) fn end_unexpected(&mut self, is_there: bool) {
         self.arriving -= 1;
         if is_there {
@@ -186,18 +185,18 @@ impl TagList {
         self.enable();
     }
 
-    /// Has new tags matched, if the counts agree.
+    /// Enables matching of new tags if all unexpected messages are handled.
     fn enable(&mut self) {
         if !self.needs_sync() {
             self.matched_below = u64::MAX;
         }
     }
 
-    /// The program has handled this number of unexpected messages.
-    pub(super) fn sync(&mut self, handled: u32) -> Result<(), CountFromTheFuture> {
+    /// Notes the number of unexpected messages that the program has handled.
+    pub(super) fn sync(&mut self, handled: u32) -> Result<(), CountTooHigh> {
         let outstanding = self.unexpected.wrapping_sub(self.handled);
         if handled.wrapping_sub(self.handled) > outstanding {
-            return Err(CountFromTheFuture);
+            return Err(CountTooHigh);
         }
         self.handled = handled;
         self.enable();
@@ -212,7 +211,7 @@ impl TagList {
         Ok(())
     }
 
-    /// Checks that a tag had this handle.
+    /// Checks that the handle was used.
     pub(super) fn check_handle(&self, handle: u32) -> Result<(), Error> {
         if u64::from(handle) >= self.handles {
             return Err(Error::invalid("handle of a tag", handle));
@@ -220,7 +219,7 @@ impl TagList {
         Ok(())
     }
 
-    /// A handle that no tag had.
+    /// Takes an unused handle.
     pub(super) fn take_handle(&mut self) -> u32 {
         let handle = self.handles as u32;
         self.handles += 1;
@@ -238,7 +237,7 @@ impl TagList {
     /// Deletes a tag.
     pub(super) fn delete(&mut self, handle: u32) -> Result<Deletion, Error> {
         self.check_handle(handle)?;
-        // The last number with this handle: there are more numbers.
+        // The last number with this handle, because numbers are longer than handles.
         let last = self.handles - 1;
         let number = last - u64::from((last as u32).wrapping_sub(handle));
         Ok(match self.tags.remove(number) {
@@ -247,7 +246,7 @@ impl TagList {
         })
     }
 
-    /// Takes the first tag that a message with this tag matches.
+    /// Takes the first tag that matches.
     pub(super) fn take_match(&mut self, tag: u64) -> Option<TaggedBuffer> {
         let number = self.tags.first(tag, self.matched_below)?;
         self.tags.remove(number)
@@ -322,14 +321,10 @@ mod tests {
         assert_eq!(matched(&mut list, 1), Some(1), "earlier tags are matched");
         assert_eq!(list.sync(1), Ok(()));
         assert_eq!(matched(&mut list, 2), None, "one message is not handled");
-        assert_eq!(list.sync(3), Err(CountFromTheFuture));
+        assert_eq!(list.sync(3), Err(CountTooHigh));
         assert_eq!(list.sync(2), Ok(()));
         assert_eq!(matched(&mut list, 2), Some(2));
-        assert_eq!(
-            list.sync(1),
-            Err(CountFromTheFuture),
-            "counts do not go back"
-        );
+        assert_eq!(list.sync(1), Err(CountTooHigh), "counts do not go back");
     }
 
     #[test]
@@ -338,7 +333,7 @@ mod tests {
         list.begin_unexpected();
         assert!(list.needs_sync());
         list.add(buffer(1, 1, u64::MAX)).unwrap();
-        assert_eq!(list.sync(1), Err(CountFromTheFuture), "it is not there");
+        assert_eq!(list.sync(1), Err(CountTooHigh), "it is not there");
         assert_eq!(list.sync(0), Ok(()));
         assert_eq!(matched(&mut list, 1), None);
         list.end_unexpected(false);

@@ -1,4 +1,4 @@
-//! Packets that leave a connected queue pair, and its timers.
+//! Packets sent by a connected queue pair, and its timers.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -19,22 +19,22 @@ use crate::device::queue_pair::QpState;
 use crate::device::state::Device;
 use crate::link::{HostSegment, Link, LinkBusy, LocalData, Operation, RequestHeader, Token};
 
-/// Packets of one queue pair before the next one has its turn.
+/// Most packets of one queue pair in one turn.
 const TURN: u32 = 32;
 
-/// In timers of connected queue pairs and in the tokens of their packets, the bits above the number of
-/// the queue pair. Requests in flight have the index of a slot there, of which there are never so many.
+/// The bits above the queue pair number in timers of connected queue pairs and in the tokens of
+/// their packets. Other requests have a slot index there, which is never that large.
 const CONNECTED: u64 = 0xffff_0000;
 
-/// The queue pair of a timer or of a packet, if it is that of a connected one.
+/// The queue pair of a timer or of a packet, if it is a connected one.
 pub(in crate::device) fn timer_of(token: u64) -> Option<Qpn> {
     (token & CONNECTED == CONNECTED).then_some(Qpn(token as u16))
 }
 
-/// Of the number of a connection, the bits that tokens have.
+/// The bits of a connection's number that tokens contain.
 pub(super) const CONNECTION_BITS: u8 = 0x7f;
 
-/// What the token of a packet says beside the number of the queue pair.
+/// The content of a packet's token, besides the queue pair number.
 struct PacketToken {
     psn: Psn,
     is_answer: bool,
@@ -58,14 +58,14 @@ impl PacketToken {
     }
 }
 
-/// What a packet carries behind its headers.
+/// The data of a packet behind its headers.
 enum Content<'a> {
     Nothing,
     Memory(&'a [HostSegment], u32),
     Bytes(&'a [u8]),
 }
 
-/// Whose half of the connection a packet is of.
+/// Whether a packet is a request or an answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PacketRole {
     Request { is_repeated: bool },
@@ -86,14 +86,14 @@ impl From<LinkBusy> for Unsent {
 }
 
 impl Device {
-    /// Notes that a connected queue pair may have something to send.
+    /// Schedules a connected queue pair if it has packets to send.
     pub(super) fn schedule_connected(&mut self, qpn: Qpn) {
         if let Some((pair, mut around)) = self.connected_pair(qpn) {
             pair.schedule(&mut around);
         }
     }
 
-    /// Sends packets of a connected queue pair, at most [`TURN`]. Returns whether there are more.
+    /// Sends at most [`TURN`] packets of a connected queue pair. Returns whether there are more.
     #[cold]
     pub(in crate::device) fn transmit_connected(&mut self, qpn: Qpn, link: &mut impl Link) -> bool {
         let Some((pair, mut around)) = self.connected_pair(qpn) else {
@@ -127,8 +127,8 @@ impl Device {
         has_more
     }
 
-    /// The link has carried a packet of a connected queue pair, and brings its acknowledgement
-    /// ([`Transfer::acknowledge`](crate::link::Transfer::acknowledge)). No other request has such an
+    /// Handles the link's acknowledgement of a packet of a connected queue pair
+    /// ([`Transfer::acknowledge`](crate::link::Transfer::acknowledge)). Other requests have no such
     /// answer.
     pub fn acknowledged(&mut self, token: Token) {
         match timer_of(token.0) {
@@ -137,7 +137,7 @@ impl Device {
         }
     }
 
-    /// The link has carried a packet of a connected queue pair, or lost it.
+    /// Notes that the link has delivered or lost a packet of a connected queue pair.
     #[cold]
     pub(in crate::device) fn packet_left(&mut self, token: Token, is_acknowledged: bool) {
         let found = timer_of(token.0).and_then(|qpn| self.connected_pair(qpn));
@@ -164,7 +164,7 @@ impl Device {
         pair.ask_for_time(&mut around);
     }
 
-    /// A timer of a connected queue pair is due.
+    /// Handles a due timer of a connected queue pair.
     #[cold]
     pub(in crate::device) fn tick_connected(&mut self, now: Duration, qpn: Qpn) {
         let Some(pair) = self.connected.pairs.get_mut(qpn) else {
@@ -185,7 +185,7 @@ impl Device {
             Tick::Later(next) => (next, false),
             Tick::Send(next) => (next, true),
             Tick::GivenUp => {
-                pair.requester.fail_front(WcStatus::RetryExceeded);
+                pair.requester.end_front(WcStatus::RetryExceeded);
                 self.counters.retrans_timeout_events += 1;
                 return self.fail_connected(qpn, Some(DeviceEvent::QpFatal(qpn)));
             }
@@ -202,8 +202,8 @@ impl Device {
         }
     }
 
-    /// Fails connected queue pairs, one or all, as a rule says. Those that have not begun to work are
-    /// left alone.
+    /// Fails one connected queue pair or all, as a rule stages it. Those that are not ready are not
+    /// affected.
     pub(in crate::device) fn stage_connected(&mut self, chosen: Option<Qpn>) {
         let works = |pair: &Pair| {
             let is_chosen = chosen.is_none_or(|chosen| chosen == pair.qpn);
@@ -217,8 +217,8 @@ impl Device {
         }
     }
 
-    /// Puts a connected queue pair into the error state, and tells its client why, unless it has
-    /// asked for it.
+    /// Puts a connected queue pair into the error state, and raises an event unless the client
+    /// requested the change.
     pub(in crate::device) fn fail_connected(&mut self, qpn: Qpn, event: Option<DeviceEvent>) {
         let Some((pair, mut around)) = self.connected_pair(qpn) else {
             return;
@@ -229,7 +229,7 @@ impl Device {
         if let Some(event) = event {
             tracing::warn!(%qpn, ?event, "connected queue pair failed");
         }
-        // What ended it comes first.
+        // Completions of finished requests precede the flushed ones.
         pair.complete_ended(&mut around);
         pair.fail(&mut around);
         if let Some(event) = event {
@@ -253,7 +253,7 @@ impl Pair {
     /// once.
     #[inline]
     fn ask_for_time(&mut self, around: &mut Surroundings<'_>) {
-        let is_due = match self.requester.waits_to_be_told() {
+        let is_due = match self.requester.needs_rnr_time() {
             true => self.tick_at != Some(Duration::ZERO),
             false => {
                 self.outflow.requests == 0
@@ -284,7 +284,7 @@ impl Pair {
         }
         let may_start = self.attributes.state == QpState::ReadyToSend;
         if self.requester.is_stuck(&self.attributes) {
-            self.requester.fail_front(WcStatus::LocalOperation);
+            self.requester.end_front(WcStatus::LocalOperation);
             return Err(Unsent::NoMemory);
         }
         let Some(packet) = self.requester.next_packet(&self.attributes, may_start) else {
@@ -323,7 +323,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Sends a packet of the data of a read.
+    /// Sends a packet of a read's data.
     fn send_data(
         &mut self,
         first: super::psn::Psn,
@@ -439,7 +439,7 @@ impl Pair {
             }
             SendOperation::Read(remote) => {
                 has_payload = false;
-                // What is there already is not read again.
+                // Data that has arrived is not read again.
                 let address = remote.address.wrapping_add(offset.into());
                 head.reth = Reth {
                     length: (request.length - offset).into(),
@@ -534,7 +534,7 @@ impl Outflow {
             }
         };
         let Ok(destination) = u16::try_from(head.destination) else {
-            // Nobody has such a number.
+            // No queue pair has such a number.
             return Ok(());
         };
         let is_repeated = matches!(role, PacketRole::Request { is_repeated: true });

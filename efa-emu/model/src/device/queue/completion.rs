@@ -15,7 +15,7 @@
 //! | 16 | 16 | receive of an unknown sender: its GID |
 //! | 16 | 2 | write with immediate: length bits 31:16 |
 //!
-//! Connected queue pairs and shared receive queues, which no EFA has, have entries of the queue 3:
+//! Connected queue pairs and shared receive queues, which no EFA has, use entries of the queue 3:
 //!
 //! | offset | size | field |
 //! |---|---|---|
@@ -55,12 +55,12 @@ const OPERATION_MASK: u8 = 0b111;
 const UNSOLICITED: u8 = 1 << 7;
 const WORDS: usize = 4;
 
-/// Fields that only the completion of a receive has.
+/// Fields of a receive's completion only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Received {
     /// Bytes received, or written by an RDMA write with immediate.
     pub length: u32,
-    /// The sender's address handle number in this device's address book, if it has one.
+    /// The sender's number in this device's address book, if it has an address handle.
     pub ahn: Option<Ahn>,
     /// The sender's queue pair.
     pub source_qpn: Qpn,
@@ -74,7 +74,7 @@ pub struct Received {
 }
 
 impl Received {
-    /// For a receive that failed or was flushed.
+    /// The fields for a receive that failed or was flushed.
     pub const NOTHING: Received = Received {
         length: 0,
         ahn: None,
@@ -85,13 +85,12 @@ impl Received {
     };
 }
 
-/// One entry of a completion queue, as it is in the ring. Fields are decoded when they are asked
-/// for.
+/// One entry of a completion queue, as it is in the ring. Fields are decoded on access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CompletionEntry([u64; WORDS]);
 
 impl CompletionEntry {
-    /// The completion of an entry of a send queue with ids of this size.
+    /// The completion of a request in a send queue with ids of this size.
     #[inline(always)]
     pub fn of_send(qpn: Qpn, ids: RequestIdSize, request: &WorkRequest, status: u8) -> Self {
         let operation = request.operation_code();
@@ -103,7 +102,7 @@ impl CompletionEntry {
         }
     }
 
-    /// Apart, so that the common path does not read the upper part of an id.
+    /// Separate, so that the common path does not read the upper part of an id.
     #[inline(never)]
     fn of_long_send(qpn: Qpn, request: &WorkRequest, status: u8) -> Self {
         Self::of_send_code(qpn, request.request_id(), request.operation_code(), status)
@@ -132,7 +131,7 @@ impl CompletionEntry {
         ])
     }
 
-    /// The completion of a receive. `operation` is the operation of the request that arrived.
+    /// The completion of a receive. `operation` is the operation of the received request.
     #[inline(always)]
     pub fn of_receive(
         qpn: Qpn,
@@ -187,7 +186,7 @@ impl CompletionEntry {
         ])
     }
 
-    /// Returns whether the entry is of a connected queue pair or a shared receive queue.
+    /// Returns whether the entry belongs to a connected queue pair or a shared receive queue.
     #[inline]
     pub fn is_connected(&self) -> bool {
         self.flags() >> QUEUE_SHIFT & QUEUE_MASK == QUEUE_CONNECTED
@@ -198,14 +197,14 @@ impl CompletionEntry {
         self.0[0] as u8
     }
 
-    /// Connected: what else there is (`ibv_wc_flags`).
+    /// Connected: the flags (`ibv_wc_flags`).
     pub fn connected_flags(&self) -> u8 {
         (self.0[0] >> 8) as u8 & !ConnectedFlags::SOLICITED.bits()
     }
 
-    /// Whether the entry wakes a client that waits for solicited ones only: the sender of a connected
-    /// queue pair has asked for it, or something has failed. Datagrams do not say what their sender
-    /// wants, so that all of them do.
+    /// Whether the entry wakes a client that waits for solicited entries only: the sender of a
+    /// connected queue pair requested it, or an operation failed. All datagrams do, because they
+    /// have no such flag.
     pub fn is_solicited(&self) -> bool {
         let solicited = u64::from(ConnectedFlags::SOLICITED.bits()) << 8;
         match self.is_connected() {
@@ -244,7 +243,7 @@ impl CompletionEntry {
         (self.0[0] >> 24) as u8
     }
 
-    /// The request id of the work request, or the lower bits of one that is longer.
+    /// The work request's id, or the lower bits of a longer one.
     #[inline(always)]
     pub fn request_id(&self) -> u16 {
         self.0[0] as u16
@@ -256,10 +255,10 @@ impl CompletionEntry {
         (self.0[0] >> 16) as u8
     }
 
-    /// The operation that was requested (send queue), or that arrived (receive queue).
+    /// The requested operation (send queue), or the received one (receive queue).
     #[inline(always)]
     pub fn operation(&self) -> WqeOperation {
-        // The code is known: it was checked when the entry was read.
+        // The code was checked when the entry was read.
         match self.flags() >> OPERATION_SHIFT & OPERATION_MASK {
             0 => WqeOperation::Send,
             1 => WqeOperation::RdmaRead,
@@ -267,7 +266,8 @@ impl CompletionEntry {
         }
     }
 
-    /// Returns whether the entry is of the receive queue. Otherwise it is of the send queue.
+    /// Returns whether the entry belongs to the receive queue. Otherwise it belongs to the send
+    /// queue.
     #[inline(always)]
     pub fn is_receive(&self) -> bool {
         self.flags() >> QUEUE_SHIFT & QUEUE_MASK == QUEUE_RECEIVE
@@ -390,10 +390,10 @@ pub struct CompletionRing {
     doorbell: Doorbell,
     entries: u32,
     size: CompletionSize,
-    /// Counter of the next entry that the client reads, for the device's check of its own writing.
-    /// A client that reads the memory by itself does not keep it.
+    /// The counter of the client's next entry to read, for the device's check for room. A client
+    /// that reads the memory without calls does not update it.
     consumer: AtomicU16,
-    /// The entries once more, for a client that reads them without a call.
+    /// A second mapping of the entries, for a client that reads them without a call.
     direct: OnceLock<SharedPages>,
 }
 
@@ -409,7 +409,8 @@ impl CompletionRing {
     }
 
     /// Makes a ring of `entries` entries of this size in memory that the client has lent. The
-    /// client keeps its consumer counter to itself. A ring of one short entry takes the room of two.
+    /// client does not report its consumer counter. A ring of one short entry uses the space of
+    /// two.
     ///
     /// # Errors
     /// [`RingError::Lent`] if the memory has no room for the entries.
@@ -431,7 +432,7 @@ impl CompletionRing {
         }
     }
 
-    /// Whether it is in memory that the client has lent.
+    /// Whether the client has lent the memory.
     pub fn is_lent(&self) -> bool {
         self.memory.is_lent()
     }
@@ -446,12 +447,12 @@ impl CompletionRing {
         &self.memory
     }
 
-    /// The entries for a client that reads them without a call, if it has asked for them.
+    /// The entries for a client that reads them without a call, if it has requested them.
     pub fn direct(&self) -> Option<&SharedPages> {
         self.direct.get()
     }
 
-    /// Maps the entries for a client that reads them without a call, unless they are.
+    /// Maps the entries for a client that reads them without a call, unless they are mapped.
     pub fn make_direct(&self) -> Result<&SharedPages, RingError> {
         if let Some(pages) = self.direct.get() {
             return Ok(pages);
@@ -460,23 +461,23 @@ impl CompletionRing {
         Ok(self.direct.get_or_init(|| pages))
     }
 
-    /// Has the system provide the page of a counter's entry.
+    /// Faults in the page of a counter's entry.
     pub fn touch(&self, counter: u16) {
         std::hint::black_box(self.slot(counter)[0].load(Ordering::Relaxed));
     }
 
-    /// Where the entry of a counter is in the memory, in bytes.
+    /// The offset in bytes of a counter's entry in the memory.
     pub fn offset(&self, counter: u16) -> usize {
         (u32::from(counter) & (self.entries - 1)) as usize * CompletionRing::ENTRY_SIZE
     }
 
-    /// The counter of the next entry that the client reads.
+    /// The counter of the client's next entry to read.
     #[inline(always)]
     pub(crate) fn consumer(&self) -> u16 {
         self.consumer.load(Ordering::Acquire)
     }
 
-    /// The client has read the entries before this one.
+    /// Notes that the client has read the entries before this counter.
     #[inline(always)]
     pub(crate) fn set_consumer(&self, counter: u16) {
         self.consumer.store(counter, Ordering::Release);
@@ -498,13 +499,13 @@ impl CompletionRing {
         self.memory.entry(counter.into())
     }
 
-    /// Prefetches the entry that a counter names.
+    /// Prefetches the entry at a counter.
     pub(crate) fn prefetch(&self, counter: u16) {
         prefetch::for_write(self.slot(counter).as_ptr().cast());
     }
 
-    /// Writes the entry that the producer counter names. Its phase bit publishes it. An entry that
-    /// the client has not read is overwritten.
+    /// Writes the entry at the producer counter. Its phase bit publishes it. An unread entry is
+    /// overwritten.
     #[inline(always)]
     pub fn write(&self, counter: u16, entry: &CompletionEntry) {
         let ([head, rest @ ..], [first, others @ ..]) = (self.slot(counter), &entry.0);
@@ -531,15 +532,15 @@ impl CompletionRing {
         }
     }
 
-    /// Returns whether the device has not yet written the entry that the consumer counter names.
-    /// Reads one word.
+    /// Returns whether the device has not yet written the entry at the consumer counter. Reads one
+    /// word.
     #[inline(always)]
     pub fn is_empty(&self, counter: u16) -> bool {
         let head = self.slot(counter)[0].load(Ordering::Relaxed);
         (head & PHASE != 0) != self.phase(counter)
     }
 
-    /// Reads the entry that the consumer counter names.
+    /// Reads the entry at the consumer counter.
     #[inline(always)]
     pub fn read(&self, counter: u16) -> CompletionSlot {
         let [head, a, b, c] = self.slot(counter);

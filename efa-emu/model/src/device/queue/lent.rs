@@ -1,14 +1,14 @@
-//! Rings in memory that a client lends: the guest of a virtual machine, whose driver tells the device
-//! where its queues are.
+//! Rings in memory that a client lends: a virtual machine's guest, whose driver determines the
+//! addresses of its queues.
 
 use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// How long the entries of a completion queue in lent memory are.
+/// The size of a completion queue's entries in lent memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CompletionSize {
-    /// Without the sender's GID, and with 16 bits for the length of a write. rdma-core asks for it
+    /// Without the sender's GID, and with 16 bits for the length of a write. rdma-core uses it
     /// unless a client wants that GID.
     Bytes16,
     /// The whole entry.
@@ -21,7 +21,7 @@ impl CompletionSize {
         32 >> self.slot_shift()
     }
 
-    /// How many entries share 32 bytes, as a power of two.
+    /// The number of entries per 32 bytes, as a power of two.
     pub(super) const fn slot_shift(self) -> u32 {
         match self {
             CompletionSize::Bytes16 => 1,
@@ -44,16 +44,16 @@ unsafe impl Send for LentMemory {}
 unsafe impl Sync for LentMemory {}
 
 impl LentMemory {
-    /// What the start of a ring is aligned to, in bytes.
+    /// The required alignment of a ring's start, in bytes.
     pub const ALIGNMENT: usize = 64;
 
     /// `length` bytes from `first` on, which exist as long as `owner` does.
     ///
     /// # Safety
     /// The bytes must stay mapped for reading and writing until `owner` is dropped. This process
-    /// must access them as atomics of 8 bytes or by raw pointers only, and refer to them by no
-    /// reference to other types. What others do with them at the same time, such as the processors
-    /// of a virtual machine, changes values only.
+    /// must access them only as atomics of 8 bytes or through raw pointers, and have no references
+    /// of other types to them. Concurrent writes by others, such as the processors of a virtual
+    /// machine, only change values.
     pub unsafe fn new(
         first: NonNull<u8>,
         length: usize,
@@ -96,8 +96,8 @@ mod tests {
         fn lend(self: &Arc<Self>, from: usize, length: usize) -> LentMemory {
             assert!(from + length <= size_of::<Pages>());
             let first = NonNull::from(&self.0).cast::<u8>();
-            // SAFETY: `from` is in the memory, which consists of atomics and lives as long as the
-            // `Arc`.
+            // SAFETY: `from` is inside of the memory, which consists of atomics and lives as long
+            // as the `Arc`.
             unsafe { LentMemory::new(first.add(from), length, self.clone()) }
         }
 

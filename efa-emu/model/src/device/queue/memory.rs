@@ -22,7 +22,7 @@ struct CacheLine([AtomicU64; WORDS_PER_LINE]);
 pub(super) const WORDS_PER_LINE: usize = 8;
 
 /// A ring of at least this many bytes gets its own pages. An allocator may return memory that was
-/// used before, and would write all of it to make it zero.
+/// used before, and would have to zero all of it.
 const OWN_PAGES: usize = 16 << 10;
 
 /// Zeroed, cache-line aligned memory of a ring whose entries have `N` words of 64 bits, where `N`
@@ -55,7 +55,7 @@ pub struct SharedPages {
     length: usize,
 }
 
-// SAFETY: the memory is not accessed through this.
+// SAFETY: the memory is not accessed through this type.
 unsafe impl Send for SharedPages {}
 // SAFETY: as above.
 unsafe impl Sync for SharedPages {}
@@ -70,8 +70,8 @@ impl SharedPages {
 
     /// Maps the same pages again.
     fn again(&self) -> Result<SharedPages, RingError> {
-        // SAFETY: a length of 0 leaves a shared mapping as it is, and makes another one of its
-        // pages.
+        // SAFETY: with a length of 0 a shared mapping stays unchanged, and its pages are mapped a
+        // second time.
         let first = unsafe {
             mremap(
                 self.first.as_ptr().cast(),
@@ -94,23 +94,22 @@ impl SharedPages {
         self.first.as_ptr()
     }
 
-    /// The bytes that are in use. The last page is mapped to its end.
+    /// The number of used bytes. The last page is mapped completely.
     pub fn length(&self) -> usize {
         self.length
     }
 
-    /// Takes a page out of the mapping; whoever touches it next finds it again, or has to wait if
-    /// that was arranged.
+    /// Unmaps a page. The next access maps it again, or waits if the page is registered for that.
     pub fn unmap_page(&self, offset: usize) {
         let page = self.first.as_ptr().wrapping_add(offset);
-        // SAFETY: the pages are shared, so that their contents stay, in the first mapping.
+        // SAFETY: the pages are shared, so the first mapping keeps their contents.
         let _ = unsafe { madvise(page.cast(), PAGE, Advice::LinuxDontNeed) };
     }
 }
 
 impl Drop for SharedPages {
     fn drop(&mut self) {
-        // SAFETY: made by `of`; by its owner's contract it is no longer used.
+        // SAFETY: the mapping was made by `of`; by its owner's contract it is no longer used.
         let _ = unsafe { munmap(self.first.as_ptr().cast(), self.length) };
     }
 }
@@ -142,7 +141,7 @@ impl<const N: usize> RingMemory<N> {
         })
     }
 
-    /// As [`RingMemory::new`], in memory that the client has lent. What is in it stays.
+    /// As [`RingMemory::new`], in memory that the client has lent. Its content is kept.
     pub(super) fn over(lent: LentMemory, entries: usize) -> Result<Self, RingError> {
         // A short ring need not fill a cache line.
         let bytes = entries.max(1).saturating_mul(N * size_of::<AtomicU64>());
@@ -202,8 +201,8 @@ impl<const N: usize> RingMemory<N> {
         &self.entry((index / N) as u32)[index % N]
     }
 
-    /// The words of the entry that a counter names; counters wrap around at the end of the ring. A
-    /// ring without entries returns memory that nothing else uses.
+    /// The words of the entry at a counter; counters wrap around at the end of the ring. A ring
+    /// without entries returns unused memory.
     #[inline(always)]
     pub(super) fn entry(&self, counter: u32) -> &[AtomicU64; N] {
         let index = (counter & self.mask) as usize;
@@ -240,7 +239,7 @@ impl<const N: usize> Drop for RingMemory<N> {
     fn drop(&mut self) {
         if let Owner::Heap = self.owner {
             let lines = NonNull::slice_from_raw_parts(self.first.cast::<CacheLine>(), self.lines);
-            // SAFETY: leaked from a box when this was made, and no reference is left.
+            // SAFETY: the pointer was leaked from a box in `of`, and there are no references left.
             drop(unsafe { Box::from_raw(lines.as_ptr()) });
         }
     }
@@ -273,8 +272,8 @@ impl Doorbell {
 /// A doorbell in a page of its own, so that the system can protect it.
 pub struct DoorbellPage(MmapRaw);
 
-/// The smallest unit of protection is this on the machines that EFA clients run on; where pages are
-/// longer, a mapping takes a whole one.
+/// The smallest unit of protection on the machines that EFA clients run on. With larger pages, a
+/// mapping uses a whole one.
 const PAGE: usize = 4096;
 
 impl DoorbellPage {
@@ -292,7 +291,7 @@ impl DoorbellPage {
         Ok(page)
     }
 
-    /// The doorbell. Writing it may wait until the device has looked at the queue.
+    /// The doorbell. A write may wait until the device has read the queue.
     pub fn doorbell(&self) -> &Doorbell {
         // SAFETY: a page is long enough, aligned, and lives as long as `self`; any bytes are a
         // valid atomic.
@@ -328,7 +327,7 @@ mod tests {
             assert_eq!(result, 0);
             pages.iter().filter(|page| **page & 1 != 0).count()
         }
-        // The allocator has used memory to return, which must not be used for the ring.
+        // Gives the allocator used memory to return, which must not be used for the ring.
         drop(vec![7u8; 1 << 20]);
         let memory = RingMemory::<8>::new(1 << 14).unwrap();
         assert_eq!((memory.len(), memory.as_ptr().addr() % 4096), (1 << 20, 0));
@@ -337,7 +336,7 @@ mod tests {
         memory
             .word(memory.len() / 8 - 1)
             .store(1, Ordering::Relaxed);
-        // Two pages, or as many as the system provides at a time.
+        // Two pages, or as many as the system provides at once.
         let touched = resident(&memory);
         assert!((2..=64).contains(&touched), "{touched} of 256 pages");
     }

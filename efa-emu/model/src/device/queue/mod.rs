@@ -3,11 +3,11 @@
 //! A client is the user-space half in [`crate::provider`], or a program that itself writes work
 //! requests and reads completions (libfabric's direct data path). The contract is the same for
 //! both: entries first, then the doorbell word (send and receive queues) or the entry's phase bit
-//! (completion queue), with release ordering. All access is through atomics, so a client that
-//! breaks the contract harms only itself.
+//! (completion queue), with release ordering. All accesses are atomic, so a client that breaks the
+//! contract harms only itself.
 //!
-//! Counters are 16 bits wide and count on beyond the end of the ring. A ring has at most 32768
-//! entries, so that a full ring and an empty one differ.
+//! Counters are 16 bits wide and do not wrap at the end of the ring. A ring has at most 32768
+//! entries, so that a full ring and an empty one have different counters.
 
 mod completion;
 mod lent;
@@ -30,10 +30,10 @@ pub use crate::profile::RequestIdSize;
 /// The length of the longest ring that 16-bit counters allow.
 const MAX_ENTRIES: u32 = 1 << 15;
 
-/// Why a ring cannot be made.
+/// Why a ring cannot be created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RingError {
-    /// A ring of this kind cannot have this number of entries.
+    /// The number of entries is invalid for this ring.
     #[error("a {ring} of {entries} is not possible: it is a power of two up to {MAX_ENTRIES}")]
     Depth {
         /// The name of the number, such as `send queue depth`.
@@ -41,7 +41,7 @@ pub enum RingError {
         /// The number of entries.
         entries: u32,
     },
-    /// The memory that was lent for it is too short, or begins at a wrong place.
+    /// The lent memory is too short or misaligned.
     #[error("the memory that was lent for the queue is too short or not aligned")]
     Lent,
     /// The system has no memory for it.

@@ -24,13 +24,14 @@ const WORDS: usize = 2;
 /// One entry of a receive queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReceiveDescriptor {
-    /// Returned in the completion. The device does not interpret it.
+    /// The id for the completion. The device does not interpret it.
     pub request_id: u16,
     /// Whether it is the first descriptor of a receive.
     pub first: bool,
     /// Whether it is the last descriptor of a receive.
     pub last: bool,
-    /// The memory for the data. The length has 16 bits: longer buffers are cut to 65535 bytes.
+    /// The memory for the data. The length has 16 bits: longer buffers are truncated to 65535
+    /// bytes.
     pub buffer: Buffer,
 }
 
@@ -122,7 +123,7 @@ impl ReceiveRing {
         self.memory.entry(counter.into())
     }
 
-    /// Writes the descriptor that the producer counter names. The doorbell publishes it.
+    /// Writes the descriptor at the producer counter. The doorbell publishes it.
     #[inline(always)]
     pub fn write(&self, counter: u16, descriptor: &ReceiveDescriptor) {
         for (slot, word) in self.slot(counter).iter().zip(descriptor.encode()) {
@@ -130,14 +131,14 @@ impl ReceiveRing {
         }
     }
 
-    /// Prefetches the descriptor that a counter names.
+    /// Prefetches the descriptor at a counter.
     pub(crate) fn prefetch(&self, counter: u16) {
         if self.entries > 0 {
             prefetch::for_write(self.slot(counter).as_ptr().cast());
         }
     }
 
-    /// Reads the descriptor that the consumer counter names.
+    /// Reads the descriptor at the consumer counter.
     #[inline(always)]
     pub fn read(&self, counter: u16) -> ReceiveDescriptor {
         let slot = self.slot(counter);

@@ -88,7 +88,7 @@ impl SendRing {
         self.direct_doorbell.get()
     }
 
-    /// Makes the doorbell for clients that ring without a call, with the other's value, unless
+    /// Creates the doorbell for clients that ring without a call, with the current value, unless
     /// there is one.
     pub fn make_direct_doorbell(&self) -> Result<&DoorbellPage, RingError> {
         if let Some(page) = self.direct_doorbell.get() {
@@ -98,22 +98,22 @@ impl SendRing {
         Ok(self.direct_doorbell.get_or_init(|| page))
     }
 
-    /// Whether the entry that a counter names was written in the counter's lap. Only for a ring
-    /// that was empty, or [cleared](SendRing::clear), when the counter was 0.
+    /// Whether the entry at a counter was written in the counter's lap. Only for a ring that was
+    /// empty, or [cleared](SendRing::clear), when the counter was 0.
     pub(crate) fn is_written(&self, counter: u16) -> bool {
         let phase = u32::from(counter) & self.entries != 0;
         let word = self.line(self.first_line(counter))[0].load(Ordering::Acquire);
         is_of_lap(word, phase)
     }
 
-    /// Takes all entries back. For a queue that begins again with counter 0.
+    /// Clears all entries, for a queue that restarts with counter 0.
     pub(crate) fn clear(&self) {
         for counter in 0..self.entries {
             self.line(counter << self.size.line_shift())[0].store(0, Ordering::Relaxed);
         }
     }
 
-    /// Writes the head of the entry that the producer counter names, which completes the entry. The
+    /// Writes the head of the entry at the producer counter, which completes the entry. The
     /// doorbell publishes it.
     #[inline(always)]
     pub fn write_head(&self, counter: u16, head: &EntryHead) {
@@ -133,8 +133,8 @@ impl SendRing {
         }
     }
 
-    /// Writes the local buffers of the request that `head` begins, and notes their number in it.
-    /// Buffers beyond the end of the entry are cut off.
+    /// Writes the local buffers of the request with this head, and sets their number in it. Buffers
+    /// beyond the end of the entry are dropped.
     #[inline(always)]
     pub fn write_buffers(&self, counter: u16, head: &mut EntryHead, buffers: &[Buffer]) {
         let line = self.line(self.first_line(counter));
@@ -147,8 +147,8 @@ impl SendRing {
         head.set_count(false, buffers.len().min(places.len()) as u16);
     }
 
-    /// Writes the inline bytes of the request that `head` begins, and notes their number in it.
-    /// Returns `false`, and changes nothing, if the entry has no room for all of them.
+    /// Writes the inline bytes of the request with this head, and sets their number in it. Returns
+    /// `false`, and changes nothing, if they do not fit into the entry.
     pub fn write_inline(&self, counter: u16, head: &mut EntryHead, parts: &[&[u8]]) -> bool {
         let mut words = [0u64; MAX_WORDS];
         let mut length = 0;
@@ -187,7 +187,7 @@ impl SendRing {
         u32::from(counter) << self.size.line_shift()
     }
 
-    /// Prefetches the entry that a counter names.
+    /// Prefetches the entry at a counter.
     pub(crate) fn prefetch(&self, counter: u16) {
         if self.entries > 0 {
             let line = self.line(self.first_line(counter));
@@ -195,14 +195,14 @@ impl SendRing {
         }
     }
 
-    /// Reads the entry that the consumer counter names.
+    /// Reads the entry at the consumer counter.
     pub fn read(&self, counter: u16) -> Result<WorkRequest, BadWorkRequest> {
         let mut entry = WorkRequest::EMPTY;
         self.read_into(counter, &mut entry)?;
         Ok(entry)
     }
 
-    /// As [`SendRing::read`], into `entry`, whose value is meaningless after an error.
+    /// As [`SendRing::read`], into `entry`, whose value is undefined after an error.
     #[inline(always)]
     pub fn read_into(&self, counter: u16, entry: &mut WorkRequest) -> Result<(), BadWorkRequest> {
         let first = self.first_line(counter);
@@ -310,8 +310,8 @@ mod tests {
         assert_eq!(request.length(), 0x6463_6261 + 0x9493_9291);
     }
 
-    /// For each operation and both sizes of entries: the request id is split, and nothing else
-    /// moves.
+    /// For each operation and both entry sizes: the request id is split, and no other field
+    /// changes.
     #[test]
     fn long_request_ids_use_the_heads_last_bytes() {
         const LONG: u64 = 0xa6a5_a4a3_a2a1_0102;

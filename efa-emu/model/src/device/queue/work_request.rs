@@ -65,7 +65,7 @@ impl WqeSize {
         }
     }
 
-    /// The number of inline bytes for which a send of this size has room.
+    /// The most inline bytes of a send in an entry of this size.
     pub const fn inline_capacity(self) -> usize {
         match self {
             WqeSize::Bytes64 => 32,
@@ -93,7 +93,7 @@ impl WqeOperation {
         self as u8
     }
 
-    /// The operation with a code. `None` if the device does not know the code.
+    /// The operation with this code. `None` if the code is unknown.
     #[inline(always)]
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
@@ -109,7 +109,7 @@ impl WqeOperation {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Buffer {
-    /// The address of the first byte, as the region's I/O virtual addresses count.
+    /// The address of the first byte, in the region's I/O virtual addresses.
     pub address: u64,
     /// Length in bytes.
     pub length: u32,
@@ -118,7 +118,7 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// As an entry has it.
+    /// The words in an entry.
     #[inline(always)]
     pub(super) fn to_words(self) -> [u64; 2] {
         let lkey = self.lkey & LKEY_MASK;
@@ -129,7 +129,7 @@ impl Buffer {
 /// The remote memory of an RDMA request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RemoteBuffer {
-    /// First byte.
+    /// Address of the first byte.
     pub address: u64,
     /// Length in bytes.
     pub length: u32,
@@ -138,7 +138,7 @@ pub struct RemoteBuffer {
 }
 
 impl RemoteBuffer {
-    /// As an entry has it.
+    /// The words in an entry.
     #[inline(always)]
     pub(super) fn to_words(self) -> [u64; 2] {
         [
@@ -148,8 +148,8 @@ impl RemoteBuffer {
     }
 }
 
-/// The part of an entry in front of its data, while the client makes it. The client writes the data
-/// into the ring first ([`SendRing`](super::SendRing)), and the head when all of it is known.
+/// The head of an entry, while the client creates it. The client first writes the data into the
+/// ring ([`SendRing`](super::SendRing)), and the head when all of it is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EntryHead {
     words: [u64; HEAD_WORDS],
@@ -180,14 +180,14 @@ impl EntryHead {
         operation_of(self.words[0])
     }
 
-    /// Gives a head without a request id one of 16 bits.
+    /// Sets the request id, of 16 bits, of a head without one.
     #[inline(always)]
     pub fn with_request_id(mut self, request_id: u16) -> EntryHead {
         self.words[0] |= u64::from(request_id);
         self
     }
 
-    /// Gives a head without a request id one of 64 bits.
+    /// Sets the request id, of 64 bits, of a head without one.
     #[inline(always)]
     pub fn with_long_request_id(self, request_id: u64) -> EntryHead {
         let mut head = self.with_request_id(request_id as u16);
@@ -221,14 +221,14 @@ impl EntryHead {
     }
 }
 
-/// Whether the first word is that of an entry, in a lap with this phase bit.
+/// Whether the first word belongs to an entry that was written in a lap with this phase bit.
 pub(super) fn is_of_lap(first_word: u64, phase: bool) -> bool {
     let is_entry = first_word & u64::from(META) << 16 != 0;
     is_entry && (first_word >> 24 & 1 != 0) == phase
 }
 
-/// The operation of a code that is known: it was checked when the entry was read, or the entry was
-/// made with it.
+/// The operation of a known code: it was checked when the entry was read, or the entry was created
+/// with it.
 #[inline(always)]
 fn operation_of(first_word: u64) -> WqeOperation {
     match (first_word >> 16) as u8 & OPERATION {
@@ -238,8 +238,8 @@ fn operation_of(first_word: u64) -> WqeOperation {
     }
 }
 
-/// An entry as the device has read it: copied from the ring, and checked to be one whole request.
-/// Fields are decoded when they are asked for.
+/// An entry that the device has read: copied from the ring, and checked to be one whole request.
+/// Fields are decoded on access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WorkRequest {
     words: Words,
@@ -283,19 +283,18 @@ impl WorkRequest {
         words: [0; MAX_WORDS],
     };
 
-    /// The words, to be overwritten with those of an entry. Words beyond the entry's end keep their
-    /// values.
+    /// The words, which the caller overwrites with those of an entry. Words beyond the entry's end
+    /// keep their values.
     #[inline(always)]
     pub(super) fn words_mut(&mut self) -> &mut Words {
         &mut self.words
     }
 
-    /// Checks an entry of this size. The phase bit is not checked, because the doorbell says which
-    /// entries are valid.
+    /// Checks an entry of this size. The phase bit is not checked, because the doorbell determines
+    /// the valid entries.
     #[inline(always)]
     pub(super) fn check(&self, size: WqeSize) -> Result<(), BadWorkRequest> {
-        /// The kind and the control byte of nearly every entry, at their places: a whole send from
-        /// buffers.
+        /// The bits of the kind and control bytes in nearly every entry: a whole send from buffers.
         const PLAIN: u64 = (META as u64) << 16 | ((FIRST | LAST) as u64) << 24;
         const MASK: u64 = PLAIN | ((OPERATION | INLINE | EXTENSION) as u64) << 16;
         if self.words[0] & MASK == PLAIN && self.count() <= 2 {
@@ -348,7 +347,7 @@ impl WorkRequest {
         (self.words[0] >> 48) as u16
     }
 
-    /// Returned in the completion, as far as the queue's ids go
+    /// The id for the completion, truncated to the queue's size of ids
     /// ([`RequestIdSize`](crate::profile::RequestIdSize)). The device does not interpret it.
     #[inline(always)]
     pub fn request_id(&self) -> u64 {
@@ -436,7 +435,7 @@ impl WorkRequest {
         }
     }
 
-    /// Local buffer 0 or 1; meaningless beyond [`WorkRequest::buffer_count`].
+    /// Local buffer 0 or 1; undefined beyond [`WorkRequest::buffer_count`].
     #[inline(always)]
     pub fn buffer(&self, index: usize) -> Buffer {
         self.buffer_at(self.is_send(), index)
@@ -445,7 +444,7 @@ impl WorkRequest {
     /// As [`WorkRequest::buffer`], for a caller that knows whether it is a send.
     #[inline(always)]
     pub(in crate::device) fn buffer_at(&self, is_send: bool, index: usize) -> Buffer {
-        // Only a send has a second one, where RDMA has its first.
+        // Only a send has a second buffer, at the offset of RDMA's first one.
         let (sizes, address) = match (index, is_send) {
             (0, true) => (self.words[HEAD_WORDS], self.words[HEAD_WORDS + 1]),
             _ => (self.words[HEAD_WORDS + 2], self.words[HEAD_WORDS + 3]),
@@ -466,7 +465,7 @@ impl WorkRequest {
             true => HEAD_WORDS,
             false => HEAD_WORDS + 2,
         };
-        // Entries are little-endian, as the words of this memory are.
+        // Entries are little-endian, like this memory's words.
         let bytes = self.words[start..].as_bytes();
         &bytes[..usize::from(self.count()).min(bytes.len())]
     }
