@@ -1,6 +1,6 @@
-//! One side of a trace against an implementation: [`replay`] scripts the other side, [`compare`]
-//! judges each packet, and [`synthetic`] makes traces of packets that a scenario spells out.
-//! [`tagged`] does it for devices that match tags.
+//! Replay of one side of a trace against an implementation: [`replay`] scripts the other side,
+//! [`compare`] checks each packet, and [`synthetic`] makes traces from packets in a scenario.
+//! [`tagged`] does the same for devices with tag matching.
 //!
 //! ```no_run
 //! use efa_replay::replay::emu::Emu;

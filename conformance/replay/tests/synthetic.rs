@@ -1,5 +1,4 @@
-//! Scenarios whose packets are written by hand: what they mean, what is refused, and that a wrong
-//! reaction fails.
+//! Synthetic scenarios: their meaning, invalid ones, and that wrong behaviour fails.
 
 use std::path::Path;
 use std::process::Command;
@@ -26,7 +25,7 @@ fn error(from: &str, to: &str) -> String {
     load(&NACK.replacen(from, to, 1)).unwrap_err()
 }
 
-/// The operands and results of all atomic operations come from the program that works them out.
+/// A program computes the operands and results of all atomic operations.
 #[test]
 fn the_atomics_are_as_their_program_writes_them() {
     let root = efa_testing::workspace::root();
@@ -56,7 +55,7 @@ fn play(trace: &Trace) -> Verdict {
     replay(trace, 0, fields, &mut emu, &mut Engine::default()).unwrap()
 }
 
-/// What goes wrong in `NACK` with one replacement.
+/// The failures of `NACK` with one replacement.
 fn failure(from: &str, to: &str) -> String {
     assert!(NACK.contains(from), "{from}");
     let trace = load(&NACK.replacen(from, to, 1)).unwrap();
@@ -128,7 +127,7 @@ of = "long"
     );
 }
 
-/// Whatever the declaration of a format has can be named, and is where the declaration says.
+/// Each field of each format can be given, and is at its declared offset.
 #[test]
 fn every_field_of_every_type_can_be_named() {
     let head = NACK.split("[[packet]]").next().unwrap();
@@ -155,7 +154,7 @@ fn every_field_of_every_type_can_be_named() {
                     | FieldKind::Flags
                     | FieldKind::Count(_)
             );
-            // What stands in the place of a field that is not there.
+            // A field that replaces an absent one.
             let is_other = matches!(field.presence, Presence::UnlessFlag(_));
             if is_structural || is_other || field.name == "raw_addr.size" {
                 continue;
@@ -205,8 +204,8 @@ fn unnamed_fields_get_correct_values() {
             .map(|field| field.to_string())
             .collect()
     };
-    // Each packet has four frames: it and the device's answer, where they leave and where they
-    // arrive.
+    // Each packet has four frames: the packet and the device's answer, at the sender and at the
+    // receiver of each.
     assert_eq!(
         shown(0),
         [
@@ -256,7 +255,7 @@ fn the_engine_answers_a_read_nack() {
     assert_eq!((verdict.compared, verdict.played), (7, 3));
 }
 
-/// What is written is what is asked for: each change of an expectation fails, with the field.
+/// Each change of an expectation fails, and the failure names the field.
 #[test]
 fn another_expectation_fails() {
     let unflagged = failure("flags = \"READ_NACK\"\n", "length = 0\n");
@@ -282,7 +281,7 @@ fn another_expectation_fails() {
     );
 }
 
-/// Data that comes before the CTS that permits it came too early, whatever it is.
+/// Data before the CTS that grants it is too early.
 #[test]
 fn packets_must_follow_what_they_wait_for() {
     let cts = "[[packet]]\nfrom = \"b\"\ntype = \"CTS\"\nof = \"long\"\n";
@@ -290,14 +289,14 @@ fn packets_must_follow_what_they_wait_for() {
     let (before, behind) = NACK.split_once(cts).unwrap();
     let request = "[[packet]]\nfrom = \"a\"\ntype = \"LONGCTS_MSGRTM\"\nof = \"long\"\nflags = \"READ_NACK\"\n";
     let (start, _) = before.split_once(request).unwrap();
-    // The request is to wait for a CTS of a later step.
+    // The request must wait for a CTS of a later step.
     let late = format!("{start}[[step]]\ndo = \"settle\"\n\n{cts}\n{request}{behind}");
     let late = late.replacen("do = \"wait\"\nfor = [\"long\"]\n", "do = \"settle\"\n", 1);
     let texts = play(&load(&late).unwrap()).texts().join("\n");
     assert!(texts.contains("it was sent before step 5"), "{texts}");
 }
 
-/// An implementation that reacts wrongly fails, in the way that its mistake is.
+/// An implementation with a wrong reaction fails with the corresponding error.
 #[test]
 fn a_wrong_reaction_fails() {
     let trace = load(NACK).unwrap();
@@ -309,13 +308,13 @@ fn a_wrong_reaction_fails() {
         verdict.unwrap().texts().join("\n")
     };
     let is = |packet: &[u8], packet_type| PacketType::peek(packet) == Some(packet_type);
-    // It takes the READ_NACK for an EOR and says nothing more.
+    // It treats the READ_NACK as an EOR and sends nothing more.
     let silent = with(&mut |packet| match is(&packet, PacketType::LongctsMsgRtm) {
         true => Vec::new(),
         false => vec![packet],
     });
     assert!(silent.contains("it was not sent"), "{silent}");
-    // It gives the message a new place in the sequence.
+    // It gives the message a new id.
     let renumbered = with(&mut |mut packet| {
         if is(&packet, PacketType::LongctsMsgRtm) {
             packet[4] += 1;
@@ -323,7 +322,8 @@ fn a_wrong_reaction_fails() {
         vec![packet]
     });
     assert!(renumbered.contains("field `msg_id`"), "{renumbered}");
-    // It does not mark the request, which then looks like another message of the same number.
+    // It does not set the flag of the request, which then looks like another message with the same
+    // id.
     let unmarked = with(&mut |mut packet| {
         if is(&packet, PacketType::LongctsMsgRtm) {
             packet[3] &= !0x20;

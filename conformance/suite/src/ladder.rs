@@ -196,7 +196,9 @@ impl Ladder {
                 (WireEvent::Packet(bytes), _) => {
                     of_packet(bytes, frame.is_some_and(|frame| frame.headerless), number)
                 }
-                (WireEvent::Asked { writes, length }, _) => of_rdma(*writes, *length, None, number),
+                (WireEvent::DutRdma { writes, length }, _) => {
+                    of_rdma(*writes, *length, None, number)
+                }
                 (WireEvent::Refused(status), _) => of_refusal(*status, number),
                 (WireEvent::Rdma, Some(frame)) => of_frame(frame)?,
                 (WireEvent::Rdma, None) => return None,

@@ -1,4 +1,4 @@
-//! Parts of raw addresses in fields.
+//! Parts of raw addresses in packet fields.
 
 use efa_core::address::{Gid, RawAddress};
 use efa_core::wire::fields::Value;

@@ -1,4 +1,4 @@
-//! The map from recorded values to actual ones, and recorded packets with the actual values.
+//! The map from recorded values to actual ones, and the translation of recorded packets.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ use super::recorded::{OperationIndex, Recorded};
 pub struct Bindings {
     pub(super) recorded: Vec<RawAddress>,
     pub(super) actual: Vec<RawAddress>,
-    /// The id that an endpoint has chosen for an operation.
+    /// The id that an endpoint has given to an operation.
     pub(super) ids: HashMap<(OperationIndex, EndpointIndex, IdKind), u64>,
     /// The operation of each id that a scripted endpoint has chosen.
     pub(super) scripted: HashMap<(EndpointIndex, IdKind, u64), OperationIndex>,
@@ -30,7 +30,7 @@ pub struct Bindings {
 /// The first id of a scripted endpoint. Recorded ids are small numbers.
 pub(super) const FIRST_SCRIPTED_ID: u64 = 0x5EED_0001;
 
-/// A scripted packet names something that the endpoint under test never introduced.
+/// A scripted packet refers to a value that the endpoint under test never introduced.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unbound {
     /// The field.
@@ -40,7 +40,7 @@ pub struct Unbound {
 }
 
 impl Bindings {
-    /// Bindings for endpoints at `actual` addresses in place of those at `recorded` ones.
+    /// Bindings of endpoints with `recorded` addresses to those with `actual` addresses.
     pub fn new(
         recorded: Vec<RawAddress>,
         actual: Vec<RawAddress>,
@@ -67,14 +67,14 @@ impl Bindings {
         self.scripted.get(&(owner, kind, id)).copied()
     }
 
-    /// Returns the id by which the receiver of a packet knows the packet's operation.
+    /// Returns the id by which a packet's receiver refers to its operation.
     pub(super) fn receivers_id(&self, recorded: Recorded<'_>, kind: IdKind) -> Option<u64> {
         let key = (recorded.operation?, recorded.receiver, kind);
         self.ids.get(&key).copied()
     }
 
-    /// Returns the actual counterpart of a recorded part of an address. Hosts number their queue
-    /// pairs alike, so a part is attributed to the packet's sender if it fits.
+    /// Returns the actual counterpart of a part of a recorded address. Queue pair numbers of
+    /// different hosts may be equal, so the packet's sender is tried first.
     fn address_of(
         &self,
         sender: EndpointIndex,
@@ -91,7 +91,7 @@ impl Bindings {
         Some(Address::of(part, self.actual[at]))
     }
 
-    /// Returns the id by which scripted endpoint `owner` names an operation.
+    /// Returns the id that scripted endpoint `owner` gives to an operation.
     fn scripted_id(
         &mut self,
         operation: OperationIndex,
@@ -104,8 +104,8 @@ impl Bindings {
         id
     }
 
-    /// Rewrites a recorded packet of the scripted peer with the actual addresses, with unique ids,
-    /// and with the ids and memory of the endpoint under test (`recorded.receiver`).
+    /// Translates a recorded packet of the scripted peer: to the actual addresses, to unique ids,
+    /// and to the ids and memory of the endpoint under test (`recorded.receiver`).
     pub fn translate(&mut self, recorded: Recorded<'_>) -> Result<Vec<u8>, Unbound> {
         let mut bytes = recorded.bytes.to_vec();
         for field in fields_of(recorded.bytes).into_iter().flatten() {
@@ -116,7 +116,7 @@ impl Bindings {
             };
             let number = match rule(field.packet_type, field.descriptor, &self.policies) {
                 Rule::Address(part) => {
-                    // An address of no endpoint is sent as it was recorded.
+                    // An address of an unknown endpoint is sent as recorded.
                     if let Some(address) = self.address_of(recorded.sender, part, field.value) {
                         address.write(&mut bytes[place]);
                     }

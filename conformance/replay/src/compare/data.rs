@@ -1,14 +1,13 @@
-//! Comparing the data of packets and messages.
+//! Comparison of the data of packets and messages.
 
 use std::fmt;
 
-/// What was expected where data differs. Its text names the first difference instead of repeating
-/// all bytes.
+/// The first difference in data. Its text names only that, instead of all bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DataDifference {
-    /// The number of bytes that were expected.
+    /// The expected number of bytes.
     expected: usize,
-    /// The first byte that differs, expected and actual, and its place; `None` if only the lengths
+    /// Offset, expected and actual value of the first different byte; `None` if only the lengths
     /// differ.
     first: Option<(usize, u8, u8)>,
 }

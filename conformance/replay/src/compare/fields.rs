@@ -1,4 +1,4 @@
-//! Comparing the fields of a packet with those of the recorded one.
+//! Comparison of a packet's fields with those of the recorded packet.
 
 use efa_core::rules::{self, Severity};
 use efa_core::wire::fields::{Field, FieldName, Value, fields_of};
@@ -12,7 +12,7 @@ use super::policy::{self, Rule, kind_in_peer_error, may_repeat, rule};
 use super::recorded::{Recorded, numbers};
 
 impl Bindings {
-    /// Compares a packet with the recorded one in its place.
+    /// Compares a packet with its recorded counterpart.
     pub fn compare(&mut self, recorded: Recorded<'_>, actual: &[u8]) -> Vec<Finding> {
         let mut findings = Vec::new();
         let actual_fields: Vec<Field<'_>> = fields_of(actual).into_iter().flatten().collect();
@@ -34,7 +34,7 @@ impl Bindings {
             let place = actual_fields
                 .iter()
                 .find(|field| field.name() == expected.name());
-            // Flags and counts determine which fields exist, and are compared themselves.
+            // A missing field follows from flags and counts, which are compared themselves.
             let Some(found) = place else { continue };
             let checked = match &rule {
                 Rule::Memory(part) => self
@@ -56,13 +56,13 @@ impl Bindings {
                     ..recorded.finding(severity, &expected, text)
                 });
                 if expected.descriptor.name == "type" && severity == Severity::Error {
-                    // With a wrong type, no further field corresponds.
+                    // With a wrong type, no further fields correspond.
                     return findings;
                 }
             }
         }
         findings.extend(self.check_added(recorded, &actual_fields));
-        // A finding about a wrong field says more than the parse error that follows from it.
+        // A wrong field explains more than the resulting parse error.
         if findings
             .iter()
             .all(|finding| finding.severity < Severity::Error)
@@ -73,7 +73,7 @@ impl Bindings {
         findings
     }
 
-    /// Checks fields that only the actual packet has: the sender's identity must be its own.
+    /// Checks fields that only the actual packet has: the sender's identity must be correct.
     fn check_added(&mut self, recorded: Recorded<'_>, actual: &[Field<'_>]) -> Vec<Finding> {
         let known: Vec<FieldName> = fields_of(recorded.bytes)
             .into_iter()
@@ -93,7 +93,7 @@ impl Bindings {
         findings
     }
 
-    /// Applies a rule. The error is the severity, and the value that was expected.
+    /// Applies a rule. The error is the severity and the expected value.
     fn check(
         &mut self,
         rule: &Rule,
@@ -153,7 +153,8 @@ impl Bindings {
                 if let Some(operation) = recorded.operation {
                     let key = (operation, recorded.sender, *kind);
                     let known = self.ids.insert(key, found_number);
-                    // All packets of a message have the same id; a later CTS may have another one.
+                    // All packets of a message have the same id. Only a later CTS may have another
+                    // one.
                     if let Some(known) = known
                         && known != found_number
                         && expected.packet_type.is_req()
@@ -191,7 +192,7 @@ impl Bindings {
     }
 }
 
-/// Makes a difference a remark.
+/// Reports a difference as a note.
 fn free(wanted: &str, same: bool) -> Result<(), (Severity, String)> {
     if same {
         return Ok(());

@@ -9,31 +9,30 @@ use serde::{Deserialize, Serialize};
 
 use super::words;
 
-/// A difference between what happened and what was recorded, or what the protocol says.
+/// A difference between a run and the recording, or a violation of the protocol.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Finding {
-    /// Notes are legal differences from the recording; warnings are about what an implementation
-    /// should do but need not.
+    /// Notes are legal differences from the recording; warnings are violations of recommendations.
     #[serde(with = "words::severity")]
     pub severity: Severity,
-    /// The rule that it breaks.
+    /// The violated rule.
     #[serde(with = "words::rule")]
     pub rule: Option<&'static Rule>,
-    /// The number in the trace of the packet that it is about.
+    /// The number of the packet in the trace.
     pub packet: Option<u64>,
-    /// The type of the packet that it is about; empty if it is about none.
+    /// The type of the packet; empty if there is no packet.
     pub packet_type: String,
-    /// The field; empty if it is about no single field.
+    /// The field; empty if there is no single field.
     pub field: String,
-    /// Where the protocol says so.
+    /// The source of the requirement.
     #[serde(with = "words::source")]
     pub source: Option<Source>,
-    /// What was found.
+    /// The description.
     pub text: String,
 }
 
 impl Finding {
-    /// A finding about no particular packet.
+    /// A finding without a packet.
     pub fn plain(severity: Severity, text: impl Into<String>) -> Self {
         Finding {
             severity,
@@ -46,7 +45,7 @@ impl Finding {
         }
     }
 
-    /// What the passive judge found in the capture of a run.
+    /// A finding of the passive checker in the capture of a run.
     pub fn of_capture(found: &check::Finding) -> Self {
         let check::Finding {
             rule,
@@ -66,7 +65,7 @@ impl Finding {
         }
     }
 
-    /// A finding about a breach of `rule`.
+    /// A finding about a violation of `rule`.
     pub fn of(rule: &'static Rule, text: impl Into<String>) -> Self {
         Finding {
             rule: Some(rule),
@@ -74,7 +73,7 @@ impl Finding {
         }
     }
 
-    /// The id of the statement that it is about, such as `v4/3.2/cts-window`.
+    /// The id of the violated statement, such as `v4/3.2/cts-window`.
     pub fn statement(&self) -> Option<&'static str> {
         self.rule.map(|rule| rule.statement)
     }
@@ -88,11 +87,11 @@ impl Finding {
         }
     }
 
-    /// What findings of the same cause have in common: everything but numbers and values.
+    /// The common part of findings with the same cause: the text without numbers and values.
     pub fn cause(&self) -> String {
         if self.packet_type.is_empty() {
             let text = without_names(self.text.lines().next().unwrap_or_default());
-            // When it was noticed differs from case to case.
+            // The step at which it was noticed differs from case to case.
             let what = text.split(" until the end of ").next().unwrap_or_default();
             let cause = without_numbers(what);
             return match self.statement() {
@@ -113,7 +112,7 @@ impl Finding {
     }
 }
 
-/// A text with `#` in the place of each number, decimal or hexadecimal.
+/// The text with each number, decimal or hexadecimal, replaced by `#`.
 fn without_numbers(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -136,7 +135,7 @@ fn without_numbers(text: &str) -> String {
     out + rest
 }
 
-/// A text without the names of endpoints, and of the operation that it begins with.
+/// The text without the names of endpoints, and without the operation at its start.
 fn without_names(text: &str) -> String {
     const NAME: &str = "endpoint `";
     let operation = text

@@ -1,4 +1,4 @@
-//! Memory that packets name.
+//! Comparison of registered memory in packets.
 
 use efa_core::wire::fields::{Field, fields_of};
 use efa_play::operation::{EndpointIndex, Remote};
@@ -7,16 +7,16 @@ use super::bindings::Bindings;
 use super::policy::MemoryPart;
 use super::recorded::{Recorded, numbers};
 
-/// Recorded registered memory, and the actual memory that stands for it.
+/// Recorded registered memory, and its actual counterpart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BoundRegion {
     /// The owner of the memory.
     pub owner: EndpointIndex,
     /// Its length in bytes.
     pub length: u64,
-    /// The recorded place.
+    /// The recorded address and key.
     pub recorded: Remote,
-    /// The actual place.
+    /// The actual address and key.
     pub actual: Remote,
 }
 
@@ -29,16 +29,16 @@ pub struct IovEntry {
     pub length: u64,
 }
 
-/// What was expected of an address or key. The texts continue "expected".
+/// The expectation about an address or key. The texts follow "expected".
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub(super) enum MemoryMismatch {
     /// One of the packets lacks a part of the entry.
     #[error("a whole entry")]
     NoEntry,
-    /// Another value, which stands for the recorded one.
+    /// Another value: the counterpart of the recorded one.
     #[error("{wanted:#x} (recorded {recorded:#x})")]
     Value { wanted: u64, recorded: u64 },
-    /// No memory stands for the recorded one.
+    /// The recorded memory has no counterpart.
     #[error(
         "memory that was registered, but the trace has {:#x} with key {:#x}",
         .0.address, .0.key
@@ -46,7 +46,7 @@ pub(super) enum MemoryMismatch {
     NotRegistered(Remote),
 }
 
-/// The entry of array `array` at `index`.
+/// The entry of the array `array` at `index`.
 pub fn iov_entry(packet: &[u8], array: &str, index: Option<usize>) -> Option<IovEntry> {
     let value = |member: &str| {
         fields_of(packet)?
@@ -71,8 +71,8 @@ impl Bindings {
         self.regions.push(region);
     }
 
-    /// Returns the actual place for a place in recorded memory of `owner`. Of several regions at
-    /// the same recorded place, the latest counts.
+    /// Returns the actual counterpart of an address in recorded memory of `owner`. If several
+    /// regions were recorded there, the latest is used.
     pub fn locate(&self, owner: EndpointIndex, recorded: Remote) -> Option<Remote> {
         self.regions.iter().rev().find_map(|region| {
             let offset = recorded.address.checked_sub(region.recorded.address)?;
@@ -86,9 +86,8 @@ impl Bindings {
         })
     }
 
-    /// Compares an address or key with that of the memory bound to the recorded memory. Memory that
-    /// the sender offers for the first time is bound to the memory that the recorded sender
-    /// offered.
+    /// Compares an address or key with the counterpart of the recorded memory. Memory that the
+    /// sender offers for the first time is bound to the recorded memory.
     pub(super) fn check_memory(
         &mut self,
         part: MemoryPart,

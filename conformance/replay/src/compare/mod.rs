@@ -1,10 +1,10 @@
-//! Comparing packets field by field with what the protocol allows.
+//! Comparison of packets field by field, according to the protocol.
 //!
 //! The endpoint under test has another address, other operation ids and other memory than the
-//! recorded one. [`Bindings`] map recorded values to actual ones. They also serve the scripted
-//! peer: its recorded packets must name the addresses, ids and memory of the endpoint under test
+//! recorded one. [`Bindings`] map recorded values to actual ones, and translate the packets of the
+//! scripted peer, which must refer to the addresses, ids and memory of the endpoint under test
 //! ([`Bindings::translate`]). The scripted peer's own ids are unique numbers instead of the
-//! recorded ones, so that an endpoint that confuses ids cannot name the right one by chance.
+//! recorded ones, so that an endpoint that confuses ids cannot use the right one by chance.
 
 mod address;
 mod bindings;

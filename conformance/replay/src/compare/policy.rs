@@ -1,8 +1,8 @@
-//! How each field of a packet under test is compared with the recorded one.
+//! How each field of a tested packet is compared with the recorded one.
 //!
-//! One table, keyed by the names of [`efa_core::wire::fields`]. It says what the protocol allows: a
-//! value that the application or the peer determines is exact, a value that the sender may choose
-//! is bounded or free. A scenario may override it, with a reason.
+//! One table, keyed by the names of [`efa_core::wire::fields`], according to the protocol: a value
+//! that the application or the peer determines is exact, a value that the sender may choose is
+//! bounded or free. A scenario may override it, with a reason.
 
 use efa_core::rules;
 use efa_core::wire::fields::{FieldDescriptor, FieldKind, fields_of};
@@ -14,36 +14,36 @@ use efa_play::scenario::{FieldPolicy, PolicyOverride};
 pub enum Rule {
     /// The values are equal.
     Exact,
-    /// The values are equal in these bits; other bits are free.
+    /// The values are equal in these bits. Other bits are free.
     Masked(u64),
-    /// Any value is legal. A value other than the recorded one gives a remark.
+    /// Any value is legal. A value other than the recorded one is reported as a note.
     Free,
-    /// Any value from this one on is legal.
+    /// Any value of at least this is legal.
     AtLeast(u64),
-    /// Not compared: bytes without a meaning.
+    /// Not compared, because the bytes have no meaning.
     Ignored,
     /// The value is one of these.
     OneOf(Vec<u64>),
     /// Part of the raw address of the packet's sender.
     Address(AddressPart),
-    /// An id that the sender of the packet chose for the packet's operation.
+    /// An id that the packet's sender has given to the packet's operation.
     Introduces(IdKind),
-    /// An id that the receiver of the packet chose for the packet's operation.
+    /// An id that the packet's receiver has given to the packet's operation.
     Refers(IdKind),
-    /// As [`Rule::Refers`], of the kind that the packet's `emitter_ope_type` says. A packet may
-    /// also say that it names no operation.
+    /// As [`Rule::Refers`], with the kind according to the packet's `emitter_ope_type`. A packet
+    /// may also refer to no operation.
     MayRefer,
-    /// Registered memory: the recorded place corresponds to the same place in the region that is
+    /// Registered memory: the recorded address corresponds to the same offset in the region that is
     /// bound to the recorded one.
     Memory(MemoryPart),
-    /// A constant of the sending endpoint: all values equal the first one.
+    /// A constant of the sending endpoint: all values are equal.
     Constant,
-    /// The sender may divide the operation's bytes as it likes: arriving data is compared with the
-    /// operation's bytes, whatever the recorded division.
+    /// The sender may divide the operation's data as it likes. Received data is compared with the
+    /// operation's, independent of the recorded division.
     Segment,
 }
 
-/// The part of a raw address that a field holds.
+/// The part of a raw address in a field.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[expect(missing_docs, reason = "the names are the fields'")]
 pub enum AddressPart {
@@ -52,16 +52,16 @@ pub enum AddressPart {
     Connid,
 }
 
-/// The side whose operation an id names.
+/// The side that has given an id to an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum IdKind {
-    /// An operation of the side that has the data.
+    /// The side that sends the data.
     Send,
-    /// An operation of the side that receives the data.
+    /// The side that receives the data.
     Receive,
 }
 
-/// The part of an `efa_rma_iov` that a field holds, and the owner of the memory.
+/// The part of an `efa_rma_iov` in a field, and the owner of the memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum MemoryPart {
     /// The address of memory of the packet's sender.
@@ -78,18 +78,18 @@ pub enum MemoryPart {
 const CQ_DATA: u64 = 0x2;
 
 /// Flags of a REQ packet that follow from the application's request: CQ data, message, tagged,
-/// atomic, and answer to a READ_NACK. Flags of optional headers with the sender's identity are
-/// judged elsewhere, by what the sender knows of its peer. Bits that this version does not know are
-/// free.
+/// atomic, and reply to a READ_NACK. Flags of optional headers with the sender's identity are
+/// checked elsewhere, because they depend on the sender's knowledge of its peer. Bits unknown to
+/// this version are free.
 const REQ_MEANING: u64 = CQ_DATA | 0x4 | 0x8 | 0x20 | 0x2000;
 
-/// The flag that says which operation a CTS belongs to.
+/// The flag for the type of the CTS's operation.
 const CTS_EMULATED_READ: u64 = 0x80;
 
 /// A raw address without extensions, in bytes.
 const RAW_ADDRESS: u64 = 32;
 
-/// Returns whether the packet's data is a part of an operation's data, of a size that the sender
+/// Returns whether the packet contains a part of an operation's data, of a size that the sender
 /// chooses.
 pub fn is_segment(packet_type: PacketType) -> bool {
     use PacketType as T;
@@ -100,8 +100,8 @@ pub fn is_segment(packet_type: PacketType) -> bool {
 }
 
 /// Returns whether any number of packets of type `found` may replace packets of type `recorded`: a
-/// sender divides data, and a receiver grants it, in pieces of its own choice. A message that needs
-/// no answer may be one eager packet or several medium ones.
+/// sender divides data, and a receiver grants it, in pieces of its own choice. A message without an
+/// answer may be one eager packet or several medium ones.
 pub fn may_repeat(recorded: PacketType, found: PacketType) -> bool {
     use PacketType as T;
     let class = |packet_type| match packet_type {
@@ -129,7 +129,7 @@ pub fn kind_in_peer_error(packet: &[u8]) -> Option<IdKind> {
     }
 }
 
-/// The suite's rule for a field.
+/// The default rule for a field.
 pub fn standard(packet_type: PacketType, field: &FieldDescriptor) -> Rule {
     use IdKind::{Receive, Send};
     use PacketType as T;
@@ -165,7 +165,7 @@ pub fn standard(packet_type: PacketType, field: &FieldDescriptor) -> Rule {
         (T::Cts | T::LongctsRtr, "recv_length") => Rule::AtLeast(1),
         (T::CtsData | T::ReadRsp, "seg_length") => Rule::Segment,
         (_, "seg_offset" | "runt_length") => Rule::Segment,
-        // The receiver finds the operation by `send_id`. Stock libfabric sends 0 for one-sided
+        // The receiver identifies the operation by `send_id`. Stock libfabric sends 0 for one-sided
         // operations.
         (T::Receipt, "msg_id") => Rule::Free,
 
@@ -177,8 +177,8 @@ pub fn standard(packet_type: PacketType, field: &FieldDescriptor) -> Rule {
     }
 }
 
-/// What an implementation breaks whose packet has another value in a field than it may have. `bits`
-/// are those of a number that differ.
+/// The rule that a packet violates with a wrong value in a field. `bits` are the differing bits of
+/// a number.
 pub fn broken_by(
     packet_type: PacketType,
     field: &FieldDescriptor,
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn every_rule_names_a_field_that_exists() {
-        // A renamed field would silently fall back to `Exact`.
+        // A renamed field would silently use `Exact`.
         let has = |name: &str| {
             PacketType::ALL
                 .iter()

@@ -17,7 +17,7 @@ pub struct Recorded<'a> {
     pub number: u64,
     /// The endpoint that sent it.
     pub sender: EndpointIndex,
-    /// The endpoint to which it was sent.
+    /// The receiving endpoint.
     pub receiver: EndpointIndex,
     /// The operation to which it belongs, if any.
     pub operation: Option<OperationIndex>,
@@ -40,7 +40,7 @@ impl Recorded<'_> {
     }
 }
 
-/// The values of a recorded and an actual field, where they are numbers.
+/// The values of a recorded and an actual field, as numbers.
 pub(super) fn numbers(expected: &Field<'_>, found: &Field<'_>) -> (u64, u64) {
     let number = |field: &Field<'_>| field.value.as_u64().unwrap_or(0);
     (number(expected), number(found))

@@ -199,7 +199,7 @@ fn ids_are_bound_and_then_translated() {
     assert_eq!((unbound.field.as_str(), unbound.value), ("send_id", 5));
 
     assert_eq!(bindings.compare(from_a(&request(5)), &request(77)), []);
-    // The scripted endpoint also chooses its own id, the same for the same operation.
+    // The scripted endpoint also chooses its own id, the same one for the same operation.
     let first = FIRST_SCRIPTED_ID as u32;
     assert_eq!(bindings.translate(from_b), Ok(cts(0x4444, 77, first)));
     assert_eq!(bindings.translate(from_b), Ok(cts(0x4444, 77, first)));
@@ -226,7 +226,7 @@ fn answers_must_name_the_scripted_peers_operation() {
             b"",
         )
     };
-    // The receiver is under test: it may choose recv_id, but must return the peer's send_id.
+    // The tested receiver may choose recv_id, but must return the peer's send_id.
     let mut bindings = bindings();
     let request = emit(
         &LongctsRtm {
@@ -247,7 +247,7 @@ fn answers_must_name_the_scripted_peers_operation() {
         bytes: &recorded,
     };
     assert_eq!(bindings.compare(from_b, &cts(id, 1234)), []);
-    // The recorded number is not the right one here.
+    // The recorded id is wrong here.
     let findings = bindings.compare(from_b, &cts(5, 1234));
     assert_eq!(findings.len(), 1);
     assert_eq!(
@@ -259,7 +259,7 @@ fn answers_must_name_the_scripted_peers_operation() {
     );
 }
 
-/// It names the operation of the peer's side, or none.
+/// It must refer to the peer's operation, or to none.
 #[test]
 fn peer_errors_must_name_their_subject() {
     let error = |op_id, side| {
@@ -302,7 +302,7 @@ fn peer_errors_must_name_their_subject() {
         assert_eq!(compare(&recorded, &error(none, receiver)), [""; 0]);
         assert_eq!(compare(&recorded, &error(5, receiver)), wrong);
     }
-    // The peer has no operation that receives.
+    // The peer has no receiving operation.
     let recorded = error(none, sender);
     assert_eq!(compare(&recorded, &error(none, sender)), [""; 0]);
     assert_eq!(compare(&recorded, &error(id, sender)), wrong);

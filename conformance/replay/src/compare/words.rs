@@ -1,4 +1,4 @@
-//! What findings name, as text from one process to another.
+//! Serialization of the constants in findings, for other processes.
 
 /// The severity, by its name.
 pub mod severity {
@@ -52,7 +52,7 @@ pub(crate) mod rule {
     }
 }
 
-/// Where something is written.
+/// The source of a requirement.
 pub(crate) mod source {
     use std::collections::BTreeSet;
     use std::sync::{Mutex, PoisonError};
@@ -99,8 +99,8 @@ pub(crate) mod source {
         }))
     }
 
-    /// The text as the constant that it is in the other process. Each different text is kept once;
-    /// there are as many as the protocol has sections, tables and releases.
+    /// Interns the text, because sources are constants. There are as many as the protocol has
+    /// sections, tables and releases.
     fn constant(text: String) -> &'static str {
         static KNOWN: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);

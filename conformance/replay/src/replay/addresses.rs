@@ -1,11 +1,11 @@
-//! The addresses of a trace's endpoints, as its frames show them.
+//! The addresses of a trace's endpoints, found in its frames.
 
 use efa_core::address::{Gid, Qkey, Qpn, RawAddress};
 use efa_play::trace::Trace;
 
 use super::frames::sent_requests;
 
-/// The frames of a trace do not tell one address of each endpoint.
+/// The frames of a trace do not determine one address for each endpoint.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(super) enum AddressError {
     /// An endpoint has sent from two queue pairs.
@@ -37,8 +37,8 @@ pub(super) enum AddressError {
     NothingReceived(String),
 }
 
-/// Finds each endpoint's address, in the order of the scenario, and checks that all frames agree on
-/// them.
+/// Finds each endpoint's address, in the order of the scenario, and checks that all frames are
+/// consistent with it.
 pub(super) fn endpoint_addresses(trace: &Trace) -> Result<Vec<RawAddress>, AddressError> {
     let count = trace.scenario.endpoints.len();
     let mut addresses: Vec<Option<RawAddress>> = vec![None; count];
@@ -73,7 +73,7 @@ pub(super) fn endpoint_addresses(trace: &Trace) -> Result<Vec<RawAddress>, Addre
             })
         });
         let Some(receiver) = receiver else {
-            // Somebody who never answered: nothing to compare with.
+            // The receiver never answered, so its address is unknown.
             continue;
         };
         match qkeys[receiver] {

@@ -1,7 +1,7 @@
 //! Faults over verbs: they are armed in the emulated fabric of this process, if there is one.
 //!
-//! All endpoints share one host there. What a rule says of a host is said of the endpoint's queue
-//! pair instead; what concerns a whole host is not possible.
+//! All endpoints share one host there. Rules for an endpoint's host are changed to rules for the
+//! endpoint's queue pair; rules that affect a whole host are not supported.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use efa_play::player::Launcher;
 use efa_play::scenario::file_of_faults;
 use efa_shm::HostConfig;
 
-/// What is missing for faults.
+/// Why faults cannot be armed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ArmError {
     #[error("staged faults, which need an emulated fabric")]
@@ -28,8 +28,8 @@ pub(super) enum ArmError {
     Refused(String),
 }
 
-/// Rules that are in force until this is dropped. They are armed by a process of its own, as
-/// recordings are: the devices of this process belong to a host, and only others may look it up.
+/// Rules that are in force until this is dropped. A separate process arms them, like recordings:
+/// the devices of this process belong to a host, and only other processes may look that host up.
 pub(super) struct ArmedFaults {
     efa_emu: PathBuf,
     fabric: String,
@@ -37,7 +37,7 @@ pub(super) struct ArmedFaults {
 }
 
 impl ArmedFaults {
-    /// Arms rules about endpoints at these addresses. The error says what is missing.
+    /// Arms rules for endpoints with these addresses. The error is what is missing.
     pub(super) fn arm(
         faults: &[Fault],
         addresses: &[(&str, RawAddress)],
@@ -63,9 +63,9 @@ impl ArmedFaults {
         Ok(armed)
     }
 
-    /// The rules that have not been applied, as the emulator lists them.
+    /// The rules that have not been applied, in the emulator's format.
     pub(super) fn unapplied(&self) -> Vec<String> {
-        // A fabric that is gone tells nothing.
+        // A fabric that is gone has no rules.
         let list = self.fault_command(&["list"], "").unwrap_or_default();
         let idle = list.lines().filter_map(|line| {
             let mut words = line.split_whitespace();
@@ -80,7 +80,7 @@ impl ArmedFaults {
         idle.collect()
     }
 
-    /// Runs `efa-emu fault`; returns its output.
+    /// Runs `efa-emu fault` and returns its output.
     fn fault_command(&self, arguments: &[&str], input: &str) -> Result<String, ArmError> {
         let mut process = Command::new(&self.efa_emu)
             .args(["fault", "--fabric", &self.fabric])
@@ -90,7 +90,7 @@ impl ArmedFaults {
             .stderr(Stdio::piped())
             .spawn()?;
         if let Some(mut stdin) = process.stdin.take() {
-            // If it ends without reading, it says why.
+            // If it exits without reading its input, its output has the reason.
             let _ = stdin.write_all(input.as_bytes());
         }
         let output = process.wait_with_output()?;
@@ -112,12 +112,12 @@ impl Drop for ArmedFaults {
     }
 }
 
-/// The label of a scenario's rule beside those that others have armed in the fabric.
+/// The label of a scenario's rule, distinct from others in the fabric.
 fn label(own: &str) -> String {
     format!("scenario {own}")
 }
 
-/// The same rule, about the queue pairs of the endpoints that it names.
+/// The same rule for the queue pairs of the endpoints in it.
 fn about_queue_pairs(fault: &Fault, addresses: &[(&str, RawAddress)]) -> Result<Fault, ArmError> {
     let address = |host: &HostName| {
         let name = host.to_string();

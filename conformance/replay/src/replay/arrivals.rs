@@ -1,4 +1,4 @@
-//! What the endpoint under test sends, compared with what it may send.
+//! Packets from the endpoint under test, compared with the expected ones.
 
 use efa_core::rules::{self, Rule, Severity};
 use efa_core::wire::fields::{Source, fields_of};
@@ -21,13 +21,13 @@ const fn section(section: &'static str) -> Option<Source> {
     })
 }
 
-/// Where a packet type is defined: the source of its first field behind the base header.
+/// The definition of a packet type: the source of its first field after the base header.
 pub(super) fn source_of(packet_type: PacketType) -> Option<Source> {
     let mut layout = efa_core::wire::fields::layout(packet_type);
     layout.nth(3).map(|place| place.descriptor.source)
 }
 
-/// What is broken if a packet of this type is not sent where it should be.
+/// The rule that is violated if a packet of this type is missing.
 pub(super) fn owed(packet_type: PacketType) -> &'static Rule {
     match packet_type {
         PacketType::Handshake => &rules::HANDSHAKE_ANSWER,
@@ -37,7 +37,7 @@ pub(super) fn owed(packet_type: PacketType) -> &'static Rule {
     }
 }
 
-/// What is broken if a packet of this type is sent where nothing asks for it.
+/// The rule that is violated if a packet of this type is unexpected.
 fn unasked(packet_type: PacketType) -> &'static Rule {
     match packet_type {
         PacketType::Handshake => &rules::HANDSHAKE_ONCE,
@@ -48,7 +48,7 @@ fn unasked(packet_type: PacketType) -> &'static Rule {
 }
 
 impl<B: Backend> Replay<'_, B> {
-    /// A packet of the endpoint under test arrived at the scripted endpoint `at`.
+    /// Handles a packet of the endpoint under test that arrived at the scripted endpoint `at`.
     pub(super) fn receive(&mut self, at: EndpointIndex, bytes: &[u8]) -> Result<(), Stopped> {
         self.check_queue_pair(at, bytes)?;
         let named =
@@ -89,9 +89,9 @@ impl<B: Backend> Replay<'_, B> {
         Ok(())
     }
 
-    /// Packets that are written by hand belong to a step: one that comes before that did not wait
-    /// for what the step is about. When recorded packets come depends on the machine, and what is
-    /// refused comes late.
+    /// Synthetic packets belong to a step. One that comes earlier has not waited for the event of
+    /// that step. The time of recorded packets depends on the machine, and refused packets arrive
+    /// late.
     fn check_time(&mut self, place: usize) -> Result<(), Stopped> {
         let scenario = &self.trace.scenario;
         let is_ordered = scenario.is_written() && self.strictness == Strictness::Fields;
@@ -111,7 +111,7 @@ impl<B: Backend> Replay<'_, B> {
         self.add([finding])
     }
 
-    /// The endpoint under test has said what it can do.
+    /// Handles the announced features of the endpoint under test.
     fn announce(&mut self, announced: ExtraFeatures) -> Result<(), Stopped> {
         self.announced = Some(announced);
         let needed = requirements::features(self.trace, self.dut);
@@ -132,7 +132,7 @@ impl<B: Backend> Replay<'_, B> {
             bytes: &frame.payload,
         };
         let same_type = frame.payload.first() == bytes.first();
-        // Bindings have to be made in any case.
+        // The bindings are needed in any case.
         let mut findings = self.bindings.compare(recorded, bytes);
         let runt = |packet: &[u8]| number(packet, "runt_length");
         if same_type && runt(&frame.payload) != runt(bytes) {
@@ -186,9 +186,9 @@ impl<B: Backend> Replay<'_, B> {
         self.add([finding])
     }
 
-    /// How a packet names its sender: a REQ carries the raw address until the peer's HANDSHAKE has
-    /// come, and whoever knows connection ids should put its own into what peers that ask for it
-    /// get.
+    /// Checks a packet's identification of its sender: a REQ contains the raw address until the
+    /// peer's HANDSHAKE has arrived, and an endpoint with connection ids should put its own into
+    /// packets for peers that request it.
     fn check_identity(&mut self, at: EndpointIndex, bytes: &[u8]) -> Result<(), Stopped> {
         let Some(packet_type) = PacketType::peek(bytes) else {
             return Ok(());

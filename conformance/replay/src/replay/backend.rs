@@ -1,4 +1,4 @@
-//! Where the endpoint under test and the scripted endpoints meet.
+//! The devices and the network between the endpoint under test and the scripted endpoints.
 
 use efa_core::address::{Gid, RawAddress};
 use efa_core::endpoint::Instant;
@@ -12,36 +12,36 @@ use efa_play::scenario::{EndpointSpec, Scenario};
 /// Why a backend cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
-    /// There is no device, or it lacks something.
+    /// There is no suitable device.
     #[error("{0}")]
     Unfit(String),
-    /// The device refused what every device should do.
+    /// The device refused a request that every device should accept.
     #[error("the device refused to {what}: {source}")]
     Nic {
-        /// What.
+        /// The request.
         what: &'static str,
-        /// Why.
+        /// The error.
         source: NicError,
     },
-    /// The backend is as it should be; what is under test cannot be opened.
+    /// The backend works, but the implementation under test cannot be opened.
     #[error("the endpoint under test cannot be opened: {0}")]
     Subject(#[from] RequestError),
 }
 
-/// An RDMA request on its way.
+/// An RDMA request in the network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RdmaSeen {
-    /// Whose memory it is about.
+    /// The owner of the memory.
     pub gid: Gid,
-    /// Where in the memory, and its key.
+    /// Address and key of the memory.
     pub remote: Remote,
     /// Length in bytes.
     pub length: u64,
-    /// It writes; otherwise it reads.
+    /// Whether it writes; otherwise it reads.
     pub writes: bool,
 }
 
-/// The clock of a backend, as the engine takes it.
+/// The clock of a backend, for the engine.
 pub type Clock = Box<dyn FnMut() -> Instant>;
 
 /// Devices and the network between them.
@@ -49,10 +49,10 @@ pub trait Backend {
     /// A device.
     type Nic: HostNic;
 
-    /// The name, as `--backend` takes it.
+    /// The name, as in `--backend`.
     fn name(&self) -> &'static str;
 
-    /// Forgets everything: another replay begins.
+    /// Starts another replay with a new state.
     fn reset(&mut self);
 
     /// Opens a device for an endpoint of the scenario.
@@ -61,40 +61,40 @@ pub trait Backend {
     /// Opens another device with the GID of `first`, which was opened for the same endpoint.
     fn open_beside(&mut self, first: &Self::Nic) -> Result<Self::Nic, BackendError>;
 
-    /// Arms `faults` until the next reset. The endpoints that they name are open, at `addresses`.
-    /// Returns what the backend lacks for them, in words.
+    /// Arms `faults` until the next reset. The endpoints in them are open, at `addresses`. Returns
+    /// what the backend lacks for them, as text.
     fn arm_faults(
         &mut self,
         faults: &[Fault],
         addresses: &[(&str, RawAddress)],
     ) -> Result<Option<String>, BackendError>;
 
-    /// The armed faults that have not been applied, as far as that is known.
+    /// The armed faults that have not been applied, if known.
     fn unapplied(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Counts the packets that have come twice in the present replay, if a fault lets them.
+    /// Counts duplicate packets in the current replay, if a fault allows them.
     fn repetitions(&self) -> Option<Repetitions> {
         None
     }
 
-    /// The time.
+    /// The backend's clock.
     fn clock(&self) -> Clock;
 
-    /// Nobody has anything to do: lets time pass until something may have happened, or until
-    /// `timeout`. `rounds` counts the calls since something last happened. Returns `false` if
-    /// waiting any longer is pointless.
+    /// Called when there is nothing to do: lets time pass until an event or until `timeout`.
+    /// `rounds` counts the calls since the last event. Returns `false` if further waiting is
+    /// useless.
     fn idle(&mut self, rounds: u32, timeout: Option<Instant>) -> bool;
 
-    /// After so many calls of [`Self::idle`] in which nothing came, nothing is under way any more
-    /// that nobody waits for.
+    /// The number of calls of [`Self::idle`] without an event after which no packets are in the
+    /// network any more.
     fn quiet_rounds(&self) -> u32;
 
-    /// The next replay is captured, if that costs next to nothing; [`Self::take_capture`] ends it.
+    /// Captures the next replay, if that is cheap; [`Self::take_capture`] ends it.
     fn capture_next(&mut self) {}
 
-    /// The next replay is captured, if that is possible at all.
+    /// Captures the next replay, if that is possible at all.
     fn capture_next_at_any_cost(&mut self) {
         self.capture_next();
     }
@@ -104,20 +104,20 @@ pub trait Backend {
         None
     }
 
-    /// Whether [`Self::rdma_requests`] knows of all requests.
+    /// Whether [`Self::rdma_requests`] returns all requests.
     fn sees_rdma(&self) -> bool {
         false
     }
 
-    /// Takes the RDMA requests that the device with this GID has made since the last call, if they
-    /// can be seen.
+    /// Takes the RDMA requests of the device with this GID since the last call, if they are
+    /// visible.
     fn rdma_requests(&mut self, gid: Gid) -> Vec<RdmaSeen> {
         let _ = gid;
         Vec::new()
     }
 }
 
-/// Arms the faults of a scenario whose endpoints are at these addresses. Returns what the backend
+/// Arms the faults of a scenario for endpoints with these addresses. Returns what the backend
 /// lacks.
 pub(super) fn arm_faults<B: Backend>(
     backend: &mut B,

@@ -1,4 +1,4 @@
-//! What can be said of a trace without playing it: each packet is parsed and written again.
+//! A check of a trace without a replay: each packet is parsed and emitted again.
 
 use efa_core::rules::Severity;
 use efa_core::wire::fields::fields_of;
@@ -8,8 +8,8 @@ use efa_play::trace::Trace;
 use super::frames::sent_requests;
 use crate::compare::{Finding, Recorded};
 
-/// Parses every packet of a trace and writes it again; the results must be the same but for bytes
-/// without a meaning. Returns how many packets were looked at, and what is wrong.
+/// Parses every packet of a trace and emits it again. The results must be equal except for bytes
+/// without a meaning. Returns the number of packets and the problems.
 pub fn check(trace: &Trace) -> (usize, Vec<String>) {
     let mut problems = Vec::new();
     let mut count = 0;
@@ -59,7 +59,7 @@ pub fn check(trace: &Trace) -> (usize, Vec<String>) {
     (count, problems)
 }
 
-/// Compares a packet with what was written from its parsed form: all values, whatever their policy.
+/// Compares a packet with the result of parsing and emitting it: all values, whatever their policy.
 fn rewritten(recorded: Recorded<'_>, written: &[u8]) -> Vec<Finding> {
     let before = fields_of(recorded.bytes).into_iter().flatten();
     let after: Vec<_> = fields_of(written).into_iter().flatten().collect();

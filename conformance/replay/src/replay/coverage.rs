@@ -1,4 +1,4 @@
-//! What of a trace the protocol engine can play, and what not yet.
+//! Which traces the protocol engine and the scripted endpoints can play.
 
 use std::collections::BTreeSet;
 
@@ -10,18 +10,18 @@ use efa_play::trace::Trace;
 
 use super::frames::sent_requests;
 
-/// Whether the engine neither sends nor answers packets of this type; stock libfabric does not
+/// Whether the engine neither sends nor answers packets of this type. Stock libfabric does not
 /// either.
 fn is_beyond_engine(packet_type: PacketType) -> bool {
     !packet_type.has_header()
 }
 
-/// Why the engine cannot play a part in the trace, if it cannot.
+/// The reason why the engine cannot play a part in the trace, if any.
 pub fn beyond_engine(trace: &Trace) -> Option<String> {
     let mut names = BTreeSet::new();
     for place in sent_requests(trace) {
         let frame = &trace.capture.frames[place];
-        // Unassigned types are not a matter of coverage: they are wrong.
+        // Unassigned types are errors, and not missing features.
         if let Some(packet_type) = frame.packet_type()
             && is_beyond_engine(packet_type)
         {
@@ -35,7 +35,7 @@ pub fn beyond_engine(trace: &Trace) -> Option<String> {
     Some(format!("the engine lacks {}", names.join(", ")))
 }
 
-/// Why the trace cannot be played by anybody, if it cannot: what scripted endpoints do not do.
+/// The reason why nobody can play the trace, if any: features that scripted endpoints lack.
 pub fn beyond_script(trace: &Trace) -> Option<String> {
     for (place, frame) in trace.capture.frames.iter().enumerate() {
         match frame.header.kind {

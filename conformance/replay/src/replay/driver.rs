@@ -1,5 +1,5 @@
-//! Carrying out the steps of a scenario: the endpoint under test starts and completes its
-//! operations, and the scripted endpoints send what is due.
+//! Execution of a scenario's steps: the endpoint under test starts and completes its operations,
+//! and the scripted endpoints send their packets.
 
 use efa_core::nic::Status;
 use efa_core::rules::{self, Severity};
@@ -16,11 +16,11 @@ use super::peer::{Arrival, Peer};
 use super::session::{Replay, Stopped, Strictness};
 use crate::compare::Finding;
 
-/// How often the application is polled without result before all that arrived counts as handled.
+/// Polls without result after which all received packets count as handled.
 const QUIET_POLLS: u32 = 4;
 
 impl<'t, B: Backend> Replay<'t, B> {
-    /// Waits for what comes too much.
+    /// Waits for surplus packets.
     fn drain(&mut self, step: usize) -> Result<(), Stopped> {
         let mut idle = 0;
         while idle < self.backend.quiet_rounds() {
@@ -37,12 +37,12 @@ impl<'t, B: Backend> Replay<'t, B> {
         Ok(())
     }
 
-    /// A packet of the trace did not come.
+    /// Handles a recorded packet that was not sent.
     fn missing(&mut self, place: usize, until: &str) -> Result<(), Stopped> {
         let frame = &self.trace.capture.frames[place];
         let family = frame.packet_type().map(PacketType::family);
         if matches!(family, Some(Family::Rtr | Family::Rtw)) && self.rdma.may_replace_packets() {
-            // Where RDMA cannot be seen, the outcome with a live peer says whether it was that.
+            // Where RDMA is not visible, a run with a live peer shows whether RDMA was used.
             self.verdict.departed = Some(format!(
                 "it did not send packet {} ({}) of the trace, as if it left that to its device",
                 frame.number,
@@ -104,8 +104,8 @@ impl<'t, B: Backend> Replay<'t, B> {
         }
     }
 
-    /// Lets what belongs to steps up to `step` happen as far as it does so by itself. What the
-    /// endpoint under test sends later than the recorded one is waited for when it makes progress
+    /// Handles the events of steps up to `step` that happen by themselves. Packets that the
+    /// endpoint under test sends later than the recorded one are awaited when it makes progress
     /// anyway.
     fn catch_up(&mut self, step: usize, progress: bool) -> Result<(), Stopped> {
         let mut idle = 0;
@@ -125,9 +125,9 @@ impl<'t, B: Backend> Replay<'t, B> {
         Ok(())
     }
 
-    /// Lets everything happen that belongs to steps up to `step`: scripted packets go out, packets
-    /// of the endpoint under test arrive and the operations `own` complete. With `handle_all`, also
-    /// everything that has arrived is handled.
+    /// Handles all events of steps up to `step`: scripted packets are sent, packets of the endpoint
+    /// under test arrive, and the operations `own` complete. With `handle_all`, all received
+    /// packets are also handled.
     fn pump(
         &mut self,
         step: usize,
@@ -155,7 +155,7 @@ impl<'t, B: Backend> Replay<'t, B> {
             idle += 1;
             let timeout = self.subject.next_timeout();
             if !self.backend.idle(idle, timeout.filter(|_| progress)) {
-                // What it has not sent without making progress it may send later.
+                // Packets that it has not sent without progress may follow later.
                 return if progress {
                     self.stalled(step, own)
                 } else {
@@ -165,7 +165,7 @@ impl<'t, B: Backend> Replay<'t, B> {
         }
     }
 
-    /// One look at everybody; returns whether anything happened.
+    /// Polls all endpoints once. Returns whether there was any event.
     fn round(&mut self, step: usize, progress: bool) -> Result<bool, Stopped> {
         let mut busy = false;
         if progress {
@@ -257,7 +257,7 @@ impl<'t, B: Backend> Replay<'t, B> {
         self.problem(text)
     }
 
-    /// After a failure that nobody was told of, every operation must have completed.
+    /// After an unreported failure, every operation must have completed.
     fn check_told(&mut self) -> Result<(), Stopped> {
         let scenario = &self.trace.scenario;
         let waited = scenario.steps.iter().filter_map(|step| match &step.action {
@@ -284,7 +284,7 @@ impl<'t, B: Backend> Replay<'t, B> {
         Ok(())
     }
 
-    /// Says what does not come.
+    /// Reports the missing events.
     fn stalled(&mut self, step: usize, own: &[&str]) -> Result<(), Stopped> {
         if self.survives() {
             return Ok(());
@@ -328,7 +328,7 @@ impl<'t, B: Backend> Runner<'t> for Replay<'t, B> {
     fn start(&mut self, step: usize, start: &Start<'t>) -> Result<Option<Remote>, Stopped> {
         if start.at == self.dut {
             let remote = self.start_live(step, start)?;
-            // Posting is progress enough: whatever else it would do was recorded later.
+            // Posting is enough progress. Anything else was recorded later.
             self.catch_up(step, true)?;
             return Ok(remote);
         }
@@ -336,7 +336,7 @@ impl<'t, B: Backend> Runner<'t> for Replay<'t, B> {
             Request::Register { payload, .. } => self.register(start.at, start.id, *payload)?,
             _ => None,
         };
-        // It may have been kept waiting by the endpoint under test.
+        // It may have waited for the endpoint under test.
         let progress = self.script.missing(step).is_some();
         self.catch_up(step, progress)?;
         Ok(remote)
@@ -362,7 +362,7 @@ impl<'t, B: Backend> Runner<'t> for Replay<'t, B> {
 
     fn compare(&mut self, comparison: Comparison<'t>) -> Result<(), Stopped> {
         if self.survives() {
-            // What was to be there may have failed.
+            // The operation of this memory may have failed.
             return Ok(());
         }
         if comparison.at == self.dut {
@@ -374,13 +374,13 @@ impl<'t, B: Backend> Runner<'t> for Replay<'t, B> {
 
     fn problem(&mut self, text: String) -> Result<(), Stopped> {
         match self.is_over {
-            // Completion data of writes that failed does not come.
+            // Failed writes have no completion data.
             true => Replay::problem(self, text),
             false => self.never(text),
         }
     }
 
-    /// What was recorded after the last step, and what comes too much.
+    /// Handles the packets recorded after the last step, and surplus ones.
     fn end(&mut self) -> Result<(), Stopped> {
         let end = self.trace.scenario.steps.len();
         self.is_over = true;

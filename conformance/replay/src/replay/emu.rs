@@ -20,15 +20,15 @@ use efa_sim::{
 
 use super::backend::{Backend, BackendError, Clock, RdmaSeen};
 
-/// A fresh fabric for every replay.
+/// A new fabric for every replay.
 pub struct Emu {
     config: FabricConfig,
     fabric: Fabric,
-    /// RDMA requests by who made them, in the order of time.
+    /// RDMA requests with their initiators, in the order of time.
     rdma: Rc<RefCell<Vec<(Gid, RdmaSeen)>>>,
     captures_next: bool,
     recording: Option<Recording<Vec<u8>>>,
-    /// The fault of every replay, and its name in the present one.
+    /// The fault of every replay, and its id in the current one.
     fault: Option<(Fault, Rc<Cell<FaultId>>)>,
     /// The faults of the scenario, as text.
     staged: Vec<(String, FaultId)>,
@@ -36,13 +36,13 @@ pub struct Emu {
 
 /// Latency of the orderly network.
 const LATENCY: Duration = Duration::from_micros(5);
-/// How much virtual time passes when nothing at all is due.
+/// Virtual time that passes if no event is scheduled.
 const IDLE_TIME: Duration = Duration::from_millis(1);
-/// How often that is tried before nothing is expected any more.
+/// Number of such attempts before nothing is expected any more.
 const IDLE_ROUNDS: u32 = 5;
 
 impl Emu {
-    /// A network that keeps the order of packets, as a recording has it.
+    /// A network that keeps the order of packets, like a recording.
     pub fn orderly() -> Self {
         Self::with(FabricConfig {
             network: NetworkConfig::orderly(LATENCY),
@@ -52,8 +52,7 @@ impl Emu {
         })
     }
 
-    /// A network that reorders packets and completions, loses frames and finds receivers not ready,
-    /// all decided by `seed`.
+    /// A network with reordering of packets and completions, loss and RNR, all decided by `seed`.
     pub fn disorderly(seed: u64) -> Self {
         Self::with(FabricConfig {
             seed,
@@ -69,7 +68,7 @@ impl Emu {
         })
     }
 
-    /// The fabric of the present replay.
+    /// The fabric of the current replay.
     pub fn fabric(&self) -> &Fabric {
         &self.fabric
     }
@@ -89,7 +88,7 @@ impl Emu {
         }
     }
 
-    /// The same network, with a fault that is staged in each replay.
+    /// The same network, with a fault in each replay.
     #[must_use]
     pub fn with_fault(mut self, fault: Fault) -> Self {
         let id = self.fabric.install(fault.clone());
@@ -97,7 +96,7 @@ impl Emu {
         self
     }
 
-    /// Whether the fault has been applied in the present replay.
+    /// Whether the fault has been applied in the current replay.
     pub fn has_met_fault(&self) -> bool {
         let fault = self.fault.as_ref();
         fault.is_some_and(|(_, id)| self.fabric.applied(id.get()) > 0)
@@ -121,7 +120,7 @@ impl Backend for Emu {
             id.set(self.fabric.install(fault.clone()));
         }
         if std::mem::take(&mut self.captures_next) {
-            // Without a capture the result is the same.
+            // The result does not depend on the capture.
             self.recording = self
                 .fabric
                 .capture(Vec::new(), CaptureConfig::default())
@@ -154,12 +153,12 @@ impl Backend for Emu {
         faults: &[Fault],
         _addresses: &[(&str, RawAddress)],
     ) -> Result<Option<String>, BackendError> {
-        // Hosts have the names of their endpoints here.
+        // Hosts here have the names of their endpoints.
         for fault in faults {
             let id = self.fabric.install(fault.clone());
             self.staged.push((fault.to_string(), id));
         }
-        // What the scenario is about comes first.
+        // The scenario's own faults have priority.
         if let Some((fault, id)) = &self.fault {
             self.fabric.remove(id.get());
             id.set(self.fabric.install(fault.clone()));
@@ -203,7 +202,7 @@ impl Backend for Emu {
     }
 
     fn quiet_rounds(&self) -> u32 {
-        // Time passes from event to event: when there is none any more, `idle` says so.
+        // Time advances from event to event. `idle` returns false when there is none.
         u32::MAX
     }
 
@@ -236,7 +235,7 @@ fn open(host: &SimHost) -> Result<SimNic, BackendError> {
         })
 }
 
-/// Notes RDMA requests as they leave their hosts.
+/// Records RDMA requests when they leave their hosts.
 fn watch(fabric: &Fabric, rdma: &Rc<RefCell<Vec<(Gid, RdmaSeen)>>>) {
     let rdma = Rc::clone(rdma);
     fabric.add_tap(move |tapped| {

@@ -1,19 +1,18 @@
-//! What passed between the endpoint under test and the scripted ones: for those who look at a
-//! replay.
+//! The traffic between the endpoint under test and the scripted ones, for reports.
 
 use efa_core::nic::Status;
 use efa_play::operation::EndpointIndex;
 
-/// Something that passed in a replay.
+/// A packet, request or refusal in a replay.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Exchanged {
-    /// Who sent it.
+    /// The sender.
     pub from: EndpointIndex,
-    /// Whom it was for.
+    /// The receiver.
     pub to: EndpointIndex,
-    /// The place in the capture of the frame that it stands for, if it stands for one.
+    /// The index of the corresponding frame in the capture, if any.
     pub place: Option<usize>,
-    /// What it was.
+    /// The content.
     pub event: WireEvent,
 }
 
@@ -22,16 +21,16 @@ pub struct Exchanged {
 pub enum WireEvent {
     /// A packet, with its data.
     Packet(Vec<u8>),
-    /// A request of a scripted endpoint to read or write memory; the frame that it stands for tells
-    /// what it is.
+    /// A request of a scripted endpoint to read or write memory, described by the corresponding
+    /// frame.
     Rdma,
     /// A request of the endpoint under test to its device.
-    Asked {
-        /// Whether it writes; it reads otherwise.
+    DutRdma {
+        /// Whether it writes; otherwise it reads.
         writes: bool,
-        /// Bytes.
+        /// Length in bytes.
         length: u64,
     },
-    /// The device of the receiver (`from`) did not take a packet or request of `to`.
+    /// The device of the receiver (`from`) refused a packet or request of `to`.
     Refused(Status),
 }

@@ -1,4 +1,4 @@
-//! The frames of a trace: the sends, each once, and what requests to read fetched.
+//! The frames of a trace: the sends, each once, and the data of read requests.
 
 use efa_capture::Direction;
 use efa_capture::frame::FrameKind;
@@ -8,11 +8,11 @@ use efa_core::nic::Status;
 use efa_play::operation::EndpointIndex;
 use efa_play::trace::Trace;
 
-/// No region of a trace is longer, in bytes; lengths in packets may be anything.
+/// Most bytes of a region in a trace. Lengths in packets are not trusted.
 pub(super) const MOST_MEMORY: u64 = 1 << 28;
 
-/// Places of the sends as they left their hosts, each once: without repetitions below the protocol,
-/// and without those that receivers were not ready for, which come again.
+/// Indices of the sends when they left their hosts, each once: without retransmissions below the
+/// protocol, and without those that were answered with RNR, which are retried.
 pub fn sent_requests(trace: &Trace) -> impl Iterator<Item = usize> + '_ {
     let frames = trace.capture.frames.iter().enumerate();
     frames
@@ -25,12 +25,12 @@ pub fn sent_requests(trace: &Trace) -> impl Iterator<Item = usize> + '_ {
         .map(|(place, _)| place)
 }
 
-/// Whether a frame left before its receiver was ready.
+/// Whether a frame was answered with RNR.
 pub(super) fn comes_again(trace: &Trace, place: usize) -> bool {
     trace.refused.get(&place) == Some(&Status::RemoteRnr)
 }
 
-/// The same packet at its sender and at its receiver has the same key.
+/// A key that is the same for a packet's frames at its sender and at its receiver.
 pub fn packet_key(frame: &CapturedPacket) -> (Gid, u16, u32) {
     (
         frame.source,
@@ -39,7 +39,7 @@ pub fn packet_key(frame: &CapturedPacket) -> (Gid, u16, u32) {
     )
 }
 
-/// Whether `node` is the queue pair of an endpoint.
+/// Whether `node` is a queue pair of an endpoint.
 pub(super) fn is_node_of(trace: &Trace, endpoint: EndpointIndex, node: (Gid, Qpn)) -> bool {
     sent_requests(trace).any(|place| {
         let frame = &trace.capture.frames[place];
@@ -48,8 +48,8 @@ pub(super) fn is_node_of(trace: &Trace, endpoint: EndpointIndex, node: (Gid, Qpn
     })
 }
 
-/// The data that RDMA reads fetched from memory of a trace's endpoint: the read that `request` asks
-/// for, if it is `Some`, otherwise whatever was fetched of `length` bytes at `address`.
+/// The data that RDMA reads fetched from memory of a trace's endpoint: the read for `request` if it
+/// is `Some`, otherwise any read of `length` bytes at `address`.
 pub fn fetched(
     trace: &Trace,
     owner: EndpointIndex,

@@ -1,5 +1,5 @@
-//! Messages without a header, which zero-copy receivers take on a second queue pair. Their
-//! HANDSHAKE names it.
+//! Messages without a header, which zero-copy receivers accept on a second queue pair. Their
+//! HANDSHAKE contains its number.
 
 use efa_capture::Direction;
 use efa_core::address::{Qpn, RawAddress};
@@ -13,7 +13,7 @@ use super::exchange::WireEvent;
 use super::session::{Replay, Stopped};
 use crate::compare::{Finding, compare_data};
 
-/// Whether endpoint `at` of a trace names a second queue pair.
+/// Whether endpoint `at` of a trace announces a second queue pair.
 pub(super) fn is_zero_copy_receiver(trace: &Trace, at: EndpointIndex) -> bool {
     let mut frames = trace.capture.frames.iter();
     frames.any(|frame| {
@@ -25,7 +25,7 @@ pub(super) fn is_zero_copy_receiver(trace: &Trace, at: EndpointIndex) -> bool {
     })
 }
 
-/// The queue pair that a HANDSHAKE names; its GID is that of the sender.
+/// The queue pair in a HANDSHAKE. Its GID is that of the sender.
 fn queue_pair(packet: &[u8]) -> Option<(Qpn, efa_core::address::Qkey)> {
     match Packet::parse(packet).ok()?.header {
         Header::Handshake(handshake) => {
@@ -37,7 +37,7 @@ fn queue_pair(packet: &[u8]) -> Option<(Qpn, efa_core::address::Qkey)> {
 }
 
 impl<B: Backend> Replay<'_, B> {
-    /// Learns where the endpoint under test takes messages without a header, if `packet` says so.
+    /// Stores the queue pair for messages without a header, if `packet` announces one.
     pub(super) fn learn_queue_pair(&mut self, packet: &[u8]) {
         if let Some((qpn, qkey)) = queue_pair(packet) {
             let address = RawAddress {
@@ -51,8 +51,8 @@ impl<B: Backend> Replay<'_, B> {
         }
     }
 
-    /// Whoever sends a message with a header before it knows that the peer takes none cannot talk
-    /// to such a peer.
+    /// An endpoint that sends a message with a header before it knows that the peer accepts none is
+    /// not compatible with such a peer.
     pub(super) fn check_queue_pair(
         &mut self,
         at: EndpointIndex,
@@ -67,7 +67,7 @@ impl<B: Backend> Replay<'_, B> {
         Ok(())
     }
 
-    /// A message without a header arrived from the endpoint under test.
+    /// Handles a message without a header from the endpoint under test.
     pub(super) fn receive_headerless(
         &mut self,
         at: EndpointIndex,
@@ -106,8 +106,8 @@ impl<B: Backend> Replay<'_, B> {
         self.add(findings)
     }
 
-    /// Sends the recorded message without header at `frame`. Returns `false` if the device has no
-    /// room.
+    /// Sends the recorded message without a header at `frame`. Returns `false` if the device's
+    /// queue is full.
     pub(super) fn send_headerless(&mut self, place: usize, frame: usize) -> Result<bool, Stopped> {
         let captured = &self.trace.capture.frames[frame];
         let immediate = captured.header.immediate;

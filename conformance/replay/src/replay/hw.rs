@@ -1,4 +1,4 @@
-//! Real verbs as a backend: an EFA device, or whatever is behind the same ABI.
+//! Verbs as a backend: a real EFA device, or another one with the same ABI.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::armed_faults::ArmedFaults;
 use super::backend::{Backend, BackendError, Clock};
 use super::recording::Recording;
 
-/// All endpoints on one device of this host; their packets go through the device.
+/// All endpoints on one device of this host, which transports their packets.
 pub struct Hw {
     device: HwDevice,
     start: std::time::Instant,
@@ -21,15 +21,15 @@ pub struct Hw {
     armed: Option<ArmedFaults>,
 }
 
-/// How long to sleep when nothing happens, and how often before giving up: two seconds in all.
+/// Sleep time when idle, and the number of sleeps before giving up: two seconds in total.
 const IDLE_SLEEP: Duration = Duration::from_micros(100);
 const IDLE_ROUNDS: u32 = 20_000;
-/// Ten milliseconds: a packet needs microseconds, but the process under test may have to be
+/// Ten milliseconds: a packet takes microseconds, but the process under test may have to be
 /// scheduled.
 pub(crate) const QUIET_ROUNDS: u32 = 200;
 
-/// Lets time pass; `rounds` counts the calls since something last happened. Returns whether there is
-/// something to wait for.
+/// Lets time pass. `rounds` counts the calls since the last event. Returns whether further waiting
+/// is useful.
 pub(crate) fn wait(rounds: u32) -> bool {
     if rounds > 100 {
         std::thread::sleep(IDLE_SLEEP);
@@ -57,7 +57,7 @@ impl Hw {
         })
     }
 
-    /// Makes a queue pair; all have the GID of the device.
+    /// Creates a queue pair. All have the GID of the device.
     fn open_nic(&self) -> Result<HwNic, BackendError> {
         self.device
             .open_nic(NicConfig::default())
@@ -121,7 +121,7 @@ impl Backend for Hw {
         QUIET_ROUNDS
     }
 
-    /// A process has to be started for it.
+    /// It starts a process.
     fn capture_next_at_any_cost(&mut self) {
         self.captures_next = true;
     }

@@ -1,8 +1,8 @@
-//! Playing a scenario with the engine as the peer of the endpoint under test.
+//! Plays a scenario with the engine as the peer of the endpoint under test.
 //!
-//! A recorded peer answers what the recorded endpoint sent. An endpoint that chooses another
-//! subprotocol, as it may, needs other answers: the engine gives them. The application must see
-//! what the scenario says, as ever.
+//! A recorded peer has answers for the recorded packets only. An endpoint that chooses another
+//! subprotocol, as it may, needs other answers, which the engine gives. The application must see
+//! the results in the scenario, as always.
 
 use efa_core::address::RawAddress;
 use efa_play::application::subject::{BadEnd, Subject};
@@ -14,7 +14,7 @@ use efa_play::scenario::Scenario;
 use super::backend::{Backend, BackendError, arm_faults};
 use super::opener::{Engine, Opener};
 
-/// How often everybody is polled without result before nothing more is expected in a `settle`.
+/// Polls without result after which a `settle` is complete.
 const QUIET_POLLS: u32 = 4;
 
 struct Live<'s, 'b, B: Backend> {
@@ -25,11 +25,11 @@ struct Live<'s, 'b, B: Backend> {
     problems: Vec<String>,
 }
 
-/// The scenario cannot go on; the problems say why.
+/// The scenario cannot continue. The problems have the reason.
 struct Stopped;
 
-/// Plays a scenario with what `opener` opens as endpoint `dut` and the engine as all others.
-/// Returns what the applications saw that the scenario does not say.
+/// Plays a scenario with the result of `opener` as endpoint `dut` and the engine as all others.
+/// Returns the application's results that differ from the scenario.
 pub fn play_with_engine<B: Backend>(
     scenario: &Scenario,
     dut: EndpointIndex,
@@ -74,9 +74,9 @@ where
         ledger: Ledger::new(scenario),
         problems: Vec::new(),
     };
-    // Whether it stopped early shows in the problems.
+    // If it stopped early, the problems have the reason.
     let _ = runner::run(&mut live);
-    // The replay that went before has said if its program does not end.
+    // The earlier replay has reported it if its program does not exit.
     if let Err(BadEnd::Failed(text)) = live.subjects[dut].end() {
         live.problems.push(text);
     }
@@ -95,7 +95,7 @@ impl<'s, B: Backend> Live<'s, '_, B> {
         self.backend.idle(rounds, timeout)
     }
 
-    /// Everybody that makes progress does; returns whether anything happened.
+    /// Polls all endpoints that make progress. Returns whether there was any event.
     fn round(&mut self, only: &[EndpointIndex]) -> Result<bool, Stopped> {
         let mut busy = false;
         for at in 0..self.subjects.len() {
@@ -119,7 +119,7 @@ impl<'s, B: Backend> Live<'s, '_, B> {
         Ok(busy)
     }
 
-    /// Until the named operations are complete and nothing more happens.
+    /// Waits until the given operations are complete and there are no more events.
     fn until(&mut self, only: &[EndpointIndex], operations: &[String]) -> Result<(), Stopped> {
         let (mut idle, mut quiet) = (0, 0);
         loop {

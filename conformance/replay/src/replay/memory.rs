@@ -13,7 +13,7 @@ use super::session::{Replay, Stopped};
 use crate::compare::{BoundRegion, Finding, iov_entry};
 
 impl<'t, B: Backend> Replay<'t, B> {
-    /// Memory of `owner` stands for what the trace's endpoint registered in step `id`.
+    /// Binds memory of `owner` to the memory that the trace's endpoint registered in step `id`.
     pub(super) fn bind(
         &mut self,
         owner: EndpointIndex,
@@ -35,7 +35,7 @@ impl<'t, B: Backend> Replay<'t, B> {
         Ok(())
     }
 
-    /// A scripted endpoint registers memory.
+    /// Registers memory of a scripted endpoint.
     pub(super) fn register(
         &mut self,
         at: EndpointIndex,
@@ -71,7 +71,7 @@ impl<'t, B: Backend> Replay<'t, B> {
         }
     }
 
-    /// Has a scripted endpoint read what was recorded; `false` if its queue is full.
+    /// Makes a scripted endpoint execute a recorded read; `false` if its queue is full.
     pub(super) fn read(&mut self, place: usize, frame: usize, rdma: Rdma) -> Result<bool, Stopped> {
         let recorded = Remote {
             address: rdma.remote.address,
@@ -106,7 +106,7 @@ impl<'t, B: Backend> Replay<'t, B> {
         }
     }
 
-    /// What a scripted endpoint read must be what was read in the trace.
+    /// Compares the data that a scripted endpoint has read with that of the trace.
     pub(super) fn has_read(
         &mut self,
         frame: usize,
@@ -120,7 +120,7 @@ impl<'t, B: Backend> Replay<'t, B> {
             Ok(bytes) => bytes,
             Err(status) if self.trace.refused.get(&frame) == Some(&status) => return Ok(()),
             Err(status) => {
-                // What the endpoint under test offered is not what it has.
+                // The endpoint under test offered memory that it does not have.
                 let text = format!(
                     "packet {} (RDMA_READ_REQUEST) of the trace was refused: {}",
                     captured.number,
@@ -154,7 +154,7 @@ impl<'t, B: Backend> Replay<'t, B> {
         }
     }
 
-    /// Has a scripted endpoint write what was recorded; `false` if its queue is full.
+    /// Makes a scripted endpoint execute a recorded write; `false` if its queue is full.
     pub(super) fn write(
         &mut self,
         place: usize,
@@ -186,8 +186,8 @@ impl<'t, B: Backend> Replay<'t, B> {
         }
     }
 
-    /// Memory of a scripted endpoint must hold a message's bytes: nobody but the endpoint under
-    /// test writes there, and by RDMA only. What packets write is compared when they arrive.
+    /// Compares memory of a scripted endpoint with a message. Only RDMA of the endpoint under test
+    /// writes there; data in packets is compared when they arrive.
     pub(super) fn compare_scripted_memory(
         &mut self,
         comparison: Comparison<'t>,
@@ -224,7 +224,7 @@ impl<'t, B: Backend> Replay<'t, B> {
         }
     }
 
-    /// Registers what a scripted endpoint is about to offer for reading.
+    /// Registers memory that a scripted endpoint is about to offer for reading.
     pub(super) fn offer_memory(&mut self, place: usize, packet: &[u8]) -> Result<(), Stopped> {
         let at = self.peers[place].endpoint();
         let mut index = 0;

@@ -1,16 +1,16 @@
-//! Replaying one side of a trace against an implementation.
+//! Replay of one side of a trace against an implementation.
 //!
-//! One endpoint of the trace is under test: its application does what the scenario says, over the
-//! implementation. The other endpoints are *scripted* ([`peer`]): they send the packets that were
-//! recorded there, each as soon as everything that its sender had received before has arrived
-//! ([`script`]). Every packet that the endpoint under test sends is compared with the recorded one
-//! in its place ([`crate::compare`]) under what the protocol allows: where it leaves a choice, such
-//! as the size of segments and windows, the scripted endpoints follow the choice of the endpoint
-//! under test. If that starts an operation by another subprotocol than the recorded one, no
-//! recorded answer fits: the scenario is played with the engine as its peer instead ([`live`]). The
-//! application must see what the scenario says ([`efa_play::verify`]) in any case.
+//! One endpoint of the trace is under test: its application executes the scenario over the
+//! implementation. The other endpoints are *scripted* ([`peer`]): they send the recorded packets,
+//! each after all packets that its sender had received before have arrived ([`script`]). Every
+//! packet of the endpoint under test is compared with its recorded counterpart ([`crate::compare`])
+//! according to the protocol. Where that leaves a choice, such as the size of segments and windows,
+//! the scripted endpoints follow the choice of the endpoint under test. If it starts an operation
+//! by another subprotocol than the recorded one, no recorded answer fits: the scenario is played
+//! with the engine as its peer instead ([`live`]). The application must see the results in the
+//! scenario ([`efa_play::verify`]) in any case.
 //!
-//! The two sides meet on a [`backend::Backend`].
+//! [`backend::Backend`] connects the two sides.
 
 mod addresses;
 mod armed_faults;

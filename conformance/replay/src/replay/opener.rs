@@ -9,7 +9,7 @@ use super::backend::{Backend, BackendError};
 
 /// How the endpoint under test is opened.
 pub trait Opener<B: Backend> {
-    /// Opens it in the place of `endpoint`.
+    /// Opens it as `endpoint`.
     fn open(
         &mut self,
         backend: &mut B,
@@ -20,7 +20,7 @@ pub trait Opener<B: Backend> {
 /// Opens the protocol engine in this process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Engine {
-    /// Decides what the engine leaves to chance.
+    /// Seed of the engine's random choices.
     pub seed: u64,
 }
 

@@ -1,8 +1,8 @@
 //! The operations of a trace: which packets belong together.
 //!
-//! Packets name operations by ids, which are given out again when an operation has ended. Within
-//! one trace each packet is told apart here once and for all, by following all packets in the order
-//! in which they were sent.
+//! Packets refer to operations by ids, which are reused after the end of an operation. This module
+//! follows all packets of a trace in the order in which they were sent, and assigns each to its
+//! operation.
 
 use std::collections::HashMap;
 
@@ -18,9 +18,9 @@ use crate::compare::policy::{IdKind, Rule, is_segment, kind_in_peer_error, stand
 /// An operation of a trace: a message, a write, a read or an atomic operation.
 #[derive(Clone, Debug, Default)]
 pub struct Operation {
-    /// The bytes that packets carried, by their place in the operation's data.
+    /// The data in its packets, by their offsets.
     pub content: Vec<u8>,
-    /// Places of its packets.
+    /// Indices of its packets.
     pub packets: Vec<usize>,
 }
 
@@ -28,7 +28,7 @@ pub struct Operation {
 #[derive(Clone, Debug, Default)]
 pub struct Operations {
     list: Vec<Operation>,
-    /// By the packet's place.
+    /// By the packet's index.
     of: HashMap<usize, OperationIndex>,
     receivers: HashMap<usize, EndpointIndex>,
 }
@@ -48,21 +48,21 @@ pub fn data(packet: &[u8]) -> &[u8] {
         .map_or(&[], |field| field.bytes)
 }
 
-/// The part of its operation's data that a packet carries: where it begins, and the bytes.
+/// The part of its operation's data in a packet: offset and bytes.
 pub fn segment(packet: &[u8]) -> Option<(u64, &[u8])> {
     let packet_type = PacketType::peek(packet)?;
     let offset = number(packet, "seg_offset").unwrap_or(0);
     is_segment(packet_type).then(|| (offset, data(packet)))
 }
 
-/// Whether a packet only asks for a HANDSHAKE: an emulated write of nothing to nowhere.
+/// Whether a packet only requests a HANDSHAKE: an emulated write without data and target.
 pub fn is_provocation(packet: &[u8]) -> bool {
     PacketType::peek(packet) == Some(PacketType::EagerRtw)
         && number(packet, "rma_iov_count") == Some(0)
         && data(packet).is_empty()
 }
 
-/// The id by which a packet's receiver knows the operation, if the packet names it.
+/// The id by which a packet refers to an operation of its receiver, if there is one.
 pub fn reference(packet: &[u8]) -> Option<(IdKind, u64)> {
     fields_of(packet)?.find_map(|field| {
         let kind = match standard(field.packet_type, field.descriptor) {
@@ -76,7 +76,7 @@ pub fn reference(packet: &[u8]) -> Option<(IdKind, u64)> {
 }
 
 impl Operations {
-    /// Follows the packets of a trace.
+    /// Assigns the packets of a trace to operations.
     pub fn of(trace: &Trace) -> Self {
         let frames = &trace.capture.frames;
         let mut endpoints = HashMap::new();
@@ -92,7 +92,7 @@ impl Operations {
             let frame = &frames[place];
             let sender = trace.endpoint_of[frame.interface];
             let node = (frame.destination, frame.header.destination_qpn);
-            // A second queue pair only receives; no two endpoints of a trace have one GID.
+            // A second queue pair only receives. All endpoints of a trace have different GIDs.
             let of_host = || {
                 endpoints
                     .iter()
@@ -124,7 +124,7 @@ impl Operations {
                     let named = reference(packet)
                         .and_then(|(kind, id)| ids.get(&(receiver, kind, id)).copied());
                     named.or_else(|| {
-                        // It says which message it is of, if nothing else.
+                        // At least it identifies its message.
                         let ends = match kind_in_peer_error(packet)? {
                             IdKind::Receive => (sender, receiver),
                             IdKind::Send => (receiver, sender),
@@ -150,7 +150,7 @@ impl Operations {
             if let Some((start, bytes)) = segment(packet) {
                 let start = start as usize;
                 let end = start.saturating_add(bytes.len());
-                // Nothing longer is ever recorded; a length in a packet may be anything.
+                // Longer data is never recorded. Lengths in packets are not trusted.
                 if end <= MOST_MEMORY as usize {
                     if entry.content.len() < end {
                         entry.content.resize(end, 0);
@@ -163,17 +163,17 @@ impl Operations {
         operations
     }
 
-    /// The operation of the packet at `place`.
+    /// The operation of the packet with index `place`.
     pub fn operation(&self, place: usize) -> Option<OperationIndex> {
         self.of.get(&place).copied()
     }
 
-    /// An operation.
+    /// The operation with this index.
     pub fn get(&self, operation: OperationIndex) -> &Operation {
         &self.list[operation]
     }
 
-    /// The endpoint to which the packet at `place` was sent.
+    /// The receiver of the packet with index `place`.
     pub fn receiver(&self, place: usize) -> Option<EndpointIndex> {
         self.receivers.get(&place).copied()
     }

@@ -14,24 +14,24 @@ use super::backend::BackendError;
 use super::hw::Hw;
 use super::opener::Opener;
 
-/// After so many starts in a row without a `hello`, a program is not started again.
+/// Number of consecutive starts without a `hello` after which a program is not started again.
 const MOST_UNANSWERED: u32 = 3;
 
-/// Opens what a program plays, in a process of its own on this host, as the endpoint under test.
+/// Opens a program, in a process of its own on this host, as the endpoint under test.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outside {
     /// The program.
     pub program: Program,
-    /// How long it may take to answer.
+    /// The time limit for its answers.
     pub patience: Patience,
-    /// The number of its last starts, in a row, after which it did not answer `hello`.
+    /// The number of its last consecutive starts without a `hello`.
     unanswered: u32,
     #[serde(skip)]
     delays: Arc<Delays>,
 }
 
 impl Outside {
-    /// A program that has not been started yet.
+    /// A program that has not been started.
     pub fn new(program: Program, patience: Patience) -> Self {
         Outside {
             program,
@@ -41,10 +41,11 @@ impl Outside {
         }
     }
 
-    /// Starts the program for `endpoint`, and waits until it says who it is.
+    /// Starts the program for `endpoint`, and waits for its `hello`.
     ///
     /// # Errors
-    /// [`PlayerError::GivenUp`] if it never answers; or what it does wrong.
+    /// [`PlayerError::GivenUp`] if it never answers, otherwise its violation of the driver
+    /// protocol.
     pub fn start(
         &mut self,
         endpoint: &str,

@@ -1,4 +1,4 @@
-//! A scripted endpoint: a bare device that sends given packets and hands over what arrives.
+//! A scripted endpoint: a bare device that sends given packets and returns received ones.
 
 use efa_core::address::RawAddress;
 use efa_core::nic::{
@@ -10,7 +10,7 @@ use efa_play::operation::{EndpointIndex, Remote};
 
 use super::backend::BackendError;
 
-/// What a scripted endpoint's device reported.
+/// An event of a scripted endpoint's device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Arrival {
     /// A packet of the endpoint under test.
@@ -22,23 +22,23 @@ pub enum Arrival {
         /// Its completion data.
         immediate: Option<u32>,
     },
-    /// An RDMA write of the endpoint under test arrived, with immediate data.
+    /// An RDMA write with immediate data of the endpoint under test arrived.
     Written {
         /// The immediate data.
         immediate: u32,
     },
     /// A packet was not delivered.
     Failed(Status),
-    /// An RDMA read of memory of the endpoint under test ended.
+    /// An RDMA read of memory of the endpoint under test completed.
     Read {
-        /// The name that the read was given.
+        /// The name of the read, as the caller chose it.
         name: usize,
-        /// What was read, or why nothing was.
+        /// The data, or the error.
         result: Result<Vec<u8>, Status>,
     },
 }
 
-/// What a send needs beside its bytes.
+/// The parameters of a send besides its bytes.
 #[derive(Clone, Copy, Debug)]
 struct Sending {
     to: Destination,
@@ -53,14 +53,14 @@ pub struct Peer<N: HostNic> {
     to: Destination,
     /// The device of the queue pair that takes messages without a header.
     headerless: Option<N>,
-    /// Where the endpoint under test takes those.
+    /// The endpoint under test's address for such messages.
     to_headerless: Option<Destination>,
     in_flight: usize,
-    /// Packets that met a receiver that was not ready.
+    /// Packets that were answered with RNR.
     again: Vec<(BufferId, Sending)>,
     /// Packets in flight, by their contexts.
     sending: Vec<(u64, Sending)>,
-    /// RDMA reads in flight: context, name, where the data goes.
+    /// RDMA reads in flight: context, name, and memory for the data.
     reads: Vec<(u64, usize, UserSlice)>,
     /// RDMA writes in flight.
     writes: usize,
@@ -69,10 +69,10 @@ pub struct Peer<N: HostNic> {
 }
 
 impl<N: HostNic> Peer<N> {
-    /// Completions taken at once.
+    /// Completions per poll.
     const BATCH: usize = 64;
 
-    /// Prepares the device of endpoint `endpoint` to talk to the endpoint under test.
+    /// Prepares the device of endpoint `endpoint` to communicate with the endpoint under test.
     pub fn new(endpoint: EndpointIndex, mut nic: N, dut: RawAddress) -> Result<Self, BackendError> {
         let refused = |what| move |source| BackendError::Nic { what, source };
         let ahn = nic
@@ -99,35 +99,35 @@ impl<N: HostNic> Peer<N> {
         })
     }
 
-    /// Whom it plays.
+    /// The endpoint of the scenario.
     pub fn endpoint(&self) -> EndpointIndex {
         self.endpoint
     }
 
-    /// Its device.
+    /// The device.
     pub fn nic(&self) -> &N {
         &self.nic
     }
 
-    /// Takes what its devices have said of requests that failed.
+    /// Takes the device's messages about failed requests.
     pub fn take_device_errors(&mut self) -> Vec<String> {
         let devices = self.headerless.iter_mut().chain([&mut self.nic]);
         devices.flat_map(HostNic::take_device_errors).collect()
     }
 
-    /// Takes messages without a header on another device, which has the same GID.
+    /// Accepts messages without a header on another device, which has the same GID.
     pub fn takes_headerless_on(&mut self, mut nic: N) -> Result<(), BackendError> {
         post_receives(&mut nic)?;
         self.headerless = Some(nic);
         Ok(())
     }
 
-    /// Where it takes messages without a header.
+    /// The address for messages without a header.
     pub fn headerless_address(&self) -> Option<RawAddress> {
         self.headerless.as_ref().map(|nic| nic.address())
     }
 
-    /// Sends messages without a header there, to the endpoint under test.
+    /// Sets the endpoint under test's address for messages without a header.
     pub fn sends_headerless_to(&mut self, address: RawAddress) {
         self.to_headerless = Some(Destination {
             qpn: address.qpn,
@@ -150,7 +150,7 @@ impl<N: HostNic> Peer<N> {
     pub fn register(&mut self, bytes: &[u8]) -> Result<Remote, NicError> {
         let memory = self.nic.allocate_user(bytes.len())?;
         self.nic.fill_user(memory.address, bytes)?;
-        // A device refuses rights that nobody could use.
+        // A device refuses access rights that it does not support.
         let caps = self.nic.attributes().caps;
         let mut access = Access::LOCAL_WRITE;
         access.set(Access::REMOTE_READ, caps.contains(DeviceCaps::RDMA_READ));
@@ -162,7 +162,7 @@ impl<N: HostNic> Peer<N> {
         })
     }
 
-    /// Reads memory of the endpoint under test; the result is an [`Arrival::Read`].
+    /// Reads memory of the endpoint under test. The result is an [`Arrival::Read`].
     pub fn read(&mut self, name: usize, remote: Remote, length: usize) -> Result<bool, NicError> {
         let local = self.nic.allocate_user(length)?;
         let region = self.nic.register(local, Access::LOCAL_WRITE)?;
@@ -234,7 +234,7 @@ impl<N: HostNic> Peer<N> {
     }
 
     /// Sends a message without a header; `false` if the device's queue is full, or the endpoint
-    /// under test has not said where it takes such messages.
+    /// under test has not announced an address for such messages.
     pub fn send_headerless(
         &mut self,
         bytes: &[u8],
@@ -302,7 +302,7 @@ impl<N: HostNic> Peer<N> {
         }
     }
 
-    /// Takes what the device has to say.
+    /// Takes the device's events.
     pub fn poll(&mut self) -> Vec<Arrival> {
         let mut arrivals = Vec::new();
         let mut completions = std::mem::take(&mut self.completions);
@@ -356,7 +356,7 @@ impl<N: HostNic> Peer<N> {
                         arrivals.push(Arrival::Failed(completion.status));
                     }
                 }
-                // Nobody posts memory of the user.
+                // Scripted endpoints post no user memory.
                 CompletionKind::RecvUser { .. } => {}
                 CompletionKind::RecvRdmaWithImmediate {
                     buffer, immediate, ..

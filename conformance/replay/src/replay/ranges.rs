@@ -1,13 +1,13 @@
-//! Sets of bytes by their places.
+//! Sets of byte offsets.
 
 use std::ops::Range;
 
-/// A set of places, as ranges that neither touch nor overlap, in ascending order.
+/// A set of offsets, as ranges that neither touch nor overlap, in ascending order.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Ranges(Vec<Range<u64>>);
 
 impl Ranges {
-    /// Adds a range; returns how many of its places were in the set already.
+    /// Adds a range. Returns how many of its offsets were in the set already.
     pub(super) fn insert(&mut self, range: Range<u64>) -> u64 {
         if range.is_empty() {
             return 0;
@@ -30,7 +30,7 @@ impl Ranges {
         known
     }
 
-    /// Whether all places of a range are in the set.
+    /// Whether all offsets of a range are in the set.
     pub(super) fn contains(&self, range: &Range<u64>) -> bool {
         range.is_empty()
             || self
@@ -39,12 +39,12 @@ impl Ranges {
                 .any(|known| known.start <= range.start && range.end <= known.end)
     }
 
-    /// How many places are in the set.
+    /// The number of offsets in the set.
     pub(super) fn count(&self) -> u64 {
         self.0.iter().map(|range| range.end - range.start).sum()
     }
 
-    /// The first range of this set of which nothing is in `other`, or the part that is not.
+    /// The first part of this set that is not in `other`, within one range.
     pub(super) fn first_outside(&self, other: &Ranges) -> Option<Range<u64>> {
         for range in &self.0 {
             let mut at = range.start;

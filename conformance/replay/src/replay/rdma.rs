@@ -1,7 +1,7 @@
 //! RDMA requests of the endpoint under test, compared with the recorded ones.
 //!
-//! How an operation is divided into requests is the implementation's choice; which bytes of whose
-//! memory are read and written is not.
+//! The division of an operation into requests is the implementation's choice. The bytes that are
+//! read and written, and their owner, are not.
 
 use std::collections::BTreeMap;
 
@@ -19,24 +19,24 @@ use super::ranges::Ranges;
 use super::session::{Replay, Stopped};
 use crate::compare::{Finding, iov_entry};
 
-/// Memory of a peer, by whose and which key, and whether it is written.
+/// Memory of a peer: owner, key, and whether it is written.
 type Memory = (EndpointIndex, u64, bool);
 
-/// What is known of the RDMA requests of the endpoint under test.
+/// The state of the endpoint under test's RDMA requests.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Requests {
-    /// Requests can be seen.
+    /// Whether requests are visible.
     visible: bool,
-    /// The recorded ones: memory of peers, where it was recorded.
+    /// The recorded requests, with the recorded addresses.
     recorded: Vec<(EndpointIndex, Remote, u64, bool)>,
-    /// What was asked for, where it is.
+    /// The actual requests, with the actual addresses.
     seen: BTreeMap<Memory, Ranges>,
-    /// Immediate data that is to arrive, by peer, and that arrived.
+    /// Expected and received immediate data, by peer.
     immediates: BTreeMap<EndpointIndex, (Vec<u32>, Vec<u32>)>,
 }
 
 impl Requests {
-    /// Those of `dut` in a trace.
+    /// The recorded requests of `dut` in a trace.
     pub(super) fn of(
         trace: &Trace,
         dut: EndpointIndex,
@@ -84,7 +84,7 @@ impl Requests {
         recorded.any(|(owner, _, _, writes)| *owner == peer && *writes)
     }
 
-    /// Whether the endpoint under test may have used RDMA where the recorded one sent packets.
+    /// Whether the endpoint under test may have used RDMA instead of the recorded packets.
     pub(super) fn may_replace_packets(&self) -> bool {
         !self.visible || !self.seen.is_empty()
     }
@@ -105,7 +105,7 @@ const WRITE: Option<Source> = Some(Source::Spec {
 });
 
 impl<B: Backend> Replay<'_, B> {
-    /// Takes note of what the endpoint under test asked of its device.
+    /// Notes the RDMA requests of the endpoint under test.
     pub(super) fn watch_rdma(&mut self) -> Result<(), Stopped> {
         for RdmaSeen {
             gid,
@@ -116,7 +116,7 @@ impl<B: Backend> Replay<'_, B> {
         {
             let owner = self.actual.iter().position(|address| address.gid == gid);
             let Some(owner) = owner else { continue };
-            self.note(self.dut, owner, None, WireEvent::Asked { writes, length });
+            self.note(self.dut, owner, None, WireEvent::DutRdma { writes, length });
             let seen = self
                 .rdma
                 .seen
@@ -136,13 +136,13 @@ impl<B: Backend> Replay<'_, B> {
         Ok(())
     }
 
-    /// An immediate arrived at the scripted endpoint `at`.
+    /// Notes an immediate that arrived at the scripted endpoint `at`.
     pub(super) fn take_immediate(&mut self, at: EndpointIndex, immediate: u32) {
         let (_, arrived) = self.rdma.immediates.entry(at).or_default();
         arrived.push(immediate);
     }
 
-    /// An EOR says that the data of the request that it answers has been read.
+    /// Checks an EOR, which confirms that the data of the request was read.
     pub(super) fn check_eor(
         &mut self,
         packet_type: Option<PacketType>,
@@ -195,7 +195,7 @@ impl<B: Backend> Replay<'_, B> {
         seen.is_some_and(|seen| seen.contains(&range)) || length == 0
     }
 
-    /// At the end, what was read and written must be what was recorded.
+    /// At the end, checks that the recorded bytes were read and written.
     pub(super) fn check_rdma(&mut self) -> Result<(), Stopped> {
         for (at, (mut expected, mut arrived)) in std::mem::take(&mut self.rdma.immediates) {
             expected.sort_unstable();

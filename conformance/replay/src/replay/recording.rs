@@ -1,5 +1,5 @@
-//! What goes over the emulated fabric of this process: recorded by `efa-emu capture`, which asks
-//! the devices of all processes.
+//! A capture of this process's emulated fabric by `efa-emu capture`, which asks the devices of all
+//! processes.
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
@@ -10,14 +10,14 @@ use efa_play::player::Launcher;
 use efa_shm::HostConfig;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A recording that goes on until it is ended or dropped.
+/// A capture that continues until it is ended or dropped.
 pub(crate) struct Recording {
     recorder: Child,
     bytes: Option<JoinHandle<Vec<u8>>>,
 }
 
 impl Recording {
-    /// Begins to record. `None` without an emulated fabric: real devices do not let anybody watch.
+    /// Starts a capture. `None` without an emulated fabric: real devices cannot be captured.
     pub(crate) fn begin() -> Option<Self> {
         let fabric = HostConfig::from_env().ok()?.fabric;
         let efa_emu = Launcher::new(None).ok()?.efa_emu;
@@ -33,7 +33,8 @@ impl Recording {
         let bytes = output.map(|mut output| {
             thread::spawn(move || {
                 let mut bytes = vec![0; 1];
-                // The first byte says that all devices record; what cannot be read is not there.
+                // The first byte is written when all devices capture. After a read error there is
+                // no capture.
                 match output.read_exact(&mut bytes) {
                     Ok(()) => {
                         let _ = begun.send(());
@@ -45,12 +46,12 @@ impl Recording {
             })
         });
         let recording = Recording { recorder, bytes };
-        // If the recorder ends instead, nobody sends.
+        // If the recorder exits instead, the channel is closed.
         first_byte.recv().ok()?;
         Some(recording)
     }
 
-    /// Ends the recording; the capture, as pcapng.
+    /// Ends the capture and returns it as pcapng.
     pub(crate) fn end(mut self) -> Option<Vec<u8>> {
         let recorder = Pid::from_child(&self.recorder);
         kill_process(recorder, Signal::INT).ok()?;
@@ -61,7 +62,7 @@ impl Recording {
 
 impl Drop for Recording {
     fn drop(&mut self) {
-        // One that was told to end does so by itself, with the last of its output.
+        // A recorder that was interrupted exits by itself after it has written its last output.
         if self.bytes.is_some() {
             let _ = self.recorder.kill();
         }

@@ -1,4 +1,4 @@
-//! What the scripted endpoints send.
+//! The packets that the scripted endpoints send.
 
 use efa_capture::frame::FrameKind;
 use efa_core::wire::fields::fields_of;
@@ -11,18 +11,19 @@ use super::script::ScriptedSend;
 use super::session::{Replay, Stopped};
 use crate::compare::Recorded;
 
-/// What was possible.
+/// The result of an attempt to send.
 enum Released {
-    /// The entry is done with.
+    /// The entry is complete.
     Done,
-    /// It was sent as far as the endpoint under test permits.
+    /// It was sent as far as the endpoint under test has granted.
     Partly,
-    /// Nothing: the device has no room, or the endpoint under test permits no more.
+    /// Nothing was sent: the device's queue is full, or the endpoint under test has granted no
+    /// more.
     Blocked,
 }
 
 impl<B: Backend> Replay<'_, B> {
-    /// Sends what the script of one peer has to say by now; returns whether it said anything.
+    /// Sends the due packets of one peer. Returns whether it has sent any.
     pub(super) fn release(&mut self, place: usize, step: usize) -> Result<bool, Stopped> {
         let at = self.peers[place].endpoint();
         let mut busy = false;
@@ -40,8 +41,8 @@ impl<B: Backend> Replay<'_, B> {
     }
 
     /// Sends HANDSHAKEs that answer packets of the endpoint under test, although they were recorded
-    /// in a later step: some implementations refuse an operation until the HANDSHAKE has come,
-    /// others keep it. Returns whether there were any.
+    /// in a later step: some implementations refuse an operation until the HANDSHAKE has arrived,
+    /// others defer it. Returns whether there were any.
     pub(super) fn greet_early(&mut self) -> Result<bool, Stopped> {
         let mut has_greeted = false;
         for place in 0..self.peers.len() {
@@ -82,7 +83,7 @@ impl<B: Backend> Replay<'_, B> {
         }
         let packet_type = captured.packet_type();
         if packet_type == Some(PacketType::Cts) && self.script.grant(entry.place).is_none() {
-            // What it permits was permitted before.
+            // Its grant is covered by earlier ones.
             return Ok(Released::Done);
         }
         let part = match self.part(entry) {
@@ -184,7 +185,7 @@ impl<B: Backend> Replay<'_, B> {
     }
 }
 
-/// Where a field of a packet is.
+/// The byte range of a field in a packet.
 fn place(packet: &[u8], name: &str) -> Option<std::ops::Range<usize>> {
     let field = fields_of(packet)?.find(|field| field.descriptor.name == name)?;
     Some(field.offset..field.offset + field.bytes.len())
@@ -197,7 +198,7 @@ fn put(packet: &mut [u8], name: &str, value: u64) {
     }
 }
 
-/// Leaves only a part of a CTSDATA's data.
+/// Cuts a CTSDATA down to a part of its data.
 fn cut(packet: &mut Vec<u8>, part: &std::ops::Range<usize>) {
     let Some(all) = place(packet, "data") else {
         return;
@@ -209,8 +210,8 @@ fn cut(packet: &mut Vec<u8>, part: &std::ops::Range<usize>) {
     packet.drain(all.start..all.start + part.start);
 }
 
-/// Takes the connection id out of a REQ or CTSDATA: it is only for peers that ask for it, since
-/// others would take it for data.
+/// Removes the connection id from a REQ or CTSDATA: it is only for peers that request it, because
+/// others would interpret it as data.
 fn drop_connid(packet: &mut Vec<u8>) {
     const CONNID_HDR: u16 = 0x8000;
     let Some(connid) = place(packet, "connid") else {

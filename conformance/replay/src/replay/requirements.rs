@@ -1,6 +1,6 @@
-//! What a trace needs of the endpoint under test and of its device.
+//! The requirements of a trace on the endpoint under test and on its device.
 //!
-//! Without that the trace says nothing about the endpoint: it is unsupported, not wrong.
+//! Without them the trace is unsupported, and says nothing about the endpoint's correctness.
 
 use efa_capture::frame::FrameKind;
 use efa_core::nic::{DeviceCaps, NicAttributes};
@@ -11,8 +11,8 @@ use efa_play::trace::Trace;
 
 use super::frames::sent_requests;
 
-/// The feature that a packet's receiver must have announced. For a READ_NACK that is nobody's
-/// choice: whoever sends read-based requests must expect it, so only those count.
+/// The feature that a packet's receiver must have announced. READ_NACK has none: a sender of
+/// read-based requests must expect it, so only those count.
 fn feature_of(packet_type: PacketType) -> Option<ExtraFeatures> {
     use PacketType as T;
     if packet_type.is_delivery_complete() {
@@ -26,8 +26,8 @@ fn feature_of(packet_type: PacketType) -> Option<ExtraFeatures> {
     }
 }
 
-/// The features that an endpoint must have to take the place of `dut`: what its peers use towards
-/// it, and what its application asks of it.
+/// The features that an endpoint needs in place of `dut`: those that its peers use, and those that
+/// its application uses.
 pub(super) fn features(trace: &Trace, dut: EndpointIndex) -> ExtraFeatures {
     let mut needed = ExtraFeatures::empty();
     for place in sent_requests(trace) {
@@ -39,14 +39,14 @@ pub(super) fn features(trace: &Trace, dut: EndpointIndex) -> ExtraFeatures {
         let Some(packet_type) = frame.packet_type() else {
             continue;
         };
-        // Whether it sends read-based requests is its own choice; delivery complete is not.
+        // The sender chooses whether to use read-based requests, but not delivery complete.
         if let Some(feature) = feature_of(packet_type)
             && (!is_own || feature == ExtraFeatures::DELIVERY_COMPLETE)
         {
             needed |= feature;
         }
     }
-    // Who does not ask for connection ids gets none, and cannot notice a wrong one.
+    // An endpoint that does not request connection ids gets none, and cannot detect a wrong one.
     if trace.scenario.breaks.contains(&rules::CONNID_TRUE.id) {
         needed |= ExtraFeatures::CONNID_HEADER;
     }
@@ -64,7 +64,7 @@ pub(super) fn features(trace: &Trace, dut: EndpointIndex) -> ExtraFeatures {
     needed
 }
 
-/// What of `needed` an endpoint that announces `announced` lacks, in words.
+/// The part of `needed` that is not in `announced`, as text.
 pub(super) fn lacks(needed: ExtraFeatures, announced: ExtraFeatures) -> Option<String> {
     let missing = needed - announced;
     let names: Vec<String> = missing
@@ -79,7 +79,7 @@ pub(super) fn lacks(needed: ExtraFeatures, announced: ExtraFeatures) -> Option<S
     })
 }
 
-/// What the device lacks for the trace, in words.
+/// The device capabilities that are missing for the trace, as text.
 pub(super) fn device_lacks(trace: &Trace, device: &NicAttributes) -> Option<String> {
     let mut needed = DeviceCaps::empty();
     for frame in &trace.capture.frames {

@@ -21,7 +21,7 @@ use super::verdict::Verdict;
 use super::{headerless, rdma, requirements};
 use crate::compare::{Bindings, Finding};
 
-/// Replays `trace` with what `opener` opens as endpoint `dut`.
+/// Replays `trace` with the result of `opener` as endpoint `dut`.
 pub fn replay<B: Backend>(
     trace: &Trace,
     dut: EndpointIndex,
@@ -149,13 +149,13 @@ fn replay_trace<'t, B: Backend>(
         foreseen,
         verdict: Verdict::default(),
     };
-    // Whether it stopped early shows in the verdict.
+    // If it stopped early, the verdict has the reason.
     let _ = runner::run(&mut replay);
     match replay.subject.end() {
         Ok(()) => {}
         Err(BadEnd::Lingers(text)) => replay.verdict.add([Finding::plain(Severity::Note, text)]),
         Err(BadEnd::Failed(text)) => {
-            // What it cannot do is no excuse.
+            // Missing features do not excuse this.
             replay.verdict.unsupported = None;
             replay.verdict.add([Finding::of(&rules::OUTCOME, text)]);
         }

@@ -1,4 +1,4 @@
-//! Who sends what after what, taken from a trace.
+//! The dependencies between packets, derived from a trace.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -16,14 +16,14 @@ use super::ranges::Ranges;
 use crate::compare::policy::may_repeat;
 use crate::compare::{OperationIndex, compare_data};
 
-/// What a scripted endpoint does.
+/// An action of a scripted endpoint.
 #[derive(Clone, Debug)]
 pub struct ScriptedSend {
-    /// The frame of the packet, or of the request to read or write.
+    /// The index of the frame with the packet, or with the request to read or write.
     pub place: usize,
     /// The step during which it was sent.
     step: usize,
-    /// Packets of the endpoint under test that its sender had received before, by their place in
+    /// Packets of the endpoint under test that its sender had received before, as indices of
     /// `expected`.
     needs: Vec<usize>,
     /// Bytes of its data that have been sent: fewer than all if the endpoint under test grants less
@@ -31,14 +31,14 @@ pub struct ScriptedSend {
     pub sent: usize,
 }
 
-/// What must have come for an expected packet to count as sent.
+/// The condition for an expected packet to count as sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Need {
-    /// A packet that is compared with it.
+    /// A packet that is matched with it.
     Packet,
     /// These bytes of the operation's data, in packets of any size.
     Bytes(Range<u64>),
-    /// Permission to send the operation's data up to here, in steps of any size.
+    /// A grant for the operation's data up to this byte, in steps of any size.
     Grant(u64),
     /// Any packet to the same receiver.
     Anything,
@@ -52,55 +52,55 @@ struct Expected {
     receiver: EndpointIndex,
     operation: Option<OperationIndex>,
     need: Need,
-    /// A packet was compared with it.
+    /// Whether a packet was matched with it.
     matched: bool,
 }
 
-/// How far the data of an operation has got. Data in packets flows in one direction only.
+/// The progress of an operation's data. Data in packets flows in one direction only.
 #[derive(Clone, Debug, Default)]
 struct Transfer {
-    /// What has been sent.
+    /// The bytes that were sent.
     sent: Ranges,
-    /// Up to here its receiver has permitted to send.
+    /// The end of the bytes that its receiver has granted.
     granted: u64,
 }
 
-/// What a packet of the endpoint under test stands for.
+/// The meaning of a packet from the endpoint under test.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PacketRole {
-    /// The recorded packet at `place`.
+    /// The counterpart of the recorded packet at `place`.
     Recorded {
-        /// Its place.
+        /// The index of the recorded packet.
         place: usize,
     },
-    /// It asks for a HANDSHAKE, which the recorded endpoint did not do; that is always allowed.
+    /// It requests a HANDSHAKE, which the recorded endpoint did not do. That is always allowed.
     Provocation,
     /// It starts an operation that the recorded endpoint started with the packet at `place`, by
     /// another subprotocol.
     OtherSubprotocol {
-        /// The recorded packet's place.
+        /// The index of the recorded packet.
         place: usize,
     },
-    /// Nothing: there is one too many.
+    /// None: it is surplus.
     Surplus,
 }
 
-/// What is still to happen in a replay.
+/// The remaining events of a replay.
 pub struct Script<'t> {
     trace: &'t Trace,
     operations: Operations,
     expected: Vec<Expected>,
     peers: BTreeMap<EndpointIndex, (Vec<ScriptedSend>, usize)>,
     transfers: HashMap<OperationIndex, Transfer>,
-    /// Up to where each recorded CTS permits to send.
+    /// The end of the bytes that each recorded CTS grants.
     grants: HashMap<usize, u64>,
-    /// Scripted endpoints that have received something.
+    /// Scripted endpoints that have received a packet.
     reached: BTreeSet<EndpointIndex>,
     last_matched: Option<u64>,
 }
 
 impl<'t> Script<'t> {
-    /// The script for `dut` under test.
+    /// The script for testing `dut`.
     pub fn new(trace: &'t Trace, dut: EndpointIndex) -> Self {
         let frames = &trace.capture.frames;
         let operations = Operations::of(trace);
@@ -129,7 +129,7 @@ impl<'t> Script<'t> {
             }
             match frame.direction {
                 Some(Direction::Outbound) if at == dut && trace.refused.contains_key(&place) => {
-                    // Nobody gets it.
+                    // The packet has no receiver.
                 }
                 Some(Direction::Outbound) if at == dut => {
                     by_place.insert(place, expected.len());
@@ -189,8 +189,8 @@ impl<'t> Script<'t> {
         &self.trace.capture.frames[expected.place].payload
     }
 
-    /// What a packet stands for that arrived at `receiver`. `named` is the operation that it names
-    /// by an id of the receiver, if it names one.
+    /// The meaning of a packet that arrived at `receiver`. `named` is the operation that it refers
+    /// to by an id of the receiver, if any.
     pub fn role(
         &mut self,
         receiver: EndpointIndex,
@@ -283,7 +283,7 @@ impl<'t> Script<'t> {
         self.place_in(operation, receiver, packet_type, bytes)
     }
 
-    /// Whether messages without a header are to come to `receiver`.
+    /// Whether `receiver` expects messages without a header.
     pub fn expects_headerless(&self, receiver: EndpointIndex) -> bool {
         self.expected.iter().any(|expected| {
             let frame = &self.trace.capture.frames[expected.place];
@@ -291,8 +291,8 @@ impl<'t> Script<'t> {
         })
     }
 
-    /// The recorded message without header that one stands for that arrived at `receiver`: one with
-    /// the same content, or else the first that has not come.
+    /// The recorded counterpart of a message without a header that arrived at `receiver`: one with
+    /// the same content, otherwise the first that has not arrived.
     pub fn headerless(
         &mut self,
         receiver: EndpointIndex,
@@ -316,7 +316,7 @@ impl<'t> Script<'t> {
         Some(expected.place)
     }
 
-    /// The recorded packet of an operation that a packet of that operation stands for.
+    /// The recorded counterpart of a packet that belongs to this operation.
     fn place_in(
         &mut self,
         operation: OperationIndex,
@@ -327,7 +327,7 @@ impl<'t> Script<'t> {
         let trace = self.trace;
         let type_of = |expected: &Expected| trace.capture.frames[expected.place].packet_type();
         let start = segment(bytes).map(|(start, _)| start);
-        // What carries nothing has nothing to be divided.
+        // A packet without data cannot be divided.
         let is_empty = segment(bytes).is_some_and(|(_, data)| data.is_empty());
         let of_operation = |expected: &Expected| {
             expected.operation == Some(operation) && expected.receiver == receiver
@@ -353,8 +353,8 @@ impl<'t> Script<'t> {
                 place: expected.place,
             };
         }
-        // In any subprotocol it is about as much memory: else it is no form of this operation, but
-        // perhaps a second copy of the one before.
+        // The same operation uses the same amount of memory in any subprotocol. Otherwise this is
+        // not another form of it, but perhaps a second copy of an earlier one.
         let memory = |bytes: &[u8]| number(bytes, "rma_iov.len");
         let other = |expected: &Expected| {
             !expected.matched
@@ -374,10 +374,11 @@ impl<'t> Script<'t> {
         PacketRole::Surplus
     }
 
-    /// A packet that names no operation of the trace: it is taken for the recorded one that is
-    /// still open and differs least, so that a single wrong field is reported as what it is.
+    /// The counterpart of a packet that belongs to no operation of the trace: the outstanding
+    /// recorded packet with the fewest differences, so that a single wrong field is reported as
+    /// such.
     fn first_open(&mut self, receiver: EndpointIndex, bytes: &[u8]) -> PacketRole {
-        /// In so many bytes a packet of another type may differ to be taken for the same.
+        /// Most differing bytes of a counterpart with another type.
         const NEAR: usize = 8;
         let frames = &self.trace.capture.frames;
         let is_same_type =
@@ -399,8 +400,8 @@ impl<'t> Script<'t> {
         })
     }
 
-    /// Takes note of what a packet of the endpoint under test carries and permits, as part of the
-    /// operation of the recorded packet at `place`. Returns what is wrong with that.
+    /// Notes the data and grants in a packet of the endpoint under test, for the operation of the
+    /// recorded packet at `place`. Returns the problems.
     pub fn take(&mut self, place: usize, bytes: &[u8]) -> Vec<(&'static str, String)> {
         let mut wrong = Vec::new();
         let Some(operation) = self.operations.operation(place) else {
@@ -466,7 +467,7 @@ impl<'t> Script<'t> {
         wrong
     }
 
-    /// The next packet that the scripted endpoint `at` sends, if it may be sent by now.
+    /// The next packet of the scripted endpoint `at`, if it may be sent now.
     pub fn due(&self, at: EndpointIndex, step: usize) -> Option<ScriptedSend> {
         let (entries, next) = self.peers.get(&at)?;
         let entry = entries.get(*next)?;
@@ -476,7 +477,7 @@ impl<'t> Script<'t> {
         let frames = &self.trace.capture.frames;
         let frame = &frames[entry.place];
         if frame.packet_type() == Some(PacketType::Handshake) && !entry.needs.is_empty() {
-            // It answers whatever comes first.
+            // It answers the first packet, whatever that is.
             return self.reached.contains(&at).then(|| entry.clone());
         }
         let operation = self.operations.operation(entry.place);
@@ -486,8 +487,8 @@ impl<'t> Script<'t> {
             let is_permission = is_data
                 && expected.operation == operation
                 && matches!(expected.need, Need::Grant(_));
-            // Data that its packet had no room for follows when it is permitted, and what it does
-            // not permit now it permits later.
+            // Data that its packet had no room for follows when it is granted, and a missing grant
+            // may follow later.
             let has_begun = expected.matched
                 && frames[expected.place]
                     .packet_type()
@@ -499,7 +500,7 @@ impl<'t> Script<'t> {
         entry.needs.iter().all(has_come).then(|| entry.clone())
     }
 
-    /// The HANDSHAKE that the scripted endpoint `at` sends next, if something has come that it
+    /// The next HANDSHAKE of the scripted endpoint `at`, if it has received a packet that it
     /// answers.
     pub fn early_handshake(&self, at: EndpointIndex) -> Option<ScriptedSend> {
         let (entries, next) = self.peers.get(&at)?;
@@ -518,15 +519,15 @@ impl<'t> Script<'t> {
         transfer.map_or(0, |transfer| transfer.granted)
     }
 
-    /// What the CTS at `place` permits when the endpoint under test has divided its data otherwise
-    /// than the recorded one: so much that both may send up to the same byte.
+    /// The grant of the CTS at `place` if the endpoint under test has divided its data otherwise
+    /// than the recorded one: chosen so that both may send up to the same byte.
     pub fn grant(&self, place: usize) -> Option<u64> {
         let end = self.grants.get(&place)?;
         end.checked_sub(self.permitted(place))
             .filter(|length| *length > 0)
     }
 
-    /// Takes note of a packet that a scripted endpoint sent for the recorded one at `place`.
+    /// Notes a packet that a scripted endpoint has sent as the recorded one at `place`.
     pub fn sent(&mut self, place: usize, bytes: &[u8]) {
         let Some(operation) = self.operations.operation(place) else {
             return;
@@ -541,8 +542,8 @@ impl<'t> Script<'t> {
         permit(transfer, packet_type, bytes);
     }
 
-    /// The scripted endpoint `at` has sent this many bytes of the data of the packet that was due,
-    /// and more are to follow.
+    /// Notes that the scripted endpoint `at` has sent this many bytes of the due packet's data, but
+    /// not all.
     pub fn sent_part(&mut self, at: EndpointIndex, bytes: usize) {
         if let Some((entries, next)) = self.peers.get_mut(&at)
             && let Some(entry) = entries.get_mut(*next)
@@ -551,20 +552,20 @@ impl<'t> Script<'t> {
         }
     }
 
-    /// The scripted endpoint `at` has done what was due.
+    /// Notes that the scripted endpoint `at` has executed its due action.
     pub fn done(&mut self, at: EndpointIndex) {
         if let Some((_, next)) = self.peers.get_mut(&at) {
             *next += 1;
         }
     }
 
-    /// The number of the packet that was matched last.
+    /// The number of the last matched packet.
     pub fn last_matched(&self) -> Option<u64> {
         self.last_matched
     }
 
-    /// Whether a CTS cannot have come yet, because what the one before it permits has not been
-    /// sent: the endpoint under test permits more at a time than the recorded one.
+    /// Whether a CTS cannot be expected yet, because the data that the previous one grants has not
+    /// been sent: the endpoint under test grants more at a time than the recorded one.
     fn is_window_open(&self, expected: &Expected) -> bool {
         let transfer = expected
             .operation
@@ -585,7 +586,7 @@ impl<'t> Script<'t> {
         }
     }
 
-    /// Whether everything up to `step` has happened.
+    /// Whether all events up to `step` have happened.
     pub fn is_done(&self, step: usize) -> bool {
         self.missing(step).is_none()
             && self
@@ -602,8 +603,8 @@ impl<'t> Script<'t> {
             .map(|expected| expected.place)
     }
 
-    /// Whether the packet at `place` came before its step, and ahead of a packet of a scripted
-    /// endpoint that was sent before it.
+    /// Whether the packet at `place` arrived before its step, and before an earlier packet of a
+    /// scripted endpoint was sent.
     pub fn is_ahead(&self, place: usize, step: usize) -> bool {
         let is_due_before = |(entries, next): &(Vec<ScriptedSend>, usize)| {
             let rest = entries.get(*next..).unwrap_or_default();
@@ -622,7 +623,7 @@ impl<'t> Script<'t> {
     }
 }
 
-/// What an endpoint under test must send in the place of a recorded packet.
+/// The condition for a recorded packet to count as sent by the endpoint under test.
 fn need(frame: &CapturedPacket, grant: Option<&u64>) -> Need {
     let Some(packet) = frame.rdm() else {
         return Need::Packet;
@@ -639,7 +640,7 @@ fn need(frame: &CapturedPacket, grant: Option<&u64>) -> Need {
     }
 }
 
-/// Up to which byte of its operation each CTS of a trace permits to send.
+/// The end of the bytes of its operation that each CTS of a trace grants.
 fn grants(trace: &Trace, operations: &Operations) -> HashMap<usize, u64> {
     let mut transfers: HashMap<OperationIndex, Transfer> = HashMap::new();
     let mut grants = HashMap::new();
@@ -664,8 +665,8 @@ fn grants(trace: &Trace, operations: &Operations) -> HashMap<usize, u64> {
     grants
 }
 
-/// What a packet permits the sender of an operation's data to have sent in all. What comes with the
-/// request needs no permission; after a READ_NACK that is what ran ahead as runt.
+/// Adds a packet's grant for an operation's data. Data in the request needs no grant; after a
+/// READ_NACK, the runt data neither.
 fn permit(transfer: &mut Transfer, packet_type: PacketType, bytes: &[u8]) {
     use PacketType as T;
     match packet_type {
@@ -682,8 +683,8 @@ fn permit(transfer: &mut Transfer, packet_type: PacketType, bytes: &[u8]) {
     }
 }
 
-/// Whether a packet starts the same operation as the recorded one, by another subprotocol. What the
-/// application asked for (delivery complete) is no matter of choice.
+/// Whether a packet starts the same operation as the recorded one, by another subprotocol. Delivery
+/// complete is the application's request, and not a choice.
 fn is_other_subprotocol(recorded: PacketType, found: PacketType) -> bool {
     recorded != found
         && recorded.is_req()
@@ -695,7 +696,7 @@ fn is_other_subprotocol(recorded: PacketType, found: PacketType) -> bool {
             || is_read_based(found))
 }
 
-/// Whether an EOR ends it, which says as much as a RECEIPT.
+/// Whether an EOR ends it, which implies a RECEIPT.
 fn is_read_based(packet_type: PacketType) -> bool {
     use PacketType as T;
     matches!(
@@ -708,7 +709,7 @@ fn is_read_based(packet_type: PacketType) -> bool {
     )
 }
 
-/// What tells emulated writes and reads apart, whatever ids they have.
+/// A key to distinguish emulated writes and reads, independent of their ids.
 fn length_and_data(packet: &[u8]) -> (Option<u64>, Vec<u8>) {
     const SOME: usize = 64;
     let data = data(packet);
@@ -716,19 +717,19 @@ fn length_and_data(packet: &[u8]) -> (Option<u64>, Vec<u8>) {
     (number(packet, "rma_iov.len"), some.to_vec())
 }
 
-/// Whether a packet begins a transfer of which the rest needs permission.
+/// Whether a packet begins a transfer whose remaining data needs a grant.
 fn waits_for_permission(packet_type: PacketType) -> bool {
     packet_type.is_windowed_by_receiver() || packet_type == PacketType::ReadRsp
 }
 
-/// Whether all of a message goes in packets of this type.
+/// Whether packets of this type transport all data of a message.
 fn is_whole_in_packets(packet_type: PacketType) -> bool {
     packet_type.is_segment_of_message()
         && !packet_type.is_read_by_receiver()
         && !packet_type.is_windowed_by_receiver()
 }
 
-/// In how many bytes two packets differ, as far as headers reach.
+/// The number of bytes in which two packets' headers differ.
 fn differing_bytes(a: &[u8], b: &[u8]) -> usize {
     const HEADERS: usize = 256;
     let differing = a.iter().zip(b).take(HEADERS).filter(|(a, b)| a != b);

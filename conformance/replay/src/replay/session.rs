@@ -1,4 +1,4 @@
-//! The state of a replay, and how what goes wrong is noted.
+//! The state of a replay, and the reporting of problems.
 
 use std::collections::BTreeMap;
 
@@ -23,20 +23,22 @@ use crate::compare::{Bindings, Finding};
 /// How strictly the packets of the endpoint under test are compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Strictness {
-    /// Field by field.
+    /// Packets are compared field by field.
     Fields,
-    /// Not: the network reorders, so packets may differ; what the application sees may not.
+    /// Packets are not compared, because the network reorders. The application's results must be
+    /// right.
     Outcome,
-    /// Not: a request failed, and operations may fail or stay open. What completes has to be right.
+    /// Packets are not compared: a request failed, and operations may fail or remain incomplete.
+    /// The results of completed ones must be right.
     Survival {
-        /// The endpoint under test knows of the failure: if an operation stays open, it has to
-        /// tell.
+        /// The endpoint under test knows of the failure: if an operation remains incomplete, it
+        /// must report that.
         is_told: bool,
     },
 }
 
-/// Replaces a packet of the endpoint under test before it is looked at: what the hook returns
-/// arrives instead. Tests of the suite make right implementations wrong in this way.
+/// Replaces a packet of the endpoint under test before it is checked. Tests of the suite use it to
+/// make correct implementations incorrect.
 pub type PacketHook<'h> = dyn FnMut(Vec<u8>) -> Vec<Vec<u8>> + 'h;
 
 pub(super) struct Replay<'t, B: Backend> {
@@ -47,33 +49,32 @@ pub(super) struct Replay<'t, B: Backend> {
     pub(super) subject: Box<dyn Subject>,
     pub(super) peers: Vec<Peer<B::Nic>>,
     pub(super) script: Script<'t>,
-    /// The step that is being played.
+    /// The current step.
     pub(super) step: usize,
     pub(super) bindings: Bindings,
-    /// Where the endpoints are.
+    /// The addresses of the endpoints.
     pub(super) actual: Vec<RawAddress>,
-    /// What the endpoint under test has announced.
+    /// The features that the endpoint under test has announced.
     pub(super) announced: Option<ExtraFeatures>,
-    /// What scripted endpoints have announced.
+    /// The features that scripted endpoints have announced.
     pub(super) greeted: BTreeMap<EndpointIndex, ExtraFeatures>,
     pub(super) rdma: rdma::Requests,
     pub(super) hook: Option<&'t mut PacketHook<'t>>,
     pub(super) ledger: Ledger<'t>,
-    /// The last step has been played.
+    /// Whether the last step has been executed.
     pub(super) is_over: bool,
-    /// The operations that failed, where that is allowed; `None` stands for what belongs to no one
-    /// operation.
+    /// The operations that failed, where that is allowed; `None` for failures without an operation.
     pub(super) failed: Vec<Option<Token>>,
-    /// What is refused of scripted endpoints' packets, as in the recording.
+    /// Refusals of scripted endpoints' packets that are in the recording.
     pub(super) foreseen: Vec<(EndpointIndex, Status)>,
     pub(super) verdict: Verdict,
 }
 
-/// The replay cannot go on: what it waits for does not come, or enough went wrong.
+/// The replay cannot continue: an event is missing, or there are enough problems.
 pub(super) struct Stopped;
 
 impl<B: Backend> Replay<'_, B> {
-    /// Whether the endpoint under test runs the operation and will hear of its end.
+    /// Whether the endpoint under test executes the operation and gets its completion.
     pub(super) fn is_own(&self, id: &str) -> bool {
         self.trace
             .scenario
@@ -81,7 +82,8 @@ impl<B: Backend> Replay<'_, B> {
             .is_some_and(|(at, operation, _)| at == self.dut && operation.completes())
     }
 
-    /// Keeps something that passed; `place` is the recorded frame that it stands for.
+    /// Adds a packet or request to the exchange; `place` is the index of the corresponding recorded
+    /// frame.
     pub(super) fn note(
         &mut self,
         from: EndpointIndex,
@@ -104,13 +106,13 @@ impl<B: Backend> Replay<'_, B> {
         Stopped
     }
 
-    /// Whether requests fail for good, of which an application may be told in any way.
+    /// Whether requests fail for good, which an application may learn in any way.
     pub(super) fn tells_of_failures(&self) -> bool {
         let mut refused = self.trace.refused.values();
         refused.any(|status| *status != Status::RemoteRnr)
     }
 
-    /// Something that the application, or nobody, should see.
+    /// Reports a result that the application must not see.
     pub(super) fn problem(&mut self, text: String) -> Result<(), Stopped> {
         self.add([Finding::of(&rules::OUTCOME, text)])
     }
@@ -119,7 +121,7 @@ impl<B: Backend> Replay<'_, B> {
         matches!(self.strictness, Strictness::Survival { .. })
     }
 
-    /// What must not happen even if a request failed.
+    /// Reports a problem that is an error even if a request failed.
     pub(super) fn never(&mut self, text: String) -> Result<(), Stopped> {
         self.verdict.add([Finding::of(&rules::OUTCOME, text)]);
         match self.verdict.is_enough() {
@@ -135,7 +137,7 @@ impl<B: Backend> Replay<'_, B> {
         if self.survives() {
             return Ok(());
         }
-        // In a network that reorders, fields depend on what arrived first.
+        // In a network that reorders, fields depend on the order of arrival.
         let of_fields = self.strictness == Strictness::Fields;
         let findings = findings
             .into_iter()

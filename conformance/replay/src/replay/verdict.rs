@@ -1,66 +1,65 @@
-//! What comes of a replay.
+//! The result of a replay.
 
 use efa_core::rules::Severity;
 
 use super::exchange::Exchanged;
 use crate::compare::Finding;
 
-/// After so many failures a replay tells nothing new.
+/// Number of failures after which a replay ends.
 const ENOUGH: usize = 20;
 
-/// What came of a replay.
+/// The result of a replay.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Verdict {
     /// Packets of the endpoint under test that were compared.
     pub compared: usize,
     /// Packets that the scripted peers sent.
     pub played: usize,
-    /// What passed, in the order of time, if packets were compared field by field.
+    /// The traffic, in the order of time, if packets were compared field by field.
     pub exchanged: Vec<Exchanged>,
-    /// Everything that went otherwise than recorded, legal or not.
+    /// All differences from the recording, legal or not.
     pub findings: Vec<Finding>,
-    /// What the endpoint under test or its device lacks, so that nothing can be said.
+    /// What the endpoint under test or its device lacks, so that there is no result.
     pub unsupported: Option<String>,
-    /// The endpoint under test started an operation by another subprotocol than the recorded one,
-    /// so that the recorded answers are of no use.
+    /// A description of an operation that the endpoint under test started by another subprotocol
+    /// than the recorded one, so that the recorded answers do not fit.
     pub departed: Option<String>,
     /// Whether the endpoint under test was not even opened, so that nothing was sent.
     pub never_opened: bool,
-    /// What the endpoints' devices said of requests that failed, which a recording may have
-    /// foreseen.
+    /// The devices' messages about failed requests, which may be in the recording too.
     pub device_errors: Vec<String>,
 }
 
 impl Verdict {
-    /// What breaks a statement of at least this weight.
+    /// The violations of statements of at least this severity.
     pub fn failures(&self, from: Severity) -> impl Iterator<Item = &Finding> {
         let findings = self.findings.iter();
         findings.filter(move |finding| finding.severity >= from)
     }
 
-    /// Whether everything went as the protocol and the scenario say.
+    /// Whether the run conformed to the protocol and the scenario.
     pub fn passed(&self) -> bool {
         self.unsupported.is_none()
             && self.departed.is_none()
             && self.failures(Severity::Error).next().is_none()
     }
 
-    /// All failures, one text each.
+    /// The texts of all failures.
     pub fn texts(&self) -> Vec<String> {
         self.failures(Severity::Error)
             .map(ToString::to_string)
             .collect()
     }
 
-    /// Whether going on would tell nothing new.
+    /// Whether there are enough failures to end the replay.
     pub fn is_enough(&self) -> bool {
         self.failures(Severity::Error).count() >= ENOUGH
     }
 
-    /// Adds findings, each once.
+    /// Adds findings without duplicates.
     pub fn add(&mut self, findings: impl IntoIterator<Item = Finding>) {
         for finding in findings {
-            // Every packet says the same of the sender's choices.
+            // The same choice of the sender shows in every packet.
             let is_known = finding.severity < Severity::Error
                 && self
                     .findings

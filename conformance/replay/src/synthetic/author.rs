@@ -19,7 +19,7 @@ use super::packet::{Situation, unsigned};
 use crate::compare::iov_entry;
 use crate::replay::operations::number;
 
-/// The frames of the packets that a scenario names, and the step of each frame.
+/// The frames for the packets in a scenario, and the step of each frame.
 pub(super) fn frames(
     scenario: &Scenario,
 ) -> Result<(Vec<CapturedPacket>, Vec<usize>), ScenarioError> {
@@ -30,24 +30,24 @@ pub(super) fn frames(
     Ok((author.frames, author.step_of))
 }
 
-/// Writes the frames, one after the other.
+/// Writes the frames in order.
 struct Author<'s> {
     scenario: &'s Scenario,
     operations: BTreeMap<&'s str, SyntheticOperation>,
-    /// Messages so far, by sender and receiver.
+    /// Number of messages by sender and receiver.
     messages: BTreeMap<(EndpointIndex, EndpointIndex), u64>,
-    /// Who has got whose HANDSHAKE.
+    /// Pairs of an endpoint and a peer whose HANDSHAKE it has.
     greeted: BTreeSet<(EndpointIndex, EndpointIndex)>,
-    /// Requests so far, by who made them.
+    /// Number of requests by initiator.
     requests: BTreeMap<EndpointIndex, u32>,
     frames: Vec<CapturedPacket>,
     step_of: Vec<usize>,
 }
 
-/// Between two frames.
+/// The time between two frames.
 const TICK: Duration = Duration::from_micros(1);
 
-/// Requests that are no packets of the protocol, as `show` names them.
+/// Requests that are not packets of the protocol, with the names of `show`.
 const REQUESTS: [Opcode; 2] = [Opcode::RdmaReadRequest, Opcode::RdmaWrite];
 
 impl<'s> Author<'s> {
@@ -91,7 +91,7 @@ impl<'s> Author<'s> {
         self.rdma(packet, request, &named)
     }
 
-    /// The operation that a packet names with `of`.
+    /// The operation in the key `of` of a packet.
     fn operation(&self, named: &Named<'s>) -> Result<Option<&'s str>, ScenarioError> {
         if named.other("of").is_none() {
             return Ok(None);
@@ -123,7 +123,7 @@ impl<'s> Author<'s> {
                 written.msg_id = Some(next);
                 self.messages.insert((from, to), next + 1);
             }
-            // A write that is asked for again comes from its start.
+            // A write that is requested again starts from the beginning.
             if packet_type.family() == Family::Rtw {
                 written.start_afresh();
             }
@@ -156,7 +156,7 @@ impl<'s> Author<'s> {
         Ok(())
     }
 
-    /// An RDMA request, with what comes back.
+    /// Writes an RDMA request and its result.
     fn rdma(
         &mut self,
         packet: &'s WrittenPacket,
@@ -198,8 +198,8 @@ impl<'s> Author<'s> {
                 "correct `length` or `offset`",
             ));
         };
-        // A message, and a write that is read by its target, is where its sender has it; what is
-        // read or written by its initiator is in the target's memory.
+        // A message, and a write that its target reads, are in the memory that the sender has
+        // offered. Data that the initiator reads or writes is in the target's memory.
         let is_offered = opcode == Opcode::RdmaReadRequest && !written.is_read;
         let remote = match is_offered {
             true => written.offered(offset, length).ok_or_else(|| {
@@ -226,7 +226,7 @@ impl<'s> Author<'s> {
         match opcode {
             Opcode::RdmaWrite => {
                 let mut request = self.request(packet, FrameKind::RdmaWrite(rdma), length);
-                // In the order of the network, as stock libfabric has it.
+                // In network byte order, like stock libfabric.
                 request.immediate = written.data.map(|data| (data as u32).swap_bytes());
                 self.carry(packet, request, bytes);
                 self.answer(packet, request, Status::Ok);
@@ -261,13 +261,13 @@ impl<'s> Author<'s> {
         }
     }
 
-    /// What the responder's device says of a request.
+    /// Writes the answer of the responder's device.
     fn answer(&mut self, packet: &WrittenPacket, request: Repr, status: Status) {
         let answer = answer_to(request, FrameKind::Response(status));
         self.carry(&turned(packet), answer, &[]);
     }
 
-    /// A frame leaves its sender and arrives at its receiver.
+    /// Writes a frame at its sender and at its receiver.
     fn carry(&mut self, packet: &WrittenPacket, header: Repr, payload: &[u8]) {
         for (interface, direction) in [
             (packet.from, Direction::Outbound),
@@ -291,7 +291,7 @@ impl<'s> Author<'s> {
     }
 }
 
-/// The lengths of the pieces of memory that a packet offers for reading.
+/// The lengths of the memory pieces that a packet offers for reading.
 fn pieces(packet: &[u8]) -> Vec<usize> {
     let entries = (0..).map_while(|index| iov_entry(packet, "read_iov", Some(index)));
     entries.map(|entry| entry.length as usize).collect()
@@ -309,7 +309,7 @@ fn answer_to(request: Repr, kind: FrameKind) -> Repr {
     }
 }
 
-/// The same packet's place, the other way round.
+/// The packet in the opposite direction.
 fn turned(packet: &WrittenPacket) -> WrittenPacket {
     WrittenPacket {
         from: packet.to,

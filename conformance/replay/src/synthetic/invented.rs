@@ -1,7 +1,6 @@
 //! Invented addresses, operation ids and memory of synthetic traces.
 //!
-//! They only have to be told apart: a replay maps them to actual ones, as it does those of a
-//! recording.
+//! They only have to be distinct: a replay maps them to actual ones, as it does for a recording.
 
 use std::net::Ipv6Addr;
 
@@ -20,8 +19,8 @@ pub(super) fn address(at: EndpointIndex) -> RawAddress {
     }
 }
 
-/// Where the bytes of the operation are that the step at this place starts: a buffer that is sent,
-/// or a region. No operation is so long that it reaches the next one's.
+/// The memory of the operation that the step with this index starts: a send buffer, or a region. No
+/// operation is long enough to reach the next one's.
 pub(super) fn memory(step: usize) -> Remote {
     let number = step as u64 + 1;
     Remote {
@@ -30,8 +29,8 @@ pub(super) fn memory(step: usize) -> Remote {
     }
 }
 
-/// The same for a piece of the buffer of a message or a write: pieces are registered one by one,
-/// and apart from each other.
+/// The memory of a piece of a message's or write's buffer. Pieces are registered separately, and do
+/// not touch.
 pub(super) fn piece(step: usize, index: usize) -> Remote {
     let Remote { address, key } = memory(step);
     Remote {
@@ -40,7 +39,7 @@ pub(super) fn piece(step: usize, index: usize) -> Remote {
     }
 }
 
-/// The id that an endpoint gives to the operation that the step at this place starts.
+/// The id that an endpoint gives to the operation of the step with this index.
 pub(super) fn id(step: usize, kind: IdKind) -> u64 {
     let number = step as u64 + 1;
     match kind {

@@ -1,10 +1,10 @@
 //! Scenarios whose packets are written by hand.
 //!
-//! What stock software cannot be made to do, a scenario may spell out: its `[[packet]]` tables name
-//! the packets of both sides, in their order, by the names of fields that `show` prints. What a
-//! packet does not name has the value that a right endpoint gives it. From that comes a trace like
-//! any other, although nobody has played it: replay sends the packets of the scripted side and
-//! compares those of the tested side with what is written, under the same policy as those of a
+//! A scenario can contain the packets of an exchange that stock software does not produce: its
+//! `[[packet]]` tables list the packets of both sides in order, with the field names that `show`
+//! prints. Fields that are not given have the values of a correct endpoint. The result is a trace
+//! like any other, although it was never recorded: replay sends the packets of the scripted side,
+//! and compares those of the tested side with the given ones, under the same policy as for a
 //! recording.
 
 mod author;
@@ -23,7 +23,7 @@ use efa_play::trace::{Trace, TraceError};
 /// Reads a trace: a recording, `NAME.pcapng`, or a scenario with packets, `NAME.toml`.
 ///
 /// # Errors
-/// If it cannot be read, or a packet is not one.
+/// If it cannot be read, or a packet is invalid.
 pub fn load(path: &Path) -> Result<Trace, TraceError> {
     if path
         .extension()

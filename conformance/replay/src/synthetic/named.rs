@@ -1,4 +1,4 @@
-//! What a `[[packet]]` says, by the names of fields.
+//! The keys of a `[[packet]]`: field names with their values.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use efa_core::wire::fields::{self, FieldName, LayoutField};
 use efa_play::scenario::{Scenario, ScenarioError, WrittenPacket, suggest};
 use toml::Value;
 
-/// A value with where it stands.
+/// A value with its position.
 #[derive(Clone, Copy)]
 pub(super) struct Given<'s> {
-    /// The key, as it is written.
+    /// The key as written.
     pub(super) key: &'s str,
     /// Its line in the file.
     pub(super) line: usize,
@@ -21,13 +21,13 @@ pub(super) struct Given<'s> {
 pub(super) struct Named<'s> {
     scenario: &'s Scenario,
     line: usize,
-    /// Keys that are no fields.
+    /// Keys that are not fields.
     others: BTreeMap<&'static str, Given<'s>>,
     /// Fields, by name and entry of their array.
     fields: BTreeMap<(&'static str, Option<usize>), Given<'s>>,
 }
 
-/// Keys of packets that are no fields; `from` and `to` were read with the scenario.
+/// Keys of packets that are not fields; `from` and `to` were read with the scenario.
 const OTHERS: [&str; 4] = ["type", "of", "length", "data"];
 /// Keys of RDMA requests.
 pub(super) const OF_REQUESTS: [&str; 4] = ["type", "of", "length", "offset"];
@@ -55,7 +55,7 @@ impl<'s> Named<'s> {
         named
     }
 
-    /// Takes the keys that are not about every packet for fields of `packet_type`.
+    /// Reads the remaining keys as fields of `packet_type`.
     pub(super) fn read_fields(
         &mut self,
         packet: &'s WrittenPacket,
@@ -77,7 +77,7 @@ impl<'s> Named<'s> {
                         self.field(packet_type, &name, None, Given { value, ..given })?;
                     }
                 }
-                // Names of bits are of one word.
+                // An array of flags may be a single name.
                 Value::String(_) if is_array(packet_type, &key.name) => {
                     self.field(packet_type, &key.name, Some(0), given)?;
                 }
@@ -144,7 +144,7 @@ impl<'s> Named<'s> {
         Ok(())
     }
 
-    /// What is given for a field.
+    /// The value of a field, if it is given.
     pub(super) fn get(&self, name: FieldName) -> Option<Given<'s>> {
         self.fields.get(&(name.name, name.index)).copied()
     }
@@ -154,19 +154,19 @@ impl<'s> Named<'s> {
         self.fields.keys().any(|(known, _)| *known == name)
     }
 
-    /// How many entries are given of an array, by the name of one of its fields' first part.
+    /// The number of given entries of an array, by the first part of its fields' names.
     pub(super) fn entries(&self, array: &str) -> Option<usize> {
         let of_array = |name: &str| name.split('.').next() == Some(array);
         let indices = self.fields.keys().filter(|(name, _)| of_array(name));
         indices.filter_map(|(_, index)| Some((*index)? + 1)).max()
     }
 
-    /// What is given for a key that is no field.
+    /// The value of a key that is not a field, if it is given.
     pub(super) fn other(&self, key: &str) -> Option<Given<'s>> {
         self.others.get(key).copied()
     }
 
-    /// A text that has to be there.
+    /// The value of a required text key.
     pub(super) fn need_text(&self, key: &str) -> Result<(&'s str, Given<'s>), ScenarioError> {
         let Some(given) = self.other(key) else {
             return Err(self.scenario.error_at(
@@ -203,13 +203,13 @@ impl<'s> Named<'s> {
     }
 }
 
-/// Whether fields of an array begin with this name.
+/// Whether this is the first part of an array's field names.
 fn is_array(packet_type: PacketType, name: &str) -> bool {
     fields::layout(packet_type)
         .any(|place| place.array.is_some() && place.descriptor.name.split('.').next() == Some(name))
 }
 
-/// A field's name as a scenario has it.
+/// A field's name as in scenarios.
 fn shown(place: LayoutField) -> String {
     place.descriptor.name.to_owned()
 }

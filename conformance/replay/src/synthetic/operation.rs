@@ -1,4 +1,4 @@
-//! The operations that packets are about, and how far their data has got.
+//! The operations of a scenario's packets, and the progress of their data.
 
 use efa_core::wire::{AtomicDatatype, AtomicOp, PacketType};
 use efa_play::operation::{AtomicAction, RegionOffset, Remote, pattern};
@@ -12,26 +12,27 @@ pub(super) struct SyntheticOperation {
     /// The step that starts it.
     pub(super) step: usize,
     pub(super) content: Vec<u8>,
-    /// Its data comes from the target.
+    /// Whether its data comes from the target.
     pub(super) is_read: bool,
     pub(super) tag: Option<u64>,
     /// Remote completion data.
     pub(super) data: Option<u64>,
-    /// The peer's memory, if it names any.
+    /// The target memory at the peer, if any.
     pub(super) target: Remote,
     pub(super) atomic: Option<(AtomicOp, AtomicDatatype)>,
-    /// Its place in the sequence from its sender, once it has got one.
+    /// Its message id, once it has one.
     pub(super) msg_id: Option<u64>,
-    /// Bytes of the content that were sent.
+    /// Number of sent bytes.
     pub(super) sent: usize,
-    /// Up to here its receiver has permitted to send.
+    /// The end of the bytes that its receiver has granted.
     pub(super) granted: usize,
     /// Lengths of the pieces of its sender's buffer that were offered for reading.
     pieces: Vec<usize>,
 }
 
 impl SyntheticOperation {
-    /// The operation that the step at `step` starts, if it moves data to or from a peer.
+    /// The operation that the step with index `step` starts, if it transfers data to or from a
+    /// peer.
     pub(super) fn of(scenario: &Scenario, step: usize) -> Option<Self> {
         let Action::Start { operation, .. } = &scenario.steps.get(step)?.action else {
             return None;
@@ -86,7 +87,7 @@ impl SyntheticOperation {
         Some(written)
     }
 
-    /// Takes note of a packet that carries the data up to `end`.
+    /// Notes a packet that contains the data up to `end`.
     pub(super) fn follow(&mut self, packet_type: PacketType, end: usize, recv_length: usize) {
         use PacketType as T;
         if packet_type.carries_data() {
@@ -101,12 +102,12 @@ impl SyntheticOperation {
         }
     }
 
-    /// Takes note of a request that offers the buffer in pieces of these lengths.
+    /// Notes a request that offers the buffer in pieces of these lengths.
     pub(super) fn offer(&mut self, pieces: Vec<usize>) {
         self.pieces = pieces;
     }
 
-    /// Where a part of the buffer is, if it was offered in one piece.
+    /// The memory of a part of the buffer, if it was offered in one piece.
     pub(super) fn offered(&self, offset: usize, length: usize) -> Option<Remote> {
         let mut start = 0;
         for (index, piece) in self.pieces.iter().enumerate() {
@@ -120,21 +121,21 @@ impl SyntheticOperation {
         None
     }
 
-    /// What was sent does not count: the operation starts again.
+    /// Restarts the operation, without the data sent so far.
     pub(super) fn start_afresh(&mut self) {
         self.sent = 0;
         self.granted = 0;
     }
 }
 
-/// The place in memory that a step registered, and the bytes from there on.
+/// The memory that a step registered, from an offset on, and its bytes.
 fn region(scenario: &Scenario, place: &RegionOffset) -> (Remote, Vec<u8>) {
     let step = scenario
         .steps
         .iter()
         .position(|step| matches!(&step.action, Action::Start { id, .. } if *id == place.region));
     let Some(step) = step else {
-        // A scenario that was read names regions that exist.
+        // A scenario that was parsed refers to existing regions only.
         return (Remote { address: 0, key: 0 }, Vec::new());
     };
     let bytes = match &scenario.steps[step].action {

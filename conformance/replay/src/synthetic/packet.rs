@@ -1,7 +1,7 @@
-//! From the names of fields to the bytes of a packet.
+//! Encoding of packets from field names and values.
 //!
-//! The formats are those that [`efa_core::wire`] declares: this module walks their tables, as
-//! [`fields_of`](efa_core::wire::fields::fields_of) does, and writes instead of reading.
+//! The formats are declared in [`efa_core::wire`]. This module walks their tables like
+//! [`fields_of`](efa_core::wire::fields::fields_of), but writes instead of reading.
 
 use std::ops::Range;
 
@@ -25,33 +25,33 @@ use super::operation::SyntheticOperation;
 use crate::compare::policy::{AddressPart, MemoryPart, Rule, standard};
 use crate::replay::operations::number;
 
-/// What the values come from that a packet does not name.
+/// The source of the values that a packet does not contain.
 pub(super) struct Situation<'a> {
     pub(super) scenario: &'a Scenario,
     pub(super) sender: EndpointIndex,
-    /// The sender has got the receiver's HANDSHAKE.
+    /// Whether the sender has the receiver's HANDSHAKE.
     pub(super) has_handshake: bool,
-    /// What the packet belongs to.
+    /// The operation of the packet.
     pub(super) operation: Option<&'a SyntheticOperation>,
-    /// The place of its message in the sequence from the sender to the receiver.
+    /// The message id of its message.
     pub(super) msg_id: u64,
 }
 
-/// A packet, and the part of its operation's data that it carries.
+/// A packet, and the range of its operation's data in it.
 pub(super) struct Emitted {
     pub(super) bytes: Vec<u8>,
     pub(super) data: Range<usize>,
 }
 
-/// A field of the packet, and where it is.
+/// A field of the packet with its byte range.
 struct FieldRange {
     descriptor: &'static FieldDescriptor,
     index: Option<usize>,
     place: Range<usize>,
 }
 
-/// What an endpoint that is written by hand announces if its HANDSHAKE does not say: everything
-/// that changes no packet's form, and connection ids.
+/// The features that a synthetic endpoint announces by default: all that do not change a packet's
+/// format, and connection ids.
 const ANNOUNCED: ExtraFeatures = ExtraFeatures::RDMA_READ
     .union(ExtraFeatures::DELIVERY_COMPLETE)
     .union(ExtraFeatures::CONNID_HEADER)
@@ -59,7 +59,7 @@ const ANNOUNCED: ExtraFeatures = ExtraFeatures::RDMA_READ
     .union(ExtraFeatures::RDMA_WRITE)
     .union(ExtraFeatures::READ_NACK);
 
-/// What `credit_request` is if nobody says: stock libfabric's number since 1.17.
+/// The default of `credit_request`: stock libfabric's value since 1.17.
 const CREDITS: u64 = 32;
 
 /// Length of a raw address, as its header counts it.
@@ -119,11 +119,11 @@ impl Situation<'_> {
 
     pub(super) fn profile(&self) -> &'static Profile {
         let name = self.scenario.endpoints[self.sender].profile.as_deref();
-        // The names of profiles are checked when a scenario is read.
+        // Profile names are checked when a scenario is parsed.
         Profile::by_name(name.unwrap_or(Profile::DEFAULT)).unwrap_or(&Profile::all()[0])
     }
 
-    /// The flags of the base header: those that are given, or those of the fields that are there.
+    /// The flags of the base header: as given, or those of the present fields.
     fn flags(&self, packet_type: PacketType, named: &Named<'_>) -> Result<u16, ScenarioError> {
         let name = FieldName {
             name: "flags",
@@ -156,7 +156,7 @@ impl Situation<'_> {
         Ok(flags)
     }
 
-    /// Whether a packet has an optional field that it does not name.
+    /// Whether a packet contains an optional field that is not given.
     fn has(&self, packet_type: PacketType, name: &str, named: &Named<'_>) -> bool {
         let is_handshake = packet_type == PacketType::Handshake;
         match name {
@@ -171,7 +171,7 @@ impl Situation<'_> {
         }
     }
 
-    /// The entries of an array if its count is not given.
+    /// The number of entries of an array whose count is not given.
     fn entries(&self, array: Array, named: &Named<'_>) -> usize {
         let (name, default) = match array {
             Array::ExtraInfo => ("extra_info", 1),
@@ -212,7 +212,7 @@ impl Situation<'_> {
         (slots, offset)
     }
 
-    /// Which part of its operation's data a packet carries, if `room` bytes are left for that.
+    /// The range of its operation's data in a packet with `room` bytes for data.
     fn data(
         &self,
         packet_type: PacketType,
@@ -269,7 +269,7 @@ impl Situation<'_> {
         Ok(start..end)
     }
 
-    /// The value of a field that is not given.
+    /// The default value of a field.
     fn default(
         &self,
         packet_type: PacketType,
@@ -344,7 +344,7 @@ impl Situation<'_> {
         }
     }
 
-    /// A number that is given: itself, or what has a name.
+    /// The given number of a field, directly or by name.
     fn number(
         &self,
         packet_type: PacketType,
@@ -376,7 +376,7 @@ impl Situation<'_> {
         }
     }
 
-    /// The endpoint that is given by its name.
+    /// The endpoint with the given name.
     fn endpoint(
         &self,
         named: &Named<'_>,
@@ -394,21 +394,21 @@ impl Situation<'_> {
     }
 }
 
-/// What the count in a HANDSHAKE has beyond the number of words.
+/// The difference between the count in a HANDSHAKE and the number of words.
 fn handshake_bias() -> u64 {
     let handshake = Handshake {
         extra_info: ExtraFeatures::empty().into(),
         ..Handshake::default()
     };
     let mut bytes = [0; 64];
-    // The packet has one word, and room enough.
+    // The packet has one word and fits into the buffer.
     let length = handshake.emit_packet(&[], &mut bytes).unwrap_or(0);
     number(&bytes[..length], "nextra_p3")
         .unwrap_or(0)
         .saturating_sub(1)
 }
 
-/// Bytes of the entries of an array in front of one of them.
+/// Total length of the entries of an array before this one.
 fn in_front(named: &Named<'_>, array: &str, index: Option<usize>) -> u64 {
     let lengths = (0..index.unwrap_or(0)).map(|index| {
         let name = match array {
@@ -428,14 +428,14 @@ fn in_front(named: &Named<'_>, array: &str, index: Option<usize>) -> u64 {
 
 fn part_of(address: RawAddress, part: AddressPart) -> u64 {
     match part {
-        // It has a kind of its own.
+        // The GID is written separately.
         AddressPart::Gid => 0,
         AddressPart::Qpn => address.qpn.0.into(),
         AddressPart::Connid => address.qkey.0.into(),
     }
 }
 
-/// A number that fits into so many bytes.
+/// A number that fits into this many bytes.
 pub(super) fn unsigned(
     named: &Named<'_>,
     given: Given<'_>,
@@ -458,7 +458,7 @@ pub(super) fn unsigned(
         })
 }
 
-/// One name, or several.
+/// One name or several.
 fn names<'s>(named: &Named<'_>, given: Given<'s>) -> Result<Vec<&'s str>, ScenarioError> {
     let texts = match given.value {
         Value::String(text) => Some(vec![text.as_str()]),
@@ -474,7 +474,7 @@ fn names<'s>(named: &Named<'_>, given: Given<'s>) -> Result<Vec<&'s str>, Scenar
     })
 }
 
-/// The flag of a name; otherwise the names that there are.
+/// The flag with this name, otherwise the known names.
 fn flag(packet_type: PacketType, name: &str) -> Result<u16, Vec<&'static str>> {
     fn of<F: bitflags::Flags<Bits = u16>>(name: &str) -> Result<u16, Vec<&'static str>> {
         let known = F::from_name(name).map(|flag| flag.bits());
@@ -491,7 +491,7 @@ fn flag(packet_type: PacketType, name: &str) -> Result<u16, Vec<&'static str>> {
     }
 }
 
-/// Bytes that are given one by one.
+/// The given bytes.
 fn literal(named: &Named<'_>, given: Given<'_>) -> Result<Vec<u8>, ScenarioError> {
     let bytes = given.value.as_array().and_then(|all| {
         let byte = |value: &Value| u8::try_from(value.as_integer()?).ok();

@@ -28,13 +28,13 @@ const PROFILE: &str = "tm";
 /// Work requests of each queue.
 const DEPTH: u32 = 256;
 
-/// Completions of an end, of all steps: the device is not told which were read.
+/// Capacity for the completions of all steps of an end: the device is not told which were read.
 const COMPLETIONS: u32 = 1 << 14;
 
 /// The queue pair of each end.
 const QPN: Qpn = Qpn(7);
 
-/// One end on a host of its own.
+/// One end, on a host of its own.
 pub struct SimConnection {
     host: SimHost,
     memory: UserSlice,
@@ -269,7 +269,7 @@ impl Connection for SimConnection {
             return None;
         };
         self.consumer = self.consumer.wrapping_add(1);
-        // That the sender wants somebody woken is no flag of the verbs.
+        // That the sender requested a solicited event is not a flag of the verbs.
         let flags = entry.connected_flags() & !ConnectedFlags::SOLICITED.bits();
         Some(Completion {
             wr_id: entry.connected_wr_id(),

@@ -16,7 +16,7 @@ pub struct Verbs {
 }
 
 impl Verbs {
-    /// Opens the first device that matches tags. An error says what is lacking.
+    /// Opens the first device with tag matching. The error is what is missing.
     pub fn open() -> Result<Verbs, String> {
         let device = TagMatchingDevice::open().map_err(|error| error.to_string())?;
         let device = device.ok_or(

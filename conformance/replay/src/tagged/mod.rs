@@ -1,11 +1,10 @@
-//! Hardware tag matching: a device that matches tags does what a scenario says, and what it does is
-//! compared with a capture.
+//! Hardware tag matching: devices execute a scenario, and the result is compared with a capture.
 //!
-//! Both ends are played over devices of one backend, by the verbs' own steps ([`TagScenario`]): messages,
-//! operations on the list of tags, and the completions that have to come, in their order and with
-//! their data. The wire is compared with the scenario's capture packet by packet ([`wire`]): which
-//! messages, reads and ends of rendezvous there are, in which order, of which memory. The rules of
-//! tag matching judge it beside that.
+//! Both ends are devices of one backend, which execute the verbs in the scenario's steps
+//! ([`TagScenario`]): messages, operations on the tag list, and the expected completions in order,
+//! with their data. The traffic is compared with the scenario's capture packet by packet
+//! ([`wire`]): messages, reads and ends of rendezvous, with their order and memory. It is also
+//! checked by the rules of tag matching.
 
 mod emu;
 mod hw;
@@ -35,62 +34,62 @@ pub trait Connection {
     /// Changes bytes of its memory.
     fn write(&mut self, offset: usize, bytes: &[u8]);
 
-    /// Posts a work request with a part of the memory. An error says what the device said.
+    /// Posts a work request with a part of the memory. The error is the device's message.
     fn post(&mut self, wr_id: u64, work: Work, offset: usize, length: usize) -> Result<(), String>;
 
     /// Posts a receive.
     fn post_receive(&mut self, wr_id: u64, offset: usize, length: usize) -> Result<(), String>;
 
-    /// Posts an operation on the list of tags, and returns the handle of a tag that was added.
+    /// Posts an operation on the tag list, and returns the handle of an added tag.
     fn post_tag_request(&mut self, request: &TagRequest) -> Result<u32, String>;
 
-    /// The next completion.
+    /// Takes the next completion.
     fn poll(&mut self) -> Option<Completion>;
 }
 
-/// Where the two ends meet.
+/// The devices of the two ends.
 pub trait Devices {
     /// One end.
     type Connection: Connection;
 
-    /// The name of the backend, as `--backend` takes it.
+    /// The name of the backend, as in `--backend`.
     fn name(&self) -> &'static str;
 
-    /// Connects two ends, `a` and `b`, which have so many bytes of memory, and begins to capture if
-    /// that is possible. `b` has a list of tags. An error says what is lacking.
+    /// Connects two ends, `a` and `b`, with this much memory in bytes, and starts a capture if
+    /// possible. `b` has a tag list. The error is what is missing.
     fn connect(
         &mut self,
         memory: usize,
         scenario: &TagScenario,
     ) -> Result<[Self::Connection; 2], String>;
 
-    /// Nobody has anything to do: lets time pass. `rounds` counts the calls since something last
-    /// happened. Returns `false` if waiting any longer is pointless.
+    /// Called when there is nothing to do: lets time pass. `rounds` counts the calls since the last
+    /// event. Returns `false` if further waiting is useless.
     fn wait(&mut self, rounds: u32) -> bool;
 
-    /// After so many calls of [`Devices::wait`] in which nothing came, nothing is under way.
+    /// The number of calls of [`Devices::wait`] without an event after which the network is empty.
     fn quiet_rounds(&self) -> u32;
 
     /// Ends the capture, if there is one.
     fn captured(&mut self) -> Option<Vec<u8>>;
 }
 
-/// How a scenario went.
+/// The result of a scenario.
 #[derive(Debug, Default)]
 pub struct TagVerdict {
     /// Packets that were compared.
     pub compared: usize,
-    /// Messages that were sent as the scenario says.
+    /// Messages of the scenario that were sent.
     pub played: usize,
-    /// What went otherwise.
+    /// Differences from the scenario or its capture.
     pub findings: Vec<Finding>,
-    /// What the backend lacks for it.
+    /// What the backend lacks for the scenario.
     pub unsupported: Option<String>,
     /// The run's capture.
     pub capture: Option<Vec<u8>>,
 }
 
-/// A scenario with its capture cannot be used.
+/// A scenario or its capture cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TagTraceError {
     /// The scenario.
@@ -111,12 +110,12 @@ pub struct TagTrace {
 }
 
 impl TagTrace {
-    /// Whether a capture is one of tag matching, by the scenario beside it.
+    /// Whether a capture belongs to a tag matching scenario, which has the same name.
     pub fn is_one(path: &std::path::Path) -> bool {
         TagScenario::is_one(&path.with_extension("toml"))
     }
 
-    /// Reads a trace: the capture, or the scenario beside it, is named.
+    /// Reads a trace, given the path of the capture or of the scenario.
     ///
     /// # Errors
     /// If one of the two cannot be read.
@@ -128,7 +127,7 @@ impl TagTrace {
     }
 }
 
-/// Plays a scenario, and compares what happens with it and with its capture.
+/// Plays a scenario, and compares the result with it and with its capture.
 pub fn play<D: Devices>(trace: &TagTrace, devices: &mut D) -> TagVerdict {
     let mut verdict = player::play(&trace.scenario, devices);
     if verdict.unsupported.is_some() {
@@ -153,12 +152,12 @@ pub fn play<D: Devices>(trace: &TagTrace, devices: &mut D) -> TagVerdict {
         }
     }
     let broken = judge(capture).unwrap_or_default();
-    // Rules say more than differences do.
+    // Violated rules explain more than differences.
     verdict.findings.splice(0..0, broken);
     verdict
 }
 
-/// The rules that a capture breaks.
+/// The violations of rules in a capture.
 fn judge(capture: &[u8]) -> Result<Vec<Finding>, ReadError> {
     let mut frames = Frames::new(Reader::new(capture, "the run")?);
     let mut judge = Judge::new();

@@ -1,4 +1,4 @@
-//! Both ends of a scenario, step by step.
+//! Execution of a scenario's steps by both ends.
 
 use std::collections::BTreeMap;
 
@@ -13,26 +13,29 @@ use zerocopy::IntoBytes as _;
 use super::{Connection, Devices, TagVerdict};
 use crate::compare::Finding;
 
-/// What receives are filled with, so that bytes beside a message show.
-const NOBODYS: u8 = 0xee;
+/// The initial content of receive buffers, to detect writes outside of a message.
+const FILL: u8 = 0xee;
 
-/// Waiting ends after so many calls, whatever still happens.
+/// Most calls in one wait, whatever happens.
 const MOST_ROUNDS: u32 = 20_000;
 
-/// A part of an end's memory.
+/// A range of an end's memory.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct MemoryRange {
     offset: usize,
     length: usize,
 }
 
-/// What a name of the scenario stands for.
+/// The object with a given name in the scenario.
 #[derive(Clone, Debug)]
-enum Known {
-    /// A receive; `tagged` without the headers of messages.
-    Receive { place: Place, is_tagged: bool },
-    /// A message: all its bytes, and where a rendezvous has its data.
-    Sent { bytes: Vec<u8>, data: Option<Place> },
+enum NamedObject {
+    /// A receive. If it is tagged, its data does not include message headers.
+    Receive { range: MemoryRange, is_tagged: bool },
+    /// A message: all its bytes, and the memory of a rendezvous's data.
+    Sent {
+        bytes: Vec<u8>,
+        data: Option<MemoryRange>,
+    },
     /// Another operation.
     Operation,
 }
@@ -41,13 +44,13 @@ struct Player<'s, D: Devices> {
     scenario: &'s TagScenario,
     devices: &'s mut D,
     ends: [D::Connection; 2],
-    /// The first free byte of each end's memory.
+    /// The offset of the first unused byte in each end's memory.
     free: [usize; 2],
-    known: BTreeMap<&'s str, Known>,
-    /// Names by the ids of work requests.
+    objects: BTreeMap<&'s str, NamedObject>,
+    /// Names by work request id.
     names: Vec<&'s str>,
     handles: BTreeMap<&'s str, u32>,
-    /// Completions that came and that no step has looked at.
+    /// Completions that no step has consumed.
     seen: [Vec<Completion>; 2],
     verdict: TagVerdict,
 }
@@ -68,13 +71,13 @@ pub(super) fn play<D: Devices>(scenario: &TagScenario, devices: &mut D) -> TagVe
         devices,
         ends,
         free: [0; 2],
-        known: BTreeMap::new(),
+        objects: BTreeMap::new(),
         names: Vec::new(),
         handles: BTreeMap::new(),
         seen: [Vec::new(), Vec::new()],
         verdict: TagVerdict::default(),
     };
-    // Without the step before it, no step means what it says.
+    // After a failed step, the following ones are meaningless.
     if let Err(text) = player.play() {
         let finding = Finding::plain(Severity::Error, text);
         player.verdict.findings.push(finding);
@@ -88,7 +91,7 @@ pub(super) fn play<D: Devices>(scenario: &TagScenario, devices: &mut D) -> TagVe
     }
 }
 
-/// Bytes that each end needs at most.
+/// The most memory that an end needs, in bytes.
 fn needed(scenario: &TagScenario) -> usize {
     let of_step = |action: &TagAction| match action {
         TagAction::Receive { length, .. } | TagAction::Add { length, .. } => *length,
@@ -98,12 +101,12 @@ fn needed(scenario: &TagScenario) -> usize {
             Message::Finish { .. } => Tmh::LENGTH + Rvh::LENGTH,
             Message::Plain { bytes } => bytes.len(),
         },
-        // A read is of no more than was sent.
+        // A read is not longer than a message.
         TagAction::Read { .. } => 0,
         TagAction::Delete { .. } | TagAction::Sync { .. } | TagAction::See { .. } => 0,
     };
     let steps = scenario.steps.iter();
-    // Each place is rounded up, and reads are of what messages have sent.
+    // Each range is rounded up, and each read needs as much as all messages.
     let sum: usize = steps.map(|step| of_step(&step.action) + 64).sum();
     let reads = scenario.steps.iter();
     let reads = reads.filter(|step| matches!(step.action, TagAction::Read { .. }));
@@ -129,8 +132,8 @@ impl<'s, D: Devices> Player<'s, D> {
         Ok(())
     }
 
-    /// Lets time pass until something is so, or nothing more happens. After `most` rounds nothing
-    /// is waited for any more.
+    /// Lets time pass until the condition is true, or nothing happens for `most` rounds. Returns
+    /// whether it is true.
     fn wait(&mut self, most: u32, is_so: impl Fn(&Self) -> bool) -> bool {
         let mut rounds = 0;
         for _ in 0..MOST_ROUNDS {
@@ -151,10 +154,10 @@ impl<'s, D: Devices> Player<'s, D> {
         false
     }
 
-    fn place(&mut self, end: End, length: usize) -> Place {
+    fn allocate(&mut self, end: End, length: usize) -> MemoryRange {
         let offset = self.free[end.index()];
         self.free[end.index()] += length.next_multiple_of(64);
-        Place { offset, length }
+        MemoryRange { offset, length }
     }
 
     fn id(&mut self, name: &'s str) -> u64 {
@@ -164,7 +167,7 @@ impl<'s, D: Devices> Player<'s, D> {
 
     fn name_of(&self, wr_id: u64) -> &'s str {
         let name = self.names.get(wr_id as usize);
-        name.copied().unwrap_or("what nobody has posted")
+        name.copied().unwrap_or("an unknown work request")
     }
 
     fn describe(&self, completion: &Completion) -> String {
@@ -180,11 +183,18 @@ impl<'s, D: Devices> Player<'s, D> {
         )
     }
 
-    fn receive(&mut self, at: End, id: &'s str, length: usize, is_tagged: bool) -> (u64, Place) {
-        let place = self.place(at, length);
-        self.ends[at.index()].write(place.offset, &vec![NOBODYS; length]);
-        self.known.insert(id, Known::Receive { place, is_tagged });
-        (self.id(id), place)
+    fn receive(
+        &mut self,
+        at: End,
+        id: &'s str,
+        length: usize,
+        is_tagged: bool,
+    ) -> (u64, MemoryRange) {
+        let range = self.allocate(at, length);
+        self.ends[at.index()].write(range.offset, &vec![FILL; length]);
+        self.objects
+            .insert(id, NamedObject::Receive { range, is_tagged });
+        (self.id(id), range)
     }
 
     fn request(&mut self, request: &TagRequest) -> Result<u32, String> {
@@ -194,8 +204,8 @@ impl<'s, D: Devices> Player<'s, D> {
     fn step(&mut self, action: &'s TagAction) -> Result<(), String> {
         match action {
             TagAction::Receive { at, id, length } => {
-                let (wr_id, place) = self.receive(*at, id, *length, false);
-                self.ends[at.index()].post_receive(wr_id, place.offset, place.length)
+                let (wr_id, range) = self.receive(*at, id, *length, false);
+                self.ends[at.index()].post_receive(wr_id, range.offset, range.length)
             }
             TagAction::Add {
                 id,
@@ -205,15 +215,15 @@ impl<'s, D: Devices> Player<'s, D> {
                 handled,
                 signaled,
             } => {
-                let (wr_id, place) = self.receive(End::B, id, *length, true);
+                let (wr_id, range) = self.receive(End::B, id, *length, true);
                 let handle = self.request(&TagRequest {
                     wr_id,
                     is_signaled: *signaled,
                     handled: *handled,
                     operation: TagOperation::Add {
                         recv_wr_id: wr_id,
-                        offset: place.offset,
-                        length: place.length,
+                        offset: range.offset,
+                        length: range.length,
                         tag: *tag,
                         mask: mask.unwrap_or(u64::MAX),
                     },
@@ -222,14 +232,14 @@ impl<'s, D: Devices> Player<'s, D> {
                 Ok(())
             }
             TagAction::Delete { id, of, handled } => {
-                self.known.insert(id, Known::Operation);
+                self.objects.insert(id, NamedObject::Operation);
                 let wr_id = self.id(id);
                 let handle = self.handles.get(of.as_str()).copied().unwrap_or(u32::MAX);
                 let operation = TagOperation::Delete(handle);
                 self.operate(wr_id, *handled, operation)
             }
             TagAction::Sync { id, handled } => {
-                self.known.insert(id, Known::Operation);
+                self.objects.insert(id, NamedObject::Operation);
                 let wr_id = self.id(id);
                 self.operate(wr_id, Some(*handled), TagOperation::Sync)
             }
@@ -303,17 +313,17 @@ impl<'s, D: Devices> Player<'s, D> {
                 again,
                 more,
             } => {
-                let place = match again {
+                let range = match again {
                     Some(of) => self.sent(of)?.1.ok_or("it has no data")?,
-                    None => self.place(at, *length),
+                    None => self.allocate(at, *length),
                 };
                 if again.is_none() {
-                    self.ends[at.index()].write(place.offset, &payload);
+                    self.ends[at.index()].write(range.offset, &payload);
                 }
-                of_rendezvous = Some(place);
+                of_rendezvous = Some(range);
                 let (address, key) = self.ends[at.index()].region();
                 let rvh = Rvh {
-                    address: (address + place.offset as u64).into(),
+                    address: (address + range.offset as u64).into(),
                     key: key.into(),
                     length: (*length as u32).into(),
                 };
@@ -322,20 +332,20 @@ impl<'s, D: Devices> Player<'s, D> {
                 [head, rvh.as_bytes().to_vec(), rest].concat()
             }
         };
-        let place = self.place(at, bytes.len());
-        self.ends[at.index()].write(place.offset, &bytes);
+        let range = self.allocate(at, bytes.len());
+        self.ends[at.index()].write(range.offset, &bytes);
         let data = of_rendezvous;
-        self.known.insert(id, Known::Sent { bytes, data });
+        self.objects.insert(id, NamedObject::Sent { bytes, data });
         let wr_id = self.id(id);
-        self.ends[at.index()].post(wr_id, Work::Send, place.offset, place.length)?;
+        self.ends[at.index()].post(wr_id, Work::Send, range.offset, range.length)?;
         self.verdict.played += 1;
         self.ended(at, wr_id, status)
     }
 
-    /// The bytes of a message, and where a rendezvous has its data.
-    fn sent(&self, id: &str) -> Result<(Vec<u8>, Option<Place>), String> {
-        match self.known.get(id) {
-            Some(Known::Sent { bytes, data }) => Ok((bytes.clone(), *data)),
+    /// The bytes of a message, and the memory of a rendezvous's data.
+    fn sent(&self, id: &str) -> Result<(Vec<u8>, Option<MemoryRange>), String> {
+        match self.objects.get(id) {
+            Some(NamedObject::Sent { bytes, data }) => Ok((bytes.clone(), *data)),
             _ => Err(format!("`{id}` is no message")),
         }
     }
@@ -351,23 +361,23 @@ impl<'s, D: Devices> Player<'s, D> {
         let data = self.sent(of)?.1.ok_or("it has no data")?;
         let rest = data.length.saturating_sub(offset);
         let length = length.unwrap_or(rest);
-        let place = self.place(End::B, length);
-        self.known.insert(id, Known::Operation);
+        let range = self.allocate(End::B, length);
+        self.objects.insert(id, NamedObject::Operation);
         let (address, key) = self.ends[End::A.index()].region();
         let address = address + (data.offset + offset) as u64;
         let wr_id = self.id(id);
         let work = Work::Read { address, key };
-        self.ends[End::B.index()].post(wr_id, work, place.offset, place.length)?;
+        self.ends[End::B.index()].post(wr_id, work, range.offset, range.length)?;
         self.ended(End::B, wr_id, status)?;
         if status.is_none() && length <= rest {
             let expected = self.ends[End::A.index()].read(data.offset + offset, length);
-            let found = self.ends[End::B.index()].read(place.offset, length);
+            let found = self.ends[End::B.index()].read(range.offset, length);
             compare_bytes(id, &expected, &found)?;
         }
         Ok(())
     }
 
-    /// Waits for the end of a work request of the send queue.
+    /// Waits for the completion of a send queue's work request.
     fn ended(&mut self, at: End, wr_id: u64, status: Option<&str>) -> Result<(), String> {
         let at = at.index();
         let position = |player: &Self| player.seen[at].iter().position(|it| it.wr_id == wr_id);
@@ -450,20 +460,20 @@ impl<'s, D: Devices> Player<'s, D> {
         }
     }
 
-    fn receive_of(&self, id: &str) -> Result<(Place, bool), String> {
-        match self.known.get(id) {
-            Some(Known::Receive { place, is_tagged }) => Ok((*place, *is_tagged)),
+    fn receive_of(&self, id: &str) -> Result<(MemoryRange, bool), String> {
+        match self.objects.get(id) {
+            Some(NamedObject::Receive { range, is_tagged }) => Ok((*range, *is_tagged)),
             _ => Err(format!("`{id}` has no memory")),
         }
     }
 
-    /// What of a message a receive has.
+    /// The part of a message that a receive contains.
     fn content(&self, expected: &Expected, message: &str) -> Result<Vec<u8>, String> {
         let (_, is_tagged) = self.receive_of(&expected.id)?;
         let (mut bytes, data) = self.sent(message)?;
         Ok(match (is_tagged, expected.status.is_some(), data) {
             (false, ..) => bytes,
-            // The headers of a rendezvous that is too large, without what software has added.
+            // The headers of a rendezvous that is too large, without the software's data.
             (true, true, _) => {
                 bytes.truncate(Tmh::LENGTH + Rvh::LENGTH);
                 bytes
@@ -473,14 +483,14 @@ impl<'s, D: Devices> Player<'s, D> {
         })
     }
 
-    /// Whether a receive has these bytes, and nothing behind them.
+    /// Whether a receive contains exactly these bytes.
     fn holds(&self, at: End, expected: &Expected, content: &[u8]) -> Result<(), String> {
-        let (place, _) = self.receive_of(&expected.id)?;
-        let mut whole = vec![NOBODYS; place.length];
+        let (range, _) = self.receive_of(&expected.id)?;
+        let mut whole = vec![FILL; range.length];
         let part = whole.get_mut(..content.len());
         part.ok_or_else(|| format!("`{}` has no room for the message", expected.id))?
             .copy_from_slice(content);
-        let found = self.ends[at.index()].read(place.offset, place.length);
+        let found = self.ends[at.index()].read(range.offset, range.length);
         compare_bytes(&expected.id, &whole, &found)
     }
 }
@@ -499,7 +509,7 @@ fn compare_bytes(id: &str, expected: &[u8], found: &[u8]) -> Result<(), String> 
     }
 }
 
-/// The end of the rendezvous that a message has asked for.
+/// The end of the rendezvous that a message has requested.
 fn finish(request: &[u8]) -> Vec<u8> {
     let mut bytes = request[..request.len().min(Tmh::LENGTH + Rvh::LENGTH)].to_vec();
     if let Some(operation) = bytes.first_mut() {
@@ -508,7 +518,7 @@ fn finish(request: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The data of a message.
+/// The test data of a message.
 fn pattern(number: usize, length: usize) -> Vec<u8> {
     let bytes = (0..length).map(|at| (number * 31 + at * 7 + 1) as u8);
     bytes.collect()

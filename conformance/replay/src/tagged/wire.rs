@@ -1,10 +1,8 @@
-//! What two ends of a connection send: the packets of a capture, and whether those of a run are the
-//! same.
+//! The traffic of a connection: the packets of a capture, and their comparison with those of a run.
 //!
-//! Numbers that differ from run to run stand for what they name: queue pairs for the two ends, addresses
-//! and keys for the memory of a rendezvous. Packets that come again because others were lost are left
-//! out, and acknowledgements, of which a device may send as many as it likes, unless they refuse
-//! something. Data is left out too: the ends compare it.
+//! Numbers that differ between runs are compared by their meaning: queue pairs by end, addresses
+//! and keys by the memory of a rendezvous. Retransmissions are omitted. So are positive
+//! acknowledgements, of which a device may send any number, and data, which the ends compare.
 
 use std::collections::HashSet;
 use std::io::Read;
@@ -16,8 +14,8 @@ use efa_core::wire::infiniband::{Aeth, RcOpcode, Reth, Rvh, Tmh};
 
 use crate::compare::Finding;
 
-/// Syndromes from this one on refuse a request; those below it say that all is well, or that
-/// something has to come again.
+/// Syndromes of at least this value refuse a request. Lower ones are acknowledgements and NAKs that
+/// request a retry.
 const REFUSALS: u8 = 0b011_00001;
 
 /// A packet of a connection.
@@ -25,13 +23,13 @@ const REFUSALS: u8 = 0b011_00001;
 pub struct WirePacket {
     /// Its number in the capture.
     pub number: u64,
-    /// Who has sent it: 0 is `a`.
+    /// The sending end: 0 is `a`.
     pub from: usize,
     opcode: RcOpcode,
     /// Bytes of payload.
     length: usize,
     syndrome: Option<u8>,
-    /// Memory that it names: in its RETH, or in its RVH.
+    /// Memory in its RETH or RVH.
     memory: Option<Memory>,
     /// The header of a message: operation, the sender's data, tag.
     message: Option<(u8, u32, u64)>,
@@ -49,7 +47,7 @@ impl WirePacket {
         format!("RC {}", self.opcode.name())
     }
 
-    /// Requests and responses of an end are independent of each other.
+    /// The requests and the responses of an end are independent streams.
     fn stream(&self) -> (usize, bool) {
         (self.from, self.opcode.is_response())
     }
@@ -59,10 +57,11 @@ impl WirePacket {
     }
 }
 
-/// The numbers of packets have 24 bits.
+/// Packet sequence numbers have 24 bits.
 const NUMBERS: u32 = 1 << 24;
 
-/// The packets that left their ends, without repetitions. `mtu` is the path MTU.
+/// The packets in the order in which they were sent, without retransmissions. `mtu` is the path
+/// MTU.
 ///
 /// # Errors
 /// If the capture cannot be read.
@@ -79,7 +78,7 @@ pub fn packets<R: Read>(reader: Reader<R>, mtu: u32) -> Result<Vec<WirePacket>, 
         let Some(transport) = packet.transport() else {
             continue;
         };
-        // `a` begins, so that the first packet is for `b`.
+        // `a` begins, so the first packet is for `b`.
         let to = (packet.destination, transport.destination);
         let from = usize::from(*second_end.get_or_insert(to) != to);
         let syndrome = transport.aeth.map(|aeth: Aeth| aeth.syndrome);
@@ -94,7 +93,8 @@ pub fn packets<R: Read>(reader: Reader<R>, mtu: u32) -> Result<Vec<WirePacket>, 
         let is_new = match is_response {
             true => answered.insert((from, psn)),
             false => {
-                // A read has as many numbers as its answer. Asked for again, it may be a rest.
+                // A read has as many numbers as its answer. A repeated read may request only the
+                // rest.
                 let length = transport.reth.map_or(0, |reth: Reth| reth.length.get());
                 let numbers = match opcode {
                     RcOpcode::ReadRequest => length.div_ceil(mtu).max(1),
@@ -141,7 +141,7 @@ pub fn packets<R: Read>(reader: Reader<R>, mtu: u32) -> Result<Vec<WirePacket>, 
     Ok(packets)
 }
 
-/// The memory that rendezvous are about, in a capture and in a run.
+/// The memory of each rendezvous, in a capture and in a run.
 struct Rendezvous(Vec<[Memory; 2]>);
 
 impl Rendezvous {
@@ -155,7 +155,7 @@ impl Rendezvous {
         Rendezvous(pairs.map(|(recorded, actual)| [recorded, actual]).collect())
     }
 
-    /// Whether both are the same part of the memory of one of them.
+    /// Whether both are the same part of the memory of one rendezvous.
     fn agree(&self, recorded: Memory, actual: Memory) -> bool {
         recorded.length == actual.length
             && self.0.iter().any(|[of_recorded, of_actual]| {
@@ -188,7 +188,7 @@ pub fn compare(recorded: &[WirePacket], actual: &[WirePacket]) -> (usize, Vec<Fi
             if let Some((field, text)) = difference(recorded, actual, &rendezvous) {
                 findings.push(finding(recorded, field, text));
                 is_same = false;
-                // What follows would only say it again.
+                // Further differences would only be consequences.
                 break;
             }
         }
