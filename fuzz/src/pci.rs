@@ -177,7 +177,7 @@ pub(crate) fn admin(bytes: &[u8]) {
                 }
             }
         }
-        machine.function.show_life();
+        machine.function.send_keep_alive();
     });
 }
 

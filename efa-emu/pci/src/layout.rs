@@ -1,9 +1,9 @@
-//! How structures are declared that lie in memory or in a stream: each field with its offset, so that
-//! a reader can put the declaration beside its source.
+//! Declaration of structures in memory or in a stream: each field with its offset, so that a reader
+//! can compare the declaration with its source.
 
-/// Declares a structure: `pub NAME, from BYTE to BYTE;` and then a line for each field,
-/// `offset name: type, meaning;`. All bytes are declared; that fields lie where the declaration says
-/// is checked when this is compiled. Integers are little-endian.
+/// Declares a structure: `pub NAME, from BYTE to BYTE;` and then a line for each field, `offset
+/// name: type, meaning;`. All bytes must be declared; offsets are checked at compile time. Integers
+/// are little-endian.
 macro_rules! layout {
     (
         $(#[$doc:meta])*

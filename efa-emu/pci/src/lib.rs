@@ -1,16 +1,16 @@
-//! An emulated EFA device as a PCI device of a virtual machine, whose guest's own driver finds it.
+//! An emulated EFA device as a PCI device of a virtual machine, for the guest's own driver.
 //!
-//! Each module uses those before it only:
+//! Each module uses only those before it:
 //!
-//! * [`memory`]: the memory of the guest. What lies there is not trusted.
+//! * [`memory`]: the memory of the guest. Its content is not trusted.
 //! * [`admin`]: the formats of the admin interface.
-//! * [`function`]: the PCI function: registers, commands, doorbells, interrupts. Behind it is
-//!   [`efa_shm::Engine`], the device that programs of a fabric have too.
-//! * [`vfio`]: vfio-user, by which QEMU has devices that other programs present.
+//! * [`function`]: the PCI function: registers, commands, doorbells, interrupts. It uses
+//!   [`efa_shm::Engine`], the same device that programs of a fabric have.
+//! * [`vfio`]: vfio-user, the protocol by which QEMU uses devices in other processes.
 //!
 //! The queues of a guest are rings of the device model in memory that a client lends
 //! ([`efa_device_model::device::queue::LentMemory`]). The programs are `efa-emu-pci`, which
-//! presents one device, and `efa-emu-vm`, which boots guests for `efa-emu vm`.
+//! provides one device, and `efa-emu-vm`, which boots guests for `efa-emu vm`.
 //!
 //! ```no_run
 //! use std::os::unix::net::UnixListener;

@@ -19,7 +19,7 @@ use rustix::process::Signal;
 
 const PROGRAM: &str = "efa-emu-pci";
 
-/// How often it is looked whether the program lives, besides its end being told.
+/// Interval of checks for the program's exit, in addition to its signal.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Gives a virtual machine an EFA device, by vfio-user.
@@ -31,9 +31,9 @@ const LOOK: Duration = Duration::from_secs(1);
 #[derive(Parser)]
 #[command(name = PROGRAM, version, long_version = efa_commands::installation::version_text())]
 struct Arguments {
-    /// Where QEMU finds the device. The socket is made.
+    /// The socket for QEMU. It is created.
     socket: PathBuf,
-    /// A program that is started when the socket is there, and with whose end all ends.
+    /// A program to start once the socket exists. This command exits together with it.
     #[arg(last = true)]
     command: Vec<OsString>,
 }
@@ -61,16 +61,16 @@ fn execute() -> Result<ExitCode, Failure> {
             Ok(ExitCode::FAILURE)
         }
         Some((program, arguments)) => {
-            // It ends with the process.
+            // The thread ends with the process.
             std::thread::spawn(serve);
             let mut command = Command::new(program);
             command.args(arguments);
-            // A machine whose device is gone would wait for it, and nobody for the machine.
+            // If this process dies, the virtual machine would wait for its device for ever.
             let die = || {
                 rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
                 Ok(())
             };
-            // SAFETY: between `fork` and `exec` it makes one system call.
+            // SAFETY: between `fork` and `exec` it only makes one system call.
             unsafe { command.pre_exec(die) };
             let ended = child::run(&mut command, || LOOK);
             if ended.as_ref().is_ok_and(|status| !status.success()) && !server.has_served() {
@@ -93,7 +93,7 @@ fn execute() -> Result<ExitCode, Failure> {
     outcome
 }
 
-/// Makes the socket. One that nobody listens at is left of a program that was killed.
+/// Creates the socket. Replaces one without a listener, which a killed program has left.
 fn listen(path: &Path) -> Result<UnixListener, Failure> {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
     if is_socket && UnixStream::connect(path).is_err() {

@@ -1,4 +1,4 @@
-//! The programs as people start them: what they say of mistakes, and how they end.
+//! The programs as users start them: their messages about mistakes, and their exit.
 
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
@@ -19,7 +19,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// It is refused with one line that has these words.
+/// The command fails with one line that contains these words.
 fn refused(command: &mut Command, words: &[&str]) {
     let output = command.output().unwrap();
     let said = said(&output);
@@ -131,7 +131,7 @@ fn its_program_ends_when_it_is_killed() {
     output.read_exact(&mut up).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
-    // The end of the output is that of the last program that has it.
+    // The output ends with the last program that has it open.
     assert_eq!(output.read(&mut up).unwrap(), 0);
 }
 
@@ -140,7 +140,7 @@ fn the_host_is_there_while_the_program_runs() {
     let root = tempfile::tempdir().unwrap();
     let socket = root.path().join("socket");
     let mut program = pci(root.path());
-    // It ends with its input, which nobody else has.
+    // It exits at the end of its input, which no other process has.
     let mut child = program
         .arg(&socket)
         .args(["--", "cat"])
@@ -152,7 +152,7 @@ fn the_host_is_there_while_the_program_runs() {
     }
     let fabric = efa_shm::Fabric::open_below(root.path(), efa_shm::DEFAULT_FABRIC).unwrap();
     let hosts = || fabric.hosts().unwrap().len();
-    // The socket may be there before the host.
+    // The socket may exist before the host.
     while hosts() != 1 {
         std::thread::yield_now();
     }
@@ -181,7 +181,7 @@ fn mistakes_are_named_before_anything_is_fetched() {
     );
 }
 
-/// `scripts/userland` on a machine with these programs, and no others of apt.
+/// Runs `scripts/userland` on a machine with these programs, and no others of apt.
 fn userland(name: &str, programs: &[(&str, &str)], words: &[&str]) {
     let root = tempfile::tempdir().unwrap();
     let directory = |name: &str| {
@@ -222,7 +222,7 @@ fn userland(name: &str, programs: &[(&str, &str)], words: &[&str]) {
 
 #[test]
 fn a_kernel_without_its_source_is_named() {
-    // As apt-cache answers between two point releases.
+    // The output of apt-cache between two point releases.
     let apt_cache = r#"case $1 in
 depends) echo linux-headers-6.1.0-9-cloud-amd64 ;;
 show) [ "$3" = linux-source-6.1 ] && echo Version: 6.1.8 || echo Version: 6.1.9 ;;

@@ -6,25 +6,25 @@ use zerocopy::{Immutable, IntoBytes};
 use super::ENTRY;
 use crate::layout::layout;
 
-/// How a command ends: `efa_admin_aq_completion_status`.
+/// The status of a command: `efa_admin_aq_completion_status`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum AdminStatus {
-    /// Carried out.
+    /// The command was executed.
     Success = 0,
-    /// The device has no room (`ENOMEM`).
+    /// The device has no resources (`ENOMEM`).
     NoResources = 1,
-    /// There is no such command.
+    /// The opcode is unknown.
     BadOpcode = 2,
-    /// This device does not do that (`EOPNOTSUPP`).
+    /// The device does not support the command (`EOPNOTSUPP`).
     Unsupported = 3,
-    /// The entry is not a command.
+    /// The entry is not a valid command.
     MalformedRequest = 4,
-    /// An argument is wrong (`EINVAL`).
+    /// An argument is invalid (`EINVAL`).
     IllegalParameter = 5,
     /// The device has failed.
     Unknown = 6,
-    /// Others still use the object.
+    /// Other objects still use the object.
     Busy = 7,
 }
 
@@ -61,7 +61,7 @@ impl From<efa_shm::FabricError> for AdminStatus {
 }
 
 layout! {
-    /// What every completion begins with: `efa_admin_acq_common_desc`.
+    /// The head of every completion: `efa_admin_acq_common_desc`.
     CompletionHead, from 0 to 8;
     0 id: U16, "the command's";
     2 status: u8, "how the command ended";
@@ -70,18 +70,18 @@ layout! {
     6 consumed: U16, "not used by the driver";
 }
 
-/// What a completion repeats of its command.
+/// The part of a command that its completion repeats.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RequestId(pub u16);
 
 impl RequestId {
-    /// Of an entry of the admin queue. The bits that are no part of the id come back as they are.
+    /// The id of an entry of the admin queue. Bits outside of the id are returned unchanged.
     pub fn of(entry: &[u8; ENTRY]) -> RequestId {
         RequestId(u16::from_le_bytes([entry[0], entry[1]]))
     }
 }
 
-/// Where the data of a completion begins.
+/// Offset of the data in a completion.
 const DATA: usize = size_of::<CompletionHead>();
 
 /// The data of a completion.
@@ -89,10 +89,10 @@ const DATA: usize = size_of::<CompletionHead>();
 pub struct Completion([u8; ENTRY - DATA]);
 
 impl Completion {
-    /// Without data.
+    /// No data.
     pub const EMPTY: Completion = Completion([0; ENTRY - DATA]);
 
-    /// With this data, of up to 56 bytes. What is longer is cut.
+    /// This data. Only the first 56 bytes are used.
     pub fn of(data: &(impl IntoBytes + Immutable)) -> Completion {
         let mut bytes = [0; ENTRY - DATA];
         for (to, from) in bytes.iter_mut().zip(data.as_bytes()) {
@@ -122,8 +122,8 @@ impl Completion {
     }
 }
 
-/// CRC-16 with the reflected polynomial 0x8005, all ones at the beginning and inverted at the end,
-/// of a completion whose checksum is 0.
+/// CRC-16 with the reflected polynomial 0x8005, initially all ones and inverted at the end, of a
+/// completion with a checksum of 0.
 fn checksum(entry: &[u8; ENTRY]) -> u16 {
     const REFLECTED: u16 = 0xa001;
     let step = |crc: u16, byte: &u8| {
@@ -164,8 +164,8 @@ mod tests {
 
     #[test]
     fn the_checksum_is_that_of_crc_16_usb() {
-        // The catalogue's check value of CRC-16/USB is 0xb4c8, of nine bytes. Here over 64 bytes,
-        // of which a table of the same polynomial says the rest.
+        // The catalogue's check value of CRC-16/USB is 0xb4c8, for nine bytes. A table-driven
+        // implementation continues it to 64 bytes.
         let mut entry = [0; ENTRY];
         entry[..9].copy_from_slice(b"123456789");
         let mut table = 0xb4c8u16 ^ 0xffff;

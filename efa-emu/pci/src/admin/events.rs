@@ -1,21 +1,21 @@
-//! Events: entries of the queue of asynchronous events, and of event queues.
+//! Events: entries of the asynchronous event queue, and of event queues.
 
 use zerocopy::little_endian::{U16, U32, U64};
 
 use crate::layout::layout;
 
-/// What an asynchronous event is about: `efa_admin_aenq_group`.
+/// The type of an asynchronous event: `efa_admin_aenq_group`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
 pub enum AsyncGroup {
     /// The device has failed.
     FatalError = 1,
-    /// A sign of life.
+    /// Keep-alive.
     KeepAlive = 4,
 }
 
 impl AsyncGroup {
-    /// All groups that the driver knows, a bit for each: besides these, warnings and notifications.
+    /// Bits of all groups that the driver knows, including warnings and notifications.
     pub const ALL: u32 = 0x1e;
 
     /// The group's bit.
@@ -36,7 +36,7 @@ layout! {
 }
 
 impl AsyncEvent {
-    /// An event.
+    /// An event of this group.
     pub fn new(group: AsyncGroup, phase: bool, microseconds: u64) -> AsyncEvent {
         AsyncEvent {
             group: (group as u16).into(),
@@ -62,7 +62,7 @@ impl CompletionEvent {
     /// The length in words of 4 bytes.
     pub const WORDS: u8 = 4;
 
-    /// A completion queue has entries.
+    /// The event for a completion queue with new entries.
     pub fn new(cq: u16, phase: bool) -> CompletionEvent {
         CompletionEvent {
             common: u32::from(phase).into(),

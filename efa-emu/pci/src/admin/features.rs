@@ -11,7 +11,7 @@ use super::AsyncGroup;
 use crate::function::Bars;
 use crate::layout::layout;
 
-/// What can be asked for or set: `efa_admin_aq_feature_id`.
+/// The features that can be queried or set: `efa_admin_aq_feature_id`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Feature {
@@ -25,7 +25,7 @@ pub enum Feature {
     Queues = 4,
     /// [`HardwareHints`].
     HardwareHints = 5,
-    /// What the guest is; it can be set only.
+    /// Information about the guest. It can only be set.
     HostInfo = 6,
     /// [`EventQueues`].
     EventQueues = 7,
@@ -45,7 +45,7 @@ impl Feature {
         Feature::WideQueues,
     ];
 
-    /// The feature of a number.
+    /// The feature with this number.
     pub fn of(number: u8) -> Option<Feature> {
         Feature::ALL.into_iter().find(|each| *each as u8 == number)
     }
@@ -75,10 +75,10 @@ const PAGE_SIZES: u64 = 0xffff_f000;
 /// The bit of [`DeviceAttributes::caps`] that has another meaning in [`DeviceCaps`].
 const DATA_POLLING_128: u32 = 1 << 2;
 
-/// Bits of addresses of the guest.
+/// Number of address bits of the guest.
 pub(crate) const ADDRESS_WIDTH: u8 = 52;
 
-/// The device.
+/// The device's attributes.
 pub fn device_attributes(profile: &Profile, gid: Gid, link: PortLink) -> DeviceAttributes {
     let mut caps = (profile.caps - DeviceCaps::CQ_WITH_SGID).bits();
     if profile.data_polling_128 {
@@ -131,7 +131,7 @@ layout! {
 /// The longest entry of a send queue in bytes.
 const LONGEST_WQE: u32 = 128;
 
-/// The queues.
+/// The attributes of queues.
 pub fn queue_attributes(profile: &Profile) -> QueueAttributes {
     let pages = profile.max_mr_size / Profile::PAGE;
     QueueAttributes {
@@ -142,8 +142,8 @@ pub fn queue_attributes(profile: &Profile) -> QueueAttributes {
         max_cq: profile.max_cq.into(),
         max_cq_depth: profile.max_cqe.into(),
         sub_queues: 1.into(),
-        // rdma-core rings once for at most one request less than a queue has. With queues of one
-        // request it would copy none, which its loop cannot.
+        // rdma-core's doorbell batches are limited to one request less than the queue's depth. With
+        // a depth of one the limit would be 0, which its loop cannot handle.
         min_sq_depth: 2.into(),
         max_send_sge: (profile.max_sq_sge as u16).into(),
         max_recv_sge: (profile.max_rq_sge as u16).into(),
@@ -164,7 +164,7 @@ layout! {
     10 reserved: [u8; 54], "0: there are no event counters";
 }
 
-/// Requests of 128 bytes.
+/// The attributes of requests of 128 bytes.
 pub fn wide_queue_attributes() -> WideQueueAttributes {
     WideQueueAttributes {
         inline_size: (INLINE_SIZE_WIDE as u16).into(),
@@ -179,7 +179,7 @@ layout! {
     24 mtu: U32, "bytes of the largest packet";
 }
 
-/// The port.
+/// The attributes of the port.
 pub fn network(profile: &Profile, gid: Gid) -> Network {
     Network {
         gid: gid.0,
@@ -211,7 +211,7 @@ layout! {
     14 poll_interval: U16, "between two looks";
 }
 
-/// No opinion.
+/// No hints.
 pub fn hardware_hints() -> HardwareHints {
     HardwareHints {
         mmio_read_timeout: U16::ZERO,
@@ -229,14 +229,14 @@ layout! {
     16 events: U32, "bit 0 events of completion queues";
 }
 
-/// Event queues; with the admin queue's interrupt they have all vectors.
+/// The most event queues. Together with the admin queue they use all vectors.
 pub const EVENT_QUEUES: u32 = 31;
 
-/// Entries of an event queue, at most. There is room for one of each completion queue: the next one
-/// is armed by whoever has read the entry.
+/// The most entries of an event queue. Each completion queue has at most one entry: it raises the
+/// next one only after the driver has read the first and armed it again.
 pub const EVENT_QUEUE_DEPTH: u32 = 4096;
 
-/// The event queues.
+/// The attributes of event queues.
 pub fn event_queues(profile: &Profile) -> EventQueues {
     EventQueues {
         max_eq: EVENT_QUEUES.into(),

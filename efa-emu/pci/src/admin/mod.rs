@@ -1,8 +1,8 @@
 //! The formats of the admin interface: commands, their completions, features, statistics and events.
 //!
 //! Names, offsets and values are those of the kernel driver's `efa_admin_defs.h` and
-//! `efa_admin_cmds_defs.h` (Linux 6.1 to 7.2). What the device answers is made from the device's
-//! [`Profile`](efa_device_model::profile::Profile) and counters, as it is for programs on the
+//! `efa_admin_cmds_defs.h` (Linux 6.1 to 7.2). The responses are derived from the device's
+//! [`Profile`](efa_device_model::profile::Profile) and counters, like those for programs on the
 //! emulated verbs.
 
 mod completion;

@@ -8,7 +8,7 @@ use super::{AdminStatus, ENTRY};
 use crate::layout::layout;
 
 layout! {
-    /// What every command begins with: `efa_admin_aq_common_desc`.
+    /// The head of every command: `efa_admin_aq_common_desc`.
     pub Head, from 0 to 4;
     0 id: U16, "what the completion repeats, in bits 11:0";
     2 opcode: u8, "which command it is";
@@ -25,7 +25,7 @@ impl Head {
 }
 
 layout! {
-    /// Memory that belongs to a command: `efa_admin_ctrl_buff_info`.
+    /// Memory for a command: `efa_admin_ctrl_buff_info`.
     pub ControlBuffer, from 0 to 12;
     0 length: U32, "bytes";
     4 address: U64, "address in the guest";
@@ -69,12 +69,12 @@ layout! {
 }
 
 bitflags::bitflags! {
-    /// The fields of [`ModifyQp`] that count.
+    /// The fields of [`ModifyQp`] that are valid.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct ModifyMask: u32 {
-        /// The state to change to.
+        /// The new state.
         const STATE = 1 << 0;
-        /// The state to change from.
+        /// The expected current state.
         const CURRENT_STATE = 1 << 1;
         /// The Q-key.
         const QKEY = 1 << 2;
@@ -136,7 +136,7 @@ layout! {
 impl RegMr {
     /// The page size in `flags`, as a power of two.
     pub const PAGE_SHIFT: u8 = 0x1f;
-    /// Physical addresses: only for the kernel.
+    /// Physical addresses, for the kernel only.
     pub const PHYSICAL: u8 = 1 << 7;
     /// Local write in `permissions`.
     pub const LOCAL_WRITE: u8 = 1 << 0;
@@ -228,7 +228,7 @@ layout! {
     18 scope_modifier: U16, "0";
 }
 
-/// The statistics that can be asked for: `efa_admin_get_stats_type`.
+/// The types of statistics: `efa_admin_get_stats_type`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum StatisticsType {
@@ -245,7 +245,7 @@ pub enum StatisticsType {
 }
 
 impl StatisticsType {
-    /// The statistics of a number.
+    /// The type with this number.
     pub fn of(number: u8) -> Option<StatisticsType> {
         use StatisticsType::*;
         let all = [Basic, Messages, RdmaRead, RdmaWrite, Network];
@@ -311,10 +311,10 @@ macro_rules! requests {
         }
 
         impl Request {
-            /// Reads an entry of the admin queue.
+            /// Parses an entry of the admin queue.
             ///
             /// # Errors
-            /// [`AdminStatus::BadOpcode`] of a command that there is not.
+            /// [`AdminStatus::BadOpcode`] for an unknown command.
             pub fn parse(entry: &[u8; ENTRY]) -> Result<Request, AdminStatus> {
                 $(if entry[2] == AdminCommand::$name as u8 {
                     let (request, _) = $name::read_from_prefix(entry)
@@ -324,7 +324,7 @@ macro_rules! requests {
                 Err(AdminStatus::BadOpcode)
             }
 
-            /// Which command it is.
+            /// The type of the command.
             pub fn command(&self) -> AdminCommand {
                 match self {
                     $(Request::$name(_) => AdminCommand::$name,)*
@@ -360,7 +360,7 @@ requests! {
 mod tests {
     use super::*;
 
-    /// An entry in which each byte behind the head says where it is.
+    /// An entry in which each byte behind the head is its own offset.
     fn entry(opcode: u8) -> [u8; ENTRY] {
         let mut entry = std::array::from_fn(|index| index as u8);
         entry[..4].copy_from_slice(&[0x34, 0x02, opcode, 0x01]);

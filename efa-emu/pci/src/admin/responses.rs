@@ -1,4 +1,4 @@
-//! What completions say of commands that were carried out.
+//! The data of completions of successful commands.
 
 use efa_device_model::device::{self, Counters};
 use zerocopy::little_endian::{U16, U32, U64};
@@ -54,7 +54,7 @@ layout! {
 }
 
 layout! {
-    /// The number of an object that was made: `efa_admin_alloc_pd_resp`, `efa_admin_alloc_uar_resp`,
+    /// The number of a created object: `efa_admin_alloc_pd_resp`, `efa_admin_alloc_uar_resp`,
     /// `efa_admin_create_eq_resp`.
     pub Number, from 8 to 12;
     8 number: U16, "its number";
@@ -62,7 +62,7 @@ layout! {
 }
 
 impl QpMade {
-    /// There is one queue of a completion queue.
+    /// A completion queue has one sub-queue.
     pub const SUB_QUEUE: U16 = U16::ZERO;
 }
 
@@ -72,7 +72,7 @@ impl CqMade {
 }
 
 impl Number {
-    /// Of an object.
+    /// The response with this number.
     pub fn of(number: u16) -> Number {
         Number {
             number: number.into(),
@@ -93,7 +93,7 @@ pub fn basic(of: &Counters) -> [U64; 5] {
     .map(U64::new)
 }
 
-/// `efa_admin_messages_stats`: sends and receives, bytes before requests.
+/// `efa_admin_messages_stats`: sends and receives, bytes before counts.
 pub fn messages(of: &Counters) -> [U64; 4] {
     [of.send_bytes, of.send_wrs, of.recv_bytes, of.recv_wrs].map(U64::new)
 }
@@ -144,7 +144,7 @@ pub(crate) fn state_number(state: device::QpState) -> u32 {
     }
 }
 
-/// The state of a number. 5 is that of a failed send queue, which SRD has not.
+/// The state with this number. 5 is a failed send queue, which SRD does not have.
 pub(crate) fn state_of(number: u32) -> Option<device::QpState> {
     let mut all = device::QpState::ALL.into_iter();
     all.find(|state| state_number(*state) == number)

@@ -1,10 +1,10 @@
-//! The admin queue and the queue of its completions: which entry is next, and where.
+//! The admin queue and its completion queue: position and phase of the next entry.
 
 use super::registers::QueueShape;
 use crate::admin::ENTRY;
 use crate::memory::{GuestMemory, NotMemory};
 
-/// A queue of entries in the guest, and how far the device is in it.
+/// A queue of entries in the guest's memory, and the device's position.
 #[derive(Clone, Copy)]
 pub(super) struct AdminRing {
     base: u64,
@@ -13,7 +13,7 @@ pub(super) struct AdminRing {
 }
 
 impl AdminRing {
-    /// A queue that is in the guest's memory, as far as that is known.
+    /// A queue at this address, if that is memory of the guest.
     pub(super) fn new(
         memory: &GuestMemory,
         base: u64,
@@ -27,13 +27,13 @@ impl AdminRing {
         })
     }
 
-    /// How many entries there are before this counter; `None` if they do not fit into the queue.
+    /// The number of entries before this counter; `None` if it exceeds the queue's depth.
     pub(super) fn waiting(&self, producer: u16) -> Option<u16> {
         let waiting = producer.wrapping_sub(self.next);
         (waiting <= self.depth).then_some(waiting)
     }
 
-    /// The phase of the next entry, which is set in the first lap.
+    /// The phase of the next entry: 1 in the first lap.
     pub(super) fn phase(&self) -> bool {
         self.next & self.depth == 0
     }
@@ -42,7 +42,7 @@ impl AdminRing {
         self.base + u64::from(self.next & (self.depth - 1)) * ENTRY as u64
     }
 
-    /// Takes the next entry.
+    /// Reads the next entry.
     pub(super) fn take(&mut self, memory: &GuestMemory) -> Result<[u8; ENTRY], NotMemory> {
         let mut entry = [0; ENTRY];
         memory.read(self.address(), &mut entry)?;
@@ -50,7 +50,7 @@ impl AdminRing {
         Ok(entry)
     }
 
-    /// Writes the next entry, whose first word publishes it.
+    /// Writes the next entry. Its first word publishes it.
     pub(super) fn put(
         &mut self,
         memory: &GuestMemory,

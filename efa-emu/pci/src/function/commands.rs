@@ -1,4 +1,4 @@
-//! Commands of the admin queue, carried out on the device model.
+//! Execution of the admin queue's commands by the device model.
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ const REGISTERED_QUEUES: u8 = 0b011;
 const UNSOLICITED_WRITE: u8 = 0b100;
 
 impl Function {
-    /// Carries out a command.
+    /// Executes a command.
     pub(super) fn carry_out(&mut self, request: Request) -> CommandResult {
         match request {
             Request::GetFeature(request) => self.get_feature(&request),
@@ -133,9 +133,9 @@ impl Function {
         Ok(Completion::EMPTY)
     }
 
-    /// Says which kernel the guest has.
+    /// Logs the guest's kernel version.
     fn note_guest(&self, request: &SetFeature) -> Result<(), AdminStatus> {
-        /// Where the kernel's `LINUX_VERSION_CODE` is in `efa_admin_host_info`.
+        /// Offset of the kernel's `LINUX_VERSION_CODE` in `efa_admin_host_info`.
         const VERSION: u64 = 164;
         let mut version = [0; 4];
         let address = request.buffer.address.get();
@@ -181,7 +181,7 @@ impl Function {
             access,
         };
         let owner = pd(request.pd);
-        // Before anything is mapped.
+        // Checked before any page is mapped.
         let engine = self.engine()?;
         engine.with_device(|device| device.check_region(owner, &region))??;
         let pages = PageList {
@@ -229,7 +229,7 @@ impl Function {
             return Err(AdminStatus::Unsupported);
         }
         let depth = u32::from(request.depth.get());
-        // Queues begin on pages of their own, so that there is room behind one short entry.
+        // Queues begin on separate pages, so there is space behind one short entry.
         let bytes = (depth as usize * size.bytes()).max(CompletionRing::ENTRY_SIZE);
         let lent = self.memory.lend(request.base.get(), bytes as u64)?;
         let ring = CompletionRing::over(lent, depth, size).map_err(ring_error)?;
@@ -308,7 +308,7 @@ impl Function {
         made
     }
 
-    /// The send queue of a queue pair, and where it is in the region of send queues.
+    /// The send queue of a queue pair, and its offset in the region of send queues.
     fn send_ring(
         &mut self,
         bytes: u32,
@@ -430,8 +430,8 @@ fn access(permissions: u8) -> Option<Access> {
     (permissions & !ALL == 0).then_some(access)
 }
 
-/// The entries of a send queue and their size. The driver tells the bytes of the ring, which has the
-/// next power of two of requests.
+/// The number and size of a send queue's entries. The driver passes the ring's length in bytes,
+/// with the depth rounded up to a power of two.
 fn send_shape(request: &CreateQp) -> Result<(u32, WqeSize), AdminStatus> {
     let (bytes, depth) = (request.send_bytes.get(), request.send_depth.get());
     if bytes == 0 {
@@ -445,8 +445,8 @@ fn send_shape(request: &CreateQp) -> Result<(u32, WqeSize), AdminStatus> {
     }
 }
 
-/// What a command changes, and the state in which it expects the queue pair: the driver always names
-/// that, also where verbs may not.
+/// The change in a command, and the expected current state. The driver always passes that, even
+/// where the verbs do not allow it.
 fn change(request: &ModifyQp) -> Result<(QpChange, Option<QpState>), AdminStatus> {
     let mask = ModifyMask::from_bits(request.mask.get()).ok_or(ILLEGAL)?;
     let has = |field| mask.contains(field);
@@ -455,7 +455,7 @@ fn change(request: &ModifyQp) -> Result<(QpChange, Option<QpState>), AdminStatus
         false => Ok(None),
     };
     let to = state(ModifyMask::STATE, request.state.get())?;
-    // The driver checks partition key and port itself, and does not tell them.
+    // The driver checks partition key and port itself, and does not pass them.
     let is_init = to == Some(QpState::Init);
     let change = QpChange {
         state: to,

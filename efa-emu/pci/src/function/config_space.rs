@@ -7,15 +7,15 @@ use super::bars::{Bars, MSIX_PENDING, MSIX_TABLE, MSIX_VECTORS};
 /// The length of the space in bytes.
 const LENGTH: usize = 4096;
 
-/// Amazon.
+/// Amazon's vendor id.
 const VENDOR: u16 = 0x1d0f;
-/// An Ethernet controller, as the device on EC2 says.
+/// Ethernet controller, like the device on EC2.
 const CLASS: u32 = 0x02_0000;
 
 const EXPRESS: u8 = 0x40;
 const MSIX: u8 = 0x80;
 
-/// What a driver may write: where, and which bits.
+/// The writable bytes, with a mask of their writable bits.
 const WRITABLE: [(usize, u8); 9] = [
     (0x04, 0x46),                    // memory, bus master, parity
     (0x05, 0x05),                    // system errors, no interrupts by pin
@@ -28,20 +28,20 @@ const WRITABLE: [(usize, u8); 9] = [
     (MSIX as usize + 0x03, 0xc0),    // MSI-X on, masked
 ];
 
-/// The configuration space. What is read of it that no driver may read is 0.
+/// The configuration space. Undefined bytes read as 0.
 pub struct ConfigSpace {
     bytes: Box<[u8; LENGTH]>,
 }
 
 impl ConfigSpace {
-    /// Of a device of this generation.
+    /// The configuration space of a device of this generation.
     pub fn new(profile: &Profile) -> ConfigSpace {
         let mut space = ConfigSpace {
             bytes: Box::new([0; LENGTH]),
         };
         space.put(0x00, &VENDOR.to_le_bytes());
         space.put(0x02, &(profile.part_id as u16).to_le_bytes());
-        // There is a list of capabilities.
+        // The capability list exists.
         space.put(0x06, &[0x10, 0x00]);
         space.put(0x09, &CLASS.to_le_bytes()[..3]);
         for bar in [Bars::Registers, Bars::SendQueues, Bars::Doorbells] {
@@ -50,9 +50,9 @@ impl ConfigSpace {
         space.put(0x2c, &VENDOR.to_le_bytes());
         space.put(0x2e, &(profile.hw_version as u16).to_le_bytes());
         space.put(0x34, &[EXPRESS]);
-        // An endpoint, version 2, of one lane.
+        // PCI Express endpoint, version 2, one lane.
         space.put(EXPRESS.into(), &[0x10, MSIX, 0x02, 0x00]);
-        // It can be reset by itself, and takes payloads of 128 bytes.
+        // Function level reset, payloads of 128 bytes.
         space.put(EXPRESS as usize + 0x04, &(0x1000_8000u32).to_le_bytes());
         space.put(EXPRESS as usize + 0x0c, &(0x0000_0011u32).to_le_bytes());
         space.put(EXPRESS as usize + 0x12, &(0x0011u16).to_le_bytes());
@@ -68,12 +68,12 @@ impl ConfigSpace {
         self.bytes[offset..offset + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// The length in bytes.
+    /// Length in bytes.
     pub const fn length() -> u64 {
         LENGTH as u64
     }
 
-    /// Reads bytes; those behind the end are 0.
+    /// Reads bytes. Those beyond the end are 0.
     pub fn read(&self, offset: u64, into: &mut [u8]) {
         into.fill(0);
         let from = usize::try_from(offset)
@@ -84,8 +84,7 @@ impl ConfigSpace {
         }
     }
 
-    /// Writes the bits that may be written. Base addresses may not: whoever shows the function to a
-    /// guest keeps them.
+    /// Writes the writable bits. Base addresses are read-only: the VFIO client emulates them.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) {
         for (writable, mask) in WRITABLE {
             let at = (writable as u64).checked_sub(offset);

@@ -1,4 +1,4 @@
-//! The function as its guest sees it: regions that are read and written, and resets.
+//! The function as seen by its guest: reads and writes of regions, and resets.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -22,13 +22,13 @@ use super::send_queues::SendQueues;
 use crate::admin::{AdminStatus, AsyncGroup, Completion, ENTRY, Head, Request, RequestId};
 use crate::memory::GuestMemory;
 
-/// How often the device shows that it lives.
-pub const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
+/// Interval of keep-alive events.
+pub const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Why there is no device.
+/// Why a function cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The fabric refuses it.
+    /// The fabric refuses the device.
     #[error(transparent)]
     Fabric(#[from] FabricError),
     /// The kernel's driver does not know the generation.
@@ -42,16 +42,16 @@ pub enum OpenError {
 /// The last PCI device id in the driver's table, up to Linux 7.2.
 const LAST_PART: u32 = 0xefa3;
 
-/// Registers that a driver may read before it starts a queue. It reads nine; one that gets no values asks for the status
-/// again and again, for three seconds.
+/// The most registers that a driver may read before it starts a queue. It reads nine. A driver that
+/// does not see the responses reads the status repeatedly, for three seconds.
 const READS: u32 = 20;
 
-/// What is wrong if it reads more.
+/// The notice to the user after more reads.
 const UNSEEN: &str = "the guest's driver does not see what the device writes: start QEMU with memory that it shares \
                       (-object memory-backend-memfd,id=mem,size=4G,share=on -machine memory-backend=mem); on a busy \
                       machine add \"x-no-posted-writes\":true to the device";
 
-/// Tells the user something.
+/// Prints a notice for the user.
 type Tell = Box<dyn Fn(&str) + Send>;
 
 /// Opens the device in its fabric.
@@ -59,8 +59,8 @@ type Opener = Box<dyn FnMut() -> Result<Engine, FabricError> + Send>;
 
 /// A PCI function that is an EFA device, a member of a fabric.
 ///
-/// The device in the fabric is opened again with each reset: peers see the old one end, as when a
-/// process ends.
+/// Each reset opens a new device in the fabric: for peers the old device ends, like that of a
+/// process that exits.
 pub struct Function {
     open: Opener,
     profile: Profile,
@@ -77,16 +77,16 @@ pub struct Function {
     async_events_at: SplitAddress,
     requests: Option<AdminRing>,
     completions: Option<AdminRing>,
-    /// Commands since the function was opened.
+    /// Number of commands since the function was opened.
     commands: u64,
     late: LateCompletions,
-    /// Registers that were read since the bus's reset, or since a queue was started.
+    /// Number of registers read since the bus reset, or since a queue was started.
     reads: u32,
     tell: Tell,
 }
 
 impl Function {
-    /// Opens the device that `config` names.
+    /// Opens the device of the host in `config`.
     ///
     /// # Errors
     /// As [`Engine::open`]; and [`OpenError::UnknownGeneration`].
@@ -94,7 +94,7 @@ impl Function {
         Function::new(move || Engine::open(&config))
     }
 
-    /// As [`Function::open`], of a device that is opened in this way, and again with each reset.
+    /// As [`Function::open`], for a device that `open` opens now and at each reset.
     pub fn new(
         open: impl FnMut() -> Result<Engine, FabricError> + Send + 'static,
     ) -> Result<Function, OpenError> {
@@ -129,7 +129,7 @@ impl Function {
         })
     }
 
-    /// Sets what gets a line for the user when something outside of the device is wrong.
+    /// Sets the function that prints notices about problems outside of the device.
     pub fn on_notice(&mut self, tell: impl Fn(&str) + Send + 'static) {
         self.tell = Box::new(tell);
     }
@@ -139,7 +139,7 @@ impl Function {
         &self.memory
     }
 
-    /// What interrupts the guest.
+    /// The interrupts and events for the guest.
     pub fn notifier(&self) -> &Arc<Notifier> {
         &self.notifier
     }
@@ -153,7 +153,7 @@ impl Function {
         self.engine.as_ref().ok_or(AdminStatus::Unknown)
     }
 
-    /// The memory of a region that guests access without being trapped.
+    /// The file of a region that guests access without traps.
     pub fn mappable(&self, bar: Bars) -> Option<BorrowedFd<'_>> {
         (bar == Bars::SendQueues).then(|| self.send_queues.file().as_fd())
     }
@@ -168,7 +168,7 @@ impl Function {
         self.config_space.write(offset, bytes);
     }
 
-    /// Reads a region. Doorbells and what is not there are 0.
+    /// Reads a region. Doorbells and undefined registers are 0.
     pub fn read(&self, bar: Bars, offset: u64, into: &mut [u8]) {
         into.fill(0);
         let Bars::Registers = bar else { return };
@@ -180,7 +180,7 @@ impl Function {
         }
     }
 
-    /// Writes a region, in words of 4 bytes. What is shorter is ignored.
+    /// Writes words of 4 bytes to a region. Shorter writes are ignored.
     pub fn write(&mut self, bar: Bars, offset: u64, bytes: &[u8]) {
         let (words, _) = bytes.as_chunks();
         for (index, word) in (0u64..).zip(words) {
@@ -196,19 +196,19 @@ impl Function {
                         self.ring(doorbell, value);
                     }
                 }
-                // It is mapped. What somebody writes by messages all the same is not served.
+                // The region is mapped. Writes by messages are not supported.
                 Bars::SendQueues => {}
             }
         }
     }
 
-    /// Shows that the device lives. To be called every [`SIGN_OF_LIFE`].
-    pub fn show_life(&self) {
+    /// Sends a keep-alive event. To be called every [`KEEP_ALIVE_INTERVAL`].
+    pub fn send_keep_alive(&self) {
         self.notifier.repeat_interrupts();
-        self.notifier.tell_async(AsyncGroup::KeepAlive);
+        self.notifier.report_async(AsyncGroup::KeepAlive);
     }
 
-    /// Takes everything back that the guest has made, as at the start.
+    /// Destroys all objects of the guest, and returns to the initial state.
     pub fn reset(&mut self) {
         self.start_over(DeviceStatus::READY);
         self.config_space = ConfigSpace::new(&self.profile);
@@ -224,7 +224,7 @@ impl Function {
 
     fn fail(&mut self, why: &str) {
         tracing::warn!(why, "the guest's driver has broken the device");
-        // A driver resets only what is ready.
+        // A driver resets only a device that is ready.
         self.status = DeviceStatus::READY | DeviceStatus::FAILED;
         self.requests = None;
     }
@@ -239,10 +239,11 @@ impl Function {
         self.async_events_at = SplitAddress::default();
         self.status = status;
         if let Some(engine) = self.engine.take() {
-            // Who is copying from a region, or to it, comes to the end, or was stopped.
+            // Copies from or to regions finish, or the device was removed.
             let _ = engine.quiesce();
         }
-        // The old device tells nothing any more: what it has told is forgotten, its failure too.
+        // The old device raises no more events. Its earlier ones, including a failure, are
+        // discarded.
         self.notifier.reset();
         let objects = std::mem::take(&mut self.objects);
         for (_, pair) in objects.queue_pairs {
@@ -327,7 +328,7 @@ impl Function {
             (self.tell)(UNSEEN);
         }
         let offset = (request >> 16) as u16;
-        // A register that there is not reads as the driver's sign of an error.
+        // An undefined register reads as the driver's error value.
         let value = match Register::at(offset.into()) {
             Some(register) => value(register, self.status()),
             None => u32::MAX,
@@ -395,7 +396,7 @@ impl Function {
         }
     }
 
-    /// What staged faults want of a command. Those of a device that is gone are refused anyway.
+    /// The effect of staged faults on a command. A removed device refuses commands anyway.
     fn fate(&mut self, command: AdminCommand) -> CommandFate {
         self.commands += 1;
         let decided = self
@@ -411,12 +412,12 @@ impl Function {
         };
         let entry = Completion::entry(id, outcome, completions.phase());
         match completions.put(&self.memory, &entry) {
-            Ok(()) => self.notifier.tell_completion(),
+            Ok(()) => self.notifier.report_completion(),
             Err(_) => self.fail("the queue of completions is not memory"),
         }
     }
 
-    /// When the next completion that a staged fault delays is due.
+    /// The time of the next completion that a staged fault delays.
     pub fn next_completion(&self) -> Option<Instant> {
         self.late.next()
     }
@@ -434,7 +435,7 @@ impl Function {
             Doorbell::Send(handle) => {
                 if let Ok(pair) = self.objects.queue_pair(handle) {
                     pair.rings.send.doorbell().write(value);
-                    // A queue pair that cannot be rung has ended.
+                    // If the doorbell cannot be rung, the queue pair has ended.
                     let _ = engine.process_send_doorbell(pair.qpn);
                 }
             }
@@ -458,7 +459,7 @@ impl Function {
 
 impl Drop for Function {
     fn drop(&mut self) {
-        // Before the memory of regions and queues.
+        // Stops the device before the memory of regions and queues is released.
         if let Some(engine) = self.engine.take() {
             let _ = engine.quiesce();
         }

@@ -1,12 +1,12 @@
-//! The region with doorbells: a page for each queue pair and each completion queue, so that a program
-//! of the guest that maps its own cannot ring another's.
+//! The region with doorbells: one page for each queue pair and each completion queue, so that a
+//! program of the guest that maps its own page cannot ring the doorbells of others.
 
 use crate::memory::PAGE;
 
 /// Most queue pairs, and most completion queues.
 const OBJECTS: u32 = 2048;
 
-/// Where the doorbell of a receive queue is in the page of its queue pair.
+/// Offset of the receive queue's doorbell in the page of its queue pair.
 const RECEIVE: u32 = 4;
 
 /// A doorbell.
@@ -33,7 +33,7 @@ impl Doorbell {
         }
     }
 
-    /// Where it is; `None` of an object for which there is no page.
+    /// The offset of the doorbell; `None` if there is no page for the object.
     pub(super) fn offset(self) -> Option<u32> {
         let (number, first, place) = match self {
             Doorbell::Send(handle) => (handle, 0, 0),

@@ -10,11 +10,11 @@ struct LateCompletion {
     outcome: Result<Completion, AdminStatus>,
 }
 
-/// The most completions that wait: as many as the longest admin queue has entries. A driver has no
-/// more commands under way.
+/// The most delayed completions: the length of the longest admin queue. A driver has no more
+/// outstanding commands.
 const MOST: usize = 1 << 15;
 
-/// What is not written to the guest yet.
+/// Completions that are not yet written to the guest.
 #[derive(Default)]
 pub(super) struct LateCompletions(Vec<LateCompletion>);
 
@@ -32,12 +32,12 @@ impl LateCompletions {
         self.0.push(LateCompletion { due, id, outcome });
     }
 
-    /// When the next one is due.
+    /// The time of the next completion.
     pub(super) fn next(&self) -> Option<Instant> {
         self.0.iter().map(|late| late.due).min()
     }
 
-    /// Takes one that is due at this time.
+    /// Takes a completion that is due.
     pub(super) fn take(
         &mut self,
         now: Instant,

@@ -1,11 +1,11 @@
-//! The PCI function: what lies behind its regions.
+//! The PCI function: the implementation of its regions.
 //!
 //! * `config_space`: the header and the capabilities.
-//! * `registers`: the registers, and reading them without reads.
-//! * `admin_queue`: commands come and completions go. `commands`, `objects`: what is done.
+//! * `registers`: the registers, which are read by way of memory.
+//! * `admin_queue`: the queues of commands and completions. `commands`, `objects`: their execution.
 //! * `doorbells`, `send_queues`: the regions with doorbells and send queues.
 //! * `notifier`: events and interrupts.
-//! * `device`: all of it.
+//! * `device`: the whole function.
 
 mod admin_queue;
 mod bars;
@@ -21,6 +21,6 @@ mod send_queues;
 
 pub use bars::{Bars, MSIX_VECTORS};
 pub use config_space::ConfigSpace;
-pub use device::{Function, OpenError, SIGN_OF_LIFE};
+pub use device::{Function, KEEP_ALIVE_INTERVAL, OpenError};
 pub use notifier::Notifier;
 pub use registers::Register;

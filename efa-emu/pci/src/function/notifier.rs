@@ -1,7 +1,7 @@
-//! Events and interrupts: what the device tells the guest without being asked.
+//! Events and interrupts for the guest.
 //!
-//! The engine's thread tells of completions here, while the thread that serves the guest does other
-//! things.
+//! The engine's thread reports completions here, concurrently with the thread that serves the
+//! guest.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,10 +21,10 @@ use crate::admin::{
 };
 use crate::memory::GuestMemory;
 
-/// Where the word with the phase is in an [`AsyncEvent`].
+/// Offset of the word with the phase in an [`AsyncEvent`].
 const ASYNC_PHASE: usize = 4;
 
-/// A queue in the guest that the device writes.
+/// A queue in the guest's memory that the device writes.
 struct Written {
     base: u64,
     depth: u32,
@@ -45,37 +45,37 @@ impl Written {
 
 struct EventQueue {
     entries: Written,
-    /// The next entry interrupts.
+    /// The next entry raises an interrupt.
     is_armed: bool,
-    /// There were entries since the last interrupt that the guest may not have seen.
+    /// Entries were written after the last interrupt, which the guest may not have seen.
     is_late: bool,
-    /// The guest has been interrupted, and has not armed the queue since.
+    /// The guest was interrupted and has not armed the queue since.
     is_unanswered: bool,
 }
 
 #[derive(Default)]
 struct State {
-    /// What interrupts by each vector.
+    /// The eventfd of each vector.
     vectors: [Option<OwnedFd>; MSIX_VECTORS as usize],
-    /// Vectors by which there was an interrupt while nothing stood for them, a bit for each: as a
-    /// masked vector of MSI-X is pending. QEMU takes all vectors away for a moment when the guest
-    /// begins to use another one.
+    /// Vectors that were triggered while they had no eventfd, one bit for each, like the pending
+    /// bits of masked MSI-X vectors. QEMU removes all eventfds for a moment when the guest enables
+    /// another vector.
     pending: u32,
-    /// The admin queue does not interrupt.
+    /// Whether the admin queue's interrupt is masked.
     is_masked: bool,
     admin_vector: u16,
-    /// Commands were completed since the last look.
+    /// Commands were completed since the last keep-alive.
     has_completed: bool,
     async_events: Option<Written>,
     enabled_groups: u32,
     event_queues: Slab<EventQueue>,
-    /// Of each completion queue with events: its event queue.
+    /// The event queue of each completion queue with events.
     users: HashMap<u32, u16>,
     has_failed: bool,
 }
 
 impl State {
-    /// Interrupts the guest, now or as soon as something stands for the vector.
+    /// Interrupts the guest now, or as soon as the vector has an eventfd.
     fn interrupt(&mut self, vector: u16) {
         let Some(slot) = self.vectors.get(usize::from(vector)) else {
             return;
@@ -85,7 +85,7 @@ impl State {
             self.pending |= 1 << vector;
             return;
         };
-        // Whoever gave the descriptor does not make this thread wait.
+        // A full eventfd must not block this thread.
         let mut ready = [PollFd::new(eventfd, PollFlags::OUT)];
         if matches!(poll(&mut ready, Some(&Timespec::default())), Ok(1)) {
             let _ = rustix::io::write(eventfd.as_fd(), &1u64.to_ne_bytes());
@@ -93,7 +93,7 @@ impl State {
     }
 }
 
-/// Tells the guest of events.
+/// Reports events to the guest.
 pub struct Notifier {
     memory: Arc<GuestMemory>,
     started: Instant,
@@ -101,7 +101,7 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// Of a guest with this memory.
+    /// A notifier for a guest with this memory.
     pub fn new(memory: Arc<GuestMemory>) -> Notifier {
         Notifier {
             memory,
@@ -114,7 +114,7 @@ impl Notifier {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is to be written to from now on for an interrupt of a vector.
+    /// Sets the eventfd of a vector.
     pub fn set_vector(&self, vector: u32, eventfd: Option<OwnedFd>) {
         let mut state = self.lock();
         let Some(slot) = state.vectors.get_mut(vector as usize) else {
@@ -130,20 +130,20 @@ impl Notifier {
         }
     }
 
-    /// Interrupts by a vector.
+    /// Triggers a vector.
     pub fn trigger(&self, vector: u32) {
         if let Ok(vector) = u16::try_from(vector) {
             self.lock().interrupt(vector);
         }
     }
 
-    /// No vector interrupts any more.
+    /// Removes the eventfds of all vectors.
     pub fn clear_vectors(&self) {
         tracing::debug!("no vector interrupts");
         self.lock().vectors.fill_with(|| None);
     }
 
-    /// Queues and what is armed are gone, the vectors stay.
+    /// Removes all queues. The vectors' eventfds stay.
     pub(super) fn reset(&self) {
         let mut state = self.lock();
         *state = State {
@@ -157,7 +157,7 @@ impl Notifier {
         self.lock().has_failed
     }
 
-    /// Whether the admin queue does not interrupt.
+    /// Masks or unmasks the interrupt of the admin queue.
     pub(super) fn mask(&self, is_masked: bool) {
         self.lock().is_masked = is_masked;
     }
@@ -166,8 +166,8 @@ impl Notifier {
         self.lock().admin_vector = vector.into();
     }
 
-    /// A command is done.
-    pub(super) fn tell_completion(&self) {
+    /// Reports the completion of a command.
+    pub(super) fn report_completion(&self) {
         let mut state = self.lock();
         state.has_completed = true;
         if !state.is_masked {
@@ -176,9 +176,9 @@ impl Notifier {
         }
     }
 
-    /// Interrupts once more where the guest has not reacted to an interrupt. On a machine with more to
-    /// do than it has processors an emulated guest loses some, and its driver would wait for ever, or
-    /// give the device up. One interrupt too many finds nothing to do.
+    /// Repeats interrupts to which the guest has not reacted. On an overloaded machine an emulated
+    /// guest loses some, and its driver would wait for ever, or give the device up. A spurious
+    /// interrupt is harmless.
     pub(super) fn repeat_interrupts(&self) {
         let mut state = self.lock();
         if std::mem::take(&mut state.has_completed) && !state.is_masked {
@@ -204,18 +204,18 @@ impl Notifier {
         });
     }
 
-    /// The groups of asynchronous events that are reported.
+    /// The enabled groups of asynchronous events.
     pub(super) fn groups(&self) -> u32 {
         self.lock().enabled_groups
     }
 
-    /// Sets which groups of asynchronous events are reported.
+    /// Sets the enabled groups of asynchronous events.
     pub(super) fn set_groups(&self, groups: u32) {
         self.lock().enabled_groups = groups;
     }
 
-    /// Tells of an asynchronous event, if the guest wants such.
-    pub(super) fn tell_async(&self, group: AsyncGroup) {
+    /// Reports an asynchronous event, if its group is enabled.
+    pub(super) fn report_async(&self, group: AsyncGroup) {
         let mut state = self.lock();
         self.write_async(&mut state, group);
     }
@@ -229,14 +229,14 @@ impl Notifier {
         let (address, phase) = queue.next(ENTRY as u64);
         let microseconds = self.started.elapsed().as_micros() as u64;
         let event = AsyncEvent::new(group, phase, microseconds);
-        // A guest that has taken its queue away is not told.
+        // The guest may have unmapped its queue; then the event is dropped.
         let written = self.memory.publish(address, event.as_bytes(), ASYNC_PHASE);
         if written.is_ok() && !state.is_masked {
             state.interrupt(vector);
         }
     }
 
-    /// Makes an event queue.
+    /// Creates an event queue.
     pub(super) fn create_eq(&self, request: &CreateEq) -> Result<u16, AdminStatus> {
         let depth = u32::from(request.depth.get());
         let is_possible = depth.is_power_of_two()
@@ -266,7 +266,7 @@ impl Notifier {
         Ok(eqn as u16)
     }
 
-    /// Ends an event queue.
+    /// Destroys an event queue.
     pub(super) fn destroy_eq(&self, eqn: u16) -> Result<(), AdminStatus> {
         let mut state = self.lock();
         if !state.event_queues.contains(eqn.into()) {
@@ -283,23 +283,23 @@ impl Notifier {
         self.lock().event_queues.contains(eqn.into())
     }
 
-    /// Events of a completion queue go to an event queue from now on.
+    /// Sets the event queue of a completion queue.
     pub(super) fn attach(&self, cq: u32, eqn: u16) {
         self.lock().users.insert(cq, eqn);
     }
 
-    /// A completion queue has no events any more.
+    /// Removes the event queue of a completion queue.
     pub(super) fn detach(&self, cq: u32) {
         self.lock().users.remove(&cq);
     }
 
-    /// The guest has read an event queue, and wants to be interrupted by the next entry.
+    /// Arms an event queue that the guest has read, so that the next entry raises an interrupt.
     pub(super) fn arm(&self, eqn: u16) {
         let mut state = self.lock();
         let Some(queue) = state.event_queues.get_mut(eqn.into()) else {
             return;
         };
-        // It may have read before the entry was there.
+        // An entry may have been written after the guest's read.
         queue.is_armed = !std::mem::take(&mut queue.is_late);
         queue.is_unanswered = !queue.is_armed;
         if !queue.is_armed {
@@ -308,7 +308,7 @@ impl Notifier {
         }
     }
 
-    /// Tells of an event of the device.
+    /// Reports an event of the device.
     pub(super) fn tell(&self, event: DeviceEvent) {
         let mut state = self.lock();
         match event {
@@ -317,7 +317,7 @@ impl Notifier {
                 state.has_failed = true;
                 self.write_async(&mut state, AsyncGroup::FatalError);
             }
-            // The device has no words for these, nor connected queue pairs.
+            // The interface has no events for these, nor for connected queue pairs.
             DeviceEvent::CqError(_)
             | DeviceEvent::QpFatal(_)
             | DeviceEvent::QpAccessError(_)
@@ -381,7 +381,7 @@ mod tests {
             }
         }
 
-        /// Interrupts since the last look.
+        /// The number of interrupts since the last call.
         fn interrupts(&self) -> u64 {
             let mut count = [0; 8];
             match rustix::io::read(&self.eventfd, &mut count) {
@@ -426,7 +426,8 @@ mod tests {
         guest.notifier.tell(COMPLETION);
         assert_eq!(guest.interrupts(), 0);
         assert_eq!(guest.bytes(4112), [1u8, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0]);
-        // The second entry came before the guest had read all and armed again.
+        // The second entry was written before the guest had read all entries and armed the queue
+        // again.
         guest.notifier.arm(eqn);
         assert_eq!(guest.interrupts(), 1);
         guest.notifier.arm(eqn);
@@ -453,11 +454,11 @@ mod tests {
         guest.notifier.arm(eqn);
         assert_eq!(repeated(), 0);
         guest.notifier.set_admin_vector(3);
-        guest.notifier.tell_completion();
+        guest.notifier.report_completion();
         assert_eq!(guest.interrupts(), 1);
         assert_eq!([repeated(), repeated()], [1, 0], "once for commands");
         guest.notifier.mask(true);
-        guest.notifier.tell_completion();
+        guest.notifier.report_completion();
         assert_eq!(repeated(), 0);
     }
 
@@ -519,16 +520,16 @@ mod tests {
             vector: 3,
         };
         guest.notifier.start_async_events(8192, shape);
-        guest.notifier.tell_async(AsyncGroup::KeepAlive);
+        guest.notifier.report_async(AsyncGroup::KeepAlive);
         assert_eq!((guest.interrupts(), guest.bytes(8192)), (0, [0u8; 64]));
         guest.notifier.set_groups(AsyncGroup::KeepAlive.bit());
         for (address, phase) in [(8192, 1), (8192 + 64, 1), (8192, 0)] {
-            guest.notifier.tell_async(AsyncGroup::KeepAlive);
+            guest.notifier.report_async(AsyncGroup::KeepAlive);
             assert_eq!(guest.interrupts(), 1);
             assert_eq!(guest.bytes(address), [4, 0, 0, 0, phase]);
         }
         guest.notifier.mask(true);
-        guest.notifier.tell_async(AsyncGroup::KeepAlive);
+        guest.notifier.report_async(AsyncGroup::KeepAlive);
         assert_eq!(
             (guest.interrupts(), guest.bytes(8192 + 64)),
             (0, [4u8, 0, 0, 0, 0])

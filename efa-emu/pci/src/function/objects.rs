@@ -1,4 +1,4 @@
-//! What a guest has made, as far as the device model does not keep it.
+//! The objects of a guest, as far as the device model does not store them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use slab::Slab;
 use crate::admin::AdminStatus;
 use crate::memory::StitchedRegion;
 
-/// User access regions at a time.
+/// The most user access regions.
 const MAX_UARS: usize = 4096;
 
 /// A queue pair.
 pub(super) struct QueuePair {
     pub(super) qpn: Qpn,
     pub(super) rings: QpRings,
-    /// Where its send queue is in the region of send queues, if it has one.
+    /// Offset of its send queue in the region of send queues, if it has one.
     pub(super) send_queue: Option<u32>,
 }
 
@@ -52,7 +52,7 @@ impl Objects {
         is_known.then_some(()).ok_or(AdminStatus::IllegalParameter)
     }
 
-    /// The queue pair with a handle.
+    /// The queue pair with this handle.
     pub(super) fn queue_pair(&self, handle: u32) -> Result<&QueuePair, AdminStatus> {
         let pair = self.queue_pairs.get(handle as usize);
         pair.ok_or(AdminStatus::IllegalParameter)

@@ -1,5 +1,5 @@
-//! The registers: `efa_regs_defs.h`. They are written only. What a driver wants to read, it asks for,
-//! and the device writes the answer into the guest's memory.
+//! The registers: `efa_regs_defs.h`. Drivers only write them. To read a register, a driver sends a
+//! request, and the device writes the value into the guest's memory.
 
 use zerocopy::little_endian::{U16, U32};
 
@@ -61,7 +61,7 @@ registers! {
 }
 
 layout! {
-    /// What a register has: `efa_admin_mmio_req_read_less_resp`.
+    /// The value of a register: `efa_admin_mmio_req_read_less_resp`.
     pub(super) ReadResponse, from 0 to 8;
     0 id: U16, "of the request";
     2 offset: U16, "of the register";
@@ -71,7 +71,7 @@ layout! {
 /// The first version whose completions have checksums.
 const VERSION: u32 = 0x0002;
 const CONTROLLER_VERSION: u32 = 0x0000_0001;
-/// A reset ends within a second. How long commands may take is left to the driver.
+/// A reset takes at most one second. Time-outs of commands are left to the driver.
 const RESET_TIMEOUT: u32 = 10;
 
 bitflags::bitflags! {
@@ -85,7 +85,7 @@ bitflags::bitflags! {
     }
 }
 
-/// The value of a register that can be read.
+/// The value of a readable register.
 pub(super) fn value(register: Register, status: DeviceStatus) -> u32 {
     match register {
         Register::Version => VERSION,
@@ -99,7 +99,7 @@ pub(super) fn value(register: Register, status: DeviceStatus) -> u32 {
     }
 }
 
-/// The shape of a queue as its register says.
+/// The parameters of a queue in its register.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct QueueShape {
     /// Entries, a power of two.
@@ -109,12 +109,12 @@ pub(super) struct QueueShape {
 }
 
 impl QueueShape {
-    /// Of [`Register::AdminCapabilities`].
+    /// The value of [`Register::AdminCapabilities`].
     pub(super) fn of_requests(value: u32) -> Option<QueueShape> {
         QueueShape::new(value as u16, value >> 16, 0)
     }
 
-    /// Of the queues that the device writes.
+    /// The value for the queues that the device writes.
     pub(super) fn of_answers(value: u32) -> Option<QueueShape> {
         QueueShape::new(value as u16, value >> 16 & 0xff, (value >> 24) as u8)
     }
@@ -124,7 +124,7 @@ impl QueueShape {
         is_possible.then_some(QueueShape { depth, vector })
     }
 
-    /// Bytes of the queue.
+    /// Length of the queue in bytes.
     pub(super) fn bytes(self) -> u64 {
         u64::from(self.depth) * ENTRY as u64
     }

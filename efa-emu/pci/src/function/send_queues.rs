@@ -1,5 +1,5 @@
-//! The memory of send queues, which belongs to the device. Guests write their requests there without
-//! anybody being told, and then ring.
+//! The memory of send queues, which belongs to the device. Guests write requests there without
+//! traps, and then ring a doorbell.
 
 use std::fs::File;
 use std::ptr::{NonNull, null_mut};
@@ -14,7 +14,7 @@ use crate::memory::PAGE;
 
 const LENGTH: usize = Bars::SendQueues.length() as usize;
 
-/// The pages of the region, as this process sees them.
+/// The mapping of the region in this process.
 struct Pages(NonNull<u8>);
 
 // SAFETY: the memory is accessed as atomics only, by any thread.
@@ -24,16 +24,16 @@ unsafe impl Sync for Pages {}
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: mapped by `SendQueues::new`, and no ring is left in it.
+        // SAFETY: mapped by `SendQueues::new`, and no ring in it is left.
         let _ = unsafe { munmap(self.0.as_ptr().cast(), LENGTH) };
     }
 }
 
-/// The region with send queues. Pages that no queue has used take no memory.
+/// The region of send queues. Unused pages occupy no memory.
 pub(super) struct SendQueues {
     file: File,
     pages: Arc<Pages>,
-    /// The queues, in the order of their places: where, and how many bytes.
+    /// Offset and length of each queue, ordered by offset.
     used: Vec<(u32, u32)>,
 }
 
@@ -53,13 +53,13 @@ impl SendQueues {
         })
     }
 
-    /// What guests map.
+    /// The file that guests map.
     pub(super) fn file(&self) -> &File {
         &self.file
     }
 
-    /// Takes pages for a queue: the first gap that is long enough. They are all 0: nobody reads what
-    /// another program has sent.
+    /// Allocates zeroed pages for a queue, in the first gap that is long enough. Zeroing hides the
+    /// requests of other programs.
     pub(super) fn take(&mut self, bytes: u32) -> Option<(u32, LentMemory)> {
         let length = bytes.checked_next_multiple_of(PAGE as u32)?;
         let mut start = 0;
@@ -84,7 +84,7 @@ impl SendQueues {
         Some((start, lent))
     }
 
-    /// Gives back the pages of a queue.
+    /// Frees the pages of a queue.
     pub(super) fn give_back(&mut self, start: u32) {
         self.used.retain(|(used, _)| *used != start);
     }

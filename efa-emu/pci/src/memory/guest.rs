@@ -1,4 +1,4 @@
-//! The maps of the guest's memory.
+//! The mappings of the guest's memory.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,13 +12,13 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::PAGE;
 
-/// The most maps at a time, as QEMU's and the kernel's own limit.
+/// The most mappings, the same as QEMU's and the kernel's limits.
 const MAX_MAPS: usize = 65535;
 
 /// Why memory cannot be mapped or unmapped.
 #[derive(Debug, thiserror::Error)]
 pub enum MapError {
-    /// Address, offset or length are not multiples of a page, or end behind the last address.
+    /// Address, offset or length are not multiples of a page, or exceed the address space.
     #[error("the map of {length:#x} bytes at {address:#x} is not made of pages")]
     NotPages {
         /// The address in the guest.
@@ -26,10 +26,10 @@ pub enum MapError {
         /// Bytes.
         length: u64,
     },
-    /// Another map has some of the addresses.
+    /// Another mapping overlaps it.
     #[error("the map at {0:#x} covers memory that is mapped already")]
     Overlap(u64),
-    /// There is no map of exactly these addresses.
+    /// There is no mapping with exactly these addresses.
     #[error("there is no map of {length:#x} bytes at {address:#x}")]
     NoSuchMap {
         /// The address in the guest.
@@ -37,19 +37,19 @@ pub enum MapError {
         /// Bytes.
         length: u64,
     },
-    /// The file is shorter than the map.
+    /// The file is shorter than the mapping.
     #[error("the file of the map at {0:#x} is too short")]
     ShortFile(u64),
-    /// There are as many maps as there can be.
+    /// The most mappings exist already.
     #[error("there are {MAX_MAPS} maps already")]
     TooMany,
-    /// The system refuses it.
+    /// The system call failed.
     #[error("cannot map the guest's memory: {0}")]
     System(#[from] std::io::Error),
 }
 
 impl MapError {
-    /// The errno for whoever asked for the map.
+    /// The errno for the requester of the mapping.
     pub fn errno(&self) -> i32 {
         match self {
             MapError::NotPages { .. } | MapError::ShortFile(_) => libc::EINVAL,
@@ -61,7 +61,7 @@ impl MapError {
     }
 }
 
-/// An address of the guest is not memory, or not memory that may be written.
+/// An address of the guest is not memory, or not writable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{length} bytes at {address:#x} are not memory of the guest")]
 pub struct NotMemory {
@@ -71,13 +71,13 @@ pub struct NotMemory {
     pub length: u64,
 }
 
-/// One map: pages of a file that the guest sees at an address.
+/// One mapping: pages of a file at an address of the guest.
 pub struct Mapping {
     length: usize,
     first: NonNull<u8>,
     is_writable: bool,
     file: File,
-    /// Where the pages begin in the file.
+    /// Offset of the first page in the file.
     offset: u64,
 }
 
@@ -119,7 +119,7 @@ impl Mapping {
         })
     }
 
-    /// The file, and where a byte of the map is in it.
+    /// The file, and the file offset of a byte of the mapping.
     pub(super) fn file_at(&self, offset: usize) -> (&File, u64) {
         (&self.file, self.offset + offset as u64)
     }
@@ -128,12 +128,12 @@ impl Mapping {
         self.is_writable
     }
 
-    /// Bytes behind `offset`.
+    /// Number of bytes from `offset` on.
     pub(super) fn rest(&self, offset: usize) -> usize {
         self.length - offset
     }
 
-    /// Whether another map shows the same bytes as this one at these offsets.
+    /// Whether this is the same mapping.
     pub(super) fn is_same(&self, other: &Mapping) -> bool {
         std::ptr::eq(self, other)
     }
@@ -153,12 +153,12 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`; nobody has a reference to it any more.
+        // SAFETY: mapped by `new`; there are no references to it any more.
         let _ = unsafe { munmap(self.first.as_ptr().cast(), self.length) };
     }
 }
 
-/// What may be done with mapped memory.
+/// The protection of mapped memory.
 pub(super) fn access(is_writable: bool) -> ProtFlags {
     match is_writable {
         true => ProtFlags::READ | ProtFlags::WRITE,
@@ -166,7 +166,7 @@ pub(super) fn access(is_writable: bool) -> ProtFlags {
     }
 }
 
-/// The memory of a guest. A map that is taken away stays as long as a queue or a region uses it.
+/// The memory of a guest. A removed mapping stays while a queue or a region uses it.
 #[derive(Default)]
 pub struct GuestMemory {
     maps: RwLock<BTreeMap<u64, Arc<Mapping>>>,
@@ -176,7 +176,7 @@ impl GuestMemory {
     /// Maps pages of a file at an address of the guest.
     ///
     /// # Errors
-    /// Pages that overlap another map, that are no whole pages, or that the file does not have.
+    /// For pages that overlap another mapping, are incomplete, or are beyond the file's end.
     pub fn map(
         &self,
         address: u64,
@@ -206,10 +206,10 @@ impl GuestMemory {
         Ok(())
     }
 
-    /// Takes a map away.
+    /// Removes a mapping.
     ///
     /// # Errors
-    /// There is none of exactly these addresses.
+    /// There is no mapping with exactly these addresses.
     pub fn unmap(&self, address: u64, length: u64) -> Result<(), MapError> {
         let mut maps = self.maps.write().unwrap_or_else(PoisonError::into_inner);
         match maps.get(&address) {
@@ -221,7 +221,7 @@ impl GuestMemory {
         }
     }
 
-    /// Takes all maps away.
+    /// Removes all mappings.
     pub fn clear(&self) {
         self.maps
             .write()
@@ -229,7 +229,7 @@ impl GuestMemory {
             .clear();
     }
 
-    /// The map of an address, and where the address is in it.
+    /// The mapping of an address, and the offset of the address in it.
     pub(super) fn find(&self, address: u64) -> Option<(Arc<Mapping>, usize)> {
         let maps = self.maps.read().unwrap_or_else(PoisonError::into_inner);
         let (start, map) = maps.range(..=address).next_back()?;
@@ -237,7 +237,7 @@ impl GuestMemory {
         (offset < map.length).then(|| (Arc::clone(map), offset))
     }
 
-    /// Calls `part` with each map that has some of the bytes, where they are in it, and which.
+    /// Calls `part` for each mapping of the bytes, with their offset in it and their range.
     fn parts(
         &self,
         address: u64,
@@ -261,7 +261,7 @@ impl GuestMemory {
         Ok(())
     }
 
-    /// Copies bytes of the guest.
+    /// Reads bytes of the guest.
     pub fn read(&self, address: u64, into: &mut [u8]) -> Result<(), NotMemory> {
         self.parts(address, into.len(), |map, offset, range| {
             for (index, byte) in into[range].iter_mut().enumerate() {
@@ -269,12 +269,12 @@ impl GuestMemory {
             }
             true
         })?;
-        // What is read afterwards was written before what was read here.
+        // Later reads must not see older values.
         std::sync::atomic::fence(Ordering::Acquire);
         Ok(())
     }
 
-    /// Copies bytes to the guest.
+    /// Writes bytes of the guest.
     pub fn write(&self, address: u64, bytes: &[u8]) -> Result<(), NotMemory> {
         self.parts(address, bytes.len(), |map, offset, range| {
             if !map.is_writable {
@@ -287,8 +287,8 @@ impl GuestMemory {
         })
     }
 
-    /// Copies an entry to the guest, of which the word of 4 bytes at `word` comes last: whoever sees
-    /// it sees all of the entry. The entry and its word are aligned to 4.
+    /// Writes an entry to the guest, with its 4-byte word at `word` last: a guest that sees the
+    /// word sees all of the entry. The entry and the word are aligned to 4.
     pub fn publish(&self, address: u64, bytes: &[u8], word: usize) -> Result<(), NotMemory> {
         let missing = NotMemory {
             address,
@@ -307,10 +307,10 @@ impl GuestMemory {
         Ok(())
     }
 
-    /// Memory for a ring, in one map.
+    /// Memory for a ring, in one mapping.
     ///
     /// # Errors
-    /// It is not memory that may be written, or lies in two maps.
+    /// It is not writable memory, or in two mappings.
     pub fn lend(&self, address: u64, length: u64) -> Result<LentMemory, NotMemory> {
         let missing = NotMemory { address, length };
         let (map, offset) = self.find(address).ok_or(missing)?;
@@ -320,7 +320,7 @@ impl GuestMemory {
         }
         // SAFETY: `offset` is in the mapping, which has `bytes` from there on.
         let first = unsafe { map.first.add(offset) };
-        // SAFETY: the map stays as long as its `Arc`, and is accessed as atomics only.
+        // SAFETY: the mapping stays as long as its `Arc`, and is accessed as atomics only.
         Ok(unsafe { LentMemory::new(first, bytes, map) })
     }
 }
@@ -333,7 +333,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A file of so many pages, each byte of which says in which page it is.
+    /// A file of this many pages, in which each byte is the number of its page.
     pub(crate) fn pages(count: u64) -> File {
         let file = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, count * PAGE).unwrap();
@@ -353,7 +353,7 @@ pub(crate) mod tests {
     fn bytes_are_those_of_the_mapped_pages() {
         let file = pages(4);
         let memory = GuestMemory::default();
-        // Two maps side by side, in the other order than in the file.
+        // Two adjacent mappings, in the opposite order of the file.
         memory
             .map(0x10000, 2 * PAGE, true, descriptor(&file), 2 * PAGE)
             .unwrap();

@@ -1,7 +1,7 @@
-//! The memory of the guest: which of its addresses are memory, and where that is in this process.
+//! The memory of the guest: which addresses are memory, and where they are mapped in this process.
 //!
-//! Every address that comes from a guest is looked up here, and is an error if it is not memory. What
-//! lies there may change at any time: it is copied once, and then used.
+//! Every address from a guest is looked up here, and is an error if it is not memory. The content
+//! may change at any time: it is copied once before it is used.
 
 mod guest;
 mod page_list;
@@ -14,7 +14,7 @@ pub use stitched::{StitchError, StitchedRegion};
 /// The page size in bytes.
 pub const PAGE: u64 = 4096;
 
-/// A file of so many pages, each byte of which says in which page it is.
+/// A file of this many pages, in which each byte is the number of its page.
 #[cfg(test)]
 pub(crate) fn test_pages(count: u64) -> std::os::fd::OwnedFd {
     guest::tests::pages(count).into()

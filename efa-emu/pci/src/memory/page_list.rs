@@ -1,5 +1,4 @@
-//! The pages of a region as a registration names them: in the command, in a list, or in a chain of
-//! lists.
+//! The pages of a registration: in the command, in a list, or in a chain of lists.
 
 use zerocopy::little_endian::U64;
 
@@ -7,21 +6,21 @@ use super::guest::{GuestMemory, NotMemory};
 use super::stitched::{Runs, StitchError, StitchedRegion};
 use crate::admin::{ControlBuffer, Head, RegMr};
 
-/// Why the pages of a region are not to be had.
+/// Why the pages of a region cannot be mapped.
 #[derive(Debug, thiserror::Error)]
 pub enum PageListError {
-    /// The list, or what it names, is not memory of the guest.
+    /// The list, or a page in it, is not memory of the guest.
     #[error(transparent)]
     Stitch(#[from] StitchError),
-    /// The list has another length than the pages need.
+    /// The length of the list does not match the number of pages.
     #[error("the list of pages has {found} bytes, not {expected}")]
     Length {
-        /// As it says.
+        /// The actual length.
         found: u32,
-        /// For so many pages.
+        /// The expected length.
         expected: u64,
     },
-    /// A page does not begin at a multiple of its size.
+    /// A page is not aligned to its size.
     #[error("{0:#x} is not the address of a page")]
     NotAPage(u64),
 }
@@ -35,29 +34,30 @@ impl From<NotMemory> for PageListError {
 /// The pages of a registration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PageList {
-    /// How many pages there are.
+    /// The number of pages.
     pub count: u64,
     /// The size of a page in bytes.
     pub size: u64,
 }
 
-/// Pages that fit into the command.
+/// Number of addresses that fit into the command.
 const IN_COMMAND: u64 = 4;
 
-/// A part of a chain in bytes: addresses, and behind them a [`ControlBuffer`] with the next part.
+/// Length of a part of a chain in bytes: addresses, followed by a [`ControlBuffer`] for the next
+/// part.
 const PART: u64 = 4096;
 
-/// Addresses in a part of a chain.
+/// Number of addresses in a part of a chain.
 const PER_PART: u64 = (PART - size_of::<ControlBuffer>() as u64) / 8;
 
-/// Addresses that are read at a time.
+/// Number of addresses read at once.
 const BATCH: u64 = 512;
 
 impl PageList {
     /// Maps the pages of a registration.
     ///
     /// # Errors
-    /// The list is not as its command says, or names what is no memory.
+    /// The list is inconsistent with its command, or contains addresses that are not memory.
     pub fn stitch(
         self,
         memory: &GuestMemory,
@@ -82,7 +82,7 @@ impl PageList {
         Ok(collector.runs.stitch()?)
     }
 
-    /// Follows a chain: each part has addresses of pages of 4 KiB, which have addresses of the
+    /// Follows a chain: each part contains addresses of 4 KiB pages, which contain addresses of the
     /// region's pages.
     fn walk(
         self,
@@ -149,7 +149,7 @@ impl Collector<'_> {
             read_numbers(self.memory, address, numbers)?;
             self.add(numbers)?;
             count -= here;
-            // The end of the list is memory, if there is more of it.
+            // An overflow only happens at the end of the list: the next read would fail.
             address = address.saturating_add(here * 8);
         }
         Ok(())
@@ -181,7 +181,7 @@ mod tests {
     use super::super::guest::tests::{descriptor, pages};
     use super::*;
 
-    /// A guest of so many pages from address 0 on.
+    /// A guest with this many pages from address 0 on.
     fn guest(count: u64) -> GuestMemory {
         let memory = GuestMemory::default();
         memory
@@ -204,7 +204,7 @@ mod tests {
         )
     }
 
-    /// The number of the file's page that is at a page of the region.
+    /// The number of the file's page at a page of the region.
     fn page(region: &StitchedRegion, index: u64) -> u8 {
         let address = region.address() + index * PAGE;
         let byte: *const u8 = std::ptr::with_exposed_provenance(address as usize);
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn chains_of_lists_are_followed() {
-        // One list more than the first part of the chain has, and 7 pages in that.
+        // One list more than the first part of the chain has, and 7 pages in that list.
         let count = PER_PART * BATCH + 7;
         let file = File::from(memfd_create("guest", MemfdFlags::CLOEXEC).unwrap());
         file.set_len((count + 1) * PAGE).unwrap();
@@ -262,7 +262,7 @@ mod tests {
         memory
             .map(0, (count + 1) * PAGE, true, descriptor(&file), 0)
             .unwrap();
-        // The lists are in the pages that they list, whose order is that of their addresses.
+        // The lists are inside of the pages that they list in order.
         let (chain, lists) = (1000 * PAGE, 2000 * PAGE);
         write_list(
             &memory,
@@ -280,7 +280,7 @@ mod tests {
         let bytes = zerocopy::IntoBytes::as_bytes(&next);
         memory.write(chain + PART - 12, bytes).unwrap();
         write_list(&memory, 3000 * PAGE, [3001 * PAGE]);
-        // The last page is not the one that follows.
+        // The last page is not adjacent.
         let last = (0..7).map(|page| PER_PART * BATCH + page + u64::from(page == 6));
         write_list(&memory, 3001 * PAGE, last.map(|page| page * PAGE));
         let list = PageList { count, size: PAGE };

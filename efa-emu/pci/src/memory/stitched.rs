@@ -1,7 +1,8 @@
-//! Regions of pages that lie apart in the guest, as one range of this process.
+//! Regions of pages that are scattered in the guest, as one range of this process.
 //!
-//! The device and its link know regions by an address of the process. So the pages of a region are
-//! mapped once more, side by side: runs of them that are side by side in the guest too by one mapping.
+//! The device and its link use regions by an address of the process. So the pages of a region are
+//! mapped a second time, contiguously. A run of pages that are adjacent in the guest needs one
+//! mapping.
 
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -11,35 +12,35 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use super::guest::{GuestMemory, Mapping, NotMemory, access};
 
-/// The most runs of all regions of this process. The system allows 65530 mappings of a process, and
-/// one that has none left cannot allocate.
+/// The most runs of all regions of this process. The system allows 65530 mappings per process, and
+/// a process at the limit cannot allocate memory.
 const MAX_RUNS: usize = 49_152;
 
-/// The runs that are mapped.
+/// The number of mapped runs.
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
-/// Why a region cannot be made.
+/// Why a region cannot be mapped.
 #[derive(Debug, thiserror::Error)]
 pub enum StitchError {
-    /// A page is not memory of the guest, or not memory that may be written.
+    /// A page is not memory of the guest, or not writable.
     #[error(transparent)]
     NotMemory(#[from] NotMemory),
-    /// The pages lie too far apart.
+    /// The pages are too scattered.
     #[error("the regions have more than {MAX_RUNS} runs of pages")]
     TooManyRuns,
-    /// The system refuses it.
+    /// The system call failed.
     #[error("cannot map the pages of the region: {0}")]
     System(#[from] std::io::Error),
 }
 
-/// Pages that lie side by side in a map.
+/// Adjacent pages in a mapping.
 struct Run {
     map: Arc<Mapping>,
     offset: usize,
     length: usize,
 }
 
-/// Collects pages in their order.
+/// Collects pages in order.
 #[derive(Default)]
 pub(super) struct Runs {
     runs: Vec<Run>,
@@ -89,7 +90,7 @@ impl Runs {
         Ok(())
     }
 
-    /// Maps the pages side by side.
+    /// Maps the pages contiguously.
     pub(super) fn stitch(self) -> Result<StitchedRegion, StitchError> {
         let runs = MappedRuns::take(self.runs.len())?;
         // SAFETY: a new range of addresses, at a place of the system's choice.
@@ -111,7 +112,7 @@ impl Runs {
             let (file, offset) = run.map.file_at(run.offset);
             let flags = MapFlags::SHARED | MapFlags::FIXED;
             let protection = access(run.map.is_writable());
-            // SAFETY: the addresses belong to `region`, and nobody uses them yet.
+            // SAFETY: the addresses belong to `region`, and are not in use yet.
             unsafe {
                 mmap(
                     std::ptr::with_exposed_provenance_mut(at),
@@ -129,7 +130,7 @@ impl Runs {
     }
 }
 
-/// So many of [`MAX_RUNS`], which are given back when this is dropped.
+/// A part of [`MAX_RUNS`], which is returned when this is dropped.
 #[derive(Debug)]
 struct MappedRuns(usize);
 
@@ -149,7 +150,7 @@ impl Drop for MappedRuns {
     }
 }
 
-/// The pages of a region, side by side in this process. They are unmapped when this is dropped.
+/// The pages of a region, contiguous in this process. They are unmapped when this is dropped.
 #[derive(Debug)]
 pub struct StitchedRegion {
     first: usize,
@@ -167,7 +168,7 @@ impl StitchedRegion {
 impl Drop for StitchedRegion {
     fn drop(&mut self) {
         let first = std::ptr::with_exposed_provenance_mut(self.first);
-        // SAFETY: mapped by `stitch`; its owner drops this when the device has no region there.
+        // SAFETY: mapped by `stitch`; the owner drops this after the device's region has ended.
         let _ = unsafe { munmap(first, self.length) };
     }
 }
@@ -197,7 +198,7 @@ mod tests {
         for page in [0x12000, 0x13000, 0x10000, 0x14000] {
             runs.add(&memory, page, PAGE, true).unwrap();
         }
-        // A long page that lies in two maps.
+        // A large page in two mappings.
         runs.add(&memory, 0x13000, 2 * PAGE, true).unwrap();
         assert_eq!(runs.runs.len(), 5);
         let region = runs.stitch().unwrap();
@@ -250,7 +251,7 @@ mod tests {
         assert!(matches!(added, Some(StitchError::TooManyRuns)));
     }
 
-    /// A region that is scattered as widely as can be, and another one once it has gone.
+    /// A region with the most scattered pages, and another one after it was dropped.
     #[test]
     fn runs_are_those_of_all_regions() {
         let memory = GuestMemory::default();

@@ -5,7 +5,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use crate::layout::layout;
 
 layout! {
-    /// What every message begins with.
+    /// The head of every message.
     pub Header, from 0 to 16;
     0 id: U16, "the answer repeats it";
     2 command: U16, "which command it is";
@@ -17,21 +17,21 @@ layout! {
 impl Header {
     /// The length in bytes.
     pub const LENGTH: usize = size_of::<Header>();
-    /// The bits of `flags` that say what it is.
+    /// The type bits of `flags`.
     pub const KIND: u32 = 0xf;
-    /// An answer, in `flags`.
+    /// The type of a reply, in `flags`.
     pub const ANSWER: u32 = 1;
-    /// No answer is wanted, in `flags`.
+    /// No reply is requested, in `flags`.
     pub const NO_ANSWER: u32 = 1 << 4;
-    /// The answer is an error, in `flags`.
+    /// The reply is an error, in `flags`.
     pub const ERROR: u32 = 1 << 5;
 }
 
-/// The commands that a device gets.
+/// The commands to a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
 pub enum Command {
-    /// [`Version`] and a text in JSON.
+    /// [`Version`] and a JSON text.
     Version = 1,
     /// [`DmaMap`]: memory of the guest.
     DmaMap = 2,
@@ -49,12 +49,12 @@ pub enum Command {
     RegionRead = 9,
     /// [`RegionAccess`] and bytes.
     RegionWrite = 10,
-    /// Nothing more.
+    /// No data.
     Reset = 13,
 }
 
 impl Command {
-    /// The command of a number.
+    /// The command with this number.
     pub fn of(number: u16) -> Option<Command> {
         use Command::*;
         let all = [
@@ -74,18 +74,18 @@ impl Command {
 }
 
 layout! {
-    /// Of [`Command::Version`].
+    /// The data of [`Command::Version`].
     pub Version, from 0 to 4;
     0 major: U16, "0";
     2 minor: U16, "0";
 }
 
-/// What the device can do, as it says with its version.
+/// The device's capabilities, which it sends with its version.
 pub const CAPABILITIES: &[u8] =
     b"{\"capabilities\":{\"max_msg_fds\":8,\"max_data_xfer_size\":65536,\"pgsizes\":4096,\"max_dma_maps\":65535}}\0";
 
 layout! {
-    /// Of [`Command::DmaMap`]: `vfio_iommu_type1_dma_map`.
+    /// The data of [`Command::DmaMap`]: `vfio_iommu_type1_dma_map`.
     pub DmaMap, from 0 to 32;
     0 argument_size: U32, "bytes of this structure";
     4 flags: U32, "bit 0 the device may read, bit 1 it may write";
@@ -102,7 +102,7 @@ impl DmaMap {
 }
 
 layout! {
-    /// Of [`Command::DmaUnmap`]: `vfio_iommu_type1_dma_unmap`.
+    /// The data of [`Command::DmaUnmap`]: `vfio_iommu_type1_dma_unmap`.
     pub DmaUnmap, from 0 to 24;
     0 argument_size: U32, "bytes of this structure";
     4 flags: U32, "bit 1: all there is";
@@ -116,7 +116,7 @@ impl DmaUnmap {
 }
 
 layout! {
-    /// Of [`Command::DeviceInfo`]: `vfio_device_info`.
+    /// The data of [`Command::DeviceInfo`]: `vfio_device_info`.
     pub DeviceInfo, from 0 to 16;
     0 argument_size: U32, "bytes of this structure";
     4 flags: U32, "bit 0 it can be reset, bit 1 PCI";
@@ -125,7 +125,7 @@ layout! {
 }
 
 layout! {
-    /// Of [`Command::RegionInfo`]: `vfio_region_info`.
+    /// The data of [`Command::RegionInfo`]: `vfio_region_info`.
     pub RegionInfo, from 0 to 32;
     0 argument_size: U32, "bytes of this structure";
     4 flags: U32, "bit 0 read, bit 1 write, bit 2 it can be mapped";
@@ -136,7 +136,7 @@ layout! {
 }
 
 layout! {
-    /// Of [`Command::IrqInfo`]: `vfio_irq_info`.
+    /// The data of [`Command::IrqInfo`]: `vfio_irq_info`.
     pub IrqInfo, from 0 to 16;
     0 argument_size: U32, "bytes of this structure";
     4 flags: U32, "bit 0 eventfds";
@@ -145,7 +145,7 @@ layout! {
 }
 
 layout! {
-    /// Of [`Command::SetIrqs`]: `vfio_irq_set`.
+    /// The data of [`Command::SetIrqs`]: `vfio_irq_set`.
     pub SetIrqs, from 0 to 20;
     0 argument_size: U32, "bytes of this structure with what follows";
     4 flags: U32, "bit 0 nothing follows, 1 a byte for each, 2 descriptors; 3 mask, 4 unmask, 5 trigger";
@@ -155,16 +155,16 @@ layout! {
 }
 
 impl SetIrqs {
-    /// Nothing follows.
+    /// No data follows.
     pub const NOTHING: u32 = 1 << 0;
-    /// Descriptors came with the message.
+    /// The message has file descriptors.
     pub const EVENTFDS: u32 = 1 << 2;
-    /// How they are triggered is set, or they are triggered.
+    /// Sets the trigger's eventfds, or triggers the interrupts.
     pub const TRIGGER: u32 = 1 << 5;
 }
 
 layout! {
-    /// Of [`Command::RegionRead`] and [`Command::RegionWrite`].
+    /// The data of [`Command::RegionRead`] and [`Command::RegionWrite`].
     pub RegionAccess, from 0 to 16;
     0 offset: U64, "where in the region";
     8 region: U32, "the region";
@@ -175,17 +175,17 @@ layout! {
 pub mod region {
     /// The configuration space.
     pub const CONFIG: u32 = 7;
-    /// How many regions a PCI device has.
+    /// Number of regions of a PCI device.
     pub const COUNT: u32 = 9;
 }
 
-/// The kinds of interrupts: `VFIO_PCI_*_IRQ_INDEX`.
+/// The types of interrupts: `VFIO_PCI_*_IRQ_INDEX`.
 pub mod irq {
     /// MSI-X.
     pub const MSIX: u32 = 2;
     /// Errors of the bus.
     pub const ERROR: u32 = 3;
-    /// How many kinds a PCI device has.
+    /// Number of interrupt types of a PCI device.
     pub const COUNT: u32 = 5;
 }
 

@@ -1,6 +1,6 @@
-//! vfio-user: messages over a socket by which one program has a device that another presents.
+//! vfio-user: the protocol by which one program uses a device that another program provides.
 //!
-//! * `message`: the messages. * `stream`: how they come, with their descriptors.
+//! * `message`: the messages. * `stream`: their transport, with file descriptors.
 //! * `server`: the device's side.
 //!
 //! The specification is `docs/interop/vfio-user.rst` of QEMU; numbers of the structures are those of

@@ -1,4 +1,4 @@
-//! The device's side of vfio-user: what QEMU asks, and what it is told.
+//! The device's side of vfio-user: QEMU's requests and their replies.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -12,12 +12,12 @@ use super::message::{
     SetIrqs, Version, irq, region,
 };
 use super::stream::{Message, Stream, StreamError, structure};
-use crate::function::{Bars, ConfigSpace, Function, MSIX_VECTORS, SIGN_OF_LIFE};
+use crate::function::{Bars, ConfigSpace, Function, KEEP_ALIVE_INTERVAL, MSIX_VECTORS};
 
 /// The most bytes of an access to a region.
 const MAX_ACCESS: usize = 64 << 10;
 
-/// What an answer says, behind its header.
+/// The data and descriptors of a reply.
 #[derive(Default)]
 struct Answer<'a> {
     body: Vec<u8>,
@@ -33,26 +33,26 @@ impl Answer<'_> {
     }
 }
 
-/// One connection with whoever shows the function to a guest.
+/// One connection with a client that gives the function to a guest.
 pub struct Session<'a> {
     function: &'a mut Function,
 }
 
 impl<'a> Session<'a> {
-    /// Of a function that is as at its start.
+    /// A session with a function in its initial state.
     pub fn new(function: &'a mut Function) -> Session<'a> {
         Session { function }
     }
 
-    /// Carries out a message, and answers it if that is wanted.
+    /// Executes a message, and replies if requested.
     ///
     /// # Errors
-    /// The answer cannot be sent. A message that is refused is answered with an error.
+    /// The reply cannot be sent. A refused message gets an error as its reply.
     pub fn take(&mut self, message: Message, stream: &Stream) -> Result<(), StreamError> {
         let header = message.header;
         let flags = header.flags.get();
         if flags & Header::KIND != 0 {
-            // The device has asked nothing.
+            // The device has sent no request.
             return Ok(());
         }
         let answer = self.carry_out(message);
@@ -82,7 +82,7 @@ impl<'a> Session<'a> {
             Command::DmaUnmap => self.unmap(structure(body)?),
             Command::DeviceInfo => Ok(Answer::of(&DeviceInfo {
                 argument_size: (size_of::<DeviceInfo>() as u32).into(),
-                // It can be reset, and is a PCI device.
+                // Resettable, PCI.
                 flags: 0b11.into(),
                 regions: region::COUNT.into(),
                 irqs: irq::COUNT.into(),
@@ -101,7 +101,8 @@ impl<'a> Session<'a> {
 
     fn map(&mut self, map: DmaMap, message: Message) -> Result<Answer<'_>, i32> {
         let flags = map.flags.get();
-        // Memory without a file is a ROM, or memory of a device: this one has no use for it.
+        // Memory without a file is a ROM, or memory of another device, which this device does not
+        // need.
         if let Some(file) = message.descriptors.into_iter().next()
             && flags & DmaMap::READ != 0
         {
@@ -124,7 +125,7 @@ impl<'a> Session<'a> {
         if unmap.flags.get() & DmaUnmap::ALL != 0 {
             memory.clear();
         } else {
-            // What came without a file is not known.
+            // Mappings without a file are unknown.
             let _ = memory.unmap(unmap.address.get(), unmap.length.get());
         }
         Ok(Answer::of(&unmap))
@@ -176,7 +177,7 @@ impl<'a> Session<'a> {
         if flags & SetIrqs::EVENTFDS != 0 {
             let mut given = message.descriptors.into_iter();
             for vector in start..end {
-                // A vector without a descriptor loses the one that it had.
+                // A vector without a descriptor loses its previous one.
                 notifier.set_vector(vector, given.next());
             }
         } else if flags & SetIrqs::NOTHING != 0 && count == 0 {
@@ -217,7 +218,7 @@ impl<'a> Session<'a> {
     }
 }
 
-/// The bytes of an access, which lies in its region.
+/// The length of an access, which is inside of its region.
 fn check_access(access: &RegionAccess) -> Result<usize, i32> {
     let number = access.region.get();
     let length = match (number, Bars::of(number)) {
@@ -247,7 +248,7 @@ fn irq_info<'a>(asked: IrqInfo) -> Result<Answer<'a>, i32> {
     const EVENTFDS: u32 = 1;
     let (flags, count) = match asked.kind.get() {
         irq::MSIX => (EVENTFDS, MSIX_VECTORS.into()),
-        // QEMU complains of a device that says it has none of these.
+        // QEMU reports an error if a device has zero of these.
         irq::ERROR => return Err(libc::EINVAL),
         kind if kind < irq::COUNT => (0, 0),
         _ => return Err(libc::EINVAL),
@@ -260,10 +261,10 @@ fn irq_info<'a>(asked: IrqInfo) -> Result<Answer<'a>, i32> {
     }))
 }
 
-/// Serves a connection until the other side ends it; what it has made is gone then.
+/// Serves a connection until the client closes it, and then resets the function.
 ///
 /// # Errors
-/// The stream is of no more use.
+/// The stream is unusable.
 pub fn serve_connection(function: &mut Function, socket: UnixStream) -> Result<(), StreamError> {
     let stream = Stream::from(socket);
     let outcome = serve(function, &stream);
@@ -276,10 +277,10 @@ pub fn serve_connection(function: &mut Function, socket: UnixStream) -> Result<(
 fn serve(function: &mut Function, stream: &Stream) -> Result<(), StreamError> {
     let mut shown = Instant::now();
     loop {
-        let mut rest = SIGN_OF_LIFE.saturating_sub(shown.elapsed());
+        let mut rest = KEEP_ALIVE_INTERVAL.saturating_sub(shown.elapsed());
         if rest.is_zero() {
             shown = Instant::now();
-            function.show_life();
+            function.send_keep_alive();
             continue;
         }
         if let Some(due) = function.next_completion() {
@@ -300,14 +301,14 @@ fn serve(function: &mut Function, stream: &Stream) -> Result<(), StreamError> {
     }
 }
 
-/// Listens for connections, of which there is one at a time.
+/// Accepts connections, one at a time.
 pub struct Server {
     listener: UnixListener,
     has_served: AtomicBool,
 }
 
 impl Server {
-    /// Of a socket that listens.
+    /// A server for a listening socket.
     pub fn new(listener: UnixListener) -> Server {
         Server {
             listener,
@@ -323,7 +324,7 @@ impl Server {
     /// Serves one connection after the other.
     ///
     /// # Errors
-    /// There are no more connections.
+    /// No more connections can be accepted.
     pub fn run(&self, function: &mut Function) -> std::io::Result<()> {
         loop {
             let (socket, _) = self.listener.accept()?;

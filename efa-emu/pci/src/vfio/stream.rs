@@ -1,7 +1,7 @@
-//! Messages of a stream socket, and the descriptors that come with them.
+//! Messages over a stream socket, with their file descriptors.
 //!
-//! A message is read to its end before the next one, whatever is in it, so that one that is refused
-//! does not spoil those that follow.
+//! Every message is read completely before the next one, so that the stream stays usable after an
+//! invalid message.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -18,11 +18,10 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::message::Header;
 
-/// The most descriptors that come with a message.
+/// The most descriptors of a message.
 pub const MAX_DESCRIPTORS: usize = 16;
 
-/// The longest message in bytes: as much data as the device says that it takes, and what is in front
-/// of it.
+/// The longest message in bytes: the most data that the device accepts, and the headers.
 const MAX_LENGTH: usize = (64 << 10) + 64;
 
 /// A message.
@@ -30,25 +29,25 @@ const MAX_LENGTH: usize = (64 << 10) + 64;
 pub struct Message {
     /// Its header.
     pub header: Header,
-    /// What follows the header.
+    /// The data behind the header.
     pub body: Vec<u8>,
-    /// The descriptors that came with it.
+    /// Its file descriptors.
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// Why a stream is of no more use.
+/// Why a stream is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum StreamError {
-    /// The other side has ended in the middle of a message.
+    /// The other side closed the stream in the middle of a message.
     #[error("the stream ends in the middle of a message")]
     Cut,
-    /// A length that no message has.
+    /// A length that is too small or too large.
     #[error("a message of {0} bytes: there are 16 to {MAX_LENGTH}")]
     Length(u32),
     /// More descriptors than a message may have.
     #[error("a message has more than {MAX_DESCRIPTORS} descriptors")]
     Descriptors,
-    /// The socket fails.
+    /// The socket failed.
     #[error("the socket fails: {0}")]
     Socket(#[from] std::io::Error),
 }
@@ -69,7 +68,7 @@ impl From<UnixStream> for Stream {
 }
 
 impl Stream {
-    /// Waits until there is something to read. Returns `false` if there is nothing after this time.
+    /// Waits for data. Returns `false` after the timeout.
     pub fn wait(&self, time: Duration) -> Result<bool, StreamError> {
         let mut readable = [PollFd::new(&self.0, PollFlags::IN)];
         let time = Timespec {
@@ -83,7 +82,7 @@ impl Stream {
         }
     }
 
-    /// Reads a message; `None` at the end of the stream.
+    /// Reads a message. Returns `None` at the end of the stream.
     pub fn receive(&self) -> Result<Option<Message>, StreamError> {
         let mut descriptors = Vec::new();
         let mut header = [0; Header::LENGTH];
@@ -108,7 +107,7 @@ impl Stream {
         }))
     }
 
-    /// Reads until there are so many bytes, or the stream ends. Returns how many there are.
+    /// Reads until the buffer is full, or the stream ends. Returns the number of bytes.
     fn fill(&self, into: &mut [u8], descriptors: &mut Vec<OwnedFd>) -> Result<usize, StreamError> {
         let mut filled = 0;
         while filled < into.len() {
@@ -137,7 +136,7 @@ impl Stream {
         Ok(filled)
     }
 
-    /// Sends a message. Its length is written into the header.
+    /// Sends a message. The length in the header is set here.
     pub fn send(
         &self,
         mut header: Header,
@@ -172,7 +171,7 @@ impl Stream {
     }
 }
 
-/// Reads a structure from the beginning of a body.
+/// Reads a structure at the start of a body.
 pub(super) fn structure<T: FromBytes>(body: &[u8]) -> Result<T, i32> {
     let (structure, _) = T::read_from_prefix(body).map_err(|_| libc::EINVAL)?;
     Ok(structure)

@@ -1,16 +1,16 @@
-//! Archives that the kernel unpacks as its first file system: `cpio` in the format `newc`
+//! Archives for the kernel's initial file system: `cpio` in the format `newc`
 //! (`Documentation/driver-api/early-userspace/buffer-format.rst` of Linux).
 
 use std::io::{self, Write};
 
-/// What an entry is, with the bits of its mode.
+/// The type of an entry, with its mode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FileKind {
     Directory,
-    /// A file that may be executed.
+    /// An executable file.
     Program,
     File,
-    /// The contents are where it leads.
+    /// A symbolic link. The contents are its target.
     Link,
 }
 
@@ -36,12 +36,12 @@ impl<W: Write> Archive<W> {
         Archive { out, entries: 0 }
     }
 
-    /// Adds an entry, by its path without a slash in front.
+    /// Adds an entry. The path has no slash in front.
     pub(crate) fn add(&mut self, path: &str, kind: FileKind, contents: &[u8]) -> io::Result<()> {
         self.write(path, kind.mode(), contents)
     }
 
-    /// Writes the end.
+    /// Writes the trailer.
     pub(crate) fn finish(mut self) -> io::Result<()> {
         self.write("TRAILER!!!", 0, &[])?;
         self.out.flush()
@@ -52,7 +52,7 @@ impl<W: Write> Archive<W> {
         let length = u32::try_from(contents.len())
             .map_err(|_| io::Error::other(format!("{path} is too long for an archive")))?;
         let name_length = path.len() as u32 + 1;
-        // Owner and group, time, devices and checksum are 0; there is one link.
+        // Owner, group, time, devices and checksum are 0; there is one link.
         let fields = [
             self.entries,
             mode,
@@ -74,7 +74,7 @@ impl<W: Write> Archive<W> {
         }
         self.out.write_all(path.as_bytes())?;
         self.out.write_all(&[0])?;
-        // The header has 110 bytes, and all is aligned to 4.
+        // The header has 110 bytes, and everything is aligned to 4.
         self.pad(110 + name_length)?;
         self.out.write_all(contents)?;
         self.pad(length)

@@ -22,7 +22,7 @@ const LEFT_OUT: [&str; 8] = [
     "var",
 ];
 
-/// What the packages would make when they are installed.
+/// Files that the installation of the packages would create.
 const MADE: [(&str, FileKind, &str); 11] = [
     ("proc", FileKind::Directory, ""),
     ("sys", FileKind::Directory, ""),
@@ -45,7 +45,7 @@ const MADE: [(&str, FileKind, &str); 11] = [
     ),
 ];
 
-/// Writes the file system with the guests' commands, and the files that are to be in it too.
+/// Writes the file system with the guests' commands and the user's files.
 pub(crate) fn write(
     to: &Path,
     software: &Software,
@@ -77,7 +77,7 @@ pub(crate) fn write(
     Ok(archive.finish()?)
 }
 
-/// Adds what the user names.
+/// Adds a file of the user.
 fn add(archive: &mut Archive<impl Write>, path: &Path) -> Result<(), Failure> {
     let name = path.file_name().and_then(|name| name.to_str());
     let name = name.ok_or_else(|| Failure("it has no name, or none in UTF-8".to_owned()))?;
@@ -89,13 +89,13 @@ fn add(archive: &mut Archive<impl Write>, path: &Path) -> Result<(), Failure> {
     Ok(archive.add(&name, FileKind::Program, &fs::read(path)?)?)
 }
 
-/// Adds what is below a directory, under `prefix`.
+/// Adds the content of a directory, under `prefix`.
 fn add_tree(archive: &mut Archive<impl Write>, from: &Path, prefix: &str) -> Result<(), Failure> {
     let mut entries: Vec<_> = fs::read_dir(from)?.collect::<Result<_, _>>()?;
     entries.sort_by_key(fs::DirEntry::file_name);
     for entry in entries {
         let name = entry.file_name();
-        // Packages have no other names.
+        // Packages have UTF-8 names only.
         let Some(name) = name.to_str() else { continue };
         let path = format!("{prefix}{name}");
         if LEFT_OUT.contains(&path.as_str()) {

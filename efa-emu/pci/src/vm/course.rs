@@ -1,4 +1,4 @@
-//! The course of a run: one guest after the other is started, and all are waited for.
+//! A run: starts one guest after the other, and waits for all.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -12,25 +12,25 @@ use super::machine::{MOST_GUESTS, Site};
 use super::software::Software;
 use super::{PROGRAM, contents};
 
-/// The line by which a guest asks how often it has booted.
+/// The line with which a guest asks for the number of its boot.
 const BOOTS: &str = "efa-emu-vm: boots";
-/// The line by which a guest says that its command runs.
+/// The line with which a guest reports that its command runs.
 const RUNS: &str = "efa-emu-vm: runs";
-/// The beginning of the line by which a guest says how its command has ended.
+/// The start of the line with which a guest reports the exit status of its command.
 const EXIT: &str = "efa-emu-vm: exit ";
 
-/// What a guest says of itself.
+/// The state of a guest.
 enum News {
     /// Its command runs, for the first time or after a reboot.
     Runs(usize),
-    /// Its machine has ended, after its command with this status.
+    /// Its machine has exited, with its command's status.
     Ended(usize, Option<u8>),
 }
 
 /// Runs the commands.
 ///
 /// # Errors
-/// There is no QEMU or kernel to be had, or the guests cannot be made.
+/// QEMU or the kernel is not available, or a guest cannot be created.
 pub(crate) fn run(arguments: &VmArguments) -> Result<ExitCode, Failure> {
     let commands = divide(&arguments.commands)?;
     let run_options = match &arguments.run {
@@ -66,7 +66,7 @@ pub(crate) fn run(arguments: &VmArguments) -> Result<ExitCode, Failure> {
     let (tell, told) = channel();
     let mut children = Vec::new();
     let mut first_failure = None;
-    // The next guest boots when the one before it runs: its command may ask that one's.
+    // The next guest boots after the previous one runs, because its command may need that one's.
     while children.len() < commands.len() && first_failure.is_none() {
         let guest = children.len() + 1;
         complain(PROGRAM, &format!("vm{guest} boots"));
@@ -120,7 +120,7 @@ fn start(site: &Site<'_>, guest: usize, tell: &Sender<News>) -> Result<Child, Fa
     std::thread::spawn(move || {
         let mut status = None;
         let mut boots = 0;
-        // The line in front of the status is empty, if the command has ended its last one.
+        // The line before the status is empty if the command's output ended with a newline.
         let mut is_empty_due = false;
         let lines = output.map(|output| BufReader::new(output).split(b'\n'));
         for line in lines.into_iter().flatten().map_while(Result::ok) {
@@ -147,12 +147,13 @@ fn start(site: &Site<'_>, guest: usize, tell: &Sender<News>) -> Result<Child, Fa
     Ok(child)
 }
 
-/// Shows a line of a guest, if anybody still reads it.
+/// Prints a line of a guest, if standard output is still open.
 fn show(prefix: &str, line: &str) {
     let _ = writeln!(std::io::stdout(), "{prefix}{line}");
 }
 
-/// Waits until the command of a guest runs. Returns the status of a command that has failed meanwhile.
+/// Waits until the command of a guest runs. Returns the status of any command that has failed
+/// meanwhile.
 fn until_it_runs(site: &Site<'_>, told: &Receiver<News>, guest: usize) -> Option<u8> {
     while let Ok(news) = told.recv() {
         let failure = failure(site, &news);
@@ -163,7 +164,7 @@ fn until_it_runs(site: &Site<'_>, told: &Receiver<News>, guest: usize) -> Option
     None
 }
 
-/// The status of a guest that has ended with a failure.
+/// The status of a guest that has failed.
 fn failure(site: &Site<'_>, news: &News) -> Option<u8> {
     const NO_STATUS: u8 = 1;
     match *news {
@@ -187,7 +188,7 @@ fn failure(site: &Site<'_>, news: &News) -> Option<u8> {
     }
 }
 
-/// Ends a guest whose peer has failed.
+/// Stops a guest whose peer has failed.
 fn end(child: &Child) {
     if let Some(pid) = i32::try_from(child.id())
         .ok()

@@ -10,42 +10,42 @@ use efa_options::vm::VmArguments;
 
 use super::software::Software;
 
-/// How many guests there are at most: they are joined by one wire.
+/// The most guests, which one wire connects.
 pub(crate) const MOST_GUESTS: usize = 2;
 
-/// What all guests have in common.
+/// The common configuration of all guests.
 pub(crate) struct Site<'a> {
     pub(crate) arguments: &'a VmArguments,
     pub(crate) software: &'a Software,
     /// The file system of the guests.
     pub(crate) files: PathBuf,
-    /// Where sockets are.
+    /// The directory of sockets.
     pub(crate) directory: &'a Path,
-    /// Where consoles are.
+    /// The directory of consoles.
     pub(crate) consoles: PathBuf,
     pub(crate) guests: usize,
-    /// Further options of their `efa-emu run`.
+    /// Further options for their `efa-emu run`.
     pub(crate) run_options: Vec<String>,
 }
 
 impl Site<'_> {
-    /// Where the console of a guest is.
+    /// The path of a guest's console.
     pub(crate) fn console(&self, guest: usize) -> PathBuf {
         self.consoles.join(format!("vm{guest}.log"))
     }
 
-    /// The socket of a guest's monitor. The name of a socket is short, and that of `--keep` may be long.
+    /// The socket of a guest's monitor. Socket paths must be short, and `--keep`'s may be long.
     fn monitor(&self, guest: usize) -> PathBuf {
         self.directory.join(format!("vm{guest}.qmp"))
     }
 
-    /// Where the user finds it.
+    /// The path of the monitor for the user.
     pub(crate) fn monitor_link(&self, guest: usize) -> PathBuf {
         self.consoles.join(format!("vm{guest}.qmp"))
     }
 
-    /// Starts the guest with this number, from 1 on. Its command's output is that of the child, whose
-    /// input it reads.
+    /// Starts the guest with this number, counting from 1. The child's input and output are those
+    /// of its command.
     pub(crate) fn start(&self, guest: usize) -> Result<Child, Failure> {
         let beside = |name| Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name(name));
         let socket = self.directory.join(format!("vm{guest}.efa"));
@@ -65,7 +65,7 @@ impl Site<'_> {
                 .arg(keep.join(format!("vm{guest}.pcapng")));
         }
         let link = self.monitor_link(guest);
-        // One of a run that was killed.
+        // A link of a run that was killed.
         let _ = fs::remove_file(&link);
         std::os::unix::fs::symlink(self.monitor(guest), &link)
             .map_err(|error| Failure(format!("cannot make {}: {error}", link.display())))?;
@@ -75,11 +75,11 @@ impl Site<'_> {
         command.arg(qemu.get_program()).args(qemu.get_args());
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let die = || {
-            // A guest does not stay when nobody waits for it any more.
+            // The guest must not outlive this process.
             rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
             Ok(())
         };
-        // SAFETY: between `fork` and `exec` it makes one system call.
+        // SAFETY: between `fork` and `exec` it only makes one system call.
         unsafe { command.pre_exec(die) };
         command
             .spawn()
@@ -108,7 +108,7 @@ impl Site<'_> {
         ]);
         qemu.args(["-accel", accelerator()]);
         qemu.args(["-m", &format!("{memory}M"), "-object"]);
-        // The device reaches the guest's memory because that is a file.
+        // The device can map the guest's memory because that is a file.
         qemu.arg(format!(
             "memory-backend-memfd,id=memory,size={memory}M,share=on"
         ));
@@ -118,8 +118,9 @@ impl Site<'_> {
         qemu.arg("-serial")
             .arg(format!("file:{}", self.console(guest).display()));
         qemu.args(["-serial", "stdio"]);
-        // The driver gives up on a register after 50 ms. So its processor waits for the device, which
-        // costs little: send queues are not written by messages.
+        // The driver gives up on a register after 50 ms. So writes block the guest's processor
+        // until the device has handled them. That costs little, because send queues are not written
+        // by messages.
         qemu.arg("-device").arg(format!(
             r#"{{"driver":"vfio-user-pci","x-no-posted-writes":true,"socket":{{"type":"unix","path":"{}"}}}}"#,
             socket.display()
@@ -152,8 +153,8 @@ impl Site<'_> {
     }
 }
 
-/// How the processor is emulated. That `/dev/kvm` can be opened proves nothing: where the processor
-/// has no such extension, guests make no progress.
+/// The acceleration of the processor. `/dev/kvm` alone is not sufficient: without the processor's
+/// extension, guests make no progress.
 fn accelerator() -> &'static str {
     let has_extension = fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| {
         let mut words = text.split_ascii_whitespace();

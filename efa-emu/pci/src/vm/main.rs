@@ -1,9 +1,9 @@
 //! `efa-emu-vm`: runs commands in virtual machines with EFA devices. `efa-emu vm` starts it.
 //!
-//! * `software`: what is fetched.
+//! * `software`: the required packages.
 //! * `archive`, `contents`: the file system of a guest, in the kernel's own format.
 //! * `machine`: a guest: `efa-emu run`, in it `efa-emu-pci`, and in that QEMU.
-//! * `course`: all guests, from the first to the last.
+//! * `course`: the run of all guests.
 
 mod archive;
 mod contents;

@@ -1,5 +1,5 @@
-//! What is fetched: QEMU, a kernel with the driver, and programs for the guests. `scripts/userland`
-//! does it the first time, and says where it is.
+//! The required software: QEMU, a kernel with the driver, and programs for the guests.
+//! `scripts/userland` downloads it the first time, and prints the paths.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -8,19 +8,19 @@ use efa_commands::Failure;
 use efa_commands::installation::Installation;
 use efa_options::vm::VmArguments;
 
-/// Where everything is.
+/// The paths of the software.
 pub(crate) struct Software {
     /// The directory `usr` of QEMU's packages.
     pub(crate) qemu: PathBuf,
     pub(crate) kernel: PathBuf,
-    /// The modules, and the order in which they are loaded.
+    /// The modules, in load order.
     pub(crate) modules: PathBuf,
     /// The file system of the guests' packages.
     pub(crate) programs: PathBuf,
 }
 
 impl Software {
-    /// Fetches what is not there.
+    /// Downloads missing software.
     pub(crate) fn fetch(arguments: &VmArguments) -> Result<Software, Failure> {
         let VmArguments {
             linux,
@@ -40,10 +40,10 @@ impl Software {
         })
     }
 
-    /// QEMU, which has its own C library.
+    /// A command for QEMU, which has its own C library.
     pub(crate) fn qemu(&self) -> Command {
         let libraries = self.qemu.join("lib/x86_64-linux-gnu");
-        // What `efa-emu run` preloads is for another C library.
+        // The library that `efa-emu run` preloads needs another C library.
         let mut command = Command::new("env");
         command
             .args(["-u", "LD_PRELOAD", "-u", "LD_LIBRARY_PATH"])

@@ -1,4 +1,4 @@
-//! Commands of the admin queue: what they make, and what is refused.
+//! Commands of the admin queue: created objects and refusals.
 
 use efa_device_model::device::queue::{CompletionSize, WqeSize};
 use efa_device_model::profile::Profile;
@@ -170,7 +170,7 @@ fn wrong_completion_queues_are_refused() {
         request.base = base.into();
         assert_eq!(driver.command(9, &request), Err(ILLEGAL), "{base:#x}");
     }
-    // Of this generation no completion has a GID.
+    // Completions of this generation never have a GID.
     let long = CompletionSize::Bytes32;
     assert_eq!(
         refused(&mut driver, long, |cq| cq.entry = 8 | 0x20),
@@ -243,7 +243,7 @@ fn wrong_queue_pairs_are_refused_and_cost_nothing() {
         ILLEGAL,
         "longer than the device's longest"
     );
-    // What was refused has taken no memory of send queues.
+    // The refused command has used no memory of send queues.
     let request = driver.qp_request(cq, WqeSize::Bytes64);
     let made = driver.make::<QpMade>(1, &request).unwrap();
     assert_eq!((made.send_queue.get(), made.handle.get()), (0, 0));
@@ -324,7 +324,7 @@ fn wrong_regions_are_refused() {
         refused(|mr| mr.pages[0] = (MEMORY + LENGTH).into()),
         ILLEGAL
     );
-    // The second page is that at address 0, which is not memory.
+    // The second page is at address 0, which is not memory.
     assert_eq!(refused(|mr| mr.iova = 1.into()), ILLEGAL);
     let good = request(&driver);
     driver.command(7, &good).unwrap();
@@ -353,7 +353,7 @@ fn arm(root: &tempfile::TempDir, rule: &str) {
     fabric.arm(&rule.parse().unwrap()).unwrap();
 }
 
-/// The number of a protection domain that was made.
+/// The number of a created protection domain.
 fn pd_of(entry: [u8; ENTRY]) -> u16 {
     u16::from_le_bytes([entry[8], entry[9]])
 }
@@ -413,7 +413,7 @@ fn a_lost_command_is_neither_done_nor_completed() {
         "when = { on = 'command', command = 'alloc-pd', count = 1 }, then = 'lose'",
     );
     driver.give(14, &AllocPd::new_zeroed());
-    // Commands are served in order, so that it would have completed before this one.
+    // Commands are served in order, so it would have completed before this one.
     let entry = driver.command(14, &AllocPd::new_zeroed());
     assert_eq!(entry.map(pd_of), Ok(1));
     assert!(driver.take_completion().is_none());

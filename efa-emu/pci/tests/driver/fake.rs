@@ -1,4 +1,4 @@
-//! What the kernel's driver and rdma-core do, as far as the device sees it.
+//! The behaviour of the kernel's driver and rdma-core, as far as the device sees it.
 
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
@@ -24,19 +24,19 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use super::guest::{Guest, PAGE};
 
-/// Entries of the admin queues, as the driver has them.
+/// Number of entries of the driver's admin queues.
 const ADMIN_DEPTH: u32 = 32;
 const ASYNC_DEPTH: u32 = 16;
 
 /// The vector of the admin queue.
 pub(crate) const ADMIN_VECTOR: u32 = 0;
-/// The bit of the status that says that the device has failed.
+/// The status bit of a failed device.
 pub(crate) const FAILED: u32 = 1 << 5;
 
 /// The vector of the event queue.
 pub(crate) const EVENT_VECTOR: u32 = 1;
 
-/// Where the entry with this counter is in an admin queue, and its phase.
+/// Offset and phase of the entry with this counter in an admin queue.
 fn place(counter: u16) -> (u64, u8) {
     let index = u64::from(counter) % u64::from(ADMIN_DEPTH);
     let phase = (u32::from(counter) / ADMIN_DEPTH + 1) as u8 & 1;
@@ -81,7 +81,7 @@ impl Driver {
         driver
     }
 
-    /// A driver that has done nothing yet.
+    /// A driver that has not accessed the device.
     pub(crate) fn new(mut guest: Guest) -> Driver {
         let read_response = guest.take(PAGE);
         Driver {
@@ -98,7 +98,7 @@ impl Driver {
         }
     }
 
-    /// Does all that the kernel's driver does before the first program opens the device.
+    /// All steps of the kernel's driver before the first program opens the device.
     pub(crate) fn start(&mut self) {
         self.reset();
         assert!(self.read(Register::Version) >= 0x0001);
@@ -124,12 +124,12 @@ impl Driver {
             .get();
     }
 
-    /// Resets the device as the driver does, and finds it ready.
+    /// Resets the device like the driver, and checks that it is ready.
     pub(crate) fn reset(&mut self) {
-        self.tell_response();
+        self.set_response_address();
         assert_eq!(self.read(Register::Status) & 1, 1, "ready");
         self.set(Register::Control, 1);
-        self.tell_response();
+        self.set_response_address();
         assert_eq!(self.read(Register::Status) & 8, 8, "in reset");
         self.set(Register::Control, 0);
         assert_eq!(self.read(Register::Status) & 8, 0, "reset");
@@ -137,7 +137,7 @@ impl Driver {
         self.completed = 0;
     }
 
-    fn tell_response(&mut self) {
+    fn set_response_address(&mut self) {
         let address = self.read_response;
         self.set_address(
             Register::ReadResponseLow,
@@ -181,7 +181,7 @@ impl Driver {
         self.set(high, (address >> 32) as u32);
     }
 
-    /// Reads a register, without a read.
+    /// Reads a register by way of memory.
     pub(crate) fn read(&mut self, register: Register) -> u32 {
         self.reads += 1;
         self.set(
@@ -194,7 +194,7 @@ impl Driver {
         u32::from_le_bytes(response[4..].try_into().unwrap())
     }
 
-    /// The device's status, read from the register itself.
+    /// The device's status, read directly from the register.
     pub(crate) fn status(&mut self) -> u32 {
         let region = Bars::Registers as u32;
         let bytes = self
@@ -203,7 +203,7 @@ impl Driver {
         u32::from_le_bytes(bytes.try_into().unwrap())
     }
 
-    /// Gives a command and returns its completion, or its status.
+    /// Submits a command and returns its completion, or its status.
     pub(crate) fn command(
         &mut self,
         opcode: u8,
@@ -215,7 +215,7 @@ impl Driver {
         outcome
     }
 
-    /// Gives a command and returns its id.
+    /// Submits a command and returns its id.
     pub(crate) fn give(
         &mut self,
         opcode: u8,
@@ -236,7 +236,7 @@ impl Driver {
         id
     }
 
-    /// The next completion, if it is there: the command's id, and the entry or its status.
+    /// The next completion, if any: the command's id, and the entry or its status.
     pub(crate) fn take_completion(&mut self) -> Option<(u16, Result<[u8; ENTRY], u8>)> {
         let (index, phase) = place(self.completed);
         let entry = self.bytes(self.completions + index, ENTRY);
@@ -252,7 +252,7 @@ impl Driver {
         Some((u16::from_le_bytes([entry[0], entry[1]]), outcome))
     }
 
-    /// As [`Driver::command`], and returns what the completion says.
+    /// As [`Driver::command`], and returns the completion's data.
     pub(crate) fn make<T: FromBytes + KnownLayout + Immutable>(
         &mut self,
         opcode: u8,
@@ -262,14 +262,14 @@ impl Driver {
         Ok(T::read_from_prefix(&completion[8..]).unwrap().0)
     }
 
-    /// The bytes of a feature, or the status of who asks for it.
+    /// The bytes of a feature, or the status of the query.
     pub(crate) fn feature(&mut self, feature: u8) -> Result<Vec<u8>, u8> {
         let mut request = GetFeature::new_zeroed();
         request.feature = feature;
         Ok(self.command(11, &request)?[8..].to_vec())
     }
 
-    /// The numbers of some statistics.
+    /// The values of this type of statistics.
     pub(crate) fn statistics(&mut self, statistics: u8) -> Vec<u64> {
         let mut request = GetStats::new_zeroed();
         request.statistics = statistics;
@@ -283,7 +283,7 @@ impl Driver {
         Gid(network[..16].try_into().unwrap())
     }
 
-    /// Makes an event queue with the vector [`EVENT_VECTOR`].
+    /// Creates an event queue with the vector [`EVENT_VECTOR`].
     pub(crate) fn create_eq(&mut self) -> (u16, u64) {
         let base = self.take(PAGE);
         let mut request = CreateEq::new_zeroed();
@@ -297,12 +297,12 @@ impl Driver {
         (eqn, base)
     }
 
-    /// Wants to be interrupted by the next entry of an event queue.
+    /// Requests an interrupt for the next entry of an event queue.
     pub(crate) fn arm(&mut self, eqn: u16) {
         self.set(Register::EventDoorbell, 1 << 31 | u32::from(eqn));
     }
 
-    /// A command that makes a completion queue.
+    /// A command to create a completion queue.
     pub(crate) fn cq_request(&mut self, size: CompletionSize, eqn: Option<u16>) -> CreateCq {
         let mut request = CreateCq::new_zeroed();
         request.depth = (PAGE as u16 / size.bytes() as u16).into();
@@ -317,7 +317,7 @@ impl Driver {
         request
     }
 
-    /// A command that makes a queue pair with 64 requests and 128 descriptors.
+    /// A command to create a queue pair with 64 requests and 128 descriptors.
     pub(crate) fn qp_request(&mut self, cq: u16, wqe: WqeSize) -> CreateQp {
         let mut request = CreateQp::new_zeroed();
         request.pd = self.pd.into();
@@ -333,7 +333,7 @@ impl Driver {
         request
     }
 
-    /// A command that changes a queue pair to a state.
+    /// A command to change a queue pair's state.
     pub(crate) fn modify_request(handle: u32, from: u32, to: u32, more: ModifyMask) -> ModifyQp {
         let mut request = ModifyQp::new_zeroed();
         request.mask = (ModifyMask::STATE | ModifyMask::CURRENT_STATE | more)
@@ -346,7 +346,7 @@ impl Driver {
         request
     }
 
-    /// Brings a queue pair from RESET to RTS, with the attributes that the driver sends.
+    /// Brings a queue pair from RESET to RTS, with the driver's attributes.
     pub(crate) fn bring_up(&mut self, handle: u32) {
         for (from, to, more) in [
             (0, 1, ModifyMask::QKEY),
@@ -358,7 +358,7 @@ impl Driver {
         }
     }
 
-    /// Makes an address handle.
+    /// Creates an address handle.
     pub(crate) fn address(&mut self, gid: Gid) -> u16 {
         let mut request = CreateAh::new_zeroed();
         request.gid = gid.0;
@@ -366,7 +366,7 @@ impl Driver {
         self.make::<AhMade>(5, &request).unwrap().ah.get()
     }
 
-    /// Registers pages of the guest under an address of a program, for everything.
+    /// Registers pages of the guest at an address of a program, with all access rights.
     pub(crate) fn register(
         &mut self,
         pages: &[u64],
@@ -399,13 +399,13 @@ impl Driver {
         self.command(8, &request).map(drop)
     }
 
-    /// What the device had done when its last request was answered is over: ends the connection.
+    /// Ends the connection, after which the device has finished all work.
     pub(crate) fn leave(self) {
         self.guest.leave().unwrap();
     }
 }
 
-/// Memory of a program in the guest, of which every other page is another's.
+/// Memory of a program in the guest. Every other page belongs to another program.
 pub(crate) struct Memory {
     pages: Vec<u64>,
     pub(crate) iova: u64,
@@ -419,7 +419,7 @@ impl Memory {
 
     /// Memory of 8 pages.
     pub(crate) fn new(driver: &mut Driver) -> Memory {
-        // In an order of which no two are neighbours.
+        // No two consecutive pages are adjacent.
         let first = driver.take(16 * PAGE);
         let pages: Vec<u64> = [3, 1, 7, 5, 0, 11, 9, 14]
             .map(|page| first + page * PAGE)
@@ -434,7 +434,7 @@ impl Memory {
         }
     }
 
-    /// A buffer in it.
+    /// A buffer in the memory.
     pub(crate) fn buffer(&self, offset: u64, length: u32) -> Buffer {
         Buffer {
             address: self.iova + offset,
@@ -511,7 +511,7 @@ impl Endpoint {
         endpoint
     }
 
-    /// Where peers reach it, by their handle of its host.
+    /// The address for peers, whose handle for its host is `ahn`.
     pub(crate) fn address(&self, ahn: u16) -> UdAddress {
         UdAddress {
             ahn,
@@ -576,7 +576,7 @@ impl Endpoint {
         );
     }
 
-    /// Wants an event of the completion queue.
+    /// Requests an event of the completion queue.
     pub(crate) fn request_event(&mut self, driver: &mut Driver) {
         self.completions.event_received();
         self.completions.request_notification();

@@ -1,4 +1,4 @@
-//! A guest without a virtual machine: memory of a file, and the client's side of vfio-user.
+//! A guest without a virtual machine: memory in a file, and the client's side of vfio-user.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -26,20 +26,20 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// Name of the fabric of all tests; each test has its own directory for it.
 pub(crate) const FABRIC: &str = "test";
 
-/// Where the guest's memory begins.
+/// The start of the guest's memory.
 pub(crate) const MEMORY: u64 = 0x10_0000;
 /// Its length in bytes.
 pub(crate) const LENGTH: u64 = 16 << 20;
 
 pub(crate) const PAGE: u64 = 4096;
 
-/// A file that this process has mapped.
+/// A mapped file.
 pub(crate) struct Mapped {
     first: NonNull<u8>,
     length: usize,
 }
 
-// SAFETY: what is mapped is accessed as atomics, by any thread.
+// SAFETY: the memory is accessed as atomics, by any thread.
 unsafe impl Send for Mapped {}
 // SAFETY: as above.
 unsafe impl Sync for Mapped {}
@@ -70,7 +70,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`; nobody uses it any more.
+        // SAFETY: mapped by `new`; it is not in use any more.
         unsafe { munmap(self.first.as_ptr().cast(), self.length) }.unwrap();
     }
 }
@@ -86,7 +86,7 @@ pub(crate) fn function(root: &Path, host: &str, profile: &Profile) -> Function {
     function_of(root, HostConfig::new(FABRIC, host), profile)
 }
 
-/// As [`function`], with all that a host may have.
+/// As [`function`], with any configuration of the host.
 pub(crate) fn function_of(root: &Path, config: HostConfig, profile: &Profile) -> Function {
     let fabric = Fabric::open_below(root, FABRIC).unwrap();
     let profile = profile.clone();
@@ -99,7 +99,7 @@ pub(crate) struct Guest {
     next_id: u16,
     file: File,
     pub(crate) memory: Arc<Mapped>,
-    /// Where the next pages are taken.
+    /// The address of the next unused page.
     next_page: u64,
     /// The region with send queues.
     pub(crate) send_queues: Arc<Mapped>,
@@ -120,12 +120,12 @@ impl Guest {
         Guest::connected(client, Some(server))
     }
 
-    /// A guest whose device serves the socket at `path`.
+    /// A guest whose device is at the socket `path`.
     pub(crate) fn connect(path: &Path) -> Guest {
         Guest::connected(UnixStream::connect(path).unwrap(), None)
     }
 
-    /// A guest whose device serves the other end of this.
+    /// A guest whose device is at the other end of this socket.
     pub(crate) fn over(socket: UnixStream) -> Guest {
         Guest::connected(socket, None)
     }
@@ -158,7 +158,7 @@ impl Guest {
         guest
     }
 
-    /// Sends a command, and returns what the answer has, or its errno.
+    /// Sends a command, and returns the reply's data or its errno.
     pub(crate) fn ask(
         &mut self,
         command: Command,
@@ -192,7 +192,7 @@ impl Guest {
         self.stream.as_ref().expect("the guest is connected")
     }
 
-    /// Shows the device memory of the guest.
+    /// Maps memory of the guest for the device.
     pub(crate) fn map(&mut self, address: u64, length: u64, offset: u64) -> Result<(), u32> {
         let map = DmaMap {
             argument_size: 32.into(),
@@ -206,7 +206,7 @@ impl Guest {
             .map(drop)
     }
 
-    /// Takes memory of the guest away.
+    /// Unmaps memory of the guest.
     pub(crate) fn unmap(&mut self, address: u64, length: u64) {
         let unmap = DmaUnmap {
             argument_size: 24.into(),
@@ -218,7 +218,7 @@ impl Guest {
             .unwrap();
     }
 
-    /// What the device says of a region.
+    /// The device's information about a region.
     pub(crate) fn region(&mut self, region: u32) -> (RegionInfo, Option<OwnedFd>) {
         let mut asked = RegionInfo::read_from_bytes(&[0; 32]).unwrap();
         asked.region = region.into();
@@ -267,7 +267,7 @@ impl Guest {
             .unwrap();
     }
 
-    /// Gives a vector an eventfd.
+    /// Sets an eventfd for a vector.
     pub(crate) fn set_vector(&mut self, vector: u32) {
         let eventfd = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
         let set = SetIrqs {
@@ -282,7 +282,7 @@ impl Guest {
         self.vectors.insert(vector, eventfd);
     }
 
-    /// What QEMU does when its guest reboots: interrupts and memory are taken away, and the device is reset.
+    /// QEMU's actions when its guest reboots: removes interrupts and memory, and resets the device.
     pub(crate) fn reboot(&mut self) {
         let set = SetIrqs {
             argument_size: 20.into(),
@@ -298,7 +298,7 @@ impl Guest {
         self.map(MEMORY, LENGTH, 0).unwrap();
     }
 
-    /// Interrupts of a vector since the last look.
+    /// The number of interrupts of a vector since the last call.
     pub(crate) fn interrupts(&self, vector: u32) -> u64 {
         let mut count = [0; 8];
         match rustix::io::read(&self.vectors[&vector], &mut count) {
@@ -317,7 +317,7 @@ impl Guest {
         assert!(self.interrupts(vector) > 0);
     }
 
-    /// Takes pages of the guest's memory, which are 0. Returns their address.
+    /// Allocates zeroed pages of the guest's memory. Returns their address.
     pub(crate) fn take(&mut self, bytes: u64) -> u64 {
         let start = self.next_page;
         self.next_page += bytes.next_multiple_of(PAGE);
@@ -330,7 +330,7 @@ impl Guest {
         self.memory.lend(address - MEMORY, length)
     }
 
-    /// Bytes of the guest's memory.
+    /// Reads bytes of the guest's memory.
     pub(crate) fn bytes(&self, address: u64, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
         self.file
@@ -339,14 +339,14 @@ impl Guest {
         bytes
     }
 
-    /// Puts bytes into the guest's memory.
+    /// Writes bytes to the guest's memory.
     pub(crate) fn put(&self, address: u64, bytes: &(impl IntoBytes + Immutable + ?Sized)) {
         self.file
             .write_all_at(bytes.as_bytes(), address - MEMORY)
             .unwrap();
     }
 
-    /// Ends the connection, and returns how the device took it.
+    /// Ends the connection, and returns the device's result.
     pub(crate) fn leave(mut self) -> Result<(), StreamError> {
         drop(self.stream.take());
         self.server

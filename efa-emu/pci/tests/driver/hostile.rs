@@ -1,5 +1,5 @@
-//! Guests, and programs in the place of QEMU, that do what they should not: each is refused, and
-//! neither the device nor others notice anything else.
+//! Hostile guests and vfio-user clients: each invalid action is refused, and has no effect on the
+//! device or on others.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -118,7 +118,7 @@ fn memory_that_is_taken_away_is_not_reached() {
 fn a_command_of_the_wrong_lap_is_malformed() {
     let root = tempfile::tempdir().unwrap();
     let mut driver = driver(&root);
-    // The head's flags are as the driver's phase is, and one more bit there changes it.
+    // The flags equal the driver's phase, plus one bit that changes the command.
     let mut entry = [0u8; 64];
     entry[3] = 1;
     for _ in driver.next..32 {
@@ -272,7 +272,7 @@ fn accesses_outside_of_regions_are_refused() {
         );
     }
     assert_eq!(guest.write_region(8, 0, &[0; 4]), Err(libc::EINVAL as u32));
-    // More is announced than comes.
+    // The announced length exceeds the data.
     let access = RegionAccess {
         offset: 0.into(),
         region: 0.into(),
@@ -340,7 +340,7 @@ fn files_that_cannot_be_mapped_are_refused() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Whatever is in an entry, it is answered, and the device serves the next one.
+    /// Any entry gets a completion, and the device serves the next one.
     #[test]
     fn any_command_is_answered(entries in proptest::collection::vec(any_entry(), 1..60)) {
         let root = tempfile::tempdir().unwrap();
@@ -354,14 +354,14 @@ proptest! {
         prop_assert!(driver.feature(1).is_ok());
     }
 
-    /// Whatever comes by the socket, the device is there for who comes next.
+    /// After any data on the socket, the device serves the next client.
     #[test]
     fn any_stream_leaves_the_device_whole(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
         let root = tempfile::tempdir().unwrap();
         let mut function = function(root.path(), "vm", &Profile::default());
         let (client, server) = UnixStream::pair().unwrap();
         let client_stream = Stream::from(client.try_clone().unwrap());
-        // A proper header in front, so that the rest is looked at.
+        // A valid header, so that the rest is parsed.
         let header = Header {
             id: 1.into(),
             command: u16::from(bytes.first().copied().unwrap_or(0) % 16).into(),
@@ -379,7 +379,7 @@ proptest! {
     }
 }
 
-/// An opcode and an entry, in which small numbers and addresses of memory are frequent.
+/// An opcode and an entry with many small numbers and memory addresses.
 fn any_entry() -> impl Strategy<Value = (u8, [u8; 64])> {
     let word = prop_oneof![
         3 => 0u64..16,
@@ -391,7 +391,7 @@ fn any_entry() -> impl Strategy<Value = (u8, [u8; 64])> {
         for (slot, word) in entry.chunks_mut(8).zip(words) {
             slot.copy_from_slice(&word.to_le_bytes());
         }
-        // The phase is the driver's.
+        // The driver sets the phase.
         entry[3] = 0;
         entry
     });

@@ -1,4 +1,4 @@
-//! The device as a driver sees it. The driver is a fake one, in a guest without a virtual machine.
+//! The device as seen by a fake driver, in a guest without a virtual machine.
 
 mod commands;
 mod fake;

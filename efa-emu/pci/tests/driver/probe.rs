@@ -76,7 +76,7 @@ fn a_masked_admin_queue_does_not_interrupt() {
     driver.feature(1).unwrap();
     assert!(driver.interrupts(ADMIN_VECTOR) > 0);
     driver.set(Register::InterruptMask, 1);
-    // One may have been repeated before that.
+    // An interrupt may have been repeated before.
     driver.interrupts(ADMIN_VECTOR);
     driver.feature(1).unwrap();
     assert_eq!(driver.interrupts(ADMIN_VECTOR), 0);
@@ -87,7 +87,7 @@ fn the_device_shows_that_it_lives() {
     let root = tempfile::tempdir().unwrap();
     let driver = Driver::probe(root.path(), "vm", &Profile::default());
     driver.interrupts(ADMIN_VECTOR);
-    // One of a command may be repeated before.
+    // An interrupt of a command may be repeated before.
     while driver.bytes(driver.async_events, 8) != [4, 0, 0, 0, 1, 0, 0, 0] {
         driver.wait_for_interrupt(ADMIN_VECTOR);
     }
@@ -120,7 +120,7 @@ fn a_reset_takes_everything_back() {
     }
 }
 
-/// Neither the removal's end nor a reset before it is enough.
+/// The device needs a reset after it was restored. A reset before is not sufficient.
 #[test]
 fn a_restored_device_comes_back_with_a_reset() {
     let root = tempfile::tempdir().unwrap();
@@ -146,8 +146,8 @@ fn a_restored_device_comes_back_with_a_reset() {
     }
 }
 
-/// What the old device tells while it ends is not said of the new one. Its own thread may have told it before, so that
-/// there are several rounds.
+/// An event that the old device raises while it ends does not affect the new one. The event may
+/// come earlier, so there are several rounds.
 #[test]
 fn a_failure_that_a_reset_meets_is_over() {
     let root = tempfile::tempdir().unwrap();
@@ -165,8 +165,8 @@ fn a_failure_that_a_reset_meets_is_over() {
     }
 }
 
-/// A machine whose memory is not shared: the driver takes all ones for the status, resets the device, and waits until
-/// the bit of the reset is gone.
+/// With memory that is not shared the driver reads all ones as the status, resets the device, and
+/// waits until the reset bit is cleared.
 #[test]
 fn a_driver_that_sees_nothing_is_noted_once() {
     let root = tempfile::tempdir().unwrap();
@@ -193,7 +193,7 @@ fn a_driver_that_sees_nothing_is_noted_once() {
         "{notice}"
     );
     assert_eq!(driver.status() & FAILED, FAILED);
-    // It sees everything after all.
+    // Now the driver sees the memory.
     driver
         .map(super::guest::MEMORY, super::guest::LENGTH, 0)
         .unwrap();
@@ -220,7 +220,7 @@ fn another_guest_may_come_after_the_first() {
         vectors.push(driver.interrupts(ADMIN_VECTOR) > 0);
     }
     assert_eq!(vectors, [true, true]);
-    // One that says nothing sensible hinders nobody.
+    // A client with invalid data does not block others.
     let mut noise = std::os::unix::net::UnixStream::connect(&path).unwrap();
     std::io::Write::write_all(&mut noise, b"GET / HTTP/1.0\r\n\r\n").unwrap();
     Driver::new(Guest::connect(&path)).start();
@@ -230,7 +230,7 @@ fn another_guest_may_come_after_the_first() {
 fn registers_are_written_whole() {
     let root = tempfile::tempdir().unwrap();
     let mut driver = Driver::probe(root.path(), "vm", &Profile::default());
-    // Half a word is no reset.
+    // Half a word does not reset the device.
     driver
         .write_region(0, Register::Control as u64, &[1, 0])
         .unwrap();

@@ -1,4 +1,4 @@
-//! An ordinary process of the fabric, which guests talk to.
+//! An ordinary process of the fabric, the peer of guests.
 
 use std::path::Path;
 
@@ -76,7 +76,7 @@ impl Process {
         self.engine.gid()
     }
 
-    /// Where peers reach it, by their handle of its host.
+    /// The address for peers, whose handle for its host is `ahn`.
     pub(crate) fn address(&self, ahn: u16) -> UdAddress {
         UdAddress {
             ahn,
@@ -85,7 +85,7 @@ impl Process {
         }
     }
 
-    /// The handle of a peer's host.
+    /// Creates an address handle for a peer's host.
     pub(crate) fn connect(&self, gid: Gid) -> u16 {
         let made = self
             .engine
@@ -93,7 +93,7 @@ impl Process {
         made.unwrap().unwrap().0
     }
 
-    /// What peers need to reach its memory.
+    /// Address and key of its memory, for peers.
     pub(crate) fn remote(&self, offset: u64) -> (u64, u32) {
         (self.memory.as_ptr() as u64 + offset, self.keys.rkey.0)
     }

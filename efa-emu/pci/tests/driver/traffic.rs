@@ -31,7 +31,7 @@ impl Host {
         Host::of(Driver::probe(root, name, &Profile::default()), wqe)
     }
 
-    /// Of a driver that is ready.
+    /// A host with a driver that is ready.
     fn of(mut driver: Driver, wqe: WqeSize) -> Host {
         let profile = Profile::default();
         let memory = Memory::new(&mut driver);
@@ -46,7 +46,7 @@ impl Host {
         }
     }
 
-    /// Where another guest's endpoint is.
+    /// The address of another guest's endpoint.
     fn address_of(&mut self, other: &mut Host) -> UdAddress {
         let ahn = self.driver.address(other.driver.gid());
         other.endpoint.address(ahn)
@@ -64,7 +64,7 @@ impl Host {
             .post_send(&mut self.driver, wr_id, to, SendData::Buffers(&[buffer]));
     }
 
-    /// Waits for the next completion, which is a success.
+    /// Waits for the next completion, which must be a success.
     fn success(&mut self) -> Completion {
         let completion = self.endpoint.completion();
         assert_eq!(completion.status(), Some(Status::Ok));
@@ -88,7 +88,7 @@ fn pattern(length: usize, seed: u8) -> Vec<u8> {
 fn guests_send_to_each_other() {
     let root = tempfile::tempdir().unwrap();
     let (mut a, mut b, to_b, to_a) = pair(root.path());
-    // Around the rings, and over the borders of pages.
+    // Several laps of the rings, with buffers across pages.
     for round in 0..150u64 {
         let bytes = pattern(1 + (round as usize * 97) % 8000, round as u8);
         b.post_recv(round, 9000, 8200);
@@ -111,7 +111,7 @@ fn guests_send_to_each_other() {
     assert!(b.driver.statistics(1)[3] >= 150, "messages were counted");
 }
 
-/// What `efa-emu run --loss` and the others say holds for the device of a guest.
+/// The network options of `efa-emu run`, such as `--loss`, also apply to the device of a guest.
 #[test]
 fn a_bad_network_costs_guests_no_message() {
     let root = tempfile::tempdir().unwrap();
@@ -172,7 +172,7 @@ fn guests_read_and_write_each_other() {
     assert_eq!((reads, read_bytes), (1, 20_000));
     assert_eq!(a.driver.statistics(3)[..2], [1, 12_345]);
     assert_eq!(b.driver.statistics(3)[3], 12_345);
-    // Behind the end of the region, and with a wrong key.
+    // Beyond the end of the region, and with a wrong key.
     for (offset, key) in [(8 * 4096 - 1, 0), (0, 1)] {
         let (address, rkey) = remote(&b.memory, offset);
         let local = a.memory.buffer(0, 2);
@@ -200,7 +200,7 @@ fn a_completion_interrupts_who_waits() {
             [1, 0, 0, 0, 0, 0, 0, 0, b.endpoint.cq as u8, 0, 0, 0]
         );
         b.driver.arm(b.eqn);
-        // It may have been repeated before that.
+        // An interrupt may have been repeated before.
         b.driver.interrupts(EVENT_VECTOR);
         assert_eq!(b.success().wr_id, round);
         a.success();
@@ -217,7 +217,7 @@ fn short_completions_are_written() {
 fn write_short_completions(depth: u16) {
     let root = tempfile::tempdir().unwrap();
     let (mut a, mut b, _, _) = pair(root.path());
-    // A queue pair of its own, whose completions are short.
+    // A separate queue pair with short completions.
     let mut queue = b.driver.cq_request(CompletionSize::Bytes16, None);
     queue.depth = depth.into();
     let cq = b.driver.make::<CqMade>(9, &queue).unwrap().cq.get();
@@ -245,7 +245,7 @@ fn write_short_completions(depth: u16) {
             .write(Bars::Doorbells, doorbell, u32::from(round) + 1);
         a.post_send(round.into(), to, 0, b"0123456789");
         a.success();
-        // The receiver's entry is there before the sender's.
+        // The receiver's entry is written before the sender's.
         let (index, phase) = (
             u64::from(round % depth),
             u8::from((round / depth).is_multiple_of(2)),
@@ -293,7 +293,7 @@ fn a_guest_and_a_process_are_peers() {
         );
         assert_eq!(process.completion().status(), Some(Status::Ok));
     }
-    // Each reaches the other's memory.
+    // Each accesses the other's memory.
     let bytes = pattern(20_000, 1);
     guest.memory.put(&guest.driver, 999, &bytes);
     let remote = (guest.memory.iova + 999, guest.memory.rkey);
@@ -334,21 +334,21 @@ fn departed_guests_leave_the_fabric() {
     );
 }
 
-/// What happens to a guest's device while it is used.
+/// An interruption of a guest's device in use.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Interruption {
-    /// The driver is unbound, or unloaded, and comes again.
+    /// The driver is unbound or unloaded, and loaded again.
     Rebind,
     /// The bus resets the device.
     BusReset,
     /// The guest reboots.
     Reboot,
-    /// The device is unplugged, and plugged again.
+    /// The device is unplugged and plugged in again.
     Replug,
 }
 
 impl Interruption {
-    /// Returns the driver that has found the device again.
+    /// Returns the driver after it has found the device again.
     fn of(self, mut driver: Driver, socket: &Path) -> Driver {
         match self {
             // The driver's start begins with a reset.
@@ -365,7 +365,7 @@ impl Interruption {
     }
 }
 
-/// Peers have what was under way back with an error, and nothing else is different for them.
+/// A peer's outstanding requests fail, and it has no other effects.
 fn interrupted(interruption: Interruption) {
     const SENDS: u64 = 10;
     let root = tempfile::tempdir().unwrap();
@@ -383,7 +383,7 @@ fn interrupted(interruption: Interruption) {
     let gid = guest.driver.gid();
     let ahn = peer.connect(gid);
     let to_guest = guest.endpoint.address(ahn);
-    // Messages that nobody receives, in both directions, and copies from the guest's memory.
+    // Messages without receives in both directions, and copies from the guest's memory.
     let to_peer = peer.address(guest.driver.address(peer.gid()));
     for wr_id in 0..SENDS {
         peer.post_send(wr_id, to_guest, 0, 8000);
@@ -402,7 +402,7 @@ fn interrupted(interruption: Interruption) {
         let completion = peer.completion();
         let is_ok = completion.status() == Some(Status::Ok);
         match completion.wr_id {
-            // The copy may have been done before.
+            // The copy may have been finished before.
             SENDS => {}
             wr_id if wr_id > SENDS => assert!(is_ok, "it did not go to the guest"),
             _ => failed += u64::from(!is_ok),
@@ -410,7 +410,7 @@ fn interrupted(interruption: Interruption) {
     }
     assert_eq!(failed, SENDS, "no message has arrived");
     assert_eq!(other.completion().byte_len(), 4000);
-    // The memory is not the device's any more, though the guest has it still.
+    // The guest still has the memory, but the device does not.
     peer.post_rdma(20, to_guest, RdmaOperation::Write(None), 16, old);
     assert_ne!(peer.completion().status(), Some(Status::Ok));
     if interruption != Interruption::Replug {
@@ -437,7 +437,7 @@ fn interrupted(interruption: Interruption) {
     guest
         .endpoint
         .post_send(&mut guest.driver, 22, to_peer, data);
-    // Those of before may come first: they were with the peer already.
+    // Earlier messages that had reached the peer may come first.
     peer.post_recv(0, 0, 8192);
     while peer.completion().byte_len() != 11 {
         peer.post_recv(0, 0, 8192);
