@@ -20,8 +20,8 @@ use efa_device_model::device::queue::CompletionEntry;
 use efa_device_model::link::{Operation, RequestHeader};
 
 use crate::choices::Choices;
-use crate::net::said::{DATA_VALID, MATCH, RECV, SYNC_REQUESTED, TAGGED, WITHOUT_TAG};
-use crate::net::{MEMORY, Net, TaggedMessage, Weather, attributes, request};
+use crate::net::codes::{DATA_VALID, MATCH, RECV, SYNC_REQUESTED, TAGGED, WITHOUT_TAG};
+use crate::net::{MEMORY, Net, NetworkEffects, TaggedMessage, attributes, request};
 
 const STEPS: usize = 300;
 
@@ -112,9 +112,9 @@ fn data(message: usize, length: usize) -> Vec<u8> {
 
 impl Machine {
     fn new() -> Machine {
-        let calm = Weather {
+        let calm = NetworkEffects {
             longest: 1,
-            ..Weather::default()
+            ..NetworkEffects::default()
         };
         let mut net = Net::new(3, calm, 1);
         let host = &mut net.hosts[RECEIVER];

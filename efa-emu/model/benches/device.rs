@@ -1,6 +1,6 @@
-//! Nanoseconds of a message through the device and its user-space half, over a link that costs
-//! nothing. The peer is a message through a crossbeam channel in the same thread: the least that
-//! anything costs which hands 64 bytes from one place to another.
+//! Nanoseconds of a message through the device and its user-space half, over a link without cost.
+//! The baseline is a message through a crossbeam channel in the same thread: the least possible
+//! cost of passing on 64 bytes.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use efa_testing::device::BareLink;
 /// One line of the result.
 struct Row {
     name: &'static str,
-    /// Does it once.
+    /// One operation.
     work: Box<dyn FnMut()>,
 }
 
@@ -27,7 +27,7 @@ fn row(name: &'static str, work: fn(&mut BareLink, u64)) -> Row {
     }
 }
 
-/// The median of many rounds, each short enough to pass between two interruptions by others.
+/// The median of many rounds, each short enough to fit between two interruptions.
 fn nanoseconds(work: &mut dyn FnMut()) -> f64 {
     const ROUNDS: usize = 501;
     const REPEATS: u32 = 500;
@@ -71,7 +71,7 @@ fn main() {
     }
     criterion.final_summary();
 
-    // `cargo test --benches` only wants to know whether it runs.
+    // `cargo test --benches` only checks that it runs.
     if std::env::args().any(|argument| argument == "--test") {
         return;
     }

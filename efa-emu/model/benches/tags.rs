@@ -1,13 +1,13 @@
-//! What a matched message costs with 1, 100 and 10,000 posted receives: by the software half alone,
-//! and with the device's list of tags.
+//! The cost of a matched message with 1, 100 and 10,000 posted receives: with the software half
+//! alone, and with the device's tag list.
 //!
-//! One thread does everything: two devices, the network between them, and the software half. The
-//! peer is the same message into a plain receive, without tags; what is above it is the matching.
-//! The device's list holds the oldest receives, as many as it has room for; messages are for the
-//! oldest receive or for the newest, which is posted again each time.
+//! One thread runs two devices, the network between them, and the software half. The baseline is
+//! the same message into a plain receive, without tags; the rest is the cost of matching. The
+//! device's list holds the oldest receives up to its limit. Messages match the oldest receive or
+//! the newest, which is posted again each time.
 //!
-//! Instructions are those of callgrind, the difference of a long and a short run.
-//! `cargo bench -p efa-device-model --bench tags -- instructions` counts them only.
+//! Instructions are counted by callgrind, as the difference between a long and a short run. `cargo
+//! bench -p efa-device-model --bench tags -- instructions` counts only them.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -20,7 +20,7 @@ use efa_device_model::device::connected::{
 };
 use efa_device_model::provider::{TagMatcher, TagReceive};
 
-use net::{Net, Weather, attributes, request};
+use net::{Net, NetworkEffects, attributes, request};
 
 #[path = "../tests/connected/net.rs"]
 #[allow(dead_code, reason = "a benchmark uses a part of it")]
@@ -29,17 +29,17 @@ mod net;
 /// Bytes of a message behind its header.
 const LENGTH: usize = 64;
 
-/// Messages of a short run, and how many more a long one has.
+/// Messages of a short run, and the additional ones of a long run.
 const FEW: u64 = 500;
 const MORE: u64 = 2000;
 
 const POSTED: [u64; 3] = [1, 100, 10_000];
 
-/// What completions say.
+/// Operation and flag of completions.
 const TAGGED: u8 = 133;
 const MATCH: u8 = 1 << 5;
 
-/// Who matches.
+/// Which part matches.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Nobody,
@@ -53,7 +53,7 @@ const WAYS: [(&str, Way); 3] = [
     ("offload", Way::Offload),
 ];
 
-/// Which receive the messages are for.
+/// The receive that the messages match.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Which {
     Oldest,
@@ -71,9 +71,9 @@ struct Receiver {
 
 impl Receiver {
     fn new(way: Way, posted: u64) -> Receiver {
-        let calm = Weather {
+        let calm = NetworkEffects {
             longest: 1,
-            ..Weather::default()
+            ..NetworkEffects::default()
         };
         let mut net = Net::new(2, calm, 1);
         let host = &mut net.hosts[0];
@@ -173,7 +173,7 @@ impl Receiver {
     }
 }
 
-/// Nanoseconds of a message of `count`.
+/// Nanoseconds per message, with `count` messages.
 fn messages(way: Way, which: Which, posted: u64, count: u64) -> f64 {
     let mut receiver = Receiver::new(way, posted);
     let start = Instant::now();
@@ -199,12 +199,12 @@ fn find<T: Copy>(table: &[(&str, T)], name: &str) -> Option<T> {
     found.map(|(_, value)| *value)
 }
 
-/// Where callgrind leaves its profile.
+/// The path of callgrind's profile.
 fn profile() -> PathBuf {
     std::env::temp_dir().join(format!("efa-tags-{}.callgrind", std::process::id()))
 }
 
-/// Instructions of a message.
+/// Instructions per message.
 fn instructions(way: &str, which: &str, posted: u64) -> Result<f64, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let profile = profile();
@@ -225,12 +225,12 @@ fn instructions(way: &str, which: &str, posted: u64) -> Result<f64, String> {
     };
     let few = counted(FEW)?;
     let difference = counted(FEW + MORE)?.saturating_sub(few);
-    // Nothing else uses it.
+    // The file is not needed any more.
     let _ = std::fs::remove_file(&profile);
     Ok(difference as f64 / MORE as f64)
 }
 
-/// The least of some runs: other work of the machine makes them longer only.
+/// The minimum of some runs: other load on the machine only makes them longer.
 fn nanoseconds(way: Way, which: Which, posted: u64) -> f64 {
     const RUNS: usize = 9;
     let runs = [0.0; RUNS].map(|_: f64| messages(way, which, posted, FEW + MORE));
@@ -275,7 +275,7 @@ fn main() -> ExitCode {
         println!("{}", messages(way, which, posted, count));
         return ExitCode::SUCCESS;
     }
-    // `cargo test --benches` only wants to know whether it starts.
+    // `cargo test --benches` only checks that it starts.
     if words.contains(&"--test") {
         return ExitCode::SUCCESS;
     }

@@ -6,7 +6,7 @@ use efa_core::endpoint::{
 use efa_core::nic::UserSlice;
 use efa_sim::{Fabric, FabricConfig, HostConfig, NicConfig, SimNic};
 
-/// Lets network and endpoints work until nothing more happens.
+/// Runs network and endpoints until nothing more happens.
 fn settle(fabric: &Fabric, endpoints: &mut [Endpoint<SimNic>; 2]) {
     loop {
         for endpoint in endpoints.iter_mut() {
@@ -18,7 +18,7 @@ fn settle(fabric: &Fabric, endpoints: &mut [Endpoint<SimNic>; 2]) {
     }
 }
 
-/// What the receiver gets, and a digest of everything that happened in the network.
+/// The received message, and a digest of all network events.
 fn run(seed: u64) -> Result<(Vec<u8>, u64), Box<dyn std::error::Error>> {
     let fabric = Fabric::new(FabricConfig::seeded(seed));
     let alice = fabric.add_host(HostConfig::default());

@@ -1,4 +1,5 @@
-//! The path of a message through the device allocates nothing in the steady state: counted.
+//! The path of a message through the device makes no allocations in the steady state. They are
+//! counted.
 
 use efa_testing::device::BareLink;
 use efa_testing::heap::{self, CountingHeap};

@@ -1,4 +1,4 @@
-//! What ends connections, and what hostile packets do not.
+//! Errors that end connections, and hostile packets that must not.
 
 use efa_core::address::{Qkey, Qpn};
 use efa_core::nic::Access;
@@ -11,9 +11,9 @@ use efa_device_model::device::{DeviceEvent, QpState};
 use efa_device_model::link::{Operation, RequestHeader};
 use proptest::prelude::*;
 
-use crate::net::{MEMORY, Net, SIZE, Weather, attributes, request};
+use crate::net::{MEMORY, Net, NetworkEffects, SIZE, attributes, request};
 
-const CALM: Weather = Weather {
+const CALM: NetworkEffects = NetworkEffects {
     loss: 0.0,
     duplicates: 0.0,
     longest: 1,
@@ -31,9 +31,9 @@ fn state(net: &Net, host: usize, qpn: Qpn) -> QpState {
     found.unwrap().state
 }
 
-/// Connects two hosts, of which the first has other attributes.
-fn connect(change: impl FnOnce(&mut ConnectionAttributes), weather: Weather) -> Net {
-    let mut net = Net::new(2, weather, 1);
+/// Connects two hosts, with changed attributes at the first.
+fn connect(change: impl FnOnce(&mut ConnectionAttributes), effects: NetworkEffects) -> Net {
+    let mut net = Net::new(2, effects, 1);
     let pairs = [net.queue_pair(0, 7, None), net.queue_pair(1, 8, None)];
     let mut own = attributes(1, pairs[1]);
     change(&mut own);
@@ -64,11 +64,11 @@ fn a_receiver_without_receives_is_given_up() {
     assert_eq!(net.hosts[1].device.statistics().trouble.rnr_refusals, 3);
 }
 
-/// Each packet that is lost is a time-out, and there are more of them than `retry_cnt` while the
-/// receiver has no receive.
+/// Each lost packet is a time-out, and there are more of them than `retry_cnt` while the receiver
+/// has no receive.
 #[test]
 fn old_losses_do_not_add_up() {
-    let lossy = Weather { loss: 0.1, ..CALM };
+    let lossy = NetworkEffects { loss: 0.1, ..CALM };
     let mut net = connect(|own| own.rnr_retry = 7, lossy);
     let list = net.hosts[0].list(0, 100);
     net.post(0, A, request(1, SendOperation::Send(None), list));
@@ -82,7 +82,7 @@ fn old_losses_do_not_add_up() {
 
 #[test]
 fn silent_peers_are_given_up_after_retries() {
-    let lost = Weather { loss: 1.0, ..CALM };
+    let lost = NetworkEffects { loss: 1.0, ..CALM };
     for retries in [0, 3] {
         let mut net = connect(|own| own.retry_count = retries, lost);
         let list = net.hosts[0].list(0, 100);
@@ -140,7 +140,7 @@ fn refusals_end_both_sides_as_they_should() {
     }
 }
 
-/// The keys of memory are right, but the queue pair does not let peers do it.
+/// The keys are valid, but the queue pair denies the access.
 #[test]
 fn access_flags_of_the_queue_pair_count() {
     for (allowed, operations) in [
@@ -234,7 +234,7 @@ fn requests_are_refused_by_state() {
     assert_eq!(net.hosts[0].completions(), expected);
 }
 
-/// Its process waits for a processor, say: it has not had the chance to answer.
+/// For example because its process waits for a processor: it had no chance to answer.
 #[test]
 fn a_peer_without_packets_is_waited_for() {
     let mut net = connect(|own| own.retry_count = 1, CALM);
@@ -247,7 +247,7 @@ fn a_peer_without_packets_is_waited_for() {
     assert_eq!(net.hosts[0].device.counters().retrans_pkts, 0);
 }
 
-/// A rule of faults fails queue pairs of either kind.
+/// A fault rule fails queue pairs of either type.
 #[test]
 fn staged_errors_fail_connections() {
     use efa_device_model::device::{QueueError, QueueKind};
@@ -296,8 +296,8 @@ fn efa_has_no_connected_queue_pairs() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Bytes of anybody: nothing panics, memory that is not named stays as it is, and a connection
-    /// between others goes on.
+    /// Random bytes: no panic, memory that is not addressed stays unchanged, and a connection
+    /// between other hosts continues.
     #[test]
     fn hostile_packets_disturb_nobody_else(
         packets in prop::collection::vec(
@@ -309,7 +309,7 @@ proptest! {
         net.bring_up(1, others[1], attributes(0, others[0]));
         for (mut bytes, is_plausible, opcode, ahead) in packets {
             if is_plausible && bytes.len() >= 12 {
-                // As far as the checks of the first headers go.
+                // Valid values for the checks of the first headers.
                 bytes[0] = opcode;
                 bytes[1] &= 0xb0;
                 bytes[4..8].copy_from_slice(&8u32.to_be_bytes());

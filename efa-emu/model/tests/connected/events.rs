@@ -4,9 +4,9 @@ use efa_core::address::Qpn;
 use efa_device_model::device::connected::{SendOperation, SendWr};
 use efa_device_model::device::queue::CqDoorbell;
 
-use crate::net::{Net, Weather, request};
+use crate::net::{Net, NetworkEffects, request};
 
-/// Asks for an event at the second host, and returns how many there are at once.
+/// Requests an event at the second host, and returns the number of immediate events.
 fn arm(net: &mut Net, sequence: u8, solicited_only: bool) -> usize {
     let host = &mut net.hosts[1];
     let doorbell = CqDoorbell {
@@ -24,7 +24,7 @@ fn events(net: &mut Net) -> usize {
     net.hosts[1].device.take_events().count()
 }
 
-/// Sends a message to the second host, and returns how many events come of it.
+/// Sends a message to the second host, and returns the number of resulting events.
 fn message(net: &mut Net, is_solicited: bool) -> usize {
     net.hosts[1].receive(Qpn(8), 1, 0, 64);
     let list = net.hosts[0].list(0, 4);
@@ -38,9 +38,9 @@ fn message(net: &mut Net, is_solicited: bool) -> usize {
 }
 
 fn network() -> Net {
-    let calm = Weather {
+    let calm = NetworkEffects {
         longest: 1,
-        ..Weather::default()
+        ..NetworkEffects::default()
     };
     Net::connected(calm, 1)
 }

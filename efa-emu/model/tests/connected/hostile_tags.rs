@@ -1,5 +1,5 @@
-//! Bad messages with tags and bad operations on the list of tags: what comes of each, and that
-//! another queue pair of the same list goes on. `docs/tag-matching.md` has the tables.
+//! Invalid messages with tags and invalid operations on the tag list: their effects, and that
+//! another queue pair of the same list continues. `docs/tag-matching.md` has the tables.
 
 use efa_core::address::Qpn;
 use efa_device_model::device::QpState;
@@ -15,9 +15,9 @@ use crate::tags::{
 };
 
 /// Work request id, status, operation and flags of a completion.
-type Told = (u64, WcStatus, u8, u8);
+type Reported = (u64, WcStatus, u8, u8);
 
-/// The tag that bad messages have, and its buffer of 64 bytes; that of the others.
+/// The tag of invalid messages, its buffer of 64 bytes, and the tag of other messages.
 const TAG: u64 = 5;
 const BUFFER: u64 = 1;
 const OTHERS: u64 = 6;
@@ -32,7 +32,7 @@ use WcStatus::{
 struct BadMessage {
     what: &'static str,
     message: fn(&Receiver) -> Vec<u8>,
-    told: &'static [Told],
+    reported: &'static [Reported],
     /// Whether the connection ends.
     is_fatal: bool,
 }
@@ -61,31 +61,31 @@ fn key(receiver: &Receiver) -> u32 {
     receiver.net.hosts[1].keys.rkey.0
 }
 
-const UNEXPECTED: &[Told] = &[(PLAIN, Success, TAGGED, 0)];
+const UNEXPECTED: &[Reported] = &[(PLAIN, Success, TAGGED, 0)];
 
 const MESSAGES: [BadMessage; 17] = [
     BadMessage {
         what: "no bytes",
         message: |_| Vec::new(),
-        told: &[(PLAIN, Success, WITHOUT_TAG, 0)],
+        reported: &[(PLAIN, Success, WITHOUT_TAG, 0)],
         is_fatal: false,
     },
     BadMessage {
         what: "a TMH without its last byte",
         message: |_| header(3, &[])[..TMH - 1].to_vec(),
-        told: &[(PLAIN, Success, WITHOUT_TAG, 0)],
+        reported: &[(PLAIN, Success, WITHOUT_TAG, 0)],
         is_fatal: false,
     },
     BadMessage {
         what: "a TMH with the operation 4",
         message: |_| header(4, b"x"),
-        told: &[(PLAIN, Success, RECV, 0)],
+        reported: &[(PLAIN, Success, RECV, 0)],
         is_fatal: false,
     },
     BadMessage {
         what: "a TMH with the operation 255",
         message: |_| header(255, b"x"),
-        told: &[(PLAIN, Success, RECV, 0)],
+        reported: &[(PLAIN, Success, RECV, 0)],
         is_fatal: false,
     },
     BadMessage {
@@ -95,25 +95,25 @@ const MESSAGES: [BadMessage; 17] = [
             bytes[1..4].fill(0xff);
             bytes
         },
-        told: &[(BUFFER, Success, TAGGED, MATCH | DATA_VALID)],
+        reported: &[(BUFFER, Success, TAGGED, MATCH | DATA_VALID)],
         is_fatal: false,
     },
     BadMessage {
         what: "an eager message of 65 bytes for a buffer of 64",
         message: |_| header(3, &[7; 65]),
-        told: &[(BUFFER, LocalLength, TAGGED, 0)],
+        reported: &[(BUFFER, LocalLength, TAGGED, 0)],
         is_fatal: true,
     },
     BadMessage {
         what: "the end of a rendezvous that nobody has begun",
         message: |_| header(2, &[0; RVH]),
-        told: &[(PLAIN, Success, RECV, 0)],
+        reported: &[(PLAIN, Success, RECV, 0)],
         is_fatal: false,
     },
     BadMessage {
         what: "the request of a rendezvous without RVH",
         message: |_| header(1, &[]),
-        told: UNEXPECTED,
+        reported: UNEXPECTED,
         is_fatal: false,
     },
     BadMessage {
@@ -123,7 +123,7 @@ const MESSAGES: [BadMessage; 17] = [
             bytes.pop();
             bytes
         },
-        told: UNEXPECTED,
+        reported: UNEXPECTED,
         is_fatal: false,
     },
     BadMessage {
@@ -133,7 +133,7 @@ const MESSAGES: [BadMessage; 17] = [
             bytes.resize(MAX_RENDEZVOUS_HEADER as usize + 1, 0);
             bytes
         },
-        told: UNEXPECTED,
+        reported: UNEXPECTED,
         is_fatal: false,
     },
     BadMessage {
@@ -143,13 +143,13 @@ const MESSAGES: [BadMessage; 17] = [
             bytes.resize(600, 0);
             bytes
         },
-        told: UNEXPECTED,
+        reported: UNEXPECTED,
         is_fatal: false,
     },
     BadMessage {
         what: "an RVH with a key that is not valid",
         message: |receiver| rendezvous(MEMORY, key(receiver) ^ 0x5a5a, 8),
-        told: &[
+        reported: &[
             (BUFFER, Success, TAGGED, MATCH),
             (BUFFER, RemoteAccess, TAGGED, 0),
         ],
@@ -158,7 +158,7 @@ const MESSAGES: [BadMessage; 17] = [
     BadMessage {
         what: "an RVH with memory that is not there",
         message: |receiver| rendezvous(MEMORY - 4, key(receiver), 8),
-        told: &[
+        reported: &[
             (BUFFER, Success, TAGGED, MATCH),
             (BUFFER, RemoteAccess, TAGGED, 0),
         ],
@@ -167,7 +167,7 @@ const MESSAGES: [BadMessage; 17] = [
     BadMessage {
         what: "an RVH whose memory ends behind the last address",
         message: |receiver| rendezvous(u64::MAX - 3, key(receiver), 8),
-        told: &[
+        reported: &[
             (BUFFER, Success, TAGGED, MATCH),
             (BUFFER, RemoteAccess, TAGGED, 0),
         ],
@@ -176,19 +176,19 @@ const MESSAGES: [BadMessage; 17] = [
     BadMessage {
         what: "an RVH with 65 bytes for a buffer of 64",
         message: |receiver| rendezvous(MEMORY, key(receiver), 65),
-        told: &[(BUFFER, RendezvousIncomplete, TAGGED, MATCH)],
+        reported: &[(BUFFER, RendezvousIncomplete, TAGGED, MATCH)],
         is_fatal: false,
     },
     BadMessage {
         what: "an RVH with 4 GiB less one byte",
         message: |receiver| rendezvous(MEMORY, key(receiver), u32::MAX),
-        told: &[(BUFFER, RendezvousIncomplete, TAGGED, MATCH)],
+        reported: &[(BUFFER, RendezvousIncomplete, TAGGED, MATCH)],
         is_fatal: false,
     },
     BadMessage {
         what: "an RVH with no bytes, and a key that is not valid",
         message: |_| rendezvous(0, 0, 0),
-        told: &[
+        reported: &[
             (BUFFER, Success, TAGGED, MATCH),
             (BUFFER, Success, TAGGED, DATA_VALID),
         ],
@@ -196,7 +196,7 @@ const MESSAGES: [BadMessage; 17] = [
     },
 ];
 
-/// A receiver with a buffer for bad messages and one for others.
+/// A receiver with a buffer for invalid messages and one for others.
 fn receiver() -> Receiver {
     let mut receiver = Receiver::new(CALM);
     receiver.add(BUFFER, TAG, 64);
@@ -208,7 +208,7 @@ fn receiver() -> Receiver {
     receiver
 }
 
-fn told(receiver: &mut Receiver) -> Vec<Told> {
+fn reported(receiver: &mut Receiver) -> Vec<Reported> {
     let statuses = [
         Success,
         LocalLength,
@@ -234,7 +234,8 @@ fn told(receiver: &mut Receiver) -> Vec<Told> {
         .collect()
 }
 
-/// A message of another host still finds its buffer, and another is unexpected.
+/// Checks that a message of another host still finds its buffer, and that another one is
+/// unexpected.
 fn others_go_on(receiver: &mut Receiver, what: &str) {
     let message = |tag| {
         let header = TagHeader {
@@ -246,10 +247,10 @@ fn others_go_on(receiver: &mut Receiver, what: &str) {
     };
     receiver.send_from(2, &message(OTHERS));
     let both = MATCH | DATA_VALID;
-    assert_eq!(told(receiver), [(2, Success, TAGGED, both)], "{what}");
+    assert_eq!(reported(receiver), [(2, Success, TAGGED, both)], "{what}");
     assert_eq!(receiver.at(2)[..9], *b"as before", "{what}");
     receiver.send_from(2, &message(7));
-    let (id, status, operation, flags) = told(receiver)[0];
+    let (id, status, operation, flags) = reported(receiver)[0];
     assert_eq!((status, operation, flags), (Success, TAGGED, 0), "{what}");
     assert_eq!(receiver.at(id)[TMH..TMH + 9], *b"as before", "{what}");
 }
@@ -260,13 +261,13 @@ fn bad_messages_disturb_no_other_queue_pair() {
         let BadMessage {
             what,
             message,
-            told: expected,
+            reported: expected,
             is_fatal,
         } = case;
         let mut receiver = receiver();
         let bytes = message(&receiver);
         receiver.send_from(1, &bytes);
-        assert_eq!(told(&mut receiver), expected, "{what}");
+        assert_eq!(reported(&mut receiver), expected, "{what}");
         let pair = receiver.net.hosts[0].device.query_connected_qp(Qpn(9));
         let has_failed = pair.unwrap().state == QpState::Error;
         assert_eq!(has_failed, is_fatal, "{what}");
@@ -274,7 +275,7 @@ fn bad_messages_disturb_no_other_queue_pair() {
     }
 }
 
-/// What an operation on the list comes to.
+/// The result of an operation on the list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Outcome {
     /// The call fails.
@@ -289,12 +290,12 @@ struct BadOperation {
     outcome: Outcome,
 }
 
-/// The handle of the buffer for bad messages, which was the first to be added.
+/// The handle of the buffer for invalid messages, which was added first.
 const HANDLE: u32 = 0;
 
 const DELETE: TagRequestOperation = TagRequestOperation::Delete(HANDLE);
 
-/// Has two messages come unexpectedly, and reports one of them.
+/// Sends two unexpected messages, and reports one of them.
 fn report_one_of_two(receiver: &mut Receiver) {
     for _ in 0..2 {
         receiver.send_from(1, &header(1, &[]));
@@ -302,7 +303,7 @@ fn report_one_of_two(receiver: &mut Receiver) {
     receiver
         .operate(3, Some(1), TagRequestOperation::Sync)
         .unwrap();
-    told(receiver);
+    reported(receiver);
 }
 
 const OPERATIONS: [BadOperation; 11] = [
@@ -310,7 +311,7 @@ const OPERATIONS: [BadOperation; 11] = [
         what: "DEL of a tag that was deleted",
         operate: |receiver| {
             receiver.operate(3, None, DELETE).unwrap();
-            told(receiver);
+            reported(receiver);
             receiver.operate(4, None, DELETE)
         },
         outcome: Outcome::Completion(DELETED, ListFailure),
@@ -319,7 +320,7 @@ const OPERATIONS: [BadOperation; 11] = [
         what: "DEL of a tag that a message has taken",
         operate: |receiver| {
             receiver.send_from(1, &header(3, b"x"));
-            told(receiver);
+            reported(receiver);
             receiver.operate(4, None, DELETE)
         },
         outcome: Outcome::Completion(DELETED, ListFailure),
@@ -374,7 +375,7 @@ const OPERATIONS: [BadOperation; 11] = [
             for tag in 0..2 {
                 receiver.add(3, 20 + tag, 64);
             }
-            told(receiver);
+            reported(receiver);
             let add = receiver.tag(4, 22, 64);
             receiver.operate(4, None, add)
         },
@@ -393,7 +394,7 @@ const OPERATIONS: [BadOperation; 11] = [
     },
 ];
 
-/// A shared receive queue that matches no tags.
+/// A shared receive queue without tag matching.
 fn untagged(receiver: &mut Receiver) -> efa_device_model::device::connected::SrqId {
     let host = &mut receiver.net.hosts[0];
     let config = SrqConfig {
@@ -414,11 +415,11 @@ fn bad_operations_change_nothing() {
         match case.outcome {
             Outcome::Errno(errno) => {
                 assert_eq!(result, Err(errno), "{what}");
-                assert_eq!(told(&mut receiver), [], "{what}");
+                assert_eq!(reported(&mut receiver), [], "{what}");
             }
             Outcome::Completion(operation, status) => {
                 assert!(result.is_ok(), "{what}: {result:?}");
-                let found = told(&mut receiver);
+                let found = reported(&mut receiver);
                 let [(4, found_status, found_operation, _)] = found[..] else {
                     panic!("{what}: {found:?}");
                 };
@@ -433,8 +434,8 @@ fn bad_operations_change_nothing() {
     }
 }
 
-/// What an operation that completes with an error, or that the call refuses, says of unexpected
-/// messages does not count, and its tag is not in the list.
+/// An operation that is refused, or completes with an error, changes neither the count of
+/// unexpected messages nor the list.
 #[test]
 fn failed_operations_have_no_effect() {
     let mut receiver = receiver();
@@ -448,13 +449,13 @@ fn failed_operations_have_no_effect() {
         (4, ListFailure, DELETED, 0),
         (5, ListFailure, DELETED, 0),
     ];
-    assert_eq!(told(&mut receiver), expected);
+    assert_eq!(reported(&mut receiver), expected);
     receiver.send_from(1, &header(3, b"x"));
     let both = MATCH | DATA_VALID;
-    assert_eq!(told(&mut receiver), [(BUFFER, Success, TAGGED, both)]);
-    // A count beside a handle that no tag had, and beside a tag that has no room.
+    assert_eq!(reported(&mut receiver), [(BUFFER, Success, TAGGED, both)]);
+    // A count together with an unknown handle, and together with a tag for which there is no room.
     receiver.send_from(1, &header(3, b"y"));
-    assert_eq!(told(&mut receiver), UNEXPECTED);
+    assert_eq!(reported(&mut receiver), UNEXPECTED);
     let refused = receiver.operate(6, Some(1), delete(77));
     assert_eq!(refused, Err(libc::EINVAL));
     for tag in [TAG, 20, 21] {
@@ -462,7 +463,7 @@ fn failed_operations_have_no_effect() {
     }
     let add = receiver.tag(6, 30, 64);
     assert_eq!(receiver.operate(6, Some(1), add), Err(libc::ENOMEM));
-    told(&mut receiver);
+    reported(&mut receiver);
     receiver.send_from(1, &header(3, b"z"));
     let second = receiver.at(PLAIN + 1)[TMH];
     assert_eq!(second, b'z', "new tags are not matched yet");
@@ -501,7 +502,7 @@ fn flag_names(flags: u8) -> &'static str {
 }
 
 fn message_row(case: &BadMessage) -> String {
-    let tell = |(id, status, operation, flags): &Told| {
+    let tell = |(id, status, operation, flags): &Reported| {
         let place = match *id {
             BUFFER => "",
             _ if *operation == TAGGED => " in a plain receive",
@@ -514,12 +515,12 @@ fn message_row(case: &BadMessage) -> String {
         let name = operation_name(*operation);
         format!("{name}{}{place}{status}", flag_names(*flags))
     };
-    let told: Vec<String> = case.told.iter().map(tell).collect();
+    let reported: Vec<String> = case.reported.iter().map(tell).collect();
     let ends = match case.is_fatal {
         true => " the connection ends |",
         false => " |",
     };
-    format!("| {} | {} |{ends}\n", case.what, told.join("; "))
+    format!("| {} | {} |{ends}\n", case.what, reported.join("; "))
 }
 
 fn operation_row(case: &BadOperation) -> String {

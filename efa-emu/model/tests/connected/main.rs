@@ -1,4 +1,4 @@
-//! Connected queue pairs, shared receive queues and the matching of tags, over a bad network.
+//! Connected queue pairs, shared receive queues and tag matching, over a bad network.
 
 mod errors;
 mod events;

@@ -1,4 +1,4 @@
-//! Devices joined by a network that loses packets, brings them twice and in any order, from a seed.
+//! Devices connected by a network that loses, duplicates and reorders packets, decided by a seed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,8 +29,8 @@ pub(crate) const MEMORY: u64 = 0x10_0000;
 /// Bytes of a host's memory.
 pub(crate) const SIZE: usize = 1 << 17;
 
-/// What completions say about tags.
-pub(crate) mod said {
+/// Operations and flags of completions.
+pub(crate) mod codes {
     pub(crate) const RECV: u8 = 128;
     pub(crate) const TAGGED: u8 = 133;
     pub(crate) const WITHOUT_TAG: u8 = 134;
@@ -43,23 +43,23 @@ pub(crate) mod said {
 pub(crate) struct TaggedMessage<'a> {
     pub(crate) header: TagHeader,
     pub(crate) payload: &'a [u8],
-    /// Where in the sender's memory the message is, and the data of a rendezvous.
+    /// Offsets in the sender's memory of the message, and of the data of a rendezvous.
     pub(crate) place: usize,
     pub(crate) data: usize,
     /// Bytes for the program behind the headers of a rendezvous.
     pub(crate) further: usize,
 }
 
-/// What the network does to packets.
+/// The network's effects on packets.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Weather {
+pub(crate) struct NetworkEffects {
     pub(crate) loss: f64,
     pub(crate) duplicates: f64,
     /// The longest time that a packet takes, in microseconds; the shortest is 1.
     pub(crate) longest: u64,
-    /// How often the link is busy.
+    /// Probability that the link is busy.
     pub(crate) busy: f64,
-    /// The link brings acknowledgements, at once.
+    /// Whether the link returns acknowledgements, at once.
     pub(crate) acknowledges: bool,
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct Host {
 struct Packet {
     from: usize,
     to: usize,
-    /// Of the first copy, if the link brings acknowledgements.
+    /// Token of the first copy, if the link returns acknowledgements.
     token: Option<Token>,
     header: RequestHeader,
     data: Vec<u8>,
@@ -84,9 +84,9 @@ struct Packet {
 
 pub(crate) struct Net {
     pub(crate) hosts: Vec<Host>,
-    pub(crate) weather: Weather,
+    pub(crate) effects: NetworkEffects,
     pub(crate) now: Duration,
-    /// The link takes packets and does not carry them.
+    /// The link takes packets and does not deliver them.
     pub(crate) is_stopped: bool,
     packets: BTreeMap<(Duration, u64), Packet>,
     serial: u64,
@@ -145,7 +145,7 @@ impl Link for Wire<'_> {
 struct Copier<'a> {
     data: &'a [u8],
     memory: &'a mut [u8],
-    /// Whether the device acknowledges the packet, if the link brings that.
+    /// Whether the device has acknowledged the packet, if the link returns acknowledgements.
     acknowledged: Option<bool>,
 }
 
@@ -212,7 +212,7 @@ impl Host {
         }
     }
 
-    /// The ring of the completion queue, and how far it was read.
+    /// The ring of the completion queue.
     pub(crate) fn ring(&self) -> &CompletionRing {
         &self.ring
     }
@@ -233,7 +233,7 @@ impl Host {
         }
     }
 
-    /// Work request id, status and operation of all completions that are there.
+    /// Work request id, status and operation of all available completions.
     pub(crate) fn completions(&mut self) -> Vec<(u64, u8, u8)> {
         let mut found = Vec::new();
         while let Some(entry) = self.poll() {
@@ -251,7 +251,7 @@ impl Host {
             .collect()
     }
 
-    /// Memory at an offset, as a buffer of a work request.
+    /// A buffer at an offset of the host's memory.
     pub(crate) fn buffer(&self, offset: usize, length: usize) -> Buffer {
         Buffer {
             address: MEMORY + offset as u64,
@@ -264,7 +264,7 @@ impl Host {
         BufferList::new(&[self.buffer(offset, length)]).unwrap()
     }
 
-    /// Memory at an offset, as a peer names it.
+    /// Memory at an offset, for a peer's requests.
     pub(crate) fn remote(&self, offset: usize) -> RemoteMemory {
         RemoteMemory {
             address: MEMORY + offset as u64,
@@ -302,7 +302,7 @@ pub(crate) fn attributes(peer: usize, destination: Qpn) -> ConnectionAttributes 
         retry_count: 7,
         rnr_retry: 7,
         min_rnr_timer: 1,
-        // They wrap soon.
+        // Wraps soon.
         rq_psn: Psn::new(0xff_fff0),
         sq_psn: Psn::new(0xff_fff0),
         max_rd_atomic: 4,
@@ -312,10 +312,10 @@ pub(crate) fn attributes(peer: usize, destination: Qpn) -> ConnectionAttributes 
 }
 
 impl Net {
-    pub(crate) fn new(hosts: usize, weather: Weather, seed: u64) -> Net {
+    pub(crate) fn new(hosts: usize, effects: NetworkEffects, seed: u64) -> Net {
         Net {
             hosts: (0..hosts).map(Host::new).collect(),
-            weather,
+            effects,
             now: Duration::ZERO,
             is_stopped: false,
             packets: BTreeMap::new(),
@@ -324,7 +324,7 @@ impl Net {
         }
     }
 
-    /// Makes a queue pair.
+    /// Creates a queue pair.
     pub(crate) fn queue_pair(&mut self, host: usize, qpn: u16, shared: Option<SrqId>) -> Qpn {
         let Host { device, pd, cq, .. } = &mut self.hosts[host];
         let config = ConnectedConfig {
@@ -362,8 +362,8 @@ impl Net {
     }
 
     /// Two hosts with a connection.
-    pub(crate) fn connected(weather: Weather, seed: u64) -> Net {
-        let mut net = Net::new(2, weather, seed);
+    pub(crate) fn connected(effects: NetworkEffects, seed: u64) -> Net {
+        let mut net = Net::new(2, effects, seed);
         let pairs = [0, 1].map(|host| net.queue_pair(host, 7 + host as u16, None));
         for host in 0..2 {
             let peer = 1 - host;
@@ -379,7 +379,7 @@ impl Net {
             .unwrap();
     }
 
-    /// Has a host send a message with a tag.
+    /// Sends a message with a tag.
     pub(crate) fn send_tagged(&mut self, host: usize, qpn: Qpn, message: &TaggedMessage<'_>) {
         let TaggedMessage {
             header,
@@ -415,7 +415,7 @@ impl Net {
                 memory: &host.memory,
                 out: Vec::new(),
                 random: &mut self.random,
-                busy: self.weather.busy,
+                busy: self.effects.busy,
             };
             host.device.transmit(self.now, &mut wire);
             for (to, token, header, data) in std::mem::take(&mut wire.out) {
@@ -437,16 +437,16 @@ impl Net {
         }
     }
 
-    /// Returns the token of a packet that is lost, or as good as carried since it waits in this
-    /// network.
+    /// Returns the token of a packet that was lost, or that counts as delivered because it waits in
+    /// this network.
     fn carry(&mut self, packet: Packet) -> Option<Token> {
-        let Weather {
+        let NetworkEffects {
             loss,
             duplicates,
             longest,
             acknowledges,
             ..
-        } = self.weather;
+        } = self.effects;
         let Packet {
             from,
             to,
@@ -475,7 +475,7 @@ impl Net {
         token
     }
 
-    /// Hands a packet to a device, whoever has made it.
+    /// Delivers a packet to a device.
     pub(crate) fn inject(&mut self, from: usize, to: usize, header: &RequestHeader, data: &[u8]) {
         self.deliver(from, to, None, header, data);
     }
@@ -505,7 +505,7 @@ impl Net {
         }
     }
 
-    /// Does what is next. Returns false if nothing ever is.
+    /// Handles the next event. Returns false if there is none.
     pub(crate) fn step(&mut self) -> bool {
         self.transmit();
         let timers = self
@@ -534,7 +534,7 @@ impl Net {
         true
     }
 
-    /// Runs until nothing is left to do.
+    /// Runs until there are no more events.
     pub(crate) fn settle(&mut self) {
         for _ in 0..2_000_000 {
             if !self.step() {

@@ -1,9 +1,9 @@
-//! Both halves of tag matching against the rules of MPI.
+//! Both halves of tag matching, checked against the rules of MPI.
 //!
-//! Receives are posted in an order, and messages arrive in one, which the completions of the shared
+//! Receives are posted in order, and messages arrive in an order that the completions of the shared
 //! receive queue show. A receive takes the earliest message that it accepts, a message the earliest
-//! receive that accepts it. There is one such pairing only, whatever happens when, and whether the
-//! device or the software matches.
+//! receive that accepts it. So there is only one correct pairing, independent of timing and of
+//! whether the device or the software matches.
 
 mod program;
 
@@ -13,10 +13,10 @@ use efa_device_model::device::connected::{BufferList, TagRequest};
 use efa_device_model::provider::{Cancellation, TagMatcher, TagReceive};
 use proptest::prelude::{ProptestConfig, any, proptest};
 
-use crate::net::Weather;
+use crate::net::NetworkEffects;
 use program::{Outcome, Program, SENDERS, Step};
 
-/// The only pairing by the rules of MPI: receive and message.
+/// The only correct pairing by the rules of MPI: receive and message.
 fn pairs_of_mpi(outcome: &Outcome) -> BTreeMap<usize, usize> {
     let mut pairs = BTreeMap::new();
     let arrived = |step: &Step| match step {
@@ -39,7 +39,7 @@ fn pairs_of_mpi(outcome: &Outcome) -> BTreeMap<usize, usize> {
     pairs
 }
 
-/// What is matched, in order, when the same happens to a matcher that has no device.
+/// The matches, in order, of a matcher without a device for the same events.
 fn matches_of_software(outcome: &Outcome) -> Vec<(usize, usize)> {
     let mut matcher = TagMatcher::new(0);
     let mut device = |request: &TagRequest| panic!("there is no device for {request:?}");
@@ -102,7 +102,7 @@ fn check(outcome: &Outcome) {
     }
 }
 
-/// `make sim` asks for 10,000.
+/// `make sim` sets 10,000.
 fn cases() -> u32 {
     let asked = std::env::var("EFA_SEEDS").ok();
     asked.and_then(|count| count.parse().ok()).unwrap_or(200)
@@ -110,24 +110,24 @@ fn cases() -> u32 {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        // Another seed is another program, and no simpler one.
+        // Another seed is a different program, and not a simpler one.
         max_shrink_iters: 20,
         ..ProptestConfig::with_cases(cases())
     })]
 
-    /// With a prefix of 0 the software matches everything.
+    /// With a prefix of 0 the software matches all messages.
     #[test]
     fn matches_are_those_of_mpi(
         seed in any::<u64>(), prefix in 0..6usize,
         loss in 0..5u32, duplicates in 0..5u32, longest in 1..60u64, busy in 0..3u32,
     ) {
-        let weather = Weather {
+        let effects = NetworkEffects {
             loss: f64::from(loss) / 100.0,
             duplicates: f64::from(duplicates) / 100.0,
             longest,
             busy: f64::from(busy) / 10.0,
             acknowledges: seed % 2 == 0,
         };
-        check(&Program::new(seed, weather, prefix).run());
+        check(&Program::new(seed, effects, prefix).run());
     }
 }

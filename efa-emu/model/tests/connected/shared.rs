@@ -4,7 +4,7 @@ use efa_core::address::Qpn;
 use efa_device_model::device::DeviceEvent;
 use efa_device_model::device::connected::{RecvWr, SendOperation, SrqConfig, SrqId};
 
-use crate::net::{Net, Weather, attributes, request};
+use crate::net::{Net, NetworkEffects, attributes, request};
 
 fn srq(net: &mut Net, host: usize, max_wr: u32) -> SrqId {
     let host = &mut net.hosts[host];
@@ -24,11 +24,11 @@ fn post(net: &mut Net, id: SrqId, wr_id: u64) -> Result<(), i32> {
     posted.map_err(|error| error.errno())
 }
 
-/// One host with a shared receive queue, two others that send to it.
+/// One host with a shared receive queue, and two hosts that send to it.
 fn network() -> (Net, SrqId) {
-    let calm = Weather {
+    let calm = NetworkEffects {
         longest: 1,
-        ..Weather::default()
+        ..NetworkEffects::default()
     };
     let mut net = Net::new(3, calm, 1);
     let id = srq(&mut net, 0, 8);

@@ -1,4 +1,4 @@
-//! Statements of the document on tag matching: what is reported where, and under which name.
+//! Statements of the document on tag matching about the queue and id of each report.
 
 use efa_core::address::Qpn;
 use efa_device_model::device::connected::{
@@ -23,7 +23,7 @@ fn eager(tag: u64, payload: &[u8]) -> Vec<u8> {
     [&header.to_bytes()[..], payload].concat()
 }
 
-/// For the receiver's transport, messages with tags are messages.
+/// At the receiver's transport, messages with tags are ordinary messages.
 #[test]
 fn queues_without_tags_receive_headers_as_data() {
     let mut net = Net::new(2, CALM, 1);
@@ -51,8 +51,8 @@ fn queues_without_tags_receive_headers_as_data() {
     assert_eq!(receiver.operate(1, None, add), Err(libc::EINVAL));
 }
 
-/// Both matches and plain receives are reported to the completion queue of the shared queue, and
-/// the queue pair needs no send queue for the reads of a rendezvous.
+/// Matches and plain receives are reported to the completion queue of the shared queue, and the
+/// reads of a rendezvous need no room in the queue pair's send queue.
 #[test]
 fn completions_and_reads_are_the_shared_queues() {
     let mut receiver = Receiver::new(CALM);
@@ -123,7 +123,7 @@ fn only_signaled_and_failed_operations_complete() {
     assert_eq!(receiver.completions(), [(5, SYNCED, 0, 0)]);
 }
 
-/// The operation has a name, and the buffer another.
+/// The operation and the buffer have separate ids.
 #[test]
 fn operations_and_buffers_have_their_own_names() {
     let mut receiver = Receiver::new(CALM);
@@ -153,7 +153,7 @@ fn matches_tell_tag_and_data_of_the_header() {
     assert_eq!(entry.connected_length(), 1, "headers do not count");
 }
 
-/// Any operation may report the count, and each says whether there is more to report.
+/// Any operation may report the count, and each completion has the flag for further reports.
 #[test]
 fn any_operation_reports_the_count() {
     let mut receiver = Receiver::new(CALM);
@@ -175,7 +175,7 @@ fn any_operation_reports_the_count() {
     assert_eq!(receiver.completions(), [(2, DELETED, 0, 0)]);
 }
 
-/// However the connection ends. The program is told of it where there is a completion.
+/// Independent of how the connection ends. The program is notified where there is a completion.
 #[test]
 fn messages_that_break_off_do_not_count() {
     type End = fn(&mut Device);
@@ -195,7 +195,7 @@ fn messages_that_break_off_do_not_count() {
         let list = receiver.net.hosts[1].list(0, message.len());
         let wr = request(1, SendOperation::Send(None), list);
         receiver.net.post(1, Qpn(8), wr);
-        // One packet of three.
+        // One packet of three has arrived.
         while receiver.net.hosts[0].device.counters().rx_pkts == 0 {
             receiver.net.step();
         }
@@ -225,7 +225,7 @@ fn change_state(device: &mut Device, state: QpState) {
     changed.unwrap();
 }
 
-/// As `max_num_tags` of the queue says, and of the device.
+/// According to `max_num_tags` of the queue and of the device.
 #[test]
 fn lists_hold_what_was_asked_for() {
     let mut receiver = Receiver::new(CALM);

@@ -1,4 +1,4 @@
-//! Random work in both directions over a bad network, against a model without one.
+//! Random work in both directions over a bad network, compared with a model without one.
 
 use efa_core::address::Qpn;
 use efa_device_model::device::connected::{Payload, SendOperation};
@@ -6,10 +6,10 @@ use proptest::prelude::{ProptestConfig, any, proptest};
 use rand::{Rng as _, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::net::{Host, Net, Weather, request};
+use crate::net::{Host, Net, NetworkEffects, request};
 
-/// Where things are in the memory of each host: what is sent, what peers write, read and count in,
-/// what is received, the results of reads.
+/// Offsets in the memory of each host: sent data, the target of peers' requests with its counter,
+/// received data, results of reads.
 const SENT: usize = 0;
 const TARGET: usize = 0x4000;
 const COUNTER: usize = 0x5ff8;
@@ -17,24 +17,24 @@ const RECEIVED: usize = 0x6000;
 const RESULTS: usize = 0xb000;
 const LONGEST: usize = 1200;
 
-/// What one host does, and what has to come of it.
+/// The work of one host, and its expected results.
 struct Stream {
     qpn: Qpn,
     wanted: Vec<Wanted>,
     posted: usize,
     completed: usize,
-    /// Messages that the peer has to receive, in order: bytes of a send, and the immediate.
+    /// The expected messages at the peer, in order: bytes of a send, and the immediate.
     messages: Vec<(Option<Vec<u8>>, u32, Option<u32>)>,
     received: usize,
     receives: usize,
-    /// The peer's memory, as it has to be in the end.
+    /// The expected final memory of the peer.
     target: Vec<u8>,
     counter: u64,
 }
 
 enum Wanted {
     Nothing,
-    /// A read's result at this place.
+    /// The result of a read at this offset.
     Bytes(usize, Vec<u8>),
 }
 
@@ -45,7 +45,7 @@ fn post_one(stream: &mut Stream, random: &mut ChaCha8Rng, hosts: &mut [Host], fr
         1 => 256 * random.random_range(1..4),
         _ => random.random_range(0..LONGEST),
     };
-    // Each request has bytes of its own, which do not change as long as it may be sent again.
+    // Each request has separate bytes, which do not change while it may be retransmitted.
     let source = SENT + (index * 211) % (TARGET - LONGEST);
     let data = hosts[from].memory[source..source + length].to_vec();
     let local = hosts[from].list(source, length);
@@ -90,7 +90,7 @@ fn post_one(stream: &mut Stream, random: &mut ChaCha8Rng, hosts: &mut [Host], fr
         }
     };
     let mut wr = request(index as u64, operation, list);
-    // What is written must not overtake a read.
+    // Writes must not overtake reads.
     wr.is_fenced = true;
     if let Payload::Buffers(list) = &wr.payload
         && matches!(operation, SendOperation::Send(_))
@@ -108,7 +108,7 @@ fn post_one(stream: &mut Stream, random: &mut ChaCha8Rng, hosts: &mut [Host], fr
         .unwrap();
 }
 
-/// Takes what has completed at a host, and compares it with what had to.
+/// Takes the completions of a host, and compares them with the expected ones.
 fn check(streams: &mut [Stream; 2], hosts: &mut [Host], at: usize) {
     const RECV: u8 = 128;
     while let Some(entry) = hosts[at].poll() {
@@ -138,9 +138,9 @@ fn check(streams: &mut [Stream; 2], hosts: &mut [Host], at: usize) {
     }
 }
 
-fn run(seed: u64, weather: Weather) {
+fn run(seed: u64, effects: NetworkEffects) {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
-    let mut net = Net::connected(weather, seed);
+    let mut net = Net::connected(effects, seed);
     for host in &mut net.hosts {
         random.fill(&mut host.memory[SENT..TARGET]);
     }
@@ -163,7 +163,7 @@ fn run(seed: u64, weather: Weather) {
             if stream.posted < REQUESTS && outstanding < 12 && random.random_bool(0.2) {
                 post_one(stream, &mut random, &mut net.hosts, host);
             }
-            // Receives come late now and then.
+            // Receives are sometimes posted late.
             let room = stream.receives - stream.received < 12;
             if room && random.random_bool(0.1) {
                 let place = RECEIVED + (stream.receives % 16) * LONGEST;
@@ -194,19 +194,19 @@ fn run(seed: u64, weather: Weather) {
     }
 }
 
-/// A calm network has nothing to recover.
+/// Without losses nothing is retransmitted.
 #[test]
 fn nothing_is_repeated_without_cause() {
-    let calm = Weather {
+    let calm = NetworkEffects {
         longest: 1,
-        ..Weather::default()
+        ..NetworkEffects::default()
     };
     for acknowledges in [false, true] {
-        let weather = Weather {
+        let effects = NetworkEffects {
             acknowledges,
             ..calm
         };
-        let mut net = Net::connected(weather, 1);
+        let mut net = Net::connected(effects, 1);
         for wr_id in 0..20 {
             net.hosts[1].receive(Qpn(8), wr_id, RECEIVED, LONGEST);
         }
@@ -224,16 +224,16 @@ fn nothing_is_repeated_without_cause() {
     }
 }
 
-/// A link that brings acknowledgements at once does not bring them before data of reads that is on
-/// its way, which would count as lost.
+/// A link that returns acknowledgements at once must not return them before data of reads that is
+/// in the network, which would count as lost.
 #[test]
 fn acknowledgements_do_not_overtake_data() {
-    let weather = Weather {
+    let effects = NetworkEffects {
         longest: 1,
         acknowledges: true,
-        ..Weather::default()
+        ..NetworkEffects::default()
     };
-    let mut net = Net::connected(weather, 1);
+    let mut net = Net::connected(effects, 1);
     for wr_id in 0..20 {
         net.hosts[1].receive(Qpn(8), wr_id, RECEIVED, LONGEST);
     }
@@ -249,7 +249,7 @@ fn acknowledgements_do_not_overtake_data() {
     net.settle();
     assert_eq!(net.hosts[0].completions().len(), 40);
     let counters = net.hosts[0].device.counters();
-    // A packet for each read, four for each message.
+    // One packet for each read, four for each message.
     assert_eq!((counters.retrans_pkts, counters.tx_pkts), (0, 100));
 }
 
@@ -262,7 +262,7 @@ proptest! {
         loss in 0..8u32, duplicates in 0..10u32, longest in 1..200u64, busy in 0..30u32,
         acknowledges in any::<bool>(),
     ) {
-        run(seed, Weather {
+        run(seed, NetworkEffects {
             loss: f64::from(loss) / 100.0,
             duplicates: f64::from(duplicates) / 100.0,
             longest,

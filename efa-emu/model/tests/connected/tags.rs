@@ -1,4 +1,4 @@
-//! The matching of tags by a device.
+//! Tag matching by a device.
 
 use efa_core::address::Qpn;
 use efa_device_model::device::connected::{
@@ -7,7 +7,7 @@ use efa_device_model::device::connected::{
 };
 use efa_device_model::device::queue::CompletionEntry;
 
-use crate::net::{Host, MEMORY, Net, Weather, attributes, request};
+use crate::net::{Host, MEMORY, Net, NetworkEffects, attributes, request};
 
 pub(crate) const SYNC_REQUESTED: u8 = 1 << 4;
 pub(crate) const MATCH: u8 = 1 << 5;
@@ -20,7 +20,7 @@ pub(crate) const SYNCED: u8 = 132;
 pub(crate) const TAGGED: u8 = 133;
 pub(crate) const WITHOUT_TAG: u8 = 134;
 
-/// Where tagged buffers and plain receives are in the receiver's memory.
+/// Offsets of tagged buffers and plain receives in the receiver's memory.
 const TAGS: usize = 0x1000;
 const PLAIN: usize = 0x8000;
 const SLOT: usize = 0x800;
@@ -31,9 +31,9 @@ pub(crate) struct Receiver {
 }
 
 impl Receiver {
-    /// A host that matches tags, and two that send to it.
-    pub(crate) fn new(weather: Weather) -> Receiver {
-        let mut net = Net::new(3, weather, 1);
+    /// A host with tag matching, and two hosts that send to it.
+    pub(crate) fn new(effects: NetworkEffects) -> Receiver {
+        let mut net = Net::new(3, effects, 1);
         let host = &mut net.hosts[0];
         let config = SrqConfig {
             pd: host.pd,
@@ -86,7 +86,7 @@ impl Receiver {
         done.map_err(|error| error.errno())
     }
 
-    /// The operation that adds a tag with a buffer of so many bytes.
+    /// The operation to add a tag with a buffer of this length.
     pub(crate) fn tag(&self, wr_id: u64, tag: u64, length: usize) -> TagRequestOperation {
         TagRequestOperation::Add(TaggedBuffer {
             wr_id,
@@ -96,13 +96,13 @@ impl Receiver {
         })
     }
 
-    /// Adds a tag with a buffer of so many bytes.
+    /// Adds a tag with a buffer of this length.
     pub(crate) fn add(&mut self, wr_id: u64, tag: u64, length: usize) -> u32 {
         let operation = self.tag(wr_id, tag, length);
         self.operate(wr_id, None, operation).unwrap()
     }
 
-    /// Sends a message of a header and bytes.
+    /// Sends a message with a header and data.
     pub(crate) fn send(&mut self, operation: TagOperation, tag: u64, rest: &[u8]) {
         let header = TagHeader {
             operation,
@@ -118,12 +118,12 @@ impl Receiver {
         self.send_from(1, bytes);
     }
 
-    /// Sends a message of these bytes from a host.
+    /// Sends a message with these bytes from a host.
     pub(crate) fn send_from(&mut self, host: usize, bytes: &[u8]) {
         self.send_on(host, Qpn(8), bytes);
     }
 
-    /// Sends a message of these bytes on a queue pair of a host.
+    /// Sends a message with these bytes on a queue pair of a host.
     pub(crate) fn send_on(&mut self, host: usize, qpn: Qpn, bytes: &[u8]) {
         let sender = &mut self.net.hosts[host];
         sender.memory[..bytes.len()].copy_from_slice(bytes);
@@ -188,7 +188,7 @@ fn summary(entry: &CompletionEntry) -> (u64, u8, u8, u64) {
     )
 }
 
-pub(crate) const CALM: Weather = Weather {
+pub(crate) const CALM: NetworkEffects = NetworkEffects {
     loss: 0.0,
     duplicates: 0.0,
     longest: 1,
@@ -207,7 +207,7 @@ fn an_eager_message_lands_without_its_header() {
     assert_eq!(receiver.at(1)[..8], *b"payload\0");
 }
 
-/// The match is known with the first packet, the data is there with the last.
+/// The match is reported with the first packet, the data with the last.
 #[test]
 fn match_and_data_of_long_messages_are_apart() {
     let mut receiver = Receiver::new(CALM);
@@ -230,7 +230,7 @@ fn unexpected_messages_hold_back_new_tags() {
     assert_eq!(receiver.completions(), [(100, TAGGED, 0, 0)]);
     assert_eq!(receiver.at(100)[0], TagOperation::Eager as u8);
     assert_eq!(receiver.at(100)[TMH..TMH + 5], *b"first");
-    // The program has not seen it yet, and posts a receive that it is for.
+    // The program has not handled the message yet, and posts a receive that accepts it.
     receiver.add(1, 5, 64);
     assert_eq!(receiver.completions(), [(1, ADDED, SYNC_REQUESTED, 0)]);
     receiver.send(TagOperation::Eager, 5, b"second");
@@ -301,7 +301,7 @@ fn a_rendezvous_too_large_leaves_its_headers() {
     assert_eq!(receiver.at(1)[0], TagOperation::Rendezvous as u8);
 }
 
-/// A request that is no whole rendezvous, or too long for one, is the program's.
+/// An incomplete rendezvous request, or one that is too long, is left to the program.
 #[test]
 fn odd_rendezvous_requests_are_unexpected() {
     for rest in [vec![0; RVH - 1], vec![0; 49]] {
@@ -313,7 +313,7 @@ fn odd_rendezvous_requests_are_unexpected() {
     }
 }
 
-/// A key that is not valid ends the read, and with it the connection, as any read.
+/// An invalid key fails the read, and with it the connection.
 #[test]
 fn a_rendezvous_with_a_bad_key_fails() {
     let mut receiver = Receiver::new(CALM);
@@ -370,7 +370,7 @@ fn counts_from_the_future_are_not_taken() {
     assert_eq!(receiver.completions(), [(2, ADDED, 0, 0)], "in step");
 }
 
-/// A message that matches needs no plain receive; one that does not waits for it.
+/// A message that matches needs no plain receive. A message that does not match waits for one.
 #[test]
 fn only_unexpected_messages_need_receives() {
     let mut receiver = Receiver::new(CALM);

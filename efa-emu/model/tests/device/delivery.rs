@@ -1,4 +1,4 @@
-//! What the responder makes of transfers that fail, and of RDMA that comes in parts.
+//! The responder's handling of failed transfers, and of RDMA in parts.
 
 use efa_core::address::Qpn;
 use efa_core::nic::Status;
@@ -9,7 +9,7 @@ use efa_device_model::provider::WcOpcode;
 
 use crate::harness::{MEMORY, Net, QKEY, Setup, gid};
 
-/// A transfer that moves nothing and notes what it was asked for.
+/// A transfer without data that records its calls.
 struct Recorder {
     outcome: Result<(), Status>,
     last: bool,
@@ -267,7 +267,7 @@ fn requests_that_no_device_sends_are_refused() {
     assert_eq!(net.hosts[1].poll(), None);
 }
 
-/// The memory that the device asks to be fetched for the next messages.
+/// The memory that the device prefetches for the next messages.
 fn looked_at(net: &mut Net) -> Vec<HostSegment> {
     let mut found = Vec::new();
     net.hosts[1].device.look_ahead(|memory| found.push(memory));
@@ -292,12 +292,12 @@ fn a_device_looks_ahead_once_for_each_receive() {
     };
     assert_eq!(looked_at(&mut net), [], "nothing came yet");
     send(&mut net);
-    // As much of the next two as the last message had.
+    // As much of the next two buffers as the last message had.
     assert_eq!(looked_at(&mut net), [segment(1000, 70), segment(2000, 70)]);
     assert_eq!(looked_at(&mut net), []);
     send(&mut net);
     assert_eq!(looked_at(&mut net), [segment(3000, 70)]);
-    // Messages overtake the device, and more are not posted.
+    // Messages arrive without prefetching, and no further receives are posted.
     for _ in 0..6 {
         send(&mut net);
     }

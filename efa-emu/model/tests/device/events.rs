@@ -1,4 +1,4 @@
-//! Completion events: armed queues tell once, when there is something new.
+//! Completion events: an armed queue raises one event when there is a new entry.
 
 use efa_device_model::device::DeviceEvent;
 use efa_device_model::device::queue::CqDoorbell;
@@ -48,7 +48,7 @@ fn arming_with_unread_entries_notifies_at_once() {
     message(&mut net, 1);
     arm(&mut net);
     assert_eq!(events(&mut net), 1);
-    // The client got the event, polls nothing and asks again.
+    // The client has received the event, polls no entry and requests another one.
     net.hosts[1].completions.event_received();
     arm(&mut net);
     assert_eq!(events(&mut net), 1);
@@ -93,7 +93,7 @@ fn a_doorbell_arms_a_watched_queue() {
     net.hosts[1].completions.request_notification();
     message(&mut net, 1);
     assert_eq!(events(&mut net), 1);
-    // Armed again behind the client's back while an entry waits: the watcher has to find out.
+    // Armed without a call while an entry is unread: the watcher has to notice it.
     net.hosts[1].completions.event_received();
     net.hosts[1].completions.request_notification();
     assert_eq!(events(&mut net), 0);

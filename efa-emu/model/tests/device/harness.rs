@@ -14,7 +14,7 @@ use efa_device_model::provider::UdAddress;
 pub(crate) use efa_testing::addresses::gid;
 pub(crate) use efa_testing::device::{Host, MEMORY, MEMORY_SIZE, QKEY, Rdma, RdmaOperation, Setup};
 
-/// A request on its way; sends and writes carry a copy of their data.
+/// A request in the network. Sends and writes contain a copy of their data.
 pub(crate) struct Packet {
     pub(crate) from: usize,
     pub(crate) to: Gid,
@@ -23,13 +23,13 @@ pub(crate) struct Packet {
     pub(crate) data: Vec<u8>,
 }
 
-/// The hosts and what is under way between them.
+/// The hosts, and the packets between them.
 pub(crate) struct Net {
     pub(crate) hosts: Vec<Host>,
     pub(crate) packets: VecDeque<Packet>,
-    /// Destinations for which the link takes nothing.
+    /// Destinations for which the link is busy.
     pub(crate) busy: BTreeSet<Gid>,
-    /// Offers that the link refuses from now on, whatever their destination.
+    /// Number of offers that the link still refuses, for any destination.
     pub(crate) refusals: usize,
     pub(crate) now: Duration,
 }
@@ -49,7 +49,7 @@ impl Net {
         }
     }
 
-    /// Two hosts of the same kind; each has the other in its address book.
+    /// Two equal hosts. Each has the other in its address book.
     pub(crate) fn pair(setup: Setup) -> Net {
         let mut net = Net::new(&[setup.clone(), setup]);
         net.know(0, 1);
@@ -57,13 +57,13 @@ impl Net {
         net
     }
 
-    /// Puts `whom` into the address book of `host`.
+    /// Adds `whom` to the address book of `host`.
     pub(crate) fn know(&mut self, host: usize, whom: usize) -> Ahn {
         let host = &mut self.hosts[host];
         host.device.create_ah(host.pd, gid(whom)).unwrap()
     }
 
-    /// The address of host `to`'s queue pair for requests of host `from`, which knows it.
+    /// The address of host `to`'s queue pair for host `from`, in whose address book it is.
     pub(crate) fn address(&mut self, from: usize, to: usize) -> UdAddress {
         UdAddress {
             ahn: self.know(from, to).0,
@@ -72,7 +72,7 @@ impl Net {
         }
     }
 
-    /// A host's device, and what it sends through.
+    /// A host's device, and its link.
     fn wire(&mut self, host: usize) -> (&mut Device, Wire<'_>) {
         let Host { device, memory, .. } = &mut self.hosts[host];
         let wire = Wire {
@@ -91,14 +91,14 @@ impl Net {
         device.transmit(now, &mut wire)
     }
 
-    /// Has a host's device serve the doorbell of its send queue at once.
+    /// Makes a host's device serve the doorbell of its send queue at once.
     pub(crate) fn serve_doorbell(&mut self, host: usize) {
         let qpn = self.hosts[host].client.qpn;
         let (device, mut wire) = self.wire(host);
         device.serve_send_doorbell(qpn, &mut wire).unwrap();
     }
 
-    /// Lets one request reach its responder; the answer does not go back.
+    /// Delivers one request to its responder. The answer is returned to the caller only.
     pub(crate) fn deliver(&mut self, packet: &mut Packet) -> Status {
         let from = gid(packet.from);
         let to = usize::from(packet.to.0[15]);
@@ -113,7 +113,7 @@ impl Net {
         host.device.deliver(from, &packet.header, &mut transfer)
     }
 
-    /// Brings an answer back; the data of a read goes where the device says.
+    /// Returns an answer to the initiator, with the data of a read.
     pub(crate) fn answer(&mut self, packet: &Packet, mut status: Status) {
         let host = &mut self.hosts[packet.from];
         let read = packet.header.operation == efa_device_model::link::Operation::RdmaRead;
@@ -133,7 +133,7 @@ impl Net {
         host.device.complete(self.now, packet.token, status);
     }
 
-    /// Lets everything through until nothing moves at this time.
+    /// Delivers everything until nothing is left at this time.
     pub(crate) fn settle(&mut self) {
         loop {
             for host in 0..self.hosts.len() {
@@ -147,7 +147,7 @@ impl Net {
         }
     }
 
-    /// Moves the time to the next timeout of any device; false if there is none.
+    /// Advances the time to the next timeout of any device; false if there is none.
     pub(crate) fn advance(&mut self) -> bool {
         let next = self
             .hosts

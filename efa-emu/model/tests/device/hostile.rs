@@ -1,4 +1,4 @@
-//! Clients that write queues and doorbells by themselves: rightly, and wrongly.
+//! Clients that write queues and doorbells themselves, correctly and incorrectly.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 use crate::harness::{MEMORY, Net, QKEY, Setup};
 
-/// Stores a word as a client does that maps the ring.
+/// Stores a word like a client that has mapped the ring.
 fn store<const N: usize>(memory: &RingMemory<N>, offset: usize, value: u64) {
     assert!(offset.is_multiple_of(8) && offset < memory.len());
     // SAFETY: the word is inside the ring's memory, aligned, and alive as long as `memory`; all
@@ -35,7 +35,7 @@ pub(crate) fn corrupt<const N: usize>(memory: &RingMemory<N>, offset: usize, val
     store(memory, word, u64::from_le_bytes(bytes));
 }
 
-/// The completion entry with this counter, as its bytes are.
+/// The bytes of the completion entry at this counter.
 fn completion(net: &Net, host: usize, counter: usize) -> [u8; 32] {
     let ring = net.hosts[host].completions.ring();
     let words: [u64; 4] =
@@ -47,13 +47,13 @@ fn completion(net: &Net, host: usize, counter: usize) -> [u8; 32] {
     bytes
 }
 
-/// An id that a client writes into all its bytes comes back whole where ids have 64 bits, however
-/// the request ends. On older generations the bytes of the upper part are reserved, in the request
-/// and in the completion.
+/// All bytes of a 64-bit id are returned where the device supports them, however the request ends.
+/// On older generations the bytes of the upper part are reserved, in the request and in the
+/// completion.
 #[test]
 fn upper_request_id_bits_return_where_supported() {
     const ID: [u8; 8] = [0x02, 0x01, 0xa1, 0xa2, 0xa3, 0xa4, 0xa5, 0xa6];
-    // The byte with the operation and the marks of a whole request, and how the request ends.
+    // The operation byte of a request, and its status.
     let cases = [
         (0x80, Status::Ok),
         (0x83, Status::LocalUnsupportedOp),
@@ -88,7 +88,7 @@ fn upper_request_id_bits_return_where_supported() {
             let mut expected = [0; 32];
             expected[..2].copy_from_slice(&ID[..2]);
             expected[2] = status.code();
-            // Of an entry that cannot be read, the operation is not known.
+            // The operation of an unreadable entry is unknown.
             expected[3] = 0x03;
             expected[4..6].copy_from_slice(&net.hosts[0].client.qpn.0.to_le_bytes());
             if profile.name == "efa4" {
@@ -100,9 +100,9 @@ fn upper_request_id_bits_return_where_supported() {
     }
 }
 
-/// With a table and generations such a completion is stale; with 64-bit ids nothing tells that it
-/// is not of the queue pair that now has the number (rdma-core of August 2026 looks at the
-/// generation of 16-bit ids only).
+/// With a table and generations such a completion is stale. With 64-bit ids it cannot be
+/// distinguished from one of the queue pair that now has the number (rdma-core of August 2026
+/// checks the generation of 16-bit ids only).
 #[test]
 fn late_completions_hit_successors_with_64_bit_ids() {
     for profile in Profile::all() {
@@ -121,14 +121,14 @@ fn late_completions_hit_successors_with_64_bit_ids() {
         };
         assert_eq!(net.hosts[0].outcome(), late, "{}", profile.name);
         assert_eq!(net.hosts[0].client.send.outstanding(), 0);
-        // The queue has room for as many as before.
+        // The queue has the same room as before.
         for wr_id in 0..16 {
             net.hosts[0].post_send(wr_id, to, &[(0, 8)]);
         }
     }
 }
 
-/// What a client with direct access does: no call of the library but the making of the objects.
+/// The accesses of a client with direct access, which calls the library only to create objects.
 #[test]
 fn clients_may_write_queues_and_doorbells_directly() {
     for wqe_size in [WqeSize::Bytes64, WqeSize::Bytes128] {
@@ -168,9 +168,9 @@ fn clients_may_write_queues_and_doorbells_directly() {
             net.hosts[0].bytes(0, 5).copy_from_slice(b"bytes");
             let doorbell = send.direct_doorbell().unwrap().doorbell();
             let qpn = net.hosts[0].client.qpn;
-            // A client that rings may be stopped before its store: then the device looks at what it
-            // has written. It may see the doorbell's old value after that, and the new one with the
-            // next request.
+            // A client may be stopped before it stores the doorbell: then the device looks for
+            // written entries. The device may see the old value of the doorbell after that, and the
+            // new one with the next request.
             let is_early = round % 3 > 0;
             if is_early {
                 net.hosts[0].device.find_written_entries(qpn);
@@ -235,8 +235,7 @@ fn a_direct_doorbell_beyond_the_ring_fails_too() {
     }
 }
 
-/// What is in the ring from before a reset has the phase of the first lap, and is not taken for
-/// new.
+/// Entries from before a reset have the phase of the first lap, and must not be taken for new ones.
 #[test]
 fn a_reset_discards_entries_without_a_doorbell() {
     let mut net = Net::pair(Setup::default());
@@ -266,7 +265,7 @@ fn posting_without_polling_is_throttled() {
     net.hosts[0].post_send(1, to, &[(0, 1)]);
     let ring = net.hosts[0].client.send.ring().clone();
     let entry: [u64; 8] = std::array::from_fn(|word| load(ring.memory(), word * 8));
-    // As many again as the queue is long stay in the ring.
+    // As many entries again as the queue is long stay in the ring.
     for counter in 0..32u16 {
         for (word, value) in entry.into_iter().enumerate() {
             store(
@@ -330,7 +329,7 @@ fn completion_queue_overrun_loses_only_completions() {
         assert_eq!(status, Status::Ok);
         seen.push(wr_id);
     }
-    // Those for which there was room, and the client is told once that there were more.
+    // The entries that fit. The overrun is reported once.
     assert_eq!(seen, [0, 1, 2, 3]);
     for host in &mut net.hosts {
         let events: Vec<_> = host.device.take_events().collect();
@@ -342,8 +341,8 @@ fn completion_queue_overrun_loses_only_completions() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Whatever bytes are in the rings and doorbells: no panic, and every packet that leaves keeps
-    /// to the device's limits.
+    /// Any bytes in the rings and doorbells: no panic, and every sent packet is within the device's
+    /// limits.
     #[test]
     fn random_rings_do_no_harm(
         wide in any::<bool>(),

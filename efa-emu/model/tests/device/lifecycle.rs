@@ -1,4 +1,4 @@
-//! Objects come and go: limits, use counts, flushes, and what is late belongs to nobody.
+//! Creation and destruction of objects: limits, use counts, flushes, and stale completions.
 
 use efa_core::address::{Ahn, Gid, Qpn};
 use efa_core::nic::{Access, Status};
@@ -23,7 +23,7 @@ fn late_answers_miss_successors_with_the_same_number() {
     let late: Vec<_> = net.packets.drain(..).collect();
     assert_eq!(late.len(), 4);
     net.hosts[0].recreate_qp();
-    // The successor's requests use the same places in the device.
+    // The successor's requests use the same slots in the device.
     for wr_id in 10..14 {
         net.hosts[0].post_send(wr_id, to, &[(0, 8)]);
     }
@@ -119,7 +119,7 @@ fn the_error_state_flushes_in_posting_order() {
     for wr_id in 20..23 {
         net.hosts[0].post_recv(wr_id, &[(0, 8), (8, 8)]);
     }
-    // With the link, with the link again later, waiting for a busy link, not read yet.
+    // With the link, with the link for a retry, waiting for a busy link, and unread.
     net.hosts[0].post_send(0, one, &[(0, 8)]);
     net.transmit(0);
     let packet = net.packets.pop_front().unwrap();
@@ -151,7 +151,7 @@ fn posts_to_a_failed_queue_pair_are_flushed() {
         net.hosts[0].outcome(),
         Some((1, Status::LocalQpInternalError))
     );
-    // The user-space half does not know yet.
+    // The user-space half has not been notified yet.
     net.hosts[0].post_send(2, to, &[(0, 8)]);
     net.hosts[0].post_recv(3, &[(0, 8)]);
     net.settle();
@@ -207,7 +207,7 @@ fn destroying_a_handle_fails_its_deferred_requests() {
     }
     net.busy.clear();
     assert_eq!(net.transmit(0), 0);
-    // The queue pair has room for a whole queue again.
+    // The queue pair has room for a full queue again.
     let to = net.address(0, 1);
     for wr_id in 0..16 {
         net.hosts[1].post_recv(wr_id, &[(0, 8)]);
@@ -270,13 +270,13 @@ fn deferred_requests_do_not_outlive_their_memory() {
                 let packet = net.packets.pop_front().unwrap();
                 net.answer(&packet, Status::RemoteRnr);
             }
-            // Without memory, behind it.
+            // A request without data, after the failing one.
             net.hosts[0].post_send(2, to, &[(0, 0)]);
             let Host {
                 device, pd, keys, ..
             } = &mut net.hosts[0];
             device.deregister_memory(keys.lkey).unwrap();
-            // The memory is registered anew, for something else.
+            // The memory is registered again, for another purpose.
             let again = MemoryRegion {
                 address: MEMORY,
                 iova: MEMORY,
@@ -451,14 +451,14 @@ fn arguments_out_of_range_are_refused() {
             libc::EINVAL
         );
     }
-    // Nothing of the refused ones is left behind.
+    // The refused ones have left nothing behind.
     device.create_qp(Qpn(1), good).unwrap();
     device.destroy_qp(Qpn(1)).unwrap();
     device.destroy_cq(cq).unwrap();
     device.dealloc_pd(pd).unwrap();
 }
 
-/// A queue pair with 64-bit ids needs a device and a completion queue that have them.
+/// A queue pair with 64-bit ids needs a device and a completion queue that support them.
 #[test]
 fn long_request_ids_need_both_queues() {
     use RequestIdSize::{Bits16, Bits64};
@@ -482,7 +482,7 @@ fn long_request_ids_need_both_queues() {
                 service: Service::Srd,
                 pd,
                 send_cq,
-                // Receives have 16-bit ids, whatever the queue has.
+                // Receives have 16-bit ids, independent of the queue.
                 recv_cq: queues[0].unwrap(),
                 send_entries: 1,
                 wqe_size: WqeSize::Bytes64,

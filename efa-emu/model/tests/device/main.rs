@@ -1,5 +1,5 @@
 //! The device model, driven through its rings by the user-space half: two or more devices on a
-//! network that holds every request until the test lets it through.
+//! network that holds every request until the test delivers it.
 
 mod delivery;
 mod events;

@@ -1,4 +1,4 @@
-//! Random programs: nothing panics, and every work request completes exactly once or goes away with
+//! Random programs: no panic, and every work request either completes exactly once or vanishes with
 //! its queue pair.
 
 use std::collections::HashMap;
@@ -43,7 +43,7 @@ enum Step {
         busy: bool,
     },
     Transmit,
-    /// Delivers the packet at this place and brings the answer back now, later or twice.
+    /// Delivers the packet with this index, and returns the answer now, later or twice.
     Deliver {
         which: usize,
         answer: u8,
@@ -77,7 +77,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a host's queue pair has outstanding, by work request id.
+/// The outstanding work requests of a host's queue pair, by id.
 #[derive(Default)]
 struct Ledger {
     open: HashMap<u64, &'static str>,
@@ -86,17 +86,17 @@ struct Ledger {
 struct World {
     net: Net,
     ledgers: Vec<Ledger>,
-    /// Answers that are under way.
+    /// Answers in the network.
     answers: Vec<(crate::harness::Packet, Status)>,
     next_id: u64,
-    /// A queue pair is polled before it is made anew. Where request ids have 64 bits, nothing tells
-    /// its completions from those of its successor.
+    /// Whether a queue pair's completions are polled before it is recreated. With 64-bit request
+    /// ids they cannot be distinguished from those of its successor.
     polls_first: bool,
-    /// Completions in their order: host, work request id, status and what finished.
+    /// Completions in order: host, work request id, status and operation.
     seen: Vec<(usize, u64, Option<Status>, WcOpcode)>,
 }
 
-/// The work request ids of the programs: they have bits in all places.
+/// The step between work request ids, which uses all bits.
 const ID_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl World {
@@ -224,7 +224,7 @@ impl World {
                         host_ref.set_state(QpState::Error);
                     }
                     1 => {
-                        // Reset forgets what is outstanding.
+                        // A reset drops outstanding requests.
                         self.poll(host);
                         let host_ref = &mut self.net.hosts[host];
                         host_ref.set_state(QpState::Reset);
@@ -298,7 +298,7 @@ impl World {
         }
     }
 
-    /// Lets everything come to an end and checks that nothing is missing. Returns all completions.
+    /// Completes all work and checks that nothing is missing. Returns all completions.
     fn finish(mut self) -> Vec<(usize, u64, Option<Status>, WcOpcode)> {
         self.net.busy.clear();
         for (packet, status) in std::mem::take(&mut self.answers) {
@@ -328,7 +328,7 @@ impl World {
                 .collect();
             assert!(lost.is_empty(), "host {number} never completed {lost:?}");
         }
-        // Receives end when their queue pair fails.
+        // Receives complete when their queue pair fails.
         for host in 0..3 {
             self.net.hosts[host].set_state(QpState::Error);
             self.poll(host);
@@ -366,7 +366,7 @@ proptest! {
         world.finish();
     }
 
-    /// The same program sees the same completions, whatever the size of the request ids.
+    /// The same program gets the same completions for any size of the request ids.
     #[test]
     fn request_id_size_is_invisible_to_programs(
         rnr_retry in 0u8..4,

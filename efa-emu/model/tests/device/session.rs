@@ -1,4 +1,4 @@
-//! Posting: what the user-space half refuses, and that a refused session posts nothing.
+//! Posting: refusals by the user-space half, and that a refused session posts nothing.
 
 use efa_core::nic::Status;
 use efa_device_model::device::queue::Buffer;
@@ -164,7 +164,7 @@ fn the_classic_call_refuses_what_rdma_core_refuses() {
     for _ in 0..16 {
         send.post(&good).unwrap();
     }
-    // Full comes before everything else that may be wrong with a request.
+    // A full queue takes precedence over all other errors of a request.
     assert_eq!(send.post(&wrong[0]).unwrap_err().errno(), libc::ENOMEM);
     assert_eq!(send.post(&good).unwrap_err().errno(), libc::ENOMEM);
 }

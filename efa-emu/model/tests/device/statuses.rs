@@ -1,4 +1,4 @@
-//! Every completion status by its real cause, and the names that the verbs give it.
+//! Every completion status, by its real cause, and its name in the verbs.
 
 use efa_core::address::{Qkey, Qpn};
 use efa_core::nic::{Access, DeviceCaps, Status};
@@ -29,15 +29,15 @@ const IBV_WC: [(&str, u32); 14] = [
 
 struct Case {
     cause: &'static str,
-    /// Sets everything up and posts work request 1 on host 0.
+    /// Sets up the hosts and posts work request 1 on host 0.
     provoke: fn() -> Net,
     sender: Status,
     wc_status: &'static str,
-    /// The completion of the receive that host 1 had posted, if it completes.
+    /// The completion status of host 1's posted receive, if it completes.
     receiver: Option<Status>,
 }
 
-/// Two hosts, and the address of the second; it has a receive of 64 bytes posted.
+/// Two hosts, and the address of the second, which has posted a receive of 64 bytes.
 fn set_up(setup: Setup) -> (Net, UdAddress) {
     let mut net = Net::pair(setup);
     let to = net.address(0, 1);
@@ -74,7 +74,7 @@ fn read(setup: Setup, change: impl FnOnce(&mut Net, &mut Rdma)) -> Net {
     rdma(set_up(setup).0, change)
 }
 
-/// An RDMA read of 16 bytes by host 0 from host 1, but for `change`.
+/// An RDMA read of 16 bytes by host 0 from host 1, modified by `change`.
 fn rdma(mut net: Net, change: impl FnOnce(&mut Net, &mut Rdma)) -> Net {
     let to = net.address(0, 1);
     let mut rdma = Rdma {
@@ -89,7 +89,7 @@ fn rdma(mut net: Net, change: impl FnOnce(&mut Net, &mut Rdma)) -> Net {
     net
 }
 
-/// A request that is with the link when `answer` comes back instead of the peer's.
+/// A request for which the link returns `answer` instead of the peer's answer.
 fn answered(answer: Status) -> Net {
     let (mut net, to) = set_up(Setup::default());
     net.hosts[0].post_send(1, to, &[(0, 16)]);
@@ -428,7 +428,7 @@ fn a_refused_request_never_touches_memory() {
     let before = net.hosts[1].memory.clone();
     net.hosts[0].memory.fill(0xee);
     let good = net.hosts[1].keys.rkey.0;
-    // Length 17 ends one byte behind the region.
+    // A length of 17 ends one byte beyond the region.
     let end = MEMORY + MEMORY_SIZE - 16;
     let attempts = [
         (good ^ 1, MEMORY, 16),

@@ -1,4 +1,4 @@
-//! Data arrives where it belongs, and both sides are told what they should know.
+//! Transfer of data to the right memory, and the reports on both sides.
 
 use efa_core::address::{Ahn, Qpn};
 use efa_core::nic::{DeviceCaps, Status};
@@ -41,8 +41,8 @@ fn a_send_is_scattered_and_reports_its_sender() {
     assert_eq!(host.bytes(200, 3), b"lo\0");
 }
 
-/// The entries of a turn leave at once. What is left, and what is rung for while it waits, leaves in
-/// its order with the next turn.
+/// The entries of a turn are sent at once. The remaining ones, and those announced meanwhile, are
+/// sent in order in the next turn.
 #[test]
 fn a_doorbell_that_is_served_gets_one_turn() {
     const POSTED: u64 = 20;
@@ -92,7 +92,7 @@ fn capable_devices_name_unknown_senders_by_gid() {
         net.settle();
         let received = net.hosts[1].poll().unwrap();
         assert_eq!((received.ahn(), received.sgid()), (None, reported));
-        // From the next message on it is known.
+        // The sender of the next message is known.
         let ahn = net.know(1, 0);
         net.hosts[1].post_recv(2, &[(0, 100)]);
         net.hosts[0].post_send(2, to, &[(0, 10)]);
@@ -282,7 +282,7 @@ fn an_unsolicited_write_consumes_no_receive() {
     net.settle();
     let received = net.hosts[1].poll().unwrap();
     assert_eq!((received.wr_id, received.is_unsolicited()), (0, true));
-    // The receive is still there.
+    // The receive was not consumed.
     net.hosts[0].post_send(2, to, &[(0, 1)]);
     net.settle();
     assert_eq!(net.hosts[1].outcome(), Some((7, Status::Ok)));

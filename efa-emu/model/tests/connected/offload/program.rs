@@ -13,12 +13,12 @@ use efa_device_model::provider::{Cancellation, TagMatcher, TagReceive};
 use rand::{Rng as _, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::net::said::{DATA_VALID, MATCH, RECV, SYNC_REQUESTED, TAGGED, WITHOUT_TAG};
-use crate::net::{MEMORY, Net, TaggedMessage, Weather, attributes, request};
+use crate::net::codes::{DATA_VALID, MATCH, RECV, SYNC_REQUESTED, TAGGED, WITHOUT_TAG};
+use crate::net::{MEMORY, Net, NetworkEffects, TaggedMessage, attributes, request};
 
 pub(super) const SENDERS: usize = 3;
 
-/// Messages of a sender, the longest eager one and the longest of all.
+/// Messages per sender, the longest eager message and the longest of all.
 const MESSAGES: usize = 16;
 const EAGER: usize = 400;
 const LONGEST: usize = 640;
@@ -27,7 +27,7 @@ const SLOT: usize = 656;
 /// The most receives that the program posts at random.
 const RECEIVES: usize = 60;
 
-/// The data of a rendezvous in the sender's memory, and receives for its end.
+/// The data of a rendezvous in the sender's memory, and receives for its end message.
 const DATA: usize = 0x8000;
 const FINISHED: usize = 0xf000;
 
@@ -35,10 +35,10 @@ const FINISHED: usize = 0xf000;
 const PLAIN: usize = 0x1_8000;
 const PLAIN_RECEIVES: usize = 6;
 
-/// The tag of one more message, which the device is to match at the end.
+/// The tag of an additional message, which the device must match at the end.
 const PROBE: u64 = 0xff_ffff;
 
-// What completions say.
+// Operations of completions.
 const SEND: u8 = 0;
 const READ: u8 = 2;
 const DELETED: u8 = 131;
@@ -51,7 +51,7 @@ pub(super) struct Message {
     pub(super) tag: u64,
     operation: TagOperation,
     length: usize,
-    /// Where the data of a rendezvous is in the sender's memory.
+    /// Offset of a rendezvous's data in the sender's memory.
     place: usize,
 }
 
@@ -61,18 +61,18 @@ impl Message {
     }
 }
 
-/// What has happened, as the receiver sees it.
+/// An event at the receiver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Step {
     /// A receive was posted.
     Posted(usize),
-    /// A receive is gone, without a message.
+    /// A receive was cancelled.
     Cancelled(usize),
     /// The shared receive queue has reported a message.
     Arrived(usize),
 }
 
-/// What has become of a program.
+/// The result of a program.
 #[derive(Default)]
 pub(super) struct Outcome {
     pub(super) receives: Vec<TagReceive>,
@@ -84,7 +84,7 @@ pub(super) struct Outcome {
 
 /// An unexpected message: its plain receive, and the queue pair that it came to.
 #[derive(Clone, Copy)]
-struct Kept {
+struct UnexpectedReceive {
     slot: usize,
     length: usize,
     qpn: Qpn,
@@ -93,7 +93,7 @@ struct Kept {
 pub(super) struct Program {
     net: Net,
     srq: SrqId,
-    matcher: TagMatcher<Kept>,
+    matcher: TagMatcher<UnexpectedReceive>,
     prefix: usize,
     random: ChaCha8Rng,
     sent: [usize; SENDERS],
@@ -101,7 +101,7 @@ pub(super) struct Program {
     /// Receives that the device has matched, and those that it has deleted.
     by_device: BTreeSet<usize>,
     deleted: BTreeSet<usize>,
-    /// Receives that have all their data.
+    /// Receives that have all data.
     complete: BTreeSet<usize>,
     /// Messages without a tag that have arrived, and rendezvous that have ended.
     untagged: Vec<usize>,
@@ -116,8 +116,8 @@ fn data(message: usize, length: usize) -> Vec<u8> {
 }
 
 impl Program {
-    pub(super) fn new(seed: u64, weather: Weather, prefix: usize) -> Program {
-        let mut net = Net::new(1 + SENDERS, weather, seed);
+    pub(super) fn new(seed: u64, effects: NetworkEffects, prefix: usize) -> Program {
+        let mut net = Net::new(1 + SENDERS, effects, seed);
         let host = &mut net.hosts[0];
         let config = SrqConfig {
             pd: host.pd,
@@ -125,7 +125,7 @@ impl Program {
             max_sge: 1,
             tags: Some(TagConfig {
                 cq: host.cq,
-                // No more than what the software says that it holds.
+                // The software must not exceed its own limit.
                 max_tags: prefix as u32,
             }),
         };
@@ -176,7 +176,7 @@ impl Program {
                 }
             }
         }
-        self.net.weather = Weather::default();
+        self.net.effects = NetworkEffects::default();
         self.receive_the_rest();
         self.match_one_more();
         self.compare_counts();
@@ -194,7 +194,7 @@ impl Program {
             1..5 => TagOperation::Rendezvous,
             _ => TagOperation::Eager,
         };
-        // A source, and one of few tags.
+        // The source in the upper bits, and one of few tags.
         let tag = (peer as u64) << 8 | self.random.random_range(0..3u64);
         self.send(peer, tag, operation);
     }
@@ -236,7 +236,7 @@ impl Program {
         }
         let source = self.random.random_range(1..=SENDERS as u64) << 8;
         let tag = source | self.random.random_range(0..3u64);
-        // Wildcards of the source, of the tag, of both, of a bit, or none.
+        // Wildcards for source, tag, both, one bit, or none.
         let masks = [0xff, !0xff, 0, !1, u64::MAX, u64::MAX];
         let mask = masks[self.random.random_range(0..masks.len())];
         let length = match self.random.random_bool(0.8) {
@@ -285,10 +285,13 @@ impl Program {
         host.device.post_srq_recv(self.srq, receive).unwrap();
     }
 
-    /// Does something with the matcher and the device.
+    /// Calls `work` with the matcher and the device.
     fn with<R>(
         &mut self,
-        work: impl FnOnce(&mut TagMatcher<Kept>, &mut dyn FnMut(&TagRequest) -> Result<u32, Error>) -> R,
+        work: impl FnOnce(
+            &mut TagMatcher<UnexpectedReceive>,
+            &mut dyn FnMut(&TagRequest) -> Result<u32, Error>,
+        ) -> R,
     ) -> R {
         let device = &mut self.net.hosts[0].device;
         let srq = self.srq;
@@ -296,7 +299,7 @@ impl Program {
         work(&mut self.matcher, &mut ask)
     }
 
-    /// Sees to at most so many completions of the receiver, and to those of the senders.
+    /// Handles at most this many completions of the receiver, and those of the senders.
     fn poll(&mut self, most: usize) {
         for _ in 0..most {
             let Some(entry) = self.net.hosts[0].poll() else {
@@ -317,7 +320,7 @@ impl Program {
         }
     }
 
-    /// A sender is told that the data of a rendezvous was read.
+    /// Handles the message that the data of a rendezvous was read.
     fn end_rendezvous(&mut self, peer: usize, place: usize) {
         let bytes = &self.net.hosts[peer].memory[place..];
         let header = TagHeader::parse(bytes.first_chunk().unwrap()).unwrap();
@@ -328,7 +331,7 @@ impl Program {
         let remote = RendezvousHeader::parse(bytes[TMH..].first_chunk().unwrap());
         assert_eq!(remote.address, MEMORY + message.place as u64);
         assert!(self.finished.insert(number), "message {number} ends once");
-        // Now the sender may use its memory for something else.
+        // From now on the sender may reuse its memory.
         let place = message.place;
         self.net.hosts[peer].memory[place..place + SLOT].fill(0xee);
     }
@@ -364,7 +367,7 @@ impl Program {
         }
     }
 
-    /// The device has deleted a receive, or says that a message has it.
+    /// Handles a completed deletion, which may have failed because a message has taken the receive.
     fn take_deletion(&mut self, id: u64, status: u8) {
         let receive = id as usize;
         let succeeded = status == 0;
@@ -385,7 +388,7 @@ impl Program {
 
     fn take_unexpected(&mut self, entry: &CompletionEntry) {
         self.unexpected += 1;
-        let kept = Kept {
+        let kept = UnexpectedReceive {
             slot: entry.connected_wr_id() as usize,
             length: entry.connected_length() as usize,
             qpn: entry.qpn(),
@@ -400,7 +403,7 @@ impl Program {
         }
     }
 
-    /// The device has matched a message, or has all data of one.
+    /// Handles a match of the device, or the end of a message's data.
     fn take_match(&mut self, entry: &CompletionEntry) {
         let id = entry.connected_wr_id();
         let flags = entry.connected_flags();
@@ -414,7 +417,7 @@ impl Program {
             assert!(known.unwrap().is_some(), "the device has no receive {id}");
         }
         if entry.status() == WcStatus::RendezvousIncomplete as u8 {
-            // The software goes on: with the headers, which are in the buffer.
+            // The software continues with the headers, which are in the buffer.
             let place = id as usize * SLOT;
             let headers = self.net.hosts[0].memory[place..place + TMH + RVH].to_vec();
             self.read(id as usize, &headers, entry.qpn());
@@ -426,8 +429,8 @@ impl Program {
         }
     }
 
-    /// The software has matched an unexpected message.
-    fn take(&mut self, receive: TagReceive, kept: Kept) {
+    /// Handles a match of the software with an unexpected message.
+    fn take(&mut self, receive: TagReceive, kept: UnexpectedReceive) {
         let place = PLAIN + kept.slot * SLOT;
         let message = self.net.hosts[0].memory[place..place + kept.length].to_vec();
         let header = TagHeader::parse(message.first_chunk().unwrap()).unwrap();
@@ -447,7 +450,7 @@ impl Program {
         self.post_plain(kept.slot);
     }
 
-    /// Reads the data of a rendezvous, as far as the receive has room, and tells the sender.
+    /// Reads the data of a rendezvous that fits into the receive, and notifies the sender.
     fn read(&mut self, id: usize, headers: &[u8], qpn: Qpn) {
         let header = TagHeader::parse(headers.first_chunk().unwrap()).unwrap();
         let remote: &[u8; RVH] = headers[TMH..].first_chunk().unwrap();
@@ -471,7 +474,7 @@ impl Program {
         self.net.post(0, qpn, wr);
     }
 
-    /// A receive has all data of its message, and nothing else.
+    /// Checks that a receive contains exactly the data of its message.
     fn complete(&mut self, id: usize) {
         assert!(self.complete.insert(id), "receive {id} completes once");
         let matches = self.outcome.matches.iter();
@@ -485,7 +488,7 @@ impl Program {
         assert!(beside.iter().all(|byte| *byte == 0), "beside {number}");
     }
 
-    /// Lets everything happen that goes by itself.
+    /// Runs until there are no more events.
     fn come_to_rest(&mut self) {
         for _ in 0..100 {
             for _ in 0..2000 {
@@ -502,7 +505,7 @@ impl Program {
         panic!("the devices never come to rest");
     }
 
-    /// Receives all that was sent, and cancels the receives that no message has.
+    /// Receives all sent messages, and cancels the unmatched receives.
     fn receive_the_rest(&mut self) {
         for _ in 0..2000 {
             for _ in 0..50 {
@@ -524,7 +527,7 @@ impl Program {
         assert_eq!(self.matcher.outstanding(), 0, "all receives are over");
     }
 
-    /// Whether the last receive accepts any message, and has none.
+    /// Whether the last receive accepts any message, and is unmatched.
     fn waits_for_any(&self) -> bool {
         let Some(id) = self.outcome.receives.len().checked_sub(1) else {
             return false;
@@ -539,7 +542,7 @@ impl Program {
         receives[id].mask == 0 && !is_taken && !steps.contains(&Step::Cancelled(id))
     }
 
-    /// The device matches again when all is settled.
+    /// Checks that the device matches again when all messages are handled.
     fn match_one_more(&mut self) {
         self.sent[0] = 0;
         let id = self.outcome.receives.len();
@@ -550,7 +553,7 @@ impl Program {
         assert_eq!(by_device, self.prefix > 0, "who matches");
     }
 
-    /// Device and software agree on the number of unexpected messages.
+    /// Checks that device and software have the same number of unexpected messages.
     fn compare_counts(&mut self) {
         assert_eq!(self.matcher.handled(), self.unexpected);
         for (handled, status) in [(1, WcStatus::TagMatching), (0, WcStatus::Success)] {
@@ -571,7 +574,7 @@ impl Program {
         }
     }
 
-    /// Each receive has its data, and each rendezvous its end.
+    /// Checks that each receive has its data, and that each rendezvous has ended.
     fn check_ends(&self) {
         let matched = self.outcome.matches.iter();
         let receives: BTreeSet<usize> = matched.clone().map(|(receive, _)| *receive).collect();
