@@ -56,8 +56,8 @@ pub struct CapturedPacket {
     pub headerless: bool,
     /// The bytes behind the transport header.
     pub payload: Vec<u8>,
-    /// How many of them, the last ones, the capture's snap length cut off. Zeros stand in their
-    /// place.
+    /// Number of payload bytes at the end that the capture's snap length cut off. They are replaced
+    /// by zeros.
     pub cut_off: usize,
 }
 
@@ -68,7 +68,7 @@ impl CapturedPacket {
         is_packet.then_some(&self.payload[..])
     }
 
-    /// Returns the part of the payload that the capture has.
+    /// Returns the captured part of the payload.
     pub fn there(&self) -> &[u8] {
         &self.payload[..self.payload.len() - self.cut_off]
     }
@@ -98,7 +98,7 @@ impl CapturedPacket {
 pub(crate) struct UserRecvQps(HashSet<(Gid, Qpn)>);
 
 impl UserRecvQps {
-    /// Learns from a frame; returns whether it goes to such a queue pair.
+    /// Updates the set from a frame; returns whether the frame is sent to such a queue pair.
     pub(crate) fn follow(&mut self, frame: &CapturedPacket) -> bool {
         if frame.header.kind != frame::FrameKind::Send {
             return false;
@@ -124,7 +124,7 @@ impl UserRecvQps {
     }
 }
 
-/// What a capture has: a frame of the emulated wire, or a packet of a reliable connection.
+/// A captured item: a frame of the emulated wire, or a packet of a reliable connection.
 pub enum Seen {
     /// A frame of the emulated wire.
     Frame(Box<CapturedPacket>),

@@ -1,10 +1,9 @@
-//! The clocks of hosts, compared by the packets between them.
+//! Comparison of hosts' clocks by the packets between them.
 //!
-//! Captures of two machines have the times of two clocks. A packet that both captured tells
-//! something of how far these are apart, because it arrived after it was sent: in one direction the
-//! difference can be no more than from sending to arrival, in the other no less. The handshakes,
-//! which go both ways at the beginning, already bound the difference on both sides; the uncertainty
-//! is half of the shortest round trip.
+//! Captures of two machines have the times of two clocks. A packet in both captures bounds their
+//! difference, because it arrived after it was sent: packets in one direction give an upper bound,
+//! those in the other a lower one. The handshakes, which go in both directions at the beginning,
+//! already give both bounds; the uncertainty is half of the shortest round trip.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -19,20 +18,20 @@ use efa_wire::address::{Gid, Qpn};
 
 use crate::capture::Capture;
 
-/// The fastest that one clock gains on another one, in seconds per second: quartz that nobody
-/// corrects is off by a tenth of that.
+/// The largest drift between two clocks, in seconds per second: uncorrected quartz oscillators have
+/// a tenth of that.
 const FASTEST_DRIFT: f64 = 1e-3;
-/// The number of times that the range of drifts is narrowed: far below a nanosecond in a day.
+/// Number of halvings of the range of drifts: far below a nanosecond in a day.
 const NARROWED: u32 = 100;
 
-/// A packet that was captured at both ends. Times are nanoseconds, each of the clock of its host.
+/// A packet that was captured at both ends. Times are nanoseconds of the respective host's clock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Flight {
     /// Whether it went from the first host to the second.
     pub outward: bool,
-    /// When it was sent.
+    /// The time at which it was sent.
     pub sent: i128,
-    /// When it arrived.
+    /// The time at which it arrived.
     pub arrived: i128,
 }
 
@@ -45,7 +44,7 @@ impl Flight {
         }
     }
 
-    /// The second clock minus the first, if it took no time.
+    /// The second clock minus the first, if the packet took no time.
     fn difference(&self) -> i128 {
         match self.outward {
             true => self.arrived - self.sent,
@@ -54,18 +53,18 @@ impl Flight {
     }
 }
 
-/// How far a second clock is ahead of a first one.
+/// The difference of a second clock from a first one.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Difference {
-    /// In nanoseconds, at the time `since` of the first clock.
+    /// The second clock minus the first, in nanoseconds, at the time `since` of the first clock.
     ahead: i128,
-    /// How much it gains, in seconds per second.
+    /// The drift, in seconds per second.
     drift: f64,
     /// The first clock's time, in nanoseconds.
     since: i128,
-    /// How far `ahead` may be wrong; `None` if packets of one direction are missing.
+    /// The uncertainty of `ahead`; `None` if there are no packets in one direction.
     pub uncertainty: Option<Duration>,
-    /// The number of packets that it was found by.
+    /// The number of packets used.
     pub packets: usize,
 }
 
@@ -75,7 +74,7 @@ pub enum ClockError {
     /// No packet was captured at both ends.
     #[error("no packet is in both captures, so their clocks cannot be compared")]
     NothingInCommon,
-    /// Packets arrived before they were sent, whatever the difference of the clocks.
+    /// For any difference of the clocks, some packets arrived before they were sent.
     #[error(
         "whatever the difference of the clocks, packets arrived before they were sent: a clock was set during \
          the capture"
@@ -93,7 +92,7 @@ impl Difference {
         packets: 0,
     };
 
-    /// The smallest differences, in the middle between the bounds that the flights give.
+    /// The difference in the middle between the bounds of the flights.
     ///
     /// # Errors
     /// [`ClockError`].
@@ -137,7 +136,7 @@ impl Difference {
         let room = |drift: f64| highest(drift) - lowest(drift);
         let mut drift = 0.0;
         if room(drift) < 0.0 {
-            // The room has one maximum, since it is the least of straight lines.
+            // The margin has one maximum, because it is a minimum of linear functions.
             let (mut low, mut high) = (-FASTEST_DRIFT, FASTEST_DRIFT);
             for _ in 0..NARROWED {
                 let third = (high - low) / 3.0;
@@ -167,7 +166,7 @@ impl Difference {
         Duration::new(seconds, (nanoseconds % 1_000_000_000) as u32)
     }
 
-    /// In nanoseconds.
+    /// The second clock minus the first, in nanoseconds.
     pub fn ahead(&self) -> i128 {
         self.ahead
     }
@@ -214,8 +213,8 @@ impl fmt::Display for Difference {
     }
 }
 
-/// What a packet is recognised by at both ends. Sequence numbers are no part of it: those of a real
-/// device are not visible.
+/// Identifies a packet at both ends. Sequence numbers of a real device are not visible, so they are
+/// not part of it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Mark {
     destination: Gid,
@@ -260,8 +259,8 @@ pub fn flights(first: &Capture, second: &Capture) -> Vec<Flight> {
             let Some(mut sent) = sent.remove(&mark) else {
                 continue;
             };
-            // Which of several copies is which is not known, unless all of them are at both ends:
-            // then each arrived after the one that was sent as many before it.
+            // Several equal copies can only be paired if all of them were captured at both ends:
+            // then they arrive in the order in which they were sent.
             if sent.len() == arrived.len() {
                 sent.sort_unstable();
                 arrived.sort_unstable();
@@ -277,8 +276,8 @@ pub fn flights(first: &Capture, second: &Capture) -> Vec<Flight> {
     flights
 }
 
-/// How far the clock of each capture is ahead of that of the first one. Captures that have no
-/// packet in common with the first are compared by way of others.
+/// The difference of each capture's clock from that of the first one. Captures without common
+/// packets with the first are compared by way of others.
 ///
 /// # Errors
 /// The index of a capture whose clock cannot be compared, and why.
@@ -324,8 +323,8 @@ mod tests {
 
     const HOUR: i128 = 3_600_000_000_000;
 
-    /// A packet as two clocks see it; the second is `ahead` at 0 and gains `drift` thousandths of a
-    /// millionth.
+    /// A packet with the times of two clocks; the second is `ahead` at 0 and gains `drift`
+    /// thousandths of a millionth.
     fn flight(outward: bool, start: i128, takes: i128, ahead: i128, drift: i128) -> Flight {
         let second = |time: i128| time + ahead + time * drift / 1_000_000_000;
         let (sent, arrived) = match outward {
@@ -339,8 +338,8 @@ mod tests {
         }
     }
 
-    /// Whether the packet arrives after it was sent, give or take `tolerance`, once the second
-    /// clock is corrected.
+    /// Whether the packet arrives after it was sent, with the second clock corrected, up to
+    /// `tolerance`.
     fn is_forward(flight: &Flight, difference: &Difference, tolerance: i128) -> bool {
         let nanoseconds = |time: i128| Duration::from_nanos(u64::try_from(time).unwrap());
         let corrected = |time| difference.correct(nanoseconds(time)).as_nanos() as i128;
@@ -350,7 +349,7 @@ mod tests {
         }
     }
 
-    /// A time in 2026, since which packets are sent.
+    /// A time in 2026, when the first packet is sent.
     const BEGIN: i128 = 1_790_000_000_000_000_000;
 
     fn packets() -> impl Strategy<Value = Vec<(bool, i128, i128)>> {
@@ -367,8 +366,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the clocks show, the true difference is within the uncertainty, and no packet
-        /// arrives before it was sent.
+        /// For any clocks, the true difference is within the uncertainty, and no packet arrives
+        /// before it was sent.
         #[test]
         fn the_true_difference_is_within_the_uncertainty(
             packets in packets(),
@@ -387,7 +386,7 @@ mod tests {
             }
         }
 
-        /// Clocks that drift apart by more than packets take are followed.
+        /// A drift that exceeds the packets' latency is detected.
         #[test]
         fn drift_is_followed(
             packets in packets(),
@@ -454,7 +453,7 @@ mod tests {
         assert_eq!(Difference::of(&flights), Err(ClockError::Contradiction));
     }
 
-    /// A recorded conversation, divided into the captures of its hosts, of which one has another
+    /// A recorded conversation, split into the captures of its hosts, one of them with another
     /// clock.
     fn divided(name: &str, shift: i128) -> Vec<Capture> {
         let traces = efa_testing::workspace::traces();

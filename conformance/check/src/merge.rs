@@ -1,10 +1,10 @@
-//! One trace from the captures of several hosts.
+//! Merges the captures of several hosts into one trace.
 //!
-//! Each host keeps an interface of its own, and each frame occurs as often as it was captured: as
-//! `outbound` at its sender and as `inbound` at its receiver. Replay needs both, because only the
-//! receiver's order shows what a host had received before it sent something. To see each packet
-//! once, filter for outbound frames (`frame.packet_flags_direction == 2` in Wireshark). Nothing is
-//! left out; a capture that lost frames is refused.
+//! Each host keeps its interface, and each frame occurs as often as it was captured: as `outbound`
+//! at its sender and as `inbound` at its receiver. Replay needs both, because only the receiver's
+//! order shows which packets a host had received before it sent one. To see each packet once,
+//! filter for outbound frames (`frame.packet_flags_direction == 2` in Wireshark). No frame is
+//! dropped; captures with lost frames are refused.
 
 use std::fs::File;
 use std::io::{self, BufWriter};
@@ -102,7 +102,7 @@ fn read(path: &Path) -> Result<Host, MergeError> {
     Ok(host)
 }
 
-/// Merges the captures of `hosts`, which have one clock, into `output`, in the order of time.
+/// Merges the captures of `hosts`, which share one clock, into `output`, in the order of time.
 /// `comments` describe the whole capture. Returns the number of frames.
 pub fn merge(
     hosts: &[PathBuf],
@@ -117,8 +117,8 @@ pub fn merge(
     merge_clocks(&hosts, comments, annotations, output)
 }
 
-/// As [`merge`], for captures of several clocks: the times of each are corrected by how far its
-/// clock is ahead.
+/// As [`merge`], for captures with different clocks, whose times are corrected by the given
+/// differences.
 pub fn merge_clocks(
     hosts: &[(PathBuf, Difference)],
     comments: &[String],
@@ -211,7 +211,7 @@ mod tests {
         assert!(frames[2].1.comments.is_empty());
     }
 
-    /// A trace of the corpus is one capture that was merged: merged again it is the same.
+    /// A trace of the corpus is a merged capture. Merging it again does not change it.
     #[test]
     fn merging_keeps_every_frame_and_comment() {
         let path = efa_testing::workspace::traces().join("long-cts.pcapng");

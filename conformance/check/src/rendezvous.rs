@@ -1,9 +1,9 @@
-//! The rendezvous of tag matching in a capture: which packets belong to one, and what is wrong with
-//! them.
+//! The rendezvous of tag matching in a capture: which packets belong to one, and which rules they
+//! violate.
 //!
-//! Nothing on the wire says that messages have tags. A packet may look like a request of a
-//! rendezvous and be none, so nothing is said of a request until the peer reads from the memory that
-//! it names, by the key that it names, or sends it back as FIN.
+//! Packets do not show whether messages have tags. An ordinary packet may look like a request of a
+//! rendezvous. So nothing is reported about a request until the peer reads from its memory with its
+//! key, or returns it as FIN.
 
 use std::collections::VecDeque;
 
@@ -16,31 +16,31 @@ use foldhash::{HashMap, HashSet};
 use crate::roce::{ConnectedPacket, Transport};
 use crate::stream::{Acknowledged, Arrival, Stream, distance};
 
-/// Requests of one host to another that are remembered; a capture may have any number.
+/// Most requests of one host to another that are kept, because a capture may have any number.
 const MOST_REQUESTS: usize = 1024;
 
-/// Reads of one rendezvous, and of all hosts, that are remembered.
+/// Most reads that are kept, of one rendezvous and of all hosts.
 const MOST_READS: usize = 1024;
 
-/// More packets than this are no read's.
+/// A read never has more packets than this.
 const LONGEST_READ: u32 = 1 << 22;
 
 /// The code of a negative acknowledgement that refuses access to memory.
 const ACCESS_REFUSED: u8 = 0b011_00010;
 
-/// What a packet is to a rendezvous, with the number of the packet that has asked for it.
+/// The role of a packet in a rendezvous, with the number of the request's packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
-    /// It reads the data.
+    /// A read of the data.
     Read(u64),
-    /// It brings data, or says that there is none.
+    /// Data, or the refusal of a read.
     Answer(u64),
-    /// It says that the data was read.
+    /// The confirmation that the data was read.
     Finish(u64),
 }
 
 impl Step {
-    /// The number of the packet that has asked for the rendezvous.
+    /// The number of the packet that has requested the rendezvous.
     pub(crate) fn request(self) -> u64 {
         match self {
             Step::Read(number) | Step::Answer(number) | Step::Finish(number) => number,
@@ -48,7 +48,7 @@ impl Step {
     }
 }
 
-/// A packet, as findings name it.
+/// A packet, as described in findings.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) number: u64,
@@ -70,7 +70,7 @@ impl Seen {
     }
 }
 
-/// A rule that a packet breaks.
+/// A violation of a rule.
 #[derive(Debug)]
 pub(crate) struct Breach {
     pub(crate) rule: &'static Rule,
@@ -78,19 +78,19 @@ pub(crate) struct Breach {
     pub(crate) text: String,
 }
 
-/// What became of a packet.
+/// The result for a packet.
 #[derive(Default, Debug)]
 pub(crate) struct Followed {
     pub(crate) step: Option<Step>,
-    /// Of this packet, or of earlier ones about which it tells.
+    /// Violations by this packet, or by earlier ones that it proves.
     pub(crate) breaches: Vec<Breach>,
-    /// How many others there would be, if frames that would prove them were not missing.
+    /// The number of further violations whose proof is missing from the capture.
     pub(crate) unproven: u64,
-    /// Whether one of the two hosts is known to send the other messages with tags.
+    /// Whether one of the two hosts is known to send messages with tags to the other.
     pub(crate) is_tagged: bool,
 }
 
-/// The way of requests: from a host to a queue pair of another.
+/// A stream of requests: from a host to a queue pair of another.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Way {
     source: Gid,
@@ -98,33 +98,33 @@ struct Way {
     qpn: u32,
 }
 
-/// What is known of a way.
+/// The state of a stream of requests.
 #[derive(Debug, Default)]
 struct Connection {
     stream: Stream,
-    /// Acknowledgements on this way: they count messages of the other direction.
+    /// Acknowledgements in this stream. They count the messages of the other direction.
     acknowledged: Option<Acknowledged>,
-    /// Rendezvous have shown that its messages have tags.
+    /// Whether rendezvous have shown that its messages have tags.
     is_tagged: bool,
-    /// Ends of rendezvous that no message on this way has asked for. The next packet shows whether
-    /// one is missing.
+    /// FINs without a request in this stream. The next packet shows whether a packet is missing
+    /// from the capture.
     suspected: Vec<Breach>,
-    /// The same of rendezvous whose data nobody has read. An acknowledgement shows whether the
-    /// reader's first packets are missing.
+    /// The same for rendezvous whose data was not read. An acknowledgement shows whether the
+    /// reader's first packets are missing from the capture.
     unread: Vec<(Breach, Way)>,
     /// The number of its first packet.
     since: u64,
-    /// The last read of a rendezvous: the packet that has asked for it, and its own number.
+    /// The last read of a rendezvous: the packet of its request, and its own number.
     last_read: Option<(u64, u32)>,
 }
 
-/// The reads of a rendezvous are those of a part of its memory.
+/// A read of a rendezvous accesses a part of its memory.
 #[derive(Debug)]
 struct Read {
     number: u64,
     way: Way,
     psn: u32,
-    /// Its data has at most so many packets.
+    /// The most packets of its data.
     packets: u32,
     address: u64,
     length: u32,
@@ -132,7 +132,7 @@ struct Read {
 }
 
 impl Read {
-    /// How many bytes it reads of a range, and whether it reads others.
+    /// The number of bytes that it reads of a range, and whether it reads others.
     fn of(&self, rvh: &Rvh) -> (u64, bool) {
         let (begin, end) = (rvh.address.get(), end_of(rvh));
         let last = u128::from(self.address) + u128::from(self.length);
@@ -153,7 +153,7 @@ struct Finish {
     is_proven: bool,
 }
 
-/// A request of a rendezvous, and what came of it.
+/// A request of a rendezvous, and its state.
 #[derive(Debug)]
 struct Request {
     number: u64,
@@ -171,7 +171,8 @@ impl Request {
         self.rvh == *rvh && (data, tag) == (tmh.data, tmh.tag)
     }
 
-    /// Bytes of it that were read, as if no byte was read twice; and a read of more.
+    /// The number of bytes that were read, assuming that none was read twice; and a read beyond the
+    /// memory.
     fn is_read(&self) -> (u64, Option<&Read>) {
         let parts = self.reads.iter().map(|read| read.of(&self.rvh));
         let bytes = parts.filter(|(_, is_beyond)| !is_beyond);
@@ -187,13 +188,13 @@ struct Exchange {
     has_forgotten: bool,
 }
 
-/// What an interface has captured.
+/// The traffic at one interface.
 #[derive(Debug, Default)]
 struct View {
     connections: HashMap<Way, Connection>,
-    /// By the host that asks and the one that reads.
+    /// By the requesting and the reading host.
     exchanges: HashMap<(Gid, Gid), Exchange>,
-    /// From whom to whom there were packets whose headers are cut off.
+    /// Senders and receivers of packets with truncated headers.
     cut: HashSet<(Gid, Gid)>,
     tagged: HashSet<(Gid, Gid)>,
 }
@@ -201,14 +202,14 @@ struct View {
 /// The rendezvous of a capture.
 #[derive(Default)]
 pub(crate) struct Rendezvous {
-    /// What a host sends to itself is there twice, as it left and as it came.
+    /// A host's packets to itself are there twice, at the sender and at the receiver.
     views: HashMap<(usize, bool), View>,
     /// Reads of any memory: the data of a rendezvous may be read over another device.
     reads: VecDeque<(u64, u64, u32)>,
 }
 
 impl Rendezvous {
-    /// How many breaches are not yet proven.
+    /// The number of violations that are not proven yet.
     pub(crate) fn suspected(&self) -> usize {
         let connections = self.views.values().flat_map(|it| it.connections.values());
         connections
@@ -252,7 +253,7 @@ impl Rendezvous {
     }
 }
 
-/// A packet that is followed.
+/// A packet with its state.
 struct Following<'f> {
     view: &'f mut View,
     reads: &'f mut VecDeque<(u64, u64, u32)>,
@@ -266,13 +267,13 @@ impl Following<'_> {
         self.view.connections.entry(self.way).or_default()
     }
 
-    /// The exchange in which the packet's sender has asked.
+    /// The exchange with the requests of the packet's sender.
     fn own(&mut self) -> &mut Exchange {
         let ends = (self.way.source, self.way.destination);
         self.view.exchanges.entry(ends).or_default()
     }
 
-    /// The exchange in which the packet's receiver has asked.
+    /// The exchange with the requests of the packet's receiver.
     fn peers(&mut self) -> Option<&mut Exchange> {
         let ends = (self.way.destination, self.way.source);
         self.view.exchanges.get_mut(&ends)
@@ -366,7 +367,7 @@ impl Following<'_> {
         }
     }
 
-    /// The data of the read before ends in front of this request.
+    /// The data of the previous read ends before this request.
     fn bound(&mut self, psn: u32) {
         let Some((number, of)) = self.connection().last_read.take() else {
             return;
@@ -383,7 +384,7 @@ impl Following<'_> {
         }
     }
 
-    /// A packet that follows those before it shows that none of them is missing.
+    /// A packet with the expected number shows that no earlier one is missing.
     fn confirm(&mut self) {
         let connection = self.connection();
         let suspected = std::mem::take(&mut connection.suspected);
@@ -393,7 +394,7 @@ impl Following<'_> {
         }
     }
 
-    /// An acknowledgement counts the messages of the connection.
+    /// An acknowledgement contains the number of the connection's messages.
     fn confirm_unread(&mut self) {
         let unread = std::mem::take(&mut self.connection().unread);
         for (breach, reading) in unread {
@@ -409,7 +410,7 @@ impl Following<'_> {
         }
     }
 
-    /// A packet that was sent again is what it was before.
+    /// A retransmitted packet has the same role as before.
     fn again(&mut self, transport: &Transport<'_>) {
         let (way, psn) = (self.way, transport.psn);
         let is_request = |request: &Request| (request.way, request.psn) == (way, psn);
@@ -428,7 +429,7 @@ impl Following<'_> {
             is_read.then_some(Step::Read(request.number))
         });
         self.followed.step = step;
-        // Another life of the queue pair may have begun with a number that was there before.
+        // A new queue pair may have started with a number that was used before.
         if step.is_none()
             && transport.opcode.begins_message()
             && Message::of(transport).has_rendezvous()
@@ -458,7 +459,7 @@ impl Following<'_> {
         let mut of_memory: Vec<&mut Request> = requests
             .filter(|request| request.rvh.key == key && read.of(&request.rvh).0 > 0)
             .collect();
-        // The first that is open and not yet read; else the last one.
+        // The first open request that was not read, otherwise the last one.
         let is_unread = |request: &&mut Request| {
             let (bytes, _) = request.is_read();
             request.finish.is_none() && bytes < u64::from(request.rvh.length.get())
@@ -557,7 +558,7 @@ impl Following<'_> {
         }
     }
 
-    /// FIN of the request of packet `number`.
+    /// Handles the FIN for the request in packet `number`.
     fn ends(&mut self, number: u64, way: Way, psn: u32) {
         let (packet, reader) = (Seen::of(self.packet), self.way);
         let is_proven = self.is_proven(way);
@@ -623,7 +624,7 @@ impl Following<'_> {
         }
     }
 
-    /// FIN of no request that is open.
+    /// Handles a FIN without an open request.
     fn ends_nothing(&mut self, psn: u32, tmh: &Tmh, rvh: &Rvh) {
         let (way, packet) = (self.way, Seen::of(self.packet));
         let Some(exchange) = self.peers() else { return };
@@ -651,7 +652,7 @@ impl Following<'_> {
         };
         let (number, of) = (found.number, found.way);
         if !has_forgotten && self.is_proven(of) {
-            // One rule for one mistake.
+            // One mistake violates one rule only.
             let requests = self.peers().into_iter().flat_map(|it| &mut it.requests);
             let open = requests.filter(|it| it.number == number && it.finish.is_none());
             for request in open {
@@ -670,8 +671,8 @@ impl Following<'_> {
         }
     }
 
-    /// Whether the capture has everything that the two ends have sent: requests on a way, and those
-    /// on the way of this packet.
+    /// Whether the capture has all packets of the two ends: those of the request's stream, and
+    /// those of this packet's stream.
     fn is_proven(&self, requests: Way) -> bool {
         let (one, other) = (self.way.source, self.way.destination);
         let is_cut = self.view.cut.contains(&(one, other)) || self.view.cut.contains(&(other, one));
@@ -685,12 +686,12 @@ impl Following<'_> {
     }
 }
 
-/// How many packets the data of a read has, at most.
+/// The most packets of a read's data.
 fn packets_of(length: u32) -> u32 {
     length.div_ceil(SHORTEST_MTU).clamp(1, LONGEST_READ)
 }
 
-/// A message, if it has a tag.
+/// A message, by its tag matching header.
 #[derive(Debug)]
 enum Message {
     Rendezvous {
@@ -701,11 +702,11 @@ enum Message {
         tmh: Tmh,
         rvh: Rvh,
     },
-    /// Its headers are not whole.
+    /// Its headers are incomplete.
     Short {
         operation: u8,
     },
-    /// With the operation of an eager message, or of one without a tag.
+    /// An eager message, or one without a tag.
     Other,
     Unknown {
         operation: u8,
@@ -736,7 +737,7 @@ impl Message {
     }
 }
 
-/// Bytes of the headers of a message.
+/// Length of the headers of a message.
 fn headers_of(operation: u8) -> usize {
     match operation {
         Tmh::RENDEZVOUS | Tmh::FINISH => Tmh::LENGTH + Rvh::LENGTH,

@@ -1,4 +1,4 @@
-//! Packets of reliable connections (RoCE v2), which the profile `tm` has, as `show` prints them.
+//! Packets of reliable connections (RoCE v2) of the profile `tm`, and how `show` prints them.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub struct ConnectedPacket {
     pub interface: usize,
     /// Since the Unix epoch, or since the start of the simulation.
     pub time: Duration,
-    /// Whether the interface's host sent or received it.
+    /// The direction at the interface's host.
     pub direction: Option<Direction>,
     /// Comments of the capture's author.
     pub comments: Vec<String>,
@@ -30,32 +30,32 @@ pub struct ConnectedPacket {
     pub source: Gid,
     /// The receiver.
     pub destination: Gid,
-    /// The packet from its BTH on; what of it the capture has.
+    /// The captured part of the packet, starting with its BTH.
     pub packet: Vec<u8>,
-    /// Bytes of the whole packet, those included that a snap length cut off.
+    /// Length of the packet in bytes, including bytes that a snap length cut off.
     pub length: usize,
 }
 
-/// What the headers of a packet say.
+/// The parsed headers of a packet.
 pub struct Transport<'p> {
-    /// What it is.
+    /// The opcode.
     pub opcode: RcOpcode,
     /// The receiver's queue pair.
     pub destination: u32,
-    /// The number of the packet.
+    /// The packet sequence number.
     pub psn: u32,
-    /// The memory that it names, if it names any.
+    /// The memory in its RETH, if there is one.
     pub reth: Option<Reth>,
-    /// How a request went, if it says so.
+    /// The acknowledgement, if there is one.
     pub aeth: Option<Aeth>,
-    /// What of the payload the capture has.
+    /// The captured part of the payload.
     pub payload: &'p [u8],
-    /// Bytes of the whole payload.
+    /// Length of the payload in bytes.
     pub payload_length: usize,
 }
 
 impl ConnectedPacket {
-    /// What it is.
+    /// The name of its type.
     pub fn kind(&self) -> String {
         let opcode = self
             .packet
@@ -67,7 +67,7 @@ impl ConnectedPacket {
         )
     }
 
-    /// What its headers say. `None` if they are cut off, or if it is no packet of a reliable
+    /// Parses its headers. `None` if they are truncated, or if it is not a packet of a reliable
     /// connection.
     pub fn transport(&self) -> Option<Transport<'_>> {
         let bth = Bth::read(&self.packet)?;
@@ -100,7 +100,7 @@ impl ConnectedPacket {
         })
     }
 
-    /// Its fields with their values, by names such as `tmh.tag`.
+    /// Its fields with their values, with names such as `tmh.tag`.
     pub fn fields(&self) -> impl Iterator<Item = (String, HeaderField, u64)> {
         headers_of(&self.packet)
             .into_iter()
@@ -167,7 +167,7 @@ pub(crate) fn show_text(
     }
 }
 
-/// A packet as `--json` shows it; docs/conformance.md describes it.
+/// A packet in the output of `--json`, which docs/conformance.md describes.
 #[derive(Serialize)]
 pub(crate) struct Shown<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -183,13 +183,13 @@ pub(crate) struct Shown<'a> {
     pub(crate) destination: Node,
     pub(crate) bytes: usize,
     pub(crate) fields: ShownFields<'a>,
-    /// The packet that has asked for the rendezvous to which it belongs.
+    /// The packet that has requested its rendezvous.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) rendezvous: Option<u64>,
     pub(crate) comments: &'a [String],
 }
 
-/// An end of a connection; only the receiver's queue pair is in packets.
+/// An end of a connection. Packets contain only the receiver's queue pair.
 #[derive(Serialize)]
 pub(crate) struct Node {
     pub(crate) gid: String,

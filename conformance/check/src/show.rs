@@ -28,13 +28,13 @@ pub enum ShowError {
 /// The packets that are shown. An empty condition selects all packets.
 #[derive(Clone, Default, Debug)]
 pub struct Filter {
-    /// Texts; the packet's type contains one of them, in upper or lower case.
+    /// Texts, of which the packet's type contains one, ignoring case.
     pub types: Vec<String>,
-    /// The hosts that captured it.
+    /// The capturing hosts.
     pub hosts: Vec<String>,
     /// Its number in the capture.
     pub packets: Option<RangeInclusive<u64>>,
-    /// Fields that it has with these values.
+    /// Fields with their values.
     pub fields: Vec<(String, u64)>,
 }
 
@@ -73,7 +73,7 @@ impl Filter {
     }
 }
 
-/// The names of all fields; those of arrays are without an index.
+/// The names of all fields. Those of arrays have no index.
 pub fn field_names() -> impl Iterator<Item = String> {
     PacketType::ALL
         .iter()
@@ -91,8 +91,8 @@ pub enum Form {
     Json,
 }
 
-/// Writes the packets of a capture that `filter` selects; returns their number. With a `name`, the
-/// capture is one of several, and what is written says so.
+/// Writes the packets of a capture that `filter` selects, and returns their number. With a `name`,
+/// the capture is one of several, and the output contains the name.
 ///
 /// # Errors
 /// If reading the capture or writing to `output` fails.
@@ -192,14 +192,14 @@ fn show_connected(
     write_json(&shown, output)
 }
 
-/// The begin of a packet's first line.
+/// The start of a packet's first line.
 fn head(number: u64, since: Duration, host: &str, direction: &str) -> String {
     let nanoseconds = since.as_nanos();
     let (whole, part) = (nanoseconds / 1000, nanoseconds % 1000);
     format!("packet {number} at {whole}.{part:03} us: {host} {direction}")
 }
 
-/// Why the RDM packet is not valid, as far as the capture has it.
+/// The parse error of an invalid RDM packet, if it was captured completely.
 fn invalid(frame: &CapturedPacket) -> Option<ParseError> {
     let packet = frame.rdm().filter(|_| frame.cut_off == 0)?;
     Packet::parse(packet).err()
@@ -295,10 +295,10 @@ fn show_text(
     Ok(())
 }
 
-/// A packet as `--json` shows it; docs/conformance.md describes it.
+/// A packet in the output of `--json`, which docs/conformance.md describes.
 #[derive(Serialize)]
 struct Shown<'a> {
-    /// If it is one of several.
+    /// The name of the capture, if there are several.
     #[serde(skip_serializing_if = "Option::is_none")]
     capture: Option<&'a str>,
     number: u64,
@@ -315,7 +315,7 @@ struct Shown<'a> {
     retransmission: bool,
     path: u64,
     bytes: u64,
-    /// How many of them the capture has, if a snap length cut off the others.
+    /// The number of captured bytes, if a snap length cut off the others.
     #[serde(skip_serializing_if = "Option::is_none")]
     captured: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -326,7 +326,7 @@ struct Shown<'a> {
     status: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     fields: Option<ShownFields<'a>>,
-    /// Why the packet is not valid.
+    /// The parse error of an invalid packet.
     #[serde(skip_serializing_if = "Option::is_none")]
     invalid: Option<String>,
     comments: &'a [String],
@@ -346,8 +346,8 @@ struct ShownRdma {
     total_length: u64,
 }
 
-/// The fields of a packet by their names, in the packet's order. Numbers are numbers, GIDs text,
-/// and everything else is bytes in hexadecimal digits.
+/// The fields of a packet by name, in order. Numbers are numbers, GIDs are text, and everything
+/// else is bytes in hexadecimal digits.
 struct ShownFields<'a>(&'a [u8]);
 
 impl Serialize for ShownFields<'_> {

@@ -1,34 +1,34 @@
-//! The packets of one direction of a reliable connection, by their numbers: which are new, which
-//! were sent again, and whether the capture has all of them.
+//! The packets of one direction of a reliable connection, by number: which are new, which are
+//! retransmissions, and whether the capture has all of them.
 
 use std::ops::Range;
 
 use efa_wire::infiniband::SEQUENCE_BITS;
 use foldhash::HashSet;
 
-/// Packet numbers further away than this are of another life of the queue pair.
+/// Packet numbers with a larger distance belong to a new connection of the queue pair.
 const WINDOW: i32 = 1 << 15;
 
-/// The most ends of messages that are kept until an acknowledgement says how many there were.
+/// The most message ends that are kept until an acknowledgement contains the number of messages.
 const MOST_ENDS: usize = 64;
 
-/// The bits of packet numbers.
+/// Mask of packet numbers.
 const LOW: u32 = (1 << SEQUENCE_BITS) - 1;
 
-/// How far `to` is ahead of `from`.
+/// The distance of `to` from `from`.
 pub(crate) fn distance(from: u32, to: u32) -> i32 {
     const SPARE: u32 = u32::BITS - SEQUENCE_BITS;
     (to.wrapping_sub(from) << SPARE).cast_signed() >> SPARE
 }
 
-/// What a request packet is to those before it.
+/// The relation of a request packet to earlier ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Arrival {
-    /// It was not there before.
+    /// A new packet.
     New,
-    /// It was there before.
+    /// A retransmission.
     Again,
-    /// The queue pair was connected anew: the first of its packets.
+    /// The first packet after the queue pair was connected again.
     Reborn,
 }
 
@@ -36,8 +36,8 @@ pub(crate) enum Arrival {
 #[derive(Debug, Default)]
 pub(crate) struct Stream {
     first: u32,
-    /// The numbers that the next packet may have. A read takes as many as its data has packets,
-    /// which is not known.
+    /// The possible numbers of the next packet. A read uses as many as its data has packets, and
+    /// that number is not known.
     next: Option<Range<u32>>,
     missing: HashSet<u32>,
     is_torn: bool,
@@ -46,7 +46,7 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// Takes a packet that uses at most so many numbers.
+    /// Handles a packet that uses at most `most` numbers.
     pub(crate) fn take(&mut self, psn: u32, most: u32, ends_message: bool) -> Arrival {
         let arrival = match &self.next {
             None => Arrival::Reborn,
@@ -85,23 +85,23 @@ impl Stream {
         if self.missing.remove(&psn) {
             return Arrival::New;
         }
-        // What came before the first packet is missing, however much it was.
+        // An unknown number of packets before the first one is missing.
         self.is_torn |= distance(self.first, psn) < 0;
         Arrival::Again
     }
 
-    /// Tells that something of it cannot be known.
+    /// Notes that a part of the stream is unknown.
     pub(crate) fn tear(&mut self) {
         self.is_torn = true;
     }
 
-    /// Whether the capture has all of its packets since the first one.
+    /// Whether the capture has all packets since the first one.
     pub(crate) fn is_whole(&self) -> bool {
         !self.is_torn && self.missing.is_empty()
     }
 
-    /// Whether the first packet is the connection's first one: the responder, which counts the
-    /// messages of a connection, has counted as many as there are.
+    /// Whether the first packet is the connection's first one: the number of messages in the
+    /// responder's acknowledgement equals that in the capture.
     pub(crate) fn has_begun(&self, counted: Option<&Acknowledged>) -> bool {
         let Some(Acknowledged { psn, messages, .. }) = counted else {
             return false;
@@ -112,7 +112,7 @@ impl Stream {
     }
 }
 
-/// The first acknowledgement of a connection that a capture has.
+/// The first acknowledgement of a connection in the capture.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Acknowledged {
     psn: u32,
@@ -121,7 +121,7 @@ pub(crate) struct Acknowledged {
 }
 
 impl Acknowledged {
-    /// Takes an acknowledgement of a packet that counts the messages.
+    /// Handles an acknowledgement that contains the number of messages.
     pub(crate) fn take(known: &mut Option<Acknowledged>, psn: u32, messages: u32) {
         let is_near = |known: &Acknowledged| distance(known.last, psn).abs() <= WINDOW;
         match known.as_mut().filter(|known| is_near(known)) {

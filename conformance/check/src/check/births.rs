@@ -1,10 +1,10 @@
-//! Queue pairs that begin anew.
+//! New queue pairs with a reused number.
 
 use super::content::Content;
 use super::node::NodeId;
 
-/// The first packet of each queue pair, by which a new queue pair of the same number is recognised:
-/// sequence numbers begin at 0 with each.
+/// The first packet of each queue pair, to recognise a new queue pair with the same number: each
+/// starts its sequence numbers at 0.
 #[derive(Debug, Default)]
 pub(super) struct Births {
     /// By queue pair, as seen by its own host and where packets arrive.
@@ -20,18 +20,18 @@ struct First {
     birth: Birth,
 }
 
-/// Which of the queue pairs that have had the same number.
+/// Which of the queue pairs with the same number a packet belongs to.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Birth {
-    /// How many had the number before.
+    /// The number of earlier queue pairs with this number.
     pub(super) generation: u32,
-    /// Whether its first packet names the same connection id as the first of the one before.
+    /// Whether its first packet contains the same connection id as that of the previous queue pair.
     pub(super) keeps_connid: bool,
 }
 
 impl Births {
-    /// Takes a packet that says `connid` of its sender, sent by a captured host or seen where it
-    /// arrived. Another sighting of the same packet is no birth.
+    /// Handles a packet with the sender's connection id `connid`, captured at a captured sender or
+    /// on arrival. A second sighting of the same packet does not count as a new queue pair.
     pub(super) fn of(
         &mut self,
         from: NodeId,

@@ -1,14 +1,14 @@
-//! Rules that need no more than the packet.
+//! Rules that depend on a single packet only.
 
 use efa_wire::rules::{self, Rule};
 use efa_wire::{ExtraFeatures, ReqFlags, RmaIovs, RtaKind};
 
 use super::packet::{Atomic, PacketBody, Reading, Window};
 
-/// Words of features that libfabric 2.x has room for.
+/// The most words of features for which libfabric 2.x has room.
 const MOST_WORDS: usize = 4;
 
-/// The rules that a packet breaks, whatever came before, with a text for each.
+/// The rules that a packet violates on its own, with a text for each.
 pub(super) fn breaches(reading: &Reading) -> Vec<(&'static Rule, String)> {
     let mut found = Vec::new();
     if let Some(request) = reading.request {
@@ -100,7 +100,7 @@ fn atomic(reading: &Reading, atomic: &Atomic, found: &mut Vec<(&'static Rule, St
     let fits = match atomic.kind {
         RtaKind::Compare(_) => is_comparing,
         RtaKind::Fetch(_) => operation.0 < 12 || operation.0 == 19,
-        // A read that is not answered has no effect.
+        // A read without an answer has no effect.
         RtaKind::Write | RtaKind::DcWrite(_) => {
             operation.0 < 12 && operation.0 != 10 || operation.0 == 19
         }

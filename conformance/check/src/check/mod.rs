@@ -1,21 +1,21 @@
-//! Judging captures by the rules of the protocol, whoever made them.
+//! Checking of captures by the rules of the protocol, for any implementation.
 //!
-//! The judge is passive. It needs no scenario and takes any capture: of one host, of both, or of
-//! many; from the beginning or not; with both ends of each packet or one. It goes through a capture
-//! once, in the order of time, and keeps only the operations under way.
+//! The checker is passive. It needs no scenario and accepts any capture: of one host, of both, or
+//! of many; from the beginning or not; with both ends of each packet or one. It reads a capture
+//! once, in the order of time, and stores only the operations in progress.
 //!
 //! * `judge`: frames, one by one, each as part of its conversation (`node`).
-//! * `births`: queue pairs that begin anew.
-//! * `order`: puts frames into the order of time.
-//! * `conversation`: two endpoints as one of them sees them: identity, handshakes, what is missing
-//!   at the end.
+//! * `births`: new queue pairs with a reused number.
+//! * `order`: sorts frames by time.
+//! * `conversation`: two endpoints as seen by one of them: identity, handshakes, and what is
+//!   missing at the end.
 //! * `follow`: operations, packet by packet; `rdma`: RDMA requests and their ends.
 //! * `sequence`, `operation`, `runs`, `device`, `recent`: the state that these keep.
 //! * `completeness`: what the capture lacks; `copies`: the same packet at both ends.
-//! * `content`: packets in short, by which copies and repetitions are recognised.
-//! * `explain`: what a right sender would have sent.
+//! * `content`: digests of packets, to recognise copies and retransmissions.
+//! * `explain`: what a correct sender would have sent.
 //! * `tagged`: packets of reliable connections, which `crate::rendezvous` follows.
-//! * `packet`: what a packet says; `format`: rules that need no more than the packet.
+//! * `packet`: the meaning of a packet; `format`: rules that depend on a single packet only.
 
 mod births;
 mod completeness;

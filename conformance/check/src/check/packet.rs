@@ -1,7 +1,7 @@
 //! The parts of a packet that the rules need.
 //!
-//! The rules look at packets through this module only, so that packets which differ in layout but
-//! not in meaning are judged by the same code.
+//! The rules access packets through this module only, so that packets with different layouts but
+//! the same meaning are checked by the same code.
 
 use efa_wire::address::RawAddress;
 use efa_wire::{
@@ -16,7 +16,7 @@ pub(super) struct Read {
     pub(super) recv_id: u32,
     /// Bytes that may be sent without a CTS.
     pub(super) window: u64,
-    /// Whether the data fits the READRSP.
+    /// Whether the data fits into the READRSP.
     pub(super) is_short: bool,
     pub(super) rma_iov: RmaIovs,
 }
@@ -43,7 +43,7 @@ pub(super) struct Ids {
 pub(super) struct Window {
     pub(super) ids: Ids,
     pub(super) length: u64,
-    /// Whether it says that the data is that of an emulated read.
+    /// Whether its flag marks the data as that of an emulated read.
     pub(super) is_read: bool,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Abort {
     pub(super) msg_id: u32,
     /// The receiver's operation.
     pub(super) op_id: Option<u32>,
-    /// Which half it is.
+    /// The half of the message that was aborted.
     pub(super) emitter: OpeType,
 }
 
@@ -84,7 +84,7 @@ pub(super) enum PacketBody {
 }
 
 impl PacketBody {
-    /// The message or atomic that the packet begins or goes on with.
+    /// The message or atomic that the packet begins or continues.
     pub(super) fn msg_id(&self) -> Option<u32> {
         match self {
             PacketBody::Message(message) => message.msg_id.map(|id| id.0),
@@ -93,7 +93,7 @@ impl PacketBody {
         }
     }
 
-    /// Whether the packet is one of several in which a message travels.
+    /// Whether the packet is one of several packets of a message.
     pub(super) fn is_piece(&self) -> bool {
         matches!(self, PacketBody::Message(message) if message.is_segment())
     }
@@ -113,7 +113,7 @@ pub(super) struct Reading {
     pub(super) flags: u16,
     /// Bytes of data.
     pub(super) payload: u64,
-    /// The connid of its sender, if it says so.
+    /// The connection id of its sender, if it contains one.
     pub(super) connid: Option<u32>,
     /// Fields that only requests have.
     pub(super) request: Option<Request>,
@@ -141,7 +141,7 @@ impl Reading {
         self.request?.raw_address
     }
 
-    /// The connection id that it says its sender has.
+    /// The sender's connection id, from the raw address or the header.
     pub(super) fn named(&self) -> Option<u32> {
         let raw = self.raw_address().map(|address| address.qkey.0);
         raw.or(self.connid)

@@ -1,4 +1,4 @@
-//! RDMA reads and writes, and how requests end.
+//! RDMA reads and writes, and the completion of requests.
 
 use efa_capture::frame::{Rdma, Repr};
 use efa_wire::ExtraFeatures;
@@ -10,7 +10,7 @@ use super::device::RequestOutcome;
 use super::operation::End;
 
 impl Conversation {
-    /// Takes a request of `me` to read memory of `you`.
+    /// Handles a request of `me` to read memory of `you`.
     pub(super) fn read_begins(
         &mut self,
         place: FrameContext,
@@ -38,7 +38,7 @@ impl Conversation {
         self.check_rdma(place, header, feature, (me, you));
     }
 
-    /// Takes data of an RDMA read, from `me`, whose memory it is, to `you`.
+    /// Handles data of an RDMA read, from the owner of the memory to `you`.
     pub(super) fn read_data(&mut self, header: &Repr, rdma: &Rdma, you: End) {
         let ends_at = u64::from(rdma.offset) + u64::from(header.payload_length);
         if ends_at < u64::from(rdma.total_length) {
@@ -63,7 +63,7 @@ impl Conversation {
         }
     }
 
-    /// Takes a piece of an RDMA write of `me` to memory of `you`.
+    /// Handles a part of an RDMA write of `me` to memory of `you`.
     pub(super) fn write(
         &mut self,
         place: FrameContext,
@@ -103,7 +103,7 @@ impl Conversation {
         }
     }
 
-    /// Judges whether the target has announced direct RDMA.
+    /// Checks whether the target has announced direct RDMA.
     fn check_rdma(
         &mut self,
         place: FrameContext,
@@ -113,8 +113,8 @@ impl Conversation {
     ) {
         const RULE: &Rule = &rules::RDMA_ANNOUNCED;
         let peer = &self.sides[you];
-        // A read may be of memory that the peer has offered before the capture begins. That it cannot
-        // be written to, the HANDSHAKE of the same endpoint says.
+        // A read may access memory that the peer has offered before the capture begins. The
+        // HANDSHAKE of the same endpoint shows that it does not accept direct RDMA.
         let is_named = peer.handshake.is_some() && peer.known() == Some(header.qkey.0);
         let has_beginning = self.is_from_start() && self.sides[me].born.is_some();
         let needs_beginning = feature != ExtraFeatures::RDMA_WRITE || !is_named;
@@ -124,13 +124,13 @@ impl Conversation {
         let (is_proven, text) = match peer.handshake {
             Some(_) if peer.features.contains(feature) => return,
             Some(packet) => (true, format!("{} lacks it in packet {packet}", peer.node)),
-            // libfabric 2.5 has a setting that makes it assume homogeneous peers.
+            // libfabric 2.5 has a setting to assume homogeneous peers.
             None => (false, format!("{} has announced nothing yet", peer.node)),
         };
         self.suspect(place, header.kind.opcode(), RULE, is_proven, text);
     }
 
-    /// Takes the end of a request of `initiator`.
+    /// Handles the completion of a request of `initiator`.
     pub(super) fn request_ends(&mut self, initiator: End, sequence: u32, status: Status) {
         self.sees_answer(initiator, sequence);
         let side = &mut self.sides[initiator];

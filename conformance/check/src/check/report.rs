@@ -1,22 +1,22 @@
-//! The result of judging a capture.
+//! The result of checking a capture.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use efa_wire::rules::{self, Evidence, Rule, Severity};
 
-/// A rule that a capture breaks.
+/// A violation of a rule in a capture.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
     /// The rule.
     pub rule: &'static Rule,
-    /// The rule's severity, or a note if the capture does not prove the breach.
+    /// The rule's severity, or a note if the capture does not prove the violation.
     pub severity: Severity,
-    /// The number in the capture of the packet at which the breach is found.
+    /// The number of the packet in the capture at which the violation was found.
     pub packet: u64,
     /// The packet's type.
     pub kind: String,
-    /// The interface of the host whose endpoint broke the rule.
+    /// The interface of the host whose endpoint violated the rule.
     pub interface: usize,
     /// The mistake in this packet.
     pub text: String,
@@ -41,27 +41,27 @@ impl fmt::Display for Finding {
 /// The result of checking a capture.
 #[derive(Clone, Debug, Default)]
 pub struct Checked {
-    /// RDM packets that were judged, each counted once.
+    /// RDM packets that were checked, each counted once.
     pub packets: u64,
-    /// Pairs of endpoints that spoke the RDM protocol v4.
+    /// Pairs of endpoints that used the RDM protocol v4.
     pub conversations: u64,
-    /// Sends that are no RDM packets.
+    /// Sends that are not RDM packets.
     pub foreign: u64,
-    /// Packets of reliable connections between hosts whose messages have tags.
+    /// Packets of reliable connections between hosts that send messages with tags.
     pub tagged: u64,
-    /// Findings in the order in which the capture shows them, so that a cause comes before its
-    /// consequences: what is missing at the end comes last, whatever packet it is about. The first
+    /// Findings in the order of the capture, so that a cause precedes its consequences: missing
+    /// packets at the end come last, whatever packet the finding names. Only the first
     /// [`Checked::MOST_FINDINGS`].
     pub findings: Vec<Finding>,
-    /// How many findings there are of each severity, those left out included.
+    /// The number of findings of each severity, including dropped ones.
     pub counts: BTreeMap<Severity, u64>,
-    /// How many findings were dropped because frames are missing from the capture.
+    /// The number of findings that were dropped because frames are missing from the capture.
     pub unproven: u64,
-    /// What could not be judged.
+    /// What could not be checked.
     pub not_judged: NotJudged,
 }
 
-/// The rules that need the order in which an end sent its packets and got others. Frames without a
+/// The rules that need the order in which an end sent and received packets. Frames without a
 /// direction do not show it.
 pub const NEED_ORDER: [&Rule; 7] = [
     &rules::ANSWER_MISSING,
@@ -73,65 +73,65 @@ pub const NEED_ORDER: [&Rule; 7] = [
     &rules::MSG_ID_REFUSED,
 ];
 
-/// What a capture did not let `check` judge, and why.
+/// What `check` could not check, and why.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NotJudged {
-    /// Packets of whose header a snap length cut something off.
+    /// Packets whose header was truncated by a snap length.
     pub cut_headers: u64,
-    /// Packets of whose data a snap length cut something off: what is in it was not compared.
+    /// Packets whose data was truncated by a snap length, so that it was not compared.
     pub cut_data: u64,
-    /// Ends of conversations that lack frames which the end sent or received, or a part of their
-    /// headers: no rule was applied that needs the history.
+    /// Ends of conversations with missing frames or truncated headers: rules that need the history
+    /// were not applied.
     pub without_direction: u64,
-    /// Conversations whose frames have no directions: what [`NEED_ORDER`] names was not applied, or
-    /// finds notes at most.
+    /// Conversations whose frames have no directions: the rules in [`NEED_ORDER`] were not applied,
+    /// or only produce notes.
     pub without_order: u64,
-    /// Ends of conversations that had begun before the capture, as far as can be known: no rule was
-    /// applied that needs their beginning.
+    /// Ends of conversations that had begun before the capture, as far as known: rules that need
+    /// their beginning were not applied.
     pub without_beginning: u64,
-    /// Packets of reliable connections between hosts whose messages are not known to have tags.
+    /// Packets of reliable connections between hosts that are not known to send messages with tags.
     pub untagged: u64,
 }
 
 impl NotJudged {
-    /// Whether all could be judged.
+    /// Whether everything could be checked.
     pub fn is_nothing(&self) -> bool {
         *self == NotJudged::default()
     }
 }
 
 impl Checked {
-    /// No more findings than this are kept.
+    /// The most findings that are kept.
     pub const MOST_FINDINGS: usize = 1000;
 
-    /// How many findings are at least this severe.
+    /// The number of findings of at least this severity.
     pub fn at_least(&self, severity: Severity) -> u64 {
         self.counts.range(severity..).map(|(_, count)| count).sum()
     }
 
-    /// The findings that are more severe.
+    /// The findings of higher severity.
     pub fn worse_than(&self, severity: Severity) -> impl Iterator<Item = &Finding> {
         let findings = self.findings.iter();
         findings.filter(move |finding| finding.severity > severity)
     }
 
-    /// Whether nothing in the capture could be judged.
+    /// Whether nothing in the capture could be checked.
     pub fn is_empty(&self) -> bool {
         self.packets == 0 && self.tagged == 0
     }
 }
 
-/// When what is missing at the end of the capture is found.
+/// The time of findings about missing packets at the end of the capture.
 pub(super) const AT_THE_END: u64 = u64::MAX;
 
-/// A finding, and how many frames of the capture had come when it was found.
+/// A finding, and the number of frames of the capture until it.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) finding: Finding,
     pub(super) at: u64,
 }
 
-/// Findings, the worst of which are kept.
+/// Findings. Only the most severe ones are kept.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     kept: Vec<Found>,
@@ -149,7 +149,7 @@ impl Findings {
         *self.counts.entry(key).or_default() += count;
     }
 
-    /// What is worse displaces what is not: a thousand notes must not hide an error.
+    /// More severe findings replace less severe ones: a thousand notes must not hide an error.
     fn keep(&mut self, found: Found) {
         if self.kept.len() >= Checked::MOST_FINDINGS {
             let milder = self
@@ -197,7 +197,7 @@ impl Findings {
         dropped
     }
 
-    /// Takes over the findings of another.
+    /// Adds the findings of another.
     pub(super) fn append(&mut self, other: Findings) {
         for (key, count) in other.counts {
             *self.counts.entry(key).or_default() += count;
@@ -221,7 +221,7 @@ impl Report {
             *self.checked.counts.entry(severity).or_default() += count;
         }
         let mut found = self.findings.kept;
-        // At the end of the capture many are found at once.
+        // Many findings at the end of the capture have the same time.
         found.sort_by_key(|found| {
             let is_at_the_end = found.at == AT_THE_END;
             (found.at, is_at_the_end.then_some(found.finding.packet))

@@ -1,13 +1,13 @@
-//! Which bytes of a message have been sent.
+//! Sets of bytes of a message that were sent.
 
 use std::collections::BTreeMap;
 
-/// Runs of bytes that do not touch. What comes in order is one run.
+/// Ranges of bytes that do not touch. Data sent in order is one range.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Runs {
-    /// If it is one.
+    /// The only range, if there is one.
     only: (u64, u64),
-    /// If there were several: by where they begin.
+    /// Several ranges: from start to end.
     ends: BTreeMap<u64, u64>,
     total: u64,
 }
@@ -53,7 +53,7 @@ impl Runs {
         start < end && before.is_some_and(|(_, &other_end)| other_end > start)
     }
 
-    /// How many bytes were added.
+    /// The number of added bytes.
     pub(super) fn total(&self) -> u64 {
         self.total
     }

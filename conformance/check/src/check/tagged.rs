@@ -1,4 +1,4 @@
-//! Judging packets of reliable connections: rendezvous, and what is known by them of messages.
+//! Checking of reliable connections: rendezvous, and which messages have tags.
 
 use std::collections::BTreeSet;
 
@@ -11,19 +11,19 @@ use super::report::{Finding, Findings, Found, Report};
 use crate::rendezvous::{Breach, Rendezvous};
 use crate::roce::ConnectedPacket;
 
-/// What is found in the packets of reliable connections.
+/// The state of checking reliable connections.
 #[derive(Default)]
 pub(super) struct Tagged {
     rendezvous: Rendezvous,
     /// Hosts whose own sends are in the capture.
     captured: HashSet<Gid>,
-    /// Packets between two hosts, and whether their messages have tags.
+    /// Number of packets between two hosts, and whether their messages have tags.
     packets: HashMap<(usize, Gid, Gid), (u64, bool)>,
     breaches: Vec<(Breach, u64)>,
     unproven: u64,
 }
 
-/// Breaches that are kept until the end says whose host was captured.
+/// Violations that are kept until the end of the capture, when the captured hosts are known.
 const MOST_BREACHES: usize = 1 << 16;
 
 impl Tagged {
@@ -33,7 +33,7 @@ impl Tagged {
         if packet.direction == Some(Direction::Outbound) {
             self.captured.insert(one);
         }
-        // A host that talks to itself has both what it sends and what arrives.
+        // A host that sends to itself has both the sent and the received copy.
         if one == other && is_arrival {
             return;
         }
@@ -49,7 +49,7 @@ impl Tagged {
         self.breaches.extend(found);
     }
 
-    /// Ends the capture, of which some interfaces did not capture all frames.
+    /// Ends the capture. The interfaces in `lossy` did not capture all frames.
     pub(super) fn close(self, report: &mut Report, lossy: &BTreeSet<usize>) {
         for (packets, is_tagged) in self.packets.values() {
             match is_tagged {
@@ -59,7 +59,7 @@ impl Tagged {
         }
         let mut findings = Findings::default();
         for (Breach { rule, packet, text }, at) in self.breaches {
-            // It is judged where it was sent, if that is in the capture.
+            // It is checked at its sender, if that is in the capture.
             if packet.is_arrival && self.captured.contains(&packet.source) {
                 continue;
             }
