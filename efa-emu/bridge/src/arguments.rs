@@ -1,4 +1,4 @@
-//! Does what the command line says, which is that of `efa-emu bridge` ([`efa_options::bridge`]).
+//! Executes the command line of `efa-emu bridge` ([`efa_options::bridge`]).
 
 use std::process::ExitCode;
 
@@ -16,7 +16,7 @@ struct Arguments {
     bridge: BridgeArguments,
 }
 
-/// Does what the command line says.
+/// Executes the command line.
 pub(crate) fn execute() -> Result<ExitCode, Failure> {
     let BridgeArguments { command, join } = Arguments::parse().bridge;
     match (command, join) {

@@ -1,10 +1,9 @@
-//! The thread that carries messages to another machine and back.
+//! The thread that exchanges messages with another machine.
 //!
-//! It takes what has come over the connection and puts it into the rings of local processes, and
-//! sends what they have for the machine. As long as there is something to do now and then it stays
-//! awake, and lets others run in between: to be woken takes longer than all that it does for a
-//! message. Then it sleeps until a local process wakes it, or until the connection does
-//! ([`Watch`]).
+//! It passes messages from the connection into the rings of local processes, and sends the messages
+//! of local processes to the machine. While there is occasional work it stays awake and yields in
+//! between, because waking up takes longer than handling a message. When idle it sleeps until a
+//! local process or the connection wakes it ([`Watch`]).
 
 use std::collections::HashSet;
 use std::io;
@@ -21,39 +20,39 @@ use crate::output::{complain, report};
 use crate::secure::Wire;
 use crate::watch::{Wanted, Watch};
 
-/// Bytes that wait to be sent, beyond which no more records are taken.
+/// Unsent bytes beyond which no more records are taken.
 const BATCH: usize = 256 << 10;
 
-/// Bytes that wait to be sent, beyond which nothing more is received: answers to what comes are
-/// among them. A machine that follows the protocol has fewer requests under way.
+/// Unsent bytes beyond which nothing more is received, because received requests need answers. A
+/// machine that follows the protocol has fewer outstanding requests.
 const MOST_UNSENT: usize = 64 << 20;
 
-/// How long the thread goes on looking before it sleeps.
+/// How long the thread polls before it sleeps.
 const LINGER: Duration = Duration::from_micros(500);
 
-/// How often to look whether local processes still live, while they owe answers or are owed some.
+/// Interval of liveness checks for local processes, while answers from or to them are outstanding.
 const CHECK_PEERS: Duration = Duration::from_millis(20);
 
-/// How long to sleep at most.
+/// Longest sleep.
 const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 
-/// How long the other machine may take to read that this bridge shuts down.
+/// How long the other machine may take to read the notice of the shutdown.
 pub(crate) const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Refused devices of a list that are named.
+/// Most refused devices of a list that are logged.
 const MOST_NAMED: usize = 64;
 
-/// Devices that enter the fabric in a turn. Meanwhile nothing is sent to their machine, not even
-/// that this one lives.
+/// Devices that enter the fabric in one turn. During a turn nothing is sent to their machine, not
+/// even a heartbeat.
 const ENTERED_AT_ONCE: usize = 64;
 
-/// Why a connection is over.
+/// Why a connection has ended.
 enum End {
-    /// It broke, or was cut.
+    /// It broke, or was closed.
     Lost(io::Error),
-    /// Nothing was heard for too long.
+    /// The heartbeat timeout expired.
     Silent,
-    /// The other bridge has said that it ends.
+    /// The other bridge has announced its shutdown.
     Bye,
 }
 
@@ -63,31 +62,31 @@ impl From<io::Error> for End {
     }
 }
 
-/// The connection with the machine.
+/// The connection with the other machine.
 struct Connection {
     wire: Wire,
     watch: Arc<Watch>,
     frames: Frames,
-    last_heard: Instant,
+    last_received: Instant,
     last_sent: Instant,
-    /// How long nothing may be sent.
+    /// The longest time without sending.
     longest_pause: Duration,
     announced: Announced,
-    /// The list of the machine's devices that is not done with.
+    /// The list of the machine's devices that is being processed.
     entering: Option<List>,
 }
 
-/// The state of the announcement of this machine's devices to the other.
+/// The state of announcing this machine's devices to the other.
 enum Announced {
     Nothing,
-    /// The machine has not answered this list, and is sent no other one before it has.
+    /// This list was sent and is not acknowledged. No other list is sent before it is.
     Sent(News),
-    /// The number of the last list that it has read.
+    /// The number of the last acknowledged list.
     Read(u64),
 }
 
 impl Announced {
-    /// Whether this list has not been announced yet.
+    /// Whether this list must be announced.
     fn wants(&self, news: &News) -> bool {
         match self {
             Announced::Nothing => true,
@@ -102,24 +101,24 @@ struct List {
     number: u64,
     devices: Vec<Device>,
     rules: Vec<Rule>,
-    /// How many of the devices have entered, or were refused.
+    /// The number of devices that have entered, or were refused.
     done: usize,
-    /// Those that were, and why.
+    /// The refused devices, with the reasons.
     refused: Vec<(String, String)>,
 }
 
-/// See the module.
+/// See the module documentation.
 pub(crate) struct Carrier<'a> {
     machine: &'a Machine,
     connection: Option<Connection>,
-    /// Bytes for the machine, of which so many are sent.
+    /// Bytes for the machine, of which `sent` are sent.
     messages: Vec<u8>,
     sent: usize,
     last_check: Instant,
     last_work: Instant,
-    /// When requests over lost connections fail.
+    /// The time at which requests over lost connections fail.
     given_up_at: Option<Instant>,
-    has_said_bye: bool,
+    bye_sent: bool,
 }
 
 impl<'a> Carrier<'a> {
@@ -132,12 +131,12 @@ impl<'a> Carrier<'a> {
             last_check: Instant::now(),
             last_work: Instant::now(),
             given_up_at: None,
-            has_said_bye: false,
+            bye_sent: false,
         }
     }
 
-    /// Carries until the bridge ends, and the machine has heard the last words or has had until
-    /// then.
+    /// Runs until the bridge ends, and the machine has received the notice of the shutdown or that
+    /// has timed out.
     pub(crate) fn run(mut self) {
         while self.turn() {}
         if let Some(Connection { wire, watch, .. }) = self.connection {
@@ -148,9 +147,9 @@ impl<'a> Carrier<'a> {
 
     /// One turn. Returns false after the last one.
     fn turn(&mut self) -> bool {
-        let mut busy = self.with_connection(Self::hear);
+        let mut busy = self.with_connection(Self::receive);
         busy |= self.with_connection(Self::enter_some);
-        let uptake = self.look_at_connection();
+        let uptake = self.check_connection();
         self.append_notices();
         let now = Instant::now();
         let mut remote = self.machine.remote();
@@ -168,17 +167,17 @@ impl<'a> Carrier<'a> {
         drop(remote);
         busy |= self.with_connection(Self::flush);
         if self.connection.is_none() {
-            // Nobody will be told.
+            // There is no connection for the messages.
             self.messages.clear();
         }
-        if self.has_said_bye && !self.has_unsent() {
+        if self.bye_sent && !self.has_unsent() {
             return false;
         }
         if busy {
             self.last_work = now;
         }
         if now - self.last_work < LINGER {
-            // After work, too: those for whom it was done are ready to run.
+            // After work, too: the processes for which it was done are ready to run.
             std::thread::yield_now();
         } else {
             self.sleep(uptake);
@@ -186,8 +185,7 @@ impl<'a> Carrier<'a> {
         true
     }
 
-    /// Does something with the connection, if there is one. Returns whether there was anything to
-    /// do.
+    /// Uses the connection, if there is one. Returns whether there was any work.
     fn with_connection(
         &mut self,
         work: impl FnOnce(&mut Self, &mut Connection) -> Result<bool, End>,
@@ -207,24 +205,24 @@ impl<'a> Carrier<'a> {
         }
     }
 
-    /// Takes over a new connection, and says what becomes of the records of local processes.
-    fn look_at_connection(&mut self) -> Uptake {
+    /// Takes over a new connection, and returns how to handle the records of local processes.
+    fn check_connection(&mut self) -> Uptake {
         let (uptake, fresh) = self.machine.look(BATCH + self.sent);
         if let Some(fresh) = fresh {
-            // The machine may be another process by now, which knows no device of this one.
+            // The machine's bridge may be a new process, which knows no device of this machine.
             self.machine.remote().admit(std::iter::empty());
             self.connection = Some(Connection {
                 wire: fresh.wire,
                 watch: fresh.watch,
                 frames: Frames::new(),
-                last_heard: Instant::now(),
+                last_received: Instant::now(),
                 last_sent: Instant::now(),
                 longest_pause: fresh.longest_silence / 4,
                 announced: Announced::Nothing,
                 entering: None,
             });
         }
-        match self.has_said_bye || self.messages.len() - self.sent >= BATCH {
+        match self.bye_sent || self.messages.len() - self.sent >= BATCH {
             true => Uptake::Nothing,
             false => uptake,
         }
@@ -232,34 +230,34 @@ impl<'a> Carrier<'a> {
 
     // --- from the machine ---
 
-    /// Whether there is room for what answers more requests.
+    /// Whether there is room for the answers to further requests.
     fn has_room(&self) -> bool {
         self.messages.len() - self.sent <= MOST_UNSENT
     }
 
-    /// Takes what has come.
-    fn hear(&mut self, connection: &mut Connection) -> Result<bool, End> {
+    /// Handles received frames.
+    fn receive(&mut self, connection: &mut Connection) -> Result<bool, End> {
         let mut remote = self.machine.remote();
         if remote.is_overloaded() {
-            // This machine does not get on with what has come: the other one has to wait, too.
-            connection.last_heard = Instant::now();
+            // This machine cannot keep up, so the other one has to wait, too.
+            connection.last_received = Instant::now();
             return Ok(false);
         }
         let any = match self.has_room() {
             true => connection.wire.receive(&mut connection.frames)?,
             false => {
-                // The other one does not get on. It lives as long as it takes something.
-                connection.last_heard = connection.last_sent;
+                // The other one cannot keep up. It is alive as long as it reads.
+                connection.last_received = connection.last_sent;
                 false
             }
         };
         if !any {
-            return match connection.last_heard.elapsed() > self.machine.timeout {
+            return match connection.last_received.elapsed() > self.machine.timeout {
                 true => Err(End::Silent),
                 false => Ok(false),
             };
         }
-        connection.last_heard = Instant::now();
+        connection.last_received = Instant::now();
         while let Some(frame) = connection.frames.next()? {
             match frame {
                 Frame::Message(message) => remote.deliver(message).map_err(io::Error::other)?,
@@ -312,7 +310,7 @@ impl<'a> Carrier<'a> {
         }
     }
 
-    /// Makes some of the devices that the machine has told of members of the fabric.
+    /// Adds some of the devices in the machine's list to the fabric.
     fn enter_some(&mut self, connection: &mut Connection) -> Result<bool, End> {
         let Some(list) = &mut connection.entering else {
             return Ok(false);
@@ -346,8 +344,8 @@ impl<'a> Carrier<'a> {
 
     /// Appends the notices that are due.
     fn append_notices(&mut self) {
-        if self.machine.is_ending() && !self.has_said_bye {
-            self.has_said_bye = true;
+        if self.machine.is_ending() && !self.bye_sent {
+            self.bye_sent = true;
             frames::append_notice(&mut self.messages, &Notice::Bye);
         }
         let Some(connection) = &mut self.connection else {
@@ -369,7 +367,7 @@ impl<'a> Carrier<'a> {
         }
     }
 
-    /// Sends what there is room for.
+    /// Sends as much as possible.
     fn flush(&mut self, connection: &mut Connection) -> Result<bool, End> {
         let mut busy = false;
         while self.sent < self.messages.len() || connection.wire.has_unsent() {
@@ -391,7 +389,7 @@ impl<'a> Carrier<'a> {
         Ok(busy)
     }
 
-    /// Whether there was no room for something.
+    /// Whether unsent bytes are left.
     fn has_unsent(&self) -> bool {
         let wire = self.connection.as_ref().map(|connection| &connection.wire);
         self.sent < self.messages.len() || wire.is_some_and(Wire::has_unsent)
@@ -420,11 +418,11 @@ impl<'a> Carrier<'a> {
         sleep.sleep(longest.min(LONGEST_SLEEP).min(pause));
     }
 
-    /// The connection is over.
+    /// Handles the end of the connection.
     fn lose(&mut self, connection: &Connection, end: End) {
         let Connection { wire, watch, .. } = connection;
         wire.cut();
-        // A new connection begins with a whole frame, and without what was asked over this one.
+        // A new connection begins with a whole frame, and without requests of this one.
         self.messages.clear();
         self.sent = 0;
         let mut remote = self.machine.remote();
@@ -432,7 +430,7 @@ impl<'a> Carrier<'a> {
         let now = Instant::now();
         let until = match end {
             End::Lost(_) => now + self.machine.timeout,
-            // It has been silent for that long.
+            // The timeout has already passed.
             End::Silent | End::Bye => now,
         };
         self.given_up_at.get_or_insert(until);
@@ -451,14 +449,13 @@ impl<'a> Carrier<'a> {
             }
         }
         drop(remote);
-        // From here on, there may be another one.
+        // A new connection may be made from here on.
         self.machine.is_down(until);
         watch.end();
     }
 }
 
-/// Makes devices of a machine members of the fabric. Returns those that cannot be, with the
-/// reasons.
+/// Adds devices of a machine to the fabric. Returns those that cannot be added, with the reasons.
 fn enter(remote: &mut RemoteMachine, devices: &[Device], machine: &str) -> Vec<(String, String)> {
     let mut refused = Vec::new();
     let mut refuse = |device: &Device, reason: String| {
@@ -492,7 +489,7 @@ fn enter(remote: &mut RemoteMachine, devices: &[Device], machine: &str) -> Vec<(
     refused
 }
 
-/// Arms rules of a machine.
+/// Arms fault rules of a machine.
 fn arm(remote: &mut RemoteMachine, rules: &[Rule], machine: &str) {
     let mut faults = Vec::new();
     let tell = |reason: &str| {

@@ -1,4 +1,4 @@
-//! Tests of the carrier: the bridge of the other machine is played by the test.
+//! Tests of the carrier, with a fake bridge on the other machine.
 
 use std::io;
 use std::path::Path;
@@ -26,7 +26,7 @@ const FABRIC: &str = "test";
 const NEVER: Duration = Duration::from_secs(3600);
 const OFTEN: Duration = Duration::from_millis(100);
 
-/// This machine, whose bridge has this one other to talk to.
+/// This machine, with a bridge that knows one other machine.
 struct Bridge {
     root: tempfile::TempDir,
     key: Key,
@@ -37,12 +37,12 @@ struct Bridge {
 
 /// Messages that the other bridge received.
 #[derive(Debug)]
-enum Heard {
+enum Received {
     Message,
     Notice(Notice),
 }
 
-/// The other bridge's end of a connection.
+/// The fake bridge's end of a connection.
 struct Other {
     wire: Wire,
     frames: Frames,
@@ -80,7 +80,7 @@ impl Bridge {
         }
     }
 
-    /// The devices of this machine are these now.
+    /// Sets the devices of this machine.
     fn has(&self, devices: &[RemoteDevice]) {
         self.local.update(News {
             devices: Arc::new(devices.iter().map(Device::from).collect()),
@@ -89,18 +89,18 @@ impl Bridge {
         });
     }
 
-    /// Waits until the carrier has noticed that the connection is over, before which there is no
-    /// other one.
+    /// Waits until the carrier has noticed the end of the connection, after which there can be a
+    /// new one.
     fn await_loss(&self) {
         while self.machine.is_connected() {
             std::thread::yield_now();
         }
     }
 
-    /// Connects with the other bridge, which takes this one for gone after that long.
+    /// Connects with the fake bridge, which has this heartbeat timeout.
     fn connect(&self, their_timeout: Duration) -> Other {
         let [dialer, mut acceptor] = meet(&self.key, &self.key).map(Result::unwrap);
-        // In the place of greetings.
+        // Instead of greetings.
         acceptor.receive(100).unwrap();
         let machine = Arc::clone(&self.machine);
         std::thread::spawn(move || machine.serve(acceptor, their_timeout));
@@ -126,7 +126,7 @@ impl Other {
         for notice in notices {
             frames::append_notice(&mut bytes, notice);
         }
-        // It takes all that is encrypted.
+        // All bytes are encrypted at once.
         assert_eq!(self.wire.send(&bytes).unwrap(), bytes.len());
         while self.wire.has_unsent() {
             self.wire.send(&[]).unwrap();
@@ -134,11 +134,11 @@ impl Other {
     }
 
     /// Waits for the next frame.
-    fn hear(&mut self) -> io::Result<Heard> {
+    fn receive(&mut self) -> io::Result<Received> {
         loop {
             match self.frames.next()? {
-                Some(Frame::Message(_)) => return Ok(Heard::Message),
-                Some(Frame::Notice(notice)) => return Ok(Heard::Notice(notice)),
+                Some(Frame::Message(_)) => return Ok(Received::Message),
+                Some(Frame::Notice(notice)) => return Ok(Received::Notice(notice)),
                 None => {}
             }
             if !self.wire.receive(&mut self.frames)? {
@@ -147,25 +147,28 @@ impl Other {
         }
     }
 
-    /// Waits for a list of devices, before which only signs of life come. Returns its number and
-    /// the names of the devices.
-    fn hear_devices(&mut self) -> (u64, Vec<String>) {
+    /// Waits for a list of devices, skipping heartbeats. Returns its number and the names of the
+    /// devices.
+    fn receive_devices(&mut self) -> (u64, Vec<String>) {
         loop {
-            match self.hear().unwrap() {
-                Heard::Notice(Notice::Alive) => {}
-                Heard::Notice(Notice::Devices {
+            match self.receive().unwrap() {
+                Received::Notice(Notice::Alive) => {}
+                Received::Notice(Notice::Devices {
                     number, devices, ..
                 }) => return (number, devices.iter().map(Device::name).collect()),
-                heard => panic!("{heard:?}"),
+                received => panic!("{received:?}"),
             }
         }
     }
 
-    /// Hears nothing for a while but signs of life.
-    fn hear_nothing(&mut self) {
+    /// Checks that only heartbeats arrive for a while.
+    fn receive_only_heartbeats(&mut self) {
         for _ in 0..4 {
-            let heard = self.hear().unwrap();
-            assert!(matches!(heard, Heard::Notice(Notice::Alive)), "{heard:?}");
+            let received = self.receive().unwrap();
+            assert!(
+                matches!(received, Received::Notice(Notice::Alive)),
+                "{received:?}"
+            );
         }
     }
 
@@ -174,17 +177,17 @@ impl Other {
         self.send(&[Notice::Entered { number, refused }]);
     }
 
-    /// Tells of its devices, and waits until they have entered.
+    /// Announces devices, and waits until they have entered.
     fn tell(&mut self, devices: &[RemoteDevice]) {
         self.send(&[list(1, devices)]);
         loop {
-            match self.hear().unwrap() {
-                Heard::Notice(Notice::Alive) => {}
-                Heard::Notice(Notice::Entered { number, refused }) => {
+            match self.receive().unwrap() {
+                Received::Notice(Notice::Alive) => {}
+                Received::Notice(Notice::Entered { number, refused }) => {
                     assert_eq!((number, refused), (1, Vec::new()));
                     return;
                 }
-                heard => panic!("{heard:?}"),
+                received => panic!("{received:?}"),
             }
         }
     }
@@ -270,45 +273,45 @@ fn messages_for_a_machine_wait_until_it_reconnects() {
     let bridge = Bridge::new();
     let beta = device("beta", 1);
     let mut other = bridge.connect(OFTEN);
-    assert_eq!(other.hear_devices(), (0, Vec::new()));
+    assert_eq!(other.receive_devices(), (0, Vec::new()));
     other.read(0);
     other.tell(std::slice::from_ref(&beta));
     let mut alpha = Sender::new(bridge.root.path(), beta.gid);
     bridge.has(&[alpha.device()]);
-    let (number, devices) = other.hear_devices();
+    let (number, devices) = other.receive_devices();
     assert_eq!(devices, ["alpha"]);
     other.read(number);
     alpha.send();
-    while !matches!(other.hear().unwrap(), Heard::Message) {}
-    // Another process takes its place, which has heard of nobody.
+    while !matches!(other.receive().unwrap(), Received::Message) {}
+    // A new process of the other bridge, which knows no devices.
     other.wire.cut();
     bridge.await_loss();
     alpha.send();
     let mut other = bridge.connect(OFTEN);
-    assert_eq!(other.hear_devices(), (number, devices));
-    other.hear_nothing();
+    assert_eq!(other.receive_devices(), (number, devices));
+    other.receive_only_heartbeats();
     other.read(number);
-    while !matches!(other.hear().unwrap(), Heard::Message) {}
+    while !matches!(other.receive().unwrap(), Received::Message) {}
 }
 
 #[test]
 fn changes_are_announced_after_the_last_was_read() {
     let bridge = Bridge::new();
     let mut other = bridge.connect(OFTEN);
-    assert_eq!(other.hear_devices(), (0, Vec::new()));
+    assert_eq!(other.receive_devices(), (0, Vec::new()));
     let [alpha, beta, gamma] = [device("alpha", 1), device("beta", 2), device("gamma", 3)];
     bridge.has(std::slice::from_ref(&alpha));
     bridge.has(&[alpha.clone(), beta.clone()]);
     bridge.has(&[beta.clone(), gamma.clone()]);
-    other.hear_nothing();
-    // That is no list that it was sent.
+    other.receive_only_heartbeats();
+    // That list was never sent.
     other.read(1);
-    other.hear_nothing();
+    other.receive_only_heartbeats();
     assert_eq!(bridge.machine.knows(beta.gid), None);
     other.read(0);
     let expected = vec!["beta".to_owned(), "gamma".to_owned()];
-    assert_eq!(other.hear_devices(), (3, expected));
-    other.hear_nothing();
+    assert_eq!(other.receive_devices(), (3, expected));
+    other.receive_only_heartbeats();
     assert_eq!(bridge.machine.knows(beta.gid), None);
     other.read(3);
     while bridge.machine.knows(beta.gid).is_none() {
@@ -321,27 +324,27 @@ fn changes_are_announced_after_the_last_was_read() {
 fn a_machine_flooding_device_lists_is_disconnected() {
     let bridge = Bridge::new();
     let mut other = bridge.connect(OFTEN);
-    // In one record, which is heard at once.
+    // In one TLS record, so that both are received at once.
     other.send(&[list(1, &[device("beta", 1)]), list(2, &[])]);
     let error = loop {
-        if let Err(error) = other.hear() {
+        if let Err(error) = other.receive() {
             break error;
         }
     };
     let is_cut = [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset];
     assert!(is_cut.contains(&error.kind()), "{error}");
-    // It may come back.
+    // The machine may connect again.
     bridge.await_loss();
     let mut other = bridge.connect(OFTEN);
-    assert_eq!(other.hear_devices(), (0, Vec::new()));
+    assert_eq!(other.receive_devices(), (0, Vec::new()));
     other.tell(&[device("beta", 1)]);
 }
 
-/// This machine itself would be patient for an hour, and breaks the silence four times in it.
+/// This machine's own timeout is an hour, with four heartbeats in it.
 #[test]
 fn keepalives_follow_the_less_patient_machine() {
     let bridge = Bridge::new();
     let mut other = bridge.connect(OFTEN);
-    other.hear_devices();
-    other.hear_nothing();
+    other.receive_devices();
+    other.receive_only_heartbeats();
 }

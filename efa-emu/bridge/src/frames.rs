@@ -1,5 +1,5 @@
-//! Frames: what a connection carries. Messages ([`efa_shm::remote`]) are frames, and so is what
-//! bridges say to each other.
+//! Frames: the content of a connection. Messages ([`efa_shm::remote`]) and control messages of
+//! bridges are frames.
 
 use std::io;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use efa_wire::Status;
 use efa_wire::address::Gid;
 use serde::{Deserialize, Serialize};
 
-/// Bytes in front of a frame's content: its length, and its kind.
+/// Bytes of a frame's header: its length and its kind.
 pub(crate) const HEADER: usize = FRAME_HEADER;
 
 /// The most bytes of a list of devices.
@@ -22,10 +22,10 @@ const LONGEST: usize = 64 << 20;
 pub(crate) enum Notice {
     /// All devices and rules of the sender's machine.
     Devices {
-        /// Counts the lists.
+        /// The number of the list.
         number: u64,
         devices: Vec<Device>,
-        /// The rules of faults that are armed there.
+        /// The fault rules that are armed there.
         faults: Vec<Rule>,
     },
     /// A list was read.
@@ -41,7 +41,7 @@ pub(crate) enum Notice {
     Bye,
 }
 
-/// A device, as bridges describe it.
+/// A device in a list.
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
 pub(crate) struct Device {
     host: String,
@@ -49,17 +49,17 @@ pub(crate) struct Device {
     devices: u32,
     gid: [u8; 16],
     profile: Option<String>,
-    /// Code of the status for a queue pair number that nobody has.
+    /// Status code for queue pair numbers that no process owns.
     nobody: u8,
     network: String,
 }
 
-/// A rule of faults, as bridges describe it.
+/// A fault rule in a list.
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
 pub(crate) struct Rule {
     id: u64,
     text: String,
-    /// Orders to release what it holds.
+    /// Number of orders to release what the rule holds.
     releases: u64,
 }
 
@@ -74,10 +74,10 @@ impl From<CarriedFault> for Rule {
 }
 
 impl Rule {
-    /// What the fabric is told.
+    /// The rule for the fabric.
     ///
     /// # Errors
-    /// What is wrong with its text.
+    /// The error in its text.
     pub(crate) fn carried(&self) -> Result<CarriedFault, FaultError> {
         Ok(CarriedFault {
             id: FaultId(self.id),
@@ -102,7 +102,7 @@ impl From<&RemoteDevice> for Device {
 }
 
 impl Device {
-    /// What the fabric is told; `None` if it makes no sense.
+    /// The device for the fabric; `None` if it is invalid.
     pub(crate) fn remote(&self) -> Option<RemoteDevice> {
         let possible = 1..=DeviceName::MOST;
         if !possible.contains(&self.devices) || self.index >= self.devices {
@@ -121,13 +121,13 @@ impl Device {
         Gid(self.gid)
     }
 
-    /// The name of the device, for messages.
+    /// The name of the device.
     pub(crate) fn name(&self) -> String {
         DeviceName::new(&self.host, self.index, self.devices).to_string()
     }
 }
 
-/// The kind of a frame with a notice.
+/// The kind of frames with a notice.
 const NOTICE: u8 = 2;
 
 /// Appends a frame of this kind.
@@ -139,7 +139,7 @@ pub(crate) fn append(bytes: &mut Vec<u8>, kind: u8, content: &[u8]) {
 
 /// Appends a notice.
 pub(crate) fn append_notice(bytes: &mut Vec<u8>, notice: &Notice) {
-    // The maps of a notice have text as keys, and nothing else can fail.
+    // Maps in a notice have text keys, so this cannot fail.
     let text = serde_json::to_vec(notice).unwrap_or_default();
     append(bytes, NOTICE, &text);
 }
@@ -147,7 +147,7 @@ pub(crate) fn append_notice(bytes: &mut Vec<u8>, notice: &Notice) {
 /// The length of the frame that begins with these bytes.
 ///
 /// # Errors
-/// It is longer than frames of its kind, or shorter than its header.
+/// It is longer than frames of its kind may be, or shorter than its header.
 pub(crate) fn length(header: &[u8], longest: usize) -> io::Result<usize> {
     let length = header
         .first_chunk()
@@ -166,15 +166,15 @@ pub(crate) enum Frame<'a> {
     Notice(Notice),
 }
 
-/// Bytes that came, cut into frames.
+/// Received bytes, and their division into frames.
 pub(crate) struct Frames {
     bytes: Vec<u8>,
-    /// Bytes that wait to be taken.
+    /// The bytes that were not taken.
     present: Range<usize>,
 }
 
 impl Frames {
-    /// How much is read at a time.
+    /// Bytes per read.
     pub(crate) const CHUNK: usize = 256 << 10;
 
     pub(crate) fn new() -> Frames {
@@ -184,7 +184,7 @@ impl Frames {
         }
     }
 
-    /// Room for more bytes.
+    /// Free space for received bytes.
     pub(crate) fn room(&mut self) -> &mut [u8] {
         if self.present.is_empty() {
             self.present = 0..0;
@@ -193,7 +193,7 @@ impl Frames {
             let length = self.present.len();
             self.bytes.copy_within(self.present.clone(), 0);
             self.present = 0..length;
-            // Grows with the longest frame only.
+            // Grows only with the longest frame.
             if self.bytes.len() - length < Self::CHUNK {
                 self.bytes.resize(length + 2 * Self::CHUNK, 0);
             }
@@ -201,22 +201,22 @@ impl Frames {
         &mut self.bytes[self.present.end..]
     }
 
-    /// So many bytes of the room were filled.
+    /// Notes that `count` bytes of the free space were filled.
     pub(crate) fn filled(&mut self, count: usize) {
         self.present.end += count;
     }
 
-    /// Forgets all that came. Returns how many bytes that were.
+    /// Drops all received bytes. Returns their number.
     #[cfg(test)]
     pub(crate) fn discard(&mut self) -> usize {
         let present = std::mem::take(&mut self.present);
         present.len()
     }
 
-    /// The next frame if it is complete.
+    /// The next frame, if it is complete.
     ///
     /// # Errors
-    /// The bytes are no frames.
+    /// The bytes are not frames.
     pub(crate) fn next(&mut self) -> io::Result<Option<Frame<'_>>> {
         let present = &self.bytes[self.present.clone()];
         if present.len() < HEADER {

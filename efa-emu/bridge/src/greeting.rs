@@ -1,4 +1,4 @@
-//! The first frames of a connection: who is there, and whether the two belong together.
+//! The first frames of a connection: both ends identify themselves and check whether they match.
 
 use std::io;
 use std::time::Duration;
@@ -10,31 +10,31 @@ use serde_json::Value;
 use crate::frames;
 use crate::secure::Secured;
 
-/// Version of what bridges say to each other. Another layout of greetings, notices, messages or
-/// records gets another number.
+/// Version of the protocol between bridges. It changes with the layout of greetings, notices,
+/// messages or records.
 pub(crate) const PROTOCOL: u32 = 3;
 
-/// The kind of a frame with a greeting. It stays what it is, so that versions can tell each other
-/// apart.
+/// The kind of a frame with a greeting. It never changes, so that different versions can identify
+/// each other.
 const KIND: u8 = 1;
 
 /// The most bytes of a greeting.
 const LONGEST: usize = 16 << 10;
 
-/// The identity that a bridge states first.
+/// The identity that a bridge sends first.
 #[derive(Clone, Serialize, Deserialize, Debug)]
 pub(crate) struct Greeting {
     pub(crate) protocol: u32,
-    /// Which build.
+    /// The build of the program.
     pub(crate) build: String,
     /// The name of the machine.
     pub(crate) machine: String,
-    /// Tells this process from all others.
+    /// Unique number of the process.
     pub(crate) incarnation: u64,
     pub(crate) fabric: String,
-    /// Does not want to encrypt.
+    /// Whether it prefers no encryption.
     pub(crate) plain: bool,
-    /// After how long it takes a silent machine for gone.
+    /// Its heartbeat timeout.
     pub(crate) timeout: Duration,
     /// How often the dialer was told to wait.
     pub(crate) patience: u32,
@@ -48,7 +48,7 @@ pub(crate) enum Verdict {
     Itself,
     /// There is a connection already.
     Known,
-    /// There will be one: the acceptor dials.
+    /// The dialer must wait: the acceptor dials.
     Wait,
     Refused(String),
 }
@@ -60,7 +60,7 @@ struct Reply {
     verdict: Verdict,
 }
 
-/// The other bridge speaks another version of the protocol.
+/// The other bridge has another version of the protocol.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the bridges speak different versions: {protocol} is {build} ({machine}), {other} is {other_build}: use one \
@@ -88,7 +88,7 @@ impl Greeting {
         }
     }
 
-    /// The dialer's half.
+    /// The dialer's part.
     pub(crate) fn dial(&self, connection: &mut Secured) -> io::Result<(Greeting, Verdict)> {
         connection.send(&frame(self)?)?;
         let text = connection.receive(LONGEST)?;
@@ -99,7 +99,7 @@ impl Greeting {
         Ok((reply.greeting, reply.verdict))
     }
 
-    /// The acceptor's half: `judge` says what becomes of a dialer that belongs here.
+    /// The acceptor's part. `judge` returns the verdict for a matching dialer.
     pub(crate) fn accept(
         &self,
         connection: &mut Secured,
@@ -112,7 +112,7 @@ impl Greeting {
                 greeting: self.clone(),
                 verdict: Verdict::Refused(reason),
             };
-            // It goes away in any case.
+            // The connection ends in any case.
             let _ = frame(&reply).and_then(|frame| connection.send(&frame));
             Err(io::Error::other(own))
         };
@@ -152,7 +152,7 @@ impl Greeting {
         })
     }
 
-    /// Why the two do not belong together, as the other end and as this one should put it.
+    /// Why the two do not match, in words for the other end and for this one.
     fn difference(&self, theirs: &Greeting) -> Option<(String, String)> {
         let encrypts = |plain| match plain {
             true => "does not encrypt (--plain)",
@@ -227,7 +227,7 @@ mod tests {
 
     const DAY: Duration = Duration::from_secs(24 * 3600);
 
-    /// The outcomes of a greeting for dialer and acceptor; `dial` is the dialer's half.
+    /// The results of a greeting for dialer and acceptor; `dial` is the dialer's part.
     fn meet(
         acceptor: &Greeting,
         dial: impl FnOnce(&mut Secured) -> io::Result<Verdict>,
@@ -269,7 +269,7 @@ mod tests {
         }
     }
 
-    /// A later version may say other things about itself.
+    /// A later version may have another greeting.
     #[test]
     fn a_version_whose_greeting_is_another_is_named() {
         let one = Greeting::new("one", "default", false, Duration::from_secs(5));

@@ -1,9 +1,9 @@
 //! Keys: who may connect.
 //!
 //! A key file is PEM: a certificate, its private key, and the certificate of the authority that has
-//! signed it. `efa-emu bridge key` makes all three, and throws the authority's private key away:
-//! the file is what the bridges of a fabric share. Certificates of another authority work likewise
-//! if they name [`NAME`].
+//! signed it. `efa-emu bridge key` makes all three, and discards the authority's private key. The
+//! bridges of a fabric share the file. Certificates of another authority work likewise if they
+//! contain the name [`NAME`].
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
@@ -22,20 +22,19 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
-/// The name in the certificates of bridges. All have the same: it is the authority that tells who
-/// may connect.
+/// The name in the certificates of all bridges. Only the authority determines who may connect.
 pub(crate) const NAME: &str = "efa-emu-bridge";
 
-/// Protocol that TLS agrees on, so that nobody takes another service for a bridge.
+/// ALPN protocol, so that another service is not mistaken for a bridge.
 const PROTOCOL: &[u8] = b"efa-emu-bridge";
 
-/// How much earlier than now a key is good, for machines whose clocks are late.
+/// How long before now a key is already valid, for machines whose clocks are slow.
 const EARLIER: Duration = Duration::from_secs(24 * 3600);
 
 /// The longest key file that is read, in bytes.
 const LONGEST: u64 = 1 << 20;
 
-/// Why there is no key.
+/// Why there is no usable key.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KeyError {
     /// The file cannot be read or written.
@@ -45,10 +44,10 @@ pub(crate) enum KeyError {
         path: PathBuf,
         source: std::io::Error,
     },
-    /// Others can read the file.
+    /// Other users can read the file.
     #[error("{} can be read by others (mode {mode:03o}): run `chmod 600` on it", .path.display())]
     Open { path: PathBuf, mode: u32 },
-    /// The file is no key.
+    /// The file is not a key.
     #[error("{} is not a key ({reason}): make one with `efa-emu bridge key FILE`", .path.display())]
     NoKey { path: PathBuf, reason: KeyProblem },
     /// No certificate could be made.
@@ -56,7 +55,7 @@ pub(crate) enum KeyError {
     Certificate(#[from] rcgen::Error),
 }
 
-/// Why the text of a file is no key.
+/// Why the text of a file is not a key.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KeyProblem {
     #[error(transparent)]
@@ -80,10 +79,10 @@ impl KeyError {
     }
 }
 
-/// Makes a key that is good for so many days.
+/// Creates a key that is valid for this many days.
 ///
 /// # Errors
-/// The file is there already, or cannot be written.
+/// The file exists already, or cannot be written.
 pub(crate) fn make(path: &Path, days: u32) -> Result<(), KeyError> {
     let now = SystemTime::now();
     let until = now + Duration::from_secs(u64::from(days) * 24 * 3600);
@@ -99,7 +98,7 @@ pub(crate) fn make(path: &Path, days: u32) -> Result<(), KeyError> {
         .map_err(KeyError::io("write", path))
 }
 
-/// A key file's text.
+/// The text of a key file.
 fn text(from: SystemTime, until: SystemTime) -> Result<String, rcgen::Error> {
     let mut authority = CertificateParams::new(Vec::new())?;
     authority.distinguished_name = named("efa-emu fabric");
@@ -146,7 +145,7 @@ impl Key {
         let file = File::open(path).map_err(KeyError::io("open", path))?;
         let metadata = file.metadata().map_err(KeyError::io("stat", path))?;
         let mode = metadata.mode() & 0o777;
-        // Secrets of Kubernetes are root's, and readable by the group that their pod names.
+        // Secrets of Kubernetes belong to root, and are readable by the pod's group.
         let open = if metadata.uid() == 0 { 0o037 } else { 0o077 };
         if mode & open != 0 {
             let path = path.to_owned();
@@ -179,7 +178,7 @@ impl Key {
             .with_root_certificates(Arc::clone(&roots))
             .with_client_auth_cert(chain.clone(), key.clone_key())?;
         client.alpn_protocols = vec![PROTOCOL.to_vec()];
-        // A connection is made once in a long time.
+        // New connections are rare.
         client.resumption = rustls::client::Resumption::disabled();
         let verifier =
             WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider)).build()?;
@@ -188,7 +187,7 @@ impl Key {
             .with_client_cert_verifier(verifier)
             .with_single_cert(chain, key)?;
         server.alpn_protocols = vec![PROTOCOL.to_vec()];
-        // Nothing may follow the handshake that nobody waits for: see `secure`.
+        // The acceptor must send nothing after the handshake for which nobody waits: see `secure`.
         server.send_tls13_tickets = 0;
         Ok(Key {
             client: Arc::new(client),
@@ -196,7 +195,7 @@ impl Key {
         })
     }
 
-    /// One that believes the same others, and shows them nothing.
+    /// A key with the same trusted authority, and without a certificate.
     #[cfg(test)]
     pub(crate) fn without_certificate(&self) -> Key {
         use rustls::client::ResolvesClientCert;
@@ -222,7 +221,7 @@ impl Key {
         }
     }
 
-    /// One that believes the same others, and shows them the certificate of another one.
+    /// A key with the same trusted authority, and the certificate of another key.
     #[cfg(test)]
     pub(crate) fn with_certificate_of(&self, other: &Key) -> Key {
         let mut client = ClientConfig::clone(&self.client);
@@ -233,7 +232,7 @@ impl Key {
         }
     }
 
-    /// A key that is good between these times, for tests.
+    /// A key that is valid between these times, for tests.
     #[cfg(test)]
     pub(crate) fn between(from: SystemTime, until: SystemTime) -> Key {
         Key::parse(text(from, until).unwrap().as_bytes()).unwrap()

@@ -1,4 +1,4 @@
-//! The devices of this machine, and its rules of faults, which the others are told of.
+//! The devices and fault rules of this machine, which are announced to the others.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,14 +12,14 @@ use efa_wire::address::Gid;
 
 use crate::frames::{Device, Rule};
 
-/// How often to look whether a host has come or gone.
+/// Interval of checks whether a host was added or removed.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// How often to look at all hosts at most: some end without a trace in the directory's time, and
-/// some tell more of themselves later.
+/// Longest interval between checks of all hosts: some end without a change of the directory's time,
+/// and some publish more later.
 const LOOK_AT_ALL: Duration = Duration::from_millis(500);
 
-/// The part of the time that goes into such looks at most is one in so many.
+/// At most one in this many parts of the time is spent on these checks.
 const LOOKING: u32 = 200;
 
 /// Changes within this time may have the same time in the file system.
@@ -39,7 +39,7 @@ struct Known {
 /// The announcement to other machines.
 #[derive(Clone, Default)]
 pub(crate) struct News {
-    /// A larger number, a newer list.
+    /// A larger number means a newer list.
     pub(crate) number: u64,
     pub(crate) devices: Arc<Vec<Device>>,
     /// Their GIDs.
@@ -62,14 +62,14 @@ impl Local {
         known.news.clone()
     }
 
-    /// Rings when the list changes.
+    /// Rings the alarm when the list changes.
     pub(crate) fn tell(&self, alarm: Alarm) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.alarms.push(alarm);
     }
 
-    /// Follows the fabric for ever. `complain` is told what is wrong, once; `mark_if_known` marks a
-    /// device that all other machines know of, and returns the generation of the rules of which
+    /// Follows the fabric for ever. `complain` is called once for each problem; `mark_if_known`
+    /// marks a device that all other machines know, and returns the generation of the rules that
     /// they know.
     pub(crate) fn follow(
         &self,
@@ -79,9 +79,9 @@ impl Local {
     ) -> ! {
         let mut marked: HashMap<Gid, u64> = HashMap::new();
         let mut seen = None;
-        // When the next look at all hosts is due.
+        // The time of the next check of all hosts.
         let mut due = Instant::now();
-        let mut trouble = String::new();
+        let mut last_error = String::new();
         loop {
             let changed = (fabric.changed(), fabric.fault_generation());
             let is_recent = |changed: std::time::SystemTime| {
@@ -94,13 +94,13 @@ impl Local {
                 due = Instant::now() + LOOK_AT_ALL.max(LOOKING * began.elapsed());
                 match looked {
                     Ok(news) => {
-                        trouble.clear();
+                        last_error.clear();
                         self.update(news);
                     }
-                    Err(error) if error.to_string() == trouble => {}
+                    Err(error) if error.to_string() == last_error => {}
                     Err(error) => {
-                        trouble = error.to_string();
-                        complain(&trouble);
+                        last_error = error.to_string();
+                        complain(&last_error);
                     }
                 }
             }
@@ -119,12 +119,12 @@ impl Local {
         }
     }
 
-    /// Replaces the announcement, and numbers it anew.
+    /// Replaces the announcement, and gives it a new number.
     pub(crate) fn update(&self, news: News) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let is_new = known.news.devices != news.devices || known.news.faults != news.faults;
         let number = known.news.number + u64::from(is_new);
-        // Rules of other machines change it, too, which is no news.
+        // The generation also changes with the rules of other machines, which are not announced.
         known.news = News { number, ..news };
         if is_new {
             known.alarms.iter().for_each(Alarm::ring);
@@ -133,7 +133,7 @@ impl Local {
 }
 
 fn list(fabric: &Fabric) -> Result<News, FabricError> {
-    // Without a host there is no directory, and none need be made to see that.
+    // Without a host there is no directory, and this must not create one.
     if fabric.changed().is_none() {
         return Ok(News::default());
     }
@@ -160,9 +160,9 @@ fn describe(fabric: &Fabric, host: HostStatus) -> RemoteDevice {
     }
 }
 
-/// The status of a request to an unused queue pair number, in this profile.
+/// The status of a request to an unused queue pair number in this profile.
 fn nobody(profile: Option<&str>) -> Status {
-    // A profile of a file is known by its name only.
+    // The fabric contains only the name of a profile from a file.
     let named = profile.and_then(|name| Profile::named(name).ok());
     let profile = named.or_else(|| Profile::named(DEFAULT_PROFILE).ok());
     profile.map_or(Status::RemoteBadDestQpn, |profile| {

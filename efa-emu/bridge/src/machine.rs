@@ -1,8 +1,8 @@
-//! Another machine: what threads know of it, and of the connection with it.
+//! The shared state of another machine, and of the connection with it.
 //!
-//! A machine has one thread that carries messages there and back, as long as the bridge runs
-//! ([`Carrier`]). Each connection has the thread that made it, which only waits for the
-//! connection while the carrier sleeps.
+//! A machine has one thread that exchanges messages with it for as long as the bridge runs
+//! ([`Carrier`]). The thread that made a connection afterwards only waits for it while the carrier
+//! sleeps.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,15 +24,15 @@ use crate::watch::Watch;
 pub(crate) struct Fresh {
     pub(crate) wire: Wire,
     pub(crate) watch: Arc<Watch>,
-    /// The heartbeat timeout: after so much silence either end takes the other one for gone.
+    /// The heartbeat timeout: after this time of silence either end considers the other one dead.
     pub(crate) longest_silence: Duration,
 }
 
 /// The state of the connection with a machine.
 enum LinkState {
-    /// There is one.
+    /// Connected.
     Up { fresh: Option<Fresh> },
-    /// There is none. Until then the machine may come back.
+    /// Not connected. Until that time the machine may connect again.
     Down { until: Instant },
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Machine {
     alarm: Alarm,
     remote: Mutex<RemoteMachine>,
     link: Mutex<Link>,
-    /// This bridge ends: what happens to its connections is no news.
+    /// Whether this bridge shuts down, so that the ends of its connections are not reported.
     is_ending: AtomicBool,
 }
 
@@ -60,7 +60,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Machine {
-    /// A machine that has not been connected with yet.
+    /// A machine that was never connected.
     pub(crate) fn new(
         name: &str,
         fabric: &Fabric,
@@ -93,8 +93,8 @@ impl Machine {
         matches!(lock(&self.link).state, LinkState::Up { .. })
     }
 
-    /// If the machine knows of a device of this one, or cannot be told: the generation of the rules
-    /// of which it knows.
+    /// The generation of the rules that the machine knows, if it knows a device of this machine or
+    /// cannot be told.
     pub(crate) fn knows(&self, gid: Gid) -> Option<u64> {
         let news = self.local.news();
         let link = lock(&self.link);
@@ -106,8 +106,8 @@ impl Machine {
         list.gids.contains(&gid).then_some(list.generation)
     }
 
-    /// Serves a connection until it is over; `None` if there is one already. The other end takes
-    /// this machine for gone when it has been silent for `their_timeout`.
+    /// Serves a connection until it ends; `None` if there is one already. `their_timeout` is the
+    /// heartbeat timeout of the other end.
     pub(crate) fn serve(
         &self,
         connection: Secured,
@@ -146,18 +146,18 @@ impl Machine {
         Ok(Some(watch))
     }
 
-    /// The last words.
+    /// Shuts down.
     pub(crate) fn end(&self) {
         self.is_ending.store(true, Ordering::Relaxed);
         self.alarm.ring();
     }
 
-    /// The devices of the machine leave the fabric.
+    /// Removes the devices of the machine from the fabric.
     pub(crate) fn leave(&self) {
         self.remote().leave_if(|_| true);
     }
 
-    /// Carries messages there and back: until [`Machine::end`].
+    /// Exchanges messages until [`Machine::end`].
     pub(crate) fn carry(&self) {
         Carrier::new(self).run();
     }
@@ -173,8 +173,8 @@ impl Machine {
         lock(&self.remote)
     }
 
-    /// What becomes of the records of local processes if they may be taken `up_to` so many bytes,
-    /// and a connection that is new.
+    /// How to handle the records of local processes, if at most `up_to` bytes of them may be taken,
+    /// and a new connection, if any.
     pub(crate) fn look(&self, up_to: usize) -> (Uptake, Option<Fresh>) {
         let mut link = lock(&self.link);
         match &mut link.state {
@@ -184,12 +184,12 @@ impl Machine {
         }
     }
 
-    /// The machine has read this list.
+    /// Notes that the machine has read this list.
     pub(crate) fn has_read(&self, list: News) {
         lock(&self.link).known = Some(list);
     }
 
-    /// The connection is over. The machine may come back until then.
+    /// Notes that the connection has ended. The machine may connect again until this time.
     pub(crate) fn is_down(&self, until: Instant) {
         lock(&self.link).state = LinkState::Down { until };
     }

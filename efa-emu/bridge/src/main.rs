@@ -1,17 +1,17 @@
 //! `efa-emu-bridge`: joins the fabric of this machine with those of others.
 //!
-//! One process on each machine. It stands in the local fabric for the devices of the other machines
+//! One process runs on each machine. It adds the devices of the other machines to the local fabric
 //! ([`efa_shm::remote`]), and has a connection with each of their bridges: TLS over TCP, by rustls
 //! and the kernel. `efa-emu bridge` starts it.
 //!
 //! * `arguments`: the command line.
-//! * `key`, `secure`: who may connect, and the bytes of a connection.
-//! * `frames`, `greeting`: what bridges say to each other besides messages.
+//! * `key`, `secure`: authentication, and the bytes of a connection.
+//! * `frames`, `greeting`: the protocol between bridges, except for messages.
 //! * `local`: the devices of this machine.
-//! * `machine`: another machine; `carrier`: the thread that carries messages there and back;
-//!   `watch`: what wakes it.
-//! * `peers`: with whom.
-//! * `meeting`: connections are made and accepted.
+//! * `machine`: another machine; `carrier`: the thread that exchanges messages with it; `watch`:
+//!   waits for its connection.
+//! * `peers`: the addresses of the other bridges.
+//! * `meeting`: makes and accepts connections.
 
 mod arguments;
 mod carrier;

@@ -1,8 +1,8 @@
-//! How bridges meet: each dials the others that it was told of, and accepts those that dial.
+//! Connection setup: each bridge dials the given addresses, and accepts connections.
 //!
-//! Two bridges that dial each other need one connection only. The one with the smaller number
-//! ([`Greeting::incarnation`]) is to dial: the other one is told to wait, a few times, in case it
-//! cannot be reached.
+//! Two bridges that dial each other need only one connection. The one with the smaller number
+//! ([`Greeting::incarnation`]) dials. The other one is told to wait a few times, in case it cannot
+//! be reached.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -29,36 +29,35 @@ use crate::output::{complain, report};
 use crate::peers;
 use crate::secure::{End, Secured};
 
-/// Where bridges listen unless told otherwise.
+/// The default port.
 const PORT: u16 = 61345;
 
-/// How long to wait for a connection.
+/// Timeout of a connection attempt.
 const CONNECT: Duration = Duration::from_secs(3);
 
-/// How long to wait before dialing again.
+/// Pause between attempts.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// How often a bridge that should not dial is told to wait.
 const PATIENCE: u32 = 5;
 
-/// Most connections that are being made by others at a time.
+/// Most incoming connections that are not authenticated yet.
 const MOST_STRANGERS: usize = 64;
 
-/// How often to look whether the last words are said.
+/// Interval of checks whether the shutdown notices are sent.
 const LOOK_FOR_END: Duration = Duration::from_millis(1);
 
-/// How often to look which addresses a name stands for.
+/// Interval of name lookups.
 const LOOK_UP: Duration = Duration::from_secs(1);
 
-/// How often to look whether anybody needs the bridge.
+/// Interval of checks whether the bridge is in use.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// How long a bridge that is to end when nobody needs it waits for the next host, and for the first
-/// one.
+/// How long a bridge with `--while-used` waits for the next host, and for the first one.
 const UNUSED: Duration = Duration::from_secs(2);
 const UNUSED_AT_FIRST: Duration = Duration::from_secs(60);
 
-/// A machine that has greeted.
+/// A machine that was greeted.
 struct Met {
     machine: Arc<Machine>,
     carrier: JoinHandle<()>,
@@ -73,13 +72,13 @@ struct Meeting {
     timeout: Duration,
     machines: Mutex<BTreeMap<String, Met>>,
     strangers: AtomicUsize,
-    /// Has programs wait until other machines know of their hosts.
+    /// Makes programs wait until other machines know their hosts.
     post: Mutex<Option<BridgePost>>,
 }
 
-/// Runs a bridge until a signal comes.
+/// Runs a bridge until a signal arrives.
 pub(crate) fn run(join: Join) -> Result<ExitCode, Failure> {
-    // Before there are threads: they inherit it.
+    // Before any thread is started, because threads inherit the signal mask.
     let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP]);
     let key = Key::load(&join.key)?;
     let peers = peers::named(&join.peer)?;
@@ -144,11 +143,11 @@ pub(crate) fn run(join: Join) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// For how long nobody has needed the bridge.
+/// The time for which the bridge was not in use.
 struct Unused {
     since: Instant,
     patience: Duration,
-    /// The list of hosts that was seen last.
+    /// The number of the last list of hosts.
     number: u64,
 }
 
@@ -161,9 +160,9 @@ impl Unused {
         }
     }
 
-    /// Whether that has been long enough.
+    /// Whether the time limit is reached.
     fn is_over(&mut self, news: &News) -> bool {
-        // Hosts may come and go between two looks.
+        // Hosts may be added and removed between two checks.
         if !news.devices.is_empty() || news.number != self.number {
             *self = Unused {
                 number: news.number,
@@ -180,14 +179,14 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHan
         .spawn(work)
 }
 
-/// Each host of another machine takes two descriptors, and the usual limit is 1024.
+/// Each host of another machine needs two descriptors, and the usual limit is 1024.
 fn allow_many_files() {
     let limit = getrlimit(Resource::Nofile);
     let most = Rlimit {
         current: limit.maximum,
         ..limit
     };
-    // Without it, there is room for fewer hosts, and messages name them.
+    // Without it there is room for fewer hosts, and error messages name the limit.
     let _ = setrlimit(Resource::Nofile, most);
 }
 
@@ -197,7 +196,7 @@ fn host_name() -> String {
 }
 
 fn with_port(address: &str) -> Result<Vec<SocketAddr>, io::Error> {
-    // An IPv6 address without brackets has no port behind it.
+    // An IPv6 address without brackets has no port.
     if let Ok(address) = address.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, PORT)]);
     }
@@ -216,7 +215,7 @@ fn listen(address: &str) -> Result<TcpListener, Failure> {
 }
 
 impl Meeting {
-    /// The machine that greets, and whether it was not known before.
+    /// The machine of the greeting, which is added if it is new.
     fn machine(self: &Arc<Self>, theirs: &Greeting) -> io::Result<Arc<Machine>> {
         let mut machines = self.machines.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(met) = machines.get(&theirs.machine) {
@@ -238,8 +237,8 @@ impl Meeting {
         Ok(machine)
     }
 
-    /// Marks a device of this machine if all machines that can be told of it know it. Returns the
-    /// generation of the rules of which they know.
+    /// Marks a device of this machine if all reachable machines know it. Returns the generation of
+    /// the rules that they know.
     fn mark_if_known(&self, gid: Gid) -> Option<u64> {
         let machines = self.machines.lock().unwrap_or_else(PoisonError::into_inner);
         let known: Option<Vec<u64>> = machines
@@ -268,7 +267,7 @@ impl Meeting {
     fn accept(self: &Arc<Self>, listener: &TcpListener) {
         loop {
             let Ok((stream, from)) = listener.accept() else {
-                // Out of descriptors, say.
+                // For example because there are no descriptors left.
                 std::thread::sleep(PAUSE);
                 continue;
             };
@@ -296,7 +295,7 @@ impl Meeting {
         });
         match outcome {
             Ok(()) => {}
-            // Somebody looked whether anybody listens.
+            // A port scan.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
             Err(error) => complain(&format!("refusing a connection from {from}: {error}")),
         }
@@ -319,7 +318,7 @@ impl Meeting {
 
     // --- those that are dialed ---
 
-    /// Dials all that a name stands for, as long as it does, for ever.
+    /// Dials all addresses of a name, for ever, as long as they belong to it.
     fn dial_all(self: &Arc<Self>, name: &str) {
         let dialed = Arc::<Dialed>::default();
         let mut warning = ChangedWarning::default();
@@ -345,7 +344,7 @@ impl Meeting {
         }
     }
 
-    /// Dials an address again and again, as long as it is among those of its name.
+    /// Dials an address repeatedly, as long as it belongs to its name.
     fn dial(self: &Arc<Self>, address: SocketAddr, among: &Dialed) {
         let mut warning = ChangedWarning::default();
         let mut greeting = self.greeting.clone();
@@ -387,7 +386,7 @@ impl Meeting {
                 }
             }
         }
-        // Nothing to do as long as there is the other connection.
+        // Nothing to do while the other connection exists.
         while self.is_connected(&theirs.machine) {
             std::thread::sleep(PAUSE);
         }
@@ -421,9 +420,9 @@ struct Dialed {
 
 #[derive(Default)]
 struct Addresses {
-    /// Those that the name stands for now.
+    /// The current addresses of the name.
     wanted: HashSet<SocketAddr>,
-    /// Those that have a thread.
+    /// The addresses that have a thread.
     running: HashSet<SocketAddr>,
 }
 
@@ -434,7 +433,7 @@ impl Dialed {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The name stands for these now. Returns those that need a thread.
+    /// Sets the current addresses of the name. Returns those that need a thread.
     fn change(&self, wanted: HashSet<SocketAddr>) -> Vec<SocketAddr> {
         let mut addresses = self.lock();
         let new: Vec<_> = wanted.difference(&addresses.running).copied().collect();
@@ -447,21 +446,21 @@ impl Dialed {
         self.lock().wanted.contains(&address)
     }
 
-    /// The address has no thread any more.
+    /// Notes that the address's thread has ended.
     fn has_ended(&self, address: SocketAddr) {
         self.lock().running.remove(&address);
     }
 }
 
-/// How dialing ended.
+/// The outcome of dialing.
 enum DialOutcome {
-    /// The address is the own one.
+    /// The address is this machine's own.
     Itself,
-    /// There was a connection, or one will be made by others; whether the other end said so.
+    /// There is a connection, or the others make one; whether the other end said so.
     Told(bool),
 }
 
-/// Warns of what is wrong once, until it changes.
+/// Prints a warning once, until it changes.
 #[derive(Default)]
 struct ChangedWarning(String);
 

@@ -1,4 +1,4 @@
-//! Messages of the bridge, with the name of its command.
+//! Messages of the bridge, prefixed with its program's name.
 
 use std::io::{self, Write as _};
 
@@ -9,7 +9,7 @@ pub(crate) fn complain(reason: &str) {
     efa_commands::complain(PROGRAM, reason);
 }
 
-/// Writes a line to standard output, if anybody still reads it.
+/// Writes a line to standard output, if that is still open.
 pub(crate) fn report(text: &str) {
     let _ = writeln!(io::stdout(), "{text}");
 }

@@ -1,4 +1,4 @@
-//! Whom to connect with: addresses, lists of hosts in files, and what the launcher of a job says.
+//! The addresses of other bridges: given directly, in host files, or by a job's launcher.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ const SLURM: &str = "slurm";
 /// The variable in which Slurm lists the nodes of a job.
 const NODES: &str = "SLURM_JOB_NODELIST";
 
-/// Most names that a list may stand for.
+/// Most names in a list.
 const MOST: usize = 4096;
 
-/// Why a value of `--peer` stands for nothing.
+/// Why a value of `--peer` is invalid.
 #[derive(Debug, thiserror::Error)]
 enum PeerError {
     #[error("{NODES} is not set: `{SLURM}` is for programs that srun or sbatch starts")]
@@ -29,8 +29,8 @@ enum PeerError {
     NoHost { path: PathBuf },
 }
 
-/// The addresses that the values of `--peer` stand for: each is `HOST[:PORT]`; `@FILE`, a list of
-/// hosts as launchers read them; or `slurm`, all nodes of the job.
+/// The addresses in the values of `--peer`: each is `HOST[:PORT]`; `@FILE`, a host file of a
+/// launcher; or `slurm`, all nodes of the job.
 pub(crate) fn named(values: &[String]) -> Result<Vec<String>, Failure> {
     let mut all = Vec::new();
     for value in values {
@@ -41,7 +41,7 @@ pub(crate) fn named(values: &[String]) -> Result<Vec<String>, Failure> {
     Ok(all)
 }
 
-/// The addresses that one value stands for.
+/// The addresses in one value.
 fn meant(value: &str) -> Result<Vec<String>, PeerError> {
     if value == SLURM {
         let nodes = std::env::var(NODES).map_err(|_| PeerError::NotInJob)?;
@@ -54,8 +54,8 @@ fn meant(value: &str) -> Result<Vec<String>, PeerError> {
     }
 }
 
-/// The first word of each line; `#` begins a comment, and a second `:` the number of processes of
-/// MPICH's launcher.
+/// The first word of each line; `#` begins a comment, and a second `:` the number of processes in
+/// the format of MPICH's launcher.
 fn of_file(path: &Path) -> Result<Vec<String>, PeerError> {
     let text = std::fs::read_to_string(path).map_err(|source| PeerError::Read {
         path: path.to_owned(),
@@ -74,12 +74,12 @@ fn of_file(path: &Path) -> Result<Vec<String>, PeerError> {
     }
 }
 
-/// The names that a list of Slurm stands for: `login,node[1-3,07-09]`.
+/// The names in a list of Slurm: `login,node[1-3,07-09]`.
 fn expand(list: &str) -> Result<Vec<String>, PeerError> {
     let mut names = Vec::new();
     let mut rest = list;
     while !rest.is_empty() {
-        // A comma in brackets divides numbers, not names.
+        // A comma in brackets separates numbers, not names.
         let end = match (rest.find(','), rest.find('[')) {
             (Some(comma), Some(bracket)) if bracket < comma => None,
             (comma, Some(_)) if comma.is_none() => None,
@@ -108,14 +108,14 @@ fn bad(list: &str) -> PeerError {
     }
 }
 
-/// `None` if it makes no sense, or stands for too many names.
+/// `None` if the item is invalid, or contains too many names.
 fn expand_item(item: &str, names: &mut Vec<String>) -> Option<()> {
     let Some((front, rest)) = item.split_once('[') else {
         names.push(item.to_owned());
         return (!item.is_empty() && names.len() <= MOST).then_some(());
     };
     let (numbers, behind) = rest.split_once(']')?;
-    // Slurm lists names of several dimensions only where it is configured so.
+    // Slurm lists names with several dimensions only if configured to.
     if behind.contains(['[', ']']) {
         return None;
     }
@@ -126,7 +126,7 @@ fn expand_item(item: &str, names: &mut Vec<String>) -> Option<()> {
             return None;
         }
         for number in from..=to {
-            // As many digits as the first one has, with zeros.
+            // Padded with zeros to the width of the first number.
             let width = first.len();
             names.push(format!("{front}{number:0width$}{behind}"));
         }

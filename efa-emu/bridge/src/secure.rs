@@ -1,10 +1,10 @@
-//! The bytes of a connection: authenticated always, encrypted unless both ends say that they need
-//! not be.
+//! The bytes of a connection: always authenticated, and encrypted unless both ends prefer no
+//! encryption.
 //!
-//! A connection begins with TLS, in which both ends prove that they have the key, and the greeting,
-//! for which a thread waits. Then nobody waits for it any more ([`Wire`]). Without encryption both
-//! ends go on in the clear on the same connection: until the greeting is over, a reader takes one
-//! TLS record at a time, so that it never takes what comes after.
+//! A connection begins with TLS, in which both ends prove that they have the key, and the greeting.
+//! Both block a thread. Afterwards the connection is non-blocking ([`Wire`]). Without encryption
+//! both ends continue in plain text on the same connection: until the greeting is over, a reader
+//! takes one TLS record at a time, so that it never reads beyond it.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -20,10 +20,10 @@ use rustls::{
 use crate::frames::{self, Frames};
 use crate::key::{Key, NAME};
 
-/// How long the beginning may take, up to the last greeting.
+/// Time limit for authentication and greeting.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Bytes of a TLS record's header, and the most behind it.
+/// Length of a TLS record's header, and the most bytes behind it.
 const RECORD_HEADER: usize = 5;
 const LONGEST_RECORD: usize = (16 << 10) + 256;
 
@@ -37,13 +37,13 @@ pub(crate) enum End {
     Acceptor,
 }
 
-/// A connection whose other end has the key.
+/// A connection with an authenticated other end.
 pub(crate) struct Secured {
     stream: Hurried,
     tls: Connection,
 }
 
-/// A stream that ends at some time, however little comes before it and however often.
+/// A stream with a total time limit, however slowly data arrives.
 struct Hurried {
     stream: TcpStream,
     until: Instant,
@@ -136,7 +136,7 @@ impl Secured {
         let mut record = vec![0; RECORD_HEADER];
         self.stream.read_exact(&mut record)?;
         let length = usize::from(u16::from_be_bytes([record[3], record[4]]));
-        // Else it would wait for bytes of something else that never come.
+        // Otherwise it would wait for bytes that never come.
         if !RECORD_TYPES.contains(&record[0]) || record[1] != 3 || length > LONGEST_RECORD {
             return Err(explain(Error::General("no TLS record".to_owned())));
         }
@@ -147,7 +147,7 @@ impl Secured {
             self.tls.read_tls(&mut rest)?;
         }
         if let Err(error) = self.tls.process_new_packets() {
-            // The other end learns why.
+            // Sends the alert with the reason.
             let _ = self.flush();
             return Err(explain(error));
         }
@@ -160,7 +160,7 @@ impl Secured {
         self.flush()
     }
 
-    /// Waits for the next frame, which has `longest` bytes at most.
+    /// Waits for the next frame, of at most `longest` bytes.
     pub(crate) fn receive(&mut self, longest: usize) -> io::Result<Vec<u8>> {
         let mut frame = vec![0; frames::HEADER];
         self.read_exact(&mut frame)?;
@@ -182,7 +182,7 @@ impl Secured {
         Ok(())
     }
 
-    /// The connection for what comes after the greeting.
+    /// The connection after the greeting.
     pub(crate) fn into_wire(self, plain: bool) -> io::Result<Wire> {
         let Secured { stream, tls } = self;
         let Hurried { stream, .. } = stream;
@@ -205,27 +205,27 @@ impl Secured {
     }
 }
 
-/// A connection after the greeting. Nothing here waits.
+/// A connection after the greeting. All operations are non-blocking.
 pub(crate) struct Wire {
     stream: TcpStream,
-    /// `None` if both ends go on in the clear.
+    /// `None` if both ends continue in plain text.
     cipher: Option<Box<Cipher>>,
 }
 
 struct Cipher {
     tls: Connection,
-    /// Room for what is received.
+    /// Buffer for received bytes.
     received: Vec<u8>,
-    /// Encrypted bytes that are being sent, and how many are sent.
+    /// Encrypted bytes to send, of which `sent` are sent.
     to_send: Vec<u8>,
     sent: usize,
 }
 
 impl Wire {
-    /// Sends what there is room for. Returns how many of the bytes need not be given again.
+    /// Sends as much as possible. Returns how many of the bytes were accepted.
     ///
     /// # Errors
-    /// The connection is over.
+    /// The connection is closed.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let Some(cipher) = &mut self.cipher else {
             return unless_blocked((&self.stream).write(bytes));
@@ -238,16 +238,16 @@ impl Wire {
         Ok(bytes.len())
     }
 
-    /// Whether bytes that were given wait for room.
+    /// Whether accepted bytes are unsent.
     pub(crate) fn has_unsent(&self) -> bool {
         let cipher = self.cipher.as_ref();
         cipher.is_some_and(|cipher| cipher.sent < cipher.to_send.len() || cipher.tls.wants_write())
     }
 
-    /// Adds what has come to `frames`. Returns whether there was anything.
+    /// Adds received bytes to `frames`. Returns whether there were any.
     ///
     /// # Errors
-    /// The connection is over.
+    /// The connection is closed.
     pub(crate) fn receive(&mut self, frames: &mut Frames) -> io::Result<bool> {
         let Some(cipher) = &mut self.cipher else {
             let count = received(self.stream.read(frames.room()))?;
@@ -266,9 +266,8 @@ impl Wire {
         Ok(any)
     }
 
-    /// Sends nothing more, and waits for the other end to have taken all that was sent and to end
-    /// the connection, but not beyond `until`. Whoever goes without that, while something waits to
-    /// be received, takes back what is on its way.
+    /// Stops sending, and waits until the other end has received everything and closed the
+    /// connection, or until `until`. Closing a socket with unread data would discard the sent data.
     pub(crate) fn finish(mut self, until: Instant) {
         let end = |stream: &mut TcpStream| {
             stream.shutdown(Shutdown::Write)?;
@@ -281,9 +280,9 @@ impl Wire {
         let _ = io::copy(&mut Hurried { stream, until }, &mut io::sink());
     }
 
-    /// Ends the connection, for both ends.
+    /// Closes the connection for both ends.
     pub(crate) fn cut(&self) {
-        // It may be over already.
+        // It may be closed already.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 }
@@ -295,7 +294,7 @@ impl AsFd for Wire {
 }
 
 impl Cipher {
-    /// Sends what was encrypted, and encrypts what waits for that. Returns whether nothing is left.
+    /// Sends encrypted bytes, and encrypts queued ones. Returns whether nothing is left.
     fn flush(&mut self, mut stream: &TcpStream) -> io::Result<bool> {
         loop {
             if self.sent == self.to_send.len() {
@@ -316,7 +315,7 @@ impl Cipher {
     }
 }
 
-/// The bytes that a call has moved: 0 if it would have had to wait.
+/// The number of bytes of a call: 0 if it would have blocked.
 fn unless_blocked(result: io::Result<usize>) -> io::Result<usize> {
     use io::ErrorKind::{Interrupted, WouldBlock};
     match result {
@@ -325,7 +324,7 @@ fn unless_blocked(result: io::Result<usize>) -> io::Result<usize> {
     }
 }
 
-/// The bytes that a call has received: 0 if it would have had to wait.
+/// The number of received bytes: 0 if the call would have blocked.
 fn received(result: io::Result<usize>) -> io::Result<usize> {
     match result {
         Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -333,7 +332,7 @@ fn received(result: io::Result<usize>) -> io::Result<usize> {
     }
 }
 
-/// Moves what was decrypted. Returns whether there was anything.
+/// Moves decrypted bytes. Returns whether there were any.
 fn drain(tls: &mut Connection, frames: &mut Frames) -> io::Result<bool> {
     let mut any = false;
     loop {
@@ -366,7 +365,7 @@ fn explain(error: Error) -> io::Error {
             }
             _ => format!("it has another key: {other} ({error})"),
         },
-        // TLS has one alert for both ends of the time.
+        // TLS has the same alert for certificates that are expired and not yet valid.
         Error::AlertReceived(Alert::CertificateExpired) => format!(
             "it says that the certificate of this machine is not valid by its clock: look at the clocks of both \
              machines; if they agree, it {expired}"
@@ -413,7 +412,7 @@ pub(crate) mod tests {
             });
             let stream = TcpStream::connect(address).unwrap();
             let dialed = Secured::begin(stream, End::Dialer, dialer).and_then(|mut secured| {
-                // The first record of the other end shows whether it accepts our certificate.
+                // The first record of the other end shows whether it has accepted our certificate.
                 secured.send(&[8, 0, 0, 0, 1, 0, 0, 0])?;
                 Ok(secured)
             });
@@ -431,7 +430,7 @@ pub(crate) mod tests {
             let mut from = dialer.into_wire(plain).unwrap();
             let mut to = acceptor.into_wire(plain).unwrap();
             let mut bytes = Vec::new();
-            // More than there is room for on the way.
+            // More than the socket buffers can hold.
             let mut lengths = vec![0, 1, 70_000];
             lengths.extend([900_000; 15]);
             for length in lengths.iter().copied() {
@@ -452,7 +451,7 @@ pub(crate) mod tests {
             }
             assert_eq!(seen, lengths);
             assert!(was_blocked && rest.is_empty() && !from.has_unsent());
-            // The end is noticed by the other end, too.
+            // The other end notices it, too.
             from.cut();
             let error = loop {
                 match to.receive(&mut frames) {
@@ -472,7 +471,7 @@ pub(crate) mod tests {
             acceptor.receive(100).unwrap();
             let [mut from, mut to] = [dialer, acceptor].map(|end| end.into_wire(plain).unwrap());
             to.send(&[1; 8]).unwrap();
-            // As much as there is room for on the way, and more.
+            // As much as the socket buffers can hold, and more.
             let mut sent = 0;
             loop {
                 match from.send(&[0; 100_000]).unwrap() {
@@ -503,7 +502,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// A stranger that always says something, and never enough.
+    /// A client that keeps sending, but never a complete greeting.
     #[test]
     fn a_slow_greeting_times_out() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -513,7 +512,7 @@ pub(crate) mod tests {
             let patience = Duration::from_millis(200);
             Secured::begin_within(patience, stream, End::Acceptor, &valid()).err()
         });
-        // A record of TLS that is as long as records may be: for twelve minutes.
+        // A TLS record of the largest length, which takes twelve minutes at this rate.
         let record = [&[22, 3, 1, 0x40, 0][..], &[0; 0x4000]].concat();
         for byte in record {
             if begun.is_finished() || stranger.write_all(&[byte]).is_err() {
@@ -525,7 +524,7 @@ pub(crate) mod tests {
         assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
     }
 
-    /// The dialer also has to authenticate itself.
+    /// The dialer must be authenticated too.
     #[test]
     fn trust_in_one_direction_is_not_mutual() {
         let good = valid();
@@ -565,7 +564,7 @@ pub(crate) mod tests {
                 "{as_acceptor}"
             );
         }
-        // Of one authority.
+        // Both from one authority.
         let both = complaint(meet(&expired, &expired));
         assert!(both.contains("certificate has expired"), "{both}");
         let both = complaint(meet(&early, &early));

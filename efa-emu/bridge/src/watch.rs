@@ -1,9 +1,9 @@
-//! Waiting for a connection in a thread of its own, while the one that carries messages sleeps for
-//! local processes.
+//! Waits for a connection in a separate thread, while the carrier's thread sleeps until local
+//! processes wake it.
 //!
-//! No call waits for a socket and for words of shared memory at once. So one thread waits for the
-//! socket, and rings the alarm of the thread that sleeps. As long as that one is awake, what
-//! happens to the socket wakes nobody.
+//! No system call waits for a socket and for futexes at once. So one thread waits for the socket,
+//! and rings the alarm of the sleeping thread. While the carrier is awake, events of the socket
+//! wake nobody.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,25 +13,25 @@ use efa_shm::remote::Alarm;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
-/// The readiness that is waited for.
+/// The events to wait for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Wanted {
-    /// Something to be received.
+    /// Data was received.
     pub(crate) input: bool,
-    /// Room for what is to be sent.
+    /// There is room to send.
     pub(crate) room: bool,
 }
 
-/// A connection that is waited for.
+/// A connection to wait for.
 pub(crate) struct Watch {
     epoll: OwnedFd,
-    /// Another descriptor of the connection: it is open for as long as somebody waits.
+    /// A duplicate of the connection's descriptor, which stays open during a wait.
     connection: OwnedFd,
     is_over: AtomicBool,
 }
 
 impl Watch {
-    /// Nothing is waited for yet.
+    /// Waits for nothing yet.
     pub(crate) fn new(connection: impl AsFd) -> io::Result<Watch> {
         let connection = connection.as_fd().try_clone_to_owned()?;
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
@@ -44,7 +44,7 @@ impl Watch {
         })
     }
 
-    /// Rings the alarm once when something of it happens, or has happened already.
+    /// Rings the alarm once when one of the events happens, or has happened already.
     pub(crate) fn want(&self, wanted: Wanted) -> io::Result<()> {
         let mut flags = EventFlags::ONESHOT;
         flags.set(EventFlags::IN, wanted.input);
@@ -62,14 +62,14 @@ impl Watch {
         )?)
     }
 
-    /// The connection was cut, and nobody wants anything any more: [`Watch::run`] returns.
+    /// Makes [`Watch::run`] return, after the connection was closed.
     pub(crate) fn end(&self) {
         self.is_over.store(true, Ordering::Release);
-        // Its end can be received. This fails for want of memory only.
+        // The end of the stream is such an event. This only fails for lack of memory.
         let _ = self.wait_for(EventFlags::IN);
     }
 
-    /// Rings the alarm whenever what is wanted happens, until the connection is over.
+    /// Rings the alarm for the requested events until the connection ends.
     pub(crate) fn run(&self, alarm: &Alarm) {
         while !self.is_over.load(Ordering::Acquire) {
             let mut events = Vec::with_capacity(1);
@@ -93,7 +93,7 @@ mod tests {
 
     use super::*;
 
-    /// The descriptor of a connection is closed right after its end is told.
+    /// The descriptor of a connection is closed right after its end is reported.
     #[test]
     fn a_closed_connection_ends_the_wait() {
         let alarm = RemoteMachine::new(Fabric::open("unused").unwrap(), "other").alarm();
@@ -127,7 +127,7 @@ mod tests {
         let mut sleep = |wanted, meanwhile: &mut dyn FnMut()| {
             let uptake = Uptake::Nothing;
             let announced = loop {
-                // It is not announced if the alarm was rung before.
+                // The sleep is not announced if the alarm was rung before.
                 if let Some(sleep) = machine.prepare_to_sleep(uptake, &mut Vec::new()) {
                     break sleep;
                 }
@@ -140,7 +140,7 @@ mod tests {
         sleep(Wanted { input, room }, &mut || {
             other.write_all(b"1").unwrap()
         });
-        // Nobody has received it.
+        // The data was not received.
         sleep(Wanted { input, room }, &mut || {});
         sleep(
             Wanted {

@@ -1,4 +1,4 @@
-//! The manifest of docs/machines.md: its names agree, and its command is one.
+//! The manifest of docs/machines.md: its names are consistent, and its command is valid.
 
 use efa_testing::workspace::{efa_emu, root};
 use yaml_rust2::{Yaml, YamlLoader};
@@ -22,7 +22,7 @@ fn texts(list: &Yaml) -> Vec<&str> {
     list.map(|word| word.as_str().expect("text")).collect()
 }
 
-/// The volume that is mounted there.
+/// The volume that is mounted at this path.
 fn volume_at<'a>(pods: &'a Yaml, path: &str) -> &'a Yaml {
     let pod = &pods["spec"]["template"]["spec"];
     let mounts = pod["containers"][0]["volumeMounts"].as_vec().unwrap();
@@ -42,7 +42,7 @@ fn the_names_in_the_manifest_agree() {
     let [service, pods] = manifest();
     assert_eq!(service["kind"].as_str(), Some("Service"));
     assert_eq!(pods["kind"].as_str(), Some("StatefulSet"));
-    // Without an address of its own the name stands for those of all pods.
+    // Without a cluster IP the name resolves to the addresses of all pods.
     assert_eq!(service["spec"]["clusterIP"].as_str(), Some("None"));
     assert_eq!(
         service["spec"]["publishNotReadyAddresses"].as_bool(),
@@ -61,7 +61,7 @@ fn the_names_in_the_manifest_agree() {
         found.unwrap_or_else(|| panic!("{option} in {words:?}"))
     };
     assert_eq!(option("--uplink="), name.as_str().unwrap());
-    // The key is the file of the Secret that the commands make, which only its group reads.
+    // The key is the file of the Secret from the commands, which only its group can read.
     let (directory, file) = option("--uplink-key=").rsplit_once('/').unwrap();
     let secret = &volume_at(&pods, directory)["secret"];
     let commands = block("```\n");
@@ -76,7 +76,7 @@ fn the_names_in_the_manifest_agree() {
     assert_eq!(secret["defaultMode"], Yaml::Integer(400));
     let memory = &volume_at(&pods, "/dev/shm")["emptyDir"]["medium"];
     assert_eq!(memory.as_str(), Some("Memory"));
-    // What stands for the pod's name is set to it.
+    // The variable for the pod's name is set from it.
     let variable = &container["env"][0];
     assert_eq!(
         option("--host="),
@@ -86,8 +86,8 @@ fn the_names_in_the_manifest_agree() {
     assert_eq!(field.as_str(), Some("metadata.name"));
 }
 
-/// The bridge, which `efa-emu run` starts with the manifest's options, gets as far as the key,
-/// which is not here.
+/// The bridge, which `efa-emu run` starts with the manifest's options, gets as far as the missing
+/// key.
 #[test]
 fn the_command_is_one_of_efa_emu() {
     let [_, pods] = manifest();
@@ -98,7 +98,7 @@ fn the_command_is_one_of_efa_emu() {
         .iter()
         .map(|word| word.replace("$(POD_NAME)", "efa-0"))
         .collect();
-    // Others may use the fabric that programs are on unless told otherwise.
+    // Others may use the default fabric of programs.
     let fabric = format!("--fabric=kubernetes-{}", std::process::id());
     let (run, options) = words.split_first().unwrap();
     let command = &mut efa_emu(&[run, &fabric]);

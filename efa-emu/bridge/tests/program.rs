@@ -1,4 +1,4 @@
-//! `efa-emu bridge` and the program that it becomes.
+//! `efa-emu bridge` and the program that it executes.
 
 use std::fs;
 
@@ -23,7 +23,7 @@ fn a_missing_bridge_names_the_way_to_install() {
         text.contains("`cargo install --path efa-emu/bridge`"),
         "{text}"
     );
-    // Its options are known without it.
+    // Its help does not need that program.
     let (status, text) = run(&["bridge", "--help"]);
     assert_eq!(status, Some(0), "{text}");
     assert!(text.contains("--peer <ADDRESS>"), "{text}");

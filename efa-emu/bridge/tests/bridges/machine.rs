@@ -11,11 +11,11 @@ use efa_commands::namespaces::Namespaces;
 use efa_testing::patience::Wait;
 use efa_testing::workspace::{built, efa_emu};
 
-/// Ends with its value.
+/// A process that is killed when this is dropped.
 pub(crate) struct Process {
     pub(crate) child: Child,
     said: Arc<Mutex<String>>,
-    /// Reads what it says until nobody can say more.
+    /// Reads its output until all writers have closed it.
     reader: JoinHandle<()>,
 }
 
@@ -25,7 +25,7 @@ impl Process {
         let (reader, writer) = std::io::pipe().unwrap();
         command.stdout(writer.try_clone().unwrap()).stderr(writer);
         let child = command.spawn().unwrap();
-        // Its copies of the writing end would keep the reader waiting.
+        // The command's copies of the writing end would keep the reader waiting.
         drop(command);
         let said = Arc::<Mutex<String>>::default();
         let heard = Arc::clone(&said);
@@ -47,7 +47,7 @@ impl Process {
         rustix::process::Pid::from_child(&self.child)
     }
 
-    /// Tells it to end.
+    /// Sends SIGTERM.
     pub(crate) fn stop(&self) {
         rustix::process::kill_process(self.child_id(), rustix::process::Signal::TERM).unwrap();
     }
@@ -56,13 +56,13 @@ impl Process {
         self.said.lock().unwrap().clone()
     }
 
-    /// Waits until it has said this; returns the line.
+    /// Waits for this text in its output; returns the line.
     #[track_caller]
     pub(crate) fn wait_for(&self, text: &str) -> String {
         let wait = Wait::start();
         loop {
             let said = self.said();
-            // A line may not be whole yet.
+            // A line may be incomplete.
             let mut lines = said
                 .split_inclusive('\n')
                 .filter(|line| line.ends_with('\n'));
@@ -94,14 +94,14 @@ impl Drop for Process {
     }
 }
 
-/// A machine: a process that keeps its namespaces.
+/// A machine: a process that keeps its namespaces alive.
 pub(crate) struct Machine {
     name: &'static str,
     namespaces: Namespaces,
 }
 
 impl Machine {
-    /// `None` where the system permits no namespaces; says why.
+    /// `None` where the system permits no namespaces; prints the reason.
     pub(crate) fn new(name: &'static str) -> Option<Machine> {
         let script = format!("hostname {name} && mount -t tmpfs tmpfs /dev/shm");
         match Namespaces::make(&["--mount", "--uts"], None, &script) {
@@ -130,7 +130,7 @@ impl Machine {
         Process::start(command)
     }
 
-    /// Waits until `efa-emu ps` says this.
+    /// Waits until the output of `efa-emu ps` contains this text.
     #[track_caller]
     pub(crate) fn wait_for_host(&self, text: &str) {
         let wait = Wait::start();
@@ -151,19 +151,19 @@ pub(crate) fn key(directory: &Path, name: &str) -> PathBuf {
     path
 }
 
-/// Where a bridge says that it listens.
+/// The address at which a bridge listens, from its output.
 pub(crate) fn address(bridge: &Process) -> String {
     let line = bridge.wait_for("listens on");
     line.rsplit(' ').next().unwrap().to_owned()
 }
 
-/// Two machines and a key for them; `None` where there can be none.
+/// Two machines and a key for them; `None` without namespaces.
 pub(crate) fn two(directory: &Path) -> Option<(PathBuf, Machine, Machine)> {
     let key = key(directory, "key");
     Some((key, Machine::new("first")?, Machine::new("second")?))
 }
 
-/// Two machines and their bridges, connected; `None` where there can be none.
+/// Two machines with connected bridges; `None` without namespaces.
 pub(crate) fn joined(directory: &Path, options: &[&str]) -> Option<[(Machine, Process); 2]> {
     let (key, first, second) = two(directory)?;
     let here = first.bridge(&key, &[&["--listen", "127.0.0.1:0"], options].concat());

@@ -1,10 +1,9 @@
 //! Bridges between machines that are mount and UTS namespaces: each has its own `/dev/shm`, and so
-//! its own fabrics. They share the network; machines with networks of their own are tested by `make
-//! interop`.
+//! its own fabrics. They share the network; `make interop` tests machines with separate networks.
 //!
-//! * `machine`: what the tests have in common.
-//! * `mistakes`: what is wrong is said, by name.
-//! * `names`: names that stand for several machines.
+//! * `machine`: common parts of the tests.
+//! * `mistakes`: error messages.
+//! * `names`: names of several machines.
 
 mod machine;
 mod mistakes;
@@ -19,7 +18,7 @@ use efa_testing::workspace::built;
 
 use machine::{Machine, Process, address, joined, two};
 
-/// Waits until a process listens at the port: the machines have one network.
+/// Waits until a process listens at the port. The machines share one network.
 #[track_caller]
 fn wait_for_listener(port: u16) {
     let wait = Wait::start();
@@ -28,8 +27,8 @@ fn wait_for_listener(port: u16) {
     }
 }
 
-/// What there is in a machine's shared memory. Runs that were killed leave their directories, which
-/// the next run removes.
+/// The content of a machine's shared memory. Killed runs leave their directories, which the next
+/// run removes.
 fn left_behind(machine: &Machine) -> String {
     let mut listing = machine.command(Path::new("ls"));
     let listed = listing
@@ -74,14 +73,14 @@ fn programs_talk_and_a_killed_bridge_disconnects() {
     let (status, said) = server.wait_end();
     assert_eq!(status, Some(0), "{said}");
 
-    // Only the bridge of the other machine is gone, and with it the machine.
+    // Only the other machine's bridge runs there, so its end is the end of the machine.
     let program = "echo started && exec sleep 600";
     let gamma = first.emulator(&["run", "--host", "gamma", "--", "sh", "-c", program]);
     gamma.wait_for("started");
-    // A program starts when all machines know of its host.
+    // A program starts when all machines know its host.
     let (_, listed) = second.emulator(&["ps"]).wait_end();
     assert!(listed.contains("gamma"), "{listed}");
-    // A bridge that does not get to it is waited for, for a while.
+    // A bridge that does not respond is waited for, up to a limit.
     let stop = |signal| rustix::process::kill_process(here.child_id(), signal).unwrap();
     stop(rustix::process::Signal::STOP);
     let waiting = first.emulator(&["run", "--host", "late", "--", "sleep", "600"]);
@@ -93,22 +92,22 @@ fn programs_talk_and_a_killed_bridge_disconnects() {
     let delta = second.emulator(&["run", "--host", "delta", "--", "sleep", "600"]);
     first.wait_for_host("delta");
     there.child.kill().unwrap();
-    // Its locks are released when it has gone, which may be after its connection.
+    // Its locks are released after its exit, which may be after the end of its connection.
     there.child.wait().unwrap();
     here.wait_for("the connection with second is lost");
-    // What it left is removed by whoever looks next.
+    // Its files are removed by the next process that lists the hosts.
     let (_, listed) = second.emulator(&["ps"]).wait_end();
     assert!(
         listed.contains("delta") && !listed.contains("gamma"),
         "{listed}"
     );
-    // It comes back.
+    // The bridge is started again.
     let key = directory.path().join("key");
     let again = second.bridge(&key, &["--peer", &address(&here), "--timeout", "1s"]);
     again.wait_for("connected with first");
     second.wait_for_host("gamma");
     drop((gamma, delta));
-    // Bridges that are told to end say good-bye, and leave nothing.
+    // Bridges that get a signal send a notice of the shutdown, and leave no files.
     let mut here = here;
     here.stop();
     again.wait_for("first has left");
@@ -123,7 +122,7 @@ fn programs_talk_and_a_killed_bridge_disconnects() {
     }
 }
 
-/// As one that a session has started which has ended.
+/// Like a bridge that was started in a session which has ended.
 #[test]
 fn a_bridge_survives_a_closed_output() {
     let directory = tempfile::tempdir().unwrap();
@@ -141,7 +140,7 @@ fn a_bridge_survives_a_closed_output() {
     there.wait_for("connected with first");
     let mut there = there;
     let port = address(&there);
-    // It has to say that this one has left, and that there is another one.
+    // It must report that this one has left, and that there is another one.
     there.stop();
     assert_eq!(there.wait_end().0, Some(0));
     let again = second.bridge(&key, &["--listen", &port]);
@@ -181,7 +180,7 @@ fn an_uplink_lives_as_long_as_its_programs() {
     beta.wait_for("bridge: connected with first");
     beta.wait_for("started");
     first.wait_for_host("beta");
-    // A host that is not named is called as its machine, and shared by all such programs of it.
+    // A host without a given name has the machine's name, and all such programs share it.
     let unnamed =
         |program: &[&str]| second.emulator(&[&["run"], &uplink[..], &["--"], program].concat());
     let sharing = unnamed(&["sh", "-c", wait]);
@@ -193,18 +192,18 @@ fn an_uplink_lives_as_long_as_its_programs() {
         "{said}"
     );
     drop(sharing);
-    // The bridge is there already, on both machines.
+    // The bridge already runs on both machines.
     let (status, said) = run(&second, "gamma", &["true"]).wait_end();
     assert!(status == Some(0) && !said.contains("bridge"), "{said}");
     let (status, said) = run(&first, "alpha", &["true"]).wait_end();
     assert!(status == Some(0) && !said.contains("bridge"), "{said}");
-    // The longest name of a machine is one of a host, too.
+    // The longest name of a machine is also valid for a host.
     let long: &str = "x".repeat(64).leak();
     let named = Machine::new(long).expect("there were others");
     let words = [&["run"], &uplink[..], &["--", "true"]].concat();
     let (status, said) = named.emulator(&words).wait_end();
     assert_eq!(status, Some(0), "{said}");
-    // What else a machine may be called, a host may not be.
+    // Other characters of machine names are invalid for hosts.
     let rename =
         "import os, socket, sys; socket.sethostname('a+b'); os.execv(sys.argv[1], sys.argv[1:])";
     let mut command = named.command(Path::new("python3"));
@@ -215,15 +214,14 @@ fn an_uplink_lives_as_long_as_its_programs() {
     let (status, said) = Process::start(command).wait_end();
     let reason = "--host gives another one: host name \"a+b\" is not valid";
     assert!(status == Some(2) && said.contains(reason), "{said}");
-    // Neither may one that is named be called so, and no bridge is started for it: that would say
-    // where it listens.
+    // A given name must be valid, too. No bridge is started then: it would print its address.
     let third = Machine::new("third").expect("there were others");
     let (status, said) = run(&third, "a/b", &["true"]).wait_end();
     let reason = "host name \"a/b\" is not valid";
     assert!(status == Some(2) && said.contains(reason), "{said}");
     assert!(!said.contains("bridge"), "{said}");
     assert!(!here.said().contains("third"), "{}", here.said());
-    // What is wrong is said by whoever starts a bridge.
+    // The process that starts the bridge reports its errors.
     let wrong = [
         "run",
         "--uplink",
@@ -233,14 +231,14 @@ fn an_uplink_lives_as_long_as_its_programs() {
         "--",
         "true",
     ];
-    // It may end before what it said is read.
+    // It may exit before its output is read.
     let mut failing = third.emulator(&wrong);
     failing.wait_for("cannot open /none");
     assert_eq!(failing.wait_end().0, Some(2));
 
     beta.stop();
     here.wait_for("second has left");
-    // It says good-bye before it leaves its own fabric.
+    // It sends the notice of the shutdown before it leaves its own fabric.
     let wait = Wait::start();
     loop {
         let left = left_behind(&second);

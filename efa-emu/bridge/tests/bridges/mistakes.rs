@@ -1,4 +1,4 @@
-//! What is wrong is said, by name, and with what helps.
+//! Error messages name the problem and the remedy.
 
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
@@ -47,7 +47,7 @@ fn bridges_that_do_not_belong_together_say_why() {
         other.wait_for(complaint);
     }
     here.wait_for("another key");
-    // An address that nobody answers, and one where somebody else does.
+    // An address without a listener, and one with another service.
     let nobody = format!("127.0.0.1:{}", free_port().unwrap());
     let alone = first.bridge(&ours, &["--peer", &nobody]);
     alone.wait_for("Connection refused");
@@ -62,7 +62,7 @@ fn bridges_that_do_not_belong_together_say_why() {
     lost.wait_for("it does not speak TLS");
 }
 
-/// Key files of an authority of one's own, for the times in which their certificates are valid.
+/// Key files of a separate authority, with these validity periods of the certificates.
 fn keys_of_an_authority<const N: usize>(
     directory: &Path,
     times: [[SystemTime; 2]; N],
@@ -74,7 +74,7 @@ fn keys_of_an_authority<const N: usize>(
     let issuer = Issuer::new(authority, authority_key);
     let mut number = 0;
     times.map(|[from, until]| {
-        // The name that docs/machines.md asks for.
+        // The name that docs/machines.md requires.
         let mut bridge = CertificateParams::new(vec!["efa-emu-bridge".to_owned()]).unwrap();
         (bridge.not_before, bridge.not_after) = (from.into(), until.into());
         let own_key = KeyPair::generate().unwrap();
@@ -122,7 +122,7 @@ fn both_ends_name_expired_certificates() {
         there.wait_for(theirs);
         here.wait_for(ours);
     }
-    // Two certificates of one authority belong together.
+    // Two certificates of one authority match.
     let there = first.bridge(&other, &["--peer", &peer, "--machine", "second"]);
     there.wait_for("connected with first");
     here.wait_for("connected with second");
@@ -154,7 +154,7 @@ fn fabrics_with_equal_host_names_keep_both() {
     }
     here.wait_for("alpha of second is not a member of this machine's fabric");
     there.wait_for("alpha of first is not a member of this machine's fabric");
-    // The others are there.
+    // The other devices are members.
     first.wait_for_host("gamma");
     second.wait_for_host("beta");
     drop(hosts);
@@ -207,7 +207,7 @@ fn readable_or_malformed_key_files_are_refused() {
     );
     set(&key, 0o640);
     match rustix::process::geteuid().is_root() {
-        // As Kubernetes gives a Secret to a group.
+        // The way Kubernetes gives a Secret to a group.
         true => {
             let bridge = first.bridge(&key, &["--listen", "127.0.0.1:0"]);
             bridge.wait_for("listens on");

@@ -1,16 +1,16 @@
-//! A name that stands for several machines, and for others later.
+//! A name of several machines, whose addresses change.
 
 use std::path::Path;
 
 use crate::machine::{Machine, address, key};
 
-/// What the machine looks names up in.
+/// Writes the file in which the machine looks up names.
 fn write(hosts: &Path, addresses: &[&str]) {
     let lines: String = addresses
         .iter()
         .map(|address| format!("{address} peers\n"))
         .collect();
-    // In place: the machine has this very file.
+    // Written in place, because the machine has mounted this file.
     std::fs::write(hosts, format!("127.0.0.1 localhost\n{lines}")).unwrap();
 }
 
@@ -37,16 +37,16 @@ fn names_follow_their_current_addresses() {
     let own = format!("127.0.0.4:{port}");
     let bridge = third.bridge(&key, &["--peer", &peer, "--listen", &own]);
     bridge.wait_for(&format!("cannot find {peer}"));
-    // Its own address among them does no harm.
+    // The machine's own address is skipped.
     write(&hosts, &["127.0.0.2", "127.0.0.4"]);
     bridge.wait_for("connected with first");
     write(&hosts, &["127.0.0.2", "127.0.0.4", "127.0.0.3"]);
     bridge.wait_for("connected with second");
-    // A machine that goes for good is not dialed for ever.
+    // A machine that is gone is not dialed for ever.
     write(&hosts, &["127.0.0.4", "127.0.0.3"]);
     one.stop();
     bridge.wait_for(&format!("{here} is dialed no longer"));
-    // It comes back with another address, as a pod does.
+    // It restarts with another address, like a pod.
     drop(one);
     let again = first.bridge(&key, &["--listen", &format!("127.0.0.5:{port}")]);
     again.wait_for("listens on");
