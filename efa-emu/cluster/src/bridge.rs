@@ -1,5 +1,5 @@
-//! `efa-emu bridge`: a program of its own, so that nobody else depends on what carries bytes
-//! between machines.
+//! `efa-emu bridge`: a separate program, so that other programs do not depend on its network
+//! libraries.
 
 use efa_commands::companion::Companion;
 

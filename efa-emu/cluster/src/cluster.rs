@@ -24,23 +24,23 @@ use crate::nodes::Nodes;
 /// How programs are started on the hosts of a cluster.
 #[derive(Debug)]
 pub struct ClusterOptions {
-    /// Through which library MPI libraries reach the device.
+    /// The library through which MPI libraries use the device.
     pub middleware: Middleware,
-    /// The provider of libfabric that all programs are to use, if one is named.
+    /// The libfabric provider for all programs, if one is named.
     pub provider: Option<Provider>,
-    /// The processes that a host takes before the next one gets any; `None`: one to each in turn.
+    /// The number of consecutive processes on a host; `None` to place one on each host in turn.
     pub slots: Option<u32>,
-    /// Each host has a name and shared memory of its own, if the system permits it.
+    /// Whether each host has a name and shared memory of its own, if the system permits it.
     pub isolated: bool,
-    /// There is no cluster where programs on a host do not find its devices in `/sys` and `/dev`.
+    /// Whether to fail if programs on a host would not find its devices in `/sys` and `/dev`.
     pub requires_view: bool,
 }
 
-/// A cluster's directory, and what its hosts and the command that starts programs on them find.
+/// A cluster's directory, and the configuration of its hosts and of the launcher's command.
 pub struct Cluster {
     directory: RunDirectory,
     environment: Environment,
-    /// `None`: the hosts have the machine's name and shared memory in common.
+    /// `None`: the hosts share the machine's name and shared memory.
     namespace: Option<Arc<UserNamespace>>,
     views: Views,
     requires_view: bool,
@@ -48,10 +48,11 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Makes the cluster's directory and its user namespace. The process must have no other thread.
+    /// Creates the cluster's directory and its user namespace. The process must have no other
+    /// thread.
     ///
     /// # Errors
-    /// The directory cannot be made, or its path cannot be in `PATH`.
+    /// The directory cannot be created, or its path cannot be in `PATH`.
     pub fn create(
         options: &ClusterOptions,
         layout: &Layout,
@@ -108,12 +109,12 @@ impl Cluster {
         })
     }
 
-    /// Why its hosts have not all that they should have of their own, if so.
+    /// The reason why its hosts share more than intended, if any.
     pub fn shortcoming(&self) -> Option<String> {
         self.shortcoming.clone()
     }
 
-    /// That something was permitted that would not be elsewhere, if it was done.
+    /// A note about permissions that only the cluster grants, if any were used.
     pub fn permitted(&self, hosts: &[EmulatedHost]) -> Option<String> {
         let mut directories = hosts
             .iter()
@@ -125,7 +126,7 @@ impl Cluster {
         })
     }
 
-    /// Whether programs on the hosts can make files in the directory of POSIX shared memory.
+    /// Whether programs on the hosts can create files in the directory of POSIX shared memory.
     pub fn has_shared_memory(&self) -> bool {
         match self.namespace {
             Some(_) => namespaces::has_shared_memory(),
@@ -133,7 +134,7 @@ impl Cluster {
         }
     }
 
-    /// Its directory, which goes with it.
+    /// Its directory, which is removed with it.
     pub fn directory(&self) -> &RunDirectory {
         &self.directory
     }
@@ -141,7 +142,7 @@ impl Cluster {
     /// Starts the processes of the hosts, and waits until they are ready.
     ///
     /// # Errors
-    /// Why one of them cannot be started.
+    /// One of them cannot be started.
     pub fn start_hosts(
         &self,
         hosts: &[EmulatedHost],
@@ -158,11 +159,11 @@ impl Cluster {
         Nodes::start(hosts, members, &self.directory, &common)
     }
 
-    /// The command that starts programs on the hosts; it runs beside them.
+    /// The command that starts programs on the hosts. It runs outside of the hosts.
     ///
-    /// Hydra hands the command's variables to the ranks, whatever those of their hosts are. Where the
-    /// user has preloaded a library, the emulated ones would not be among them, so that the command
-    /// gets both. Without a host they have no device.
+    /// Hydra passes the command's variables to the ranks, whatever those of their hosts are. If the
+    /// user has set LD_PRELOAD, that would replace the emulated libraries, so the command gets
+    /// both. Without a host they have no device.
     pub fn command(
         &self,
         program: &OsStr,
@@ -178,14 +179,14 @@ impl Cluster {
         if let Some(namespace) = self.namespace.clone() {
             let views = self.views.clone();
             let enter = move || namespace.enter_beside_hosts(&views);
-            // SAFETY: this process has one thread, so that its copy may do anything.
+            // SAFETY: this process has one thread, so the child may run any code.
             unsafe { command.pre_exec(enter) };
         }
         command
     }
 }
 
-/// `PATH` with a directory in front.
+/// `PATH` with this directory first.
 fn search_path(first: &Path) -> Result<OsString, Failure> {
     let inherited = env::var_os("PATH").unwrap_or_default();
     let directories = std::iter::once(first.to_owned()).chain(env::split_paths(&inherited));

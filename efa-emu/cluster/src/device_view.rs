@@ -1,8 +1,8 @@
-//! The emulated devices in `/sys` and `/dev`, for programs that look there themselves, such as
-//! monitoring agents: a mount namespace in which they are where real ones would be.
+//! The emulated devices in `/sys` and `/dev`, for programs that read them directly, such as
+//! monitoring agents: a mount namespace in which they are at the paths of real devices.
 //!
-//! Nothing can be made in `/sys`. So a directory in which a device has to appear becomes one in
-//! memory, in which everything that was there is shown again, and the device beside it.
+//! No files can be created in `/sys`. So a directory that needs a device is replaced by one in
+//! memory, which contains bind mounts of the original entries and of the device.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -20,8 +20,8 @@ use efa_device_model::sysfs::Rail;
 use crate::mounts::Writable;
 use crate::{mounts, namespaces};
 
-/// Directories of sysfs in which others have devices, too. Whatever else the emulated tree has
-/// takes the place of what the machine has there.
+/// Directories of sysfs that other devices share. All other entries of the emulated tree replace
+/// those of the machine.
 const SHARED: [&str; 6] = [
     "class",
     "bus",
@@ -31,18 +31,18 @@ const SHARED: [&str; 6] = [
     "devices",
 ];
 
-/// Where the directories of PCI host bridges are, which devices share as well, and how they begin.
+/// The directory of PCI host bridges, which devices share as well, and the prefix of their names.
 const BRIDGES: (&str, &str) = ("devices", "pci");
 
-/// The machine's `/dev` within the one that takes its place, and what makes terminals: that looks for
-/// `pts` beside itself, in the mount in which it was opened.
+/// The machine's `/dev` inside of its replacement, and the device for terminals, which looks for
+/// `pts` next to itself in the mount in which it was opened.
 const MACHINES_NODES: &str = "/dev/.machine";
 const TERMINALS: &str = "ptmx";
 
-/// The target of every character device, which is harmless to open.
+/// The target of all character devices, which is harmless to open.
 const NO_DEVICE: &str = "/dev/null";
 
-/// The devices of a host, as a mount namespace shows them.
+/// The devices of a host in a mount namespace.
 #[derive(Clone, Debug)]
 pub struct DeviceView {
     /// The sysfs tree of the host.
@@ -51,7 +51,7 @@ pub struct DeviceView {
 }
 
 impl DeviceView {
-    /// So many devices, those of the sysfs tree in this directory.
+    /// The view of this many devices, with the sysfs tree in this directory.
     pub(crate) fn new(tree: &Path, devices: u32) -> DeviceView {
         DeviceView {
             tree: tree.to_owned(),
@@ -59,11 +59,11 @@ impl DeviceView {
         }
     }
 
-    /// Has the command see the devices. The process must have no other thread.
+    /// Makes the command see the devices. The process must have no other thread.
     ///
     /// # Errors
-    /// The system permits no such namespace; tried before, since errors of the started process
-    /// would be taken for those of the program.
+    /// The system does not permit such a namespace. This is tried beforehand, because an error in
+    /// the started process would be mistaken for one of the program.
     pub fn prepare(&self, command: &mut Command) -> Result<(), Failure> {
         namespaces::try_in_child(|| self.enter()).map_err(|error| {
             let remedy = match mounts::root_is_mounted() {
@@ -77,7 +77,7 @@ impl DeviceView {
             ))
         })?;
         let view = self.clone();
-        // SAFETY: this process has one thread, so that its copy may do anything.
+        // SAFETY: this process has one thread, so the child may run any code.
         unsafe { command.pre_exec(move || view.enter()) };
         Ok(())
     }
@@ -93,7 +93,7 @@ impl DeviceView {
         self.show_nodes()
     }
 
-    /// Shows what the tree has in this directory, in the one of the machine.
+    /// Adds the entries of the tree's directory to the machine's directory.
     fn merge(&self, directory: &Path) -> io::Result<()> {
         let machines = Path::new("/sys").join(directory);
         let ours = entries(&self.tree.join(directory))?;
@@ -120,7 +120,7 @@ impl DeviceView {
         if nodes.is_dir() {
             mounts::memory(nodes, Writable::ByOwner)?;
         } else {
-            // Before the mount hides it. Where there are no copies, there are no terminals.
+            // Before the mount hides it. If it cannot be copied, there are no terminals.
             let machines = mounts::copy(Path::new("/dev")).ok();
             let copied = machines.iter().map(|_| TERMINALS.into()).collect();
             make_writable(Path::new("/dev"), &copied)?;
@@ -139,7 +139,7 @@ impl DeviceView {
     }
 }
 
-/// Whether this directory of sysfs has devices of others, too.
+/// Whether this directory of sysfs contains other devices too.
 fn is_shared(path: &Path) -> bool {
     let (parent, beginning) = BRIDGES;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -151,7 +151,7 @@ fn entries(directory: &Path) -> io::Result<Vec<DirEntry>> {
     fs::read_dir(directory)?.collect()
 }
 
-/// Makes a directory one in which files can be made, with everything in it but these entries.
+/// Replaces a directory by a writable one with the same entries, except for these.
 fn make_writable(directory: &Path, without: &HashSet<OsString>) -> io::Result<()> {
     // Opened before the mount hides it.
     let opened = File::open(directory)?;
@@ -167,10 +167,10 @@ fn make_writable(directory: &Path, without: &HashSet<OsString>) -> io::Result<()
     Ok(())
 }
 
-/// Shows a file, directory or symbolic link in a place where nothing is.
+/// Shows a file, directory or symbolic link at an unused path.
 fn show(source: &Path, target: &Path) -> io::Result<()> {
     let kind = match fs::symlink_metadata(source) {
-        // The machine has removed it meanwhile.
+        // It was removed meanwhile.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         metadata => metadata?.file_type(),
     };

@@ -1,5 +1,5 @@
-//! A host of another machine, as a process of this one: what clients ask for is started there,
-//! through the machine's own remote shell and the cluster that runs there.
+//! A host of another machine as a process of this one. It starts clients' commands there through
+//! the machine's own remote shell and the cluster on that machine.
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -13,22 +13,22 @@ use crate::files::ENV_CLUSTER;
 use crate::service::{self, Service};
 use crate::session::{Reply, Request};
 
-/// Nothing has to be done between requests.
+/// There is no work between requests.
 const NOTHING: Duration = Duration::from_secs(3600);
 
-/// How a host of another machine is reached.
+/// The configuration to reach a host of another machine.
 pub(crate) struct Gateway<'a> {
     pub(crate) host: String,
     pub(crate) machine: &'a str,
-    /// The directory of the machine's part of the cluster.
+    /// The directory of the cluster on that machine.
     pub(crate) cluster: &'a str,
-    /// This program's file there.
+    /// The path of this program there.
     pub(crate) program: &'a str,
     pub(crate) shell: &'a RemoteShell,
 }
 
-/// Stands for the host until the cluster ends. Tells `cluster` when it is ready, or why it cannot
-/// be.
+/// Serves requests for the host until the cluster ends. Reports to `cluster` that it is ready, or
+/// the error.
 pub(crate) fn serve(gateway: &Gateway<'_>, directory: &Path, mut cluster: UnixStream) {
     let begin = || -> Result<Service, Failure> {
         service::detach()?;
@@ -44,7 +44,7 @@ pub(crate) fn serve(gateway: &Gateway<'_>, directory: &Path, mut cluster: UnixSt
 }
 
 impl Gateway<'_> {
-    /// The command that has `efa-emu rsh` over there do what is asked for.
+    /// The command that executes a request with `efa-emu rsh` on that machine.
     fn command(&self, request: &Request) -> Command {
         let mut words = vec!["env".to_owned(), format!("{ENV_CLUSTER}={}", self.cluster)];
         let text = |word: &std::ffi::OsStr| word.to_string_lossy().into_owned();
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn requests_reach_the_other_rsh_word_by_word() {
-        // In the place of ssh: shows the words that the shell over there makes of the command.
+        // Instead of ssh: prints the words into which the remote shell splits the command.
         let shell: RemoteShell = "sh -c 'eval \"set -- $1\"; printf \"<%s>\" \"$0\" \"$@\"'"
             .parse()
             .unwrap();

@@ -1,4 +1,4 @@
-//! Emulated hosts, as this process takes part in them, and what programs on them have to find.
+//! Emulated hosts with this process as a participant, and the environment for programs on them.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -14,22 +14,22 @@ use efa_shm::{Fabric, Host, HostConfig, PortRules};
 use crate::device_view::DeviceView;
 use crate::live_sysfs::LiveSysfs;
 
-/// `ibv_device` has room for paths of this length.
+/// The longest path in `ibv_device`.
 const LONGEST_DEVICE_PATH: usize = 255;
 
-/// How long the program waits for those who record the fabric. They look for new hosts ten times a
+/// How long a program waits for the recorders of the fabric, which check for new hosts ten times a
 /// second.
 const RECORDER_PATIENCE: Duration = Duration::from_secs(3);
 
-/// The variables by which programs load the emulated libraries, and the provider that is named.
+/// The variables that make programs load the emulated libraries, and the named provider.
 pub struct Injection {
     /// Names and values.
     pub variables: Vec<(&'static str, OsString)>,
-    /// Where programs leave marks of what they did with the devices.
+    /// The directory of marks about the use of devices.
     pub marks: PathBuf,
 }
 
-/// Hosts that this process takes part in, and leaves together.
+/// Hosts with this process as a participant, which it leaves together.
 pub struct EmulatedHosts(Vec<EmulatedHost>);
 
 impl std::ops::Deref for EmulatedHosts {
@@ -58,7 +58,7 @@ impl EmulatedHosts {
         self.iter().flat_map(|host| &host.devices)
     }
 
-    /// Waits until other machines know of these hosts. What to say if they do not.
+    /// Waits until other machines know these hosts. Returns a message if they do not.
     ///
     /// # Errors
     /// The fabric cannot be read.
@@ -73,8 +73,8 @@ impl EmulatedHosts {
         }))
     }
 
-    /// Waits until those who record the fabric record these hosts too. What to say if one does not
-    /// begin.
+    /// Waits until all recorders of the fabric also record these hosts. Returns a message if one
+    /// does not.
     ///
     /// # Errors
     /// The fabric cannot be read.
@@ -90,13 +90,13 @@ impl EmulatedHosts {
     }
 }
 
-/// A host that this process takes part in.
+/// A host with this process as a participant.
 pub struct EmulatedHost {
-    /// One at least.
+    /// At least one.
     pub devices: Vec<Host>,
-    /// The generation of all of them.
+    /// The profile of all devices.
     pub profile: Profile,
-    /// The rules by which links go up and down; `None` if they cannot be read.
+    /// The rules for the state of ports; `None` if they cannot be read.
     pub port_rules: Option<PortRules>,
     /// The host's settings for programs.
     pub config: HostConfig,
@@ -111,7 +111,7 @@ impl EmulatedHost {
     /// Writes the sysfs tree of the host's devices into an empty directory.
     ///
     /// # Errors
-    /// The directory's path is too long, or it cannot be written into.
+    /// The directory's path is too long, or it is not writable.
     pub fn generate_sysfs(&self, root: &Path) -> Result<(), Failure> {
         let gids = &self.config.gids;
         let longest = Rail::all(gids.len() as u32)
@@ -135,7 +135,7 @@ impl EmulatedHost {
             .map_err(|error| Failure(format!("cannot write below {}: {error}", root.display())))
     }
 
-    /// Has the command find the host's devices: those of the sysfs tree in this directory.
+    /// Makes the command find the host's devices, with the sysfs tree in this directory.
     pub fn prepare(&self, command: &mut Command, sysfs_root: &Path, injection: &Injection) {
         let injected = injection
             .variables
@@ -147,8 +147,7 @@ impl EmulatedHost {
             .envs(injected);
     }
 
-    /// The devices of the sysfs tree in this directory, where programs find them that look at `/sys`
-    /// themselves.
+    /// The devices for programs that read `/sys` directly, with the sysfs tree in this directory.
     pub fn device_view(&self, sysfs_root: &Path) -> DeviceView {
         DeviceView::new(sysfs_root, self.devices.len() as u32)
     }

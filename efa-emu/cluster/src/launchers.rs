@@ -1,4 +1,4 @@
-//! The environment by which MPI launchers, and other programs that start programs on hosts, find
+//! The environment with which MPI launchers, and other programs that start programs on hosts, find
 //! the hosts of a cluster and choose the device.
 //!
 //! Names of variables are those of Open MPI's MCA parameters (`ompi_info --all`, `prte_info
@@ -14,7 +14,7 @@ use std::process::Command;
 use crate::files::AGENT;
 use crate::names::HostLists;
 
-/// The library through which MPI libraries reach the device.
+/// The library through which MPI libraries use the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Middleware {
     /// libfabric, with its efa provider or the one of `--provider`.
@@ -23,16 +23,16 @@ pub enum Middleware {
     Ucx,
 }
 
-/// A provider of libfabric that all programs are to use.
+/// A libfabric provider for all programs.
 #[derive(Debug)]
 pub struct Provider {
     /// Its name, such as `efa_rs`.
     pub name: String,
-    /// The variables by which libfabric finds it, and uses no other.
+    /// The variables that make libfabric find it, and no other provider.
     pub variables: Vec<(&'static str, OsString)>,
 }
 
-/// The variables by which Open MPI, of either launcher, starts jobs as root.
+/// The variables that permit Open MPI 4 and 5 to run as root.
 const ROOT_PERMITTED: [&str; 4] = [
     "OMPI_ALLOW_RUN_AS_ROOT",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
@@ -40,13 +40,13 @@ const ROOT_PERMITTED: [&str; 4] = [
     "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM",
 ];
 
-/// Whatever batch system has started the cluster: how its variables begin, and those of which one is
-/// there in a job.
+/// Batch systems in whose jobs a cluster may be started: the prefix of their variables, and those
+/// of which at least one is set in a job.
 const BATCH_SYSTEMS: [(&str, &[&str]); 4] = [
     ("SLURM_", &["SLURM_JOB_ID", "SLURM_JOBID"]),
     ("PBS_", &["PBS_JOBID"]),
     ("LSB_", &["LSB_JOBID"]),
-    // Grid Engine, whose other variables have no common beginning.
+    // Grid Engine, whose other variables have no common prefix.
     ("PE_HOSTFILE", &["PE_HOSTFILE"]),
 ];
 
@@ -57,8 +57,8 @@ pub(crate) struct Environment {
 }
 
 impl Environment {
-    /// These variables, and none of the batch job in which the cluster was started: its hosts are
-    /// not those of the cluster, and launchers would go there.
+    /// Sets these variables, and removes those of the batch job in which the cluster was started.
+    /// Otherwise launchers would use the job's hosts.
     pub(crate) fn new(set: Vec<(&'static str, OsString)>) -> Environment {
         let names = env::vars_os().map(|(name, _)| name);
         Environment {
@@ -67,7 +67,7 @@ impl Environment {
         }
     }
 
-    /// Has the command find this environment.
+    /// Applies the changes to the command.
     pub(crate) fn apply(&self, command: &mut Command) {
         for name in &self.removed {
             command.env_remove(name);
@@ -76,7 +76,7 @@ impl Environment {
     }
 }
 
-/// Those of a batch job, of the variables of these names.
+/// Those of the given names that belong to a batch job.
 fn of_batch_jobs(names: &[OsString]) -> Vec<OsString> {
     let is_there = |wanted: &&str| names.iter().any(|name| name == wanted);
     let systems = BATCH_SYSTEMS
@@ -90,21 +90,20 @@ fn of_batch_jobs(names: &[OsString]) -> Vec<OsString> {
     names.iter().filter(is_of_job).cloned().collect()
 }
 
-/// Whether Open MPI, which refuses to start jobs as root, is permitted to by a cluster, and not by
-/// whoever has started it.
+/// Whether the cluster, and not the user, permits Open MPI to run as root.
 pub(crate) fn permits_root() -> bool {
     rustix::process::geteuid().is_root() && env::var_os(ROOT_PERMITTED[0]).is_none()
 }
 
-/// The facts on which the variables depend.
+/// The inputs for the variables.
 pub(crate) struct Launchers<'a> {
     pub(crate) middleware: Middleware,
-    /// The provider of libfabric that all programs are to use, if one is named.
+    /// The libfabric provider for all programs, if one is named.
     pub(crate) provider: Option<&'a Provider>,
     pub(crate) lists: &'a HostLists,
-    /// A program that is called as `ssh`.
+    /// The program that is called as `ssh`.
     pub(crate) agent: &'a Path,
-    /// The processes that a host takes before the next one gets any; `None`: one to each in turn.
+    /// The number of consecutive processes on a host; `None` to place one on each host in turn.
     pub(crate) slots: Option<u32>,
     /// The cluster's directory for temporary files of the command.
     pub(crate) temporary: &'a Path,
@@ -114,10 +113,10 @@ pub(crate) struct Launchers<'a> {
     pub(crate) is_alone: bool,
 }
 
-/// Variables for a command that a launcher starts on a host, on top of the others.
+/// Additional variables for a command that a launcher starts on a host.
 ///
-/// MPICH's ranks of one host talk over its own shared memory. That of libfabric 2.5.1, which is in
-/// its wheel, ends a rank at the start in some jobs (docs/cluster.md), and in writes.
+/// MPICH's ranks of one host use its own shared memory. The one of libfabric 2.5.1, in its wheel,
+/// aborts a rank at the start in some jobs (docs/cluster.md), and in writes.
 pub(crate) fn remedies(command: &OsStr) -> Vec<(&'static str, OsString)> {
     let mut variables = Variables(Vec::new());
     if contains(command, "hydra_pmi_proxy") {
@@ -126,7 +125,7 @@ pub(crate) fn remedies(command: &OsStr) -> Vec<(&'static str, OsString)> {
     variables.0
 }
 
-/// Whether a command that a launcher starts on a host is a daemon of Open MPI, 4 or 5.
+/// Whether a command that a launcher starts on a host is a daemon of Open MPI 4 or 5.
 pub(crate) fn is_open_mpi(command: &OsStr) -> bool {
     contains(command, "orted") || contains(command, "prted")
 }
@@ -136,22 +135,22 @@ fn contains(command: &OsStr, program: &str) -> bool {
     words.any(|word| word == program.as_bytes())
 }
 
-/// Variables for all commands of a host, on top of the others. `directory` is the host's own, for
-/// temporary files.
+/// Additional variables for all commands of a host. `directory` is the host's own, for temporary
+/// files.
 pub(crate) fn of_host(directory: &Path) -> Vec<(&'static str, OsString)> {
     let mut variables = Variables(Vec::new());
     variables.prefer(OPEN_MPI_TEMPORARY, directory);
     variables.0
 }
 
-/// Where Open MPI 4.1 has its files, `/tmp` without it.
+/// The directory of Open MPI 4.1's session files, by default `/tmp`.
 ///
-/// Jobs on one machine, or on hosts of one name, have their directories in one that is named after
-/// the host and the user. A daemon fails if another one makes the same directory at the same time
-/// (`mkdir`: File exists), or removes the one above it (No such file or directory).
+/// Jobs on one machine, or on hosts with the same name, share a directory that is named after the
+/// host and the user. A daemon fails if another one creates the same directory concurrently
+/// (`mkdir`: File exists), or removes its parent (No such file or directory).
 const OPEN_MPI_TEMPORARY: &str = "OMPI_MCA_orte_tmpdir_base";
 
-/// Variables; the user's own values go before preferences.
+/// Variables. The user's own values take precedence over preferences.
 struct Variables(Vec<(&'static str, OsString)>);
 
 impl Variables {
@@ -167,28 +166,28 @@ impl Variables {
 }
 
 impl Launchers<'_> {
-    /// The variables, for the command and for all hosts.
+    /// The variables for the command and for all hosts.
     pub(crate) fn variables(&self) -> Vec<(&'static str, OsString)> {
         let mut variables = Variables(Vec::new());
         self.open_mpi(&mut variables);
         self.hydra(&mut variables);
         self.intel(&mut variables);
         self.device(&mut variables);
-        // pdsh: its hosts unless it is told others, and what it calls.
+        // pdsh: its default hosts, and the remote shell.
         variables.set("WCOLL", &self.lists.names);
         variables.set("PDSH_RCMD_TYPE", "ssh");
         variables.0
     }
 
-    /// Parameters begin with `OMPI_MCA_` for the launcher of 4.1 and for the library, with
+    /// Parameters begin with `OMPI_MCA_` for the launcher of 4.1 and for the library, and with
     /// `PRTE_MCA_` for the launcher of 5.0.
     fn open_mpi(&self, variables: &mut Variables) {
         let policy = match self.slots {
             Some(_) => "slot",
             None => "node",
         };
-        // The launcher gives its parameters to the daemons of other machines, which end if they do not
-        // find an agent. This one has another path there, but the same name.
+        // The launcher passes its parameters to the daemons on other machines, which exit if they
+        // find no agent. The agent has another path there, but the same name.
         let mut agents = self.agent.as_os_str().to_owned();
         agents.push(":");
         agents.push(AGENT);
@@ -196,7 +195,8 @@ impl Launchers<'_> {
         variables.set("OMPI_MCA_plm_rsh_agent", &agents);
         variables.set("OMPI_MCA_orte_default_hostfile", &self.lists.open_mpi);
         if self.isolated && self.is_alone {
-            // The launcher tells it to the daemons, so that hosts of one name cannot have it.
+            // The launcher passes it to the daemons, so hosts with the same name cannot have
+            // separate ones.
             variables.prefer(OPEN_MPI_TEMPORARY, self.temporary);
         }
         variables.prefer("OMPI_MCA_rmaps_base_mapping_policy", policy);
@@ -208,13 +208,13 @@ impl Launchers<'_> {
             "PRTE_MCA_rmaps_default_mapping_policy",
             format!("{policy}:oversubscribe"),
         );
-        // Each host takes all processors for its own: bound ranks of several hosts would share the
-        // first ones. Ranks that wait let others run.
+        // Each host assumes that all processors are its own: bound ranks of several hosts would
+        // share the first ones. Waiting ranks yield.
         variables.prefer("OMPI_MCA_hwloc_base_binding_policy", "none");
         variables.prefer("PRTE_MCA_hwloc_default_binding_policy", "none");
         variables.prefer("OMPI_MCA_mpi_yield_when_idle", "1");
         if !self.is_alone {
-            // Hosts of other machines do not reach those of this one.
+            // Hosts of other machines cannot reach those of this one.
             variables.set("OMPI_MCA_plm_rsh_no_tree_spawn", "1");
             variables.set("PRTE_MCA_plm_ssh_no_tree_spawn", "1");
         }
@@ -243,13 +243,13 @@ impl Launchers<'_> {
         variables.prefer("I_MPI_PIN", "0");
     }
 
-    /// How the libraries choose the device.
+    /// The libraries' choice of the device.
     fn device(&self, variables: &mut Variables) {
         match self.middleware {
             Middleware::Ofi => {
                 match self.provider {
                     Some(provider) => {
-                        // Intel's launcher hands its own variables to the ranks, whatever those of
+                        // Intel's launcher passes its own variables to the ranks, whatever those of
                         // their hosts are.
                         for (name, value) in &provider.variables {
                             variables.set(name, value);
@@ -263,7 +263,7 @@ impl Launchers<'_> {
                 }
                 variables.prefer("OMPI_MCA_pml", "cm");
                 variables.prefer("OMPI_MCA_mtl", "ofi");
-                // 4.1 would take it for windows, whatever is chosen for messages.
+                // Otherwise 4.1 would use UCX for windows, whatever is chosen for messages.
                 variables.prefer("OMPI_MCA_osc", "^ucx");
                 variables.prefer("MPIR_CVAR_CH4_NETMOD", "ofi");
                 variables.prefer(
@@ -278,15 +278,15 @@ impl Launchers<'_> {
                 variables.prefer("OMPI_MCA_opal_common_ucx_tls", "any");
                 variables.prefer("OMPI_MCA_opal_common_ucx_devices", "any");
                 variables.prefer("MPIR_CVAR_CH4_NETMOD", "ucx");
-                // Its `cma` takes hosts with common process numbers for one machine.
+                // Its `cma` treats hosts with common process numbers as one machine.
                 let shared_memory = if self.isolated { ",sysv,posix" } else { "" };
                 variables.prefer("UCX_TLS", format!("self,srd{shared_memory}"));
             }
         }
         if !self.isolated {
             variables.prefer("MPIR_CVAR_NOLOCAL", "1");
-            // 5.0 divides collectives by hosts, and its ranks on hosts of one name do not agree on
-            // the division.
+            // 5.0 divides collectives by hosts, and its ranks on hosts with the same name disagree
+            // about the division.
             variables.prefer("OMPI_MCA_coll", "^han");
         }
     }

@@ -1,4 +1,4 @@
-//! Which hosts of a cluster are on which machine.
+//! The distribution of a cluster's hosts over machines.
 
 use std::net::{IpAddr, ToSocketAddrs};
 use std::ops::Range;
@@ -18,7 +18,7 @@ pub struct Layout {
 /// The hosts of another machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OtherMachine {
-    /// The name by which the machine is reached.
+    /// The name under which the machine is reached.
     pub machine: String,
     /// Its address.
     pub address: IpAddr,
@@ -36,12 +36,12 @@ impl Layout {
         }
     }
 
-    /// Hosts that are spread over machines, in their order and as evenly as possible. This machine
-    /// is the first of them, or `member` if the first one has started this part of the cluster.
+    /// Distributes hosts over machines, in order and as evenly as possible. This machine is the
+    /// first of them, or `member` if the first one has started this part of the cluster.
     ///
     /// # Errors
-    /// There are fewer hosts than machines, a machine is named twice, `member` is none of them, or
-    /// the address of another machine cannot be found.
+    /// There are fewer hosts than machines, a machine is named twice, `member` is not in the list,
+    /// or the address of another machine cannot be found.
     pub(crate) fn spread(
         hosts: u32,
         machines: &[String],
@@ -108,7 +108,8 @@ impl Layout {
         (self.own.len() + others) as u32
     }
 
-    /// The hosts that commands on this machine reach: all, where the cluster was started.
+    /// The hosts that commands on this machine can reach: all of them where the cluster was
+    /// started.
     pub(crate) fn reached(&self) -> Range<u32> {
         match self.is_member {
             true => self.own.clone(),
@@ -116,7 +117,7 @@ impl Layout {
         }
     }
 
-    /// The address of the host with this number: one of its own on this machine, else that of its
+    /// The address of the host with this number: its own on this machine, otherwise that of its
     /// machine.
     pub(crate) fn address(&self, number: u32) -> IpAddr {
         let mut others = self.others.iter();
@@ -126,7 +127,7 @@ impl Layout {
     }
 }
 
-/// Programs of the hosts find each other by IPv4 addresses where a machine has one.
+/// Prefers an IPv4 address, because programs on the hosts use IPv4 where possible.
 fn find(machine: &str) -> Result<IpAddr, Failure> {
     let found = (machine, 0).to_socket_addrs().map_err(|error| {
         Failure(format!(

@@ -1,11 +1,11 @@
-//! Emulated hosts as programs are started on them: one as `efa-emu run` makes it, or a cluster of
-//! them, on which launchers start programs through `efa-emu rsh`.
+//! Starting programs on emulated hosts: on one host for `efa-emu run`, or on a cluster of them,
+//! where launchers start programs through `efa-emu rsh`.
 //!
 //! Each host of a cluster is a process (`node`) with the host's namespaces (`namespaces`). It
-//! listens on a socket in the directory of the run, and starts what `rsh` asks for (`session`), as
-//! sshd does for ssh. It is forked off while the cluster has one thread, so that it keeps the
-//! rights that the start of another program would lose. `launchers` has what MPI libraries are
-//! told; `device_view` shows the devices in `/sys` and `/dev`; `members` and `gateway` are the
+//! listens on a socket in the directory of the run, and executes the requests of `rsh` (`session`),
+//! as sshd does for ssh. It is forked while the cluster has one thread, and does not execute
+//! another program, because it would lose its capabilities. `launchers` has the environment for MPI
+//! libraries; `device_view` shows the devices in `/sys` and `/dev`; `members` and `gateway` are the
 //! hosts of other machines, and [`uplink`] is the bridge that a run starts.
 //!
 //! ```no_run
@@ -50,7 +50,7 @@ pub use members::{Machines, Members};
 pub use names::name;
 pub use nodes::Nodes;
 
-/// The program that this is part of.
+/// The name of the program in messages.
 const PROGRAM: &str = "efa-emu";
 
 /// Writes a line to standard error.

@@ -6,10 +6,10 @@ use std::time::Duration;
 use efa_device_model::sysfs::{CounterFiles, PortFiles, Rail};
 use efa_shm::{Host, PortRules, PortState};
 
-/// Time between two updates.
+/// Interval of updates.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The files of a host's devices and where their values come from.
+/// The files of a host's devices, and the sources of their values.
 pub struct LiveSysfs<'a> {
     devices: Vec<LiveDevice<'a>>,
 }
@@ -17,13 +17,13 @@ pub struct LiveSysfs<'a> {
 struct LiveDevice<'a> {
     device: &'a Host,
     counters: CounterFiles,
-    /// `None` if the fabric's rules cannot be read: then its links stay.
+    /// `None` if the fabric's rules cannot be read: then the state of its port does not change.
     state: Option<PortState>,
     port: PortFiles,
 }
 
 impl<'a> LiveSysfs<'a> {
-    /// For the tree below `root` and the devices of a host, whose links go by these rules.
+    /// The files below `root` for the devices of a host, with these rules for its ports.
     pub(crate) fn open(
         root: &Path,
         devices: &'a [Host],
@@ -41,10 +41,11 @@ impl<'a> LiveSysfs<'a> {
         }
     }
 
-    /// Writes what has changed, and returns when to call this again.
+    /// Writes the values that have changed. Returns the time until the next call.
     pub fn update(&mut self) -> Duration {
         for live in &mut self.devices {
-            // A full disk is no reason to end the program, which may not even look here.
+            // An error such as a full disk must not end the program, which may not even read the
+            // file.
             let _ = live.counters.write(&live.device.statistics());
             let link = live.state.as_mut().map(PortState::link);
             let _ = live.port.write(link.unwrap_or_default());

@@ -1,6 +1,6 @@
-//! The parts of a cluster that are on other machines: each is an `efa-emu cluster` there, started
-//! through a remote shell with the command line of this one. It ends with the remote shell's
-//! standard input, so with this process, however that ends.
+//! The parts of a cluster on other machines: each is an `efa-emu cluster` there, started through a
+//! remote shell with the command line of this one. It ends when the remote shell's standard input
+//! is closed, and so with this process.
 
 use std::env;
 use std::ffi::OsString;
@@ -22,41 +22,41 @@ use crate::layout::{Layout, OtherMachine};
 use crate::names;
 use crate::uplink::{Uplink, Wanted};
 
-/// How long to wait for the hosts of all machines. Remote shells, bridges and programs start
+/// Time limit until the hosts of all machines are ready. Remote shells, bridges and programs start
 /// meanwhile.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Time between two looks meanwhile.
+/// Interval of checks during that time.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How long the other parts may take to end.
+/// How long the other parts may take to exit.
 const END: Duration = Duration::from_secs(10);
 
-/// The prefix of the line by which a part reports that all its hosts are ready; the directory
-/// follows. Login shells may print something before.
+/// The prefix of the line with which a part reports that all its hosts are ready, followed by its
+/// directory. Login shells may print something before.
 const READY: &str = "efa-emu cluster is ready: ";
 
-/// The longest line that is kept.
+/// The longest kept line.
 const LONGEST: usize = 64 << 10;
 
-/// The machines that the hosts of a cluster are spread over.
+/// The machines over which the hosts of a cluster are distributed.
 #[derive(Debug)]
 pub struct Machines {
-    /// The names or addresses under which they reach each other, the first that of the machine
-    /// where the cluster is started; none if all hosts are on this machine.
+    /// The names or addresses under which they reach each other, the first one that of the machine
+    /// where the cluster is started; empty if all hosts are on this machine.
     pub machines: Vec<String>,
-    /// The key of the bridges that join them.
+    /// The key of their bridges.
     pub uplink_key: Option<PathBuf>,
-    /// The port of the bridges; `None` is the usual one.
+    /// The port of the bridges; `None` for the default.
     pub uplink_port: Option<u16>,
-    /// The command that runs commands on the others.
+    /// The remote shell for the others.
     pub rsh: RemoteShell,
-    /// Which of them this is, if the first one has started this part of the cluster.
+    /// The name of this machine, if the first one has started this part of the cluster.
     pub member: Option<String>,
 }
 
 impl Machines {
-    /// Which hosts are where.
+    /// The distribution of the hosts.
     ///
     /// # Errors
     /// As `Layout::spread`.
@@ -93,7 +93,7 @@ impl Machines {
         Uplink::start(fabric, &wanted, quiet).map(Some)
     }
 
-    /// Where the bridge of a machine listens, by the machine's name or address.
+    /// The address and port of a machine's bridge.
     fn at_port(&self, machine: &str) -> String {
         match self.uplink_port {
             None => machine.to_owned(),
@@ -104,11 +104,11 @@ impl Machines {
         }
     }
 
-    /// Starts the other parts of the cluster, if this is where it is started. `command` is what the
-    /// command line of this process ends with.
+    /// Starts the other parts of the cluster, if it was started here. `command` is the end of this
+    /// process's command line.
     ///
     /// # Errors
-    /// A word of the command line is not text, or the remote shell cannot be run.
+    /// A word of the command line is not valid text, or the remote shell cannot be run.
     pub fn start_others(
         &self,
         layout: &Layout,
@@ -135,7 +135,7 @@ impl Machines {
     }
 }
 
-/// The words of this process's command line in front of the command that it is to run.
+/// The words of this process's command line before the command.
 fn own_words(command: &[OsString]) -> Result<Vec<String>, Failure> {
     let all: Vec<OsString> = env::args_os().skip(1).collect();
     let mut words = all[..all.len() - command.len()].to_vec();
@@ -152,21 +152,21 @@ fn text(word: OsString) -> Result<String, Failure> {
     })
 }
 
-/// The other parts of a cluster, as this process has started them. They end with this value.
+/// The other parts of a cluster, which this process has started. They end when this is dropped.
 pub struct Members<'a> {
     shell: &'a RemoteShell,
-    /// This program's file, which the other machines have at the same place.
+    /// The path of this program, which is the same on the other machines.
     program: String,
     all: Vec<Member>,
 }
 
-/// The part that is on another machine.
+/// The part on another machine.
 struct Member {
     part: OtherMachine,
     /// The remote shell.
     process: Child,
     output: ChildStdout,
-    /// Its output before that line.
+    /// Its output before the line that reports readiness.
     said: Vec<u8>,
     /// The part's directory, once it is ready.
     cluster: Option<String>,
@@ -181,9 +181,9 @@ impl Member {
         words: &[String],
     ) -> Result<Member, Failure> {
         let machine = &part.machine;
-        // Files are named as on this machine.
+        // Paths of files are the same as on this machine.
         let front = ["sh", "-c", "cd \"$0\" && exec \"$@\"", directory];
-        // Says that all is ready, and waits for the end of its input.
+        // Reports readiness, and waits for the end of its input.
         let command = format!("echo \"$0${ENV_CLUSTER}\" && exec cat >/dev/null");
         let back = ["--member", machine, "--", "sh", "-c", &command, READY];
         let owned = |words: &[&str]| {
@@ -216,7 +216,7 @@ impl Member {
         })
     }
 
-    /// Reads what it says until it is ready.
+    /// Reads its output until it is ready.
     fn listen(&mut self) -> Result<(), Failure> {
         let mut bytes = [0; 4096];
         while self.cluster.is_none() {
@@ -241,7 +241,7 @@ impl Member {
     }
 }
 
-/// The directory that a part names in the line that says that it is ready, if that has come.
+/// The directory in a part's line that reports readiness, if that was received.
 fn ready(said: &[u8]) -> Option<String> {
     let said = String::from_utf8_lossy(said);
     let mut lines = said
@@ -251,11 +251,11 @@ fn ready(said: &[u8]) -> Option<String> {
 }
 
 impl Members<'_> {
-    /// Waits until the hosts of all machines are in the fabric of this one, and all parts have
-    /// their own there.
+    /// Waits until the hosts of all machines are in this machine's fabric, and those of each part
+    /// in the fabric there.
     ///
     /// # Errors
-    /// One has ended, or is not ready in time.
+    /// A part has exited, or is not ready in time.
     pub fn wait(
         &mut self,
         layout: &Layout,
@@ -270,7 +270,7 @@ impl Members<'_> {
             if let Some(bridge) = uplink
                 && !bridge.look()?
             {
-                // Another one is there.
+                // Another bridge runs already.
                 *uplink = None;
             }
             for member in &mut self.all {
@@ -295,7 +295,7 @@ impl Members<'_> {
         }
     }
 
-    /// The hosts of other machines that commands on this one reach.
+    /// The hosts of other machines that commands on this machine can reach.
     pub(crate) fn gateways(&self) -> Vec<Gateway<'_>> {
         let ready = self
             .all
@@ -314,7 +314,7 @@ impl Members<'_> {
             .collect()
     }
 
-    /// Says which parts have ended since the last look.
+    /// Reports the parts that have exited since the last call.
     pub fn look(&mut self) {
         for member in self.all.iter_mut().filter(|member| !member.has_ended) {
             if let Ok(Some(status)) = member.process.try_wait() {
@@ -328,7 +328,7 @@ impl Members<'_> {
     }
 }
 
-/// A host that is not in the fabric yet with all of its devices, and its machine.
+/// A host whose devices are not all in the fabric yet, and its machine.
 fn missing(layout: &Layout, fabric: &Fabric) -> Result<Option<(String, String)>, Failure> {
     let known = fabric.hosts()?;
     let is_there = |name: &str| {

@@ -25,11 +25,10 @@ const RANK_KIB: u64 = 80 * 1024;
 /// The shared memory of a device's sysfs tree, in KiB: a page for each file.
 const TREE_KIB: u64 = 260;
 
-/// The shared memory of a cluster besides its hosts, in KiB: the board of faults, and lists of the
-/// hosts.
+/// The shared memory of a cluster without its hosts, in KiB: the board of faults, and host lists.
 const CLUSTER_KIB: u64 = 192;
 
-/// Refuses numbers of hosts that are not possible.
+/// Refuses invalid numbers of hosts.
 ///
 /// # Errors
 /// The number is not in the range.
@@ -42,13 +41,13 @@ pub fn check_number(hosts: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses more hosts on this machine than it has memory and room for. Each has `devices` devices
-/// with so many queue pairs.
+/// Refuses more hosts on this machine than its memory and file systems have room for. Each has
+/// `devices` devices with `queue_pairs` queue pairs.
 ///
 /// # Errors
-/// What is short, with the figures.
+/// What is too small, with the figures.
 pub fn check(hosts: u32, devices: u32, queue_pairs: u32, fabric: &Fabric) -> Result<(), Failure> {
-    // Impossible numbers are refused elsewhere.
+    // Invalid numbers are refused elsewhere.
     let devices = devices.clamp(1, DeviceName::MOST);
     if let Some(available) = available(Path::new("/")) {
         compare(hosts, devices, available)?;
@@ -56,10 +55,10 @@ pub fn check(hosts: u32, devices: u32, queue_pairs: u32, fabric: &Fabric) -> Res
     check_room(hosts, devices, queue_pairs, fabric)
 }
 
-/// As [`check`], of file systems only.
+/// As [`check`], for file systems only.
 ///
 /// # Errors
-/// Which one has too little room, with the figures.
+/// The file system without enough room, with the figures.
 pub fn check_room(
     hosts: u32,
     devices: u32,
@@ -89,18 +88,18 @@ pub fn check_room(
     places.values().try_for_each(|place| place.compare(hosts))
 }
 
-/// A file system in which hosts keep files; all sizes in KiB.
+/// A file system with files of hosts; all sizes in KiB.
 struct FileSystem {
     path: PathBuf,
     free: u64,
-    /// The need of each host.
+    /// Size of each host's files.
     host: u64,
-    /// The need of a program that opens a device.
+    /// Size of the files of a program that opens a device.
     program: u64,
 }
 
 impl FileSystem {
-    /// Each host is meant to run a program.
+    /// Includes a program on each host.
     fn compare(&self, hosts: u32) -> Result<(), Failure> {
         let each = self.host + self.program;
         let needed = u64::from(hosts) * each + CLUSTER_KIB;
@@ -127,21 +126,20 @@ impl FileSystem {
     }
 }
 
-/// The file system that `path` is or will be in: a number that tells it from others, the nearest
-/// directory that is there, and how much is free, in KiB. `None` if that has no limit or cannot be
-/// known.
+/// The file system of `path`, which may not exist yet: its unique number, the nearest existing
+/// directory, and the free space in KiB. `None` if the space is unlimited or unknown.
 fn file_system(path: &Path) -> Option<(u64, PathBuf, u64)> {
     let found = path.ancestors().find(|path| path.is_dir())?;
     let device = fs::metadata(found).ok()?.dev();
     let statistics = rustix::fs::statvfs(found).ok()?;
-    // One in memory without a limit says that it has no blocks.
+    // A file system in memory without a limit reports no blocks.
     (statistics.f_blocks > 0).then(|| {
         let free = statistics.f_bavail * statistics.f_frsize / 1024;
         (device, found.to_owned(), free)
     })
 }
 
-/// Each host is meant to run a program.
+/// Includes a program on each host.
 fn compare(hosts: u32, devices: u32, available: u64) -> Result<(), Failure> {
     let host = HOST_KIB + u64::from(devices - 1) * DEVICE_KIB;
     let each = host + RANK_KIB;
@@ -165,14 +163,14 @@ fn compare(hosts: u32, devices: u32, available: u64) -> Result<(), Failure> {
 }
 
 /// The memory that programs can get without swapping, in KiB: the machine's, or less if a control
-/// group permits less.
+/// group limits it.
 fn available(root: &Path) -> Option<u64> {
     let meminfo = fs::read_to_string(root.join("proc/meminfo")).ok();
     let of_machine = meminfo.and_then(|text| value(&text, "MemAvailable:"));
     of_machine.into_iter().chain(of_groups(root)).min()
 }
 
-/// A version of control groups: where the groups of memory are, and the names of their files.
+/// A version of control groups: the directory of memory groups, and the names of their files.
 struct GroupVersion {
     /// Below `/sys/fs/cgroup`.
     directory: &'static str,
@@ -197,7 +195,7 @@ const FIRST: GroupVersion = GroupVersion {
 };
 
 /// The memory left below each limit of this process, in KiB: of its control group and the groups
-/// around that. A container sees its own group as the outermost one.
+/// above. In a container, its own group is the outermost one.
 fn of_groups(root: &Path) -> Vec<u64> {
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     let mut left = Vec::new();
@@ -231,7 +229,7 @@ impl GroupVersion {
     }
 }
 
-/// The number behind a name at the beginning of a line.
+/// The number after a name at the beginning of a line.
 fn value(text: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines().map(str::split_whitespace);
     let mut line = lines.find(|line| line.clone().next() == Some(name))?;
@@ -253,7 +251,7 @@ mod tests {
         }
     }
 
-    /// A machine of which 1 GiB is available.
+    /// A machine with 1 GiB of available memory.
     fn machine() -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         let text = "MemTotal:       24000000 kB\nMemAvailable:    1048576 kB\n";
@@ -341,7 +339,7 @@ mod tests {
         assert_eq!(available(root), Some(300 << 10), "files may be dropped");
         group("outer", "104857600\n", "419430400\n");
         assert_eq!(available(root), Some(0), "more is used than permitted");
-        // In a container, the group is the root of what it sees.
+        // In a container, the group is the visible root.
         write(root, &[("proc/self/cgroup", "0::/\n")]);
         assert_eq!(available(root), Some(1 << 20));
         group("", "536870912\n", "0\n");
@@ -350,7 +348,7 @@ mod tests {
         assert_eq!(available(root), Some(1 << 20), "the machine has less");
     }
 
-    /// As a container of Docker has it, and as a unit of systemd that has moved nobody elsewhere.
+    /// A Docker container, and a systemd unit without subgroups.
     #[test]
     fn limits_of_first_version_groups_count() {
         const NO_LIMIT: &str = "9223372036854771712\n";

@@ -12,15 +12,15 @@ pub(crate) fn keep_private() -> io::Result<()> {
     mount(None, Path::new("/"), None, flags, None)
 }
 
-/// Whether the root directory is a mount point. That of a chroot need not be; nothing can be kept
-/// private below it then.
+/// Whether the root directory is a mount point. That of a chroot may not be; then nothing below can
+/// be made private.
 pub(crate) fn root_is_mounted() -> bool {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let mut points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
     points.any(|point| point == "/")
 }
 
-/// Mounts an empty directory in memory, in which everybody or only its owner can make files.
+/// Mounts an empty directory in memory, writable for everybody or only for its owner.
 pub(crate) fn memory(target: &Path, mode: Writable) -> io::Result<()> {
     let flags = libc::MS_NOSUID | libc::MS_NODEV;
     let mode = match mode {
@@ -30,24 +30,24 @@ pub(crate) fn memory(target: &Path, mode: Writable) -> io::Result<()> {
     mount(Some(c"tmpfs"), target, Some(c"tmpfs"), flags, Some(mode))
 }
 
-/// By whom files can be made in a directory.
+/// Who can create files in a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Writable {
     ByAll,
     ByOwner,
 }
 
-/// Shows a file or directory, with what is mounted in it, in another place.
+/// Bind-mounts a file or directory, with its submounts, at another path.
 pub(crate) fn bind(source: &Path, target: &Path) -> io::Result<()> {
     let flags = libc::MS_BIND | libc::MS_REC;
     mount(Some(&c_path(source)?), target, None, flags, None)
 }
 
-/// A directory with what is mounted in it, to be attached elsewhere. Linux before 5.2 has none.
+/// A detached copy of a directory with its submounts. Requires Linux 5.2.
 pub(crate) fn copy(directory: &Path) -> io::Result<OwnedFd> {
     const FLAGS: u32 = libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC | libc::AT_RECURSIVE as u32;
     let directory = c_path(directory)?;
-    // SAFETY: a string that lives through the call.
+    // SAFETY: the string lives through the call.
     let opened = unsafe {
         libc::syscall(
             libc::SYS_open_tree,
@@ -57,14 +57,14 @@ pub(crate) fn copy(directory: &Path) -> io::Result<OwnedFd> {
         )
     };
     check(opened.min(0) as i32)?;
-    // SAFETY: a new descriptor, which nobody else has.
+    // SAFETY: a new descriptor, which has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(opened as RawFd) })
 }
 
-/// Shows a copy in a directory.
+/// Attaches a copy at a directory.
 pub(crate) fn attach(copy: &OwnedFd, target: &Path) -> io::Result<()> {
     let target = c_path(target)?;
-    // SAFETY: strings that live through the call.
+    // SAFETY: the strings live through the call.
     let moved = unsafe {
         libc::syscall(
             libc::SYS_move_mount,
@@ -103,7 +103,7 @@ fn c_path(path: &Path) -> io::Result<CString> {
     Ok(CString::new(path.as_os_str().as_bytes())?)
 }
 
-/// The result of a system call that returns 0 if it has succeeded.
+/// The result of a system call that returns 0 for success.
 pub(crate) fn check(result: i32) -> io::Result<()> {
     match result {
         0 => Ok(()),

@@ -9,10 +9,10 @@ use crate::files::{ADDRESSES_FILE, NAMES_FILE};
 use crate::layout::Layout;
 use efa_commands::Failure;
 
-/// Most hosts of a cluster: as many processes can send to one process at a time.
+/// The most hosts of a cluster: as many processes can send to one process.
 pub(crate) const MOST_HOSTS: u32 = 1024;
 
-/// Where the system looks up host names first.
+/// The system's primary file for host names.
 pub(crate) const SYSTEM_HOSTS: &str = "/etc/hosts";
 
 /// The name of the host with this number, from 0.
@@ -20,8 +20,8 @@ pub fn name(number: u32) -> String {
     format!("node{number}")
 }
 
-/// The loopback address of a host of this machine with this number. No other program uses these by
-/// chance, as the machine's own names are in 127.0.0.0/16.
+/// The loopback address of the host with this number on this machine. It is outside of
+/// 127.0.0.0/16, where the machine's own names are.
 pub(crate) fn address(number: u32) -> Ipv4Addr {
     const FIRST: u32 = u32::from_be_bytes([127, 1, 0, 1]);
     Ipv4Addr::from_bits(FIRST + number)
@@ -29,13 +29,13 @@ pub(crate) fn address(number: u32) -> Ipv4Addr {
 
 /// The files that list the hosts of a cluster.
 pub(crate) struct HostLists {
-    /// As `/etc/hosts`: the machine's own, and the hosts.
+    /// In the format of `/etc/hosts`: the machine's own names, and the hosts.
     pub(crate) addresses: PathBuf,
-    /// The names, a line each.
+    /// The names, one per line.
     pub(crate) names: PathBuf,
-    /// With slots, as Open MPI writes them.
+    /// With slots, in the format of Open MPI.
     pub(crate) open_mpi: PathBuf,
-    /// With slots, as MPICH's launcher writes them.
+    /// With slots, in the format of MPICH's launcher.
     pub(crate) hydra: PathBuf,
 }
 
@@ -85,8 +85,8 @@ impl HostLists {
     }
 }
 
-/// The text of `/etc/hosts` on each host. Launchers call back to the machine by its name, which
-/// some machines cannot look up.
+/// The text of `/etc/hosts` on each host. It contains the machine's name, because launchers connect
+/// to it and some machines cannot resolve it.
 fn addresses(system: &str, machine: &str, layout: &Layout) -> String {
     let mut text = system.to_owned();
     if !text.is_empty() && !text.ends_with('\n') {

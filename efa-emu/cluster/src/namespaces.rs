@@ -1,10 +1,10 @@
-//! The Linux namespaces that make an emulated host look like a machine of its own.
+//! The Linux namespaces that make an emulated host look like a separate machine.
 //!
 //! All hosts of a cluster are in one user namespace, so that the system lets their processes copy
-//! from each other's memory, as the device does for RDMA. In it each host has namespaces of its own
-//! for its name (UTS), for System V's shared memory and queues (IPC), and for mounts: `/dev/shm` is
-//! its own but for the directories of fabrics and runs, and `/etc/hosts` knows all hosts. They have
-//! the machine's network and processes in common.
+//! from each other's memory, as the device does for RDMA. Inside, each host has separate namespaces
+//! for its name (UTS), for System V shared memory and queues (IPC), and for mounts: `/dev/shm` is
+//! its own except for the directories of fabrics and runs, and `/etc/hosts` contains all hosts.
+//! They share the machine's network and processes.
 
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -18,27 +18,27 @@ use crate::mounts::{self, Writable, check};
 use crate::names::SYSTEM_HOSTS;
 use crate::process::{self, Forked};
 
-/// Where `shm_open` puts its objects.
+/// The directory of `shm_open`.
 const SHARED_MEMORY: &str = "/dev/shm";
 
-/// The random number of the machine's last boot.
+/// The random id of the machine's last boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// The user namespace of a cluster, which lasts as long as this value or any process in it.
+/// The user namespace of a cluster, which exists as long as this value or any process in it.
 #[derive(Debug)]
 pub(crate) struct UserNamespace(OwnedFd);
 
-/// The files and directories that the hosts of a cluster see in other places than the machine.
+/// The files and directories that hosts see at other paths than the machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Views {
     /// The file mounted over `/etc/hosts`.
     pub(crate) hosts: PathBuf,
-    /// The directories in `/dev/shm` that they have in common.
+    /// The directories in `/dev/shm` that they share.
     pub(crate) common: Vec<PathBuf>,
 }
 
 impl Views {
-    /// For a cluster with this list of hosts, which sees `directories` and what is beside them.
+    /// The views of a cluster with this list of hosts, which share the parents of `directories`.
     pub(crate) fn new(hosts: &Path, directories: &[&Path]) -> Views {
         let parents = directories.iter().filter_map(|path| path.parent());
         Views {
@@ -52,13 +52,13 @@ impl Views {
 }
 
 impl UserNamespace {
-    /// Makes one, after trying in it what a host needs. The inner error says what the system does not
-    /// permit.
+    /// Creates a user namespace, after trying in it what a host needs. The inner error is what the
+    /// system does not permit.
     ///
     /// The process must have no other thread.
     ///
     /// # Errors
-    /// It could not be tried.
+    /// The trial itself failed.
     pub(crate) fn create(views: &Views) -> io::Result<io::Result<UserNamespace>> {
         let (mut ours, mut theirs) = UnixStream::pair()?;
         let trial = match process::fork()? {
@@ -87,13 +87,13 @@ impl UserNamespace {
         Ok(made)
     }
 
-    /// Makes the calling process a host of this name.
+    /// Makes the calling process a host with this name.
     pub(crate) fn enter_as_host(&self, name: &str, views: &Views) -> io::Result<()> {
         self.enter()?;
         isolate(name, views)
     }
 
-    /// Lets the calling process look up the hosts by their names, without being one.
+    /// Makes host names resolvable for the calling process, which is not a host.
     pub(crate) fn enter_beside_hosts(&self, views: &Views) -> io::Result<()> {
         self.enter()?;
         unshare(libc::CLONE_NEWNS)?;
@@ -107,7 +107,8 @@ impl UserNamespace {
     }
 }
 
-/// Gives the calling process, which has all rights in its user namespace, the rest of a machine.
+/// Gives the calling process, which has all capabilities in its user namespace, the other
+/// namespaces of a host.
 fn isolate(name: &str, views: &Views) -> io::Result<()> {
     unshare(libc::CLONE_NEWNS | libc::CLONE_NEWUTS | libc::CLONE_NEWIPC)?;
     mounts::keep_private()?;
@@ -130,7 +131,7 @@ fn isolate(name: &str, views: &Views) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether hosts have shared memory of their own: there is a directory over which it can be mounted.
+/// Whether hosts have separate shared memory, which is mounted over an existing directory.
 pub(crate) fn has_shared_memory() -> bool {
     Path::new(SHARED_MEMORY).is_dir()
 }
@@ -138,13 +139,13 @@ pub(crate) fn has_shared_memory() -> bool {
 fn show_hosts(list: &Path) -> io::Result<()> {
     match Path::new(SYSTEM_HOSTS).exists() {
         true => mounts::bind(list, Path::new(SYSTEM_HOSTS)),
-        // Nothing to put it over; names are looked up elsewhere on such a machine.
+        // There is no file to mount over; such a machine resolves names elsewhere.
         false => Ok(()),
     }
 }
 
-/// Gives the calling process, which is the host of this name, a number of the boot of its own: NCCL,
-/// UCX and Dragon tell machines by it. `directory` is the host's own.
+/// Gives the calling process, which is the host with this name, a boot id of its own: NCCL, UCX and
+/// Dragon identify machines by it. `directory` is the host's own.
 pub(crate) fn show_boot_id(name: &str, directory: &Path) -> io::Result<()> {
     let machines = fs::read_to_string(BOOT_ID)?;
     let mut hasher = DefaultHasher::new();
@@ -160,12 +161,12 @@ pub(crate) fn show_boot_id(name: &str, directory: &Path) -> io::Result<()> {
 }
 
 fn unshare(namespaces: i32) -> io::Result<()> {
-    // SAFETY: takes no pointers. The descriptors of the process stay shared with nobody.
+    // SAFETY: takes no pointers. The process's descriptors are not shared.
     check(unsafe { libc::unshare(namespaces) })
 }
 
-/// Says which users the namespace of the process knows: all of this one's, if the system permits
-/// it, else the caller. Everybody keeps the number that he has.
+/// Maps the users of the process's namespace: all of this one's if the system permits it, otherwise
+/// only the caller. All keep their numbers.
 fn map_users(process: i32) -> io::Result<()> {
     let write = |file: &str, text: &str| fs::write(format!("/proc/{process}/{file}"), text);
     let all = |file: &str| -> io::Result<String> {
@@ -200,7 +201,7 @@ impl Caller {
     }
 }
 
-/// The namespace of a process knows one user and one group.
+/// Maps one user and one group in the namespace of a process.
 fn map_user(process: &str, Caller { user, group }: Caller) -> io::Result<()> {
     let write = |file: &str, text: &str| fs::write(format!("/proc/{process}/{file}"), text);
     write("uid_map", &format!("{user} {user} 1\n"))?;
@@ -208,11 +209,11 @@ fn map_user(process: &str, Caller { user, group }: Caller) -> io::Result<()> {
     write("gid_map", &format!("{group} {group} 1\n"))
 }
 
-/// Gives the calling process mounts of its own; if it has no right to, in a user namespace, in which
-/// it stays who it is.
+/// Gives the calling process a separate mount namespace; without the required capability, inside of
+/// a user namespace that maps only itself.
 pub(crate) fn enter_own_mounts() -> io::Result<()> {
     if unshare(libc::CLONE_NEWNS).is_err() {
-        // Not known in the new namespace before it is mapped.
+        // The user is not known in the new namespace before it is mapped.
         let caller = Caller::current();
         unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS)?;
         map_user("self", caller)?;
@@ -220,8 +221,8 @@ pub(crate) fn enter_own_mounts() -> io::Result<()> {
     mounts::keep_private()
 }
 
-/// Does in a copy of this process what would change it, to see whether the system permits it. The
-/// process must have no other thread.
+/// Executes `work` in a forked child, to find out whether the system permits it. The process must
+/// have no other thread.
 pub(crate) fn try_in_child(work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     let (mut ours, mut theirs) = UnixStream::pair()?;
     let child = match process::fork()? {
@@ -237,7 +238,7 @@ pub(crate) fn try_in_child(work: impl FnOnce() -> io::Result<()>) -> io::Result<
     result
 }
 
-/// Tells the other process of a result, by its error number.
+/// Reports a result to the other process, by its error number.
 fn report(stream: &mut UnixStream, result: &io::Result<()>) {
     let number = match result {
         Ok(()) => 0,

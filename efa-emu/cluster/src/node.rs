@@ -1,5 +1,5 @@
-//! An emulated host as a process: it has the host's namespaces, starts what clients ask for, and is
-//! the parent of everything that runs there. The host is there as long as this process is.
+//! An emulated host as a process: it has the host's namespaces, executes clients' requests, and is
+//! the parent of all processes of the host. The host exists as long as this process.
 
 use std::ffi::{CStr, OsString};
 use std::os::unix::ffi::OsStringExt;
@@ -18,31 +18,31 @@ use crate::namespaces::{self, UserNamespace, Views};
 use crate::service::{self, Service};
 use crate::session::{Reply, Request};
 
-/// State that the processes of all hosts share.
+/// The common state of all hosts' processes.
 pub(crate) struct Common<'a> {
     pub(crate) injection: &'a Injection,
     pub(crate) environment: &'a Environment,
-    /// `None`: the system permits none.
+    /// `None`: the system does not permit one.
     pub(crate) namespace: Option<&'a UserNamespace>,
     pub(crate) views: &'a Views,
-    /// Whether there is no host whose devices are not in its `/sys` and `/dev`.
+    /// Whether to fail if a host's devices are not in its `/sys` and `/dev`.
     pub(crate) requires_view: bool,
 }
 
-/// The process of a host, while it serves.
+/// The serving process of a host.
 struct Node<'a> {
     host: &'a EmulatedHost,
     common: &'a Common<'a>,
     directory: &'a Path,
     sysfs_root: PathBuf,
-    /// Variables of this host.
+    /// Additional variables of this host.
     variables: Vec<(&'static str, OsString)>,
-    /// Why its devices are not in `/sys` and `/dev`, if so.
+    /// The reason why its devices are not in `/sys` and `/dev`, if any.
     shortcoming: Option<String>,
     user: User,
 }
 
-/// Is the host until the cluster ends. Tells `cluster` when it is ready, or why it cannot be.
+/// Serves as the host until the cluster ends. Reports to `cluster` that it is ready, or the error.
 pub(crate) fn serve(
     host: &EmulatedHost,
     directory: &Path,
@@ -109,12 +109,12 @@ impl<'a> Node<'a> {
         Ok((node, service))
     }
 
-    /// A command as sshd starts it: by the user's shell, in the home directory.
+    /// A command in the way of sshd: by the user's shell, in the home directory.
     fn command(&self, request: &Request) -> Command {
         let mut command = Command::new(&self.user.shell);
         match &request.command {
             Some(text) => command.arg("-c").arg(text),
-            // By this name it takes itself for a login shell.
+            // With this name it starts as a login shell.
             None => command.arg0(self.user.login_name()),
         };
         command
@@ -132,7 +132,7 @@ impl<'a> Node<'a> {
         if let Some(text) = &request.command {
             command.envs(launchers::remedies(text));
             if launchers::is_open_mpi(text) {
-                // Only for a line that the cluster says.
+                // Only used for a message of the cluster, so errors are ignored.
                 let _ = std::fs::write(self.directory.join(OPEN_MPI_FILE), "");
             }
         }
@@ -141,7 +141,7 @@ impl<'a> Node<'a> {
     }
 }
 
-/// The user, as the system's list of users has him.
+/// The user, from the system's user database.
 pub(crate) struct User {
     pub(crate) name: Option<OsString>,
     home: PathBuf,
@@ -167,8 +167,8 @@ impl User {
         };
         user.name = Some(text(entry.pw_name));
         let home = PathBuf::from(text(entry.pw_dir));
-        // As sshd does where the user may not enter it, such as root of a user namespace that of
-        // the system's.
+        // The home directory may be inaccessible, for example the system root's for root of a user
+        // namespace. sshd ignores it then, too.
         if access(&home, Access::EXEC_OK).is_ok() && home.is_dir() {
             user.home = home;
         }

@@ -20,10 +20,10 @@ use crate::node::{self, Common};
 use crate::process::{self, Forked};
 use crate::session::Reply;
 
-/// Time between two looks at whether all hosts are there.
+/// Interval of checks whether all hosts are alive.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// The processes that are the hosts. They end with this value.
+/// The processes of the hosts. They end when this is dropped.
 pub struct Nodes {
     processes: Vec<NodeProcess>,
     /// The cluster's directory.
@@ -34,7 +34,7 @@ pub struct Nodes {
 struct NodeProcess {
     name: String,
     process: i32,
-    /// Closed by either side's end.
+    /// Closed when either side exits.
     connection: UnixStream,
     has_ended: bool,
 }
@@ -77,8 +77,8 @@ impl Nodes {
         self.shortcoming.clone()
     }
 
-    /// Starts the process of a host, which calls `serve` with a directory of its own and its
-    /// connection to this one.
+    /// Starts the process of a host, which calls `serve` with its directory and a connection to
+    /// this process.
     pub(crate) fn fork(
         &mut self,
         name: &str,
@@ -89,7 +89,8 @@ impl Nodes {
         let (ours, theirs) = UnixStream::pair()?;
         match process::fork()? {
             Forked::Child => {
-                // Else the hosts that were started before would not notice that the cluster ends.
+                // Otherwise the hosts that were started before would not notice the end of the
+                // cluster.
                 self.processes.clear();
                 drop(ours);
                 let served = catch_unwind(AssertUnwindSafe(|| serve(&own, theirs)));
@@ -105,7 +106,8 @@ impl Nodes {
         Ok(())
     }
 
-    /// Says which hosts have ended since the last look, and returns when to look again.
+    /// Reports the hosts that have exited since the last call. Returns the time until the next
+    /// call.
     pub fn look(&mut self) -> Duration {
         for node in self.processes.iter_mut().filter(|node| !node.has_ended) {
             let received = rustix::net::recv(&node.connection, &mut [0; 1], RecvFlags::DONTWAIT);

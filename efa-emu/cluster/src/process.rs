@@ -1,4 +1,4 @@
-//! Processes that a host is made of.
+//! Processes of a host.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -8,21 +8,21 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Time between two looks at whether processes have ended.
+/// Interval of checks whether processes have exited.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Which of the two processes the caller is after a fork.
+/// The two results of a fork.
 pub(crate) enum Forked {
     Child,
-    /// The number of the child.
+    /// The process id of the child.
     Parent(i32),
 }
 
-/// Makes a copy of the calling process, which must have no other thread: the copy goes on in
-/// ordinary code.
+/// Forks the calling process, which must have no other thread, so that the child can run ordinary
+/// code.
 pub(crate) fn fork() -> io::Result<Forked> {
-    // SAFETY: the process has one thread, so that no lock is held by one that the child does not
-    // have.
+    // SAFETY: the process has one thread, so no other thread holds a lock that the child would
+    // need.
     match unsafe { libc::fork() } {
         0 => Ok(Forked::Child),
         child @ 1.. => Ok(Forked::Parent(child)),
@@ -30,32 +30,32 @@ pub(crate) fn fork() -> io::Result<Forked> {
     }
 }
 
-/// Ends a forked process: what the original made stays the original's.
+/// Exits a forked child, without running the parent's destructors.
 pub(crate) fn leave(status: i32) -> ! {
-    // SAFETY: ends the process at once.
+    // SAFETY: exits the process at once.
     unsafe { libc::_exit(status) }
 }
 
-/// Waits for the end of a child.
+/// Waits for the exit of a child.
 pub(crate) fn wait_for(child: i32) {
     let mut status = 0;
-    // SAFETY: the pointer is to a number of this function's.
+    // SAFETY: the pointer is to a local variable.
     while unsafe { libc::waitpid(child, &raw mut status, 0) } < 0
         && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
     {}
 }
 
-/// A child that has ended, and its status as `waitpid` gives it. `None` if none has.
+/// A child that has exited, and its status from `waitpid`. `None` if none has.
 pub(crate) fn ended_child() -> Option<(i32, i32)> {
     let mut status = 0;
-    // SAFETY: the pointer is to a number of this function's.
+    // SAFETY: the pointer is to a local variable.
     let child = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) };
     (child > 0).then_some((child, status))
 }
 
-/// Returns whether the calling process has children, be it that they have ended.
+/// Returns whether the calling process has children, including exited ones.
 fn has_children() -> bool {
-    // SAFETY: no information is asked for, so that no pointer is used.
+    // SAFETY: no information is requested, so no pointer is used.
     let found = unsafe {
         let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
         libc::waitid(libc::P_ALL, 0, std::ptr::null_mut(), flags)
@@ -63,8 +63,8 @@ fn has_children() -> bool {
     found == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ECHILD)
 }
 
-/// Keeps from the programs that the calling process starts what it has open besides the standard
-/// streams: whoever started it may have left it files and pipes that are not meant for them.
+/// Closes all descriptors except for the standard streams when a program is executed: they may
+/// belong to the starter of this process and are not meant for its programs.
 pub(crate) fn keep_descriptors() -> io::Result<()> {
     const FIRST: libc::c_uint = 3;
     // SAFETY: takes no pointers, and closes nothing.
@@ -79,14 +79,14 @@ pub(crate) fn keep_descriptors() -> io::Result<()> {
     if marked == 0 {
         return Ok(());
     }
-    // Linux before 5.11, and containers that forbid what they do not know.
+    // Linux before 5.11, and containers that forbid unknown system calls.
     for entry in fs::read_dir("/proc/self/fd")? {
         let number = entry?
             .file_name()
             .to_str()
             .and_then(|name| name.parse().ok());
         if let Some(descriptor) = number.filter(|number| *number >= FIRST as i32) {
-            // SAFETY: takes no pointers. One that has been closed meanwhile is refused.
+            // SAFETY: takes no pointers. A descriptor that was closed meanwhile is refused.
             unsafe { libc::fcntl(descriptor, libc::F_SETFD, libc::FD_CLOEXEC) };
         }
     }
@@ -99,25 +99,23 @@ pub(crate) fn adopt_orphans() {
     unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
 }
 
-/// Sends a signal to a process, or, if the number is negative, to a process group. It may have
-/// ended.
+/// Sends a signal to a process or, if the number is negative, to a process group. It may have
+/// exited.
 pub(crate) fn signal(process: i32, signal: i32) {
     // SAFETY: takes no pointers.
     unsafe { libc::kill(process, signal) };
 }
 
-/// Ends all descendants of the calling process, which has adopted its orphans: asks them to, and
-/// kills those that are there after `grace`. Those that even this does not end within the same time
-/// again are left to the kernel.
+/// Ends all descendants of the calling process, which has adopted its orphans: sends SIGTERM, and
+/// SIGKILL after `grace`. Those that are still left after the same time again are abandoned.
 pub(crate) fn end_descendants(grace: Duration) {
     let started = Instant::now();
     let mut asked = Vec::new();
     loop {
-        // None is left to whoever adopts them next.
+        // Reaps zombies.
         while ended_child().is_some() {}
-        // A process without children has no descendants, as orphans become children. A look at all
-        // processes of the machine, by each of many hosts, would take the time of the square of
-        // their number.
+        // A process without children has no descendants, because orphans become its children. If
+        // each of many hosts scanned all processes of the machine, that would take quadratic time.
         if !has_children() || started.elapsed() > 2 * grace {
             return;
         }
@@ -136,9 +134,9 @@ pub(crate) fn end_descendants(grace: Duration) {
     }
 }
 
-/// Kills all processes of the user that were started with these variables. Those whose parent has
-/// gone are no longer anybody's descendants. One that is replacing its program has no environment
-/// for a moment, and is looked at again.
+/// Kills all processes of the user that were started with these variables. Orphans of an exited
+/// parent are not descendants any more. A process in `execve` has no environment for a moment, and
+/// is checked again.
 pub(crate) fn kill_where(variables: &[(&str, &OsStr)]) {
     let wanted: Vec<_> = variables
         .iter()
@@ -161,11 +159,10 @@ pub(crate) fn kill_where(variables: &[(&str, &OsStr)]) {
     }
 }
 
-/// The environment that a process was started with, as the kernel shows it in its directory of
-/// `/proc`. It is empty for kernel threads and other users' processes too; those have no program
-/// that can be read.
+/// The environment with which a process was started, from its directory in `/proc`. It is also
+/// empty for kernel threads and other users' processes; their executables cannot be read.
 fn environment_of(process: &Path) -> Vec<u8> {
-    // `execve` replaces the memory first and writes down where the environment lies at its end.
+    // `execve` replaces the memory first and sets the location of the environment at its end.
     const LOOKS: usize = 20;
     for _ in 0..LOOKS {
         let environment = fs::read(process.join("environ")).unwrap_or_default();
@@ -177,7 +174,7 @@ fn environment_of(process: &Path) -> Vec<u8> {
     Vec::new()
 }
 
-/// The descendants of a process that run or are stopped.
+/// The descendants of a process that are running or stopped.
 fn descendants(ancestor: i32) -> Vec<i32> {
     let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -203,9 +200,9 @@ fn descendants(ancestor: i32) -> Vec<i32> {
     found
 }
 
-/// The parent's number in `/proc/PID/stat`; `None` if the process has ended.
+/// The parent's id in `/proc/PID/stat`; `None` if the process has exited.
 fn parent_in(stat: &str) -> Option<i32> {
-    // The name, in parentheses, may contain anything.
+    // The name in parentheses may contain any characters.
     let mut fields = stat[stat.rfind(')')? + 1..].split_whitespace();
     let state = fields.next()?;
     (state != "Z").then(|| fields.next()?.parse().ok())?
@@ -229,7 +226,7 @@ mod tests {
         let start = |value: &str| {
             let mut command = std::process::Command::new("sleep");
             let child = command.arg("60").env(&name, value).spawn().unwrap();
-            // The kernel shows it once `execve` is through, which may be after `spawn`.
+            // The kernel shows it after `execve`, which may be after `spawn` returns.
             let environ = format!("/proc/{}/environ", child.id());
             while fs::read(&environ).unwrap().is_empty() {
                 std::thread::sleep(PAUSE);

@@ -1,4 +1,4 @@
-//! `efa-emu rsh`: what launchers call in place of `ssh`.
+//! `efa-emu rsh`: launchers call it instead of `ssh`.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -18,16 +18,16 @@ use crate::process::{self, Forked};
 use crate::session::{self, Reply, Request};
 use crate::{PROGRAM, complain};
 
-/// Exit status for errors of `rsh` itself, and of commands that a signal ended: as of ssh.
+/// Exit status for errors of `rsh` itself, and for commands killed by a signal, as in ssh.
 const FAILED: u8 = 255;
 
-/// Options of ssh with a value, which may be the rest of the word or the next one.
+/// Options of ssh with a value, which may be the rest of the word or the next word.
 const WITH_VALUE: &[u8] = b"BDEFIJLOPQRSWbceilmopw";
 
-/// Options of ssh without one. `1` and `2` are of old releases, and tools still give them.
+/// Options of ssh without a value. `1` and `2` are from old releases, but still used by tools.
 const WITHOUT_VALUE: &[u8] = b"1246ACGKMNTVXYafgknqstvxy";
 
-/// The output of `-V`: scripts look for the name, and infer features from the version.
+/// The output of `-V`: scripts search for the name, and derive features from the version.
 const VERSION: &str = concat!(
     "efa-emu ",
     env!("CARGO_PKG_VERSION"),
@@ -57,10 +57,10 @@ const QUERIES: [&str; 16] = [
 /// The URL scheme of a host.
 const SCHEME: &str = "ssh://";
 
-/// The command of `-N`, with the longest time that any `sleep` accepts.
+/// The command for `-N`, with the longest time that any `sleep` accepts.
 const WAIT: &str = "exec sleep 2147483647";
 
-/// Does what ssh does with these arguments.
+/// Executes the arguments like ssh.
 pub fn main(words: Vec<OsString>) -> ExitCode {
     match Invocation::parse(words).and_then(|invocation| invocation.execute()) {
         Ok(status) => ExitCode::from(status),
@@ -77,13 +77,13 @@ enum Purpose {
     /// Run a command, or a shell.
     #[default]
     Command,
-    /// `-N`: stay until ended.
+    /// `-N`: wait until killed.
     Nothing,
-    /// `-G`: say how a host would be reached.
+    /// `-G`: print the configuration of a host.
     Configuration,
-    /// `-V`: say the version.
+    /// `-V`: print the version.
     Version,
-    /// `-Q`: say which algorithms there are of a kind.
+    /// `-Q`: print the algorithms of this type.
     Algorithms(OsString),
 }
 
@@ -101,14 +101,14 @@ struct Invocation {
     host: OsString,
     user: Option<OsString>,
     port: Option<OsString>,
-    /// The words of the command with blanks between them.
+    /// The words of the command, separated by blanks.
     command: Option<OsString>,
-    /// `-n`, `-f`: nothing to read.
+    /// `-n`, `-f`: no standard input.
     no_input: bool,
-    /// `-f`: goes on by itself once the command runs.
+    /// `-f`: exits once the command runs.
     background: bool,
     quiet: bool,
-    /// Patterns of the names of variables that go along.
+    /// Patterns for names of variables to pass on.
     send_env: Vec<OsString>,
     set_env: Vec<(OsString, OsString)>,
 }
@@ -118,7 +118,7 @@ impl Invocation {
         let mut invocation = Invocation::default();
         let mut words = words.into_iter().peekable();
         let mut host = None;
-        // Options stand before the host, and again behind it.
+        // Options are before the host, and may be repeated after it.
         for _ in 0..2 {
             while let Some(word) = words.next_if(|word| is_option(word)) {
                 if word == "--" {
@@ -141,7 +141,7 @@ impl Invocation {
         Ok(invocation)
     }
 
-    /// Follows `[USER@]HOST` or `ssh://[USER@]HOST[:PORT]`. What options have said before holds.
+    /// Parses `[USER@]HOST` or `ssh://[USER@]HOST[:PORT]`. Earlier options take precedence.
     fn destination(&mut self, text: &[u8]) {
         let owned = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
         let uri = text.strip_prefix(SCHEME.as_bytes());
@@ -156,11 +156,11 @@ impl Invocation {
             self.port.get_or_insert_with(|| owned(&host[at + 1..]));
             host = &host[..at];
         }
-        // As ssh does.
+        // Like ssh.
         self.host = owned(&host.to_ascii_lowercase());
     }
 
-    /// Follows a word of options, whose last may have its value in the next word.
+    /// Parses a word of options. The last option's value may be the next word.
     fn option(
         &mut self,
         word: &[u8],
@@ -224,7 +224,7 @@ impl Invocation {
         Ok(())
     }
 
-    /// Follows `KEY=VALUE` or `KEY VALUE` of a configuration file of ssh.
+    /// Parses `KEY=VALUE` or `KEY VALUE` in the format of ssh's configuration files.
     fn setting(&mut self, text: &[u8]) -> Result<(), Failure> {
         let text = text.trim_ascii_start();
         let is_gap = |byte: &u8| *byte == b'=' || byte.is_ascii_whitespace();
@@ -268,7 +268,7 @@ impl Invocation {
             Purpose::Nothing => self.run(Some(WAIT.into()), true),
             Purpose::Configuration => Ok(answer(&self.configuration())),
             Purpose::Version => {
-                // Where ssh says it.
+                // The same stream as ssh.
                 let _ = writeln!(std::io::stderr(), "{VERSION}");
                 Ok(0)
             }
@@ -281,7 +281,7 @@ impl Invocation {
         }
     }
 
-    /// The output of `-G`: the settings that callers look at.
+    /// The output of `-G`: the settings that callers use.
     fn configuration(&self) -> String {
         let host = self.host.display();
         let own = || User::current().name.unwrap_or_default();
@@ -291,7 +291,7 @@ impl Invocation {
         format!("host {host}\nuser {user}\nhostname {host}\nport {port}\n")
     }
 
-    /// Runs a command for the user's shell, or a shell, on the host.
+    /// Runs a command with the user's shell, or a shell, on the host.
     fn run(&self, command: Option<OsString>, no_input: bool) -> Result<u8, Failure> {
         let name = self.host.display();
         let directory = find_host(&self.host)?;
@@ -332,8 +332,7 @@ impl Invocation {
                     }
                     return Ok(FAILED);
                 }
-                // The launcher has ended, or nobody waits for the command: nothing is worth a
-                // message.
+                // The launcher has exited, or nobody waits for the command: no message is needed.
                 Some(Reply::ClusterEnds) => return Ok(FAILED),
                 None if self.background => return Ok(FAILED),
                 None => {
@@ -346,7 +345,7 @@ impl Invocation {
     }
 }
 
-/// Prints what was asked for, and returns the exit status.
+/// Prints an answer, and returns the exit status.
 fn answer(text: &str) -> u8 {
     output::print(PROGRAM, text);
     match output::is_incomplete() {
@@ -388,7 +387,7 @@ fn split_values(text: &[u8]) -> Option<Vec<OsString>> {
     quote.is_none().then_some(values)
 }
 
-/// Returns whether a name matches a pattern of ssh: `*` stands for any characters, `?` for one.
+/// Returns whether a name matches a pattern of ssh: `*` matches any characters, `?` one.
 fn matches(pattern: &[u8], name: &[u8]) -> bool {
     match (pattern, name) {
         ([], []) => true,
@@ -399,8 +398,7 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
     }
 }
 
-/// The directory of a host: of the cluster that this process belongs to, or of the one that is
-/// there.
+/// The directory of a host, in the cluster of this process, or in the only cluster.
 fn find_host(name: &OsStr) -> Result<PathBuf, Failure> {
     let cluster = match env::var_os(ENV_CLUSTER) {
         Some(directory) => PathBuf::from(directory),
@@ -432,8 +430,8 @@ fn find_host(name: &OsStr) -> Result<PathBuf, Failure> {
     )))
 }
 
-/// The host that has an address of its own, by the lines of `/etc/hosts`: those of other machines
-/// have that of their machine.
+/// The host with a unique address in `/etc/hosts`. Those of other machines share their machine's
+/// address.
 fn host_at<'a>(addresses: &str, names: &'a [&'a str], address: &OsStr) -> Option<&'a &'a str> {
     let mut at = addresses
         .lines()
@@ -444,7 +442,7 @@ fn host_at<'a>(addresses: &str, names: &'a [&'a str], address: &OsStr) -> Option
     at.next().filter(|_| at.next().is_none())
 }
 
-/// The cluster of the user's that runs; with `EFA_EMU_FABRIC`, the one on that fabric.
+/// The only running cluster of the user; with `EFA_EMU_FABRIC`, the one on that fabric.
 fn only_cluster() -> Result<PathBuf, Failure> {
     let wanted = env::var(ENV_FABRIC).ok();
     let fabric_of = |directory: &Path| std::fs::read_to_string(directory.join(FABRIC_FILE)).ok();
@@ -479,7 +477,7 @@ mod tests {
         Invocation::parse(words).map_err(|Failure(reason)| reason)
     }
 
-    /// The lines with which launchers and tools call ssh.
+    /// The command lines with which launchers and tools call ssh.
     #[test]
     fn options_host_and_command_split_as_in_ssh() {
         let node = |command: &str| Invocation {

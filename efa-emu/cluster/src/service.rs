@@ -1,5 +1,4 @@
-//! A process that starts commands for clients in place of sshd, and is the parent of everything
-//! that they start.
+//! A process that starts commands for clients, like sshd, and is the parent of all their processes.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -15,11 +14,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::process;
 use crate::session::{self, Reply, Request, STREAMS};
 
-/// How long a command goes on whose client has gone: it is told at once, and killed after this
-/// time.
+/// How long a command may continue after its client has disconnected: it gets SIGHUP at once, and
+/// SIGKILL after this time.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// How long a client may take to say what it wants.
+/// Time limit for a client's request.
 const REQUEST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The state of a host's process.
@@ -32,18 +31,18 @@ pub(crate) struct Service {
     sessions: Vec<Session>,
 }
 
-/// A command that runs for a client.
+/// A running command of a client.
 struct Session {
     client: UnixStream,
-    /// The command's process, which leads a group.
+    /// The command's process, the leader of a process group.
     process: i32,
-    /// When it is killed, since its client has gone.
+    /// The time at which it is killed, because its client has disconnected.
     killed_at: Option<Instant>,
 }
 
-/// Makes the calling process one that serves: what the terminal sends is for the command that the
-/// cluster was made for, orphans of its children are its own, and what it has open now is not
-/// theirs.
+/// Makes the calling process a service: in a new session, because signals of the terminal are for
+/// the cluster's command; as the reaper of orphans; and with its open descriptors hidden from
+/// children.
 pub(crate) fn detach() -> Result<(), Failure> {
     rustix::process::setsid()?;
     process::adopt_orphans();
@@ -64,8 +63,8 @@ impl Service {
         })
     }
 
-    /// Serves until the cluster ends. `command` makes what a request asks for; `meanwhile` is
-    /// called again and again, after the time that it returns or earlier.
+    /// Serves until the cluster ends. `command` makes the command for a request; `meanwhile` is
+    /// called repeatedly, after the returned time or earlier.
     pub(crate) fn run(
         mut self,
         command: impl Fn(&Request) -> Command,
@@ -111,7 +110,7 @@ impl Service {
         process::end_descendants(GRACE);
     }
 
-    /// Waits for something to do; `None` if the wait was interrupted.
+    /// Waits for events; `None` if the wait was interrupted.
     fn wait(&self, time: Duration) -> Option<Events> {
         let mut descriptors = vec![
             PollFd::new(&self.cluster, PollFlags::IN),
@@ -119,7 +118,7 @@ impl Service {
             PollFd::new(&self.listener, PollFlags::IN),
         ];
         let sessions = self.sessions.iter().map(|session| match session.killed_at {
-            // A closed connection would be reported again and again.
+            // A closed connection would be reported repeatedly.
             Some(_) => PollFd::from_borrowed_fd(self.children.as_fd(), PollFlags::empty()),
             None => PollFd::new(&session.client, PollFlags::IN),
         });
@@ -139,8 +138,8 @@ impl Service {
         })
     }
 
-    /// Tells clients of commands that have ended. Orphans end here too, and nobody asks for their
-    /// status.
+    /// Reports commands that have exited to their clients. Orphans are reaped here too, and their
+    /// status is ignored.
     fn reap(&mut self) {
         while let Some((process, status)) = process::ended_child() {
             let Some(index) = self
@@ -152,7 +151,7 @@ impl Service {
             };
             let mut session = self.sessions.swap_remove(index);
             if session.killed_at.is_some() {
-                // Children that the command left behind are killed, too.
+                // Kills children that the command has left behind.
                 process::signal(-process, libc::SIGKILL);
                 continue;
             }
@@ -190,10 +189,10 @@ impl Service {
         let [input, output, errors] = streams.map(Stdio::from);
         command.stdin(input).stdout(output).stderr(errors);
         self.signals.unblock_in(&mut command);
-        // SAFETY: between `fork` and `exec` it makes one system call, which is allowed there.
+        // SAFETY: between `fork` and `exec` it only makes one system call.
         unsafe { command.pre_exec(|| Ok(rustix::process::setsid().map(drop)?)) };
         match command.spawn() {
-            // It is waited for with all other children.
+            // It is reaped with all other children.
             Ok(child) => Ok(child.id() as i32),
             Err(error) => Err(Failure(format!(
                 "cannot start {}: {error}",
@@ -208,12 +207,12 @@ struct Events {
     ended: bool,
     child: bool,
     client: bool,
-    /// The sessions whose clients have gone.
+    /// The sessions whose clients have disconnected.
     gone: Vec<usize>,
 }
 
 impl Session {
-    /// The client has gone: tells the command.
+    /// The client has disconnected: sends SIGHUP to the command.
     fn end(&mut self) {
         for signal in [libc::SIGHUP, libc::SIGCONT] {
             process::signal(-self.process, signal);
@@ -221,7 +220,7 @@ impl Session {
         self.killed_at = Some(Instant::now() + GRACE);
     }
 
-    /// Kills the command if it is time to. Returns whether it was.
+    /// Kills the command if its time is over. Returns whether it was.
     fn is_over_at(&self, now: Instant) -> bool {
         let over = self.killed_at.is_some_and(|time| time <= now);
         if over {

@@ -1,10 +1,9 @@
 //! The protocol between `efa-emu rsh` and a host, over a socket in the cluster's directory.
 //!
-//! The client sends its three standard streams and one request. The host answers with [`Reply`]s. A
-//! client that closes the connection before the end takes its command along.
+//! The client sends its three standard streams and one request. The host answers with [`Reply`]s.
+//! When a client closes the connection, its command is ended.
 //!
-//! Requests and replies are lines of JSON; names and values that are not text come across as their
-//! bytes.
+//! Requests and replies are lines of JSON. Names and values that are not UTF-8 are sent as bytes.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, IoSlice, IoSliceMut, Read as _, Write as _};
@@ -19,8 +18,8 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Longest request in bytes: the arguments and the environment of a program can be 6 MiB, and a
-/// byte of theirs takes at most four characters.
+/// Longest request in bytes: the arguments and the environment of a program can be 6 MiB, and each
+/// byte takes at most four characters.
 const LONGEST: u64 = 4 * (6 << 20);
 
 /// The standard streams of a command.
@@ -31,7 +30,7 @@ pub(crate) const STREAMS: usize = 3;
 pub(crate) struct Request {
     /// The command for the user's shell; `None` for a login shell.
     pub(crate) command: Option<OsString>,
-    /// Variables on top of the host's environment.
+    /// Variables in addition to the host's environment.
     pub(crate) variables: Vec<(OsString, OsString)>,
 }
 
@@ -41,20 +40,20 @@ pub(crate) struct Request {
 pub(crate) enum Reply {
     /// It was started.
     Started,
-    /// So was a host, which lacks something.
+    /// It was started on a host that lacks this.
     StartedWithout(String),
-    /// It could not be started.
+    /// It could not be started, for this reason.
     Refused(String),
-    /// It has ended with this status.
+    /// It has exited with this status.
     Exited(u8),
-    /// A signal has ended it.
+    /// It was killed by a signal.
     Killed(u8),
     /// The cluster ends, and the command with it.
     ClusterEnds,
 }
 
 impl Request {
-    /// Sends the request with the streams that the command gets.
+    /// Sends the request with the streams for the command.
     pub(crate) fn send(
         &self,
         connection: &mut UnixStream,
@@ -105,7 +104,7 @@ impl Request {
 }
 
 impl Reply {
-    /// Sends the reply. A client that is gone does not want it.
+    /// Sends the reply. Ignores that a client has disconnected.
     pub(crate) fn send(&self, connection: &mut UnixStream) {
         let _ = line(self).and_then(|line| connection.write_all(&line));
     }
@@ -122,7 +121,7 @@ impl Reply {
     }
 }
 
-/// A request or reply as it is sent.
+/// The encoding of a request or reply.
 fn line(message: &impl Serialize) -> io::Result<Vec<u8>> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');
@@ -136,7 +135,7 @@ fn invalid(what: &str) -> io::Error {
 /// The name of a host's socket in its directory.
 const SOCKET: &str = "socket";
 
-/// Begins to listen for the clients of the host with this directory.
+/// Listens for clients of the host with this directory.
 pub(crate) fn listen(directory: &Path) -> io::Result<UnixListener> {
     at_short_path(directory, |path| UnixListener::bind(path))
 }
@@ -146,7 +145,7 @@ pub(crate) fn connect(directory: &Path) -> io::Result<UnixStream> {
     at_short_path(directory, |path| UnixStream::connect(path))
 }
 
-/// Paths of sockets have room for 107 bytes. A path by way of a descriptor is short.
+/// Socket paths are limited to 107 bytes. A path through a descriptor in `/proc` is short.
 fn at_short_path<T>(directory: &Path, work: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
     let directory = std::fs::File::open(directory)?;
     let path = format!("/proc/self/fd/{}/{SOCKET}", directory.as_fd().as_raw_fd());

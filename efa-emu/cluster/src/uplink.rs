@@ -1,8 +1,8 @@
-//! `--uplink`: a bridge to other machines, which is there as long as programs are.
+//! `--uplink`: a bridge to other machines that runs as long as programs do.
 //!
-//! The first run starts it, as a process of its own; it ends by itself when the last host of
-//! this machine has left the fabric (`efa-emu bridge --while-used`). What it says goes to whoever
-//! has started it, as long as that runs.
+//! The first run starts it as a separate process. It exits by itself when the last host of this
+//! machine has left the fabric (`efa-emu bridge --while-used`). Its output is forwarded by the run
+//! that has started it, while that is running.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -17,10 +17,10 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::bridge;
 
-/// How often what it says is passed on.
+/// Interval of forwarding its output.
 const TURN: Duration = Duration::from_millis(250);
 
-/// The bridge's first message, which it does not print if another bridge runs already.
+/// The bridge's first message. It is not printed if another bridge runs already.
 const LISTENS: &str = "listens on ";
 
 /// Part of the bridge's message for a port in use.
@@ -29,20 +29,20 @@ const CANNOT_LISTEN: &str = "cannot listen on ";
 /// The bridge's message for a new connection.
 const CONNECTED: &str = "connected with ";
 
-/// The most bytes of what the bridge says that are passed on at a time.
+/// Most bytes of the bridge's output that are forwarded at once.
 const CHUNK: usize = 64 << 10;
 
-/// The bridge that is to be there.
+/// The parameters of the bridge.
 pub struct Wanted<'a> {
     /// The key of all bridges of the fabric.
     pub key: &'a Path,
-    /// Where it is connected to.
+    /// The address at which it listens.
     pub listen: &'a str,
-    /// The option that changes that.
+    /// The option that changes that address.
     pub listen_option: &'static str,
-    /// The addresses of those that it connects with.
+    /// The addresses of the other bridges.
     pub peers: &'a [String],
-    /// The name of this machine; its host name if none is given.
+    /// The name of this machine; `None` for its host name.
     pub machine: Option<&'a str>,
 }
 
@@ -54,12 +54,12 @@ impl Wanted<'_> {
 /// A bridge that this process has started.
 pub struct Uplink {
     bridge: Child,
-    /// The file of its output, and the number of bytes that were read.
+    /// The file with its output, and the number of bytes that were read.
     said: File,
     read: u64,
-    /// Output that was read and not passed on.
+    /// Output that was read and not forwarded.
     held: String,
-    /// It has said that it listens, and that it has met another machine.
+    /// Whether it has reported that it listens, and that it is connected with another machine.
     listens: bool,
     is_connected: bool,
     /// See [`Wanted`].
@@ -67,8 +67,8 @@ pub struct Uplink {
     quiet: bool,
 }
 
-/// Passes on what the bridge has said, if there is one of this process. Returns when to call this
-/// again.
+/// Forwards the output of this process's bridge, if there is one. Returns the time until the next
+/// call.
 pub fn turn(uplink: &mut Option<Uplink>) -> Duration {
     match uplink {
         Some(uplink) => {
@@ -81,7 +81,7 @@ pub fn turn(uplink: &mut Option<Uplink>) -> Duration {
 }
 
 impl Uplink {
-    /// Starts a bridge, which ends at once if the fabric has one.
+    /// Starts a bridge, which exits at once if the fabric has one.
     ///
     /// # Errors
     /// The program cannot be started.
@@ -104,7 +104,7 @@ impl Uplink {
             .stdin(Stdio::null())
             .stdout(said.try_clone()?)
             .stderr(said.try_clone()?)
-            // It outlives this process, and what the terminal sends is not for it.
+            // It outlives this process, and signals of the terminal are not for it.
             .process_group(0);
         let bridge = command
             .spawn()
@@ -121,11 +121,11 @@ impl Uplink {
         })
     }
 
-    /// Passes on what it says while it begins. Returns false if it has ended because another one is
-    /// there, which says what it does to whoever has started that.
+    /// Forwards its output while it starts. Returns false if it has exited because another one
+    /// runs, whose output is forwarded elsewhere.
     ///
     /// # Errors
-    /// It has ended, with what it has said last.
+    /// It has exited, with its last output.
     pub fn look(&mut self) -> Result<bool, Failure> {
         let ended = self.bridge.try_wait()?;
         self.hear();
@@ -148,19 +148,19 @@ impl Uplink {
         }
     }
 
-    /// Whether it has said that it is connected with another machine.
+    /// Whether it has reported a connection with another machine.
     pub fn is_connected(&self) -> bool {
         self.is_connected
     }
 
-    /// Reads what it has said since the last call.
+    /// Reads its new output.
     fn hear(&mut self) {
         let mut bytes = vec![0; CHUNK];
-        // The file's position is the one at which the bridge writes: it stays where it is. What is
-        // in memory can be read.
+        // The file's position belongs to the bridge, which writes there. Reads from memory do not
+        // fail.
         let length = self.said.read_at(&mut bytes, self.read).unwrap_or(0);
         bytes.truncate(length);
-        // Whole lines only.
+        // Complete lines only.
         bytes.truncate(
             bytes
                 .iter()
@@ -174,8 +174,8 @@ impl Uplink {
         self.held.push_str(&news);
     }
 
-    /// Passes on what was read, once it is known that this is the bridge that runs: what one says
-    /// that ends because of another one is for nobody.
+    /// Forwards the output, once it is known that this bridge stays: the output of one that exits
+    /// because of another is dropped.
     fn tell(&mut self) {
         if !self.listens {
             return;
