@@ -2,8 +2,8 @@
 
 use efa_core::address::Gid;
 
-/// The GID of the host with this number, as a device makes it of a MAC address. Only the lower 8
-/// bits of the number count.
+/// The GID of the host with this number, as a device derives it from a MAC address. Only the lower
+/// 8 bits of the number are used.
 pub const fn gid(host: usize) -> Gid {
     let host = host as u8;
     Gid([

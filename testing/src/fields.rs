@@ -1,8 +1,8 @@
-//! Numbers in packets, by the names of their fields.
+//! Numeric fields of packets, by name.
 
 use efa_core::wire::fields::fields_of;
 
-/// A number in a packet.
+/// The value of a packet's numeric field.
 ///
 /// # Panics
 /// If the packet has no such field.
@@ -22,7 +22,7 @@ pub fn write(packet: &mut [u8], name: &str, value: u64) {
     packet[at..at + length].copy_from_slice(&value.to_le_bytes()[..length]);
 }
 
-/// Where a field is: offset and length, of which the first eight bytes count.
+/// Offset and length of a field, of which only the first eight bytes are used.
 fn place(packet: &[u8], name: &str) -> (usize, usize) {
     let mut fields = fields_of(packet).into_iter().flatten();
     let field = fields.find(|field| field.descriptor.name == name);

@@ -40,7 +40,7 @@ fn count(allocations: u64, bytes: i64) {
     LIVE_BYTES.set(LIVE_BYTES.get() + bytes);
 }
 
-// SAFETY: everything is passed on to the system's allocator unchanged.
+// SAFETY: all calls are passed on to the system's allocator unchanged.
 unsafe impl GlobalAlloc for CountingHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(1, layout.size() as i64);
@@ -56,7 +56,7 @@ unsafe impl GlobalAlloc for CountingHeap {
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         count(0, -(layout.size() as i64));
-        // SAFETY: the caller's contract is the same, and `alloc` took it from the system.
+        // SAFETY: the caller's contract is the same, and `alloc` got the pointer from the system.
         unsafe { System.dealloc(pointer, layout) }
     }
 

@@ -1,11 +1,11 @@
 //! One endpoint between an honest peer and a hostile one. The hostile peer's packets, the
 //! application's calls and the order of events all come from a string of bytes, so that a fuzzer
-//! can look for the string that breaks a promise:
+//! can search for a string that breaks an invariant:
 //!
-//! * nothing panics, and nothing holds more than the settings allow;
-//! * every operation is reported at most once, memory that no operation names stays as it was;
-//! * the honest peer's messages arrive once each and unharmed, whatever the hostile one did;
-//! * once the hostile peer is removed, nothing of it is left.
+//! * nothing panics, and no resource exceeds the limits in the settings;
+//! * every operation is reported at most once, and memory without an operation stays unchanged;
+//! * the honest peer's messages arrive exactly once and intact, whatever the hostile peer does;
+//! * after the hostile peer was removed, it uses no resources any more.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,10 +19,10 @@ use crate::pattern;
 
 const MTU: usize = 256;
 const MEMORY_SIZE: usize = 64 << 10;
-/// Memory whose key the hostile peer has.
+/// Memory whose key the hostile peer knows.
 const EXPOSED: u64 = MEMORY;
 const EXPOSED_SIZE: usize = 4096;
-/// Memory that no operation names.
+/// Memory that no operation uses.
 const UNTOUCHED: u64 = EXPOSED + EXPOSED_SIZE as u64;
 const UNTOUCHED_SIZE: usize = 4096;
 /// Buffers of operations with the hostile peer.
@@ -33,7 +33,7 @@ const HONEST: u64 = HOSTILE + HOSTILE_SIZE as u64;
 const SLOT: usize = 1024;
 const MAX_HONEST: usize = 20;
 /// The first tag of the honest peer's messages, and the first context of their receives. Each
-/// message has its own tag, as ordering may be switched off.
+/// message has its own tag, because ordering may be disabled.
 const HONEST_TAG: u64 = 0x4040;
 const HONEST_CONTEXT: u64 = 1 << 40;
 
@@ -41,22 +41,22 @@ const DUT: usize = 0;
 const PEER: usize = 1;
 const ATTACKER: usize = 2;
 
-/// Operations of the application beside the bystanders.
+/// Operations of the application, excluding the bystanders.
 const OPERATIONS: usize = 512;
-/// Receives from the honest peer that nothing matches, in some runs: what the hostile one causes
-/// must not cost more for them.
+/// Unmatched receives from the honest peer, in some runs: the cost of the hostile peer's packets
+/// must not depend on them.
 const BYSTANDERS: usize = 2000;
 /// The first tag of the bystanders.
 const BYSTANDER_TAG: u64 = 1 << 50;
-/// What the engine may look at in walks while it makes progress once. A batch of 8 packets costs a
-/// constant each; one of them may be the end of the hostile peer, which costs what there is with
-/// it. Only builds with debug assertions count.
+/// The most list steps of the engine in one call of `progress`. A batch of 8 packets costs a
+/// constant each; one of them may remove the hostile peer, which costs as much as its resources.
+/// Only builds with debug assertions count the steps.
 #[cfg(debug_assertions)]
 const MOST_STEPS: usize =
     8 * 16 + 512 + REMOTE_OPERATIONS + 7 * PEER_OPERATIONS + 2 * HELD_BYTES / 256;
-/// The limit of operations of all peers at a time.
+/// The limit of concurrent operations of all peers.
 const REMOTE_OPERATIONS: usize = 12;
-/// The limit of requests of one peer at a time.
+/// The limit of concurrent requests of one peer.
 const PEER_OPERATIONS: usize = 24;
 const HELD_BYTES: usize = 64 << 10;
 const RECV_DEPTH: usize = 32;
@@ -126,7 +126,7 @@ struct Surroundings<'a> {
     /// Messages from the honest peer, and to it.
     incoming: Conversation,
     outgoing: Conversation,
-    /// 32-bit words of the packets that the endpoint sent to the hostile peer: ids are among them.
+    /// 32-bit words of the packets that the endpoint sent to the hostile peer, which include ids.
     seen: Vec<u32>,
     next_msg_id: u32,
     last: Vec<u8>,
@@ -136,7 +136,7 @@ struct Surroundings<'a> {
     bystanders: Vec<ReceiveId>,
     claims: Vec<ClaimId>,
     multi_contexts: BTreeSet<u64>,
-    /// Contexts of injected operations, of which only failures are reported.
+    /// Contexts of injected operations. Only their failures are reported.
     silent_contexts: BTreeSet<u64>,
 }
 
@@ -169,7 +169,7 @@ fn honest_length(number: usize) -> usize {
     [40, 400, 1000][number % 3]
 }
 
-/// Plays the run that `bytes` describe.
+/// Executes the run that `bytes` determine.
 pub fn run(bytes: &[u8]) {
     let mut all = Surroundings::new(bytes);
     let mut commands = 0;
@@ -201,7 +201,7 @@ impl<'a> Surroundings<'a> {
             max_regions: if choices.flag() { 2 } else { 100 },
         };
         let mut config = config(&mut choices);
-        // They take time: not in every run.
+        // They are slow, so not every run has them.
         let bystanders = if bytes.len().is_multiple_of(8) {
             BYSTANDERS
         } else {
@@ -348,7 +348,7 @@ impl<'a> Surroundings<'a> {
         let features = ExtraFeatures::from_bits_retain(match self.choices.byte() {
             0 => 0,
             1 => u64::MAX,
-            // A peer that knows READ_NACK (bit 6) knows PEER_ERROR (bit 9).
+            // A peer that supports READ_NACK (bit 6) also supports PEER_ERROR (bit 9).
             other => u64::from(other) | 0x100 | u64::from(other & 0x40) << 3,
         });
         let device_version = if self.choices.flag() { 0xEFA1 } else { 0xEFA0 };
@@ -368,7 +368,7 @@ impl<'a> Surroundings<'a> {
         self.inject(packet);
     }
 
-    /// An id that the endpoint may know, or any.
+    /// An id that the endpoint may know, or any other.
     fn id(&mut self) -> u32 {
         match self.choices.byte() {
             255 => self.choices.word(),
@@ -432,7 +432,7 @@ impl<'a> Surroundings<'a> {
         }
     }
 
-    /// A packet that parses, with field values that the endpoint may know.
+    /// A valid packet, with field values that the endpoint may know.
     fn packet(&mut self) -> Vec<u8> {
         let kind = self.choices.below(18);
         let (msg_id, options) = (self.msg_id(), self.options());
@@ -612,8 +612,8 @@ impl<'a> Surroundings<'a> {
         }
     }
 
-    /// PEER_ERROR of either side, that names operations and messages which live or do not, of the
-    /// length that it has or of any other.
+    /// A PEER_ERROR of either side for known or unknown operations and messages, with the right
+    /// length or any other.
     fn peer_error(&mut self, msg_id: MsgId, shape: u8) -> Vec<u8> {
         let error = PeerError {
             msg_id: match shape & 3 {
@@ -636,7 +636,7 @@ impl<'a> Surroundings<'a> {
         bytes
     }
 
-    /// Delivers or fails something in flight.
+    /// Delivers or fails a packet or request in flight.
     fn travel(&mut self) {
         let count = self.network.flights();
         if count == 0 {
@@ -680,7 +680,7 @@ impl<'a> Surroundings<'a> {
     /// Starts an operation with the hostile peer.
     fn operation(&mut self) {
         let Some(peer) = self.hostile else { return };
-        // The application leaves room for its other peers.
+        // Leaves room for the other peers.
         if self.dut.usage().outbound >= OPERATIONS / 8 {
             return;
         }
@@ -868,7 +868,7 @@ impl<'a> Surroundings<'a> {
         self.outgoing.sent += 1;
     }
 
-    /// Delivers everything in flight and lets time pass.
+    /// Delivers everything in flight, and advances the time.
     fn let_pass(&mut self) {
         while self.network.flights() > 0 {
             match self.network.destination(0) {
@@ -1017,14 +1017,14 @@ impl<'a> Surroundings<'a> {
             usage.assemblies <= usage.held_packets + usage.inbound,
             "{usage:?}"
         );
-        // The hostile queue pair may pose as several peers; packets owed to a removed one go with
-        // the next call.
+        // The hostile queue pair may pose as several peers. Packets for a removed one are dropped
+        // with the next call.
         assert!(usage.owed <= PEER_OPERATIONS * 7, "{usage:?}");
         assert!(usage.peers <= 6, "{usage:?}");
     }
 
     fn end(mut self) {
-        // The honest peer's messages arrive although the hostile peer is still connected.
+        // The honest peer's messages must arrive although the hostile peer is still connected.
         for _ in 0..2000 {
             let done = |conversation: &Conversation, sent| conversation.received == sent;
             if done(&self.incoming, self.incoming.sent) && done(&self.outgoing, self.incoming.sent)

@@ -1,4 +1,4 @@
-//! The fields that `docs/json.md` documents beside those that a command prints.
+//! Comparison of the fields in a command's JSON output with `docs/json.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::workspace;
 
-/// A field, as the page documents it.
+/// A field in the page.
 struct Documented {
     types: Vec<String>,
     is_optional: bool,
@@ -15,12 +15,12 @@ struct Documented {
     seen: bool,
 }
 
-/// Checks what a command has printed, as one or several values, against the section of the page
-/// with this heading: each field is documented with its type, and each documented field was printed
-/// but for those in `unseen`, which must be optional.
+/// Checks the output of a command, one or several values, against the section of the page with this
+/// heading: each field must be documented with its type, and each documented field must have been
+/// printed, except for those in `unseen`, which must be optional.
 ///
 /// # Panics
-/// If that is not so.
+/// If the output does not match the page.
 #[track_caller]
 pub fn assert_documented(command: &str, printed: &[Value], unseen: &[&str]) {
     let page = fs::read_to_string(workspace::root().join("docs/json.md")).expect("the page");
@@ -89,7 +89,7 @@ fn fields_of_section(page: &str, command: &str) -> BTreeMap<String, Documented> 
         .collect()
 }
 
-/// The field of a path, under its own name or under `*` in place of the last part.
+/// The documented field for a path, under its own name or with `*` as the last part.
 fn find<'a>(
     documented: &'a mut BTreeMap<String, Documented>,
     path: &str,
@@ -97,7 +97,7 @@ fn find<'a>(
     if documented.contains_key(path) {
         return documented.get_mut(path);
     }
-    // Names within may have dots themselves.
+    // Names may contain dots.
     documented
         .iter_mut()
         .find(|(known, _)| {

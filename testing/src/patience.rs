@@ -1,16 +1,16 @@
-//! Waiting for what another process or thread does.
+//! Waiting for other processes or threads.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long tests wait at most. Only a test that fails waits so long, however busy the machine is.
+/// The longest wait of tests. Only a failing test waits so long, however busy the machine is.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The shortest and the longest time between two looks at what is waited for. Some looks are dear:
-/// the kernel takes 7 ms to print its TCP sockets.
+/// The shortest and the longest interval between two polls. Some polls are expensive: the kernel
+/// takes 7 ms to print its TCP sockets.
 const PAUSES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(50)];
 
-/// A wait that ends after [`PATIENCE`].
+/// A wait that fails after [`PATIENCE`].
 #[derive(Clone, Copy, Debug)]
 pub struct Wait {
     begin: Instant,
@@ -25,7 +25,7 @@ impl Wait {
         }
     }
 
-    /// Checks that the wait may go on.
+    /// Checks that the time limit is not exceeded.
     ///
     /// # Panics
     /// If it took too long, with the text of `complaint`.
@@ -34,7 +34,7 @@ impl Wait {
         assert!(self.begin.elapsed() < PATIENCE, "{}", complaint());
     }
 
-    /// As [`Wait::check`], and lets others run for a quarter of the time that has gone.
+    /// As [`Wait::check`], and then sleeps for a quarter of the elapsed time.
     ///
     /// # Panics
     /// As [`Wait::check`].

@@ -175,7 +175,7 @@ impl<M: Machine> Program<M> {
         }
     }
 
-    /// Takes the contexts of an endpoint's completions, which must be successes, sorted.
+    /// Takes the contexts of an endpoint's completions, sorted. All must be successful.
     fn contexts(&mut self, at: EndpointId) -> Vec<u64> {
         let mut contexts = Vec::new();
         self.completions.retain(|(id, entry)| {
@@ -206,7 +206,7 @@ fn run<M: Machine>(
     panic!("what was waited for does not happen");
 }
 
-/// Lets both programs run until they have this many completions.
+/// Runs both programs until they have this many completions.
 fn complete<M: Machine>(machine: &M, programs: &mut [&mut Program<M>], counts: &[usize]) {
     run(machine, programs, |programs| {
         let mut found = programs.iter().map(|program| program.completions.len());
@@ -214,7 +214,7 @@ fn complete<M: Machine>(machine: &M, programs: &mut [&mut Program<M>], counts: &
     });
 }
 
-/// Lets both programs run until nothing is in flight.
+/// Runs both programs until nothing is in flight.
 fn quiet<M: Machine>(machine: &M, programs: &mut [&mut Program<M>]) {
     run(machine, programs, |programs| {
         programs.iter_mut().all(|program| {
@@ -226,7 +226,7 @@ fn quiet<M: Machine>(machine: &M, programs: &mut [&mut Program<M>]) {
     });
 }
 
-/// Two endpoints in one domain, and one in another, all knowing each other.
+/// Two endpoints in one domain and one in another, with each other in their address vectors.
 struct Trio<M: Machine> {
     pair: Program<M>,
     a: EndpointId,
@@ -240,8 +240,8 @@ struct Trio<M: Machine> {
 }
 
 impl<M: Machine> Trio<M> {
-    /// The third endpoint is in the pair's address vector before the pair is opened. Messages have
-    /// gone in all directions.
+    /// Opens the pair after the third endpoint was inserted into its address vector, and exchanges
+    /// messages in all directions.
     fn start(machine: &M, remote: &M) -> Self {
         let mut other = Program::start(remote);
         let c = other.open();
@@ -268,7 +268,7 @@ impl<M: Machine> Trio<M> {
         trio
     }
 
-    /// A message from an endpoint of the pair to the third, and one back.
+    /// Sends a message from an endpoint of the pair to the third, and one back.
     fn exchange(&mut self, machine: &M, id: EndpointId, back: PeerId, length: usize) {
         let (out, home) = (pattern(length, 1), pattern(length, 2));
         self.pair.fill(0, &out);
@@ -299,7 +299,7 @@ pub fn everything_is_shared<M: Machine>(machine: &M, remote: &M) {
         trio.exchange(machine, trio.a, trio.to_a, length);
         trio.exchange(machine, trio.b, trio.to_b, length);
     }
-    // The address was inserted once, and both know the sender by it.
+    // The address was inserted once, and both identify the sender by it.
     let address = trio.other.address(trio.c);
     for id in [trio.a, trio.b] {
         assert_eq!(
@@ -307,7 +307,7 @@ pub fn everything_is_shared<M: Machine>(machine: &M, remote: &M) {
             Some(trio.to_c)
         );
     }
-    // It is removed once: receives from it end at both, and neither can send to it.
+    // It is removed once: receives from it end at both endpoints, and neither can send to it.
     let source = SourceFilter::Peer(trio.to_c);
     trio.pair.recv(trio.a, source, (100, 8));
     trio.pair.recv(trio.b, source, (200, 8));
@@ -329,11 +329,11 @@ pub fn everything_is_shared<M: Machine>(machine: &M, remote: &M) {
     trio.other.domain.close();
 }
 
-/// One endpoint is closed in the middle of messages, and the other goes on. The pool gets all
-/// buffers back, and another endpoint takes the closed one's place.
+/// One endpoint is closed while it has messages in flight, and the other continues. All buffers
+/// return to the pool, and another endpoint replaces the closed one.
 pub fn one_is_closed_while_the_other_works<M: Machine>(machine: &M, remote: &M) {
     let mut trio = Trio::start(machine, remote);
-    // Both the unexpected messages of the endpoint that is closed and its sends hold buffers.
+    // Both the unexpected messages and the sends of the closed endpoint hold buffers.
     let flags = OperationFlags::empty();
     for _ in 0..3 {
         trio.other.send(trio.c, trio.to_a, (0, 64), flags).unwrap();
@@ -375,7 +375,7 @@ pub fn one_is_closed_while_the_other_works<M: Machine>(machine: &M, remote: &M) 
 }
 
 /// Operations with `FI_MORE` ring no doorbell; the next one without it rings one for all, and
-/// `progress` rings for a batch that nobody ended.
+/// `progress` rings for an unfinished batch.
 pub fn a_batch_rings_once<M: Machine>(machine: &M, remote: &M) {
     const BATCH: usize = 8;
     let mut trio = Trio::start(machine, remote);
@@ -387,7 +387,7 @@ pub fn a_batch_rings_once<M: Machine>(machine: &M, remote: &M) {
         }
         let before = [trio.a, trio.b].map(|id| trio.pair.doorbells(id));
         for number in 0..BATCH {
-            // The two batches are mixed: each endpoint has its own.
+            // The two batches are interleaved, but each endpoint has its own.
             for id in [trio.a, trio.b] {
                 let is_last = is_ended && number == BATCH - 1;
                 let flags = match is_last {

@@ -1,17 +1,17 @@
-//! What a test leaves out, since the machine lacks something.
+//! Reports tests that are skipped because of the machine.
 
 use std::fmt::Display;
 use std::io::Write;
 
-/// A file to which each line of [`skip`] is added: test runners show the output of failed tests
-/// only.
+/// The variable with a file to which [`skip`] appends its lines, because test runners only show the
+/// output of failed tests.
 const LIST: &str = "EFA_SKIPPED";
 
-/// Makes [`skip`] fail the test: for machines that are to have everything.
+/// The variable that makes [`skip`] fail the test, for machines on which nothing may be skipped.
 const FORBIDDEN: &str = "EFA_NO_SKIPS";
 
-/// Says that the calling test is skipped, or a part of it, and why: on standard output, and in the
-/// file that `EFA_SKIPPED` names.
+/// Reports that the calling test or a part of it is skipped, and why: on standard output, and in
+/// the file of `EFA_SKIPPED`.
 ///
 /// # Panics
 /// If `EFA_NO_SKIPS` is set, or the file cannot be written to.
@@ -23,7 +23,7 @@ pub fn skip(reason: impl Display) {
             .append(true)
             .create(true)
             .open(list);
-        // In one write: other tests write, too.
+        // In one write, because other tests write concurrently.
         let written = list.and_then(|mut list| list.write_all(format!("{line}\n").as_bytes()));
         written.unwrap_or_else(|error| panic!("{LIST}: {error}"));
     }
@@ -32,7 +32,7 @@ pub fn skip(reason: impl Display) {
     }
 }
 
-/// The calling thread's test, by its name in the test runner; elsewhere, the program.
+/// The name of the calling thread's test, otherwise that of the program.
 fn test() -> String {
     match std::thread::current().name() {
         Some(name) if name != "main" => name.to_owned(),

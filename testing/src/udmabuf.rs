@@ -1,10 +1,10 @@
-//! dma-bufs of the kernel's.
+//! The kernel's dma-bufs of memfds.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
-/// A dma-buf of the first `length` bytes of a memfd that may be sealed, in whole pages. `None`
-/// where the kernel makes no such, or not for this user.
+/// A dma-buf of the first `length` bytes of a sealable memfd, in whole pages. `None` if the kernel
+/// does not support that, or not for this user.
 pub fn udmabuf(memory: impl AsFd, length: usize) -> Option<OwnedFd> {
     /// `struct udmabuf_create` of the kernel.
     #[repr(C)]
@@ -25,7 +25,7 @@ pub fn udmabuf(memory: impl AsFd, length: usize) -> Option<OwnedFd> {
         offset: 0,
         size: length as u64,
     };
-    // SAFETY: takes no pointers but to the request, which is on the stack.
+    // SAFETY: the only pointer is to the request, which is on the stack.
     let made = unsafe {
         libc::fcntl(memory, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK);
         libc::ioctl(device.as_raw_fd(), UDMABUF_CREATE as _, &raw const create)

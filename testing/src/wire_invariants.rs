@@ -1,4 +1,4 @@
-//! What must hold for any bytes. Property tests and the fuzzer check it.
+//! Invariants of parsing arbitrary bytes, for property tests and the fuzzer.
 
 use efa_wire::fields::{FieldKind, Value, fields_of};
 use efa_wire::{Packet, ParseError, Reason, Repr};
@@ -13,7 +13,7 @@ fn assert_inside<T>(part: &[T], whole: &[u8]) {
     );
 }
 
-/// Parses and walks a packet, and checks what must hold for any bytes.
+/// Parses a packet in both ways, and checks the invariants.
 pub fn check(bytes: &[u8]) {
     check_agreement(bytes);
     let mut end = 0;
@@ -38,7 +38,7 @@ pub fn check(bytes: &[u8]) {
             let payload = packet.payload.of(bytes);
             assert_eq!(packet.payload.offset + payload.len(), bytes.len());
             assert_eq!(packet.payload.length, payload.len());
-            // Emitting what was understood gives a packet that is understood in the same way.
+            // Emitting and parsing again must give the same packet.
             let again = packet.header.to_packet(payload);
             let parsed = Packet::parse(&again).expect("what was emitted parses");
             assert_eq!(parsed.header, packet.header);
@@ -55,9 +55,9 @@ pub fn check(bytes: &[u8]) {
     }
 }
 
-/// The values of a packet's fields as the walk along the tables finds them. Left out are the flags,
-/// to which emitting adds those that stock libfabric sets by type, and capability words behind
-/// those that the typed parser keeps.
+/// The values of a packet's fields according to the tables. Excluded are the flags, because
+/// emitting adds those that stock libfabric sets by type, and capability words that the typed
+/// parser drops.
 fn values(packet: &[u8]) -> Vec<(String, Value<'_>)> {
     fields_of(packet)
         .expect("an assigned type")
@@ -67,7 +67,7 @@ fn values(packet: &[u8]) -> Vec<(String, Value<'_>)> {
         .collect()
 }
 
-/// The typed parser and the tables say the same about any bytes.
+/// Checks that the typed parser and the tables agree.
 fn check_agreement(bytes: &[u8]) {
     match Packet::parse(bytes) {
         Ok(packet) => {
@@ -87,7 +87,7 @@ fn check_agreement(bytes: &[u8]) {
     }
 }
 
-/// An error names a field that the tables have in that place.
+/// Checks that an error names a field that the tables have at this offset.
 fn check_error(bytes: &[u8], error: &ParseError) {
     let Some(mut walk) = fields_of(bytes) else {
         assert_eq!(error.field, "type");

@@ -7,8 +7,7 @@ use std::process::{Command, Output};
 /// The path of a program or library that `cargo build --workspace` has built.
 ///
 /// # Panics
-/// If the file was not built; the message says how to. Skipping the test would hide that it never
-/// runs.
+/// If the file was not built, with the remedy. Skipping the test would hide that it never runs.
 pub fn built(name: &str) -> PathBuf {
     let own = std::env::current_exe().expect("a program knows its path");
     // target/PROFILE/deps/TEST-HASH, or target/PROFILE/examples/NAME
@@ -62,7 +61,7 @@ pub fn efa_conformance(arguments: &[&str]) -> Command {
     command
 }
 
-/// As [`efa_conformance`], on an emulated host that `efa-emu run` makes with `options`.
+/// As [`efa_conformance`], on an emulated host created by `efa-emu run` with `options`.
 ///
 /// # Panics
 /// As [`built`].
@@ -73,8 +72,8 @@ pub fn efa_conformance_on_host(options: &[&str], arguments: &[&str]) -> Command 
     command
 }
 
-/// The directory of software that `scripts/userland NAME` fetches at the first use. `None`, and a
-/// line that says why, if that fails, as without a network.
+/// The directory of software that `scripts/userland NAME` downloads at the first use. `None`, after
+/// printing the reason, if that fails, for example without a network.
 pub fn userland(name: &str) -> Option<PathBuf> {
     let script = root().join("scripts/userland");
     let output = Command::new(script)
@@ -93,15 +92,14 @@ pub fn userland(name: &str) -> Option<PathBuf> {
     Some(PathBuf::from(directory.trim_end()))
 }
 
-/// The exit status of a program that has ended, and its whole output: first what it wrote to
-/// standard output.
+/// The exit status of a program and its output, standard output first.
 pub fn outcome(output: &Output) -> (Option<i32>, String) {
     let [out, err] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
     (output.status.code(), format!("{out}{err}"))
 }
 
-/// What a program prints; first what it writes to standard output. It has to end with this status,
-/// and to print all of the texts.
+/// Runs a program and returns its output, standard output first. It must exit with this status and
+/// print all of the texts.
 #[track_caller]
 pub fn expect(mut command: impl BorrowMut<Command>, status: i32, texts: &[&str]) -> String {
     let command = command.borrow_mut();
@@ -123,12 +121,12 @@ pub fn root() -> &'static Path {
     own.parent().expect("a package is in the workspace")
 }
 
-/// Checks what a page of the workspace has between `<!-- MARK -->` and `<!-- end of MARK -->`, or
-/// writes it if the environment has `EFA_UPDATE`. `tests` are the arguments of `cargo test` that
-/// call this.
+/// Compares the text between `<!-- MARK -->` and `<!-- end of MARK -->` on a page of the workspace,
+/// or writes it if `EFA_UPDATE` is set. `tests` are the arguments of `cargo test` to run the
+/// caller.
 ///
 /// # Panics
-/// If the page says something else, or has no such marks.
+/// If the page has another text, or no such marks.
 pub fn documented(page: &str, mark: &str, tests: &str, text: &str) {
     let path = root().join(page);
     let document = std::fs::read_to_string(&path).expect("the page is readable");

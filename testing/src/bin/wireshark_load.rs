@@ -1,8 +1,8 @@
-//! Writes a large capture of ordinary traffic, to measure the Wireshark dissector with.
+//! Writes a large capture of ordinary traffic, for benchmarks of the Wireshark dissector.
 //!
-//! `wireshark_load FRAMES FILE`, of `wireshark/bench`: eager, medium and long-CTS messages and
-//! emulated writes between two endpoints, seen by one of them, the peer's packets a little out of
-//! order. With a third argument `roce` the same payloads stand behind InfiniBand headers on UDP
+//! `wireshark_load FRAMES FILE`, used by `wireshark/bench`: eager, medium and long-CTS messages and
+//! emulated writes between two endpoints, captured at one of them, with the peer's packets slightly
+//! reordered. With a third argument `roce` the same payloads are behind InfiniBand headers on UDP
 //! port 4791, for Wireshark's own dissector of similar depth.
 
 use std::fs::File;
@@ -162,7 +162,7 @@ fn connid(from: usize) -> Option<Connid> {
     Some(Connid(from as u32 + 100))
 }
 
-/// The frames with a RoCE header in place of ours: a send with a 12-byte base transport header.
+/// Replaces the transport header by a RoCE header: a send with a 12-byte base transport header.
 fn as_roce(capture: &[u8]) -> Vec<u8> {
     const TRANSPORT: usize = 28 + frame::OUTER_LEN;
     let mut converted = Vec::with_capacity(capture.len());

@@ -37,7 +37,7 @@ impl Link for Slot {
     }
 }
 
-/// Moves nothing.
+/// A transfer that copies nothing.
 struct NoTransfer;
 
 impl Transfer for NoTransfer {
@@ -54,7 +54,7 @@ impl Transfer for NoTransfer {
     }
 }
 
-/// The two hosts; the first one makes requests of the second.
+/// The two hosts. The first one makes requests to the second.
 pub struct BareLink {
     from: Host,
     to: Host,
@@ -64,7 +64,7 @@ pub struct BareLink {
 
 impl Default for BareLink {
     fn default() -> Self {
-        // Queues of the sizes that libfabric asks for.
+        // libfabric's queue sizes.
         let setup = Setup {
             send_entries: 4096,
             recv_descriptors: 8192,
@@ -134,7 +134,7 @@ impl BareLink {
         self.exchange(wr_id);
     }
 
-    /// Runs a turn of the device and of the client with nothing to do.
+    /// Runs one turn of the device and of the client without work.
     pub fn idle(&mut self) {
         assert_eq!(self.from.device.transmit(NOW, &mut self.slot), 0);
         assert!(self.from.poll().is_none());

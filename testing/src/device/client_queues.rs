@@ -10,8 +10,8 @@ use efa_device_model::provider::{
 
 use super::host::RdmaOperation;
 
-/// Both queues of one queue pair, as their client sees them. They treat completions of other queue
-/// pairs as stale.
+/// Both queues of one queue pair on the client's side. They treat completions of other queue pairs
+/// as stale.
 pub struct ClientQueues {
     /// The queue pair's number.
     pub qpn: Qpn,
@@ -62,7 +62,7 @@ impl ClientQueues {
         self.recv.set_state(state);
     }
 
-    /// Posts an RDMA request and writes the doorbell, without telling the device. `remote` is an
+    /// Posts an RDMA request and writes the doorbell, without notifying the device. `remote` is an
     /// address and its key.
     pub fn post_rdma(
         &mut self,

@@ -14,7 +14,7 @@ use efa_device_model::provider::{
 
 use super::ClientQueues;
 
-/// Where every host's memory begins.
+/// Start of every host's memory.
 pub const MEMORY: u64 = 0x10_0000;
 /// Bytes of every host's memory.
 pub const MEMORY_SIZE: u64 = 1 << 18;
@@ -36,7 +36,7 @@ pub struct Setup {
     pub recv_descriptors: u32,
     /// Entries of the completion queue.
     pub cq_entries: u32,
-    /// Retries of a request that found the receiver not ready, if the device supports them.
+    /// Retries of a request after RNR, if the device supports them.
     pub rnr_retry: Option<u8>,
     /// Writes with immediate data need no receive.
     pub unsolicited_write_recv: bool,
@@ -131,13 +131,13 @@ impl Host {
         self.ready();
     }
 
-    /// Changes the queue pair, its state included.
+    /// Changes the queue pair's attributes and state.
     pub fn modify(&mut self, change: QpChange) {
         self.device.modify_qp(self.client.qpn, &change).unwrap();
         self.client.set_state(change.state.unwrap());
     }
 
-    /// Changes the state of the queue pair and nothing else.
+    /// Changes only the queue pair's state.
     pub fn set_state(&mut self, state: QpState) {
         self.modify(QpChange {
             state: Some(state),
@@ -201,7 +201,7 @@ impl Host {
         self.doorbell();
     }
 
-    /// Posts an RDMA request between this host's memory and the memory that `rkey` names.
+    /// Posts an RDMA request between this host's memory and the memory of `rkey`.
     pub fn post_rdma(&mut self, wr_id: u64, to: UdAddress, rdma: Rdma) {
         let local = self.buffer(rdma.local.0, rdma.local.1);
         let remote = (rdma.remote, rdma.rkey);
@@ -253,7 +253,7 @@ pub struct Rdma {
     pub rkey: u32,
 }
 
-/// What an RDMA request does.
+/// The operation of an RDMA request.
 #[derive(Clone, Copy)]
 pub enum RdmaOperation {
     /// A read.

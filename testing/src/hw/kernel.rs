@@ -1,5 +1,4 @@
-//! What the kernel does with devices and memory, and the emulated device does not: `kernel.c` says
-//! what.
+//! Properties of the kernel's devices and memory that the emulated device lacks; see `kernel.c`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -27,16 +26,16 @@ pub fn compile(output: &Path, source: &Path, arguments: &[&str]) {
     );
 }
 
-/// The library of `kernel.c`, to be preloaded in front of the emulated libibverbs. It has its
-/// SONAME, and needs it by its path, so whoever opens `libibverbs.so.1` finds the functions of both
+/// The library of `kernel.c`, to be preloaded before the emulated libibverbs. It has the same
+/// SONAME and depends on it by path, so `dlopen` of `libibverbs.so.1` finds the functions of both,
 /// in this order.
 pub fn library() -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().expect("there is a directory for temporary files");
     let emulated = directory.path().join("emulated.so");
     let library = directory.path().join("libkernel.so");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/hw/kernel.c");
-    // The linker writes down the SONAME of what it links. A library without one is named by its
-    // path.
+    // The linker stores the SONAME of the libraries it links. A library without a SONAME is stored
+    // with its path.
     let nothing = directory.path().join("nothing.c");
     std::fs::write(&nothing, "").expect("the directory is ours");
     compile(&emulated, &nothing, &[]);

@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::workspace;
 use efa_hw::{DeviceName, HwDevice};
 
-/// The variable that is set when a test runs again under the emulator.
+/// The variable that is set when a test is run again under the emulator.
 const NESTED: &str = "EFA_HW_TEST_UNDER_EMULATOR";
 
 /// Calls `body` with a device.
@@ -21,8 +21,8 @@ pub fn with_device(name: &str, body: impl FnOnce(HwDevice)) {
     with_device_and(name, |_| (), body);
 }
 
-/// As [`with_device`]. `prepare` changes how the emulator is started; what it returns is dropped
-/// when it has ended.
+/// As [`with_device`]. `prepare` changes the emulator's command; its result is dropped after the
+/// command has exited.
 pub fn with_device_and<T>(
     name: &str,
     prepare: impl FnOnce(&mut Command) -> T,
@@ -31,7 +31,7 @@ pub fn with_device_and<T>(
     with_device_under(&[], name, prepare, body);
 }
 
-/// As [`with_device`]. An emulated device has this profile.
+/// As [`with_device`], for an emulated device with this profile.
 pub fn with_device_of(profile: &str, name: &str, body: impl FnOnce(HwDevice)) {
     with_device_started(&["--profile", profile], &[], name, |_| (), body);
 }
@@ -82,7 +82,7 @@ fn with_device_started<T>(
                 status.success() && printed.contains("1 passed"),
                 "under the emulator: {status}\n{printed}\n{errors}"
             );
-            // Why a test ended early.
+            // The reasons for skipped parts.
             let skipped = printed.lines().filter(|line| line.contains("skipped"));
             skipped.for_each(|line| println!("{line}"));
         }

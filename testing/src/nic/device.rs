@@ -11,8 +11,7 @@ use efa_core::nic::{
 /// A device with its only queue pair.
 pub type TestNic<C> = OwnNic<TestDomain<C>>;
 
-/// Takes a device's requests and carries them out. Each call corresponds to the one of [`Domain`]
-/// or
+/// Transports a device's requests. Each method corresponds to the one of [`Domain`] or
 /// [`QueuePair`] with the same name.
 #[expect(missing_docs, reason = "they are those of `Domain` and `QueuePair`")]
 pub trait Carrier {
@@ -58,8 +57,7 @@ impl Buffers {
         &mut self.bytes[buffer.0 as usize]
     }
 
-    /// Takes the bytes of a buffer away, for a carrier that writes into them while it uses the
-    /// device.
+    /// Takes the bytes of a buffer, for a carrier that writes into them while it uses the device.
     pub fn take(&mut self, buffer: BufferId) -> Vec<u8> {
         let bytes = std::mem::take(self.bytes_of(buffer));
         assert!(!bytes.is_empty(), "{buffer:?} was posted twice");
@@ -71,7 +69,7 @@ impl Buffers {
         *self.bytes_of(buffer) = bytes;
     }
 
-    /// Only with debug assertions: benchmarks do not pay for it.
+    /// Only with debug assertions, so that benchmarks do not include it.
     fn check_owned(&self, buffer: BufferId) {
         debug_assert!(!self.free.contains(&buffer), "{buffer:?} is in the pool");
     }
@@ -79,7 +77,7 @@ impl Buffers {
 
 /// A domain on a device.
 pub struct TestDomain<C> {
-    /// What carries its packets.
+    /// The transport of its packets.
     pub carrier: C,
     attributes: NicAttributes,
     address: RawAddress,
@@ -110,7 +108,7 @@ impl<C: Carrier> TestDomain<C> {
         }
     }
 
-    /// Makes another thread change user memory, once, right after the user has read it.
+    /// Makes another thread change user memory, once, directly after the user has read it.
     pub fn set_rival(&mut self, change: fn(&mut [u8])) {
         self.rival = Some(change);
     }

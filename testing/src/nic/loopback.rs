@@ -22,7 +22,7 @@ const ADDRESS: RawAddress = RawAddress {
 /// The device with its only queue pair. Its memory starts at address 0.
 pub type LoopbackNic = TestNic<Loopback>;
 
-/// What carries packets from a device to itself.
+/// The transport of packets from a device to itself.
 pub struct Loopback {
     receives: VecDeque<BufferId>,
     completions: VecDeque<Completion>,
@@ -34,7 +34,7 @@ pub struct Loopback {
 impl Loopback {
     /// Bytes of the device's memory.
     pub const MEMORY_SIZE: usize = 1 << 20;
-    /// What the newest generation of the device can do.
+    /// The capabilities of the newest generation of the device.
     pub const ALL: DeviceCaps = DeviceCaps::RDMA_READ.union(DeviceCaps::RDMA_WRITE);
 
     /// Opens a device with the capabilities `caps`. With `swap`, packets are delivered in pairs,

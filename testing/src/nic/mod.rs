@@ -3,10 +3,10 @@
 //! There is one device ([`TestNic`]) with one of two carriers:
 //!
 //! * a [`Network`], where every packet can be inspected, delivered in any order, refused, repeated
-//!   or made up. It keeps each packet on the heap and checks every use, so that mistakes of the
+//!   or forged. It allocates each packet separately and checks every use, so that mistakes of the
 //!   engine are found at once;
-//! * a [`Loopback`] to the device itself, which allocates nothing and costs almost nothing, so that
-//!   the allocations and the cost of the engine can be counted.
+//! * a [`Loopback`] to the device itself, with no allocations and almost no cost, so that the
+//!   engine's allocations and cost can be measured.
 
 mod device;
 mod loopback;

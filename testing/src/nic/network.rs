@@ -1,5 +1,5 @@
 //! A small network: a test can inspect every packet that an endpoint posts, deliver packets in any
-//! order, refuse them for lack of a receive buffer, and make up packets.
+//! order, refuse them with RNR, and forge packets.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -53,7 +53,7 @@ impl Default for Traits {
     }
 }
 
-/// A packet or RDMA request on its way.
+/// A packet or RDMA request in flight.
 #[derive(Clone, Debug)]
 pub struct Flight {
     /// The device that posted it.
@@ -68,7 +68,7 @@ pub struct Flight {
     pub destination: (u16, u32),
     context: u64,
     kind: FlightKind,
-    /// User memory whose contents are the end of `bytes`.
+    /// User memory with the contents of the end of `bytes`.
     gathered: Option<UserSlice>,
 }
 
@@ -90,9 +90,9 @@ struct DeviceState {
     open: bool,
     book: BTreeMap<Ahn, (Gid, usize)>,
     receives: VecDeque<(BufferId, Vec<u8>)>,
-    /// The error of the next send that is posted.
+    /// The error for the next posted send.
     send_error: Option<NicError>,
-    /// Completions, each with the storage of the packet buffer that it returns.
+    /// Completions, with the contents of the packet buffers that they return.
     completions: VecDeque<(Completion, Option<(BufferId, Vec<u8>)>)>,
     memory: Vec<u8>,
     regions: BTreeMap<u32, (UserSlice, Access)>,
@@ -189,8 +189,8 @@ impl Network {
         self.0.borrow().flights.len()
     }
 
-    /// Takes a packet out of the network and completes its send without delivering it, for a test
-    /// that plays the receiver.
+    /// Removes a packet from the network and completes its send without delivering it, for a test
+    /// that acts as the receiver.
     pub fn swallow(&self, index: usize) -> Vec<u8> {
         let mut state = self.0.borrow_mut();
         let flight = state.take(index);
@@ -229,8 +229,8 @@ impl Network {
         }
     }
 
-    /// Makes up a packet from `from` for device `to`. `known` says whether the receiver's device
-    /// knows the sender's AHN; it must be in its address book then.
+    /// Delivers a forged packet from `source` to device `to`. A known AHN must be in the receiver's
+    /// address book.
     pub fn inject(&self, to: usize, source: Source, bytes: &[u8]) -> bool {
         self.0.borrow_mut().arrive(to, source, bytes, None)
     }
@@ -339,7 +339,7 @@ impl State {
         }
     }
 
-    /// How device `to` names device `from`.
+    /// Device `from`'s identity at device `to`.
     fn source(&self, from: usize, to: usize) -> Source {
         let from = self.devices[from].address;
         Source {
@@ -399,8 +399,8 @@ pub struct Port {
 }
 
 impl Port {
-    /// Panics on a key that is not valid for the memory: a device would refuse it, and the engine
-    /// must not use one.
+    /// Panics if a key is not valid for the memory: a device would refuse it, and the engine must
+    /// not use such a key.
     fn check_key(&self, slice: UserSlice, key: LocalKey) {
         let state = self.network.0.borrow();
         let region = state.devices[self.index].regions.get(&key.0);
@@ -532,7 +532,7 @@ impl Carrier for Port {
                 completion.kind,
                 CompletionKind::Send { .. } | CompletionKind::RdmaRead | CompletionKind::RdmaWrite
             ) {
-                // A completion may come twice.
+                // A completion may be repeated.
                 self.sends = self.sends.saturating_sub(1);
             }
             completions.push(completion);

@@ -7,7 +7,7 @@ use efa_commands::ports::free_port;
 use super::fabric::TestFabric;
 use super::program::{Finished, Program, wait_for_listener};
 
-/// Has `command` started by a launcher: a program and its options; nothing changes without one.
+/// Makes a launcher start `command`. Returns it unchanged without a launcher.
 pub fn started_by(launcher: &[&str], command: Command) -> Command {
     let [program, options @ ..] = launcher else {
         return command;
@@ -25,7 +25,7 @@ pub fn started_by(launcher: &[&str], command: Command) -> Command {
     launched
 }
 
-/// A server program and a client program that agree on a TCP port, each under an `efa-emu run`.
+/// A server program and a client program that use the same TCP port, each under an `efa-emu run`.
 pub struct Dialogue<'a> {
     fabric: &'a TestFabric,
     port: String,
@@ -41,7 +41,7 @@ pub struct Dialogue<'a> {
 }
 
 impl<'a> Dialogue<'a> {
-    /// `fi_pingpong` over the efa provider, with so many rounds of messages of `size` bytes, and
+    /// `fi_pingpong` over the efa provider, with this many rounds of messages of `size` bytes, and
     /// `further` options.
     pub fn pingpong(
         fabric: &'a TestFabric,
@@ -98,10 +98,10 @@ impl<'a> Dialogue<'a> {
         Program::start(self.command(options, arguments, &tail))
     }
 
-    /// Runs both to their end.
+    /// Runs both until they exit.
     ///
     /// # Panics
-    /// If one of them fails; shows what they printed.
+    /// If one of them fails, with its output.
     #[track_caller]
     pub fn run(&self, server_options: &[&str], client_options: &[&str]) -> [Finished; 2] {
         let server = self.server(server_options);
@@ -109,7 +109,7 @@ impl<'a> Dialogue<'a> {
         let server = if client.status.success() {
             server.wait()
         } else {
-            // It would wait for the client for ever.
+            // Otherwise it would wait for the client for ever.
             server.signal(libc::SIGTERM);
             server.wait()
         };

@@ -1,6 +1,6 @@
 //! The symbols of rdma-core's libraries.
 
-/// Every public symbol of rdma-core's libibverbs, by the version that programs ask for.
+/// Every public symbol of rdma-core's libibverbs, by symbol version.
 pub const VERBS: &[(&str, &str)] = &[
     (
         "IBVERBS_1.0",
@@ -76,11 +76,11 @@ pub const EFADV: &[(&str, &str)] = &[
     ("EFA_1.7", "efadv_create_comp_cntr"),
 ];
 
-/// The versions that the private interface of rdma-core's libibverbs has had, from release 26 to 65. Each
-/// has a function `verbs_register_driver_VERSION`, too.
+/// The versions of the private interface of rdma-core's libibverbs, from release 26 to 65. Each
+/// also has a function `verbs_register_driver_VERSION`.
 pub const PRIVATE_VERSIONS: &[u32] = &[25, 33, 34, 57, 59, 64, 65];
 
-/// The functions that the private interface has in any of these versions.
+/// The functions of the private interface in any of these versions.
 pub const PRIVATE: &str = "__ioctl_final_num_attrs __verbs_log _verbs_init_and_alloc_context execute_ioctl \
      ibv_cmd_advise_mr ibv_cmd_alloc_dm ibv_cmd_alloc_dmah ibv_cmd_alloc_mw ibv_cmd_alloc_pd \
      ibv_cmd_attach_mcast ibv_cmd_close_xrcd ibv_cmd_create_ah ibv_cmd_create_comp_cntr \
@@ -107,7 +107,7 @@ pub const PRIVATE: &str = "__ioctl_final_num_attrs __verbs_log _verbs_init_and_a
      ibv_query_gid_type ibv_read_ibdev_sysfs_file ibv_wr_opcode_str verbs_init_cq \
      verbs_open_device verbs_set_ops verbs_uninit_context";
 
-/// Those of them that do something here.
+/// Those of them that are implemented here.
 pub const PRIVATE_IN_USE: &str = "ibv_query_gid_type ibv_read_ibdev_sysfs_file";
 
 /// The C `bool` of the private interface.

@@ -1,4 +1,4 @@
-//! A fabric of a test's own, with its hosts.
+//! A fabric for a single test, with its hosts.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,13 +9,13 @@ use super::program::Program;
 use crate::patience::Wait;
 use crate::workspace::efa_emu;
 
-/// A fabric of this test's own, so that tests do not meet.
+/// A fabric for a single test, so that tests do not interfere.
 pub struct TestFabric {
     name: String,
 }
 
 impl TestFabric {
-    /// With a name that no other test has at the same time.
+    /// A fabric with a unique name.
     #[allow(clippy::new_without_default, reason = "each is another one")]
     pub fn new() -> TestFabric {
         static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -25,12 +25,12 @@ impl TestFabric {
         }
     }
 
-    /// As `--fabric` takes it.
+    /// The name for `--fabric`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where the fabric is as long as anybody takes part in it.
+    /// The directory of the fabric, which exists as long as it has participants.
     pub fn directory(&self) -> PathBuf {
         // SAFETY: takes no pointers.
         let user = unsafe { libc::geteuid() };
@@ -51,14 +51,14 @@ impl TestFabric {
         self.run(&[&["--"], program].concat())
     }
 
-    /// A host that is there without talking.
+    /// A host whose program only sleeps.
     pub fn sleeper(&self, host: &str) -> Program {
         let sleeper = Program::start(self.run(&["--host", host, "--", "sleep", "120"]));
         sleeper.inner_id();
         sleeper
     }
 
-    /// Waits until that many hosts are asked to record.
+    /// Waits until captures of this many hosts are requested.
     ///
     /// # Panics
     /// If it takes longer than [`crate::patience::PATIENCE`].
@@ -89,7 +89,7 @@ impl TestFabric {
             .collect()
     }
 
-    /// What `efa-emu ps` prints.
+    /// The output of `efa-emu ps`.
     pub fn ps(&self) -> String {
         Program::start(efa_emu(&["ps", "--fabric", &self.name]))
             .wait()

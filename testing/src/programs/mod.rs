@@ -1,5 +1,5 @@
-//! Programs on emulated hosts: finding what is installed, and running it for a bounded time without
-//! leaving any behind.
+//! Programs on emulated hosts: finding installed programs, and running them with a time limit and
+//! without leaving any process behind.
 
 mod dialogue;
 pub mod exported;
@@ -15,7 +15,7 @@ pub use fabric::TestFabric;
 pub use program::{Finished, NO_FOREIGN_HANDLER, Program, wait_for_listener};
 pub use seccomp::{forbid, forbid_with};
 
-/// The path of an installed program, or `None` and a line that says why the test is skipped.
+/// The path of an installed program, or `None` after printing that the test is skipped.
 pub fn installed(program: &str, package: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path)
@@ -29,7 +29,7 @@ pub fn installed(program: &str, package: &str) -> Option<PathBuf> {
     found
 }
 
-/// Ends the test, with a line that says why, if a program is not installed.
+/// Ends the test after printing the reason, if a program is not installed.
 #[macro_export]
 macro_rules! needs {
     ($program:expr, $package:expr) => {
@@ -40,24 +40,24 @@ macro_rules! needs {
 }
 pub use needs;
 
-/// Runs a program to its end.
+/// Runs a program until it exits.
 #[track_caller]
 pub fn run(command: Command) -> Finished {
     Program::start(command).wait()
 }
 
-/// Runs a program that has to succeed; `what` names it in the failure.
+/// Runs a program that must succeed; `what` is its name in the failure.
 #[track_caller]
 pub fn succeed(command: Command, what: &str) -> Finished {
     run(command).expect_success(what)
 }
 
-/// The words of a command line, which has no quotes.
+/// The words of a command line without quotes.
 pub fn words(line: &str) -> Vec<&str> {
     line.split_whitespace().collect()
 }
 
-/// Files whose names contain `part`, for checks that nothing stays behind.
+/// Files whose names contain `part`, for checks that nothing is left behind.
 pub fn files_with(directory: &Path, part: &str) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(directory) else {
         return Vec::new();

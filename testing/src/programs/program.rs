@@ -1,4 +1,4 @@
-//! A program that runs for a bounded time, and what it printed.
+//! A program that runs with a time limit, and its output.
 
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -12,22 +12,22 @@ use efa_commands::ports::is_listened_on;
 
 use crate::patience::{PATIENCE, Wait};
 
-/// How a program ended.
+/// The result of a program.
 #[derive(Debug)]
 pub struct Finished {
-    /// As the system reports it.
+    /// The exit status.
     pub status: ExitStatus,
-    /// What it has printed.
+    /// Its standard output.
     pub stdout: String,
-    /// What it has complained about.
+    /// Its standard error.
     pub stderr: String,
 }
 
 impl Finished {
-    /// This outcome, of a program that has to succeed.
+    /// Returns the result of a program that must succeed.
     ///
     /// # Panics
-    /// If the program failed; shows what it printed.
+    /// If the program failed, with its output.
     #[track_caller]
     pub fn expect_success(self, what: &str) -> Finished {
         assert!(
@@ -40,7 +40,7 @@ impl Finished {
         self
     }
 
-    /// Checks that all of these parts were printed to standard error.
+    /// Checks that standard error contains all of these texts.
     #[track_caller]
     pub fn expect_stderr(&self, parts: &[&str]) {
         for part in parts {
@@ -48,8 +48,8 @@ impl Finished {
         }
     }
 
-    /// Checks that the program was refused: with exit status 2, and one line on standard error that
-    /// has all of these parts.
+    /// Checks that the program refused its arguments: with exit status 2, and one line on standard
+    /// error that contains all of these texts.
     #[track_caller]
     pub fn expect_refusal(&self, parts: &[&str]) {
         assert_eq!((self.code(), self.stdout.as_str()), (2, ""), "{self:?}");
@@ -57,7 +57,7 @@ impl Finished {
         self.expect_stderr(parts);
     }
 
-    /// The exit status as a shell would report it.
+    /// The exit status in the form of a shell.
     pub fn code(&self) -> i32 {
         self.status
             .code()
@@ -65,12 +65,12 @@ impl Finished {
     }
 }
 
-/// libinfinipath, which Debian's libfabric loads for another vendor's devices, answers SIGTERM by
-/// calling `exit` inside the handler. Libraries' destructors then wait for ever for locks that the
-/// interrupted code holds: malloc's, or libfabric's own. This leaves the signal to others.
+/// libinfinipath, which Debian's libfabric loads for another vendor's devices, calls `exit` in a
+/// handler of SIGTERM. Libraries' destructors then deadlock on locks that the interrupted code
+/// holds: malloc's, or libfabric's own. This variable disables the handler.
 pub const NO_FOREIGN_HANDLER: [(&str, &str); 1] = [("IPATH_NO_BACKTRACE", "1")];
 
-/// A running program, in a process group of its own that ends with this value.
+/// A running program in its own process group, which is killed when this is dropped.
 pub struct Program {
     child: Child,
     stdout: Printed,
@@ -80,7 +80,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts a program, whose output is kept.
+    /// Starts a program and collects its output.
     ///
     /// # Panics
     /// If it cannot be started.
@@ -102,12 +102,12 @@ impl Program {
         }
     }
 
-    /// The number of its process, and of its group.
+    /// The id of its process and process group.
     pub fn id(&self) -> i32 {
         self.child.id() as i32
     }
 
-    /// The program that `efa-emu run` started, once it is there.
+    /// The process id of the program that `efa-emu run` started. Waits until it exists.
     pub fn inner_id(&self) -> i32 {
         let wait = Wait::start();
         let children = format!("/proc/{0}/task/{0}/children", self.id());
@@ -120,7 +120,7 @@ impl Program {
         }
     }
 
-    /// What it has written to standard output so far.
+    /// Its standard output so far.
     pub fn printed(&self) -> String {
         self.stdout.so_far()
     }
@@ -131,7 +131,7 @@ impl Program {
         unsafe { libc::kill(self.id(), signal) };
     }
 
-    /// Waits for the end of the program.
+    /// Waits until the program exits.
     ///
     /// # Panics
     /// If it takes longer than [`PATIENCE`].
@@ -153,7 +153,7 @@ impl Program {
                 )
             });
         };
-        // What the program left running would keep the pipes open.
+        // Processes that the program left behind would keep the pipes open.
         self.end_group();
         Finished {
             status,
@@ -162,7 +162,7 @@ impl Program {
         }
     }
 
-    /// Waits until what the program has printed to standard output is enough.
+    /// Waits until the standard output is sufficient.
     ///
     /// # Panics
     /// If it takes longer than [`PATIENCE`].
@@ -186,7 +186,7 @@ impl Program {
 
     fn end_group(&mut self) {
         self.finished = true;
-        // SAFETY: takes no pointers. The group is the one that this program was started in.
+        // SAFETY: takes no pointers. The program was started in this process group.
         unsafe { libc::kill(-self.id(), libc::SIGKILL) };
         let _ = self.child.wait();
     }
@@ -200,10 +200,10 @@ impl Drop for Program {
     }
 }
 
-/// What a program prints to one of its streams.
+/// The output of a program to one of its streams.
 struct Printed {
     bytes: Arc<Mutex<Vec<u8>>>,
-    /// Told when the stream ends.
+    /// Disconnected when the stream ends.
     end: Receiver<()>,
 }
 
@@ -227,14 +227,14 @@ impl Printed {
         String::from_utf8_lossy(&self.bytes.lock().unwrap()).into_owned()
     }
 
-    /// All of it; if it does not end in time, what there is.
+    /// The whole output, or what was received before the time limit.
     fn within(&self, time: Duration) -> String {
         let _ = self.end.recv_timeout(time);
         self.so_far()
     }
 }
 
-/// Waits until somebody listens on a TCP port, without connecting to it.
+/// Waits until a process listens on a TCP port, without connecting to it.
 pub fn wait_for_listener(port: u16, server: &mut Program) {
     let wait = Wait::start();
     loop {

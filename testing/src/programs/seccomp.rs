@@ -15,7 +15,7 @@ pub fn forbid_with(error: i32, calls: &[libc::c_long]) {
         k,
     };
     let give = |value| step(libc::BPF_RET | libc::BPF_K, 0, 0, value);
-    // The number of the call is at the start of what a filter sees.
+    // The number of the system call is the first field of the filter's data.
     let mut filter = vec![step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0)];
     for call in calls {
         let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
@@ -27,7 +27,7 @@ pub fn forbid_with(error: i32, calls: &[libc::c_long]) {
         len: filter.len() as u16,
         filter: filter.as_mut_ptr(),
     };
-    // SAFETY: a whole program, which the kernel copies.
+    // SAFETY: a complete filter program, which the kernel copies.
     unsafe {
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
         let mode = libc::SECCOMP_MODE_FILTER;
