@@ -33,7 +33,7 @@ pub(super) fn cells_of_engine(_: &Lab) -> Result<Vec<Cell>, CellsError> {
     })))
 }
 
-/// Puts a provider of a release under test by the command line of the suite.
+/// Tests a provider of a release with the suite's command.
 fn judge(bench: &Bench, release: Release, provider: &str) -> CellResult {
     let userland = release.userland(bench)?;
     let library = release.library(userland.as_ref());
@@ -69,8 +69,8 @@ fn judge(bench: &Bench, release: Release, provider: &str) -> CellResult {
         &captures,
     ];
     let host = bench.host("suite");
-    // A program that another release's dynamic linker starts does not know where it is, nor what is
-    // beside it.
+    // A program started by another release's dynamic linker does not know its own path, and finds
+    // no files next to itself.
     let host = match provider {
         Provider::EFA => host,
         plug_in => host.option("--provider", plug_in),

@@ -19,7 +19,7 @@ use super::mpi;
 
 const GROUP: &str = "kill";
 
-/// How long a survivor may take to notice that its peer is gone.
+/// How long a survivor may take to notice its peer's death.
 const NOTICE: Duration = Duration::from_secs(1);
 
 pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, CellsError> {
@@ -69,7 +69,7 @@ fn kills(bench: &Bench, count: u64, with_mpi: bool) -> CellResult {
         false => None,
     };
     let segments = mpi::Segments::now();
-    // These programs keep the hosts, with their tables of queue pair numbers, through all rounds.
+    // These programs keep the hosts, with their tables of queue pair numbers, alive in all rounds.
     let [first, second] = HOSTS;
     let keepers = [
         bench.host(first).start(&["sleep", "infinity"])?,
@@ -82,7 +82,7 @@ fn kills(bench: &Bench, count: u64, with_mpi: bool) -> CellResult {
     let begin = Instant::now();
     rounds(count, |round| {
         match &job {
-            // Each of the four combinations of moment and side gets both programs.
+            // Each of the four combinations of time and side occurs with both programs.
             Some(job) if round.number / 4 % 2 == 1 => {
                 kill_rank(bench, job, &kept, round, &mut tally)?;
             }
@@ -119,7 +119,7 @@ fn kills(bench: &Bench, count: u64, with_mpi: bool) -> CellResult {
 /// The emulated hosts of all programs.
 const HOSTS: [&str; 2] = ["h0", "h1"];
 
-/// Returns the lowest free queue pair numbers, by opening queue pairs that get them.
+/// Returns the lowest free queue pair numbers, by creating queue pairs with them.
 fn lowest_numbers(bench: &Bench) -> Result<Vec<Vec<Qpn>>, Unmet> {
     let sides = start_pair(bench, Some(("--qpn-reuse", "lowest")), &ENDLESS)?;
     let hosts = await_queue_pairs(bench)?;
@@ -140,9 +140,9 @@ fn start_pair<'a>(
     let port = free_port()?;
     let text = port.to_string();
     let common = [&["fi_pingpong", "-p", "efa", "-e", "rdm"], options].concat();
-    // libinfinipath, which Debian's libfabric loads for another vendor's devices, calls `exit`
-    // inside its handler of SIGTERM. Destructors of libraries then deadlock on locks that the
-    // interrupted code holds: malloc's, or libfabric's own.
+    // libinfinipath, which Debian's libfabric loads for another vendor's devices, calls `exit` in
+    // its handler of SIGTERM. Destructors of libraries then deadlock on locks that the interrupted
+    // code holds: malloc's, or libfabric's own.
     let host = |name| {
         let host = bench.host(name).env("IPATH_NO_BACKTRACE", "1");
         match host_option {
@@ -166,7 +166,7 @@ fn kill_side(bench: &Bench, round: &mut Round, tally: &mut Tally) -> Result<(), 
         true => (client, server),
         false => (server, client),
     };
-    // The program that its `efa-emu run` starts.
+    // The program that its `efa-emu run` has started.
     let process = victim.id();
     let program = await_some(START, || {
         Ok(child_of(process).ok_or_else(|| format!("process {process} starts nothing")))
@@ -213,7 +213,7 @@ fn kill_rank(
     }
 }
 
-/// Waits for the moment of the kill.
+/// Waits for the time of the kill.
 fn await_moment(bench: &Bench, round: &mut Round, tally: &mut Tally) -> Result<(), Unmet> {
     match round.is_early() {
         true => tally.early += 1,
@@ -246,7 +246,7 @@ fn participants(bench: &Bench) -> Result<Vec<ParticipantStatus>, Unmet> {
     Ok(participants.collect())
 }
 
-/// Waits until `count` processes are left in the network, none of which has the device.
+/// Waits until `count` processes are left in the network, all of them without the device.
 fn await_left(bench: &Bench, count: usize) -> Result<(), Unmet> {
     await_some(END, || {
         let left = participants(bench)?;
@@ -293,7 +293,7 @@ fn child_of(process: u32) -> Option<i32> {
 }
 
 fn kill(process: i32) {
-    // SAFETY: sends a signal, touches no memory. The process is a child of a live child of this
-    // one, so its id is not reused.
+    // SAFETY: sends a signal, accesses no memory. The process is a child of a live child of this
+    // process, so its id is not reused.
     unsafe { libc::kill(process, libc::SIGKILL) };
 }

@@ -1,12 +1,12 @@
 //! The interoperability table: existing software on emulated devices, with measured results.
 //!
-//! A *cell* is one thing that must work, such as one release of libfabric sending to another. Cells
-//! belong to *groups*, one module each, which [`GROUPS`] lists. A cell runs programs on emulated
-//! hosts ([`Bench::host`]), or on two that a remote shell reaches ([`Hosts`]), with a time limit,
-//! and reports what it measured. `docs/interop.md` says how to add a cell.
+//! A *cell* is a test of one combination of software, such as one release of libfabric sending to
+//! another. Cells belong to *groups*, which [`GROUPS`] lists. A cell runs programs on emulated
+//! hosts ([`Bench::host`]), or on two real ones behind a remote shell ([`Hosts`]), with a time
+//! limit, and reports its measurement. `docs/interop.md` explains how to add a cell.
 //!
-//! Most cells are data (`cells/`, read by `table`), others a module of their group; `harness` is
-//! under all of them, and `results` keeps what passed.
+//! Most cells are data (`cells/`, read by `table`), others are code in the module of their group;
+//! `harness` is common to all, and `results` stores what passed.
 
 mod corpus;
 mod engine;
@@ -32,11 +32,11 @@ pub struct Group {
     pub name: &'static str,
     /// Its subject, in one line.
     pub about: &'static str,
-    /// Why it runs on emulated hosts only, if all of it does.
+    /// Why all of it only runs on emulated hosts, if so.
     pub emulated: Option<&'static str>,
-    /// The file of its cells that are data.
+    /// The file of its cells as data.
     file: Option<&'static str>,
-    /// Returns its other cells, without starting anything.
+    /// Returns its cells as code, without starting anything.
     cells: fn(&Lab) -> Result<Vec<Cell>, CellsError>,
 }
 
@@ -157,12 +157,12 @@ pub const GROUPS: &[Group] = &[
     },
 ];
 
-/// No cells beside those of a file.
+/// No cells as code.
 fn none(_: &Lab) -> Result<Vec<Cell>, CellsError> {
     Ok(Vec::new())
 }
 
-/// The cells of all groups, or of the one called `group`, whose name contains `filter`.
+/// The cells of all groups, or of the one called `group`, with names that contain `filter`.
 pub fn select(
     lab: &Lab,
     group: Option<&str>,

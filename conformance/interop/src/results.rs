@@ -1,4 +1,4 @@
-//! The table in parts: which cells a part has, and what is known of cells that ran before.
+//! Parts of the table, and the results of earlier runs.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use crate::harness::{Cell, Outcome, Row, Summary, Unmet};
 use crate::{GROUPS, Group};
 
-/// One of several parts of the table, as in `3/12`. Each cell is in one of them, by its name, so
-/// that the parts of other machines are the same.
+/// One of several parts of the table, such as `3/12`. Each cell belongs to one part, which depends
+/// only on its name, so that all machines have the same parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shard {
     /// From 1 to `of`.
@@ -22,7 +22,7 @@ pub struct Shard {
     of: u64,
 }
 
-/// Text that is no [`Shard`].
+/// A text that is not a [`Shard`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("`{0}` is not a shard: write NUMBER/OF, from 1/12 to 12/12 for twelve of them")]
 pub struct ShardError(String);
@@ -41,14 +41,14 @@ impl FromStr for Shard {
 }
 
 impl Shard {
-    /// Whether the cell called `name` of a group is in it.
+    /// Whether it contains the cell called `name` of a group.
     pub fn takes(self, group: &str, name: &str) -> bool {
-        // FNV-1a, which is the same in every release of the compiler.
+        // FNV-1a, because it is independent of the compiler's release.
         let bytes = group.bytes().chain([0]).chain(name.bytes());
         let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
-        // Names that differ in their last bytes would follow each other, or lie together.
+        // Names that only differ in their last bytes would have neighbouring values.
         let mixed = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
         (mixed ^ (mixed >> 33)) % self.of == self.number - 1
     }
@@ -102,8 +102,8 @@ impl Line {
     }
 }
 
-/// Results of the cells at one state of the source: a file with a line for each cell that ran
-/// on emulated hosts.
+/// The results of cells for one state of the source: a file with a line for each cell that ran on
+/// emulated hosts.
 pub struct Results {
     file: File,
     /// By group and name.
@@ -111,8 +111,8 @@ pub struct Results {
 }
 
 impl Results {
-    /// The results in this file, which need not be there. What a run that was killed left of its
-    /// last line is left out.
+    /// The results in this file, which may not exist. An incomplete last line of a killed run is
+    /// ignored.
     ///
     /// # Errors
     ///
@@ -140,13 +140,13 @@ impl Results {
         self.rows.get(&key)
     }
 
-    /// The row of a cell that need not run again: one that worked, or showed a known fault.
+    /// The row of a cell that need not run again because it passed, or showed a known fault.
     pub fn kept(&self, cell: &Cell) -> Option<&Row> {
         let is_kept = |row: &&Row| matches!(row.outcome.word(), "PASS" | "KNOWN");
         self.of(cell).filter(is_kept)
     }
 
-    /// Writes a row, which takes the place of an earlier one of the same cell.
+    /// Writes a row, which replaces an earlier one of the same cell.
     ///
     /// # Errors
     ///
@@ -160,8 +160,8 @@ impl Results {
         Ok(())
     }
 
-    /// A table of Markdown with a line for each group that has some of `cells`: how many of them
-    /// ended how, how many did not run, and how long those that ran took.
+    /// A Markdown table with a line for each group of `cells`: the number of cells by result, those
+    /// that did not run, and the total time.
     pub fn table(&self, cells: &[Cell], title: &str) -> String {
         let mut text = format!(
             "{title}\n\n| group | cells | passed | known | skipped | failed | not run | minutes |\n\
@@ -176,7 +176,7 @@ impl Results {
             let rows: Vec<Row> = rows.cloned().collect();
             let counts = Summary::of(&rows);
             let time: Duration = rows.iter().map(|row| row.duration).sum();
-            // A `String` takes all that is written.
+            // Writing to a `String` cannot fail.
             let _ = writeln!(
                 text,
                 "| `{}` | {} | {} | {} | {} | {} | {} | {:.1} |",
@@ -243,7 +243,7 @@ mod tests {
         }
     }
 
-    /// Also after a run that was killed while it wrote.
+    /// Also after a run that was killed during a write.
     #[test]
     fn what_passed_is_kept_and_nothing_else() {
         let directory = tempfile::tempdir().unwrap();

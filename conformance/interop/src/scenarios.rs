@@ -26,14 +26,14 @@ pub(super) fn cells(lab: &Lab) -> Result<Vec<Cell>, CellsError> {
     Ok(cells)
 }
 
-/// Plays a scenario with the engine in place of endpoint `role`.
+/// Plays a scenario with the engine as endpoint `role`.
 fn play_scenario(bench: &Bench, scenario: &Scenario, role: EndpointIndex) -> CellResult {
     if let Some(reason) = &scenario.endpoints[role].not_under_test {
         return Err(Unmet::Skipped(reason.clone()));
     }
     let mut live = scenario.clone();
     live.endpoints[role].software = Software::Core;
-    // Recordings need a certain release; live runs take the available one.
+    // Recordings require a certain release; live runs use the available one.
     for endpoint in &mut live.endpoints {
         endpoint.version = None;
     }

@@ -34,8 +34,8 @@ pub(super) fn packets<'a>(
 /// The response of a device that has no receive posted.
 pub(super) const NOT_READY: &str = "receiver not ready";
 
-/// As [`CapturedPacket::kind`]; writes with immediate data and [`NOT_READY`] are kinds of their
-/// own.
+/// As [`CapturedPacket::kind`], with separate kinds for writes with immediate data and
+/// [`NOT_READY`].
 fn kind(packet: &CapturedPacket) -> String {
     match packet.header.kind {
         FrameKind::RdmaWrite { .. } if packet.header.immediate.is_some() => {

@@ -1,10 +1,10 @@
-//! Group `engine`: the protocol engine over verbs with four generations of stock libfabric; every
-//! subprotocol, initiated by each side.
+//! Group `engine`: the protocol engine over verbs with four generations of stock libfabric, with
+//! every subprotocol initiated by each side.
 //!
 //! A cell plays a scenario that forces its subprotocol. The data is verified on both sides. The
-//! capture must contain the packets of the subprotocol, from the side that has to send them, and
-//! break no rule of the protocol. The scenario stays beside the capture, so that `efa-conformance
-//! record` can play it again.
+//! capture must contain the packets of the subprotocol from the right side, and violate no rule of
+//! the protocol. The scenario is stored next to the capture, so that `efa-conformance record` can
+//! play it again.
 
 mod capture;
 mod play;
@@ -22,8 +22,8 @@ use subprotocol::{Instead, Subprotocol};
 
 const GROUP: &str = "engine";
 
-/// The emulated hosts of all cells, so that those of a cell are not both at even, or both at odd
-/// places.
+/// The emulated hosts of all cells, in an order that gives the two hosts of a cell an even and an
+/// odd index.
 pub(super) const HOSTS: [&str; 3] = [script::ENGINE, script::STOCK, zero_copy::PEER];
 
 /// The time limit of a whole scenario; each of its waits has a limit of its own.
@@ -59,8 +59,8 @@ pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, CellsError> {
     Ok(cells)
 }
 
-/// Plays a subprotocol's scenario. The sides must send the packets of the subprotocol, or those
-/// that replace it with a release that lacks it.
+/// Plays a subprotocol's scenario. The sides must send the packets of the subprotocol, or their
+/// replacement with a release that lacks it.
 fn cell(
     bench: &Bench,
     release: &Release,

@@ -19,19 +19,19 @@ use efa_play::scenario::Scenario;
 /// The name of the capture of all hosts, and of the scenario beside it.
 pub(super) const CELL: &str = "cell";
 
-/// A scenario that was played, to its end or not.
+/// A scenario that was played, completely or not.
 pub(super) struct Played {
     /// The traffic of all hosts.
     pub(super) capture: Capture,
-    /// Why it was not played to its end.
+    /// Why it was not played completely.
     pub(super) stopped: Option<String>,
-    /// Differences between what applications saw and the scenario, and rules of the protocol that
-    /// the traffic breaks.
+    /// Differences between the applications' results and the scenario, and rules of the protocol
+    /// that the traffic violates.
     pub(super) problems: Vec<String>,
 }
 
-/// Plays a scenario, with the rules of `faults` in the network. The file stays beside the captures,
-/// so that `efa-conformance record` can play it again.
+/// Plays a scenario with the fault rules in `faults`. The file is stored next to the captures, so
+/// that `efa-conformance record` can play it again.
 pub(super) fn play_script(
     bench: &Bench,
     stock: &Stock,
@@ -69,13 +69,13 @@ pub(super) fn play_script(
         .map_err(|error| error.to_string())
         .and_then(|_| Capture::load(&merged).map_err(|error| error.to_string()));
     let capture = loaded.map_err(|error| {
-        // Without a capture, the reason is all that can be shown.
+        // Without a capture, only the reason can be shown.
         Unmet::Failed(Vec::from_iter(stopped.clone().into_iter().chain([error])).join("\n"))
     })?;
     problems.extend(capture.damage.iter().cloned());
     let checked = check::check(&capture);
-    // What stock software is warned of is known of its releases; the engine is to give no reason
-    // for a warning.
+    // Warnings about stock software are known properties of its releases. The engine must cause no
+    // warning.
     let counts = |finding: &&Finding| {
         finding.severity == Severity::Error || capture.interfaces[finding.interface] == ENGINE
     };
@@ -94,7 +94,7 @@ impl Played {
         sent_by(&self.capture, host)
     }
 
-    /// The cell's result, from what was seen and what is missing.
+    /// The cell's result, with the differences in `tally`.
     pub(super) fn judge(self, tally: Tally) -> CellResult {
         let seen = tally.seen.join(", ");
         let problems = self.stopped.into_iter().chain(self.problems);
@@ -107,7 +107,7 @@ impl Played {
     }
 }
 
-/// Compares the packets that a host sent with those that it has to send.
+/// Compares the packets that a host sent with the required ones.
 #[derive(Default)]
 pub(super) struct Tally {
     pub(super) seen: Vec<String>,
@@ -138,8 +138,8 @@ impl Tally {
         }
     }
 
-    /// A host's HANDSHAKE must say that its device takes writes with immediate data without a
-    /// receive, or must not.
+    /// A host's HANDSHAKE must announce that its device accepts writes with immediate data without
+    /// a receive, or must not.
     pub(super) fn unsolicited(&mut self, played: &Played, host: &str, expected: bool) {
         let features = packets(&played.capture, host).find_map(|packet| match packet.header {
             Header::Handshake(handshake) => Some(handshake.extra_info.features()),

@@ -19,11 +19,11 @@ pub(super) struct StockEndpoint<'a> {
     pub(super) name: &'a str,
     pub(super) release: &'a Release,
     pub(super) environment: Vec<(&'a str, &'a str)>,
-    /// Further keys, each behind a comma.
+    /// Further keys, each after a comma.
     pub(super) keys: &'a str,
 }
 
-/// A scenario under construction. All endpoints have the same device and ask for the same
+/// A scenario under construction. All endpoints have the same device and request the same
 /// capabilities.
 pub(super) struct Script<'a> {
     description: String,
@@ -79,7 +79,7 @@ impl<'a> Script<'a> {
         self.endpoint(endpoint.name, &keys);
     }
 
-    /// Steps, a line for each.
+    /// Adds steps, one per line.
     pub(super) fn steps(&mut self, steps: &str, variables: &Variables) {
         self.steps += fill(steps, variables).trim_end();
         self.steps.push('\n');
@@ -102,8 +102,8 @@ pub(super) fn variables<const N: usize>(values: [(&str, &str); N]) -> Variables 
     values.into()
 }
 
-/// A release for the stock endpoints of a scenario. If the machine's own libfabric is of another
-/// release, the driver reports that after loading it.
+/// A release for the stock endpoints of a scenario. If this machine's libfabric is another release,
+/// the driver reports that after loading it.
 pub(super) fn fetch(bench: &Bench, release: &Release) -> Result<Stock, Unmet> {
     let userland = release.fetched(bench)?;
     Ok(Stock {

@@ -1,4 +1,4 @@
-//! The subprotocols: how each is forced, and its packets. They are in
+//! The subprotocols: how each is forced, and its packets, as in
 //! `conformance/interop/cells/engine.toml`.
 
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ struct Operations {
     steps: String,
 }
 
-/// One way to carry out an operation.
+/// A subprotocol for an operation.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Subprotocol {
@@ -61,13 +61,13 @@ pub(super) struct Subprotocol {
     /// Their length in bytes.
     #[serde(default)]
     length: usize,
-    /// Whether they ask for `FI_DELIVERY_COMPLETE`.
+    /// Whether they use `FI_DELIVERY_COMPLETE`.
     #[serde(default)]
     delivery_complete: bool,
-    /// If writes have completion data: whether the device takes those without a receive, which both
-    /// HANDSHAKEs have to say.
+    /// For writes with completion data: whether the device accepts them without a receive, which
+    /// both HANDSHAKEs must announce.
     pub(super) unsolicited_data: Option<bool>,
-    /// Rules of faults.
+    /// Fault rules.
     #[serde(default)]
     faults: String,
     /// Whether stock's application registers its memory (`FI_MR_LOCAL`) or leaves that to the
@@ -80,7 +80,7 @@ pub(super) struct Subprotocol {
     pub(super) responder: Vec<String>,
 }
 
-/// The expectation for a release that lacks a subprotocol; without one there is no cell.
+/// The expectation for a release that lacks a subprotocol. Without one there is no cell.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Without {
@@ -94,7 +94,7 @@ struct Without {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Instead {
-    /// A part of the error with which the operation is refused, if it is.
+    /// A part of the error, if the operation is refused.
     pub(super) refusal: Option<String>,
     /// The packets of each side.
     #[serde(default)]
@@ -169,7 +169,7 @@ impl Subprotocol {
             && (release.unsolicited || self.unsolicited_data != Some(true))
     }
 
-    /// Returns what happens with a release that lacks it.
+    /// Returns the expectation for a release that lacks it.
     pub(super) fn instead(&self, initiator: Initiator) -> Option<&Instead> {
         match initiator {
             Initiator::Engine => self.without.engine.as_ref(),
@@ -177,7 +177,7 @@ impl Subprotocol {
         }
     }
 
-    /// The rules of the faults that are staged at the responder.
+    /// The fault rules for the responder.
     pub(super) fn faults(&self, initiator: Initiator) -> String {
         let [first, second] = initiator.hosts();
         fill(
@@ -206,8 +206,8 @@ impl Subprotocol {
         if !self.rdma {
             settings.push("use_device_rdma = false".into());
         }
-        // The engine's device agrees with the release wherever the subprotocol does not depend on
-        // it.
+        // The engine's device is configured like the release's, unless the subprotocol depends on a
+        // difference.
         let unsolicited = self.unsolicited_data.unwrap_or(release.unsolicited);
         script.engine(unsolicited, &settings);
         let mut environment = vec![("FI_EFA_USE_DEVICE_RDMA", if self.rdma { "1" } else { "0" })];

@@ -1,6 +1,6 @@
 //! Zero-copy receivers: stock endpoints that receive into the application's buffers.
 //!
-//! Stock libfabric does so if the application promises short messages and asks for nothing that
+//! Stock libfabric does so if the application promises short messages and uses no feature that
 //! needs matching. On the wire there are three generations of such receivers; see [`Generation`].
 
 use efa_core::wire::{ExtraFeatures, Header, PacketType, Repr};
@@ -15,10 +15,10 @@ use crate::harness::{Bench, Cell, CellResult};
 use crate::libfabric::release::Release;
 use efa_play::libfabric::Version;
 
-/// The other stock endpoint of the cells without the engine.
+/// The second stock endpoint, for cells without the engine.
 pub(super) const PEER: &str = "peer";
 const PROFILE: &str = "efa2";
-/// The kinds of packets that carry messages with headers.
+/// The types of packets with messages and headers.
 const MESSAGES: &[&str] = &[
     "EAGER_MSGRTM",
     "MEDIUM_MSGRTM",
@@ -28,14 +28,13 @@ const MESSAGES: &[&str] = &[
 /// How zero-copy receivers announce themselves to their peers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Generation {
-    /// Not at all: peers are expected to wait for the HANDSHAKE and to send the shortest header
-    /// after it. Buffers are posted on the endpoint's queue pair, with room for the header in
-    /// front.
+    /// Not at all: peers must wait for the HANDSHAKE and send the shortest header after it. Buffers
+    /// are posted on the endpoint's queue pair, with room for the header in front.
     Unannounced,
-    /// By asking for a constant header length (extra request 2); buffers are posted in the same
+    /// By requesting a constant header length (extra request 2). Buffers are posted in the same
     /// way.
     ConstantHeader,
-    /// By naming a second queue pair (extra request 7), which takes messages without a header.
+    /// By announcing a second queue pair (extra request 7) for messages without a header.
     UserRecvQp,
 }
 
@@ -53,7 +52,7 @@ impl Generation {
         }
     }
 
-    /// The largest message that applications promise. It has to fit into a packet, before 2.x
+    /// The largest message that applications promise. It must fit into a packet, before 2.x
     /// together with the longest header.
     fn promised(self, mtu: usize) -> usize {
         match self {
@@ -65,7 +64,7 @@ impl Generation {
     /// The largest message that `sender` sends to such a receiver.
     fn largest(self, sender: &str, mtu: usize) -> usize {
         /// Stock libfabric leaves room for the header of an EAGER_MSGRTM with a connection id, even
-        /// where there is none.
+        /// if there is no header.
         const HEADER: usize = 16;
         match self {
             Generation::UserRecvQp if sender != ENGINE => mtu - HEADER,
@@ -73,11 +72,11 @@ impl Generation {
         }
     }
 
-    /// The environment that the release needs if `arriving` packets arrive that are not messages.
+    /// The environment for a release that receives `arriving` packets that are not messages.
     fn environment(self, arriving: &'static str) -> Vec<(&'static str, &'static str)> {
         match self {
-            // The number of buffers of its own that 1.11 posts, once. Later packets use up buffers
-            // of the application.
+            // The number of its own buffers that 1.11 posts, once. Later packets use buffers of the
+            // application.
             Generation::Unannounced => vec![("FI_EFA_ZCPY_RX_SEED", arriving)],
             Generation::ConstantHeader | Generation::UserRecvQp => Vec::new(),
         }
@@ -111,7 +110,7 @@ struct Message {
     /// The kind of step.
     step: &'static str,
     length: usize,
-    /// A further key, behind a comma.
+    /// A further key, after a comma.
     data: &'static str,
 }
 
@@ -151,7 +150,7 @@ const RECEIVE: &str = r#"{ do = "recv", at = "{to}", id = "{id}-arrives", length
 const WAIT: &str = r#"{ do = "wait", for = ["{id}", "{id}-arrives"] },"#;
 const SETTLE: &str = r#"{ do = "settle" },"#;
 
-/// The peer writes, so that both sides have each other's HANDSHAKE without a message.
+/// A write by the peer, after which both sides have each other's HANDSHAKE without a message.
 const GREETING: &str = r#"
 { do = "register", at = "{to}", id = "target", length = 8, seed = 1000, access = ["remote-read", "remote-write"] },
 { do = "write", at = "{from}", id = "greeting", to = "{to}", region = "target", length = 8 },
@@ -184,7 +183,7 @@ impl Exchange<'_> {
     }
 }
 
-/// The zero-copy receiver, where so many packets arrive that are not messages.
+/// Adds the zero-copy receiver, which receives `arriving` packets that are not messages.
 fn receiver(script: &mut Script, name: &str, release: &Release, arriving: &'static str) {
     let generation = Generation::of(release.version);
     let promise = format!("{REGISTERED}, max_message = {}", generation.promised(mtu()));
@@ -230,8 +229,8 @@ fn to_receiver(bench: &Bench, release: &Release, sender: &'static str) -> CellRe
         }),
         _ => receiver(&mut script, PEER, release, "0"),
     }
-    // Two packets arrive that are not messages: the one that provokes its HANDSHAKE, and the
-    // sender's HANDSHAKE.
+    // Two received packets are not messages: the one that requests its HANDSHAKE, and the sender's
+    // HANDSHAKE.
     receiver(&mut script, STOCK, release, "2");
     let mut exchange = Exchange {
         script,
@@ -250,8 +249,8 @@ fn to_receiver(bench: &Bench, release: &Release, sender: &'static str) -> CellRe
         exchange.steps(message, &[RECEIVE]);
     }
     if generation == Generation::ConstantHeader {
-        // As no receive was posted, the provider has posted a buffer of its own. A message that
-        // arrives there matches only receives that are posted later.
+        // Because no receive was posted, the provider has posted a buffer of its own. A message in
+        // it matches only receives that are posted later.
         let copied = Message::new("copied", "send", 64);
         exchange.steps(&copied, &[SEND, SETTLE, RECEIVE, WAIT]);
     }
@@ -286,7 +285,7 @@ fn to_receiver(bench: &Bench, release: &Release, sender: &'static str) -> CellRe
     played.judge(tally)
 }
 
-/// A zero-copy receiver sends to the engine, which does not receive in this way.
+/// A zero-copy receiver sends to the engine, which is not a zero-copy receiver.
 fn from_receiver(bench: &Bench, release: &Release) -> CellResult {
     let stock = fetch(bench, release)?;
     let generation = Generation::of(release.version);
@@ -297,7 +296,7 @@ fn from_receiver(bench: &Bench, release: &Release) -> CellResult {
     let capabilities = capabilities();
     let mut script = Script::new(what, PROFILE, &capabilities);
     script.engine(release.unsolicited, &[]);
-    // One packet arrives that is not a message: the engine's HANDSHAKE.
+    // One received packet is not a message: the engine's HANDSHAKE.
     receiver(&mut script, STOCK, release, "1");
     let mut exchange = Exchange {
         script,
@@ -319,7 +318,7 @@ fn from_receiver(bench: &Bench, release: &Release) -> CellResult {
 }
 
 impl Tally {
-    /// The receiver's HANDSHAKE must announce what its generation announces.
+    /// The receiver's HANDSHAKE must contain the announcement of its generation.
     fn announced(&mut self, played: &Played, generation: Generation) {
         let (what, feature) = match generation {
             Generation::Unannounced => return,

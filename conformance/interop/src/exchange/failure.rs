@@ -1,8 +1,8 @@
-//! Failures that name the operation.
+//! Failures with the name of the operation.
 
 use crate::harness::Unmet;
 
-/// Puts the name of the operation in front of a failure.
+/// Adds the name of the operation to a failure.
 pub(super) fn at(unmet: Unmet, what: &str) -> Unmet {
     match unmet {
         Unmet::Failed(text) => Unmet::Failed(format!("{what}: {text}")),

@@ -11,9 +11,9 @@ use efa_play::application::{Request, Started, Token};
 use efa_play::drive::{Command, Event};
 use efa_play::operation::{AtomicAction, Payload, RegionAccess, Remote, pattern};
 
-/// How often memory is polled that a peer should have written.
+/// Interval of polls of memory that a peer should write.
 const LOOK: Duration = Duration::from_millis(20);
-/// The largest compared length in bytes: two operands have to fit into a packet.
+/// The largest compared length in bytes: two operands must fit into a packet.
 const COMPARED: usize = 4000;
 
 impl Pair<'_> {
@@ -98,7 +98,7 @@ impl Pair<'_> {
         }
     }
 
-    /// Polls memory until it holds the message, for at most `patience`.
+    /// Polls memory until it contains the message, for at most `patience`.
     fn await_bytes(
         &mut self,
         token: Token,
@@ -185,7 +185,7 @@ impl Pair<'_> {
         Ok(())
     }
 
-    /// Runs one atomic, which must fetch the message of seed `old`.
+    /// Runs one atomic, which must return the message of seed `old`.
     fn atomic(
         &mut self,
         remote: Remote,

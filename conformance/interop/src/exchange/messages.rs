@@ -62,7 +62,7 @@ impl Pair<'_> {
         let (sent, received);
         if message.is_unexpected {
             sent = self.begin(INITIATOR, send, None)?;
-            // Messages are delivered in order: when this one has arrived, so has the message.
+            // Messages are delivered in order: after this one has arrived, the earlier one has too.
             self.message(Message::PLAIN, 0)?;
             received = self.begin(TARGET, recv, Some(seed))?;
         } else {

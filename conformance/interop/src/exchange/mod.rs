@@ -1,5 +1,5 @@
-//! Exchanges between two endpoints: messages, remote memory and atomics of all sizes, verified on
-//! the side where the bytes arrive.
+//! Exchanges between two endpoints: messages, remote memory and atomics of all sizes, verified at
+//! the receiving side.
 //!
 //! Each endpoint is stock libfabric or the protocol engine, in its own process and on its own
 //! emulated host ([`efa_play::drive`]).
@@ -18,5 +18,5 @@ pub use run::exchange;
 pub use topic::Topic;
 pub use verified::Verified;
 
-/// The kind of packets that carry messages without headers.
+/// The kind of packets with messages without headers.
 pub(crate) const HEADERLESS: &str = "message without header";

@@ -11,7 +11,7 @@ use efa_play::application::{Report, Request, Started, Token};
 use efa_play::drive::{Bytes, Command, Event, Line};
 use efa_play::player::{self, Player, PlayerError, Program};
 
-/// How long operations may take without any of them completing.
+/// The longest time without a completion while operations are in flight.
 pub(super) const STALLED: Duration = Duration::from_secs(30);
 /// How long to wait for an event.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -24,11 +24,11 @@ impl From<PlayerError> for Unmet {
     }
 }
 
-/// Another host's program has to be of the release that the cell names, and the host has to have
-/// what it takes.
+/// Checks that another host's program is of the cell's release, and that the host meets the
+/// requirements.
 fn introduce(player: &mut Player, party: &Party) -> Result<(), Unmet> {
     let identity = match player.identity() {
-        // It said why in its last words.
+        // It has reported the reason before its exit.
         Err(error @ PlayerError::Unsupported { .. }) => {
             return Err(Unmet::Skipped(error.to_string()));
         }
@@ -52,13 +52,13 @@ pub(super) struct Pair<'a> {
     pub(super) bench: &'a Bench<'a>,
     pub(super) players: [Player; 2],
     logs: [PathBuf; 2],
-    /// Where the captures go that come from other hosts.
+    /// The paths for captures from other hosts.
     pub(super) captures: [Option<PathBuf>; 2],
     pub(super) tokens: Token,
     reports: HashMap<Operation, Report>,
     /// Completion data of writes to the target's memory.
     pub(super) written: Vec<u64>,
-    /// Events of endpoints outside of any operation.
+    /// Reports of endpoints that belong to no operation.
     said: Vec<String>,
     pub(super) verified: Verified,
 }
@@ -149,7 +149,7 @@ impl<'a> Pair<'a> {
         self.players[at].unexpected(event).into()
     }
 
-    /// Returns an error if an endpoint reported something outside of any operation.
+    /// Returns an error if an endpoint has reported an event that belongs to no operation.
     pub(super) fn reported(&mut self) -> Result<(), Unmet> {
         if self.said.is_empty() {
             Ok(())
@@ -158,7 +158,7 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// A failure with the other reports of the endpoints.
+    /// A failure with the endpoints' other reports.
     pub(super) fn explained(&self, mut text: String) -> Unmet {
         for line in &self.said {
             text.push_str(&format!("\n{line}"));
@@ -173,7 +173,7 @@ impl<'a> Pair<'a> {
         Unmet::Failed(text)
     }
 
-    /// Takes events of the endpoints; returns whether there were any.
+    /// Takes events of the endpoints. Returns whether there were any.
     pub(super) fn listen(&mut self) -> Result<bool, Unmet> {
         let mut heard = false;
         for at in [INITIATOR, TARGET] {
@@ -185,7 +185,7 @@ impl<'a> Pair<'a> {
         Ok(heard)
     }
 
-    /// Starts an operation as soon as the endpoint has room for it.
+    /// Starts an operation when the endpoint has room for it.
     pub(super) fn start(
         &mut self,
         at: usize,
@@ -226,8 +226,8 @@ impl<'a> Pair<'a> {
         Ok(self.start(at, request, seed)?.0)
     }
 
-    /// Waits until an operation has completed without an error and with the right bytes. If another
-    /// operation has failed, such as the send that a receive waits for, its failure is the error.
+    /// Waits until an operation has completed successfully and with the right bytes. If another
+    /// operation has failed, such as the matching send, its failure is the error.
     pub(super) fn wait(
         &mut self,
         mut operation: Operation,

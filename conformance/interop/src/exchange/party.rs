@@ -6,13 +6,13 @@ use efa_play::scenario::Capability;
 
 /// The endpoint that starts operations.
 pub(super) const INITIATOR: usize = 0;
-/// The endpoint that receives messages and whose memory is read and written.
+/// The endpoint that receives messages, and whose memory is accessed.
 pub(super) const TARGET: usize = 1;
 
 /// One of the two endpoints.
 #[derive(Clone, Debug)]
 pub struct Party {
-    /// The program that plays it.
+    /// The program that implements it.
     pub program: Program,
     /// How the endpoint is opened.
     pub opening: Opening,
@@ -21,9 +21,9 @@ pub struct Party {
 }
 
 impl Party {
-    /// Lets the application promise what libfabric's efa provider needs to receive into its
-    /// buffers: messages of at most `largest` bytes, which fit a packet, in no order; registered
-    /// memory; nothing that has to be matched.
+    /// Makes the application promise what libfabric's efa provider requires for receiving into its
+    /// buffers: messages of at most `largest` bytes, which fit into a packet, in any order;
+    /// registered memory; no feature that needs matching.
     pub fn promise_packets(&mut self, largest: usize) {
         self.opening.capabilities = vec![Capability::Msg, Capability::Rma];
         self.opening.register_local = true;

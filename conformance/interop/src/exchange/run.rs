@@ -1,4 +1,4 @@
-//! An exchange from beginning to end.
+//! A complete exchange.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use super::topic::Topic;
 use super::verified::Verified;
 use crate::harness::{Bench, Unmet};
 
-/// Lets the first party exchange `topic` with the second, in each size of `sizes` in bytes.
+/// Exchanges `topic` between the first party and the second, in each size of `sizes` in bytes.
 pub fn exchange(
     bench: &Bench,
     parties: [&Party; 2],
@@ -41,7 +41,7 @@ pub fn exchange(
     }
 }
 
-/// Keeps a capture that came from another host. Those of emulated hosts are written there.
+/// Stores a capture from another host. Emulated hosts write theirs directly.
 fn keep(bytes: &[u8], capture: Option<PathBuf>) -> Result<(), Unmet> {
     match capture {
         Some(path) if !bytes.is_empty() => std::fs::write(&path, bytes)

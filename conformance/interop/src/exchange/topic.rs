@@ -23,8 +23,8 @@ pub enum Topic {
     WriteData,
     /// Atomics on 64-bit elements: updating, fetching, comparing.
     Atomics,
-    /// Messages to a receiver that has them in its application's buffers: of a packet, in no order.
-    /// Parties have to be opened for that ([`super::Party::promise_packets`]).
+    /// Messages to a zero-copy receiver, each in one packet, in any order. The parties must be
+    /// opened for that ([`super::Party::promise_packets`]).
     ZeroCopy,
 }
 
@@ -54,7 +54,7 @@ impl Topic {
         topic.ok_or_else(|| CellsError::unknown("topic", name))
     }
 
-    /// How many messages it has in these sizes.
+    /// The number of messages for these sizes.
     pub(crate) fn count_of_messages(self, sizes: &[usize]) -> usize {
         let messages = self.messages();
         let of_size = |size: &usize| messages.iter().filter(|one| *size <= one.largest).count();
@@ -106,7 +106,7 @@ impl Message {
         Message { mode, ..self }
     }
 
-    /// The limit differs between releases; all accept this size.
+    /// The limit differs between releases. All accept this size.
     fn injected(self) -> Self {
         let (mode, largest) = (SendMode::Inject, 64);
         Message {
@@ -155,8 +155,8 @@ impl Topic {
                 tagged.delivered().unexpected(),
             ],
             Topic::ZeroCopy => {
-                // Stock libfabric counts a header for the data, and sends messages that have no
-                // room for it as two packets, which the receiver cannot know.
+                // Stock libfabric includes a header in the limit for messages with data, and sends
+                // longer ones as two packets, which the receiver does not expect.
                 let with_data = Message {
                     largest: 8192,
                     ..with_data

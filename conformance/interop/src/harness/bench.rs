@@ -20,7 +20,7 @@ use efa_play::player::{self, Hosted, Launcher, Patience, Player, Program, hosted
 /// The number of cells that this process has run, so that each gets its own network.
 static RUN: AtomicU32 = AtomicU32::new(0);
 
-/// A cell's own emulated network and directory, and the time at which everything in it ends.
+/// A cell's own emulated network and directory, and the time limit for everything in it.
 pub struct Bench<'a> {
     lab: &'a Lab,
     launcher: Launcher,
@@ -35,7 +35,7 @@ impl<'a> Bench<'a> {
         cell: &str,
         deadline: Instant,
     ) -> Result<Self, Unmet> {
-        // Runs at other places may go on beside this one.
+        // Runs on other hosts may be concurrent.
         let places = lab.hosts().map(Hosts::names).unwrap_or_default();
         let places: Vec<&str> = places.values().map(String::as_str).collect();
         let name = match places.is_empty() {
@@ -69,7 +69,8 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// The same network and directory in another lab, until `deadline` at the latest.
+    /// The same network and directory in another lab, with a time limit of `deadline` at the
+    /// latest.
     pub(super) fn within<'b>(&self, lab: &'b Lab, deadline: Instant) -> Bench<'b> {
         let mut launcher = lab.launcher.clone();
         launcher.fabric.clone_from(&self.launcher.fabric);
@@ -109,7 +110,7 @@ impl<'a> Bench<'a> {
     /// Starts driver processes in the cell's network.
     ///
     /// # Errors
-    /// The hosts are no emulated ones.
+    /// The hosts are not emulated.
     pub fn launcher(&self) -> Result<&Launcher, Unmet> {
         match self.lab.hosts() {
             None => Ok(&self.launcher),
@@ -122,13 +123,13 @@ impl<'a> Bench<'a> {
         &self.launcher.fabric
     }
 
-    /// The host that stands for the emulated one of this name, if the lab has hosts.
+    /// The real host for the emulated one of this name, if the lab has hosts.
     pub(crate) fn seat(&self, name: &str) -> Result<Option<&Seat>, Unmet> {
         let hosts = self.lab.hosts();
         hosts.map(|hosts| hosts.seat(name)).transpose()
     }
 
-    /// Starts a program that plays an endpoint. On another host, [`Player::end`] returns its
+    /// Starts a program that implements an endpoint. On another host, [`Player::end`] returns its
     /// capture.
     pub(crate) fn start_player(
         &self,
@@ -149,7 +150,7 @@ impl<'a> Bench<'a> {
         let hosted = Hosted {
             environment: host.environment.clone(),
             runner: runner.map(|runner| runner.display().to_string()),
-            // What the site has set for all programs would keep libfabric from it.
+            // The site's settings for all programs would prevent libfabric's provider.
             provider: match program {
                 Program::Libfabric { provider, .. } if provider.name != Provider::EFA => {
                     Some(provider.name.clone())
@@ -164,7 +165,7 @@ impl<'a> Bench<'a> {
         Ok(player)
     }
 
-    /// The frames of the host's capture; none if its packets could not be recorded.
+    /// The frames of the host's capture; none if its packets could not be captured.
     pub(crate) fn traffic(&self, host: &str) -> Result<Traffic, Unmet> {
         let seat = self.seat(host)?;
         match seat.is_some_and(|seat| seat.recording().is_none()) {
@@ -173,7 +174,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// The number of frames in the captures of these hosts, which must show no error of the protocol.
+    /// The number of frames in the captures of these hosts, which must contain no protocol error.
     pub(crate) fn checked(&self, hosts: &[impl AsRef<str>]) -> Result<usize, Unmet> {
         let files = hosts.iter().map(|host| self.capture(host.as_ref()));
         let merged = self.capture("merged");
@@ -190,7 +191,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// The path of a file of the project, where the cell's programs run, by its name in the
+    /// The path of a file of the project on the machine of the cell's programs, by its name in the
     /// repository.
     pub(crate) fn data(&self, name: &str) -> String {
         let path = match self.lab.hosts() {
@@ -200,8 +201,8 @@ impl<'a> Bench<'a> {
         path.display().to_string()
     }
 
-    /// A program that is not of a userland has to be installed. Hosts say themselves that they lack
-    /// it.
+    /// Checks that a program is installed, unless it is in a userland. Other hosts report
+    /// themselves that they lack it.
     pub(crate) fn needs(&self, program: &str, package: &str) -> Result<(), Unmet> {
         match self.lab.hosts() {
             Some(_) => Ok(()),
@@ -209,7 +210,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Time until everything ends.
+    /// Time until the limit.
     pub fn left(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }

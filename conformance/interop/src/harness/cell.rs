@@ -1,4 +1,4 @@
-//! One cell of the table, and how it ended.
+//! One cell of the table, and its result.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,18 +14,18 @@ use super::unmet::{CellResult, Unmet};
 
 type Run = Box<dyn Fn(&Bench) -> CellResult>;
 
-/// One thing that must work.
+/// A test of one combination of software.
 pub struct Cell {
     group: &'static str,
     name: String,
     limit: Duration,
-    /// Why it runs on emulated hosts only, if it does.
+    /// Why it only runs on emulated hosts, if so.
     emulated: Option<Cow<'static, str>>,
     run: Run,
 }
 
 impl Cell {
-    /// A cell that calls `run`. Everything that `run` starts is ended `limit` after its begin.
+    /// A cell that calls `run`. Everything that `run` starts is killed after `limit`.
     pub fn new(
         group: &'static str,
         name: impl Into<String>,
@@ -41,7 +41,7 @@ impl Cell {
         }
     }
 
-    /// The cell, which says nothing of real hosts, or cannot run there, for this reason.
+    /// Marks a cell that tests nothing about real hosts, or cannot run there, with the reason.
     #[must_use]
     pub fn emulated_only(self, reason: impl Into<Cow<'static, str>>) -> Self {
         Cell {
@@ -60,14 +60,14 @@ impl Cell {
         &self.name
     }
 
-    /// Runs the cell in another environment than that of `bench`, which is its network and
-    /// directory otherwise. Its time begins now.
+    /// Runs the cell in the environment of `lab`, with the network and directory of `bench`. Its
+    /// time starts now.
     pub(crate) fn run_within(&self, bench: &Bench, lab: &Lab) -> CellResult {
         let deadline = Instant::now() + self.limit();
         self.measure(lab, || Ok(bench.within(lab, deadline)))
     }
 
-    /// How long it may take.
+    /// Its time limit.
     pub(crate) fn limit(&self) -> Duration {
         let known = known::fault(self.group, &self.name).ok().flatten();
         known.and_then(Known::limit).unwrap_or(self.limit)
@@ -86,7 +86,7 @@ impl Cell {
                 Ok(measured) => Outcome::Passed { measured },
                 Err(Unmet::Known { reason, capture }) => Outcome::Unmet(Unmet::Known {
                     reason,
-                    // In a report, without the part that only this machine has.
+                    // Reports contain the path without its machine-specific part.
                     capture: match capture.strip_prefix(lab.file("")) {
                         Ok(inside) => inside.to_owned(),
                         Err(_) => capture,
@@ -98,7 +98,7 @@ impl Cell {
         }
     }
 
-    /// Runs the cell on a bench. If a fault of stock software is known, it has to show.
+    /// Runs the cell on a bench. A known fault of stock software must show.
     fn measure<'a>(
         &self,
         lab: &Lab,
@@ -117,7 +117,7 @@ impl Cell {
     }
 }
 
-/// How a cell ended.
+/// The result of a cell.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// It works.
@@ -125,12 +125,12 @@ pub enum Outcome {
         /// The measurement.
         measured: String,
     },
-    /// It does not work, or was not run.
+    /// It failed, or was not run.
     Unmet(Unmet),
 }
 
 impl Outcome {
-    /// The word for it in lines and reports.
+    /// The word for it in output and reports.
     pub fn word(&self) -> &'static str {
         match self {
             Outcome::Passed { .. } => "PASS",
@@ -140,7 +140,7 @@ impl Outcome {
         }
     }
 
-    /// The measurement, or why there is none.
+    /// The measurement, or the reason why there is none.
     pub fn text(&self) -> &str {
         match self {
             Outcome::Passed { measured: text }
@@ -166,16 +166,16 @@ pub struct Row {
     pub group: &'static str,
     /// The cell's name.
     pub name: String,
-    /// The hosts by the sides that ran there; none if they were emulated ones.
+    /// The hosts of the sides; empty if they were emulated.
     pub places: BTreeMap<String, String>,
-    /// How it ended.
+    /// The result.
     pub outcome: Outcome,
-    /// How long it took.
+    /// The duration.
     pub duration: Duration,
 }
 
 impl Row {
-    /// As in `a at node0, b at node1: `; nothing if the hosts were emulated ones.
+    /// The prefix `a at node0, b at node1: `, empty if the hosts were emulated.
     pub(super) fn where_it_ran(&self) -> String {
         let places = self.places.iter();
         let places: Vec<String> = places
@@ -224,7 +224,7 @@ pub struct Summary {
     pub known: usize,
     /// Cells that were not run.
     pub skipped: usize,
-    /// Cells that do not work.
+    /// Cells that failed.
     pub failed: usize,
 }
 

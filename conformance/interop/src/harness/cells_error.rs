@@ -1,4 +1,4 @@
-//! Why there are no cells to run.
+//! Errors of listing cells.
 
 use std::num::ParseIntError;
 
@@ -7,7 +7,7 @@ use efa_device_model::profile::ProfileError;
 use efa_play::scenario::ScenarioError;
 use efa_suite::CorpusError;
 
-/// The cells cannot be listed: nothing has the selected name, or a file of cells is wrong.
+/// The cells cannot be listed: an unknown name was selected, or a file of cells is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum CellsError {
     /// No group has the name.
@@ -32,10 +32,10 @@ pub enum CellsError {
     Toml {
         /// The file.
         file: String,
-        /// The line, and what is wrong in it.
+        /// The line and the error.
         source: toml::de::Error,
     },
-    /// A cell of a file names what there is not, or contradicts itself.
+    /// A cell in a file has an unknown name, or is inconsistent.
     #[error("{file}: cell `{cell}`: {source}")]
     Cell {
         /// The file.
@@ -45,18 +45,18 @@ pub enum CellsError {
         /// The error.
         source: Box<CellsError>,
     },
-    /// Nothing has the name that a cell gives.
+    /// A name in a cell is unknown.
     #[error("unknown {what} `{name}`")]
     Unknown {
-        /// The key that was looked for, such as `transport`.
+        /// The key, such as `transport`.
         what: &'static str,
         /// The name.
         name: String,
     },
-    /// The file of subprotocols has no such operations.
+    /// The file of subprotocols does not contain these operations.
     #[error("cells/engine.toml: unknown operations `{0}`")]
     UnknownOperations(String),
-    /// There is no such profile, or it cannot be read.
+    /// The profile is unknown, or cannot be read.
     #[error(transparent)]
     Profile(#[from] ProfileError),
     /// A text is not a number.
@@ -64,7 +64,7 @@ pub enum CellsError {
     Number {
         /// The text.
         text: String,
-        /// Why.
+        /// The cause.
         source: ParseIntError,
     },
     /// A text is not a regular expression.
@@ -73,19 +73,19 @@ pub enum CellsError {
     /// A cell has both programs and an exchange, or neither.
     #[error("either programs or an exchange have to be there")]
     ProgramsOrExchange,
-    /// A program is no command.
+    /// A program is not a valid command line.
     #[error("`run`: {0}")]
     Words(#[from] SplitError),
-    /// A program would run nowhere.
+    /// A program has no place to run.
     #[error("`{0}` has neither host nor job nor guests")]
     Nowhere(String),
-    /// A job has no MPI library.
+    /// A job needs a cell with an MPI library.
     #[error("a job takes a cell with `mpi`")]
     JobWithoutMpi,
 }
 
 impl CellsError {
-    /// Nothing has this name.
+    /// The name is unknown.
     pub(crate) fn unknown(what: &'static str, name: &str) -> Self {
         let name = name.to_owned();
         CellsError::Unknown { what, name }

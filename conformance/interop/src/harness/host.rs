@@ -1,4 +1,4 @@
-//! Programs on hosts: emulated ones, or those that stand for them.
+//! Programs on emulated hosts, or on real ones instead.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -14,8 +14,8 @@ use efa_play::player::Hosted;
 /// The address of emulated hosts, which share this machine's.
 const LOOPBACK: &str = "127.0.0.1";
 
-/// An emulated host, which starts programs by `efa-emu run --host NAME ... -- PROGRAM`; or, if the
-/// lab has hosts, the one that stands for it, where the programs have the host's own device.
+/// An emulated host, which starts programs with `efa-emu run --host NAME ... -- PROGRAM`. If the
+/// lab has hosts, the real host in its place, where programs use the host's own device.
 #[derive(Clone)]
 pub struct Host<'a> {
     bench: &'a Bench<'a>,
@@ -48,53 +48,52 @@ impl<'a> Host<'a> {
         self
     }
 
-    /// The provider of libfabric that its programs use, a plug-in that belongs to efa-emu.
+    /// The libfabric provider for its programs, a plug-in that belongs to efa-emu.
     pub fn provider(mut self, name: &str) -> Self {
         self.provider = Some(name.to_owned());
         self
     }
 
-    /// Records the packets of its device to [`Bench::capture`] of its name. Of several programs on
-    /// one host, at most one may record. Where the lab's host has no recorder there will be no
-    /// capture.
+    /// Captures the packets of its device into [`Bench::capture`] of its name. At most one of the
+    /// programs on a host may capture. There is no capture if the lab's host has no recorder.
     pub fn captured(mut self) -> Self {
         self.is_captured = true;
         self
     }
 
-    /// An option of `efa-emu run`.
+    /// Adds an option of `efa-emu run`.
     pub fn option(mut self, option: &str, value: impl AsRef<OsStr>) -> Self {
         self.options
             .extend([option.into(), value.as_ref().to_owned()]);
         self
     }
 
-    /// The program finds the devices in `/sys` and `/dev`.
+    /// Shows the devices in `/sys` and `/dev` to the program.
     pub fn devices_shown(mut self) -> Self {
         self.options.push("--sysfs".into());
         self
     }
 
-    /// A variable of the program's environment.
+    /// Sets a variable of the program's environment.
     pub fn env(mut self, variable: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
         let (variable, value) = (variable.as_ref().to_owned(), value.as_ref().to_owned());
         self.environment.insert(variable, value);
         self
     }
 
-    /// Takes programs of another release.
+    /// Uses programs of another release.
     pub fn userland(mut self, userland: &Userland) -> Self {
         self.userland = Some(userland.clone());
         self
     }
 
-    /// The address at which other hosts find it.
+    /// The address for other hosts.
     pub fn address(&self) -> Result<String, Unmet> {
         let seat = self.bench.seat(&self.name)?;
         Ok(seat.map_or_else(|| LOOPBACK.to_owned(), Seat::address))
     }
 
-    /// A TCP port that no process of it listens on.
+    /// A TCP port without a listener on it.
     pub fn free_port(&self) -> Result<u16, Unmet> {
         match (self.bench.seat(&self.name)?, self.bench.lab().hosts()) {
             (Some(seat), Some(hosts)) => {
@@ -140,7 +139,7 @@ impl<'a> Host<'a> {
         Running::start(self.bench, what, command)
     }
 
-    /// The command that starts a program on the emulated host, without the program.
+    /// The command to start a program on the emulated host, without the program.
     fn emulated(&self) -> Result<Command, Unmet> {
         let launcher = self.bench.launcher()?;
         let mut command = Command::new(&launcher.efa_emu);
@@ -161,7 +160,7 @@ impl<'a> Host<'a> {
         Ok(command)
     }
 
-    /// What the host that stands for it is told.
+    /// The request for the real host.
     fn hosted(&self, seat: &Seat, words: Vec<String>, port: Option<u16>) -> Result<Hosted, Unmet> {
         if let Some(option) = self.options.first() {
             return Err(Unmet::Skipped(format!(
@@ -188,7 +187,7 @@ impl<'a> Host<'a> {
         })
     }
 
-    /// Runs a program to its successful end.
+    /// Runs a program, which must succeed.
     pub fn run(&self, program: &[impl AsRef<OsStr>]) -> Result<Finished, Unmet> {
         self.start(program)?.success()
     }

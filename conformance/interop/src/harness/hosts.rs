@@ -1,5 +1,4 @@
-//! Two hosts that a remote shell reaches, on which cells run their programs in place of emulated
-//! ones.
+//! Two hosts behind a remote shell, on which cells run their programs instead of on emulated hosts.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +6,7 @@ use super::unmet::Unmet;
 use efa_device_model::profile::Profile;
 use efa_play::player::{Description, HostDevice, PlaceError, Reach, Recording};
 
-/// The names that cells have for the host of the side that starts, and for the other one.
+/// The names of the initiating host and of the other one in cells.
 const NAMES: [[&str; 2]; 2] = [["a", "client"], ["b", "server"]];
 
 /// Two hosts. Each has its own software, and its own device.
@@ -17,31 +16,31 @@ pub struct Hosts {
     seats: [Seat; 2],
 }
 
-/// A host, and what it says of itself.
+/// A host and its properties.
 #[derive(Clone, Debug)]
 pub(crate) struct Seat {
     place: HostDevice,
     description: Description,
-    /// How packets are recorded there, if they can be.
+    /// How packets are captured there, if possible.
     recording: Option<Recording>,
 }
 
-/// Nothing can be run on a host.
+/// Why a host cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum HostsError {
-    /// The place names a device.
+    /// The place contains a device.
     #[error("{0}: stock programs take the first EFA device of a host: name the host alone")]
     Device(HostDevice),
-    /// The host cannot be reached, or lacks something.
+    /// The host cannot be reached, or lacks a requirement.
     #[error(transparent)]
     Place(#[from] PlaceError),
 }
 
 impl Hosts {
-    /// The hosts of the sides `a` and `b`, which are asked for their versions and devices.
+    /// The hosts of the sides `a` and `b`, which are queried for their versions and devices.
     ///
     /// # Errors
-    /// Why nothing can be run there, with the host and the remedy.
+    /// A host cannot be used; the error has its name and the remedy.
     pub fn ask(
         reach: Reach,
         places: [HostDevice; 2],
@@ -65,12 +64,12 @@ impl Hosts {
         Ok(Hosts { reach, seats })
     }
 
-    /// How hosts are reached.
+    /// The access to the hosts.
     pub(crate) fn reach(&self) -> &Reach {
         &self.reach
     }
 
-    /// The host that stands for the emulated one which a cell calls `name`.
+    /// The real host for the emulated one called `name` in cells.
     pub(crate) fn seat(&self, name: &str) -> Result<&Seat, Unmet> {
         let at = NAMES.iter().position(|names| names.contains(&name));
         at.map(|at| &self.seats[at]).ok_or_else(|| {
@@ -92,23 +91,23 @@ impl Seat {
         &self.place
     }
 
-    /// How a program's packets are recorded here, if they can be.
+    /// How a program's packets are captured here, if possible.
     pub(crate) fn recording(&self) -> Option<Recording> {
         self.recording.clone()
     }
 
-    /// The address at which programs of the other host find this one.
+    /// The address for programs of the other host.
     pub(crate) fn address(&self) -> String {
         self.description.address.to_string()
     }
 
-    /// The part id of the device that programs take.
+    /// The part id of the device that programs use.
     pub(crate) fn part_id(&self) -> Option<u32> {
         self.description.parts.values().next().copied()
     }
 
-    /// The device has to be of this generation, unless it is the default one: cells that name none
-    /// run on any.
+    /// Checks that the device is of this generation, unless it is the default one: cells without a
+    /// generation run on any.
     pub(crate) fn must_be(&self, profile: &str) -> Result<(), Unmet> {
         let wanted = match Profile::named(profile) {
             Ok(wanted) if profile != Profile::DEFAULT => wanted.part_id,

@@ -1,4 +1,4 @@
-//! Faults of stock software that are known: `conformance/interop/cells/known.toml`.
+//! Known faults of stock software: `conformance/interop/cells/known.toml`.
 
 use std::path::Path;
 use std::sync::LazyLock;
@@ -22,21 +22,21 @@ struct File {
     known: Vec<Known>,
 }
 
-/// A fault of stock software, with which cells fail.
+/// A fault of stock software that makes cells fail.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Known {
-    /// The cells, each its group and its name.
+    /// The cells, as regular expressions for group and name.
     #[serde(deserialize_with = "expressions")]
     cells: Vec<Regex>,
-    /// Parts of the failure that shows it.
+    /// Texts in the resulting failure.
     shows: Vec<String>,
-    /// Texts that the failure must not have, because other software has done its part.
+    /// Texts that must not be in the failure, because other software works correctly.
     #[serde(default)]
     lacks: Vec<String>,
-    /// The status of a device's response that one of the captures must contain.
+    /// A device response status that one of the captures must contain.
     response: Option<u8>,
-    /// The captures that show it: those of these hosts. The first one is named.
+    /// The hosts whose captures show it. The first one is reported.
     captures: Vec<String>,
     /// The time limit of the cells in seconds, if programs hang because of it.
     limit: Option<u64>,
@@ -76,7 +76,7 @@ impl Known {
         self.limit.map(Duration::from_secs)
     }
 
-    /// The result of a cell with this fault.
+    /// Judges the result of a cell with this fault.
     pub(crate) fn judge(&self, bench: &Bench, result: CellResult) -> CellResult {
         match result {
             Err(Unmet::Failed(text)) if self.explains(bench, &text) => Err(Unmet::Known {

@@ -1,5 +1,4 @@
-//! The environment that all cells share: the programs of this workspace and the software of other
-//! releases.
+//! The environment of all cells: the programs of this workspace and the software of other releases.
 
 use std::path::{Path, PathBuf};
 
@@ -25,17 +24,17 @@ pub struct Lab {
     pub launcher: Launcher,
     /// The selected scenarios.
     pub scenarios: Selection,
-    /// The hosts that stand for the emulated ones, if there are any.
+    /// The real hosts instead of emulated ones, if there are any.
     hosts: Option<Hosts>,
-    /// Where scripts, programs and traces are.
+    /// The paths of scripts, programs and traces.
     installation: Installation,
-    /// Where captures and other leftovers of cells go.
+    /// The directory for captures and other files of cells.
     directory: PathBuf,
 }
 
 impl Lab {
-    /// A lab with the files of an installation, in which `scripts/userland` fetches software and
-    /// whose working directory takes captures. The error names the remedy.
+    /// A lab with the files of an installation, in which `scripts/userland` downloads software and
+    /// whose working directory is for captures. The error contains the remedy.
     pub fn new(
         installation: &Installation,
         launcher: Launcher,
@@ -51,31 +50,31 @@ impl Lab {
         })
     }
 
-    /// The same lab, in which cells run their programs on these hosts.
+    /// The same lab with cells on these hosts.
     #[must_use]
     pub fn with_hosts(self, hosts: Option<Hosts>) -> Self {
         Lab { hosts, ..self }
     }
 
-    /// The hosts on which cells run their programs, if they are not emulated ones.
+    /// The real hosts of cells, if they are not emulated.
     pub(crate) fn hosts(&self) -> Option<&Hosts> {
         self.hosts.as_ref()
     }
 
-    /// The file of the project that has this name in the repository.
+    /// The file of the project with this name in the repository.
     pub fn file(&self, name: &str) -> PathBuf {
         self.installation.data().unwrap_or_default().join(name)
     }
 
-    /// Where captures and other leftovers of cells go.
+    /// The directory for captures and other files of cells.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Software of another release, fetched at the first use. What cannot be fetched is skipped.
+    /// Software of another release, downloaded at the first use. The cell is skipped if that fails.
     pub fn userland(&self, name: &str) -> Result<Userland, Unmet> {
         let directory = match self.hosts {
-            // Each host fetches its own.
+            // Each host downloads its own.
             Some(_) => hosted::software_there(name),
             None => hosted::software(&self.installation, name)
                 .map_err(|lack| Unmet::Skipped(lack.to_string()))?,
@@ -91,12 +90,12 @@ pub struct Userland {
 }
 
 impl Userland {
-    /// The directory, laid out as `scripts/userland` says.
+    /// The directory, with the layout of `scripts/userland`.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// The program that runs programs of it.
+    /// The program that runs programs in it.
     pub fn runner(&self) -> PathBuf {
         self.directory.join("run")
     }

@@ -1,4 +1,4 @@
-//! Processes that end before a deadline, with all their children.
+//! Processes with a time limit, and all their children.
 
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -17,11 +17,11 @@ use efa_play::player::{HostDevice, contain};
 
 /// The number of lines of each output that a failure shows.
 const SHOWN: usize = 20;
-/// How long processes may take to end after SIGTERM.
+/// Time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long output may take to end after its process. A grandchild may hold it open.
+/// Time limit for the rest of a process's output. A grandchild may keep it open.
 const DRAIN: Duration = Duration::from_secs(2);
-/// How often a process is polled.
+/// Interval of polls of a process.
 const TICK: Duration = Duration::from_millis(5);
 
 /// The output of a process so far.
@@ -48,7 +48,7 @@ impl Output {
     }
 }
 
-/// A process in a process group of its own. The group is ended when this is dropped.
+/// A process in its own process group, which is killed when this is dropped.
 pub struct Running<'a> {
     bench: &'a Bench<'a>,
     /// The host and the command, for messages.
@@ -57,13 +57,13 @@ pub struct Running<'a> {
     stdout: Output,
     stderr: Output,
     readers: Vec<thread::JoinHandle<()>>,
-    /// Further reports of its host, if it is not this one.
+    /// Further reports of its host, if that is another machine.
     hosted: Option<HostedOutput>,
-    /// Open as long as the program is to run on another host.
+    /// Open as long as the program should run on another host.
     wanted: Option<ChildStdin>,
 }
 
-/// Reports of another host about a program there.
+/// Reports of another host about its program.
 #[derive(Clone)]
 struct HostedOutput {
     host: String,
@@ -73,7 +73,7 @@ struct HostedOutput {
 #[derive(Default)]
 struct HostReports {
     listens: bool,
-    /// The missing part of the host.
+    /// The missing requirement of the host.
     lacks: Option<String>,
 }
 
@@ -82,7 +82,7 @@ impl HostedOutput {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what the host says; the program's capture goes to a file.
+    /// Handles the host's reports; the program's capture goes to a file.
     fn follow(
         &self,
         pipe: impl Read + Send + 'static,
@@ -112,7 +112,7 @@ impl HostedOutput {
                             stderr.lock().extend(problem.bytes());
                         }
                     }
-                    // The remote shell's own words, perhaps.
+                    // Possibly output of the remote shell itself.
                     Err(_) => stderr.lock().extend_from_slice(&line),
                 }
             }
@@ -137,7 +137,7 @@ pub(crate) fn free_port() -> Result<u16, Unmet> {
 /// A process that has ended.
 #[derive(Clone, Debug)]
 pub struct Finished {
-    /// How it ended.
+    /// The exit status.
     pub status: ExitStatus,
     /// Standard output.
     pub stdout: String,
@@ -146,7 +146,7 @@ pub struct Finished {
 }
 
 impl<'a> Running<'a> {
-    /// Starts `command`, which messages call `what`. It gets no input.
+    /// Starts `command` without input. `what` is its name in messages.
     pub(crate) fn start(
         bench: &'a Bench<'a>,
         what: String,
@@ -161,8 +161,8 @@ impl<'a> Running<'a> {
     }
 
     /// Starts `command`, which runs a program on another host
-    /// ([`efa_play::player::Hosted::command`]). Its capture, if there is one, goes to the
-    /// file `capture`.
+    /// ([`efa_play::player::Hosted::command`]). Its capture, if there is one, goes to the file
+    /// `capture`.
     pub(crate) fn start_hosted(
         bench: &'a Bench<'a>,
         what: String,
@@ -225,7 +225,7 @@ impl<'a> Running<'a> {
         self.printed_times(text, 1)
     }
 
-    /// Waits until standard output contains `text` so many times.
+    /// Waits until standard output contains `text` this many times.
     pub(crate) fn printed_times(&mut self, text: &str, times: usize) -> Result<(), Unmet> {
         self.wait_for(&self.stdout.clone(), text, times)
     }
@@ -245,8 +245,8 @@ impl<'a> Running<'a> {
         )
     }
 
-    /// Waits until it has done what `is_met` looks for; `done` and `not_done` say what, behind
-    /// 'before it' and 'did not'.
+    /// Waits until `is_met` returns true. `done` and `not_done` are the ends of messages that begin
+    /// with 'before it' and 'did not'.
     fn wait_until_it(
         &mut self,
         is_met: impl Fn() -> bool,
@@ -258,8 +258,8 @@ impl<'a> Running<'a> {
                 return Ok(());
             }
             if let Ok(Some(status)) = self.child.try_wait() {
-                // What it said last has perhaps not been read yet: that it did this, or why it
-                // could not.
+                // Its last output may not be read yet: it may contain the text, or the reason for
+                // its absence.
                 self.drain();
                 return match is_met() {
                     true => Ok(()),
@@ -274,7 +274,7 @@ impl<'a> Running<'a> {
     }
 
     /// Waits until a process on its host, such as the started server, listens on a TCP port. A
-    /// program of another host has to be started by [`super::Host::serve`] for that.
+    /// program on another host must be started by [`super::Host::serve`] for that.
     pub fn await_listener(&mut self, port: u16) -> Result<(), Unmet> {
         match self.hosted.clone() {
             Some(hearing) => self.await_port(port, || hearing.lock().listens),
@@ -282,8 +282,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Waits until a process in the network namespace of `other`, a process's id, listens on a TCP
-    /// port.
+    /// Waits until a process in the network namespace of the process `other` listens on a TCP port.
     pub(crate) fn await_listener_beside(&mut self, other: u32, port: u16) -> Result<(), Unmet> {
         let other = other.to_string();
         self.await_port(port, || is_listened_on_beside(&other, port))
@@ -297,8 +296,7 @@ impl<'a> Running<'a> {
         self.wait_until_it(listens, &done, &not_done)
     }
 
-    /// What became of it, for the failure of the program that talked to it: it is given a moment to
-    /// end.
+    /// Its result, for the failure of its peer program. It may take a moment to exit.
     pub(crate) fn account(mut self) -> String {
         match self.ends_within(GRACE) {
             Some(status) => {
@@ -309,17 +307,17 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Waits for its end, with any exit status. It is an error if the process takes too long.
+    /// Waits for its exit, with any status. It is an error if that takes too long.
     pub fn wait(self) -> Result<Finished, Unmet> {
         self.ended(|_| true)
     }
 
-    /// Waits for its successful end.
+    /// Waits for its successful exit.
     pub fn success(self) -> Result<Finished, Unmet> {
         self.ended(|status| status.success())
     }
 
-    /// Waits for its end, which `permits` has to permit.
+    /// Waits for its exit, whose status `permits` must accept.
     pub(crate) fn ended(mut self, permits: impl Fn(ExitStatus) -> bool) -> Result<Finished, Unmet> {
         match self.wait_until(Instant::now() + self.bench.left()) {
             Some(status) if permits(status) => Ok(self.finished(status)),
@@ -340,7 +338,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Waits at most `time` for its end.
+    /// Waits at most `time` for its exit.
     pub fn ends_within(&mut self, time: Duration) -> Option<ExitStatus> {
         self.wait_until(Instant::now() + time.min(self.bench.left()))
     }
@@ -376,7 +374,7 @@ impl<'a> Running<'a> {
 
     /// Waits for the end of the output.
     fn drain(&mut self) {
-        // The end of the connection ends what another host says, captures included.
+        // The end of the connection follows all reports of another host, including captures.
         let drain = match self.hosted {
             Some(_) => self.bench.left().max(DRAIN),
             None => DRAIN,
@@ -387,7 +385,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// A failure that shows the last lines of the output.
+    /// A failure with the last lines of the output.
     fn failed(&self, how: &str) -> Unmet {
         if let Some(hearing) = &self.hosted
             && let Some(lacks) = &hearing.lock().lacks
@@ -412,8 +410,8 @@ impl<'a> Running<'a> {
 
     fn signal(&self, signal: libc::c_int) {
         if let Ok(group) = libc::pid_t::try_from(self.child.id()) {
-            // SAFETY: sends a signal, touches no memory. The number belongs to the group as long as
-            // the group has members, and this is called at once when its first process has ended.
+            // SAFETY: sends a signal, accesses no memory. The id belongs to the group while the
+            // group has members, and this is called directly after its first process has exited.
             unsafe { libc::kill(-group, signal) };
         }
     }
@@ -421,11 +419,12 @@ impl<'a> Running<'a> {
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        // Another host ends the program.
+        // Another host kills the program.
         if self.wanted.take().is_some() {
             self.wait_until(Instant::now() + GRACE + GRACE);
         }
-        // `efa-emu run` passes the signal on and cleans up. What does not end by SIGTERM is killed.
+        // `efa-emu run` forwards the signal and cleans up. Processes that survive SIGTERM are
+        // killed.
         if self.wait_until(Instant::now()).is_none() {
             self.signal(libc::SIGTERM);
             self.wait_until(Instant::now() + GRACE);
@@ -486,7 +485,7 @@ mod tests {
     fn a_timeout_kills_the_whole_process_group() {
         // Long enough for the child to start on a busy machine.
         with_bench(Duration::from_secs(3), |bench| {
-            // The child ignores the polite signal, and outlives the shell unless it is ended too.
+            // The child ignores SIGTERM, and would outlive the shell.
             let script = "sh -c 'trap \"\" TERM; echo child $$; while :; do sleep 1; done' & wait";
             let running = shell(bench, script);
             let output = running.stdout.clone();
@@ -501,13 +500,13 @@ mod tests {
         });
     }
 
-    /// The kernel carries a signal out when the process next runs, which may be later than the call
-    /// that sent it: the process is given a minute to go. It must be one that would stay.
+    /// A signal takes effect when the process is next scheduled, which may be after the sending
+    /// call: the process has a minute to exit. It must be one that would not exit by itself.
     fn assert_goes(process: &str) {
         let deadline = Instant::now() + LONG;
         loop {
             let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-            // Gone, or about to be taken by its new parent.
+            // Exited, or a zombie.
             if stat.is_empty() || stat.contains(") Z ") {
                 return;
             }
@@ -523,7 +522,7 @@ mod tests {
                 let mut running = shell(bench, "echo child $$; exec sleep 1000");
                 running.printed("child").unwrap();
                 let text = running.output();
-                // As if the thread had been killed: nothing is dropped.
+                // As after a kill of the thread: nothing is dropped.
                 std::mem::forget(running);
                 text
             })
@@ -532,7 +531,7 @@ mod tests {
         assert_goes(text.trim().strip_prefix("child ").unwrap());
     }
 
-    /// A process that ends while what it said last is still on its way, as another host says it.
+    /// A process that exits before its last output was received from another host.
     fn late<'a>(bench: &'a Bench<'a>, said: &HostedEvent) -> Running<'a> {
         let mut command = Command::new("sh");
         let script = format!("(sleep 0.3; echo '{}') & exit 2", said.line());

@@ -1,4 +1,4 @@
-//! Rounds in which one side of a run is killed, and what becomes of the other one.
+//! Rounds in which one side of a run is killed, and the behaviour of the survivor.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,25 +9,25 @@ use rand::{Rng, SeedableRng};
 use super::process::Running;
 use super::unmet::Unmet;
 
-/// The seed of the moments, which a failing cell reports.
+/// The seed of the times, which a failing cell reports.
 pub(crate) const SEED: u64 = 0xefa;
 
 /// How long programs may take until data flows.
 pub(crate) const START: Duration = Duration::from_secs(60);
-/// How long a survivor may take to end on SIGTERM, and a launcher to end its job. The machine may
-/// be busy.
+/// How long a survivor may take to exit after SIGTERM, and a launcher to end its job, on a busy
+/// machine.
 pub(crate) const END: Duration = Duration::from_secs(60);
 
-/// Options of a `fi_pingpong` that does not end by itself.
+/// Options of a `fi_pingpong` that does not exit by itself.
 pub(crate) const ENDLESS: [&str; 4] = ["-I", "100000000", "-S", "65536"];
 
-/// A kill.
+/// One round with a kill.
 pub(crate) struct Round {
     pub(crate) number: u64,
     pub(crate) random: SmallRng,
 }
 
-/// Runs so many rounds.
+/// Runs this many rounds.
 pub(crate) fn rounds(
     count: u64,
     mut run: impl FnMut(&mut Round) -> Result<(), Unmet>,
@@ -45,14 +45,14 @@ pub(crate) fn rounds(
 }
 
 impl Round {
-    /// Whether the kill comes while the programs start, at any instruction. In the other half of
-    /// the rounds it comes when data flows, which shows that the network still works after the
+    /// Whether the kill happens while the programs start, at any instruction. In the other half of
+    /// the rounds it happens while data flows, which shows that the network still works after the
     /// earlier kills.
     pub(crate) fn is_early(&self) -> bool {
         self.number.is_multiple_of(2)
     }
 
-    /// Waits for the moment of the kill: some time from the start, or after `flows` has waited for
+    /// Waits for the time of the kill: some time after the start, or after `flows` has waited for
     /// data.
     pub(crate) fn await_moment(
         &mut self,
@@ -70,8 +70,8 @@ impl Round {
     }
 }
 
-/// How many survivors ended by themselves, and how many when they were told to: they may wait
-/// forever for a message that nobody will send.
+/// Counts of survivors that exited by themselves, and after SIGTERM: some wait for ever for a
+/// message of the killed side.
 #[derive(Default)]
 pub(crate) struct Survivors {
     pub(crate) noticed: u32,
@@ -79,7 +79,7 @@ pub(crate) struct Survivors {
 }
 
 impl Survivors {
-    /// Waits for the end of a survivor: by itself, for at most `notice`, or on SIGTERM.
+    /// Waits for the exit of a survivor: by itself, for at most `notice`, otherwise after SIGTERM.
     pub(crate) fn end(&mut self, mut survivor: Running, notice: Duration) -> Result<(), Unmet> {
         if survivor.ends_within(notice).is_some() {
             self.noticed += 1;

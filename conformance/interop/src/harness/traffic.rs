@@ -1,4 +1,4 @@
-//! Counts of the frames on an emulated wire.
+//! Counts of frames in captures.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::path::Path;
 use super::unmet::Unmet;
 use efa_check::capture::Capture;
 
-/// Frames of a capture, counted by the RDM packet's type or the device's operation.
+/// Number of frames of a capture by RDM packet type or device operation.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Traffic {
     kinds: BTreeMap<String, usize>,

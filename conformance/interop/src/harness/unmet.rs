@@ -1,19 +1,20 @@
-//! Why a cell has measured nothing.
+//! Why a cell has no measurement.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use super::cells_error::CellsError;
 
-/// The result of a cell's function: the measurement in a few words, or why there is none.
+/// The result of a cell's function: the measurement in a few words, or the reason why there is
+/// none.
 pub type CellResult = Result<String, Unmet>;
 
-/// Why nothing was measured.
+/// Why there is no measurement.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Unmet {
-    /// It does not work. The first line says why, the others show details.
+    /// It failed. The first line is the reason, the others are details.
     Failed(String),
-    /// It was not run, because the environment lacks something.
+    /// It was not run, because the environment lacks a requirement.
     Skipped(String),
     /// It fails because of a fault of stock software.
     Known {

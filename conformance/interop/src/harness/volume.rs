@@ -9,7 +9,7 @@ use efa_capture::{Direction, Reader};
 
 use super::unmet::Unmet;
 
-/// Frames that left a host for another one.
+/// Volume of frames from a host to others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Volume {
     /// SRD sends.
@@ -22,17 +22,17 @@ pub(crate) struct Volume {
     pub(crate) writes: u64,
     /// Packets of reliable connections.
     pub(crate) connected: u64,
-    /// Bytes of data in all these frames; of packets of connections, with their headers.
+    /// Bytes of data in all these frames, for packets of connections including their headers.
     pub(crate) bytes: u64,
 }
 
 impl Volume {
-    /// Its frames, of all kinds.
+    /// The number of frames of all kinds.
     pub(crate) fn frames(&self) -> u64 {
         self.sends + self.datagrams + self.reads + self.writes + self.connected
     }
 
-    /// The volumes that the hosts of a capture sent to others, by their names.
+    /// The volumes that each host of a capture sent to others, by host name.
     pub(crate) fn of_hosts(capture: &Path) -> Result<BTreeMap<String, Self>, Unmet> {
         let mut hosts: BTreeMap<String, Self> = BTreeMap::new();
         for (device, volume) in Self::of_devices(capture)? {
@@ -44,8 +44,8 @@ impl Volume {
         Ok(hosts)
     }
 
-    /// The volumes that the devices of a capture sent to others, by the names of their hosts, which
-    /// the index of the device follows (`node0:1`) if the host has several.
+    /// The volumes that each device of a capture sent to others, by host name, followed by the
+    /// index of the device (`node0:1`) if the host has several.
     pub(crate) fn of_devices(capture: &Path) -> Result<BTreeMap<String, Self>, Unmet> {
         let mut reader = Reader::open(capture).map_err(Unmet::failed)?;
         let mut volumes: Vec<Self> = Vec::new();

@@ -1,14 +1,14 @@
-//! Waiting for something that only polling shows.
+//! Waiting by polling.
 
 use std::time::{Duration, Instant};
 
 use super::unmet::Unmet;
 
-/// How often it is looked.
+/// Interval of polls.
 const TICK: Duration = Duration::from_millis(5);
 
-/// Looks until there is what is looked for, for at most `limit`. Meanwhile `look` says what there
-/// is not.
+/// Polls `look` until it returns a value, for at most `limit`. Until then `look` returns what is
+/// missing.
 pub(crate) fn await_some<T>(
     limit: Duration,
     mut look: impl FnMut() -> Result<Result<T, String>, Unmet>,

@@ -7,7 +7,7 @@ use super::harness::{Cell, CellsError, Lab};
 
 const GROUP: &str = "libfabric";
 
-/// Its cells that are data.
+/// Its cells as data.
 pub(crate) const FILE: &str = include_str!("../../cells/libfabric.toml");
 
 pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, CellsError> {

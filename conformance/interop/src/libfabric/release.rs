@@ -19,16 +19,17 @@ pub(crate) struct Release {
     pub(crate) full_name: &'static str,
     /// Its release number.
     pub(crate) version: Version,
-    /// Options of its programs that choose the fabric with the RDM protocol, if it has another one.
+    /// Options that make its programs choose the fabric with the RDM protocol, if it has another
+    /// one.
     pub(crate) fabric: &'static str,
-    /// Whether this build takes writes with immediate data without receives. Both sides of such a
-    /// write must agree on it.
+    /// Whether this build accepts writes with immediate data without receives. Both sides of such a
+    /// write must have the same setting.
     pub(crate) unsolicited: bool,
-    /// Its name for `scripts/userland`; `None` is the machine's own library.
+    /// Its name for `scripts/userland`; `None` for the machine's own library.
     userland: Option<&'static str>,
     /// The path of the library in the userland's directory.
     library: &'static str,
-    /// The userland whose programs run with its library, if it has none of its own.
+    /// The userland whose programs run with its library, if it has no programs.
     programs: Option<&'static str>,
     /// Environment variables for the release.
     environment: &'static [(&'static str, &'static str)],
@@ -54,7 +55,7 @@ pub(crate) const V1_11: Release = Release {
     environment: &[],
 };
 
-/// The same, set to use RDMA, which is off by default.
+/// The same with RDMA enabled, which is off by default.
 pub(crate) const V1_11_RDMA: Release = Release {
     name: "1.11+rdma",
     environment: &[("FI_EFA_USE_DEVICE_RDMA", "1")],
@@ -82,7 +83,7 @@ pub(crate) const V2_1: Release = Release {
     ..V1_11
 };
 
-/// The same, set to need receives for writes with data, as the builds in wheels do.
+/// The same, configured to need receives for writes with data, like the builds in wheels.
 pub(crate) const V2_1_SOLICITED: Release = Release {
     name: "2.1+solicited",
     environment: &[("FI_EFA_USE_UNSOLICITED_WRITE_RECV", "0")],
@@ -138,7 +139,7 @@ impl Release {
         self.userland.is_none()
     }
 
-    /// Fetches the release, unless it is the machine's own, which has to be installed.
+    /// Downloads the release. The machine's own must be installed.
     pub(crate) fn userland(&self, bench: &Bench) -> Result<Option<Userland>, Unmet> {
         if self.userland.is_none() {
             self.is_installed(bench)?;
@@ -146,12 +147,13 @@ impl Release {
         self.fetched(bench)
     }
 
-    /// Fetches the release, unless it is the machine's own.
+    /// Downloads the release, unless it is the machine's own.
     pub(crate) fn fetched(&self, bench: &Bench) -> Result<Option<Userland>, Unmet> {
         self.userland.map(|name| bench.userland(name)).transpose()
     }
 
-    /// The machine's own libfabric may be another release. What hosts have, they say themselves.
+    /// The machine's own libfabric may be another release. Other hosts report their release
+    /// themselves.
     fn is_installed(&self, bench: &Bench) -> Result<(), Unmet> {
         if bench.lab().hosts().is_some() {
             return Ok(());
@@ -176,12 +178,12 @@ impl Release {
         }
     }
 
-    /// An emulated host whose programs find this release as their libfabric.
+    /// An emulated host whose programs find this release as libfabric.
     pub(crate) fn host<'a>(&self, bench: &'a Bench<'a>, name: &str) -> Result<Host<'a>, Unmet> {
         let mut host = bench.host(name);
         if let Some(userland) = self.userland(bench)? {
             host = host.userland(&userland);
-            // The `run` of packages finds their libraries; for wheels the path has to be set.
+            // The `run` of packages finds their libraries. Wheels need the path.
             if self.library.starts_with(WHEELS) {
                 let library = self.library(Some(&userland));
                 host = host.env("LD_LIBRARY_PATH", library.parent().unwrap_or(&library));
@@ -207,7 +209,7 @@ impl Release {
             .env("LD_PRELOAD", library))
     }
 
-    /// Where hosts are not emulated, their own programs may be of any release.
+    /// Programs on real hosts may be of any release.
     fn is_at(&self, bench: &Bench, name: &str) -> Result<(), Unmet> {
         let (Some(seat), None) = (bench.seat(name)?, self.userland) else {
             return Ok(());
@@ -243,7 +245,7 @@ impl Release {
         Ok(Party {
             program: Program::Libfabric { library, provider },
             opening: Opening {
-                // A program that was built with the release asks for its version.
+                // A program built with the release requests its version.
                 api: self.version,
                 capabilities: vec![
                     Capability::Msg,

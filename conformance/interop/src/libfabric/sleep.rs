@@ -1,7 +1,7 @@
-//! Applications that sleep in `fi_cq_sread`: whether they sleep, and what wakes them.
+//! Applications that sleep in `fi_cq_sread`: whether they sleep, and which events wake them.
 //!
 //! The kernel's accounting of the thread shows that: a sleeping thread is not scheduled, and a
-//! polling thread does not give up its processor. Neither depends on the load of the machine.
+//! polling thread does not yield its processor. Neither depends on the load of the machine.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -22,26 +22,26 @@ const HEADER: &str = "/usr/include/rdma/fabric.h";
 
 const MESSAGES: usize = 3;
 
-/// What is looked at.
+/// The reason for emulated hosts.
 const THREADS: &str = "the kernel's accounting of the sleeping thread is read, on this machine";
 
 /// The program's exit status and output if the queue cannot have a wait object.
 const REFUSED: i32 = 3;
 const NOT_IMPLEMENTED: &str = "refused: Function not implemented (-38)";
 
-/// How long a thread's accounting stays the same before the thread counts as asleep.
+/// How long a thread's accounting must be constant for it to count as asleep.
 const SETTLED: Duration = Duration::from_millis(100);
 
-/// Quiet times before each message of which one must be without a wake-up.
+/// Quiet times before each message, of which one must have no wake-up.
 const QUIETS: u32 = 5;
 
 /// The largest processor time of one poll for messages.
 const ONE_LOOK: Duration = Duration::from_micros(500);
 
-/// How a release sleeps.
+/// The way a release sleeps.
 #[derive(Clone, Copy, Debug)]
 enum Sleep {
-    /// It has no completion queues with wait objects for this fabric, on any device.
+    /// It supports no completion queues with wait objects for this fabric, on any device.
     Refused,
     /// It sleeps in the kernel until the device raises an event.
     UntilMessage,
@@ -51,9 +51,9 @@ enum Sleep {
 
 struct Case {
     release: Release,
-    /// A pattern of the fabric's name.
+    /// A part of the fabric's name.
     fabric: &'static str,
-    /// A suffix of the cell's name, and the environment variable for which it stands.
+    /// A suffix of the cell's name, and the environment variable for it.
     variation: Option<(&'static str, [&'static str; 2])>,
     sleep: Sleep,
 }
@@ -156,7 +156,8 @@ fn measure(bench: &Bench, case: &Case) -> CellResult {
         loop {
             let before = asleep(bench, thread, case.sleep)?;
             let begin = Instant::now();
-            // Another program opens its device and inserts the sleeper's address, but sends nothing.
+            // Another program opens its device and inserts the sleeper's address, but sends
+            // nothing.
             visitor.run(&words("0"))?;
             let now = Quiet::between(begin.elapsed(), before, Accounts::of(thread)?);
             // On a busy machine the acknowledgements of an earlier message may come this late.
@@ -188,7 +189,7 @@ fn introduction(printed: &str) -> Option<(u32, String)> {
     Some((thread.parse().ok()?, address.to_owned()))
 }
 
-/// A FIFO for demands: its path for the reader, and its open end for the writer.
+/// A FIFO for requests: its path for the reader, and its open end for the writer.
 fn fifo(bench: &Bench) -> Result<(String, File), Unmet> {
     let path = bench.directory().join("demands");
     let mut command = Command::new("mkfifo");

@@ -1,6 +1,6 @@
-//! What is between machines is slow, loses packets, breaks, or its bridges are killed: what arrives
-//! is right, initiators hear of what does not, those who are not concerned go on, and nothing is
-//! left.
+//! The network between machines is slow, loses packets or fails, or bridges are killed: received
+//! data is correct, initiators get errors for the rest, unaffected programs continue, and nothing
+//! is left behind.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,13 +15,13 @@ use super::network::{Joining, Machines};
 use crate::harness::survivors::{END, ENDLESS, SEED, Survivors, rounds};
 use crate::harness::{Bench, Cell, CellResult, Running, Unmet, await_some, installed};
 
-/// Where the servers listen: each machine has ports of its own.
+/// The servers' port, because each machine has its own ports.
 const PORT: u16 = 47592;
 
-/// How long a machine may be silent before it counts as gone, where cells wait for that.
+/// Heartbeat timeout of bridges, in cells that wait for it.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long a survivor may take to notice that its peer is gone.
+/// How long a survivor may take to notice its peer's death.
 const NOTICE: Duration = Duration::from_secs(2);
 
 type Do = fn(&Bench) -> CellResult;
@@ -54,7 +54,7 @@ pub(super) fn cells() -> Vec<Cell> {
     ]
 }
 
-/// The words of `fi_pingpong`, whose data is checked unless it never ends.
+/// The command `fi_pingpong`, whose data is checked unless it never exits.
 const PINGPONG: [&str; 5] = ["fi_pingpong", "-p", "efa", "-e", "rdm"];
 
 /// Starts the server on the second machine, and the client on the first.
@@ -76,7 +76,7 @@ fn start_pair<'a>(
     Ok([client, listener])
 }
 
-/// A ping-pong whose data is checked, to its end.
+/// A complete ping-pong with checked data.
 fn pingpong(machines: &Machines, pair: [usize; 2], options: &[&str]) -> CellResult {
     let options = [&["-c"], options].concat();
     let begin = Instant::now();
@@ -141,7 +141,7 @@ fn lossy(bench: &Bench) -> CellResult {
     Ok(format!("{measured}; {}", machines.end_forwarder()?))
 }
 
-/// The link is away for a shorter time than the bridges wait: nobody notices more than a pause.
+/// The link fails for a shorter time than the bridges' timeout: the only effect is a pause.
 fn short_partition(bench: &Bench) -> CellResult {
     let machines = Machines::joined(bench, 2, Joining::DEFAULT)?;
     let options = ["-c", "-I", "3000", "-S", "4096"];
@@ -149,7 +149,7 @@ fn short_partition(bench: &Bench) -> CellResult {
     await_queue_pairs(&machines, bench, 0)?;
     let mut cuts = 0;
     let mut random = SmallRng::seed_from_u64(SEED);
-    // Until it has ended, three times at most.
+    // Until it has exited, at most three times.
     while cuts < 3 && client.ends_within(pause(&mut random)).is_none() {
         machines.set_link(1, false)?;
         std::thread::sleep(Duration::from_millis(700));
@@ -168,7 +168,7 @@ fn pause(random: &mut SmallRng) -> Duration {
     Duration::from_millis(random.random_range(50..300))
 }
 
-/// One of three machines is away for longer than the bridges wait.
+/// The link of one of three machines fails for longer than the bridges' timeout.
 fn long_partition(bench: &Bench) -> CellResult {
     installed("ib_send_bw", "perftest")?;
     let joining = Joining {
@@ -204,8 +204,7 @@ fn long_partition(bench: &Bench) -> CellResult {
     let noticed = cut.elapsed();
     let finished = client.wait()?;
     let said = format!("{}{}", finished.stdout, finished.stderr);
-    // perftest prints the device's own status as the vendor's: that the remote side does not
-    // respond.
+    // perftest prints the device's own status, which is 'unresponsive remote', as the vendor's.
     let unresponsive = format!("syndrom {:#x}", Status::LocalUnresponsiveRemote.code());
     if status.success() || !said.contains(&unresponsive) {
         return Err(Unmet::Failed(format!(
@@ -232,7 +231,7 @@ fn long_partition(bench: &Bench) -> CellResult {
     ))
 }
 
-/// Bridges are killed while data flows. A new one joins again, and the next pair works.
+/// Bridges are killed while data flows. A new one connects, and the next pair works.
 fn bridges_killed(bench: &Bench) -> CellResult {
     let joining = Joining {
         timeout: Duration::from_millis(1000),
@@ -259,7 +258,7 @@ fn bridges_killed(bench: &Bench) -> CellResult {
     Ok(format!("{KILLS} kills; sides: {survivors}; nothing left"))
 }
 
-/// A side is killed, on either machine.
+/// One side is killed, on either machine.
 fn sides_killed(bench: &Bench) -> CellResult {
     let mut machines = Machines::joined(bench, 2, Joining::DEFAULT)?;
     let mut survivors = Survivors::default();
@@ -281,13 +280,13 @@ fn sides_killed(bench: &Bench) -> CellResult {
     ))
 }
 
-/// How many bridges or sides are killed.
+/// Number of killed bridges or sides.
 const KILLS: u64 = 20;
 
-/// The fabric of a machine, as seen from here.
+/// The fabric of a machine, opened from here.
 fn fabric(machines: &Machines, bench: &Bench, machine: usize) -> Result<Fabric, Unmet> {
     if !machines.are_of_root() {
-        // Programs there take themselves for root, and their fabrics are named for that.
+        // Programs there run as root of a user namespace, and their fabrics have its name.
         return Err(Unmet::Skipped(
             "only root can look at the fabrics of machines".into(),
         ));
@@ -310,7 +309,7 @@ fn await_queue_pairs(machines: &Machines, bench: &Bench, machine: usize) -> Resu
     })
 }
 
-/// Ends the bridges; nothing may be left in the shared memory of any machine.
+/// Ends the bridges. Nothing may be left in the shared memory of any machine.
 fn end_without_trace(bench: &Bench, machines: &mut Machines) -> Result<(), Unmet> {
     machines.end_bridges()?;
     for machine in 0..machines.count() {
@@ -328,8 +327,8 @@ fn end_without_trace(bench: &Bench, machines: &mut Machines) -> Result<(), Unmet
     Ok(())
 }
 
-/// Remains of a fabric in a directory of shared memory; libfabric's own objects, which killed
-/// programs leave, are not.
+/// Remains of a fabric in a directory of shared memory, excluding libfabric's own objects, which
+/// killed programs leave.
 fn within(path: &Path, fabric: &str) -> Option<String> {
     let below = path.join(fabric);
     below.exists().then(|| below.display().to_string())

@@ -1,5 +1,5 @@
-//! Clusters whose hosts are on several machines: `efa-emu cluster --machines`, which reaches the
-//! other machines by a remote shell and starts the bridges itself.
+//! Clusters with hosts on several machines: `efa-emu cluster --machines`, which reaches the other
+//! machines through a remote shell and starts the bridges itself.
 
 use std::ffi::OsString;
 use std::process::Command;
@@ -99,7 +99,7 @@ fn job(bench: &Bench, library: &'static Library, machines: u8, each: usize) -> C
     Ok(measured)
 }
 
-/// `efa-emu cluster` on the first machine, with a script in the place of a launcher.
+/// `efa-emu cluster` on the first machine, with a script instead of a launcher.
 fn cluster<'a>(
     bench: &'a Bench<'a>,
     machines: &Machines,
@@ -165,8 +165,8 @@ fn commands(bench: &Bench) -> CellResult {
     Ok("4 hosts on 2 machines: names, networks, streams, variables, exit statuses".into())
 }
 
-/// While a cluster runs on two machines, another one is made on the same two, which needs a fabric
-/// and a port of its own. Each reaches its own hosts.
+/// While a cluster runs on two machines, another one is created on the same machines, with its own
+/// fabric and port. Each reaches its own hosts.
 fn two_at_a_time(bench: &Bench) -> CellResult {
     let machines = Machines::bare(bench, 2, Joining::DEFAULT)?;
     machines.make_key()?;
@@ -203,12 +203,13 @@ fn two_at_a_time(bench: &Bench) -> CellResult {
     Ok("each with its own 2 hosts on the same 2 machines".into())
 }
 
-/// A part of the cluster is killed: the first machine says so, and goes on with its own hosts.
+/// A part of the cluster is killed: the first machine reports that, and continues with its own
+/// hosts.
 fn a_part_ends(bench: &Bench) -> CellResult {
     let machines = Machines::bare(bench, 2, Joining::DEFAULT)?;
     machines.make_key()?;
-    // The parent of a node's parent is the part's `efa-emu cluster`, in the process numbers that
-    // all machines share.
+    // The grandparent of a node is the part's `efa-emu cluster`, with the process ids that all
+    // machines share.
     let script = "part=$(ssh -n node1 'ps -o ppid= -p $PPID'); kill -9 $part; \
                   while ssh -n node1 true; do sleep 0.1; done 2>&1; ssh -n node0 uname -n";
     let options = options(bench, &machines)?;
@@ -228,7 +229,7 @@ fn a_part_ends(bench: &Bench) -> CellResult {
     }
 }
 
-/// The first machine's command is killed: the other part ends, too, with what runs there.
+/// The first machine's command is killed: the other part ends too, with its programs.
 fn killed(bench: &Bench) -> CellResult {
     let machines = Machines::bare(bench, 2, Joining::DEFAULT)?;
     machines.make_key()?;

@@ -1,7 +1,7 @@
-//! MPI jobs whose ranks are on two and four machines. The launcher runs on the first machine, and
-//! starts its daemons on the others by a remote shell, as on a cluster; the daemons start `efa-emu
-//! run`, which starts the ranks. So launchers may hand on their whole environment, as MPICH's does.
-//! One job is that of a Slurm whose nodes are the machines.
+//! MPI jobs with ranks on two and four machines. The launcher runs on the first machine, and starts
+//! its daemons on the others through a remote shell, as on a cluster; the daemons start `efa-emu
+//! run`, which starts the ranks. So launchers may pass on their whole environment, as MPICH's does.
+//! One job runs under Slurm with the machines as nodes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -31,11 +31,10 @@ const LIBRARIES: [(&Library, Transport); 6] = [
 /// Machines, and ranks on each.
 const LAYOUTS: [(u8, usize); 4] = [(2, 1), (2, 2), (4, 1), (4, 2)];
 
-/// Bytes that each machine must send to another one, in the part of the program that passes
-/// messages around a ring.
+/// Bytes that each machine must send to another one in the ring test of the program.
 const LEAST: u64 = 24 << 20;
 
-/// Programs of Slurm, and the packages that have them.
+/// Programs of Slurm, and their packages.
 const SLURM: [(&str, &str); 4] = [
     ("srun", "slurm-client"),
     ("slurmctld", "slurmctld"),
@@ -113,8 +112,8 @@ pub(super) fn on_first(shell: &Path, machines: &Machines, words: &[String]) -> C
     command
 }
 
-/// Runs all parts of the C program as jobs of a Slurm whose nodes are two machines. Bridges find
-/// each other by the job's list of nodes, and each rank is on the host that has its machine's name.
+/// Runs all parts of the C program as Slurm jobs on two machines. Bridges find each other by the
+/// job's list of nodes, and each rank is on the host with its machine's name.
 fn under_slurm(bench: &Bench) -> CellResult {
     for (program, package) in SLURM {
         installed(program, package)?;
@@ -158,8 +157,8 @@ fn under_slurm(bench: &Bench) -> CellResult {
     Ok(measured)
 }
 
-/// Runs the jobs of all parts of the C program, and looks what left each machine. `job` makes that
-/// of a part.
+/// Runs the jobs of all parts of the C program, and measures the traffic of each machine. `job`
+/// makes the command for a part.
 pub(super) fn run_parts(
     bench: &Bench,
     machines: &Machines,
@@ -212,14 +211,14 @@ impl<'a> Recorders<'a> {
         Ok(Recorders { running })
     }
 
-    /// The traffic that left each machine.
+    /// The traffic sent by each machine.
     fn end(self) -> Result<Vec<Volume>, Unmet> {
         let mut volumes = Vec::new();
         for (recorder, file) in self.running {
             recorder.terminate();
             recorder.success()?;
             volumes.push(Volume::of_hosts(&file)?.into_values().sum());
-            // It has hundreds of megabytes, and is evaluated.
+            // It has hundreds of megabytes, and is not needed any more.
             let _ = std::fs::remove_file(&file);
         }
         Ok(volumes)

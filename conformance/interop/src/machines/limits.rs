@@ -1,4 +1,4 @@
-//! How long what is done with machines may take, and what may be left of it.
+//! Time limits for machines, and the check that nothing is left behind.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use crate::harness::{Bench, Running, Unmet, await_some};
 
 pub(super) const GROUP: &str = "machines";
 
-/// How long machines may take to be made and joined. The machine may be busy.
+/// How long it may take to create and connect machines, on a busy machine.
 pub(super) const START: Duration = Duration::from_secs(60);
 
-/// How long bridges may take to end by themselves.
+/// How long bridges may take to exit by themselves.
 pub(super) const END: Duration = Duration::from_secs(60);
 
-/// The bridges end with the last host. Nothing may be left in the shared memory of any machine.
+/// The bridges exit with the last host. Nothing may be left in the shared memory of any machine.
 pub(super) fn nothing_is_left(bench: &Bench, machines: &Machines) -> Result<(), Unmet> {
     for machine in 0..machines.count() {
         await_some(END, || {

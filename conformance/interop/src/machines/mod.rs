@@ -1,10 +1,10 @@
-//! Group `machines`: the fabrics of two to four machines, joined by bridges (`efa-emu bridge`,
+//! Group `machines`: the fabrics of two to four machines, connected by bridges (`efa-emu bridge`,
 //! docs/machines.md).
 //!
-//! Machines are namespaces of this one ([`network`]). Rows of other groups run between two of them:
-//! those of `libfabric` as between two hosts that a remote shell reaches, those of `engine` with
-//! each endpoint on a machine of its own. The other cells are about what is between the machines:
-//! limits, losses, partitions, and bridges that are killed.
+//! Machines are namespaces of this one ([`network`]). Cells of other groups run between two of
+//! them: those of `libfabric` as between two hosts behind a remote shell, those of `engine` with
+//! each endpoint on a separate machine. The other cells test the network between the machines:
+//! limits, losses, partitions, and killed bridges.
 
 mod breaking;
 mod clusters;
@@ -65,7 +65,7 @@ fn on_two_hosts(bench: &Bench, cell: &Cell) -> CellResult {
     cell.run_within(bench, &lab)
 }
 
-/// Runs a cell whose endpoints are on a machine each.
+/// Runs a cell with each endpoint on a separate machine.
 fn with_a_machine_for_each_endpoint(bench: &Bench, cell: &Cell) -> CellResult {
     let machines = Machines::joined(bench, 2, Joining::DEFAULT)?;
     let mut lab = bench.lab().clone();

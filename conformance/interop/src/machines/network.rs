@@ -1,5 +1,5 @@
-//! Machines: namespaces of this one, with links of their own between them, and the bridges that
-//! join their fabrics.
+//! Machines: namespaces of this one, with separate links between them, and bridges that connect
+//! their fabrics.
 //!
 //! ```text
 //!   m0  eth0 ── v0 ┐
@@ -7,9 +7,9 @@
 //!   m2  eth0 ── v2 ┘
 //! ```
 //!
-//! Each machine has a host name, a network, System V shared memory and a `/dev/shm` of its own;
-//! files and processes are those of this machine. All of it ends with the processes that keep the
-//! namespaces, which end when their standard input does: with the harness, however that ends.
+//! Each machine has its own host name, network, System V shared memory and `/dev/shm`, and shares
+//! files and processes with this machine. All of it ends with the processes that hold the
+//! namespaces, which exit when their standard input is closed, and so with the harness.
 
 use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
@@ -23,12 +23,11 @@ use efa_play::player::quote;
 
 use crate::harness::{Bench, Finished, Running, Unmet, installed};
 
-/// The program that forwards frames in the place of a kernel's bridge, by its name in the
-/// repository.
+/// The program that forwards frames instead of a kernel bridge, by its name in the repository.
 const FORWARDER: &str = "conformance/interop/machines/forward.py";
 
-/// Variables of this process that commands on machines get, as those of a login. Others would lead
-/// them to devices or libraries of this one.
+/// Variables of this process that commands on machines get, like those of a login. Others could
+/// select devices or libraries of this machine.
 const KEPT: [&str; 6] = ["PATH", "HOME", "USER", "LANG", "TMPDIR", "RUST_BACKTRACE"];
 
 /// How bridges are started.
@@ -39,14 +38,14 @@ pub(super) struct Joining {
 }
 
 impl Joining {
-    /// Machines that are stopped for a while on a busy machine are not gone.
+    /// A timeout that pauses on a busy machine do not exceed.
     pub(super) const DEFAULT: Joining = Joining {
         timeout: Duration::from_secs(60),
         plain: false,
     };
 }
 
-/// The system permits no namespaces.
+/// The system does not permit namespaces.
 fn skipped(Failure(reason): Failure) -> Unmet {
     Unmet::Skipped(reason)
 }
@@ -55,12 +54,12 @@ fn skipped(Failure(reason): Failure) -> Unmet {
 struct Machine<'a> {
     name: String,
     address: Ipv4Addr,
-    /// Before the keeper, so that it ends first.
+    /// Before the keeper, so that it is dropped first.
     bridge: Option<Running<'a>>,
     keeper: Namespaces,
 }
 
-/// Machines that are joined by bridges. They end with this value.
+/// Machines connected by bridges. They end when this is dropped.
 pub(super) struct Machines<'a> {
     bench: &'a Bench<'a>,
     machines: Vec<Machine<'a>>,
@@ -69,13 +68,13 @@ pub(super) struct Machines<'a> {
     joining: Joining,
     key: PathBuf,
     is_root: bool,
-    /// The directory for temporary files, if it is not that of this process: a user who is root on
-    /// the machines could not write to what root has made there.
+    /// The directory for temporary files, if it is not this process's: a user who is root on the
+    /// machines could not write to directories of root.
     temporary: Option<PathBuf>,
 }
 
 impl<'a> Machines<'a> {
-    /// So many machines, `m0` and so on, without bridges.
+    /// This many machines, `m0` and so on, without bridges.
     pub(super) fn bare(bench: &'a Bench<'a>, count: u8, joining: Joining) -> Result<Self, Unmet> {
         for (program, package) in [("unshare", "util-linux"), ("ip", "iproute2")] {
             installed(program, package)?;
@@ -108,7 +107,7 @@ impl<'a> Machines<'a> {
         Ok(all)
     }
 
-    /// So many machines, joined by bridges.
+    /// This many machines, connected by bridges.
     pub(super) fn joined(bench: &'a Bench<'a>, count: u8, joining: Joining) -> Result<Self, Unmet> {
         let mut all = Machines::bare(bench, count, joining)?;
         all.join()?;
@@ -136,7 +135,7 @@ impl<'a> Machines<'a> {
             "ip link add name v{number} type veth peer name eth0 netns {machine} && \
              ip link set v{number} master br0 up"
         ))?;
-        // Programs ask for the address on the way to others.
+        // Programs determine their address by the route to others.
         let script = format!(
             "ip addr add {address}/24 dev eth0 && ip link set eth0 up && ip route add default via 10.61.0.254"
         );
@@ -145,7 +144,7 @@ impl<'a> Machines<'a> {
         self.succeed(&script, command).map(drop)
     }
 
-    /// Runs a script of the shell in the hub.
+    /// Runs a shell script in the hub.
     fn in_hub(&self, script: &str) -> Result<Finished, Unmet> {
         let mut command = self.enter(self.hub.id(), &["--net"]);
         command.args(["sh", "-c", script]);
@@ -156,7 +155,7 @@ impl<'a> Machines<'a> {
         Running::start(self.bench, what.to_owned(), command)?.success()
     }
 
-    /// The words that enter namespaces of a process; a program follows.
+    /// The command line to enter namespaces of a process; a program follows.
     fn words(&self, process: u32, namespaces: &[&str]) -> Vec<String> {
         let mut words = vec!["nsenter".to_owned(), format!("--target={process}")];
         if !self.is_root {
@@ -184,8 +183,8 @@ impl<'a> Machines<'a> {
         self.enter(self.machines[machine].keeper.id(), &namespaces)
     }
 
-    /// The command that starts a program on the host of a machine that has its name; the program
-    /// follows. `options` are those of `efa-emu run`.
+    /// The command line to start a program on the host with the machine's name; the program
+    /// follows. `options` are for `efa-emu run`.
     fn on_host(&self, machine: usize, options: &[&str]) -> Command {
         let mut command = self.command(machine);
         command
@@ -211,7 +210,7 @@ impl<'a> Machines<'a> {
         Running::start(self.bench, what, command)
     }
 
-    /// Whether nothing stands between this process and them but namespaces.
+    /// Whether the machines have no user namespace of their own.
     pub(super) fn are_of_root(&self) -> bool {
         self.is_root
     }
@@ -245,7 +244,7 @@ impl<'a> Machines<'a> {
         server.await_listener_beside(self.machines[machine].keeper.id(), port)
     }
 
-    /// Where the machine's shared memory is, for this process.
+    /// The path of the machine's shared memory for this process.
     pub(super) fn shared_memory(&self, machine: usize) -> PathBuf {
         PathBuf::from(format!(
             "/proc/{}/root/dev/shm",
@@ -255,7 +254,7 @@ impl<'a> Machines<'a> {
 
     // --- bridges ---
 
-    /// Makes the key of all bridges; returns where it is.
+    /// Creates the key of all bridges, and returns its path.
     pub(super) fn make_key(&self) -> Result<&Path, Unmet> {
         let mut command = Command::new(&self.bench.lab().launcher.efa_emu);
         command.args(["bridge", "key"]).arg(&self.key);
@@ -276,8 +275,8 @@ impl<'a> Machines<'a> {
         Ok(())
     }
 
-    /// Starts the bridge of a machine, which dials the machines before it, and is dialed by those
-    /// behind it.
+    /// Starts the bridge of a machine, which dials the machines with lower numbers, and is dialed
+    /// by the others.
     pub(super) fn start_bridge(&mut self, machine: usize) -> Result<(), Unmet> {
         let mut command = self.command(machine);
         command
@@ -302,13 +301,12 @@ impl<'a> Machines<'a> {
         Ok(())
     }
 
-    /// Waits until the bridge of a machine has said that it is connected with another one.
+    /// Waits until the bridge of a machine has reported a connection with another one.
     pub(super) fn await_connected(&mut self, machine: usize, other: usize) -> Result<(), Unmet> {
         self.await_connections(machine, other, 1)
     }
 
-    /// Waits until the bridge of a machine has said so many times that it is connected with another
-    /// one.
+    /// Waits until the bridge of a machine has reported this many connections with another one.
     pub(super) fn await_connections(
         &mut self,
         machine: usize,
@@ -322,7 +320,7 @@ impl<'a> Machines<'a> {
         }
     }
 
-    /// Kills the bridge of a machine, at once.
+    /// Kills the bridge of a machine.
     pub(super) fn kill_bridge(&mut self, machine: usize) -> Result<(), Unmet> {
         if let Some(bridge) = self.machines[machine].bridge.take() {
             bridge.kill();
@@ -331,7 +329,7 @@ impl<'a> Machines<'a> {
         Ok(())
     }
 
-    /// Tells all bridges to end, and waits until they have.
+    /// Sends SIGTERM to all bridges, and waits for their exit.
     pub(super) fn end_bridges(&mut self) -> Result<(), Unmet> {
         for machine in &mut self.machines {
             if let Some(bridge) = machine.bridge.take() {
@@ -344,15 +342,15 @@ impl<'a> Machines<'a> {
 
     // --- links ---
 
-    /// Takes the link of a machine away, or gives it back.
+    /// Sets the link of a machine down or up.
     pub(super) fn set_link(&self, machine: usize, is_up: bool) -> Result<(), Unmet> {
         let state = if is_up { "up" } else { "down" };
         self.in_hub(&format!("ip link set v{machine} {state}"))
             .map(drop)
     }
 
-    /// Limits what goes to a machine to so many Mbit/s, with a queue so short that TCP fills it and
-    /// loses packets.
+    /// Limits the rate to a machine to this many Mbit/s, with a queue so short that TCP fills it
+    /// and loses packets.
     pub(super) fn limit(&self, machine: usize, rate: u32) -> Result<(), Unmet> {
         installed("tc", "iproute2")?;
         let script =
@@ -372,8 +370,8 @@ impl<'a> Machines<'a> {
         number.ok_or_else(|| Unmet::Failed(format!("tc shows no drops: {shown}")))
     }
 
-    /// From now on a program forwards the frames between the machines, which loses some, and lets
-    /// each wait for a random time, so that they overtake each other.
+    /// Replaces the kernel bridge by a program that drops some frames, and delays each by a random
+    /// time, so that they are reordered.
     pub(super) fn forward(&mut self, loss: f64, delay: Duration) -> Result<(), Unmet> {
         installed("python3", "python3")?;
         let script = self.bench.lab().file(FORWARDER);
@@ -395,7 +393,7 @@ impl<'a> Machines<'a> {
         Ok(())
     }
 
-    /// Ends the forwarder; returns what it says of what it did.
+    /// Ends the forwarder, and returns its report.
     pub(super) fn end_forwarder(&mut self) -> Result<String, Unmet> {
         match self.forwarder.take() {
             None => Ok(String::new()),
@@ -409,9 +407,8 @@ impl<'a> Machines<'a> {
 
     // --- scripts ---
 
-    /// Writes a script that takes the arguments of ssh: a machine's name, and a command for the
-    /// shell there, which has the environment of a login and these variables. `front` is in front
-    /// of the shell.
+    /// Writes a script with ssh's arguments: a machine's name, and a command for the shell there,
+    /// which has the environment of a login and these variables. `front` precedes the shell.
     fn write_remote_shell(
         &self,
         variables: &[(&str, String)],
@@ -429,7 +426,7 @@ impl<'a> Machines<'a> {
             .chain(temporary)
             .map(|(name, value)| format!("{name}={}", quote(&value)));
         let environment: Vec<String> = kept.chain(set).collect();
-        // A machine's programs are in the user namespace already.
+        // A machine's programs are already in the user namespace.
         let user = match self.is_root {
             true => "",
             false => {
@@ -450,7 +447,7 @@ impl<'a> Machines<'a> {
         self.write_script("rsh", &script)
     }
 
-    /// The words of a shell that run a program on a host.
+    /// The shell words to run a program on a host.
     fn run_words(&self, host: &str) -> String {
         format!(
             "{} run --quiet --fabric {} --host {host}",
@@ -459,19 +456,18 @@ impl<'a> Machines<'a> {
         )
     }
 
-    /// Writes a script that takes the arguments of ssh, and runs commands on the hosts of machines.
+    /// Writes a script with ssh's arguments that runs commands on the hosts of machines.
     pub(super) fn shell_of_hosts(&self) -> Result<PathBuf, Unmet> {
         self.write_remote_shell(&[], &format!("{} --", self.run_words("$host")))
     }
 
-    /// Writes a script that takes the arguments of ssh, and runs commands on machines, beside their
-    /// hosts.
+    /// Writes a script with ssh's arguments that runs commands on machines, outside of their hosts.
     pub(super) fn shell_of_machines(&self, variables: &[(&str, String)]) -> Result<PathBuf, Unmet> {
         self.write_remote_shell(variables, "")
     }
 
-    /// Writes a script that runs a program on the host of the machine where it is called; `options`
-    /// are those of `efa-emu run`.
+    /// Writes a script that runs a program on the host of the calling machine; `options` are for
+    /// `efa-emu run`.
     pub(super) fn on_own_host(&self, options: &str) -> Result<PathBuf, Unmet> {
         let run = self.run_words("\"$(uname -n)\"");
         self.write_script(
@@ -487,9 +483,8 @@ impl<'a> Machines<'a> {
         machines.map(case).collect()
     }
 
-    /// Writes a script that stands for `efa-emu`, and runs it on the machine of the host that is
-    /// named there by `--host`: hosts are spread over the machines in the order in which they are
-    /// listed.
+    /// Writes a script that replaces `efa-emu`, and runs it on the machine of the host in `--host`:
+    /// hosts are distributed over the machines in the order of the list.
     pub(super) fn emulator(&self, hosts: &[&str]) -> Result<PathBuf, Unmet> {
         let cases: String = hosts
             .iter()
@@ -529,7 +524,7 @@ impl<'a> Machines<'a> {
     }
 }
 
-/// A directory of the calling user's own, whose name is short enough for paths of devices below it.
+/// A private directory of the user with a name short enough for device paths below it.
 fn own_temporary() -> std::io::Result<PathBuf> {
     // SAFETY: takes no pointers.
     let user = unsafe { libc::geteuid() };

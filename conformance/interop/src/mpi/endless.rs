@@ -23,7 +23,7 @@ impl Job {
         })
     }
 
-    /// Starts the job with a rank on each of two hosts, which others may be on as well.
+    /// Starts the job with a rank on each of two hosts, which others may share.
     pub(crate) fn start<'a>(
         &self,
         bench: &'a Bench<'a>,

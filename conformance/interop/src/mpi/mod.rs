@@ -1,7 +1,7 @@
 //! Group `mpi`: MPI libraries over libfabric, with its efa provider and with the engine, and over
 //! UCX, two to eight ranks on one to four emulated hosts. Most cells are in
-//! `conformance/interop/cells/mpi.toml`; here are those that show a fault, and what other groups
-//! need of jobs.
+//! `conformance/interop/cells/mpi.toml`; this module has those that show a fault, and the jobs for
+//! other groups.
 
 mod endless;
 mod faults;

@@ -1,4 +1,5 @@
-//! mpi4py's own tests over the engine as libfabric's provider, beside libfabric's efa provider.
+//! mpi4py's own tests over the engine as libfabric's provider, compared with libfabric's efa
+//! provider.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -10,10 +11,10 @@ use crate::harness::{Bench, Cell, CellResult, Running, Unmet};
 
 const MIB: u64 = 1024 * 1024;
 
-/// Both runs took nine minutes on a machine with ten times as much to do as it has processors.
+/// Both runs took nine minutes on a machine with ten times more runnable processes than processors.
 const LIMIT: Duration = Duration::from_secs(1800);
 
-/// A run of fewer tests than this left something out.
+/// A run with fewer tests than this is incomplete.
 const LEAST_TESTS: u64 = 2000;
 
 /// Excluded tests: those that start further processes. With them the launcher ends the job on two
@@ -21,8 +22,8 @@ const LEAST_TESTS: u64 = 2000;
 /// daemon`).
 const LEFT_OUT: [&str; 4] = ["-e", "dynproc", "-e", "spawn"];
 
-/// Keeps what each rank reports apart. A launcher ends the others when one of them tells by its
-/// status of tests that failed.
+/// Separates the reports of the ranks, and hides failed tests from the exit status. A launcher
+/// kills the other ranks when one of them fails.
 const KEPT_APART: &str = r#""$0" "$@" 2> "$REPORTS/$OMPI_COMM_WORLD_RANK"; true"#;
 
 pub(super) fn cell() -> Cell {
@@ -81,7 +82,7 @@ fn run_tests(
             capture.display()
         )));
     }
-    // It is large, and is evaluated.
+    // It is large, and is not needed any more.
     let _ = std::fs::remove_file(&capture);
     let mut all = Vec::new();
     for rank in 0..Layout::PAIR.ranks {
@@ -112,7 +113,7 @@ fn run_tests(
     Ok(Report { ran, failed })
 }
 
-/// The report of one rank; `None` if it did not end.
+/// The report of one rank; `None` if it is incomplete.
 fn report_of(text: &str) -> Option<Report> {
     let ran = text.lines().find_map(|line| {
         let (ran, _) = line.strip_prefix("Ran ")?.split_once(" tests in ")?;

@@ -1,4 +1,4 @@
-//! The parts of the C program, and what each prints.
+//! The parts of the C program, and their output.
 
 /// The parts of the C program.
 pub(crate) const PARTS: [&str; 4] = ["p2p", WILDCARDS, "collectives", "rma"];

@@ -1,10 +1,10 @@
-//! Shared memory that MPICH leaves behind when its ranks are killed, with or without a device.
+//! Shared memory that killed ranks of MPICH leave behind, with or without a device.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 
-/// Where `shm_open` puts its objects.
+/// The directory of `shm_open`.
 const SHARED_MEMORY: &str = "/dev/shm";
 /// The prefix of the names of MPICH's objects.
 const PREFIX: &str = "mpich_shm_";
@@ -26,7 +26,8 @@ impl Segments {
     /// Removes the objects that are newer and that no process uses, and returns their number.
     pub(crate) fn remove_new(&self) -> usize {
         let new: Vec<PathBuf> = Segments::now().0.difference(&self.0).cloned().collect();
-        // Read after the list was made: by now the creator of each listed object has mapped it.
+        // Read after the directory was listed: by now the creator of each listed object has mapped
+        // it.
         let used = mapped();
         new.iter()
             .filter(|path| !used.contains(*path) && fs::remove_file(path).is_ok())

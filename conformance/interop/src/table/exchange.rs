@@ -14,14 +14,14 @@ use efa_device_model::profile::Profile;
 use efa_play::libfabric::Provider;
 use efa_play::scenario::Capability;
 
-/// An exchange, as files have it.
+/// An exchange in a file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Exchange {
     topic: String,
     /// The endpoint that starts operations.
     from: Endpoint,
-    /// The endpoint that receives messages and whose memory is read and written.
+    /// The endpoint that receives messages, and whose memory is accessed.
     to: Endpoint,
 }
 
@@ -41,14 +41,14 @@ struct Endpoint {
 struct Device {
     /// Its name.
     name: String,
-    /// Its place among the host's devices.
+    /// Its index among the host's devices.
     index: usize,
 }
 
-/// How many devices a host has, if it has several.
+/// Number of devices of a host with several.
 const DEVICES: &str = "4";
 
-/// The room that stock libfabric leaves for a header in a packet without one.
+/// The room for a header that stock libfabric leaves in a packet without one.
 const HEADER: usize = 16;
 
 impl Endpoint {
@@ -86,7 +86,7 @@ impl Endpoint {
         Ok(party)
     }
 
-    /// The host must have sent by the chosen device only; returns which one that is.
+    /// Checks that the host has used only the chosen device; returns its name.
     fn only_sender(&self, bench: &Bench, host: &str) -> Result<Option<String>, Unmet> {
         let Some(chosen) = &self.device else {
             return Ok(None);
@@ -106,8 +106,8 @@ impl Endpoint {
     }
 }
 
-/// Where a release finds the engine. The dynamic linker of another Debian release is not in this
-/// installation, so the program that it runs does not find the plug-in by itself.
+/// The directory in which a release finds the engine. With the dynamic linker of another Debian
+/// release, which is outside of this installation, a program does not find the plug-in by itself.
 fn directory_for(release: &Release) -> Result<Option<PathBuf>, Unmet> {
     match release.is_of_this_machine() {
         true => Ok(None),
@@ -119,7 +119,7 @@ fn directory_for(release: &Release) -> Result<Option<PathBuf>, Unmet> {
 }
 
 impl Exchange {
-    /// Checks that need the variables filled in.
+    /// Checks that need expanded variables.
     pub(super) fn check(&self) -> Result<(), CellsError> {
         for endpoint in [&self.from, &self.to] {
             Release::named(&endpoint.release)?;
@@ -128,7 +128,8 @@ impl Exchange {
         Topic::named(&self.topic).map(drop)
     }
 
-    /// Lets the endpoints exchange the topic. Small sizes are captured, large ones only counted.
+    /// Exchanges the topic between the endpoints. Small sizes are captured, large ones only
+    /// counted.
     pub(super) fn run(&self, bench: &Bench) -> CellResult {
         let topic = Topic::named(&self.topic)?;
         let Exchange { from, to, .. } = self;
@@ -152,12 +153,12 @@ impl Exchange {
         }
         let senders = [from.only_sender(bench, "a")?, to.only_sender(bench, "b")?];
         let senders: Vec<String> = senders.into_iter().flatten().collect();
-        // Larger sizes change nothing for the other topics.
+        // Larger sizes make no difference for the other topics.
         if matches!(topic, Topic::Messages | Topic::Rma) && senders.is_empty() {
             initiator.host.capture = None;
             counts = counts + exchange(bench, [&initiator, &target], topic, &Topic::LARGE)?;
         }
-        // The line shows that the cell works; only captures of failed cells are kept. A host may
+        // The cell's line shows that it works; only captures of failed cells are kept. A host may
         // have no recorder.
         for host in ["a", "b"] {
             let _ = std::fs::remove_file(bench.capture(host));

@@ -1,4 +1,4 @@
-//! From a file to its cells: the variables of `each`, and other `{NAME}`s.
+//! Expansion of a file into its cells: the variables of `each`, and other `{NAME}`s.
 
 use crate::harness::CellsError;
 use std::collections::BTreeMap;
@@ -7,23 +7,23 @@ use toml::{Table, Value};
 
 use super::format::{File, Spec};
 
-/// What the texts of cells may name beside the variables of `each`: what only a run knows, and the
-/// words of [`super::format::Figure`].
+/// The names in texts of cells besides the variables of `each`: values that are known when the cell
+/// runs, and the words of [`super::format::Figure`].
 const NAMES: [&str; 16] = [
     "address", "count", "data", "device", "dir", "distinct", "emulator", "fabric", "mpicc",
     "mpiexec", "part", "path", "port", "python", "root", "sum",
 ];
 
-/// Values by their names.
+/// Values by name.
 pub(crate) type Variables = BTreeMap<String, String>;
 
-/// The cells of a file that is called `name` in errors.
+/// The cells of a file, which is called `name` in errors.
 pub(super) fn cells(name: &str, text: &str) -> Result<Vec<Spec>, CellsError> {
     let at = |source| CellsError::Toml {
         file: name.to_owned(),
         source,
     };
-    // Its errors say line and column.
+    // Parsed first, because its errors have line and column.
     let _: File = toml::from_str(text).map_err(at)?;
     let file: Table = toml::from_str(text).map_err(at)?;
     let families = file.get("cell").and_then(Value::as_array);
@@ -68,7 +68,7 @@ fn combinations(table: &Value) -> Result<Vec<Value>, toml::de::Error> {
     Ok(filled.collect())
 }
 
-/// Puts variables into all texts of a value.
+/// Replaces variables in all texts of a value.
 fn fill_all(value: &mut Value, variables: &Variables) {
     match value {
         Value::String(text) => *text = fill(text, variables),
@@ -84,7 +84,7 @@ fn fill_all(value: &mut Value, variables: &Variables) {
     }
 }
 
-/// A name in braces that stands for nothing.
+/// An unknown name in braces.
 pub(super) fn unknown_name(text: &str) -> Option<&str> {
     let names = text.split('{').skip(1);
     let mut names = names
@@ -96,8 +96,8 @@ pub(super) fn unknown_name(text: &str) -> Option<&str> {
     })
 }
 
-/// Puts their values in the place of all `{NAME}`s. Names without a value stay, and values are not
-/// looked at again.
+/// Replaces all `{NAME}`s by their values. Names without a value stay, and values are not expanded
+/// again.
 pub(crate) fn fill(text: &str, variables: &Variables) -> String {
     let mut filled = String::new();
     let mut rest = text;

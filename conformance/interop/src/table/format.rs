@@ -38,7 +38,7 @@ pub(super) struct Spec {
     pub(super) name: String,
     /// Its time limit in seconds.
     pub(super) limit: u64,
-    /// Why it runs on emulated hosts only, if it does.
+    /// Why it only runs on emulated hosts, if so.
     pub(super) emulated: Option<String>,
     /// Lists of variables. There is a cell for each combination of a row of each list; `{NAME}` in
     /// its texts stands for the value.
@@ -48,54 +48,53 @@ pub(super) struct Spec {
         reason = "`super::expand` takes it out before the cell is made"
     )]
     each: Vec<Vec<BTreeMap<String, String>>>,
-    /// Programs that have to be installed, with their Debian packages, unless there is a userland.
+    /// Required programs, with their Debian packages, unless there is a userland.
     #[serde(default)]
     pub(super) needs: BTreeMap<String, String>,
-    /// Software of another release (`scripts/userland`), of which the programs are; empty for this
-    /// machine's.
+    /// Software of another release (`scripts/userland`) for the programs; empty for this machine's.
     #[serde(default)]
     pub(super) userland: String,
-    /// An MPI library, whose `{mpicc}`, `{mpiexec}` and `{python}` programs name.
+    /// An MPI library, for `{mpicc}`, `{mpiexec}` and `{python}` in programs.
     pub(super) mpi: Option<String>,
     /// The generation of the hosts' devices.
     pub(super) profile: Option<String>,
-    /// A script of the shell that runs on this machine first. With the exit status 77 the cell is
-    /// skipped, and the output says why.
+    /// A shell script that runs on this machine first. With the exit status 77 the cell is skipped,
+    /// and its output is the reason.
     pub(super) setup: Option<String>,
-    /// The hosts whose packets are recorded. Those of the first one are shown.
+    /// The hosts whose packets are captured. The counts of the first one are shown.
     #[serde(default)]
     pub(super) captured: Vec<String>,
-    /// The hosts, and virtual machines (`vm1`, `vm2`), whose captures must show no error of the
-    /// protocol.
+    /// The hosts, and virtual machines (`vm1`, `vm2`), whose captures must contain no protocol
+    /// error.
     #[serde(default)]
     pub(super) checked: Vec<String>,
-    /// The programs in the order of their starts.
+    /// The programs in the order in which they are started.
     #[serde(default)]
     pub(super) program: Vec<Program>,
-    /// In the place of programs, endpoints that exchange messages.
+    /// Endpoints that exchange messages, instead of programs.
     pub(super) exchange: Option<Exchange>,
 }
 
-/// A program. It has to end before the next one is started, unless that needs it as its server.
+/// A program. It must exit before the next one is started, unless it is the server of the next one.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Program {
-    /// Lists of variables, as those of cells: there is a program for each combination.
+    /// Lists of variables, as for cells: there is a program for each combination.
     #[serde(default, rename = "each")]
     _each: Each,
-    /// The host on which it runs, if it is not the program of an MPI job, or of virtual machines.
+    /// Its host, unless it belongs to an MPI job or runs in virtual machines.
     #[serde(default)]
     pub(super) host: String,
-    /// The MPI job whose ranks it is.
+    /// The MPI job to which it belongs.
     pub(super) job: Option<Job>,
-    /// Further options of the `efa-emu vm` that runs it in virtual machines. There a program that
+    /// Further options of `efa-emu vm`, which runs it in virtual machines. There a program that
     /// listens prints `listens`.
     pub(super) guests: Option<String>,
     /// Its words, as a shell splits them.
     pub(super) run: String,
-    /// The release of libfabric of which it is.
+    /// The release of its libfabric.
     pub(super) release: Option<String>,
-    /// The provider of libfabric that it uses, a plug-in that belongs to efa-emu.
+    /// The libfabric provider that it uses, a plug-in that belongs to efa-emu.
     pub(super) provider: Option<String>,
     /// Whether it finds the devices in `/sys` and `/dev` (`efa-emu run --sysfs`).
     #[serde(default)]
@@ -103,18 +102,18 @@ pub(super) struct Program {
     /// Its environment.
     #[serde(default)]
     pub(super) env: BTreeMap<String, String>,
-    /// Rules of faults for its host ([faults.md](../../../../docs/faults.md)).
+    /// Fault rules for its host ([faults.md](../../../../docs/faults.md)).
     pub(super) faults: Option<String>,
     /// Whether it listens on `{port}` of `{address}`. The next programs are started when it does.
     #[serde(default)]
     pub(super) listens: bool,
-    /// How it has to end.
+    /// The expected exit.
     #[serde(default)]
     pub(super) ends: Ends,
-    /// Texts that its outputs must contain. Spaces and ends of lines are alike.
+    /// Texts that its output must contain. Spaces and line ends are equivalent.
     #[serde(default)]
     pub(super) prints: Vec<String>,
-    /// Figures that its outputs must contain and the cell's line shows.
+    /// Figures that its output must contain. The cell's line shows them.
     #[serde(default)]
     pub(super) figures: Vec<Figure>,
 }
@@ -123,14 +122,14 @@ pub(super) struct Program {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Job {
-    /// How the library reaches the device.
+    /// The software between the library and the device.
     pub(super) transport: String,
     ranks: String,
     hosts: String,
-    /// How many devices each host has.
+    /// The number of devices per host.
     #[serde(default)]
     devices: String,
-    /// How many of them have to send at least an eighth of what their host sends.
+    /// The number of devices that must send at least an eighth of their host's volume.
     #[serde(default)]
     pub(super) devices_used: usize,
     /// The name of the capture of all hosts.
@@ -138,7 +137,7 @@ pub(super) struct Job {
     /// The number of bytes that each host must send to others.
     #[serde(default)]
     least: String,
-    /// Kinds of packets of which there must be some.
+    /// Required kinds of packets.
     #[serde(default)]
     pub(super) one_of: Vec<String>,
 }
@@ -172,7 +171,7 @@ impl Job {
 }
 
 impl Spec {
-    /// Checks that need the variables filled in.
+    /// Checks that need expanded variables.
     pub(super) fn check(&self) -> Result<(), CellsError> {
         let texts = self.program.iter().flat_map(|program| {
             let lists = program.env.values().chain(&program.prints);
@@ -216,18 +215,18 @@ impl Spec {
     }
 }
 
-/// How a program has to end.
+/// The expected exit of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Ends {
-    /// With the exit status 0.
+    /// Exit status 0.
     #[default]
     Success,
-    /// With another exit status, or by a signal.
+    /// Another exit status, or a signal.
     Failure,
-    /// With this exit status.
+    /// This exit status.
     Status(i32),
-    /// It does not matter how, or whether.
+    /// Any, or none.
     Any,
 }
 
@@ -242,27 +241,27 @@ impl Ends {
     }
 }
 
-/// A part of a program's outputs.
+/// A part of a program's output.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Figure {
     /// The regular expression that must be found.
     find: String,
     /// How it is shown: `$1` is the first group of the last match, `{count}` the number of matches,
-    /// `{distinct}` the different values of the first group, and `{sum}` the sum of its last values
-    /// in all programs of the cell.
+    /// `{distinct}` the number of different values of the first group, and `{sum}` the sum of its
+    /// last values in all programs of the cell.
     pub(super) show: String,
 }
 
 /// The value of a figure.
 pub(super) struct Found {
-    /// The shown text, but for `{sum}`.
+    /// The shown text, with `{sum}` unexpanded.
     pub(super) shown: String,
-    /// The first group of the last match, if that is a number.
+    /// The first group of the last match, if it is a number.
     pub(super) number: Option<u64>,
 }
 
-/// A figure is not in the outputs.
+/// A figure is missing in the output.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FigureError {
     #[error(transparent)]
@@ -272,7 +271,7 @@ pub(super) enum FigureError {
 }
 
 impl Figure {
-    /// The value in the outputs.
+    /// The value in the output.
     pub(super) fn of(&self, printed: &str) -> Result<Found, FigureError> {
         let find = Regex::new(&self.find)?;
         let (mut count, mut distinct, mut shown) = (0, BTreeSet::new(), String::new());

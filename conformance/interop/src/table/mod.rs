@@ -1,7 +1,7 @@
-//! Cells that are data: the files in `conformance/interop/cells`, one for each group.
+//! Cells as data: the files in `conformance/interop/cells`, one for each group.
 //!
-//! A cell is a list of programs: where each runs, with which words and environment, how it has to
-//! end and what it must print ([`format`]). `docs/interop.md` describes the keys.
+//! A cell is a list of programs: host, command line, environment, expected exit and expected output
+//! ([`format`]). `docs/interop.md` describes the keys.
 
 mod exchange;
 mod expand;

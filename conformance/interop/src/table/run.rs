@@ -1,4 +1,4 @@
-//! Running a cell of a file.
+//! Execution of a cell from a file.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,26 +17,26 @@ use crate::harness::{Bench, CellResult, Finished, Host, Running, Unmet};
 use crate::libfabric::release::Release;
 use crate::mpi::{Installation, Library, Transport};
 
-/// How often processes are polled.
+/// Interval of polls of processes.
 const TICK: Duration = Duration::from_millis(20);
 
-/// The release of Debian whose kernel and programs guests have.
+/// The Debian release of the guests' kernel and programs.
 const DEFAULT_RELEASE: &str = "debian12";
 
-/// The exit status of a script that says what is missing.
+/// The exit status of a script that reports a missing requirement.
 const LACKS: i32 = 77;
 
-/// The directory of the files that cells name `{data}`, in the repository.
+/// The directory of `{data}` in cells, in the repository.
 const DATA: &str = "conformance/interop";
 
-/// A program that goes on beside those that follow it.
+/// A program that continues while the next ones run.
 struct Server<'a> {
     running: Running<'a>,
     program: &'a Program,
 }
 
 impl Spec {
-    /// Runs the programs of the cell, and looks at what they print and how they end.
+    /// Runs the programs of the cell, and checks their output and exit.
     pub(super) fn run(&self, bench: &Bench) -> CellResult {
         if let Some(exchange) = &self.exchange {
             return exchange.run(bench);
@@ -92,7 +92,7 @@ impl Spec {
             let finished = await_end(bench, running, program, &mut servers)?;
             measured.take(program, &finished, &variables)?;
         }
-        // The others may need those that do not have to end.
+        // Programs with an expected exit are awaited first, because they may need the others.
         let is_endless = |server: &Server| server.program.ends == Ends::Any;
         let (endless, servers): (Vec<_>, Vec<_>) = servers.into_iter().partition(is_endless);
         for Server { running, program } in servers {
@@ -108,7 +108,7 @@ impl Spec {
         Ok(measured.shown(traffic))
     }
 
-    /// Starts virtual machines with these commands. What they leave is in the bench's directory.
+    /// Starts virtual machines with these commands. Their files are in the bench's directory.
     fn start_guests<'a>(
         &self,
         bench: &'a Bench<'a>,
@@ -121,7 +121,7 @@ impl Spec {
         let release = |option| of(option).unwrap_or(&DEFAULT_RELEASE);
         let linux = format!("linux-{}", release("--linux"));
         let programs = format!("guest-{}", release("--programs"));
-        // What cannot be fetched is no failure.
+        // Software that cannot be downloaded is not a failure.
         for software in ["qemu-debian14", &linux, &programs] {
             bench.userland(software)?;
         }
@@ -167,7 +167,7 @@ impl Spec {
             name => {
                 let userland = bench.userland(name)?;
                 let packages = userland.directory().join("root");
-                // Wheels have none.
+                // Wheels have no such directory.
                 let root = match packages.is_dir() {
                     true => &packages,
                     false => userland.directory(),
@@ -179,7 +179,7 @@ impl Spec {
             Some(seat) => seat.part_id().unwrap_or_default(),
             None => Profile::default().part_id,
         };
-        // Cells on hosts that are not emulated name none.
+        // Cells on real hosts do not use it.
         let emulator = bench.launcher().map_or_else(
             |_| String::new(),
             |launcher| launcher.efa_emu.display().to_string(),
@@ -201,7 +201,7 @@ impl Spec {
         Ok(variables)
     }
 
-    /// The host of a program, as the program needs it.
+    /// The host of a program, with the program's requirements.
     fn host<'a>(
         &self,
         bench: &'a Bench<'a>,
@@ -238,7 +238,7 @@ impl Spec {
 }
 
 impl Program {
-    /// Writes the rules of its host's faults, if there are any, to a file.
+    /// Writes the fault rules for its host, if any, to a file.
     fn write_faults(&self, bench: &Bench) -> Result<Option<PathBuf>, Unmet> {
         let Some(rules) = &self.faults else {
             return Ok(None);
@@ -266,13 +266,13 @@ impl Program {
 #[derive(Default)]
 struct Measured {
     figures: Vec<String>,
-    /// Sums by the figures in which they are.
+    /// Sums by the text of their figure.
     sums: BTreeMap<String, u64>,
     volume: Option<Volume>,
 }
 
 impl Measured {
-    /// Takes what a program has printed, if that has all that it must have.
+    /// Stores a program's output, if that contains everything required.
     fn take(
         &mut self,
         program: &Program,
@@ -314,7 +314,7 @@ impl Measured {
 }
 
 impl Job {
-    /// Checks the traffic of the hosts to others.
+    /// Checks the traffic from the hosts to others.
     fn judge(&self, bench: &Bench) -> Result<Volume, Unmet> {
         let capture = bench.capture(&self.capture);
         let failed = |problem: String| {
@@ -346,13 +346,13 @@ impl Job {
                 return failed(format!("none of {:?}, only {traffic}", self.one_of));
             }
         }
-        // It has hundreds of megabytes, and is evaluated.
+        // It has hundreds of megabytes, and is not needed any more.
         let _ = std::fs::remove_file(&capture);
         Ok(hosts.into_values().sum())
     }
 }
 
-/// Runs a script on this machine to its end.
+/// Runs a script on this machine.
 fn set_up(bench: &Bench, script: &str) -> Result<(), Unmet> {
     let mut command = Command::new("sh");
     command.args(["-ec", script]);
@@ -365,8 +365,8 @@ fn set_up(bench: &Bench, script: &str) -> Result<(), Unmet> {
         .and_then(done)
 }
 
-/// Waits for the end of a program, which has to be the one that it must have. A server that ends in
-/// another way is the cause if the program does not end.
+/// Waits for the exit of a program, which must be the expected one. If the program does not exit, a
+/// server that has failed is the cause.
 fn await_end(
     bench: &Bench,
     mut running: Running,
