@@ -18,7 +18,7 @@ pub(crate) struct Message {
     pub(crate) mode: SendMode,
     pub(crate) address: u64,
     pub(crate) buffer: Buffer,
-    pub(crate) state: Asked,
+    pub(crate) state: RequestState,
     /// The receive that took it.
     pub(crate) taken: Option<usize>,
     /// Its receive failed, and there was no way to tell the sender.
@@ -29,7 +29,7 @@ pub(crate) struct Message {
 
 /// How far the sender's, or requester's, side of an operation is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Asked {
+pub(crate) enum RequestState {
     /// Not yet accepted by the endpoint.
     Waiting,
     /// Refused for good.
@@ -90,7 +90,7 @@ pub(crate) struct OneSided {
     pub(crate) announced: bool,
     /// The registration of the target's memory was ended before the end was reported.
     pub(crate) orphaned: bool,
-    pub(crate) state: Asked,
+    pub(crate) state: RequestState,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

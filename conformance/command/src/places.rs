@@ -56,7 +56,7 @@ enum Pairs {
 
 /// How hosts are reached.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Way {
+pub(crate) struct HostAccess {
     /// What starts commands on hosts: a command with the arguments of ssh, or a launcher of a
     /// parallel job whose last word asks for a host, such as `srun -N 1 -n 1 -w` and `mpirun -n 1
     /// --host`.
@@ -69,7 +69,7 @@ pub(crate) struct Way {
     remote_program: Option<String>,
 }
 
-impl Way {
+impl HostAccess {
     /// How hosts are reached; `limit` is the time in which they have to answer.
     pub(crate) fn reach(&self, limit: Duration) -> Reach {
         let program = self.remote_program.clone();
@@ -113,7 +113,7 @@ pub(crate) struct HostOptions {
     #[arg(long, value_enum)]
     pairs: Option<Pairs>,
     #[command(flatten)]
-    way: Way,
+    access: HostAccess,
     /// The device of hosts that are named without one; `all` makes each device of each host of
     /// `--hosts` a place. Otherwise it is the first EFA device.
     #[arg(long, value_name = "NAME")]
@@ -183,9 +183,9 @@ impl HostOptions {
                     .map_err(|error: ParseHostDeviceError| error.to_string())?,
             );
         }
-        if self.way.rsh.to_string() == RemoteShell::DEFAULT {
+        if self.access.rsh.to_string() == RemoteShell::DEFAULT {
             let srun = SRUN.parse::<RemoteShell>();
-            self.way.rsh = srun.map_err(|error| error.to_string())?;
+            self.access.rsh = srun.map_err(|error| error.to_string())?;
         }
         Ok(())
     }
@@ -196,7 +196,7 @@ impl HostOptions {
 
     /// How they are reached; `limit` is the time in which they have to answer.
     pub(crate) fn reach(&self, limit: Duration) -> Reach {
-        self.way.reach(limit)
+        self.access.reach(limit)
     }
 
     /// How packets are recorded; `None` if they are not.
@@ -317,12 +317,12 @@ impl Places {
         if words.is_empty() {
             return words;
         }
-        let HostOptions { way, recorder, .. } = &self.hosts;
-        let rsh = way.rsh.to_string();
+        let HostOptions { access, recorder, .. } = &self.hosts;
+        let rsh = access.rsh.to_string();
         if rsh != RemoteShell::DEFAULT {
             words.push(("--rsh", rsh));
         }
-        if let Some(program) = &way.remote_program {
+        if let Some(program) = &access.remote_program {
             words.push(("--remote-program", program.clone()));
         }
         if let Some(peer) = &self.peer {

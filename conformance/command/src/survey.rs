@@ -9,7 +9,7 @@ use efa_play::player::{HostDevice, Patience};
 
 use crate::drive::private_output;
 use crate::outcome::{Outcome, complain, say};
-use crate::places::{At, Way};
+use crate::places::{At, HostAccess};
 
 #[derive(clap::Args)]
 pub(crate) struct Survey {
@@ -28,7 +28,7 @@ pub(crate) struct Survey {
     #[arg(long, value_name = "SIDE=HOST[%DEVICE]", conflicts_with = "device")]
     at: Vec<At>,
     #[command(flatten)]
-    way: Way,
+    access: HostAccess,
     /// Be a side of a survey between hosts, which standard input tells what to do.
     #[arg(long, hide = true)]
     side: bool,
@@ -101,7 +101,7 @@ fn measure(arguments: &Survey) -> Result<Outcome, String> {
     }
     let lab = match places(&arguments.at)? {
         None => Lab::here(open(arguments)?),
-        Some(places) => Lab::between(places, &arguments.way.reach(Patience::DEFAULT.start)),
+        Some(places) => Lab::between(places, &arguments.access.reach(Patience::DEFAULT.start)),
     }
     .map_err(|error| error.to_string())?;
     let base = survey::assumed_profile(lab.part_id());

@@ -6,15 +6,15 @@ use flate2::bufread::MultiGzDecoder;
 use lz4_flex::frame::FrameDecoder;
 use ruzstd::decoding::StreamingDecoder;
 
-/// The beginning of a file, which was read to recognise it, and the rest.
-type Whole<R> = BufReader<Chain<Cursor<Vec<u8>>, R>>;
+/// A file from its beginning, which was already read to recognise the format.
+type Rewound<R> = BufReader<Chain<Cursor<Vec<u8>>, R>>;
 
 /// The bytes of a capture.
 pub(super) enum Unpacked<R: Read> {
-    Plain(Whole<R>),
-    Gzip(Box<BufReader<MultiGzDecoder<Whole<R>>>>),
-    Zstd(BufReader<Zstd<Whole<R>>>),
-    Lz4(Box<FrameDecoder<Whole<R>>>),
+    Plain(Rewound<R>),
+    Gzip(Box<BufReader<MultiGzDecoder<Rewound<R>>>>),
+    Zstd(BufReader<Zstd<Rewound<R>>>),
+    Lz4(Box<FrameDecoder<Rewound<R>>>),
 }
 
 impl<R: Read> Unpacked<R> {

@@ -41,26 +41,26 @@ const MATCH: u8 = 1 << 5;
 
 /// Which part matches.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Matching {
     Nobody,
     Software,
     Offload,
 }
 
-const WAYS: [(&str, Way); 3] = [
-    ("plain", Way::Nobody),
-    ("software", Way::Software),
-    ("offload", Way::Offload),
+const MATCHINGS: [(&str, Matching); 3] = [
+    ("plain", Matching::Nobody),
+    ("software", Matching::Software),
+    ("offload", Matching::Offload),
 ];
 
 /// The receive that the messages match.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Which {
+enum Target {
     Oldest,
     Newest,
 }
 
-const WHICH: [(&str, Which); 2] = [("oldest", Which::Oldest), ("newest", Which::Newest)];
+const WHICH: [(&str, Target); 2] = [("oldest", Target::Oldest), ("newest", Target::Newest)];
 
 struct Receiver {
     net: Net,
@@ -70,7 +70,7 @@ struct Receiver {
 }
 
 impl Receiver {
-    fn new(way: Way, posted: u64) -> Receiver {
+    fn new(way: Matching, posted: u64) -> Receiver {
         let calm = NetworkEffects {
             longest: 1,
             ..NetworkEffects::default()
@@ -85,7 +85,7 @@ impl Receiver {
             pd: host.pd,
             max_wr: 16,
             max_sge: 1,
-            tags: (way != Way::Nobody).then_some(tags),
+            tags: (way != Matching::Nobody).then_some(tags),
         };
         let srq = host.device.create_srq(config).expect("a queue");
         let buffers = host.list(0, 256);
@@ -94,7 +94,7 @@ impl Receiver {
         net.bring_up(0, own, attributes(1, theirs));
         net.bring_up(1, theirs, attributes(0, own));
         let prefix = match way {
-            Way::Offload => MAX_TAGS as usize,
+            Matching::Offload => MAX_TAGS as usize,
             _ => 0,
         };
         let mut receiver = Receiver {
@@ -106,7 +106,7 @@ impl Receiver {
         for _ in 0..4 {
             receiver.post_plain();
         }
-        if way != Way::Nobody {
+        if way != Matching::Nobody {
             (0..posted).for_each(|tag| receiver.post(tag));
         }
         receiver
@@ -174,19 +174,19 @@ impl Receiver {
 }
 
 /// Nanoseconds per message, with `count` messages.
-fn messages(way: Way, which: Which, posted: u64, count: u64) -> f64 {
+fn messages(way: Matching, which: Target, posted: u64, count: u64) -> f64 {
     let mut receiver = Receiver::new(way, posted);
     let start = Instant::now();
     for round in 0..count {
         let tag = match which {
-            Which::Oldest => round,
-            Which::Newest => posted - 1,
+            Target::Oldest => round,
+            Target::Newest => posted - 1,
         };
         receiver.receive(tag);
-        if way != Way::Nobody {
+        if way != Matching::Nobody {
             let again = match which {
-                Which::Oldest => round + posted,
-                Which::Newest => tag,
+                Target::Oldest => round + posted,
+                Target::Newest => tag,
             };
             receiver.post(again);
         }
@@ -231,7 +231,7 @@ fn instructions(way: &str, which: &str, posted: u64) -> Result<f64, String> {
 }
 
 /// The minimum of some runs: other load on the machine only makes them longer.
-fn nanoseconds(way: Way, which: Which, posted: u64) -> f64 {
+fn nanoseconds(way: Matching, which: Target, posted: u64) -> f64 {
     const RUNS: usize = 9;
     let runs = [0.0; RUNS].map(|_: f64| messages(way, which, posted, FEW + MORE));
     runs.into_iter().fold(f64::INFINITY, f64::min)
@@ -244,11 +244,11 @@ fn report(with_time: bool) -> Result<(), String> {
         "matched", "posted", "taken", "instructions", "of plain", "ns"
     );
     let plain = instructions("plain", "oldest", 1)?;
-    for (name, way) in WAYS {
+    for (name, way) in MATCHINGS {
         for posted in POSTED {
             for (taken, which) in WHICH {
-                if way == Way::Nobody && (posted > 1 || which == Which::Newest)
-                    || posted == 1 && which == Which::Newest
+                if way == Matching::Nobody && (posted > 1 || which == Target::Newest)
+                    || posted == 1 && which == Target::Newest
                 {
                     continue;
                 }
@@ -269,7 +269,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     if let ["messages", way, which, posted, count] = words[..]
-        && let (Some(way), Some(which)) = (find(&WAYS, way), find(&WHICH, which))
+        && let (Some(way), Some(which)) = (find(&MATCHINGS, way), find(&WHICH, which))
         && let (Ok(posted), Ok(count)) = (posted.parse(), count.parse())
     {
         println!("{}", messages(way, which, posted, count));

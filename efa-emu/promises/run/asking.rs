@@ -7,7 +7,7 @@ use efa_core::nic::UserSlice;
 use efa_core::wire::{AtomicDatatype, AtomicOp};
 
 use crate::combine::Call;
-use crate::model::{Asked, Message, OneSided, OneSidedKind, ProgramId, pattern};
+use crate::model::{Message, OneSided, OneSidedKind, ProgramId, RequestState, pattern};
 use crate::plan::{Buffer, SendMode};
 use crate::release::Release;
 
@@ -65,7 +65,7 @@ impl World {
             announces,
             announced: false,
             orphaned: false,
-            state: Asked::Waiting,
+            state: RequestState::Waiting,
         });
         self.programs[from].outbox.push_back(Item::OneSided(number));
         self.push(from)
@@ -86,16 +86,16 @@ impl World {
                 }
             };
             let state = match started {
-                Ok(()) => Asked::Started,
+                Ok(()) => RequestState::Started,
                 Err(EndpointError::TryAgain) if !self.parted.contains(&(at, to)) => return Ok(()),
-                Err(_) if self.is_doomed(at, to) => Asked::Refused,
+                Err(_) if self.is_doomed(at, to) => RequestState::Refused,
                 Err(error) if self.may_refuse(item, &error) => {
                     self.troubles.refusals += 1;
-                    Asked::Refused
+                    RequestState::Refused
                 }
                 Err(error) => return Err(format!("{what} was refused: {error}")),
             };
-            if state == Asked::Started {
+            if state == RequestState::Started {
                 self.note_started(at, to, item)?;
                 self.reuse_injected(item);
             }

@@ -2,7 +2,7 @@
 
 use efa_core::endpoint::{CompletionFlags, Counter, Statistics, Usage};
 
-use crate::model::{Asked, OneSidedKind, ProgramId, check_matching};
+use crate::model::{OneSidedKind, ProgramId, RequestState, check_matching};
 use crate::plan::{REGIONS, SendMode};
 
 use super::{Troubles, World};
@@ -40,14 +40,14 @@ impl World {
     pub(super) fn check_outcomes(&self) -> Result<(), String> {
         for (number, message) in self.messages.iter().enumerate() {
             let doomed = self.is_doomed(message.from, message.to);
-            let reported = matches!(message.state, Asked::Ended(_));
+            let reported = matches!(message.state, RequestState::Ended(_));
             let reports = matches!(message.mode, SendMode::Plain | SendMode::DeliveryComplete);
             let never = !self.is_dead(message.from)
                 && !message.lost
                 && match message.state {
-                    Asked::Started => reports,
-                    Asked::Waiting => true,
-                    Asked::Refused | Asked::Ended(_) => false,
+                    RequestState::Started => reports,
+                    RequestState::Waiting => true,
+                    RequestState::Refused | RequestState::Ended(_) => false,
                 };
             if never {
                 return Err(format!(
@@ -56,13 +56,13 @@ impl World {
                     self.usages()
                 ));
             }
-            if message.aborted && !matches!(message.state, Asked::Ended(Err(_))) {
+            if message.aborted && !matches!(message.state, RequestState::Ended(Err(_))) {
                 return Err(format!(
                     "message {number} failed on one side, on the other it is {:?}",
                     message.state
                 ));
             }
-            let excused = doomed || message.lost || message.state == Asked::Refused;
+            let excused = doomed || message.lost || message.state == RequestState::Refused;
             if !excused && reports && !reported {
                 return Err(format!("message {number} was not reported"));
             }
@@ -74,9 +74,9 @@ impl World {
             let never = !self.is_dead(operation.from)
                 && !operation.orphaned
                 && match operation.state {
-                    Asked::Started => reports,
-                    Asked::Waiting => true,
-                    Asked::Refused | Asked::Ended(_) => false,
+                    RequestState::Started => reports,
+                    RequestState::Waiting => true,
+                    RequestState::Refused | RequestState::Ended(_) => false,
                 };
             if never {
                 return Err(format!(
@@ -88,7 +88,7 @@ impl World {
                     self.usages()
                 ));
             }
-            if doomed || operation.orphaned || operation.state == Asked::Refused {
+            if doomed || operation.orphaned || operation.state == RequestState::Refused {
                 continue;
             }
             if !self.is_written(number) {
@@ -130,7 +130,7 @@ impl World {
         let adds = to_it(&[OneSidedKind::Add, OneSidedKind::FetchAdd]);
         let certain = adds.iter().filter(|number| {
             let operation = &self.one_sided[**number];
-            operation.state != Asked::Refused && !self.is_doomed(operation.from, at)
+            operation.state != RequestState::Refused && !self.is_doomed(operation.from, at)
         });
         let counter = self.word(at, 0);
         if !(certain.count() as u64..=adds.len() as u64).contains(&counter) {
@@ -143,7 +143,8 @@ impl World {
             .iter()
             .filter(|number| {
                 let operation = &self.one_sided[**number];
-                operation.kind == OneSidedKind::FetchAdd && operation.state == Asked::Ended(Ok(()))
+                operation.kind == OneSidedKind::FetchAdd
+                    && operation.state == RequestState::Ended(Ok(()))
             })
             .map(fetched)
             .collect();
@@ -158,7 +159,7 @@ impl World {
         let owner = self.word(at, 8);
         for number in to_it(&[OneSidedKind::Claim]) {
             let operation = &self.one_sided[number];
-            if operation.state != Asked::Ended(Ok(())) {
+            if operation.state != RequestState::Ended(Ok(())) {
                 continue;
             }
             let (old, won) = (fetched(&number), owner == number as u64 + 1);
@@ -177,18 +178,20 @@ impl World {
         let Some(endpoint) = &self.programs[at].endpoint else {
             return Ok(());
         };
-        let counted = |states: &[Asked]| {
-            let ended = |wanted: fn(&Asked) -> bool| {
+        let counted = |states: &[RequestState]| {
+            let ended = |wanted: fn(&RequestState) -> bool| {
                 states.iter().filter(|state| wanted(state)).count() as u64
             };
             Counter {
                 // Whose success is not reported stays started.
-                successes: ended(|state| matches!(state, Asked::Started | Asked::Ended(Ok(())))),
-                errors: ended(|state| matches!(state, Asked::Ended(Err(_)))),
+                successes: ended(|state| {
+                    matches!(state, RequestState::Started | RequestState::Ended(Ok(())))
+                }),
+                errors: ended(|state| matches!(state, RequestState::Ended(Err(_)))),
             }
         };
         let messages = self.messages.iter().filter(|message| message.from == at);
-        let one_sided = |reads: bool| -> Vec<Asked> {
+        let one_sided = |reads: bool| -> Vec<RequestState> {
             let all = self.one_sided.iter().filter(|one| one.from == at);
             all.filter(|one| one.kind.flags().contains(CompletionFlags::READ) == reads)
                 .map(|one| one.state)
@@ -229,7 +232,7 @@ impl World {
             };
             let certain = accesses().filter(|one| {
                 let is_atomic = one.kind.flags().contains(CompletionFlags::ATOMIC);
-                one.announced || (is_atomic && reads && one.state == Asked::Ended(Ok(())))
+                one.announced || (is_atomic && reads && one.state == RequestState::Ended(Ok(())))
             });
             let possible = certain.count() as u64..=accesses().count() as u64;
             if found.errors != 0 || !possible.contains(&found.successes) {

@@ -2,7 +2,7 @@
 
 use efa_core::endpoint::{CompletionFlags, Errno, ErrorEntry, PeerId};
 
-use crate::model::{Asked, OneSidedKind, ProgramId};
+use crate::model::{OneSidedKind, ProgramId, RequestState};
 use crate::plan::{SendMode, Settings};
 
 use super::memory::register;
@@ -45,9 +45,11 @@ impl World {
                 _ => self.is_written(number),
             };
             let under_way = match operation.state {
-                Asked::Started => true,
-                Asked::Ended(Ok(())) => !is_in_place,
-                Asked::Ended(Err(_)) | Asked::Waiting | Asked::Refused => false,
+                RequestState::Started => true,
+                RequestState::Ended(Ok(())) => !is_in_place,
+                RequestState::Ended(Err(_)) | RequestState::Waiting | RequestState::Refused => {
+                    false
+                }
             };
             if operation.to == at && names_it && under_way && !operation.orphaned {
                 let (address, length) = (operation.remote, operation.length);
@@ -85,7 +87,7 @@ impl World {
         for number in lost {
             let message = &self.messages[number];
             let reports = matches!(message.mode, SendMode::Plain | SendMode::DeliveryComplete);
-            if reports && !self.is_dead(message.from) && message.state == Asked::Started {
+            if reports && !self.is_dead(message.from) && message.state == RequestState::Started {
                 return Err(format!("message {number} does not end with its peer"));
             }
         }
@@ -93,7 +95,8 @@ impl World {
             let operation = &self.one_sided[number];
             let what = format!("one-sided operation {number} ({:?})", operation.kind);
             let reports = matches!(operation.mode, SendMode::Plain | SendMode::DeliveryComplete);
-            if reports && !self.is_dead(operation.from) && operation.state == Asked::Started {
+            if reports && !self.is_dead(operation.from) && operation.state == RequestState::Started
+            {
                 return Err(format!("{what} does not end with its peer"));
             }
             let memory = self.bytes(operation.to, operation.remote, operation.length);

@@ -5,7 +5,7 @@ use efa_core::endpoint::{
     TagFilter,
 };
 
-use crate::model::{Asked, ProgramId, Receive, ReceiveKind, pattern};
+use crate::model::{ProgramId, Receive, ReceiveKind, RequestState, pattern};
 use crate::plan::Buffer;
 use crate::user_queue_pair::Arrived;
 
@@ -214,7 +214,9 @@ impl World {
     pub(super) fn receive_the_rest_without_header(&mut self) -> Result<(), String> {
         for at in 0..self.programs.len() {
             let to_come = self.messages.iter().filter(|message| {
-                message.to == at && message.taken.is_none() && message.state != Asked::Refused
+                message.to == at
+                    && message.taken.is_none()
+                    && message.state != RequestState::Refused
             });
             let to_come = to_come.count();
             while self.programs[at]
@@ -236,7 +238,7 @@ impl World {
             let missing: Vec<usize> = (0..self.messages.len())
                 .filter(|number| {
                     let message = &self.messages[*number];
-                    message.state != Asked::Refused
+                    message.state != RequestState::Refused
                         && message.taken.is_none()
                         && !message.aborted
                         && !self.is_doomed(message.from, message.to)

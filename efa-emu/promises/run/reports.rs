@@ -3,7 +3,9 @@
 use efa_core::endpoint::{CompletionEntry, CompletionFlags, Errno, ErrorEntry, Failure, PeerId};
 
 use crate::combine::Call;
-use crate::model::{Asked, OneSidedKind, ProgramId, ReceiveKind, is_abort, is_loss, pattern};
+use crate::model::{
+    OneSidedKind, ProgramId, ReceiveKind, RequestState, is_abort, is_loss, pattern,
+};
 use crate::plan::SendMode;
 
 use super::memory::combined;
@@ -13,13 +15,13 @@ impl World {
     pub(super) fn ended(
         &self,
         what: &str,
-        state: Asked,
+        state: RequestState,
         mode: SendMode,
         (from, to): (ProgramId, ProgramId),
         orphaned: bool,
         result: Result<(), Failure>,
-    ) -> Result<Asked, String> {
-        if state != Asked::Started && state != Asked::Waiting {
+    ) -> Result<RequestState, String> {
+        if state != RequestState::Started && state != RequestState::Waiting {
             return Err(format!("{what} was reported although it is {state:?}"));
         }
         match result {
@@ -32,7 +34,7 @@ impl World {
             Err(failure) if !is_loss(failure) => {
                 Err(format!("{what} failed for the wrong reason: {failure}"))
             }
-            _ => Ok(Asked::Ended(result)),
+            _ => Ok(RequestState::Ended(result)),
         }
     }
 
@@ -68,8 +70,8 @@ impl World {
             self.messages[number].aborted = true;
             self.troubles.aborts[0] += 1;
         }
-        self.messages[number].state = match aborted && state == Asked::Started {
-            true => Asked::Ended(result),
+        self.messages[number].state = match aborted && state == RequestState::Started {
+            true => RequestState::Ended(result),
             false => self.ended(&what, state, mode, pair, false, result)?,
         };
         Ok(())

@@ -3,7 +3,7 @@
 use efa_device_model::fault::{Action, Fault};
 
 use super::{Item, MAX_RECEIVES, WORD, World};
-use crate::model::{Asked, Message, OneSidedKind, pattern};
+use crate::model::{Message, OneSidedKind, RequestState, pattern};
 use crate::plan::{SendMode, Step};
 
 impl World {
@@ -36,7 +36,7 @@ impl World {
                     mode,
                     address,
                     buffer,
-                    state: Asked::Waiting,
+                    state: RequestState::Waiting,
                     taken: None,
                     lost: false,
                     aborted: false,

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   application's threads ──┐                                   (another process)
-//!                           ├── Engine ── lock ── State           ┌────────────┐
+//!                           ├── Engine ── lock ── EngineState     ┌────────────┐
 //!   engine's own thread ────┘                       │ Device      │            │
 //!   (engine::worker)                                │ Outbound ───┼─► ring ──► │ Inbound
 //!                                                   │ Inbound ◄───┼── ring ◄── │ Outbound

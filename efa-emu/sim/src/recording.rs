@@ -17,7 +17,7 @@ use efa_device_model::link::Operation;
 pub struct Recording<W: Write> {
     fabric: Fabric,
     tap: TapId,
-    state: Rc<RefCell<State<W>>>,
+    state: Rc<RefCell<RecordingState<W>>>,
 }
 
 /// The content of a capture.
@@ -27,7 +27,7 @@ pub struct CaptureConfig {
     pub acknowledgements: bool,
 }
 
-struct State<W: Write> {
+struct RecordingState<W: Write> {
     recorder: Recorder<Writer<W>>,
     /// By host number.
     interfaces: Vec<InterfaceId>,
@@ -40,7 +40,7 @@ impl<W: Write + 'static> Recording<W> {
     pub(super) fn start(fabric: &Fabric, sink: W, config: CaptureConfig) -> io::Result<Self> {
         let writer = Writer::new(sink)?;
         let mtu = fabric.largest_mtu();
-        let state = Rc::new(RefCell::new(State {
+        let state = Rc::new(RefCell::new(RecordingState {
             recorder: Recorder::new(writer, mtu),
             interfaces: Vec::new(),
             config,
@@ -68,7 +68,7 @@ impl<W: Write + 'static> Recording<W> {
     }
 }
 
-impl<W: Write> State<W> {
+impl<W: Write> RecordingState<W> {
     fn record(&mut self, tapped: &TappedFrame<'_>) {
         if self.error.is_some() {
             return;

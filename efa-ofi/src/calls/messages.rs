@@ -18,7 +18,7 @@ use crate::ffi::table::Table;
 use crate::ffi::*;
 use crate::objects::enabled::Enabled;
 use crate::objects::endpoint::Endpoint;
-use crate::state::domain::State;
+use crate::state::domain::DomainState;
 
 /// The flags of receives. `FI_REMOTE_CQ_DATA` changes nothing, since data comes with the
 /// message in any case; MPICH 3.4 and Intel MPI set it when they probe.
@@ -165,7 +165,7 @@ fn receive(
 #[inline(never)]
 fn peek(
     enabled: &Enabled,
-    state: &mut State,
+    state: &mut DomainState,
     source: SourceFilter,
     tag: Option<TagFilter>,
     flags: u64,
@@ -186,7 +186,7 @@ fn peek(
 #[inline(never)]
 fn take_claimed(
     enabled: &Enabled,
-    state: &mut State,
+    state: &mut DomainState,
     buffer: &[IoVec],
     flags: u64,
     context: u64,

@@ -15,7 +15,7 @@ use crate::objects::av_set;
 use crate::objects::domain::Domain;
 use crate::objects::event_queue::EventQueue;
 use crate::state::addresses::Addresses;
-use crate::state::domain::State;
+use crate::state::domain::DomainState;
 
 /// An address vector (`fid_av`).
 #[repr(C)]
@@ -112,7 +112,10 @@ impl AddressVector {
     }
 
     /// Runs a call with the domain's state and the vector's entries.
-    fn with<T>(&self, call: impl FnOnce(&mut State, &mut Addresses) -> Result<T>) -> Result<T> {
+    fn with<T>(
+        &self,
+        call: impl FnOnce(&mut DomainState, &mut Addresses) -> Result<T>,
+    ) -> Result<T> {
         let mut state = self.domain.state()?;
         let mut addresses = state.tables.vectors[self.index].take().unwrap_or_default();
         let result = call(&mut state, &mut addresses);

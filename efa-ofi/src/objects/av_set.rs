@@ -11,7 +11,7 @@ use crate::ffi::table::Table;
 use crate::ffi::*;
 use crate::objects::address_vector::AddressVector;
 use crate::state::addresses::Addresses;
-use crate::state::domain::State;
+use crate::state::domain::DomainState;
 
 /// A set of addresses (`fid_av_set`).
 #[repr(C)]
@@ -134,7 +134,7 @@ impl AvSet {
 }
 
 /// The entries of an address vector.
-fn known<'a>(state: &'a State, vector: &AddressVector) -> Result<&'a Addresses> {
+fn known<'a>(state: &'a DomainState, vector: &AddressVector) -> Result<&'a Addresses> {
     let addresses = state.tables.vectors.get(vector.index);
     addresses.and_then(Option::as_ref).ok_or(Errno::EINVAL)
 }

@@ -15,7 +15,7 @@ use crate::objects::domain::Domain;
 use crate::objects::queue::{Waitable, control};
 use crate::objects::wait_set::Membership;
 use crate::state::counts::{CounterSleeper, Counts};
-use crate::state::domain::State;
+use crate::state::domain::DomainState;
 use crate::state::wait::{Deadline, Sleeper, WaitFd, WaitObject, Woken};
 
 /// The operations that a counter can count. Among the operations of peers it counts only those that
@@ -268,7 +268,7 @@ impl Counter {
         }
     }
 
-    fn forget_sleepers(&self, state: &mut State) {
+    fn forget_sleepers(&self, state: &mut DomainState) {
         let is_own = |sleeper: &CounterSleeper| Arc::ptr_eq(&sleeper.counts, &self.counts);
         state.sleepers.retain(|sleeper| !is_own(sleeper));
     }

@@ -13,7 +13,7 @@ use crate::ffi::*;
 use crate::fork;
 use crate::objects::event_queue::EventQueue;
 use crate::objects::fabric::Fabric;
-use crate::state::domain::State;
+use crate::state::domain::DomainState;
 use crate::state::lock::{Guard, Lock};
 use crate::state::progress::Progress;
 
@@ -31,7 +31,7 @@ pub(crate) struct Domain {
     pub(crate) traffic_class: u32,
     /// Entries of failures have the length of their data, as since interface 1.5.
     pub(crate) knows_detail_sizes: bool,
-    state: Arc<Lock<State>>,
+    state: Arc<Lock<DomainState>>,
     /// The thread of automatic progress, if the application asked for that.
     progress: Option<Progress>,
     _fabric: Ref<Fabric>,
@@ -76,7 +76,7 @@ impl Domain {
         fork::prepare()?;
         fork::guard()?;
         let (device, endpoint_type) = device_of(&name);
-        let state = State::open(device)?;
+        let state = DomainState::open(device)?;
         let models = [attributes.control_progress, attributes.data_progress];
         let is_automatic = models.contains(&FI_PROGRESS_AUTO);
         let state = match attributes.threading == FI_THREAD_DOMAIN && !is_automatic {
@@ -112,7 +112,7 @@ impl Domain {
     /// # Errors
     /// `FI_EOTHER` after a panic of another thread in the engine.
     #[inline]
-    pub(crate) fn state(&self) -> Result<Guard<'_, State>> {
+    pub(crate) fn state(&self) -> Result<Guard<'_, DomainState>> {
         self.state.lock()
     }
 
@@ -124,7 +124,7 @@ impl Domain {
     #[inline]
     pub(crate) fn operation(
         &self,
-        call: impl FnOnce(&mut State) -> Result<usize>,
+        call: impl FnOnce(&mut DomainState) -> Result<usize>,
     ) -> Result<usize> {
         let mut state = self.state()?;
         let result = call(&mut state);

@@ -16,7 +16,7 @@ use crate::objects::domain::Domain;
 use crate::objects::options::Options;
 use crate::objects::zero_copy;
 use crate::settings;
-use crate::state::domain::State;
+use crate::state::domain::DomainState;
 use crate::state::route::Route;
 
 /// Parts of an enabled endpoint.
@@ -170,7 +170,7 @@ pub(crate) fn route(
 ///
 /// # Errors
 /// `FI_ENOMEM` if they cannot be registered, which is in the log.
-pub(crate) fn add_packet_buffers(state: &mut State, needed: usize) -> Result<()> {
+pub(crate) fn add_packet_buffers(state: &mut DomainState, needed: usize) -> Result<()> {
     let nic = state.core.nic_mut();
     let missing = needed.saturating_sub(nic.packet_buffers());
     let added = nic.add_packet_buffers(missing);
@@ -180,7 +180,7 @@ pub(crate) fn add_packet_buffers(state: &mut State, needed: usize) -> Result<()>
 /// Opens an endpoint of the engine on a queue pair, and on a second one for zero-copy receive if
 /// `user` describes it. Its completion queue `notifies` if a thread may sleep.
 fn open_queue_pairs(
-    state: &mut State,
+    state: &mut DomainState,
     mut config: QueuePairConfig,
     user: Option<QueuePairConfig>,
     engine: EndpointConfig,

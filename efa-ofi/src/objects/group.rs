@@ -14,7 +14,7 @@ use crate::objects::av_set::AvSet;
 use crate::objects::endpoint::Endpoint;
 use crate::state::collective::{End, Operands, Operation};
 use crate::state::collective_messages;
-use crate::state::domain::State;
+use crate::state::domain::DomainState;
 use crate::state::events::Events;
 use crate::state::schedule::{Collective, Schedule};
 
@@ -184,7 +184,7 @@ struct Joining {
 }
 
 impl End for Joining {
-    fn report(&self, _: &mut State, failure: Option<(Failure, Option<PeerId>)>) {
+    fn report(&self, _: &mut DomainState, failure: Option<(Failure, Option<PeerId>)>) {
         let group = std::ptr::with_exposed_provenance_mut::<fid>(self.group);
         let context = std::ptr::with_exposed_provenance_mut(self.context);
         match failure {

@@ -21,7 +21,7 @@ use efa_hw::HwDomain;
 
 use crate::ffi::{FI_ADDR_UNSPEC, FI_COLLECTIVE, fi_cq_tagged_entry};
 use crate::state::collective_messages::{CONTEXT, NOTICE, QUESTION, notice_tag};
-use crate::state::domain::State;
+use crate::state::domain::DomainState;
 use crate::state::schedule::{Area, Piece, Schedule, Step};
 
 /// How long an operation waits for messages before it probes their senders. The time doubles with
@@ -64,7 +64,7 @@ pub(crate) struct Operation {
 /// The action at the end of an operation.
 pub(crate) trait End: Send {
     /// Reports a success, or a failure and the peer whose message failed.
-    fn report(&self, state: &mut State, failure: Option<(Failure, Option<PeerId>)>);
+    fn report(&self, state: &mut DomainState, failure: Option<(Failure, Option<PeerId>)>);
 }
 
 /// An entry of a completion queue.
@@ -77,7 +77,7 @@ pub(crate) struct Completion {
 }
 
 impl End for Completion {
-    fn report(&self, state: &mut State, failure: Option<(Failure, Option<PeerId>)>) {
+    fn report(&self, state: &mut DomainState, failure: Option<(Failure, Option<PeerId>)>) {
         let queue = self
             .queue
             .and_then(|queue| state.tables.queues.get_mut(queue));
@@ -349,7 +349,7 @@ const fn plain(errno: Errno) -> Failure {
     }
 }
 
-impl State {
+impl DomainState {
     /// Starts a collective operation.
     pub(crate) fn start_collective(&mut self, operation: Operation) {
         let key = self.collectives.insert(operation);

@@ -31,7 +31,7 @@ use crate::state::tables::Tables;
 use crate::state::wait::{DeviceEvents, WaitFd, WaitObject};
 
 /// The state that a domain's objects share. One lock is held during each of their calls.
-pub(crate) struct State {
+pub(crate) struct DomainState {
     pub(crate) core: efa_core::endpoint::Domain<HwDomain>,
     opened: Instant,
     /// The enabled endpoints.
@@ -61,12 +61,12 @@ pub(crate) struct State {
 // has the lock.
 unsafe impl Send for State {}
 
-impl State {
+impl DomainState {
     /// Opens a device.
     ///
     /// # Errors
     /// `FI_ENODATA` if it cannot be opened, which is in the log.
-    pub(crate) fn open(device: &str) -> Result<State> {
+    pub(crate) fn open(device: &str) -> Result<DomainState> {
         fn refused(error: impl Display) -> Errno {
             log_warn!(Domain, "{error}");
             ENODATA
@@ -86,7 +86,7 @@ impl State {
             // Operations go on registering memory that the application did not register.
             log_info!(Domain, "registrations are not kept: {error}");
         }
-        Ok(State {
+        Ok(DomainState {
             core: efa_core::endpoint::Domain::new(domain, rand::random()),
             opened: Instant::now(),
             endpoints: Vec::new(),
@@ -145,7 +145,7 @@ impl State {
 
     #[cold]
     fn progress_datagrams(&mut self) -> usize {
-        let State {
+        let DomainState {
             core,
             tables,
             datagrams,
@@ -345,7 +345,7 @@ impl State {
     /// Requests an event from the devices at the next completion, and does all available work.
     /// Returns whether no work is left, so that the caller may sleep once it has checked, still
     /// under the lock, that the result it waits for is not there. Any later completion makes the
-    /// descriptor of [`State::device_events`] readable.
+    /// descriptor of [`DomainState::device_events`] readable.
     ///
     /// # Errors
     /// The device can no longer notify of completions.

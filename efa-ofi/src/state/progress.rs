@@ -10,7 +10,7 @@ use efa_core::endpoint::Errno;
 
 use crate::ffi::host::log_warn;
 use crate::ffi::result::Result;
-use crate::state::domain::State;
+use crate::state::domain::DomainState;
 use crate::state::lock::Lock;
 use crate::state::wait::{self, Deadline, WaitFd};
 
@@ -25,7 +25,7 @@ pub(crate) struct Progress {
 impl Progress {
     /// # Errors
     /// The process has too many threads or descriptors.
-    pub(crate) fn start(state: &Arc<Lock<State>>) -> Result<Progress> {
+    pub(crate) fn start(state: &Arc<Lock<DomainState>>) -> Result<Progress> {
         let wait_fd = Arc::new(WaitFd::new(state.lock()?.device_events()?)?);
         let ends = Arc::new(AtomicBool::new(false));
         let moved = (Arc::clone(state), Arc::clone(&wait_fd), Arc::clone(&ends));
@@ -72,7 +72,7 @@ impl Drop for BlockedSignals {
 }
 
 /// Makes progress until `ends`.
-fn run(state: &Lock<State>, wait_fd: &WaitFd, ends: &AtomicBool) -> Result<()> {
+fn run(state: &Lock<DomainState>, wait_fd: &WaitFd, ends: &AtomicBool) -> Result<()> {
     let forever = Deadline::after(-1);
     while !ends.load(Ordering::Acquire) {
         let is_quiet = state.lock()?.arm()?;

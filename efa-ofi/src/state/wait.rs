@@ -6,7 +6,7 @@
 //! descriptor ([`WaitFd`]), which applications get by `FI_GETWAIT`.
 //!
 //! No event is missed. A sleeper takes the domain's lock, requests an event from the devices, and
-//! only then checks for available work (`State::arm`). From then on, device events make the
+//! only then checks for available work (`DomainState::arm`). From then on, device events make the
 //! descriptor readable. Another thread that consumes them by polling, under the lock, notifies the
 //! sleepers concerned.
 

@@ -123,14 +123,14 @@ impl DeviceState {
 }
 
 #[derive(Default)]
-struct State {
+struct NetworkState {
     devices: Vec<DeviceState>,
     flights: Vec<Flight>,
 }
 
 /// A handle of the network: clones share the network.
 #[derive(Clone, Default)]
-pub struct Network(Rc<RefCell<State>>);
+pub struct Network(Rc<RefCell<NetworkState>>);
 
 impl Network {
     /// Opens a device on host `host`, which determines the GID, with this queue pair number and
@@ -272,7 +272,7 @@ impl Network {
     }
 }
 
-impl State {
+impl NetworkState {
     fn ahn(&self, device: usize, gid: Gid) -> Option<Ahn> {
         self.devices[device]
             .book

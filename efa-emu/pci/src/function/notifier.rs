@@ -54,7 +54,7 @@ struct EventQueue {
 }
 
 #[derive(Default)]
-struct State {
+struct NotifierState {
     /// The eventfd of each vector.
     vectors: [Option<OwnedFd>; MSIX_VECTORS as usize],
     /// Vectors that were triggered while they had no eventfd, one bit for each, like the pending
@@ -74,7 +74,7 @@ struct State {
     has_failed: bool,
 }
 
-impl State {
+impl NotifierState {
     /// Interrupts the guest now, or as soon as the vector has an eventfd.
     fn interrupt(&mut self, vector: u16) {
         let Some(slot) = self.vectors.get(usize::from(vector)) else {
@@ -97,7 +97,7 @@ impl State {
 pub struct Notifier {
     memory: Arc<GuestMemory>,
     started: Instant,
-    state: Mutex<State>,
+    state: Mutex<NotifierState>,
 }
 
 impl Notifier {
@@ -110,7 +110,7 @@ impl Notifier {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, NotifierState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -146,9 +146,9 @@ impl Notifier {
     /// Removes all queues. The vectors' eventfds stay.
     pub(super) fn reset(&self) {
         let mut state = self.lock();
-        *state = State {
+        *state = NotifierState {
             vectors: std::mem::take(&mut state.vectors),
-            ..State::default()
+            ..NotifierState::default()
         };
     }
 
@@ -220,7 +220,7 @@ impl Notifier {
         self.write_async(&mut state, group);
     }
 
-    fn write_async(&self, state: &mut State, group: AsyncGroup) {
+    fn write_async(&self, state: &mut NotifierState, group: AsyncGroup) {
         let is_wanted = state.enabled_groups & group.bit() != 0;
         let Some(queue) = state.async_events.as_mut().filter(|_| is_wanted) else {
             return;
@@ -330,7 +330,7 @@ impl Notifier {
         }
     }
 
-    fn write_completion(&self, state: &mut State, cq: u32) {
+    fn write_completion(&self, state: &mut NotifierState, cq: u32) {
         let eqn = state.users.get(&cq).copied();
         let Some(queue) = eqn.and_then(|eqn| state.event_queues.get_mut(eqn.into())) else {
             return;

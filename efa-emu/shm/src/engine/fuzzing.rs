@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use efa_core::address::{Gid, Qpn};
 
-use super::state::State;
+use super::state::EngineState;
 use crate::error::FabricError;
 use crate::fabric::directory::Fabric;
 use crate::fabric::host::Host;
@@ -88,7 +88,7 @@ impl Stage {
         let segment = Arc::clone(&self.to_victim);
         Ok(Meeting {
             stage: self,
-            state: State::new(device, &self.victim, segment, &self.config)?,
+            state: EngineState::new(device, &self.victim, segment, &self.config)?,
             out: None,
             back: None,
         })
@@ -161,7 +161,7 @@ pub(crate) fn record(request: &RequestHeader, extra: Extra, payload: usize) -> R
 /// The running victim, and the actions of the attacker.
 pub struct Meeting<'a> {
     stage: &'a Stage,
-    state: State,
+    state: EngineState,
     out: Option<Out>,
     back: Option<Back>,
 }

@@ -16,7 +16,7 @@ use efa_device_model::profile::Profile;
 
 use super::direct::Direct;
 use super::shared::Shared;
-use super::state::{CommandFate, EventHandler, State};
+use super::state::{CommandFate, EngineState, EventHandler};
 use super::worker;
 use crate::error::{EngineError, FabricError};
 use crate::fabric::directory::Fabric;
@@ -76,7 +76,7 @@ impl Engine {
         let segment = Arc::new(Segment::create(&host.device_path(), host.address())?);
         let device = Device::new(profile.clone(), host.gid());
         usage::mark(UsageStep::Opened);
-        let mut state = State::new(device, &host, Arc::clone(&segment), config)?;
+        let mut state = EngineState::new(device, &host, Arc::clone(&segment), config)?;
         // The first packet may be the interesting one.
         state.check_captures();
         let shared = Arc::new(Shared::new(home, host, segment, state));
@@ -353,7 +353,7 @@ impl Engine {
     }
 
     /// Begins to serve clients that make no calls.
-    fn begin_direct(&self, state: &mut State) {
+    fn begin_direct(&self, state: &mut EngineState) {
         let shared = Arc::clone(&self.shared);
         state.begin_direct(|| Direct::new(move |faults, end| worker::answer(&shared, faults, end)));
     }

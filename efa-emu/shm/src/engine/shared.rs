@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::patience::Rest;
-use super::state::{Sleeper, State};
+use super::state::{EngineState, Sleeper};
 use crate::error::FabricError;
 use crate::fabric::host::Host;
 use crate::process::fork::HomeProcess;
@@ -21,7 +21,7 @@ pub(super) struct Shared {
     pub(super) home: HomeProcess,
     pub(super) host: Host,
     pub(super) segment: Arc<Segment>,
-    state: Mutex<State>,
+    state: Mutex<EngineState>,
     started: Instant,
     /// Counts the application's polls, so that the worker sees whether there are any.
     polls: AtomicU32,
@@ -41,7 +41,7 @@ impl Shared {
         home: HomeProcess,
         host: Host,
         segment: Arc<Segment>,
-        state: State,
+        state: EngineState,
     ) -> Shared {
         Shared {
             home,
@@ -63,7 +63,7 @@ impl Shared {
     }
 
     #[inline(always)]
-    pub(super) fn lock(&self) -> Result<Guard<'_, State>, FabricError> {
+    pub(super) fn lock(&self) -> Result<Guard<'_, EngineState>, FabricError> {
         if !self.home.is_current() {
             return Err(FabricError::Forked);
         }
@@ -71,7 +71,7 @@ impl Shared {
     }
 
     #[inline(always)]
-    pub(super) fn try_lock(&self) -> Option<Guard<'_, State>> {
+    pub(super) fn try_lock(&self) -> Option<Guard<'_, EngineState>> {
         self.state.try_lock()
     }
 
@@ -116,7 +116,7 @@ impl Shared {
     }
 
     /// Takes back that the calling thread sleeps, and locks the state.
-    pub(super) fn wake_up(&self) -> Guard<'_, State> {
+    pub(super) fn wake_up(&self) -> Guard<'_, EngineState> {
         let mut state = self.state.lock();
         state.sleeper = Sleeper::Nobody;
         self.segment.stay_awake();
@@ -125,7 +125,7 @@ impl Shared {
 
     /// Counts a poll in vain.
     #[inline]
-    pub(super) fn note_poll_in_vain(&self, state: &mut State) {
+    pub(super) fn note_poll_in_vain(&self, state: &mut EngineState) {
         if state.is_patience_over() {
             self.rest_is_due.store(true, Ordering::Relaxed);
         }
@@ -199,7 +199,11 @@ impl Shared {
 
     /// Notes until when the worker is going to sleep, at most for `pause`, and returns for how long
     /// that is. The caller has locked the state.
-    pub(super) fn plan_sleep(&self, state: &State, pause: Option<Duration>) -> Option<Duration> {
+    pub(super) fn plan_sleep(
+        &self,
+        state: &EngineState,
+        pause: Option<Duration>,
+    ) -> Option<Duration> {
         let pause = pause.map(|pause| self.uptime() + pause);
         let wake_at = state.next_deadline().into_iter().chain(pause).min();
         let nanos = wake_at.map_or(NEVER, |time| time.as_nanos() as u64);
@@ -210,14 +214,14 @@ impl Shared {
     /// Wakes the worker if it would sleep past something that the application's call has just made
     /// necessary. The caller has locked the state.
     #[inline]
-    pub(super) fn keep_worker_in_time(&self, state: &State) {
+    pub(super) fn keep_worker_in_time(&self, state: &EngineState) {
         if self.segment.is_asleep() && state.has_deadlines() {
             self.shorten_sleep(state);
         }
     }
 
     #[cold]
-    fn shorten_sleep(&self, state: &State) {
+    fn shorten_sleep(&self, state: &EngineState) {
         let wakes_at = self.worker_wakes_at.load(Ordering::Relaxed);
         let needed = state.next_deadline().map(|time| time.as_nanos() as u64);
         if needed.is_some_and(|needed| needed < wakes_at) {

@@ -71,7 +71,7 @@ pub enum CommandFate {
 }
 
 /// The device and its link, behind the engine's lock.
-pub(super) struct State {
+pub(super) struct EngineState {
     device: Device,
     inbound: Inbound,
     outbound: Outbound,
@@ -94,13 +94,13 @@ pub(super) struct State {
     answers_wait: bool,
 }
 
-impl State {
+impl EngineState {
     pub(super) fn new(
         device: Device,
         host: &Host,
         segment: Arc<Segment>,
         config: &HostConfig,
-    ) -> Result<State, FabricError> {
+    ) -> Result<EngineState, FabricError> {
         let peers = Peers::new(host.fabric().clone(), Arc::clone(&segment));
         let Address { id, .. } = host.address();
         let seed = config.network.seed ^ u64::from(id.0) << 32;
@@ -109,7 +109,7 @@ impl State {
         let replies = (!replies.config.is_immediate()).then_some(replies);
         let nobody = device.profile().statuses.unknown_queue_pair;
         let patience = Patience::new(device.profile().connected);
-        let mut state = State {
+        let mut state = EngineState {
             device,
             inbound: Inbound::new(segment, replies),
             outbound: Outbound::new(config, peers, nobody),
@@ -190,7 +190,7 @@ impl State {
             self.device.find_written_entries(qpn);
             self.pass_aside();
         }
-        let State {
+        let EngineState {
             direct: Some(direct),
             device,
             patience,
@@ -231,7 +231,7 @@ impl State {
             None => {}
         }
         let is_protected = self.protect_doorbells() == Doorbells::Protected;
-        let State {
+        let EngineState {
             direct: Some(direct),
             device,
             patience,
@@ -334,7 +334,7 @@ impl State {
         busy
     }
 
-    /// As [`State::pass`], for callers off the data path.
+    /// As [`EngineState::pass`], for callers off the data path.
     #[inline(never)]
     pub(super) fn pass_aside(&mut self) -> bool {
         let busy = self.pass();
@@ -508,7 +508,7 @@ impl State {
     fn complete_with_faults(&mut self) -> bool {
         let mut busy = false;
         loop {
-            let State {
+            let EngineState {
                 device,
                 outbound,
                 staged,
@@ -586,7 +586,7 @@ impl State {
         &mut self,
         chosen: impl Fn(&Device, Token, &RequestHeader) -> bool,
     ) -> Option<TakenBack> {
-        let State {
+        let EngineState {
             device, outbound, ..
         } = self;
         outbound.try_take_back(device, |token, header| chosen(device, token, header))
