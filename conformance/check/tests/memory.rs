@@ -1,9 +1,8 @@
-//! The memory for judging a capture depends on the operations under way, not on the capture's
-//! length, nor on the number of conversations.
-//!
-//! `EFA_CAPTURE_MIB` sets the length of the generated captures, `EFA_CONVERSATIONS` and `EFA_DATA` how
-//! many conversations the one of many has and how much data a packet. `EFA_CAPTURE_FILE` keeps that
-//! one, for measurements of `efa-conformance check` (docs/conformance.md).
+//! The memory that `check` needs depends on the operations in flight, not on the capture's length
+//! or the number of conversations. `EFA_CAPTURE_MIB` sets the length of the generated captures;
+//! `EFA_CONVERSATIONS` and `EFA_DATA` set the number of conversations, and the data of a packet, of
+//! the capture with many conversations. `EFA_CAPTURE_FILE` keeps that capture, to measure
+//! `efa-conformance check` (docs/conformance.md).
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs::File;
@@ -25,11 +24,11 @@ use efa_wire::{
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
-/// The system's allocator, which counts the bytes in use.
+/// The system's allocator with a counter of the bytes in use.
 struct Counting;
 
-// SAFETY: every call is handed on unchanged to the system's allocator, which keeps the contract;
-// the counters need no allocation.
+// SAFETY: every call is passed unchanged to the system's allocator, which fulfils the contract; the
+// counters allocate nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let live = LIVE.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
@@ -59,13 +58,13 @@ fn address(host: usize, qpn: u16) -> RawAddress {
 
 const A: usize = 0;
 const B: usize = 1;
-/// The queue pair of host A.
+/// The number of host A's queue pair.
 const OF_A: u16 = 1;
 
-/// Writes the captures of two hosts: one endpoint of A talks to several of B.
+/// Writes the captures of two hosts: one endpoint of A exchanges messages with several of B.
 struct Traffic<W: io::Write> {
     writer: Writer<W>,
-    /// Requests of A's endpoint, and of each of B.
+    /// Next sequence numbers: of A's endpoint, and of each of B's.
     sequences: (u32, Vec<u32>),
     /// The last message to each endpoint of B.
     messages: Vec<u32>,
@@ -134,7 +133,7 @@ impl<W: io::Write> Traffic<W> {
         }
     }
 
-    /// Lets the endpoints exchange messages by all subprotocols until the capture has `bytes` bytes.
+    /// The endpoints exchange messages by all subprotocols until the capture has `bytes` bytes.
     fn run(mut self, bytes: u64) {
         let conversations = self.messages.len();
         for with in 0..conversations {
@@ -192,7 +191,7 @@ impl<W: io::Write> Traffic<W> {
             ..Receipt::default()
         };
         self.send(B, with, &receipt, 0);
-        // Ids as of an implementation with generations: no id is used twice.
+        // Ids as of an implementation that adds a generation: no id is used twice.
         let long = LongctsRtm {
             msg_id: MsgId(msg_id + 1),
             msg_length: 3 * data as u64,
@@ -226,7 +225,7 @@ fn connid(host: usize) -> Option<Connid> {
     Some(Connid(host as u32 + 1))
 }
 
-/// Judges a capture, in which nothing is wrong. Returns its packets, and the most bytes of memory.
+/// Judges a correct capture. Returns the number of its packets, and the peak of memory in bytes.
 fn judge(source: impl Read) -> (u64, usize) {
     PEAK.store(LIVE.load(Ordering::Relaxed), Ordering::Relaxed);
     let reader = Reader::new(source, "generated").unwrap();
@@ -244,7 +243,7 @@ fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |value| value.parse().unwrap())
 }
 
-/// Judges a capture of so many bytes while it is generated.
+/// Judges a capture of `length` bytes while it is generated.
 fn judge_generated(length: u64, conversations: u16, data: usize) -> usize {
     let (read, write) = io::pipe().unwrap();
     let writer = std::thread::spawn(move || {
@@ -272,7 +271,8 @@ fn memory_does_not_grow_with_the_capture() {
         Traffic::new(sink, conversations, data).run(length);
         return;
     }
-    // For captures of any length; most of the memory holds frames that wait for their turn.
+    // The bound holds for captures of any length; most of the memory holds frames that wait to be
+    // judged.
     let peak = judge_generated(length, 1, 1000);
     assert!(peak < 80 << 20, "{peak} bytes");
     let peak = judge_generated(length, conversations, data);

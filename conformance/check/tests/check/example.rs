@@ -1,4 +1,4 @@
-//! The example of the documentation that needs an argument.
+//! The documentation's example that needs an argument.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -18,7 +18,7 @@ fn judge_distinguishes_faulty_and_correct_captures() {
     let judged = judge(&sound);
     assert!(judged.status.success(), "{judged:?}");
 
-    // A packet type that the protocol does not have, in place of EAGER_TAGRTM, 65, of version 4.
+    // An unknown packet type in place of EAGER_TAGRTM, 65, of version 4.
     let mut bytes = std::fs::read(&sound).expect("the corpus is readable");
     let at = bytes
         .windows(2)

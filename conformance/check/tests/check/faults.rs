@@ -1,5 +1,5 @@
-//! `check` finds mistakes: single mistakes in correct captures of stock software, each with the
-//! rule that must name it.
+//! `check` finds single mistakes in correct captures of stock software; each mistake is listed with
+//! the rule that has to be reported.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -511,7 +511,7 @@ fn change(packet: &mut Vec<u8>, mistake: Mistake) {
     }
 }
 
-/// Judges the capture with a mistake in it.
+/// A copy of a capture with this mistake.
 fn mistaken(capture: &Capture, packet: Packet, mistake: Mistake) -> Capture {
     let mut capture = capture.clone();
     let wrong = find(&capture, packet);
@@ -548,7 +548,7 @@ fn mistaken(capture: &Capture, packet: Packet, mistake: Mistake) -> Capture {
                 .frames
                 .extract_if(.., |frame| key(frame) == wrong)
                 .collect();
-            // At each end the packet comes before the other one.
+            // At each end the packet is recorded before the other one.
             for frame in moved {
                 let at = capture
                     .frames

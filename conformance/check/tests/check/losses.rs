@@ -1,7 +1,6 @@
-//! Whatever a capture of correct traffic has lost, `check` finds no error in what is left.
-//!
-//! `EFA_LOSSES` sets how many random losses each trace of the corpus suffers, `EFA_LOSS_SEED` where
-//! their numbers begin.
+//! Whatever a capture of correct traffic has lost, `check` reports no error in the rest.
+//! `EFA_LOSSES` sets the number of random losses for each trace of the corpus, `EFA_LOSS_SEED` the
+//! first of their seeds.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -20,29 +19,29 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
-/// Frames that `editcap -d` compares each frame with.
+/// The number of frames that `editcap -d` compares each frame with.
 const EDITCAP_WINDOW: usize = 4;
 
-/// What a capture loses, or how it was changed on its way; in this order, if it is several.
+/// What a capture has lost, or how it was changed. Several are applied in this order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Loss {
-    /// Nothing, but the clocks of two hosts differ.
+    /// Nothing is lost, but the clocks of two hosts differ.
     Clocks,
-    /// `tcpdump -Q` at one host, or a display filter on the directions of one conversation.
+    /// One direction: `tcpdump -Q` at one host, or a display filter for one conversation.
     Direction,
     /// The capture of one host.
     Host,
-    /// Some frames, which the capture counts.
+    /// Some frames, which the capture counts as dropped.
     Frames,
-    /// The directions, as in the classic format; now and then the interfaces too.
+    /// The directions, as in the classic format; sometimes the interfaces too.
     Flags,
-    /// Finer times than micro-, milli- or whole seconds.
+    /// Times finer than microseconds, milliseconds or seconds.
     Times,
     /// Equal frames that follow each other closely: `editcap -d`.
     Duplicates,
-    /// The frames before a moment.
+    /// The frames before a given time.
     Beginning,
-    /// The frames after a moment.
+    /// The frames after a given time.
     End,
     /// The ends of long packets.
     Bytes,
@@ -61,7 +60,7 @@ const LOSSES: [Loss; 10] = [
     Loss::Clocks,
 ];
 
-/// Another run of the same programs, on the same queue pairs, after the first.
+/// Appends another run of the same programs on the same queue pairs.
 fn run_again(capture: &mut Capture, rng: &mut StdRng) {
     let connids = rng.random_range(1..u32::MAX);
     let frames = capture.frames.iter();
@@ -87,7 +86,8 @@ fn run_again(capture: &mut Capture, rng: &mut StdRng) {
             }
         }
     }
-    // Where one ends too early and the next begins too late, nothing may tell that they are two.
+    // Where one run ends too early and the next begins too late, nothing may show that they are
+    // two.
     match rng.random_range(0..3) {
         0 => cut(&mut capture.frames, Loss::End, rng),
         1 => cut(&mut again, Loss::Beginning, rng),
@@ -104,7 +104,7 @@ fn cut(frames: &mut Vec<CapturedPacket>, end: Loss, rng: &mut StdRng) {
     }
 }
 
-/// What tools that remove duplicates compare. They do not look at directions.
+/// Compares what tools that remove duplicates compare. They ignore directions.
 fn is_same(one: &CapturedPacket, other: &CapturedPacket) -> bool {
     one.source == other.source
         && one.destination == other.destination
@@ -203,7 +203,8 @@ fn lose(capture: &mut Capture, loss: Loss, rng: &mut StdRng) {
     }
 }
 
-/// Every capture of the corpus, and those of `tests/captures`, which were blamed once; the longest first.
+/// Every capture of the corpus, and those of `tests/captures`, for which `check` once reported
+/// false errors; the longest first.
 pub(crate) fn corpus() -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut directories: Vec<PathBuf> = ["", "releases", "written"]
@@ -228,9 +229,9 @@ fn number(variable: &str) -> Option<u64> {
     Some(value.parse().unwrap())
 }
 
-/// A damaged copy of a capture, and what it has lost of `losses`.
+/// A damaged copy of a capture, and which of `losses` it suffered.
 pub(crate) fn damaged(capture: &Capture, seed: u64, losses: &[Loss]) -> (Capture, String) {
-    // Each trace loses something else.
+    // The seed depends on the trace too, so that each one loses something else.
     let name = capture.path.file_stem().unwrap().as_encoded_bytes();
     let of_trace = name.iter().fold(seed, |sum, byte| {
         sum.wrapping_mul(31).wrapping_add(u64::from(*byte))
@@ -246,7 +247,7 @@ pub(crate) fn damaged(capture: &Capture, seed: u64, losses: &[Loss]) -> (Capture
         .map(|_| *losses.choose(&mut rng).unwrap())
         .collect();
     losses.sort_unstable();
-    // Without directions, only an end that captured both shows what came first on another clock.
+    // Without directions, only an end that recorded both shows their order if the clocks differ.
     if losses.contains(&Loss::Flags) && losses.contains(&Loss::Clocks) {
         losses.retain(|loss| !matches!(loss, Loss::Direction | Loss::Duplicates));
     }
@@ -254,14 +255,14 @@ pub(crate) fn damaged(capture: &Capture, seed: u64, losses: &[Loss]) -> (Capture
         lose(&mut damaged, loss, &mut rng);
         what.push(format!("{loss:?}"));
     }
-    // Frames have the numbers of the file that is left.
+    // Frames are numbered as in a file of the frames that remain.
     for (at, frame) in damaged.frames.iter_mut().enumerate() {
         frame.number = at as u64 + 1;
     }
     (damaged, what.join(", "))
 }
 
-/// The errors in one damaged copy of a capture that are not in the whole one, with what it has lost.
+/// The errors in a damaged copy of a capture that the complete one does not have, and its losses.
 fn errors_after_losses(capture: &Capture, seed: u64) -> Option<String> {
     let (damaged, what) = damaged(capture, seed, &LOSSES);
     let errors: Vec<String> = check(&damaged)

@@ -1,4 +1,5 @@
-//! Captures judged: by single mistakes, beside the dissector, and what is generated from the rules.
+//! Tests of `check`: single mistakes, comparison with the dissector, and text generated from the
+//! rules.
 
 mod example;
 mod faults;

@@ -1,8 +1,6 @@
-//! The texts that are generated from the rules in `efa_wire::rules` are current: the tables of
-//! `docs/rules.md` and the dissector's table of expert information.
-//!
-//! After a change of the rules, `EFA_UPDATE=1 cargo test -p efa-check --test check rules_generated`
-//! writes both anew.
+//! The texts that are generated from the rules in `efa_wire::rules` are up to date: the tables of
+//! `docs/rules.md`, and the dissector's table of expert information. After a change of the rules,
+//! `EFA_UPDATE=1 cargo test -p efa-check --test check rules_generated` writes both again.
 
 use std::fmt::Write as _;
 
@@ -55,7 +53,7 @@ fn dissector() -> String {
                 Severity::Warning => "WARN",
                 Severity::Note => "NOTE",
             };
-            // A note blames nobody.
+            // A note is no one's error.
             let evidence = match (rule.severity, rule.evidence) {
                 (Severity::Note, _) | (_, Evidence::Packet) => "",
                 (_, Evidence::History) => ", HISTORY",

@@ -1,4 +1,4 @@
-//! The captures in `traces/tag-matching`: what `check`, `show` and the dissector say of them.
+//! The captures in `traces/tag-matching`: what `check`, `show` and the dissector report of them.
 
 use std::path::PathBuf;
 

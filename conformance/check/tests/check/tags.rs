@@ -1,5 +1,5 @@
-//! Rules of tag matching, by captures of one connection: `check` by itself, and beside the Wireshark
-//! dissector, which finds the same in the same frames.
+//! Rules of tag matching, in captures of one connection: by `check` alone, and compared with the
+//! Wireshark dissector, which must find the same breaches.
 
 use std::collections::BTreeSet;
 
@@ -36,7 +36,7 @@ fn found(capture: &[u8]) -> Vec<(&'static str, u64)> {
     findings.map(|it| (it.rule.id, it.packet)).collect()
 }
 
-/// Each mistake is found once, in the packet with it, by whichever host has captured.
+/// Each mistake is found once, in the wrong packet, whichever host recorded the capture.
 #[test]
 fn mistakes_with_tags_are_found() {
     for (what, talk, rule, at) in misuses() {
@@ -72,7 +72,7 @@ fn what_is_right_breaks_no_rule() {
     }
 }
 
-/// What a device repeats, and what comes late, is no other message.
+/// A packet that the device repeats, or that arrives late, is not a second message.
 #[test]
 fn repetitions_and_late_packets_break_no_rule() {
     let mut rng = StdRng::seed_from_u64(1);
@@ -90,7 +90,7 @@ fn repetitions_and_late_packets_break_no_rule() {
     }
 }
 
-/// Nobody is blamed for what a capture does not have: frames, a beginning, an end, a host.
+/// `check` reports no error because of what the capture lacks: frames, a beginning, an end, a host.
 #[test]
 fn lost_frames_add_no_error() {
     let mut rng = StdRng::seed_from_u64(2);
@@ -130,7 +130,7 @@ fn cut_headers_add_no_error() {
     assert!(judged(&right_talk().cut(&[1], WHOLE)).tagged > 0);
 }
 
-/// Nothing on the wire says that messages have tags.
+/// No packet shows that messages have tags.
 #[test]
 fn plain_messages_that_look_tagged_are_not_judged() {
     let mut talk = Connected::default();
@@ -145,14 +145,14 @@ fn plain_messages_that_look_tagged_are_not_judged() {
     assert!(checked.is_empty());
 }
 
-/// A queue pair that is connected again counts its messages anew.
+/// A queue pair that is connected again restarts its message numbers.
 #[test]
 fn reused_queue_pairs_are_judged() {
     for (what, later, rule, at) in misuses() {
         let mut talk = right_talk();
         let before = talk.packets.len();
         for mut packet in later.packets {
-            // Other numbers, as far away as two random ones mostly are.
+            // Other sequence numbers, as far away as two random ones usually are.
             packet.bytes[9] = packet.bytes[9].wrapping_add(0x40);
             talk.packets.push(packet);
         }
@@ -179,7 +179,7 @@ fn by_dissector(tshark: &Tshark, capture: &[u8]) -> Breaches {
     breaches
 }
 
-/// One after the other in one capture, where [`mistakes_with_tags_are_found`] has each by itself.
+/// The mistakes of [`mistakes_with_tags_are_found`], all in one capture, one after the other.
 #[test]
 fn the_dissector_finds_each_mistake_with_tags() {
     let Some(tshark) = Tshark::find() else { return };
@@ -199,7 +199,7 @@ fn the_dissector_finds_each_mistake_with_tags() {
     assert_eq!(by_dissector(&tshark, &capture), expected);
 }
 
-/// Packets lost, doubled and exchanged, and bits changed, of right connections and of wrong ones.
+/// Correct and wrong connections with packets lost, duplicated and exchanged, and bits changed.
 #[test]
 fn both_judges_agree_on_damaged_connections() {
     let Some(tshark) = Tshark::find() else { return };

@@ -1,8 +1,8 @@
 //! The Wireshark dissector and `efa-conformance check` find the same breaches in the same frames.
-//!
-//! Both share the rules of `docs/rules.md`. The dissector judges each end of a conversation by
-//! itself, so both get captures of one host: those of the corpus, and the same with frames lost,
-//! doubled, exchanged and changed. Needs `tshark`; without it the tests print a message and pass.
+//! Both implement the rules of `docs/rules.md`. The dissector judges each end of a conversation
+//! separately, so both get captures of one host: those of the corpus, and copies of them with
+//! frames lost, duplicated, exchanged and changed. Needs `tshark`; without it the tests print a
+//! message and pass.
 
 use std::collections::{BTreeSet, HashSet};
 use std::io::Write;
@@ -78,12 +78,13 @@ fn pcapng(frames: &[CapturedPacket]) -> Vec<u8> {
     writer.finish(Duration::ZERO).unwrap()
 }
 
-/// Captures of one host each, joined to one that both judges read at once: starting `tshark` takes
-/// longer than most captures do. Each has GIDs of its own, so that no conversation meets another.
+/// Captures of one host each, joined into one that both tools read at once, because starting
+/// `tshark` takes longer than most captures. Each has its own GIDs, so that no two share a
+/// conversation.
 #[derive(Default)]
 struct Joined {
     frames: Vec<CapturedPacket>,
-    /// Where each capture ends in `frames`.
+    /// The index in `frames` at which each capture ends.
     ends: Vec<usize>,
 }
 
@@ -122,7 +123,7 @@ impl Joined {
         self.ends.push(self.frames.len());
     }
 
-    /// What is found in each capture, with frames numbered as in that capture.
+    /// The breaches of each capture, with frames numbered as in that capture.
     fn of_each(&self, found: &Breaches) -> Vec<Breaches> {
         let mut each = vec![Breaches::new(); self.ends.len()];
         for (frame, rule) in found {
@@ -169,10 +170,10 @@ fn found_by_dissector(tshark: &Tshark, capture: &[u8]) -> Breaches {
     breaches
 }
 
-/// The indices of the packets that may be changed. The first packet of a conversation is not among
-/// them, because the dissector decides by it whether the capture has the beginning. Nor are packets
-/// that were sent more than once, of which the dissector judges the first attempt and the checker
-/// the last.
+/// The indices of the packets that may be changed. Two sorts are left out: the first packet of a
+/// conversation, because it tells the dissector whether the capture includes the beginning, and
+/// packets that were sent more than once, because the dissector judges the first attempt and the
+/// checker the last.
 fn changeable(frames: &[CapturedPacket]) -> Vec<usize> {
     let failed: HashSet<_> = frames
         .iter()
@@ -198,7 +199,7 @@ fn changeable(frames: &[CapturedPacket]) -> Vec<usize> {
     places
 }
 
-/// Changes one thing in a capture.
+/// Makes one change to a capture.
 fn mutate(frames: &mut Vec<CapturedPacket>, rng: &mut StdRng) -> String {
     let packets = changeable(frames);
     let at = packets[rng.random_range(0..packets.len())];
@@ -226,7 +227,7 @@ fn mutate(frames: &mut Vec<CapturedPacket>, rng: &mut StdRng) -> String {
     }
 }
 
-/// Gives a field of the packet in frame `at` another value.
+/// Gives a field of the packet in frame `at` a different value.
 fn change_field(frames: &mut [CapturedPacket], at: usize, rng: &mut StdRng) -> String {
     let fields: Vec<_> = fields_of(&frames[at].payload)
         .into_iter()
@@ -287,7 +288,7 @@ fn dissector_and_checker_agree_on_the_corpus() {
     }
 }
 
-/// What is joined is judged as it is by itself, so that tests may join what they have judged.
+/// A joined capture gets the same verdict as by itself, so tests may join captures.
 #[test]
 fn joined_captures_are_judged_as_single_ones() {
     let Some(tshark) = Tshark::find() else { return };
@@ -311,8 +312,8 @@ fn joined_captures_are_judged_as_single_ones() {
     assert!(by_check.iter().any(|found| !found.is_empty()));
 }
 
-/// An operation id as libfabric 2.7 has them: the index stays in bits 21:0, a generation is above.
-/// Different ids stay different.
+/// Turns an operation id into one of libfabric 2.7's form: the index in bits 21:0, a generation
+/// above it. Different ids stay different.
 fn tagged(id: u32) -> u32 {
     let index = id & 0x003f_ffff;
     id ^ (index.wrapping_mul(37).wrapping_add(5) & 0xff) << 22
@@ -339,8 +340,8 @@ fn with_tagged_ids(frames: &[CapturedPacket]) -> Vec<CapturedPacket> {
     frames
 }
 
-/// What operation ids look like is their endpoint's affair: with the ids of libfabric 2.7 both
-/// judges say of a capture what they say of it with dense ones, whether it is right or not.
+/// An endpoint may choose any form of operation ids: with the ids of libfabric 2.7, both tools
+/// report the same of a capture as with dense ids, whether the capture is correct or not.
 #[test]
 fn operation_ids_mean_nothing_to_dissector_and_checker() {
     let Some(tshark) = Tshark::find() else { return };
@@ -392,12 +393,12 @@ fn operation_ids_mean_nothing_to_dissector_and_checker() {
     }
     let breached: usize = by_check.iter().map(BTreeSet::len).sum();
     assert!(breached > 10, "{breached}");
-    // Every type that has an operation id, but READ_NACK and PEER_ERROR, which no release sent
-    // here.
+    // Every type that has an operation id, except READ_NACK and PEER_ERROR, which no release sent
+    // in these captures.
     assert!(named.len() >= 19, "{named:?}");
 }
 
-/// A request that comes so late that its send_id belongs to another operation.
+/// A request that arrives so late that another operation has its send_id by then.
 #[test]
 fn dissector_and_checker_separate_operations_by_send_id() {
     let Some(tshark) = Tshark::find() else { return };
@@ -408,7 +409,7 @@ fn dissector_and_checker_separate_operations_by_send_id() {
         let is = |code: u8| move |frame: &CapturedPacket| frame.rdm().is_some_and(|p| p[0] == code);
         let request = view.iter().position(is(PacketType::DcEagerMsgRtm.code()));
         let data = view.iter().rposition(is(PacketType::CtsData.code()));
-        // More data follows it of the operation that has the send_id then.
+        // The operation that has the send_id by then sends more data after it.
         view.swap(request.unwrap(), data.unwrap() - 1);
         let capture = pcapng(&view);
         let found = (
@@ -421,7 +422,8 @@ fn dissector_and_checker_separate_operations_by_send_id() {
     }
 }
 
-/// What B sees of a conversation of A and B, whose HANDSHAKEs and first message are frames 1 to 3.
+/// Frames that B records of a conversation with A. Frames 1 to 3 are the HANDSHAKEs and A's first
+/// message.
 struct Seen(Vec<CapturedPacket>);
 
 const A: u8 = 1;
@@ -510,7 +512,7 @@ impl Seen {
     }
 }
 
-/// A message of A.
+/// A message from A.
 fn message(msg_id: u32) -> EagerRtm {
     EagerRtm {
         msg_id: MsgId(msg_id),
@@ -522,7 +524,7 @@ fn message(msg_id: u32) -> EagerRtm {
     }
 }
 
-/// PEER_ERRORs, right ones and wrong ones, with packets of their messages before and behind them.
+/// Correct and wrong PEER_ERRORs, with packets of their messages before and after them.
 #[test]
 fn dissector_and_checker_follow_abandoned_messages() {
     let Some(tshark) = Tshark::find() else { return };
@@ -566,7 +568,7 @@ fn dissector_and_checker_follow_abandoned_messages() {
             },
             &[(6, "peer-error-message")],
         ),
-        // It has one.
+        // B has message 0.
         (
             &|seen| {
                 seen.send(A, &read, b"");
@@ -594,7 +596,7 @@ fn dissector_and_checker_follow_abandoned_messages() {
     }
 }
 
-/// Packets that a device refused come again as they were, with another header, or with other
+/// Packets that a device refused are sent again: unchanged, with another header, or with other
 /// content.
 #[test]
 fn dissector_and_checker_recognize_retransmissions() {
@@ -639,7 +641,7 @@ fn dissector_and_checker_recognize_retransmissions() {
     );
 }
 
-/// Changes the first packet that is sent again, as a new request, after its receiver was not ready.
+/// Changes the first packet that is sent again as a new request because its receiver was not ready.
 /// Returns its number, if there is one.
 fn change_resent(frames: &mut [CapturedPacket], change: &str) -> Option<u64> {
     let place = (0..frames.len()).find(|&place| {
@@ -691,7 +693,7 @@ fn change_resent(frames: &mut [CapturedPacket], change: &str) -> Option<u64> {
             frames[place].payload = bytes;
         }
         "content" => *frames[place].payload.last_mut()? ^= 1,
-        // The device gives up instead of waiting: the packet may be sent again all the same.
+        // The device gives up and does not wait: the packet may still be sent again.
         "status" => {
             for frame in frames.iter_mut() {
                 if frame.header.kind == FrameKind::Response(Status::RemoteRnr) {
@@ -710,7 +712,7 @@ fn dissector_and_checker_agree_on_mutated_captures() {
     let views: Vec<_> = captures()
         .iter()
         .flat_map(|path| views(path).into_iter().map(|view| (path.clone(), view)))
-        // Long captures take long, and have nothing that short ones lack.
+        // Long captures take long, and contain nothing that short ones lack.
         .filter(|(_, view)| !changeable(view).is_empty() && view.len() < 200)
         .collect();
     let mut rng = StdRng::seed_from_u64(seed());
@@ -747,7 +749,7 @@ fn dissector_and_checker_agree_on_mutated_captures() {
     assert!(broken.len() > 8, "only {broken:?} were broken");
 }
 
-/// The losses of captures that the dissector can know of: it sees no counts of dropped frames.
+/// The losses that the dissector can detect: it does not see how many frames were dropped.
 const VISIBLE_LOSSES: [Loss; 7] = [
     Loss::Direction,
     Loss::Host,
@@ -762,7 +764,7 @@ const VISIBLE_LOSSES: [Loss; 7] = [
 fn the_dissector_blames_nobody_after_losses() {
     let Some(tshark) = Tshark::find() else { return };
     let (mut names, mut joined) = (Vec::new(), Joined::default());
-    // A third of the corpus; all of it where there is time for more mutations.
+    // A third of the corpus, or all of it if more mutations were asked for.
     let step = if number("EFA_MUTATIONS").is_some() {
         1
     } else {
@@ -779,7 +781,7 @@ fn the_dissector_blames_nobody_after_losses() {
             joined.push(&damaged.frames);
         }
     }
-    // As Wireshark, which reads twice: what the capture lacks may show at its end only.
+    // As Wireshark does, tshark reads twice: only the end of a capture may show what it lacks.
     let arguments = ["-2", "-Y", "_ws.expert.severity == error", "-T", "fields"];
     let arguments = [&arguments[..], &["-e", "frame.number", "-e", "_ws.expert"]].concat();
     let mut blamed = BTreeSet::new();
@@ -797,7 +799,7 @@ fn the_dissector_blames_nobody_after_losses() {
     );
 }
 
-/// How many captures are joined at most: what `tshark` prints of them is held in memory.
+/// The most captures that are joined: the output of `tshark` for them is held in memory.
 const JOINED: usize = 100;
 
 /// The number of mutated captures: `EFA_MUTATIONS` divided by 100, or a number that takes a few

@@ -1,9 +1,8 @@
-//! One network under two links: the same rules, options and seeds, over the simulator and over
-//! shared memory, have to make the same of the same requests.
-//!
-//! Compared is what the initiator sees (the status of each request, and when it came), the order in
-//! which the receiver sees the messages where no time decides it, completions that came twice, and
-//! how often each rule was applied. A rule that is applied to every frame counts the attempts.
+//! One network under two links: the simulator and shared memory have to give the same results for
+//! the same requests with the same rules, options and seeds. The test compares what the initiator
+//! sees (the status of each request, and when it completed), the order in which the receiver sees
+//! the messages where it does not depend on time, duplicate completions, and how often each rule
+//! was applied. A rule that is applied to every frame counts the attempts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -26,30 +25,30 @@ const QKEY: Qkey = Qkey(0x51);
 
 /// Messages that are sent; where messages are not datagrams, an RDMA write and an RDMA read follow.
 const MESSAGES: u64 = 8;
-/// Receives that are posted: a message may come twice.
+/// Posted receives: a message may come twice.
 const RECEIVES: u64 = MESSAGES + 4;
 const WRITE: u64 = MESSAGES;
 const READ: u64 = MESSAGES + 1;
-/// Bytes of a message, and of what stands before one that is a datagram.
+/// The bytes of a message, and of the header before a datagram's payload.
 const LENGTH: usize = 8;
 const ROUTE_HEADER: usize = 40;
-/// Bytes of the write and the read: several parts where the data goes through rings.
+/// The bytes of the write and the read: several segments where the data goes through rings.
 const BULK: usize = 100_000;
 
 const ALPHA: Gid = gid(0xa);
 const BETA: Gid = gid(0xb);
 
-/// The first time-out of the reliability layer, on both links. Shared memory takes its time from
-/// the machine: there, half of it is what a request may take longer than in the simulation.
+/// The first time-out of the reliability layer, on both links. Shared memory uses the machine's
+/// clock: a request there may take half of this time longer than in the simulation.
 const TIMEOUT: Duration = Duration::from_millis(80);
 
-/// Runs over shared memory, until one agrees with the simulation and each request was in time in
-/// one that does. A busy machine makes runs late, and in a few of them it decides which of several
-/// answers that come together is the n-th; a link that differs does so in all runs.
+/// The most runs over shared memory. The test needs one that agrees with the simulation, and in
+/// which each request was in time. A busy machine makes runs late, and sometimes changes which of
+/// several simultaneous answers is the n-th; a link with an error differs in all runs.
 const RUNS: usize = 100;
 
-/// When all requests have ended, and nothing has come for this long, a run is given up for another
-/// one.
+/// When all requests have ended and nothing has arrived for this long, the run is given up, and
+/// another one starts.
 const GIVE_UP: Duration = Duration::from_secs(2);
 
 struct Scenario<'a> {
@@ -57,18 +56,18 @@ struct Scenario<'a> {
     options: &'a str,
     /// Rules of a fault file, without the table headers.
     rules: &'a [&'a str],
-    /// No random time decides the order in which messages arrive.
+    /// Whether the order of arrival does not depend on random times.
     is_ordered: bool,
     service: Service,
-    /// A cut between the two is healed at this time.
+    /// The time at which a cut between the two is healed.
     heals_after: Option<Duration>,
-    /// The rules kill the receiver. Then it is in a process of its own, and nobody sees what
-    /// arrives.
+    /// Whether the rules kill the receiver. Then it is in its own process, and the test does not
+    /// see what arrives.
     is_deadly: bool,
 }
 
 impl Default for Scenario<'_> {
-    /// Everything on a perfect network.
+    /// All requests on a perfect network.
     fn default() -> Self {
         Scenario {
             options: "",
@@ -88,7 +87,7 @@ struct Seen {
     outcomes: BTreeMap<u64, (Status, Duration)>,
     /// The messages in the order of their arrival.
     arrived: Vec<u64>,
-    /// Completions of requests that had completed: at the sender, and at the receiver.
+    /// Completions of requests that had already completed: at the sender, and at the receiver.
     repeated: [u64; 2],
     /// How often each rule was applied.
     applied: Vec<u64>,
@@ -112,7 +111,7 @@ impl Scenario<'_> {
         MESSAGES as usize + if self.has_rdma() { 2 } else { 0 }
     }
 
-    /// Bytes before each message where it is received.
+    /// The bytes before each message in the receiver's memory.
     fn header(&self) -> usize {
         match self.service {
             Service::Srd => 0,
@@ -130,7 +129,7 @@ impl Scenario<'_> {
         let rules = counters.iter().chain(self.rules);
         let text: String = rules
             .map(|rule| {
-                // On a line of its own each, as files have them.
+                // Each on its own line, as in files.
                 let rule = rule.replacen(", when", "\nwhen", 1);
                 let rule = rule.replacen(", then", "\nthen", 1);
                 format!("[[fault]]\n{rule}\n")
@@ -139,7 +138,7 @@ impl Scenario<'_> {
         parse_file("rules", &text).unwrap()
     }
 
-    /// Over the simulator.
+    /// Runs the scenario over the simulator.
     fn simulate(&self, attempts: u32) -> Seen {
         let options = self.options(attempts);
         let fabric = Fabric::new(FabricConfig {
@@ -236,7 +235,8 @@ impl Scenario<'_> {
         }
     }
 
-    /// Over shared memory, until the sender has seen `expected`, and the receiver as much as there.
+    /// Runs it over shared memory until the sender has seen `expected`, and the receiver the same
+    /// messages.
     fn run(&self, attempts: u32, rdma: RdmaPath, expected: &Seen) -> Seen {
         let root = tempfile::tempdir().unwrap();
         let open = |name, gid| {
@@ -286,8 +286,8 @@ impl Scenario<'_> {
             if beta.poll() {
                 news = Instant::now();
             }
-            // A rule that is armed while the receiver's device is at work holds from its next turn
-            // on. Then other messages arrive than in the simulation, and the run does not count.
+            // A rule that is armed while the receiver's device works takes effect at its next poll.
+            // Then other messages arrive than in the simulation, and the run does not count.
             if outcomes.len() == self.requests() && news.elapsed() > GIVE_UP {
                 break;
             }
@@ -311,7 +311,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// Compares the two, and returns what the simulation came to.
+    /// Compares the two links, and returns the outcome of the simulation.
     fn check(&self, attempts: u32) -> Seen {
         let simulated = self.simulate(attempts);
         assert_eq!(simulated.outcomes.len(), self.requests(), "{simulated:?}");
@@ -340,12 +340,12 @@ impl Scenario<'_> {
         simulated
     }
 
-    /// Compares a run over shared memory with the simulation. It may be slower, never faster.
+    /// Compares a run over shared memory with the simulation. It may be slower, but not faster.
     /// Returns the difference.
     fn compare(&self, simulated: &Seen, real: &Seen) -> Result<(), String> {
         let (mut simulated, mut real) = (simulated.clone(), real.clone());
         if self.is_deadly {
-            // Nobody is left to ask the rules about what comes for the dead, and to tell what came.
+            // The dead receiver cannot apply rules to what arrives, nor report it.
             simulated.arrived.clear();
             simulated.applied[0] = real.applied[0];
         }
@@ -372,7 +372,7 @@ fn heal() -> Fault {
     rules.remove(0)
 }
 
-/// The receiver's memory and what has come there.
+/// The receiver's memory and the messages in it.
 struct Landing {
     client: Client,
     header: usize,
@@ -404,7 +404,7 @@ impl Landing {
 /// The receiver over shared memory.
 enum Receiver {
     Here(Box<Landing>),
-    /// A child, of which nobody knows what it gets.
+    /// A child, which does not report what it receives.
     Apart(Process),
 }
 
@@ -435,7 +435,7 @@ impl Receiver {
         done.is_some()
     }
 
-    /// Whether everything has come that is expected.
+    /// Whether all expected messages have arrived.
     fn has(&self, expected: &[u64]) -> bool {
         match self {
             Receiver::Here(landing) => landing.arrived.len() >= expected.len(),
@@ -443,7 +443,7 @@ impl Receiver {
         }
     }
 
-    /// The messages in the order of their arrival, and how many completions came again.
+    /// The messages in the order of their arrival, and the number of duplicate completions.
     fn finish(self) -> (Vec<u64>, u64) {
         let Receiver::Here(landing) = self else {
             return (Vec::new(), 0);
@@ -458,7 +458,7 @@ impl Receiver {
     }
 }
 
-/// A child that receives, until it is killed.
+/// A child that receives until it is killed.
 pub(crate) fn receiver(parent: &Parent) {
     let hear = || parent.hear().unwrap();
     let network = hear().parse().unwrap();
@@ -493,7 +493,7 @@ fn check(attempts: u32, rules: &[&str]) -> Seen {
     scenario.check(attempts)
 }
 
-/// The status of a request in the simulation, and the whole time-outs that it took.
+/// The status of a request in the simulation, and the number of whole time-outs that it took.
 fn outcome(seen: &Seen, request: u64) -> (Status, u32) {
     let (status, took) = seen.outcomes[&request];
     (status, (took.as_nanos() / TIMEOUT.as_nanos()) as u32)
@@ -515,7 +515,7 @@ fn a_dropped_frame_returns_after_one_timeout() {
     }
     assert_eq!(outcome(&seen, 0), (Status::Ok, 0));
     assert_eq!(seen.arrived, [0, 2, 3, 4, 5, 6, 7, 1]);
-    // Twelve requests arrive, two of them again; so do the answers.
+    // Twelve requests arrive, two of them twice; the same is true for the answers.
     assert_eq!(seen.applied[..4], [12, 2, 12, 2]);
 }
 
@@ -562,7 +562,7 @@ fn a_cut_ends_all_requests() {
     for request in 0..=READ {
         assert_eq!(outcome(&seen, request), failed);
     }
-    // Once when it was armed, and for each attempt.
+    // Once when it was armed, and once for each attempt.
     assert_eq!(seen.applied[4], 1 + 3 * (READ + 1));
 }
 
@@ -597,11 +597,11 @@ fn answers_are_prescribed_and_receivers_not_ready() {
     assert_eq!(outcome(&seen, 0).0, Status::RemoteAbort);
     assert_eq!(outcome(&seen, 1).0, Status::Ok);
     assert_eq!(outcome(&seen, READ).0, Status::RemoteBadLength);
-    // The rule refuses the first retry by itself; the second is an event of its own.
+    // The rule itself refuses the first retry; the second is a separate event.
     assert_eq!(seen.applied[..2], [11, 1]);
 }
 
-/// Loss, refusals and delays that the seed decides.
+/// Loss, refusals and delays that depend on the seed.
 #[test]
 fn the_seed_means_the_same_to_both() {
     let mut all = Vec::new();
@@ -618,7 +618,7 @@ fn the_seed_means_the_same_to_both() {
         };
         all.push(scenario.check(3));
     }
-    // Else there would be nothing to compare.
+    // If they were the same, the comparison would show nothing.
     assert_ne!(all[0], all[1]);
     let outcomes = || all.iter().flat_map(|seen| seen.outcomes.values());
     assert!(outcomes().any(|(status, _)| *status == Status::LocalUnresponsiveRemote));
@@ -626,8 +626,8 @@ fn the_seed_means_the_same_to_both() {
     assert!(all.iter().any(|seen| seen.applied[1] > 0), "{all:?}");
 }
 
-/// Rules do not see what a cut loses, so it is healed at a time: between the second attempt and the
-/// third.
+/// Rules do not see what a cut loses, so the cut is healed by time: between the second attempt and
+/// the third.
 #[test]
 fn a_cut_that_is_healed_is_a_delay() {
     let scenario = Scenario {
@@ -640,7 +640,7 @@ fn a_cut_that_is_healed_is_a_delay() {
         assert_eq!(outcome(&seen, request), (Status::Ok, 3), "{seen:?}");
     }
     assert_eq!(seen.arrived, [0, 1, 2, 3, 4, 5, 6, 7]);
-    // Each request arrives once, and was lost before.
+    // Each request arrives once, after a loss.
     assert_eq!(seen.applied[..2], [READ + 1, READ + 1]);
 }
 
@@ -657,9 +657,10 @@ fn held_frames_continue_on_release() {
             r#"when = { operation = "read" }, then = { delay = "200ms" }"#,
         ],
     );
-    // Rules count what those before them leave: the sixth is message 6, and the fourth message 4.
+    // A rule counts what the rules before it let pass: the sixth is message 6, and the fourth
+    // message 4.
     assert_eq!(seen.arrived, [1, 2, 3, 5, 6, 0, 7, 4]);
-    // The second answer, that of message 2, waits for that of the read.
+    // The second answer, for message 2, waits for the answer to the read.
     assert_eq!(outcome(&seen, READ), (Status::Ok, 2));
     assert_eq!(outcome(&seen, 2), (Status::Ok, 2), "{seen:?}");
     assert_eq!(outcome(&seen, 0), (Status::Ok, 0));
@@ -679,8 +680,8 @@ fn completions_that_are_written_twice_come_twice() {
     assert_eq!(seen.arrived, [0, 1, 2, 3, 4, 5, 6, 7]);
 }
 
-/// The second copy has a receive of its own, and the sender hears of one packet only. RDMA is not
-/// repeated.
+/// The second copy uses a receive of its own, and the sender gets one completion only. RDMA is not
+/// duplicated.
 #[test]
 fn duplicated_packets_arrive_twice_and_complete_once() {
     let seen = check(
@@ -698,7 +699,7 @@ fn duplicated_packets_arrive_twice_and_complete_once() {
     assert_eq!(seen.applied[4..], [3, 1]);
 }
 
-/// A process that is killed leaves a device that has no such queue pair.
+/// A process that is killed leaves a device without that queue pair.
 #[test]
 fn a_killed_receivers_queue_pair_is_gone() {
     let scenario = Scenario {
@@ -735,7 +736,7 @@ fn datagrams_complete_whatever_becomes_of_them() {
     for request in 0..MESSAGES {
         assert_eq!(outcome(&seen, request), (Status::Ok, 0), "{seen:?}");
     }
-    // Messages 1 to 3 are lost; the completion of 4 comes twice, 5 late, 6 twice, and 0 behind the
+    // Messages 1 to 3 are lost; the completion of 4 comes twice, 5 late, 6 twice, and 0 after the
     // first that passes.
     assert_eq!(seen.arrived, [4, 0, 6, 6, 7, 5]);
     assert_eq!(seen.repeated, [0, 1]);

@@ -1,4 +1,4 @@
-//! Captures of what goes between two hosts.
+//! Captures of the traffic between two hosts.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use efa_testing::patience::Wait;
 
 use crate::client::{Client, config, fabric};
 
-/// A frame in short: what it is, its sequence number, whether it is a repetition, its payload.
+/// A summary of a frame: its type, sequence number, whether it is a retransmission, and payload.
 type Seen = (String, u32, bool, Option<Vec<u8>>);
 
 fn frames(path: &Path) -> Vec<(Direction, Seen)> {
@@ -47,7 +47,7 @@ fn interface(host: &str) -> Interface {
     }
 }
 
-/// Has a host recorded: as long as the participation lives, into the file, which stays.
+/// Records a host while the participation lives, into the file, which remains.
 fn capture(root: &Path, host: &str, recorded: Recorded, snaplen: u32) -> (Host, PathBuf) {
     let recorder = fabric(root).enter_host(Some(host), None, 1).unwrap();
     let file = recorder
@@ -58,7 +58,7 @@ fn capture(root: &Path, host: &str, recorded: Recorded, snaplen: u32) -> (Host, 
     (recorder, kept)
 }
 
-/// The recorder learns when the device records: from then on nothing is missed.
+/// The recorder learns when the device starts to record: from then on the capture is complete.
 #[test]
 fn a_device_says_for_whom_it_records() {
     let root = tempfile::tempdir().unwrap();
@@ -82,8 +82,8 @@ fn a_device_says_for_whom_it_records() {
     assert_eq!(recorded[0].1.3.as_deref(), Some(&b"first"[..]));
 }
 
-/// A host that begins while somebody records the fabric is recorded from its first frame on, unless
-/// the recorder is stopped.
+/// A host that starts while a recorder is attached to the fabric is recorded from its first frame
+/// on, unless the recorder is stopped.
 #[test]
 fn new_hosts_wait_for_recorders() {
     const SHORT: Duration = Duration::from_millis(20);
@@ -118,7 +118,7 @@ fn new_hosts_wait_for_recorders() {
     assert!(!fabric.directory().exists());
 }
 
-/// Files of a killed recorder delay nobody, and are removed.
+/// Files of a killed recorder delay no device, and are removed.
 #[test]
 fn the_dead_record_nothing() {
     let root = tempfile::tempdir().unwrap();
@@ -152,7 +152,7 @@ fn both_hosts_record_the_same_from_their_sides() {
         let remote = beta.register(vec![9; 20_000]);
         let there = (remote.address(), remote.keys.rkey.0);
 
-        // Refused once or several times, then taken.
+        // Refused once or more often, then accepted.
         assert!(alpha.post_send(0, to, SendData::Inline(&[b"hello"])));
         while alpha
             .engine
@@ -179,8 +179,8 @@ fn both_hosts_record_the_same_from_their_sides() {
             Direction::Inbound => Direction::Outbound,
             Direction::Outbound => Direction::Inbound,
         };
-        // The order in each direction of one request is the same on both sides; between directions
-        // each side sees its own.
+        // The order within each direction of one request is the same on both sides; the order
+        // between directions differs.
         let sorted = |frames: &[(Direction, Seen)], turn: bool| {
             let mut frames: Vec<_> = frames
                 .iter()
@@ -242,8 +242,8 @@ fn both_hosts_record_the_same_from_their_sides() {
     }
 }
 
-/// A packet that comes twice is recorded twice, and answered once: here the second one finds no
-/// receive, of which nobody hears.
+/// A duplicated packet is recorded twice and answered once: here the second copy finds no receive,
+/// and no completion reports that.
 #[test]
 fn a_second_copy_is_recorded_without_an_answer() {
     let root = tempfile::tempdir().unwrap();
@@ -269,8 +269,8 @@ fn a_second_copy_is_recorded_without_an_answer() {
     assert_eq!(copies, [copy, copy]);
 }
 
-/// A run is recorded by the processes that it started only, and a snap length leaves the rest of
-/// each frame out, not its length.
+/// A run is recorded only by the processes that it started, and a snap length shortens each frame
+/// but not its recorded length.
 #[test]
 fn runs_record_their_processes_up_to_snap_length() {
     const SNAPLEN: u32 = 128;
@@ -305,7 +305,7 @@ fn runs_record_their_processes_up_to_snap_length() {
 
     let mut reader = Reader::open(&of_run).unwrap();
     let captured = reader.next_frame().unwrap().unwrap();
-    // The reader gives the IPv6 packet, behind the 14 bytes of the Ethernet header.
+    // The reader returns the IPv6 packet, without the 14 bytes of the Ethernet header.
     assert_eq!(captured.bytes.len(), SNAPLEN as usize - 14);
     assert!(captured.original_len > 1000);
     let frame = captured.frame.unwrap();

@@ -50,7 +50,7 @@ pub(crate) struct Client {
     completions: CompletionQueue,
     queues: ClientQueues,
     qkey: Qkey,
-    /// Completions may come twice.
+    /// Whether a completion may come twice.
     pub(crate) may_repeat: bool,
 }
 
@@ -192,7 +192,7 @@ impl Client {
         self.queues.recv.post(wr_id, &[buffer]).unwrap();
     }
 
-    /// Posts a send; false if the queue is full.
+    /// Posts a send; returns false if the queue is full.
     pub(crate) fn post_send(&mut self, wr_id: u64, to: UdAddress, data: SendData<'_>) -> bool {
         let posted = self.post_send_quietly(wr_id, to, data);
         if posted {
@@ -201,7 +201,7 @@ impl Client {
         posted
     }
 
-    /// Posts a send and writes the doorbell, without telling the engine.
+    /// Posts a send and writes the doorbell, but does not call the engine.
     pub(crate) fn post_send_quietly(
         &mut self,
         wr_id: u64,
@@ -225,7 +225,7 @@ impl Client {
         }
     }
 
-    /// Rings for what was posted quietly, as a client that makes no calls.
+    /// Wakes the engine for sends of `post_send_quietly`, as a client that makes no calls does.
     pub(crate) fn ring_directly(&self) {
         let ring = self.queues.send.ring();
         let direct = ring.direct_doorbell().expect("the queue pair is watched");
@@ -272,8 +272,8 @@ impl Client {
         self.engine.process_send_doorbell(self.queues.qpn).unwrap();
     }
 
-    /// The next completion, if there is one now. Lets the engine work if there is none yet, and
-    /// others if there is still none.
+    /// The next completion, if there is one. If there is none, lets the engine work, and if there
+    /// is still none, other threads.
     pub(crate) fn poll(&mut self) -> Option<Completion> {
         self.glance().or_else(|| {
             self.engine.progress();
@@ -285,7 +285,7 @@ impl Client {
         })
     }
 
-    /// The next completion that is there without the engine being asked to work.
+    /// The next completion that is there without a call of the engine.
     pub(crate) fn glance(&mut self) -> Option<Completion> {
         let found = self.completions.next(&mut self.queues);
         assert!(self.may_repeat || self.stale() == 0, "a stale completion");
@@ -307,7 +307,7 @@ impl Client {
         }
     }
 
-    /// Waits for the next completion, which has to be a success.
+    /// Waits for the next completion, and asserts that it is a success.
     pub(crate) fn wait_ok(&mut self) -> Completion {
         let completion = self.wait();
         assert_eq!(completion.status(), Some(Status::Ok), "{completion:?}");

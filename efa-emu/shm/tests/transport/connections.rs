@@ -1,4 +1,4 @@
-//! Reliable connections over shared memory: how they are acknowledged.
+//! Acknowledgements of reliable connections over shared memory.
 
 use efa_core::address::{Gid, Qkey, Qpn};
 use efa_device_model::counters::Counters;
@@ -64,7 +64,7 @@ fn counters(client: &Client) -> Counters {
     read.unwrap()
 }
 
-/// Packets that the receiver of messages of one packet each has sent.
+/// Packets that the receiver of single-packet messages has sent.
 fn acknowledged(sender: &HostConfig) -> u64 {
     let root = tempfile::tempdir().unwrap();
     let (sender, from) = open(root.path(), sender);
@@ -104,7 +104,7 @@ fn acknowledged(sender: &HostConfig) -> u64 {
     counters(&receiver).tx_pkts
 }
 
-/// The link answers each record, and the answer is the acknowledgement.
+/// The link answers each record, and the answer serves as the acknowledgement.
 #[test]
 fn acknowledgements_are_no_packets_where_nothing_is_lost() {
     assert_eq!(acknowledged(&config("alpha")), 0);

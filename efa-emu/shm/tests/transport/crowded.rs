@@ -1,4 +1,4 @@
-//! Two applications that poll, and one processor.
+//! Two applications that poll on one processor.
 
 use std::mem::MaybeUninit;
 
@@ -7,14 +7,14 @@ use crate::exchange::connect;
 use crate::processes::{Parent, Process};
 use efa_device_model::provider::{SendData, UdAddress, WcOpcode};
 
-/// Naps after which it is plain that polls sleep, in the place of most rounds between them.
+/// Sleeps after which it is clear that polls sleep in most rounds.
 const ENOUGH: u64 = 50;
 
-/// Rounds in which they have to be seen. When others take the processor of the two away, it may be
-/// some thousand until a thread notices that the other one wants it.
+/// The most rounds until then. When other processes take the processor from the two, a thread may
+/// need thousands of rounds to notice that the other one wants it.
 const MOST_ROUNDS: u64 = 10_000;
 
-/// Lets the calling thread, and what it starts from now on, run on one processor only.
+/// Restricts the calling thread, and the threads that it starts from now on, to one processor.
 fn share_a_processor() {
     let mut set = MaybeUninit::<libc::cpu_set_t>::zeroed();
     let size = size_of::<libc::cpu_set_t>();
@@ -30,7 +30,7 @@ fn share_a_processor() {
     }
 }
 
-/// How often the calling thread has slept.
+/// The number of times the calling thread has slept.
 fn sleeps() -> u64 {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: all zeroes are a valid value, and `usage` is valid for a write.
@@ -41,7 +41,7 @@ fn sleeps() -> u64 {
     usage.ru_nvcsw as u64
 }
 
-/// Answers every message with one, until it is killed.
+/// Answers every message with one until it is killed.
 pub(crate) fn partner(parent: &Parent) {
     let mut client = Client::open(&parent.root, &config("beta"));
     let memory = client.register(vec![0; 64]);
@@ -70,8 +70,7 @@ fn send_one(client: &mut Client, to: UdAddress) {
     assert!(client.post_send(1, to, SendData::Inline(&[b"ball"])));
 }
 
-/// A poll that never sleeps leaves the other side to wait until the system takes the processor
-/// away.
+/// If polls never slept, the other side would wait until the kernel takes the processor away.
 #[test]
 fn futile_polls_yield_to_the_other_side() {
     share_a_processor();

@@ -1,4 +1,4 @@
-//! Two processes that talk to each other.
+//! Two processes that exchange messages.
 
 use efa_device_model::device::queue::Buffer;
 use efa_device_model::provider::{SendData, UdAddress, WcOpcode};
@@ -6,7 +6,7 @@ use efa_device_model::provider::{SendData, UdAddress, WcOpcode};
 use crate::client::{Address, Client, config};
 use crate::processes::{Parent, Process};
 
-/// Packets that may be under way.
+/// The most packets in flight.
 const WINDOW: u64 = 256;
 const SLOT: usize = 8928;
 
@@ -21,7 +21,7 @@ pub(crate) fn echo(parent: &Parent) {
         client.post_recv(index, slot(index, SLOT));
     }
     parent.say("ready");
-    // The parent closes the pipe when it has everything back.
+    // The parent closes the pipe when it has received everything.
     let mut open = true;
     let (sender, ended) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -48,8 +48,8 @@ pub(crate) fn echo(parent: &Parent) {
     }
 }
 
-/// A child that offers memory and then does nothing but wait for lines: `sum` asks for the sum of
-/// the memory's bytes.
+/// A child that offers memory and then only waits for lines: `sum` asks for the sum of the memory's
+/// bytes.
 pub(crate) fn memory(parent: &Parent) {
     let client = Client::open(&parent.root, &config("memory"));
     let bytes = (0..8 << 20).map(|at: usize| (at % 251) as u8).collect();
@@ -96,7 +96,7 @@ fn a_hundred_thousand_packets_go_there_and_back() {
     for index in 0..WINDOW {
         client.post_recv(index, slot(back_start, index, SLOT));
     }
-    // Mostly small packets, some of full length; the first bytes say which packet it is.
+    // Mostly small packets, some of full length; the first bytes hold the packet's number.
     let length = |number: u64| match number % 10 {
         0 => SLOT,
         other => 8 + (number as usize * 13 * other as usize) % 1000,
@@ -108,8 +108,8 @@ fn a_hundred_thousand_packets_go_there_and_back() {
         if sent < COUNT && sent - returned.min(completed) < WINDOW {
             let index = sent % WINDOW;
             let place = slot(out_start, index, length(sent));
-            // SAFETY: the place lies in `out`, and no packet that uses it is under way: at most
-            // WINDOW are, and they use WINDOW different places.
+            // SAFETY: the range lies in `out`, and no packet in flight uses it: at most WINDOW are
+            // in flight, in WINDOW different ranges.
             let bytes = unsafe {
                 std::slice::from_raw_parts_mut(place.address as *mut u8, place.length as usize)
             };

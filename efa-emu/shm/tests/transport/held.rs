@@ -1,6 +1,6 @@
 //! A target that stops in the middle of its copy from or to a client's memory, at the worst moment:
-//! between its claim of the memory and the system call that copies. It would go on with that call
-//! whenever it is continued.
+//! between its claim of the memory and the system call that copies. When it is continued, it makes
+//! that call.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -12,14 +12,14 @@ use efa_shm::EngineError;
 use crate::client::{Address, Client, Memory, config};
 use crate::processes::{Parent, Process};
 
-/// The bytes that a target copies at a time.
+/// The bytes that a target copies with one call.
 const PIECE: usize = 1 << 20;
 /// The bytes of the target's memory.
 const THEIRS: u8 = 0x77;
-/// The bytes that the client writes into its memory when it has it back.
+/// The byte that the client writes into its memory after the memory is released.
 const OURS: u8 = 0xee;
 
-/// Copies of this process until one stops it; 0 for none.
+/// Copies until this process stops itself; 0 for never.
 static COPIES_LEFT: AtomicU32 = AtomicU32::new(0);
 
 fn stop_if_asked() {
@@ -32,7 +32,7 @@ fn stop_if_asked() {
     }
 }
 
-/// Stands in for a function of the C library, which the device calls to copy to or from a peer.
+/// Replaces a function of the C library that the device calls to copy to or from a peer.
 macro_rules! stand_in {
     ($function:ident, $number:path) => {
         /// # Safety
@@ -91,8 +91,8 @@ struct Setup {
 }
 
 impl Setup {
-    /// With two reads: of the first, the target has copied one of two pieces, and it holds the
-    /// memory of the second.
+    /// Posts two reads: of the first, the target has copied one of two pieces, and it holds the
+    /// claim of the second one's memory.
     fn new() -> Setup {
         let root = tempfile::tempdir().unwrap();
         let mut client = Client::open(root.path(), &config("alpha"));
@@ -105,7 +105,7 @@ impl Setup {
         let local = client.register(vec![0; 3 * PIECE]);
         target.say("stop");
         assert_eq!(target.hear(), "armed");
-        // It finds both reads when it goes on.
+        // The target finds both reads when it continues.
         target.signal(libc::SIGSTOP);
         target.wait_until_stopped();
         client.post_read(1, to, local.buffer(0, 2 * PIECE), there);
@@ -122,7 +122,7 @@ impl Setup {
         }
     }
 
-    /// Both reads go on, and complete as if nothing had been.
+    /// Both reads continue, and complete as if the target had not stopped.
     fn goes_on(&mut self) {
         self.target.signal(libc::SIGCONT);
         let mut done = [self.client.wait_ok().wr_id, self.client.wait_ok().wr_id];
@@ -145,7 +145,7 @@ fn deregistration_waits_for_a_stopped_target() {
     let lkey = setup.local.keys.lkey;
     is_busy(setup.client.engine.deregister_memory(lkey));
     setup.goes_on();
-    // Now it can be had, and stays as it is.
+    // Now the memory can be released, and does not change any more.
     setup.client.deregister(lkey);
     setup.local.bytes.fill(OURS);
     setup

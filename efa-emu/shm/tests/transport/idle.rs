@@ -11,7 +11,7 @@ use crate::exchange::connect;
 use crate::processes::{Parent, Process};
 use crate::speed::cpu_time;
 
-/// A child that exchanges one message and then sleeps; it tells how much processor time that took.
+/// A child that exchanges one message, sleeps, and reports how much processor time the sleep took.
 pub(crate) fn idle(parent: &Parent) {
     let mut client = Client::open(&parent.root, &config("idle"));
     let memory = client.register(vec![0; 4096]);
@@ -39,11 +39,11 @@ fn an_idle_process_burns_no_processor_time() {
     assert!(client.post_send(1, to, SendData::Inline(&[b"hello"])));
     client.wait_ok();
     client.wait_ok();
-    // Once to settle down, then in earnest. A thread that polls without end would take all of it,
-    // one that wakes every millisecond well over a hundredth.
+    // The first sleep is a warm-up. A thread that polls would use all of the time, and one that
+    // wakes every millisecond well over a hundredth of it.
     process.say("20");
     process.hear();
-    // A permanent load would show in each of the seconds.
+    // A permanent load would appear in each of the seconds.
     let mut used = Vec::new();
     while used.last().is_none_or(|&used| used >= 5_000) {
         assert!(
@@ -75,7 +75,7 @@ fn an_event_wakes_an_application_that_sleeps() {
     for round in 0..ROUNDS {
         sleeper.post_recv(round, memory.buffer(0, 64));
         sleeper.arm();
-        // Now and then late enough for the sleeper's thread to have gone to sleep as well.
+        // Sometimes wait until the sleeper's thread sleeps too.
         if round % 20 == 0 {
             std::thread::sleep(Duration::from_millis(3));
         }

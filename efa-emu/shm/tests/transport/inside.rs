@@ -51,8 +51,8 @@ fn messages_go_between_hosts_and_within_one() {
     assert_eq!(&memory.bytes[2 * 8928..2 * 8928 + 4], b"echo");
 }
 
-/// Requests of `alpha` that the device of `beta` refuses, or accepts late. At the end, `beta` is
-/// gone.
+/// Requests of `alpha` that the device of `beta` refuses, or accepts after a retry. At the end,
+/// `beta` is closed.
 pub(crate) fn see_refusals(alpha: &mut Client, mut beta: Client) {
     let to = alpha.connect(beta.address());
     let inline: SendData<'_> = SendData::Inline(&[b"hello"]);
@@ -73,7 +73,7 @@ pub(crate) fn see_refusals(alpha: &mut Client, mut beta: Client) {
     assert!(alpha.post_send(3, nowhere, inline));
     assert_eq!(alpha.wait().status(), Some(Status::LocalUnreachableRemote));
 
-    // Not ready at first: the device tries again until a receive is posted.
+    // Receiver not ready at first: the device retries until a receive is posted.
     assert!(alpha.post_send(4, to, inline));
     for _ in 0..100 {
         assert_eq!(alpha.poll(), None);
@@ -105,7 +105,7 @@ fn refusals_come_back() {
     assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 0);
 }
 
-/// Mappings of this process that are files below `root`, and its descriptors of such files.
+/// The mappings of files below `root` in this process, and its descriptors of such files.
 fn held_below(root: &std::path::Path) -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let text = root.to_str().unwrap();
@@ -117,7 +117,7 @@ fn held_below(root: &std::path::Path) -> usize {
 
 #[test]
 fn hosts_that_are_gone_leave_no_mappings() {
-    /// One more is held for each host that leaves something behind.
+    /// Less than what the closed hosts would hold if each left one mapping or descriptor.
     const SLACK: usize = 20;
     let root = tempfile::tempdir().unwrap();
     let mut survivor = Client::open(root.path(), &config("survivor"));
@@ -142,14 +142,14 @@ fn hosts_that_are_gone_leave_no_mappings() {
         }
         drop(guest);
         gone.push(to);
-        // Files of the last ones stay until the next look at the peers.
+        // Files of the last hosts remain until the next scan of the peers.
         let held = held_below(root.path());
         if gone.len() > 2 * SLACK && held <= alone + SLACK {
             break;
         }
         assert!(gone.len() < 10 * SLACK, "{held} after {} hosts", gone.len());
     }
-    // They are remembered as hosts that were there.
+    // The closed hosts are remembered.
     for to in gone {
         assert!(survivor.post_send(5, to, SendData::Inline(&[b"x"])));
         let refused = survivor.wait().status();
@@ -174,7 +174,7 @@ fn a_queue_pair_number_that_moved_is_followed() {
     sender.wait_ok();
     let qkey = address.qkey;
     drop(first);
-    // Another process's device on the same host gets the number, and here the Q-key as well.
+    // A device of another process on the same host gets the same number, and here the same Q-key.
     let mut second = Client::open_with(root.path(), &lowest, qkey, Service::Srd, |_| {});
     assert_eq!(second.address(), address);
     let memory = second.register(vec![0; 64]);
@@ -218,7 +218,7 @@ fn rdma_moves_data_both_ways_and_checks_keys() {
         let mut alpha = Client::open(root.path(), &alpha_config);
         let mut beta = Client::open(root.path(), &config("beta"));
         let to = alpha.connect(beta.address());
-        // Without an address handle of the initiator the target refuses.
+        // The target refuses, because it has no address handle for the initiator.
         let local = alpha.register(vec![0; 3 << 20]);
         let remote = beta.register(pattern(3 << 20, 3));
         let there = (remote.address(), remote.keys.rkey.0);
@@ -256,7 +256,7 @@ fn rdma_moves_data_both_ways_and_checks_keys() {
                 "write {length} {rdma:?}"
             );
         }
-        // With an immediate: one completion at the target, after all of the data.
+        // With immediate data: one completion at the target, after all of the data.
         let small = beta.register(vec![0; 64]);
         beta.post_recv(77, small.buffer(0, 64));
         alpha.post_write(1, to, local.buffer(0, 3 << 20), there, Some(0xabcd));
@@ -268,7 +268,7 @@ fn rdma_moves_data_both_ways_and_checks_keys() {
         assert!(beta.glance().is_none());
         alpha.wait_ok();
 
-        // Keys and bounds: nothing is touched.
+        // Wrong keys and bounds: the memory does not change.
         let before = remote.bytes.clone();
         let bad = [
             (remote.address(), !remote.keys.rkey.0),

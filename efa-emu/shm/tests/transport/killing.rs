@@ -16,7 +16,7 @@ use crate::processes::{Parent, Process};
 const SLOT: usize = 8928;
 const BUFFERS: u64 = 64;
 
-/// A child that sends and reads as fast as it can, for ever: to its parent, and to itself.
+/// A child that sends and reads as fast as it can, to its parent and to itself, until it is killed.
 pub(crate) fn hammer(parent: &Parent) {
     let mut own = config("victim");
     if parent.seed % 2 == 1 {
@@ -83,14 +83,14 @@ fn survivors_of_a_killed_process_go_on() {
     kill_and_go_on(RdmaPath::Auto, 24);
 }
 
-/// As in containers that let no process read another. Half of the victims do likewise: then the
-/// data of the reads of both meets in the rings, which everything else that both send fills.
+/// Some containers forbid processes to read each other's memory. Half of the victims do the same,
+/// so that data of reads goes through the rings, which the other requests of both sides fill.
 #[test]
 fn survivors_continue_with_rdma_through_rings() {
     kill_and_go_on(RdmaPath::Rings, 4);
 }
 
-/// Kills processes that the survivor talks with, `rounds` of them, one after the other.
+/// Kills `rounds` processes that exchange requests with the survivor, one after the other.
 fn kill_and_go_on(rdma: RdmaPath, rounds: u64) {
     let root = tempfile::tempdir().unwrap();
     let mut random = SmallRng::seed_from_u64(1);
@@ -114,7 +114,7 @@ fn kill_and_go_on(rdma: RdmaPath, rounds: u64) {
         let there = victim.hear();
         let (address, rkey) = there.split_once(' ').unwrap();
         let there: (u64, u32) = (address.parse().unwrap(), rkey.parse().unwrap());
-        // The survivor does as much to the victim as the victim to it.
+        // The survivor sends the victim as many requests as it gets from it.
         let mut outstanding = 0;
         let mut received = 0u64;
         let lifetime: u64 = random.random_range(1..3000);
@@ -126,7 +126,7 @@ fn kill_and_go_on(rdma: RdmaPath, rounds: u64) {
             {
                 victim.kill();
             }
-            // Requests that were under way fail; so do some that are made afterwards.
+            // Outstanding requests fail, and so do some that are posted afterwards.
             while outstanding < 64 && (victim.is_some() || failed < 200) {
                 outstanding += 1;
                 let length = random.random_range(0..SLOT);
@@ -143,7 +143,7 @@ fn kill_and_go_on(rdma: RdmaPath, rounds: u64) {
             if outstanding == 0 && victim.is_none() {
                 break;
             }
-            // Nobody hangs: every request of the survivor completes, or this does not end.
+            // Every request of the survivor completes; otherwise this loop does not end.
             let Some(completion) = survivor.poll() else {
                 std::thread::yield_now();
                 continue;
@@ -163,8 +163,8 @@ fn kill_and_go_on(rdma: RdmaPath, rounds: u64) {
                 statuses.insert(status.code());
             }
         }
-        // A new process of the same host works at once, with a new queue pair; and the open has
-        // removed what the killed one left.
+        // A new process of the same host works at once, with a new queue pair. Its open has removed
+        // the files of the killed process.
         let mut successor = Process::start("echo", root.path(), round);
         let to = connect(&survivor, &mut successor);
         assert_eq!(successor.hear(), "ready");
@@ -203,7 +203,7 @@ fn kill_and_go_on(rdma: RdmaPath, rounds: u64) {
         "{statuses:?}"
     );
     assert_eq!(statuses.len(), 1, "codes {statuses:?}");
-    // The last victim left files behind; the next look at the fabric removes them.
+    // The last victim left files behind; the next scan of the fabric removes them.
     assert!(files(root.path()).len() > 5);
     fabric(root.path()).hosts().unwrap();
     assert_eq!(files(root.path()).len(), 5);
@@ -211,7 +211,7 @@ fn kill_and_go_on(rdma: RdmaPath, rounds: u64) {
     assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 0);
 }
 
-/// A child that opens and closes devices for ever.
+/// A child that opens and closes devices until it is killed.
 pub(crate) fn churn(parent: &Parent) {
     parent.say("ready");
     loop {
@@ -231,7 +231,7 @@ fn killing_during_open_and_close_leaves_nothing() {
         second.hear();
         std::thread::sleep(Duration::from_micros(random.random_range(0..3000)));
         first.kill();
-        // Neither the other nor a newcomer is hindered.
+        // Neither the other process nor a new one is disturbed.
         let mut client = Client::open(root.path(), &config("churn"));
         let to_self = client.connect(client.address());
         let memory = client.register(vec![0; 64]);
@@ -249,8 +249,8 @@ fn killing_during_open_and_close_leaves_nothing() {
 pub(crate) fn forker(parent: &Parent) {
     let mut client = Client::open(&parent.root, &config("forker"));
     let memory = client.register(vec![0; 64]);
-    // SAFETY: the grandchild uses what a forked child of a threaded process may be expected to:
-    // its own memory, and calls that fail cleanly.
+    // SAFETY: the grandchild does only what a forked child of a threaded process may do: it uses
+    // its own memory, and makes calls that fail cleanly.
     let grandchild = unsafe { libc::fork() };
     if grandchild == 0 {
         let refused = [
@@ -317,7 +317,7 @@ fn destroying_a_queue_pair_reclaims_its_memory() {
     let (start, rkey) = there.split_once(' ').unwrap();
     let there = (start.parse().unwrap(), rkey.parse().unwrap());
     let mut local = client.register(vec![0; LENGTH]);
-    // Sets the ring up and lets the target's thread go to sleep again.
+    // Sets up the ring and lets the target's thread sleep again.
     client.post_read(0, to, local.buffer(0, 8), there);
     client.wait_ok();
     target.signal(libc::SIGSTOP);
@@ -327,12 +327,12 @@ fn destroying_a_queue_pair_reclaims_its_memory() {
         client.post_read(index as u64, to, part, there);
     }
     client.destroy_qp();
-    // The memory is the application's again, whatever the target does when it goes on.
+    // The memory belongs to the application again, whatever the target does when it continues.
     local.bytes.fill(0xee);
     target.signal(libc::SIGCONT);
     target.say("sum");
     target.hear();
-    // Another device's request: when it is answered, the target has looked at all rings.
+    // A request of another device: when it is answered, the target has polled all rings.
     let mut other = Client::open(root.path(), &config("alpha"));
     let to = other.connect(address);
     let memory = other.register(vec![0; 64]);

@@ -1,4 +1,4 @@
-//! Two fabrics, which stand for two machines, and a thread that carries messages between them.
+//! Two fabrics that simulate two machines, and a thread that carries messages between them.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +23,7 @@ use crate::processes::Process;
 
 const INLINE: SendData<'_> = SendData::Inline(&[b"hello"]);
 
-/// Kinds of messages.
+/// Types of messages.
 const REQUEST: u8 = 16;
 const READ_DATA: u8 = 17;
 const OUTCOME: u8 = 19;
@@ -33,8 +33,8 @@ struct Machines {
     roots: [tempfile::TempDir; 2],
     remotes: Arc<[Mutex<RemoteMachine>; 2]>,
     is_over: Arc<AtomicBool>,
-    /// Whether nothing is carried. The carrier holds the lock while it carries, so that nothing is
-    /// on its way once it is set.
+    /// Whether the connection is cut. The carrier holds the lock while it carries, so that no
+    /// message is in flight once it is set.
     is_cut: Arc<Mutex<bool>>,
     carrier: Option<JoinHandle<()>>,
 }
@@ -84,7 +84,7 @@ impl Machines {
         self.roots[machine].path()
     }
 
-    /// The device of a client becomes known on the other machine.
+    /// Announces a client's device to the other machine.
     fn announce(&self, machine: usize, client: &Client) {
         let network = fabric(self.root(machine)).network_of(client.engine.gid());
         let device = RemoteDevice {
@@ -102,12 +102,12 @@ impl Machines {
             .admit([device.gid].into_iter());
     }
 
-    /// A client on each machine, which know each other.
+    /// A client on each machine; each knows the other.
     fn pair(&self) -> (Client, Client) {
         self.pair_with(&config("alpha"))
     }
 
-    /// The same, of which that on the first machine has this configuration.
+    /// The same, with this configuration for the client on the first machine.
     fn pair_with(&self, first: &HostConfig) -> (Client, Client) {
         let alpha = Client::open(self.root(0), first);
         let beta = Client::open(self.root(1), &config("beta"));
@@ -116,8 +116,8 @@ impl Machines {
         (alpha, beta)
     }
 
-    /// A client on each machine. The first one knows the other's address, which has posted that
-    /// many receives for 64 bytes each into one memory.
+    /// A client on each machine. The first one knows the address of the second, which has posted
+    /// that many receives of 64 bytes each in one memory region.
     fn receiving_pair(&self, posted: u64) -> (Client, Client, UdAddress, Memory) {
         let (alpha, mut beta) = self.pair();
         let to = alpha.connect(beta.address());
@@ -140,7 +140,7 @@ impl Drop for Machines {
     }
 }
 
-/// Carries what there is, once in each direction.
+/// Carries all waiting messages, once in each direction.
 fn carry(remotes: &[Mutex<RemoteMachine>; 2]) {
     for from in [0, 1] {
         let bytes = {
@@ -161,7 +161,7 @@ fn collect(remote: &mut RemoteMachine) -> Vec<u8> {
     bytes
 }
 
-/// Bytes, cut into messages.
+/// Splits bytes into messages.
 fn messages(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let length = u32::from_le_bytes(*bytes.first_chunk()?);
@@ -171,8 +171,8 @@ fn messages(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Carries what one machine has for the other until there is a message of this kind, which is not
-/// delivered.
+/// Carries messages from one machine to the other until one is of this type; that one is returned
+/// and not delivered.
 fn carry_until(remotes: &[Mutex<RemoteMachine>; 2], from: usize, kind: u8) -> Vec<u8> {
     let wait = Wait::start();
     loop {
@@ -198,7 +198,7 @@ fn describe(client: &Client) -> RemoteDevice {
     }
 }
 
-/// The fewest polls in vain, of several times, after which one is to make room for others.
+/// The lowest number of empty polls, of several trials, after which the client should rest.
 fn fewest_polls_before_a_rest(client: &Client) -> usize {
     let polls = || {
         let mut polls = 0;
@@ -206,19 +206,19 @@ fn fewest_polls_before_a_rest(client: &Client) -> usize {
             client.engine.progress();
             polls += 1;
         }
-        // Does nothing as long as the device's thread is at work.
+        // Has no effect while the device's thread works.
         while client.engine.should_rest() {
             client.engine.rest();
         }
         polls
     };
-    // Before the first one there were others, which were not counted.
+    // Polls before the first result were not counted.
     polls();
     (0..20).map(|_| polls()).min().unwrap()
 }
 
-/// A program with peers on its own machine only makes room after a thousand polls, or sleeps after
-/// sixteen if it has lost its processor to others; one with peers on other machines makes room
+/// A program whose peers are all on its own machine yields only after a thousand polls, or sleeps
+/// after sixteen if it has lost its processor to others; one with peers on other machines yields
 /// after fewer, and never sleeps.
 #[test]
 fn peers_on_other_machines_make_programs_yield_early() {
@@ -255,7 +255,7 @@ fn messages_go_both_ways_and_are_answered() {
     assert_eq!(alpha.wait_ok().byte_len(), 5);
     assert_eq!(beta.wait_ok().wr_id, 8);
 
-    // Many more than there is room for in a ring.
+    // Many more than a ring has room for.
     let (mut sent, mut received) = (0, 0);
     let mut done = 0;
     while done < 2000 {
@@ -279,9 +279,9 @@ fn messages_go_both_ways_and_are_answered() {
     }
 }
 
-/// The carrier keeps the order of messages. The order of arrival is that of the emulated network
-/// nevertheless. A machine that is busy for longer than the jitter sends in order, so that the test
-/// tries again: on a network that never changes the order, until it fails.
+/// The carrier keeps the order of messages, but the emulated network decides the order of arrival.
+/// A machine that is busy for longer than the jitter sends in order, so the test tries again; it
+/// fails only if the network never changes the order.
 #[test]
 fn several_paths_to_a_machine_reorder() {
     for (network, is_orderly) in [
@@ -357,8 +357,8 @@ fn remote_rdma_checks_keys_and_bounds() {
     assert_eq!(before, remote.bytes);
 }
 
-/// More than the rings between them have room for. Data for a read goes the same way as requests to
-/// read, and must not wait for them.
+/// More data than the rings have room for. Data for a read takes the same way as requests to read,
+/// and must not wait for them.
 #[test]
 fn mutual_reads_do_not_deadlock() {
     const LENGTH: usize = 3 << 20;
@@ -400,7 +400,7 @@ fn a_held_request_ends_on_release() {
     beta.poll();
     assert!(alpha.post_send(1, to, INLINE));
     assert!(alpha.post_send(2, to, INLINE));
-    // The second one passes.
+    // The second one passes the rule.
     assert_eq!(wait_both(&mut alpha, &mut beta), 2);
     there
         .act(efa_device_model::fault::Action::Release("first".to_owned()))
@@ -408,8 +408,7 @@ fn a_held_request_ends_on_release() {
     assert_eq!(wait_both(&mut alpha, &mut beta), 1);
 }
 
-/// Rules of one machine are armed on the other as long as it is there, and are not sent
-/// back.
+/// Rules of one machine are armed on the other while it is connected, and are not sent back.
 #[test]
 fn rules_of_the_machine_hold_here_as_well() {
     let machines = Machines::new();
@@ -431,7 +430,7 @@ fn rules_of_the_machine_hold_here_as_well() {
     };
     assert_eq!((declare(), declare()), (1, 1));
     assert_eq!(there.armed().unwrap().len(), 1);
-    // The copy is none of the other machine's own rules.
+    // The copy is not one of the other machine's own rules.
     assert_eq!(there.faults_of_this_machine().unwrap().1, []);
 
     beta.poll();
@@ -463,7 +462,7 @@ fn actions_on_a_host_apply_on_its_machine() {
     let (_alpha, _beta) = machines.pair();
     let here = fabric(machines.root(0));
     let beta: efa_device_model::fault::HostName = "beta".parse().unwrap();
-    // The process that stands for it is this one, which would end.
+    // The process that represents it is this one, which would be killed.
     for action in [Action::Kill, Action::Remove, Action::Restore] {
         let action = action(beta.clone());
         let error = here.act(action).unwrap_err().to_string();
@@ -472,7 +471,7 @@ fn actions_on_a_host_apply_on_its_machine() {
     assert_eq!(here.armed().unwrap(), []);
 }
 
-/// Waits for a completion of each; returns that of the first.
+/// Waits for a completion of each client; returns the first one's.
 fn wait_both(alpha: &mut Client, beta: &mut Client) -> u64 {
     beta.wait_ok();
     loop {
@@ -509,7 +508,7 @@ fn a_vanished_machine_delivers_nothing_twice() {
     assert_eq!(first.lock().unwrap().unanswered(), 1);
     first.lock().unwrap().give_up_lost();
     assert_eq!(alpha.wait().status(), Some(Status::LocalUnresponsiveRemote));
-    // As long as it is away.
+    // While the machine is away.
     assert!(alpha.post_send(2, to, INLINE));
     let mut nothing = Vec::new();
     let refused = loop {
@@ -523,7 +522,7 @@ fn a_vanished_machine_delivers_nothing_twice() {
     };
     assert_eq!(refused.status(), Some(Status::LocalUnresponsiveRemote));
     assert!(nothing.is_empty());
-    // It is back: what is sent now arrives, and nothing else does.
+    // The machine is back: what is sent now arrives, and nothing else does.
     machines.cut(false);
     assert!(alpha.post_send(3, to, INLINE));
     assert_eq!(wait_both(&mut alpha, &mut beta), 3);
@@ -541,7 +540,7 @@ fn a_departed_hosts_queue_pairs_are_gone() {
     let listed = here.hosts().unwrap();
     let other = listed.iter().find(|host| host.name == *"beta").unwrap();
     assert_eq!(other.machine.as_deref(), Some("second"));
-    // Neither a program of this machine nor another machine becomes this host.
+    // Neither a program of this machine nor another machine may take this host's name.
     let taken = |error: FabricError| error.to_string();
     let error = taken(here.enter_host(Some("beta"), None, 4).unwrap_err());
     assert!(
@@ -575,8 +574,8 @@ fn a_departed_hosts_queue_pairs_are_gone() {
     third.enter(&describe(&beta)).unwrap();
 }
 
-/// More devices than words that a system call waits for. A sleeper is woken by whoever sends to any
-/// of them.
+/// More devices than words that one system call can wait for. A sender to any of them wakes the
+/// sleeper.
 #[test]
 fn each_of_many_devices_wakes_the_sleeper() {
     const DEVICES: u16 = 200;
@@ -591,7 +590,7 @@ fn each_of_many_devices_wakes_the_sleeper() {
             device
         })
         .collect();
-    // The same again changes nothing, and one that cannot enter keeps none of the others away.
+    // A repetition changes nothing, and a device that cannot enter does not prevent the others.
     let mut twice = devices.clone();
     twice.push(describe(&alpha));
     twice.extend(devices.iter().cloned());
@@ -652,8 +651,8 @@ fn each_of_many_devices_wakes_the_sleeper() {
 fn requests_are_not_forwarded_to_third_machines() {
     let machines = Machines::new();
     let (mut alpha, beta) = machines.pair();
-    // The second machine knows a device of a third one, and the first takes it for one of the
-    // second.
+    // The second machine knows a device of a third one, and the first believes that it belongs to
+    // the second.
     let there: Fabric = fabric(machines.root(1));
     let mut third = RemoteMachine::new(there, "third");
     let mut gamma = describe(&beta);
@@ -668,7 +667,7 @@ fn requests_are_not_forwarded_to_third_machines() {
     assert_eq!(alpha.wait().status(), Some(Status::LocalUnreachableRemote));
 }
 
-/// Delivers a request again and again while its receiver takes nothing, until one has to wait for
+/// Delivers a request again and again, while its receiver takes nothing, until one has to wait for
 /// room.
 fn fill_ring(remote: &Mutex<RemoteMachine>, request: &[u8]) {
     let mut remote = remote.lock().unwrap();
@@ -678,8 +677,8 @@ fn fill_ring(remote: &Mutex<RemoteMachine>, request: &[u8]) {
     }
 }
 
-/// The outcome of a request that was kept comes while the initiator's ring is full, and then the
-/// connection is lost, and so is the next one.
+/// The outcome of a deferred request comes while the initiator's ring is full; then the connection
+/// is lost, and the next one too.
 #[test]
 fn deferred_outcomes_outlive_the_connection() {
     let machines = Machines::new();
@@ -728,8 +727,8 @@ fn deferred_outcomes_outlive_the_connection() {
     assert_eq!((ended.wr_id, ended.status()), (1, Some(Status::Ok)));
 }
 
-/// A process has sent data for a read, and the connection is lost before anybody takes it. The next
-/// read is served by the same process, and gets the bytes that it asks for.
+/// A process has sent data for a read, and the connection is lost before the reader takes it. The
+/// same process serves the next read, which gets the bytes that it asks for.
 #[test]
 fn read_data_does_not_cross_connections() {
     let machines = Machines::new();
@@ -778,7 +777,7 @@ fn read_data_does_not_cross_connections() {
     assert_eq!(brought, [sources[1].bytes.to_vec()]);
 }
 
-/// If too much waited for one process, nothing more would be heard for all others.
+/// The queue for one process is bounded; otherwise no message for the others would be handled.
 #[test]
 fn datagrams_for_stopped_processes_do_not_accumulate() {
     const LENGTH: usize = 4096;
@@ -800,7 +799,7 @@ fn datagrams_for_stopped_processes_do_not_accumulate() {
         .engine
         .with_device(|_| {
             let mut first = first.lock().unwrap();
-            // Of all of them, more than may wait.
+            // Together more than may wait.
             for _ in 0..(300 << 20) / LENGTH {
                 first.deliver(&datagram).unwrap();
             }
@@ -816,8 +815,8 @@ fn datagrams_for_stopped_processes_do_not_accumulate() {
     }
 }
 
-/// A process was killed whose records waited, and its host is none that the machine knows: nobody
-/// takes them any more.
+/// A process was killed while records waited for it, and the machine knows no such host any more:
+/// no process takes them.
 #[test]
 fn rings_of_dead_strangers_are_given_up() {
     let machines = Machines::new();
@@ -833,7 +832,7 @@ fn rings_of_dead_strangers_are_given_up() {
         assert!(collect(&mut remote).is_empty());
         wait.pause(|| "the victim sends nothing".to_owned());
     }
-    // A sleeper checks it now and then.
+    // A sleeper checks for this from time to time.
     assert!(remote.longest_sleep().is_some());
     remote.check_peers();
     assert!(remote.has_strangers());
@@ -843,7 +842,7 @@ fn rings_of_dead_strangers_are_given_up() {
     assert_eq!(remote.longest_sleep(), None);
 }
 
-/// It would be kept until the connection is lost, for no outcome ends it.
+/// The request would otherwise be kept until the connection is lost, because no outcome ends it.
 #[test]
 fn an_unawaited_read_makes_no_message() {
     let machines = Machines::new();
@@ -865,7 +864,7 @@ fn an_unawaited_read_makes_no_message() {
 #[test]
 fn hostile_messages_are_errors_or_requests_that_fail() {
     let machines = Machines::new();
-    // Many of the messages are messages that nobody has sent.
+    // Many of the messages are never sent by a correct peer.
     let (mut alpha, beta, to, memory) = machines.receiving_pair(1000);
     machines.cut(true);
     let source = alpha.register(pattern(64, 1));
@@ -874,7 +873,7 @@ fn hostile_messages_are_errors_or_requests_that_fail() {
     alpha.post_read(2, to, source.buffer(0, 64), there);
     let [first, second] = &*machines.remotes;
     let mut honest = Vec::new();
-    // Both requests: 8 words of a header each and more.
+    // Both requests: headers of 8 words each, and data.
     while honest.len() < 2 * 104 {
         first
             .lock()
@@ -882,8 +881,8 @@ fn hostile_messages_are_errors_or_requests_that_fail() {
             .collect(Uptake::Until(1 << 20), &mut honest);
         alpha.engine.progress();
     }
-    // Each byte of honest messages is changed, and each length cut. Whatever comes of it, nobody
-    // panics, and who is honest is served afterwards.
+    // Each byte of the valid messages is changed, and each length shortened. None of this may cause
+    // a panic, and valid requests are served afterwards.
     let mut messages = Vec::new();
     let mut rest = &honest[..];
     while let Some(length) = rest.first_chunk() {
@@ -910,7 +909,7 @@ fn hostile_messages_are_errors_or_requests_that_fail() {
         }
     }
     assert!(refused > 100, "{refused}");
-    // Answers that nobody has asked for.
+    // Answers to requests that do not exist.
     let mut rest = &answers[..];
     while let Some(length) = rest.first_chunk() {
         let (message, behind) = rest.split_at(u32::from_le_bytes(*length) as usize);

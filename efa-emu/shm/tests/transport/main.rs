@@ -16,4 +16,4 @@ mod network;
 mod opening;
 mod processes;
 mod speed;
-mod troubles;
+mod warnings;

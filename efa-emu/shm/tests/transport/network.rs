@@ -14,7 +14,7 @@ pub(crate) fn with_network(host: &str, network: &str) -> HostConfig {
     config
 }
 
-/// The fates of numbered packets, which were sent in order.
+/// What happened to numbered packets that were sent in order.
 pub(crate) struct Seen {
     /// The numbers in the order of their arrival.
     pub(crate) arrived: Vec<u64>,
@@ -71,15 +71,15 @@ pub(crate) fn send_numbered(
     Seen { arrived, completed }
 }
 
-/// Sends numbered packets over a network. Answers also how often the sender's device had to repeat
-/// one.
+/// Sends numbered packets over a network. Also returns the number of retransmissions of the
+/// sender's device.
 fn arrivals(network: &str, poll: bool) -> (Seen, u64) {
     let root = tempfile::tempdir().unwrap();
     let mut sender = Client::open(root.path(), &with_network("alpha", network));
     let mut receiver = Client::open(root.path(), &config("beta"));
     let seen = send_numbered(&mut sender, &mut receiver, |client| match poll {
         true => client.poll(),
-        // Without polls, the engines' threads have to keep the times.
+        // Without polls, the engines' threads have to keep the timers.
         false => client.glance(),
     });
     let repeated = sender
@@ -121,7 +121,7 @@ fn refusals_are_repeated_until_they_succeed() {
     assert!(repeated > COUNT / 10, "{repeated}");
 }
 
-/// A device hands its answers to the network, which has them under way when the device is closed.
+/// A device has handed its answers to the network, and is closed before the network delivers them.
 #[test]
 fn answers_outlive_the_device_that_gave_them() {
     let root = tempfile::tempdir().unwrap();

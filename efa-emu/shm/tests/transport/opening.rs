@@ -1,14 +1,14 @@
-//! Resources that opening a device leaves behind in the process.
+//! Resources that opening a device leaves in the process.
 
 use efa_device_model::profile::Profile;
 use efa_shm::{Engine, Fabric};
 
 use crate::client::{FABRIC, config};
 
-/// The size, and the alignment, of the memory that glibc's allocator maps for a new thread.
+/// The size and alignment of the memory that glibc's allocator maps for a new thread (an arena).
 const ARENA: usize = 64 << 20;
 
-/// The addresses of the allocator's arenas of this process's threads.
+/// The addresses of the allocator's arenas in this process.
 fn arenas() -> Vec<usize> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines()
@@ -18,15 +18,15 @@ fn arenas() -> Vec<usize> {
         .collect()
 }
 
-/// Monitors of registered memory overwrite the code of `mmap` and `munmap` once the device is open:
-/// a thread of the device that is inside one of them by then crashes the program.
+/// Monitors of registered memory overwrite the code of `mmap` and `munmap` after the device is
+/// open. A thread of the device that is inside one of them at that moment crashes the program.
 #[test]
 fn an_opened_device_has_mapped_its_threads_memory() {
     let root = tempfile::tempdir().unwrap();
     let fabric = Fabric::open_below(root.path(), FABRIC).unwrap();
     let profile = Profile::by_name(Profile::DEFAULT).unwrap();
     let mut engines = Vec::new();
-    // As many as get an arena of their own on a machine with one processor.
+    // glibc gives each of this many threads its own arena, even with one processor.
     for host in 0..6 {
         let config = config(&format!("host-{host}"));
         engines.push(Engine::open_in(&fabric, &config, profile.clone()).unwrap());

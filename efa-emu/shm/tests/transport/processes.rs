@@ -1,4 +1,4 @@
-//! Children: this test binary started again, in another role.
+//! Children: this test binary, started again in another role.
 
 use efa_testing::patience::PATIENCE;
 use std::io::{BufRead, BufReader, Write};
@@ -11,7 +11,7 @@ const ROLE: &str = "EFA_EMU_TEST_ROLE";
 const ROOT: &str = "EFA_EMU_TEST_ROOT";
 const SEED: &str = "EFA_EMU_TEST_SEED";
 
-/// The prefix of lines from child to parent; other output is the harness's.
+/// The prefix of lines from child to parent; all other output comes from the test harness.
 const MARK: &str = "@ ";
 
 /// Starts a child in the given role, with the fabric below `root`.
@@ -25,7 +25,7 @@ fn command(role: &str, root: &Path, seed: u64) -> Command {
     command
 }
 
-/// Runs a child, to which nobody talks, to its orderly end. Returns what it wrote to standard
+/// Runs a child that needs no commands until it exits normally. Returns what it wrote to standard
 /// error.
 pub(crate) fn errors_of(role: &str, root: &Path, seed: u64) -> String {
     let output = command(role, root, seed)
@@ -77,7 +77,7 @@ impl Process {
         input.flush().unwrap();
     }
 
-    /// The next line that the child says.
+    /// The next line that the child writes.
     pub(crate) fn hear(&mut self) -> String {
         match self.words.recv_timeout(PATIENCE) {
             Ok(line) => line,
@@ -108,7 +108,7 @@ impl Process {
         self.child.wait().unwrap();
     }
 
-    /// Waits for the child's orderly end.
+    /// Waits for the child's normal exit.
     pub(crate) fn finish(mut self) {
         drop(self.child.stdin.take());
         let status = self.child.wait().unwrap();
@@ -169,7 +169,7 @@ fn child() {
         "memory" => crate::exchange::memory(&parent),
         "receiver" => crate::both_links::receiver(&parent),
         "speed" => crate::speed::partner(&parent),
-        "troubled" => crate::troubles::troubled(&parent),
+        "warned" => crate::warnings::warned(&parent),
         _ => panic!("unknown role {role}"),
     }
 }

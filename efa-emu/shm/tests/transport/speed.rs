@@ -32,7 +32,7 @@ fn receive_all(client: &mut Client, memory: &Memory) {
     }
 }
 
-/// Receives `count` packets, posting the receives again.
+/// Receives `count` packets and posts the receives again.
 fn take(client: &mut Client, memory: &Memory, count: u64) {
     let mut taken = 0;
     while taken < count {
@@ -75,7 +75,7 @@ fn ping(client: &mut Client, to: UdAddress, memory: &Memory, count: u64, first: 
     }
 }
 
-/// The other process: follows the parent's orders.
+/// The other process: follows the parent's commands.
 pub(crate) fn partner(parent: &Parent) {
     let mut client = Client::open(&parent.root, &config("partner"));
     let memory = client.register(vec![1; (RECEIVES as usize * SLOT).max(64 << 20)]);
@@ -166,7 +166,7 @@ fn speed() {
     }
 }
 
-/// Both sides in one thread: what a packet costs both processors together, without waiting.
+/// Both sides in one thread: the cost of a packet on both sides together, without waiting.
 #[test]
 #[ignore = "a measurement"]
 fn one_thread() {
@@ -210,7 +210,7 @@ fn one_thread() {
     }
 }
 
-/// Packets of one measurement; few enough for a simulated processor if the environment says so.
+/// The packets of one measurement; the environment can lower it for a simulated processor.
 fn packets() -> u64 {
     std::env::var("EFA_EMU_TEST_PACKETS").map_or(256_000, |count| count.parse().unwrap())
 }

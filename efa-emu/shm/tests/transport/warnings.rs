@@ -1,5 +1,5 @@
-//! Warnings on standard error although no call of the program fails: each once, however often
-//! its cause comes.
+//! Warnings on standard error about problems that fail no call of the program. Each is printed
+//! once, however often its cause occurs.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -14,7 +14,7 @@ use efa_testing::patience::Wait;
 use crate::client::{Client, config, fabric};
 use crate::processes::{Parent, errors_of};
 
-/// A trouble that a child has twice, and what its line says.
+/// A problem that a child causes twice, and the text of its line.
 type Case = (fn(&Path), &'static str);
 
 const CASES: [Case; 6] = [
@@ -32,8 +32,8 @@ const CASES: [Case; 6] = [
     (capture, "cannot record into "),
 ];
 
-/// A child that has the trouble of this number.
-pub(crate) fn troubled(parent: &Parent) {
+/// A child that causes the problem with this number.
+pub(crate) fn warned(parent: &Parent) {
     let (trouble, _) = CASES[parent.seed as usize];
     trouble(&parent.root);
 }
@@ -42,7 +42,7 @@ pub(crate) fn troubled(parent: &Parent) {
 fn each_kind_of_trouble_is_said_once() {
     for (number, (_, part)) in CASES.iter().enumerate() {
         let root = tempfile::tempdir().unwrap();
-        let errors = errors_of("troubled", root.path(), number as u64);
+        let errors = errors_of("warned", root.path(), number as u64);
         let lines: Vec<&str> = errors.lines().collect();
         let [line] = lines[..] else {
             panic!("{part}: {errors}");
@@ -52,7 +52,7 @@ fn each_kind_of_trouble_is_said_once() {
     }
 }
 
-/// The files below a directory whose names end so.
+/// The files in a directory whose names have this ending.
 fn files(directory: &Path, ending: &str) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     for entry in fs::read_dir(directory).unwrap() {
@@ -66,7 +66,7 @@ fn files(directory: &Path, ending: &str) -> BTreeSet<PathBuf> {
     found
 }
 
-/// The file with this ending that comes into the fabric with what is opened.
+/// The file with this ending that `open` adds to the fabric.
 fn new_file<T>(root: &Path, ending: &str, open: impl FnOnce() -> T) -> (T, PathBuf) {
     let before = files(root, ending);
     let opened = open();
@@ -81,7 +81,7 @@ fn damage(path: &Path, at: u64) {
     file.write_all_at(b"\nnonsense", at).unwrap();
 }
 
-/// Sends twice from `alpha`. Returns what comes of the second.
+/// Sends twice from `alpha`. Returns the outcome of the second send.
 fn send_twice(alpha: &mut Client, beta: &mut Client) -> Option<Status> {
     let to = alpha.connect(beta.address());
     beta.connect(alpha.address());
@@ -147,7 +147,7 @@ fn unreachable_process(root: &Path) {
 fn refused_ring(root: &Path) {
     let (mut alpha, segment) = new_file(root, ".device", || Client::open(root, &config("alpha")));
     let mut beta = Client::open(root, &config("beta"));
-    // Taking a ring checks the process that made it.
+    // Mapping a ring checks its process's segment.
     damage(&segment, 0);
     assert_ne!(send_twice(&mut alpha, &mut beta), Some(Status::Ok));
 }
