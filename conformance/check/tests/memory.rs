@@ -1,8 +1,10 @@
 //! The memory that `check` needs depends on the operations in flight, not on the capture's length
-//! or the number of conversations. `EFA_CAPTURE_MIB` sets the length of the generated captures;
-//! `EFA_CONVERSATIONS` and `EFA_DATA` set the number of conversations, and the data of a packet, of
-//! the capture with many conversations. `EFA_CAPTURE_FILE` keeps that capture, to measure
-//! `efa-conformance check` (docs/conformance.md).
+//! or the number of conversations.
+//!
+//! `EFA_CAPTURE_MIB` sets the length of the generated captures; `EFA_CONVERSATIONS` and `EFA_DATA`
+//! set the number of conversations, and the data of a packet, of the capture with many
+//! conversations. `EFA_CAPTURE_FILE` keeps that capture, to measure `efa-conformance check`
+//! (docs/conformance.md).
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs::File;

@@ -1,15 +1,15 @@
-//! How the deterministic fabric grows: from 2 to 10,000 hosts in one process and one thread.
+//! Measures how the deterministic fabric scales: from 2 to 10,000 hosts in one process and one
+//! thread.
 //!
-//! Every host has one queue pair with 256 posted receives and keeps 16 packets of 64 bytes in
-//! flight to hosts all over the fabric. For each number of hosts it prints events and packets per
-//! second of processor time, the process's memory per queue pair before and after the traffic, and
-//! heap allocations per packet once the traffic runs. The last two lines compare the rates at 64
-//! and 512 hosts, and say how much memory the largest fabric took.
+//! Every host has one queue pair with 256 posted receives, and keeps 16 packets of 64 bytes in
+//! flight to hosts all over the fabric. For each number of hosts the benchmark prints events and
+//! packets per second of processor time, the process's memory per queue pair before and after the
+//! traffic, and heap allocations per packet in the steady state. The last two lines compare the
+//! rates at 64 and 512 hosts, and print the memory of the largest fabric.
 //!
-//! Each number of hosts runs in a process of its own, so that none finds memory that another has
-//! left. The GNU C library's allocator is asked to use huge pages there (`GLIBC_TUNABLES`): some
-//! hundred hosts are more pages than the processor remembers, and looking one up costs more than
-//! the memory access itself.
+//! Each number of hosts runs in its own process, so that none reuses memory of another. There the
+//! allocator of the GNU C library is asked for huge pages (`GLIBC_TUNABLES`): some hundred hosts
+//! use more pages than the TLB holds, and a TLB miss costs more than the memory access itself.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -29,13 +29,13 @@ static HEAP: CountingHeap = CountingHeap;
 const WINDOW: usize = 16;
 const PACKET: usize = 64;
 
-/// Packets that arrive while it is measured.
+/// The packets that arrive during the measurement.
 const PACKETS: u64 = 200_000;
 
-/// The argument in front of the number of hosts that this program runs itself.
+/// The argument before the number of hosts when this program starts itself.
 const HOSTS: &str = "--hosts";
 
-/// One host's program: sends round robin to its peers, gives every buffer back.
+/// One host's program: sends to its peers in turn, and posts every buffer again.
 struct Program {
     nic: SimNic,
     peers: Vec<Destination>,
@@ -64,7 +64,7 @@ impl Program {
         Ok(())
     }
 
-    /// Handles what completed and returns how many packets arrived.
+    /// Handles completions, and returns the number of packets that arrived.
     fn progress(&mut self, completions: &mut Vec<Completion>) -> Result<u64, Box<dyn Error>> {
         let mut arrived = 0;
         completions.clear();
@@ -133,7 +133,7 @@ impl Figures {
     }
 }
 
-/// A figure of `/proc/self/status` in bytes: what the process takes of the machine's memory.
+/// A value of `/proc/self/status` in bytes.
 fn process_memory(figure: &str) -> Result<u64, Box<dyn Error>> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix(figure));
@@ -144,7 +144,7 @@ fn process_memory(figure: &str) -> Result<u64, Box<dyn Error>> {
         * 1024)
 }
 
-/// Time that this thread has had a processor: what others take does not count.
+/// The processor time of this thread. Time that other processes take does not count.
 fn processor_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

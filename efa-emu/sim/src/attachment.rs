@@ -1,5 +1,4 @@
-//! How a device is attached to the wire: requests leave through [`Uplink`], data moves through
-//! [`Dma`].
+//! Attaches a device to the wire: requests leave through [`Uplink`], data moves through [`Dma`].
 
 use efa_core::address::Gid;
 use efa_core::nic::Status;
@@ -11,7 +10,7 @@ use efa_device_model::link::{
     HostSegment, Link, LinkBusy, LocalData, RequestHeader, Token, Transfer,
 };
 
-/// The wire as one host's device sees it.
+/// The interface of the wire for one host's device.
 pub(super) struct Uplink<'a> {
     pub(super) wire: &'a mut Wire,
     pub(super) host: HostId,

@@ -1,28 +1,28 @@
-//! How fabrics and hosts are made.
+//! The configuration of fabrics and hosts.
 
 use efa_core::address::Gid;
 use efa_device_model::network::NetworkConfig;
 use efa_device_model::profile::Profile;
 use efa_device_model::qpn_policy::QpnPolicy;
 
-/// How a fabric is made.
+/// The configuration of a fabric.
 #[derive(Clone, Debug)]
 pub struct FabricConfig {
-    /// Decides everything random.
+    /// The seed of everything random.
     pub seed: u64,
-    /// How the network behaves.
+    /// The configuration of the network.
     pub network: NetworkConfig,
     /// How queue pair numbers are reused.
     pub qpn_policy: QpnPolicy,
-    /// Completions are handed out in random order among this many of the oldest; 1 keeps the order
-    /// of the completion queue.
+    /// A poll takes its completion at random from this many of the oldest; 1 keeps the order of the
+    /// completion queue.
     pub completion_window: usize,
     /// Whether the event log is kept. It grows by about 100 bytes per event.
     pub log: bool,
 }
 
 impl Default for FabricConfig {
-    /// Seed 0, the default network, numbers reused as soon as possible, completions mixed, log
+    /// Seed 0, the default network, numbers reused as soon as possible, completions reordered, log
     /// kept.
     fn default() -> Self {
         FabricConfig {
@@ -45,16 +45,16 @@ impl FabricConfig {
     }
 }
 
-/// How a host is made.
+/// The configuration of a host.
 #[derive(Clone, Debug)]
 pub struct HostConfig {
-    /// Its name in captures, `None` for `host0`, `host1`, ...
+    /// Its name in captures; `None` for `host0`, `host1`, ...
     pub name: Option<String>,
-    /// The GID of its device, `None` for the next unused one of `fe80::efa:0:0/96`.
+    /// The GID of its device; `None` for the next unused one of `fe80::efa:0:0/96`.
     pub gid: Option<Gid>,
     /// The generation of its device.
     pub profile: Profile,
-    /// Bytes that can be allocated on it, packet buffers included.
+    /// The bytes that can be allocated on it, packet buffers included.
     pub memory: u64,
 }
 

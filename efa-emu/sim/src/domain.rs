@@ -1,4 +1,4 @@
-//! A domain on a simulated host: what its queue pairs share.
+//! A domain on a simulated host: the objects that its queue pairs share.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -33,11 +33,11 @@ pub(super) struct Posted {
 struct Completions {
     on_device: Rc<DeviceCq>,
     queue: CompletionQueue,
-    /// Taken from the queue and not handed out yet.
+    /// Polled from the queue, but not yet returned to the caller.
     pending: Vec<provider::Completion>,
 }
 
-/// The client's halves of the queues, by queue pair.
+/// The client's side of the queues, by queue pair.
 #[derive(Default)]
 pub(super) struct AllQueues(BTreeMap<Qpn, Queues>);
 
@@ -62,7 +62,7 @@ impl QueueOwner for AllQueues {
 }
 
 /// A protection domain of a simulated host with registered packet buffers, and the completion
-/// queues and queue pairs that are made in it. Dropping it gives everything back.
+/// queues and queue pairs that are created in it. Dropping it releases them all.
 ///
 /// # Panics
 /// Touching a packet buffer that the caller does not own is a bug of the caller and panics, in
@@ -111,22 +111,22 @@ fn attributes(host: &SimHost, profile: &Profile) -> NicAttributes {
 }
 
 impl SimDomain {
-    /// The host that the domain is on.
+    /// The host of this domain.
     pub fn host(&self) -> &SimHost {
         self.objects.life.host()
     }
 
-    /// Packet buffers in the pool.
+    /// The number of packet buffers in the pool.
     pub fn free_buffers(&self) -> usize {
         self.buffers.free()
     }
 
-    /// Memory that is registered, the pool of packet buffers included.
+    /// The number of memory registrations, the pool of packet buffers included.
     pub fn regions(&self) -> usize {
         self.objects.regions()
     }
 
-    /// Receives that are posted, on all queue pairs together.
+    /// The number of posted receives of all queue pairs together.
     pub fn posted_receives(&self) -> usize {
         let queues = self.queues.0.values();
         queues.map(|queues| queues.recv.outstanding()).sum()
@@ -146,7 +146,7 @@ impl SimDomain {
         found.map(|cq| &cq.on_device).ok_or(unknown_queue(queue))
     }
 
-    /// The client's halves of a queue pair's queues.
+    /// The client's side of a queue pair's queues.
     pub(super) fn queues(&mut self, queue_pair: Qpn) -> Result<&mut Queues, NicError> {
         let unknown = NicError::Invalid {
             what: "queue pair of another domain:",
@@ -155,13 +155,13 @@ impl SimDomain {
         self.queues.0.get_mut(&queue_pair).ok_or(unknown)
     }
 
-    /// Takes in a new queue pair, which may have the number of one that was dropped.
+    /// Adds a new queue pair, which may have the number of one that was dropped.
     pub(super) fn add_queues(&mut self, queue_pair: Qpn, queues: Queues) {
         self.forget_queues(queue_pair);
         self.queues.0.insert(queue_pair, queues);
     }
 
-    /// Forgets a queue pair and what it had outstanding.
+    /// Removes a queue pair with its outstanding requests.
     pub(super) fn forget_queues(&mut self, queue_pair: Qpn) {
         if self.queues.0.remove(&queue_pair).is_none() {
             return;
@@ -177,7 +177,7 @@ impl SimDomain {
             .with_memory(|memory| buffers.reclaim(queue_pair, memory));
     }
 
-    /// The completion of a receive into memory of the user; `None` if it is another one.
+    /// The completion of a receive into user memory; `None` for any other completion.
     fn translate_user_receive(&mut self, entry: &provider::Completion) -> Option<Completion> {
         let is_write = match entry.opcode() {
             WcOpcode::Recv => false,
@@ -190,7 +190,7 @@ impl SimDomain {
         Some(Completion {
             queue_pair: entry.qp_num(),
             context: posted.context,
-            // A peer's write that took the receive has written nothing there.
+            // A peer's RDMA write that consumed the receive wrote nothing into its memory.
             status: match (is_write, status) {
                 (true, Status::Ok) => Status::LocalUnsupportedOp,
                 (_, status) => status,
@@ -303,7 +303,7 @@ impl Domain for SimDomain {
     }
 
     fn destroy_completion_queue(&mut self, queue: CompletionQueueId) -> Result<(), NicError> {
-        // A queue pair holds its queue.
+        // A queue pair holds a reference to its completion queue.
         if Rc::strong_count(self.completion_queue(queue)?) > 1 {
             return Err(unknown_queue(queue));
         }
@@ -455,7 +455,7 @@ impl Domain for SimDomain {
         new: &[u8],
     ) -> Result<bool, NicError> {
         let length = new.len();
-        // The hosts of a fabric are in one thread.
+        // All hosts of a fabric are in one thread.
         self.with_user(UserSlice { address, length }, |bytes| {
             let is_expected = bytes == expected;
             match is_expected {

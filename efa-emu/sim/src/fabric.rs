@@ -18,9 +18,9 @@ use super::tap::{TapId, TappedFrame};
 use super::wire::Wire;
 use super::world::{FabricStep, World};
 
-/// A network of simulated hosts. A handle: clones name the same fabric.
+/// A network of simulated hosts. This is a handle: clones refer to the same fabric.
 ///
-/// Hosts and queue pairs hold the fabric as well, so it lives as long as any of them.
+/// Hosts and queue pairs hold the fabric too, so it lives as long as any of them.
 ///
 /// # Panics
 /// Frame taps run inside the fabric: they panic if they call it.
@@ -67,22 +67,22 @@ impl Fabric {
         SimHost::new(self.clone(), id)
     }
 
-    /// Virtual time since the start.
+    /// The virtual time since the start.
     pub fn now(&self) -> Duration {
         self.0.borrow().wire.now
     }
 
-    /// When the next event is due, `None` if nothing will happen by itself.
+    /// The time of the next event; `None` if there is none.
     pub fn next_event_time(&self) -> Option<Duration> {
         self.0.borrow().wire.events.next_time()
     }
 
-    /// Lets time pass to the next event and runs it. `None` if there is none.
+    /// Advances time to the next event and runs it. `None` if there is none.
     pub fn step(&self) -> Option<FabricStep> {
         self.0.borrow_mut().step()
     }
 
-    /// Runs all events up to and including `time`, and lets time pass to `time`. A time in the past
+    /// Runs all events up to and including `time`, and advances time to `time`. A time in the past
     /// changes nothing.
     pub fn run_until(&self, time: Duration) {
         let mut world = self.0.borrow_mut();
@@ -92,16 +92,16 @@ impl Fabric {
         world.wire.now = world.wire.now.max(time);
     }
 
-    /// Lets `duration` pass.
+    /// Advances time by `duration`.
     pub fn advance(&self, duration: Duration) {
         let until = self.now().saturating_add(duration);
         self.run_until(until);
     }
 
-    /// Runs until nothing happens by itself any more and returns the number of events.
+    /// Runs all events until there are none left, and returns their number.
     ///
-    /// A queue pair that retries a receiver without buffers for ever keeps this from returning:
-    /// where that may be, use [`Fabric::run_until`].
+    /// This does not return if a queue pair retries without limit while its receiver has no
+    /// buffers: then use [`Fabric::run_until`].
     pub fn run_until_idle(&self) -> u64 {
         let mut world = self.0.borrow_mut();
         let mut events = 0;
@@ -111,23 +111,23 @@ impl Fabric {
         events
     }
 
-    /// Requests that have not completed, those that faults hold included.
+    /// The number of requests that have not completed, including those that faults hold.
     pub fn in_flight(&self) -> usize {
         self.0.borrow().wire.in_flight()
     }
 
-    /// The log of everything that happened.
+    /// The log of all events.
     pub fn log(&self) -> Ref<'_, EventLog> {
         Ref::map(self.0.borrow(), |world| &world.wire.log)
     }
 
-    /// Adds a line of the caller's own to the log.
+    /// Adds a line to the log.
     pub fn note(&self, line: fmt::Arguments<'_>) {
         let wire = &mut self.0.borrow_mut().wire;
         wire.log.add(wire.now, format_args!("note {line}"));
     }
 
-    /// Cuts the connection of two hosts: frames between them are lost until it heals.
+    /// Cuts the connection of two hosts: frames between them are lost until it is healed.
     pub fn cut(&self, a: HostId, b: HostId) {
         let mut world = self.0.borrow_mut();
         let pair = world.wire.pair(a, b);
@@ -142,33 +142,34 @@ impl Fabric {
         wire.disarm(heal);
     }
 
-    /// A host loses power. Its queue pairs and its memory are gone, also after a restart; what it
-    /// has sent travels on; its peers find it unresponsive.
+    /// A host loses power. Its queue pairs and memory are gone, even after a restart. Frames that
+    /// it has sent still arrive. Its peers find it unresponsive.
     pub fn kill(&self, host: HostId) {
         self.0.borrow_mut().kill(host);
     }
 
-    /// A killed host comes back with its GID and with nothing else.
+    /// Restarts a killed host. It keeps only its GID.
     pub fn restart(&self, host: HostId) {
         self.0.borrow_mut().restart(host);
     }
 
-    /// Installs a fault behind those already installed. The first one that wants a frame gets it.
+    /// Installs a fault after those already installed. The first fault that matches a frame is
+    /// applied.
     pub fn install(&self, fault: Fault) -> FaultId {
         self.0.borrow_mut().wire.arm(fault)
     }
 
-    /// Removes a fault and releases what it holds.
+    /// Removes a fault and releases the frames that it holds.
     pub fn remove(&self, fault: FaultId) {
         self.0.borrow_mut().wire.disarm(fault);
     }
 
-    /// How many frames a fault holds.
+    /// The number of frames that a fault holds.
     pub fn held(&self, fault: FaultId) -> usize {
         self.0.borrow().wire.held(fault)
     }
 
-    /// Lets the oldest `count` frames go that a fault holds, and returns how many there were. The
+    /// Releases the oldest `count` frames that a fault holds, and returns how many there were. The
     /// fault stays installed.
     pub fn release(&self, fault: FaultId, count: usize) -> usize {
         self.0.borrow_mut().wire.release(fault, count)
@@ -184,7 +185,7 @@ impl Fabric {
         self.0.borrow_mut().wire.taps.add(tap)
     }
 
-    /// Ends a tap.
+    /// Removes a tap.
     pub fn remove_tap(&self, tap: TapId) {
         self.0.borrow_mut().wire.taps.remove(tap);
     }

@@ -1,4 +1,4 @@
-//! One request on its way.
+//! A request in flight.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use efa_device_model::fault::{Frame, Stage};
 use efa_device_model::link::{Operation, RequestHeader, Token};
 use efa_device_model::network::{Transmission, Twice};
 
-/// Names a request on the wire.
+/// Identifies a request on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct FlightId(pub(super) u32);
 
@@ -20,26 +20,26 @@ impl FlightId {
     }
 }
 
-/// A request on its way.
+/// A request in flight.
 #[derive(Debug)]
 pub(super) struct Flight {
     pub(super) initiator: HostId,
-    /// Which life of the initiator made the request.
+    /// The life of the initiator that posted the request.
     pub(super) life: u32,
     pub(super) responder: HostId,
     pub(super) from: Gid,
     pub(super) to: Gid,
     pub(super) token: Token,
     pub(super) header: RequestHeader,
-    /// The data of a send or write from the start; that of a read from its delivery on.
+    /// The data of a send or write, from the start; the data of a read, after its delivery.
     pub(super) data: Vec<u8>,
-    /// How often the frame that is on its way was lost.
+    /// How often the current frame was lost.
     pub(super) lost: u32,
-    /// The answer that a fault prescribes instead of the responder's.
+    /// The answer that a fault prescribes in place of the responder's.
     pub(super) prescribed: Option<Status>,
-    /// The part of the frame that a fault duplicates.
+    /// Which part of the exchange a fault duplicates.
     pub(super) twice: Twice,
-    /// The answer, once the responder has seen the request.
+    /// The answer, after the responder has handled the request.
     pub(super) outcome: Option<Status>,
     pub(super) path: u16,
 }
@@ -64,7 +64,7 @@ impl Flight {
         }
     }
 
-    /// The name of the frame that is on its way.
+    /// Identifies the current frame.
     pub(super) fn transmission(&self, stage: Stage) -> Transmission {
         Transmission {
             lost: self.lost,

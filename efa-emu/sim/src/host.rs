@@ -1,4 +1,4 @@
-//! A simulated host as its programs see it.
+//! A simulated host, from the view of its programs.
 
 use efa_core::address::{Gid, Qpn};
 use efa_core::nic::UserSlice;
@@ -9,8 +9,8 @@ use super::memory::{MemoryFault, OutOfMemory};
 use efa_device_model::device::Device;
 use efa_device_model::fault::{Action, Errno, Fault, Match, Point};
 
-/// A host of a fabric: memory, and a device to open queue pairs on. A handle: clones name the same
-/// host.
+/// A host of a fabric: memory, and a device on which queue pairs are opened. This is a handle:
+/// clones refer to the same host.
 ///
 /// Memory is lost when the host is [killed](Fabric::kill).
 #[derive(Clone, Debug)]
@@ -39,16 +39,16 @@ impl SimHost {
         self.fabric.0.borrow().wire.port(self.id).gid
     }
 
-    /// Makes the next queue pair on this host get this number, whatever the policy, if it is free
-    /// then.
+    /// The next queue pair on this host gets this number, whatever the policy, if the number is
+    /// free by then.
     pub fn prefer_qpn(&self, qpn: Qpn) {
         let next = self.local(Point::QueuePair);
         self.fabric
             .install(Fault::new(next, Action::Qpn(qpn)).times(1));
     }
 
-    /// Makes memory registrations on this host fail as if the device had no regions left: `times`
-    /// of them, after the next `skip` ones.
+    /// Makes `times` memory registrations on this host fail, after the next `skip` ones, as if the
+    /// device had no regions left.
     pub fn fail_registrations(&self, skip: u64, times: u64) {
         let registrations = self.local(Point::Registration);
         let fail = Action::Fail(Errno(libc::ENOMEM));
@@ -63,14 +63,14 @@ impl SimHost {
         }
     }
 
-    /// Allocates memory, all zero. Addresses are never used twice.
+    /// Allocates zeroed memory. Addresses are never reused.
     pub fn allocate(&self, length: usize) -> Result<UserSlice, OutOfMemory> {
         let mut world = self.fabric.0.borrow_mut();
         let address = world.host(self.id).memory.allocate(length)?;
         Ok(UserSlice { address, length })
     }
 
-    /// Allocates memory and fills it.
+    /// Allocates memory with these contents.
     pub fn allocate_from(&self, bytes: &[u8]) -> Result<UserSlice, OutOfMemory> {
         let slice = self.allocate(bytes.len())?;
         self.write(slice.address, bytes)
@@ -88,8 +88,8 @@ impl SimHost {
             .free(address)
     }
 
-    /// Calls `f` with the host's device, for what no domain has: reliable connections and shared
-    /// receive queues. What that gives the device to send leaves at once.
+    /// Calls `f` with the host's device, for objects that no domain offers: reliable connections
+    /// and shared receive queues. If `f` gives the device something to send, it is sent at once.
     pub fn with_device<T>(&self, f: impl FnOnce(&mut Device) -> T) -> T {
         let mut world = self.fabric.0.borrow_mut();
         let result = f(&mut world.host(self.id).device);
@@ -104,7 +104,7 @@ impl SimHost {
         Ok(host.memory.bytes(memory.address, memory.length)?.to_vec())
     }
 
-    /// Writes memory from `address` on.
+    /// Writes memory at `address`.
     pub fn write(&self, address: u64, bytes: &[u8]) -> Result<(), MemoryFault> {
         let mut world = self.fabric.0.borrow_mut();
         let memory = &mut world.host(self.id).memory;

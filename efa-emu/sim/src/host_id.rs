@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Names a host of a fabric: 0, 1, 2, ... in the order of creation.
+/// Identifies a host of a fabric: 0, 1, 2, ... in the order of creation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct HostId(pub(crate) u32);
 

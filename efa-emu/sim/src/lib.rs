@@ -2,16 +2,16 @@
 //!
 //! A [`Fabric`] holds any number of hosts. Each has the device model of
 //! [`efa_device_model::device`], its own memory with checked accesses, and any number of domains
-//! and queue pairs ([`SimDomain`], [`SimQueuePair`]; a [`SimNic`] is one of each). Nothing happens
-//! by itself: work is done when it is posted and when [`Fabric::step`] or its relatives let virtual
-//! time pass. All randomness comes from one seed, so the same calls give the same run, byte for
-//! byte in the [event log](Fabric::log).
+//! and queue pairs ([`SimDomain`], [`SimQueuePair`]; a [`SimNic`] is one of each). Work is only
+//! done when it is posted, and when [`Fabric::step`] and similar calls advance virtual time. All
+//! randomness comes from one seed, so the same calls give the same run, byte for byte in the [event
+//! log](Fabric::log).
 //!
 //! What makes EFA hard is on by default or one setting away: frames take different paths and
-//! overtake each other ([`efa_device_model::network`]), a send's completion and the peer's reaction
-//! to it are independent events, completions of one poll come in any order, queue pair numbers are
-//! reused ([`FabricConfig::qpn_policy`]), late packets reach the next owner of a number, frames are
-//! lost and repeated below the reliability layer, hosts die. A [`Fault`] stages the rest
+//! overtake each other ([`efa_device_model::network`]); a send's completion and the peer's reaction
+//! to it are independent events; completions of one poll come in any order; queue pair numbers are
+//! reused ([`FabricConfig::qpn_policy`]); late packets reach the next owner of a number; frames are
+//! lost and retransmitted below the reliability layer; hosts die. A [`Fault`] causes the rest
 //! ([`Fabric::install`]).
 //!
 //! ```

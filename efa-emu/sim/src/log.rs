@@ -5,8 +5,8 @@ use std::time::Duration;
 
 /// The record of a fabric's run: the same configuration and the same calls give the same bytes.
 ///
-/// A line is the virtual time in nanoseconds, the event and its particulars, as in
-/// `12345 deliver host0:1 -> host1:4 SEND length=64 sequence=0 OK`.
+/// A line is the virtual time in nanoseconds, the event, and its details, as in `12345 deliver
+/// host0:1 -> host1:4 SEND length=64 sequence=0 OK`.
 #[derive(Debug)]
 pub struct EventLog {
     enabled: bool,
@@ -14,8 +14,8 @@ pub struct EventLog {
     digest: u64,
 }
 
-/// FNV-1a, 64 bits: enough to tell two runs apart, and without a dependency whose next release
-/// could change it.
+/// FNV-1a, 64 bits. It distinguishes runs well enough, and needs no dependency whose next release
+/// could change the result.
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0100_0000_01b3;
 

@@ -1,8 +1,8 @@
 //! The memory of a simulated host.
 //!
-//! A host has its own address space of separately allocated blocks. Every access, by the program on
-//! the host as well as by its device, names an address and a length and must stay inside one block;
-//! anything else is a [`MemoryFault`], the simulation's equivalent of a segmentation fault.
+//! A host has its own address space of separately allocated blocks. Every access, by the program or
+//! by the device, names an address and a length, and must stay inside one block. Anything else is a
+//! [`MemoryFault`], the simulation's equivalent of a segmentation fault.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub struct MemoryFault {
     pub length: u64,
 }
 
-/// The host has less free memory than was asked for.
+/// The host has less free memory than requested.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "cannot allocate {wanted} bytes: {free} of the host's {limit} are free (HostConfig::memory)"
@@ -43,7 +43,7 @@ pub(crate) struct AddressSpace {
     next: u64,
     used: u64,
     limit: u64,
-    /// Bytes of packet buffers that are not in use, the last used one at the end.
+    /// Unused memory of packet buffers; the last used one is at the end.
     spare: Vec<Box<[u8]>>,
 }
 
@@ -51,18 +51,18 @@ pub(crate) struct AddressSpace {
 enum Block {
     /// One allocation of a program.
     Plain(Box<[u8]>),
-    /// Packet buffers side by side. A slot is only mapped while its buffer is lent to the device.
+    /// Packet buffers side by side. A slot is only mapped while the device has its buffer.
     Slots { size: usize, slots: Vec<BufferSlot> },
 }
 
-/// The place of a packet buffer.
+/// The slot of a packet buffer.
 #[derive(Clone, Debug)]
 enum BufferSlot {
     /// Not mapped: the program owns the buffer, or it is in the pool.
     Unmapped,
-    /// Lent to the device to be written, and not written yet. It takes no memory.
+    /// Mapped for the device to write, and not written yet. It takes no memory.
     Blank,
-    /// Lent to the device, with these bytes.
+    /// Mapped for the device, with these bytes.
     Filled(Box<[u8]>),
 }
 
@@ -78,7 +78,7 @@ impl AddressSpace {
         }
     }
 
-    /// An empty address space without any address of this one.
+    /// An empty address space that shares no address with this one.
     pub(crate) fn successor(&self) -> Self {
         AddressSpace {
             blocks: BTreeMap::new(),
@@ -121,7 +121,7 @@ impl AddressSpace {
         Ok(address)
     }
 
-    /// Gives a block back; `address` must be its first byte.
+    /// Frees a block; `address` must be its first byte.
     pub(crate) fn free(&mut self, address: u64) -> Result<(), MemoryFault> {
         let block = self
             .blocks
@@ -131,33 +131,33 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// The bytes of a packet buffer of `size` bytes, with what is left from an earlier use, if there
-    /// are any that are not in use.
+    /// Unused memory for a packet buffer of `size` bytes, if there is any. It still holds the bytes
+    /// of an earlier use.
     pub(crate) fn take_spare(&mut self, size: usize) -> Option<Box<[u8]>> {
         take_spare(&mut self.spare, size)
     }
 
-    /// Keeps the bytes of a packet buffer, if it has any, for the next use.
+    /// Keeps a packet buffer's memory, if it has any, for reuse.
     pub(crate) fn put_spare(&mut self, bytes: Option<Box<[u8]>>) {
         self.spare.extend(bytes);
     }
 
-    /// Maps slot `index` of the slots at `base` with a buffer that the device reads.
+    /// Maps slot `index` of the slots at `base` with a buffer for the device to read.
     pub(crate) fn lend(&mut self, base: u64, index: usize, buffer: Box<[u8]>) {
         if let Some(slot) = self.slot(base, index) {
             *slot = BufferSlot::Filled(buffer);
         }
     }
 
-    /// Maps slot `index` of the slots at `base` with a buffer that the device is to write. It takes
-    /// memory from then on, and cannot be read before.
+    /// Maps slot `index` of the slots at `base` for the device to write. It takes memory once it is
+    /// written, and cannot be read before.
     pub(crate) fn lend_blank(&mut self, base: u64, index: usize) {
         if let Some(slot) = self.slot(base, index) {
             *slot = BufferSlot::Blank;
         }
     }
 
-    /// Unmaps slot `index` of the slots at `base` and returns its buffer, if it takes memory.
+    /// Unmaps slot `index` of the slots at `base`, and returns its buffer if it has memory.
     pub(crate) fn take_back(&mut self, base: u64, index: usize) -> Option<Box<[u8]>> {
         let Block::Slots { size, slots } = self.blocks.get_mut(&base)? else {
             return None;
@@ -213,7 +213,7 @@ impl AddressSpace {
             .ok_or(fault)
     }
 
-    /// The bytes of a range, to be written. A range of length 0 is valid at any address.
+    /// The bytes of a range, for writing. A range of length 0 is valid at any address.
     pub(crate) fn bytes_mut(
         &mut self,
         address: u64,
@@ -262,7 +262,7 @@ fn take_spare(spare: &mut Vec<Box<[u8]>>, size: usize) -> Option<Box<[u8]>> {
     spare.pop().filter(|bytes| bytes.len() == size)
 }
 
-/// The bytes of a packet buffer at its first use.
+/// The memory of a packet buffer at its first use.
 pub(crate) fn blank(size: usize) -> Box<[u8]> {
     vec![0; size].into()
 }
@@ -342,7 +342,7 @@ mod tests {
         let written = memory.take_back(base, 1).unwrap();
         assert_eq!(written[..3], [1, 1, 9]);
         memory.put_spare(Some(written));
-        // A buffer that comes back without having been written has bytes as well.
+        // A buffer that comes back unwritten has bytes too.
         assert_eq!(memory.take_back(base, 0).unwrap().len(), 64);
         assert!(memory.take_back(base, 0).is_none());
         assert!(memory.bytes_mut(base, 1).is_err());

@@ -11,22 +11,22 @@ use super::queue_pair::SimQueuePair;
 /// A queue pair of a simulated host with a domain of its own.
 pub type SimNic = OwnNic<SimDomain>;
 
-/// How a [`SimNic`] is made.
+/// The configuration of a [`SimNic`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NicConfig {
     /// The service of the queue pair.
     pub service: Service,
-    /// Work requests that the send queue holds, a power of two.
+    /// The depth of the send queue, a power of two.
     pub send_queue_depth: usize,
-    /// Receives that the receive queue holds, a power of two.
+    /// The depth of the receive queue, a power of two.
     pub recv_queue_depth: usize,
-    /// Packet buffers. Their memory is taken when a buffer is first used.
+    /// The number of packet buffers. A buffer takes memory when it is first used.
     pub packet_buffers: usize,
     /// The Q-key, `None` for a random one.
     pub qkey: Option<Qkey>,
-    /// How often a send to a receiver that is not ready is repeated, 7 for ever. libfabric sets 3.
+    /// The number of RNR retries of a send; 7 means without limit. libfabric sets 3.
     pub rnr_retry: u8,
-    /// RDMA writes with immediate consume no receive, if the device can do that.
+    /// RDMA writes with immediate data consume no receive, if the device supports that.
     pub unsolicited_write_recv: bool,
 }
 
@@ -59,8 +59,8 @@ impl From<NicConfig> for QueuePairConfig {
 }
 
 impl SimHost {
-    /// Opens a queue pair, ready to send, with a domain, a completion queue and packet buffers of
-    /// its own.
+    /// Opens a queue pair that is ready to send, with its own domain, completion queue and packet
+    /// buffers.
     pub fn open_nic(&self, config: NicConfig) -> Result<SimNic, NicError> {
         let packet_buffers = config.packet_buffers;
         let mut domain = self.open_domain(&DomainConfig { packet_buffers })?;

@@ -1,4 +1,4 @@
-//! The objects of a program on a host's device, and their removal.
+//! The objects of a program on a host's device, and how they are destroyed.
 
 use std::cell::RefMut;
 use std::rc::Rc;
@@ -15,18 +15,18 @@ use efa_device_model::device::{
     CqId, Error, Lkey, MemoryRegion, PdId, QpChange, QpConfig, QpRings, RegionKeys,
 };
 
-/// The request ids of the simulator's clients, on every generation: with a table, a completion
-/// that is staged to come twice is known to be stale.
+/// The request ids of the simulator's clients, on every device generation. With 16 bits, which a
+/// table translates, a completion that a fault duplicates is recognised as stale.
 pub(super) const REQUEST_IDS: RequestIdSize = RequestIdSize::Bits16;
 
-/// The device of a host that is down, or that crashed or lost its device since the domain was opened.
+/// The host is down, or it crashed or lost its device since the domain was opened.
 const HOST_IS_DOWN: NicError = NicError::Device {
     call: "a call on a host that is down",
     errno: libc::ENODEV,
 };
 
-/// One life of a host's device: what was made in it is gone when the host has crashed, also after a
-/// restart, and when another device has come in the place of a removed one.
+/// One life of a host's device. Its objects are gone once the host has crashed, even if it was
+/// restarted, or once another device has replaced a removed one.
 #[derive(Clone)]
 pub(super) struct HostLife {
     host: SimHost,
@@ -34,7 +34,7 @@ pub(super) struct HostLife {
 }
 
 impl HostLife {
-    /// The present life of a host.
+    /// The current life of a host.
     pub(super) fn present(host: &SimHost) -> Result<Self, NicError> {
         let life = host.fabric().0.borrow().wire.port(host.id()).life;
         let present = HostLife {
@@ -65,7 +65,7 @@ impl HostLife {
         port.alive && port.life == self.life
     }
 
-    /// Calls `f` with the host, if this life lasts.
+    /// Calls `f` with the host, if this life has not ended.
     pub(super) fn with_host<T>(
         &self,
         f: impl FnOnce(&mut Host) -> Result<T, Error>,
@@ -77,24 +77,24 @@ impl HostLife {
         Ok(f(world.host(self.host.id()))?)
     }
 
-    /// Gives back what was made in this life. Nothing else uses it, so that does not fail; after a
-    /// crash there is nothing left to give back.
+    /// Releases an object of this life. No other object uses it, so that this does not fail; after
+    /// a crash there is nothing to release.
     fn give_back(&self, f: impl FnOnce(&mut Host) -> Result<(), Error>) {
         let _ = self.with_host(f);
     }
 
     /// Calls `f` with the host's memory. After a crash that is the memory of the host's next life,
-    /// whose addresses differ.
+    /// which has other addresses.
     pub(super) fn with_memory<T>(&self, f: impl FnOnce(&mut AddressSpace) -> T) -> T {
         f(&mut self.world().host(self.host.id()).memory)
     }
 
-    /// Lets the device send what it has.
+    /// Lets the device send.
     pub(super) fn drive(&self) {
         self.world().drive(self.host.id());
     }
 
-    /// The error number of a registration that a fault wants to fail.
+    /// The error number of a registration that a fault makes fail.
     pub(super) fn registration_failure(&self, length: u64) -> Option<i32> {
         self.world().registration_failure(self.host.id(), length)
     }
@@ -116,7 +116,7 @@ impl HostLife {
     }
 }
 
-/// A protection domain of the device. It goes with the last object that is in it.
+/// A protection domain of the device. It is destroyed with the last object in it.
 pub(super) struct ProtectionDomain {
     life: HostLife,
     id: PdId,
@@ -128,7 +128,7 @@ impl Drop for ProtectionDomain {
     }
 }
 
-/// A completion queue of the device. It goes with the last queue pair that uses it.
+/// A completion queue of the device. It is destroyed with the last queue pair that uses it.
 pub(super) struct DeviceCq {
     life: HostLife,
     id: CqId,
@@ -154,14 +154,14 @@ impl Drop for DeviceCq {
 /// The registered memory of packet buffers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pool {
-    /// Address of the first buffer.
+    /// The address of the first buffer.
     pub(super) base: u64,
-    /// Distance of two buffers in bytes.
+    /// The distance between two buffers in bytes.
     pub(super) stride: usize,
     pub(super) lkey: Lkey,
 }
 
-/// The objects of a domain. Dropping releases them, so a creation that fails half-way
+/// The objects of a domain. Dropping it destroys them, so that a creation which fails half-way
 /// leaves nothing behind.
 pub(super) struct DomainObjects {
     pub(super) life: HostLife,
@@ -279,18 +279,18 @@ impl Drop for DomainObjects {
     }
 }
 
-/// A queue pair on the device, and its number.
+/// A queue pair of the device, and its number.
 pub(super) struct DeviceQueuePair {
     life: HostLife,
     qpn: Qpn,
     is_made: bool,
-    // These go after it.
+    // Destroyed after the queue pair: fields are dropped in the order of their declaration.
     cq: Rc<DeviceCq>,
     pd: Rc<ProtectionDomain>,
 }
 
 impl DeviceQueuePair {
-    /// Takes a number, for a queue pair of this domain whose completions go to `cq`.
+    /// Reserves a number for a queue pair of this domain whose completions go to `cq`.
     pub(super) fn reserve(domain: &DomainObjects, cq: &Rc<DeviceCq>) -> Result<Self, NicError> {
         let life = domain.life.clone();
         let taken = life.world().take_qpn(life.host.id());
@@ -308,7 +308,7 @@ impl DeviceQueuePair {
         self.qpn
     }
 
-    /// Makes the queue pair; `config` is given the protection domain and the completion queue.
+    /// Creates the queue pair; `config` gets the protection domain and the completion queue.
     pub(super) fn create(
         &mut self,
         config: impl FnOnce(PdId, CqId) -> QpConfig,
@@ -322,7 +322,7 @@ impl DeviceQueuePair {
         Ok(rings)
     }
 
-    /// Takes the queue pair through its states to ready-to-send.
+    /// Moves the queue pair through its states to ready-to-send.
     pub(super) fn bring_up(&self, qkey: Qkey, rnr_retry: Option<u8>) -> Result<(), NicError> {
         let mut steps = QpChange::bring_up(qkey, rnr_retry).into_iter();
         steps.try_for_each(|step| self.modify(&step))

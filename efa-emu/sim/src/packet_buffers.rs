@@ -1,9 +1,9 @@
 //! The packet buffers of a domain.
 //!
-//! The bytes of a buffer are in one place at a time: with the program while it owns the buffer, in
-//! the simulated host's memory while the device has it. So a program that touches a buffer which it
-//! gave away is found out, and nothing is copied. A buffer takes memory once the program looks at it,
-//! while it is sent, and once the device has written into it; posted receives take none.
+//! The bytes of a buffer are held in one place at a time: by the program while it owns the buffer,
+//! in the simulated host's memory while the device has it. This detects a program that touches a
+//! buffer after posting it, and nothing is copied. A buffer takes memory once the program accesses
+//! it, while it is sent, and once the device has written to it; posted receives take none.
 
 use std::cell::OnceCell;
 
@@ -14,27 +14,27 @@ use super::memory::{AddressSpace, blank};
 use super::objects::Pool;
 use efa_device_model::device::queue::Buffer;
 
-/// Where a buffer is.
+/// The owner of a buffer.
 enum BufferState {
     /// In the pool.
     Free,
-    /// With the program, which may not have looked at it yet.
+    /// Owned by the program; empty until its first access.
     Program(OnceCell<Box<[u8]>>),
-    /// With the device, in a queue of this queue pair.
+    /// Owned by the device, in a queue of this queue pair.
     Device(Qpn),
 }
 
-/// A pool of packet buffers with the addresses that the device knows them by.
+/// A pool of packet buffers with the addresses that the device uses for them.
 pub(super) struct PacketBuffers {
     pool: Pool,
-    /// Bytes of a buffer that packets may use.
+    /// The bytes of a buffer that packets may use.
     mtu: usize,
     places: Vec<BufferState>,
     free: Vec<u32>,
 }
 
 impl PacketBuffers {
-    /// Distance of the addresses of two buffers when packets have up to `mtu` bytes.
+    /// The distance between the addresses of two buffers for packets of up to `mtu` bytes.
     pub(super) fn stride_for(mtu: usize) -> usize {
         mtu.next_multiple_of(64)
     }
@@ -45,7 +45,7 @@ impl PacketBuffers {
             pool,
             mtu,
             places: (0..count).map(|_| BufferState::Free).collect(),
-            // The lowest number is handed out first.
+            // The lowest number is acquired first.
             free: (0..count as u32).rev().collect(),
         }
     }
@@ -124,7 +124,7 @@ impl PacketBuffers {
         }
     }
 
-    /// How the device is told about `length` bytes of a buffer.
+    /// The descriptor of `length` bytes of a buffer, for the device.
     pub(super) fn describe(&self, buffer: BufferId, length: usize) -> Buffer {
         Buffer {
             address: self.pool.base + u64::from(buffer.0) * self.pool.stride as u64,
@@ -133,7 +133,7 @@ impl PacketBuffers {
         }
     }
 
-    /// Maps a buffer that the program owns into the host's memory, for the device to send.
+    /// Maps a buffer that the program owns into the host's memory for the device to send.
     pub(super) fn lend_to_send(&mut self, buffer: BufferId, to: Qpn, memory: &mut AddressSpace) {
         let place = &mut self.places[buffer.0 as usize];
         if let BufferState::Program(bytes) = std::mem::replace(place, BufferState::Device(to)) {
@@ -144,8 +144,8 @@ impl PacketBuffers {
         }
     }
 
-    /// Maps a buffer that the program owns into the host's memory, for the device to write what
-    /// arrives. What it held is gone.
+    /// Maps a buffer that the program owns into the host's memory for the device to write. Its
+    /// contents are lost.
     pub(super) fn lend_to_receive(&mut self, buffer: BufferId, to: Qpn, memory: &mut AddressSpace) {
         let place = &mut self.places[buffer.0 as usize];
         if let BufferState::Program(bytes) = std::mem::replace(place, BufferState::Device(to)) {
@@ -156,14 +156,14 @@ impl PacketBuffers {
 
     /// Takes a buffer back from the device.
     pub(super) fn take_back(&mut self, buffer: BufferId, memory: &mut AddressSpace) {
-        // After a crash of the host the memory is gone; the buffer starts over.
+        // After a crash of the host its memory is gone; the buffer starts empty.
         let bytes = memory.take_back(self.pool.base, buffer.0 as usize);
         let bytes = bytes.or_else(|| memory.take_spare(self.pool.stride));
         let bytes = bytes.map_or_else(OnceCell::new, OnceCell::from);
         self.places[buffer.0 as usize] = BufferState::Program(bytes);
     }
 
-    /// Puts the buffers that a queue pair of the device has back into the pool.
+    /// Returns the buffers of a queue pair that the device has to the pool.
     pub(super) fn reclaim(&mut self, from: Qpn, memory: &mut AddressSpace) {
         for index in 0..self.places.len() {
             if matches!(self.places[index], BufferState::Device(owner) if owner == from) {

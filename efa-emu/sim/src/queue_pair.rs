@@ -15,21 +15,21 @@ use efa_device_model::provider::{
     UdAddress,
 };
 
-/// The client's halves of the queues of one queue pair.
+/// The client's side of the queues of one queue pair.
 pub(super) struct Queues {
     pub(super) send: SendQueue,
     pub(super) recv: RecvQueue,
 }
 
-/// One queue pair of a simulated host. When it is closed or dropped, its number becomes free, and
-/// what is still on its way to it meets no queue pair, or the next owner of the number.
+/// One queue pair of a simulated host. When it is closed or dropped, its number becomes free.
+/// Packets still in flight to it then find no queue pair, or the next owner of the number.
 pub struct SimQueuePair {
     attributes: NicAttributes,
     address: RawAddress,
     completion_queue: CompletionQueueId,
     on_device: DeviceQueuePair,
     doorbells: u64,
-    /// There are requests that the device was not told of.
+    /// Whether requests were posted without a doorbell.
     is_deferred: bool,
 }
 
@@ -108,13 +108,13 @@ impl SimQueuePair {
         })
     }
 
-    /// How often the doorbell of the send queue was rung.
+    /// The number of doorbells of the send queue.
     pub fn doorbells(&self) -> u64 {
         self.doorbells
     }
 
-    /// Fails the queue pair: everything outstanding completes with
-    /// [`Status::Flushed`](efa_core::nic::Status::Flushed), and nothing can be posted any more.
+    /// Puts the queue pair into the error state: all outstanding requests complete with
+    /// [`Status::Flushed`](efa_core::nic::Status::Flushed), and none can be posted any more.
     pub fn fail(&mut self, domain: &mut SimDomain) -> Result<(), NicError> {
         self.on_device.modify(&QpChange {
             state: Some(QpState::Error),
@@ -136,7 +136,7 @@ impl SimQueuePair {
         }
     }
 
-    /// Tells the device to read the send queue.
+    /// Rings the doorbell of the send queue.
     fn ring(&mut self, domain: &mut SimDomain) -> Result<(), NicError> {
         let qpn = self.address.qpn;
         self.doorbells += 1;
@@ -326,15 +326,15 @@ impl QueuePair for SimQueuePair {
     }
 }
 
-/// The bit of a receive into memory of the user, whose other bits are its place among what is
-/// posted.
+/// The bit that marks a receive into user memory. The other bits are its index among the posted
+/// receives.
 const USER_RECEIVE: u64 = 1 << 63;
 
 fn user_receive(place: usize) -> u64 {
     USER_RECEIVE | place as u64
 }
 
-/// The place of a receive into memory of the user; `None` of one into a packet buffer.
+/// The index of a receive into user memory; `None` for one into a packet buffer.
 pub(super) fn place_of_user_receive(wr_id: u64) -> Option<usize> {
     (wr_id & USER_RECEIVE != 0).then_some((wr_id & !USER_RECEIVE) as usize)
 }

@@ -20,16 +20,16 @@ pub struct Recording<W: Write> {
     state: Rc<RefCell<RecordingState<W>>>,
 }
 
-/// The content of a capture.
+/// The options of a capture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CaptureConfig {
-    /// Also record the answers that only say that a send or write succeeded.
+    /// Also record the answers that only report the success of a send or write.
     pub acknowledgements: bool,
 }
 
 struct RecordingState<W: Write> {
     recorder: Recorder<Writer<W>>,
-    /// By host number.
+    /// The capture's interface of each host, by host number.
     interfaces: Vec<InterfaceId>,
     config: CaptureConfig,
     /// Why an interface could not be declared.
@@ -55,7 +55,7 @@ impl<W: Write + 'static> Recording<W> {
         })
     }
 
-    /// Ends the capture and gives the sink back, with the first error that it made, if it made one.
+    /// Ends the capture and returns the sink, or the first error of writing to it.
     pub fn finish(self) -> io::Result<W> {
         self.fabric.remove_tap(self.tap);
         let state = Rc::into_inner(self.state)

@@ -22,18 +22,18 @@ pub struct ReceivedPacket {
     pub immediate: Option<u32>,
 }
 
-/// A request that a [`ScriptedPeer`] made and that is done.
+/// A completed request of a [`ScriptedPeer`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FinishedRequest {
     /// The result of [`ScriptedPeer::send`], or the context of a request posted on the
     /// [`ScriptedPeer::nic`].
     pub context: u64,
-    /// How it ended.
+    /// The status of its completion.
     pub status: Status,
 }
 
-/// A queue pair that sends exactly the bytes that it is told to and hands out whatever arrives: the
-/// other side in a test of a protocol implementation.
+/// A queue pair that sends exactly the bytes that it is given, and returns every packet that
+/// arrives: the peer in a test of a protocol implementation.
 ///
 /// ```
 /// use efa_sim::{Fabric, FabricConfig, HostConfig, NicConfig, ScriptedPeer};
@@ -73,7 +73,7 @@ impl ScriptedPeer {
         Ok(peer)
     }
 
-    /// Opens a queue pair that posts no receives by itself: senders find it not ready.
+    /// Opens a queue pair without posted receives: senders find it not ready.
     pub fn open_without_receives(host: &SimHost, config: NicConfig) -> Result<Self, NicError> {
         Ok(ScriptedPeer {
             nic: host.open_nic(config)?,
@@ -91,8 +91,8 @@ impl ScriptedPeer {
         self.nic.address()
     }
 
-    /// The queue pair, for what this type does not offer. Its completions are handed out by
-    /// [`ScriptedPeer::next_packet`] and [`ScriptedPeer::next_finished`]; do not poll it.
+    /// The queue pair, for what this type does not offer. Do not poll it: its completions are
+    /// returned by [`ScriptedPeer::next_packet`] and [`ScriptedPeer::next_finished`].
     pub fn nic(&mut self) -> &mut SimNic {
         &mut self.nic
     }
@@ -109,8 +109,8 @@ impl ScriptedPeer {
         Ok(())
     }
 
-    /// Puts a host into the address book, once. From then on its packets come with a known sender,
-    /// and it may use RDMA on this host.
+    /// Creates an address handle for a host, unless there is one. From then on the sender of its
+    /// packets is known, and this peer may use RDMA on the host.
     pub fn know(&mut self, gid: Gid) -> Result<Ahn, NicError> {
         if let Some(ahn) = self.handles.get(&gid) {
             return Ok(*ahn);
@@ -120,7 +120,7 @@ impl ScriptedPeer {
         Ok(ahn)
     }
 
-    /// Takes a host out of the address book.
+    /// Destroys the address handle of a host.
     pub fn forget(&mut self, gid: Gid) -> Result<(), NicError> {
         match self.handles.remove(&gid) {
             Some(ahn) => self.nic.destroy_address_handle(ahn),
@@ -128,7 +128,7 @@ impl ScriptedPeer {
         }
     }
 
-    /// Where requests for an address go. Puts its host into the address book.
+    /// The destination of requests to an address. Creates an address handle for its host if needed.
     pub fn destination(&mut self, to: RawAddress) -> Result<Destination, NicError> {
         Ok(Destination {
             ahn: self.know(to.gid)?,
@@ -137,7 +137,7 @@ impl ScriptedPeer {
         })
     }
 
-    /// Sends a packet and returns the context that its completion will have.
+    /// Sends a packet, and returns the context of its completion.
     pub fn send(&mut self, to: RawAddress, packet: &[u8]) -> Result<u64, NicError> {
         self.send_with(to, packet, None)
     }
@@ -198,13 +198,13 @@ impl ScriptedPeer {
         Ok(self.packets.pop_front())
     }
 
-    /// The next request of this peer that is done.
+    /// The next completed request of this peer.
     pub fn next_finished(&mut self) -> Result<Option<FinishedRequest>, NicError> {
         self.collect()?;
         Ok(self.finished.pop_front())
     }
 
-    /// Polls the queue pair. Receives go back into the queue if the peer was opened with receives.
+    /// Polls the queue pair. Receives are posted again if the peer was opened with receives.
     fn collect(&mut self) -> Result<(), NicError> {
         let mut completions = std::mem::take(&mut self.completions);
         while self.nic.poll(&mut completions, 64) > 0 {}
@@ -238,7 +238,7 @@ impl ScriptedPeer {
                     }
                     self.give_back(buffer, status)?;
                 }
-                // User memory is not posted here.
+                // This peer never posts user memory.
                 CompletionKind::RecvUser { .. } => {}
                 CompletionKind::RecvRdmaWithImmediate {
                     buffer,

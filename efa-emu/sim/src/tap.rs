@@ -1,4 +1,4 @@
-//! Watching the frames of a fabric, for captures.
+//! Observes the frames of a fabric, for captures.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use super::host_id::HostId;
 use efa_capture::{Direction, Interface};
 use efa_device_model::fault::Frame;
 
-/// A frame at a host's port. Lost frames are seen by their sender only.
+/// A frame at a host's port. Only its sender sees a lost frame.
 #[derive(Clone, Copy, Debug)]
 pub struct TappedFrame<'a> {
     /// Virtual time since the fabric's start.
@@ -18,17 +18,17 @@ pub struct TappedFrame<'a> {
     pub direction: Direction,
     /// All hosts of the fabric, by number.
     pub interfaces: &'a [Interface],
-    /// The path that the frame takes, from 0.
+    /// The number of the frame's path, from 0.
     pub path: u16,
     /// The frame. A request of any length is one frame here, even if it needs many packets.
     pub frame: Frame<'a>,
 }
 
-/// Names a tap.
+/// Identifies a tap.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TapId(u32);
 
-/// Everything that is called for every frame.
+/// The functions that are called for every frame.
 #[derive(Default)]
 pub(super) struct FrameTaps {
     taps: Vec<(TapId, FrameTap)>,

@@ -1,9 +1,9 @@
-//! Requests on their way: departure, loss, retransmission, arrival, answer.
+//! Requests in flight: departure, loss, retransmission, arrival, answer.
 //!
-//! A request is one object for its whole life, however many frames it needs: at any time there is
-//! at most one frame or timer of it, so an event never refers to a request that is gone. What
-//! becomes of a frame is decided by [`efa_device_model::network`]; the wire makes events of it. It
-//! never calls a device; [`super::world`] does when an event says so.
+//! A request is one object for its whole life, however many frames it needs. At any time it has at
+//! most one frame or timer, so an event never refers to a request that is gone.
+//! [`efa_device_model::network`] decides what happens to a frame, and the wire turns that into
+//! events. The wire never calls a device; [`super::world`] does so when an event requires it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -30,17 +30,17 @@ use efa_device_model::prefetch;
 /// A timed event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum WireEvent {
-    /// A frame gets the sender's port.
+    /// The sender's port starts to send a frame.
     Depart(FlightId, Stage),
-    /// A frame reaches the other side. The rules have not been applied to it.
+    /// A frame reaches the other side. The rules have not been applied to it yet.
     Arrive(FlightId, Stage),
     /// A frame that faults deferred or delayed is handed over.
     HandOver(FlightId, Stage),
-    /// A lost frame is noticed: it is sent again.
+    /// A lost frame is retransmitted.
     Resend(FlightId, Stage),
-    /// The initiating network card ends a request by itself.
+    /// The initiator's device ends a request without an answer.
     Fail(FlightId, Status),
-    /// A datagram left its host, which is all that its sender learns.
+    /// A datagram left its host; its sender learns nothing more.
     Sent {
         host: HostId,
         life: u32,
@@ -48,13 +48,13 @@ pub(super) enum WireEvent {
     },
     /// A device asked to be called.
     Timer(HostId),
-    /// A fault ends a host.
+    /// A fault kills a host.
     Kill(HostId),
     /// A fault removes a host's device.
     Remove(HostId),
-    /// A fault gives a host a device in the place of the removed one.
+    /// A fault gives a host a new device in place of the removed one.
     Restore(HostId),
-    /// A fault stages an error of queues of a host's device.
+    /// A fault causes an error of queues of a host's device.
     Stage(HostId, QueueError),
 }
 
@@ -63,13 +63,13 @@ pub(super) enum WireEvent {
 pub(super) struct Port {
     pub(super) gid: Gid,
     pub(super) alive: bool,
-    /// Counts lives of the host: handles of an earlier life are dead for good.
+    /// Counts the lives of the host: handles of an earlier life stay invalid.
     pub(super) life: u32,
     busy_until: Duration,
     in_flight: usize,
 }
 
-/// Everything between the devices.
+/// The state of the network between the devices.
 #[derive(Debug)]
 pub(super) struct Wire {
     pub(super) now: Duration,
@@ -86,11 +86,11 @@ pub(super) struct Wire {
     pub(super) hosts_by_gid: BTreeMap<Gid, HostId>,
     flights: Slab<Flight>,
     deferred: Deferred<(FlightId, Stage)>,
-    /// Data buffers of finished requests, to be used again.
+    /// Data buffers of completed requests, for reuse.
     spare: Vec<Vec<u8>>,
 }
 
-/// How many spare data buffers are kept, and how large one may be.
+/// The most spare data buffers, and the largest size of one.
 const SPARE_BUFFERS: usize = 1024;
 const SPARE_CAPACITY: usize = 64 * 1024;
 
@@ -141,7 +141,7 @@ impl Wire {
         &mut self.flights[id.index()]
     }
 
-    /// Has a request brought into the caches.
+    /// Prefetches a request.
     #[inline]
     pub(super) fn prefetch(&self, id: FlightId) {
         if let Some(flight) = self.flights.get(id.index()) {
@@ -149,7 +149,7 @@ impl Wire {
         }
     }
 
-    /// The host that a frame is for, its queue pair there, and the request's token.
+    /// The host that a frame is addressed to, its queue pair there, and the request's token.
     #[inline]
     pub(super) fn receiver(&self, id: FlightId, stage: Stage) -> Option<(HostId, Qpn, Token)> {
         let flight = self.flights.get(id.index())?;
@@ -160,12 +160,12 @@ impl Wire {
         Some((flight.receiver(stage), qpn, flight.token))
     }
 
-    /// Requests that have not completed, those that faults hold included.
+    /// The number of requests that have not completed, including those that faults hold.
     pub(super) fn in_flight(&self) -> usize {
         self.flights.len()
     }
 
-    /// Takes a request of a device; see [`efa_device_model::link::Link::try_send`].
+    /// Accepts a request from a device; see [`efa_device_model::link::Link::try_send`].
     pub(super) fn accept(
         &mut self,
         initiator: HostId,
@@ -185,7 +185,7 @@ impl Wire {
         let mut data = self.spare.pop().unwrap_or_default();
         let mut reachable = true;
         match (header.operation, local) {
-            // The device is asked for the target when the data is there.
+            // The device is asked for the target when the data arrives.
             (Operation::RdmaRead, _) => {}
             (_, LocalData::Inline(bytes)) => data.extend_from_slice(bytes),
             (_, LocalData::Segments(segments)) => reachable = gather(memory, segments, &mut data),
@@ -202,7 +202,7 @@ impl Wire {
                 data.resize(data.len() + padding, 0);
             }
         }
-        // For an unknown GID the initiator is entered here; `depart` fails the request.
+        // For an unknown GID the initiator stands in as the responder; `depart` fails the request.
         let responder = self.hosts_by_gid.get(&to).copied().unwrap_or(initiator);
         let flight = self.flights.insert(Flight {
             initiator,
@@ -230,14 +230,14 @@ impl Wire {
         Ok(())
     }
 
-    /// Whether the host that made a request still lives, in the same life.
+    /// Whether the host that posted a request is still in the same life.
     pub(super) fn initiator_lives(&self, id: FlightId) -> bool {
         let flight = &self.flights[id.index()];
         let port = self.port(flight.initiator);
         port.alive && port.life == flight.life
     }
 
-    /// Ends a request's life on the wire. Returns its initiator's token if anybody waits for it.
+    /// Removes a request. Returns its initiator's token if the initiator still waits for it.
     pub(super) fn finish(&mut self, id: FlightId) -> Option<(HostId, Token, Status)> {
         let waiting = self.initiator_lives(id);
         let flight = self.flights.remove(id.index());
@@ -253,7 +253,7 @@ impl Wire {
         Some((flight.initiator, flight.token, status))
     }
 
-    /// The host loses power. Its frames on the wire travel on, without anyone to answer.
+    /// The host loses power. Its frames in flight still arrive, but nothing answers them.
     pub(super) fn kill(&mut self, host: HostId) {
         let port = self.port_mut(host);
         port.alive = false;
@@ -263,12 +263,12 @@ impl Wire {
         self.log.add(self.now, format_args!("kill {host}"));
     }
 
-    /// Notes that a queue pair is gone and its number free.
+    /// Notes that a queue pair was destroyed, and that its number is free.
     pub(super) fn close(&mut self, host: HostId, qpn: Qpn) {
         self.log.add(self.now, format_args!("close {host}:{qpn}"));
     }
 
-    /// Notes an event of a request.
+    /// Logs an event of a request.
     pub(super) fn report(&mut self, event: &str, id: FlightId) {
         let flight = &self.flights[id.index()];
         self.log.add(self.now, format_args!("{event} {flight}"));
@@ -286,7 +286,7 @@ impl Wire {
         self.events.add(start, WireEvent::Depart(id, stage));
     }
 
-    /// Puts a frame on the wire.
+    /// Sends a frame.
     pub(super) fn depart(&mut self, id: FlightId, stage: Stage) {
         if !self.initiator_lives(id) && stage == Stage::Request {
             self.finish(id);
@@ -335,7 +335,7 @@ impl Wire {
         self.faults.is_empty() || self.judge(id, stage)
     }
 
-    /// Whether the receiver of a frame lives: it may have died while the frame was on its way. If
+    /// Whether the receiver of a frame lives: it may have died while the frame was in flight. If
     /// not, the frame is lost.
     pub(super) fn is_received(&mut self, id: FlightId, stage: Stage) -> bool {
         let to = self.flights[id.index()].receiver(stage);
@@ -346,8 +346,7 @@ impl Wire {
         is_alive
     }
 
-    /// Asks the armed faults about a frame that arrives, and carries out what they want. Returns
-    /// whether the frame is handed over now.
+    /// Applies the armed faults to an arriving frame. Returns whether the frame is handed over now.
     fn judge(&mut self, id: FlightId, stage: Stage) -> bool {
         let flow = Flow::from(&self.flights[id.index()].frame(stage));
         let mut verdict = self.decide_frame(id, stage);
@@ -384,12 +383,12 @@ impl Wire {
             self.events
                 .add_ahead(self.now, WireEvent::HandOver(id, stage));
         }
-        // The frame itself is handed over first: what is triggered comes behind it.
+        // The frame itself is handed over first; triggered actions follow it.
         self.trigger(verdict.triggers);
         proceeds && !is_deadly
     }
 
-    /// The status of a request that the responder's side refuses without asking the device.
+    /// The status of a request that is refused on the responder's side without asking the device.
     pub(super) fn refusal(&mut self, id: FlightId) -> Option<Status> {
         let flight = &mut self.flights[id.index()];
         let prescribed = flight.prescribed.take();
@@ -414,14 +413,14 @@ impl Wire {
         }
     }
 
-    /// A frame is lost: its initiator's network card sends it again or gives up.
+    /// A frame is lost: its initiator's device retransmits it or gives up.
     pub(super) fn lose(&mut self, id: FlightId, stage: Stage) {
         let flight = &self.flights[id.index()];
         let loss = self.network.lose(&flight.transmission(stage));
         self.suffer(id, stage, loss);
     }
 
-    /// Carries out what follows from a loss.
+    /// Schedules what follows from a loss.
     fn suffer(&mut self, id: FlightId, stage: Stage, loss: Loss) {
         let flight = &mut self.flights[id.index()];
         let what = match stage {
@@ -491,12 +490,12 @@ impl Wire {
         faults.decide(event, &is_named(interfaces, hosts_by_gid), tally)
     }
 
-    /// Two hosts, as a cut names them.
+    /// Two hosts, in the form that a cut needs.
     pub(super) fn pair(&self, a: HostId, b: HostId) -> [HostName; 2] {
         [a, b].map(|host| HostName::Gid(self.port(host).gid))
     }
 
-    /// Arms a fault and does what it does at once.
+    /// Arms a fault and runs its immediate actions.
     pub(super) fn arm(&mut self, fault: Fault) -> FaultId {
         let id = FaultId(self.next_fault);
         self.next_fault += 1;
@@ -506,14 +505,14 @@ impl Wire {
         id
     }
 
-    /// Disarms a fault and releases what it holds.
+    /// Disarms a fault and releases the frames that it holds.
     pub(super) fn disarm(&mut self, id: FaultId) {
         self.faults.disarm(id);
         self.release(id, usize::MAX);
         self.tally.forget(id);
     }
 
-    /// Does what faults want done beside the event that takes place now, behind it.
+    /// Runs actions of faults after the current event.
     pub(super) fn trigger(&mut self, triggers: Vec<Trigger>) {
         for trigger in triggers {
             match trigger {
@@ -546,19 +545,19 @@ impl Wire {
         }
     }
 
-    /// The host that a fault names.
+    /// The host with the name that a fault uses.
     fn find(&self, host: &HostName) -> Option<HostId> {
         let named = is_named(&self.interfaces, &self.hosts_by_gid);
         let port = self.ports.iter().find(|port| host.is(port.gid, &named))?;
         self.hosts_by_gid.get(&port.gid).copied()
     }
 
-    /// How many frames a fault keeps.
+    /// The number of frames that a fault holds.
     pub(super) fn held(&self, fault: FaultId) -> usize {
         self.deferred.count(fault)
     }
 
-    /// Hands over the oldest `count` frames that a fault keeps, and returns how many there were.
+    /// Hands over the oldest `count` frames that a fault holds, and returns how many there were.
     pub(super) fn release(&mut self, fault: FaultId, count: usize) -> usize {
         let released = self.deferred.release(fault, count);
         let number = released.len();
@@ -566,7 +565,7 @@ impl Wire {
         number
     }
 
-    /// Lets deferred frames be handed over now, right behind the event that takes place.
+    /// Hands over deferred frames directly after the current event.
     fn let_go(&mut self, released: impl IntoIterator<Item = (FlightId, Stage)>) {
         for (id, stage) in released {
             let flight = &self.flights[id.index()];
@@ -577,7 +576,7 @@ impl Wire {
     }
 }
 
-/// Appends memory of a host to `data`. Returns whether all of it is there.
+/// Appends memory of a host to `data`. Returns whether all of it is allocated.
 fn gather(memory: &AddressSpace, segments: &[HostSegment], data: &mut Vec<u8>) -> bool {
     let mut is_there = true;
     for segment in segments {
@@ -589,7 +588,7 @@ fn gather(memory: &AddressSpace, segments: &[HostSegment], data: &mut Vec<u8>) -
     is_there
 }
 
-/// Whether a host has a name, for faults.
+/// Whether a host has a given name, for faults.
 fn is_named(interfaces: &[Interface], hosts: &BTreeMap<Gid, HostId>) -> impl Fn(Gid, &str) -> bool {
     move |gid, name| {
         let host = hosts.get(&gid);

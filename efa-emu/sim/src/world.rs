@@ -19,35 +19,35 @@ use efa_device_model::network::{Random, Twice};
 use efa_device_model::prefetch;
 use efa_device_model::qpn_policy::QpnPolicy;
 
-/// One simulated host: a device and the memory that it reaches.
+/// One simulated host: a device and the memory that it can access.
 pub(super) struct Host {
     pub(super) config: HostConfig,
     pub(super) device: Device,
     pub(super) memory: AddressSpace,
     pub(super) qpns: QpnAllocator,
     generation: u32,
-    /// The earliest timer event of the device in the event queue.
+    /// The time of the device's earliest timer event in the event queue.
     timer: Option<Duration>,
 }
 
 impl Host {
-    /// A number for the request ids of the next queue pair.
+    /// A generation for the request ids of the next queue pair.
     pub(super) fn next_generation(&mut self) -> u32 {
         self.generation = self.generation.wrapping_add(1);
         self.generation
     }
 }
 
-/// The result of one step of a fabric.
+/// One step of a fabric.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FabricStep {
     /// The virtual time of the event.
     pub time: Duration,
-    /// The host whose queue pairs may have new completions, if any: the only one worth polling.
+    /// The host whose queue pairs may have new completions, if any; no other needs to be polled.
     pub host: Option<HostId>,
 }
 
-/// Everything in a fabric.
+/// The complete state of a fabric.
 pub(super) struct World {
     pub(super) wire: Wire,
     pub(super) hosts: Vec<Host>,
@@ -59,7 +59,7 @@ pub(super) struct World {
 }
 
 impl World {
-    /// Adds a host that has `gid`, which no other host may have.
+    /// Adds a host with this `gid`, which no other host may have.
     pub(super) fn add_host(&mut self, gid: Gid, config: HostConfig) -> HostId {
         let number = self.hosts.len();
         let id = self.wire.connect(Interface {
@@ -67,7 +67,7 @@ impl World {
             profile: config.profile.name.to_owned(),
             gid,
         });
-        // Far apart, so that an address of one host is not an address of another.
+        // Far apart, so that an address of one host is not valid on another.
         let base = (number as u64 + 1) << 44;
         let memory = AddressSpace::new(base, config.memory);
         let host = self.new_host(gid, config, memory);
@@ -112,7 +112,7 @@ impl World {
         Some(qpn)
     }
 
-    /// The error number of a memory registration that a fault wants to fail.
+    /// The error number of a memory registration that a fault makes fail.
     pub(super) fn registration_failure(&mut self, id: HostId, length: u64) -> Option<i32> {
         let host = self.wire.port(id).gid;
         let verdict = self.wire.decide(&FaultEvent::Registration { host, length });
@@ -123,7 +123,7 @@ impl World {
         }
     }
 
-    /// The host loses power: its device, its queue pairs and its memory are gone.
+    /// The host loses power: its device, queue pairs and memory are gone.
     pub(super) fn kill(&mut self, id: HostId) {
         if !self.wire.port(id).alive {
             return;
@@ -135,7 +135,7 @@ impl World {
         self.hosts[id.index()] = self.new_host(gid, config, memory);
     }
 
-    /// A killed host comes back, with nothing left of its former life.
+    /// Restarts a killed host, without any of its former state.
     pub(super) fn restart(&mut self, id: HostId) {
         let now = self.wire.now;
         let port = self.wire.port_mut(id);
@@ -145,7 +145,7 @@ impl World {
         }
     }
 
-    /// A removed device comes back. Nothing of what was made on it is left; the host's memory is.
+    /// A removed device comes back without its objects. The host keeps its memory.
     fn restore(&mut self, id: HostId) {
         let host = &self.hosts[id.index()];
         if host.device.check_present().is_ok() {
@@ -159,7 +159,7 @@ impl World {
         self.restart(id);
     }
 
-    /// Lets a host's device send what it has, and notes when it wants to be called again.
+    /// Lets a host's device send, and notes when it asks to be called again.
     pub(super) fn drive(&mut self, id: HostId) {
         let host = &mut self.hosts[id.index()];
         let now = self.wire.now;
@@ -178,11 +178,11 @@ impl World {
         }
     }
 
-    /// Has what the next events touch brought into the processor's caches: a fabric of some hundred
-    /// hosts does not fit there, and each event is about other hosts.
+    /// Prefetches what the next events touch: a fabric of some hundred hosts does not fit into the
+    /// processor's caches, and consecutive events belong to different hosts.
     #[inline]
     fn look_ahead(&self) {
-        /// How many events ahead each step is done.
+        /// How many events ahead each step of the prefetch works.
         const FLIGHT: usize = 10;
         const STEPS: [(usize, Nearness); 4] = [
             (7, Nearness::Coming),
@@ -244,8 +244,8 @@ impl World {
                 Some(host)
             }
             WireEvent::Kill(host) => {
-                // A rule kills processes, not machines: a device answers that knows nothing of
-                // them.
+                // A rule kills processes, not machines: the device still answers, without any of
+                // their objects.
                 self.kill(host);
                 self.restart(host);
                 None
@@ -274,7 +274,7 @@ impl World {
         Some(FabricStep { time, host })
     }
 
-    /// Hands a frame over to the device that it is for, and returns that device's host.
+    /// Passes a frame to the device that it is addressed to, and returns that device's host.
     fn hand_over(&mut self, id: FlightId, stage: Stage) -> HostId {
         match stage {
             Stage::Request => self.request_arrives(id),
@@ -295,7 +295,7 @@ impl World {
         self.wire.report("deliver", id);
         if is_unanswered {
             self.wire.finish(id);
-            // A packet of a connection may be answered by another one.
+            // A packet of a connection may make the responder send one.
             if self.host(responder).device.has_unsent() {
                 self.drive(responder);
             }
@@ -355,7 +355,7 @@ impl World {
     }
 
     /// Writes the data of an RDMA read into the initiator's memory. Fails, and writes nothing, if
-    /// that is no longer registered or the device has given the request up.
+    /// that memory is no longer registered or the device has cancelled the request.
     fn scatter(&mut self, initiator: HostId, token: Token, data: &[u8]) -> bool {
         let host = self.host(initiator);
         let Some(segments) = host.device.local_memory(token) else {
@@ -373,7 +373,7 @@ impl World {
         true
     }
 
-    /// Gives the outcome of a request to the initiator's device.
+    /// Reports the outcome of a request to the initiator's device.
     fn finish(&mut self, id: FlightId) -> HostId {
         self.wire.report("complete", id);
         let flight = self.wire.flight(id);

@@ -1,4 +1,5 @@
 //! Whatever a capture of correct traffic has lost, `check` reports no error in the rest.
+//!
 //! `EFA_LOSSES` sets the number of random losses for each trace of the corpus, `EFA_LOSS_SEED` the
 //! first of their seeds.
 

@@ -1,6 +1,8 @@
 //! The texts that are generated from the rules in `efa_wire::rules` are up to date: the tables of
-//! `docs/rules.md`, and the dissector's table of expert information. After a change of the rules,
-//! `EFA_UPDATE=1 cargo test -p efa-check --test check rules_generated` writes both again.
+//! `docs/rules.md`, and the dissector's table of expert information.
+//!
+//! After a change of the rules, `EFA_UPDATE=1 cargo test -p efa-check --test check rules_generated`
+//! writes both again.
 
 use std::fmt::Write as _;
 

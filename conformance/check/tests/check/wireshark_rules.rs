@@ -1,4 +1,5 @@
 //! The Wireshark dissector and `efa-conformance check` find the same breaches in the same frames.
+//!
 //! Both implement the rules of `docs/rules.md`. The dissector judges each end of a conversation
 //! separately, so both get captures of one host: those of the corpus, and copies of them with
 //! frames lost, duplicated, exchanged and changed. Needs `tshark`; without it the tests print a

@@ -1,8 +1,10 @@
 //! One network under two links: the simulator and shared memory have to give the same results for
-//! the same requests with the same rules, options and seeds. The test compares what the initiator
-//! sees (the status of each request, and when it completed), the order in which the receiver sees
-//! the messages where it does not depend on time, duplicate completions, and how often each rule
-//! was applied. A rule that is applied to every frame counts the attempts.
+//! the same requests with the same rules, options and seeds.
+//!
+//! The test compares what the initiator sees (the status of each request, and when it completed),
+//! the order in which the receiver sees the messages where it does not depend on time, duplicate
+//! completions, and how often each rule was applied. A rule that is applied to every frame counts
+//! the attempts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! The `tracing` events by which decisions can be watched.
+//! The `tracing` events that show decisions of the engine.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
@@ -25,7 +25,7 @@ impl Write for Lines {
     }
 }
 
-/// Runs a scenario, and returns the lines of a subscriber that takes everything.
+/// Runs a scenario, and returns the lines of a subscriber for all events.
 fn watch(scenario: impl FnOnce()) -> Vec<String> {
     let lines = Lines::default();
     let written = lines.clone();
@@ -41,7 +41,7 @@ fn watch(scenario: impl FnOnce()) -> Vec<String> {
     text.lines().map(|line| line.trim().to_owned()).collect()
 }
 
-/// The lines in which all of these texts are.
+/// The lines that contain all of these texts.
 fn with<'a>(lines: &'a [String], texts: &[&str]) -> Vec<&'a str> {
     let has_all = |line: &&str| texts.iter().all(|text| line.contains(text));
     lines.iter().map(String::as_str).filter(has_all).collect()
@@ -94,7 +94,7 @@ fn each_subprotocol_is_shown_with_its_reason() {
     );
     let handshakes = with(&lines, &["HANDSHAKE received peer=0", "RDMA_READ"]);
     assert_eq!(handshakes.len(), 2, "one of each side");
-    // Eager messages in order cost nothing, so there is nothing about them.
+    // Eager messages in order need no decision, so there is no event about them.
     assert_eq!(with(&lines, &["subprotocol=Eager"]), [] as [&str; 0]);
 }
 
@@ -198,7 +198,7 @@ fn given_up_peers_are_logged_with_the_reason() {
         };
         let server = rig.add("efa2", &frugal, NicConfig::default());
         let (there, _) = rig.greet(0, server);
-        // No receive is posted, and there is no memory for a message that waits.
+        // No receive is posted, and there is no memory for an unexpected message.
         rig.start_operation(0, |program| program.send(there, 0, 8, 1));
         rig.settle();
     });

@@ -1,5 +1,4 @@
-//! The identity of senders: unknown senders, queue pair numbers that are taken again, peers that
-//! die.
+//! The identity of senders: unknown senders, reused queue pair numbers, peers that die.
 
 use efa_core::endpoint::{Errno, OperationFlags, SourceFilter, Usage};
 use efa_core::wire::PacketType;
@@ -13,7 +12,7 @@ fn a_server_learns_its_clients_from_their_packets() {
         let mut rig = Rig::pair(orderly(), profile, &config());
         let server = rig.address(1);
         let to_server = rig.insert(0, server);
-        // The longest one is not the first: its handshake is in.
+        // The longest message is not the first: its handshake has arrived.
         for (number, length) in [10, 18_000, 60_000, 150_000].into_iter().enumerate() {
             rig.program(0).fill(0, &pattern(length, number as u8));
             rig.program(1).recv(0, 200_000, 1);
@@ -24,7 +23,7 @@ fn a_server_learns_its_clients_from_their_packets() {
                 rig.program(1).bytes(0, length),
                 pattern(length, number as u8)
             );
-            // And answers without ever having inserted an address.
+            // And it answers without having inserted an address.
             rig.program(0).recv(0, 200_000, 3);
             let client = request.source.unwrap();
             rig.start_operation(1, |program| program.send(client, 0, length, 4));
@@ -45,8 +44,8 @@ fn a_server_learns_its_clients_from_their_packets() {
     }
 }
 
-/// A process dies, its queue pair number goes to the next one on the host, and packets of the first
-/// arrive after the first packet of the second.
+/// A process dies, the next one on the host gets its queue pair number, and packets of the first
+/// process arrive after the first packet of the second.
 #[test]
 fn late_packets_do_not_reach_the_successor() {
     let mut rig = Rig::pair(orderly(), "efa2", &config());
@@ -72,7 +71,7 @@ fn late_packets_do_not_reach_the_successor() {
     );
     assert_ne!(address.qkey, old_address.qkey);
 
-    // The successor speaks, then the late packets come.
+    // The successor sends first, then the late packets arrive.
     let to_server = rig.insert(second, server);
     rig.program(second).fill(0, b"new!");
     rig.start_operation(second, |program| {
@@ -99,7 +98,7 @@ fn late_packets_do_not_reach_the_successor() {
         }
     }
     assert_eq!(from_new, 1);
-    // To the old one nothing can be sent any more; to the new one it can.
+    // Sends to the old address fail; sends to the new one succeed.
     rig.program(second).recv(64, 8, 9);
     rig.start_operation(1, |program| program.send(old, 0, 4, 20));
     rig.start_operation(1, |program| program.send(new, 0, 4, 21));
@@ -116,8 +115,8 @@ fn late_packets_do_not_reach_the_successor() {
     assert!(rig.program(second).contexts().contains(&9));
 }
 
-/// A peer dies in the middle of everything: every operation with it ends with an error, those with
-/// others go on.
+/// A peer dies while operations of all kinds are in flight: every operation with it ends with an
+/// error, those with others continue.
 #[test]
 fn only_operations_with_the_dead_peer_fail() {
     let mut rig = Rig::pair(orderly(), "efa2", &config());
@@ -168,7 +167,7 @@ fn only_operations_with_the_dead_peer_fail() {
     assert_eq!((usage.outbound, usage.inbound, usage.packets), (0, 0, 0));
 }
 
-/// Receives that name a peer wait for it alone.
+/// Receives that name a peer wait for that peer alone.
 #[test]
 fn directed_receives_tell_hosts_apart() {
     let mut rig = Rig::pair(orderly(), "efa2", &config());

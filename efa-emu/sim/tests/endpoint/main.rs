@@ -1,4 +1,5 @@
-//! The protocol engine on the simulated device: the failures that EFA users have met, staged.
+//! The protocol engine on the simulated device, with faults for the failures that EFA users have
+//! met.
 
 mod decisions;
 mod identity;

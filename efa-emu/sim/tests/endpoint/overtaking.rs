@@ -1,5 +1,5 @@
-//! Events that overtake each other: the peer's answer comes before the completion of what it
-//! answers, packets of one message are held back.
+//! Events that overtake each other: the peer's answer comes before the completion of the request,
+//! or packets of one message are held.
 
 use efa_core::endpoint::{EndpointConfig, OperationFlags, Usage};
 use efa_core::wire::PacketType;
@@ -7,7 +7,7 @@ use efa_sim::{Action, Fault, FaultId, Match, Point};
 
 use crate::rig::{Program, Rig, config, orderly, pattern};
 
-/// Operations, each with the device profile and the settings that bring the packet type about.
+/// Operations, each with the device profile and the settings that make the packet type appear.
 struct Case {
     answered: PacketType,
     answer: PacketType,
@@ -111,7 +111,7 @@ fn count(rig: &Rig, packet_type: PacketType) -> FaultId {
         .install(Fault::new(when, Action::Delay(Default::default())))
 }
 
-/// The device of program 0 hears late that its packets arrived.
+/// The device of program 0 gets the acknowledgements of its packets late.
 fn hold_completions(rig: &mut Rig) -> FaultId {
     let mut answers = Match::any(Point::Answer);
     answers.sender = Some(rig.address(0).gid.into());
@@ -137,7 +137,7 @@ fn answers_may_precede_send_completions() {
             Operation::Read | Operation::Fetch => {
                 assert_eq!(rig.program(0).contexts(), [7], "{name}");
             }
-            // The memory of a send is the device's until then.
+            // The memory of a send belongs to the device until then.
             _ => assert_eq!(rig.program(0).completions, [], "{name}"),
         }
         rig.fabric.remove(hold);
@@ -202,8 +202,8 @@ fn every_packet_may_find_the_receiver_not_ready() {
     }
 }
 
-/// A message is withheld. Its sender stops before it is further ahead than a stock receiver's
-/// window, and goes on when the message has arrived.
+/// A message is held. Its sender stops before it is further ahead than a stock receiver's window,
+/// and continues when the message has arrived.
 #[test]
 fn one_message_may_be_delayed_for_long() {
     const MESSAGES: usize = 20_000;
@@ -221,7 +221,7 @@ fn one_message_may_be_delayed_for_long() {
     };
     let mut sent = 0;
     while send(&mut rig, sent).is_ok() || {
-        // Not for want of room in the device's queue.
+        // The reason is not a full queue of the device.
         rig.settle();
         send(&mut rig, sent).is_ok()
     } {
@@ -229,7 +229,7 @@ fn one_message_may_be_delayed_for_long() {
     }
     assert!((4096..=8192).contains(&sent), "{sent}");
     rig.settle();
-    // All but the one that is held are reported, and none but two received.
+    // All but the held one have completed, and only two are received.
     assert_eq!(rig.program(0).completions.len(), sent - 1);
     assert_eq!(rig.program(1).endpoint.usage().unexpected, 2);
     assert_eq!(rig.fabric.held(hold), 1);
@@ -252,7 +252,7 @@ fn one_message_may_be_delayed_for_long() {
     assert_eq!(program.endpoint.usage(), idle(program));
 }
 
-/// One message is bad; the next ones must not suffer.
+/// One message is bad; the next ones must still arrive.
 #[test]
 fn a_message_that_does_not_fit_stops_nothing() {
     for length in [100, 18_000, 60_000, 150_000] {

@@ -1,5 +1,5 @@
-//! Peers that the application removes from its address vector and inserts again: the conversation
-//! outlives the entry, with work under way, on a network that reorders and refuses.
+//! The application removes peers from its address vector and inserts them again. The conversation
+//! outlives the entry, with operations in flight, on a network that reorders and refuses.
 
 use efa_core::endpoint::{
     EndpointConfig, EndpointError, Errno, Event, Instant, OperationFlags, PeerId, SendArgs,
@@ -13,18 +13,18 @@ use crate::rig::{Program, Rig, config, pattern};
 /// Lengths for each subprotocol of messages.
 const LENGTHS: [usize; 6] = [0, 8, 3_000, 15_000, 25_000, 40_000];
 const ROOM: usize = 40_000;
-/// Where a program has what it sends, behind what it receives.
+/// The offset of the data that a program sends, behind the data that it receives.
 const SOURCE: u64 = 20 * ROOM as u64;
 /// The context of receives while peers are removed.
 const EARLY: u64 = u64::MAX;
 
-/// Two programs that send to each other. Messages have numbers, which go with them as data.
+/// Two programs that send to each other. The CQ data of a message is its number.
 struct Exchange {
     rig: Rig,
     random: StdRng,
     /// By program: the other one.
     peers: [PeerId; 2],
-    /// By program: the messages of which it was told that they were sent.
+    /// By program: the messages whose sends have completed.
     sent: [Vec<u64>; 2],
     /// By program: the messages that it received.
     received: [Vec<u64>; 2],
@@ -51,7 +51,7 @@ impl Exchange {
             programs: Vec::new(),
         };
         for _ in 0..2 {
-            // The engine waits for receivers, and not the device.
+            // The engine waits for receivers, not the device.
             let nic = NicConfig {
                 rnr_retry: 0,
                 ..NicConfig::default()
@@ -74,7 +74,7 @@ impl Exchange {
         self.rig.program(number)
     }
 
-    /// Starts to send, unless the device or the peer have no room now.
+    /// Starts a send. Returns false if the device or the peer has no room now.
     fn send(&mut self, from: usize, length: usize) -> bool {
         let (number, peer) = (self.next, self.peers[from]);
         let program = self.program(from);
@@ -95,7 +95,7 @@ impl Exchange {
         started.is_ok()
     }
 
-    /// Removes the other program and inserts it again, after a while.
+    /// Removes the other program, and inserts it again after a while.
     fn remove_and_insert(&mut self, at: usize) {
         let peer = self.peers[at];
         self.program(at).endpoint.remove_address(peer).unwrap();
@@ -106,7 +106,7 @@ impl Exchange {
         assert_ne!(self.peers[at], peer);
     }
 
-    /// Lets this many events of the fabric happen, or all.
+    /// Runs this many events of the fabric, or all.
     fn run(&mut self, events: usize) {
         for _ in 0..events {
             self.rig.poll();
@@ -175,8 +175,8 @@ impl Exchange {
         self.settle();
     }
 
-    /// After `removers` have removed the other program and inserted it again once more, everything
-    /// arrives, with its data.
+    /// After `removers` have removed the other program and inserted it once more, all messages
+    /// arrive with their data.
     fn all_arrives(&mut self, removers: &[usize]) {
         for at in removers {
             self.remove_and_insert(*at);
@@ -222,7 +222,7 @@ fn what_was_sent_arrives_despite_the_sender_removing() {
     let mut cancelled = 0;
     for seed in 0..SEEDS {
         let mut exchange = Exchange::new(seed);
-        // The first may drop what the second sends, but not the other way round.
+        // The first program may drop what the second sends, but not the other way round.
         exchange.trouble(&[0]);
         let (sent, received) = (&exchange.sent[0], &exchange.received[1]);
         for number in sent {

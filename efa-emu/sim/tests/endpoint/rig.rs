@@ -1,4 +1,4 @@
-//! Endpoints on hosts of a fabric, driven until nothing moves.
+//! Endpoints on hosts of a fabric, driven until they are idle.
 
 use std::time::Duration;
 
@@ -16,11 +16,11 @@ use efa_device_model::profile::Profile;
 use efa_sim::{Fabric, FabricConfig, HostConfig, NetworkConfig, NicConfig, SimHost, SimNic};
 pub(crate) use efa_testing::pattern;
 
-/// A program with one endpoint on a host of its own.
+/// A program with one endpoint on its own host.
 pub(crate) struct Program {
     pub(crate) host: SimHost,
     pub(crate) endpoint: Endpoint<SimNic>,
-    /// Memory for everything, registered for everything.
+    /// Memory for all operations, registered with all access rights.
     pub(crate) memory: UserSlice,
     pub(crate) region: Region,
     pub(crate) completions: Vec<Result<CompletionEntry, ErrorEntry>>,
@@ -29,7 +29,7 @@ pub(crate) struct Program {
 
 pub(crate) const MEMORY: usize = 1 << 20;
 
-/// Thresholds that bring every subprotocol into reach of small messages.
+/// Thresholds that let small messages use every subprotocol.
 pub(crate) fn config() -> EndpointConfig {
     EndpointConfig {
         max_medium_size: 20_000,
@@ -40,7 +40,7 @@ pub(crate) fn config() -> EndpointConfig {
     }
 }
 
-/// A network that keeps the order; faults do the rest.
+/// A network that keeps the order; faults change it.
 pub(crate) fn orderly() -> FabricConfig {
     FabricConfig {
         network: NetworkConfig::orderly(Duration::from_micros(5)),
@@ -131,13 +131,13 @@ impl Rig {
         self.program(at).endpoint.insert_address(address).unwrap()
     }
 
-    /// The program is killed: its queue pair goes, nothing is said to anybody.
+    /// Kills the program: its queue pair is destroyed, and no peer is told.
     pub(crate) fn kill(&mut self, number: usize) -> SimHost {
         let program = self.programs[number].take().unwrap();
         program.host
     }
 
-    /// Lets every program make progress, without letting time pass.
+    /// Lets every program make progress, without advancing time.
     pub(crate) fn poll(&mut self) {
         let now = Instant(self.fabric.now());
         for program in self.programs.iter_mut().flatten() {
@@ -151,7 +151,7 @@ impl Rig {
         }
     }
 
-    /// Runs until nothing moves any more by itself.
+    /// Runs until all is idle.
     pub(crate) fn settle(&mut self) {
         for _ in 0..1_000_000 {
             self.poll();
@@ -176,7 +176,7 @@ impl Rig {
         panic!("the programs do not come to rest");
     }
 
-    /// Starts an operation, letting the programs run as long as it has to be tried again.
+    /// Starts an operation; if it has to be tried again, lets the programs run in between.
     pub(crate) fn start_operation(
         &mut self,
         at: usize,
@@ -192,7 +192,7 @@ impl Rig {
         panic!("the operation has to be tried again for ever");
     }
 
-    /// Both ends know each other's features: messages went both ways.
+    /// Exchanges messages both ways, so that each end knows the other's features.
     pub(crate) fn greet(&mut self, one: usize, other: usize) -> (PeerId, PeerId) {
         let (address, other_address) = (self.address(one), self.address(other));
         let there = self.insert(one, other_address);
@@ -350,7 +350,7 @@ impl Program {
         })
     }
 
-    /// Takes the contexts of all completions, which are successes.
+    /// Takes the contexts of all completions, and asserts that they are successes.
     pub(crate) fn contexts(&mut self) -> Vec<u64> {
         let entries = core::mem::take(&mut self.completions);
         entries.iter().map(|entry| entry.unwrap().context).collect()

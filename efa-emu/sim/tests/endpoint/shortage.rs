@@ -1,5 +1,5 @@
-//! Resources that run out: registrations, queues, receive buffers; devices that cannot read from
-//! each other.
+//! Resources that run out: registrations, queues, receive buffers; and devices that cannot read
+//! from each other.
 
 use efa_core::endpoint::{
     CompletionFlags, EndpointConfig, IoVec, OperationFlags, RecvArgs, SendArgs, SourceFilter,
@@ -81,7 +81,7 @@ fn a_receiver_that_cannot_register_asks_for_packets() {
             (rig.fabric.applied(nacks), rig.fabric.applied(reads)),
             (1, 1)
         );
-        // The next one is read again.
+        // The next message is read by RDMA again.
         exchange(&mut rig, 150_000, true);
         assert_eq!(rig.fabric.applied(nacks), 1);
     }
@@ -191,8 +191,8 @@ fn tiny_queues_and_losses_only_cost_time() {
     }
 }
 
-/// A write with CQ data, by the device where both sides agree how it announces itself, and emulated
-/// where they do not.
+/// A write with CQ data uses the device if both sides agree how it is reported, and is emulated
+/// otherwise.
 #[test]
 fn cq_data_writes_arrive_at_every_queue_pair() {
     for (one, other, direct) in [
@@ -236,7 +236,7 @@ fn cq_data_writes_arrive_at_every_queue_pair() {
             CompletionFlags::RMA | CompletionFlags::REMOTE_WRITE | CompletionFlags::REMOTE_CQ_DATA
         );
         assert_eq!(rig.fabric.applied(emulated) == 0, direct, "{one} {other}");
-        // Solicited ones took a receive buffer, which is posted again.
+        // Solicited writes consumed a receive buffer, which is posted again.
         let nic = rig.program(1).endpoint.nic();
         assert_eq!(nic.posted_receives(), 1024);
     }

@@ -15,7 +15,7 @@ const PROFILE: &str = "efa2";
 /// The largest packet of the profile, in bytes.
 const MTU: usize = 8928;
 
-/// Where a program's receives begin in its memory, each with as much room.
+/// The offset of a program's receives in its memory; each gets the same room.
 const TARGETS: u64 = 512 << 10;
 const ROOM: usize = 10_000;
 
@@ -36,8 +36,7 @@ fn pair() -> (Rig, PeerId) {
     (rig, peer)
 }
 
-/// A program that does not know of such receivers and does not wait for handshakes, and one that is
-/// such a receiver.
+/// An ordinary program that does not wait for handshakes, and one that receives into its buffers.
 fn ordinary_and_zero_copy() -> (Rig, PeerId) {
     let mut rig = Rig {
         fabric: Fabric::new(orderly()),
@@ -86,7 +85,7 @@ fn messages_without_headers_land_in_the_buffers() {
         assert_eq!(entry.source, Some(back));
     }
     assert_eq!(rig.program(0).contexts(), [0, 1, 2, 3, 4]);
-    // The device has written them.
+    // The device has written the buffers.
     let statistics = *rig.program(1).endpoint.statistics();
     for protocol in Protocol::ALL {
         assert_eq!(statistics.copied(protocol).received, 0, "{protocol:?}");
@@ -180,7 +179,7 @@ fn header_messages_are_refused_and_then_headerless() {
     rig.settle();
     assert_eq!(rig.program(1).contexts(), [5]);
     assert_eq!(rig.program(1).bytes(target(0), 64), pattern(64, 1));
-    // Longer messages have no way any more.
+    // Longer messages have no subprotocol left.
     let refused = rig.program(0).send(peer, 0, MTU + 1, 3);
     assert!(matches!(refused, Err(EndpointError::OutOfRange { .. })));
 }
@@ -289,7 +288,7 @@ fn closing_takes_the_receives_back() {
     assert_eq!(nic.posted_receives(), others, "those of packets");
     drop(nic);
     rig.program(0).completions.clear();
-    // The queue pair is gone.
+    // The queue pair is destroyed.
     rig.start_operation(0, |program| program.send(peer, 0, 64, 2));
     rig.settle();
     let failed = rig.program(0).completions.pop().unwrap().unwrap_err();
@@ -336,7 +335,7 @@ fn a_reinserted_peer_gets_no_second_handshake() {
     }
 }
 
-/// Messages without headers tell as well that their sender is there.
+/// Messages without headers also show that their sender is alive.
 #[test]
 fn headerless_messages_count_as_activity() {
     const RECEIVER: usize = 0;
@@ -360,7 +359,7 @@ fn headerless_messages_count_as_activity() {
         let entry = rig.program(RECEIVER).completions.pop().unwrap().unwrap();
         entry.source.unwrap()
     };
-    // The first of three makes room for the fourth. None of the others was heard since.
+    // The first of three is replaced by the fourth. None of the others has sent since.
     let ids = [1, 2, 3, 4].map(&mut send);
     assert_eq!(send(2), ids[1]);
     send(5);

@@ -7,7 +7,7 @@ use efa_sim::{Action, CaptureConfig, Fault, HostConfig, Match, NicConfig, Script
 
 use super::{Pair, finished};
 
-/// What one frame of a capture says: interface, direction, kind, repeated, length of its data.
+/// One frame of a capture: interface, direction, type, retransmitted, length of its data.
 type Line = (u32, Direction, String, bool, usize);
 
 fn lines(capture: &[u8]) -> (Vec<String>, Vec<Line>) {

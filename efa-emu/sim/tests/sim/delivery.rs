@@ -11,7 +11,7 @@ use efa_sim::{
 
 use super::{Pair, count, finished, orderly, packets};
 
-/// Sends `total` numbered packets from alice to bob, as fast as the send queue takes them, and
+/// Sends `total` numbered packets from Alice to Bob, as fast as the send queue accepts them, and
 /// returns the numbers in the order of arrival.
 fn stream(pair: &mut Pair, total: u32) -> Vec<u32> {
     let to = pair.bob.address();
@@ -80,7 +80,7 @@ fn a_port_serializes_its_frames() {
     let statuses = finished(&mut pair.alice);
     assert!(statuses.iter().all(|(_, status)| *status == Status::Ok));
     assert_eq!(statuses.len(), 3);
-    // The last answer has no data, and nothing else is on its sender's port.
+    // The last answer has no data, and its sender's port is otherwise idle.
     assert_eq!(pair.fabric.now(), Duration::from_nanos(9_000 + 94 + 5_000));
 }
 
@@ -184,7 +184,7 @@ fn packets_are_limited_to_the_mtu() {
     let mtu = pair.alice.nic().attributes().mtu;
     let longest = vec![7; mtu];
     let fits = pair.alice.send(to, &longest).unwrap();
-    // The buffer ends at the MTU, so one byte more has to come from user memory.
+    // The buffer ends at the MTU, so one more byte has to come from user memory.
     let host = pair.alice.nic().host().clone();
     let byte = host.allocate(1).unwrap();
     let too_long = {
@@ -231,7 +231,7 @@ fn an_empty_packet_and_immediate_data_arrive() {
     assert_eq!(arrived[0].immediate, Some(0x1234_5678));
 }
 
-/// Bob has no receives; alice tries three times more.
+/// Bob has no receives; Alice retries three times.
 fn unready() -> (Fabric, ScriptedPeer, ScriptedPeer) {
     let fabric = Fabric::new(orderly());
     let nic = NicConfig {

@@ -18,9 +18,9 @@ const HANDSHAKE: u8 = 9;
 struct Program {
     host: SimHost,
     endpoint: Endpoint<SimNic>,
-    /// The others, by number; the own entry is itself.
+    /// The other programs, by number; the own entry is itself.
     peers: Vec<PeerId>,
-    /// Where each receive goes, by context.
+    /// The target of each receive, by context.
     receives: Vec<Receive>,
 }
 
@@ -31,7 +31,7 @@ struct Receive {
     source: Option<PeerId>,
 }
 
-/// A message's bytes: who sends it, its number, and a pattern made of both.
+/// A message's bytes: its sender, its number, and a pattern made of both.
 fn message(sender: usize, number: u64, length: usize) -> Vec<u8> {
     let period: Vec<u8> = (0..251)
         .map(|index| (index * 31 + sender * 7 + number as usize) as u8)
@@ -42,7 +42,7 @@ fn message(sender: usize, number: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Lengths around every border between subprotocols that two-sided messages have.
+/// Lengths around every limit between the subprotocols of two-sided messages.
 fn length(sender: usize, number: u64) -> usize {
     const LENGTHS: [usize; 9] = [8, 64, 4096, 8800, 8928, 20_000, 65_536, 65_537, 200_000];
     LENGTHS[(number as usize * 5 + sender * 3) % LENGTHS.len()]
@@ -87,7 +87,7 @@ impl Programs {
     }
 
     /// Every program sends [`MESSAGES`] to every other, half of them tagged, with receives posted
-    /// before, between and after. Returns when all of it is received.
+    /// before, between and after. Returns when all of them are received.
     fn exchange(&mut self) {
         let count = self.all.len();
         let incoming = MESSAGES * (count as u64 - 1);
@@ -105,14 +105,14 @@ impl Programs {
                 }
             }
             for receiver in 0..count {
-                // The odd ones lag behind: their messages are unexpected.
+                // Odd receivers post late: their messages are unexpected.
                 let posted = self.all[receiver].receives.len() as u64;
                 let sent: u64 = next_send.iter().map(|row| row[receiver]).sum();
                 if posted < incoming && (receiver % 2 == 0 || sent > incoming / 2) {
                     self.post_receive(receiver, is_tagged(posted));
                 }
             }
-            // A few, so that the next messages are sent while these are on their way.
+            // Only a few steps, so that the next messages are sent while these are in flight.
             let busy = (0..8).take_while(|_| self.step()).count();
             idle_rounds = if busy > 0 { 0 } else { idle_rounds + 1 };
             assert!(idle_rounds < 1000, "nothing happens any more");
@@ -174,7 +174,7 @@ impl Programs {
             .unwrap();
     }
 
-    /// Lets the next thing happen: a network event, or the end of an engine's back-off.
+    /// Runs the next event: of the network, or the end of an engine's back-off.
     fn step(&mut self) -> bool {
         let timeout = (0..self.all.len())
             .filter_map(|index| Some((self.all[index].endpoint.next_timeout()?, index)))

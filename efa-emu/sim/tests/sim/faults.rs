@@ -1,4 +1,4 @@
-//! Staged faults, cuts and crashes.
+//! Faults, cuts and crashes.
 
 use std::time::Duration;
 
@@ -79,7 +79,7 @@ fn a_staged_queue_pair_error_flushes() {
         ended[1..],
         [sent[1], sent[2]].map(|send| (send, Status::Flushed))
     );
-    // The peer's queue pair works on, and finds nobody.
+    // The peer's queue pair continues, and gets no answer.
     let answer = pair.bob.send(from, b"answer").unwrap();
     pair.fabric.run_until_idle();
     assert_eq!(
@@ -90,7 +90,7 @@ fn a_staged_queue_pair_error_flushes() {
 
 #[test]
 fn overtaking_happens_without_staging() {
-    // A reply races the acknowledgement over other paths, and wins now and then.
+    // A reply and the acknowledgement take different paths, and sometimes the reply arrives first.
     let mut pair = Pair::new(FabricConfig::seeded(5));
     let (to, from) = (pair.bob.address(), pair.alice.address());
     let mut overtaken = 0;
@@ -277,8 +277,8 @@ fn a_program_killed_by_a_packet_misses_it() {
     assert!(pair.bob.send(to, b"x").is_err(), "no queue pair");
 }
 
-/// The device goes behind the second message and is back behind the third, without queue pairs. The
-/// host's memory is what it was.
+/// The device is removed after the second message and restored after the third, without queue
+/// pairs. The host's memory does not change.
 #[test]
 fn a_restored_device_has_nothing_from_before() {
     let mut pair = Pair::orderly();

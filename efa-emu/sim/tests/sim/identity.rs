@@ -1,4 +1,4 @@
-//! Address handles, queue pair numbers and what outlives them.
+//! Address handles, queue pair numbers, and packets that outlive them.
 
 use efa_core::address::{Gid, Qpn};
 use efa_core::nic::{Domain, Nic, Status};
@@ -76,7 +76,7 @@ fn queue_pairs_have_distinct_numbers_and_address_books() {
         assert_eq!(arrived[0].source.qpn, addresses[0].qpn);
         arrived[0].source.ahn.is_some()
     });
-    // The sender has a handle of its own host, the second one made one, the third did not.
+    // The sender has a handle of its own host, the second program created one, the third did not.
     assert_eq!(knows, [true, true, false]);
 }
 

@@ -39,7 +39,7 @@ impl Pair {
         }
     }
 
-    /// One path, constant latency, completions in queue order: nothing is left to chance.
+    /// One path, constant latency, completions in queue order: nothing is random.
     fn orderly() -> Self {
         Self::new(orderly())
     }
@@ -57,7 +57,7 @@ fn packets(peer: &mut ScriptedPeer) -> Vec<ReceivedPacket> {
     std::iter::from_fn(|| peer.next_packet().unwrap()).collect()
 }
 
-/// The contexts and statuses of the finished requests, by context.
+/// The contexts and statuses of the completed requests, by context.
 fn finished(peer: &mut ScriptedPeer) -> Vec<(u64, Status)> {
     let mut finished: Vec<_> = std::iter::from_fn(|| peer.next_finished().unwrap())
         .map(|request| (request.context, request.status))
@@ -66,7 +66,7 @@ fn finished(peer: &mut ScriptedPeer) -> Vec<(u64, Status)> {
     finished
 }
 
-/// How many lines of the event log contain `text`.
+/// The number of lines of the event log that contain `text`.
 fn count(fabric: &Fabric, text: &str) -> usize {
     let log = fabric.log();
     log.text()

@@ -9,7 +9,7 @@ use efa_testing::pattern;
 
 use super::{Pair, finished, orderly, packets};
 
-/// Alice has local memory, bob has registered memory with a pattern; both know each other.
+/// Alice has local memory, Bob has registered memory with a pattern; each knows the other.
 struct Setup {
     pair: Pair,
     local: UserSlice,
@@ -156,7 +156,7 @@ fn a_write_with_immediate_tells_the_peer() {
         assert_eq!(told.len(), 1);
         assert_eq!(told[0].immediate, Some(77));
         assert_eq!(setup.pair.bob.nic().free_buffers(), buffers);
-        // The receive is retired when its completion is polled, and posted again.
+        // The receive is removed when its completion is polled, and posted again.
         assert_eq!(
             (left, setup.pair.bob.nic().posted_receives()),
             (receives, receives)
@@ -164,7 +164,7 @@ fn a_write_with_immediate_tells_the_peer() {
     }
 }
 
-/// Runs both operations with a changed request; nothing may happen to either side's memory.
+/// Runs both operations with a changed request; neither side's memory may change.
 fn refused(access: Access, expected: Status, change: impl Fn(&mut RdmaRequest)) {
     for write in [false, true] {
         let mut setup = setup(access);
