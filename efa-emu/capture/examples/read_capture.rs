@@ -11,7 +11,7 @@ fn lines(capture: &Path) -> Result<Vec<String>, ReadError> {
     let mut reader = Reader::open(capture)?;
     let mut lines = Vec::new();
     while let Some(captured) = reader.next_frame()? {
-        // Other traffic of the interface, and what is no send.
+        // Skips other traffic of the interface, and frames that are not sends.
         let Ok(frame) = captured.frame else { continue };
         let FrameKind::Send = frame.header.kind else {
             continue;

@@ -1,4 +1,4 @@
-//! pcapng blocks as bytes: what our captures consist of.
+//! The pcapng blocks of our captures, as bytes.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -39,13 +39,13 @@ pub(super) fn direction(flags: u32) -> Option<Direction> {
 }
 
 /// `pcap-file` writes the two 32-bit halves of a statistics block's times as one 64-bit integer in
-/// the section's byte order; the format wants the upper half first in either order.
+/// the section's byte order, but the format wants the upper half first in either order.
 pub(super) const fn swap_halves(timestamp: u64) -> u64 {
     timestamp.rotate_left(32)
 }
 
 fn append<'a>(block: impl PcapNgBlock<'a>, bytes: &mut Vec<u8>) {
-    // Captures are little-endian whatever the machine, so that a seed gives the same file anywhere.
+    // Captures are little-endian on every machine, so that a seed gives the same file everywhere.
     block
         .into_block()
         .write_to::<LittleEndian, _>(bytes)
@@ -55,7 +55,8 @@ fn append<'a>(block: impl PcapNgBlock<'a>, bytes: &mut Vec<u8>) {
 /// The default name of the capturing application.
 pub(super) const APPLICATION: &str = concat!("efa-emu ", env!("CARGO_PKG_VERSION"));
 
-/// Appends the block that begins a capture: the program that writes it, and comments on the whole.
+/// Appends the block that begins a capture: the program that writes it, and comments on the
+/// capture.
 pub(super) fn append_section_header(application: &str, comments: &[String], bytes: &mut Vec<u8>) {
     let mut options = vec![SectionHeaderOption::UserApplication(Cow::Borrowed(
         application,
@@ -72,8 +73,8 @@ pub(super) fn append_section_header(application: &str, comments: &[String], byte
     );
 }
 
-/// Appends the block that declares an interface, of whose frames up to `snaplen` bytes are
-/// recorded. The order of these blocks numbers the interfaces.
+/// Appends the block that declares an interface whose frames are recorded up to `snaplen` bytes.
+/// Interfaces are numbered in the order of their blocks.
 pub(super) fn append_interface(interface: &Interface, snaplen: u32, bytes: &mut Vec<u8>) {
     let mut address = interface.gid.0.to_vec();
     address.push(64);
@@ -103,17 +104,17 @@ pub(super) fn append_interface(interface: &Interface, snaplen: u32, bytes: &mut 
     );
 }
 
-/// The snap length in the block that begins with these bytes, which [`append_interface`] made:
-/// behind the block's type and length, and the link type.
+/// The snap length in an interface block of [`append_interface`]. It follows the block's type and
+/// length, and the link type.
 pub(super) fn snaplen(block: &[u8; SNAPLEN_END]) -> u32 {
     let [.., a, b, c, d] = *block;
     u32::from_le_bytes([a, b, c, d])
 }
 
-/// Where the snap length ends in the block that declares an interface.
+/// The end of the snap length in the block that declares an interface.
 pub(super) const SNAPLEN_END: usize = 16;
 
-/// Appends the first `snaplen` bytes of a frame, given as bytes.
+/// Appends the first `snaplen` bytes of a frame that is given as bytes.
 pub(super) fn append_frame(
     interface: InterfaceId,
     time: Duration,
@@ -133,7 +134,7 @@ pub(super) fn append_frame(
     );
 }
 
-/// Appends a frame of which a capture has the first bytes, with comments on it.
+/// Appends a frame of which a capture has the first bytes, with comments on the frame.
 pub(super) fn append_packet(
     interface: InterfaceId,
     time: Duration,
@@ -165,33 +166,32 @@ pub(super) fn append_packet(
     );
 }
 
-/// The frame in `block`, if [`append_frame`] made it: its direction, the bytes that were recorded,
-/// and its length.
+/// The frame in a block of [`append_frame`]: its direction, the recorded bytes, and its length.
 pub(super) fn frame(block: &[u8]) -> Option<(Direction, &[u8], usize)> {
     let word = |at: usize| Some(u32::from_le_bytes(block.get(at..at + 4)?.try_into().ok()?));
-    // Behind type, length, interface, and both halves of the time: captured and original length.
+    // After type, length, interface, and both halves of the time: captured and original length.
     let (length_at, data_at) = (20, 28_usize);
     let length = usize::try_from(word(length_at)?).ok()?;
     let bytes = block.get(data_at..data_at.checked_add(length)?)?;
     let original = usize::try_from(word(length_at + 4)?).ok()?;
-    // The flags are the value of the first option: behind its code and length.
+    // The flags are the value of the first option, after its code and length.
     let flags = word(data_at + length.next_multiple_of(4) + 4)?;
     Some((direction(flags)?, bytes, original))
 }
 
-/// Makes the frame in `block`, which [`append_frame`] made, one of another interface: its number is
-/// behind the block's type and length.
+/// Changes the interface of the frame in a block of [`append_frame`]. The interface's number
+/// follows the block's type and length.
 pub(super) fn set_frame_interface(block: &mut [u8], interface: InterfaceId) {
     block[8..12].copy_from_slice(&interface.0.to_le_bytes());
 }
 
-/// The first of several blocks that [`append_frame`] made.
+/// The first of several blocks of [`append_frame`].
 pub(super) fn first_frame(blocks: &[u8]) -> Option<&[u8]> {
     let length = u32::from_le_bytes(blocks.get(4..8)?.try_into().ok()?);
     blocks.get(..length as usize)
 }
 
-/// The interface of the frame in `block`, which [`append_frame`] made.
+/// The interface of the frame in a block of [`append_frame`].
 pub(super) fn frame_interface(block: &[u8]) -> InterfaceId {
     InterfaceId(u32::from_le_bytes([
         block[8], block[9], block[10], block[11],
@@ -203,11 +203,11 @@ pub(super) fn frame_interface(block: &[u8]) -> InterfaceId {
 pub(super) enum StatisticsKind {
     /// Frames seen and frames dropped.
     All,
-    /// Frames dropped; those that were recorded are there to be counted.
+    /// Frames dropped; a reader counts those that were recorded.
     Dropped,
 }
 
-/// Where in a block of [`StatisticsKind::Dropped`] the count is: behind the block's type and
+/// The offset of the count in a block of [`StatisticsKind::Dropped`]: after the block's type and
 /// length, the interface and the time, and the option's code and length.
 pub(super) const DROPPED_OFFSET: u64 = 8 + 12 + 4;
 

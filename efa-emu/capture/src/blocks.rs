@@ -1,11 +1,11 @@
-//! pcapng blocks and pcap records of any writer, as fields.
+//! The fields of pcapng blocks and pcap records of any writer.
 //!
-//! Only what a packet cannot be found without makes a block malformed. Options are decoration: they
-//! may end without a mark, be cut off or be no UTF-8, and the packet is still there.
+//! A block is malformed only if its packet cannot be found. Options do not matter for that: they
+//! may lack an end mark, be cut off, or not be UTF-8, and the packet is still read.
 
 use std::borrow::Cow;
 
-/// Types of blocks that have packets, or that say something of them.
+/// Types of blocks that contain packets, or describe them.
 pub(super) mod code {
     pub(crate) const SECTION: u32 = 0x0a0d_0d0a;
     pub(crate) const INTERFACE: u32 = 1;
@@ -14,10 +14,10 @@ pub(super) mod code {
     pub(crate) const STATISTICS: u32 = 5;
     pub(crate) const ENHANCED_PACKET: u32 = 6;
 
-    /// Blocks that Wireshark shows and numbers as frames: of systemd's journal, of sysdig, and custom
-    /// ones.
+    /// Blocks that Wireshark shows and numbers as frames: of systemd's journal, of sysdig, and
+    /// custom blocks.
     pub(crate) const NUMBERED: [u32; 7] = [9, 0x204, 0x208, 0x216, 0x221, 0xbad, 0x4000_0bad];
-    /// Blocks that say something about what is in others: names, secrets.
+    /// Blocks that describe others: names, secrets.
     pub(crate) const DESCRIPTIONS: [u32; 2] = [4, 10];
 }
 
@@ -80,7 +80,7 @@ impl<'a> Body<'a> {
         Some(u64::from(self.u32(at)?) << 32 | u64::from(self.u32(at + 4)?))
     }
 
-    /// The options from a place on: code and value.
+    /// The options from an offset on: code and value.
     fn options(self, at: usize) -> Options<'a> {
         Options {
             order: self.order,
@@ -107,7 +107,7 @@ impl<'a> Iterator for Options<'a> {
     }
 }
 
-/// A text, whose bytes may be no UTF-8.
+/// A text, which may not be UTF-8.
 fn text(value: &[u8]) -> Cow<'_, str> {
     let end = value.iter().position(|byte| *byte == 0);
     String::from_utf8_lossy(&value[..end.unwrap_or(value.len())])
@@ -156,11 +156,11 @@ impl<'a> Interface<'a> {
     }
 }
 
-/// A packet of any kind of block.
+/// A packet, from any type of block.
 #[derive(Debug)]
 pub(super) struct Packet<'a> {
     pub(super) interface: u32,
-    /// In units of its interface; `None` if the block has no time.
+    /// The time in units of its interface; `None` if the block has none.
     pub(super) time: Option<u64>,
     pub(super) bytes: &'a [u8],
     pub(super) original_len: usize,
@@ -210,7 +210,7 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// The interface of a statistics block, and how many frames it did not capture.
+/// The interface of a statistics block, and the number of frames that it did not capture.
 pub(super) fn statistics(body: Body<'_>) -> Option<(u32, Option<u64>)> {
     let interface = body.u32(0)?;
     let dropped = body.options(12).find(|(code, _)| *code == ISB_IFDROP);
@@ -232,7 +232,7 @@ impl Classic {
     /// Bytes of the file's header.
     pub(super) const HEADER: usize = 24;
 
-    /// Recognises the format by the first four bytes of a file.
+    /// Recognises the format from the first four bytes of a file.
     pub(super) fn recognise(start: [u8; 4]) -> Option<Classic> {
         [ByteOrder::Big, ByteOrder::Little]
             .into_iter()
@@ -240,7 +240,7 @@ impl Classic {
                 let (per_second, record) = match order.u32(start) {
                     0xa1b2_c3d4 => (1_000_000, 16),
                     0xa1b2_3c4d => (1_000_000_000, 16),
-                    // Kuznetsov's: eight more bytes in each record.
+                    // Kuznetsov's variant: eight more bytes in each record.
                     0xa1b2_cd34 => (1_000_000, 24),
                     _ => return None,
                 };
@@ -252,7 +252,7 @@ impl Classic {
             })
     }
 
-    /// The link type in the file's header; the upper bits tell of frame check sequences.
+    /// The link type in the file's header; the upper bits describe frame check sequences.
     pub(super) fn linktype(self, header: &[u8]) -> Option<u32> {
         let order = self.order;
         let word = Body {
@@ -290,7 +290,7 @@ mod tests {
         let found: Vec<_> = body(&bytes).options(0).collect();
         assert_eq!(found, [(2, &b"a"[..]), (15, b"b\xe9c")]);
         assert_eq!(text(found[1].1), "b\u{fffd}c");
-        // The value of the second one is cut off.
+        // The value of the second option is cut off.
         assert_eq!(body(&bytes[..14]).options(0).count(), 1);
     }
 

@@ -1,4 +1,4 @@
-//! Captures that are compressed as a whole, unpacked as they are read.
+//! Decompresses captures while they are read.
 
 use std::io::{self, BufRead, BufReader, Chain, Cursor, Read};
 
@@ -6,7 +6,7 @@ use flate2::bufread::MultiGzDecoder;
 use lz4_flex::frame::FrameDecoder;
 use ruzstd::decoding::StreamingDecoder;
 
-/// A file from its beginning, which was already read to recognise the format.
+/// A file from its start, whose first bytes were already read to recognise the format.
 type Rewound<R> = BufReader<Chain<Cursor<Vec<u8>>, R>>;
 
 /// The bytes of a capture.
@@ -43,12 +43,12 @@ impl<R: Read> Unpacked<R> {
     }
 }
 
-/// Zstandard frames, one behind the other.
+/// Consecutive Zstandard frames.
 pub(super) enum Zstd<R: Read> {
     /// Before a frame, or at the end.
     Between(R),
     Inside(Box<StreamingDecoder<R, ruzstd::decoding::FrameDecoder>>),
-    /// A frame could not be begun.
+    /// The start of a frame was invalid.
     Broken,
 }
 

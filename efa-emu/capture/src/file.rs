@@ -1,5 +1,5 @@
-//! Captures as files that one process writes: blocks that the disk does not take are cut off again
-//! and counted.
+//! Capture files with a single writer. Blocks that the disk has no room for are cut off again and
+//! counted.
 
 use std::fs::File;
 use std::io;
@@ -10,35 +10,36 @@ use super::block::{self, DROPPED_OFFSET, StatisticsKind};
 use super::{Counts, FollowedFrame, Interface, InterfaceId};
 use crate::file_size;
 
-/// Bytes that are gathered before they are written.
+/// The bytes that are buffered before they are written.
 const GATHERED: usize = 1 << 20;
 
 /// An interface of the file.
 #[derive(Debug)]
 struct Declared {
     counts: Counts,
-    /// Where the file has the count of frames that it lacks.
+    /// The offset of the count of missing frames in the file.
     dropped_at: u64,
 }
 
-/// Writes one pcapng section with any number of interfaces into a file. The file consists of whole
-/// blocks after each [`FileWriter::flush`], and says of each interface how many frames it lacks:
-/// that has its place from the beginning, so it works on a full disk.
+/// Writes one pcapng section with any number of interfaces into a file. After each
+/// [`FileWriter::flush`] the file consists of complete blocks. It holds the number of missing
+/// frames of each interface; the space for that is written first, so that it can be updated on a
+/// full disk.
 #[derive(Debug)]
 pub struct FileWriter {
     file: File,
     snaplen: u32,
-    /// Length of the file, which is that of its whole blocks.
+    /// The length of the file, which ends with a complete block.
     length: u64,
     interfaces: Vec<Declared>,
     /// Frames that are not written yet.
     gathered: Vec<u8>,
-    /// Why frames were dropped, the last time.
+    /// The error that dropped frames most recently.
     error: Option<io::Error>,
 }
 
 impl FileWriter {
-    /// Begins a capture of the first `snaplen` bytes of frames. The file is emptied.
+    /// Begins a capture of the first `snaplen` bytes of each frame. The file is truncated.
     pub fn new(file: File, snaplen: u32) -> io::Result<FileWriter> {
         file.set_len(0)?;
         let mut start = Vec::new();
@@ -56,7 +57,7 @@ impl FileWriter {
     }
 
     /// Declares a host's interface. Interfaces are numbered in the order of these calls. `time` is
-    /// that of the capture's beginning. After an error the interface is not declared.
+    /// the time at which the capture began. After an error the interface is not declared.
     pub fn add_interface(
         &mut self,
         interface: &Interface,
@@ -74,7 +75,7 @@ impl FileWriter {
         Ok(id)
     }
 
-    /// Adds a frame that a device's own capture has, as one of `interface`.
+    /// Adds a frame from a device's own capture as a frame of `interface`.
     ///
     /// # Panics
     /// If the interface was not declared with [`FileWriter::add_interface`].
@@ -98,7 +99,7 @@ impl FileWriter {
         counts.dropped += frames;
     }
 
-    /// Writes what is gathered, as much of it as there is room for, and drops the rest.
+    /// Writes the buffered frames as far as there is room, and drops the rest.
     pub fn flush(&mut self) {
         let gathered = std::mem::take(&mut self.gathered);
         if self.append(&gathered).is_err() {
@@ -116,7 +117,7 @@ impl FileWriter {
         self.gathered.clear();
     }
 
-    /// Writes whole blocks behind the others, or nothing.
+    /// Appends complete blocks, or nothing.
     fn append(&mut self, blocks: &[u8]) -> io::Result<()> {
         let end = self.length + blocks.len() as u64;
         let written =
@@ -129,24 +130,24 @@ impl FileWriter {
         written
     }
 
-    /// Length of the file, with what is gathered, in bytes.
+    /// The length of the file with the buffered frames, in bytes.
     pub fn length(&self) -> u64 {
         self.length + self.gathered.len() as u64
     }
 
-    /// The interface's counts; zero for one that was not declared. What is gathered counts as
+    /// The interface's counts; zero for one that was not declared. Buffered frames count as
     /// recorded.
     pub fn counts(&self, interface: InterfaceId) -> Counts {
         let declared = self.interfaces.get(interface.0 as usize);
         declared.map(|declared| declared.counts).unwrap_or_default()
     }
 
-    /// Why frames were dropped the last time, if the file was the reason.
+    /// The error that dropped frames most recently, if writing the file failed.
     pub fn last_error(&self) -> Option<&io::Error> {
         self.error.as_ref()
     }
 
-    /// Writes what is left, and how many frames the capture lacks. Fails if that cannot be written.
+    /// Writes the buffered frames and the number of missing ones. Fails if that cannot be written.
     pub fn finish(&mut self) -> io::Result<()> {
         self.flush();
         for interface in &self.interfaces {

@@ -1,13 +1,13 @@
 //! The limit that the system sets on the size of a process's files (`ulimit -f`).
 //!
-//! A process that exceeds the limit gets the signal `SIGXFSZ`, which ends it without a word. The
-//! device works inside of programs of others, so it asks first.
+//! A process that exceeds the limit is killed by the signal `SIGXFSZ`, without a message. The
+//! device runs inside programs of others, so it checks the limit first.
 
 use std::io::{self, ErrorKind};
 
 use rustix::process::{Resource, getrlimit};
 
-/// Checks that this process may make a file of `length` bytes.
+/// Checks that this process may create a file of `length` bytes.
 ///
 /// # Errors
 /// [`ErrorKind::FileTooLarge`], with a text that names limit and remedy.

@@ -1,4 +1,4 @@
-//! Reading a shared capture while devices write it.
+//! Reads a shared capture while devices write it.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -14,23 +14,23 @@ use super::{Direction, InterfaceId};
 use crate::frame::{self, Frame};
 use crate::link;
 
-/// Bytes that are read at once.
+/// The most bytes of one read.
 const CHUNK: usize = 1 << 20;
 
-/// Frames are far shorter; what claims to be longer is damage.
+/// Frames are far shorter; a longer block is damaged.
 const LONGEST_BLOCK: u32 = 1 << 20;
 
-/// A frame of a shared capture, or of another source, as its whole block.
+/// A frame of a shared capture, or of another source, as its complete block.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FollowedFrame {
-    /// Since the Unix epoch.
+    /// The time since the Unix epoch.
     pub time: Duration,
     pub(super) block: Vec<u8>,
 }
 
 impl FollowedFrame {
-    /// The first `snaplen` bytes of a frame that was recorded otherwise than into a shared capture,
-    /// at `time` since the Unix epoch. Fails if the payload is not as long as the header says.
+    /// The first `snaplen` bytes of a frame at `time` since the Unix epoch, for frames that no
+    /// shared capture recorded. Fails if the payload is not as long as the header says.
     pub fn new(
         time: Duration,
         direction: Direction,
@@ -51,7 +51,7 @@ impl FollowedFrame {
         Ok(FollowedFrame { time, block })
     }
 
-    /// The frame and its direction; `None` if it is not of the emulated wire.
+    /// The frame and its direction; `None` if it is not a frame of the emulated wire.
     pub fn parse(&self) -> Option<(Direction, Frame<'_>)> {
         let (direction, bytes, length) = block::frame(&self.block)?;
         Some((direction, Frame::parse_cut(bytes, length).ok()?))
@@ -70,7 +70,7 @@ impl FollowedFrame {
         })
     }
 
-    /// How many bytes the frame takes in a capture.
+    /// The bytes that the frame takes in a capture.
     pub fn recorded_len(&self) -> usize {
         self.block.len()
     }
@@ -80,15 +80,15 @@ impl FollowedFrame {
 #[derive(Debug)]
 pub struct Follower {
     file: File,
-    /// Everything before this was read.
+    /// The offset up to which the file was read.
     offset: u64,
-    /// Where the count of dropped frames is.
+    /// The offset of the count of dropped frames.
     dropped_at: Option<u64>,
     buffer: Vec<u8>,
 }
 
 impl Follower {
-    /// Begins at the capture's first frame.
+    /// Opens a capture before its first frame.
     pub fn open(path: &Path) -> io::Result<Follower> {
         Ok(Follower {
             file: File::open(path)?,
@@ -98,26 +98,26 @@ impl Follower {
         })
     }
 
-    /// How many bytes were read so far.
+    /// The number of bytes read so far.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// The file's inode, by which devices say what they record into.
+    /// The file's inode, by which devices identify the file that they record into.
     pub fn inode(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.ino())
     }
 
-    /// Returns whether a process may have the file open for writing. Only for files that have lost
-    /// their name: whoever opened it by its name meanwhile would have to wait, and this process
-    /// would get a signal.
+    /// Returns whether a process may have the file open for writing. Call this only for files that
+    /// were unlinked: otherwise a process that opens the file meanwhile would have to wait, and
+    /// this process would get a signal.
     pub fn may_have_writers(&self) -> bool {
         let set_lease = |kind: libc::c_int| {
             // SAFETY: the descriptor is open, and this command takes an integer.
             unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_SETLEASE, kind) }
         };
-        // The kernel grants it as long as the file is not open for writing. Some file systems
-        // grant none.
+        // The kernel grants the lease if the file is not open for writing. Some file systems grant
+        // none.
         let is_granted = set_lease(libc::F_RDLCK) == 0;
         if is_granted {
             set_lease(libc::F_UNLCK);
@@ -125,13 +125,13 @@ impl Follower {
         !is_granted
     }
 
-    /// How many bytes are free where the file is.
+    /// The free bytes on the file's file system.
     pub fn free_space(&self) -> io::Result<u64> {
         let system = rustix::fs::fstatvfs(&self.file)?;
         Ok(system.f_bavail.saturating_mul(system.f_frsize))
     }
 
-    /// How many frames the devices could not record.
+    /// The number of frames that the devices could not record.
     pub fn dropped(&self) -> io::Result<u64> {
         let Some(at) = self.dropped_at else {
             return Ok(0);
@@ -141,8 +141,8 @@ impl Follower {
         Ok(u64::from_le_bytes(count))
     }
 
-    /// Takes the frames that were added since the last call, and returns whether there were any. A
-    /// block that is not whole yet is left for the next call.
+    /// Reads the frames that were added since the last call, and returns whether there were any. An
+    /// incomplete block is left for the next call.
     pub fn read(&mut self, frames: &mut Vec<FollowedFrame>) -> io::Result<bool> {
         let before = frames.len();
         loop {
@@ -167,7 +167,7 @@ impl Follower {
     }
 }
 
-/// The block at the start of `bytes` with its type, `None` if it is not whole.
+/// The block at the start of `bytes` with its type; `None` if it is incomplete.
 fn whole_block(bytes: &[u8]) -> io::Result<Option<(u32, &[u8])>> {
     let word = |at: usize| {
         let bytes = bytes.get(at..at + 4)?;
@@ -183,7 +183,7 @@ fn whole_block(bytes: &[u8]) -> io::Result<Option<(u32, &[u8])>> {
     Ok(bytes.get(..length as usize).map(|block| (code, block)))
 }
 
-/// The time is behind type, length and interface, its upper half first.
+/// The time follows type, length and interface, its upper half first.
 fn followed(block: &[u8]) -> Option<FollowedFrame> {
     let word = |at: usize| Some(u32::from_le_bytes(block.get(at..at + 4)?.try_into().ok()?));
     let nanoseconds = u64::from(word(12)?) << 32 | u64::from(word(16)?);

@@ -1,7 +1,7 @@
 //! Captures of the emulated wire: pcapng files that Wireshark opens, written and read.
 //!
-//! A device or network tells a [`Recorder`] what its requests do; the recorder makes frames of it
-//! ([`crate::frame`]) and hands them to a [`CaptureTap`]:
+//! A device or network reports its requests to a [`Recorder`], which makes frames of them
+//! ([`crate::frame`]) and passes these to a [`CaptureTap`]:
 //!
 //! * [`Writer`] writes to any `std::io::Write`, with one pcapng interface per emulated host: the
 //!   deterministic network's captures.
@@ -49,12 +49,12 @@ use crate::frame::Frame;
 /// A snap length that is longer than any frame; the value that tcpdump uses for "everything".
 pub const WHOLE_FRAMES: u32 = 262_144;
 
-/// Names an interface of a capture: its index among the capture's interfaces.
+/// Identifies an interface of a capture by its index.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct InterfaceId(pub u32);
 
 impl InterfaceId {
-    /// The interface of a device that records for itself, whichever it is in the file.
+    /// The interface of a device that records for itself, whatever its number in the file.
     pub const FIRST: InterfaceId = InterfaceId(0);
 }
 
@@ -65,14 +65,14 @@ pub struct Interface {
     pub host: String,
     /// The name of the device's profile.
     pub profile: String,
-    /// The device's GID; all zeroes if it is not known, and then not declared.
+    /// The device's GID; all zeroes if unknown, which is not declared.
     pub gid: Gid,
 }
 
-/// How many frames an interface saw, and how many of them the capture lacks.
+/// The number of frames that an interface saw, and of those that the capture lacks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
-    /// Frames seen, those not recorded included.
+    /// Frames seen, including those not recorded.
     pub seen: u64,
     /// Frames that could not be recorded.
     pub dropped: u64,
@@ -85,10 +85,10 @@ impl Counts {
     }
 }
 
-/// Takes the frames that a capture consists of.
+/// Receives the frames of a capture.
 ///
 /// Recording never fails for the recorded program: a tap that cannot store a frame counts it as
-/// dropped and goes on.
+/// dropped and continues.
 pub trait CaptureTap {
     /// Records that `interface` sent or received `frame` at `time`.
     fn frame(
@@ -99,7 +99,7 @@ pub trait CaptureTap {
         frame: &Frame<'_>,
     );
 
-    /// As [`CaptureTap::frame`], of a frame that has other headers than ours: its bytes from the
+    /// As [`CaptureTap::frame`], for a frame with other headers than ours: its bytes from the
     /// Ethernet header on.
     fn raw(&mut self, interface: InterfaceId, time: Duration, direction: Direction, bytes: &[u8]);
 }

@@ -15,10 +15,10 @@ const SLL2: u32 = 276;
 const OUTGOING: u16 = 4;
 const TO_US: u16 = 0;
 
-/// Finds the IPv6 packet of a frame: where it begins, and the direction if the link layer knows it.
+/// Finds the IPv6 packet of a frame: its offset, and the direction if the link layer has it.
 ///
 /// # Errors
-/// If it is another protocol's frame, or cut off.
+/// The frame belongs to another protocol, or is cut off.
 pub(super) fn ip_packet(linktype: u32, bytes: &[u8]) -> Result<(usize, Option<Direction>), Error> {
     let what = match linktype {
         ETHERNET => "Ethernet header",
@@ -39,7 +39,7 @@ pub(super) fn ip_packet(linktype: u32, bytes: &[u8]) -> Result<(usize, Option<Di
             (length, word(length - 2, length)?, None)
         }
         SLL => (16, word(14, 16)?, Some(word(0, 16)?)),
-        // One byte: the one in front is of the ARPHRD type.
+        // One byte: the byte before it belongs to the ARPHRD type.
         SLL2 => (20, word(0, 20)?, Some(word(9, 20)? & 0xff)),
         _ if RAW.contains(&linktype) => return Ok((0, None)),
         _ => {

@@ -1,5 +1,5 @@
-//! Reading captures. The bytes are not trusted: nothing here panics, and memory is bounded by the
-//! longest block that is allowed.
+//! Reads captures. The bytes are not trusted: nothing here panics, and memory is bounded by the
+//! longest permitted block.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,24 +15,24 @@ use efa_wire::address::Gid;
 
 use crate::frame::{self, Frame};
 
-/// No block of a capture is longer than this, in bytes; Wireshark has the same limit.
+/// The longest permitted block of a capture in bytes; Wireshark has the same limit.
 const LONGEST_BLOCK: u32 = 16 << 20;
-/// A capture with more interfaces than this is taken for damaged.
+/// A capture with more interfaces is rejected as damaged.
 const MOST_INTERFACES: usize = 1 << 16;
 
-/// Why a capture cannot be read on.
+/// The error that stopped reading a capture.
 #[derive(Debug, thiserror::Error)]
 #[error("{file}{}: {problem}", place(*.offset))]
 pub struct ReadError {
     /// The capture's name.
     pub file: String,
-    /// Where in the file the block begins that cannot be read.
+    /// The offset in the file of the block that cannot be read.
     pub offset: u64,
     /// The error.
     pub problem: Problem,
 }
 
-/// Where in a file something is wrong; at its start that is left out.
+/// The position of an error in a file, for messages; empty at the start of the file.
 fn place(offset: u64) -> String {
     match offset {
         0 => String::new(),
@@ -68,7 +68,7 @@ pub enum Problem {
     Interface {
         /// The interface's number.
         id: u32,
-        /// How many interfaces there are.
+        /// The number of declared interfaces.
         declared: usize,
     },
 }
@@ -76,9 +76,9 @@ pub enum Problem {
 /// The capture ends inside a block: its writer was killed, or the file was cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Truncation {
-    /// Where the incomplete block begins.
+    /// The offset of the incomplete block.
     pub offset: u64,
-    /// How many of its bytes are there.
+    /// The number of its bytes that there are.
     pub have: u64,
 }
 
@@ -101,8 +101,8 @@ pub struct CapturedInterface {
     pub hardware: Option<String>,
     /// `if_IPv6addr`: the device's GID in our captures.
     pub gid: Option<Gid>,
-    /// Frames of this interface read so far, and with them those that the capture's statistics
-    /// blocks say are missing, added up; `None` if no block says anything.
+    /// The frames of this interface read so far, plus the missing ones that the capture's
+    /// statistics blocks report; `None` if no block reports any.
     pub counts: Option<Counts>,
     frames: u64,
     linktype: u32,
@@ -111,8 +111,9 @@ pub struct CapturedInterface {
 }
 
 impl CapturedInterface {
-    /// The emulated host's device that it is, if it is declared as our captures declare one: with
-    /// names, of Ethernet, and with times in nanoseconds. Wireshark's tools leave the GID out.
+    /// The device of the emulated host, if the interface is declared as in our captures: with
+    /// names, with Ethernet, and with times in nanoseconds. The GID may be missing, because
+    /// Wireshark's tools drop it.
     pub fn device(&self) -> Option<Interface> {
         let is_ours = self.linktype == link::ETHERNET && self.time == TimeUnit::NANOSECONDS;
         let (host, profile) = self.name.clone().zip(self.hardware.clone())?;
@@ -129,21 +130,21 @@ impl CapturedInterface {
 pub struct CapturedFrame<'a> {
     /// The frame's number in the capture, from 1 as in Wireshark.
     pub number: u64,
-    /// Where the frame's block begins in the file.
+    /// The offset of the frame's block in the file.
     pub offset: u64,
     /// The interface that recorded it.
     pub interface: InterfaceId,
-    /// Since the Unix epoch, or since the start of the simulation.
+    /// The time since the Unix epoch, or since the start of the simulation.
     pub time: Duration,
-    /// Whether the interface's host sent or received it, if the capture or its link layer says so.
+    /// Whether the interface's host sent or received it, if the capture or its link layer tells.
     pub direction: Option<Direction>,
     /// `opt_comment`: comments on the frame by the capture's author.
     pub comments: Vec<Cow<'a, str>>,
     /// The IPv6 packet, up to the snap length; all bytes, if there is none.
     pub bytes: &'a [u8],
-    /// How many bytes it had.
+    /// The frame's length when it was captured.
     pub original_len: usize,
-    /// All bytes that the capture has of the frame, its link layer's header first.
+    /// All captured bytes of the frame, including its link layer's header.
     pub link_bytes: &'a [u8],
     /// The bytes as a frame of the emulated wire, or why they are not one. If the snap length cut
     /// them, the frame's payload is shorter than its header says.
@@ -174,8 +175,8 @@ impl TimeUnit {
         offset: 0,
     };
 
-    /// Reads `if_tsresol`: a negative power of ten, or of two with the top bit set. Units of which
-    /// a second has more than 64 bits can count make all times zero.
+    /// Reads `if_tsresol`: a negative power of ten, or of two if the top bit is set. With units so
+    /// small that a second needs more than 64 bits, all times may be zero.
     fn of(resolution: Option<u8>, offset: i64) -> TimeUnit {
         let code = resolution.unwrap_or(6);
         let base: u64 = if code & 0x80 == 0 { 10 } else { 2 };
@@ -186,7 +187,7 @@ impl TimeUnit {
         }
     }
 
-    /// A time before the epoch becomes the epoch.
+    /// Times before the epoch become the epoch.
     fn duration(self, units: u64) -> Duration {
         let seconds = (units / self.per_second).saturating_add_signed(self.offset);
         let rest =
@@ -195,19 +196,19 @@ impl TimeUnit {
     }
 }
 
-/// Reads the frames of a capture in file order: pcapng, or the classic format; packed with gzip, zstd
-/// or lz4, or not.
+/// Reads the frames of a capture in file order: pcapng or the classic format, uncompressed or
+/// compressed with gzip, zstd or lz4.
 ///
-/// Blocks other than sections, interfaces, packets and statistics are skipped. Interfaces of later
-/// sections are numbered on, so that an [`InterfaceId`] is unique in the file.
+/// Blocks other than sections, interfaces, packets and statistics are skipped. The interfaces of
+/// later sections continue the numbers, so that an [`InterfaceId`] is unique in the file.
 pub struct Reader<R: Read> {
     source: Unpacked<R>,
-    /// If it is a file in the classic format.
+    /// The header, if the file has the classic format.
     classic: Option<Classic>,
     file: String,
     offset: u64,
     order: ByteOrder,
-    /// Index of the current section's first interface.
+    /// The index of the current section's first interface.
     section: usize,
     interfaces: Vec<CapturedInterface>,
     frames: u64,
@@ -232,7 +233,7 @@ impl Reader<BufReader<File>> {
 }
 
 impl<R: Read> Reader<R> {
-    /// Reads a capture from `source`; errors call it `file`.
+    /// Reads a capture from `source`; error messages name it `file`.
     pub fn new(source: R, file: impl Into<String>) -> Result<Self, ReadError> {
         let file = file.into();
         let source = Unpacked::new(source).map_err(|error| ReadError {
@@ -304,7 +305,7 @@ impl<R: Read> Reader<R> {
         self.truncation
     }
 
-    /// How many blocks were of a type that has no packets that are known.
+    /// The number of blocks of types without known packets.
     pub fn skipped_blocks(&self) -> u64 {
         self.skipped
     }
@@ -377,9 +378,9 @@ impl<R: Read> Reader<R> {
         )))
     }
 
-    /// Reads one whole block into the buffer; `None` at the end.
+    /// Reads one complete block into the buffer; `None` at the end.
     fn next_block(&mut self) -> Result<Option<u32>, ReadError> {
-        // The first four bytes of the file were read in order to recognise it.
+        // The first four bytes of the file were already read to recognise the format.
         if self.offset > 0 {
             self.buffer.clear();
         }
@@ -425,8 +426,8 @@ impl<R: Read> Reader<R> {
         None
     }
 
-    /// Reads until the buffer holds `wanted` bytes or the source ends, and returns how many it has.
-    /// The buffer grows with what is really there, not with what a length field claims.
+    /// Reads until the buffer holds `wanted` bytes or the source ends, and returns how many it
+    /// holds. The buffer grows with the bytes that are read, not with what a length field claims.
     fn fill(&mut self, wanted: usize) -> Result<usize, ReadError> {
         while let missing = wanted.saturating_sub(self.buffer.len())
             && missing > 0
@@ -439,7 +440,7 @@ impl<R: Read> Reader<R> {
                     self.source.buffered().consume(taken);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Truncated compressed data reads like a truncated file.
+                // Truncated compressed data is treated as a truncated file.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
                 Err(error) => return Err(self.error(error.into())),
             }
@@ -535,7 +536,7 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// A block without its type and its lengths.
+/// A block without its type and lengths.
 fn body(order: ByteOrder, block: &[u8]) -> Body<'_> {
     let end = block.len().saturating_sub(4);
     Body {
@@ -544,7 +545,7 @@ fn body(order: ByteOrder, block: &[u8]) -> Body<'_> {
     }
 }
 
-/// The frame that a packet of an interface is.
+/// The frame of a packet of an interface.
 fn frame<'a>(
     number: u64,
     offset: u64,

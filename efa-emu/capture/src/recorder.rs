@@ -1,4 +1,4 @@
-//! Makes the frames of a capture from requests, their data and their answers.
+//! Turns requests, their data and their answers into the frames of a capture.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::{CaptureTap, Direction, InterfaceId};
 use crate::frame::{self, Frame, Repr};
 use efa_device_model::link::{Operation, RequestHeader};
 
-/// When and where a frame was seen.
+/// The time and place at which a frame was seen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Moment {
     /// The interface that saw it.
@@ -20,21 +20,21 @@ pub struct Moment {
     pub direction: Direction,
 }
 
-/// The ends and the path of frames on the network.
+/// The ends and the path of frames in the network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Route {
     /// The GID of the host that sends them.
     pub source: Gid,
     /// The GID of the host that receives them.
     pub destination: Gid,
-    /// The number of the path that they take.
+    /// The number of the frames' path.
     pub path: u16,
 }
 
 /// The data of a request, to be copied into frames.
 pub trait RequestData {
-    /// Copies the data's bytes from `offset` on into `into`, filling it. Returns whether that
-    /// succeeded; if not, the frame is recorded without its payload.
+    /// Fills `into` with the data's bytes from `offset` on. Returns whether that succeeded; if not,
+    /// the frame is recorded without its payload.
     fn read(&mut self, offset: u32, into: &mut [u8]) -> bool;
 }
 
@@ -53,7 +53,7 @@ impl<F: FnMut(u32, &mut [u8]) -> bool> RequestData for F {
     }
 }
 
-/// Makes frames of requests, of their data and of their answers, and hands them to a tap.
+/// Makes frames of requests, of their data and of their answers, and passes them to a tap.
 #[derive(Debug)]
 pub struct Recorder<T> {
     tap: T,
@@ -64,7 +64,7 @@ pub struct Recorder<T> {
 
 impl<T: CaptureTap> Recorder<T> {
     /// RDMA operations longer than this many bytes are recorded without their data, unless
-    /// [`Self::with_longest_rdma`] says otherwise.
+    /// [`Self::with_longest_rdma`] sets another limit.
     pub const LONGEST_RDMA: u32 = 16 << 20;
 
     /// Records into `tap`. RDMA data is cut into frames of `mtu` bytes.
@@ -94,14 +94,13 @@ impl<T: CaptureTap> Recorder<T> {
         &mut self.tap
     }
 
-    /// Gives the tap back.
+    /// Returns the tap.
     pub fn into_tap(self) -> T {
         self.tap
     }
 
-    /// Records a request on its way from the initiator: the frames of a send, datagram or RDMA
-    /// write with their data, or the request of an RDMA read. `retransmission` marks later
-    /// attempts.
+    /// Records a request that leaves the initiator: the frames of a send, datagram or RDMA write
+    /// with their data, or the request of an RDMA read. `retransmission` marks later attempts.
     pub fn request(
         &mut self,
         moment: Moment,
@@ -114,7 +113,7 @@ impl<T: CaptureTap> Recorder<T> {
             let last = offset + length == request.length || length == 0;
             let mut header = Repr::of_request(request, offset, length);
             header.retransmission = retransmission;
-            // As on InfiniBand, the last frame of a write brings the immediate.
+            // As on InfiniBand, the last frame of a write carries the immediate data.
             header.immediate = header.immediate.filter(|_| last);
             header
         };
@@ -130,7 +129,8 @@ impl<T: CaptureTap> Recorder<T> {
         }
     }
 
-    /// Records the data of an RDMA read on its way from the responder. The route begins there.
+    /// Records the data of an RDMA read that leaves the responder. The route begins at the
+    /// responder.
     pub fn read_data(
         &mut self,
         moment: Moment,

@@ -1,16 +1,16 @@
-//! Captures into a file that several processes append to at once.
+//! Captures in a file that several processes append to.
 //!
-//! Every process that has a device open writes the frames that it sees into the device's capture,
-//! which whoever asked for it follows and copies from. A process may be killed at any instruction,
-//! also inside `write(2)`, and the disk may fill up, so a block can be cut off; the next writer
-//! must not put its own behind the fragment. Hence each append happens under an advisory lock,
-//! which the kernel releases when its holder dies, and begins by cutting a fragment off: a file
-//! always consists of whole blocks and at most one cut-off block at its end, which
-//! [`super::Reader`] and Wireshark tolerate.
+//! Every process that has a device open writes the frames that it sees into the device's capture.
+//! The recorder that asked for the capture follows the file and copies from it. A process may be
+//! killed at any instruction, even inside `write(2)`, and the disk may fill up, so a block can be
+//! cut off; the next writer must not put its own block after the fragment. Therefore each append
+//! takes an advisory lock, which the kernel releases when its holder dies, and first cuts a
+//! fragment off. A file always consists of complete blocks and at most one fragment at its end,
+//! which [`super::Reader`] and Wireshark accept.
 //!
 //! Few programs close their devices before they exit, so the count of frames that could not be
-//! recorded is not left for the end: it stands in a statistics block at the start of the file, and
-//! a writer that loses a frame adds to it there.
+//! recorded is not written at the end: it is in a statistics block at the start of the file, and a
+//! writer that loses a frame adds to it there.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -28,18 +28,18 @@ use super::{CaptureTap, Counts, Direction, Interface, InterfaceId, WHOLE_FRAMES}
 use crate::file_size;
 use crate::frame::Frame;
 
-/// A shared file does not become longer than this: it lies in memory, and who follows it begins
-/// another one long before. What comes then is dropped.
+/// The longest shared file: it is in memory, and a recorder begins another one long before this.
+/// Frames beyond it are dropped.
 const LONGEST: u64 = 256 << 20;
 
-/// How often an append asks for the lock before it gives the frame up. The lock is held for a few
+/// How often an append tries to take the lock before it drops the frame. The lock is held for a few
 /// microseconds, unless its holder was stopped.
 const LOCK_ATTEMPTS: u32 = 400;
 const LOCK_YIELDS: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_micros(25);
 
-/// Creates a device's capture file, emptying one that exists. The first `snaplen` bytes of each
-/// frame go into it ([`WHOLE_FRAMES`]: all), whoever writes them.
+/// Creates a device's capture file; truncates an existing one. Every writer records the first
+/// `snaplen` bytes of each frame ([`WHOLE_FRAMES`]: all).
 pub fn create_shared(path: &Path, interface: &Interface, snaplen: u32) -> io::Result<()> {
     let mut start = Vec::new();
     block::append_section_header(block::APPLICATION, &[], &mut start);
@@ -55,19 +55,19 @@ pub fn create_shared(path: &Path, interface: &Interface, snaplen: u32) -> io::Re
     File::create(path)?.write_all(&start)
 }
 
-/// A handle of a capture file that other processes and devices write as well.
+/// A handle of a capture file that other processes and devices write too.
 #[derive(Debug)]
 pub struct SharedFile {
     file: File,
     path: PathBuf,
     snaplen: u32,
-    /// A position at which a block begins or the file ends; blocks before it are whole.
+    /// An offset at which a block begins or the file ends; the blocks before it are complete.
     boundary: u64,
-    /// Where the interface's count of dropped frames is.
+    /// The offset of the interface's count of dropped frames.
     dropped_at: u64,
-    /// Dropped frames that are not in that count yet.
+    /// Dropped frames that the count does not include yet.
     uncounted: u64,
-    /// The lock could not be taken last time, so its holder is probably stopped: do not wait again.
+    /// The lock could not be taken last time. Its holder is probably stopped, so do not wait again.
     impatient: bool,
     counts: Counts,
     error: Option<io::Error>,
@@ -103,7 +103,7 @@ impl SharedFile {
         Ok(capture)
     }
 
-    /// Moves the boundary behind the next block, which must be of this type.
+    /// Moves the boundary past the next block, which must be of this type.
     fn skip(&mut self, expected: u32) -> io::Result<()> {
         let block = self.block_at(self.boundary, u64::MAX)?;
         let Some(block) = block.filter(|block| block.code == expected) else {
@@ -129,12 +129,12 @@ impl SharedFile {
         self.counts
     }
 
-    /// Why the last of the dropped frames was dropped.
+    /// The error that dropped a frame most recently.
     pub fn last_error(&self) -> Option<&io::Error> {
         self.error.as_ref()
     }
 
-    /// Ends the recording and returns what this handle counted. An error means that the file's
+    /// Ends the recording and returns the counts of this handle. An error means that the file's
     /// count of dropped frames is too low.
     pub fn close(mut self) -> io::Result<Counts> {
         if self.uncounted > 0 {
@@ -149,12 +149,12 @@ impl SharedFile {
         let result = work(self);
         self.uncounted += u64::from(result.is_err());
         let counted = self.count_dropped();
-        // If this fails nothing sensible is left to do; the kernel unlocks when the file is closed.
+        // An error here cannot be handled; the kernel unlocks the file when it is closed.
         let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
         result.and(counted)
     }
 
-    /// Adds to the count in the file. It has its place already, so this works on a full disk.
+    /// Adds to the count in the file. Its space is already allocated, so this works on a full disk.
     fn count_dropped(&mut self) -> io::Result<()> {
         if self.uncounted == 0 {
             return Ok(());
@@ -215,7 +215,7 @@ impl SharedFile {
         ))
     }
 
-    /// Returns where the next block goes. Cuts off the fragment that a killed writer left behind.
+    /// Returns the offset of the next block. Cuts off the fragment that a killed writer left.
     fn end_of_whole_blocks(&mut self) -> io::Result<u64> {
         let length = self.file.metadata()?.len();
         if self.boundary < length && self.ends_with_whole_block(length)? {
@@ -230,12 +230,12 @@ impl SharedFile {
                 }
             }
         }
-        // The file was emptied: go on at its end.
+        // The file was truncated: continue at its end.
         self.boundary = length;
         Ok(length)
     }
 
-    /// Saves walking over all blocks that others wrote: a block states its length at its end too.
+    /// Avoids reading all blocks that others wrote: a block ends with its length too.
     fn ends_with_whole_block(&self, length: u64) -> io::Result<bool> {
         let mut last = [0; 4];
         self.file
@@ -274,7 +274,7 @@ struct BlockStart {
 }
 
 impl CaptureTap for SharedFile {
-    /// All frames are of the file's one interface, whatever number it has for whoever records them.
+    /// The file has only one interface, whatever number it has in other captures.
     fn frame(&mut self, _: InterfaceId, time: Duration, direction: Direction, frame: &Frame<'_>) {
         self.frame.clear();
         let emitted = frame.emit(&mut self.frame).map_err(io::Error::other);
@@ -289,7 +289,7 @@ impl CaptureTap for SharedFile {
 }
 
 impl SharedFile {
-    /// Records what is in `frame`, unless it could not be made.
+    /// Records the bytes in `frame`, unless making them failed.
     fn record(&mut self, emitted: io::Result<()>, time: Duration, direction: Direction) {
         let mut block = std::mem::take(&mut self.block);
         block.clear();

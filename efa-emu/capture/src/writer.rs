@@ -1,4 +1,4 @@
-//! Captures into anything that takes bytes.
+//! Writes captures into any `std::io::Write`.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -10,16 +10,16 @@ use super::{
 };
 use crate::frame::Frame;
 
-/// A frame that was read from a capture, to be written into another one.
+/// A frame that was read from a capture, to be written to another one.
 #[derive(Clone, Debug)]
 pub struct RecordedFrame {
     /// Since the Unix epoch, or since the start of the simulation.
     pub time: Duration,
-    /// Whether the interface's host sent or received it, if that is known.
+    /// Whether the interface's host sent or received it, if known.
     pub direction: Option<Direction>,
-    /// The bytes that the capture has of it, from its Ethernet header on.
+    /// The captured bytes, from the Ethernet header on.
     pub bytes: Vec<u8>,
-    /// How many bytes it had.
+    /// The frame's length when it was captured.
     pub original_len: usize,
     /// Comments on it.
     pub comments: Vec<String>,
@@ -44,24 +44,24 @@ pub struct Writer<W: Write> {
     sink: W,
     snaplen: u32,
     counts: Vec<Counts>,
-    /// Why the sink failed. Nothing is written after that: a block may have been cut off.
+    /// The sink's first error. Nothing is written after it, because a block may have been cut off.
     error: Option<io::Error>,
     frame: Vec<u8>,
     block: Vec<u8>,
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins a capture of whole frames.
+    /// Begins a capture of complete frames.
     pub fn new(sink: W) -> io::Result<Self> {
         Self::with_snaplen(sink, WHOLE_FRAMES)
     }
 
-    /// Begins a capture of the first `snaplen` bytes of frames.
+    /// Begins a capture of the first `snaplen` bytes of each frame.
     pub fn with_snaplen(sink: W, snaplen: u32) -> io::Result<Self> {
         Self::begin(sink, block::APPLICATION, &[], snaplen)
     }
 
-    /// Begins a capture of whole frames, by a program, with comments on all of it.
+    /// Begins a capture of complete frames, with the name of a program and comments on the capture.
     pub fn with_comments(sink: W, program: &str, comments: &[String]) -> io::Result<Self> {
         Self::begin(sink, program, comments, WHOLE_FRAMES)
     }
@@ -98,7 +98,7 @@ impl<W: Write> Writer<W> {
             .unwrap_or_default()
     }
 
-    /// Adds a frame that a host's own capture has, as one of `interface`.
+    /// Adds a frame from a host's own capture as a frame of `interface`.
     ///
     /// # Panics
     /// If the interface was not declared with [`Writer::add_interface`].
@@ -111,7 +111,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Adds a frame that was read, as one of `interface`.
+    /// Adds a frame that was read, as a frame of `interface`.
     ///
     /// # Panics
     /// If the interface was not declared with [`Writer::add_interface`].
@@ -146,7 +146,7 @@ impl<W: Write> Writer<W> {
         self.sink.flush()
     }
 
-    /// Ends the capture with each interface's counts and returns the sink. Fails with the sink's
+    /// Ends the capture with each interface's counts, and returns the sink. Fails with the sink's
     /// first error, if there was one.
     pub fn finish(mut self, time: Duration) -> io::Result<W> {
         if let Some(error) = self.error {
@@ -182,7 +182,7 @@ impl<W: Write> Writer<W> {
         self.record_bytes(interface, time, direction)
     }
 
-    /// Records what is in `frame`.
+    /// Records the bytes in `frame`.
     fn record_bytes(
         &mut self,
         interface: InterfaceId,

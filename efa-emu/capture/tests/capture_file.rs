@@ -1,4 +1,4 @@
-//! Captures written and read back; captures that are none.
+//! Captures that are written and read back; files that are not captures.
 
 use std::io::Cursor;
 use std::time::Duration;
@@ -64,7 +64,7 @@ fn moment(interface: u32, nanoseconds: u64, direction: Direction) -> Moment {
     }
 }
 
-/// What a test looks at in a frame.
+/// The fields of a frame that a test compares.
 #[derive(PartialEq, Eq, Debug)]
 struct Seen {
     interface: u32,

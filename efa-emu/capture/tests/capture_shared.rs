@@ -1,4 +1,4 @@
-//! One capture file, several writers, some of which die.
+//! One capture file with several writers, some of which are killed.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -123,7 +123,7 @@ fn a_killed_writers_remains_are_truncated() {
     let start = std::fs::read(&path).unwrap().len();
     record(&mut file, 1, 0);
     let block = std::fs::read(&path).unwrap().split_off(start);
-    // Another writer adds a block, and begins one that its death cuts off.
+    // Another writer adds a block, and is killed while it writes one more.
     for cut in [1, 4, 7, 8, 11, 12, 100, block.len() - 4, block.len() - 1] {
         let mut other = OpenOptions::new().append(true).open(&path).unwrap();
         other.write_all(&block).unwrap();
@@ -225,7 +225,7 @@ fn killed_writers_leave_a_whole_file() {
         let mut children: Vec<Child> = (0..3)
             .map(|i| child("child_records_without_end", &path, round * 3 + i))
             .collect();
-        // Different moments of the children's lives, so that some die inside a write.
+        // Different times in the children's lives, so that some are killed inside a write.
         std::thread::sleep(Duration::from_micros(20_000 + 1_370 * u64::from(round)));
         for child in &mut children {
             child.kill().unwrap();
@@ -268,8 +268,8 @@ fn child_records_without_end() {
 /// The ignored functions below that write ten frames into the file that the environment names.
 const TEN_FRAMES: [&str; 2] = ["child_records_ten_frames", "child_copies_ten_frames"];
 
-/// Runs `script`, in which `"$@"` is the function `child` of [`TEN_FRAMES`], with `arguments` of
-/// `unshare` in front if there are any.
+/// Runs `script`, in which `"$@"` is the function `child` of [`TEN_FRAMES`]; by `unshare` if there
+/// are `arguments` for it.
 fn ten_frames(
     child: &str,
     namespace: &[&str],
@@ -288,7 +288,7 @@ fn ten_frames(
         .unwrap()
 }
 
-/// Checks a capture that had room for three frames of ten.
+/// Checks a capture that had room for only three of ten frames.
 fn assert_three_of_ten(path: &Path) {
     let (frames, counts, truncated) = read(path);
     assert_eq!(frames, [(7, 0), (7, 1), (7, 2)]);
@@ -319,7 +319,7 @@ fn a_full_disk_drops_whole_frames() {
             return efa_testing::skip(format_args!("no small disk can be mounted here: {other:?}"));
         }
     }
-    // The kernel cuts the write short that crosses the disk's end.
+    // The kernel shortens the write that exceeds the disk.
     let script = format!(
         "{mount} && cp \"$RESULT\" \"$DISK/a\" && {FILE}=\"$DISK/a\" \"$@\" && \
          cp \"$DISK/a\" \"$RESULT\""
@@ -338,8 +338,8 @@ fn a_full_disk_drops_whole_frames() {
     }
 }
 
-/// Beyond `ulimit -f` the system ends a process by a signal; the capture must not let it come to
-/// that. `ulimit -f` counts blocks of 512 bytes.
+/// Beyond `ulimit -f` the system kills a process by a signal; the capture must avoid that. `ulimit
+/// -f` counts blocks of 512 bytes.
 #[test]
 fn file_size_limits_drop_frames_only() {
     let directory = tempfile::tempdir().unwrap();
@@ -351,7 +351,7 @@ fn file_size_limits_drop_frames_only() {
     }
 }
 
-/// Two captures that grow become one, with an interface each and their frames as they were.
+/// Two growing captures are joined into one, with an interface each and unchanged frames.
 #[test]
 fn growing_captures_are_followed_and_joined() {
     let directory = tempfile::tempdir().unwrap();
@@ -368,7 +368,7 @@ fn growing_captures_are_followed_and_joined() {
         let side = (sequence % 3 == 0) as usize;
         record(&mut files[side], side as u16, sequence);
         expected.push((side as u16, sequence));
-        // Often, so that some frames are taken one by one and some in bulk.
+        // Often, so that some frames are taken one by one and others in bulk.
         if sequence % 7 == 0 || sequence == 299 {
             let mut frames = Vec::new();
             for (follower, id) in followers.iter_mut().zip(ids) {
@@ -382,7 +382,7 @@ fn growing_captures_are_followed_and_joined() {
             }
         }
     }
-    // A block that is not whole is left alone, and read once it is.
+    // An incomplete block is left alone, and read once it is complete.
     let whole = std::fs::read(&paths[0]).unwrap();
     record(&mut files[0], 0, 300);
     let longer = std::fs::read(&paths[0]).unwrap();
@@ -434,7 +434,7 @@ fn child_records_ten_frames() {
 #[test]
 #[ignore = "a child process of the tests of full disks and limits"]
 fn child_copies_ten_frames() {
-    // In memory, where there is room: the limits are those of the file below.
+    // In memory, where there is room: the limits apply to the file below.
     let spool = Path::new("/dev/shm").join(format!("efa-emu-test-{}", std::process::id()));
     let mut frames = Vec::new();
     for sequence in 0..10 {

@@ -111,7 +111,7 @@ fn time() -> Duration {
     Duration::from_micros(TIME)
 }
 
-/// What is read of a capture with one packet of an unknown direction.
+/// The result of reading a capture with one packet of unknown direction.
 fn one(number: u64) -> Vec<Seen> {
     vec![(number, time(), None, b"hello".to_vec())]
 }
@@ -130,7 +130,7 @@ fn options_need_no_end_mark_and_no_utf8() {
     assert_eq!(comments, ["\u{fffd}\u{fffd}"]);
     let name = reader.interfaces()[0].name.as_deref();
     assert_eq!(name, Some("caf\u{fffd}"));
-    // An option that is cut off costs the options behind it, not the packet.
+    // A cut-off option loses the options after it, but not the packet.
     let options = [option(2, &[2, 0, 0, 0]), b"\x01\0\xff\0".to_vec()].concat();
     let capture = [
         section(),
@@ -148,7 +148,7 @@ fn simple_and_obsolete_packets_are_read() {
     let capture = [section(), interface(1, b""), block(3, &simple)].concat();
     let seen = read(&capture);
     assert_eq!((seen.len(), seen[0].1), (1, Duration::ZERO));
-    // How many packets were dropped before is in the upper half of the word.
+    // The number of packets dropped before is in the upper half of the word.
     let capture = [
         section(),
         interface(1, b""),
@@ -238,7 +238,7 @@ fn the_classic_format_is_read_in_each_variant() {
     for (magic, fraction, rest) in cases {
         let capture = classic(magic, 1, fraction, rest, &frame());
         assert_eq!(read(&capture), one(1), "{magic:x}");
-        // Upper bits of the link type tell how long frame check sequences are.
+        // The upper bits of the link type hold the length of frame check sequences.
         let capture = classic(magic, 1 | 0x2400_0000, fraction, rest, &frame());
         assert_eq!(read(&capture), one(1), "{magic:x} with check sequences");
         let whole = capture.len();
@@ -289,7 +289,7 @@ fn packed_captures_are_unpacked_as_they_are_read() {
         ("lz4", lz4(&whole)),
     ] {
         assert_eq!(read(&packed), one(1), "{name}");
-        // What is cut off is an end or an error, never a panic.
+        // A truncated file gives an end or an error, never a panic.
         for cut in 4..packed.len() {
             let Ok(mut reader) = Reader::new(&packed[..cut], "memory") else {
                 continue;

@@ -1,5 +1,5 @@
-//! Waiting for the program, as a shell's child would be waited for: signals reach it, and its fate
-//! becomes ours.
+//! Waits for the program so that a shell sees no difference: signals are passed to it, and this
+//! process ends as it ended.
 
 use std::ffi::OsStr;
 use std::io;
@@ -11,8 +11,7 @@ use std::time::Duration;
 use super::Failure;
 use super::signals::Signals;
 
-/// A child ended or stopped; and the signals that are meant for the program when somebody sends
-/// them to `efa-emu run`.
+/// SIGCHLD, and the signals that are meant for the program when they are sent to `efa-emu run`.
 const TAKEN: [i32; 9] = [
     libc::SIGCHLD,
     libc::SIGHUP,
@@ -25,13 +24,13 @@ const TAKEN: [i32; 9] = [
     libc::SIGWINCH,
 ];
 
-/// Starts the program and waits for its end, passing signals on. Calls `meanwhile` again and again,
-/// after the time that it returns or earlier.
+/// Starts the program, passes signals to it, and waits for its end. Calls `meanwhile` repeatedly,
+/// after the time that it returned or earlier.
 pub fn run(
     command: &mut Command,
     mut meanwhile: impl FnMut() -> Duration,
 ) -> io::Result<ExitStatus> {
-    // Before the start, so that no signal between start and wait ends this process alone.
+    // Before the start, so that no signal between start and wait kills only this process.
     let signals = Signals::take(&TAKEN);
     signals.unblock_in(command);
     let mut child = command.spawn()?;
@@ -42,14 +41,14 @@ pub fn run(
         let Some(signal) = signals.wait_for(meanwhile()) else {
             continue;
         };
-        // The terminal sends its signals to the program itself.
+        // Signals of the terminal reach the program directly.
         if signal.number != libc::SIGCHLD && signal.from_process {
             forward(&child, signal.number);
         }
     }
 }
 
-/// Why the program does not start, and what helps.
+/// The reason why the program does not start, and the remedy.
 pub fn cannot_start(program: &OsStr, error: &io::Error) -> Failure {
     let name = program.to_string_lossy();
     let by_path = program.as_bytes().contains(&b'/');
@@ -71,7 +70,7 @@ pub fn cannot_start(program: &OsStr, error: &io::Error) -> Failure {
 const NO_MORE_PROCESSES: &str = "the system permits no more processes: raise `ulimit -u`, or the number of processes of \
                                  the container";
 
-/// Why no copy of this process could be made, and what helps.
+/// The reason why this process could not be forked, and the remedy.
 pub fn cannot_fork() -> io::Error {
     let error = io::Error::last_os_error();
     match error.kind() {
@@ -88,9 +87,9 @@ fn forward(child: &Child, signal: i32) {
     unsafe { libc::kill(pid, signal) };
 }
 
-/// Ends this process as the program ended: by the same signal, so that whoever started it can tell.
-/// MPICH's launcher ends a job when one of its processes dies from a signal, but not when one exits
-/// with the status that a shell makes of it.
+/// Ends this process as the program ended: by the same signal, so that the caller can tell. MPICH's
+/// launcher ends a job when one of its processes dies from a signal, but not when one exits with
+/// the status that a shell reports for it.
 ///
 /// Destructors of the caller do not run if it was a signal.
 pub fn end_as(status: ExitStatus) -> ExitCode {
@@ -103,9 +102,10 @@ pub fn end_as(status: ExitStatus) -> ExitCode {
 /// Returns if the signal does not end this process.
 fn die_of(signal: i32) {
     // SAFETY: all calls get valid pointers to initialised values, or none, and the default action
-    // is no code of ours.
+    // runs no code of this program.
     unsafe {
-        // The program has left its core, if it may; one of this process would replace it.
+        // The program has written its core dump, if permitted; one of this process would replace
+        // it.
         libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
         libc::signal(signal, libc::SIG_DFL);
         let mut only = core::mem::zeroed();
@@ -116,7 +116,7 @@ fn die_of(signal: i32) {
     }
 }
 
-/// The exit status that a shell would report: the program's, or 128 and the signal that ended it.
+/// The exit status that a shell would report: the program's, or 128 plus the number of its signal.
 fn shell_status(status: ExitStatus) -> u8 {
     match (status.code(), status.signal()) {
         (Some(code), _) => code as u8,

@@ -1,5 +1,5 @@
-//! Programs that `efa-emu` starts for its commands, and that are programs of their own: so nobody else
-//! depends on what they need.
+//! Programs that `efa-emu` starts for some of its commands. They are separate programs so that
+//! their dependencies do not burden the others.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 
 use super::Failure;
 
-/// The words of the command line in front of the program's own, such as `efa-emu bridge`.
+/// The words of the command line before the program's own arguments, such as `efa-emu bridge`.
 const OWN_WORDS: usize = 2;
 
 /// A program that is installed beside this one.
@@ -25,12 +25,12 @@ impl Companion {
     /// Where the program is.
     ///
     /// # Errors
-    /// This program's own path cannot be had.
+    /// The path of this program cannot be determined.
     pub fn path(&self) -> Result<PathBuf, Failure> {
         Ok(std::env::current_exe()?.with_file_name(self.program))
     }
 
-    /// Becomes the program, which gets the words behind those of the command.
+    /// Replaces this process by the program, which gets the words after those of the command.
     ///
     /// # Errors
     /// It cannot be started; see [`Companion::missing`].
@@ -41,7 +41,7 @@ impl Companion {
         Err(self.missing(&program, &error))
     }
 
-    /// Why it cannot be started.
+    /// The error if it cannot be started.
     pub fn missing(&self, program: &Path, error: &std::io::Error) -> Failure {
         let Companion {
             package, folder, ..

@@ -1,5 +1,5 @@
-//! Where the files are that belong to this program: the emulated libraries, the corpus of traces,
-//! the dissector, the recipes for other software.
+//! Finds the files that belong to this program: the emulated libraries, the corpus of traces, the
+//! dissector, the recipes for other software.
 //!
 //! | the program is | the libraries are in | the data is in | the documentation is in |
 //! |---|---|---|---|
@@ -7,9 +7,9 @@
 //! | built in a clone, anywhere below it | beside the program | the clone | the clone |
 //! | built by `cargo install --path` | `target/release` of the clone that it was built from | that clone | that clone |
 //!
-//! The documentation is `README.md` and the directory `docs`. The installed data has the names that
-//! it has in the clone, so that a file has one name, such as `wireshark/efa.lua`. Nothing is
-//! configured, and an installation can be moved as a whole.
+//! The documentation is `README.md` and the directory `docs`. Installed data has the same names as
+//! in the clone, such as `wireshark/efa.lua`. Nothing is configured, and an installation can be
+//! moved as a whole.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,10 +18,10 @@ use std::sync::OnceLock;
 use efa_capture::frame;
 use efa_shm::version;
 
-/// Name of the directories below `lib` and `share`.
+/// The name of the directories below `lib` and `share`.
 const NAME: &str = "efa-rdm";
 
-/// A file by which the data's directory is known.
+/// A file that identifies the data's directory.
 const LANDMARK: &str = "wireshark/efa.lua";
 
 /// Where the files of the running program are.
@@ -32,18 +32,18 @@ pub struct Installation {
     place: LibraryPlace,
 }
 
-/// How the program came to where it is.
+/// How the program was installed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum LibraryPlace {
-    /// Below this directory, as a package lays it out.
+    /// Below this directory, in the layout of a package.
     Installed(PathBuf),
     /// Built from this clone, and perhaps copied away from it.
     Clone(PathBuf),
-    /// Copied by hand, without anything else.
+    /// Copied by hand, without any other file.
     Alone,
 }
 
-/// A file that belongs to the program is not there.
+/// A file that belongs to the program is missing.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "cannot find {name}: neither {} nor a clone of the repository has it: install the whole package \
@@ -60,14 +60,14 @@ impl Installation {
     /// The installation that the running program belongs to.
     ///
     /// # Errors
-    /// The program's own path is not known: it was removed, or `/proc` is not there.
+    /// The program's own path is unknown: the program was removed, or `/proc` is missing.
     pub fn of_this_program() -> io::Result<Installation> {
         let executable = std::env::current_exe().and_then(std::fs::canonicalize)?;
         Ok(Installation::of(&executable, version::CLONE.map(Path::new)))
     }
 
-    /// The installation of an executable that was built in the clone `built_in`, by its path
-    /// without symbolic links.
+    /// The installation of an executable that was built in the clone `built_in`. `executable` is
+    /// its path without symbolic links.
     fn of(executable: &Path, built_in: Option<&Path>) -> Installation {
         let beside = executable.parent().unwrap_or(Path::new("/")).to_owned();
         let prefix = beside.parent().unwrap_or(Path::new("/"));
@@ -86,20 +86,20 @@ impl Installation {
         Installation { beside, place }
     }
 
-    /// The directories in which the pair of emulated libraries may be, the first first.
+    /// The directories that may hold the pair of emulated libraries, in the order of preference.
     pub fn libraries(&self) -> Vec<PathBuf> {
         let beside = self.beside.clone();
         match &self.place {
             LibraryPlace::Installed(prefix) => vec![prefix.join("lib").join(NAME), beside],
-            // Those of another profile are of another build.
+            // Libraries of another profile belong to another build.
             LibraryPlace::Clone(clone) if beside.starts_with(clone) => vec![beside],
             LibraryPlace::Clone(clone) => vec![beside, clone.join("target/release")],
             LibraryPlace::Alone => vec![beside],
         }
     }
 
-    /// The directory in which libfabric finds its provider `name`, if that is a plug-in which
-    /// belongs to this program.
+    /// The directory of libfabric's provider `name`, if it is a plug-in that belongs to this
+    /// program.
     pub fn provider_directory(&self, name: &str) -> Option<PathBuf> {
         let file = plug_in(name);
         self.libraries()
@@ -107,7 +107,7 @@ impl Installation {
             .find(|directory| directory.join(&file).is_file())
     }
 
-    /// The directory of the data, whose files have the names that they have in the repository.
+    /// The directory of the data, whose files have the same names as in the repository.
     pub fn data(&self) -> Option<PathBuf> {
         match &self.place {
             LibraryPlace::Installed(prefix) => Some(prefix.join("share").join(NAME)),
@@ -116,10 +116,10 @@ impl Installation {
         }
     }
 
-    /// The file or directory of the data that is called `name` in the repository.
+    /// The file or directory of the data that has the name `name` in the repository.
     ///
     /// # Errors
-    /// It is not there.
+    /// It does not exist.
     pub fn file(&self, name: &str) -> Result<PathBuf, MissingData> {
         let found = self.data().map(|data| data.join(name));
         found
@@ -139,8 +139,8 @@ impl Installation {
         }
     }
 
-    /// A directory in which what was fetched or recorded may stay: `target` of a clone, else one of
-    /// the user's cache, as the XDG base directory specification says where that is.
+    /// A directory in which fetched or recorded files may stay: `target` of a clone, or else one in
+    /// the user's cache, by the XDG base directory specification.
     pub fn work(&self) -> PathBuf {
         if let LibraryPlace::Clone(clone) = &self.place {
             return clone.join("target");
@@ -155,15 +155,15 @@ impl Installation {
     }
 }
 
-/// The file name of libfabric's provider `name` as a plug-in. libfabric opens files with this
-/// ending only.
+/// The file name of libfabric's provider `name` as a plug-in. libfabric only opens files with this
+/// ending.
 pub fn plug_in(name: &str) -> String {
     format!("lib{name}-fi.so")
 }
 
-/// What `--version` tells: the build, the versions of the formats that programs must agree about
-/// (of the protocol, of captures, and of the memory that the processes of a fabric share), and
-/// where the files are.
+/// The text of `--version`: the build, the versions of the formats that programs must agree on (of
+/// the protocol, of captures, and of the memory that the processes of a fabric share), and the
+/// directories of the files.
 pub fn version_text() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| {
@@ -237,7 +237,7 @@ mod tests {
         assert!(!found.work().starts_with(root.path()));
     }
 
-    /// Wherever cargo puts it: below a target triple, beside test programs.
+    /// Wherever cargo puts the executable: below a target triple, or beside test programs.
     #[test]
     fn a_built_program_uses_its_clone() {
         let root = tempfile::tempdir().unwrap();

@@ -1,6 +1,5 @@
-//! The common parts of commands that start other programs: failures as one
-//! line, a directory for each run, waiting for a program as a shell does, finding what is preloaded
-//! into it.
+//! The common parts of commands that start other programs: failures as one line, a directory for
+//! each run, waiting for a program as a shell does, and finding the libraries to preload.
 //!
 //! ```
 //! use efa_commands::shell::RemoteShell;
@@ -32,7 +31,7 @@ pub use run_directory::{
     temporary_directory, user_directory_below,
 };
 
-/// Why a command could not do its work: one line with the thing, its value and the remedy.
+/// The reason why a command failed: one line with the object, its value and the remedy.
 #[derive(Debug)]
 pub struct Failure(pub String);
 
@@ -45,8 +44,8 @@ impl<E: std::error::Error> From<E> for Failure {
 /// Exit status for wrong usage and environments that do not allow the command.
 const USAGE: u8 = 2;
 
-/// The exit status of the command `program`; why it could not do its work goes to standard error. A
-/// command whose [output](output::print()) is not complete has not succeeded.
+/// The exit status of the command `program`; the reason of a failure goes to standard error. A
+/// command whose [output](output::print()) is incomplete has failed.
 pub fn end(program: &str, outcome: Result<ExitCode, Failure>) -> ExitCode {
     match outcome {
         Ok(ExitCode::SUCCESS) if output::is_incomplete() => ExitCode::from(USAGE),
@@ -58,8 +57,8 @@ pub fn end(program: &str, outcome: Result<ExitCode, Failure>) -> ExitCode {
     }
 }
 
-/// Writes a line of `program` to standard error, whole, since other programs write there at the
-/// same time.
+/// Writes a line of `program` to standard error with one write, because other programs write there
+/// at the same time.
 pub fn complain(program: &str, reason: &str) {
     let _ = io::stderr().write_all(format!("{program}: {reason}\n").as_bytes());
 }

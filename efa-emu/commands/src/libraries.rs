@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use super::Failure;
 
-/// The first of `directories` that has all of `files`. `variable` names one that goes before them,
-/// and `remedies` says how the libraries come into one of them.
+/// The first of `directories` that has all of `files`. `variable` names a directory that takes
+/// precedence, and `remedies` says how to get the libraries.
 ///
 /// # Errors
-/// None has them, or its path cannot stand in `LD_PRELOAD`.
+/// None of them has the files, or its path is not allowed in `LD_PRELOAD`.
 pub fn directory_of(
     files: &[&str],
     directories: &[PathBuf],
@@ -31,7 +31,7 @@ pub fn directory_of(
             ))
         })?;
     let found = fs::canonicalize(found)?;
-    // The dynamic linker splits LD_PRELOAD at these and knows no escape.
+    // The dynamic linker splits LD_PRELOAD at these characters, and has no escape for them.
     if found.to_string_lossy().contains([' ', ':']) {
         return Err(Failure(format!(
             "{} contains a space or a colon, which LD_PRELOAD cannot carry: copy {names} elsewhere and set \

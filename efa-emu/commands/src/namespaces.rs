@@ -1,4 +1,4 @@
-//! Namespaces that stand for other machines.
+//! Namespaces that simulate other machines.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -6,22 +6,22 @@ use std::process::{Child, Command, Stdio};
 
 use crate::Failure;
 
-/// Namespaces, and the process that keeps them: they end with this value, or with the program that
-/// has it.
+/// Namespaces, and the process that keeps them. They end when this value is dropped, or with the
+/// program that holds it.
 #[derive(Debug)]
 pub struct Namespaces {
     keeper: Child,
-    /// As `unshare` and `nsenter` call them.
+    /// Their names as options of `unshare` and `nsenter`.
     kinds: Vec<&'static str>,
 }
 
 impl Namespaces {
-    /// Makes namespaces of these kinds, which are options of unshare(1) (`--mount`), and runs a
-    /// script of the shell there. Unless the caller is root, they are in a user namespace: in that
-    /// of `neighbour`, or in a new one.
+    /// Creates namespaces of these types, which are options of unshare(1) (`--mount`), and runs a
+    /// shell script there. Unless the caller is root, they are in a user namespace: the one of
+    /// `neighbour`, or a new one.
     ///
     /// # Errors
-    /// Why the system does not permit them, or why the script fails.
+    /// The reason why the system does not permit them, or why the script fails.
     pub fn make(
         kinds: &[&'static str],
         neighbour: Option<&Namespaces>,
@@ -38,7 +38,7 @@ impl Namespaces {
         if kinds.contains(&"--mount") {
             command.args(["--propagation", "private"]);
         }
-        // Its input ends with the caller, however that ends.
+        // Its input is closed when the caller ends, for whatever reason.
         let script = format!("{script} && echo ready && exec cat >/dev/null");
         command.args(["sh", "-c", &script]);
         command.stdin(Stdio::piped());
@@ -50,7 +50,7 @@ impl Namespaces {
         };
         let mut line = String::new();
         if let Some(output) = made.keeper.stdout.take() {
-            // What it is matters only if it is the word.
+            // Only the word `ready` matters.
             let _ = BufReader::new(output).read_line(&mut line);
         }
         if line.trim_end() == "ready" {
@@ -66,22 +66,22 @@ impl Namespaces {
         )))
     }
 
-    /// The process that keeps them.
+    /// The process id of the process that keeps them.
     pub fn id(&self) -> u32 {
         self.keeper.id()
     }
 
-    /// A command in them.
+    /// A command that runs in them.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = self.entering(&self.kinds);
         command.arg(program);
         command
     }
 
-    /// Runs a script of the shell in them to its end.
+    /// Runs a shell script in them and waits for its end.
     ///
     /// # Errors
-    /// What it writes to standard error if it fails.
+    /// What the script writes to standard error if it fails.
     pub fn run(&self, script: &str) -> Result<(), Failure> {
         let mut command = self.command(Path::new("sh"));
         let output = command.args(["-c", script]).stdin(Stdio::null()).output();
@@ -95,7 +95,8 @@ impl Namespaces {
         }
     }
 
-    /// What enters those of these kinds, with the user namespace; a program follows.
+    /// The start of a command that enters those of these types, with the user namespace; a program
+    /// follows.
     fn entering(&self, kinds: &[&str]) -> Command {
         let process = self.id().to_string();
         if kinds.is_empty() && is_root() {

@@ -1,5 +1,4 @@
-//! Standard output of a command: what cannot be written is told once, and the command has not
-//! succeeded then.
+//! Standard output of a command. A write error is reported once, and makes the command fail.
 
 use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -10,14 +9,14 @@ use super::complain;
 static STATE: AtomicU8 = AtomicU8::new(OPEN);
 
 const OPEN: u8 = 0;
-/// The reader has ended (`| head`), which is no failure.
+/// The reader has closed the pipe (`| head`), which is no failure.
 const UNREAD: u8 = 1;
-/// Something that was to be written is missing, on a full disk for instance.
+/// Some output could not be written, for instance on a full disk.
 const INCOMPLETE: u8 = 2;
 
-/// Writes `text` to standard output. Returns whether more is of use: not if its reader has ended,
-/// and not if something could not be written, of which a line of `program` on standard error tells
-/// the first time.
+/// Writes `text` to standard output. Returns whether further output is useful: not if the reader
+/// has closed the pipe, and not after a write error, which is reported by a line of `program` on
+/// standard error the first time.
 pub fn print(program: &str, text: &str) -> bool {
     if STATE.load(Ordering::Relaxed) != OPEN {
         return false;
@@ -35,8 +34,7 @@ pub fn print(program: &str, text: &str) -> bool {
     }
 }
 
-/// Takes notice of an error with which standard output was written in another way than by
-/// [`print()`].
+/// Notes an error of a write to standard output that was made without [`print()`].
 pub fn fail(program: &str, error: &io::Error) {
     let state = match error.kind() {
         io::ErrorKind::BrokenPipe => UNREAD,
@@ -51,7 +49,7 @@ pub fn fail(program: &str, error: &io::Error) {
     }
 }
 
-/// Whether something is missing in standard output that its reader waits for.
+/// Whether output is missing that its reader waits for.
 pub fn is_incomplete() -> bool {
     STATE.load(Ordering::Relaxed) == INCOMPLETE
 }

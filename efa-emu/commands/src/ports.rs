@@ -1,10 +1,9 @@
-//! TCP ports for programs that are told theirs before they start, and whether they listen there
-//! yet.
+//! TCP ports for programs that get theirs before they start, and a check whether they listen.
 //!
-//! Such a port is chosen some time before it is used. One that the kernel has chosen may be taken
-//! meanwhile, since the kernel gives it to the next process that leaves the choice to it, as every
-//! rank of an MPI job does: whoever connects then talks to that process. So the choice is made
-//! beside the kernel's range.
+//! Such a port is chosen some time before it is used. If the kernel chose it, another process may
+//! take it meanwhile: the kernel gives it to the next process that leaves the choice to the kernel,
+//! as every rank of an MPI job does, and clients then connect to that process. So ports are chosen
+//! outside of the kernel's range.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -13,18 +12,18 @@ use std::ops::RangeInclusive;
 
 /// The kernel's range, as `ip(7)` describes it.
 const KERNEL_RANGE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
-/// Below it are ports that are known for a service more often than above.
+/// More ports below it than above belong to known services.
 const LOWEST: u16 = 20_000;
-/// A range of fewer ports does not keep processes apart that choose at the same time.
+/// In a smaller range, processes that choose at the same time would often choose the same port.
 const FEWEST: usize = 1000;
-/// So many ports of the range are tried before the choice is left to the kernel.
+/// The number of ports that are tried before the choice is left to the kernel.
 const TRIES: usize = 100;
 
-/// Returns a TCP port that no process of this host listens on, and that the kernel gives to no
-/// process which leaves the choice to it, if there are such ports.
+/// Returns a TCP port on which no process of this host listens. The kernel does not give it to
+/// processes that leave the choice to the kernel, if there are such ports.
 ///
 /// # Errors
-/// The system gives none.
+/// The system has no free port.
 pub fn free_port() -> io::Result<u16> {
     let kernel_range = std::fs::read_to_string(KERNEL_RANGE).unwrap_or_default();
     let beside = beside(&kernel_range).into_iter().flat_map(random);
@@ -37,7 +36,7 @@ pub fn free_port() -> io::Result<u16> {
     }
 }
 
-/// The ports from which the choice is made, by the kernel's own range.
+/// The range of ports to choose from, given the kernel's own range.
 fn beside(kernel_range: &str) -> Option<RangeInclusive<u16>> {
     let mut bounds = kernel_range.split_whitespace();
     let mut bound = || bounds.next()?.parse::<u16>().ok();
@@ -49,10 +48,10 @@ fn beside(kernel_range: &str) -> Option<RangeInclusive<u16>> {
         .find(|range| range.len() >= FEWEST)
 }
 
-/// Ports of a range that is not empty, in no order and without an end.
+/// Endless random ports of a range that is not empty.
 fn random(range: RangeInclusive<u16>) -> impl Iterator<Item = u16> {
     let count = range.len() as u64;
-    // Each has another key.
+    // Each `RandomState` has another key.
     let choose = move || RandomState::new().hash_one(std::process::id()) % count;
     std::iter::repeat_with(move || *range.start() + choose() as u16)
 }
@@ -72,7 +71,8 @@ pub fn is_listened_on_beside(process: &str, port: u16) -> bool {
     })
 }
 
-/// Whether a line of `/proc/net/tcp` is that of a socket that listens at an address with this end.
+/// Whether a line of `/proc/net/tcp` describes a socket that listens at an address with this
+/// suffix.
 fn is_listener(line: &str, suffix: &str) -> bool {
     const LISTEN: &str = "0A";
     let mut fields = line.split_whitespace().skip(1);
@@ -87,13 +87,13 @@ mod tests {
     #[test]
     fn the_choice_is_beside_the_kernels() {
         for (kernel, expected) in [
-            // Linux's own.
+            // Linux's default.
             ("32768\t60999\n", Some(LOWEST..=32_767)),
             ("10000\t40000\n", Some(40_001..=u16::MAX)),
             ("1024\t15000\n", Some(LOWEST..=u16::MAX)),
             ("21000\t40000\n", Some(LOWEST..=20_999)),
             ("20999\t40000\n", Some(40_001..=u16::MAX)),
-            // Ranges that leave too few.
+            // Ranges that leave too few ports.
             ("1024\t65535\n", None),
             ("1024\t65000\n", None),
             ("0\t0\n", Some(LOWEST..=u16::MAX)),

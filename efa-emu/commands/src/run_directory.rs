@@ -1,7 +1,7 @@
-//! The directory of one `run`: it holds the generated sysfs tree and goes away with the run.
+//! The directory of one `run`, which holds the generated sysfs tree and is removed with the run.
 //!
-//! A run that is killed cannot remove its directory. So each holds a lock on a file in it, which
-//! the program inherits; the next run removes the directories whose lock nobody holds any more.
+//! A run that is killed cannot remove its directory. So each run holds a lock on a file in it,
+//! which the program inherits; the next run removes the directories whose lock is free.
 
 use std::env;
 use std::ffi::OsStr;
@@ -18,31 +18,32 @@ use super::Failure;
 
 const LOCK: &str = "lock";
 
-/// How often a run tries to make its directory while others remove the one in which it is to be.
+/// How often a run tries to create its directory while others remove the parent directory.
 const MOST_ATTEMPTS: u32 = 1000;
 
 const PREFIX: &str = "run-";
 
-/// The program whose runs these are, unless another one is named. The fabrics are in `efa-emu`'s
-/// directory of shared memory, so the runs have another name.
+/// The program of these runs, unless another one is named. It is not `efa-emu`, because the fabrics
+/// are in that directory of shared memory.
 const RUNS: &str = "efa-emu-runs";
 
 /// The program that keeps other files for its user.
 const EMULATOR: &str = "efa-emu";
 
-/// Where `shm_open` puts its objects.
+/// The directory of `shm_open`.
 const SHARED_MEMORY: &str = "/dev/shm";
 
-/// A directory of this run's own.
+/// The directory of one run.
 pub struct RunDirectory {
     path: PathBuf,
-    /// Kept open, and open in the program too.
+    /// Held open here, and inherited by the program.
     _lock: OwnedFd,
 }
 
 impl RunDirectory {
-    /// Makes a new directory below the user's own, removing those of dead runs: in the directory
-    /// that `TMPDIR` names, else in shared memory, else in the directory for temporary files.
+    /// Creates a new directory below the user's own, and removes those of dead runs: in the
+    /// directory that `TMPDIR` names, else in shared memory, else in the directory for temporary
+    /// files.
     pub fn create() -> Result<RunDirectory, Failure> {
         RunDirectory::create_below(&place_of_runs(), RUNS)
     }
@@ -59,7 +60,7 @@ impl RunDirectory {
                 Err(error) => Some(Err(failed("create", &path)(error))),
             })
             .ok_or_else(|| Failure(format!("{} is full", parent.display())))??;
-        // Not close-on-exec: the lock lives as long as anything that the run started.
+        // Not close-on-exec: the lock lives as long as any process that the run started.
         let lock = open(
             path.join(LOCK),
             OFlags::CREATE | OFlags::RDWR,
@@ -69,12 +70,12 @@ impl RunDirectory {
         Ok(RunDirectory { path, _lock: lock })
     }
 
-    /// Where it is.
+    /// The path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Makes an empty directory in it.
+    /// Creates an empty directory in it.
     pub fn subdirectory(&self, name: &str) -> Result<PathBuf, Failure> {
         let path = self.path.join(name);
         fs::create_dir(&path)?;
@@ -84,8 +85,8 @@ impl RunDirectory {
 
 impl Drop for RunDirectory {
     fn drop(&mut self) {
-        // Guarded, so that no other run gets the same name before this one has gone. What cannot be
-        // removed now, the next run removes.
+        // The guard prevents that another run gets the same name before this one is gone. What
+        // cannot be removed now, the next run removes.
         let parent = self.path.parent().unwrap_or(&self.path);
         let path = parent.join(LOCK);
         let guard = File::open(&path).ok();
@@ -97,8 +98,8 @@ impl Drop for RunDirectory {
     }
 }
 
-/// The directory of this user's runs of a program, and the lock that is held while directories come
-/// and go in it: a new one must not be taken for a dead one before it is locked.
+/// The directory of this user's runs of a program, and the lock that is held while directories are
+/// created and removed in it: a new one must not be taken for a dead one before it is locked.
 fn guarded_parent(temporary: &Path, program: &str) -> Result<(PathBuf, File), Failure> {
     for _ in 0..MOST_ATTEMPTS {
         let parent = directory_of_user(temporary, program)?;
@@ -108,7 +109,7 @@ fn guarded_parent(temporary: &Path, program: &str) -> Result<(PathBuf, File), Fa
             opened => opened.map_err(failed("create a file in", &parent))?,
         };
         flock(&guard, FlockOperation::LockExclusive)?;
-        // The last run that ended has perhaps removed the directory while we waited.
+        // The last run may have removed the directory while this one waited for the lock.
         if is_at(&guard, &path) {
             return Ok((parent, guard));
         }
@@ -116,7 +117,7 @@ fn guarded_parent(temporary: &Path, program: &str) -> Result<(PathBuf, File), Fa
     Err(removed_again_and_again(temporary))
 }
 
-/// Returns whether the open file is the one at `path`, and no removed one.
+/// Returns whether the open file is still the one at `path`.
 fn is_at(file: &File, path: &Path) -> bool {
     let identity = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
     let found = fs::symlink_metadata(path).map(identity);
@@ -130,7 +131,7 @@ fn removed_again_and_again(path: &Path) -> Failure {
     ))
 }
 
-/// Removes the guarded directory of a user's runs if there is no run.
+/// Removes the guarded directory of a user's runs if it is empty.
 fn remove_if_empty(parent: &Path) {
     let is_empty = fs::read_dir(parent).is_ok_and(|mut entries| {
         entries.all(|entry| entry.is_ok_and(|entry| entry.file_name() == LOCK))
@@ -146,9 +147,8 @@ fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) -> Failure {
     move |error| Failure(format!("cannot {action} {path}: {error}"))
 }
 
-/// Where the directories of runs are, unless a program has a place of its own. A sysfs tree is a
-/// hundred small files, which a file system on a disk takes several times as long to make and to
-/// remove as one in memory.
+/// The parent of the directories of runs, unless a program has its own. A sysfs tree has a hundred
+/// small files; creating and removing them on a disk takes several times as long as in memory.
 pub fn place_of_runs() -> PathBuf {
     let named = env::var_os("TMPDIR").filter(|path| !path.is_empty());
     named
@@ -157,21 +157,21 @@ pub fn place_of_runs() -> PathBuf {
         .unwrap_or_else(temporary_directory)
 }
 
-/// The directory of POSIX shared memory, if files can be made in it.
+/// The directory of POSIX shared memory, if files can be created in it.
 pub fn shared_memory() -> Option<PathBuf> {
     let path = PathBuf::from(SHARED_MEMORY);
     let can_make_files = access(&path, Access::WRITE_OK | Access::EXEC_OK).is_ok();
     (path.is_dir() && can_make_files).then_some(path)
 }
 
-/// The directory for temporary files, by a path that means the same in every directory and in every
-/// list of paths. The one that `TMPDIR` names, unless no such path leads to it.
+/// The directory for temporary files, as a path that is valid in every directory and in every list
+/// of paths. It is the one that `TMPDIR` names, unless it has no such path.
 pub fn temporary_directory() -> PathBuf {
     path_for_lists(env::temp_dir().as_os_str()).unwrap_or_else(|| PathBuf::from("/tmp"))
 }
 
-/// The absolute path, unless it has a character at which the lists of dynamic linkers, libfabric
-/// and MPI launchers end an entry, or that a shell takes for something else.
+/// The absolute path, unless it has a character that ends an entry in the lists of dynamic linkers,
+/// libfabric and MPI launchers, or that a shell interprets.
 fn path_for_lists(path: &OsStr) -> Option<PathBuf> {
     let path = std::path::absolute(path).ok()?;
     let is_plain =
@@ -180,7 +180,7 @@ fn path_for_lists(path: &OsStr) -> Option<PathBuf> {
     is_listable.then_some(path)
 }
 
-/// The directory of this user's files, which nobody else can change, below the directory for
+/// The directory of this user's files, which no other user can change, below the directory for
 /// temporary files.
 pub fn user_directory_below(temporary: &Path) -> Result<PathBuf, Failure> {
     directory_of_user(temporary, EMULATOR)
@@ -193,7 +193,7 @@ fn directory_of_user(temporary: &Path, program: &str) -> Result<PathBuf, Failure
     Ok(path)
 }
 
-/// Makes sure that `path` is a directory of this user that nobody else can change.
+/// Checks that `path` is a directory of this user that no other user can change.
 fn private_directory(path: &Path, user: u32) -> Result<(), Failure> {
     let made_or_found = || {
         match DirBuilder::new().mode(0o700).create(path) {
@@ -206,7 +206,7 @@ fn private_directory(path: &Path, user: u32) -> Result<(), Failure> {
             _ => {}
         }
         match fs::symlink_metadata(path) {
-            // Removed by the last run that ended.
+            // The last run removed it.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             metadata => Ok(Some(metadata?)),
         }
@@ -229,26 +229,26 @@ pub fn living_directories() -> Vec<PathBuf> {
     living_directories_below(&place_of_runs(), RUNS)
 }
 
-/// As [`living_directories`], of another program, below this directory.
+/// As [`living_directories`], for another program, below this directory.
 pub fn living_directories_below(temporary: &Path, program: &str) -> Vec<PathBuf> {
     let user = rustix::process::geteuid().as_raw();
     let parent = parent_below(temporary, program, user);
     let own = fs::symlink_metadata(&parent)
         .is_ok_and(|metadata| metadata.is_dir() && metadata.uid() == user);
     let guard = File::open(parent.join(LOCK)).ok().filter(|_| own);
-    // A new directory is not looked at before it is locked.
+    // The guard ensures that new directories are locked before they are checked.
     match guard.map(|guard| flock(&guard, FlockOperation::LockShared).map(|()| guard)) {
         Some(Ok(_guard)) => directories(&parent).filter(|path| is_alive(path)).collect(),
         _ => Vec::new(),
     }
 }
 
-/// Where the directories of a user's runs are.
+/// The parent of the directories of a user's runs.
 fn parent_below(temporary: &Path, program: &str, user: u32) -> PathBuf {
     temporary.join(format!("{program}-{user}"))
 }
 
-/// Removes the directories of runs that have ended without removing them.
+/// Removes the directories of runs that ended without removing them.
 fn remove_dead(parent: &Path) {
     for path in directories(parent).filter(|path| !is_alive(path)) {
         let _ = fs::remove_dir_all(&path);
@@ -262,7 +262,7 @@ fn directories(parent: &Path) -> impl Iterator<Item = PathBuf> {
         .map(|entry| entry.path())
 }
 
-/// Returns whether anything that the run has started holds its lock.
+/// Returns whether a process that the run has started holds its lock.
 fn is_alive(run: &Path) -> bool {
     File::open(run.join(LOCK))
         .is_ok_and(|lock| flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err())

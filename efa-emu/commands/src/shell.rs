@@ -1,10 +1,10 @@
-//! Commands as shells take them, here and on other machines.
+//! Commands in the form that shells take, on this machine and on others.
 
 use std::fmt;
 use std::process::Command;
 use std::str::FromStr;
 
-/// Prefixes of the names of launchers, which pass each word on unchanged.
+/// Prefixes of the names of launchers, which pass each word unchanged.
 const LAUNCHERS: [&str; 4] = ["srun", "mpirun", "mpiexec", "orterun"];
 
 /// Why a command cannot be split into words.
@@ -13,31 +13,31 @@ pub enum SplitError {
     /// There is no word.
     #[error("it is empty")]
     Empty,
-    /// A backslash has nothing behind it to quote.
+    /// A backslash has no character after it to quote.
     #[error("it ends in the middle of `\\`")]
     Backslash,
-    /// Words go on.
+    /// A quotation mark is not closed.
     #[error("the quotation mark {0} is not closed")]
     Quote(char),
 }
 
-/// A remote shell that is no command.
+/// A remote shell that is not a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the command is not usable: {0}; write for example `ssh -p 2222`")]
 pub struct RemoteShellError(#[from] SplitError);
 
-/// A command with the arguments of ssh: a host, and a command for the shell there. Or a launcher,
-/// whose last word asks for a host: a program and its arguments follow.
+/// A command that takes the arguments of ssh: a host, and a command for the shell there. Or a
+/// launcher, whose last word expects a host; a program and its arguments follow.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RemoteShell {
     words: Vec<String>,
 }
 
 impl RemoteShell {
-    /// The default. It never asks for a password, as nobody would answer.
+    /// The default. It never asks for a password, because nobody would answer.
     pub const DEFAULT: &'static str = "ssh -o BatchMode=yes";
 
-    /// Whether it is the launcher of a parallel job, which starts a program and no shell.
+    /// Whether it is the launcher of a parallel job, which starts a program without a shell.
     pub fn is_launcher(&self) -> bool {
         let name = self.words[0].rsplit('/').next().unwrap_or_default();
         LAUNCHERS.iter().any(|launcher| name.starts_with(launcher))
@@ -58,7 +58,7 @@ impl RemoteShell {
 impl FromStr for RemoteShell {
     type Err = RemoteShellError;
 
-    /// Divides the text into words as a shell does.
+    /// Splits the text into words as a shell does.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let words = split_words(text)?;
         Ok(RemoteShell { words })
@@ -92,9 +92,9 @@ fn unfinished(command: &str) -> SplitError {
     SplitError::Quote(if ends_with("'") { '\'' } else { '"' })
 }
 
-/// A word as a shell takes it.
+/// Quotes a word for a shell.
 pub fn quote(word: &str) -> String {
-    // Some are quoted by `shlex` that need it in front of a command only, or not at all.
+    // `shlex` also quotes words that need it only at the start of a command, or not at all.
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
         return word.to_owned();
@@ -103,7 +103,7 @@ pub fn quote(word: &str) -> String {
     quoter.quote(word).expect("only a NUL is refused").into()
 }
 
-/// Words as a shell takes them.
+/// Quotes words for a shell.
 pub fn join(words: &[impl AsRef<str>]) -> String {
     let quoted: Vec<String> = words.iter().map(|word| quote(word.as_ref())).collect();
     quoted.join(" ")

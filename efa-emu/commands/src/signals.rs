@@ -1,4 +1,4 @@
-//! Taking signals by waiting for them.
+//! Handles signals by waiting for them.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -7,23 +7,23 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
-/// Signals that this thread takes by waiting for them, and that do nothing else to the process.
+/// Signals that this thread waits for, and that have no other effect on the process.
 pub struct Signals {
     waited_for: libc::sigset_t,
     /// The signals that were blocked before.
     blocked_before: libc::sigset_t,
 }
 
-/// A signal that came.
+/// A received signal.
 pub struct Signal {
     /// Which signal.
     pub number: i32,
-    /// A process sent it, and not the terminal, which sends to a whole group of processes.
+    /// Whether a process sent it. The terminal sends signals to a whole process group.
     pub from_process: bool,
 }
 
 impl Signals {
-    /// From now on these signals wait to be taken.
+    /// Blocks these signals, so that they can be waited for.
     pub fn take(signals: &[i32]) -> Signals {
         let mut waited_for = MaybeUninit::uninit();
         let mut blocked_before = MaybeUninit::uninit();
@@ -46,7 +46,7 @@ impl Signals {
         }
     }
 
-    /// Lets the program start as if the signals had not been blocked here.
+    /// The program starts as if the signals had not been blocked here.
     pub fn unblock_in(&self, command: &mut Command) {
         let mask = self.blocked_before;
         let unblock = move || {
@@ -58,22 +58,22 @@ impl Signals {
                 error => Err(io::Error::from_raw_os_error(error)),
             }
         };
-        // SAFETY: between `fork` and `exec` it makes one call, which is allowed there.
+        // SAFETY: the closure makes one call between `fork` and `exec`, which is allowed there.
         unsafe { command.pre_exec(unblock) };
     }
 
-    /// A descriptor that is readable while one of the signals waits to be taken.
+    /// A descriptor that is readable while one of the signals is pending.
     pub fn descriptor(&self) -> io::Result<OwnedFd> {
         let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
         // SAFETY: the set is initialised.
         match unsafe { libc::signalfd(-1, &raw const self.waited_for, flags) } {
             -1 => Err(io::Error::last_os_error()),
-            // SAFETY: the descriptor is new, and nobody else has it.
+            // SAFETY: the descriptor is new, and has no other owner.
             descriptor => Ok(unsafe { OwnedFd::from_raw_fd(descriptor) }),
         }
     }
 
-    /// Waits for the next signal, but not longer than `time`.
+    /// Waits for the next signal, for at most `time`.
     pub fn wait_for(&self, time: Duration) -> Option<Signal> {
         let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
         let time = libc::timespec {

@@ -1,19 +1,19 @@
-//! Why bytes are not a frame.
+//! Errors of frames.
 
 use super::ethernet::MAX_PAYLOAD;
 use super::header::{self, Opcode, offset};
 
-/// Why bytes are not a frame of the emulated wire.
+/// The reason why bytes are not a frame of the emulated wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Error {
     /// The bytes end inside a header or inside the payload that a header announces.
     #[error("{what} needs {need} bytes, but only {have} are there")]
     Truncated {
-        /// The part that is cut off.
+        /// The incomplete part.
         what: &'static str,
         /// Its length in bytes.
         need: usize,
-        /// The bytes that are there.
+        /// The bytes that there are.
         have: usize,
     },
     /// Not an Ethernet frame with IPv6 and UDP to [`UDP_PORT`](super::UDP_PORT) inside.
@@ -75,15 +75,15 @@ pub enum Error {
         /// The status found.
         found: u8,
     },
-    /// The payload length disagrees with the bytes that are there.
+    /// The payload length differs from the number of bytes.
     #[error(
         "transport header: payload length at offset {} is {announced} bytes, the frame has {have}",
         offset::PAYLOAD_LENGTH
     )]
     PayloadLength {
-        /// The length that should be there according to the header.
+        /// The length according to the header.
         announced: usize,
-        /// The bytes that are there.
+        /// The bytes that there are.
         have: usize,
     },
     /// Too much data for one frame.

@@ -17,17 +17,17 @@ pub const UDP_PORT: u16 = 0xEFA0;
 pub const FIRST_SOURCE_PORT: u16 = 49152;
 /// Number of different source ports, the dynamic port range.
 pub const PATHS: u16 = 16384;
-/// Bytes of Ethernet, IPv6 and UDP headers in front of the transport header.
+/// Bytes of Ethernet, IPv6 and UDP headers before the transport header.
 pub const OUTER_LEN: usize =
     EthernetFrame::<&[u8]>::header_len() + smoltcp::wire::IPV6_HEADER_LEN + UDP_HEADER_LEN;
-/// The most data that one frame can hold behind the longest header: IPv6 counts in 16 bits.
+/// The most data in one frame after the longest header: IPv6 counts in 16 bits.
 pub const MAX_PAYLOAD: usize = u16::MAX as usize - UDP_HEADER_LEN - header::RDMA_HEADER_LEN;
 
 /// The Ethernet address of a GID.
 ///
-/// A GID made of a modified EUI-64 (RFC 4291, appendix A), as EFA devices have, gives back the
-/// address that it was made of; any other GID gives a locally administered address of its last five
-/// bytes. Never a group address.
+/// EFA devices have GIDs that contain a modified EUI-64 (RFC 4291, appendix A); such a GID gives
+/// the Ethernet address from which it was made. Any other GID gives a locally administered address
+/// from its last five bytes. The result is never a group address.
 pub fn ethernet_address(gid: Gid) -> EthernetAddress {
     let g = gid.0;
     if g[11..13] == [0xff, 0xfe] {
@@ -37,7 +37,7 @@ pub fn ethernet_address(gid: Gid) -> EthernetAddress {
     }
 }
 
-/// One frame of the emulated wire, without a copy of its payload.
+/// One frame of the emulated wire; it borrows its payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Frame<'a> {
     /// The sender's GID.
@@ -64,8 +64,8 @@ impl<'a> Frame<'a> {
 
     /// Appends the frame's bytes to `buffer`, with a valid UDP checksum.
     ///
-    /// Fails, and leaves the buffer alone, if the payload is not as long as the header says or too
-    /// long for a frame.
+    /// Fails, and does not change the buffer, if the payload is not as long as the header says, or
+    /// too long for a frame.
     pub fn emit(&self, buffer: &mut Vec<u8>) -> Result<(), Error> {
         if self.payload.len() != self.header.captured_len() {
             return Err(Error::PayloadLength {
@@ -117,20 +117,20 @@ impl<'a> Frame<'a> {
         Ok(())
     }
 
-    /// Reads a frame. Bytes behind the IPv6 packet (Ethernet padding) are ignored.
+    /// Reads a frame. Bytes after the IPv6 packet (Ethernet padding) are ignored.
     pub fn parse(bytes: &'a [u8]) -> Result<Frame<'a>, Error> {
         Frame::parse_cut(bytes, bytes.len())
     }
 
-    /// Reads a frame of `original` bytes, the first of which are there, as a capture with a snap
-    /// length has it. All headers must be there; the payload may be shorter than
-    /// [`Repr::captured_len`], and what the checksum covers is not known then.
+    /// Reads a frame of `original` bytes whose first bytes were captured, as in a capture with a
+    /// snap length. It must include all headers. The payload may be shorter than
+    /// [`Repr::captured_len`]; the checksum is not verified then.
     pub fn parse_cut(bytes: &'a [u8], original: usize) -> Result<Frame<'a>, Error> {
         let (start, _) = link::ip_packet(link::ETHERNET, bytes)?;
         Frame::parse_packet(&bytes[start..], original.saturating_sub(start))
     }
 
-    /// As [`Frame::parse_cut`], of an IPv6 packet without a link layer.
+    /// As [`Frame::parse_cut`], for an IPv6 packet without a link layer.
     ///
     /// # Errors
     /// As [`Frame::parse_cut`].
@@ -185,11 +185,11 @@ impl<'a> Frame<'a> {
         let missing = udp_len.saturating_sub(bytes.len());
         let is_whole = missing == 0;
         let checksum_is_right = || {
-            // Behind the addresses, which are at the end of the IPv6 header, is the datagram.
+            // The datagram follows the addresses, which are at the end of the IPv6 header.
             let covered = &packet[addresses..smoltcp::wire::IPV6_HEADER_LEN + udp_len];
             let others = [u8::from(IpProtocol::Udp).into(), udp.len()];
             ones_complement_sum(covered, others) == u16::MAX
-                // Not so fast, but it knows when there is none.
+                // Slower, but it accepts a frame without a checksum.
                 || udp.verify_checksum(&ipv6.src_addr().into(), &ipv6.dst_addr().into())
         };
         if is_whole && !checksum_is_right() {
@@ -219,8 +219,8 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// The sum of 16-bit words by which Internet checksums are made (RFC 1071), of bytes and of further words.
-/// In the machine's byte order, and of several words at once, it is ten times as fast as `smoltcp`'s.
+/// The sum of 16-bit words of Internet checksums (RFC 1071), of bytes and further words. It adds in
+/// the machine's byte order and several words at once, which is ten times as fast as `smoltcp`'s.
 fn ones_complement_sum(bytes: &[u8], words: [u16; 2]) -> u16 {
     let (chunks, rest) = bytes.as_chunks();
     let mut last = [0; 4];

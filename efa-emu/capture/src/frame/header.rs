@@ -1,8 +1,8 @@
-//! The transport header: what our emulated network carries between UDP and the device's payload.
+//! The transport header, which the emulated network puts between UDP and the device's payload.
 //!
-//! SRD's own wire format is not public, so this one is ours. It is declared here. The structs that
-//! read and write it, the tables of `docs/wire-format.md` and the dissector's tables come from the
-//! declaration. Integers are little-endian, as in the RDM packets behind it.
+//! SRD's own wire format is not public, so this one is ours. It is declared here, and the structs
+//! that read and write it, the tables of `docs/wire-format.md` and the dissector's tables are made
+//! from the declaration. Integers are little-endian, as in the RDM packets that follow.
 
 mod layout;
 
@@ -113,7 +113,7 @@ flags! {
     NOT_CAPTURED = 2, "the data was left out of the capture; nothing follows the header";
 }
 
-/// Where fields are, for the messages about them.
+/// The offsets of fields, for error messages.
 pub(super) mod offset {
     use super::{Common, offset_of};
 
@@ -125,18 +125,18 @@ pub(super) mod offset {
     pub(in crate::frame) const PAYLOAD_LENGTH: usize = offset_of!(Common, payload_length);
 }
 
-/// The RDMA extension: which memory, and which part of the operation this frame carries.
+/// The RDMA extension: the memory, and the part of the operation that this frame carries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rdma {
     /// The responder's memory.
     pub remote: RemoteRange,
     /// Length in bytes of the whole operation.
     pub total_length: u32,
-    /// Where this frame's data begins in the operation, in bytes.
+    /// The offset of this frame's data in the operation, in bytes.
     pub offset: u32,
 }
 
-/// The part of a header that depends on what the frame is.
+/// The part of a header that depends on the type of the frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FrameKind {
     /// [`Opcode::Send`].
@@ -180,13 +180,13 @@ impl FrameKind {
 /// A transport header, parsed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Repr {
-    /// What the frame is.
+    /// The type of the frame.
     pub kind: FrameKind,
     /// The sender's queue pair.
     pub source_qpn: Qpn,
     /// The receiver's queue pair.
     pub destination_qpn: Qpn,
-    /// The Q-key that the request carried; answers repeat it.
+    /// The Q-key of the request; answers repeat it.
     pub qkey: Qkey,
     /// The request's number in its initiating queue pair; answers repeat it.
     pub sequence: u32,
@@ -196,15 +196,15 @@ pub struct Repr {
     pub retransmission: bool,
     /// The path through the network.
     pub path: u16,
-    /// Length in bytes of this frame's data, whether or not the frame still has it.
+    /// Length in bytes of this frame's data, even if the capture left the data out.
     pub payload_length: u32,
     /// Whether the data is in the frame; `false` if the capture left it out.
     pub payload_captured: bool,
 }
 
 impl Repr {
-    /// Reads the header at the start of `bytes`, and returns it with the bytes behind it. How long
-    /// those are is checked by [`super::Frame::parse`].
+    /// Reads the header at the start of `bytes`, and returns it with the bytes after it.
+    /// [`super::Frame::parse`] checks the length of those.
     ///
     /// # Errors
     /// If magic, version or opcode are not known, the header is shorter than its opcode needs or
@@ -284,7 +284,7 @@ impl Repr {
         self.kind.opcode().header_len()
     }
 
-    /// Bytes of payload that stand in the frame behind the header.
+    /// The bytes of payload in the frame after the header.
     pub const fn captured_len(&self) -> usize {
         if self.payload_captured {
             self.payload_length as usize
@@ -302,7 +302,7 @@ impl Repr {
         flags
     }
 
-    /// Writes the header to the start of `bytes`, and returns what is behind it, for the payload.
+    /// Writes the header to the start of `bytes`, and returns the rest for the payload.
     ///
     /// # Panics
     /// If `bytes` is shorter than [`Self::header_len`].
@@ -355,7 +355,7 @@ impl Repr {
             Operation::Datagram => FrameKind::Datagram,
             Operation::RdmaRead => FrameKind::RdmaReadRequest(rdma()),
             Operation::RdmaWrite => FrameKind::RdmaWrite(rdma()),
-            // Such a packet has its own headers, and none of ours: see `roce_frame`.
+            // Such a packet has its own headers instead of ours: see `roce_frame`.
             Operation::Connected => FrameKind::Datagram,
         };
         Repr {
@@ -386,7 +386,7 @@ impl Repr {
         }
     }
 
-    /// The header of the frame that tells the initiator how its request ended.
+    /// The header of the frame that reports to the initiator how its request ended.
     pub fn of_status(request: &RequestHeader, status: Status) -> Repr {
         Self::answer(request, FrameKind::Response(status))
     }

@@ -1,6 +1,6 @@
-//! Packets of reliable connections as RoCE v2 has them: Ethernet / IPv6 / UDP to port 4791 / the
-//! InfiniBand packet from its BTH on / invariant CRC (InfiniBand Architecture Specification, volume
-//! 1, annex A17). Wireshark reads them without our dissector.
+//! Packets of reliable connections in the format of RoCE v2: Ethernet / IPv6 / UDP to port 4791 /
+//! the InfiniBand packet from its BTH on / invariant CRC (InfiniBand Architecture Specification,
+//! volume 1, annex A17). Wireshark reads them without our dissector.
 
 use efa_wire::address::Gid;
 use smoltcp::phy::ChecksumCapabilities;
@@ -17,7 +17,7 @@ pub const ROCE_PORT: u16 = 4791;
 /// Bytes of the invariant CRC.
 const CRC: usize = 4;
 
-/// Bytes of the longest packet for which there is a frame: IPv6 counts in 16 bits.
+/// The longest packet that fits into a frame, in bytes: IPv6 counts in 16 bits.
 pub const LONGEST_PACKET: usize = u16::MAX as usize - UDP_HEADER_LEN - CRC;
 
 /// The frame of a packet of at most [`LONGEST_PACKET`] bytes on path number `path`.
@@ -59,27 +59,27 @@ pub fn roce_frame(source: Gid, destination: Gid, path: u16, packet: &[u8]) -> Ve
         );
     };
     emit(&mut buffer, 0);
-    // The CRC covers the UDP header in front of it, but for the checksum there, which covers it.
+    // The CRC covers the UDP header before it, except the checksum there, which covers the CRC.
     let crc = invariant_crc(&buffer[ipv6..OUTER_LEN + packet.len()]);
     emit(&mut buffer, crc);
     buffer
 }
 
-/// A packet of a reliable connection, out of a frame.
+/// A packet of a reliable connection, read from a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RocePacket<'a> {
     /// The sender.
     pub source: Gid,
     /// The receiver.
     pub destination: Gid,
-    /// The packet from its BTH on, without the CRC; what of it the frame has, if it was cut.
+    /// The packet from its BTH on, without the CRC; only the captured part, if the frame was cut.
     pub packet: &'a [u8],
-    /// Bytes of the whole packet, whether or not the frame has them.
+    /// The bytes of the complete packet, even if the frame was cut.
     pub length: usize,
 }
 
-/// Reads an IPv6 packet of `original_len` bytes, of which `bytes` are there. `None` if it is no
-/// packet of RoCE v2. The CRC is not looked at: Wireshark says whether it is right.
+/// Reads an IPv6 packet of `original_len` bytes, of which `bytes` were captured. `None` if it is
+/// not a packet of RoCE v2. The CRC is not checked: Wireshark does that.
 pub fn roce_packet(bytes: &[u8], original_len: usize) -> Option<RocePacket<'_>> {
     let ip = Ipv6Packet::new_checked(bytes).or_else(|_| {
         let is_cut = bytes.len() < original_len && bytes.len() >= IPV6_HEADER_LEN;
@@ -102,7 +102,7 @@ pub fn roce_packet(bytes: &[u8], original_len: usize) -> Option<RocePacket<'_>> 
 }
 
 /// The invariant CRC of a packet from its IPv6 header on: Ethernet's CRC of 8 bytes of ones and the
-/// packet, in which what routers may change is ones as well.
+/// packet, in which fields that routers may change are replaced by ones.
 fn invariant_crc(packet: &[u8]) -> u32 {
     /// Traffic class and flow label, hop limit, UDP checksum, the reserved byte of the BTH.
     const VARIANT: [usize; 7] = [
@@ -125,7 +125,7 @@ fn invariant_crc(packet: &[u8]) -> u32 {
             *byte = 0xff;
         }
     }
-    // The version in front of the traffic class does not change.
+    // The version before the traffic class does not change.
     copy[0] |= 0x0f;
     let bytes = masked[..8 + head.len()].iter().chain(rest);
     !bytes.fold(u32::MAX, |crc, byte| step(crc, *byte))

@@ -1,4 +1,4 @@
-//! The tables of `docs/wire-format.md` are those of the declaration.
+//! The tables of `docs/wire-format.md` are the same as in the declaration.
 
 use std::fmt::Write as _;
 use std::path::Path;

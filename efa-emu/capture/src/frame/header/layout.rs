@@ -1,25 +1,25 @@
-//! How the transport header is declared: macros that make a struct and a table of each declaration.
+//! Macros that make a struct and a table from each declaration of a part of the transport header.
 
 use super::{Flags, Opcode};
 
 /// One field of the transport header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Field {
-    /// The name, which is also that of the dissector's field behind `efa.`.
+    /// The name; the dissector's field has it after `efa.`.
     pub name: &'static str,
-    /// Where the field is, in bytes from the start of the header.
+    /// The offset of the field from the start of the header, in bytes.
     pub offset: usize,
     /// Length in bytes.
     pub size: usize,
-    /// How people read it.
+    /// How the value is displayed.
     pub format: Format,
-    /// When it means something. The bytes are there in any case, and 0 if they mean nothing.
+    /// The frames in which the field has a meaning. In other frames its bytes are 0.
     pub presence: Presence,
     /// Its meaning.
     pub meaning: &'static str,
 }
 
-/// How people read a field.
+/// How the value of a field is displayed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Format {
     /// Characters.
@@ -38,23 +38,23 @@ pub enum Format {
     Reserved,
 }
 
-/// When a field means something.
+/// The frames in which a field has a meaning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Presence {
-    /// In every frame whose header has it.
+    /// Every frame whose header includes the field.
     Always,
-    /// If this flag is set.
+    /// Frames with this flag.
     IfFlag(Flags),
-    /// In frames of this opcode.
+    /// Frames of this opcode.
     InOpcode(Opcode),
 }
 
-/// Which end of a request sends a frame.
+/// The end of a request that sends a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sender {
-    /// The end that made the request.
+    /// The end that posted the request.
     Initiator,
-    /// The end that the request was made to.
+    /// The end that executes the request.
     Responder,
 }
 
@@ -93,7 +93,7 @@ macro_rules! header_part {
 /// what the frame carries;`.
 macro_rules! opcodes {
     ($($variant:ident = $code:literal, $name:literal, $sender:ident, rdma: $rdma:literal, $carries:literal;)*) => {
-        /// What a frame is.
+        /// The type of a frame.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[repr(u8)]
         pub enum Opcode {
@@ -111,7 +111,7 @@ macro_rules! opcodes {
                 }
             }
 
-            /// Which end of the request sends such frames.
+            /// The end of the request that sends such frames.
             pub const fn sender(self) -> Sender {
                 match self {
                     $(Opcode::$variant => Sender::$sender,)*
@@ -125,7 +125,7 @@ macro_rules! opcodes {
                 }
             }
 
-            /// The description of the data behind the header.
+            /// The description of the data after the header.
             pub const fn carries(self) -> &'static str {
                 match self {
                     $(Opcode::$variant => $carries,)*
