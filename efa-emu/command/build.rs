@@ -1,5 +1,4 @@
-//! With the feature `bundled`, builds the pair of emulated libraries, which the executable then
-//! carries.
+//! With the feature `bundled`, builds the pair of emulated libraries that the executable includes.
 
 use std::env;
 use std::hash::{DefaultHasher, Hasher};
@@ -20,12 +19,12 @@ fn variable(name: &str) -> String {
     env::var(name).unwrap_or_else(|error| panic!("cargo sets {name} for build scripts: {error}"))
 }
 
-/// Builds the libraries by a cargo of its own: cargo builds no shared library of another package
+/// Builds the libraries with a separate cargo: cargo builds no shared library of another package
 /// for an executable. They cannot be part of this package, whose executable must not export their
-/// symbols. They tell the same commit.
+/// symbols. They report the same commit.
 ///
 /// # Panics
-/// If this package is not in a clone: the libraries' packages are not published, since cargo
+/// If this package is not in a clone: the libraries' packages are not published, because cargo
 /// installs no such libraries.
 fn bundle(clone: &Path) {
     assert!(
@@ -56,7 +55,7 @@ fn bundle(clone: &Path) {
         .arg(&target)
         .arg("--target")
         .arg(variable("TARGET"));
-    // What the outer cargo says about this package is not for that one.
+    // The outer cargo's variables about this package do not apply to the inner one.
     for (name, _) in env::vars_os() {
         let name_text = name.to_string_lossy();
         if name_text.starts_with("CARGO_FEATURE_") || name_text.starts_with("CARGO_CFG_") {

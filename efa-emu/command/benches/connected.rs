@@ -19,13 +19,13 @@ mod programs;
 #[expect(dead_code, reason = "not every benchmark needs all of it")]
 mod rounds;
 
-/// No measurement begins later than this after its table.
+/// No measurement begins later than this after the start of its table.
 const TABLE_TIME: Duration = Duration::from_secs(100);
 
 const SMALL: usize = 64;
 const LARGE: usize = 1 << 20;
 
-/// Who says how fast it is.
+/// The program that measures.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Judge {
     Perftest,
@@ -36,7 +36,7 @@ enum Judge {
 struct Row {
     name: &'static str,
     judge: Judge,
-    /// The emulated device, if there is one.
+    /// The profile of the emulated device, if there is one.
     profile: Option<&'static str>,
     /// The program and its options for messages of 64 bytes, and of 1 MiB.
     words: [&'static str; 2],
@@ -61,8 +61,8 @@ const ROWS: [Row; 5] = [
             "ib_send_bw -c RC -x 0 -s 1048576 -n 500",
         ],
     },
-    // On the level of transports: this release's protocols of messages need UD with more buffers than the
-    // device has.
+    // On the level of transports: the message protocols of this release need UD with more buffers
+    // than the device has.
     Row {
         name: "UCX, RC on efa-emu",
         judge: Judge::Ucx,
@@ -93,7 +93,7 @@ const ROWS: [Row; 5] = [
 ];
 
 impl Row {
-    /// What one run says: microseconds of one way, or megabytes per second.
+    /// The result of one run: microseconds one way, or megabytes per second.
     fn measure(&self, size: usize) -> Result<f64, String> {
         let emulator = emulator();
         let fabric = format!("bench-connected-{}", std::process::id());
@@ -106,7 +106,7 @@ impl Row {
             _ => None,
         };
         let words = self.words[usize::from(size == LARGE)];
-        // Each side has a processor of its own.
+        // Each side has its own processor.
         let side = |host: &str, cpu: &str| {
             let mut all: Vec<&OsStr> = ["taskset", "-c", cpu].map(OsStr::new).to_vec();
             if let Some(profile) = self.profile {
@@ -197,7 +197,7 @@ fn table(size: usize) {
 }
 
 fn main() -> ExitCode {
-    // `cargo test --benches` only wants to know whether it starts.
+    // `cargo test --benches` only checks that this starts.
     if !std::env::args().any(|argument| argument == "--test") {
         table(SMALL);
         table(LARGE);

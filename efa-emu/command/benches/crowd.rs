@@ -1,10 +1,10 @@
 //! Programs that wait for each other on a machine with more programs than processors: MPI jobs on
-//! two emulated hosts beside the same jobs over the library's own shared memory and over TCP, how
-//! long such a job takes to start, and a ping-pong beside programs that never wait.
+//! two emulated hosts, compared with the same jobs over the library's own shared memory and over
+//! TCP; the start-up time of such a job; and a ping-pong beside programs that never wait.
 //!
-//! Rounds are interleaved, and each figure is the median of the rounds; how many there were is
-//! printed. What a machine lacks is named. Arguments: none, or a filter that `cargo bench` passes
-//! on (`mpi`, `start` or `busy`).
+//! Rounds are interleaved, and each figure is the median of the rounds, whose number is printed.
+//! What a machine lacks is named. Arguments: none, or a filter that `cargo bench` passes on (`mpi`,
+//! `start` or `busy`).
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -25,14 +25,14 @@ const RANKS: [usize; 3] = [4, 16, 64];
 const SECONDS: &str = "0.3";
 /// Rounds, if there is time for them.
 const ROUNDS: usize = 3;
-/// No measurement begins later than this after its table.
+/// No measurement begins later than this after the start of its table.
 const TABLE_TIME: Duration = Duration::from_secs(110);
 /// The longest that a job may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Programs that never wait, for each of two processors ten.
+/// The number of programs that never wait: ten for each of two processors.
 const BUSY: usize = 20;
-/// Round trips beside them.
+/// The round trips of the ping-pong beside them.
 const TRIPS: &str = "300";
 
 /// libfabric's `tcp` providers use the loopback interface.
@@ -74,10 +74,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints a table of an MPI library.
+/// A function that prints a table of an MPI library.
 type Table = fn(&Bench, &Library) -> Result<(), String>;
 
-/// What carries the messages of a job.
+/// The transport of a job's messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum LaunchMethod {
     SharedMemory,
@@ -106,14 +106,14 @@ impl LaunchMethod {
 /// An MPI library.
 struct Library {
     name: &'static str,
-    /// What has programs find the libraries, if they do not by themselves.
+    /// A program that makes others find the libraries, if needed.
     runner: Option<PathBuf>,
     mpiexec: PathBuf,
     mpicc: PathBuf,
     ways: Vec<Start>,
 }
 
-/// How a job starts whose messages take a way.
+/// The start of a job with a given transport.
 struct Start {
     way: LaunchMethod,
     /// Options of `mpiexec`.
@@ -136,7 +136,7 @@ impl Start {
 }
 
 impl Library {
-    /// Over the libfabric beside it.
+    /// Uses the libfabric of the same distribution.
     fn debian_open_mpi() -> Result<Library, String> {
         let mpiexec = PathBuf::from("/usr/bin/mpiexec.openmpi");
         if !mpiexec.exists() {
@@ -177,13 +177,13 @@ impl Library {
         })
     }
 
-    /// The wheel, with the libfabric in it.
+    /// The wheel, which includes libfabric.
     fn mpich() -> Result<Library, String> {
         let bin = userland("pypi-mpich")
             .ok_or("MPICH's wheel could not be fetched")?
             .join("venv/bin");
         let remote: &[_] = &[("MPIR_CVAR_CH4_NETMOD", "ofi"), ("MPIR_CVAR_NOLOCAL", "1")];
-        // Ranks of one emulated host talk through the device, too.
+        // Ranks of one emulated host also use the device.
         let efa: &[_] = &[("FI_PROVIDER", "efa"), ("FI_EFA_ENABLE_SHM_TRANSFER", "0")];
         let tcp: &[_] = &[("FI_PROVIDER", "tcp")];
         Ok(Library {
@@ -200,12 +200,12 @@ impl Library {
         })
     }
 
-    /// The wheel, with the libfabric in it. It has no compiler, and takes programs that were
+    /// The wheel, which includes libfabric. It has no compiler, and runs programs that were
     /// compiled for MPICH.
     fn intel_mpi() -> Result<Library, String> {
         let place = userland("pypi-impi").ok_or("Intel MPI's wheel could not be fetched")?;
         let compiler = Library::mpich()?.mpicc;
-        // Ranks of both hosts would be bound to the same processors.
+        // Otherwise ranks of both hosts would be bound to the same processors.
         let unbound: &[_] = &[("I_MPI_PIN", "0")];
         let local: &[_] = &[("I_MPI_FABRICS", "shm")];
         let remote: &[_] = &[("I_MPI_FABRICS", "ofi"), ("I_MPI_PIN", "0")];
@@ -230,7 +230,7 @@ impl Library {
     }
 }
 
-/// The figures of a row: those of each operation.
+/// The figures of a row, for each operation.
 #[derive(Default)]
 struct Row {
     figures: [Vec<f64>; OPERATIONS.len()],
@@ -336,7 +336,7 @@ impl Bench {
         }
     }
 
-    /// Prints how long jobs of the most ranks take that do nothing but start and end.
+    /// Prints the run time of jobs with the most ranks that only start and end.
     fn starts(&self, library: &Library) -> Result<(), String> {
         let ranks = RANKS[RANKS.len() - 1];
         println!(
@@ -375,7 +375,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Runs a job that times its operations. Returns the microseconds of each.
+    /// Runs a job that measures its operations. Returns the microseconds of each.
     fn times(
         &self,
         library: &Library,
@@ -401,7 +401,7 @@ impl Bench {
         Ok(figures)
     }
 
-    /// Runs a job of this program, which has its arguments behind it. Returns what it prints.
+    /// Runs a job of this program with these arguments. Returns its output.
     fn job(
         &self,
         library: &Library,

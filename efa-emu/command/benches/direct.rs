@@ -1,9 +1,9 @@
-//! Ping-pongs between clients that write and read their queues themselves, as libfabric's data path
-//! direct does, beside the same client with calls, in one run: two programs, and eight.
+//! Ping-pongs between clients that access their queues themselves, as libfabric's data path direct
+//! does, compared with the same client with calls: two programs, and eight.
 //!
 //! Rounds are interleaved, and each figure is the median of the rounds. The programs wait by
-//! polling, and nothing is said about processors: that is what the device has to cope with.
-//! Arguments: none, or what `cargo bench` passes on.
+//! polling, and are not bound to processors: the device has to cope with that. Arguments: none, or
+//! those that `cargo bench` passes.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
@@ -20,7 +20,7 @@ mod programs;
 /// Seconds of each measurement.
 const SECONDS: &str = "2";
 const ROUNDS: usize = 5;
-/// Pairs of programs, and the most that the queues may take in calls' stead.
+/// The number of pairs of programs, and the highest permitted ratio of the queues to calls.
 const PAIRS: [(usize, f64); 2] = [(1, 1.5), (4, 3.0)];
 const WAYS: [&str; 2] = ["calls", "queues"];
 
@@ -55,7 +55,7 @@ fn measure() -> Result<(), String> {
     Ok(())
 }
 
-/// Microseconds of one way.
+/// Microseconds one way.
 #[derive(Clone, Copy, Debug)]
 struct Figures {
     mean: f64,
@@ -64,8 +64,8 @@ struct Figures {
 }
 
 impl Figures {
-    /// What the first of a pair prints: `9 messages, directly, us: mean 3.14 median 3.01 99 %
-    /// 4.20`.
+    /// Parses the output of the first program of a pair: `9 messages, directly, us: mean 3.14
+    /// median 3.01 99 % 4.20`.
     fn parse(line: &str) -> Option<Figures> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let behind = |name: &str, by: usize| {
@@ -116,7 +116,7 @@ fn client(directory: &Path) -> Result<PathBuf, String> {
     }
 }
 
-/// One of two programs that talk.
+/// One of the two programs.
 struct BenchedProgram {
     program: Guard,
     output: BufReader<ChildStdout>,
@@ -155,7 +155,7 @@ impl BenchedProgram {
     }
 }
 
-/// Has pairs of programs talk at the same time; what the first of each prints.
+/// Runs pairs of programs at the same time. Returns the output of the first of each.
 fn exchange(program: &Path, fabric: &str, way: &str, pairs: usize) -> Result<Vec<Figures>, String> {
     let mut all = Vec::new();
     for pair in 0..pairs {

@@ -5,15 +5,15 @@
 //! processes on one emulated host, where libfabric's efa provider reaches its peer through
 //! libfabric's shared memory unless it is told not to, and `efa_rs` never does.
 //!
-//! The figures of a shared machine are noise; their ratios in one run are not. So every round
+//! The figures of a shared machine are noisy; their ratios in one run are not. So every round
 //! measures every provider once, one after the other, and each provider's best round counts. A
-//! ratio is to the shm provider of the same release. Each of the two processes has a processor of
-//! its own, and a real-time priority where the system permits one (`chrt`), so that others do not
-//! come between.
+//! ratio is to the shm provider of the same release. Each of the two processes has its own
+//! processor, and a real-time priority if the system permits one (`chrt`), so that other processes
+//! do not interrupt it.
 //!
-//! It ends in time whatever the machine does: measurements begin until a table's time is over, slow
-//! providers make fewer round trips, and every process is ended when it takes too long. A provider
-//! that the machine lacks is named with the reason.
+//! The run time is bounded: measurements begin until a table's time is over, slow providers make
+//! fewer round trips, and every process is killed when it takes too long. A provider that the
+//! machine lacks is named with the reason.
 //!
 //! A measurement is the difference of a long and a short run: the providers make their buffer pools
 //! in the first exchange (74 MB for libfabric 1.17's efa provider), which `fi_pingpong` counts, and
@@ -35,37 +35,37 @@ use rounds::{Figures, Trips, rounds};
 mod programs;
 mod rounds;
 
-/// No measurement begins later than this after its table.
+/// No measurement begins later than this after the start of its table.
 const TABLE_TIME: Duration = Duration::from_secs(100);
 /// The same for the tables of one host.
 const SAME_HOST_TIME: Duration = Duration::from_secs(50);
 
 /// The name of the engine as a provider.
 const ENGINE: &str = "efa_rs";
-/// Peers of the receiver whose rate is measured, and messages from all of them.
+/// The number of peers of the receiver, and the messages of all of them together.
 const PEERS: usize = 16;
 const MESSAGES: usize = 400_000;
 /// Longest message of the efa-direct fabric, which sends nothing longer than a packet.
 const LONGEST_DIRECT: usize = 8928;
 
-/// Whose programs and libraries run.
+/// The origin of the programs and libraries.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Release {
-    /// What the machine has installed.
+    /// Those installed on the machine.
     Installed,
-    /// Unpacked by `scripts/userland`; programs start by this one.
+    /// Unpacked by `scripts/userland`; this program starts others.
     Unpacked(PathBuf),
-    /// That of MPICH's wheel, libfabric 2.5.1, which comes without programs: where it and its
-    /// providers are.
+    /// libfabric 2.5.1 of MPICH's wheel, which has no programs: the directories of it and of its
+    /// providers.
     Wheel([String; 2]),
 }
 
-/// What carries the messages.
+/// The transport of the messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Carrier {
     /// The efa provider over the emulated device, with RDMA.
     Device,
-    /// The efa provider over an emulated device without RDMA: everything is send and receive.
+    /// The efa provider over an emulated device without RDMA: it only sends and receives.
     DeviceSendOnly,
     /// The engine, as libfabric's provider `efa_rs`, over the emulated device, with RDMA.
     Engine,
@@ -80,14 +80,14 @@ enum Carrier {
     Provider(&'static str),
 }
 
-/// One line of a table.
+/// One row of a table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Row {
     release: Release,
     carrier: Carrier,
 }
 
-/// The lines for messages of `size` bytes; those of a release begin with its shm provider.
+/// The rows for messages of `size` bytes; those of a release begin with its shm provider.
 fn rows(size: usize, releases: &[Release]) -> Vec<Row> {
     let mut rows = Vec::new();
     for release in releases {
@@ -113,7 +113,7 @@ fn rows(size: usize, releases: &[Release]) -> Vec<Row> {
     rows
 }
 
-/// The lines for two processes of one emulated host.
+/// The rows for two processes of one emulated host.
 fn same_host_rows(releases: &[Release]) -> Vec<Row> {
     let carriers = [
         Carrier::Provider("shm"),
@@ -134,24 +134,24 @@ fn same_host_rows(releases: &[Release]) -> Vec<Row> {
     releases.iter().flat_map(of).collect()
 }
 
-/// One of two processes that talk.
+/// One of the two processes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ConversationSide {
     Server,
     Client,
 }
 
-/// How the two processes come to their processors.
+/// How the two processes are bound to processors.
 #[derive(Clone, Debug)]
 struct Placement {
-    /// Words in front of each side's program.
+    /// The words before each side's program.
     words: [Vec<&'static str>; 2],
-    /// What that is, for the reader of the tables.
+    /// A description for the reader of the tables.
     description: &'static str,
 }
 
 impl Placement {
-    /// The best that this machine permits.
+    /// The best placement that this machine permits.
     fn find() -> Placement {
         let works = |words: &[&str]| {
             let mut command = Command::new(words[0]);
@@ -187,7 +187,7 @@ impl Placement {
     }
 }
 
-/// What every measurement needs.
+/// The common inputs of all measurements.
 struct Bench {
     emulator: PathBuf,
     fabric: String,
@@ -199,7 +199,7 @@ impl Row {
         matches!(self.carrier, Carrier::Engine | Carrier::SameHostEngine)
     }
 
-    /// The words before a program that runs with the row's libfabric, on a host of its own.
+    /// The words before a program that runs with the row's libfabric, on its own host.
     fn starter<'a>(&'a self, bench: &'a Bench) -> Vec<&'a OsStr> {
         let profile = match self.carrier {
             Carrier::Provider(_) => None,
@@ -244,7 +244,7 @@ impl Row {
         words
     }
 
-    /// `program` with the row's libfabric and provider, on a host of its own.
+    /// `program` with the row's libfabric and provider, on its own host.
     fn words<'a>(&'a self, bench: &'a Bench, program: &'static str) -> Vec<&'a OsStr> {
         let mut words = self.starter(bench);
         words.push(OsStr::new(program));
@@ -267,9 +267,9 @@ impl Row {
         words
     }
 
-    /// Why the provider cannot be measured here, if it cannot.
+    /// The reason why the provider cannot be measured on this machine, if any.
     fn missing(&self, bench: &Bench) -> Option<String> {
-        // `fi_info` calls endpoint types by their full names.
+        // `fi_info` uses the full names of endpoint types.
         let mut words = self.words(bench, "fi_info");
         words.truncate(words.len() - 2);
         words.extend(["-t", "FI_EP_RDM"].map(OsStr::new));
@@ -444,8 +444,8 @@ fn table(bench: &Bench, heading: &str, size: usize, trips: Trips, rows: Vec<Row>
     }
 }
 
-/// Measures the rate of messages from several endpoints of one process to one of another, and
-/// prints a line for each provider.
+/// Measures the rate of messages from several endpoints of one process to one endpoint of another,
+/// and prints a row for each provider.
 fn rates(bench: &Bench, releases: &[Release]) -> Result<(), String> {
     let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
     let program = peers(directory.path())?;
@@ -482,7 +482,7 @@ fn rates(bench: &Bench, releases: &[Release]) -> Result<(), String> {
     Ok(())
 }
 
-/// Messages per second that the receiver of the program [`peers`] got.
+/// The messages per second that the receiver of the program [`peers`] reports.
 fn rate(row: &Row, bench: &Bench, program: &Path) -> Result<f64, String> {
     let port = free_port()?.to_string();
     let provider = if row.is_engine() { ENGINE } else { "efa" };
@@ -528,7 +528,7 @@ fn message_rate(bench: &Bench) -> Result<f64, String> {
     printed.ok_or_else(|| "the client printed no result".to_owned())
 }
 
-/// One server and one client, from start to the client's table: its microseconds per transfer.
+/// Runs one server and one client. Returns the client's microseconds per transfer.
 fn mean_one_way(row: &Row, bench: &Bench, size: usize, round_trips: usize) -> Result<f64, String> {
     let (port, size) = (free_port()?.to_string(), size.to_string());
     let round_trips = round_trips.to_string();

@@ -1,4 +1,4 @@
-//! How long a program takes from its start to its end alone, and on an emulated host; and how long
+//! Measures the time from a program's start to its end, alone and on an emulated host, and how long
 //! it takes there to open the device. Rounds are interleaved; figures are medians.
 
 use std::ffi::{CStr, c_int, c_void};
@@ -9,7 +9,7 @@ use efa_testing::workspace::{built, emulator};
 
 const ROUNDS: usize = 200;
 
-/// The argument that makes this program the one that opens the device.
+/// The argument that makes this program open the device.
 const OPEN: &str = "--open-a-device";
 
 fn main() -> ExitCode {
@@ -95,7 +95,7 @@ fn open() -> Result<Duration, String> {
     type OpenDevice = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
     let get_list = symbol(c"ibv_get_device_list")?;
     let open_device = symbol(c"ibv_open_device")?;
-    // SAFETY: these are the types of the two functions.
+    // SAFETY: the two functions have these types.
     let (get_list, open_device) = unsafe {
         (
             std::mem::transmute::<*mut c_void, GetDeviceList>(get_list),
@@ -104,8 +104,8 @@ fn open() -> Result<Duration, String> {
     };
     let start = Instant::now();
     let mut count = 0;
-    // SAFETY: the list has an entry and an end at least, and the context is left to the end of the
-    // process.
+    // SAFETY: the list has at least one entry and an end, and the context stays open until the
+    // process ends.
     let context = unsafe {
         let list = get_list(&mut count);
         if list.is_null() || count < 1 {

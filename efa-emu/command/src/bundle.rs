@@ -1,5 +1,5 @@
-//! The pair of libraries that the executable carries if it was built with the feature `bundled`, as
-//! it is for `cargo install`, which installs executables and nothing else.
+//! The pair of libraries in an executable that was built with the feature `bundled`, as `cargo
+//! install` needs it, which installs only executables.
 
 use std::fs;
 use std::io;
@@ -17,14 +17,14 @@ const FILES: [(&str, &[u8]); 2] = [
     ),
 ];
 
-/// Writes the libraries into a directory of their own below `parent`, which is the user's own,
-/// unless they are there. All runs of one build share it.
+/// Writes the libraries to their own directory below `parent`, which belongs to the user, unless
+/// they are there. All runs of one build share it.
 pub(super) fn unpack_below(parent: &Path) -> io::Result<PathBuf> {
     let directory = parent.join(concat!("lib-", env!("EFA_EMU_BUNDLE_HASH")));
     fs::create_dir_all(&directory)?;
     for (name, content) in FILES {
         let path = directory.join(name);
-        // A file has its name only when it is whole.
+        // A file gets its name only when it is complete.
         if fs::metadata(&path).is_ok_and(|found| found.len() == content.len() as u64) {
             continue;
         }

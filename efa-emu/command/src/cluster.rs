@@ -19,8 +19,8 @@ use rustix::thread::set_current_timer_slack;
 use crate::run::host::{HostOptions, HostSettings, duration};
 use crate::{capture, leftovers};
 
-/// Many ranks on few processors do little but end sleeps if the kernel's own 50 us hold. Programs
-/// that sleep for a moment in a cluster of few ranks hardly notice this (docs/cluster.md).
+/// With the kernel's default of 50 us, many ranks on few processors do little but end sleeps.
+/// Programs that sleep for a moment in a cluster of few ranks hardly notice this (docs/cluster.md).
 const TIMER_SLACK: &str = "1ms";
 
 #[derive(Args)]
@@ -76,7 +76,7 @@ impl ClusterArguments {
         let mut uplink = machines.join(&layout, fabric, settings.is_quiet())?;
         let hosts = enter_hosts(&settings, &layout)?;
         let rules = match layout.is_member() {
-            // One machine's rules hold on all.
+            // The rules of one machine apply on all.
             true => Vec::new(),
             false => settings.arm(&hosts[0])?,
         };
@@ -118,7 +118,7 @@ impl ClusterArguments {
         drop(nodes);
         drop(members);
         let unused = match layout.is_member() {
-            // The programs that may use the devices are not known here.
+            // The programs that may use the devices are unknown here.
             true => None,
             false => {
                 let has_shared_memory = cluster.has_shared_memory();
@@ -194,7 +194,7 @@ impl MachinesOptions {
     }
 }
 
-/// Takes part in the hosts of the cluster on this machine, which are new.
+/// Enters the hosts of the cluster on this machine, which are new.
 fn enter_hosts(settings: &HostSettings, layout: &Layout) -> Result<EmulatedHosts, Failure> {
     let fabric = settings.fabric();
     let known = fabric.hosts()?;
@@ -212,8 +212,8 @@ fn enter_hosts(settings: &HostSettings, layout: &Layout) -> Result<EmulatedHosts
     settings.enter_all(&names)
 }
 
-/// Sets how much later than they ask the sleeps of this thread may end, and those of all processes
-/// that descend from it.
+/// Sets how much later than requested the sleeps of this thread, and of all processes that descend
+/// from it, may end.
 fn inherit_timer_slack(slack: Duration) -> Result<(), Failure> {
     // Durations of the command line are at most a minute.
     match NonZeroU64::new(slack.as_nanos() as u64) {

@@ -1,4 +1,4 @@
-//! `efa-emu fault`: staged faults in a running fabric.
+//! `efa-emu fault`: faults in a running fabric.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -153,7 +153,7 @@ impl FaultArguments {
             }
             FaultCommand::Cut { one, other } => {
                 let pair = two_hosts(one, other)?;
-                // A rule may name hosts that are to come; who types a command means those that run.
+                // A rule may name hosts that do not exist yet, but a command means hosts that do.
                 for host in &pair {
                     fabric.find_devices(host)?;
                 }

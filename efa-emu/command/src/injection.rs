@@ -1,7 +1,7 @@
-//! How the emulated libraries get into the program: `LD_PRELOAD` of a pair of libraries that carry
-//! the SONAMEs `libibverbs.so.1` and `libefa.so.1`, and a directory of `LD_LIBRARY_PATH` in which
-//! they have their other names. No library of rdma-core's for the same purpose is loaded beside
-//! them, of whatever release the program's other libraries are.
+//! Makes the program use the emulated libraries: `LD_PRELOAD` of a pair of libraries with the
+//! SONAMEs `libibverbs.so.1` and `libefa.so.1`, and a directory in `LD_LIBRARY_PATH` in which they
+//! have their other names. Then no library of rdma-core with the same purpose is loaded, whatever
+//! release the program's other libraries have.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -12,31 +12,30 @@ use std::path::{Path, PathBuf};
 use efa_commands::installation::{Installation, plug_in};
 use efa_commands::{Failure, directory_of};
 
-/// Directory in which the libraries are, instead of the usual places.
+/// The directory of the libraries, in place of the usual ones.
 const ENV_LIBRARIES: &str = "EFA_EMU_LIB";
 
 const LD_PRELOAD: &str = "LD_PRELOAD";
 
-/// Where AddressSanitizer finds its options, and the one by which it does without being the first
-/// library of the program. It needs to be in front of the C library only, and there it is: the
-/// program names it, and our libraries define nothing that it intercepts.
+/// AddressSanitizer's variable for options, and the option that permits it not to be the first
+/// library of the program. It only needs to come before the C library, which it does: the program
+/// names it, and our libraries define nothing that it intercepts.
 const ASAN_OPTIONS: &str = "ASAN_OPTIONS";
 const ANY_LINK_ORDER: &str = "verify_asan_link_order=0";
 
 const LD_LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 
-/// Where libfabric takes the names of the providers that it may use, and the directories of
-/// plug-ins.
+/// libfabric's variables for the names of the permitted providers, and the directories of plug-ins.
 const FI_PROVIDER: &str = "FI_PROVIDER";
 const FI_PROVIDER_PATH: &str = "FI_PROVIDER_PATH";
 
 /// File name of the library with the SONAME `libibverbs.so.1`.
 pub(super) const VERBS: &str = "libefa_emu_verbs.so";
 
-/// File name of the library with the SONAME `libefa.so.1`. It needs the other one.
+/// File name of the library with the SONAME `libefa.so.1`. It depends on the other one.
 pub(super) const EFADV: &str = "libefa_emu_efadv.so";
 
-/// The names by which programs open the libraries themselves, and what each of them is.
+/// The names by which programs open the libraries, and the library for each.
 const LINKS: [(&str, &str); 4] = [
     ("libibverbs.so", VERBS),
     ("libibverbs.so.1", VERBS),
@@ -51,8 +50,8 @@ pub(super) struct Libraries {
 }
 
 impl Libraries {
-    /// Finds the libraries where [`ENV_LIBRARIES`] says, else in the executable or where the
-    /// installation has them.
+    /// Finds the libraries where [`ENV_LIBRARIES`] says, else in the executable or in the
+    /// installation.
     pub(super) fn find() -> Result<Libraries, Failure> {
         let directories = match env::var_os(ENV_LIBRARIES) {
             Some(directory) => vec![PathBuf::from(directory)],
@@ -67,9 +66,10 @@ impl Libraries {
         })
     }
 
-    /// `LD_LIBRARY_PATH` for the program: first `directory`, in which links are made. A program
-    /// that opens `libibverbs.so`, as the development package calls it, would get the system's
-    /// library otherwise: the dynamic linker knows a preloaded library by its SONAME only.
+    /// `LD_LIBRARY_PATH` for the program: first `directory`, in which links are created. The
+    /// dynamic linker knows a preloaded library only by its SONAME, so a program that opens
+    /// `libibverbs.so`, the name in the development package, would otherwise get the system's
+    /// library.
     pub(super) fn search_path(
         &self,
         directory: &Path,
@@ -89,15 +89,15 @@ impl Libraries {
         Ok((LD_LIBRARY_PATH, path))
     }
 
-    /// `LD_PRELOAD` for the program. What the user preloads stays, and stays first: some libraries
-    /// (sanitizers) insist on it.
+    /// `LD_PRELOAD` for the program. The user's libraries stay, and stay first: some of them
+    /// (sanitizers) require it.
     pub(super) fn preload(&self) -> (&'static str, OsString) {
         let inherited = env::var_os(LD_PRELOAD).unwrap_or_default();
         (LD_PRELOAD, self.join(&inherited))
     }
 
-    /// The options of AddressSanitizer for programs that have it, those of the user last, which
-    /// count.
+    /// The options of AddressSanitizer for programs that use it. The user's come last and take
+    /// precedence.
     pub(super) fn sanitizer_options() -> (&'static str, OsString) {
         let mut options = OsString::from(ANY_LINK_ORDER);
         if let Some(inherited) = env::var_os(ASAN_OPTIONS).filter(|options| !options.is_empty()) {
@@ -119,14 +119,14 @@ impl Libraries {
     }
 }
 
-/// A provider of libfabric that is a plug-in, and that programs are to use.
+/// A libfabric provider that is a plug-in, and that programs have to use.
 pub(super) struct Provider {
     name: String,
     directory: PathBuf,
 }
 
 impl Provider {
-    /// Finds the provider `name` where [`ENV_LIBRARIES`] says, else where the installation has it.
+    /// Finds the provider `name` where [`ENV_LIBRARIES`] says, else in the installation.
     pub(super) fn find(name: String) -> Result<Provider, Failure> {
         let directories = match env::var_os(ENV_LIBRARIES) {
             Some(directory) => vec![PathBuf::from(directory)],
@@ -146,7 +146,7 @@ impl Provider {
         &self.name
     }
 
-    /// The variables by which libfabric finds the provider, and uses no other.
+    /// The variables that make libfabric find the provider, and use no other.
     pub(crate) fn variables(&self) -> [(&'static str, OsString); 2] {
         let mut path = self.directory.clone().into_os_string();
         if let Some(inherited) = env::var_os(FI_PROVIDER_PATH).filter(|path| !path.is_empty()) {
@@ -160,7 +160,7 @@ impl Provider {
     }
 }
 
-/// The directory of the libraries that this executable carries.
+/// The directory of the libraries that are bundled in this executable.
 #[cfg(feature = "bundled")]
 fn usual_directories() -> Result<Vec<PathBuf>, Failure> {
     let parent = efa_commands::user_directory_below(&efa_commands::temporary_directory())?;
@@ -174,7 +174,7 @@ fn usual_directories() -> Result<Vec<PathBuf>, Failure> {
     Ok(vec![unpacked])
 }
 
-/// Where the installation has the libraries.
+/// The directory of the libraries in the installation.
 #[cfg(not(feature = "bundled"))]
 fn usual_directories() -> Result<Vec<PathBuf>, Failure> {
     installed_directories()

@@ -1,16 +1,17 @@
-//! Removing what killed programs left in shared memory.
+//! Removes objects that killed programs left in shared memory.
 //!
-//! The fabric cleans up after itself. But libfabric, too, makes a shared memory object for each
-//! endpoint, for peers on the same host, and removes it when the endpoint is closed: after a kill
-//! it stays. Its name starts with the device's GID, which tells ours from those of real devices.
+//! The fabric cleans up after itself. But libfabric too creates a shared memory object for each
+//! endpoint, for peers on the same host, and removes it when the endpoint is closed; after a kill
+//! it remains. Its name starts with the device's GID, which distinguishes ours from those of real
+//! devices.
 //!
-//! The object is named after its queue pair, and stays as long as a live process has a queue pair
-//! of that number; the fabrics tell. Who uses one of the others is read from `/proc`, which takes
-//! long where much runs. It shows neither the programs of other pid namespaces, which may share
-//! `/dev/shm` (containers of one pod), nor the files of programs that hide them. The fabric knows
-//! of the live processes of both kinds by their locks; as long as a host has one, the objects of
-//! that host stay. As long as a fabric cannot be read, all objects stay: it may be that of another
-//! version, whose hosts nobody here knows.
+//! The object is named after its queue pair, and is kept as long as a live process has a queue pair
+//! of that number; the fabrics know. The users of other objects are read from `/proc`, which takes
+//! long on a busy machine. `/proc` shows neither the programs of other pid namespaces, which may
+//! share `/dev/shm` (containers of one pod), nor the files of programs that hide them. The fabric
+//! knows the live processes of both kinds by their locks; as long as a host has one, the objects of
+//! that host are kept. As long as a fabric cannot be read, all objects are kept: it may have
+//! another version, and its hosts are unknown.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -22,7 +23,7 @@ use std::path::{Path, PathBuf};
 use efa_shm::{self, Fabric, HostStatus};
 use efa_wire::address::{Gid, Qpn};
 
-/// Where `shm_open` puts its objects.
+/// The directory of `shm_open`.
 pub(super) const SHARED_MEMORY: &str = "/dev/shm";
 
 /// Removes the objects of this user's programs that no process uses any more.
@@ -40,8 +41,8 @@ pub(super) fn remove() {
 /// if a fabric cannot be read.
 fn remove_from(directory: &Path, hosts: impl FnOnce() -> Option<Vec<HostStatus>>) {
     let user = rustix::process::geteuid().as_raw();
-    // The list comes first: a program that has made an object by now has it open, or has closed it
-    // after mapping it, when the processes are looked at.
+    // The objects are listed first: a program that has created one of them has it open, or has
+    // closed it after mapping it, by the time the processes are read.
     let mut candidates: Vec<_> = fs::read_dir(directory)
         .into_iter()
         .flatten()
@@ -82,7 +83,7 @@ fn remove_from(directory: &Path, hosts: impl FnOnce() -> Option<Vec<HostStatus>>
     }
 }
 
-/// The GIDs of the hosts on which a live process's files cannot be seen, among those that matter.
+/// The GIDs of the hosts with a live process whose files are not visible, among those that matter.
 fn hosts_out_of_sight(hosts: &[HostStatus], matters: impl Fn(Gid) -> bool) -> HashSet<Gid> {
     let hosts = hosts.iter().filter(|host| {
         let mut processes = host.participants.iter();
@@ -91,8 +92,8 @@ fn hosts_out_of_sight(hosts: &[HostStatus], matters: impl Fn(Gid) -> bool) -> Ha
     hosts.map(|host| host.gid).collect()
 }
 
-/// Returns whether `/proc` tells which files the live process `pid` uses. `pid` is 0 if the process
-/// has no number in this pid namespace.
+/// Returns whether `/proc` shows the files of the live process `pid`. `pid` is 0 if the process has
+/// no number in this pid namespace.
 fn are_files_visible(pid: i32) -> bool {
     let process = Path::new("/proc").join(pid.to_string());
     fs::read_dir(process.join("fd")).is_ok() && fs::read(process.join("maps")).is_ok()

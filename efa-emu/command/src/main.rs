@@ -1,7 +1,7 @@
 //! The `efa-emu` command: runs programs on emulated hosts with an EFA device, and shows what runs.
 //!
-//! Standard error has lines that begin with `efa-emu: `, for what is wrong or would go unnoticed;
-//! nothing when all is well.
+//! Lines on standard error begin with `efa-emu: ` and report errors, and conditions that would
+//! otherwise go unnoticed; a normal run prints none.
 
 #[cfg(feature = "bundled")]
 mod bundle;

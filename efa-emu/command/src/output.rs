@@ -1,4 +1,4 @@
-//! Messages of the command, with its name.
+//! Messages of the command, prefixed with its name.
 
 pub(crate) const PROGRAM: &str = "efa-emu";
 

@@ -67,7 +67,7 @@ fn table(hosts: &[HostStatus]) -> String {
     output
 }
 
-/// A line for each device that has lost completions, refused requests or let them wait.
+/// A line for each device that has lost completions, refused requests, or deferred them.
 fn trouble(hosts: &[HostStatus]) -> String {
     let mut output = String::new();
     for host in hosts {

@@ -1,4 +1,4 @@
-//! `efa-emu rsh`: what launchers call in place of `ssh`.
+//! `efa-emu rsh`: the program that launchers call in place of `ssh`.
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use efa_commands::Failure;
 use efa_commands::signals::Signals;
 
-/// Time in which devices that work add what they have counted.
+/// The time in which working devices add their counts.
 const ANSWER: Duration = Duration::from_millis(20);
 
 #[derive(Args)]
@@ -47,7 +47,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 
 impl StatsArguments {
     pub(super) fn execute(self) -> Result<ExitCode, Failure> {
-        // The first look asks for what the second one finds.
+        // The first call asks the devices for the counts that the second one reads.
         let mut devices = self.look()?;
         if !devices.is_empty() {
             thread::sleep(ANSWER);
@@ -73,10 +73,10 @@ impl StatsArguments {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// The devices that are meant, as they are now.
+    /// The selected devices in their current state.
     fn look(&self) -> Result<Vec<HostStatus>, Failure> {
         let mut devices = efa_shm::list_hosts(&self.fabric)?;
-        // Those of other machines count there.
+        // Devices of other machines are counted there.
         devices.retain(|device| device.machine.is_none());
         if let Some(name) = &self.host {
             devices.retain(|device| device.name.is_meant_by(name));
@@ -84,8 +84,8 @@ impl StatsArguments {
         Ok(devices)
     }
 
-    /// Shows the devices again and again, also those that come later, until a signal comes or
-    /// nobody reads.
+    /// Shows the devices repeatedly, including new ones, until a signal arrives or standard output
+    /// has no reader.
     fn follow(&self, mut before: Vec<HostStatus>) -> Result<(), Failure> {
         let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP]);
         loop {
@@ -107,7 +107,7 @@ impl StatsArguments {
     }
 }
 
-/// The devices, with what their counters have grown by since `before`.
+/// The devices, with the growth of their counters since `before`.
 fn grown(devices: &[HostStatus], before: &[HostStatus]) -> Vec<HostStatus> {
     devices
         .iter()
@@ -119,7 +119,7 @@ fn grown(devices: &[HostStatus], before: &[HostStatus]) -> Vec<HostStatus> {
                     .into_iter()
                     .flat_map(|earlier| earlier.statistics.values()),
             ) {
-                // A host that has ended and begun again counts from zero.
+                // A host that was restarted counts from zero.
                 *value = value.saturating_sub(earlier);
             }
             HostStatus {
@@ -136,7 +136,7 @@ struct Counter {
     value: u64,
 }
 
-/// A line for each counter that is to be shown.
+/// A line for each counter for which `is_shown` returns true.
 fn table(devices: &[HostStatus], is_shown: impl Fn(&Counter) -> bool) -> String {
     let mut output = String::new();
     for device in devices {

@@ -1,5 +1,5 @@
-//! Programs of a run that go on when it has ended: they have no device any more that they could
-//! open, and nobody records what they send.
+//! Programs of a run that continue after its end: they have no device left to open, and what they
+//! send is not recorded.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -8,21 +8,22 @@ use std::time::{Duration, Instant};
 
 use efa_shm::usage::{self, Process, UsageStep};
 
-/// How long programs may take to end after the one that was started first.
+/// The time in which programs may end after the one that was started first.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// So many are called by name.
+/// The most programs whose names are printed.
 const NAMED: usize = 4;
 
-/// The line for the user, if there are any. `marks` is where the run's processes left their marks.
+/// The line for the user, if there are any. `marks` is the directory of the marks of the run's
+/// processes.
 pub(super) fn explain(marks: &Path) -> Option<String> {
     let started = Instant::now();
     let survivors = loop {
         let mut survivors = usage::processes(marks, UsageStep::Loaded);
         survivors.retain(|process| is_alive(process, marks));
-        // A process that executes another program has left a mark for either.
+        // A process that executes another program has left a mark for each of the two.
         survivors.sort_by_key(|process| process.pid);
         survivors.dedup_by_key(|process| process.pid);
         if survivors.is_empty() {
@@ -51,12 +52,12 @@ pub(super) fn explain(marks: &Path) -> Option<String> {
     ))
 }
 
-/// Whether the process is there and still runs the program that left its mark.
+/// Whether the process still runs the program that left its mark.
 fn is_alive(process: &Process, marks: &Path) -> bool {
     let of_process = |file: &str| std::fs::read(format!("/proc/{}/{file}", process.pid));
     let has_name = of_process("comm")
         .is_ok_and(|name| name.strip_suffix(b"\n") == Some(process.name.as_bytes()));
-    // Another process may have the number meanwhile, and one that has ended has no environment.
+    // Another process may have the number by now, and a process that has ended has no environment.
     has_name
         && of_process("environ").is_ok_and(|environment| {
             environment.split(|byte| *byte == 0).any(|variable| {

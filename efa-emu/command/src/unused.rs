@@ -1,7 +1,7 @@
 //! The warning of `efa-emu run` about programs that did not use the device.
 //!
-//! A reason is named only if the marks of the processes ([`usage`](efa_shm::usage)) or the
-//! environment show it.
+//! A reason is only named if the marks of the processes ([`usage`](efa_shm::usage)) or the
+//! environment prove it.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -13,7 +13,7 @@ use efa_shm::usage::{Process, UsageStep, processes};
 
 use super::leftovers::SHARED_MEMORY;
 
-/// Programs that open devices in order to describe them.
+/// Programs that open devices only to describe them.
 const DESCRIBING: [&str; 7] = [
     "fi_info",
     "ibv_devices",
@@ -24,26 +24,26 @@ const DESCRIBING: [&str; 7] = [
     "hwloc-ls",
 ];
 
-/// The known facts about an ended run.
+/// The known facts about a run that has ended.
 pub(super) struct Facts<'a> {
-    /// Where its processes left their marks.
+    /// The directory of its processes' marks.
     pub(super) marks: &'a Path,
-    /// The variable of this name of the run itself.
+    /// `FI_PROVIDER` in the environment of the run itself.
     pub(super) fi_provider: Option<String>,
-    /// Whether programs can make files in the directory of POSIX shared memory.
+    /// Whether programs can create files in the directory of POSIX shared memory.
     pub(super) has_shared_memory: bool,
-    /// Whether programs find the devices in `/sys` and `/dev`; who looks there leaves no mark.
+    /// Whether programs find the devices in `/sys` and `/dev`; looking there leaves no mark.
     pub(super) shows_devices: bool,
-    /// The directory of the fabrics, as it is called outside of containers.
+    /// The directory of the fabrics, by its path outside of containers.
     pub(super) fabrics: &'a Path,
     /// Whether a device of the run's hosts has received packets, which leaves no mark.
     pub(super) has_received: bool,
-    /// Whether the command failed: reason enough to have sent nothing over a device that was
+    /// Whether the command failed, which explains that nothing was sent over a device that was
     /// opened.
     pub(super) has_failed: bool,
 }
 
-/// The line for the user, if the device was not used and nothing shows that this was the purpose.
+/// The line for the user, unless the device was used or not using it was the purpose.
 pub(super) fn explain(facts: &Facts<'_>) -> Option<String> {
     let took = |step| processes(facts.marks, step);
     let apart = took(UsageStep::ApartFromRun);
@@ -129,8 +129,8 @@ fn describes(process: &Process) -> bool {
     DESCRIBING.contains(&&process.name[..])
 }
 
-/// Whether the program's file has the code of libibverbs in it: the beginning of its warnings, which
-/// this program has as well, to look for it.
+/// Whether the program's file includes the code of libibverbs. It is recognised by the start of its
+/// warnings, which is also in this program, because it searches for it.
 fn has_own_verbs(process: &&Process) -> bool {
     const WARNING: &[u8] = b"libibverbs: Warning: ";
     if env::current_exe().is_ok_and(|own| own == process.executable) {
@@ -140,7 +140,7 @@ fn has_own_verbs(process: &&Process) -> bool {
     memchr::memmem::find(&program, WARNING).is_some()
 }
 
-/// Whether this value of `FI_PROVIDER` leaves the efa provider, and ours, out.
+/// Whether this value of `FI_PROVIDER` excludes the efa provider and ours.
 fn excludes_efa(choice: &str) -> bool {
     let is_for_efa = |name: &str| ["efa", "efa_rs"].contains(&name.trim());
     let names = |list: &str| list.split([',', ';']).any(is_for_efa);

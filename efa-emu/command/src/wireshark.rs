@@ -1,5 +1,5 @@
-//! `efa-emu wireshark`: the dissector, its profile and running fabrics in the current user's
-//! Wireshark.
+//! `efa-emu wireshark`: installs the dissector, its profile and running fabrics in the current
+//! user's Wireshark.
 
 use std::collections::HashMap;
 use std::fs::{self, Permissions};
@@ -14,11 +14,11 @@ use efa_commands::shell::quote;
 
 use efa_commands::Failure;
 
-/// Names of the files in the repository.
+/// Names of files in the repository.
 const DISSECTOR: &str = "wireshark/efa.lua";
 const PROFILE: &str = "wireshark/profile";
 
-/// The file by which Wireshark calls this program.
+/// The file that Wireshark executes to call this program.
 const EXTCAP: &str = "efa-emu-extcap";
 
 #[derive(Args)]
@@ -95,18 +95,19 @@ impl WiresharkArguments {
     }
 }
 
-/// The script in Wireshark's extcap directory that lists and records running fabrics. It names
-/// this program by its path: Wireshark has another PATH than a shell when a desktop starts it.
+/// The script in Wireshark's extcap directory that lists and records running fabrics. It uses the
+/// path of this program, because a Wireshark that is started by a desktop has a different PATH than
+/// a shell.
 fn caller_of(program: &Path) -> String {
     let program = quote(&program.to_string_lossy());
     format!("#!/bin/sh\nexec {program} extcap \"$@\"\n")
 }
 
-/// Where Wireshark looks for files, by its own names for them.
+/// The directories in which Wireshark looks for files, by its names for them.
 struct Folders(HashMap<String, PathBuf>);
 
 impl Folders {
-    /// Asks `tshark`. The names of the lines are the same in Wireshark 3.4 to 4.4.
+    /// Asks `tshark`. The names are the same in Wireshark 3.4 to 4.4.
     fn ask() -> Result<Folders, Failure> {
         let output = Command::new("tshark")
             .args(["-G", "folders"])
@@ -134,7 +135,7 @@ impl Folders {
         Folders(folders)
     }
 
-    /// The folder `name`, or the one below the user's home where releases put it that do not tell.
+    /// The folder `name`, or for releases that do not print it the usual one below the user's home.
     fn folder(&self, name: &str, usual: &str) -> Result<PathBuf, Failure> {
         if let Some(told) = self.0.get(name) {
             return Ok(told.clone());
@@ -155,7 +156,7 @@ impl Folders {
         self.folder("Personal Lua Plugins", ".local/lib/wireshark/plugins")
     }
 
-    /// Before 4.2 it is below the configuration, and not told.
+    /// Before 4.2 it is below the configuration, and not printed.
     fn programs(&self) -> Result<PathBuf, Failure> {
         match self.0.get("Personal Extcap path") {
             Some(told) => Ok(told.clone()),
@@ -168,7 +169,7 @@ fn copy(source: &Path, target: &Path) -> Result<(), Failure> {
     write(target, &fs::read(source).map_err(failed("read", source))?)
 }
 
-/// Writes a file, and makes the directories above it.
+/// Writes a file, and creates its directories.
 fn write(path: &Path, content: &[u8]) -> Result<(), Failure> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(directory).map_err(failed("create", directory))?;

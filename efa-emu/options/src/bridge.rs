@@ -1,5 +1,5 @@
-//! The command line of `efa-emu bridge`. The program `efa-emu-bridge` does what it says; `efa-emu`,
-//! which starts that program, knows it for its help, its manual pages and its completions.
+//! The command line of `efa-emu bridge`. The program `efa-emu-bridge` executes it; `efa-emu`, which
+//! starts that program, uses it for help, manual pages and completions.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 
 use efa_shm::{DEFAULT_FABRIC, FabricError, parse_duration};
 
-/// The shortest `--timeout`: no silent machine counts as gone sooner.
+/// The shortest `--timeout`: a silent machine is never considered gone earlier.
 pub const SHORTEST_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Join the fabric of this machine with those of other machines.
@@ -71,7 +71,7 @@ pub struct Join {
     pub while_used: bool,
 }
 
-/// A `--timeout` that cannot be.
+/// An invalid `--timeout`.
 #[derive(Debug, thiserror::Error)]
 enum TimeoutError {
     #[error(transparent)]

@@ -1,11 +1,11 @@
-//! Command lines that several programs of this project have.
+//! Command lines that several programs of this project share.
 //!
-//! * [`bridge`]: that of the program that joins machines, of which `efa-emu` has help and manual
-//!   pages.
-//! * [`capture_output`]: what commands that write captures have in common: options, filter, order
+//! * [`bridge`]: the command line of the program that joins machines; `efa-emu` has its help and
+//!   manual pages.
+//! * [`capture_output`]: the common parts of commands that write captures: options, filter, order
 //!   of time, files.
 //! * [`pages`]: manual pages and shell completions of a command.
-//! * [`vm`]: that of the program that starts virtual machines, likewise.
+//! * [`vm`]: the command line of the program that starts virtual machines; used like [`bridge`].
 //!
 //! ```no_run
 //! use clap::{Args, Command};

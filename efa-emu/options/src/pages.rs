@@ -1,7 +1,7 @@
 //! Manual pages and shell completions of a command line, laid out as below `PREFIX/share`.
 //!
-//! A program says how it ends in the lines after its long help (`after_long_help`), below a first
-//! line `Exit status:`. Each of its pages has them.
+//! A program describes its exit statuses in the lines after its long help (`after_long_help`),
+//! below a first line `Exit status:`. Each of its pages includes them.
 
 use std::env;
 use std::fs;
@@ -15,21 +15,21 @@ use clap_mangen::Man;
 
 use efa_commands::Failure;
 
-/// Where each shell looks for completions, and the name of the file after that of the program.
+/// The directory in which each shell looks for completions, and the affixes of the file's name.
 const COMPLETIONS: [(Shell, &str, &str, &str); 3] = [
     (Shell::Bash, "bash-completion/completions", "", ""),
     (Shell::Zsh, "zsh/site-functions", "_", ""),
     (Shell::Fish, "fish/vendor_completions.d", "", ".fish"),
 ];
 
-/// The line above what exit statuses mean.
+/// The line above the meanings of exit statuses.
 const EXIT_STATUS: &str = "Exit status:\n";
 
 /// Writes a page for the command and one for each of its subcommands that are not hidden, and its
 /// completions.
 ///
-/// The pages are of the time `SOURCE_DATE_EPOCH`, so that they are the same whenever they are made,
-/// or of none.
+/// The pages have the date `SOURCE_DATE_EPOCH`, or none, so that they do not depend on when they
+/// are made.
 ///
 /// # Errors
 /// A file cannot be written.
@@ -42,7 +42,7 @@ pub fn write(command: Command, share: &Path) -> Result<(), Failure> {
 
 fn try_write(mut command: Command, share: &Path, time: Option<u64>) -> io::Result<()> {
     let name = command.get_name().to_owned();
-    // Making completions adds the command `help` for good.
+    // Making completions adds the command `help` to `command`.
     let mut of_pages = without_help(command.clone());
     for (shell, directory, before, after) in COMPLETIONS {
         let directory = share.join(directory);
@@ -52,8 +52,8 @@ fn try_write(mut command: Command, share: &Path, time: Option<u64>) -> io::Resul
     }
     let pages = Pages {
         directory: share.join("man/man1"),
-        // Two quotation marks stand for no date: the generator leaves an empty word out, and what
-        // comes after it would be the date.
+        // Two quotation marks represent no date: the generator leaves an empty word out, and the
+        // word after it would become the date.
         date: time.map_or_else(|| "\"\"".to_owned(), date),
         source: format!("{name} {}", command.get_version().unwrap_or_default()),
         exit_status: of_pages
@@ -79,7 +79,7 @@ impl Pages {
         for subcommand in command.get_subcommands().filter(|its| !its.is_hide_set()) {
             self.write(subcommand)?;
         }
-        // The long version names places on this machine.
+        // The long version includes paths on this machine.
         let mut command = command.clone().long_version(Resettable::Reset);
         if let Some(exit_status) = &self.exit_status {
             command = command.after_long_help(exit_status);
@@ -91,7 +91,7 @@ impl Pages {
         let mut page = Vec::new();
         man.render(&mut page)?;
         let page = String::from_utf8(page).expect("the generator writes text");
-        // The generator's name of what stands after the help.
+        // The generator's heading for the text after the help.
         let page = page.replacen("\n.SH EXTRA\n", "\n.SH EXIT STATUS\n", 1);
         fs::write(self.directory.join(man.get_filename()), page)
     }
@@ -120,22 +120,22 @@ fn date(seconds: u64) -> String {
     format!("{year}-{month:02}-{:02}", day + 1)
 }
 
-/// The script by which a shell completes the command line of `name`.
+/// The script with which a shell completes the command line of `name`.
 fn completions(shell: Shell, command: &mut Command, name: &str) -> Vec<u8> {
     let mut script = Vec::new();
     clap_complete::generate(shell, command, name, &mut script);
     if shell != Shell::Bash {
         return script;
     }
-    // For bash, clap_complete 4.6 writes a hyphen of the program's name in one way where it finds
-    // out the subcommand, and in another where it lists the options of that: none would be
-    // completed (clap-rs/clap#6421).
+    // In scripts for bash, clap_complete 4.6 writes a hyphen of the program's name in one way where
+    // it determines the subcommand, and in another where it lists the options, so that none would
+    // be completed (clap-rs/clap#6421).
     let [found, listed] = ["__", "__subcmd__"].map(|hyphen| name.replace('-', hyphen));
     let script = String::from_utf8(script).expect("the generator writes text");
     script.replace(&listed, &found).into_bytes()
 }
 
-/// `help COMMAND` shows the page of the command, and needs none of its own.
+/// `help COMMAND` shows the page of the command, so it needs no page of its own.
 fn without_help(command: Command) -> Command {
     command
         .disable_help_subcommand(true)
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(pages.count(), 2);
     }
 
-    /// The pages of a command with a subcommand, which says how it ends.
+    /// The pages of a command with a subcommand, with a description of exit statuses.
     fn pages(time: Option<u64>) -> [String; 2] {
         let sub = Command::new("sub").about("Does one thing");
         let command = Command::new("my-tool")

@@ -1,5 +1,5 @@
-//! The command line of `efa-emu vm`. The program `efa-emu-vm` does what it says; `efa-emu`, which
-//! starts that program, knows it for its help, its manual pages and its completions.
+//! The command line of `efa-emu vm`. The program `efa-emu-vm` executes it; `efa-emu`, which starts
+//! that program, uses it for help, manual pages and completions.
 
 use std::path::PathBuf;
 

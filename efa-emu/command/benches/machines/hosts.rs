@@ -1,5 +1,4 @@
-//! What hosts of another machine cost: hosts that do nothing, made by one process on the other
-//! machine.
+//! The cost of hosts of another machine: one process on that machine creates hosts that do nothing.
 
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Read};
@@ -15,22 +14,22 @@ use crate::programs::Guard;
 /// The name of the table.
 pub(crate) const NAME: &str = "hosts";
 
-/// The word that makes this program the one that makes hosts.
+/// The argument that makes this program create hosts.
 const ENTER: &str = "--enter-hosts";
 
 /// Hosts on the other machine.
 const HOSTS: [usize; 4] = [1, 50, 150, 1000];
 
-/// How long the bridges are watched.
+/// How long the bridges are observed.
 const WATCHED: Duration = Duration::from_secs(5);
 
-/// The longest that hosts may take until the other machine knows of them.
+/// The longest time until the other machine knows of the hosts.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Queue pairs that a host may have.
 const QUEUE_PAIRS: u32 = 64;
 
-/// What the process that makes hosts is told.
+/// The arguments of the process that creates hosts.
 pub(crate) struct Arguments {
     hosts: usize,
     fabric: String,
@@ -49,7 +48,7 @@ impl Arguments {
     }
 }
 
-/// Makes hosts, which live until the standard input ends.
+/// Creates hosts, which live until standard input is closed.
 pub(crate) fn enter(arguments: &Arguments) -> ExitCode {
     let enter = || -> Result<Vec<Host>, efa_shm::FabricError> {
         let fabric = Fabric::open(&arguments.fabric)?;
@@ -59,7 +58,7 @@ pub(crate) fn enter(arguments: &Arguments) -> ExitCode {
     match enter() {
         Ok(_hosts) => {
             println!("entered");
-            // It never comes.
+            // No byte ever comes.
             let _ = std::io::stdin().read(&mut [0]);
             ExitCode::SUCCESS
         }
@@ -70,7 +69,7 @@ pub(crate) fn enter(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// Prints what hosts cost the machine that they are not on.
+/// Prints the cost of hosts for the machine that they are not on.
 pub(crate) fn table(machines: &Machines) -> Result<(), String> {
     println!("\n{NAME}: idle hosts of another machine");
     println!(
@@ -106,7 +105,7 @@ pub(crate) fn table(machines: &Machines) -> Result<(), String> {
     Ok(())
 }
 
-/// Makes hosts on the second machine, and waits until the first one knows of them.
+/// Creates hosts on the second machine, and waits until the first one knows of them.
 fn start(machines: &Machines, bridges: &Bridges, hosts: usize) -> Result<Guard, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = machines.command(1, &own);
@@ -133,7 +132,7 @@ fn start(machines: &Machines, bridges: &Bridges, hosts: usize) -> Result<Guard, 
     }
 }
 
-/// The directory of the fabric on the first machine, with the stand-ins of the hosts of the second
+/// The directory of the fabric on the first machine, with the proxies of the hosts of the second
 /// one.
 fn directory(machines: &Machines, bridges: &Bridges) -> Result<PathBuf, String> {
     let shared = machines.shared_memory(0);
@@ -145,7 +144,7 @@ fn directory(machines: &Machines, bridges: &Bridges) -> Result<PathBuf, String> 
     found.ok_or_else(|| format!("no fabric {} is in {}", bridges.fabric, shared.display()))
 }
 
-/// Hosts whose stand-ins are complete: each has the segment of one participant.
+/// The number of hosts whose proxies are complete: each has the segment of one participant.
 fn count(machines: &Machines, bridges: &Bridges) -> Result<usize, String> {
     let hosts = directory(machines, bridges)?.join("hosts");
     let Ok(entries) = std::fs::read_dir(hosts) else {
@@ -162,7 +161,7 @@ fn count(machines: &Machines, bridges: &Bridges) -> Result<usize, String> {
         .count())
 }
 
-/// What the bridge of the first machine takes.
+/// The resources that the bridge of the first machine uses.
 struct Costs {
     /// Bytes of the machine's shared memory.
     shared: u64,
@@ -187,7 +186,7 @@ impl Costs {
             links.extend(entry.and_then(|entry| std::fs::read_link(entry.path())));
         }
         let is_socket = |link: &&PathBuf| link.to_string_lossy().starts_with("socket:");
-        // Several descriptors stand for one of them.
+        // Several descriptors may refer to one socket.
         let sockets: HashSet<&PathBuf> = links.iter().filter(is_socket).collect();
         let memory =
             rustix::fs::statvfs(machines.shared_memory(0)).map_err(|error| error.to_string())?;
@@ -195,13 +194,13 @@ impl Costs {
             shared: (memory.f_blocks - memory.f_bfree) * memory.f_frsize,
             resident: 1024 * field("RssAnon:").ok_or("no resident memory")?,
             descriptors: links.len() as u64,
-            // The first bridge listens at one of them.
+            // One of them is the listening socket of the first bridge.
             connections: sockets.len() - 1,
         })
     }
 }
 
-/// The share of a processor that each bridge takes while nothing happens, in percent.
+/// The share of a processor that each idle bridge uses, in percent.
 fn watch(bridges: &Bridges) -> Result<[f64; 2], String> {
     let used = |bridge: &Guard| -> Result<Duration, String> {
         let tasks = format!("/proc/{}/task", bridge.0.id());
@@ -216,7 +215,7 @@ fn watch(bridges: &Bridges) -> Result<[f64; 2], String> {
         Ok(all)
     };
     let [first, second] = &bridges.bridges;
-    // What was begun when the hosts came is over.
+    // Lets the work that the new hosts caused finish.
     std::thread::sleep(Duration::from_secs(1));
     let (begin, before) = (Instant::now(), [used(first)?, used(second)?]);
     std::thread::sleep(WATCHED);

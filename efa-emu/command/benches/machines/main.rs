@@ -3,13 +3,13 @@
 //! bytes, also with each machine on a processor of its own, the rate of messages from 16 peers to
 //! one, and the bandwidth with messages of 1 MiB.
 //!
-//! The machines are namespaces of this one. Everything is on the processors of one machine, two
-//! processes and four threads of the bridges included, so that this says what the bridges cost and
-//! nothing of a network.
+//! The machines are namespaces of this one. All two processes and four threads of the bridges run
+//! on the processors of one machine, so this measures the cost of the bridges and nothing of a
+//! network.
 //!
-//! Rounds are interleaved; their median counts, and the best of them is printed beside it. Ratios
-//! are to `tcp;ofi_rxm`. Arguments: none, or a filter that `cargo bench` passes on (part of a
-//! table's name).
+//! Rounds are interleaved; the median counts, and the best round is printed beside it. Ratios are
+//! to `tcp;ofi_rxm`. Arguments: none, or a filter that `cargo bench` passes on (part of a table's
+//! name).
 
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -26,14 +26,14 @@ mod programs;
 #[path = "../rounds/mod.rs"]
 mod rounds;
 
-/// No measurement begins later than this after its table.
+/// No measurement begins later than this after the start of its table.
 const TABLE_TIME: Duration = Duration::from_secs(60);
 
-/// Peers of the receiver whose rate is measured, and messages from all of them.
+/// The number of peers of the receiver, and the messages of all of them together.
 const PEERS: usize = 16;
 const MESSAGES: usize = 200_000;
 
-/// What carries the messages.
+/// The transport of the messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Carrier {
     Tcp,
@@ -63,17 +63,17 @@ impl Carrier {
     }
 }
 
-/// What a table compares.
+/// The quantity that a table compares.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Measure {
-    /// Microseconds of 64 bytes one way.
+    /// Microseconds one way, for 64 bytes.
     Latency,
-    /// The same with the programs and the bridge of each machine on a processor of their own, so
-    /// that the scheduler does not choose who waits for whom.
+    /// The same with the programs and the bridge of each machine on their own processor, so that
+    /// the scheduler has no influence on who waits for whom.
     BoundLatency,
     /// Messages per second from [`PEERS`] to one.
     Rate,
-    /// MB/s of messages of 1 MiB to and fro.
+    /// MB/s of messages of 1 MiB in both directions.
     Bandwidth,
 }
 
@@ -103,7 +103,7 @@ impl Measure {
         matches!(self, Measure::Latency | Measure::BoundLatency)
     }
 
-    /// On which processors each machine runs.
+    /// The processors on which each machine runs.
     fn binding(self) -> Result<Binding, String> {
         match self {
             Measure::BoundLatency => Binding::to_own_processors(),
@@ -111,7 +111,7 @@ impl Measure {
         }
     }
 
-    /// The ratio to `tcp;ofi_rxm` that is wanted of the bridges.
+    /// The goal for the bridges' ratio to `tcp;ofi_rxm`.
     fn goal(self, is_plain: bool) -> f64 {
         match self {
             Measure::Latency | Measure::BoundLatency => 2.0,
@@ -190,7 +190,7 @@ struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    /// Joins the machines by bridges for what has this name.
+    /// Joins the machines by bridges for the carrier of this name.
     fn new(
         machines: &'a Machines,
         peers: &'a Path,
@@ -276,7 +276,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// The beginning of a command; the program's arguments follow.
+    /// The start of a command; the program's arguments follow.
     fn program(&self, machine: usize, carrier: Carrier, program: &Path) -> Command {
         let mut command = match carrier {
             Carrier::Tcp => {
@@ -296,13 +296,12 @@ impl<'a> Bench<'a> {
         };
         command.arg(program);
         command.stdin(Stdio::null()).stderr(Stdio::null());
-        // A handler that libinfinipath, which Debian's libfabric loads, would put in the signals'
-        // way.
+        // Otherwise libinfinipath, which Debian's libfabric loads, installs a signal handler.
         command.env("IPATH_NO_BACKTRACE", "1");
         command
     }
 
-    /// Why the carrier cannot be measured here, if it cannot.
+    /// The reason why the carrier cannot be measured on this machine, if any.
     fn missing(&self, carrier: Carrier) -> Option<String> {
         let mut command = self.program(0, carrier, "fi_info".as_ref());
         command.args(["-p", carrier.provider(), "-t", "FI_EP_RDM"]);
@@ -346,7 +345,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// A ratio, and what is wanted of it.
+/// A ratio and its goal.
 fn assess(measure: Measure, ratio: f64, goal: f64) -> (String, String) {
     let (is_met, sign) = match measure.is_better_if_less() {
         true => (ratio <= goal, "<="),

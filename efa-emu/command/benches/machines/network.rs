@@ -1,5 +1,5 @@
-//! Two machines, namespaces of this one that a veth pair joins, and the bridges between their
-//! fabrics.
+//! Two machines, simulated by namespaces with a veth pair between them, and the bridges between
+//! their fabrics.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 
 use crate::programs::Guard;
 
-/// The link of a machine.
+/// The network interface of a machine.
 pub(crate) const INTERFACE: &str = "eth0";
 
 /// The addresses of the machines.
@@ -32,12 +32,12 @@ pub(crate) struct Bridges {
     pub(crate) bridges: [Guard; 2],
 }
 
-/// On which processors programs of the machines run.
+/// The processors on which programs of the machines run.
 #[derive(Clone, Copy)]
 pub(crate) enum Binding {
-    /// On all that this process may use.
+    /// All processors that this process may use.
     Anywhere,
-    /// Those of each machine on one of its own.
+    /// One processor for each machine.
     To([usize; 2]),
 }
 
@@ -45,7 +45,7 @@ impl Binding {
     /// The first two processors that this process may use, one for each machine.
     ///
     /// # Errors
-    /// There is one only.
+    /// There is only one.
     pub(crate) fn to_own_processors() -> Result<Binding, String> {
         let allowed = sched_getaffinity(None).map_err(|error| error.to_string())?;
         let mut processors = (0..CpuSet::MAX_CPU).filter(|processor| allowed.is_set(*processor));
@@ -57,10 +57,10 @@ impl Binding {
 }
 
 impl Machines {
-    /// Makes them; `directory` gets the key of their bridges.
+    /// Creates the machines; `directory` gets the key of their bridges.
     ///
     /// # Errors
-    /// What the system does not permit.
+    /// An operation that the system does not permit.
     pub(crate) fn make(directory: &Path) -> Result<Machines, String> {
         let kinds = ["--net", "--mount", "--uts", "--ipc"];
         let make = |name: &str, neighbour: Option<&Namespaces>| {
@@ -100,7 +100,7 @@ impl Machines {
         })
     }
 
-    /// Joins a fabric of this name by bridges that meet at this port. `options` are those of the
+    /// Joins the fabrics of this name by bridges that use this port. `options` are those of the
     /// bridges.
     pub(crate) fn join(
         &self,
@@ -130,7 +130,7 @@ impl Machines {
         self.machines[machine].command(program)
     }
 
-    /// A command on a machine, on the processors that it has.
+    /// A command on a machine, on its processors.
     pub(crate) fn bound(&self, machine: usize, binding: Binding, program: &Path) -> Command {
         match binding {
             Binding::Anywhere => self.command(machine, program),
@@ -143,7 +143,7 @@ impl Machines {
         }
     }
 
-    /// The beginning of a command on a machine's host in a fabric; the program follows.
+    /// The start of a command on a machine's host in a fabric; the program follows.
     pub(crate) fn on_host(&self, machine: usize, binding: Binding, fabric: &str) -> Command {
         let mut command = self.bound(machine, binding, &self.emulator);
         command.args(["run", "--quiet", "--fabric", fabric]);
@@ -151,7 +151,7 @@ impl Machines {
         command
     }
 
-    /// Where the machine's shared memory is, for this process.
+    /// The path of the machine's shared memory in this process.
     pub(crate) fn shared_memory(&self, machine: usize) -> PathBuf {
         let keeper = self.machines[machine].id();
         PathBuf::from(format!("/proc/{keeper}/root/dev/shm"))
@@ -162,10 +162,10 @@ fn text(Failure(reason): Failure) -> String {
     reason
 }
 
-/// Starts a bridge, and waits until it says this.
+/// Starts a bridge, and waits until it prints this text.
 fn start(command: &mut Command, text: &str) -> Result<Guard, String> {
     command.stdin(Stdio::null()).stdout(Stdio::piped());
-    // That the other one is gone is what both say when they are ended.
+    // Hides the messages of both bridges that the other one is gone, when they are ended.
     command.stderr(Stdio::null());
     let mut bridge = Guard::start(command, "efa-emu bridge")?;
     let output = bridge.0.stdout.take().ok_or("no standard output")?;
@@ -173,7 +173,7 @@ fn start(command: &mut Command, text: &str) -> Result<Guard, String> {
     if !lines.any(|line| line.contains(text)) {
         return Err(format!("a bridge ended before it said {text:?}"));
     }
-    // It goes on saying what happens, and must not wait for a reader.
+    // The bridge continues to print, and must not block on a full pipe.
     std::thread::spawn(move || lines.for_each(drop));
     Ok(bridge)
 }

@@ -1,4 +1,4 @@
-//! Starting the programs of a benchmark, and ending them in any case.
+//! Starts the programs of a benchmark, and ends them in any case.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use efa_commands::ports;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// The longest that two processes may take from start to result.
+/// The longest time of two processes from start to result.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A program with its arguments, as a command.
@@ -18,13 +18,13 @@ pub(crate) fn command(words: &[&OsStr]) -> Command {
     let mut command = Command::new(words[0]);
     command.args(&words[1..]).stdin(Stdio::null());
     command.stderr(Stdio::null());
-    // A handler that libinfinipath, which Debian's libfabric loads, would put in the signals' way.
+    // Otherwise libinfinipath, which Debian's libfabric loads, installs a signal handler.
     command.env("IPATH_NO_BACKTRACE", "1");
     command
 }
 
-/// A child in a process group of its own, which ends with this value: `efa-emu run` has a child,
-/// too.
+/// A child in its own process group, which is killed when this value is dropped: `efa-emu run` has
+/// a child too.
 pub(crate) struct Guard(pub(crate) Child);
 
 impl Guard {
@@ -35,7 +35,7 @@ impl Guard {
             .map_err(|error| format!("cannot start {what}: {error}"))
     }
 
-    /// Waits for the end, but not longer than `patience`.
+    /// Waits for the end, for at most `patience`.
     pub(crate) fn wait(&mut self, patience: Duration) -> Result<ExitStatus, String> {
         let start = Instant::now();
         loop {
@@ -52,7 +52,7 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // Both fail only when all of them are gone already.
+        // Both calls fail only if no process of the group is left.
         if let Some(group) = Pid::from_raw(self.0.id() as i32) {
             let _ = kill_process_group(group, Signal::KILL);
         }
@@ -60,20 +60,20 @@ impl Drop for Guard {
     }
 }
 
-/// Waits for the end of a program, and ends it if that takes too long.
+/// Waits for the end of a program, and kills it if that takes too long.
 pub(crate) fn ended(command: &mut Command, patience: Duration) -> Result<ExitStatus, String> {
     Guard::start(command, "a program")?.wait(patience)
 }
 
-/// Starts a server, and a client that is tried until the server listens; what the client prints.
-/// Nothing is left when this returns, [`TIMEOUT`] later at the latest.
+/// Starts a server, and a client that is started again until the server listens. Returns the
+/// client's output. No process is left when this returns, at the latest after [`TIMEOUT`].
 pub(crate) fn converse(
     mut server: Command,
     client: impl Fn() -> Command,
 ) -> Result<Vec<String>, String> {
     let start = Instant::now();
     let mut server = Guard::start(server.stdout(Stdio::null()), "the server")?;
-    // The client gives up at once if nobody listens yet.
+    // The client fails at once if the server does not listen yet.
     loop {
         let mut child = Guard::start(client().stdout(Stdio::piped()), "the client")?;
         let output = child.0.stdout.take();

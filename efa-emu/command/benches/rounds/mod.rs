@@ -1,16 +1,16 @@
-//! Interleaved rounds of measurements that compare, and round trips without their beginning.
+//! Interleaved rounds of measurements, and round trips without the warm-up.
 
 use std::time::{Duration, Instant};
 
-/// Rounds of a table, if there is time for them.
+/// The rounds of a table, if there is time for them.
 const ROUNDS: usize = 5;
-/// About how long the messages of one measurement take.
+/// The approximate time of the messages of one measurement.
 const MESSAGES_TIME: Duration = Duration::from_secs(1);
-/// Failures in a row after which a row is not tried again.
+/// Failures in succession after which a row is given up.
 const FAILURES: usize = 2;
 
-/// Calls `round` until it wants no more, there were enough, or the time is over, and tells it
-/// whether it is. Says on standard error how far it is.
+/// Calls `round` until it returns false, there were enough rounds, or the time is over; `round` can
+/// ask whether it is. Prints its progress on standard error.
 pub(crate) fn rounds(name: &str, time: Duration, mut round: impl FnMut(&dyn Fn() -> bool) -> bool) {
     let start = Instant::now();
     for number in 1..=ROUNDS {
@@ -30,13 +30,13 @@ pub(crate) fn rounds(name: &str, time: Duration, mut round: impl FnMut(&dyn Fn()
     }
 }
 
-/// What the rounds of one row gave.
+/// The results of the rounds of one row.
 pub(crate) struct Figures {
-    /// Of each round that gave one.
+    /// The figures of the successful rounds.
     figures: Vec<f64>,
-    /// Failures since the last one that did.
+    /// Failures since the last success.
     failures: usize,
-    /// What the last failure was.
+    /// The reason of the last failure.
     pub(crate) reason: String,
 }
 
@@ -49,7 +49,7 @@ impl Figures {
         }
     }
 
-    /// Of what cannot be measured here.
+    /// The results of a row that cannot be measured on this machine.
     pub(crate) fn missing(reason: String) -> Figures {
         Figures {
             failures: FAILURES,
@@ -76,12 +76,12 @@ impl Figures {
         self.failures < FAILURES
     }
 
-    /// Rounds that gave a figure.
+    /// The number of successful rounds.
     pub(crate) fn count(&self) -> usize {
         self.figures.len()
     }
 
-    /// The figures, the smallest one first.
+    /// The figures, the smallest first.
     pub(crate) fn sorted(&self) -> Vec<f64> {
         let mut sorted = self.figures.clone();
         sorted.sort_by(f64::total_cmp);
@@ -100,15 +100,15 @@ impl Figures {
 /// Round trips of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trips {
-    /// Of the short run, which is taken off.
+    /// Round trips of the short run, whose time is subtracted.
     pub(crate) warm_up: usize,
-    /// At most so many more, if they do not take longer than [`MESSAGES_TIME`].
+    /// The most further round trips, if they take no longer than [`MESSAGES_TIME`].
     pub(crate) most: usize,
 }
 
 impl Trips {
-    /// Microseconds of half a round trip once both sides have warmed up. `mean` measures the mean
-    /// of so many round trips from the first one on.
+    /// Microseconds of half a round trip after the warm-up of both sides. `mean` measures the mean
+    /// of that many round trips from the first one on.
     pub(crate) fn one_way(
         self,
         mean: impl Fn(usize) -> Result<f64, String>,

@@ -89,8 +89,7 @@ impl CaptureArguments {
     }
 }
 
-/// Lets the recording of a run, if there is one, take what is there. Returns when to call this
-/// again.
+/// Lets the recording of a run, if there is one, collect frames. Returns when to call this again.
 pub(super) fn turn(recording: &mut Option<RunRecording<'_>>) -> Duration {
     match recording {
         Some(recording) => {
@@ -101,9 +100,9 @@ pub(super) fn turn(recording: &mut Option<RunRecording<'_>>) -> Duration {
     }
 }
 
-/// Calls `announce` when all devices record, then records for as long as `goes_on`, which waits a
-/// moment, says so. Returns what there was, or nothing if whoever read the capture went away.
-/// `target` is the name of what is written.
+/// Calls `announce` when all devices record, then records as long as `goes_on` returns true; that
+/// function waits for a moment. Returns the totals, or nothing if the reader of the capture went
+/// away. `target` is the name of the output.
 pub(super) fn record(
     mut recording: Recording,
     target: &str,

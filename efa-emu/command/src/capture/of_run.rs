@@ -1,4 +1,4 @@
-//! `efa-emu run --pcap`: what the processes of one run send and receive.
+//! `efa-emu run --pcap`: records what the processes of one run send and receive.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ pub(crate) struct RunRecording<'a> {
 }
 
 impl<'a> RunRecording<'a> {
-    /// Begins to record the devices of a run's hosts, which are of this profile, before its program
+    /// Begins to record the devices of a run's hosts, which have this profile, before its program
     /// starts.
     pub(crate) fn begin(
         path: &Path,
@@ -51,7 +51,7 @@ impl<'a> RunRecording<'a> {
         })
     }
 
-    /// Moves what was recorded since the last call. What fails is told in the end.
+    /// Moves the frames recorded since the last call. Errors are reported at the end.
     pub(crate) fn turn(&mut self) {
         if self.failure.is_none() {
             self.failure = self.try_turn().err();
@@ -65,7 +65,7 @@ impl<'a> RunRecording<'a> {
         Ok(self.store.turn()?)
     }
 
-    /// Ends the recording; what is to be told, a line each.
+    /// Ends the recording. Returns the lines to print.
     pub(crate) fn end(self) -> Vec<String> {
         let path = self.path.display();
         let ended = match self.failure {

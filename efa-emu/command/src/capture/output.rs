@@ -1,4 +1,4 @@
-//! The pipe that a capture goes into.
+//! The pipe that a capture is written to.
 
 use std::fs::File;
 use std::io;
@@ -23,13 +23,13 @@ impl Output {
         )))
     }
 
-    /// The file behind it, to write into.
+    /// A descriptor for writing to it.
     pub(crate) fn try_clone(&self) -> io::Result<File> {
         self.0.try_clone()
     }
 
-    /// Whether nobody is left at the other end of the pipe. A quiet fabric gives nothing to write,
-    /// and so no error that would tell.
+    /// Whether the pipe has no reader any more. On a quiet fabric nothing is written, and so no
+    /// write error shows it.
     pub(crate) fn is_deserted(&self) -> bool {
         let mut descriptors = [PollFd::new(&self.0, PollFlags::empty())];
         let now = Timespec::default();

@@ -1,11 +1,12 @@
-//! Recording a fabric: one capture of all its hosts, with an interface for each.
+//! Records a fabric: one capture of all its hosts, with an interface for each.
 //!
-//! The recording process takes part in every host of the fabric and asks its devices to record into
-//! a file, from which it moves the frames into the capture. When it ends, even by a kill, the
-//! devices stop recording.
+//! The recording process enters every host of the fabric and asks its devices to record to a file,
+//! from which it moves the frames into the capture. When it ends, even by a kill, the devices stop
+//! recording.
 //!
-//! The capture's first byte is written when all devices record, so that whoever waits for it misses
-//! nothing that happens afterwards. Hosts that come later wait for the recorder before they begin.
+//! The first byte of the capture is written when all devices record, so that a program which waits
+//! for it misses nothing that happens afterwards. Hosts that come later wait for the recorder
+//! before they begin.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,13 +20,13 @@ use super::spool::Spool;
 use efa_commands::Failure;
 use efa_options::capture_output::{Filter, Store, Written};
 
-/// How long devices have to begin recording; a process that was stopped never does.
+/// How long devices may take to begin recording; a stopped process never does.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Time between two looks at whether they have.
+/// The interval of checks whether they have begun.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Why a recording fails.
+/// The reason why a recording fails.
 pub(crate) enum RecordingError {
     Output(io::Error),
     Fabric(Failure),
@@ -60,7 +61,7 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// Prepares to record the first `snaplen` bytes of what passes the filter.
+    /// Prepares to record the first `snaplen` bytes of the frames that the filter accepts.
     pub(crate) fn begin(
         fabric: &str,
         mut store: Store,
@@ -78,18 +79,18 @@ impl Recording {
         })
     }
 
-    /// From now on records what passes this filter.
+    /// From now on, records the frames that this filter accepts.
     pub(crate) fn set_filter(&mut self, filter: Filter) {
         self.store.set_filter(filter);
     }
 
-    /// The declared interfaces: hosts that were seen so far, those that have gone included.
+    /// The declared interfaces: all hosts so far, including those that are gone.
     pub(crate) fn interfaces(&self) -> &[Interface] {
         self.store.interfaces()
     }
 
     /// Begins the capture as soon as all devices record. Returns the processes whose devices do not
-    /// within [`PATIENCE`].
+    /// start within [`PATIENCE`].
     pub(crate) fn start(&mut self) -> Result<Vec<i32>, RecordingError> {
         let started = Instant::now();
         loop {
@@ -145,7 +146,7 @@ impl Recording {
         Ok(())
     }
 
-    /// Leaves hosts in which nobody else takes part any more, so that they end.
+    /// Leaves hosts without other participants, so that they end.
     fn leave_deserted(&mut self, hosts: &[HostStatus]) -> Result<(), RecordingError> {
         for status in hosts.iter().filter(|status| is_deserted(status)) {
             if let Some((_, spool)) = self.hosts.remove(&status.gid) {
@@ -155,7 +156,7 @@ impl Recording {
         Ok(())
     }
 
-    /// Ends the capture; what there was.
+    /// Ends the capture, and returns its totals.
     pub(crate) fn end(mut self) -> Result<Written, RecordingError> {
         for (_, (_, spool)) in std::mem::take(&mut self.hosts) {
             spool.finish(&mut self.store)?;
@@ -164,7 +165,7 @@ impl Recording {
     }
 }
 
-/// Whether nobody but this process takes part in the host.
+/// Whether this process is the only participant of the host.
 fn is_deserted(host: &HostStatus) -> bool {
     let own = std::process::id() as i32;
     host.participants

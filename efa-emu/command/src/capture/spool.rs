@@ -1,4 +1,4 @@
-//! The frames of one device as they come: a series of files in memory, which processes that have
+//! The frames of one device as they arrive: a series of files in memory, which processes that have
 //! the device open write and the recording process follows.
 
 use std::collections::VecDeque;
@@ -11,19 +11,18 @@ use efa_shm::{Host, Recorded};
 use efa_commands::Failure;
 use efa_options::capture_output::Store;
 
-/// After this many bytes another file is begun. The files lie in memory, those of each device that
-/// is recorded.
+/// The length after which another file is begun. The files of each recorded device are in memory.
 const LONGEST_FILE: u64 = 4 << 20;
 
-/// Files that processes which were stopped may still write into. If there are more, the oldest is
-/// given up.
+/// The most files that stopped processes may still write to. If there are more, the oldest is given
+/// up.
 const MOST_RETIRED: usize = 8;
 
-/// Time between two looks whether files that are not the current one are still written.
+/// The interval of checks whether files other than the current one are still written.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// With less than this, a file system is as good as full: a frame and what belongs to it have no
-/// room.
+/// With less free space than this, a file system is treated as full: a frame and its overhead do
+/// not fit.
 const NO_SPACE: u64 = 64 << 10;
 
 /// A device that is recorded.
@@ -33,19 +32,19 @@ pub(super) struct Spool {
     id: InterfaceId,
     snaplen: u32,
     current: Follower,
-    /// Files that processes may still write into, the oldest first. They have no name any more.
+    /// Files that processes may still write to, the oldest first. They are unlinked.
     retired: VecDeque<Follower>,
-    /// When those were looked at last.
+    /// When those were last checked.
     looked: Instant,
-    /// Frames that the files before those lack.
+    /// The number of frames that earlier files lack.
     dropped: u64,
-    /// Frames that are known to be missing.
+    /// The number of frames that are known to be missing.
     missing: u64,
     frames: Vec<FollowedFrame>,
 }
 
 impl Spool {
-    /// Asks for the frames of a device, which are to be those of the interface `id`.
+    /// Requests the frames of a device, as frames of the interface `id`.
     pub(super) fn begin(
         host: &Host,
         recorded: Recorded,
@@ -68,7 +67,7 @@ impl Spool {
         })
     }
 
-    /// Moves what was recorded into the store, and begins another file if this one has become long.
+    /// Moves recorded frames into the store, and begins another file if this one has become long.
     pub(super) fn turn(&mut self, host: &Host, store: &mut Store) -> Result<(), Failure> {
         self.read(store)?;
         self.notice_dropped(store)?;
@@ -93,9 +92,8 @@ impl Spool {
         Ok(())
     }
 
-    /// Gives up files that nobody writes into any more, after a last look at them, and the oldest
-    /// if there are too many. Has those devices look at what they record into that write the
-    /// others.
+    /// Reads files without writers once more and drops them, and drops the oldest if there are too
+    /// many. Makes devices that still write to old files check which file they record to.
     fn drop_retired(&mut self, host: &Host, store: &mut Store) -> Result<(), Failure> {
         let (written, ended): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.retired)
             .into_iter()
@@ -115,7 +113,7 @@ impl Spool {
         Ok(())
     }
 
-    /// Frames that are missing so far.
+    /// The number of frames that are missing so far.
     fn all_dropped(&self) -> io::Result<u64> {
         let files = self.retired.iter().chain([&self.current]);
         files
@@ -123,7 +121,7 @@ impl Spool {
             .try_fold(self.dropped, |sum, dropped| Ok(sum + dropped?))
     }
 
-    /// Looks why frames are missing as soon as they are: the reason may be gone later.
+    /// Determines why frames are missing as soon as they are: the reason may be gone later.
     fn notice_dropped(&mut self, store: &mut Store) -> io::Result<()> {
         let missing = self.all_dropped()?;
         if missing > self.missing {
@@ -137,7 +135,7 @@ impl Spool {
         Ok(())
     }
 
-    /// Takes what is left.
+    /// Reads the rest.
     pub(super) fn finish(mut self, store: &mut Store) -> io::Result<()> {
         self.read(store)?;
         self.notice_dropped(store)?;
@@ -167,7 +165,7 @@ mod tests {
         spool: Spool,
         store: Store,
         written: u64,
-        /// Where the host's device records.
+        /// The file that the host's device records to.
         file: std::path::PathBuf,
         _directory: tempfile::TempDir,
     }
@@ -244,7 +242,7 @@ mod tests {
         }
 
         fn turn(&mut self) {
-            // As if the last look were long ago.
+            // As if the last check were long ago.
             self.spool.looked -= LOOK;
             self.spool.turn(&self.host, &mut self.store).unwrap();
         }
@@ -257,7 +255,7 @@ mod tests {
         }
     }
 
-    /// However long the recording.
+    /// The files stay short, however long the recording is.
     #[test]
     fn files_without_a_writer_are_closed() {
         let mut rig = Rig::new("given-up");
@@ -288,7 +286,7 @@ mod tests {
         rig.turn();
         rig.turn();
         assert_eq!(rig.spool.retired.len(), 1);
-        // It goes on.
+        // The stopped writer continues.
         rig.fill(&mut stopped);
         rig.turn();
         let mut all_stopped = vec![stopped];

@@ -1,9 +1,9 @@
 //! `efa-emu extcap`: running fabrics as interfaces of Wireshark.
 //!
 //! Wireshark starts every program in its extcap directory to ask for its interfaces, their link
-//! types and their options, and once more to capture into a pipe. While it captures, two further
-//! pipes connect the program with a toolbar. The options and the sentences that answer them are
-//! those of the extcap interface (`man 4 extcap`).
+//! types and their options, and once more to capture into a pipe. During a capture, two more pipes
+//! connect the program with a toolbar. The extcap interface (`man 4 extcap`) defines the options
+//! and the sentences that answer them.
 
 mod sentences;
 mod toolbar;
@@ -26,8 +26,8 @@ use toolbar::Toolbar;
 /// The prefix of interface names; the fabric's name follows.
 const INTERFACE_PREFIX: &str = "efa-emu-";
 
-/// The value of the option and of the toolbar's field that stands for all hosts. No host has it as
-/// its name.
+/// The value that means all hosts, in the option and in the toolbar. No host can have it as its
+/// name.
 const ALL_HOSTS: &str = "*";
 const ALL_HOSTS_LABEL: &str = "All hosts";
 
@@ -104,7 +104,7 @@ impl ExtcapArguments {
         } else if self.extcap_config {
             crate::output::print(&sentences::options(&Fabric::open(fabric)?.hosts()?));
         } else if let Some(filter) = &self.extcap_capture_filter {
-            // Nothing at all means that the filter is valid.
+            // No output means that the filter is valid.
             if let Err(reason) = Filter::parse(filter) {
                 crate::output::print(&format!("{reason}\n"));
             }
@@ -118,7 +118,7 @@ impl ExtcapArguments {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// The fabric behind the interface.
+    /// The fabric of the interface.
     fn fabric(&self) -> Result<&str, Failure> {
         let Some(interface) = &self.extcap_interface else {
             return Err(Failure(
@@ -157,7 +157,7 @@ impl ExtcapArguments {
             self.extcap_control_out.as_deref(),
             selection,
         );
-        // Wireshark shows what is printed as an error; the capture's first byte tells it.
+        // Wireshark shows output as an error; the capture's first byte serves as the announcement.
         let announce = |_: &Recording| {};
         record(
             recording,
@@ -193,7 +193,7 @@ fn fabrics() -> Result<Vec<(String, Vec<HostStatus>)>, FabricError> {
     for fabric in Fabric::running() {
         fabrics.push((fabric.name().to_owned(), fabric.hosts()?));
     }
-    // A capture may begin before the first host is there.
+    // A capture may begin before the first host exists.
     if !fabrics.iter().any(|(name, _)| name == DEFAULT_FABRIC) {
         fabrics.insert(0, (DEFAULT_FABRIC.to_owned(), Vec::new()));
     }

@@ -1,4 +1,4 @@
-//! The output for Wireshark: `word {key=value}{key=value}...`, one sentence in a line.
+//! The output for Wireshark: `word {key=value}{key=value}...`, one sentence on each line.
 
 use efa_shm::HostStatus;
 

@@ -1,7 +1,7 @@
 //! Wireshark's toolbar for the interface: two pipes with messages about its controls.
 //!
-//! A message is the letter `T`, the length of what follows (3 bytes, big-endian), the control's
-//! number, a command, and the command's value.
+//! A message is the letter `T`, the length of the rest (3 bytes, big-endian), the control's number,
+//! a command, and the command's value.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
@@ -26,7 +26,7 @@ pub(super) enum Control {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 enum Command {
-    /// The toolbar is there.
+    /// The toolbar is ready.
     Initialized = 0,
     /// Gives the control a value; an empty one clears a log.
     Set = 1,
@@ -41,25 +41,25 @@ enum Command {
 const SIGN: u8 = b'T';
 const HEADER: usize = 4;
 
-/// Values that users type are far shorter; what claims to be longer is damage.
+/// Values that users type are far shorter; a longer one is damaged.
 const LONGEST: usize = 1 << 16;
 
 /// The toolbar of one capture.
 pub(super) struct Toolbar {
     input: Option<File>,
     received: Vec<u8>,
-    /// `None` once it is open, or if there is none.
+    /// `None` once the pipe is open, or if there is none.
     output_path: Option<PathBuf>,
     output: Option<File>,
     to_send: Vec<u8>,
     is_initialized: bool,
     selection: Selection,
-    /// How many of the recording's interfaces the toolbar lists.
+    /// The number of the recording's interfaces that the toolbar lists.
     listed: usize,
 }
 
 impl Toolbar {
-    /// Connects with the toolbar. `tshark` has none.
+    /// Connects to the toolbar. `tshark` has none.
     pub(super) fn new(
         input: Option<&Path>,
         output: Option<&Path>,
@@ -83,7 +83,7 @@ impl Toolbar {
         }
     }
 
-    /// Reads what the user did, and shows new hosts. Returns what is selected if that changed.
+    /// Reads the user's actions, and shows new hosts. Returns the selection if it changed.
     pub(super) fn turn(&mut self, hosts: &[Interface]) -> Option<Selection> {
         let before = self.selection.clone();
         self.receive();
@@ -102,7 +102,7 @@ impl Toolbar {
         let mut chunk = [0; 4096];
         while self.received.len() < 2 * LONGEST {
             match input.read(&mut chunk) {
-                // Also before Wireshark has opened its end.
+                // This also happens before Wireshark has opened its end.
                 Ok(0) => return,
                 Ok(length) => self.received.extend_from_slice(&chunk[..length]),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -115,14 +115,14 @@ impl Toolbar {
         }
     }
 
-    /// Takes a whole message: control, command and value.
+    /// Takes a complete message: control, command and value.
     fn next_message(&mut self) -> Option<(u8, u8, Vec<u8>)> {
         let &[sign, high, middle, low, ..] = &self.received[..] else {
             return None;
         };
         let length = u32::from_be_bytes([0, high, middle, low]) as usize;
         if sign != SIGN || !(2..=LONGEST).contains(&length) {
-            // There is no way to find the next message.
+            // The start of the next message cannot be found.
             self.input = None;
             self.received.clear();
             return None;
@@ -167,12 +167,12 @@ impl Toolbar {
         }
     }
 
-    /// Lists the hosts that are not listed yet.
+    /// Adds the hosts that are not listed yet.
     fn list(&mut self, hosts: &[Interface]) {
         let is_first = self.listed == 0 && !hosts.is_empty();
         for index in self.listed..hosts.len() {
             let Interface { host, profile, gid } = &hosts[index];
-            // A host that came back with another GID has an interface of its own.
+            // A host that came back with another GID has another interface.
             if !hosts[..index].iter().any(|earlier| earlier.host == *host) {
                 self.add_host(host, host);
             }
@@ -204,7 +204,7 @@ impl Toolbar {
         self.to_send.extend_from_slice(value.as_bytes());
     }
 
-    /// Sends as much as the pipe takes.
+    /// Sends as much as fits into the pipe.
     fn send(&mut self) {
         if let Some(path) = &self.output_path {
             let mut options = OpenOptions::new();
@@ -281,7 +281,7 @@ mod tests {
             self.input.write_all(value.as_bytes()).unwrap();
         }
 
-        /// The messages that the toolbar got: control, command and value.
+        /// The messages that the toolbar received: control, command and value.
         fn received(&mut self) -> Vec<(u8, u8, String)> {
             let mut bytes = Vec::new();
             let _ = self.output.read_to_end(&mut bytes);

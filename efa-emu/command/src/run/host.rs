@@ -1,5 +1,4 @@
-//! An emulated host as a program is started on it: the options that describe one, and what the
-//! program has to find in its environment.
+//! The emulated host that a program is started on: its options, and the environment of the program.
 
 use std::env;
 use std::ffi::OsString;
@@ -27,7 +26,7 @@ use crate::output::complain;
 use crate::unused::{self, Facts};
 use crate::{fault, survivors};
 
-/// The options that describe a host, or each of several.
+/// The options of a host, or of each of several hosts.
 #[derive(Args)]
 pub(crate) struct HostOptions {
     /// How many devices the host has, up to 32: 1, or as many as the host has that is joined.
@@ -109,7 +108,7 @@ pub(crate) fn duration(
 }
 
 impl NetworkArguments {
-    /// Goes through the options' text form, which checks their ranges.
+    /// Uses the options' text form, which checks their ranges.
     fn options(&self, profile: &Profile) -> Result<NetworkOptions, Failure> {
         let options = NetworkOptions {
             seed: self.seed,
@@ -139,7 +138,7 @@ fn text_of_profile(profile: OsString) -> Result<String, Failure> {
 }
 
 impl HostOptions {
-    /// Checks everything that can be checked before there is a host.
+    /// Checks everything that can be checked before a host exists.
     pub(crate) fn checked(self) -> Result<HostSettings, Failure> {
         match &self.pcap {
             None if self.capture.are_given() => {
@@ -162,7 +161,7 @@ impl HostOptions {
         let network = self.network.options(&profile)?;
         let profile_name =
             match profile::is_path(&profile_name) && Profile::by_name(&profile_name).is_none() {
-                // Programs may have another directory.
+                // Programs may run in another directory.
                 true => text_of_profile(std::fs::canonicalize(profile_name)?.into())?,
                 false => profile_name,
             };
@@ -196,7 +195,7 @@ pub(crate) struct HostSettings {
     fabric: Fabric,
     devices: Option<u32>,
     profile: Profile,
-    /// By which programs find it.
+    /// The name by which programs find the profile.
     profile_name: String,
     network: NetworkOptions,
     serve_unknown_peers: bool,
@@ -210,17 +209,17 @@ pub(crate) struct HostSettings {
 }
 
 impl HostSettings {
-    /// The network that the host is on.
+    /// The network of the host.
     pub(crate) fn fabric(&self) -> &Fabric {
         &self.fabric
     }
 
-    /// How many devices a new host has.
+    /// The number of devices of a new host.
     pub(crate) fn devices(&self) -> u32 {
         self.devices.unwrap_or(1)
     }
 
-    /// How many queue pairs a device has.
+    /// The number of queue pairs of a device.
     pub(crate) fn queue_pairs(&self) -> u32 {
         self.profile.max_qp
     }
@@ -240,12 +239,12 @@ impl HostSettings {
         self.pcap.is_some()
     }
 
-    /// The provider of libfabric that programs are to use, if one is named.
+    /// The libfabric provider that programs have to use, if one is named.
     pub(crate) fn provider(&self) -> Option<&Provider> {
         self.provider.as_ref()
     }
 
-    /// Takes part in the host of this name, which is made if it is not there, or in a new one.
+    /// Enters the host of this name, which is created if needed, or a new one.
     pub(crate) fn enter(&self, name: Option<&str>) -> Result<EmulatedHosts, Failure> {
         let entered = self
             .fabric
@@ -253,7 +252,7 @@ impl HostSettings {
         Ok(self.hosts([entered]))
     }
 
-    /// Takes part in hosts of these names, which are made if they are not there.
+    /// Enters the hosts of these names, which are created if needed.
     pub(crate) fn enter_all(&self, names: &[String]) -> Result<EmulatedHosts, Failure> {
         let entered = self
             .fabric
@@ -263,8 +262,8 @@ impl HostSettings {
 
     /// Hosts with these devices each.
     fn hosts(&self, entered: impl IntoIterator<Item = Vec<Host>>) -> EmulatedHosts {
-        // Read once for all: hosts that wait for each other at the registry would be the slower the
-        // more there are.
+        // Read once for all hosts: waiting for each other at the registry would take the longer,
+        // the more hosts there are.
         let port_rules = PortRules::of(&self.fabric).ok();
         let host = |devices: Vec<Host>| {
             let mut config = HostConfig::new(self.fabric.name(), devices[0].name().host());
@@ -283,15 +282,15 @@ impl HostSettings {
         entered.into_iter().map(host).collect()
     }
 
-    /// Arms the rules of `--faults` for as long as `host` is there.
+    /// Arms the rules of `--faults` as long as `host` exists.
     pub(crate) fn arm(&self, host: &EmulatedHost) -> Result<Vec<FaultId>, Failure> {
         let arm = |rule| host.devices[0].arm(rule).map_err(Failure::from);
         self.rules.iter().map(arm).collect()
     }
 
-    /// A warning for a rule that never matched, because it names a host that is not there.
+    /// A warning for each rule that never matched because it names a host that does not exist.
     pub(crate) fn idle_rules(&self, rules: &[FaultId]) -> Vec<String> {
-        // Without an answer there is nothing to warn of.
+        // Without an answer there is no warning.
         let armed = self.fabric.armed().unwrap_or_default();
         let idle = armed
             .iter()
@@ -309,8 +308,7 @@ impl HostSettings {
         .collect()
     }
 
-    /// Begins to record into the file of `--pcap`, in which each device of the hosts is an
-    /// interface.
+    /// Begins to record to the file of `--pcap`, in which each device of the hosts is an interface.
     pub(crate) fn record<'a>(
         &self,
         hosts: &'a [EmulatedHost],
@@ -322,7 +320,7 @@ impl HostSettings {
         RunRecording::begin(file, &self.capture, self.profile.name, devices).map(Some)
     }
 
-    /// The warning about a device that the ended programs did not use.
+    /// The warning about a device that the finished programs did not use.
     pub(crate) fn unused(
         &self,
         hosts: &[EmulatedHost],
@@ -350,16 +348,16 @@ impl HostSettings {
         }
     }
 
-    /// Says what would go unnoticed, a line each: why the devices were not used, rules that were
-    /// not, what was recorded.
+    /// Prints what would otherwise go unnoticed, one line each: why devices or rules were not used,
+    /// and what was recorded.
     pub(crate) fn tell(&self, lines: impl IntoIterator<Item = String>) {
         if !self.quiet {
             lines.into_iter().for_each(|line| complain(&line));
         }
     }
 
-    /// Makes the links that programs find the libraries by, and the place of their marks, in a
-    /// directory of the run's.
+    /// Creates the links by which programs find the libraries, and the directory of their marks, in
+    /// a directory of the run.
     pub(crate) fn inject(&self, directory: &RunDirectory) -> Result<Injection, Failure> {
         let links = directory.subdirectory("lib")?;
         let marks = directory.subdirectory("usage")?;

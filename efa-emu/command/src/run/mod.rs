@@ -41,11 +41,11 @@ impl RunArguments {
             None if self.uplink.is_wanted() => Some(name_of_machine()?),
             name => name,
         };
-        // A bridge that is started for nothing would stay for a while.
+        // A bridge that is started in vain would run for a while.
         if let Some(name) = &name {
             Fabric::check_host_name(name)?;
         }
-        // Before a host is made, so that its name can be one that no other machine has.
+        // Before a host is created, so that its name can be one that no other machine has.
         let mut uplink = self.uplink.start(settings.fabric(), settings.is_quiet())?;
         let hosts = settings.enter(name.as_deref())?;
         let host = &hosts[0];
@@ -97,8 +97,8 @@ impl RunArguments {
     }
 }
 
-/// The name of a host that is called as its machine. Launchers expand a command line where a job is
-/// submitted, so that it cannot name the machine on which it runs.
+/// The name of a host that is named after its machine. Launchers expand a command line where a job
+/// is submitted, so it cannot include the name of the machine on which it runs.
 fn name_of_machine() -> Result<String, Failure> {
     let system = rustix::system::uname();
     let name = system.nodename().to_string_lossy().into_owned();

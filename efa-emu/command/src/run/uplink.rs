@@ -13,7 +13,7 @@ use crate::output::complain;
 /// How long to wait for the first other machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Time between two looks meanwhile.
+/// The interval of checks while waiting.
 const LOOK: Duration = Duration::from_millis(20);
 
 #[derive(Args)]
@@ -42,8 +42,8 @@ impl UplinkOptions {
         !self.uplink.is_empty()
     }
 
-    /// Starts a bridge if one is wanted and none is there, and waits until it has met another
-    /// machine.
+    /// Starts a bridge if one is requested and none runs, and waits until it is connected to
+    /// another machine.
     pub(super) fn start(&self, fabric: &Fabric, quiet: bool) -> Result<Option<Uplink>, Failure> {
         let Some(key) = self.uplink_key.as_ref().filter(|_| self.is_wanted()) else {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! One capture file, or a series of them of which the last are kept.
+//! One capture file, or a series of files of which the last are kept.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -21,27 +21,27 @@ pub(super) struct Totals {
     pub(super) bytes: u64,
 }
 
-/// Where a capture is written.
+/// The files that a capture is written to.
 pub(super) struct Files {
-    /// The name that the user gave.
+    /// The path that the user gave.
     path: PathBuf,
     snaplen: u32,
     ring: Option<Ring>,
     interfaces: Vec<Interface>,
     current: FileWriter,
-    /// Frames in the current file.
+    /// The number of frames in the current file.
     packets: u64,
     begun: Instant,
     number: u32,
     /// The files of the series, the oldest first.
     written: VecDeque<PathBuf>,
     ended: Totals,
-    /// Why the next file cannot be begun.
+    /// The error that prevented the next file.
     error: Option<io::Error>,
 }
 
-/// Opens what is to be written, and returns it with whether it is a file; else it is a pipe. A file
-/// that another process writes as a capture is refused.
+/// Opens the output, and returns whether it is a file; otherwise it is a pipe. A file that another
+/// process writes as a capture is refused.
 pub(super) fn open(path: &Path) -> Result<(File, bool), Failure> {
     let failed = |action, error: io::Error| {
         Failure(format!(
@@ -70,7 +70,7 @@ pub(super) fn open(path: &Path) -> Result<(File, bool), Failure> {
 }
 
 impl Files {
-    /// Begins a capture in `file`, which is at `path`.
+    /// Begins a capture in `file`, whose path is `path`.
     pub(super) fn single(path: &Path, file: File, snaplen: u32) -> Result<Files, Failure> {
         let current = FileWriter::new(file, snaplen).map_err(|error| cannot_write(path, &error))?;
         Ok(Files {
@@ -88,7 +88,7 @@ impl Files {
         })
     }
 
-    /// Begins a capture in the first file of a series that is named after `path`.
+    /// Begins a capture in the first file of a series named after `path`.
     pub(super) fn series(path: &Path, ring: Ring, snaplen: u32) -> Result<Files, Failure> {
         let first = name_in_series(path, 1);
         let (file, _) = open(&first)?;
@@ -137,11 +137,11 @@ impl Files {
         })
     }
 
-    /// Ends the current file and begins another. If that cannot be done, the current one becomes
-    /// longer.
+    /// Ends the current file and begins another. If that fails, the capture continues in the
+    /// current one.
     fn begin_next(&mut self) {
         let Some(ring) = self.ring else { return };
-        // The oldest goes first: the disk may be full.
+        // Remove the oldest file first: the disk may be full.
         while ring
             .files
             .is_some_and(|files| self.written.len() as u32 >= files)
@@ -161,7 +161,7 @@ impl Files {
                 }
                 Ok(next)
             });
-        // Only now is it known whether there is a next one to begin.
+        // The duration of the file starts now even if no next one could be begun.
         self.begun = Instant::now();
         self.packets = 0;
         match next {
@@ -195,8 +195,8 @@ impl Files {
         self.ended.bytes += self.current.length();
     }
 
-    /// Ends the capture; returns what all files have had, also those that were removed, and why
-    /// frames are missing, if the disk is the reason.
+    /// Ends the capture. Returns the totals of all files, including removed ones, and why frames
+    /// are missing, if the disk is the reason.
     pub(super) fn finish(mut self) -> (Totals, Option<String>) {
         self.end_current();
         let why = self.current.last_error().or(self.error.as_ref());
@@ -217,8 +217,8 @@ fn now() -> std::time::Duration {
         .unwrap_or_default()
 }
 
-/// The name of a file of a series, as dumpcap makes it: number and local time stand in front of the
-/// ending.
+/// The name of a file of a series in the form of dumpcap: number and local time come before the
+/// extension.
 fn name_in_series(path: &Path, number: u32) -> PathBuf {
     let mut name = path.file_stem().unwrap_or_default().to_owned();
     name.push(format!("_{number:05}_{}", local_time()));
@@ -233,8 +233,7 @@ fn name_in_series(path: &Path, number: u32) -> PathBuf {
 fn local_time() -> String {
     let now = now().as_secs() as libc::time_t;
     let mut time = MaybeUninit::<libc::tm>::zeroed();
-    // SAFETY: both pointers are valid; the structure is valid as zeros if the call does not fill
-    // it.
+    // SAFETY: both pointers are valid; a zeroed structure is valid if the call does not fill it.
     let time = unsafe {
         libc::localtime_r(&raw const now, time.as_mut_ptr());
         time.assume_init()

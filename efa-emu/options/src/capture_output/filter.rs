@@ -17,10 +17,11 @@ use efa_shm::DeviceName;
 use efa_wire::PacketType;
 use efa_wire::address::{Gid, Qpn};
 
-/// Parentheses and negations within each other; more than anybody writes, and no stack runs out.
+/// The most nested parentheses and negations: more than a user writes, and few enough for the
+/// stack.
 const DEEPEST: usize = 64;
 
-/// A frame, as a filter sees it.
+/// The fields of a frame that a filter tests.
 pub struct Seen<'a> {
     /// The device that recorded it.
     pub device: &'a DeviceName,
@@ -33,7 +34,7 @@ pub struct Seen<'a> {
 /// Decides which frames are recorded.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Filter {
-    /// Everything.
+    /// All frames.
     #[default]
     All,
     /// Frames that this host, or this one of its devices, sent or received.
@@ -61,38 +62,38 @@ pub enum Filter {
 /// The first words of tests.
 const TESTS: &str = "host, gid, qpn, type, inbound, outbound, rdm or rdma";
 
-/// Why a text is not a filter.
+/// The reason why a text is not a filter.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FilterError {
-    /// A word stands where another filter begins.
+    /// A word is in the place of `and` or `or`.
     #[error("expected `and` or `or` instead of {0:?}")]
     NoOperator(String),
     /// A word is not a test.
     #[error("expected {TESTS} instead of {0:?}")]
     NoTest(String),
-    /// A test is missing at the end.
+    /// The text ends where a test is expected.
     #[error("it ends where {TESTS} is expected")]
     Incomplete,
-    /// It has more levels than are read.
+    /// The filter has too many levels.
     #[error("more than {DEEPEST} `not` and parentheses within each other")]
     TooDeep,
-    /// A parenthesis is open at the end.
+    /// A parenthesis is not closed.
     #[error("a closing parenthesis is missing")]
     Unclosed,
-    /// A test has no value behind it.
+    /// The value of a test is missing.
     #[error("`{test}` needs {what} behind it")]
     NoValue {
         /// The test.
         test: &'static str,
-        /// What its value is.
+        /// A description of the value.
         what: &'static str,
     },
-    /// The value of a test is not one.
+    /// The value of a test is invalid.
     #[error("`{test}` needs {what}, not {value:?}")]
     Value {
         /// The test.
         test: &'static str,
-        /// What its value is.
+        /// A description of the value.
         what: &'static str,
         /// The value that was found.
         value: String,
@@ -100,10 +101,10 @@ pub enum FilterError {
 }
 
 impl Filter {
-    /// Reads a filter; no words at all let everything pass.
+    /// Parses a filter. A text without words gives the filter that accepts all frames.
     ///
     /// # Errors
-    /// The word that is wrong, or what is missing.
+    /// A wrong word, or a missing one.
     pub fn parse(text: &str) -> Result<Filter, FilterError> {
         let spaced = text.replace('(', " ( ").replace(')', " ) ");
         let mut words = Words {
@@ -129,7 +130,7 @@ impl Filter {
         }
     }
 
-    /// Whether the frame passes.
+    /// Whether the filter accepts the frame.
     pub fn accepts(&self, seen: &Seen<'_>) -> bool {
         let header = &seen.frame.header;
         match self {
@@ -151,7 +152,7 @@ impl Filter {
     }
 }
 
-/// Reads a capture filter that a command was given.
+/// Parses a capture filter of a command line.
 pub fn parse_filter(text: &str) -> Result<Filter, Failure> {
     Filter::parse(text).map_err(|reason| Failure(format!("capture filter {text:?}: {reason}")))
 }
@@ -169,7 +170,7 @@ impl<'a> Words<'a> {
         word
     }
 
-    /// Takes the next word if it is this one.
+    /// Consumes the next word if it is this one.
     fn accept(&mut self, word: &str) -> bool {
         let is_next = self.words.get(self.next) == Some(&word);
         self.next += usize::from(is_next);
@@ -268,7 +269,7 @@ mod tests {
     const SOURCE: Gid = Gid([1; 16]);
     const DESTINATION: Gid = Gid([2; 16]);
 
-    /// Whether the filter lets a CTS from queue pair 3 of one device to 4 of another pass, as the
+    /// Whether the filter accepts a CTS from queue pair 3 of one device to 4 of another, as the
     /// receiver `beta` recorded it.
     fn accepts(filter: &str) -> bool {
         let frame = Frame {

@@ -1,8 +1,8 @@
-//! Where commands write captures to: a pipe, a file, or a series of files, of what passes a filter,
-//! in the order of time.
+//! The output of captures: a pipe, a file, or a series of files, with the frames that a filter
+//! accepts, in the order of time.
 //!
-//! `efa-emu run --pcap`, `efa-emu capture` and `efa-tap run` have these options, filters and files
-//! in common.
+//! `efa-emu run --pcap`, `efa-emu capture` and `efa-tap run` share these options, filters and
+//! files.
 
 mod files;
 mod filter;
@@ -13,5 +13,5 @@ pub use filter::{Filter, FilterError, Seen, parse_filter};
 pub use options::{CaptureOptions, Ring};
 pub use store::{Sends, Store, Written};
 
-/// Time between two looks at what was recorded.
+/// The interval at which recorded frames are collected.
 pub const TICK: std::time::Duration = std::time::Duration::from_millis(100);

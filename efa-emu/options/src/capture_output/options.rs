@@ -1,4 +1,4 @@
-//! Options of everything that writes captures. Their names are those of `dumpcap(1)`.
+//! The options of all commands that write captures. They have the names of `dumpcap(1)`.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use efa_capture::WHOLE_FRAMES;
 
 use efa_commands::Failure;
 
-/// Long enough for all headers of the outer layers and of the emulated wire.
+/// Enough for all headers of the outer layers and of the emulated wire.
 const SHORTEST: u32 = 128;
 
 /// The options of a command that writes a capture.
@@ -25,7 +25,7 @@ pub struct CaptureOptions {
     switch: Vec<Switch>,
 }
 
-/// An option's value that cannot be.
+/// An invalid value of an option.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 enum ValueError {
     #[error("write a number from {SHORTEST} to {WHOLE_FRAMES}, or 0 for whole frames")]
@@ -48,7 +48,7 @@ fn snaplen(text: &str) -> Result<u32, ValueError> {
     }
 }
 
-/// One `-b`.
+/// The value of one `-b`.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Switch {
     FileSize(u64),
@@ -87,31 +87,31 @@ impl FromStr for Switch {
     }
 }
 
-/// When a capture goes on in another file.
+/// The conditions under which a capture continues in another file.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Ring {
-    /// In bytes.
+    /// Bytes of a file.
     pub file_size: Option<u64>,
-    /// Time from the beginning of a file.
+    /// The time since the beginning of a file.
     pub duration: Option<Duration>,
-    /// In a file.
+    /// Frames of a file.
     pub packets: Option<u64>,
-    /// How many files are kept; all if it is missing.
+    /// The number of files that are kept; all if `None`.
     pub files: Option<u32>,
 }
 
 impl CaptureOptions {
-    /// Of each frame so many bytes are recorded ([`WHOLE_FRAMES`]: all).
+    /// The bytes that are recorded of each frame ([`WHOLE_FRAMES`]: all).
     pub fn snaplen(&self) -> u32 {
         self.snaplen.unwrap_or(WHOLE_FRAMES)
     }
 
-    /// Whether the user has said anything about how a capture is written.
+    /// Whether any of the options is given.
     pub fn are_given(&self) -> bool {
         self.snaplen.is_some() || !self.switch.is_empty()
     }
 
-    /// When to go on in another file; `None`: never.
+    /// When to continue in another file; `None` for never.
     pub fn ring(&self) -> Result<Option<Ring>, Failure> {
         let mut ring = Ring::default();
         for switch in &self.switch {

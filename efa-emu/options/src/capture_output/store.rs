@@ -1,9 +1,9 @@
-//! The output of a recording: the frames that pass a filter, in the order of time.
+//! The output of a recording: the frames that a filter accepts, in the order of time.
 //!
 //! The processes of a host record independently of each other, and a process may lose its processor
-//! between the look at the clock and the write. So frames are held back for [`HELD`], and written
-//! sorted. One that comes later still keeps its time, and is counted. How long a frame was held
-//! says the monotonic clock: somebody may set the other one.
+//! between reading the clock and writing the frame. Therefore frames are held for [`HELD`] and
+//! written sorted. A frame that arrives later still keeps its time, and is counted. The monotonic
+//! clock measures how long a frame was held, because the other clock may be set.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -21,13 +21,13 @@ use super::filter::{Filter, Seen};
 use super::options::CaptureOptions;
 use efa_commands::Failure;
 
-/// How long a frame waits for others that are older.
+/// How long a frame is held for others that are older.
 const HELD: Duration = Duration::from_millis(500);
 
-/// If so many bytes wait, the older half is written.
+/// If more bytes than this are held, the older half is written.
 const MOST_HELD: usize = 64 << 20;
 
-/// Bytes that a pipe's writer holds back until a flush: the declarations of some hundred hosts.
+/// The bytes that a pipe's writer buffers until a flush: the declarations of some hundred hosts.
 const BUFFERED: usize = 64 << 10;
 
 enum Target {
@@ -40,26 +40,26 @@ enum Target {
 pub struct Written {
     /// Interfaces that the capture declares.
     pub hosts: usize,
-    /// In all files, or into the pipe.
+    /// Frames in all files, or in the pipe.
     pub frames: u64,
-    /// In all files, or into the pipe.
+    /// Bytes in all files, or in the pipe.
     pub bytes: u64,
     /// Frames that are missing.
     pub dropped: u64,
-    /// Why frames are missing, as far as that is known.
+    /// Why frames are missing, if known.
     pub why_dropped: Option<String>,
-    /// Frames that stand behind younger ones.
+    /// Frames that are written after younger ones.
     pub late: u64,
-    /// Sends: RDM packets, and others.
+    /// Counts of sends: RDM packets, and others.
     pub sends: Sends,
 }
 
-/// Counts of the sends in a capture. After the first RDM packet, others are not counted any more.
+/// Counts of the sends in a capture. After the first RDM packet the others are no longer counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sends {
-    /// Whether there is an RDM packet.
+    /// Whether there was an RDM packet.
     pub any_rdm: bool,
-    /// Sends before it that are none.
+    /// Sends before it that are not RDM packets.
     pub others: u64,
     /// Packets of reliable connections before it.
     pub connected: u64,
@@ -83,7 +83,7 @@ fn is_rdm(packet: &[u8], length: usize) -> bool {
 }
 
 impl Written {
-    /// Why a capture has no RDM packets, if it has none.
+    /// The reason why a capture has no RDM packets; `None` if it has some.
     pub fn nothing_to_judge(&self) -> Option<String> {
         if self.sends.any_rdm {
             return None;
@@ -126,21 +126,21 @@ impl std::fmt::Display for Written {
     }
 }
 
-/// Where a recording goes.
+/// The output of a recording.
 pub struct Store {
     target: Target,
     filter: Filter,
-    /// The declared interfaces, in order. They stay declared after their hosts have
-    /// gone, and are used again if they come back.
+    /// The declared interfaces, in order. They stay declared after their hosts are gone, and are
+    /// reused if the hosts come back.
     interfaces: Vec<Interface>,
-    /// Frames that are not written yet, and their bytes.
+    /// Frames that are not written yet, and the number of their bytes.
     held: Vec<(InterfaceId, FollowedFrame)>,
     bytes_held: usize,
     /// How many of them are sorted.
     sorted: usize,
-    /// When frames came, and the time of the youngest of them.
+    /// When frames arrived, and the time of the youngest of them.
     arrivals: VecDeque<(Instant, Duration)>,
-    /// Frames up to this time have been held long enough.
+    /// Frames up to this time were held long enough.
     held_up_to: Duration,
     /// The time of the last frame that was written.
     latest: Duration,
@@ -148,7 +148,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Writes into the file or pipe at `path`, or into a series of files.
+    /// Writes to the file or pipe at `path`, or to a series of files.
     pub fn create(path: &Path, options: &CaptureOptions) -> Result<Store, Failure> {
         let snaplen = options.snaplen();
         if let Some(ring) = options.ring()? {
@@ -164,7 +164,7 @@ impl Store {
         }
     }
 
-    /// Writes into an open pipe.
+    /// Writes to an open pipe.
     pub fn pipe(pipe: File, snaplen: u32) -> Result<Store, Failure> {
         let sink = BufWriter::with_capacity(BUFFERED, pipe);
         Ok(Store::new(Target::Pipe(Writer::with_snaplen(
@@ -187,7 +187,7 @@ impl Store {
         }
     }
 
-    /// From now on writes what passes this filter.
+    /// From now on, writes the frames that this filter accepts.
     pub fn set_filter(&mut self, filter: Filter) {
         self.filter = filter;
     }
@@ -197,7 +197,7 @@ impl Store {
         &self.interfaces
     }
 
-    /// The interface's number, under which it is declared if it is not yet.
+    /// The interface's number. Declares it first if necessary.
     pub fn declare(&mut self, interface: &Interface) -> io::Result<InterfaceId> {
         let known = self.interfaces.iter().position(|known| known == interface);
         if let Some(index) = known {
@@ -210,7 +210,7 @@ impl Store {
         }
     }
 
-    /// Takes frames of an interface, in any order.
+    /// Adds frames of an interface, in any order.
     pub fn add(&mut self, interface: InterfaceId, frames: &mut Vec<FollowedFrame>) {
         self.bytes_held += frames
             .iter()
@@ -231,12 +231,12 @@ impl Store {
         }
     }
 
-    /// Says why devices could not record frames. The first reason counts.
+    /// Notes why devices could not record frames. The first reason is kept.
     pub fn explain_dropped(&mut self, why: impl FnOnce() -> String) {
         self.written.why_dropped.get_or_insert_with(why);
     }
 
-    /// Writes the frames that are old enough, and what is gathered. Fails if a pipe does.
+    /// Writes the frames that are old enough, and flushes. Fails if writing to a pipe fails.
     pub fn turn(&mut self) -> io::Result<()> {
         let now = Instant::now();
         let youngest = self.held[self.sorted..]
@@ -257,7 +257,7 @@ impl Store {
         self.write(count)
     }
 
-    /// Writes the first frames of those that are held, which are sorted.
+    /// Writes the first `count` held frames, which are sorted.
     fn write(&mut self, count: usize) -> io::Result<()> {
         for (interface, frame) in self.held.drain(..count) {
             self.bytes_held -= frame.recorded_len();
@@ -286,7 +286,7 @@ impl Store {
         self.flush()
     }
 
-    /// Hands on what is gathered.
+    /// Flushes the buffered bytes.
     pub fn flush(&mut self) -> io::Result<()> {
         match &mut self.target {
             Target::Pipe(writer) => writer.flush(),
@@ -297,7 +297,7 @@ impl Store {
         }
     }
 
-    /// Writes all that is held, and ends the capture.
+    /// Writes all held frames, and ends the capture.
     pub fn finish(mut self) -> io::Result<Written> {
         self.held.sort_by_key(|(_, frame)| frame.time);
         self.write(self.held.len())?;
@@ -319,8 +319,7 @@ impl Store {
     }
 }
 
-/// Whether the frame is to be written. A foreign frame passes the empty filter
-/// only.
+/// Whether the frame is to be written. Only the empty filter accepts frames of other protocols.
 fn passes(filter: &Filter, host: &str, frame: &FollowedFrame) -> bool {
     if *filter == Filter::All {
         return true;
