@@ -1,5 +1,5 @@
 //! Machines and their devices: whether a machine is fit for EFA ([`doctor`]), how its device
-//! behaves ([`survey`]), and what is sent back when something fails ([`bundle`]).
+//! behaves ([`survey`]), and a file to send when something fails ([`bundle`]).
 //!
 //! ```no_run
 //! use efa_doctor::doctor::{Machine, examine};

@@ -1,5 +1,5 @@
-//! What the doctor finds on machines whose files are staged: an EC2 instance as it should be, and
-//! each way in which it is not.
+//! The doctor's findings on machines with prepared files: a correct EC2 instance, and each way in
+//! which it can be wrong.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -37,7 +37,7 @@ impl Staged {
         staged
     }
 
-    /// An EC2 instance of this type as it should be, with devices of this generation.
+    /// A correct EC2 instance of this type, with devices of this generation.
     fn instance(name: &str, profile: &str, devices: u8) -> Staged {
         let staged = Staged::bare();
         staged.file("sys/devices/virtual/dmi/id/sys_vendor", "Amazon EC2");
@@ -395,7 +395,7 @@ fn library_copies_are_deduplicated_and_mixed_releases_warned() {
     let mut staged = Staged::instance("c5n.18xlarge", "efa0", 1);
     let own = staged.path("home/user/lib");
     staged.library("home/user/lib", "libibverbs", "14.44.0");
-    // What a process is told is no path below the root.
+    // The variable holds the full path, including the root.
     staged
         .environment
         .insert("LD_LIBRARY_PATH".into(), own.display().to_string());
@@ -517,10 +517,10 @@ fn a_refusing_or_absent_metadata_service_is_noted() {
         let (level, value, remedy) = only(&findings, "metadata");
         assert!(level == Level::Note && value.contains(why), "{value}");
         assert!(remedy.contains("hop-limit"), "{remedy}");
-        // What the firmware says is enough.
+        // The firmware's information is enough.
         assert!(only(&findings, "machine").1.starts_with("c5n.18xlarge"));
     }
-    // Who is not on EC2 asks nobody.
+    // Elsewhere than on EC2 no service is asked.
     let bare = Staged::bare();
     let findings = examine(&bare.machine().with_metadata(nobody));
     assert!(findings.iter().all(|finding| finding.check != "metadata"));

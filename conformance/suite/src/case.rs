@@ -1,4 +1,4 @@
-//! One trace with one endpoint under test, and how it ended.
+//! One trace with one endpoint under test, and its result.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::ladder::Ladder;
 
-/// How a case ended.
+/// The result of a case.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Outcome {
-    /// Everything went as recorded.
+    /// The run agreed with the recording.
     Passed {
         /// Packets of the endpoint under test that were compared.
         compared: usize,
@@ -21,12 +21,12 @@ pub enum Outcome {
         played: usize,
         /// The number of seeds under which the outcome was the same.
         seeds: usize,
-        /// The number of runs with one event changed in which nothing went wrong.
+        /// The number of successful runs with one event changed.
         events: usize,
         /// Legal differences from the recording.
         remarks: Vec<Finding>,
     },
-    /// The endpoint under test or its device lacks something that the trace needs.
+    /// The endpoint under test or its device lacks a feature that the trace needs.
     Unsupported {
         /// The missing part.
         reason: String,
@@ -34,14 +34,14 @@ pub enum Outcome {
     /// The trace cannot be played: its packets were only parsed, written again and checked against
     /// the rules.
     CodecOnly {
-        /// Why.
+        /// The reason.
         reason: String,
         /// The number of packets.
         packets: usize,
     },
-    /// The scenario says that nothing else can take this endpoint's place.
+    /// The scenario says that no other implementation can take this endpoint's place.
     NotUnderTest {
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// The release under test is known to fail the case by its own fault.
@@ -78,12 +78,12 @@ pub struct Case {
     pub sections: Vec<String>,
     /// The subprotocols of the document's table 1.1 that are recorded in the trace.
     pub subprotocols: Vec<String>,
-    /// Where each endpoint was played, if that was not on this host.
+    /// The host of each endpoint, if it was not this one.
     pub places: BTreeMap<String, String>,
-    /// How it ended.
+    /// The result.
     pub outcome: Outcome,
-    /// The recorded messages beside the actual ones; empty unless [`crate::Options::ladders`] asks
-    /// for them.
+    /// The recorded messages beside the actual ones; empty unless [`crate::Options::ladders`]
+    /// requests them.
     pub ladder: Ladder,
     /// How long the case took.
     pub duration: Duration,
@@ -100,7 +100,7 @@ impl Case {
         format!("{} {} {}", self.trace, self.backend, self.role)
     }
 
-    /// Where it was played, as in `a at node0, b at node1`; empty on this host.
+    /// The hosts of the endpoints, as in `a at node0, b at node1`; empty on this host.
     pub fn whereabouts(&self) -> String {
         let places = self.places.iter();
         let places: Vec<String> = places

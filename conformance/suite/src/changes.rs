@@ -4,14 +4,15 @@ use std::fmt;
 
 use super::json::{CaseReport, Ending, Report};
 
-/// The cases whose result differs. A case is the same if trace, backend, endpoint and places are.
+/// The cases whose result differs. Cases with equal trace, backend, endpoint and places are
+/// compared.
 #[derive(Clone, Debug, Default)]
 pub struct Changes<'r> {
-    /// Those that fail in the second run only.
+    /// Cases that fail only in the second run.
     pub new_failures: Vec<&'r CaseReport>,
-    /// Those that failed in the first run, and pass in the second.
+    /// Cases that failed in the first run and pass in the second.
     pub mended: Vec<&'r CaseReport>,
-    /// Those that failed in the first run, and are not in the second or were not played there.
+    /// Cases that failed in the first run and are missing, or were not played, in the second.
     pub not_played: Vec<&'r CaseReport>,
 }
 
@@ -146,7 +147,7 @@ mod tests {
             .find(|it| it.name == "v4/3.2/cts-window")
             .unwrap();
         assert_eq!((window.passed, window.total), (2, 3));
-        // It broke a statement of a section that its trace is not about.
+        // The case broke a statement of a section that its trace does not cover.
         let reads = of("4.1").unwrap();
         assert_eq!((reads.passed, reads.total), (0, 1));
         assert_eq!(of("4.4"), None);

@@ -6,16 +6,16 @@ use efa_play::scenario::Scenario;
 use efa_play::trace::TraceError;
 use efa_replay::tagged::TagTrace;
 
-/// A trace that cannot be used at all.
+/// A trace that cannot be used.
 #[derive(Debug)]
 pub struct Unusable {
     /// The file.
     pub path: PathBuf,
-    /// Why.
+    /// The error.
     pub error: TraceError,
 }
 
-/// Arguments name no traces or scenarios.
+/// The arguments contain no traces or scenarios.
 #[derive(Debug, thiserror::Error)]
 pub enum CorpusError {
     /// A directory cannot be read.
@@ -23,28 +23,28 @@ pub enum CorpusError {
     Unreadable {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: std::io::Error,
     },
-    /// A directory has none.
+    /// A directory has no such file.
     #[error("{} holds no {what}; make traces with `efa-conformance record`", path.display())]
     Empty {
         /// The directory.
         path: PathBuf,
-        /// The name that was looked for, such as `traces`.
+        /// What was searched for, such as `traces`.
         what: &'static str,
     },
     /// There is neither a file nor a directory of this name.
     #[error("{} is neither a file nor a directory", .0.display())]
     Absent(PathBuf),
-    /// The filter leaves none.
+    /// No name matches the filter.
     #[error("no name contains `{0}`; `efa-conformance list` shows them")]
     Filtered(String),
 }
 
-/// Finds the traces that arguments name: themselves, or in directories and the directories in them.
-/// Traces are recordings, `.pcapng`, and scenarios whose packets are written by hand. Those of tag
-/// matching, in which no endpoint of libfabric takes part, are not among them.
+/// Finds the traces that arguments name: files, or directories and the directories in them. Traces
+/// are recordings, `.pcapng`, and scenarios whose packets are written by hand. Traces of tag
+/// matching are not included, because no libfabric endpoint takes part in them.
 ///
 /// # Errors
 /// If an argument names no trace, or the filter leaves none.
@@ -59,7 +59,7 @@ pub fn find_traces(
     )
 }
 
-/// As [`find_traces`], with those of tag matching.
+/// As [`find_traces`], including those of tag matching.
 ///
 /// # Errors
 /// As [`find_traces`].
@@ -101,7 +101,7 @@ fn has_extension(path: &Path, extension: &str) -> bool {
     path.extension().is_some_and(|known| known == extension)
 }
 
-/// Finds the scenarios that arguments name: themselves, or in directories.
+/// Finds the scenarios that arguments name: files, or in directories.
 ///
 /// # Errors
 /// If an argument names no scenario, or the filter leaves none.

@@ -1,10 +1,10 @@
-//! Each event of a run changed once, one after the other.
+//! Changes each event of a run once, one after the other.
 //!
-//! Networks that change many things at random find what many changes at once do. Here each request
-//! and each completion of a run has its turn: it is late, it is refused because its receiver is not
-//! ready, or it fails. What is late or refused must not change what the application sees. After a
-//! failure operations may fail too or stay open, but the application has to be told, and what
-//! completes has to be right.
+//! Random networks that change many things find errors that need many changes at once. Here each
+//! request and each completion of a run is changed in turn: it is late, it is refused because its
+//! receiver is not ready, or it fails. A late or refused event must not change what the application
+//! sees. After a failure, operations may fail too or stay open, but the application has to be told,
+//! and operations that complete must complete correctly.
 
 use std::fmt;
 use std::str::FromStr;
@@ -23,16 +23,16 @@ use serde::{Deserialize, Serialize};
 /// The change of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Change {
-    /// It is so late that everything else that can happen has happened.
+    /// It is delayed until all other events have happened.
     Delay,
-    /// Its receiver is not ready, so often that its sender has to send again.
+    /// Its receiver is not ready, so often that its sender has to send it again.
     Refuse,
     /// It fails.
     Fail,
 }
 
 impl Change {
-    /// All of them.
+    /// All changes.
     pub const ALL: [Change; 3] = [Change::Delay, Change::Refuse, Change::Fail];
 
     const fn name(self) -> &'static str {
@@ -76,25 +76,25 @@ impl FromStr for Changes {
     }
 }
 
-/// How the runs went.
+/// The results of the runs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Turns {
-    /// How many runs there were: one for each event and each change.
+    /// The number of runs: one for each event and each change.
     pub runs: usize,
     /// Failures, each with its event.
     pub texts: Vec<String>,
 }
 
-/// Longer than anything else that happens in an orderly network takes.
+/// Longer than any other event in a network without changes takes.
 const LATE: Duration = Duration::from_millis(1);
 
-/// The device tries three times again by itself.
+/// More than the three retries of the device itself.
 const REFUSALS: u32 = 8;
 
-/// One kind of events, and what is done to them.
+/// Events of one type, and how they are changed.
 struct ChangedEvents {
     change: Change,
-    /// The events, for people.
+    /// The description of the events.
     events: &'static str,
     when: Match,
     then: Action,
@@ -143,8 +143,8 @@ fn kinds(change: Change, dut: &str) -> Vec<ChangedEvents> {
             )]
         }
         Change::Fail => {
-            // A request is an operation of the endpoint's own application, which is to hear of its
-            // end. Of other packets its peer learns when it does not get them.
+            // A request is an operation of the endpoint's own application, which has to learn of
+            // its end. A missing packet of another type is noticed by the peer.
             let codes = |is_req: bool| {
                 let types = PacketType::ALL.iter().filter(|it| it.is_req() == is_req);
                 PacketTypes(types.map(|packet_type| packet_type.code()).collect())
@@ -184,7 +184,7 @@ fn kinds(change: Change, dut: &str) -> Vec<ChangedEvents> {
     }
 }
 
-/// Runs `trace` once for each event of its run, `every` so many of them, and each of `changes`.
+/// Runs `trace` with each of `changes` applied to every `every`-th event of its run.
 pub fn run_with_changes(
     trace: &Trace,
     role: usize,
@@ -214,7 +214,7 @@ pub fn run_with_changes(
                 Some(_) if is_outcome && !trace.scenario.is_written() => {
                     live::play_with_engine(&trace.scenario, role, &mut emu, opener)?
                 }
-                // Nobody answers what it does instead.
+                // There is no answer to what it does instead.
                 Some(_) => Vec::new(),
             };
             let ChangedEvents { change, events, .. } = kind;

@@ -1,9 +1,9 @@
-//! Cases that a release of stock software is known to fail by its own fault.
+//! Cases that a release of stock software fails because of a known fault of its own.
 //!
 //! There is a file for each release, `conformance/suite/expected/NAME-RELEASE.toml`. Each entry
 //! names the row of docs/deviations.md that has the evidence. A case that fails as an entry
-//! describes is not a failure. A case that an entry names and that passes is one, so that outdated
-//! entries are found.
+//! describes is not a failure. A case that passes although an entry names it is a failure, so that
+//! outdated entries are found.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use super::{Case, Outcome};
 
-/// The files, by the name and the release of what is under test.
+/// The files, by the name and the release of the software under test.
 const FILES: [(&str, &str, &str); 4] = [
     (
         "libfabric",
@@ -42,11 +42,11 @@ const FILES: [(&str, &str, &str); 4] = [
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Deviation {
-    /// The row of docs/deviations.md that describes it and has the evidence.
+    /// The row of docs/deviations.md with the description and the evidence.
     pub row: u32,
     /// The names of the traces; `*` matches any characters.
     pub traces: String,
-    /// The endpoint under test; `None` means any.
+    /// The endpoint under test; `None` for any.
     pub role: Option<String>,
     /// A text that every finding of such a case contains.
     pub findings: String,
@@ -74,10 +74,10 @@ pub enum ExpectedError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: std::io::Error,
     },
-    /// It is not one.
+    /// Its content is not a list of deviations.
     #[error("{}: {source}; docs/conformance.md describes the keys", path.display())]
     Invalid {
         /// The file.
@@ -254,7 +254,7 @@ mod tests {
         assert_eq!(after(&expected, "long", "a", passed()), passed());
     }
 
-    /// Deviations of stock's own provider do not excuse other providers of the same libfabric.
+    /// Deviations of stock's own provider do not apply to other providers of the same libfabric.
     #[test]
     fn another_provider_has_no_known_deviations() {
         let identity = |provider: &str| {

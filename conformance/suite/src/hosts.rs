@@ -1,9 +1,9 @@
-//! Playing scenarios on several hosts.
+//! Plays scenarios on several hosts.
 //!
-//! Nothing is replayed there: scripted packets need the device's own frames, and a real device
-//! shows them to nobody. All endpoints are live, each at its place, and what the applications see
-//! is compared with the scenario. Where the hosts can record, their captures are merged, by clocks
-//! that are compared, and judged.
+//! Nothing is replayed there: scripted packets need the device's own frames, which a real device
+//! does not show. All endpoints are live, each at its place, and what the applications see is
+//! compared with the scenario. Where the hosts can record, their captures are merged, after a
+//! comparison of their clocks, and judged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
@@ -35,7 +35,8 @@ use super::{Case, Options, Outcome, STOCK};
 /// The name of this backend in results.
 pub const BACKEND: &str = "hosts";
 
-/// After so many cases in a row that ended because a host was lost or silent, it is given up.
+/// The number of successive cases lost to a host, or to its silence, after which the host is given
+/// up.
 const MOST_LOST: u32 = 3;
 
 /// The hosts of the endpoints.
@@ -43,19 +44,19 @@ const MOST_LOST: u32 = 3;
 pub enum Seats {
     /// Endpoints by their names.
     Named(BTreeMap<String, HostDevice>),
-    /// The first endpoint of each scenario at the first place of the pair, the second at the
+    /// The first endpoint of each scenario is at the first place of the pair, the second at the
     /// second.
     Pair {
         /// The two hosts.
         pair: [HostDevice; 2],
-        /// Where further endpoints are, in turn. If there is no such place, they are at those of
+        /// The places of further endpoints, in turn. If there are none, those are at the places of
         /// the pair in turn.
         others: Vec<HostDevice>,
     },
 }
 
 impl Seats {
-    /// The places that were named, or the pair.
+    /// The named places, or the pair.
     pub fn places(&self) -> impl Iterator<Item = &HostDevice> {
         match self {
             Seats::Named(places) => places.values().collect::<Vec<_>>(),
@@ -78,12 +79,12 @@ impl Seats {
     }
 }
 
-/// A scenario that is to be played.
+/// A scenario to play.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Task {
     /// The trace.
     pub path: PathBuf,
-    /// Where.
+    /// The hosts of its endpoints.
     pub seats: Seats,
 }
 
@@ -92,25 +93,25 @@ pub struct Task {
 pub struct Hosts {
     reach: Reach,
     program: Program,
-    /// The program of the endpoints that are not under test; `None`: all are.
+    /// The program of the endpoints that are not under test; `None` if all are.
     peer: Option<Program>,
-    /// The name in results of what is under test.
+    /// The name in results of the software under test.
     dut: String,
     patience: Patience,
     options: Options,
     /// How packets are recorded, if they are.
     recording: Option<Recording>,
-    /// The hosts on which they cannot be.
+    /// The hosts on which packets cannot be recorded.
     unrecorded: BTreeSet<String>,
-    /// The number of cases that each host was lost or silent in since the last one that it was
-    /// heard in.
+    /// The number of cases that each host was lost or silent in, since the last case in which it
+    /// answered.
     lost: Mutex<BTreeMap<String, u32>>,
 }
 
-/// Why a scenario did not come to its end.
+/// The reason why a scenario was not completed.
 enum Stop {
     Run(RunError),
-    /// The host is not tried any more.
+    /// The host is no longer used.
     GivenUp(String),
 }
 
@@ -127,8 +128,8 @@ impl From<PlayerError> for Stop {
 }
 
 impl Hosts {
-    /// `program` plays the endpoints under test, `peer` the others; without it all are under test
-    /// at once.
+    /// `program` plays the endpoints under test, and `peer` the others; without `peer` all are
+    /// under test at once.
     pub fn new(
         reach: Reach,
         program: Program,
@@ -150,7 +151,7 @@ impl Hosts {
         }
     }
 
-    /// Records packets and judges them, but for those of the hosts in `unrecorded`.
+    /// Records packets and judges them, except on the hosts in `unrecorded`.
     #[must_use]
     pub fn recorded(self, recording: Option<Recording>, unrecorded: BTreeSet<String>) -> Self {
         Hosts {
@@ -191,7 +192,8 @@ impl Hosts {
         });
     }
 
-    /// Plays a scenario: once if all endpoints are under test, otherwise with each in turn.
+    /// Plays a scenario: once if all endpoints are under test, otherwise with each in turn under
+    /// test.
     pub fn run(&self, task: &Task) -> Ended {
         let scenario = match Scenario::load(&task.path.with_extension("toml")) {
             Ok(scenario) => scenario,
@@ -247,7 +249,7 @@ impl Hosts {
         }
     }
 
-    /// Why a scenario is not played, if it is not.
+    /// The reason why a scenario is not played, if any.
     fn obstacle(&self, scenario: &Scenario, role: Option<usize>, seats: &Seats) -> Option<Outcome> {
         let unsupported = |reason: String| Some(Outcome::Unsupported { reason });
         let endpoints = || scenario.endpoints.iter().enumerate();
@@ -324,7 +326,7 @@ impl Hosts {
         }
     }
 
-    /// The name of the file with the capture of a failed case.
+    /// The file name of the capture of a failed case.
     fn name_of_capture(&self, scenario: &Scenario, role: Option<usize>, seats: &Seats) -> String {
         let mut name = scenario.name.clone();
         if let Some(role) = role {
@@ -355,7 +357,7 @@ impl Hosts {
         let mut hosts = Vec::new();
         for (index, endpoint) in live.endpoints.iter_mut().enumerate() {
             let program = self.program(role, index);
-            // Recordings need a certain release; live runs take the one that is there.
+            // Recordings need a certain release; live runs use the installed one.
             endpoint.version = None;
             endpoint.software = match program {
                 Program::Core => Software::Core,
@@ -403,7 +405,7 @@ impl Hosts {
             Some(RunError::Player(PlayerError::Lost { host, .. })) => {
                 *lost.entry(host.clone()).or_default() += 1;
             }
-            // One of them, and nothing is known of the others.
+            // One of them was silent; the state of the others is unknown.
             Some(RunError::Player(PlayerError::Silent { .. })) => {
                 for host in hosts {
                     *lost.entry(host.clone()).or_default() += 1;
@@ -420,7 +422,7 @@ impl Hosts {
 struct Judged {
     /// Violated rules.
     findings: Vec<Finding>,
-    /// How the clocks compare, and what the captures lack. A case does not fail by them.
+    /// The comparison of the clocks, and what the captures lack. These do not fail a case.
     statements: Vec<Finding>,
     /// The number of packets that were judged.
     packets: usize,
@@ -434,14 +436,14 @@ impl Judged {
         let (_, merged) = self.merged.as_ref()?;
         let path = directory.join(name);
         let copied = std::fs::create_dir_all(directory).and_then(|()| std::fs::copy(merged, &path));
-        // The verdict does not depend on it.
+        // An error does not change the verdict.
         copied.is_ok().then_some(path)
     }
 }
 
-/// Judges the captures of the endpoints: as one, or if that cannot be, because their clocks
-/// contradict each other or one of them lost frames, each by itself. Of endpoints that are not
-/// under test what is wrong is a note.
+/// Judges the captures of the endpoints as one. If that is impossible, because their clocks
+/// contradict each other or one of them lost frames, judges each by itself. Errors of endpoints
+/// that are not under test are notes.
 fn judge(scenario: &Scenario, role: Option<usize>, captures: &[Vec<u8>]) -> Judged {
     let mut judged = Judged::default();
     if captures.iter().all(Vec::is_empty) {
@@ -485,7 +487,7 @@ fn judge(scenario: &Scenario, role: Option<usize>, captures: &[Vec<u8>]) -> Judg
 }
 
 impl Judged {
-    /// Adds what the rules say about a capture; `endpoints` are those behind its interfaces.
+    /// Adds the findings about a capture; `endpoints` are those of its interfaces.
     fn take(&mut self, role: Option<usize>, capture: &Capture, endpoints: &[usize]) {
         let checked = check::check(capture);
         self.packets += usize::try_from(checked.packets).unwrap_or(usize::MAX);
@@ -516,7 +518,7 @@ impl Judged {
 /// The captures of endpoints, in files.
 struct Recorded {
     directory: Scratch,
-    /// The endpoint, the file, and what is in it.
+    /// The endpoint, the file, and its content.
     captures: Vec<(usize, PathBuf, Capture)>,
     /// Why others cannot be read.
     problems: Vec<String>,
@@ -546,13 +548,13 @@ impl Recorded {
     }
 }
 
-/// The captures of several endpoints as one.
+/// The captures of several endpoints, merged into one.
 struct Merged {
     path: PathBuf,
     capture: Capture,
-    /// The endpoint behind each interface.
+    /// The endpoint of each interface.
     endpoints: Vec<usize>,
-    /// How the clocks of the hosts compare.
+    /// The comparison of the hosts' clocks.
     clocks: Vec<String>,
 }
 
@@ -652,8 +654,8 @@ mod tests {
         assert!(judged.findings.is_empty(), "{:?}", judged.findings);
     }
 
-    /// A trace of the corpus as its hosts recorded it, each with a clock of its own: `shown` says
-    /// what the clock of a host shows, by the host's number, the number of the frame on it, and the
+    /// A trace of the corpus as its hosts recorded it, each with its own clock. `shown` returns the
+    /// time on the clock of a host from the host's number, the number of the frame on it, and the
     /// true time.
     fn recorded_apart(
         name: &str,
@@ -709,7 +711,7 @@ mod tests {
             let why = "each capture is judged by itself: the capture of endpoint `b`: whatever the difference of the \
                        clocks, packets arrived before they were sent: a clock was set during the capture";
             assert!(said.contains(why), "{said}");
-            // Nothing is lost, nothing is invented, and nothing is merged.
+            // No frame is lost, invented or merged.
             let whole: usize = captures
                 .iter()
                 .map(|capture| judge(&scenario, None, &[capture.clone(), Vec::new()]).packets)
@@ -718,7 +720,7 @@ mod tests {
             assert!(judged.findings.is_empty(), "{:?}", judged.findings);
             assert!(judged.merged.is_none());
         }
-        // The same hour from the beginning on is a clock that is ahead.
+        // A clock that is an hour ahead from the beginning on.
         let (scenario, captures) = recorded_apart("ping-pong.pcapng", |host, _, time| match host {
             1 => time + HOUR,
             _ => time,

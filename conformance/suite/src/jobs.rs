@@ -1,9 +1,9 @@
-//! Running traces in several processes at once, each with its own fabric.
+//! Runs traces in several processes at once, each with its own fabric.
 //!
-//! A device and its fabric belong to their process, so cases that run side by side without meeting
-//! each other need processes. Each process reads the settings from a line of JSON, and answers
-//! `null` or the reason why it cannot start. Each further line is the path of a trace, which the
-//! process answers with an [`Ended`].
+//! A device and its fabric belong to a process, so cases that run at the same time without reaching
+//! each other need separate processes. Each process reads the settings from a line of JSON, and
+//! answers `null` or the reason why it cannot start. Each further line is the path of a trace,
+//! which the process answers with an [`Ended`].
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
@@ -21,7 +21,7 @@ use efa_shm::{ENV_FABRIC, ENV_RUN, Fabric, FabricError, HostConfig};
 
 use super::runner::{Ended, Runner, Settings};
 
-/// Traces cannot be run at all.
+/// The traces cannot be run.
 #[derive(Debug, thiserror::Error)]
 pub enum JobsError {
     /// There is no device.
@@ -35,16 +35,16 @@ pub enum JobsError {
     RealDevice {
         /// The number of jobs.
         jobs: NonZeroUsize,
-        /// Why this process has no emulated devices.
+        /// The reason why this process has no emulated devices.
         source: FabricError,
     },
     /// A process cannot be started.
     #[error("cannot start a process that runs traces: {0}")]
     Start(#[from] io::Error),
-    /// A process has started, and does not say whether it can run traces.
+    /// A process has started, but does not report whether it can run traces.
     #[error("cannot start a process that runs traces: {0}")]
     NoAnswer(#[from] NoAnswer),
-    /// A process has started, and says why it can run nothing.
+    /// A process has started, and reports why it cannot run traces.
     #[error("{0}")]
     Refused(String),
 }
@@ -79,7 +79,7 @@ pub fn run_all(
         let mut command = program();
         if let Some(own) = &own {
             let fabric = format!("{own}-job-{}-{job}", std::process::id());
-            // On which the run is not, and need not be.
+            // The run is not on that fabric, and need not be.
             command.env(ENV_FABRIC, fabric).env_remove(ENV_RUN);
         }
         Job::start(command, settings)
@@ -105,7 +105,7 @@ pub fn run_all(
         Ok::<(), JobsError>(())
     })?;
     if settings.hw {
-        // The jobs' fabrics are among the dead ones.
+        // The fabrics of the jobs are dead by now.
         Fabric::remove_dead();
     }
     Ok(())
@@ -194,7 +194,7 @@ mod tests {
         NonZeroUsize::new(2).unwrap()
     }
 
-    /// A program that answers as a shell script says.
+    /// A program that answers with a shell script.
     fn script(text: &str) -> impl Fn() -> Command + Sync {
         move || {
             let mut command = Command::new("sh");
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn results_are_ordered_one_process_each() {
         let paths: Vec<PathBuf> = (0..20).map(|n| format!("{n}").into()).collect();
-        // Takes longer for some than for others, and says what it was asked.
+        // Some answers take longer than others, and each repeats its question.
         let answer = r#"read settings; echo null
             while IFS= read -r path; do
                 [ "$path" != '"3"' ] || sleep 0.2

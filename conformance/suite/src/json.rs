@@ -1,5 +1,4 @@
-//! The results of a run as data: what is written as JSON, and what the pages and JUnit files are
-//! made from.
+//! The results of a run as data, from which JSON, pages and JUnit files are made.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +19,7 @@ use super::{Case, Outcome, Summary};
 pub struct Report {
     /// The implementation under test.
     pub under_test: Identity,
-    /// The run. Reports of earlier versions of the suite say nothing of it.
+    /// The run. Reports of earlier versions of the suite do not have it.
     #[serde(default)]
     pub run: RunReport,
     /// The number of cases by their result.
@@ -35,25 +34,25 @@ pub struct Report {
     pub cases: Vec<CaseReport>,
 }
 
-/// When, where and how cases were run.
+/// The circumstances of a run.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct RunReport {
-    /// When it began, as RFC 3339 has it.
+    /// The start time, in the format of RFC 3339.
     pub started: String,
-    /// How long it took, in seconds.
+    /// The duration in seconds.
     pub seconds: f64,
     /// The name of the suite's host.
     pub host: String,
     /// The command line, for a shell.
     pub command: String,
-    /// The directory in which it was given.
+    /// The working directory of the command.
     #[serde(serialize_with = "as_text")]
     pub directory: PathBuf,
-    /// The versions of what took part, by name.
+    /// The versions of the participating software, by name.
     pub versions: BTreeMap<String, String>,
 }
 
-/// How a case ended, in a word.
+/// The result of a case as one word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ending {
@@ -82,29 +81,29 @@ pub struct CaseReport {
     pub dut: String,
     /// The endpoint whose place the implementation under test took.
     pub role: String,
-    /// The sections of the protocol document that it is about.
+    /// The sections of the protocol document that it covers.
     #[serde(default)]
     pub sections: Vec<String>,
     /// The subprotocols that are recorded.
     #[serde(default)]
     pub subprotocols: Vec<String>,
-    /// The command that repeats it, for a shell.
+    /// The shell command that repeats it.
     #[serde(default)]
     pub repeat: String,
-    /// Where each endpoint was played, if that was not on the suite's host.
+    /// The host of each endpoint, if it was not the suite's host.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub places: BTreeMap<String, String>,
-    /// How it ended.
+    /// The result.
     pub result: Ending,
-    /// Why nothing was tested.
+    /// The reason why nothing was tested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The key that failures of the same cause share; of failed cases only.
+    /// The key that failures with the same cause share; only for failed cases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
     /// The reasons of a failure, and legal differences.
     pub findings: Vec<FindingReport>,
-    /// The row of docs/deviations.md that says why the case is known to fail.
+    /// The row of docs/deviations.md that explains why the case is known to fail.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deviation: Option<u32>,
     /// The capture of a failed case.
@@ -129,9 +128,9 @@ pub struct CaseReport {
 /// A finding.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FindingReport {
-    /// How much it weighs: `error`, `warning` or `note`.
+    /// Its severity: `error`, `warning` or `note`.
     pub severity: String,
-    /// Such as `v4/3.2/cts-window`.
+    /// The statement, such as `v4/3.2/cts-window`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub statement: Option<String>,
     /// The number of the packet in the trace.
@@ -143,7 +142,7 @@ pub struct FindingReport {
     /// The field.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub field: String,
-    /// The whole finding as text.
+    /// The complete finding as text.
     pub text: String,
 }
 
@@ -160,7 +159,7 @@ impl FindingReport {
     }
 }
 
-/// Failures of the same cause.
+/// Failures with the same cause.
 #[derive(Clone, Debug)]
 pub struct Cause<C> {
     /// The first failure of the group.
@@ -170,7 +169,7 @@ pub struct Cause<C> {
 }
 
 impl<C> Cause<C> {
-    /// `and 2 like it`; nothing if there is one case.
+    /// `and 2 like it`; empty if there is one case.
     pub fn like_it(&self) -> String {
         match self.cases.len() {
             ..2 => String::new(),
@@ -201,7 +200,7 @@ pub fn causes<C>(failed: impl IntoIterator<Item = C>, of: fn(&C) -> &CaseReport)
 }
 
 impl CaseReport {
-    /// The key by which a case is found in another run.
+    /// The key that identifies a case in different runs.
     pub fn identity(&self) -> impl PartialEq + use<'_> {
         (&self.trace, &self.backend, &self.role, &self.places)
     }
@@ -211,7 +210,7 @@ impl CaseReport {
         self.result == Ending::Failed
     }
 
-    /// `TRACE (WHAT as ROLE)`, and where the endpoints were if that was on other hosts.
+    /// `TRACE (WHAT as ROLE)`, and the hosts of the endpoints if they were others.
     pub fn name(&self) -> String {
         let places = self.places.iter();
         let at = places.map(|(endpoint, place)| format!(", {endpoint} at {place}"));
@@ -224,12 +223,12 @@ impl CaseReport {
         )
     }
 
-    /// The summary in a line: the first failure, or why it was not played.
+    /// The summary in one line: the first failure, or why the case was not played.
     pub fn heading(&self) -> &str {
         let finding = self.findings.first().map(|finding| finding.text.as_str());
         let text = self.reason.as_deref().or(finding).unwrap_or_default();
         let line = text.lines().next().unwrap_or_default();
-        // What the program printed is in the lines behind.
+        // The program's output is in the following lines.
         line.strip_suffix("; its standard error ends with")
             .unwrap_or(line)
     }
@@ -301,8 +300,8 @@ impl CaseReport {
     }
 }
 
-/// Writes a path, if there is one, as text with replacements for what is not UTF-8: JSON has no
-/// other bytes.
+/// Writes a path, if there is one, as text. Bytes that are not UTF-8 are replaced, because JSON has
+/// no others.
 fn as_text<'path, P, S: Serializer>(path: P, serializer: S) -> Result<S::Ok, S::Error>
 where
     P: Into<Option<&'path PathBuf>>,
@@ -312,7 +311,7 @@ where
         .serialize(serializer)
 }
 
-/// Why a file is not a report.
+/// The reason why a file is not a report.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
     /// The file cannot be read.
@@ -326,7 +325,7 @@ pub enum ReportError {
 }
 
 impl Report {
-    /// The report of a run. `repeat` gives the command that repeats a case.
+    /// The report of a run. `repeat` returns the command that repeats a case.
     pub fn of(
         under_test: Identity,
         run: RunReport,
@@ -362,7 +361,7 @@ impl Report {
         serde_json::from_slice(&bytes).map_err(|error| ReportError::Foreign(path.into(), error))
     }
 
-    /// Writes the report. Passed cases have no ladder, since theirs is the recording's.
+    /// Writes the report. Passed cases have no ladder, because theirs equals the recording's.
     ///
     /// # Errors
     /// The file cannot be written.

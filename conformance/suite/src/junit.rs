@@ -1,5 +1,5 @@
-//! JUnit XML, as CI systems read it: what the schema of Jenkins' xUnit plug-in permits, which is
-//! the strictest of those in use.
+//! JUnit XML for CI systems, within the schema of Jenkins' xUnit plug-in, which is the strictest of
+//! those in use.
 
 use std::io;
 use std::path::Path;
@@ -14,9 +14,9 @@ use super::json::{CaseReport, Ending, Report};
 pub struct JUnit {
     /// Its name.
     pub name: String,
-    /// When the tests began, as RFC 3339 has it; empty if nobody knows.
+    /// The start of the tests, in the format of RFC 3339; empty if unknown.
     pub timestamp: String,
-    /// The host on which they ran; empty if nobody knows.
+    /// The host on which they ran; empty if unknown.
     pub host: String,
     /// The properties of the run, by name.
     pub properties: Vec<(String, String)>,
@@ -24,7 +24,7 @@ pub struct JUnit {
     pub suites: Vec<Suite>,
 }
 
-/// Tests that belong together.
+/// A group of tests.
 #[derive(Clone, Debug)]
 pub struct Suite {
     /// Their name.
@@ -40,28 +40,28 @@ pub struct Test {
     pub name: String,
     /// The class name, with dots.
     pub class: String,
-    /// How long it took.
+    /// The duration.
     pub seconds: f64,
-    /// How it ended.
+    /// The result.
     pub result: TestResult,
     /// Further output.
     pub output: String,
 }
 
-/// How a test ended.
+/// The result of a test.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TestResult {
-    /// As it should.
+    /// The test passed.
     Passed,
-    /// Not at all, for this reason.
+    /// The test did not run, for this reason.
     Skipped(String),
-    /// Otherwise than it should.
+    /// The test failed.
     Failed {
-        /// The failure in a line.
+        /// The failure in one line.
         message: String,
-        /// By what failures are told apart.
+        /// The key that distinguishes failures.
         kind: String,
-        /// All that is wrong.
+        /// All errors.
         text: String,
     },
 }
@@ -101,13 +101,13 @@ impl JUnit {
     /// It cannot be written.
     pub fn write(&self, path: &Path) -> io::Result<()> {
         let mut text = self.render().map_err(io::Error::other)?;
-        // XML has no way to write other control characters.
+        // XML cannot represent other control characters.
         text.retain(|c| !c.is_control() || c == '\n' || c == '\t');
         std::fs::write(path, text)
     }
 }
 
-/// The name of the test suite that a case belongs to.
+/// The name of the test suite of a case.
 fn suite_of(case: &CaseReport) -> String {
     let places = case.places.iter();
     let places = places.map(|(endpoint, place)| format!("{endpoint} at {place}"));
@@ -143,7 +143,7 @@ fn result_of(case: &CaseReport) -> TestResult {
 }
 
 /// A report: one test suite for each backend, and for each pair of places on other hosts. A case
-/// that was not played is `skipped`, not a pass.
+/// that was not played is `skipped`, not passed.
 pub fn of(report: &Report) -> JUnit {
     let mut names: Vec<String> = report.cases.iter().map(suite_of).collect();
     names.sort_unstable();
@@ -197,8 +197,8 @@ mod tests {
 
     use super::*;
 
-    /// Elements, their attributes (those with `!` must be there) and what may be inside of them, as
-    /// in `junit-10.xsd` of Jenkins' xUnit plug-in; those that we write.
+    /// Elements, their attributes (`!` marks required ones) and permitted children, as in
+    /// `junit-10.xsd` of Jenkins' xUnit plug-in; only the elements that we write.
     const SCHEMA: [(&str, &[&str], &[&str]); 8] = [
         (
             "testsuites",
@@ -232,14 +232,14 @@ mod tests {
         ("system-out", &[], &["text"]),
     ];
 
-    /// Whether it is a number of seconds with at most three digits behind the point.
+    /// Whether it is a number of seconds with at most three decimal places.
     fn is_time(text: &str) -> bool {
         let (whole, behind) = text.split_once('.').unwrap_or((text, ""));
         let are_digits = |text: &str| text.chars().all(|c| c.is_ascii_digit());
         are_digits(whole) && are_digits(behind) && behind.len() <= 3
     }
 
-    /// Checks an element within `outer`, and returns its name.
+    /// Checks an element inside `outer`, and returns its name.
     fn check(start: &BytesStart<'_>, outer: Option<&String>) -> String {
         let name = String::from_utf8(start.name().as_ref().to_vec()).unwrap();
         let of = |name: &str| SCHEMA.iter().find(|(known, ..)| *known == name).unwrap();

@@ -29,13 +29,13 @@ pub enum Nature {
 /// A packet or device operation from one endpoint to another.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Message {
-    /// Its kind, such as `EAGER_MSGRTM`.
+    /// Its type, such as `EAGER_MSGRTM`.
     pub kind: String,
-    /// The fields that distinguish it from others of its kind.
+    /// The fields that distinguish it from others of its type.
     pub detail: String,
-    /// The number of the recorded packet that it is, or that it stands for.
+    /// The number of the recorded packet that it is, or that it corresponds to.
     pub number: Option<u64>,
-    /// Whether it is a packet, or what a device was asked or answered.
+    /// Whether it is a packet, or a device's request or refusal.
     pub nature: Nature,
 }
 
@@ -57,11 +57,11 @@ pub struct Rung {
 pub struct Ladder {
     /// The names of the endpoints.
     pub endpoints: Vec<String>,
-    /// In the order of time.
+    /// The rungs in the order of time.
     pub rungs: Vec<Rung>,
 }
 
-/// The fields that a ladder names: those by which a reader follows a message.
+/// The fields that a ladder shows, by which a reader follows a message.
 const TELLING: [&str; 8] = [
     "msg_id",
     "send_id",
@@ -142,7 +142,7 @@ fn of_refusal(status: Status, number: Option<u64>) -> Message {
     }
 }
 
-/// The message for a recorded frame; `None` for repetitions and acknowledgements.
+/// The message for a recorded frame; `None` for retransmissions and acknowledgements.
 fn of_frame(frame: &CapturedPacket) -> Option<Message> {
     let header = &frame.header;
     if header.retransmission {
@@ -166,13 +166,13 @@ fn of_frame(frame: &CapturedPacket) -> Option<Message> {
 }
 
 impl Ladder {
-    /// Returns whether the ladder has no rungs, because nothing was sent or no ladder was asked
-    /// for.
+    /// Returns whether the ladder has no rungs, because nothing was sent or no ladder was
+    /// requested.
     pub fn is_empty(&self) -> bool {
         self.rungs.is_empty()
     }
 
-    /// Puts a trace beside the messages of its replay.
+    /// Compares a trace with the messages of its replay.
     pub fn of(trace: &Trace, exchanged: &[Exchanged]) -> Self {
         let frames = &trace.capture.frames;
         let owners: HashMap<Gid, EndpointIndex> = frames
@@ -223,7 +223,7 @@ impl Ladder {
 }
 
 /// Joins recorded and actual messages: those of the longest part in recorded order share rungs, and
-/// all others have rungs of their own.
+/// all others have their own rungs.
 fn beside(recorded: Vec<Rung>, happened: Vec<Rung>) -> Vec<Rung> {
     let places: HashMap<u64, usize> = recorded
         .iter()
@@ -307,7 +307,7 @@ mod tests {
         }
     }
 
-    /// Rungs as pairs of the numbers on their two sides; 0 stands for something without a number.
+    /// Rungs as pairs of the numbers on their two sides; 0 for a message without a number.
     fn numbers(rungs: &[Rung]) -> Vec<(Option<u64>, Option<u64>)> {
         let number = |side: &Option<Message>| side.as_ref().map(|side| side.number.unwrap_or(0));
         rungs

@@ -1,6 +1,6 @@
-//! Running a corpus of traces: which traces there are ([`find_traces`]), one case of one
-//! ([`run_trace`]), many at once ([`jobs`]), on other hosts ([`hosts`]), and what the reports say:
-//! [`json`] has the data of a run, of which the files in `templates` make pages and JUnit.
+//! Runs a corpus of traces: finds the traces ([`find_traces`]), and runs a case of one
+//! ([`run_trace`]), many at once ([`jobs`]), or on other hosts ([`hosts`]). [`json`] has the data
+//! of a run, from which the files in `templates` make pages and JUnit.
 //!
 //! ```no_run
 //! use efa_replay::replay::emu::Emu;

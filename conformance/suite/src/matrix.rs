@@ -55,15 +55,15 @@ fn why_not(packet_type: PacketType, release: Version) -> Option<&'static str> {
     (is_late && release < old).then_some("not known to this release")
 }
 
-/// Cases that a corpus should have, whatever packets they are made of.
+/// Cases that a corpus should contain, whatever packets they need.
 struct WantedCases {
     name: &'static str,
     is_in: fn(&Trace) -> bool,
-    /// The missing part, and why.
+    /// The missing part, and the reason.
     why: &'static str,
 }
 
-/// Messages that stock receivers keep behind a missing one.
+/// The number of messages that stock receivers keep while an earlier one is missing.
 const STOCK_WINDOW: u64 = 16384;
 
 const KINDS: [WantedCases; 12] = [
@@ -158,8 +158,8 @@ fn has_packet(trace: &Trace, is_it: impl Fn(&[u8]) -> bool) -> bool {
     sent_requests(trace).any(|place| frames[place].rdm().is_some_and(&is_it))
 }
 
-/// Whether an endpoint's packets of one type have different operation ids. In all packets of a type
-/// an id is either their sender's or their receiver's.
+/// Whether an endpoint's packets of one type have different operation ids. In all packets of a
+/// type, an id is either the sender's or the receiver's.
 fn has_different_ids(trace: &Trace) -> bool {
     let mut first = BTreeMap::new();
     sent_requests(trace).any(|place| {
@@ -192,7 +192,7 @@ fn announces(trace: &Trace, feature: ExtraFeatures) -> bool {
     })
 }
 
-/// The numbers of traces of each kind, recorded and written by hand.
+/// The numbers of traces of each type, recorded and written by hand.
 fn kinds(page: &mut String, traces: &[Trace], unexplained: &mut Vec<String>) {
     page.push_str(
         "\n## Kinds of cases\n\nRecorded: of which release, and in how many traces it has a part.\n\n\
@@ -244,7 +244,7 @@ fn kinds(page: &mut String, traces: &[Trace], unexplained: &mut Vec<String>) {
     );
 }
 
-/// In how many of these recordings each release has a part.
+/// The number of these recordings in which each release takes part.
 fn by_release(recorded: &[&Trace]) -> String {
     let mut counts: BTreeMap<Version, usize> = BTreeMap::new();
     for trace in recorded {
@@ -267,17 +267,17 @@ fn by_release(recorded: &[&Trace]) -> String {
 /// Counts of traces.
 #[derive(Default)]
 struct Counts {
-    /// By what is sent, then by release and whether it sends or receives.
+    /// By packet type, then by release and whether it sends or receives.
     cells: BTreeMap<String, BTreeMap<(Version, bool), BTreeSet<String>>>,
     releases: BTreeSet<Version>,
     /// Recordings by the type of a packet whose receiver is not ready.
     not_ready: BTreeMap<&'static str, BTreeSet<String>>,
-    /// Traces that are written by hand, by what scripted endpoints send, or what is sent to them.
+    /// Traces that are written by hand, by the packets that scripted endpoints send or receive.
     written: BTreeMap<(String, bool), BTreeSet<String>>,
 }
 
 impl Counts {
-    /// `by` is the endpoint that sends or receives.
+    /// Adds a packet that the endpoint `by` sends or receives.
     fn add(&mut self, what: &str, by: &EndpointSpec, sends: bool, trace: &Scenario) {
         let name = trace.name.clone();
         if trace.is_written() {
@@ -307,7 +307,7 @@ impl Counts {
     }
 }
 
-/// The page about `traces`. The second value names what is missing without a reason.
+/// The page about `traces`, and what is missing without a reason.
 pub fn render(traces: &[Trace]) -> (String, Vec<String>) {
     let mut counts = Counts::default();
     let mut with_distinct_ids = 0;

@@ -35,16 +35,16 @@ pub fn of(cases: &[Case]) -> Vec<PairReport> {
     pairs
 }
 
-/// A row for each place of the first endpoint, a column for each one of the second.
+/// A row for each place of the first endpoint, and a column for each place of the second.
 #[derive(Clone, Debug)]
 pub struct Matrix<'p> {
-    /// All places, in the order in which they come.
+    /// All places, in the order of their first cases.
     pub places: Vec<&'p str>,
     pairs: &'p [PairReport],
 }
 
 impl<'p> Matrix<'p> {
-    /// The matrix of some pairs.
+    /// The matrix of the given pairs.
     pub fn of(pairs: &'p [PairReport]) -> Self {
         let mut places: Vec<&str> = Vec::new();
         for place in pairs.iter().flat_map(|pair| &pair.places) {

@@ -1,4 +1,4 @@
-//! The results of a run, counted.
+//! Counts of the results of a run.
 
 use std::fmt;
 
@@ -9,14 +9,14 @@ use crate::{Case, Outcome};
 /// Counts of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Summary {
-    /// Cases in which everything went as recorded.
+    /// Cases whose run agreed with the recording.
     pub passed: usize,
     /// Cases whose packets were only parsed and checked.
     pub codec_only: usize,
-    /// Endpoints in whose place nothing was tested.
+    /// Endpoints whose place was not tested.
     #[serde(rename = "skipped")]
     pub not_under_test: usize,
-    /// Cases about something that the endpoint under test or its device lacks.
+    /// Cases that need a feature which the endpoint under test or its device lacks.
     pub unsupported: usize,
     /// Cases that the release under test is known to fail.
     pub known: usize,

@@ -1,4 +1,4 @@
-//! Running the cases of one trace.
+//! Runs the cases of one trace.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ pub const ENGINE: &str = "core";
 /// Stock libfabric's name in results.
 pub const STOCK: &str = "libfabric";
 
-/// Findings about a trace before anything is played.
+/// Findings about a trace before it is played.
 fn inspect(trace: &Trace) -> Vec<Finding> {
     let checked = check::check(&trace.capture);
     let broken = checked.worse_than(Severity::Warning);
@@ -42,24 +42,24 @@ fn inspect(trace: &Trace) -> Vec<Finding> {
         .collect()
 }
 
-/// How cases are run.
+/// The options of cases.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Options {
-    /// The number of disorderly networks in which the engine must bring about the same outcome.
+    /// The number of random networks in which the engine must reach the same outcome.
     pub seeds: u64,
     /// The changes to each single event of a run of the engine.
     pub each_event: Changes,
     /// The least severity that fails a case.
     #[serde(with = "efa_replay::compare::words::severity")]
     pub fail_on: Severity,
-    /// Keep the messages of each case, for reports that draw them.
+    /// Whether to keep the messages of each case, for reports that draw them.
     pub ladders: bool,
-    /// Where captures of failed cases go; `None` keeps none.
+    /// The directory for captures of failed cases; `None` keeps none.
     pub captures: Option<PathBuf>,
 }
 
 impl Default for Options {
-    /// No seeds; what every implementation must do.
+    /// No seeds, and the requirements for every implementation.
     fn default() -> Self {
         Options {
             seeds: 0,
@@ -71,7 +71,7 @@ impl Default for Options {
     }
 }
 
-/// Runs one trace on one backend, each endpoint in turn under test.
+/// Runs one trace on one backend, with each endpoint in turn under test.
 pub fn run_trace<B: Backend>(
     trace: &Trace,
     backend: &mut B,
@@ -163,7 +163,7 @@ where
     };
     if let Some(how) = verdict.departed.take() {
         if trace.scenario.is_written() {
-            // Nobody else does what the packets are about.
+            // No other implementation can do what the packets need.
             return Ok((Outcome::Unsupported { reason: how }, Ladder::default()));
         }
         let text = format!("{how}; played with the engine as its peer");
@@ -184,7 +184,7 @@ where
     verdict.add(wrong.iter().cloned());
     let name = &trace.scenario.endpoints[role].name;
     if let Some(capture) = &captured {
-        // Rules say more than differences do.
+        // Broken rules explain more than differences do.
         verdict.findings.splice(0..0, judge(capture, name));
     }
     let mut same = 0;
@@ -229,7 +229,8 @@ where
             remarks,
         }
     } else {
-        // They explain a failure and are none: what is tested may have to cope with them.
+        // Device errors explain a failure but are none: the implementation under test may have to
+        // handle them.
         let said = verdict.device_errors.into_iter();
         findings.extend(said.map(|text| Finding::plain(Severity::Note, text)));
         let capture = match &options.captures {
@@ -251,7 +252,7 @@ where
 
 /// The passive checker's findings about the endpoint on the host `name` in the capture of a run.
 fn judge(capture: &[u8], name: &str) -> Vec<Finding> {
-    // A capture that cannot be read tells nothing; the verdict on the packets stands.
+    // Without a readable capture, the verdict on the packets stands alone.
     let Ok(reader) = Reader::new(capture, name) else {
         return Vec::new();
     };
@@ -276,11 +277,11 @@ fn judge(capture: &[u8], name: &str) -> Vec<Finding> {
 pub(crate) fn keep(capture: &[u8], name: &str, directory: &Path) -> Option<PathBuf> {
     let path = directory.join(format!("{name}.pcapng"));
     let written = std::fs::create_dir_all(directory).and_then(|()| std::fs::write(&path, capture));
-    // The verdict does not depend on it.
+    // An error does not change the verdict.
     written.is_ok().then_some(path)
 }
 
-/// Every `every`-th packet to an endpoint arrives twice, of the types whose second copies show.
+/// Duplicates every `every`-th packet to an endpoint, of the types whose duplicates can be noticed.
 fn second_copies(to: &str, every: u64) -> Fault {
     let types = PacketType::ALL.iter();
     let types = types.filter(|of| of.has_header() && of.shows_second_copies());
@@ -293,15 +294,15 @@ fn second_copies(to: &str, every: u64) -> Fault {
     Fault::new(when, Repeat)
 }
 
-/// Replays with the engine in a network that reorders, loses and refuses packets, and in which
-/// packets to it come twice. Under every other seed an endpoint that only listens has an empty
-/// address book, so that its device cannot name the senders.
+/// Replays with the engine in a network that reorders, loses and refuses packets, and duplicates
+/// packets to it. Under every other seed an endpoint that only listens has an empty address book,
+/// so that its device cannot name the senders.
 fn under_seed(trace: &Trace, role: usize, seed: u64) -> Result<Vec<String>, BackendError> {
     let stranger = (seed % 2 == 1 && only_listens(&trace.scenario, role)).then(|| {
         let mut trace = trace.clone();
         let endpoint = &mut trace.scenario.endpoints[role];
         endpoint.address_vector.clear();
-        // Nor can completions name a source that is not in the address vector.
+        // Completions cannot name a source that is not in the address vector either.
         endpoint.capabilities.retain(|c| *c != Capability::Source);
         trace
     });

@@ -1,4 +1,4 @@
-//! Running traces, one after the other, on the selected backends.
+//! Runs traces, one after the other, on the selected backends.
 
 use std::path::Path;
 
@@ -33,7 +33,7 @@ pub struct Settings {
 pub struct Ended {
     /// One for each backend and endpoint.
     pub cases: Vec<Case>,
-    /// Why cases are missing: the trace or the environment is at fault.
+    /// Reasons why cases are missing, in the trace or in the environment.
     pub unfit: Vec<String>,
 }
 
@@ -59,7 +59,7 @@ impl From<Case> for Ended {
 pub struct Runner {
     settings: Settings,
     emu: Option<Emu>,
-    /// Why not, on a machine whose devices are for traces of tag matching only.
+    /// The backend, or the error on a machine whose devices are only for traces of tag matching.
     hw: Option<Result<Hw, BackendError>>,
 }
 
@@ -123,7 +123,7 @@ impl Runner {
         if let Some(Err(error)) = &self.hw {
             add(Err(BackendError::Unfit(error.to_string())));
         } else if let Some(Ok(backend)) = &mut self.hw {
-            // Seeds have an effect in the emulated network only.
+            // Seeds only have an effect in the emulated network.
             let options = Options {
                 seeds: 0,
                 each_event: Changes::default(),

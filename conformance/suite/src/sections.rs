@@ -1,5 +1,5 @@
-//! The results of a run as a tree: by section of the protocol document, and there by subprotocol
-//! and by statement.
+//! The results of a run as a tree: by section of the protocol document, then by subprotocol and by
+//! statement.
 
 use std::collections::BTreeSet;
 
@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::json::{CaseReport, Ending};
 
-/// The sections of the document that traces and statements are about, and what else statements
-/// are about.
+/// The sections of the document that traces and statements cover, and the topics of the other
+/// statements.
 const SECTIONS: [(&str, &str); 17] = [
     ("1.3", "Packets"),
     ("1.4", "The raw address"),
@@ -30,12 +30,12 @@ const SECTIONS: [(&str, &str); 17] = [
     ("ofi", "What applications see"),
 ];
 
-/// A part of the cases.
+/// The results of a part of the cases.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Tally {
     /// The subprotocol, such as `eager message`, or the statement, such as `v4/3.2/cts-window`.
     pub name: String,
-    /// Cases that passed; of a statement, those in which it was not broken.
+    /// Cases that passed; for a statement, those in which it was not broken.
     pub passed: usize,
     /// Cases that were played.
     pub total: usize,
@@ -44,13 +44,13 @@ pub struct Tally {
 /// The results of a section.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SectionReport {
-    /// Its number in the document; `stock`, `device` or `ofi` for statements beyond it.
+    /// Its number in the document; `stock`, `device` or `ofi` for other statements.
     pub section: String,
     /// The title.
     pub title: String,
-    /// Cases about it that passed.
+    /// Passed cases that cover it.
     pub passed: usize,
-    /// Cases about it that were played. Whatever is played is about what is beyond the document.
+    /// Played cases that cover it. All played cases cover what is outside of the document.
     pub total: usize,
     /// By subprotocol.
     pub subprotocols: Vec<Tally>,
@@ -58,7 +58,7 @@ pub struct SectionReport {
     pub statements: Vec<Tally>,
 }
 
-/// The tree of some cases. Sections that none is about are left out.
+/// The tree of some cases. Sections that no case covers are left out.
 pub(crate) fn of(cases: &[CaseReport]) -> Vec<SectionReport> {
     let was_played =
         |case: &&CaseReport| matches!(case.result, Ending::Passed | Ending::Failed | Ending::Known);

@@ -13,10 +13,10 @@ use crate::run::keep;
 use crate::runner::Ended;
 use crate::{Case, Options, Outcome};
 
-/// The device's name in results, since no protocol engine is under test.
+/// The device's name in results, because no protocol engine is under test.
 const DEVICE: &str = "device";
 
-/// The result of a trace of tag matching that is not played, for this reason.
+/// The result of a trace of tag matching that is not played, with the reason.
 pub fn leave_out(path: &Path, backend: &str, reason: &str) -> Ended {
     let reason = reason.to_owned();
     match TagTrace::load(path) {
@@ -42,7 +42,7 @@ pub(crate) fn run_over_verbs(path: &Path, trace: &TagTrace, options: &Options) -
     }
 }
 
-/// Runs a trace in the simulator, and in as many disorderly networks as the options say.
+/// Runs a trace in the simulator, and in as many random networks as the options say.
 pub(crate) fn run_in_simulator(
     path: &Path,
     trace: &TagTrace,

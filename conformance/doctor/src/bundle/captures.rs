@@ -1,8 +1,8 @@
-//! Captures without what applications sent, and without the names of hosts.
+//! Removes the data of applications and the names of hosts from captures.
 //!
-//! A capture is copied block by block. Of each frame the headers stay and what the application sent
-//! goes: its bytes are cut off, and the frame still says how many there were. So `check`, `show`
-//! and Wireshark read it as a capture with a snap length.
+//! A capture is copied block by block. The headers of each frame are kept, and the application's
+//! data is cut off; the frame still records its original length. So `check`, `show` and Wireshark
+//! read the copy as a capture with a snap length.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ const SECTION: u32 = 0x0a0d_0d0a;
 const INTERFACE: u32 = 1;
 const STATISTICS: u32 = 5;
 const ENHANCED_PACKET: u32 = 6;
-/// Blocks with packets in forms that our captures do not have.
+/// Blocks with packets in forms that our captures do not use.
 const OTHER_PACKETS: [u32; 2] = [2, 3];
 /// Bytes between the length of a block and its options.
 const FIXED: [(u32, usize); 3] = [(SECTION, 16), (INTERFACE, 8), (STATISTICS, 12)];
@@ -54,12 +54,12 @@ pub(super) fn hosts(path: &Path) -> Result<Vec<String>, BundleError> {
         .collect())
 }
 
-/// A capture without what applications sent, and without the names of hosts.
+/// A copy of a capture without the data of applications and the names of hosts.
 ///
 /// # Errors
 /// The file cannot be read, or is no capture of ours.
 pub fn without_private_data(path: &Path, private: &Private) -> Result<Vec<u8>, BundleError> {
-    // Says what is wrong with a file that is no capture.
+    // Reports the error of a file that is not a capture.
     Reader::open(path)?;
     let bytes = std::fs::read(path).map_err(BundleError::io(path))?;
     cut(&bytes, private).map_err(|source| BundleError::Blocks {
@@ -73,8 +73,8 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(word.try_into().ok()?))
 }
 
-/// Copies the blocks that our captures have; an end that is missing stays missing. What others add,
-/// such as the names of addresses, is left out.
+/// Copies the blocks that our captures use; an incomplete end stays incomplete. Blocks of other
+/// writers, such as names of addresses, are left out.
 fn cut(mut rest: &[u8], private: &Private) -> Result<Vec<u8>, BlockError> {
     let mut copy = Vec::with_capacity(rest.len() / 4);
     while let (Some(kind), Some(length)) = (word(rest, 0), word(rest, 4)) {
@@ -126,7 +126,7 @@ fn cut_packet(block: &[u8], copy: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
-/// Copies a block without packets. What its options say in words is without what is private.
+/// Copies a block without packets. Private words are removed from the texts of its options.
 fn copy_block(block: &[u8], fixed: usize, private: &Private, copy: &mut Vec<u8>) -> Option<()> {
     let kind = word(block, 0)?;
     let options = block.get(8 + fixed..block.len() - 4)?;
@@ -149,7 +149,7 @@ fn copy_block(block: &[u8], fixed: usize, private: &Private, copy: &mut Vec<u8>)
     Some(())
 }
 
-/// Copies the options for which `keep` has a value.
+/// Copies the options for which `keep` returns a value.
 fn append_options(
     mut options: &[u8],
     body: &mut Vec<u8>,
@@ -190,8 +190,7 @@ fn append_block(kind: u32, body: &[u8], copy: &mut Vec<u8>) {
     copy.extend_from_slice(&length);
 }
 
-/// How many bytes of a frame are headers. Of a frame that is none of ours nothing is known, and
-/// nothing is kept.
+/// The number of header bytes of a frame. Nothing is kept of a frame that is not of our format.
 fn headers(bytes: &[u8], original: usize) -> usize {
     let Ok(frame) = Frame::parse_cut(bytes, original) else {
         return 0;
@@ -203,7 +202,7 @@ fn headers(bytes: &[u8], original: usize) -> usize {
     before + fields
 }
 
-/// How many bytes of a packet are fields of the protocol. Its data is the field that has all the
+/// The number of bytes of a packet that are protocol fields. Its data is the field that takes the
 /// rest.
 fn fields_of_packet(packet: &[u8]) -> Option<usize> {
     let fields = fields_of(packet)?;

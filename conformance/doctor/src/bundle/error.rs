@@ -1,14 +1,14 @@
-//! Why a file cannot go into a bundle.
+//! The reason why a file cannot be added to a bundle.
 
 use std::path::{Path, PathBuf};
 
 use efa_capture::ReadError;
 use efa_device_model::profile::ProfileError;
 
-/// A file cannot go into a bundle.
+/// A file cannot be added to a bundle.
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
-    /// It is of another kind than a bundle takes.
+    /// A bundle does not accept files of this type.
     #[error(
         "{}: a bundle takes captures (.pcapng), reports of `run --json` (.json) and profiles of \
          `survey` (.toml)",
@@ -20,13 +20,13 @@ pub enum BundleError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: std::io::Error,
     },
-    /// It is no capture.
+    /// It is not a capture.
     #[error(transparent)]
     Capture(#[from] ReadError),
-    /// A capture is not one of ours.
+    /// A capture was not written by this project.
     #[error("{}: {source}", path.display())]
     Blocks {
         /// The file.
@@ -34,13 +34,13 @@ pub enum BundleError {
         /// The error.
         source: BlockError,
     },
-    /// It is no report.
+    /// It is not a report.
     #[error(transparent)]
     Report(#[from] efa_suite::json::ReportError),
-    /// It is no JSON.
+    /// It is not JSON.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
-    /// It is no profile.
+    /// It is not a profile.
     #[error(transparent)]
     Profile(#[from] ProfileError),
 }
@@ -65,7 +65,7 @@ pub enum BlockError {
     /// The length of a packet contradicts that of its block.
     #[error("a packet goes beyond its block")]
     Packet,
-    /// Packets are in blocks of a type in which they cannot be cut.
+    /// It has packets in blocks of a type in which they cannot be cut.
     #[error("it has packets in blocks of type {0}")]
     OtherPackets(u32),
     /// A block lacks fields of its type.

@@ -19,7 +19,7 @@ pub struct Member {
     pub bytes: Vec<u8>,
 }
 
-/// The kinds of files that a bundle takes.
+/// The types of files that a bundle accepts.
 enum MemberKind {
     Capture,
     Report,
@@ -37,8 +37,8 @@ impl MemberKind {
     }
 }
 
-/// The hosts that a file names: where endpoints were played, and where packets were captured. As
-/// they stand there: with a user or a device.
+/// The hosts that a file names: where endpoints were played, and where packets were captured, as in
+/// the file: with a user or a device.
 ///
 /// # Errors
 /// As [`member`].
@@ -56,11 +56,11 @@ pub fn hosts(path: &Path) -> Result<Vec<String>, BundleError> {
     }
 }
 
-/// Takes a file into a bundle: a capture without the users' data, a report of `run --json`, or a
+/// Adds a file to a bundle: a capture without the users' data, a report of `run --json`, or a
 /// profile.
 ///
 /// # Errors
-/// It is none of these, or cannot be read: nothing else gets into a bundle.
+/// It is none of these, or cannot be read: nothing else is added to a bundle.
 pub fn member(path: &Path, private: &Private) -> Result<Member, BundleError> {
     let text = || std::fs::read_to_string(path).map_err(BundleError::io(path));
     let (folder, bytes) = match MemberKind::of(path)? {
@@ -84,8 +84,8 @@ pub fn member(path: &Path, private: &Private) -> Result<Member, BundleError> {
     })
 }
 
-/// Of a capture's path, a report in a bundle has the file's name; of command lines and the
-/// directory in which they were given, nothing.
+/// In a report of a bundle, the path of a capture is reduced to the file's name, and command lines
+/// and their working directory are removed.
 fn leave_paths(report: &mut Value) {
     let cases = report.get_mut("cases").and_then(Value::as_array_mut);
     for case in cases.into_iter().flatten() {

@@ -1,7 +1,7 @@
-//! One file to send back when something fails: what the doctor says, reports, profiles, and
-//! captures without the users' data.
+//! One file to send when something fails: the doctor's findings, reports, profiles, and captures
+//! without the users' data.
 //!
-//! Texts have no names of hosts and users ([`Private`]), captures no data of applications
+//! Texts contain no names of hosts and users ([`Private`]), captures no data of applications
 //! ([`without_private_data`]).
 
 mod captures;

@@ -4,15 +4,16 @@ use std::net::IpAddr;
 
 use serde_json::Value;
 
-/// Shorter names would be found in other words: only a whole place is taken for one.
+/// Shorter names would be found inside other words: they are replaced only if they are a complete
+/// place.
 const SHORTEST: usize = 3;
 
 /// Private texts, and their replacements in a bundle.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Private {
-    /// Replaced where they are words, the longest first.
+    /// Replaced where they are complete words, the longest first.
     names: Vec<(String, String)>,
-    /// Replaced wherever they are.
+    /// Replaced everywhere.
     anywhere: Vec<(String, &'static str)>,
     hosts: usize,
 }
@@ -34,9 +35,9 @@ impl Private {
         }
     }
 
-    /// A host, as a remote shell or a capture names it: `USER@HOST%DEVICE`, `HOST:1`. It becomes
-    /// `HOST1`, the next one `HOST2`; names of it with and without the domain are the same host.
-    /// The user becomes `USER`.
+    /// A host in the form of a remote shell or a capture: `USER@HOST%DEVICE`, `HOST:1`. It becomes
+    /// `HOST1`, the next one `HOST2`; its names with and without the domain are the same host. The
+    /// user becomes `USER`.
     pub fn host(&mut self, place: &str) {
         let place = place.split('%').next().unwrap_or_default();
         let (user, host) = match place.split_once('@') {
@@ -75,7 +76,7 @@ impl Private {
             .sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
     }
 
-    /// The text without what is private.
+    /// The text with private parts replaced.
     pub fn hide(&self, text: &str) -> String {
         let anywhere = self.anywhere.iter();
         let text = anywhere.fold(text.to_owned(), |text, (name, stands)| {
@@ -107,7 +108,8 @@ impl Private {
         hidden
     }
 
-    /// The value as text, with all its strings without what is private. Names of members stay.
+    /// The value as text, with private parts of all its strings replaced. Names of members do not
+    /// change.
     pub fn hide_in_json(&self, mut value: Value) -> String {
         self.hide_in(&mut value);
         format!("{value:#}\n")
@@ -160,7 +162,7 @@ mod tests {
             ("node2:1 (node1.example.com)", "HOST2:1 (HOST1)"),
             ("ec2-user@node2%rdmap0s6", "USER@HOST2%rdmap0s6"),
             ("from fd00::7 to node1.", "from HOST3 to HOST1."),
-            // Another name, and one that is too short to be looked for in a text.
+            // Another name, and one that is too short to be searched for in a text.
             ("node17 xnode1 then3 n3", "node17 xnode1 then3 n3"),
             ("n3%efa_1", "HOST4%efa_1"),
             ("n3", "HOST4"),

@@ -1,4 +1,4 @@
-//! The EFA devices of a machine, as the kernel shows them and as they say themselves.
+//! The EFA devices of a machine, as the kernel and the devices themselves report them.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -12,15 +12,15 @@ use super::instance::Instance;
 use super::machine::{Machine, hexadecimal, text_of};
 use super::probe::{self, Answer, DeviceAnswer, Question};
 
-/// All part ids of EFA devices begin like this.
+/// The range of the part ids of EFA devices.
 const PART_IDS: std::ops::RangeInclusive<u32> = 0xefa0..=0xefaf;
 
-/// An EFA device that the RDMA core of the kernel knows.
+/// An EFA device that the kernel's RDMA core knows.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct EfaDevice {
     pub(super) name: String,
     pub(super) part_id: u32,
-    /// Such as `0000:00:1e.0`.
+    /// The PCI address, such as `0000:00:1e.0`.
     address: String,
     directory: PathBuf,
     /// The name of its character device.
@@ -28,7 +28,7 @@ pub(super) struct EfaDevice {
 }
 
 impl EfaDevice {
-    /// An attribute that the driver of the device has in sysfs.
+    /// An attribute that the device's driver has in sysfs.
     pub(super) fn attribute(&self, name: &str) -> Option<String> {
         text_of(&self.directory.join(name))
     }
@@ -62,7 +62,7 @@ fn entries(directory: &Path) -> Vec<(String, PathBuf)> {
     entries
 }
 
-/// The devices, where rdma-core looks for them.
+/// The devices, found where rdma-core looks for them.
 pub(super) fn find(machine: &Machine) -> Vec<EfaDevice> {
     let sysfs = machine.sysfs();
     let nodes = entries(&sysfs.join("class/infiniband_verbs"));
@@ -86,7 +86,7 @@ pub(super) fn find(machine: &Machine) -> Vec<EfaDevice> {
     class.into_iter().filter_map(device).collect()
 }
 
-/// The PCI addresses of the EFA devices that no driver has.
+/// The PCI addresses of the EFA devices without a driver.
 fn without_driver(machine: &Machine) -> Vec<String> {
     let functions = entries(&machine.sysfs().join("bus/pci/devices"));
     functions
@@ -96,7 +96,7 @@ fn without_driver(machine: &Machine) -> Vec<String> {
         .collect()
 }
 
-/// Says which devices there are, and in which state their ports are.
+/// Reports the devices, and the state of their ports.
 pub(super) fn examine(
     machine: &Machine,
     instance: Option<&Instance>,
@@ -185,7 +185,7 @@ fn generation(instance: Option<&Instance>, device: &EfaDevice) -> Finding {
     }
 }
 
-/// Opens the devices and says what they can do.
+/// Opens the devices and reports their capabilities.
 pub(super) fn examine_open(
     machine: &Machine,
     instance: Option<&Instance>,
@@ -263,13 +263,13 @@ fn packet_size(device: &EfaDevice, answer: &DeviceAnswer) -> Finding {
     }
 }
 
-/// Why a character device cannot be opened.
+/// The reason why a character device cannot be opened.
 enum Refusal {
     Missing,
     Denied(String),
 }
 
-/// Says whether the devices' character devices may be opened.
+/// Reports whether the devices' character devices may be opened.
 pub(super) fn examine_permissions(
     machine: &Machine,
     devices: &[EfaDevice],
@@ -311,12 +311,12 @@ pub(super) fn examine_permissions(
     }
 }
 
-/// Asks the kernel.
+/// Asks the kernel whether the file may be opened.
 fn may_open(path: &str) -> Result<(), Refusal> {
     let Ok(name) = std::ffi::CString::new(path) else {
         return Err(Refusal::Missing);
     };
-    // SAFETY: the path is a string with an end.
+    // SAFETY: the path is a string that ends with zero.
     if unsafe { libc::access(name.as_ptr(), libc::R_OK | libc::W_OK) } == 0 {
         return Ok(());
     }
@@ -327,7 +327,7 @@ fn may_open(path: &str) -> Result<(), Refusal> {
     })
 }
 
-/// Compares the mode of the file with the user that `/proc/self/status` names, as the kernel would.
+/// Compares the mode of the file with the user in `/proc/self/status`, as the kernel would.
 fn would_open(machine: &Machine, path: &str) -> Result<(), Refusal> {
     let file = fs::metadata(machine.path(path)).map_err(|_| Refusal::Missing)?;
     let status = machine.text("/proc/self/status").unwrap_or_default();
@@ -336,7 +336,7 @@ fn would_open(machine: &Machine, path: &str) -> Result<(), Refusal> {
         let numbers = line.unwrap_or_default().split_whitespace();
         numbers.filter_map(|number| number.parse().ok()).collect()
     };
-    // Real, effective, saved, of the file system.
+    // The ids are: real, effective, saved, and of the file system.
     let user = ids("Uid:").get(1).copied().unwrap_or(0);
     let mut groups = ids("Groups:");
     groups.extend(ids("Gid:").get(1));

@@ -1,4 +1,4 @@
-//! The kernel driver, and what lets the device reach the memory of accelerators.
+//! Checks the kernel driver, and the device's access to the memory of accelerators.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,14 +8,14 @@ use super::finding::Finding;
 use super::instance::Instance;
 use super::machine::Machine;
 
-/// The version of a driver. Its parts after the third do not matter.
+/// The version of a driver. Parts after the third are ignored.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Version([u32; 3]);
 
 impl FromStr for Version {
     type Err = ();
 
-    /// Of the module's text, such as `2.13.0g`.
+    /// Parses a module's version, such as `2.13.0g`.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let mut numbers = [0; 3];
         for (number, part) in numbers.iter_mut().zip(text.split('.')) {
@@ -33,21 +33,21 @@ impl fmt::Display for Version {
     }
 }
 
-/// The first version that knows a device, by part id: the driver's release notes (amzn-drivers,
-/// `kernel/linux/efa/RELEASENOTES.md`).
+/// The first version that supports a device, by part id, from the driver's release notes
+/// (amzn-drivers, `kernel/linux/efa/RELEASENOTES.md`).
 const KNOWS: [(u32, Version); 3] = [
     (0xefa1, Version([1, 9, 0])),
     (0xefa2, Version([2, 1, 0])),
     (0xefa3, Version([2, 12, 0])),
 ];
 
-/// The first versions with RDMA read and write, and with memory of accelerators by dmabuf: release
-/// notes.
+/// The first versions with RDMA read and write, and with memory of accelerators by dmabuf, from the
+/// release notes.
 const RDMA_READ: Version = Version([1, 5, 0]);
 const RDMA_WRITE: Version = Version([2, 4, 0]);
 const DMABUF: Version = Version([1, 16, 0]);
 
-/// The first kernel whose RDMA core takes dmabuf.
+/// The first kernel whose RDMA core supports dmabuf.
 const DMABUF_KERNEL: (u32, u32) = (5, 12);
 
 const UPDATE: &str =
@@ -57,7 +57,7 @@ fn version(machine: &Machine) -> Option<String> {
     machine.text("/sys/module/efa/version")
 }
 
-/// Says which driver there is, and whether it is new enough.
+/// Reports the driver, and whether it is new enough.
 pub(super) fn examine(
     machine: &Machine,
     instance: Option<&Instance>,
@@ -102,7 +102,7 @@ pub(super) fn examine(
     );
 }
 
-/// Modules of accelerators, and modules that let other drivers reach their memory.
+/// Modules of accelerators, and modules that give other drivers access to their memory.
 const ACCELERATORS: [(&str, &str); 3] = [
     ("nvidia", "NVIDIA"),
     ("neuron", "Neuron"),
@@ -110,7 +110,7 @@ const ACCELERATORS: [(&str, &str); 3] = [
 ];
 const PEER_MEMORY: [&str; 3] = ["efa_nv_peermem", "nvidia_peermem", "nv_peer_mem"];
 
-/// Says whether devices can reach the memory of accelerators.
+/// Reports whether devices can access the memory of accelerators.
 pub(super) fn examine_accelerators(
     machine: &Machine,
     devices: &[EfaDevice],
@@ -132,7 +132,7 @@ pub(super) fn examine_accelerators(
         && machine
             .kernel()
             .is_some_and(|kernel| kernel >= DMABUF_KERNEL);
-    // The driver from EC2's installer names the way that it uses; older ones have 0 or 1.
+    // The driver of EC2's installer names the method that it uses; older ones have 0 or 1.
     let by_driver = devices.iter().find_map(|device| {
         let way = ["device/p2p", "device/gdr"].map(|name| device.attribute(name));
         way.into_iter()

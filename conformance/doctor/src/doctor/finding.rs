@@ -2,11 +2,11 @@
 
 use serde::Serialize;
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// As it should be.
+    /// No problem.
     Ok,
     /// Worth knowing.
     Note,
@@ -17,7 +17,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// All levels, from the least.
+    /// All levels, the least first.
     pub const ALL: [Level; 4] = [Level::Ok, Level::Note, Level::Warning, Level::Error];
 
     /// The level's name.
@@ -96,11 +96,11 @@ pub const CHECKS: [(&str, &str); 18] = [
 /// A finding.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Finding {
-    /// How bad it is.
+    /// The severity.
     pub level: Level,
     /// The check: a name of [`CHECKS`].
     pub check: &'static str,
-    /// Which one, if there may be several: a device, a file.
+    /// Which object, if there may be several: a device, a file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
     /// What was found.

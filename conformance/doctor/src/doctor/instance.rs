@@ -1,4 +1,4 @@
-//! EC2 instance types: which one this is, and what EFA devices it has.
+//! EC2 instance types: the one of this machine, and its EFA devices.
 
 use super::finding::Finding;
 use super::machine::Machine;
@@ -7,24 +7,24 @@ use super::metadata::{Metadata, MetadataError};
 /// The features of an instance type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Instance {
-    /// The type, or a family with the dot behind it.
+    /// The type, or a family including the dot after it.
     pub(super) name: &'static str,
-    /// The largest number of EFA devices; `None` where only some sizes of a family have any, or it
-    /// is not known.
+    /// The largest number of EFA devices; `None` if only some sizes of a family have any, or if it
+    /// is unknown.
     pub(super) devices: Option<u32>,
-    /// The part id of the devices, where somebody has published what a device says.
+    /// The part id of the devices, if a device's attributes were published.
     pub(super) part_id: Option<u32>,
-    /// Whether the devices do RDMA read.
+    /// Whether the devices support RDMA read.
     pub(super) rdma_read: Option<bool>,
-    /// Whether the devices do RDMA write.
+    /// Whether the devices support RDMA write.
     pub(super) rdma_write: Option<bool>,
-    /// Where that is from.
+    /// The source of these values.
     pub(super) source: &'static str,
 }
 
 /// The list of instance types in the EC2 user guide's chapter on EFA.
 const GUIDE: &str = "EC2 user guide, \"Elastic Fabric Adapter\"";
-/// The page says which of the generations of the Nitro system have RDMA read and write.
+/// This page tells which generations of the Nitro system have RDMA read and write.
 const NITRO_4: &str =
     "EC2 user guide: RDMA read from Nitro 4 on, RDMA write on most of these; to be confirmed";
 
@@ -39,7 +39,7 @@ const fn unknown(name: &'static str) -> Instance {
     }
 }
 
-/// The types of which something is known. `docs/hardware-checklist.md` asks for the others.
+/// The types with known features. `docs/hardware-checklist.md` asks for the others.
 pub(super) const INSTANCES: [Instance; 14] = [
     Instance {
         devices: Some(1),
@@ -93,13 +93,13 @@ pub(super) const INSTANCES: [Instance; 14] = [
     unknown("r5dn."),
 ];
 
-/// Returns whether the firmware says that this is an EC2 instance.
+/// Returns whether the firmware reports an EC2 instance.
 pub(super) fn is_ec2(machine: &Machine) -> bool {
     let vendor = machine.text("/sys/devices/virtual/dmi/id/sys_vendor");
     vendor.is_some_and(|vendor| vendor == "Amazon EC2")
 }
 
-/// Says which type of instance this is. Returns what is known of it.
+/// Reports the type of the instance. Returns its known features.
 pub(super) fn examine(
     machine: &Machine,
     metadata: Option<&Result<Metadata, MetadataError>>,

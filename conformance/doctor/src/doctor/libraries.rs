@@ -1,5 +1,4 @@
-//! The libraries of rdma-core and libfabric: every one that a program may get, and what it says of
-//! itself.
+//! The libraries of rdma-core and libfabric: all that a program may load, and their versions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,12 +12,12 @@ use super::finding::Finding;
 use super::machine::Machine;
 use super::probe::{self, Answer, Question};
 
-/// The libraries, by the names that programs need them by.
+/// The libraries, by the names that programs depend on.
 const VERBS: &str = "libibverbs.so.1";
 const EFADV: &str = "libefa.so.1";
 const LIBFABRIC: &str = "libfabric.so.1";
 
-/// Where the dynamic linker looks without being told, and where EC2's installer puts its own.
+/// The default directories of the dynamic linker, and those of EC2's installer.
 const DIRECTORIES: [&str; 8] = [
     "/lib64",
     "/usr/lib64",
@@ -30,22 +29,21 @@ const DIRECTORIES: [&str; 8] = [
     "/opt/amazon/efa/lib",
 ];
 
-/// Where Python has packages, some of which bring a libfabric.
+/// Directories of Python packages, some of which include a libfabric.
 const PYTHON: [&str; 3] = ["/usr/lib", "/usr/local/lib", "/opt/conda/lib"];
 
-/// Says which libraries there are.
+/// Reports the libraries of the machine.
 pub(super) fn examine(machine: &Machine, findings: &mut Vec<Finding>) {
     let found = find(machine);
     rdma_core(machine, &found, findings);
     libfabric(machine, &found, findings);
 }
 
-/// A library, by the name that it is needed by, and the files with that name, the first of which
-/// programs get.
+/// The files of each library by the name that programs depend on. Programs load the first one.
 type Found = BTreeMap<&'static str, Vec<PathBuf>>;
 
-/// The files that a program may get under each name: in the order in which the dynamic linker
-/// looks, each file once.
+/// The files that a program may load by each name: in the order in which the dynamic linker
+/// searches, each file once.
 fn find(machine: &Machine) -> Found {
     let mut found = Found::new();
     for name in [VERBS, EFADV, LIBFABRIC] {
@@ -65,7 +63,7 @@ fn find(machine: &Machine) -> Found {
     found
 }
 
-/// The paths of a library in the dynamic linker's cache, which has them as strings.
+/// The paths of a library in the dynamic linker's cache, which contains them as strings.
 fn cached(machine: &Machine, name: &str) -> Vec<PathBuf> {
     let cache = fs::read(machine.path("/etc/ld.so.cache")).unwrap_or_default();
     let strings = cache.split(|byte| *byte == 0);
@@ -77,7 +75,7 @@ fn cached(machine: &Machine, name: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Every libfabric in a Python package.
+/// All copies of libfabric in Python packages.
 fn in_wheels(machine: &Machine) -> Vec<PathBuf> {
     let homes = [
         machine
@@ -93,7 +91,8 @@ fn in_wheels(machine: &Machine) -> Vec<PathBuf> {
         for python in below(&lib).filter(|path| begins(path, "python3")) {
             for packages in ["site-packages", "dist-packages"] {
                 for package in below(&python.join(packages)) {
-                    // A package has its libraries in itself, in `lib`, or beside it in `NAME.libs`.
+                    // A package has its libraries in its directory, in `lib`, or beside it in
+                    // `NAME.libs`.
                     let places = [package.clone(), package.join("lib")];
                     let files = places.iter().flat_map(|place| below(place));
                     found.extend(files.filter(|path| {
@@ -117,7 +116,7 @@ fn begins(path: &Path, beginning: &str) -> bool {
     name.to_string_lossy().starts_with(beginning)
 }
 
-/// The release of rdma-core that a library's file is of: the end of its name, as in
+/// The release of rdma-core of a library's file: the end of its name, as in
 /// `libibverbs.so.1.14.44.0`.
 fn release(file: &Path) -> Option<String> {
     let name = file.file_name()?.to_str()?;
@@ -203,7 +202,7 @@ fn libfabric(machine: &Machine, found: &Found, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Has a process of its own load the library and open an endpoint.
+/// Loads the library in a separate process, and opens an endpoint there.
 fn ask_libfabric(path: &Path) -> Finding {
     let program = Program::Libfabric {
         library: path.to_owned(),

@@ -1,4 +1,4 @@
-//! Where the files of a machine are, and what else is known of it.
+//! The files of a machine, and other facts about it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,11 +13,11 @@ use super::finding::Finding;
 /// The metadata service of an EC2 instance.
 const METADATA: &str = "169.254.169.254:80";
 
-/// Variables by which AWS's own programs are told of another metadata service, or of none.
+/// Variables that tell AWS's own programs to use another metadata service, or none.
 const ENV_METADATA_DISABLED: &str = "AWS_EC2_METADATA_DISABLED";
 const ENV_METADATA_ENDPOINT: &str = "AWS_EC2_METADATA_SERVICE_ENDPOINT";
 
-/// A machine as it can be looked at.
+/// A machine to examine.
 #[derive(Clone, Debug)]
 pub struct Machine {
     root: PathBuf,
@@ -27,8 +27,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This machine. `program` asks libraries and devices in processes of its own, started with the
-    /// arguments that [`probe`](super::probe) describes.
+    /// This machine. `program` examines libraries and devices in separate processes, which are
+    /// started with the arguments that [`probe`](super::probe) describes.
     pub fn this(program: PathBuf) -> Machine {
         let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
@@ -50,7 +50,7 @@ impl Machine {
     }
 
     /// A machine whose files are below `root` and whose processes have these variables. Its
-    /// libraries are not loaded, its devices not opened, and nobody is asked for metadata.
+    /// libraries are not loaded, its devices are not opened, and no metadata service is asked.
     pub fn below(root: &Path, environment: BTreeMap<String, String>) -> Machine {
         Machine {
             root: root.to_owned(),
@@ -60,29 +60,29 @@ impl Machine {
         }
     }
 
-    /// As before, with a metadata service at this address.
+    /// The same machine with a metadata service at this address.
     pub fn with_metadata(mut self, address: SocketAddr) -> Machine {
         self.metadata = Some(address);
         self
     }
 
-    /// The program that asks libraries and devices, if this is the running machine.
+    /// The program that examines libraries and devices, if this is the running machine.
     pub(super) fn program(&self) -> Option<&Path> {
         self.program.as_deref()
     }
 
-    /// Where the metadata service is, if it may be asked.
+    /// The address of the metadata service, if it may be asked.
     pub(super) fn metadata(&self) -> Option<SocketAddr> {
         self.metadata
     }
 
-    /// The value of an environment variable; `None` also if it is empty.
+    /// The value of an environment variable; `None` if it is empty too.
     pub(super) fn variable(&self, name: &str) -> Option<&str> {
         let value = self.environment.get(name)?;
         (!value.is_empty()).then_some(value.as_str())
     }
 
-    /// Where an absolute path of the machine is.
+    /// The path in this process of an absolute path on the machine.
     pub(super) fn path(&self, absolute: &str) -> PathBuf {
         self.root.join(absolute.trim_start_matches('/'))
     }
@@ -95,7 +95,7 @@ impl Machine {
         }
     }
 
-    /// Where rdma-core and libfabric look for sysfs.
+    /// The directory in which rdma-core and libfabric look for sysfs.
     pub(super) fn sysfs(&self) -> PathBuf {
         match self.variable(ENV_SYSFS_PATH) {
             Some(path) => PathBuf::from(path),
@@ -103,12 +103,12 @@ impl Machine {
         }
     }
 
-    /// The text of a file without spaces around it.
+    /// The text of a file without surrounding white space.
     pub(super) fn text(&self, absolute: &str) -> Option<String> {
         text_of(&self.path(absolute))
     }
 
-    /// The host of the emulator that the process is on, and its profile.
+    /// The emulator's host of the process, and its profile.
     pub(super) fn emulated(&self) -> Option<(&str, &str)> {
         let host = self.variable(ENV_HOST)?;
         Some((host, self.variable(ENV_PROFILE).unwrap_or("unknown")))
@@ -130,7 +130,7 @@ impl Machine {
         };
         findings.push(Finding::ok("kernel", value));
         if let Some((host, profile)) = self.emulated() {
-            // A file's directory is nobody's business.
+            // The directory of the file is private.
             let profile = profile.rsplit('/').next().unwrap_or(profile);
             let value = format!("host {host} of efa-emu, profile {profile}");
             findings.push(Finding::note("emulator", value));
@@ -145,12 +145,12 @@ impl Machine {
     }
 }
 
-/// The text of a file without spaces around it; `None` if it cannot be read.
+/// The text of a file without surrounding white space; `None` if it cannot be read.
 pub(super) fn text_of(path: &Path) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
 
-/// A number that begins with `0x`.
+/// A number with the prefix `0x`.
 pub(super) fn hexadecimal(text: &str) -> Option<u32> {
     u32::from_str_radix(text.strip_prefix("0x")?, 16).ok()
 }

@@ -1,4 +1,4 @@
-//! The instance metadata service of EC2, version 2: a token first, then what is asked with it.
+//! The instance metadata service of EC2, version 2: a token first, then requests with it.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,22 +8,22 @@ use super::finding::Finding;
 use super::instance;
 use super::machine::Machine;
 
-/// The service is on the machine's own host; who is not on EC2 must not wait long for nobody.
+/// The service runs on the machine's own host. Elsewhere than on EC2 the wait must be short.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// No answer is longer.
+/// The longest accepted answer.
 const LONGEST: u64 = 16 << 10;
 
 /// The answer of the service.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Metadata {
-    /// Such as `p5.48xlarge`.
+    /// The type, such as `p5.48xlarge`.
     pub(super) instance_type: String,
-    /// Such as `use1-az4`.
+    /// The zone, such as `use1-az4`.
     pub(super) zone: Option<String>,
 }
 
-/// The service does not answer a request.
+/// A request to the service failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{request}: {problem}")]
 pub(super) struct MetadataError {
@@ -36,14 +36,14 @@ pub(super) struct MetadataError {
 enum MetadataProblem {
     #[error(transparent)]
     Io(#[from] std::io::Error),
-    /// Another status than 200: the status line.
+    /// The status line, if the status is not 200.
     #[error("{0}")]
     Status(String),
     #[error("an empty answer")]
     Empty,
 }
 
-/// Asks the service, if this can be an EC2 instance. The error says why there is no answer.
+/// Asks the service, if this may be an EC2 instance. The error tells why there is no answer.
 pub(super) fn ask(machine: &Machine) -> Option<Result<Metadata, MetadataError>> {
     let address = machine.metadata()?;
     if !instance::is_ec2(machine) {
@@ -66,7 +66,7 @@ fn ask_at(address: SocketAddr) -> Result<Metadata, MetadataError> {
     })
 }
 
-/// One request of HTTP, and the body of its answer.
+/// Sends one HTTP request, and returns the body of its answer.
 fn request(address: SocketAddr, line: &str, header: &str) -> Result<String, MetadataError> {
     let failed = |problem| MetadataError {
         request: line.to_owned(),
@@ -95,7 +95,7 @@ fn request(address: SocketAddr, line: &str, header: &str) -> Result<String, Meta
         .ok_or_else(|| failed(MetadataProblem::Empty))
 }
 
-/// Says whether the service answers, if it was asked.
+/// Reports whether the service answers, if it was asked.
 pub(super) fn examine(
     metadata: Option<&Result<Metadata, MetadataError>>,
     findings: &mut Vec<Finding>,

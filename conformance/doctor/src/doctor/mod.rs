@@ -1,9 +1,9 @@
-//! Whether a machine is fit for EFA: what is there, what is wrong with it, and how it is mended.
+//! Examines whether a machine is fit for EFA: what it has, what is wrong, and how to fix it.
 //!
-//! [`examine`] looks at a [`Machine`]. Everything that it reads as files lies below a root, so that tests, and a
-//! person with the files of another machine, can have it look elsewhere. What can only be asked of
-//! the running system (libraries, devices) is asked by a process of its own ([`probe`]), because a
-//! library that does not fit may end the process that loads it.
+//! [`examine`] checks a [`Machine`]. All files that it reads are below a root, so that tests, and a
+//! person with the files of another machine, can examine another directory. Libraries and devices
+//! of the running system are examined in a separate process ([`probe`]), because a broken library
+//! may crash the process that loads it.
 
 mod device;
 mod driver;
@@ -24,7 +24,7 @@ pub use finding::{CHECKS, Finding, Level, worst};
 pub use machine::Machine;
 pub use peer::reach;
 
-/// Looks at a machine. The findings are in the order of [`CHECKS`].
+/// Examines a machine. The findings are in the order of [`CHECKS`].
 pub fn examine(machine: &Machine) -> Vec<Finding> {
     let mut findings = Vec::new();
     let metadata = metadata::ask(machine);

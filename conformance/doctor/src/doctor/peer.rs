@@ -1,4 +1,4 @@
-//! Whether two hosts can reach each other over EFA: a message in each direction.
+//! Checks whether two hosts can reach each other over EFA, with a message in each direction.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,19 +14,19 @@ use super::finding::Finding;
 /// The length of each message in bytes.
 const LENGTH: usize = 1024;
 
-/// How long the exchange may take. Devices give up after seconds; what comes later than this does
-/// not come.
+/// The longest time of the exchange. Devices give up after seconds, so nothing arrives later than
+/// this.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The messages did not come through.
+/// The reason why the messages did not arrive.
 enum Broken {
-    /// A side did not get as far as a message.
+    /// A side failed before its first message.
     Unfit { who: &'static str, problem: String },
-    /// Both have devices, and a message was lost.
+    /// Both sides have devices, but a message was lost.
     Silent(Vec<String>),
 }
 
-/// Exchanges messages with another host, which the remote shell reaches, and says whether they
+/// Exchanges messages with another host, which the remote shell reaches, and reports whether they
 /// arrived.
 pub fn reach(place: &HostDevice, by: &Reach) -> Finding {
     let started = Instant::now();
@@ -143,7 +143,7 @@ fn talk(sides: &mut [(&'static str, Driven)]) -> Result<(), Broken> {
                 }
             }
         }
-        // Progress is made on command; there is no hurry.
+        // Progress is made by commands; there is no hurry.
         std::thread::sleep(Duration::from_millis(1));
     }
     match failures.is_empty() {

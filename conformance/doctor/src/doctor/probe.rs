@@ -1,4 +1,4 @@
-//! Questions to libraries and devices, each in a process of its own, as a broken library may crash
+//! Examines libraries and devices, each in a separate process, because a broken library may crash
 //! its process.
 //!
 //! The process is `PROGRAM doctor --probe QUESTION`, where the question is `device:NAME` or
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::machine::Machine;
 
-/// How long a process may take. None needs a second, but the machine may be busy.
+/// The longest run time of a process. None needs a second, but the machine may be busy.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A question.
@@ -66,10 +66,10 @@ pub struct DeviceAnswer {
 pub enum Answer {
     /// Of a device.
     Device(DeviceAnswer),
-    /// Of a library: the newest version of its interface that it has a call of, if it has any that
-    /// is known here.
+    /// For a library: the newest version of its interface of which it has a call, if any version is
+    /// known here.
     Library(Option<String>),
-    /// Why there is none.
+    /// The reason why there is no answer.
     Error(String),
 }
 
@@ -106,8 +106,8 @@ pub fn answer(question: &Question) -> Answer {
             Err(error) => Answer::Error(error.to_string()),
         },
         Question::Library(path) => {
-            // SAFETY: what these libraries do when they are loaded is to look for drivers. This
-            // process was started so that a library that does something else harms nobody.
+            // SAFETY: when these libraries are loaded, they look for drivers. This process was
+            // started so that a library that does something else causes no damage.
             match unsafe { libloading::Library::new(path) } {
                 Ok(library) => Answer::Library(newest_call(path, &library)),
                 Err(error) => Answer::Error(reason(&error)),
@@ -119,7 +119,7 @@ pub fn answer(question: &Question) -> Answer {
 fn newest_call(path: &Path, library: &libloading::Library) -> Option<String> {
     let is_efadv = path.to_string_lossy().contains("libefa");
     let has = |name: &str| {
-        // The symbol lookup searches the libraries that this one needs, too.
+        // The symbol lookup also searches the libraries that this one depends on.
         if name.starts_with("efadv_") != is_efadv {
             return false;
         }
@@ -138,14 +138,14 @@ fn reason(error: &libloading::Error) -> String {
     }
 }
 
-/// Asks, if the machine is the running one.
+/// Asks the question, if the machine is the running one.
 pub(super) fn ask(machine: &Machine, question: &Question) -> Option<Answer> {
     let mut command = Command::new(machine.program()?);
     command.args(["doctor", "--probe", &question.text()]);
     Some(output(command).unwrap_or_else(|error| Answer::Error(error.to_string())))
 }
 
-/// There is no answer.
+/// The question was not answered.
 #[derive(Debug, thiserror::Error)]
 enum ProbeError {
     #[error("cannot start a process: {0}")]

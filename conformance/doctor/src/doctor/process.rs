@@ -1,4 +1,4 @@
-//! Limits of processes: locked memory, huge pages, other processes' memory.
+//! Checks limits of processes: locked memory, huge pages, access to other processes' memory.
 
 use super::finding::Finding;
 use super::machine::Machine;
@@ -6,7 +6,7 @@ use super::machine::Machine;
 /// Libfabric's EFA provider registers up to about 71 MiB for one endpoint before any message.
 const ENDPOINT: u64 = 128 << 20;
 
-/// Enough for jobs of MPI.
+/// Enough for MPI jobs.
 const PLENTY: u64 = 16 << 30;
 
 /// The bit of `CAP_IPC_LOCK` in a mask of capabilities.

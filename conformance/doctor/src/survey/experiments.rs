@@ -16,10 +16,10 @@ pub(super) const RETRIES: u8 = 3;
 /// Bytes of the memory that peers read and write.
 const REGION: usize = 4096;
 
-/// An experiment whose answer the profile does not have.
+/// For an experiment whose answer is not in the profile.
 const fn learn_nothing(_: &mut Profile, _: &Answer) {}
 
-/// A limit: what the device says, and the profile's field.
+/// A limit: the device's value, and the profile's field.
 macro_rules! limit {
     ($id:literal, $question:literal, $report:ident, $field:ident) => {
         Experiment {
@@ -38,7 +38,7 @@ macro_rules! limit {
     };
 }
 
-/// How a refused request ends: the experiment, and the profile's field.
+/// The status of a refused request: the experiment, and the profile's field.
 macro_rules! refusal {
     ($id:literal, $question:literal, $measure:expr, $field:ident) => {
         Experiment {
@@ -55,7 +55,7 @@ macro_rules! refusal {
     };
 }
 
-/// A refused RDMA read, which takes a device that has RDMA read.
+/// A refused RDMA read, for devices with RDMA read.
 macro_rules! refused_read {
     ($id:literal, $question:literal, $measure:expr, $field:ident) => {
         Experiment {
@@ -65,7 +65,7 @@ macro_rules! refused_read {
     };
 }
 
-/// Something that is the same with all profiles.
+/// An assumption that is the same for all profiles.
 macro_rules! constant {
     ($id:literal, $question:literal, $measure:expr, $assumed:expr) => {
         Experiment {
@@ -508,7 +508,7 @@ const NO_READ: &str = "RDMA read";
 const NO_WRITE: &str = "RDMA write";
 const NO_UNSOLICITED: &str = "unsolicited writes";
 
-/// The answer of a device that has RDMA read.
+/// The answer of a device with RDMA read.
 fn with_read(profile: &Profile, answer: Answer) -> Answer {
     match profile.caps.contains(DeviceCaps::RDMA_READ) {
         true => answer,
@@ -516,11 +516,11 @@ fn with_read(profile: &Profile, answer: Answer) -> Answer {
     }
 }
 
-/// The number and the GID of a sender, as its receiver was told them.
+/// The number and the GID of a sender, as reported to its receiver.
 type Source = (Option<u16>, Option<[u8; 16]>);
 
-/// Sends to a queue pair that knows the sender, or not. Returns what its receive says of the
-/// sender.
+/// Sends to a queue pair with or without an address handle for the sender. Returns what its receive
+/// reports of the sender.
 fn received(lab: &Lab, is_known: bool) -> Result<(Pair, Source), SurveyError> {
     let pair = lab.pair(RETRIES, false)?;
     if is_known {
@@ -534,7 +534,7 @@ fn received(lab: &Lab, is_known: bool) -> Result<(Pair, Source), SurveyError> {
     }
 }
 
-/// Reads all of a region with this access, after `change` has made the request wrong.
+/// Reads all of a region that has this access, after `change` has made the request invalid.
 fn refused_read(lab: &Lab, access: Access, change: fn(&mut Rdma)) -> Result<Answer, SurveyError> {
     if !lab.has(DeviceCaps::RDMA_READ) {
         return Ok(Answer::Absent(NO_READ));
@@ -548,7 +548,8 @@ fn refused_read(lab: &Lab, access: Access, change: fn(&mut Rdma)) -> Result<Answ
     Ok(Answer::Status(pair.read(request)?))
 }
 
-/// Writes with an immediate, and says what that takes at the other side, which has one receive.
+/// Writes with immediate data, and reports what that consumes on the other side, which has one
+/// receive.
 fn write_with_immediate(lab: &Lab, unsolicited: bool) -> Result<Answer, SurveyError> {
     if !lab.has(DeviceCaps::RDMA_WRITE) {
         return Ok(Answer::Absent(NO_WRITE));
@@ -576,11 +577,11 @@ fn write_with_immediate(lab: &Lab, unsolicited: bool) -> Result<Answer, SurveyEr
     }
 }
 
-/// How many packets are posted at once.
+/// The number of packets that are posted together.
 const BURST: u64 = 64;
 
-/// Sends numbered packets. Returns their numbers in the order of the completions, and in that of
-/// the receives.
+/// Sends numbered packets. Returns their numbers in the order of their completions, and in the
+/// order of the receives.
 fn burst(lab: &Lab) -> Result<(Vec<u64>, Vec<u64>), SurveyError> {
     let pair = lab.pair(RETRIES, false)?;
     for _ in 0..BURST {

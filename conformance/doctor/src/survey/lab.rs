@@ -1,4 +1,5 @@
-//! Queue pairs that talk to each other, of one device or of two, and what experiments do with them.
+//! Queue pairs of one device or of two that exchange packets, and the operations of experiments on
+//! them.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,26 +13,25 @@ use super::side::{
     Ask, Connection, Done, Limits, Memory, Rdma, Reply, Reuse, Served, SurveyError, To, status_of,
 };
 
-/// The side that asks, and the side that is asked.
+/// The sending side and the receiving side.
 enum Link {
     Here(Served),
     There(Connection),
 }
 
-/// A device that is asked by lines, wherever it is.
+/// A device that executes requests, in this process or on another host.
 #[derive(Clone)]
 struct Side(Rc<RefCell<Link>>);
 
-/// The devices, and what the first one says of itself.
+/// The devices, and the attributes of the first one.
 pub struct Lab {
-    /// The device of the side that sends, and that of the side that is sent to. They may be the
-    /// same.
+    /// The device of the sending side, and that of the receiving side. They may be the same.
     sides: [Side; 2],
     name: String,
     pub(super) report: Limits,
 }
 
-/// A queue pair in a protection domain of its own.
+/// A queue pair in its own protection domain.
 pub(super) struct Nic {
     side: Side,
     id: usize,
@@ -42,11 +42,11 @@ pub(super) struct Nic {
 
 /// Two queue pairs.
 pub(super) struct Pair {
-    /// The side that sends.
+    /// The sending side.
     pub(super) a: Nic,
-    /// The side that is sent to.
+    /// The receiving side.
     pub(super) b: Nic,
-    /// Where `a` finds `b`.
+    /// The address of `b` for `a`.
     pub(super) to: To,
 }
 
@@ -100,7 +100,7 @@ impl Lab {
     /// Both sides on one device of this host.
     ///
     /// # Errors
-    /// The device does not say what its limits are.
+    /// The device does not report its limits.
     pub fn here(device: HwDevice) -> Result<Lab, SurveyError> {
         let side = Side::new(Link::Here(Served::new(device)));
         let (name, report) = side.report()?;
@@ -112,11 +112,11 @@ impl Lab {
         })
     }
 
-    /// The side that sends on one host, the side that is sent to on another.
+    /// The sending side on one host, the receiving side on another.
     ///
     /// # Errors
-    /// A host cannot be reached, or the devices are of two generations, of which there would be no
-    /// one profile.
+    /// A host cannot be reached, or the devices are of two generations, which have no common
+    /// profile.
     pub fn between(places: [&HostDevice; 2], reach: &Reach) -> Result<Lab, SurveyError> {
         let mut sides = Vec::new();
         for place in places {
@@ -155,17 +155,17 @@ impl Lab {
         DeviceCaps::from_bits_retain(self.report.device_caps).contains(caps)
     }
 
-    /// A queue pair of the side that sends.
+    /// A queue pair of the sending side.
     pub(super) fn open(&self) -> Result<Nic, SurveyError> {
         self.sides[0].open(super::experiments::RETRIES, false)
     }
 
-    /// A queue pair of the side that is sent to.
+    /// A queue pair of the receiving side.
     pub(super) fn open_target(&self) -> Result<Nic, SurveyError> {
         self.sides[1].open(super::experiments::RETRIES, false)
     }
 
-    /// Two queue pairs, of which the first knows the other.
+    /// Two queue pairs, of which the first has an address handle for the second.
     pub(super) fn pair(&self, rnr_retry: u8, unsolicited: bool) -> Result<Pair, SurveyError> {
         let a = self.sides[0].open(rnr_retry, unsolicited)?;
         let b = self.sides[1].open(rnr_retry, unsolicited)?;
@@ -176,7 +176,7 @@ impl Lab {
         Ok(Pair { a, b, to })
     }
 
-    /// Which numbers queue pairs get again.
+    /// The order in which queue pair numbers are reused.
     pub(super) fn reuse(&self) -> Result<Reuse, SurveyError> {
         match self.sides[0].ask(&Ask::Reuse)? {
             Reply::Reuse(reuse) => Ok(reuse),
@@ -254,7 +254,7 @@ impl Nic {
         self.done(|nic| Ask::Receive { nic })
     }
 
-    /// Posts a send of so many bytes.
+    /// Posts a send of this many bytes.
     pub(super) fn send(
         &self,
         to: To,
@@ -272,7 +272,7 @@ impl Nic {
         })
     }
 
-    /// Posts sends of a few bytes at once, with their numbers as immediate data and as contexts.
+    /// Posts sends of a few bytes together, with their numbers as immediate data and as contexts.
     pub(super) fn send_numbered(&self, to: To, count: u64) -> Result<(), SurveyError> {
         self.done(|nic| Ask::SendNumbered { nic, to, count })
     }
@@ -289,7 +289,7 @@ impl Nic {
         })
     }
 
-    /// Waits for so many completions.
+    /// Waits for this many completions.
     fn wait(&self, count: usize) -> Result<Vec<Done>, SurveyError> {
         match self.ask(|nic| Ask::Wait { nic, count })? {
             Reply::Done(done) if done.len() >= count => Ok(done),
@@ -306,7 +306,7 @@ impl Drop for Nic {
 }
 
 impl Pair {
-    /// Waits until each side has so many completions.
+    /// Waits until each side has this many completions.
     pub(super) fn wait(
         &self,
         at_a: usize,
@@ -315,8 +315,8 @@ impl Pair {
         Ok((self.a.wait(at_a)?, self.b.wait(at_b)?))
     }
 
-    /// Sends a few bytes, and waits for the end of the send. Returns how it ended, and how long
-    /// that took on its host.
+    /// Sends a few bytes, and waits for the completion. Returns its status, and how long it took on
+    /// its host.
     pub(super) fn timed_send(&self) -> Result<(Status, Duration), SurveyError> {
         let to = self.to;
         match self.a.ask(|nic| Ask::SendAndWait { nic, to })? {
@@ -325,17 +325,17 @@ impl Pair {
         }
     }
 
-    /// Sends a few bytes, and waits for the end of the send.
+    /// Sends a few bytes, and waits for the completion.
     pub(super) fn send_status(&self) -> Result<Status, SurveyError> {
         Ok(self.timed_send()?.0)
     }
 
-    /// Has the second side know the first, without which RDMA may be refused.
+    /// Gives the second side an address handle for the first, without which RDMA may be refused.
     pub(super) fn introduce(&self) -> Result<(), SurveyError> {
         self.b.handle(self.a.gid).map(drop)
     }
 
-    /// A read of remote memory into local memory, or the write of the opposite.
+    /// A read of remote memory into local memory, or a write in the opposite direction.
     pub(super) fn rdma(&self, local: &Memory, remote: &Memory, immediate: Option<u32>) -> Rdma {
         Rdma {
             to: self.to,
@@ -346,13 +346,14 @@ impl Pair {
         }
     }
 
-    /// Posts an RDMA read, and waits for its end.
+    /// Posts an RDMA read, and waits for its completion.
     pub(super) fn read(&self, request: Rdma) -> Result<Status, SurveyError> {
         self.a.done(|nic| Ask::Read { nic, request })?;
         self.a.wait(1)?[0].status()
     }
 
-    /// Posts an RDMA write, and waits for its end and for `at_b` completions of the other side.
+    /// Posts an RDMA write, and waits for its completion and for `at_b` completions of the other
+    /// side.
     pub(super) fn write(
         &self,
         request: Rdma,

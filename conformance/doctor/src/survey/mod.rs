@@ -1,7 +1,8 @@
 //! Measures a device's behaviour: an experiment for each assumption of the emulator's device model.
 //!
-//! [`EXPERIMENTS`] is the one table: `docs/hardware-checklist.md` is made from it, [`run`] carries it out over
-//! verbs, and [`profile`] makes a profile of the answers, with which the emulator does the same.
+//! [`EXPERIMENTS`] is the only table: `docs/hardware-checklist.md` is made from it, [`run`]
+//! executes it over verbs, and [`profile`] makes a profile of the answers, with which the emulator
+//! behaves the same.
 
 mod experiments;
 mod lab;
@@ -23,15 +24,15 @@ pub use side::{SurveyError, serve};
 pub enum Answer {
     /// A limit.
     Number(u64),
-    /// How a request ends.
+    /// The status of a request.
     Status(Status),
-    /// Which queue pair number comes next.
+    /// The next queue pair number.
     Reuse(QpnPolicy),
-    /// A time. No two measurements are alike.
+    /// A time, which differs in each measurement.
     Time(Duration),
     /// Anything else.
     Text(String),
-    /// The device lacks what the experiment needs.
+    /// The device lacks a feature that the experiment needs.
     Absent(&'static str),
 }
 
@@ -40,8 +41,7 @@ impl Answer {
         Answer::Text(text.into())
     }
 
-    /// Returns whether two answers are the same. Times are, if one is at most eight times the
-    /// other.
+    /// Returns whether two answers agree. Times agree if one is at most eight times the other.
     pub fn agrees(&self, other: &Answer) -> bool {
         match (self, other) {
             (Answer::Time(one), Answer::Time(other)) => *one <= *other * 8 && *other <= *one * 8,
@@ -65,7 +65,7 @@ impl fmt::Display for Answer {
     }
 }
 
-/// One assumption of the device model, and how it is tested.
+/// One assumption of the device model, and its test.
 pub struct Experiment {
     /// Its name.
     pub id: &'static str,
@@ -83,15 +83,15 @@ impl Experiment {
     }
 }
 
-/// An experiment that was carried out.
+/// An experiment with its result.
 pub struct Measured {
-    /// Which.
+    /// The experiment.
     pub experiment: &'static Experiment,
     /// The result, or why it failed.
     pub answer: Result<Answer, SurveyError>,
 }
 
-/// Carries out the experiments whose names `wanted` accepts, and hands each to `done` as it ends.
+/// Runs the experiments whose names `wanted` accepts, and passes each result to `done`.
 pub fn run(
     lab: &Lab,
     wanted: impl Fn(&str) -> bool,
@@ -118,8 +118,8 @@ pub fn assumed_profile(part_id: u32) -> &'static Profile {
         .expect("the default profile is built in")
 }
 
-/// A profile with what was measured, and what had to be changed because the emulator cannot do it,
-/// in words. What was not measured is as in `base`.
+/// A profile with the measured values, and descriptions of the values that had to be changed
+/// because the emulator does not support them. Values that were not measured are as in `base`.
 pub fn profile(name: &str, base: &Profile, measured: &[Measured]) -> (Profile, Vec<String>) {
     let mut profile = base.clone();
     profile.name = String::leak(name.to_owned());
@@ -157,7 +157,7 @@ pub fn file(
     head + &text
 }
 
-/// The rows of `docs/hardware-checklist.md`: what the default profile assumes of each experiment.
+/// The rows of `docs/hardware-checklist.md`: the default profile's assumption for each experiment.
 pub fn checklist() -> String {
     let profile = Profile::default();
     let mut rows = String::new();

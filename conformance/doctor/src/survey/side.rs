@@ -1,6 +1,6 @@
-//! One side of the experiments: queue pairs of one device, which do what they are asked. The side
-//! is in this process, or on another host, where `efa-conformance survey --side` answers a line of
-//! JSON with a line of JSON.
+//! One side of the experiments: queue pairs of one device that execute requests. The side is in
+//! this process, or on another host, where `efa-conformance survey --side` answers each line of
+//! JSON with one.
 
 use std::io::{self, BufRead, Write};
 use std::time::{Duration, Instant};
@@ -16,14 +16,14 @@ use efa_play::answers::{self, Conversation, NoAnswer};
 use efa_play::player::{HostDevice, Reach};
 use serde::{Deserialize, Serialize};
 
-/// How long to wait for a completion. A device that retries gives up after seconds.
+/// The longest wait for a completion. A device that retries gives up after seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long a side on another host may take to answer.
+/// The longest time that a side on another host may take to answer.
 const ANSWER: Duration = Duration::from_secs(90);
-/// How many times queue pairs are made and destroyed.
+/// How many times queue pairs are created and destroyed.
 const ROUNDS: usize = 4;
 
-/// Why an experiment, or what it needs of a side, failed. A side on another host sends it as text.
+/// The reason why an experiment or a request failed. A side on another host sends it as text.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error, Serialize, Deserialize)]
 #[serde(transparent)]
 #[error("{0}")]
@@ -54,10 +54,10 @@ impl From<To> for Destination {
     }
 }
 
-/// Memory that was registered.
+/// Registered memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Memory {
-    /// Its number on its queue pair.
+    /// Its number within its queue pair.
     id: usize,
     pub(super) address: u64,
     pub(super) length: usize,
@@ -65,7 +65,7 @@ pub(super) struct Memory {
     pub(super) remote_key: u64,
 }
 
-/// A read of remote memory into local memory, or the write of the opposite.
+/// A read of remote memory into local memory, or a write in the opposite direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Rdma {
     pub(super) to: To,
@@ -89,10 +89,10 @@ impl Done {
     }
 }
 
-/// The kind of a completion, and what it says.
+/// The type of a completion, and its fields.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum DoneKind {
-    /// A request of its own.
+    /// A request of this queue pair completed.
     Request,
     /// A packet arrived.
     Receive {
@@ -101,11 +101,11 @@ pub(super) enum DoneKind {
         ahn: Option<u16>,
         gid: Option<[u8; 16]>,
     },
-    /// A write with immediate arrived.
+    /// A write with immediate data arrived.
     Written { took_receive: bool, immediate: u32 },
 }
 
-/// How often a number that was expected for a reason came as the next queue pair's.
+/// How often the next queue pair got the number that a policy predicts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Reuse {
     pub(super) rounds: usize,
@@ -115,7 +115,7 @@ pub(super) struct Reuse {
     pub(super) following: usize,
 }
 
-/// The identity and the limits of a device, under the names of [`DeviceReport`].
+/// The identity and the limits of a device, with the names of [`DeviceReport`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Limits {
     pub(super) vendor_part_id: u32,
@@ -172,31 +172,31 @@ impl From<DeviceReport> for Limits {
 pub(super) enum Ask {
     /// The device's name and limits.
     Report,
-    /// A queue pair in a protection domain of its own.
+    /// Create a queue pair in its own protection domain.
     Open { rnr_retry: u8, unsolicited: bool },
-    /// Its end.
+    /// Destroy it.
     Close { nic: usize },
-    /// An address handle.
+    /// Create an address handle.
     Handle { nic: usize, gid: [u8; 16] },
-    /// Its end.
+    /// Destroy it.
     Forget { nic: usize, ahn: u16 },
-    /// New memory, registered for this access.
+    /// Allocate memory, and register it for this access.
     Memory {
         nic: usize,
         length: usize,
         access: u32,
     },
-    /// The same memory, registered again.
+    /// Register the same memory again.
     Again {
         nic: usize,
         memory: Memory,
         access: u32,
     },
-    /// The end of a registration.
+    /// Deregister memory.
     Deregister { nic: usize, memory: Memory },
-    /// A receive is posted.
+    /// Post a receive.
     Receive { nic: usize },
-    /// A packet is sent: of so many bytes of a packet buffer, and of memory under any key.
+    /// Send a packet: this many bytes of a packet buffer, and memory under any key.
     Send {
         nic: usize,
         to: To,
@@ -205,18 +205,17 @@ pub(super) enum Ask {
         immediate: Option<u32>,
         context: u64,
     },
-    /// Packets of a few bytes are sent at once, with their numbers as immediate data and as
-    /// contexts.
+    /// Send packets of a few bytes together, with their numbers as immediate data and as contexts.
     SendNumbered { nic: usize, to: To, count: u64 },
-    /// A packet of a few bytes is sent, and its completion waited for.
+    /// Send a packet of a few bytes, and wait for its completion.
     SendAndWait { nic: usize, to: To },
-    /// Remote memory is read.
+    /// Read remote memory.
     Read { nic: usize, request: Rdma },
-    /// Remote memory is written.
+    /// Write remote memory.
     Write { nic: usize, request: Rdma },
-    /// So many completions are waited for.
+    /// Wait for this many completions.
     Wait { nic: usize, count: usize },
-    /// Which numbers queue pairs get again.
+    /// Determine the order in which queue pair numbers are reused.
     Reuse,
 }
 
@@ -257,7 +256,7 @@ struct Opened {
 /// A side in this process.
 pub(super) struct Served {
     device: HwDevice,
-    /// By their numbers; `None` are those that were closed.
+    /// The queue pairs by their numbers; `None` if closed.
     opened: Vec<Option<Opened>>,
 }
 
@@ -269,10 +268,10 @@ impl Served {
         }
     }
 
-    /// Does what is asked.
+    /// Executes a request.
     ///
     /// # Errors
-    /// Why it cannot be done.
+    /// The reason why it cannot be executed.
     pub(super) fn answer(&mut self, ask: &Ask) -> Result<Reply, SurveyError> {
         match *ask {
             Ask::Report => {
@@ -341,8 +340,8 @@ impl Served {
         })
     }
 
-    /// Makes four queue pairs, destroys three of them, and looks which number comes next; again and
-    /// again.
+    /// Creates four queue pairs, destroys three of them, and compares the next number with the
+    /// policies; several times.
     fn reuse(&self) -> Result<Reuse, SurveyError> {
         let mut found = Reuse {
             rounds: ROUNDS,
@@ -369,7 +368,7 @@ impl Served {
             }
             let numbers: Vec<Qpn> = made.iter().map(|pair| pair.address().qpn).collect();
             let kept = made.pop();
-            // The middle number goes last, so that each reason has a number of its own.
+            // The middle number is freed last, so that each policy predicts another number.
             let order = [
                 made.pop(),
                 (!made.is_empty()).then(|| made.remove(0)),
@@ -532,7 +531,7 @@ impl Opened {
         }
     }
 
-    /// Waits until there are so many completions, and returns all that are there by then.
+    /// Waits until there are this many completions, and returns all of them.
     fn wait(&mut self, count: usize) -> Result<Vec<Done>, SurveyError> {
         let started = Instant::now();
         let mut completions = Vec::new();
@@ -557,7 +556,7 @@ impl Opened {
                 DoneKind::Request
             }
             CompletionKind::RdmaRead | CompletionKind::RdmaWrite => DoneKind::Request,
-            // Nobody posts memory of the user.
+            // User memory is never posted.
             CompletionKind::RecvUser { .. } => DoneKind::Request,
             CompletionKind::Recv {
                 buffer,
@@ -596,7 +595,7 @@ const NO_BUFFER: &str = "there is no packet buffer left";
 /// Serves the requests of `input` until it ends.
 ///
 /// # Errors
-/// The streams fail, or what is asked cannot be read.
+/// The streams fail, or a request cannot be parsed.
 pub fn serve(device: HwDevice, input: impl BufRead, output: impl Write) -> io::Result<()> {
     let mut served = Served::new(device);
     answers::serve(input, output, |ask| served.answer(&ask))
@@ -612,7 +611,7 @@ impl Connection {
     /// Starts the side.
     ///
     /// # Errors
-    /// The remote shell cannot be started. What goes wrong there shows in the first answer.
+    /// The remote shell cannot be started. Errors on the other host appear in the first answer.
     pub(super) fn start(place: &HostDevice, reach: &Reach) -> Result<Self, SurveyError> {
         let mut words = [reach.program.as_str(), "survey", "--side"]
             .map(str::to_owned)
@@ -628,10 +627,10 @@ impl Connection {
         Ok(Connection { place, side })
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request, and waits for the answer.
     ///
     /// # Errors
-    /// Why it cannot be done, or that the connection has ended.
+    /// The request failed, or the connection has ended.
     pub(super) fn answer(&mut self, ask: &Ask) -> Result<Reply, SurveyError> {
         let place = &self.place;
         let answer = self.side.ask(ask, ANSWER).map_err(|error| match error {

@@ -1,4 +1,4 @@
-//! A ladder as a drawing.
+//! Draws a ladder.
 
 use askama::Template;
 
@@ -7,17 +7,17 @@ use crate::ladder::{Ladder, Message, Nature, Rung};
 
 /// Width of one side, in pixels.
 const SIDE: usize = 560;
-/// Room for the packet's number, left of the first lifeline.
+/// The space for the packet's number, left of the first lifeline.
 const GUTTER: usize = 60;
-/// Between the last lifeline and the edge.
+/// The space between the last lifeline and the edge.
 const MARGIN: usize = 30;
 /// Height of a rung, and of the names above the first.
 const HEIGHT: usize = 26;
 /// Height of the note below a marked rung.
 const NOTE: usize = 16;
-/// Where the first rung begins, below the names.
+/// The top of the first rung, below the names.
 const TOP: usize = 33;
-/// Longer texts are cut; the title of the rung has the whole text.
+/// Longer texts are cut; the title of the rung holds the complete text.
 const LONGEST: usize = 68;
 /// In a run of this many equal rungs, those in the middle are only counted.
 const ALIKE: usize = 6;
@@ -49,7 +49,7 @@ struct Row {
     arrows: Vec<Arrow>,
     /// The mark on it, and the number of its note.
     note: Option<(usize, String)>,
-    /// The number of further rungs that equal the one above, and where that is written.
+    /// The number of further rungs that equal the one above, and the position of its text.
     more: Option<(usize, usize)>,
 }
 
@@ -59,7 +59,7 @@ struct Arrow {
     to: usize,
     middle: usize,
     text: String,
-    /// The text, if it was cut.
+    /// The complete text, if it was cut.
     title: Option<String>,
     number: Option<u64>,
     left: usize,
@@ -71,8 +71,8 @@ impl Row {
     }
 }
 
-/// The note of findings about a rung: the statements of the protocol that do not hold. A message
-/// without a number stands for no recorded packet, so it is a surplus one.
+/// The note for findings about a rung: the protocol statements that do not hold. A message without
+/// a number belongs to no recorded packet, so it is a surplus one.
 fn mark(rung: &Rung, findings: &[FindingReport]) -> Option<String> {
     let number = |side: &Option<Message>| side.as_ref().and_then(|side| side.number);
     let numbers = [number(&rung.expected), number(&rung.actual)];
@@ -158,7 +158,7 @@ impl Lane<'_> {
 
 impl<'l> Drawing<'l> {
     /// `None` for an empty ladder. If the actual messages are the recorded ones, only one side is
-    /// drawn. What only the application of endpoint `role` saw is the last rung.
+    /// drawn. Messages that only the application of endpoint `role` saw are in the last rung.
     pub(super) fn of(ladder: &'l Ladder, findings: &[FindingReport], role: &str) -> Option<Self> {
         let names = &ladder.endpoints[..];
         if ladder.rungs.is_empty() || names.is_empty() {
@@ -208,7 +208,7 @@ impl<'l> Drawing<'l> {
         }
         let own = names.iter().position(|name| name == role).unwrap_or(0);
         for finding in findings {
-            // What ended too early, or could not begin, breaks no statement.
+            // An endpoint that ended too early, or could not start, breaks no statement.
             let statement = finding.statement.as_deref().unwrap_or(APPLICATION);
             let is_of_packet = finding.packet.is_some() || !finding.packet_type.is_empty();
             if statement.starts_with(APPLICATION) && !is_of_packet && finding.severity != "note" {
@@ -239,7 +239,7 @@ impl<'l> Drawing<'l> {
         self.add(row);
     }
 
-    /// The middle of the side of this run.
+    /// The middle of the side for the actual run.
     fn noted(&self) -> usize {
         self.lanes.last().map_or(0, Lane::middle)
     }

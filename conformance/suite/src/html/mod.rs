@@ -1,5 +1,5 @@
-//! The results as one HTML page without scripts or other files. What stands on it is in the
-//! templates of this package.
+//! The results as one HTML page without scripts or other files. Its content is in the templates of
+//! this package.
 
 mod drawing;
 mod page;

@@ -13,7 +13,7 @@ use crate::changes::Changes;
 use crate::json::{CaseReport, Cause, Ending, FindingReport, Report, causes};
 use crate::pairs::{self, Matrix};
 
-/// The endings, in the order of the legend, and what they mean.
+/// The results in the order of the legend, with their meanings.
 const LEGEND: [(Ending, &str); 6] = [
     (Ending::Passed, "every packet and completion was right"),
     (Ending::Failed, "a statement does not hold"),
@@ -29,7 +29,7 @@ const LEGEND: [(Ending, &str); 6] = [
     (Ending::Skipped, "nothing can take this endpoint's place"),
 ];
 
-/// How an ending looks.
+/// The display of a result.
 struct Look {
     class: &'static str,
     sign: char,
@@ -57,13 +57,13 @@ struct Case<'r> {
     case: &'r CaseReport,
     look: Look,
     drawing: Option<Drawing<'r>>,
-    /// The path of its capture from the page.
+    /// The path of its capture, relative to the page.
     capture: Option<String>,
 }
 
 impl<'r> Case<'r> {
     fn of(report: usize, case: &'r CaseReport, directory: &Path) -> Self {
-        // Differences of a passed case are legal, so nothing is marked.
+        // Differences of a passed case are permitted, so nothing is marked.
         let marked: &[FindingReport] = match case.result {
             Ending::Failed | Ending::Known => &case.findings,
             _ => &[],
@@ -92,7 +92,7 @@ impl<'r> Case<'r> {
         name.chars().map(safe).collect()
     }
 
-    /// The rules of the broken statements, each once.
+    /// The rules that were broken, each once.
     fn broken(&self) -> Vec<&'static Rule> {
         let mut seen = BTreeSet::new();
         let findings = self.case.findings.iter();
@@ -105,7 +105,7 @@ impl<'r> Case<'r> {
     }
 }
 
-/// A path as a page in `directory` links it, with its special characters escaped.
+/// A link from a page in `directory` to a path, with special characters escaped.
 fn relative(path: &Path, directory: &Path) -> String {
     let common = path.components().zip(directory.components());
     let common = common.take_while(|(one, other)| one == other).count();
@@ -146,7 +146,7 @@ fn cell(summary: &Option<&Summary>) -> (&'static str, String) {
 #[template(path = "page.html", whitespace = "minimize")]
 struct Page<'r> {
     reports: &'r [Report],
-    /// If there are two.
+    /// The differences, if there are two runs.
     changes: Option<Changes<'r>>,
     columns: Vec<(usize, &'r str)>,
     /// The cases of a trace, by column.

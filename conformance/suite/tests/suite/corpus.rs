@@ -16,7 +16,7 @@ use efa_replay::synthetic;
 use efa_suite::{Options, Outcome};
 use efa_testing::workspace;
 
-/// What stock software was recorded doing.
+/// The traces recorded from stock software.
 fn recordings() -> Vec<PathBuf> {
     let mut all = traces();
     all.retain(|path| {
@@ -31,7 +31,7 @@ fn traces() -> Vec<PathBuf> {
     efa_suite::find_traces(&[workspace::traces()], None).unwrap()
 }
 
-/// What was played for the recordings.
+/// The scenarios of the recordings.
 fn scenarios() -> Vec<PathBuf> {
     efa_suite::find_scenarios(
         &[workspace::traces(), workspace::traces().join("releases")],
@@ -44,7 +44,7 @@ fn load(path: &Path) -> Trace {
     synthetic::load(path).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// With as many disorderly networks as `EFA_SEEDS` says, or one.
+/// With as many random networks as `EFA_SEEDS` says, or one.
 fn in_networks() -> Options {
     let wanted = std::env::var("EFA_SEEDS").ok();
     Options {
@@ -53,7 +53,7 @@ fn in_networks() -> Options {
     }
 }
 
-/// Does this with each of `items`, on all processors. Panics if any does.
+/// Calls `each` with each of `items`, on all processors. Panics if a call does.
 fn in_parallel<T: Sync>(items: &[T], each: impl Fn(&T) + Sync) {
     let next = AtomicUsize::new(0);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -86,7 +86,7 @@ fn traces_and_scenarios_pair_up() {
 }
 
 /// The page about the corpus is the output of `efa-conformance list --matrix`, and gives a reason
-/// for everything that no trace has.
+/// for everything that no trace covers.
 #[test]
 fn the_page_says_what_the_corpus_covers() {
     let traces: Vec<Trace> = traces().iter().map(|path| load(path)).collect();
@@ -105,10 +105,10 @@ fn traces_break_no_rule_and_round_trip() {
     for path in traces() {
         let trace = load(&path);
         let checked = check::check(&trace.capture);
-        // A release may not know what a later one expects of it (docs/deviations.md): a warning.
+        // A release may not know a rule of a later one (docs/deviations.md): a warning.
         let broken = checked.worse_than(Severity::Warning);
         let broken: Vec<&str> = broken.map(|finding| finding.rule.id).collect();
-        // Only what is written by hand breaks rules, and only those that it names.
+        // Only traces that are written by hand break rules, and only those that they name.
         assert_eq!(broken, trace.scenario.breaks, "{trace}");
         let (packets, problems) = codec::check(&trace);
         assert_eq!(problems, Vec::<String>::new(), "{trace}");
@@ -132,8 +132,8 @@ fn the_engine_takes_the_place_of_stock_libfabric() {
     });
 }
 
-/// The engine plays every scenario with itself, and its capture replays in every role and in
-/// disorderly networks.
+/// The engine plays every scenario with itself, and its capture can be replayed in every role and
+/// in random networks.
 #[test]
 fn the_engine_plays_every_scenario_with_itself() {
     let mut themes = std::collections::BTreeSet::new();
@@ -170,8 +170,8 @@ fn cut(capture: &Capture, snaplen: usize) -> Capture {
     capture
 }
 
-/// A capture with a snap length is judged by what it has: nothing is found that the whole one does
-/// not have. With 256 bytes every packet is judged, with fewer some have half a header.
+/// A capture with a snap length gives no finding that the complete one does not have. With 256
+/// bytes every packet is judged; with fewer, some have incomplete headers.
 #[test]
 fn a_snap_length_breaks_no_rule() {
     let mut torn = 0;

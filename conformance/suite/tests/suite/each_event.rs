@@ -1,5 +1,4 @@
-//! Each event of a run changed once: the engine gets over it, and a program that does not is
-//! noticed.
+//! Changes each event of a run once: the engine recovers, and a program that does not is detected.
 
 use efa_core::endpoint::Instant;
 use efa_play::application::subject::Subject;
@@ -37,7 +36,7 @@ const SHARE: [&str; 10] = [
     "written/read-nack-message.toml",
 ];
 
-/// One event in so many has its turn; the first of each kind always has.
+/// One event in this many is changed; the first of each type always is.
 const EVERY: usize = 3;
 
 #[test]
@@ -56,11 +55,11 @@ fn the_engine_gets_over_each_event() {
             runs += turns.runs;
         }
     }
-    // Each trace has tens of events, of which a third have several turns.
+    // Each trace has tens of events, of which a third are changed in several ways.
     assert!(runs > 100, "{runs}");
 }
 
-/// The engine with a mistake in what its application is told.
+/// The engine with an error in what it reports to its application.
 struct Wrong(fn(Report) -> Vec<Report>);
 
 struct WrongSubject {

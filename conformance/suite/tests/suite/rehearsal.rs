@@ -1,7 +1,7 @@
 //! Traces for tests: the engine plays both sides of a scenario in the emulator.
 //!
-//! The corpus in `traces/` is recorded from stock libfabric. These traces are made by the tests, to
-//! test the suite itself.
+//! The corpus in `traces/` is recorded from stock libfabric. The tests make these traces to test
+//! the suite itself.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -68,7 +68,7 @@ pub(crate) fn rehearse(scenario: &Scenario) -> Trace {
                     operation.with_remote(|place| place.within(regions[place.region.as_str()]));
                 let seed = verify::expected_seed(scenario, id);
                 let mut started = subjects[*at].start(token, &request, seed);
-                // It may have to wait for its peer's HANDSHAKE.
+                // The engine may have to wait for its peer's HANDSHAKE.
                 while let Err(RequestError::TryAgain) = started {
                     for subject in &mut subjects {
                         assert_eq!(subject.poll().unwrap(), [], "{}", scenario.name);
@@ -115,7 +115,7 @@ pub(crate) fn rehearse(scenario: &Scenario) -> Trace {
                     }
                 }
                 let events = subject.events().unwrap();
-                // Where requests fail for good, endpoints may report that as well.
+                // Where requests fail permanently, endpoints may report that too.
                 assert!(
                     events.is_empty() || !scenario.faults.is_empty(),
                     "{events:?}"

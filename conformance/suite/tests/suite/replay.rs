@@ -1,4 +1,4 @@
-//! Replaying: a played scenario passes; every change in it fails, and the failure names the change.
+//! Replay of a scenario passes; every change in it fails, and the failure names the change.
 
 use efa_capture::Direction;
 use efa_core::rules::Severity;
@@ -155,15 +155,16 @@ fn engine_traces_replay_in_both_roles() {
     }
 }
 
-/// Every packet of the endpoint under test, every byte of its header: a change of a byte that has a
-/// meaning makes the replay fail, and the message names packet, field, section and both values.
+/// For every packet of the endpoint under test and every byte of its header: a change of a byte
+/// that has a meaning makes the replay fail, and the message names packet, field, section and both
+/// values.
 #[test]
 fn a_changed_byte_fails_and_is_named() {
     let trace = conversation();
     let mut changes = 0;
     for role in 0..2 {
         let sent: Vec<usize> = trace.recorded(role, Direction::Outbound).collect();
-        // Long messages repeat CTSDATA; a few of them suffice.
+        // Long messages repeat CTSDATA; a few of them are enough.
         for (nth, place) in sent.into_iter().take(9).enumerate() {
             let packet = trace.capture.frames[place].payload.clone();
             for field in fields_of(&packet).unwrap() {
@@ -314,8 +315,8 @@ fn a_surplus_answer_is_found_at_the_end() {
     }
 }
 
-/// In most recordings every id is 0. The scripted endpoints choose their own numbers, so that an
-/// endpoint that confuses ids is found nevertheless.
+/// In most recordings every id is 0. The scripted endpoints choose other numbers, so that an
+/// endpoint that confuses ids is detected.
 #[test]
 fn a_headerless_message_must_carry_application_data() {
     let trace = corpus("releases/headerless-2.5-2.5");
@@ -328,7 +329,7 @@ fn a_headerless_message_must_carry_application_data() {
     let places: Vec<usize> = messages.collect();
     assert_eq!(places.len(), 11);
 
-    // Each in turn with another byte, cut short, with a header, lost, or sent twice.
+    // Each in turn with another byte, shortened, with a header, lost, or sent twice.
     for (nth, &place) in places.iter().enumerate() {
         let original = trace.capture.frames[place].payload.clone();
         let number = trace.capture.frames[place].number;
@@ -372,7 +373,7 @@ fn a_headerless_message_must_carry_application_data() {
         }
     }
 
-    // The completion data of one is another.
+    // The completion data of one differs.
     let mut other = trace.clone();
     let with_data = |frame: &&mut efa_check::capture::CapturedPacket| {
         frame.headerless && frame.header.immediate.is_some()
@@ -388,7 +389,7 @@ fn a_headerless_message_must_carry_application_data() {
         texts.iter().any(|text| text.starts_with(&named)),
         "{texts:?}"
     );
-    // The engine receives no messages without header.
+    // The engine cannot receive messages without a header.
     let unsupported = verdict(&trace, 1 - role).unsupported.unwrap();
     assert!(unsupported.contains("user recv qp"), "{unsupported}");
 }
@@ -613,7 +614,7 @@ fn an_unscripted_trace_never_simply_passes() {
     refusal.header.kind =
         efa_capture::frame::FrameKind::Response(efa_core::nic::Status::RemoteBadLength);
     refusal.payload.clear();
-    // The trace does not have the refused packet.
+    // The trace does not contain the refused packet.
     refusal.header.sequence += 1000;
     refusal.comments.clear();
     let number = refusal.number;
@@ -629,7 +630,7 @@ fn an_unscripted_trace_never_simply_passes() {
     let summary = efa_suite::Summary::of(&cases);
     assert_eq!((summary.passed, summary.codec_only), (0, 1));
 
-    // A malformed packet also fails there.
+    // A malformed packet fails there too.
     let frame = &mut trace.capture.frames[place];
     frame.payload[1] = 5;
     let cases = efa_suite::run_engine(&trace, &mut Emu::orderly(), &Options::default()).unwrap();

@@ -1,4 +1,4 @@
-//! The traces of tag matching: a right device plays them, a wrong one does not.
+//! The traces of tag matching: a correct device plays them, a wrong one does not.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use efa_replay::tagged::wire::{WirePacket, compare};
 use efa_replay::tagged::{Connection, Devices, TagTrace, TagVerdict, play};
 use efa_testing::workspace;
 
-/// The trace that was recorded here; the others come from elsewhere.
+/// The trace that was recorded here; the others are from elsewhere.
 const OWN: &str = "list";
 
 fn traces() -> Vec<PathBuf> {
@@ -44,7 +44,7 @@ fn a_right_device_plays_all_traces() {
     }
 }
 
-/// What is lost and overtaken below does not show.
+/// Losses and reordering below the connection do not show.
 #[test]
 fn a_right_device_plays_them_in_a_bad_network() {
     for seed in 1..=5 {
@@ -55,7 +55,7 @@ fn a_right_device_plays_them_in_a_bad_network() {
     }
 }
 
-/// One packet more, less, earlier or otherwise in a run is a difference.
+/// A packet that is added, missing, early or changed in a run is a difference.
 #[test]
 fn every_change_on_the_wire_is_found() {
     for path in traces() {
@@ -81,7 +81,7 @@ fn every_change_on_the_wire_is_found() {
     }
 }
 
-/// What a wrong device does.
+/// The error of a wrong device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fault {
     MaskIgnored,
@@ -103,7 +103,7 @@ enum Fault {
     OtherMemoryRead,
 }
 
-/// Each, and the beginning of the finding.
+/// Each fault, and the start of its finding.
 const FAULTS: [(Fault, &str); 17] = [
     (
         Fault::MaskIgnored,
@@ -157,14 +157,14 @@ const FAULTS: [(Fault, &str); 17] = [
     (Fault::OtherMemoryRead, "`read-by-software`: byte 0:"),
 ];
 
-/// The simulator with a device that is wrong.
+/// The simulator with a wrong device.
 struct Wrong(Emu, Fault);
 
 struct WrongEnd<C> {
     end: C,
     fault: Fault,
     messages: u32,
-    /// Completions that come once more.
+    /// A completion to report again.
     again: Option<Completion>,
     deletions: Vec<u64>,
     has_matched: bool,
@@ -239,7 +239,7 @@ impl<C: Connection> Connection for WrongEnd<C> {
         let is_first = self.messages == 1 && work == Work::Send;
         match (self.fault, work) {
             (Fault::MessageLost, _) if is_first => {
-                // It seems to have been sent.
+                // The packet appears to have been sent.
                 self.again = Some(Completion {
                     wr_id,
                     ..Completion::default()

@@ -1,8 +1,8 @@
-//! A device between the engine and the simulator that makes a right engine wrong.
+//! A device between the engine and the simulator that makes a correct engine wrong.
 //!
-//! Most errors of an implementation show in what it sends, some in what it takes an arrival for,
-//! some in when it does something. So the device changes what passes between the engine and the
-//! network, and the engine itself has no branch for a fault.
+//! Most errors of an implementation show in what it sends, some in how it reads what arrives, some
+//! in its timing. So the device changes what passes between the engine and the network, and the
+//! engine itself has no code for faults.
 
 use std::cell::Cell;
 use std::collections::{HashSet, VecDeque};
@@ -19,30 +19,30 @@ use efa_sim::{NicConfig, SimDomain, SimHost, SimNic, SimQueuePair};
 
 use super::fault::{Act, Change, Packets, RdmaChange};
 
-/// Packet buffers of the device that the engine does not know of.
+/// Packet buffers of the device that the engine does not know.
 const SPARE_BUFFERS: usize = 64;
 
-/// What the fault has done so far.
+/// The state of the fault.
 struct State {
-    /// `None`: the engine is as it is.
+    /// The fault; `None` for a correct engine.
     act: Option<Act>,
     /// How often it took effect.
     applied: Rc<Cell<usize>>,
-    /// Packets that it asks for which were seen.
+    /// The number of packets seen of those that the fault selects.
     seen: usize,
     /// Buffers of packets that the engine did not post.
     own: HashSet<BufferId>,
-    /// Contexts of RDMA requests whose completions the engine has already.
+    /// Contexts of RDMA requests whose completions the engine already has.
     completed: Vec<u64>,
-    /// Completions of what was not posted.
+    /// Completions without a posted request.
     finished: VecDeque<Completion>,
-    /// Where the engine sent its last packet.
+    /// The destination of the engine's last packet.
     peer: Option<Destination>,
-    /// Packets that wait for their time, and what they wait for.
+    /// Deferred packets, and the packets that they wait for.
     held: Vec<(Vec<u8>, Option<PacketType>)>,
-    /// RDMA reads that wait for the next packet that says that they are over.
+    /// RDMA reads that wait for the next packet that reports their end.
     late: Vec<RdmaRequest>,
-    /// An answer was given early: the next one of this type is kept back.
+    /// An answer was sent early: the next one of this type is suppressed.
     spent: Option<PacketType>,
 }
 
@@ -60,7 +60,7 @@ impl State {
         is_chosen
     }
 
-    /// What is sent instead of a packet; `None` if it goes as it is.
+    /// The packets to send instead of this one; `None` to send it unchanged.
     fn sends(&mut self, packet: &[u8]) -> Option<Vec<Vec<u8>>> {
         let kind = PacketType::peek(packet);
         if self.spent.is_some() && self.spent == kind {
@@ -84,7 +84,7 @@ impl State {
         })
     }
 
-    /// What the engine hears instead of a packet; `None` if it hears the packet.
+    /// The change of a received packet; `None` to pass it unchanged.
     fn hears(&mut self, packet: &[u8]) -> Option<Change> {
         let Some(Act::Hears(packets, change)) = self.act else {
             return None;
@@ -92,7 +92,7 @@ impl State {
         self.is_chosen(packets, packet).then_some(change)
     }
 
-    /// The answer that the engine invents when it hears a packet.
+    /// Sends the answer that the engine invents for a received packet.
     fn invents(&mut self, packet: &[u8]) {
         let Some(Act::Invents(packets, answer)) = self.act else {
             return;
@@ -104,7 +104,7 @@ impl State {
         }
     }
 
-    /// What is done for an RDMA request of the engine.
+    /// The change of an RDMA request of the engine.
     fn rdma(&mut self, reads: bool) -> Option<RdmaChange> {
         let change = match self.act {
             Some(Act::Reads(change)) if reads => change,
@@ -115,7 +115,7 @@ impl State {
         Some(change)
     }
 
-    /// Packets whose time has come.
+    /// Deferred packets that are due now.
     fn due(&mut self, passed: Option<PacketType>) -> Vec<Vec<u8>> {
         let is_due =
             |held: &mut (Vec<u8>, Option<PacketType>)| held.1.is_none() || held.1 == passed;
@@ -126,8 +126,8 @@ impl State {
     }
 }
 
-/// The device of an endpoint with a fault. The engine posts and polls through it; all else reaches
-/// the simulated device as it is.
+/// The device of an endpoint with a fault. The engine posts and polls through it; all other calls
+/// reach the simulated device unchanged.
 pub(crate) struct FaultyNic {
     inner: SimNic,
     state: State,
@@ -161,7 +161,7 @@ impl FaultyNic {
         Ok(FaultyNic { inner, state })
     }
 
-    /// Sends what has waited for a packet of this type, or for nothing.
+    /// Sends the packets that waited for a packet of this type, or for none.
     fn send_due(&mut self, passed: Option<PacketType>) {
         if self.state.peer.is_none() {
             return;
@@ -171,7 +171,7 @@ impl FaultyNic {
         }
     }
 
-    /// What the engine gets for a packet that arrived.
+    /// Adds the completions that the engine gets for a received packet.
     fn hear(&mut self, completion: Completion, heard: &mut Vec<Completion>) {
         let CompletionKind::Recv {
             buffer,

@@ -13,28 +13,28 @@ use super::play::Play;
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub(crate) id: &'static str,
-    /// What the engine does wrong, for people.
+    /// The description of the engine's error.
     pub(crate) does: &'static str,
-    /// The trace in which it shows, and the endpoint in whose place the engine is.
+    /// The trace that shows it, and the endpoint that the engine replaces.
     pub(crate) trace: &'static str,
     pub(crate) endpoint: usize,
-    /// What the peers announce instead of what they announced when they were recorded.
+    /// What the peers announce in place of what was recorded.
     pub(crate) announced: Option<u64>,
     pub(crate) act: Act,
     pub(crate) caught: Caught,
 }
 
 impl Fault {
-    /// What it shows in.
+    /// The trace to play.
     pub(crate) fn play(&self) -> Play {
         (self.trace, self.endpoint, self.announced)
     }
 }
 
-/// Who catches a fault, and what is named.
+/// Which program detects a fault, and the rule that it names.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Caught {
-    /// `check`, on the capture alone, and so `run` as well: this rule.
+    /// `check`, on the capture alone, and therefore `run` too: this rule.
     ByCheck(&'static Rule),
     /// `run` only: this rule.
     ByRun(&'static Rule),
@@ -60,14 +60,14 @@ impl Caught {
 /// Makes an answer to a packet.
 pub(crate) type Answer = fn(&[u8]) -> Vec<u8>;
 
-/// Where the fault is.
+/// The behaviour that is wrong.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Act {
-    /// The engine sends such packets otherwise.
+    /// The engine changes such packets when it sends them.
     Sends(Packets, Change),
-    /// It takes such packets for something else.
+    /// It reads such packets wrongly.
     Hears(Packets, Change),
-    /// It answers such packets at once, and not when it should.
+    /// It answers such packets at once, instead of when it should.
     Invents(Packets, Answer),
     /// Its RDMA reads.
     Reads(RdmaChange),
@@ -93,58 +93,58 @@ impl Packets {
     }
 }
 
-/// What is wrong with a packet.
+/// The change of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Change {
     /// A field has another value.
     Set(&'static str, u64),
-    /// A field has more, modulo its width.
+    /// A number is added to a field, modulo its width.
     Add(&'static str, u64),
-    /// A field has less, modulo its width.
+    /// A number is subtracted from a field, modulo its width.
     Sub(&'static str, u64),
     /// Two fields are exchanged.
     Swap(&'static str, &'static str),
-    /// Flags are not set.
+    /// Flags are cleared.
     Clear(u16),
-    /// The parts whose fields begin with this, and the flag of the part, are not there.
+    /// The fields with this prefix, and the flag of the part, are missing.
     Without(&'static str, u16),
-    /// Eight bytes in front of the data, and the flag that announces them.
+    /// Eight bytes are inserted before the data, with the flag that announces them.
     With(u64, u16),
-    /// A field is not there, although its flag is set.
+    /// A field is missing, although its flag is set.
     Drop(&'static str),
-    /// The bytes of a field are in the opposite order.
+    /// The bytes of a field are in reverse order.
     Reverse(&'static str),
     /// The last bytes are missing.
     Shorter(usize),
     /// The last bytes are missing, and the field that counts them agrees.
     Fewer(&'static str, usize),
-    /// The last byte is another one.
+    /// The last byte is changed.
     Garbled,
-    /// The packet never comes.
+    /// The packet is never sent.
     Lost,
-    /// It comes twice.
+    /// It is sent twice.
     Twice,
-    /// It comes once more, after the next packet of this type, in either direction.
+    /// It is sent again after the next packet of this type, in either direction.
     Again(PacketType),
 }
 
-/// What is wrong with RDMA requests.
+/// The change of RDMA requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RdmaChange {
-    /// So many bytes less.
+    /// The length is reduced by this many bytes.
     Shorter(usize),
-    /// So many bytes further on.
+    /// The address is moved by this many bytes.
     Elsewhere(i64),
-    /// Not made.
+    /// The request is not posted.
     Skipped,
-    /// Made after the packet that says that they are over.
+    /// The request is posted after the packet that reports its end.
     Late,
     /// These bits of the immediate data are inverted.
     Immediate(u32),
 }
 
 impl Change {
-    /// The packet as it is with the change.
+    /// The packet with the change.
     pub(crate) fn of(self, packet: &[u8]) -> Vec<u8> {
         let mut changed = packet.to_vec();
         let flags = number(packet, "flags");
@@ -197,7 +197,7 @@ impl Change {
     }
 }
 
-/// Where a field of a packet is.
+/// The bytes of a field in a packet.
 fn place(packet: &[u8], name: &str) -> Range<usize> {
     let mut fields = fields_of(packet).into_iter().flatten();
     let field = fields.find(|field| field.descriptor.name == name);

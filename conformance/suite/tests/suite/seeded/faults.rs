@@ -1,4 +1,4 @@
-//! The faults, read from `faults.txt`, which says how they are written.
+//! The faults, read from `faults.txt`, which describes its format.
 
 use std::sync::LazyLock;
 
@@ -58,7 +58,7 @@ fn words(text: &'static str) -> Vec<&'static str> {
     text.split(' ').collect()
 }
 
-/// A number; a packet type is one, too.
+/// A number, or a packet type.
 fn value(word: &str) -> Option<u64> {
     let number = match word.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16).ok(),
@@ -131,12 +131,12 @@ fn parse_rdma_change(words: &[&str]) -> Option<RdmaChange> {
     })
 }
 
-/// The answers that come too early, by name.
+/// The answers that are sent too early, by name.
 fn answer(name: &str) -> Option<Answer> {
     Some(match name {
         "eor" => |request| packet(PacketType::Eor, send_id(request), 0, &[0; 4]),
         "nack" => |request| packet(PacketType::ReadNack, send_id(request), 0, &[0; 4]),
-        // Whatever the packet is.
+        // The same for every packet.
         "cts" => |_| {
             let rest = [&[0; 4][..], &1000_u64.to_le_bytes()].concat();
             packet(PacketType::Cts, 0, 0, &rest)
@@ -163,7 +163,7 @@ fn msg_id(request: &[u8]) -> u64 {
     number(request, "msg_id")
 }
 
-/// A packet with two ids behind its base header.
+/// A packet with two ids after its base header.
 fn packet(kind: PacketType, first: u64, second: u64, rest: &[u8]) -> Vec<u8> {
     let mut packet = vec![kind as u8, 4, 0, 0];
     packet.extend((first as u32).to_le_bytes());

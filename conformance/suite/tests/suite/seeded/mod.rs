@@ -1,9 +1,9 @@
-//! Proof that the suite bites: single faults in our engine, one at a time. Each has to be caught by
-//! `run` under the right statement, and by `check` alone where a capture shows it.
+//! Tests that the suite detects faults: single faults in our engine, one at a time. `run` has to
+//! report each with the right statement, and `check` alone too if a capture shows it.
 //!
 //! * `fault`: how a fault is declared; `faults`: all of them.
-//! * `device`: where a fault takes effect, between the engine and the simulator.
-//! * `play`: running the suite on an engine with a fault.
+//! * `device`: applies a fault between the engine and the simulator.
+//! * `play`: runs the suite on an engine with a fault.
 
 mod device;
 mod fault;
@@ -18,7 +18,7 @@ use fault::{Act, Change, Fault};
 use faults::CHAPTERS;
 use play::Player;
 
-/// What there has to be at least.
+/// The least number of faults.
 const LEAST_FAULTS: usize = 80;
 const LEAST_BY_CHECK: usize = 60;
 
@@ -33,7 +33,7 @@ fn every_fault_is_caught_and_named() {
             complain("it never took effect".into());
             continue;
         }
-        // What follows from a fault comes after it.
+        // Consequences of a fault are reported after it.
         let statement = fault.caught.statement();
         if played
             .statements
@@ -65,7 +65,7 @@ fn every_fault_is_caught_and_named() {
 }
 
 /// The control: the same traces on the same device, with an engine without a fault. Where the peers
-/// announce something else than was recorded, a right engine does something else.
+/// announce something other than recorded, a correct engine acts differently.
 #[test]
 fn without_a_fault_nothing_is_reported() {
     let mut player = Player::default();
@@ -78,7 +78,7 @@ fn without_a_fault_nothing_is_reported() {
     }
 }
 
-/// What a second copy means is another matter for each type, so each has the fault.
+/// A duplicate has a different meaning for each type, so each has the fault.
 #[test]
 fn every_packet_type_is_retransmitted() {
     let mut types = PacketType::ALL.iter().filter(|of| of.has_header());

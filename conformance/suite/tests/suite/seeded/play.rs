@@ -25,7 +25,7 @@ use efa_testing::fields::write;
 use super::device::FaultyNic;
 use super::fault::Fault;
 
-/// Opens the engine, with a fault if it is in the place of the endpoint that has it.
+/// Opens the engine, with a fault for the endpoint that has one.
 struct Faulty<'t> {
     fault: Option<&'static Fault>,
     endpoint: &'t str,
@@ -55,21 +55,21 @@ impl Opener<Emu> for Faulty<'_> {
     }
 }
 
-/// What came of it.
+/// The outcome of playing a trace.
 pub(crate) struct Played {
     /// How often the fault took effect.
     pub(crate) applied: usize,
     pub(crate) passed: bool,
     /// Statements that the failures name, in their order.
     pub(crate) statements: Vec<&'static str>,
-    /// Rules of its errors that `check` finds, in their order.
+    /// Rules of the errors that `check` finds, in their order.
     pub(crate) rules: Vec<&'static str>,
-    /// The result as users see it.
+    /// The result in the form that users see.
     pub(crate) text: String,
 }
 
-/// What is played: a trace, the endpoint under test, and what its peers announce if that is not
-/// what was recorded.
+/// A trace, the endpoint under test, and what its peers announce if that differs from the
+/// recording.
 pub(crate) type Play = (&'static str, usize, Option<u64>);
 
 /// Plays traces.
@@ -114,7 +114,7 @@ impl Player {
             let errors = checked.worse_than(Severity::Warning);
             let its_own = errors.filter(|finding| capture.interfaces[finding.interface] == role);
             played.rules = its_own.map(|finding| finding.rule.id).collect();
-            // What never came is said of the request, but often follows from what came instead.
+            // A missing answer is reported for the request, but often follows from a wrong one.
             let never_came = rules::ANSWER_MISSING.id;
             played.rules.sort_by_key(|rule| *rule == never_came);
         }
@@ -122,7 +122,7 @@ impl Player {
     }
 }
 
-/// A trace of the corpus, or one of those that are there for a fault only.
+/// A trace of the corpus, or one that exists only for a fault.
 fn path_of(name: &str) -> PathBuf {
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suite/seeded/traces");
     let beside = beside.join(format!("{name}.toml"));
@@ -151,7 +151,7 @@ fn load((name, endpoint, announced): Play) -> Trace {
             }
         }
     }
-    // What was recorded does not fit what the peers announce now; nobody is to blame for that.
+    // The recording does not match what the peers announce now; this is no error of theirs.
     trace.capture.lossy = (0..trace.capture.interfaces.len()).collect();
     trace
 }
