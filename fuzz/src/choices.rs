@@ -1,6 +1,6 @@
-//! What the bytes of an input choose.
+//! Choices from the bytes of an input.
 
-/// Bytes that are taken from the front; zeros when they are over.
+/// Takes bytes from the front; zeros when there are none left.
 pub(crate) struct Choices<'a>(pub(crate) &'a [u8]);
 
 impl Choices<'_> {
@@ -28,7 +28,7 @@ impl Choices<'_> {
         u64::from(self.word()) | u64::from(self.word()) << 32
     }
 
-    /// Numbers around what matters, or any.
+    /// A number near an interesting value, or any number.
     pub(crate) fn number(&mut self) -> u64 {
         match self.byte() {
             0 => 0,

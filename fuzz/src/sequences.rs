@@ -1,12 +1,11 @@
-//! Any bytes as calls of the verbs by several threads, with handles that are right, freed, of
-//! another kind, foreign or null, while other threads use and free the same ones.
+//! Interprets any bytes as calls of the verbs by several threads, with handles that are valid,
+//! freed, of another type, foreign or null, while other threads use and free the same ones.
 //!
-//! Nothing crashes or hangs, and what a call returns is an errno that the verb may return.
-//! Afterwards everything that was made can be ended, and the process has as many descriptors and
-//! threads as before.
+//! No call crashes or hangs, and calls return an errno that the verb may return. Afterwards all
+//! objects can be destroyed, and the process has as many descriptors and threads as before.
 //!
-//! Calls that look a handle up get any pointer. Posting and polling follow theirs, so they get
-//! objects that live or were freed lately, as docs/security.md promises, and no other pointers.
+//! Calls that look a handle up get any pointer. Posting and polling dereference theirs, so they get
+//! objects that live or were freed recently, as docs/security.md promises, and no other pointers.
 
 use std::ffi::{CString, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -25,13 +24,13 @@ use efa_verbs_abi::*;
 const THREADS: usize = 3;
 /// Calls of one thread.
 const CALLS: usize = 128;
-/// Objects of a kind at a time.
+/// The most objects of a type at a time.
 const MOST: usize = 8;
 
-/// What a call may return when it refuses.
+/// The permitted errors of a call.
 const REFUSALS: [c_int; 4] = [EINVAL, EBUSY, ENOMEM, EOPNOTSUPP];
 
-/// The kinds of objects, in the order in which they can be ended.
+/// The types of objects, in the order in which they can be destroyed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ObjectKind {
     Region,
@@ -51,7 +50,7 @@ const KINDS: [ObjectKind; 6] = [
     ObjectKind::Domain,
 ];
 
-/// Handles of one kind. They are kept as numbers, which threads may share.
+/// Handles of one type. They are stored as numbers, so that threads may share them.
 #[derive(Default)]
 struct Handles {
     live: Vec<usize>,
@@ -65,7 +64,7 @@ struct Table {
     handles: [Mutex<Handles>; KINDS.len()],
 }
 
-/// One call: which, and what with.
+/// One call and its arguments.
 #[derive(Clone, Copy)]
 struct Call {
     what: u8,
@@ -84,8 +83,8 @@ impl Table {
         work(&mut handles.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A handle of a kind, mostly a live one; or a freed one, one of another kind, a pointer to
-    /// something else, null.
+    /// A handle of a type, mostly a live one; or a freed one, one of another type, a pointer to
+    /// something else, or null.
     fn any<T>(&self, kind: ObjectKind, choice: u8) -> *mut T {
         match choice >> 4 {
             0 => null_mut(),
@@ -96,7 +95,7 @@ impl Table {
         }
     }
 
-    /// A handle of a kind that lives or was freed lately; null if there is none.
+    /// A handle of a type that lives or was freed recently; null if there is none.
     fn known<T>(&self, kind: ObjectKind, choice: u8) -> *mut T {
         self.listed(kind, choice >> 5 == 0, choice)
     }
@@ -109,7 +108,7 @@ impl Table {
         })
     }
 
-    /// Notes what a verb made, or checks why it did not.
+    /// Notes an object that a verb created, or checks the error.
     fn made<T>(&self, kind: ObjectKind, made: *mut T) {
         if made.is_null() {
             let refusal = errno();
@@ -124,7 +123,7 @@ impl Table {
         });
     }
 
-    /// Ends whatever the handle is of.
+    /// Destroys the object of the handle.
     fn end(&self, kind: ObjectKind, handle: *mut c_void) -> c_int {
         let status = match kind {
             ObjectKind::Region => ibv_dereg_mr(handle.cast()),
@@ -138,7 +137,7 @@ impl Table {
             let number = handle.addr();
             self.with(kind, |handles| {
                 // The library keeps the memory of more freed handles than there are in a run, so no
-                // other object was in the same place.
+                // other object had the same address.
                 let ended_before = handles.freed.contains(&number);
                 assert!(!ended_before, "a {kind:?} was ended twice");
                 handles.live.retain(|live| *live != number);
@@ -182,7 +181,7 @@ impl Table {
         }
         let context = self.context();
         let domain = self.any(ObjectKind::Domain, call.other);
-        // SAFETY: the library looks handles up; everything else is right.
+        // SAFETY: the library looks handles up; all other arguments are valid.
         unsafe {
             match kind {
                 ObjectKind::Domain => self.made(kind, ibv_alloc_pd(context)),
@@ -279,14 +278,14 @@ fn expect(status: c_int, what: &str) {
     assert!(is_errno, "{what}: {status}");
 }
 
-/// Memory that is registered, and written to by whatever the calls make of it.
+/// Registered memory, which the calls may write to.
 fn memory() -> *mut c_void {
     static MEMORY: [AtomicU64; 256] = [const { AtomicU64::new(0) }; 256];
     MEMORY.as_ptr().cast_mut().cast()
 }
 
-/// The library that has a function, and its name there. The functions of `libefa.so.1` are in
-/// `libibverbs.so.1`, too, where that finds them.
+/// The library that has a function, and its name there. `libibverbs.so.1` also has the functions of
+/// `libefa.so.1`, and finds them there.
 pub(crate) fn place_of(function: &str) -> (*mut c_void, String) {
     let name = match function.starts_with("efadv_") {
         true => format!("efa_emu_{function}"),
@@ -295,7 +294,7 @@ pub(crate) fn place_of(function: &str) -> (*mut c_void, String) {
     (library(), name)
 }
 
-/// The library whose verbs are called, loaded once, with a host of its own.
+/// The library whose verbs are called, loaded once, with its own host.
 fn library() -> *mut c_void {
     static LIBRARY: OnceLock<usize> = OnceLock::new();
     let number = *LIBRARY.get_or_init(|| {
@@ -304,7 +303,7 @@ fn library() -> *mut c_void {
             0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xf0, 0x55,
         ])];
         for (variable, value) in config.to_env() {
-            // SAFETY: the fuzzer has no other thread yet, and that of a test waits.
+            // SAFETY: the fuzzer has no other thread yet, and the thread of a test waits.
             unsafe { std::env::set_var(variable, value) };
         }
         let path = efa_testing::workspace::built("libefa_emu_verbs.so");
@@ -323,7 +322,7 @@ fn held() -> [usize; 2] {
         .map(|directory| std::fs::read_dir(directory).unwrap().count())
 }
 
-/// Four bytes are a call; the threads take them in turn.
+/// Four bytes are a call; the threads take calls in turn.
 pub(crate) fn check(bytes: &[u8]) {
     static BEFORE: OnceLock<[usize; 2]> = OnceLock::new();
     let before = BEFORE.get_or_init(|| {

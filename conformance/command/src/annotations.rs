@@ -1,6 +1,6 @@
 //! Findings as annotations of CI systems: GitHub's workflow commands, GitLab's Code Quality, SARIF.
 //!
-//! Captures have no lines. Where a format needs one, it is the number of the packet.
+//! Captures have no lines. Where a format requires one, it is the number of the packet.
 
 use std::collections::BTreeSet;
 
@@ -8,10 +8,10 @@ use efa_check::check::Finding;
 use efa_core::rules::{Rule, Severity};
 use serde::Serialize;
 
-/// Where annotations are for.
+/// The readers of annotations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(crate) enum Format {
-    /// Workflow commands of GitHub Actions, one a line.
+    /// Workflow commands of GitHub Actions, one on each line.
     Github,
     /// A Code Quality report of GitLab.
     Gitlab,
@@ -19,7 +19,7 @@ pub(crate) enum Format {
     Sarif,
 }
 
-/// A capture and what was found in it.
+/// A capture and its findings.
 pub(crate) struct Annotated {
     /// Its path.
     pub(crate) capture: String,
@@ -35,7 +35,7 @@ pub(crate) fn annotate(format: Format, captures: &[Annotated]) -> serde_json::Re
     }
 }
 
-/// Makes something of each finding and the path of its capture.
+/// Calls `make` with each finding and the path of its capture.
 fn each<T>(captures: &[Annotated], make: impl Fn(&str, &Finding) -> T) -> Vec<T> {
     let findings = captures.iter().flat_map(|annotated| {
         let findings = annotated.findings.iter();
@@ -68,7 +68,7 @@ fn github(captures: &[Annotated]) -> String {
     each(captures, command).join("\n")
 }
 
-/// Text behind a workflow command, which ends with the line.
+/// Text after a workflow command, which ends with the line.
 fn github_data(text: &str) -> String {
     text.replace('%', "%25")
         .replace('\r', "%0D")
@@ -121,8 +121,8 @@ fn gitlab(captures: &[Annotated]) -> Vec<Issue> {
     each(captures, issue)
 }
 
-/// The identity of a finding, the same in each run over the same capture: FNV-1a, whose
-/// values do not change with the release of a library.
+/// The identity of a finding, equal in each run over the same capture: FNV-1a, whose values do not
+/// depend on the release of a library.
 fn fingerprint(path: &str, finding: &Finding) -> String {
     let Finding {
         rule, packet, text, ..
@@ -277,7 +277,7 @@ fn sarif_rule(rule: &Rule) -> SarifRule {
     }
 }
 
-/// A path as a relative reference (RFC 3986), or with a leading slash as one to a root.
+/// A path as a relative reference (RFC 3986), or as an absolute path if it begins with a slash.
 fn relative_uri(path: &str) -> String {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(byte);
     let escape = |byte: u8| match is_plain(&byte) {

@@ -1,4 +1,4 @@
-//! `bundle`: one file to send back when something fails.
+//! `bundle`: packs one file to send when something fails.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ pub(crate) struct Bundle {
     hide: Vec<String>,
 }
 
-/// The directory that the archive unpacks to.
+/// The directory in the archive.
 const NAME: &str = "efa-bundle";
 
 pub(crate) fn bundle(arguments: &Bundle) -> Outcome {
@@ -40,7 +40,7 @@ pub(crate) fn bundle(arguments: &Bundle) -> Outcome {
     }
 }
 
-/// Writes the archive, and returns the names of what is in it.
+/// Writes the archive, and returns the names of its files.
 fn make(arguments: &Bundle) -> Result<Vec<String>, String> {
     let mut private = Private::default();
     private.host(
@@ -82,7 +82,7 @@ fn make(arguments: &Bundle) -> Result<Vec<String>, String> {
 
 /// Has `tar` pack the files, without the names of users.
 fn write(members: &[Member], output: &Path) -> Result<(), String> {
-    // Beside the archive there is room for what goes into it.
+    // Files are prepared in the archive's directory, which has room for them.
     let mut parent = output.as_os_str().to_owned();
     parent.push(format!(".{}", std::process::id()));
     let parent = Removed(PathBuf::from(parent));
@@ -117,7 +117,7 @@ struct Removed(PathBuf);
 
 impl Drop for Removed {
     fn drop(&mut self) {
-        // Files that cannot be removed stay beside the archive.
+        // An error leaves the files beside the archive.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 const SUFFIXES: [&str; 3] = ["pcapng", "pcap", "cap"];
 const PACKED: [&str; 4] = ["gz", "zst", "zstd", "lz4"];
 
-/// The captures that are named, and those in the directories that are, with whether these are one
+/// The named captures, and those in the named directories; and whether this is a single capture
 /// that is named itself.
 pub(crate) fn captures(named: &[PathBuf]) -> Result<(Vec<PathBuf>, bool), String> {
     let mut captures = Vec::new();

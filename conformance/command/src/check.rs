@@ -1,4 +1,4 @@
-//! `check`: judging a capture by the rules of the protocol.
+//! `check`: judges captures by the rules of the protocol.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -95,7 +95,7 @@ pub(crate) fn check(arguments: &Check) -> Outcome {
         worst = worst.and(outcome);
     });
     if arguments.json {
-        // One capture is one object, as several in a list.
+        // One capture is a single object; several are a list.
         let document = match is_one {
             true => documents.pop().unwrap_or_default(),
             false => documents.into(),
@@ -104,7 +104,7 @@ pub(crate) fn check(arguments: &Check) -> Outcome {
             say(format_args!("{document:#}"));
         }
     }
-    // Of captures that cannot be read there is nothing to annotate.
+    // Unreadable captures have nothing to annotate.
     if let Some(format) = arguments.format.filter(|_| !annotated.is_empty()) {
         match annotate(format, &annotated) {
             Ok(text) if text.is_empty() => {}
@@ -115,7 +115,7 @@ pub(crate) fn check(arguments: &Check) -> Outcome {
     worst
 }
 
-/// Judges captures, so many at once, and hands the results on in their order.
+/// Judges several captures at once, and passes the results on in their order.
 fn in_order(
     captures: &[PathBuf],
     jobs: usize,
@@ -193,16 +193,16 @@ fn list_rules() {
 /// A capture and the verdict on it.
 struct Judged {
     checked: Checked,
-    /// The damage of the file.
+    /// Defects of the file.
     damage: Vec<String>,
-    /// Frames of other protocols than the emulated wire.
+    /// The number of frames of other protocols than the emulated wire.
     foreign_frames: u64,
-    /// Blocks of a type that is not known.
+    /// The number of blocks of unknown types.
     skipped_blocks: u64,
 }
 
 impl Judged {
-    /// The outcome, and why it is not the one that the findings alone make.
+    /// The outcome, and the reason if it differs from that of the findings alone.
     fn outcome(&self, arguments: &Check) -> (Outcome, Option<String>) {
         if self.checked.at_least(arguments.fail_on) > 0 {
             return (Outcome::Failed, None);

@@ -7,10 +7,10 @@ use efa_commands::installation::Installation;
 /// Its name in the repository.
 const TRACES: &str = "traces";
 
-/// The files and directories that the user has named, or the corpus.
+/// The files and directories that the user named, or else the corpus.
 ///
 /// # Errors
-/// The user has named nothing, and the corpus is not installed with this program.
+/// The user named nothing, and no corpus is installed with this program.
 pub(crate) fn or_named(named: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
     if !named.is_empty() {
         return Ok(named.to_vec());

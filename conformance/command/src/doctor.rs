@@ -90,7 +90,7 @@ pub(crate) fn doctor(arguments: &Doctor) -> Outcome {
     }
 }
 
-/// The levels on which a machine may be found unfit.
+/// The levels at which a machine can be reported unfit.
 fn severity(name: &str) -> Result<Level, String> {
     let known = [Level::Error, Level::Warning];
     let found = known.into_iter().find(|level| level.name() == name);

@@ -64,7 +64,7 @@ pub(crate) fn drive(arguments: &Drive) -> Outcome {
         output,
     ) {
         Ok(()) => Outcome::Passed,
-        // The driver has ended.
+        // The reader of the answers has exited.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Outcome::Passed,
         Err(error) => complain(error, Outcome::Unfit),
     }

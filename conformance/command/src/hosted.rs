@@ -1,4 +1,4 @@
-//! `hosted`: any program, for a host that tests it here.
+//! `hosted`: runs any program for a host that tests it here.
 
 use std::io;
 use std::process::ExitCode;
@@ -43,7 +43,7 @@ fn variable(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// Runs the program to its end, or to that of standard input.
+/// Runs the program until it ends or standard input is closed.
 pub(crate) fn hosted(arguments: &Arguments) -> ExitCode {
     let recording = match &arguments.recorder {
         Some(command) => Some(Recording::By(command.clone())),
@@ -60,7 +60,7 @@ pub(crate) fn hosted(arguments: &Arguments) -> ExitCode {
     };
     match hosted.run(io::stdin(), io::stdout()) {
         Ok(status) => u8::try_from(status_as(status)).map_or(ExitCode::FAILURE, ExitCode::from),
-        // What has this status cannot do what is asked of it.
+        // The status for a program that cannot do what the suite asks for.
         Err(problem) if arguments.driven && !matches!(problem, LackError::Start { .. }) => {
             let _ = complain(problem, Outcome::Unfit);
             u8::try_from(UNSUPPORTED).map_or(ExitCode::FAILURE, ExitCode::from)

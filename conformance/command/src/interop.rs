@@ -60,7 +60,7 @@ pub(crate) fn interop(arguments: &mut Interop) -> Outcome {
     ended.unwrap_or_else(|problem| complain(problem, Outcome::Unfit))
 }
 
-/// The pairs of hosts on which the cells run; `None` stands for emulated ones.
+/// The pairs of hosts on which the cells run; `None` for emulated ones.
 fn places(options: &HostOptions) -> Result<Vec<Option<Hosts>>, String> {
     if !options.are_named() {
         return Ok(vec![None]);
@@ -98,7 +98,7 @@ fn git(words: &[&str]) -> Result<String, String> {
     }
 }
 
-/// The results at this commit, with changes that are not committed yet, and what it is called.
+/// The results for this commit including uncommitted changes, and its name.
 fn results_of_source() -> Result<(Results, String), String> {
     let commit = git(&["log", "-1", "--format=%h of %cs"])?.trim().to_owned();
     let changes = git(&["diff", "HEAD"])?;

@@ -32,7 +32,7 @@ struct Listed<'a> {
     spec: &'a [String],
     endpoints: Vec<&'a str>,
     packets: usize,
-    /// Why the engine cannot play it.
+    /// The reason why the engine cannot play it.
     #[serde(skip_serializing_if = "Option::is_none")]
     codec_only: Option<String>,
 }
@@ -61,7 +61,7 @@ impl Listed<'_> {
 
 pub(crate) fn run(arguments: &List) -> Outcome {
     let traces = match corpus::or_named(&arguments.traces).and_then(|named| {
-        // The page is about packets of the protocol.
+        // The page only covers packets of the protocol.
         let found = match arguments.matrix {
             true => efa_suite::find_traces(&named, None),
             false => efa_suite::find_cases(&named, None),

@@ -1,4 +1,4 @@
-//! When, where and how a run was started, for its reports.
+//! The circumstances of a run, for its reports.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -9,14 +9,14 @@ use efa_play::drive;
 use efa_play::player::join;
 use efa_suite::json::RunReport;
 
-/// The beginning of a run.
+/// The start of a run.
 pub(crate) struct Origin {
     date: SystemTime,
     begin: Instant,
 }
 
 impl Origin {
-    /// A run begins now.
+    /// Starts a run now.
     pub(crate) fn now() -> Self {
         Origin {
             date: SystemTime::now(),
@@ -44,7 +44,7 @@ impl Origin {
             seconds: self.begin.elapsed().as_secs_f64(),
             host: text(system.nodename()),
             command: join(&words.collect::<Vec<_>>()),
-            // A directory that was removed has no name.
+            // A directory that was removed has no path.
             directory: env::current_dir().unwrap_or_default(),
             versions: BTreeMap::from(versions),
         }

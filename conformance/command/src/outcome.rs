@@ -1,4 +1,4 @@
-//! How a command ends, and what it prints.
+//! The outcome of a command, and its messages.
 
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -7,10 +7,10 @@ use std::process::ExitCode;
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use efa_commands::output;
 
-/// As which it writes to standard error.
+/// The name of the program in messages.
 pub(crate) const PROGRAM: &str = "efa-conformance";
 
-/// How a command ended.
+/// The outcome of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
     Passed,
@@ -20,7 +20,7 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    /// The outcome of two parts: a failure before all.
+    /// The outcome of two parts: a failure takes precedence.
     pub(crate) fn and(self, other: Outcome) -> Outcome {
         match (self, other) {
             (Outcome::Failed, _) | (_, Outcome::Failed) => Outcome::Failed,
@@ -46,7 +46,7 @@ pub(crate) fn complain(error: impl Display, outcome: Outcome) -> Outcome {
     outcome
 }
 
-/// Reads the name of a file for a report.
+/// Parses the name of a report's file.
 pub(crate) fn report_file() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(|path| match path.as_os_str() == "-" {
         true => Err("a report goes into a file; the one of standard output is /dev/stdout"),
@@ -54,8 +54,8 @@ pub(crate) fn report_file() -> impl TypedValueParser<Value = PathBuf> {
     })
 }
 
-/// Prints a line of results. A reader that has ended (`| head`) is not an error; another failure
-/// makes the command one.
+/// Prints a line of results. If the reader has exited (`| head`), that is no error; any other
+/// failure makes the command fail.
 pub(crate) fn say(text: impl Display) {
     output::print(PROGRAM, &format!("{text}\n"));
 }

@@ -1,4 +1,5 @@
-//! The hosts of `run`, and `place`, by which a host describes itself to one that runs the suite.
+//! The hosts of `run`, and `place`, with which a host describes itself to the host that runs the
+//! suite.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -146,13 +147,13 @@ fn recorder(command: &str) -> Result<String, LackError> {
     Recorder::parse(command).map(|_| command.to_owned())
 }
 
-/// `efa-conformance` on hosts that a remote shell reaches.
+/// The name of `efa-conformance` on hosts that a remote shell reaches.
 const REMOTE_PROGRAM: &str = "efa-conformance";
 
-/// The command that starts a program on a host of a job of Slurm.
+/// The command that starts a program on a host of a Slurm job.
 const SRUN: &str = "srun --nodes=1 --ntasks=1 --overlap --quiet -w";
 
-/// The word for every device.
+/// The word for all devices.
 const ALL_DEVICES: &str = "all";
 
 impl HostOptions {
@@ -161,8 +162,8 @@ impl HostOptions {
         !self.at.is_empty() || self.have_hosts()
     }
 
-    /// Takes the hosts of the job of Slurm in which this process runs, if pairs are asked for and
-    /// no hosts are named.
+    /// Uses the hosts of the Slurm job of this process, if pairs are requested and no hosts are
+    /// named.
     pub(crate) fn find_job(&mut self) -> Result<(), String> {
         if self.pairs.is_none() || self.are_named() {
             return Ok(());
@@ -208,7 +209,8 @@ impl HostOptions {
         }
     }
 
-    /// Asks a host for its versions and devices. Says so if its packets cannot be recorded.
+    /// Asks a host for its versions and devices. Prints a message if its packets cannot be
+    /// recorded.
     fn inspect(
         &self,
         reach: &Reach,
@@ -229,8 +231,8 @@ impl HostOptions {
         Ok(description)
     }
 
-    /// Asks all hosts for their versions and devices. Returns who is to sit where; `unrecorded`
-    /// gets the hosts whose packets cannot be recorded.
+    /// Asks all hosts for their versions and devices. Returns the places of the endpoints;
+    /// `unrecorded` gets the hosts whose packets cannot be recorded.
     pub(crate) fn seats(
         &self,
         reach: &Reach,
@@ -302,7 +304,7 @@ impl HostOptions {
 }
 
 impl Places {
-    /// What plays the endpoints that are not under test.
+    /// The software that plays the endpoints that are not under test.
     pub(crate) fn peer(&self) -> Option<&Dut> {
         self.peer.as_ref()
     }
@@ -317,7 +319,9 @@ impl Places {
         if words.is_empty() {
             return words;
         }
-        let HostOptions { access, recorder, .. } = &self.hosts;
+        let HostOptions {
+            access, recorder, ..
+        } = &self.hosts;
         let rsh = access.rsh.to_string();
         if rsh != RemoteShell::DEFAULT {
             words.push(("--rsh", rsh));
@@ -354,7 +358,7 @@ fn pairs_of(places: &[HostDevice], pairs: Pairs) -> Vec<Seats> {
         .into_iter()
         .map(|(first, second)| {
             let pair = [places[first].clone(), places[second].clone()];
-            // Those behind the second one come first, so that all hosts have their turn.
+            // Start after the second place, so that every host is used in turn.
             let others = (1..places.len()).map(|step| &places[(second + step) % places.len()]);
             let is_other = |place: &&HostDevice| pair.iter().all(|one| one.host != place.host);
             let others = others.filter(is_other).cloned().collect();
@@ -363,7 +367,7 @@ fn pairs_of(places: &[HostDevice], pairs: Pairs) -> Vec<Seats> {
         .collect()
 }
 
-/// Starts the programs once at each place, and returns what the program under test says it is at
+/// Starts the programs once at each place, and returns the identity of the program under test at
 /// the first.
 pub(crate) fn introduce(
     seats: &[Seats],

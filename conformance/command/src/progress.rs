@@ -6,7 +6,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::outcome::say;
 
-/// Shows results as they come.
+/// Shows results as they arrive.
 pub(crate) struct Progress {
     bar: ProgressBar,
 }

@@ -1,4 +1,4 @@
-//! The options by which commands are told a provider of libfabric.
+//! The options that name a libfabric provider.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ pub(crate) struct ProviderOptions {
 }
 
 impl ProviderOptions {
-    /// The provider that is named.
+    /// The named provider.
     pub(crate) fn provider(&self) -> Provider {
         Provider {
             name: self.provider.clone(),

@@ -1,4 +1,4 @@
-//! `record`: playing a scenario live.
+//! `record`: plays a scenario live and records it.
 
 use std::path::PathBuf;
 

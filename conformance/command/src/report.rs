@@ -1,4 +1,4 @@
-//! `report`: one page of several runs, and what differs between two.
+//! `report`: one page of several runs, with the differences if there are two.
 
 use std::path::PathBuf;
 

@@ -43,7 +43,7 @@ enum BackendChoice {
     All,
 }
 
-/// An implementation, as an option names it.
+/// An implementation under test, in the form of an option.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Dut {
     Core,
@@ -72,7 +72,7 @@ impl FromStr for Dut {
     }
 }
 
-/// As `--dut` takes it.
+/// The form that `--dut` accepts.
 impl fmt::Display for Dut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -84,8 +84,8 @@ impl fmt::Display for Dut {
 }
 
 impl Dut {
-    /// The program that plays it; `libfabric` is the library of stock libfabric, `provider` what
-    /// its endpoints are opened with.
+    /// The program that plays it; `libfabric` is the library of stock libfabric, and `provider` the
+    /// provider of its endpoints.
     pub(crate) fn program(&self, libfabric: &Path, provider: Provider) -> Program {
         match self {
             Dut::Core => Program::Core,
@@ -201,7 +201,7 @@ impl Run {
         }
     }
 
-    /// The traces that are named, or those of the corpus.
+    /// The named traces, or those of the corpus.
     fn traces(&self) -> Result<Traces, String> {
         let named = corpus::or_named(&self.traces)?;
         let found = efa_suite::find_cases(&named, self.filter.as_deref());
@@ -216,7 +216,7 @@ impl Run {
         })
     }
 
-    /// Why traces of tag matching are not played, if they are not.
+    /// The reason why traces of tag matching are not played, if any.
     fn why_no_tags(&self) -> Option<&'static str> {
         if self.places.hosts.are_named() {
             return Some(
@@ -231,10 +231,10 @@ impl Run {
     }
 }
 
-/// What is to be run.
+/// The traces to run.
 struct Traces {
     played: Vec<PathBuf>,
-    /// Those of tag matching, where they are not played, and why not.
+    /// Traces of tag matching that are not played, with the reason.
     left_out: Vec<PathBuf>,
     why_not: &'static str,
 }
@@ -254,7 +254,7 @@ pub(crate) fn run(mut arguments: Run) -> Outcome {
 /// Replays the traces on this machine.
 fn replay(arguments: &Run, origin: &Origin) -> Result<Outcome, String> {
     let library = &arguments.libfabric;
-    // A name without a directory is looked for by the dynamic linker.
+    // The dynamic linker searches for a name without a directory.
     if matches!(arguments.dut, Dut::Libfabric) && library.components().count() > 1 {
         std::fs::metadata(library)
             .map_err(|error| format!("--libfabric {}: {error}", library.display()))?;
@@ -288,7 +288,7 @@ fn replay(arguments: &Run, origin: &Origin) -> Result<Outcome, String> {
     let was_introduced = introduced.is_ok();
     let under_test = match introduced {
         Ok(identity) => identity,
-        // Its cases fail; the reports name what was started.
+        // The cases fail; the reports name the program that was started.
         Err(error) if error.is_program => {
             eprintln!("efa-conformance: {}", error.text);
             error.started
@@ -316,7 +316,7 @@ fn replay(arguments: &Run, origin: &Origin) -> Result<Outcome, String> {
     results.conclude(origin, was_introduced)
 }
 
-/// Plays the scenarios of the traces on the hosts that are named.
+/// Plays the scenarios of the traces on the named hosts.
 fn run_on_hosts(arguments: &Run, origin: &Origin) -> Result<Outcome, String> {
     let traces = arguments.traces()?;
     let provider = arguments.provider.provider();
@@ -328,7 +328,7 @@ fn run_on_hosts(arguments: &Run, origin: &Origin) -> Result<Outcome, String> {
     let peer = arguments.places.peer();
     let peer = peer.map(|peer| peer.program(&arguments.libfabric, Provider::efa()));
     let under_test = places::introduce(&seats, &reach, &program, peer.as_ref(), patience)?;
-    // The lists that come with the program are about replays.
+    // The lists that come with the program only apply to replays.
     let usual = |_: &Identity| Expected::default();
     let steps = seats.len() * traces.played.len();
     let mut results = Results::begin(arguments, under_test, usual, steps, &traces)?;
@@ -356,7 +356,7 @@ fn run_on_hosts(arguments: &Run, origin: &Origin) -> Result<Outcome, String> {
     results.conclude(origin, true)
 }
 
-/// The results of a run, which are shown as they come.
+/// The results of a run, which are shown as they arrive.
 struct Results<'r> {
     arguments: &'r Run,
     under_test: Identity,
@@ -366,8 +366,8 @@ struct Results<'r> {
 }
 
 impl<'r> Results<'r> {
-    /// Those of traces that are left out, before `steps` that are played; `usual` are the failures to
-    /// expect without `--expected`.
+    /// Begins with the results of traces that are left out, before `steps` that are played. `usual`
+    /// gives the expected failures without `--expected`.
     fn begin(
         arguments: &'r Run,
         mut under_test: Identity,
@@ -397,7 +397,7 @@ impl<'r> Results<'r> {
         Ok(results)
     }
 
-    /// Takes those of a trace.
+    /// Adds the results of a trace.
     fn add(&mut self, path: &Path, mut ended: Ended) {
         for case in &mut ended.cases {
             self.expected.judge(case);
@@ -408,7 +408,7 @@ impl<'r> Results<'r> {
         self.all.unfit.extend(ended.unfit);
     }
 
-    /// Prints what the cases come to, and writes the reports.
+    /// Prints the summary, and writes the reports.
     fn conclude(self, origin: &Origin, was_introduced: bool) -> Result<Outcome, String> {
         self.progress.finish();
         let arguments = self.arguments;
@@ -543,10 +543,10 @@ fn command_for(case: &Case, arguments: &Run) -> String {
     join(&words)
 }
 
-/// Why a program did not say who it is.
+/// The reason why a program did not identify itself.
 struct Unintroduced {
     text: String,
-    /// The program is at fault, and not the command line or the environment.
+    /// Whether the program is at fault, and not the command line or the environment.
     is_program: bool,
     /// The program's identity.
     started: Identity,

@@ -127,17 +127,17 @@ pub(crate) fn run(arguments: &Show) -> Outcome {
     worst
 }
 
-/// Content of all captures together.
+/// Totals of all captures.
 #[derive(Default)]
 struct Seen {
     /// Packets that were shown.
     packets: u64,
     hosts: Vec<String>,
-    /// The reader of the output has ended.
+    /// Whether the reader of the output has exited.
     is_closed: bool,
 }
 
-/// Shows the packets of a capture, which has a name if it is one of several.
+/// Shows the packets of a capture, with its name if it is one of several.
 fn show_all<R: Read, E: std::fmt::Display>(
     arguments: &Show,
     name: Option<&str>,
@@ -162,7 +162,7 @@ fn show_all<R: Read, E: std::fmt::Display>(
     let mut writer = io::BufWriter::new(io::stdout().lock());
     let shown = show(&mut frames, name, &filter, form, &mut writer);
     if form == Form::Json {
-        // The other form has it among the packets.
+        // The JSON form has these lines among the packets.
         for damage in frames.damage() {
             let of = name.map_or_else(String::new, |name| format!("{name}: "));
             complain(format_args!("{of}damaged: {damage}"), Outcome::Passed);
@@ -174,7 +174,7 @@ fn show_all<R: Read, E: std::fmt::Display>(
             seen.packets += packets;
             Outcome::Passed
         }
-        // It may be that the reader has ended.
+        // The reader may have exited.
         Err(ShowError::Write(error)) => {
             output::fail(PROGRAM, &error);
             seen.is_closed = true;
@@ -184,7 +184,7 @@ fn show_all<R: Read, E: std::fmt::Display>(
     }
 }
 
-/// Says why no packet is shown.
+/// Reports why no packet is shown.
 fn nothing_shown(wanted: &[String], hosts: &[String]) -> Outcome {
     if let Some(host) = wanted.iter().find(|host| !hosts.contains(host)) {
         let remedy = suggest(host, hosts.iter().map(String::as_str));

@@ -1,4 +1,4 @@
-//! `survey`: what a device does, beside what the emulator's device model assumes.
+//! `survey`: compares a device's behaviour with the assumptions of the emulator's device model.
 
 use std::path::PathBuf;
 
@@ -67,7 +67,7 @@ fn open(arguments: &Survey) -> Result<HwDevice, String> {
     HwDevice::open(&name).map_err(|error| error.to_string())
 }
 
-/// Does what standard input asks, for a survey between hosts.
+/// Executes the requests on standard input, for a survey between hosts.
 fn serve(arguments: &Survey) -> Result<Outcome, String> {
     let output = private_output().map_err(|error| error.to_string())?;
     let device = open(arguments)?;

@@ -1,8 +1,8 @@
-//! The jobs of `docs/ci.md`: their commands run here as they are printed, over some of the traces.
+//! Runs the commands of the jobs in `docs/ci.md` as they are printed, over some of the traces.
 //!
-//! Stand-ins replace those that need a network, root or many minutes: `apt-get`, `git clone` (some
-//! traces), `cargo build` (the programs that were built for the tests), and building libfabric (the
-//! installed one).
+//! Stand-ins replace the commands that need a network, root or many minutes: `apt-get`, `git clone`
+//! (some traces), `cargo build` (the programs that were built for the tests), and building
+//! libfabric (the installed one).
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
@@ -15,8 +15,8 @@ use yaml_rust2::{Yaml, YamlLoader};
 const TRACES: [&str; 3] = ["eager-tagged", "long-cts", "read-emulated"];
 const JOBS: [&str; 3] = ["engine", "distribution", "branch"];
 
-/// The stand-ins, as functions of the shell. `cargo` gives the programs of the packages that it is
-/// told to build.
+/// The stand-ins, as shell functions. `cargo` provides the programs of the packages that it is told
+/// to build.
 const STAND_INS: &str = r#"
 apt-get() { :; }
 git() {
@@ -68,8 +68,8 @@ fn both_systems_run_the_same_commands() {
     assert_eq!(github, jobs(1));
 }
 
-/// Runs the scripts of a job in a clean directory, as GitHub's runner does; returns what they
-/// print, and the report.
+/// Runs the scripts of a job in an empty directory, as GitHub's runner does; returns their output,
+/// and the report.
 fn run(job: &[String], libfabric: &Path) -> (String, String) {
     let beside = tempfile::tempdir().unwrap();
     let clone = beside.path().join("clone");
@@ -82,7 +82,7 @@ fn run(job: &[String], libfabric: &Path) -> (String, String) {
         }
     }
     let clean = tempfile::tempdir().unwrap();
-    // Of the checkout of libfabric.
+    // Scripts of the libfabric sources.
     for script in ["autogen.sh", "configure"] {
         let path = clean.path().join(script);
         std::fs::write(&path, "#!/bin/sh\n").unwrap();

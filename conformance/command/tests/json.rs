@@ -1,5 +1,5 @@
-//! What `efa-conformance` prints with `--json`: the documented fields. All commands with this
-//! option are documented.
+//! The documented fields of `efa-conformance`'s output with `--json`. All commands with this option
+//! are documented.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use efa_testing::json::assert_documented;
 use efa_testing::workspace::{built, efa_conformance, outcome, root, traces};
 use serde_json::Value;
 
-/// What a command prints, value by value.
+/// The values in a command's output.
 fn printed(arguments: &[&str]) -> Vec<Value> {
     let output = efa_conformance(arguments).output().unwrap();
     let values = serde_json::Deserializer::from_slice(&output.stdout).into_iter();
@@ -40,7 +40,7 @@ fn damaged(directory: &Path, name: &str) -> PathBuf {
     path
 }
 
-/// A trace's capture as it would have been recorded with a snap length.
+/// A trace's capture with a snap length.
 fn cut(directory: &Path, name: &str, snaplen: u32) -> PathBuf {
     let mut reader = Reader::open(&traces().join(name)).unwrap();
     let mut writer = Writer::with_snaplen(Vec::new(), snaplen).unwrap();
@@ -112,7 +112,7 @@ fn show() {
         .iter()
         .filter(|value| value.get("captured").is_some())
         .collect();
-    // The fields of the header are there, and a packet that is not whole is not called invalid.
+    // The fields of the header are present, and an incomplete packet is not called invalid.
     assert!(
         of_cut
             .iter()
@@ -127,12 +127,12 @@ fn show() {
     }
 }
 
-/// A directory with a trace of the corpus; its capture has another tag, and its scenario this at
-/// its end.
+/// A directory with a trace of the corpus; its capture has another tag, and `scenario` is appended
+/// to its scenario.
 fn changed(name: &str, scenario: &str) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let mut capture = std::fs::read(traces().join(format!("{name}.pcapng"))).unwrap();
-    // The same checksum.
+    // The checksum stays the same.
     let (old, new) = ([0x37, 0x12, 0, 0], [0x36, 0x12, 1, 0]);
     for at in 0..capture.len() - old.len() {
         if capture[at..].starts_with(&old) {
@@ -154,7 +154,7 @@ fn run() {
     let expected =
         "[[deviation]]\nrow = 1\ntraces = \"eager-tagged\"\nfindings = \"tag\"\nwhy = \"a test\"\n";
     std::fs::write(file("expected.toml"), expected).unwrap();
-    // Nothing else can take the place of one of its endpoints.
+    // No other implementation can take the place of one of its endpoints.
     let skipped = traces()
         .join("handshake-provoked.pcapng")
         .display()
@@ -171,7 +171,7 @@ fn run() {
         assert!(status < Some(2), "{text}");
         values.push(serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap());
     }
-    // `hosts.rs` has cases on other hosts. Each message of these has its counterpart.
+    // `hosts.rs` covers cases on other hosts. Each message of these cases has its counterpart.
     let unseen = [
         "cases[].ladder.rungs[].actual",
         "cases[].ladder.rungs[].expected",
@@ -222,7 +222,7 @@ fn interop() {
     assert_eq!(results[3]["capture"], "x.pcapng");
 }
 
-/// The commands below a command whose help has the option `--json`, and itself.
+/// This command and those below it whose help has the option `--json`.
 fn with_json(program: &str, command: &[String], found: &mut Vec<String>) {
     let output = Command::new(built(program))
         .args(command)
@@ -231,7 +231,7 @@ fn with_json(program: &str, command: &[String], found: &mut Vec<String>) {
         .unwrap();
     let help = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success() && !help.is_empty(), "{command:?}");
-    // Texts may name an option of another command.
+    // The help may mention an option of another command.
     if help
         .lines()
         .any(|line| line.trim_start().starts_with("--json"))

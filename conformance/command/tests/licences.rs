@@ -1,5 +1,5 @@
-//! What the packages say about the crates that are linked into them: `scripts/dist licences`,
-//! beside what is in the built files. Which licences there may be is in `deny.toml`.
+//! The licences in packages: `scripts/dist licences` is compared with the crates in the built
+//! files. `deny.toml` lists the permitted licences.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -54,10 +54,10 @@ fn every_linked_crate_is_named() {
         .map(|line| line.replacen(' ', "-", 1))
         .collect();
     found.retain(|directory| !named.iter().any(|name| name == directory));
-    // In a build of the whole workspace, loom asks the log for features that packages do without.
+    // In a build of the whole workspace, loom enables features of the log that packages do not use.
     found.retain(|name| !name.starts_with("nu-ansi-term-") && !name.starts_with("tracing-log-"));
     assert!(found.is_empty(), "{found:?}");
-    // They build bindings, and test.
+    // Tools that build bindings, and tests.
     for tool in ["bindgen ", "proptest ", "criterion "] {
         assert!(
             !document.lines().any(|line| line.starts_with(tool)),
@@ -67,7 +67,7 @@ fn every_linked_crate_is_named() {
     for text in [
         "Permission is hereby granted",
         "Rust's standard library, of rustc 1.",
-        // What crates have from others is below their own directory.
+        // Code that crates took from others is below their own directory.
         "the fiat-crypto authors",
         "BoringSSL",
     ] {
@@ -75,7 +75,7 @@ fn every_linked_crate_is_named() {
     }
 }
 
-/// What is said of a program with a dependency whose manifest says so much about its licence.
+/// The output for a program with a dependency whose manifest has this licence.
 fn licences(licence: &str, file: Option<&str>) -> (Option<i32>, String) {
     let directory = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| {

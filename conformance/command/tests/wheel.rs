@@ -1,5 +1,5 @@
-//! The packages of `make dist`: their names, when they are published, and what the Python package
-//! index is told: the metadata that `scripts/wheel.py` writes into a wheel.
+//! The packages of `make dist`: their names, when they are published, and the metadata for the
+//! Python package index that `scripts/wheel.py` writes into a wheel.
 
 use std::fs;
 use std::path::Path;
@@ -18,8 +18,8 @@ const STAGED: [&str; 4] = [
     "share/doc/efa-rdm/THIRD-PARTY-LICENSES",
 ];
 
-/// Makes a wheel of files that have their names in them; returns its bytes, and the files in its
-/// `dist-info`, each behind its name, and separated from the next one by a zero.
+/// Makes a wheel of files whose content is their name. Returns its bytes, and the files in its
+/// `dist-info`: each name, content, and a zero byte.
 fn wheel(repository: &str) -> (Vec<u8>, String) {
     const SCRIPT: &str = r#"
 import subprocess, sys, zipfile
@@ -59,7 +59,7 @@ fn file<'a>(files: &'a str, name: &str) -> &'a str {
     found.unwrap_or_else(|| panic!("no {name}: {files}"))
 }
 
-/// Where the links of a text lead, but for those within it.
+/// The targets of the links of a text, except those within it.
 fn links(text: &str) -> Vec<&str> {
     let after = text.split("](").skip(1);
     let targets = after.map(|rest| rest.split(')').next().unwrap());
@@ -104,7 +104,7 @@ fn without_a_repository_there_are_no_links() {
         links.iter().all(|link| link.starts_with("https:")),
         "{links:?}"
     );
-    // Their words stay.
+    // The text of removed links stays.
     assert!(metadata.contains("\n| `traces` | the corpus |\n"));
 }
 
@@ -122,7 +122,7 @@ fn a_wheel_has_all_licences_and_is_reproducible() {
     }
 }
 
-/// The release workflow and those who install packages choose them by name.
+/// The release workflow and users choose packages by name.
 #[test]
 fn packages_have_the_documented_names() {
     let page = fs::read_to_string(root().join("docs/install.md")).unwrap();
@@ -153,7 +153,7 @@ fn nothing_is_published_before_it_was_used() {
     ];
     let places = steps.map(|step| workflow.find(step).unwrap_or_else(|| panic!("no {step}")));
     assert!(places.is_sorted(), "{places:?}");
-    // A step that is left out, or whose failure is none, would let the next ones publish.
+    // A step that is skipped, or whose failure is ignored, would let the next ones publish.
     for key in [" if:", "continue-on-error:"] {
         assert!(!workflow.contains(key), "{key}");
     }

@@ -1,4 +1,4 @@
-//! `check --explain` and `check --format`: what the readers of each format require.
+//! `check --explain` and `check --format`: the requirements of the readers of each format.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use efa_testing::workspace::{efa_conformance, expect, traces};
 use serde_json::Value;
 
-/// A capture whose first packet claims version 3, in a file with a name that needs care.
+/// A capture whose first packet has version 3, in a file whose name needs escaping.
 struct Mistaken {
     _directory: tempfile::TempDir,
     path: PathBuf,
@@ -17,7 +17,7 @@ impl Mistaken {
         Mistaken::of("ping-pong", [65, 4, 0x0d, 0], (1, 3))
     }
 
-    /// A trace with another byte in each packet that begins like this.
+    /// A trace with one byte changed in each packet that begins with these bytes.
     fn of(trace: &str, beginning: [u8; 4], (offset, byte): (usize, u8)) -> Mistaken {
         let mut bytes = std::fs::read(traces().join(trace).with_extension("pcapng")).unwrap();
         let places: Vec<_> = (0..bytes.len() - 4)
@@ -106,7 +106,7 @@ fn github_gets_a_command_on_each_line() {
         levels.push(level);
     }
     assert!(levels.contains(&"error"), "{printed}");
-    // Nothing is said of right traffic.
+    // Correct traffic gives no annotations.
     let right = traces().join("ping-pong.pcapng").display().to_string();
     let right = efa_conformance(&["check", &right, "--format", "github"]);
     assert_eq!(expect(right, 0, &[]), "");

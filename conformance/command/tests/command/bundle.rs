@@ -1,4 +1,4 @@
-//! `bundle`: what is in the archive, and what is not.
+//! The contents of `bundle`'s archive.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -41,7 +41,7 @@ fn unpack(archive: &Path, below: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The ends of what applications sent in a capture: of the data of packets, and of RDMA data.
+/// The last bytes of the applications' data in a capture: of packets, and of RDMA.
 fn sent_by_applications(capture: &Path) -> Vec<Vec<u8>> {
     let mut reader = Reader::open(capture).unwrap();
     let mut ends = Vec::new();
@@ -51,7 +51,7 @@ fn sent_by_applications(capture: &Path) -> Vec<Vec<u8>> {
             .rdm_packet()
             .map(|packet| Packet::parse(packet).unwrap());
         let data = &frame.payload[packet.map_or(0, |packet| packet.payload.offset)..];
-        // Fewer bytes may stand anywhere by chance.
+        // Fewer bytes may occur anywhere by chance.
         if data.len() >= 8 {
             ends.push(data[data.len().saturating_sub(32)..].to_vec());
         }
@@ -133,7 +133,7 @@ fn names_that_are_private_stay_at_home() {
     let mut run = run;
     assert!(run.output().unwrap().status.success());
     let mut text = std::fs::read_to_string(&report).unwrap();
-    // Whatever a report may come to say of its machine.
+    // Whatever else a report may contain about its machine.
     text = text.replacen(
         "eager-tagged",
         &format!("eager-tagged {} product9", home.display()),
@@ -167,14 +167,13 @@ fn names_that_are_private_stay_at_home() {
             );
         }
     }
-    // Nothing is left beside the archive.
+    // No other file is left beside the archive.
     let left = std::fs::read_dir(directory.path()).unwrap().count();
     assert_eq!(left, 3, "home, archive, what was unpacked");
 }
 
-/// The report of a run on two hosts, and the capture of a third one, with nothing told but the
-/// files. No host is named in the archive, nor the directory of the profile that the third one's
-/// device has.
+/// The report of a run on two hosts, and the capture of a third one; `bundle` gets only the files.
+/// The archive names no host, nor the directory of the profile of the third one's device.
 #[test]
 fn bundles_name_no_host_or_profile_directory() {
     let directory = tempfile::tempdir().unwrap();

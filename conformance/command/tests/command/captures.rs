@@ -1,4 +1,4 @@
-//! `check` and `show` on captures as people have them.
+//! `check` and `show` on captures of users.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use efa_capture::{CaptureTap as _, Direction, Interface, InterfaceId, Writer};
 use efa_check::capture::{Capture, CapturedPacket};
 use efa_testing::workspace::{efa_conformance, expect, traces};
 
-/// Writes the frames of a trace that are `kept`.
+/// Writes the frames of a trace for which `kept` returns true.
 fn write(trace: &str, kept: impl Fn(&CapturedPacket) -> bool, into: &Path) {
     let capture = Capture::load(&traces().join(format!("{trace}.pcapng"))).unwrap();
     let mut writer = Writer::new(Vec::new()).unwrap();
@@ -70,11 +70,11 @@ fn a_missing_beginning_is_said() {
     assert!(printed.contains("answer-names-request"), "{printed}");
 }
 
-/// The type of pcapng's Enhanced Packet Block, and the length of what is before its data.
+/// The type of pcapng's Enhanced Packet Block, and the length of the fields before its data.
 const PACKET: u32 = 6;
 const BEFORE_DATA: usize = 20;
 
-/// The blocks of a trace, each with its type and what is between its lengths.
+/// The blocks of a trace, each with its type and the bytes between its lengths.
 fn blocks(trace: &str) -> Vec<(u32, Vec<u8>)> {
     let file = std::fs::read(traces().join(format!("{trace}.pcapng"))).unwrap();
     let number = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().unwrap());
@@ -244,7 +244,7 @@ fn captures_of_directories_are_judged_in_order() {
     );
     assert!(verdicts.iter().all(|verdict| verdict["complete"] == true));
 
-    // One that cannot be read fails, and the others are judged.
+    // An unreadable capture fails, and the others are judged.
     std::fs::write(file("b.pcapng"), "no capture").unwrap();
     let printed = expect(efa_conformance(&["check", &whole]), 2, &[]);
     assert_eq!(printed.matches("0 errors").count(), 2, "{printed}");

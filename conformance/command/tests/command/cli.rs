@@ -11,7 +11,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A copy of a trace of the corpus in a directory of its own.
+/// A copy of a trace of the corpus in a separate directory.
 fn copy(name: &str) -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     for extension in ["toml", "pcapng"] {
@@ -29,7 +29,7 @@ fn packet_offsets(path: &Path) -> Vec<usize> {
     let mut from = 0;
     let mut offsets = Vec::new();
     for frame in &capture.frames {
-        // Packets are in file order; each is found behind the previous one.
+        // Packets are in file order; each is searched after the previous one.
         let found = bytes[from..]
             .windows(frame.payload.len())
             .position(|window| window == frame.payload)
@@ -52,7 +52,7 @@ fn remarks_fail_where_that_is_asked_for() {
     expect(command, 0, &["right with one event changed in "]);
 }
 
-/// What would have no effect is no success.
+/// Commands without any effect do not succeed.
 #[test]
 fn networks_of_the_emulator_need_the_emulator() {
     for options in [["--seeds", "3"], ["--each-event", "all"]] {
@@ -95,14 +95,14 @@ fn a_trace_passes_and_the_reports_are_written() {
     assert_eq!(json["summary"]["passed"], 4);
     assert_eq!(json["cases"][0]["result"], "passed");
     let html = std::fs::read_to_string(directory.path().join("report.html")).unwrap();
-    // Four cases; each has one drawing, because it went as recorded.
+    // Four cases; each has one drawing, because it agrees with the recording.
     assert_eq!(html.matches(">as recorded<").count(), 4, "{html}");
     assert!(html.contains("EAGER_TAGRTM msg_id 0"), "{html}");
     assert!(!html.contains("class=\"m\""), "{html}");
 }
 
-/// One byte in the file is another one, as a hex editor would leave it: in the sender's copy of a
-/// packet, and in the receiver's.
+/// One byte in the file is changed, as by a hex editor: in the sender's copy of a packet, and in
+/// the receiver's.
 #[test]
 fn a_changed_capture_byte_fails_and_is_named() {
     for direction in [Direction::Outbound, Direction::Inbound] {
@@ -148,7 +148,7 @@ fn a_changed_capture_byte_fails_and_is_named() {
     }
 }
 
-/// Makes the tag of the recorded message another one.
+/// Changes the tag of the recorded message.
 fn change_tag(path: &Path) {
     let capture = Capture::load(path).unwrap();
     let place = capture
@@ -164,7 +164,7 @@ fn change_tag(path: &Path) {
     std::fs::write(path, bytes).unwrap();
 }
 
-/// A failure leaves a capture, names the statement in the reports, and says how to repeat it.
+/// A failure leaves a capture, names the statement in the reports, and tells how to repeat it.
 /// Failures of one cause are one line at the end.
 #[test]
 fn a_failure_is_kept_grouped_and_repeatable() {
@@ -178,7 +178,7 @@ fn a_failure_is_kept_grouped_and_repeatable() {
     command.arg("--html").arg(file("report.html"));
     let printed = expect(command, 1, &[]);
     let html = std::fs::read_to_string(file("report.html")).unwrap();
-    // The engine's packet in place of the sender's differs, and is marked.
+    // The engine's packet differs from the sender's, and is marked.
     assert!(html.contains("v4/3.2/request-as-asked tag"), "{html}");
     assert!(html.contains(">in this run<"), "{html}");
     assert!(!html.contains("http"), "{html}");
@@ -206,7 +206,7 @@ fn a_failure_is_kept_grouped_and_repeatable() {
     let command = format!("efa-conformance run {} --backend emu", path.display());
     assert!(summary.contains(&format!("{command}\n")), "{printed}");
     let json = std::fs::read_to_string(file("report.json")).unwrap();
-    // All reports have the command, and the page links the capture from where it is.
+    // All reports contain the command, and the page has a relative link to the capture.
     let junit = std::fs::read_to_string(file("junit.xml")).unwrap();
     for report in [&json, &junit, &html] {
         assert!(report.contains(&command), "{report}");
@@ -486,7 +486,7 @@ fn show_names_each_of_several_captures() {
             .unwrap()
             .ends_with("zero-length.pcapng")
     );
-    // One that cannot be read is named, and the others are shown.
+    // An unreadable capture is named, and the others are shown.
     let command = efa_conformance(&["show", &missing, &path]);
     expect(command, 2, &["missing.pcapng", "EAGER_TAGRTM"]);
 }
@@ -558,7 +558,7 @@ fn show_takes_out_what_is_asked_for() {
     let found = shown(&[&path, "--field", &option]);
     assert_eq!(found.len(), count(&|packet| extra(packet) == Some(wanted)));
     assert!(!found.is_empty());
-    // All of several.
+    // All of several fields must match.
     let none = shown(&[&path, "--field", &offset, "--field", "nextra_p3=4"]);
     assert_eq!(none.len(), 0);
 }
@@ -755,7 +755,7 @@ fn a_reader_that_goes_away_is_no_error() {
     }
 }
 
-/// The exit statuses are those that `--help` tells.
+/// The exit statuses are those in `--help`.
 #[test]
 fn manual_pages_tell_program_day_and_exit_statuses() {
     let share = tempfile::tempdir().unwrap();

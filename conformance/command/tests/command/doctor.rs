@@ -6,10 +6,10 @@ use efa_testing::json::assert_documented;
 use efa_testing::workspace::{conformance, efa_conformance, efa_emu, emulator, expect};
 use serde_json::Value;
 
-/// Keeps AWS's metadata service from being asked, wherever the tests run.
+/// Prevents a request to AWS's metadata service, wherever the tests run.
 const NOBODY: (&str, &str) = ("AWS_EC2_METADATA_DISABLED", "true");
 
-/// The command on an emulated host of a fabric of its own.
+/// The command on an emulated host of a separate fabric.
 fn on_host(name: &str, options: &[&str], arguments: &[&str]) -> Command {
     let fabric = format!("doctor-{name}-{}", std::process::id());
     let mut command = efa_emu(&["run", "--quiet", "--fabric", &fabric]);
@@ -62,7 +62,7 @@ fn an_emulated_host_is_fit() {
     );
 }
 
-/// What is slow, or works for some programs only, fails on demand.
+/// With an option, findings about slow paths, or about some programs only, make the command fail.
 #[test]
 fn warnings_fail_if_they_are_to() {
     let status = |arguments: &[&str]| {
@@ -85,7 +85,7 @@ fn warnings_fail_if_they_are_to() {
 
 #[test]
 fn a_machine_without_a_device_is_not() {
-    // Whoever has a device here has another finding.
+    // A machine with a device has another finding.
     if std::path::Path::new("/sys/class/infiniband").exists() {
         return;
     }
@@ -131,7 +131,7 @@ fn two_hosts_reach_each_other() {
     assert_eq!(status, Some(0));
 }
 
-/// As between two security groups without a rule: nothing that one sends arrives at the other.
+/// As between two security groups without a rule: no packet of one arrives at the other.
 #[test]
 fn a_blocked_path_between_hosts_suggests_security_groups() {
     let faults = tempfile::NamedTempFile::new().unwrap();

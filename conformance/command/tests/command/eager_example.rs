@@ -1,5 +1,5 @@
-//! `examples/eager.c`, a driver in C over plain verbs: built as its README says, and put under
-//! test.
+//! `examples/eager.c`, a driver in C over plain verbs: built as its README says, and tested by the
+//! suite.
 //!
 //! Needs `efa-emu` beside the program (`cargo build --workspace`), a C compiler and rdma-core's
 //! headers; without compiler or headers the tests print a message.
@@ -33,7 +33,7 @@ const OTHERS: [(&str, &str); 5] = [
     ("write-emulated", " register :"),
 ];
 
-/// The commands of the README: the one that compiles, and the one that runs.
+/// The README's commands: one compiles, the other runs the program.
 fn commands() -> [String; 2] {
     let path = root().join("conformance/examples/README.md");
     let text = std::fs::read_to_string(path).unwrap();
@@ -85,7 +85,7 @@ fn it_passes_eager_cases_in_every_role() {
         .chain(OTHERS.iter().map(|(name, _)| name))
         .map(|name| format!(" traces/{name}.pcapng"))
         .collect::<String>();
-    // In place of the whole corpus.
+    // Some traces in place of the whole corpus.
     let (before, behind) = run.split_once("efa-conformance run").unwrap();
     let run = format!("{before}efa-conformance run{traces}{behind} --json results.json");
     let output = shell(&run);

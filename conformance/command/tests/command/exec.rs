@@ -1,4 +1,4 @@
-//! Programs under test by `--dut exec:`: the results of their cases when they behave well or badly.
+//! Programs under test by `--dut exec:`: the results of their cases if they behave well or badly.
 //!
 //! Needs `efa-emu` beside the program (`cargo build --workspace`).
 
@@ -19,7 +19,7 @@ fn run(dut: &str, further: &[&str]) -> Command {
     command
 }
 
-/// Its failure is why nothing was sent, and not another transport.
+/// The reported reason is the program's failure, and not another transport.
 #[test]
 fn after_a_failure_no_other_transport_is_suspected() {
     for dut in [
@@ -90,11 +90,11 @@ fn a_crash_is_a_result_of_its_case() {
         "0 unsupported, 0 known, 2 failed",
     ];
     let printed = expect(run(&dut, &[]), 1, &texts);
-    // The summary does not announce what it leaves out.
+    // The summary does not announce lines that it leaves out.
     assert!(!printed.contains("ends with and 1 like it"), "{printed}");
 }
 
-/// The engine as a driver, and what the shell that started it does afterwards.
+/// The engine as a driver, followed by commands of the shell that started it.
 fn engine_then(rest: &str) -> String {
     format!(
         "exec:sh -c '{} drive core; {rest}'",
@@ -251,7 +251,7 @@ fn repeated_hangs_shorten_the_timeout() {
     for (text, count) in [("within 2s", 3), ("within 1s", 1)] {
         let found = printed
             .lines()
-            // A line of a case, and not of a cause.
+            // A line of a case, not of a cause.
             .filter(|line| line.starts_with("      the endpoint"))
             .filter(|line| line.contains(text) && line.contains("`{\"open\":"));
         assert_eq!(found.count(), count, "`{text}` in:\n{printed}");
@@ -316,7 +316,7 @@ fn wrong_option_values_are_named_with_the_remedy() {
     );
 }
 
-/// A program that behaves in each start as the number of that start says, from 1 on.
+/// A program whose behaviour depends on the number of its start, from 1.
 fn by_start(directory: &Path, cases: &str) -> String {
     let (count, engine) = (directory.join("starts"), conformance());
     let script = directory.join("program");
@@ -334,7 +334,7 @@ fn by_start(directory: &Path, cases: &str) -> String {
 fn cases_continue_after_a_failed_one() {
     let directory = tempfile::tempdir().unwrap();
     let (hello, opened) = (hello(), echo(r#"{"opened":{"address":"zz"}}"#));
-    // The first start asks who it is.
+    // The first start asks for the identity.
     let cases = format!(
         "3) read a; {hello}; read b; {opened}; cat >/dev/null;;\n\
          4) exit 9;;\n\
@@ -362,7 +362,7 @@ fn control_characters_are_stripped_and_output_is_shortened() {
     let is_control = |c: char| c.is_control() && c != '\n';
     assert!(!printed.contains(is_control), "{printed:?}");
     assert!(printed.lines().all(|line| line.len() < 900), "{printed}");
-    // Both roles fail by the same cause.
+    // Both roles fail for the same cause.
     assert!(printed.contains(" and 1 like it\n"), "{printed}");
 }
 

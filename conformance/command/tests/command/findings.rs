@@ -1,4 +1,4 @@
-//! `docs/findings.md`: what it tells to run exists.
+//! The commands in `docs/findings.md` exist.
 
 use efa_testing::workspace::{efa_conformance, expect, root};
 

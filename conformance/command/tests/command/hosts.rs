@@ -1,4 +1,4 @@
-//! `run` with endpoints on several hosts: those of an emulated cluster, reached by `efa-emu rsh`.
+//! `run` with endpoints on several hosts of an emulated cluster, which `efa-emu rsh` reaches.
 //!
 //! Needs `efa-emu` beside the program (`cargo build --workspace`).
 
@@ -72,7 +72,7 @@ fn each_endpoint_is_played_where_it_is_told() {
     expect(beside("2", &names, &PLACES), 0, &texts);
 }
 
-/// Whether libfabric's tools find an emulated device; says so if they do not.
+/// Whether libfabric's tools find an emulated device; prints a message if not.
 fn libfabric_finds_a_device() -> bool {
     let found = efa_emu(&["run", "--", "fi_info", "-p", "efa"]).output();
     let finds = found.is_ok_and(|found| found.status.success());
@@ -109,8 +109,8 @@ fn libfabric_and_engine_interoperate_across_hosts() {
     expect(beside("2", &NAMES, &meet), 0, &texts);
 }
 
-/// A cluster chooses libfabric's own provider for the jobs of launchers. A provider that is named
-/// is not affected.
+/// A cluster chooses libfabric's own provider for the jobs of launchers. This does not affect a
+/// provider that is named.
 #[test]
 fn a_named_provider_works_outside_a_cluster() {
     if !libfabric_finds_a_device() {
@@ -196,7 +196,7 @@ fn a_third_endpoint_is_at_a_third_host() {
         "3 passed",
     ];
     expect(beside("3", &["two-senders"], &options), 0, &texts);
-    // Of two hosts the first one has two of the endpoints.
+    // The first of two hosts has two of the endpoints.
     let hosts = ["--hosts", "node0,node1", "--rsh", "efa-emu rsh"];
     let texts = ["a at node0, b at node1, c at node0: ", "1 passed"];
     expect(beside("2", &["two-senders"], &hosts), 0, &texts);
@@ -215,7 +215,7 @@ fn each_device_of_a_host_is_a_place() {
         "efa-emu rsh",
     ];
     let mut command = beside("2", &["eager-tagged"], &options);
-    // The option stands before the command of the cluster.
+    // The option comes before the command of the cluster.
     let words: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
     let mut cluster = efa_emu(&["cluster", "2", "--devices", "2"]);
     cluster.env("PATH", search_path()).args(&words[2..]);
@@ -229,7 +229,8 @@ fn each_device_of_a_host_is_a_place() {
     assert_eq!(names.len(), 2, "{printed}");
     assert_ne!(names[0], names[1], "{printed}");
 
-    // They are not only called so: what the second device of one host sends is refused.
+    // They really are the devices that their names say: packets of the second device of one host
+    // are refused.
     let faults = tempfile::NamedTempFile::new().unwrap();
     let rule = "[[fault]]\nwhen = { on = \"request\", sender = \"node1:1\" }\n\
                 then = { status = \"remote-abort\" }\n";
@@ -281,14 +282,14 @@ fn an_unfit_host_is_refused_with_the_reason() {
         "here is efa-conformance 0.1.0",
     ];
     expect(run(&["--remote-program", &other]), 2, &texts);
-    // The command of a cluster runs beside the hosts, where no device is.
+    // The command of a cluster runs beside the hosts, where there is no device.
     let (_directory, here) = script("shift; exec sh -c \"$1\"");
     let here = ["--at", "a=x", "--at", "b=y", "--rsh", &here];
     let command = beside("1", &["eager-tagged"], &here);
     expect(command, 2, &["x has no EFA device"]);
 }
 
-/// A recorder of an emulated host that shifts the times of `node1` by so many seconds.
+/// A recorder on an emulated host that shifts the times of `node1` by this many seconds.
 fn shifting(seconds: &str) -> String {
     format!(
         "file=$1; shift\n\
@@ -300,7 +301,7 @@ fn shifting(seconds: &str) -> String {
     )
 }
 
-/// How far apart the clocks of both hosts are, as a run with these options says it.
+/// The difference of the clocks of both hosts, as reported by a run with these options.
 fn clocks(options: &[&str]) -> String {
     let directory = tempfile::tempdir().unwrap();
     let json = directory.path().join("r.json").display().to_string();
@@ -319,7 +320,7 @@ fn clocks(options: &[&str]) -> String {
 fn captures_of_both_hosts_are_judged_together() {
     let own = clocks(&[]);
     assert!(own.starts_with("0."), "{own}");
-    // What is used where devices are not emulated.
+    // The recorder for real devices.
     let tapped = clocks(&["--recorder", "efa-tap run -q --pcap {file} --"]);
     assert!(tapped.starts_with("0."), "{tapped}");
 }
@@ -350,7 +351,7 @@ fn captures_with_different_clocks_are_judged_together() {
 fn without_captures_only_what_applications_see_is_judged() {
     let text = expect(run(&["--no-captures"]), 0, &[]);
     assert!(!text.contains("packets judged"), "{text}");
-    // A recorder that is no recorder loses the program.
+    // Without a recorder the program cannot be started.
     let texts = [
         "no-such-recorder",
         "1 failed",
@@ -360,8 +361,8 @@ fn without_captures_only_what_applications_see_is_judged() {
     expect(run(&["--recorder", "tcpdump"]), 2, &["{file}"]);
 }
 
-/// The program's first completion is on its way when its host is gone: a packet has arrived there,
-/// so the other host has sent one.
+/// The host of the program disappears while its first completion is in flight: a packet has arrived
+/// there, so the other host has sent one.
 #[test]
 fn a_dying_peer_fails_only_its_case() {
     let (_directory, dies) = script(
@@ -381,8 +382,8 @@ fn a_dying_peer_fails_only_its_case() {
         "--at a=node0 --at b=node1 --rsh 'efa-emu rsh' --remote-program",
     ];
     expect(beside("2", &names, &options), 1, &texts);
-    // The other host's captures have come, with the packets that it had sent by then. The last case
-    // was not begun.
+    // The captures of the other host have arrived, with the packets that it had sent by then. The
+    // last case was not begun.
     for name in &names[..3] {
         let capture = kept.path().join(format!("{name}-node0-node1.pcapng"));
         let capture = capture.display().to_string();
@@ -404,7 +405,7 @@ fn interop(hosts: &str, cluster: &[&str], options: &[&str]) -> Command {
     suite_beside(hosts, cluster, &words)
 }
 
-/// Whether the machine has a program; a test that needs it says so.
+/// Whether the machine has a program; a test that needs it prints a message if not.
 fn has(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).any(|directory| directory.join(program).is_file());
@@ -427,7 +428,7 @@ fn stock_programs_run_across_two_hosts() {
         let group = ["--group", "libfabric", "--filter", filter, "--json", &json];
         interop("2", &[], &[&SIDES[..], &group, options].concat())
     };
-    // A server and a client, with what they print and send.
+    // A server and a client, with their output and packets.
     let texts = [
         "PASS   libfabric  1.17 fi_pingpong dgram                    a at node0, b at node1: ",
         " checked; DATAGRAM ",
@@ -438,10 +439,10 @@ fn stock_programs_run_across_two_hosts() {
         serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
     let places = serde_json::json!({"a": "node0", "b": "node1"});
     assert_eq!(report["cells"][0]["places"], places);
-    // Programs that are driven.
+    // Programs with the driver protocol.
     let texts = ["a at node0, b at node1: ", "HANDSHAKE 2", "1 passed"];
     expect(cells("1.17 -> 1.17: data", &[]), 0, &texts);
-    // What takes another device than the hosts have, or the emulator, is not run.
+    // Cells that need another device than the hosts have, or the emulator, are not run.
     let texts = [
         "SKIP   libfabric  1.17 efa0 -> 1.17 efa0: write-data",
         "this takes a device with part id 0xefa0 (efa0), and node0 has 0xefa2",
@@ -449,7 +450,7 @@ fn stock_programs_run_across_two_hosts() {
     expect(cells("1.17 efa0 -> 1.17 efa0: write-data", &[]), 0, &texts);
     let texts = ["SKIP", "the kernel's accounting of the sleeping thread"];
     expect(cells("1.17 fi_cq_sread", &[]), 0, &texts);
-    // The programs really were on the two hosts: each capture is of its host's device.
+    // The programs really were on the two hosts: each capture comes from its host's device.
     let directory = root().join("target/interop/libfabric/1.17_fi_pingpong_dgram_at_node0_node1");
     for (side, host) in [("client", "node0"), ("server", "node1")] {
         let capture = Capture::load(&directory.join(format!("{side}.pcapng"))).unwrap();
@@ -475,7 +476,7 @@ fn the_table_covers_host_pairs_and_names_gaps() {
         ];
         expect(interop("3", &[], &[&pairs[..], &cell].concat()), 0, &texts);
     }
-    // Each host says itself what it lacks.
+    // Each host reports what it lacks.
     let (_directory, without) = script("PATH=/usr/sbin:/bin/nowhere; exec \"${0%/*}/own\" \"$@\"");
     let own = PathBuf::from(&without).with_file_name("own");
     std::os::unix::fs::symlink(conformance(), own).unwrap();
@@ -487,7 +488,7 @@ fn the_table_covers_host_pairs_and_names_gaps() {
     ];
     let command = interop("2", &[], &[&SIDES[..], &cell, &options].concat());
     expect(command, 0, &texts);
-    // The sides have names, and stock programs the first device.
+    // The sides have names, and stock programs use the first device.
     for (wrong, text) in [
         (
             &["--at", "a=node0"][..],

@@ -1,8 +1,8 @@
-//! `run --backend hw`: what the device says of a case that fails.
+//! `run --backend hw`: the device's errors in a case that fails.
 
 use efa_testing::workspace::{conformance, efa_emu, expect, traces};
 
-/// What a trace over verbs prints, on an emulated host whose network does this to the first four
+/// The output for a trace over verbs, on an emulated host whose network does this to the first four
 /// requests.
 #[track_caller]
 fn run(action: &str, status: i32) -> String {
@@ -18,7 +18,7 @@ fn run(action: &str, status: i32) -> String {
     expect(command.arg(directory.path()), status, &[])
 }
 
-/// The verb, the queue pair, and the device's own status are told beside what follows from them.
+/// The verb, the queue pair, and the device's own status are reported beside the consequences.
 #[test]
 fn a_failure_names_what_the_device_reported() {
     let text = run("{ status = \"remote-abort\" }", 1);
@@ -29,7 +29,7 @@ fn a_failure_names_what_the_device_reported() {
     assert!(line.contains("vendor status 8"), "{line}");
 }
 
-/// A delay harms nobody.
+/// A delay causes no failure.
 #[test]
 fn what_passes_says_nothing_of_the_device() {
     let text = run("{ delay = \"1ms\" }", 0);

@@ -1,5 +1,5 @@
-//! The program where a package puts it, away from the clone: it finds its corpus and the rest of
-//! its data there.
+//! The program in the layout of a package, outside of the clone: it finds its corpus and the rest
+//! of its data there.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use efa_testing::workspace::{conformance, expect, root};
 
-/// Lays the program and the data that is named out below `prefix`.
+/// Installs the program and the named data below `prefix`.
 fn install(prefix: &Path, data: &[&str]) -> impl Fn(&[&str]) -> Command {
     let program = prefix.join("bin/efa-conformance");
     fs::create_dir_all(program.parent().unwrap()).unwrap();
@@ -22,7 +22,7 @@ fn install(prefix: &Path, data: &[&str]) -> impl Fn(&[&str]) -> Command {
     move |arguments| {
         let mut command = Command::new(&program);
         command.args(arguments).current_dir(&elsewhere);
-        // Group `interop` wants a program efa-emu, and starts none for a list.
+        // Group `interop` needs a program efa-emu, but starts none for a list.
         command.env("PATH", conformance().parent().unwrap());
         command
     }

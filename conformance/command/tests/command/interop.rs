@@ -10,12 +10,12 @@ use efa_interop::{Lab, Outcome, Selection, Unmet};
 use efa_play::player::Launcher;
 use efa_testing::workspace;
 
-/// Runs the cells of group `libfabric` whose names are given; each must work.
+/// Runs the named cells of group `libfabric`; each must work.
 fn all_work(names: &[&str]) {
     all_of("libfabric", names);
 }
 
-/// Runs the cells of a group whose names are given; each must work.
+/// Runs the named cells of a group; each must work.
 fn all_of(group: &str, names: &[&str]) {
     let launcher = Launcher {
         efa_emu: workspace::emulator(),

@@ -1,5 +1,5 @@
-//! `run` and `interop` on the hosts of parallel jobs, which a launcher reaches; the hosts are those
-//! of an emulated cluster.
+//! `run` and `interop` on the hosts of parallel jobs, which a launcher reaches; the hosts belong to
+//! an emulated cluster.
 //!
 //! Needs `efa-emu` beside the program (`cargo build --workspace`).
 
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use efa_testing::workspace::{conformance, efa_emu, expect, root, traces};
 
-/// Open MPI as a command with ssh's arguments.
+/// Open MPI as a command that takes ssh's arguments.
 const OPEN_MPI: &str = "mpirun.openmpi -n 1 --host";
 
 /// Returns whether this program can be started.
@@ -25,7 +25,7 @@ fn is_installed(program: &str, package: &str) -> bool {
     is_found
 }
 
-/// A command of the suite on `hosts` hosts; `launcher` stands in front of it.
+/// A command of the suite on `hosts` hosts, after the words of `launcher`.
 fn launch(hosts: &str, launcher: &[&str], words: &[&str]) -> Command {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -54,7 +54,7 @@ node2       -           -           -
 ";
     let texts = [matrix, "a at node1, b at node2: ", "3 passed"];
     let printed = expect(command, 0, &texts);
-    // Captures of all hosts have come.
+    // Captures of all hosts have arrived.
     assert_eq!(printed.matches(" packets judged").count(), 3, "{printed}");
 }
 
@@ -78,12 +78,12 @@ fn mpich_reaches_the_hosts() {
     let hosts = ["--at", "a=node0", "--at", "b=node1"];
     let rsh = ["--rsh", "mpiexec.hydra -n 1 -host"];
     let mut command = launch("2", &[], &[&["run", &trace()], &hosts[..], &rsh].concat());
-    // Hydra gives the ranks its own value, in place of that of their hosts.
+    // Hydra sets its own value for the ranks, in place of their hosts'.
     command.env("LD_PRELOAD", "libm.so.6");
     expect(command, 0, &["1 passed"]);
 }
 
-/// The hosts are those of the job, for the suite and for stock programs of the interoperability
+/// The job determines the hosts, for the suite and for stock programs of the interoperability
 /// table.
 #[test]
 fn slurm_names_and_reaches_the_hosts() {

@@ -1,4 +1,4 @@
-//! The program as its users call it.
+//! The program as its users run it.
 
 mod annotations;
 mod bundle;

@@ -1,4 +1,4 @@
-//! Standard output that cannot be written, and options that say what is not printed.
+//! Standard output that cannot be written, and options that determine what is not printed.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -8,7 +8,7 @@ use efa_testing::workspace::{efa_conformance, efa_emu, expect, traces};
 
 const CAPTURE: &str = "long-cts.pcapng";
 
-/// Commands whose results are what they print, with and without `--json`.
+/// Commands whose results are their output, with and without `--json`.
 fn commands() -> Vec<(String, Command)> {
     let capture = traces().join(CAPTURE).display().to_string();
     let fabric = format!("output-{}", std::process::id());
@@ -76,7 +76,7 @@ fn a_reader_that_ends_is_no_failure() {
     }
 }
 
-/// A capture whose end is missing, below a directory.
+/// A capture without its end, in a directory.
 fn cut(directory: &Path) -> String {
     let bytes = fs::read(traces().join(CAPTURE)).unwrap();
     let path = directory.join("cut.pcapng");

@@ -1,6 +1,6 @@
-//! What is meant for crates.io can be packaged, says what it is, and brings its users no more than
-//! they need. The libraries that programs load are not (the two in place of rdma-core, the tap, the
-//! provider of libfabric): `cargo` installs no such libraries.
+//! The packages for crates.io can be packaged, have descriptions, and bring no unnecessary
+//! dependencies. The libraries that programs load are not published (the two in place of rdma-core,
+//! the tap, the libfabric provider), because `cargo` installs no such libraries.
 
 use std::process::Command;
 
@@ -34,7 +34,7 @@ const PUBLISHED: [&str; 23] = [
     "efa-wire",
 ];
 
-/// What a program prints in the directory of the workspace.
+/// The output of a program in the directory of the workspace.
 fn output(program: &str, arguments: &[&str]) -> String {
     let mut command = Command::new(program);
     let output = command.args(arguments).current_dir(root()).output();
@@ -61,7 +61,7 @@ fn name(package: &Value) -> &str {
     package["name"].as_str().unwrap()
 }
 
-/// Whoever uses a library does not build a parser of command lines with it.
+/// Users of a library do not build a command-line parser with it.
 #[test]
 fn libraries_need_no_parser_of_command_lines() {
     let has_parser = |package: &str| {
@@ -69,7 +69,7 @@ fn libraries_need_no_parser_of_command_lines() {
         let needed = cargo(tree, &[package]);
         needed.lines().any(|line| line.starts_with("clap"))
     };
-    // What is looked for would be found.
+    // The search works: it finds the parser here.
     assert!(has_parser("efa-options"));
     let mut count = 0;
     for package in packages() {
@@ -101,7 +101,7 @@ fn every_package_that_is_published_can_be() {
     }
     let target = tempfile::tempdir().unwrap();
     let target = target.path().to_str().unwrap();
-    // Building them takes minutes, which `scripts/dist-test crates` takes.
+    // Building them takes minutes; `scripts/dist-test crates` does that.
     let mut options = vec!["--target-dir", target];
     options.extend(PUBLISHED.iter().flat_map(|name| ["--package", name]));
     cargo(

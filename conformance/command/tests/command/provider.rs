@@ -1,12 +1,12 @@
-//! The suite with another provider of libfabric under test than its own for EFA.
+//! Another libfabric provider than the one for EFA under test.
 //!
 //! Needs the other programs of the workspace (`cargo build --workspace`).
 
 use efa_play::libfabric::{Library, Provider};
 use efa_testing::workspace::{built, efa_conformance_on_host, expect, traces};
 
-/// A provider that no libfabric has is missed by name, wherever the plug-ins are looked for, and
-/// the command that repeats the case names it again.
+/// A provider that no libfabric has is reported by name, wherever plug-ins are searched, and the
+/// command that repeats the case names it again.
 #[test]
 fn a_provider_that_is_missing_is_named() {
     if let Err(error) = Library::load(Library::DEFAULT.as_ref()) {
@@ -40,7 +40,7 @@ const TRACES: [&str; 9] = [
     "write-emulated",
 ];
 
-/// The engine as the provider that libfabric loads, in the place of each endpoint.
+/// The engine as the provider that libfabric loads, in place of each endpoint.
 #[test]
 fn the_engine_passes_as_a_provider() {
     built("libefa_rs-fi.so");
@@ -51,7 +51,7 @@ fn the_engine_passes_as_a_provider() {
     let mut command = efa_conformance_on_host(&[], &["run", "--backend", "hw", "--jobs", "2"]);
     command.args(["--dut", "libfabric", "--provider", "efa_rs"]);
     command.args(TRACES.map(|name| traces().join(name).with_extension("pcapng")));
-    // The program finds it by itself.
+    // The program finds it itself.
     command.env_remove(Provider::SEARCH_PATH);
     let printed = expect(command, 0, &["under test: libfabric:efa_rs "]);
     let passed = format!(

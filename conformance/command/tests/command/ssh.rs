@@ -1,7 +1,7 @@
-//! `run --at` by ssh: servers of this test's own, on the loopback interface, with keys of its own.
+//! `run --at` by ssh, with servers and keys of the test's own on the loopback interface.
 //!
-//! Needs `efa-emu` beside the program (`cargo build --workspace`). The server is unpacked by
-//! `scripts/userland`; the machine's own is neither used nor touched.
+//! Needs `efa-emu` beside the program (`cargo build --workspace`). `scripts/userland` unpacks the
+//! server; the machine's own is neither used nor changed.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +12,7 @@ use efa_commands::ports::free_port;
 use efa_testing::patience::Wait;
 use efa_testing::workspace::{conformance, efa_conformance, emulator, expect, traces, userland};
 
-/// How often a server is started, if its port was taken meanwhile.
+/// How often a server is started again if its port was taken meanwhile.
 const ATTEMPTS: u32 = 3;
 
 /// An ssh server, which ends when this is dropped.
@@ -23,7 +23,7 @@ struct Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended.
+        // It may have exited.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -34,7 +34,7 @@ fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-/// Where everything of the test is.
+/// The directories and files of the test.
 struct Rig {
     directory: tempfile::TempDir,
     software: PathBuf,
@@ -94,8 +94,8 @@ impl Rig {
         panic!("sshd did not start");
     }
 
-    /// The command of a server. One that root starts wants a user and a directory that this machine
-    /// may lack: it gets them in a mount namespace.
+    /// The command of a server. If root starts it, it requires a user and a directory that this
+    /// machine may lack: they are provided in a mount namespace.
     fn server(&self, config: &Path) -> Command {
         let run = self.software.join("run");
         let sshd = self.software.join("root/usr/sbin/sshd");
@@ -118,7 +118,7 @@ impl Rig {
     }
 }
 
-/// What the test needs; `None`, and a line that says why, if it cannot be had.
+/// The requirements of the test; `None`, and a message, if one is missing.
 fn rig() -> Option<Rig> {
     let software = userland("sshd-debian12")?;
     for (program, arguments) in [("ssh", &["-V"][..]), ("unshare", &["--mount", "true"])] {
@@ -200,7 +200,7 @@ fn two_hosts_are_reached_by_ssh() {
         is_there || printed.contains("fi_pingpong is not installed"),
         "{printed}"
     );
-    // What the devices do, and nothing is left of the sides.
+    // The behaviour of the devices; no process of the sides is left.
     let mut survey = efa_conformance(&["survey", "--only", "known-sender", "--at", "a=node0"]);
     survey.args(["--at", "b=node1", "--rsh", &rsh, "--remote-program"]);
     expect(survey.arg(&program), 0, &["as assumed known-sender"]);

@@ -1,10 +1,10 @@
-//! `check` finds nothing wrong with stock traffic, whatever is done to its captures.
+//! `check` finds no error in stock traffic, however its captures are changed.
 
 use std::process::Command;
 
 use efa_testing::workspace::{conformance, emulator, expect, root};
 
-/// A round of the script whose 500 captures are made by hand: `scripts/judge-stock`.
+/// A short run of `scripts/judge-stock`, which makes 500 captures when run by hand.
 #[test]
 fn stock_captures_are_right_after_each_conversion() {
     for tool in ["fi_pingpong", "editcap", "tshark", "zstd", "lz4"] {

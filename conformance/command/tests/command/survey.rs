@@ -1,5 +1,5 @@
-//! `survey`: it measures what the emulated device really does, and the emulator does what a survey
-//! has measured.
+//! `survey` measures the actual behaviour of the emulated device, and the emulator reproduces what
+//! a survey has measured.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -33,7 +33,7 @@ fn answer<'a>(text: &'a str, experiment: &str) -> &'a str {
     line.unwrap_or_else(|| panic!("{experiment}: {text}"))
 }
 
-/// Every answer is the one assumed, but for times, which the load of a machine makes longer.
+/// Every answer is the assumed one, except times, which a busy machine makes longer.
 #[track_caller]
 fn all_as_assumed(command: Command, texts: &[&str]) {
     let text = expect(command, 0, texts);
@@ -60,7 +60,7 @@ fn path(directory: &Path, name: &str) -> String {
     directory.join(name).display().to_string()
 }
 
-/// The model does what it says that it does, and its survey is a profile with which it does so
+/// The model behaves as it documents, and its survey is a profile with which it behaves the same
 /// again.
 #[test]
 fn a_survey_of_each_profile_gives_that_profile() {
@@ -69,7 +69,7 @@ fn a_survey_of_each_profile_gives_that_profile() {
         let file = path(directory.path(), &format!("{profile}.toml"));
         let survey = survey_on(profile, &["--profile", profile], &["-o", &file]);
         all_as_assumed(survey, &[]);
-        // Compared with the built-in one, and with the file.
+        // Compared with the built-in profile, and with the file.
         let again = survey_on(profile, &["--profile", &file], &["--against", profile]);
         all_as_assumed(again, &[]);
         let again = survey_on(profile, &["--profile", &file], &["--against", &file]);
@@ -77,7 +77,7 @@ fn a_survey_of_each_profile_gives_that_profile() {
     }
 }
 
-/// Each answer that a profile can have follows the profile: nothing is only read from the part id.
+/// Each answer that a profile can contain follows the profile: none only depends on the part id.
 #[test]
 fn survey_learns_the_values_of_another_profile() {
     let directory = tempfile::tempdir().unwrap();
@@ -131,18 +131,18 @@ fn survey_learns_the_values_of_another_profile() {
         answer(&text, "not-ready-wait").starts_with("DIFFERENT"),
         "{text}"
     );
-    // It is longer on a loaded machine, and never shorter.
+    // The time is longer on a busy machine, and never shorter.
     let learned: toml::Table = std::fs::read_to_string(&measured).unwrap().parse().unwrap();
     let wait = learned["rnr_first_us"].as_integer().unwrap();
     assert!((20_000..2_000_000).contains(&wait), "{wait}");
-    // What was measured is the profile that was changed, in all that can be measured.
+    // The measured profile equals the changed one in everything that can be measured.
     for (one, other) in [(&measured, &changed), (&changed, &measured)] {
         let survey = survey_on("changed", &["--profile", one], &["--against", other]);
         all_as_assumed(survey, &[]);
     }
 }
 
-/// What is no profile's but the host's is measured as well.
+/// Answers that depend on the host instead of the profile are measured too.
 #[test]
 fn answers_are_of_the_device_as_it_is() {
     for (fabric, options, experiment, expected) in [
@@ -183,7 +183,7 @@ fn survey_between(fabric: &str, cluster: &[&str], arguments: &[&str]) -> Command
 
 const SIDES: [&str; 4] = ["--at", "a=node0", "--at", "b=node1"];
 
-/// Both sides do what they do on one host, and the profile is the same.
+/// Both sides behave as on one host, and the profile is the same.
 #[test]
 fn a_survey_between_two_hosts_gives_the_profile() {
     let directory = tempfile::tempdir().unwrap();
@@ -204,7 +204,7 @@ fn a_survey_between_two_hosts_gives_the_profile() {
     assert_eq!(learned["qpn_reuse"].as_str(), Some("oldest"));
 }
 
-/// What is asked of the other side is asked of the other host.
+/// Requests to the other side reach the other host.
 #[test]
 fn survey_sides_run_on_the_named_hosts() {
     let directory = tempfile::tempdir().unwrap();
@@ -230,7 +230,7 @@ fn a_lost_or_unfit_side_is_named() {
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
         file
     };
-    // It ends after its second answer.
+    // The side ends after its second answer.
     let lost = script(
         "lost",
         "case \"$1 $EFA_EMU_HOST\" in place*|*node0) exec efa-conformance \"$@\";; esac\n\
@@ -240,7 +240,7 @@ fn a_lost_or_unfit_side_is_named() {
     let words = [&only[..], &["--remote-program", &lost]].concat();
     let command = survey_between("lost", &[], &[&SIDES[..], &words].concat());
     expect(command, 1, &["the connection to node1 ended"]);
-    // Each host has the generation that it is called.
+    // The name of each host is its generation.
     let fabric = format!("survey-unfit-{}", std::process::id());
     let emulator = efa_testing::workspace::emulator();
     let shell = script(

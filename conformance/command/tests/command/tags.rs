@@ -20,7 +20,7 @@ fn tag_matching_is_played_on_both_backends() {
     assert!(!text.contains("0 packets compared"), "{text}");
 }
 
-/// An EFA device matches no tags, and then nothing is said to have passed.
+/// An EFA device matches no tags; then no case is reported as passed.
 #[test]
 fn tag_matching_needs_its_device() {
     let trace = traces()
@@ -45,7 +45,7 @@ fn tag_matching_needs_its_device() {
     expect(command, 2, &["no EFA device"]);
 }
 
-/// What is left out is said, with its reason, and counted.
+/// Cases that are left out are reported with the reason, and counted.
 #[test]
 fn tag_matching_is_left_out_with_a_reason() {
     let names = ["eager-tagged.pcapng", "tag-matching/list.pcapng"];

@@ -1,4 +1,4 @@
-//! Failures that EFA users have met, staged: docs/known-failures.md has the table.
+//! Failures that EFA users have met, caused by rules: docs/known-failures.md has the table.
 //!
 //! Where stock libfabric fails, the test requires this failure.
 
@@ -6,7 +6,7 @@ use crate::rig::{Rig, Side, Software};
 use crate::transfers::{Transfer, TransferKind};
 use crate::with_each;
 
-/// Late completions of a destroyed queue pair, and late packets for it, meet its successor with the
+/// Late completions of a destroyed queue pair, and late packets to it, reach its successor with the
 /// same number.
 #[test]
 fn k01_k03_late_completions_skip_the_next_qp() {
@@ -36,7 +36,7 @@ fn k01_k03_late_completions_skip_the_next_qp() {
         rig.settle();
         let surfaced: Vec<_> = rig.order()[before..].to_vec();
         // No completion of an operation of the closed endpoint; completions of the peer's
-        // operations are legal.
+        // operations are permitted.
         let of_a = surfaced.iter().filter(|token| started.contains(token));
         assert_eq!(of_a.count(), 0, "{surfaced:?}");
         assert_eq!(rig.events, []);
@@ -44,8 +44,8 @@ fn k01_k03_late_completions_skip_the_next_qp() {
     });
 }
 
-/// A process dies, its number goes to the next one with another Q-key, and late packets of the
-/// first arrive after the first packet of the second.
+/// A process dies, the next one gets its queue pair number with another Q-key, and late packets of
+/// the first arrive after the first packet of the second.
 #[test]
 fn k04_late_packets_do_not_reach_the_successor() {
     with_each(|software| {
@@ -62,7 +62,7 @@ fn k04_late_packets_do_not_reach_the_successor() {
         assert_ne!(rig.qkey(successor), qkey);
         rig.introduce(successor, 1);
         rig.introduce(1, successor);
-        // Longer than the messages of the dead process, so that a mix-up shows.
+        // Longer than the messages of the dead process, so that confusion is detected.
         let arrive: Vec<_> = (10..16).map(|tag| rig.trecv(1, tag, 1000)).collect();
         let first = rig.tsend(successor, 1, 13, 500);
         rig.wait_ok(&[first, arrive[3]]);
@@ -144,7 +144,7 @@ fn k07_every_packet_type_survives_rnr() {
     });
 }
 
-/// A message is withheld while more than a window of later ones arrives.
+/// A message is held while more than a window of later ones arrives.
 #[test]
 fn k08_more_than_a_window_overtakes_a_message() {
     with_each(|software| {
@@ -378,8 +378,8 @@ const ANSWERED: [(TransferKind, &str, &str); 15] = [
     (TransferKind::Reads, "LONGREAD_RTW", "EOR"),
 ];
 
-/// Starts a transfer. The completion of the first packet `request` is held, and the peer's `answer`
-/// to this packet has arrived.
+/// Starts a transfer. Returns when the completion of the first packet `request` is held, and the
+/// peer's `answer` to this packet has arrived.
 fn answered_early(rig: &mut Rig, request: &str, answer: &str) -> Transfer {
     rig.fault(&format!(
         r#"label = "kept", when = {{ on = "answer", packet = "{request}", sender = "a", nth = 1 }}, then = "hold""#

@@ -1,4 +1,4 @@
-//! Staged faults between processes, with stock libfabric and with the protocol engine.
+//! Faults between processes, with stock libfabric and with the protocol engine.
 //!
 //! Needs the other programs of the workspace (`cargo build --workspace`): without them the tests
 //! fail. If no libfabric with the efa provider is installed, its part is skipped with a message.

@@ -3,7 +3,7 @@
 use crate::rig::{Rig, Side, Software};
 use crate::with_each;
 
-/// The order in which 40 sends of `a` complete that go out together, however long a busy machine
+/// The order in which 40 sends of `a` complete that are sent together, however long a busy machine
 /// takes to post them.
 fn completions(a: Side, b: Side) -> Vec<u64> {
     let mut rig = Rig::new([a, b]);
@@ -21,11 +21,12 @@ fn completions(a: Side, b: Side) -> Vec<u64> {
 }
 
 /// Of 780 pairs. Undisturbed sends complete in order, but no device promises that: on a busy
-/// machine one was seen behind the four after it. Those that are disturbed below have 170 and more.
+/// machine one completed after the four that followed it. With the options below there are 170 and
+/// more.
 const FEW: usize = 40;
 const MANY: usize = 100;
 
-/// How many pairs of sends complete in another order than they were posted in.
+/// The number of pairs of sends that complete in another order than they were posted in.
 fn inversions(order: &[u64]) -> usize {
     let later = |at: usize| order[at..].iter().filter(move |&&token| token < order[at]);
     (0..order.len()).map(|at| later(at).count()).sum()
@@ -41,7 +42,7 @@ fn answers_take_the_network_too() {
         for (option, value) in [("--jitter", "200ms"), ("--paths", "16"), ("--loss", "0.3")] {
             let b = side("b").option(option, value);
             let b = b.option("--latency", "250ms").option("--seed", "7");
-            // What is lost comes later than a busy machine leaves the sender without a processor.
+            // Retransmissions are later than a busy machine's longest pause of the sender.
             let b = b.option("--retransmit-timeout", "500ms");
             let order = completions(side("a"), b);
             assert!(inversions(&order) > MANY, "{option}: {order:?}");

@@ -177,7 +177,7 @@ fn every_status_reaches_the_application() {
                 Software::Engine => engine,
             };
             assert_eq!((failure.code, failure.text.as_str()), expected);
-            // The engine repeats a packet that the peer's device refuses or aborts.
+            // The engine retransmits a packet that the peer's device refuses or aborts.
             let repeats = match (software, status) {
                 (Software::Engine, "remote-bad-address" | "remote-abort") => 3,
                 _ => 0,
@@ -276,7 +276,7 @@ fn a_duplicated_completion_completes_nothing_twice() {
     });
 }
 
-/// Both know a message by its `msg_id`.
+/// Both implementations recognise a duplicate by its `msg_id`.
 #[test]
 fn a_message_that_arrives_twice_is_received_once() {
     with_each(|software| {

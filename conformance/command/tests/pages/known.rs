@@ -1,4 +1,4 @@
-//! Commands in the text and in blocks that are not run: the programs know the subcommands and
+//! Commands in the text, and in blocks that are not run: the programs must know the subcommands and
 //! options, and the Makefile the targets.
 
 use std::collections::BTreeMap;
@@ -9,10 +9,10 @@ use efa_testing::workspace::{built, root};
 
 const PROGRAMS: [&str; 4] = ["efa-emu", "efa-conformance", "efa-tap", "make"];
 
-/// The commands of these programs in a line: those that they start are behind `--`.
+/// The commands of these programs in a line; commands that they start follow `--`.
 pub(crate) fn commands(line: &str) -> impl Iterator<Item = Vec<&str>> {
     let code = line.split(" #").next().unwrap_or_default();
-    // Its packages have names of programs.
+    // Package names are program names too.
     let code = if code.contains("cargo ") { "" } else { code };
     let parts = [" -- ", " && ", " | ", "; "]
         .iter()
@@ -29,7 +29,7 @@ pub(crate) fn commands(line: &str) -> impl Iterator<Item = Vec<&str>> {
     })
 }
 
-/// What is between single backquotes in a page's text. A span may go on in the next line, but not
+/// The texts between single backquotes in a page. A span may continue on the next line, but not
 /// beyond the end of its paragraph.
 fn spans(text: &str) -> Vec<String> {
     let outside = text.split("\n```").step_by(2);
@@ -47,18 +47,18 @@ fn help(words: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Whether a word is a subcommand or an option rather than something that the reader replaces.
+/// Whether a word is a subcommand or an option, and not a placeholder.
 fn is_name(word: &str) -> bool {
     let is_part = |letter: char| letter.is_ascii_lowercase() || letter == '-';
     word.chars().any(|letter| letter != '-') && word.chars().all(is_part)
 }
 
-/// Whether a character of a help is beside an option's name, and none of it.
+/// Whether a character of a help text separates option names.
 fn is_delimiter(letter: char) -> bool {
     !letter.is_ascii_alphanumeric() && letter != '-'
 }
 
-/// What is wrong with a command of one of the programs.
+/// The error in a command of one of the programs, if any.
 fn mistake<'a>(
     words: &[&'a str],
     helps: &mut BTreeMap<Vec<&'a str>, String>,

@@ -1,7 +1,7 @@
-//! The fenced blocks of the pages. Those of `console` (prompts and output) and `sh` (commands
-//! alone) are run by trycmd, each in a directory like a clone ([`block.sh`](block.sh)), and print
-//! what the page shows, but for numbers and spaces. A comment before a block has what the page does
-//! not show, in lines `KEY: VALUE`:
+//! Tests the fenced blocks of the pages. trycmd runs those of `console` (prompts and output) and
+//! `sh` (only commands), each in a directory like a clone ([`block.sh`](block.sh)). They have to
+//! print what the page shows, except for numbers and spaces. A comment before a block contains what
+//! the page does not show, in lines `KEY: VALUE`:
 //!
 //! | key | value |
 //! |---|---|
@@ -17,7 +17,7 @@
 //! | `not run` | why nothing checks the block |
 //! | `below ...` | the same for all further blocks of the page that have no comment |
 //!
-//! A test that does not read the page at least uses the options of the block's commands.
+//! A test that does not read the page has to use the options of the block's commands.
 
 mod known;
 
@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use efa_testing::patience::PATIENCE;
 use efa_testing::workspace::{built, root, userland};
 
-/// The corpus of a block that does not name another.
+/// The corpus of a block that names no other.
 const TRACES: &str = "eager-tagged long-cts";
 
 const KEYS: [&str; 10] = [
@@ -71,7 +71,7 @@ impl Block {
         self.value(key).is_some()
     }
 
-    /// Whether the block is run: otherwise a mark says what checks it.
+    /// Whether the block is run; if not, a mark tells what checks it.
     fn is_run(&self) -> bool {
         !["part of", "tested by", "not run"]
             .iter()
@@ -122,7 +122,7 @@ impl Block {
             "```console\n$ bash {} {} {} {traces}\n",
             runner.display(),
             file.display(),
-            // What a page does not show is seen if the block fails.
+            // Output that a page does not show is printed if the block fails.
             if shown.is_empty() { status } else { "-" }
         );
         if status != "0" {
@@ -138,7 +138,7 @@ impl Block {
         test + "```\n"
     }
 
-    /// What is wrong with a block that is not run.
+    /// The error in a block that is not run, if any.
     fn mistake(&self, sources: &[String]) -> Option<String> {
         if let Some(file) = self.value("part of") {
             let text = fs::read_to_string(root().join(file)).unwrap_or_default();
@@ -168,12 +168,11 @@ impl Block {
     }
 }
 
-/// A line as trycmd's pattern, in which each number stands for any, but for those that are a part
-/// of a name (`rdmap0s0`) or count what is wrong (`0 failed`). The spaces beside a number may be
-/// others.
+/// A line as trycmd's pattern. Each number matches any number, except parts of a name (`rdmap0s0`)
+/// and counts of failures (`0 failed`). The number of spaces beside a number may differ.
 fn measured(line: &str) -> String {
     const ANY: &str = "[..]";
-    // What a terminal shows of Ctrl+C.
+    // The terminal's echo of Ctrl+C.
     let line = line.trim_start_matches("^C");
     let mut words = Vec::new();
     let following = line.split(' ').skip(1).chain([""]);
@@ -259,7 +258,7 @@ fn blocks(page: &str, text: &str) -> Vec<Block> {
     blocks
 }
 
-/// The files of the project whose names end like this, by their paths.
+/// The paths of the project's files with this suffix.
 fn files(ending: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut directories = vec![root().to_owned()];
@@ -313,9 +312,9 @@ fn every_block_is_run_or_names_its_check() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Runs the blocks of the pages that `is_it` chooses.
+/// Runs the blocks of the pages for which `is_it` returns true.
 fn run(is_it: impl Fn(&str) -> bool) {
-    // What is not built would be waited for by what runs beside it.
+    // Build first: otherwise blocks that run at the same time would wait for the build.
     let programs = ["efa-conformance", "efa-tap"].map(built);
     let programs = programs[0].parent().expect("a program is in a directory");
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

@@ -21,7 +21,7 @@ use efa_testing::workspace;
 
 pub(crate) use operations::{COMPARE, FETCH, Region, UPDATE};
 
-/// How long nothing must happen until [`Rig::settle`] ends.
+/// How long nothing must happen before [`Rig::settle`] returns.
 const QUIET: Duration = Duration::from_millis(150);
 
 /// The implementation under test.
@@ -94,7 +94,7 @@ impl Side {
     }
 }
 
-/// The release of stock libfabric whose behaviour the tests state.
+/// The release of stock libfabric whose behaviour the tests require.
 const STOCK: Version = Version {
     major: 1,
     minor: 17,
@@ -130,7 +130,7 @@ pub(crate) struct Rig {
     next: Token,
     order: Vec<Token>,
     reports: HashMap<Token, Report>,
-    /// Reports outside of any operation, with their endpoints.
+    /// Reports that belong to no operation, with their endpoints.
     pub(crate) events: Vec<(EndpointIndex, String)>,
 }
 
@@ -432,7 +432,7 @@ impl Rig {
         for command in [Command::Progress {}, Command::Pause {}] {
             for at in only {
                 if self.players[*at].is_some() {
-                    // The death of a process shows in operations that never complete, or in
+                    // The death of a process is noticed by operations that never complete, or by
                     // `await_death`.
                     let _ = self.ask(*at, &command);
                 }
@@ -516,7 +516,7 @@ impl Rig {
 }
 
 /// Kills the hosts of a failed test: stock libfabric's `fi_close` may wait forever for a completion
-/// that a rule withholds.
+/// that a rule holds.
 impl Drop for Rig {
     fn drop(&mut self) {
         let Ok(fabric) = Fabric::open(&self.launcher.fabric) else {
