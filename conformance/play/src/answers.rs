@@ -1,5 +1,5 @@
-//! Programs that answer: once, by their output ([`output`]), or a line of JSON for each line of
-//! JSON that they read ([`Conversation`] is the side that asks, [`serve`] the program).
+//! Programs that answer: once, by their output ([`output`]), or with a line of JSON for each line
+//! of JSON that they read ([`Conversation`] is the asking side, [`serve`] the program).
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -13,8 +13,8 @@ use serde::de::DeserializeOwned;
 
 /// The number of bytes of a stream that are kept.
 const MOST_OUTPUT: u64 = 1 << 20;
-/// How long a program may take to end after its input has ended, and a stream to end after its
-/// program: a process that was left behind may hold it.
+/// The longest time until a program ends after its input, and a stream after its program: a process
+/// that was left behind may hold the stream.
 const END: Duration = Duration::from_secs(5);
 /// How often a process is polled.
 const TICK: Duration = Duration::from_millis(2);
@@ -30,7 +30,7 @@ pub struct Ended {
     pub errors: String,
 }
 
-/// Runs a command to its end, without input; kills it with its children after `limit`.
+/// Runs a command without input until it ends; kills it with its children after `limit`.
 ///
 /// # Errors
 /// It cannot be started.
@@ -96,7 +96,7 @@ pub fn write_line(output: &mut impl Write, value: &(impl Serialize + ?Sized)) ->
 /// Reads a line's value; `None` at the end of the input.
 ///
 /// # Errors
-/// Of the stream, or the line is not such a value.
+/// An error of the stream, or the line is not such a value.
 pub fn read_line<T: DeserializeOwned>(input: &mut impl BufRead) -> io::Result<Option<T>> {
     let mut line = String::new();
     if input.read_line(&mut line)? == 0 {
@@ -108,7 +108,7 @@ pub fn read_line<T: DeserializeOwned>(input: &mut impl BufRead) -> io::Result<Op
 /// Answers each line until the input ends.
 ///
 /// # Errors
-/// Of the streams, or a line is not a question.
+/// An error of the streams, or a line is not a question.
 pub fn serve<Q: DeserializeOwned, A: Serialize>(
     mut input: impl BufRead,
     mut output: impl Write,
@@ -120,26 +120,27 @@ pub fn serve<Q: DeserializeOwned, A: Serialize>(
     Ok(())
 }
 
-/// There is no answer.
+/// The reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum NoAnswer {
-    /// The program cannot be written to, or has ended.
+    /// The program has closed its streams.
     #[error("its output ended{0}")]
     Ended(String),
     /// It did not answer in time.
     #[error("it did not answer within {0:?}")]
     Late(Duration),
-    /// The line is not the answer to the question.
+    /// The line is not an answer to the question.
     #[error("it printed `{line}`: {source}")]
     Unclear {
         /// The line.
         line: String,
-        /// Why not.
+        /// The error.
         source: serde_json::Error,
     },
 }
 
-/// A program that [`serve`]s. It is to end when its input does, which dropping this closes.
+/// A program that calls [`serve`]. It has to end when its input does; dropping this closes the
+/// input.
 #[derive(Debug)]
 pub struct Conversation {
     child: Child,

@@ -1,4 +1,4 @@
-//! Playing a scenario with driver processes.
+//! Plays a scenario with driver processes.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -11,14 +11,14 @@ use crate::player::{Player, PlayerError};
 use crate::runner::{self, Comparison, Ledger, Runner, Start};
 use crate::scenario::{Scenario, Software};
 
-/// How long operations may take to complete, in all of one `wait`.
+/// The longest time in which the operations of one `wait` have to complete.
 const WAIT_TIME: Duration = Duration::from_secs(30);
 /// How long nothing must happen before a `settle` ends.
 const QUIET_TIME: Duration = Duration::from_millis(100);
 /// The number of attempts when resources are exhausted, and the time between them.
 const TRY_AGAIN: (u32, Duration) = (2000, Duration::from_millis(1));
 
-/// Why a scenario was not played to its end.
+/// The reason why a scenario was not played to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// A process failed.
@@ -30,7 +30,7 @@ pub enum RunError {
          library with --libfabric PATH"
     )]
     Version {
-        /// Which endpoint.
+        /// The endpoint.
         endpoint: String,
         /// The scenario's requirement.
         needed: Version,
@@ -39,16 +39,16 @@ pub enum RunError {
         /// The file of the library.
         library: PathBuf,
     },
-    /// The scenario is not to be played by programs.
+    /// The scenario cannot be played by programs.
     #[error(
         "the packets of endpoint `{endpoint}` are written by hand, nothing plays it; `efa-conformance \
          run` tests the others"
     )]
     Scripted {
-        /// Which endpoint.
+        /// The endpoint.
         endpoint: String,
     },
-    /// The scenario's faults cannot be handed to the emulator.
+    /// The scenario's faults cannot be passed to the emulator.
     #[error("cannot write the scenario's faults to a temporary file: {0}")]
     Faults(std::io::Error),
     /// Operations did not complete.
@@ -58,13 +58,13 @@ pub enum RunError {
         line: usize,
         /// The incomplete operations.
         operations: String,
-        /// How long was waited.
+        /// The time waited.
         limit: Duration,
     },
 }
 
 impl RunError {
-    /// Returns whether the scenario was played to its end all the same.
+    /// Returns whether the scenario was played to its end nevertheless.
     pub fn is_remark(&self) -> bool {
         matches!(self, RunError::Player(PlayerError::Lingers { .. }))
     }
@@ -89,9 +89,9 @@ impl RunError {
 /// When a step began.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mark {
-    /// The step's place in the scenario, from 0.
+    /// The index of the step, from 0.
     pub step: usize,
-    /// Since the Unix epoch.
+    /// The time since the Unix epoch.
     pub time: Duration,
 }
 
@@ -100,9 +100,9 @@ pub struct Mark {
 pub struct RegionMark {
     /// The `register` step's id.
     pub id: String,
-    /// Its place and key.
+    /// Its address and key.
     pub remote: Remote,
-    /// When it was registered, since the Unix epoch.
+    /// The time of the registration, since the Unix epoch.
     pub time: Duration,
 }
 
@@ -121,12 +121,12 @@ pub struct Transcript {
     pub captures: Vec<Vec<u8>>,
 }
 
-/// A scenario that was played, perhaps not to its end.
+/// A played scenario, perhaps not to its end.
 #[derive(Debug)]
 pub struct Played {
     /// The result, as far as it goes.
     pub transcript: Transcript,
-    /// Why it was not played to its end, if it was not.
+    /// Why it was not played to its end, if so.
     pub error: Option<RunError>,
 }
 
@@ -134,7 +134,7 @@ impl Played {
     /// The result of a scenario that was played to its end.
     ///
     /// # Errors
-    /// Why it was not.
+    /// The reason why it was not.
     pub fn whole(self) -> Result<Transcript, RunError> {
         match self.error {
             None => Ok(self.transcript),
@@ -172,7 +172,7 @@ impl<'a> ProcessRunner<'a> {
     }
 
     /// Opens the endpoints, plays all steps and ends the processes. If one of them fails, the
-    /// others end, too, and still give their captures.
+    /// others are ended too, and still return their captures.
     pub fn run(mut self) -> Played {
         let mut error = self.open().and_then(|()| runner::run(&mut self)).err();
         for player in self.players.drain(..) {
@@ -278,7 +278,7 @@ impl<'a> ProcessRunner<'a> {
         self.set_progress(progress, false)
     }
 
-    /// Takes events of the drivers for a moment; returns whether there were any.
+    /// Handles events of the drivers for a moment; returns whether there were any.
     fn listen(&mut self, only: &[EndpointIndex]) -> Result<bool, RunError> {
         let mut heard = false;
         for at in self.chosen(only) {
@@ -343,7 +343,7 @@ impl<'a> Runner<'a> for ProcessRunner<'a> {
                     });
                     return Ok(Some(remote));
                 }
-                // Every endpoint may have to move before there is room again.
+                // Every endpoint may have to make progress before there is room again.
                 Err(Event::Again {}) if attempts < TRY_AGAIN.0 => {
                     attempts += 1;
                     self.set_progress(&[], true)?;

@@ -11,7 +11,7 @@ use crate::process_runner::{ProcessRunner, RunError, Transcript};
 use crate::scenario::{EndpointSpec, Scenario, ScenarioError, Software, file_of_faults};
 use crate::trace::{END_OF_STEPS, region_comment};
 
-/// Why nothing was recorded.
+/// The reason why nothing was recorded.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// The scenario is wrong.
@@ -23,7 +23,7 @@ pub enum RecordError {
     /// The captures cannot be merged into a trace.
     #[error(transparent)]
     Merge(#[from] MergeError),
-    /// The applications saw something else than the scenario says.
+    /// What the applications saw differs from the scenario.
     #[error(
         "{} went otherwise than it says; what was captured is in {}:\n  {}",
         scenario.display(),

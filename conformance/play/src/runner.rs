@@ -1,10 +1,10 @@
-//! Playing a scenario step by step.
+//! Plays a scenario step by step.
 //!
-//! In a recording all endpoints are live, each in a process ([`crate::process_runner`]). In a replay one
-//! endpoint is live, and the others send what was recorded (`efa_replay::replay`) or are played by
-//! the engine (`efa_replay::replay::live`). This module has the common part: the order of the
-//! steps, the requests to applications, and the comparison of what they saw with the scenario. A
-//! [`Runner`] adds how an endpoint is reached and how long to wait.
+//! In a recording all endpoints are live, each in a process ([`crate::process_runner`]). In a
+//! replay one endpoint is live, and the others send what was recorded (`efa_replay::replay`) or are
+//! played by the engine (`efa_replay::replay::live`). This module is the common part: the order of
+//! the steps, the requests to applications, and the comparison of what they saw with the scenario.
+//! A [`Runner`] implements the access to an endpoint, and how long to wait.
 
 use std::collections::HashMap;
 
@@ -58,7 +58,7 @@ pub struct Comparison<'s> {
 }
 
 impl<'s> Ledger<'s> {
-    /// The record before the first step.
+    /// The state before the first step.
     pub fn new(scenario: &'s Scenario) -> Self {
         Ledger {
             scenario,
@@ -84,8 +84,8 @@ impl<'s> Ledger<'s> {
         self.regions.get(id).copied()
     }
 
-    /// Takes a report of endpoint `at`'s application; returns the problem if the report belongs to
-    /// nothing.
+    /// Takes a report of endpoint `at`'s application; returns a problem if the report belongs to no
+    /// operation.
     pub fn take(&mut self, at: EndpointIndex, report: Report) -> Option<String> {
         let Some(token) = report.token else {
             // A peer wrote to this endpoint's memory.
@@ -183,7 +183,7 @@ impl<'s> Ledger<'s> {
 
 /// The endpoints of a run.
 pub trait Runner<'s> {
-    /// Why a run stops.
+    /// The reason why a run stops.
     type Stop;
 
     /// The record of the run.
@@ -241,7 +241,7 @@ pub trait Runner<'s> {
 /// Plays all steps.
 ///
 /// # Errors
-/// Those of the runner.
+/// The errors of the runner.
 pub fn run<'s, S: Runner<'s>>(runner: &mut S) -> Result<(), S::Stop> {
     let scenario = runner.ledger().scenario();
     for (index, step) in scenario.steps.iter().enumerate() {
@@ -292,7 +292,7 @@ pub fn run<'s, S: Runner<'s>>(runner: &mut S) -> Result<(), S::Stop> {
     Ok(())
 }
 
-/// The text about a difference that a comparison of memory found.
+/// The message about a difference that a comparison of memory found.
 pub fn differs(comparison: &Comparison<'_>, difference: impl std::fmt::Display) -> String {
     format!(
         "memory `{}` does not hold `{}`: {difference}",

@@ -13,7 +13,7 @@ use efa_core::nic::Status;
 use crate::operation::{EndpointIndex, Remote};
 use crate::scenario::{Scenario, ScenarioError};
 
-/// Why a capture or trace cannot be used.
+/// The reason why a capture or trace cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The capture cannot be read.
@@ -48,7 +48,7 @@ pub enum MismatchError {
     /// An interface has the name of no endpoint.
     #[error("the scenario has no endpoint `{0}`")]
     NoEndpoint(String),
-    /// A packet was not captured as a whole.
+    /// A packet was not captured completely.
     #[error("a snap length cut off packet {0}")]
     CutOff(u64),
     /// No comment says during which step a packet was captured.
@@ -176,8 +176,8 @@ impl Trace {
     }
 }
 
-/// Statuses of requests that were not served, by the indices of their outgoing frames. Where
-/// frames may be lost for good, what never arrived was lost.
+/// Statuses of requests that were not served, by the indices of their outgoing frames. Where frames
+/// may be lost permanently, a request that never arrived counts as lost.
 fn refused(frames: &[CapturedPacket], may_be_lost: bool) -> HashMap<usize, Status> {
     let key = |initiator: Gid, qpn: Qpn, frame: &CapturedPacket| {
         let sequence = frame.header.sequence;
@@ -187,7 +187,7 @@ fn refused(frames: &[CapturedPacket], may_be_lost: bool) -> HashMap<usize, Statu
     for frame in frames {
         let (from, to) = (frame.header.source_qpn, frame.header.destination_qpn);
         match frame.header.kind {
-            // The last one counts: devices ask again by themselves.
+            // The last one counts, because devices retry by themselves.
             frame::FrameKind::Response(status) => {
                 outcomes.insert(key(frame.destination, to, frame), status);
             }

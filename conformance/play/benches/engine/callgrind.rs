@@ -1,4 +1,4 @@
-//! Counting instructions, by the object and the source file that contain them.
+//! Counts instructions by the object and the source file that contain them.
 
 use std::path::Path;
 
@@ -17,9 +17,9 @@ pub(crate) struct Counts {
     /// Instructions of the device and of the functions that it calls in other objects, such as
     /// copying memory.
     pub(crate) device: u64,
-    /// Instructions of this benchmark: all of its program, or, where the engine is linked into the
-    /// program, those of the benchmark's own source. Code of the standard library that was inlined
-    /// there counts as the engine's.
+    /// Instructions of this benchmark: all of its program, or, if the engine is linked into the
+    /// program, those of the benchmark's own source. Inlined code of the standard library counts as
+    /// the engine's.
     pub(crate) harness: u64,
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn count(
     let valgrind = [
         "valgrind".to_owned(),
         "--tool=callgrind".to_owned(),
-        // A contender's runner becomes the program, whose profile replaces its own.
+        // A contender's runner executes the program, whose profile replaces the runner's.
         "--trace-children=yes".to_owned(),
         "--compress-strings=no".to_owned(),
         "--compress-pos=no".to_owned(),
@@ -86,8 +86,8 @@ fn parse(profile: &str, is_harness: impl Fn(&str, &str) -> bool) -> Counts {
                 .and_then(|cost| cost.parse().ok())
                 .unwrap_or(0);
             if is_call {
-                // The cost of the called function with its callees, which the profile also lists at
-                // its own place.
+                // The cost of the called function with its callees, which the profile also lists
+                // separately.
                 let callee = called.take().unwrap_or(object);
                 if is_device(object) && !is_device(callee) {
                     counts.device += cost;

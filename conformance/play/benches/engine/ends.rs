@@ -18,9 +18,9 @@ pub(crate) trait Ends {
     fn send(&mut self, number: usize) -> Result<bool, String>;
     /// Posts the receive of message `number`. Returns whether there was room.
     fn recv(&mut self, number: usize) -> Result<bool, String>;
-    /// Lets the sender progress; returns how many messages it has completed.
+    /// Makes progress at the sender; returns the number of completed messages.
     fn poll_sender(&mut self) -> Result<usize, String>;
-    /// Lets the receiver progress; returns how many messages it has received.
+    /// Makes progress at the receiver; returns the number of received messages.
     fn poll_receiver(&mut self) -> Result<usize, String>;
 }
 
@@ -93,7 +93,7 @@ fn started<T>(result: Result<T, EndpointError>) -> Result<bool, String> {
 }
 
 fn poll(endpoint: &mut Endpoint<HwNic>) -> Result<usize, String> {
-    // The emulated device refuses nothing here, so no time has to pass.
+    // The emulated device refuses nothing here, so time need not advance.
     endpoint.progress(Instant::START);
     let mut count = 0;
     while let Some(completion) = endpoint.poll_completion() {
@@ -136,14 +136,14 @@ impl Ends for CoreEnds {
 
 /// Stock libfabric, with one of its providers.
 pub(crate) struct StockEnds {
-    // Buffers go before the endpoints whose domains they are registered with.
+    // Buffers are dropped before the endpoints whose domains they are registered with.
     source: BareBuffer,
     targets: Vec<BareBuffer>,
     sender: libfabric::Endpoint,
     receiver: libfabric::Endpoint,
     peer: Address,
     length: usize,
-    /// Those of the sends, then those of the receives, one for each message in the window.
+    /// The contexts of the sends, then of the receives; one for each message in the window.
     contexts: Vec<ffi::fi_context2>,
     entries: [ffi::fi_cq_tagged_entry; 64],
 }

@@ -1,5 +1,5 @@
-//! The protocol engine beside stock libfabric's efa provider, over the same emulated device: the
-//! engine by itself, and as the provider `efa_rs` behind the same calls as stock's.
+//! Compares the protocol engine with stock libfabric's efa provider over the same emulated device:
+//! the engine by itself, and as the provider `efa_rs` behind the same calls as stock's.
 //!
 //! Two tables: instructions of a 64-byte tagged eager message, sender and receiver together,
 //! counted by callgrind without those of the device; and message rate and bandwidth, which include
@@ -20,17 +20,17 @@ use efa_play::libfabric::{Library, Provider};
 use efa_testing::workspace;
 use measure::{Sample, Workload};
 
-/// An implementation that is measured.
+/// A measured implementation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Contender {
     name: String,
-    /// What the child process is told: `core`, or the path of a libfabric.
+    /// The argument of the child process: `core`, or the path of a libfabric.
     argument: String,
     /// The provider of a libfabric.
     provider: &'static str,
-    /// Where a libfabric has its own providers, if they are files of their own.
+    /// The directory of a libfabric's own providers, if they are separate files.
     providers: Option<PathBuf>,
-    /// What runs a program with the libfabric, if that needs a C library of its own.
+    /// The program that starts others with the libfabric, if it needs its own C library.
     runner: Option<PathBuf>,
 }
 
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     {
         return report(measure::child(rest).map(|sample| println!("{sample}")));
     }
-    // Without this argument of `cargo bench` it is `cargo test`, which only asks whether it runs.
+    // Without this argument `cargo test` runs this, which only checks that it starts.
     if !arguments.iter().any(|argument| argument == "--bench") {
         return ExitCode::SUCCESS;
     }
@@ -112,7 +112,7 @@ fn system() -> Contender {
     }
 }
 
-/// libfabric 2.1 of Debian 13, if that can be fetched.
+/// libfabric 2.1 of Debian 13, if it can be fetched.
 fn debian13() -> Option<Contender> {
     Some(Contender {
         name: "libfabric 2.1 of Debian 13".into(),
@@ -130,7 +130,7 @@ fn plug_in() -> Contender {
     }
 }
 
-/// Ours first.
+/// All contenders, ours first.
 fn contenders() -> Vec<Contender> {
     let mut contenders = vec![engine(), plug_in(), stock()];
     contenders.extend(debian13());
@@ -194,7 +194,8 @@ const RATES: [Workload; 5] = [
 
 fn rate(emulator: &Path, workloads: &[Workload]) -> Result<(), String> {
     const ROUNDS: usize = 8;
-    // No round of a workload begins later, so that all of them end in time on a slow machine.
+    // The longest time until the last round of a workload begins, so that this ends in time on a
+    // slow machine.
     const TIME: Duration = Duration::from_secs(40);
     let contenders = contenders();
     println!(
@@ -215,8 +216,7 @@ fn rate(emulator: &Path, workloads: &[Workload]) -> Result<(), String> {
                 break;
             }
             rounds += 1;
-            // They take turns at going first, because each one finds the caches as the one before
-            // it left them.
+            // Each goes first in turn, because each finds the caches as the one before left them.
             for turn in 0..contenders.len() {
                 let index = (round + turn) % contenders.len();
                 let sample = measure::run(emulator, &contenders[index], workload)?;

@@ -1,4 +1,4 @@
-//! One measurement in a process of its own.
+//! One measurement in a separate process.
 
 use std::fmt;
 use std::path::Path;
@@ -13,16 +13,16 @@ use crate::ends::{CoreEnds, Ends, StockEnds};
 /// The first argument of a process that measures.
 pub(crate) const CHILD: &str = "child";
 
-/// Messages before the measurement. Runs of different lengths have it in common, so that it is not
-/// in their difference.
+/// Messages before the measurement. Runs of different lengths have the same number, so that they
+/// cancel in the difference.
 const WARM_UP: usize = 1000;
 
-/// What is transferred.
+/// The messages of a measurement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Workload {
     /// Bytes of a message.
     pub(crate) length: usize,
-    /// Messages on their way at a time.
+    /// The most messages in flight.
     pub(crate) window: usize,
     pub(crate) messages: usize,
 }
@@ -103,7 +103,7 @@ pub(crate) fn command(
     Ok(command)
 }
 
-/// Measures in a process of its own.
+/// Measures in a separate process.
 pub(crate) fn run(
     emulator: &Path,
     contender: &Contender,
@@ -130,7 +130,7 @@ pub(crate) fn run(
     }
 }
 
-/// What the child process does.
+/// The main function of the child process.
 pub(crate) fn child(arguments: &[String]) -> Result<Sample, String> {
     let [contender, provider, numbers @ ..] = arguments else {
         return Err("no contender and provider were named".into());
@@ -164,7 +164,7 @@ fn sample(ends: &mut impl Ends, workload: Workload) -> Result<Sample, String> {
     })
 }
 
-/// Sends messages, never more than a window of them at a time.
+/// Sends messages, with at most a window of them in flight.
 fn exchange(ends: &mut impl Ends, window: usize, messages: usize) -> Result<(), String> {
     let (mut posted, mut sent, mut completed, mut received) = (0, 0, 0, 0);
     while completed < messages || received < messages {

@@ -30,7 +30,7 @@ pub trait HostNic: PolledNic {
     /// Copies bytes from this memory.
     fn dump_user(&mut self, source: UserSlice) -> Result<Vec<u8>, NicError>;
 
-    /// Takes what the device has said of requests that failed, beyond their statuses, a line each.
+    /// Takes the device's messages about failed requests, beyond their statuses, one line each.
     fn take_device_errors(&mut self) -> Vec<String> {
         Vec::new()
     }
@@ -79,7 +79,7 @@ impl HostNic for SimNic {
     }
 }
 
-/// Counts packets that have come twice.
+/// Counts duplicated packets.
 pub type Repetitions = Box<dyn Fn() -> u64>;
 
 /// An application over an [`Endpoint`].
@@ -94,9 +94,9 @@ pub struct CoreApplication<N: HostNic> {
     reads: BTreeSet<Token>,
     regions: HashMap<Token, UserSlice>,
     report_sources: bool,
-    /// As many refused packets are second copies at most, which is no event.
+    /// Up to this many refused packets are duplicates, and not reported as events.
     repetitions: Option<Repetitions>,
-    /// Packets that were taken for second copies.
+    /// The number of packets that were taken for duplicates.
     copies: u64,
 }
 
@@ -159,8 +159,8 @@ impl<N: HostNic> CoreApplication<N> {
         })
     }
 
-    /// Packets come twice, as many as `repetitions` counts, so that their second copies are
-    /// refused: that is no failure.
+    /// Packets are duplicated, as many as `repetitions` counts, and the duplicates are refused:
+    /// that is no failure.
     #[must_use]
     pub fn meeting_second_copies(self, repetitions: Option<Repetitions>) -> Self {
         CoreApplication {
@@ -169,7 +169,7 @@ impl<N: HostNic> CoreApplication<N> {
         }
     }
 
-    /// Whether a refused packet may be a second copy.
+    /// Whether a refused packet may be a duplicate.
     fn is_copy(&mut self, event: &Event) -> bool {
         let Event::PacketRefused { reason, .. } = event else {
             return false;

@@ -1,4 +1,4 @@
-//! Endpoints under test, as a replay sees them.
+//! Endpoints under test, from the view of a replay.
 
 use std::collections::HashMap;
 
@@ -8,10 +8,10 @@ use super::{Application, Report, Request, RequestError, Started, Token};
 use crate::operation::pattern::{self, Difference};
 use crate::operation::{EndpointIndex, Payload};
 
-/// How a program ended otherwise than it should, when it had nothing more to do.
+/// A program that did not end normally after it had completed all commands.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum BadEnd {
-    /// It crashed, ended with another status than 0, or printed what nobody asked for.
+    /// It crashed, ended with another status than 0, or printed unrequested output.
     Failed(String),
     /// It did not end, and was killed.
     Lingers(String),
@@ -52,10 +52,10 @@ pub trait Subject {
     /// The time at which progress is due even if nothing arrives.
     fn next_timeout(&self) -> Option<Instant>;
 
-    /// Ends the application's program, if it has one of its own. Nothing is asked of it afterwards.
+    /// Ends the application's program, if it has a separate one. It gets no more requests.
     ///
     /// # Errors
-    /// How it did not end as it should. What was said of it before is not said again.
+    /// How it ended abnormally. Problems that were reported before are not repeated.
     fn end(&mut self) -> Result<(), BadEnd> {
         Ok(())
     }
@@ -81,7 +81,7 @@ impl Local {
         }
     }
 
-    /// Takes a peer out of the address vector.
+    /// Removes a peer from the address vector.
     pub fn remove(&mut self, peer: EndpointIndex) -> Result<(), RequestError> {
         self.application.remove(peer)
     }

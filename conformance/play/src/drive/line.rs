@@ -10,7 +10,7 @@ const SHOWN: usize = 80;
 /// The number of characters of an explanation, which may quote a value and lists what was expected.
 const EXPLAINED: usize = 400;
 
-/// The part of what a program printed that a message shows. It may be anything.
+/// The start of a program's output, for a message. It may be any text.
 pub(crate) fn shown(printed: &str) -> String {
     cut(printed, SHOWN)
 }
@@ -23,7 +23,7 @@ fn cut(text: &str, most: usize) -> String {
     }
 }
 
-/// A text of a program, with control characters escaped: a terminal would obey them.
+/// A program's text with control characters escaped, because a terminal would interpret them.
 pub(crate) fn printable(text: &str) -> String {
     let mut shown = String::new();
     for character in text.chars() {
@@ -44,8 +44,8 @@ pub struct LineError(String);
 pub trait Line: Serialize + DeserializeOwned {
     /// The line, without its end.
     fn line(&self) -> String {
-        // Messages have no maps with other keys than strings, the only thing that JSON cannot
-        // write.
+        // Messages have no maps with keys other than strings, the only values that JSON cannot
+        // represent.
         serde_json::to_string(self).unwrap_or_default()
     }
 
@@ -58,7 +58,7 @@ pub trait Line: Serialize + DeserializeOwned {
     /// Reads a line, with or without its end.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The error in the line.
     fn parse(line: &str) -> Result<Self, LineError> {
         let mut json = serde_json::Deserializer::from_str(line);
         let parsed = serde_path_to_error::deserialize(&mut json).map_err(|error| error.to_string());

@@ -24,7 +24,7 @@ use crate::libfabric::{self, Library, Provider};
 use crate::scenario::Capability;
 
 /// How long an endpoint may take to close after the end of the input. Stock libfabric's `fi_close`
-/// waits for outstanding completions, forever if a staged fault withholds one.
+/// waits for outstanding completions, forever if a fault holds one.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// An implementation that can be driven.
@@ -123,16 +123,15 @@ impl Implementation for Engine {
     }
 }
 
-/// Carries out commands until the input ends. Ends the process with status 1 if the implementation
-/// is still busy 20 s later.
+/// Executes commands until the input ends. Ends the process with status 1 if the implementation is
+/// still busy 20 s later.
 pub fn serve(
     implementation: &mut dyn Implementation,
     input: impl BufRead + Send + 'static,
     mut output: impl Write,
 ) -> io::Result<()> {
     let (sender, commands) = channel();
-    // Reading blocks, and progress must not wait for it: the reader is a thread, which ends with
-    // the input.
+    // Reading blocks, and progress must not wait for it: a thread reads, and ends with the input.
     thread::spawn(move || {
         for line in input.lines() {
             let Ok(line) = line else { break };
@@ -180,7 +179,7 @@ struct Driver<'a> {
 }
 
 impl Driver<'_> {
-    /// Waits for a command, and makes progress meanwhile after `progress`.
+    /// Waits for a command, and makes progress in the meantime after `progress`.
     fn next_line(
         &mut self,
         commands: &Receiver<String>,
@@ -196,7 +195,7 @@ impl Driver<'_> {
                 Err(TryRecvError::Empty) => {}
             }
             if !self.progress(output)? {
-                // Nothing completed: leave the processor to the peer.
+                // Nothing completed: yield the processor to the peer.
                 match commands.recv_timeout(Duration::from_micros(50)) {
                     Ok(line) => return Ok(Some(line)),
                     Err(RecvTimeoutError::Disconnected) => return Ok(None),

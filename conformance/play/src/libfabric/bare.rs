@@ -1,4 +1,4 @@
-//! Tagged messages for measurements, without bookkeeping: nothing is allocated, looked up or copied
+//! Tagged messages for measurements, without overhead: nothing is allocated, looked up or copied
 //! around the library's calls.
 
 use std::ffi::c_void;
@@ -7,7 +7,7 @@ use super::endpoint::{Address, Endpoint, close};
 use super::library::entry;
 use super::{ERROR_AVAILABLE, Error, TRY_AGAIN, ffi};
 
-/// Memory that the caller registered and keeps.
+/// Registered memory that the caller keeps.
 pub struct BareBuffer {
     memory: *mut [u8],
     mr: *mut ffi::fid_mr,
@@ -34,7 +34,7 @@ impl Endpoint {
         }
     }
 
-    /// Starts to send `length` bytes of a buffer. Returns whether the provider had room.
+    /// Starts a send of `length` bytes of a buffer. Returns whether the provider had room.
     ///
     /// # Safety
     /// The buffer is of this endpoint, has at least `length` bytes, and is kept until the
@@ -47,8 +47,8 @@ impl Endpoint {
         tag: u64,
         context: &mut ffi::fi_context2,
     ) -> Result<bool, Error> {
-        // SAFETY: the endpoint is open; the caller keeps the memory, and the context is the
-        // library's until the completion.
+        // SAFETY: the endpoint is open; the caller keeps the memory, and the context belongs to the
+        // library until the completion.
         let result = unsafe {
             let send = entry!((*self.ep).tagged, ffi::fi_ops_tagged, send)?;
             send(

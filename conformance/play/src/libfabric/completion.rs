@@ -1,4 +1,4 @@
-//! Reading completions and events, by which the provider also makes progress.
+//! Reads completions and events, which also makes progress in the provider.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
@@ -7,10 +7,10 @@ use super::endpoint::{Address, Endpoint};
 use super::library::entry;
 use super::{ERROR_AVAILABLE, Error, TRY_AGAIN, Token, ffi};
 
-/// One finished operation.
+/// One completed operation.
 #[derive(Debug)]
 pub struct Completion {
-    /// The operation's name; `None` for a peer's write to our memory.
+    /// The operation's token; `None` for a peer's write to our memory.
     pub token: Option<Token>,
     /// The operation's buffer.
     pub buffer: Vec<u8>,
@@ -24,7 +24,7 @@ pub struct Completion {
     pub data: Option<u64>,
     /// The sender, if the endpoint asked for sources and the sender is known.
     pub source: Option<Address>,
-    /// How it ended.
+    /// The result.
     pub result: Result<(), Failure>,
 }
 
@@ -46,7 +46,7 @@ pub struct Failure {
 #[derive(Default)]
 struct ErrorEntry {
     known: ffi::fi_cq_err_entry,
-    /// For members that later releases than that of the headers append, as 1.20 did with
+    /// Space for members that later releases than that of the headers append, as 1.20 did with
     /// `src_addr`.
     reserved: [u64; 8],
 }
@@ -119,9 +119,8 @@ impl Endpoint {
         })
     }
 
-    /// Returns the operation that a completion's context names, its buffer, and how many bytes of
-    /// the prefix its length includes. The completion of a peer's write to our memory has no
-    /// context of ours.
+    /// Returns the token of a completion's context, its buffer, and how many bytes of the prefix
+    /// its length includes. The completion of a peer's write to our memory has no context of ours.
     fn take(&mut self, context: *mut c_void) -> (Option<Token>, Vec<u8>, usize) {
         let key = context as usize;
         match self.pending.remove(&key) {
@@ -179,8 +178,7 @@ impl Endpoint {
     }
 }
 
-/// Asks the provider for its text on an error, which is either in the buffer or a string of its
-/// own.
+/// Asks the provider for its text on an error, which is either in the buffer or a separate string.
 fn provider_text(call: impl FnOnce(*mut c_char, usize) -> *const c_char) -> Option<String> {
     let mut buffer = [0 as c_char; 256];
     let text = call(buffer.as_mut_ptr(), buffer.len() - 1);

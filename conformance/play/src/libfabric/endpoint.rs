@@ -22,11 +22,11 @@ pub struct Settings {
     /// Register every buffer before it is used (`FI_MR_LOCAL`), instead of leaving that to the
     /// provider.
     pub register_local: bool,
-    /// The application promises to send and receive no message above this many bytes, in no order,
-    /// and leaves room for a prefix before each if the provider needs one. The EFA provider of 1.11
-    /// to 2.5 then receives into the application's buffers if such a message fits into a packet,
-    /// buffers are registered ([`Settings::register_local`]), and neither tagged messages, directed
-    /// receives nor atomics are asked for. `None`: messages of any size.
+    /// The application promises to send and receive no message above this many bytes, to need no
+    /// order, and to leave room for a prefix before each message if the provider needs one. The EFA
+    /// provider of 1.11 to 2.5 then receives into the application's buffers if such a message fits
+    /// into a packet, buffers are registered ([`Settings::register_local`]), and neither tagged
+    /// messages, directed receives nor atomics are requested. `None`: messages of any size.
     pub max_message: Option<usize>,
     /// The name of the device; `None` is the first that the provider lists.
     pub device: Option<String>,
@@ -50,9 +50,9 @@ const FIRST_WITHOUT_PREFIX: Version = Version {
     major: 1,
     minor: 22,
 };
-/// The release that counts the prefix as part of the message that follows it: it sends and posts as
-/// many bytes more, and so reaches beyond the end of the buffer. Completions of receives never
-/// count the prefix.
+/// The release that counts the prefix as part of the message that follows it: it sends and posts
+/// that many more bytes, beyond the end of the buffer. Completions of receives never count the
+/// prefix.
 const PREFIX_TWICE: Version = Version {
     major: 1,
     minor: 11,
@@ -61,17 +61,17 @@ const PREFIX_TWICE: Version = Version {
 /// Memory around each message that belongs to the provider.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Margin {
-    /// Bytes in front of the message, which count as part of the buffer.
+    /// Bytes before the message, which count as part of the buffer.
     pub(super) prefix: usize,
-    /// Bytes behind the message, which do not count.
+    /// Bytes after the message, which do not count.
     pub(super) behind: usize,
     /// How many bytes of the prefix a receive's completion counts as received if the packet arrived
     /// in the buffer. If the message was copied there, its completion counts none.
     pub(super) counted: usize,
 }
 
-/// A reliable-datagram endpoint of one provider, bound to one completion queue, one event queue
-/// and one address vector of its own.
+/// A reliable-datagram endpoint of one provider, with its own completion queue, event queue and
+/// address vector.
 pub struct Endpoint {
     pub(super) library: Library,
     info: *mut ffi::fi_info,
@@ -91,10 +91,11 @@ pub struct Endpoint {
     pub(super) pending: HashMap<usize, Pending>,
 }
 
-/// Returns whether enabling an endpoint failed because a live process has a shared memory object of
-/// the same name. Stock libfabric makes the name of GID, queue pair number, user and a Q-key, which
-/// it makes of the time in microseconds (`efa_generate_rdm_connid`, `efa_shm_ep_name_construct`):
-/// endpoints on hosts of the same name in two fabrics can agree in all of them.
+/// Returns whether enabling an endpoint failed because a live process has a shared memory object
+/// with the same name. Stock libfabric makes the name from GID, queue pair number, user and a
+/// Q-key, which depends on the time in microseconds (`efa_generate_rdm_connid`,
+/// `efa_shm_ep_name_construct`): for endpoints on hosts of the same name in two fabrics, all of
+/// them can be equal.
 fn is_name_taken(error: &Error) -> bool {
     matches!(
         error,
@@ -106,7 +107,7 @@ fn is_name_taken(error: &Error) -> bool {
     )
 }
 
-/// The call that enables an endpoint, as errors name it.
+/// The call that enables an endpoint, for errors.
 const FI_ENABLE: &str = "fi_enable";
 
 impl fmt::Debug for Endpoint {
@@ -240,8 +241,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Lowers the limits with which the endpoint is opened, as applications may, to messages of up
-    /// to `size` bytes in no order.
+    /// Lowers the limits with which the endpoint is opened, as applications may do: to messages of
+    /// up to `size` bytes, without an order.
     fn promise(&mut self, size: usize) {
         // SAFETY: `info` is a valid structure with its attributes, and nobody else has it.
         unsafe {
@@ -422,7 +423,7 @@ impl Endpoint {
         Ok(Address(address))
     }
 
-    /// Takes a peer out of the address vector.
+    /// Removes a peer from the address vector.
     pub fn remove(&mut self, address: Address) -> Result<(), Error> {
         let mut address = address.0;
         // SAFETY: the vector is open; one address is passed.
@@ -482,7 +483,7 @@ impl Endpoint {
         &self.regions[&id.0]
     }
 
-    /// Returns a region's address and key, as a peer needs them.
+    /// Returns a region's address and key for peers.
     pub fn region_location(&self, id: RegionId) -> (u64, u64) {
         let region = self.region(id);
         // SAFETY: regions are open as long as the endpoint.

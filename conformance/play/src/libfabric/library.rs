@@ -25,11 +25,11 @@ pub(super) struct Functions {
     _library: libloading::Library,
 }
 
-/// The actions of a process on signals that end it.
+/// The actions of a process on signals that kill it.
 ///
 /// Some builds of libfabric load libraries of other vendors, which handle these signals: a crash
-/// then leaves a file in the current directory and looks like an ordinary end. What is tested has
-/// to crash visibly.
+/// then leaves a file in the current directory and looks like a normal end. A crash of the software
+/// under test has to be visible.
 struct CrashHandlers(Vec<(c_int, libc::sigaction)>);
 
 impl CrashHandlers {

@@ -1,4 +1,4 @@
-//! Which of libfabric's providers an endpoint is opened with, and where libfabric finds it.
+//! The libfabric provider of an endpoint, and where libfabric finds it.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub struct Provider {
     /// Its name, as libfabric lists it.
     pub name: String,
-    /// The directory of its plug-in. Without one, a plug-in is looked for by
+    /// The directory of its plug-in. Without one, a plug-in is searched by
     /// [`Provider::search_path`].
     pub directory: Option<PathBuf>,
 }
@@ -23,12 +23,12 @@ impl Provider {
     /// The name of the protocol engine as a provider, a plug-in of this project.
     pub const ENGINE: &'static str = "efa_rs";
 
-    /// The variable by which libfabric knows directories of plug-ins. It reads the variable once,
-    /// before it first looks for a provider.
+    /// libfabric's variable for the directories of plug-ins. libfabric reads it once, before it
+    /// first looks for a provider.
     pub const SEARCH_PATH: &'static str = "FI_PROVIDER_PATH";
 
-    /// The variable by which libfabric knows which providers it may use: a list or, behind a `^`,
-    /// those that it may not.
+    /// libfabric's variable for the permitted providers: a list or, after a `^`, those not
+    /// permitted.
     pub const CHOICE: &'static str = "FI_PROVIDER";
 
     /// libfabric's own provider for EFA.
@@ -59,9 +59,9 @@ impl Provider {
         words
     }
 
-    /// The value that [`Provider::SEARCH_PATH`] has to get before libfabric is loaded: the
-    /// provider's directory, or, unless the variable is set, the directory of this installation
-    /// that has the plug-in. `None`: the variable stays as it is.
+    /// The value that [`Provider::SEARCH_PATH`] needs before libfabric is loaded: the provider's
+    /// directory, or, unless the variable is set, the directory of this installation that has the
+    /// plug-in. `None`: the variable does not change.
     pub fn search_path(&self) -> Option<PathBuf> {
         if self.directory.is_some() {
             return self.directory.clone();
@@ -74,11 +74,11 @@ impl Provider {
             .provider_directory(&self.name)
     }
 
-    /// The value that [`Provider::CHOICE`] has to get before libfabric is loaded, if `choice`,
-    /// which it has, leaves this provider out: a parallel job's choice for its MPI library, such as
-    /// that of `efa-emu cluster`, is none against a provider that is named. libfabric's own
-    /// provider for EFA is what is meant where none is named, so that a choice against it stands,
-    /// and whoever made it is told that there is no such provider.
+    /// The value that [`Provider::CHOICE`] needs before libfabric is loaded, if its present value
+    /// `choice` excludes this provider. A parallel job's choice for its MPI library, such as that
+    /// of `efa-emu cluster`, does not overrule a provider that is named. But libfabric's own
+    /// provider for EFA is also the default if none is named, so a choice against it stands, and
+    /// the user gets the message that there is no such provider.
     pub fn instead_of_choice(&self, choice: &str) -> Option<&str> {
         let names = |list: &str| list.split([',', ';']).any(|name| name.trim() == self.name);
         let is_left_out = match choice.strip_prefix('^') {

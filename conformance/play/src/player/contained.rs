@@ -1,12 +1,12 @@
-//! Processes that leave nothing behind.
+//! Processes that leave no children behind.
 
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-/// Has the process that a command will start print into pipes, be in a process group of its own,
-/// and get SIGTERM when the thread that starts it has ended: if this process is interrupted or
-/// killed, no destructor ends its children.
+/// Prepares a command: its process prints to pipes, has its own process group, and gets SIGTERM
+/// when the thread that started it ends, because no destructor ends the children of a process that
+/// is interrupted or killed.
 pub fn contain(command: &mut Command) {
     command
         .stdout(Stdio::piped())
@@ -19,7 +19,7 @@ pub fn contain(command: &mut Command) {
             _ => Err(io::Error::last_os_error()),
         }
     };
-    // SAFETY: what runs between fork and exec is one system call, which allocates nothing and takes
-    // no lock.
+    // SAFETY: between fork and exec runs only one system call, which allocates nothing and takes no
+    // lock.
     unsafe { command.pre_exec(ends_with_us) };
 }

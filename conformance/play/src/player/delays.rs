@@ -1,14 +1,14 @@
-//! How often a program under test was too slow.
+//! Counts how often a program under test was too slow.
 //!
-//! A suite has hundreds of cases. A program that hangs in each of them, or does not end after any,
-//! is not waited for in full each time.
+//! A suite has hundreds of cases. If a program hangs in each of them, or does not end after them,
+//! the suite must not wait the full time in each case.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::process::Patience;
 
-/// After so many hangs, patience is [`IMPATIENCE`] times shorter.
+/// After this many hangs, patience is [`IMPATIENCE`] times shorter.
 const MOST_HANGS: u32 = 3;
 const IMPATIENCE: u32 = 10;
 /// How long a program may take to end after the end of its input.
@@ -21,7 +21,7 @@ const LINGERING_END_TIME: Duration = Duration::from_millis(100);
 pub struct Delays {
     /// How often it did not answer a command other than `hello`.
     hangs: AtomicU32,
-    /// How often, in a row, it did not end after the end of its input.
+    /// How often in succession it did not end after the end of its input.
     lingered: AtomicU32,
 }
 
@@ -38,7 +38,7 @@ impl Delays {
         self.lingered.store(0, Ordering::Relaxed);
     }
 
-    /// How long the program may take now.
+    /// The times that the program is given now.
     pub(super) fn shorten(&self, mut patience: Patience) -> Patience {
         if self.hangs.load(Ordering::Relaxed) >= MOST_HANGS {
             let shorter = (patience.answer / IMPATIENCE).max(Duration::from_secs(1));
@@ -47,7 +47,7 @@ impl Delays {
         patience
     }
 
-    /// That it did not end in more time before; empty if it did.
+    /// A note that it did not end in a longer time before; empty if it did.
     pub(super) fn before(&self) -> String {
         match self.lingered.load(Ordering::Relaxed) {
             0 => String::new(),
@@ -55,7 +55,7 @@ impl Delays {
         }
     }
 
-    /// How long it may take now to end after the end of its input.
+    /// How long the program may take now to end after the end of its input.
     pub(super) fn end_time(&self) -> Duration {
         match self.lingered.load(Ordering::Relaxed) {
             0 => END_TIME,

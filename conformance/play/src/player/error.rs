@@ -1,27 +1,27 @@
-//! Why a driven process cannot be used any more.
+//! The reasons why a driven process cannot be used any more.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::status::NO_CONNECTION;
 
-/// Why a driven process cannot be used any more.
+/// The reason why a driven process cannot be used any more.
 #[derive(Debug, thiserror::Error)]
 pub enum PlayerError {
     /// It could not be started.
     #[error("cannot start {program} for endpoint `{endpoint}`: {source}")]
     Start {
-        /// Which endpoint.
+        /// The endpoint.
         endpoint: String,
         /// The program.
         program: PathBuf,
-        /// Why.
+        /// The error.
         source: std::io::Error,
     },
     /// It ended, or closed its output.
     #[error("the process of endpoint `{endpoint}` ended early{how}{tail}")]
     Ended {
-        /// Which endpoint.
+        /// The endpoint.
         endpoint: String,
         /// How it ended, if known.
         how: String,
@@ -36,7 +36,7 @@ pub enum PlayerError {
          (status {NO_CONNECTION}){tail}; see that the host is up"
     )]
     Lost {
-        /// Which endpoint.
+        /// The endpoint.
         endpoint: String,
         /// The host.
         host: String,
@@ -48,13 +48,13 @@ pub enum PlayerError {
         "the process of endpoint `{endpoint}` did not answer `{command}` within {limit:?}: {printed}{tail}"
     )]
     Silent {
-        /// Which endpoint.
+        /// The endpoint.
         endpoint: String,
         /// The command.
         command: String,
-        /// How long was waited.
+        /// The time waited.
         limit: Duration,
-        /// Its output instead.
+        /// Its output instead of an answer.
         printed: String,
         /// The end of its standard error.
         tail: String,
@@ -67,7 +67,7 @@ pub enum PlayerError {
     GivenUp {
         /// The number of starts.
         starts: u32,
-        /// How long was waited after each.
+        /// The time waited after each.
         limit: Duration,
     },
     /// It did not end after the end of its input.
@@ -76,11 +76,11 @@ pub enum PlayerError {
          and was killed; it has to end then (docs/driver.md)"
     )]
     Lingers {
-        /// Which endpoint.
+        /// The endpoint.
         endpoint: String,
-        /// How long was waited.
+        /// The time waited.
         limit: Duration,
-        /// That more patience was of no use before; empty if there was none.
+        /// A note that a longer wait did not help before; empty if there was none.
         before: String,
     },
     /// It answered everything, and then crashed or ended with another status than 0.
@@ -89,7 +89,7 @@ pub enum PlayerError {
          has to end with status 0 then (docs/driver.md){tail}"
     )]
     EndedBadly {
-        /// Which endpoint.
+        /// The endpoint.
         endpoint: String,
         /// How it ended.
         how: String,
@@ -102,7 +102,7 @@ pub enum PlayerError {
          (docs/driver.md): it printed `{line}`: {problem}; {remedy}{tail}"
     )]
     Rubbish {
-        /// Which endpoint.
+        /// The endpoint.
         endpoint: String,
         /// The line, or its beginning.
         line: String,
@@ -116,7 +116,7 @@ pub enum PlayerError {
     /// It refused a command, or gave an unexpected answer.
     #[error("endpoint `{endpoint}`: {text}")]
     Refused {
-        /// Which endpoint.
+        /// The endpoint.
         endpoint: String,
         /// The answer.
         text: String,
@@ -124,7 +124,7 @@ pub enum PlayerError {
     /// It does not support a command.
     #[error("endpoint `{endpoint}`: unsupported: {text}")]
     Unsupported {
-        /// Which endpoint.
+        /// The endpoint.
         endpoint: String,
         /// The unsupported operation.
         text: String,

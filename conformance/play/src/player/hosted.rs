@@ -1,10 +1,10 @@
-//! Any program on another host, which need not speak the driver protocol: stock software.
+//! Runs any program on another host, without the driver protocol: stock software.
 //!
-//! `efa-conformance hosted -- PROGRAM` on that host starts it, and says over its standard output
-//! what the program prints, when it listens at a port, and in the end what its device has sent and
-//! received. When its standard input ends, because whoever started it is gone or wants no more, it
-//! ends the program. So nothing is left there but what is fetched: programs of other releases are
-//! found by each host itself ([`resolve`]).
+//! `efa-conformance hosted -- PROGRAM` on that host starts it, and reports on its standard output
+//! what the program prints, when it listens at a port, and at the end what its device has sent and
+//! received. When its standard input is closed, because the caller is gone or needs no more, it
+//! ends the program. So nothing is left there except downloads: each host finds programs of other
+//! releases itself ([`resolve`]).
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -31,12 +31,11 @@ use crate::answers::write_line;
 use crate::drive::{Bytes, Line};
 use crate::libfabric::Provider;
 
-/// The beginning of a part of a word that stands for the directory of software of another release:
-/// the name for
+/// The start of the placeholder for the directory of software of another release; the name for
 /// [`USERLAND`] follows, then `}`.
 const SOFTWARE: &str = "{userland:";
-/// The placeholder for the directory of the suite's files, which have their names in the
-/// repository there.
+/// The placeholder for the directory of the suite's files, which have the same names there as in
+/// the repository.
 const DATA: &str = "{data}";
 /// The placeholder for this program's own file.
 const OWN: &str = "{efa-conformance}";
@@ -47,7 +46,7 @@ pub const USERLAND: &str = "scripts/userland";
 const GRACE: Duration = Duration::from_secs(2);
 /// How long output may take to end after its process. A grandchild may hold it open.
 const DRAIN: Duration = Duration::from_secs(2);
-/// How often is looked whether the program has ended, or listens.
+/// The interval of checks whether the program has ended, or listens.
 const TICK: Duration = Duration::from_millis(5);
 
 /// An event of a program on another host.
@@ -56,51 +55,51 @@ const TICK: Duration = Duration::from_millis(5);
 pub enum HostedEvent {
     /// The program wrote to its standard output.
     Printed {
-        /// What.
+        /// The bytes.
         bytes: Bytes,
     },
     /// The program wrote to its standard error.
     Complained {
-        /// What.
+        /// The bytes.
         bytes: Bytes,
     },
-    /// A process of the host listens at the port that was asked for.
+    /// A process of the host listens at the requested port.
     Listens {},
-    /// A part of the capture of the program's device, the parts in their order.
+    /// A part of the capture of the program's device; the parts are in order.
     Captured {
         /// Of a pcapng file.
         bytes: Bytes,
     },
-    /// The host lacks something, without which the program was not started.
+    /// The host lacks something, so the program was not started.
     Lacks {
-        /// What.
+        /// The missing thing.
         text: String,
     },
 }
 
 impl Line for HostedEvent {}
 
-/// A word that stands for the directory of software of another release on the host where it is
-/// used.
+/// A word with the placeholder for the directory of software of another release on the host where
+/// it is used.
 pub fn software_there(name: &str) -> PathBuf {
     PathBuf::from(format!("{SOFTWARE}{name}}}"))
 }
 
-/// The words that stand for a file that belongs to the suite, on the host where they are used.
+/// A word with the placeholder for a file of the suite, on the host where it is used.
 pub fn data_there(name: &str) -> PathBuf {
     Path::new(DATA).join(name)
 }
 
-/// A program as another host is to run it.
+/// A program to run on another host.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Hosted {
-    /// The program and its arguments; parts of words may stand for what [`resolve`] finds.
+    /// The program and its arguments; [`resolve`] replaces placeholders in the words.
     pub words: Vec<String>,
-    /// Variables of its environment, likewise.
+    /// Variables of its environment, with placeholders too.
     pub environment: BTreeMap<String, String>,
-    /// The program that starts it with the libraries of another release, likewise.
+    /// The program that starts it with the libraries of another release, with placeholders too.
     pub runner: Option<String>,
-    /// The plug-in that libfabric is to use, and no other provider.
+    /// The plug-in that libfabric has to use, and no other provider.
     pub provider: Option<String>,
     /// How its packets are recorded, if they are.
     pub recording: Option<Recording>,
@@ -122,7 +121,7 @@ impl Hosted {
         }
     }
 
-    /// The words behind `efa-conformance` that start it.
+    /// The arguments of `efa-conformance` that start it.
     fn arguments(&self) -> Vec<String> {
         let mut words = vec!["hosted".to_owned()];
         let variables = self.environment.iter();
@@ -152,18 +151,19 @@ impl Hosted {
     }
 
     /// The command that starts it on a host. Its standard input has to stay open as long as the
-    /// program is to run.
+    /// program should run.
     pub fn command(&self, host: &str, reach: &Reach) -> Command {
         let words = [vec![reach.program.clone()], self.arguments()].concat();
         reach.shell.command(host, &words)
     }
 
-    /// Runs the program on this host. `input` ends when it is not wanted any more; `output` gets
-    /// [`HostedEvent`] lines. Programs that are driven have this process's streams instead, and their
-    /// capture follows what they print.
+    /// Runs the program on this host until it ends or `input` does; `output` gets [`HostedEvent`]
+    /// lines. Programs with the driver protocol use this process's streams instead, and their
+    /// capture follows their output.
     ///
     /// # Errors
-    /// What this host lacks, which was not told to `output` if the program is driven.
+    /// What this host lacks; for a program with the driver protocol it was not reported to
+    /// `output`.
     pub fn run(
         &self,
         input: impl Read + Send + 'static,
@@ -197,7 +197,7 @@ impl Hosted {
         }
     }
 
-    /// The command on this host, and where its capture will be.
+    /// The command on this host, and the path of its capture.
     fn command_here(&self) -> Result<(Command, Option<(RunDirectory, PathBuf)>), LackError> {
         let mut words = Vec::new();
         let mut capture = None;
@@ -240,7 +240,7 @@ impl Hosted {
         Ok((command, capture))
     }
 
-    /// Runs a command whose output is told.
+    /// Runs a command and reports its output.
     fn watch<W: Write + Send + 'static>(
         &self,
         mut command: Command,
@@ -265,7 +265,7 @@ impl Hosted {
             wanted.store(false, Ordering::Relaxed);
         });
         let status = self.wait(&mut child, &is_wanted, output);
-        // Children that it has left behind.
+        // Kills children that it has left behind.
         signal(&child, libc::SIGKILL);
         let deadline = Instant::now() + DRAIN;
         while readers.iter().any(|reader| !reader.is_finished()) && Instant::now() < deadline {
@@ -274,7 +274,7 @@ impl Hosted {
         status
     }
 
-    /// Waits for the program's end, and brings it about if it is not wanted any more.
+    /// Waits for the program's end, and ends it if it is no longer needed.
     fn wait<W: Write>(
         &self,
         child: &mut Child,
@@ -336,7 +336,7 @@ fn signal(child: &Child, number: libc::c_int) {
     }
 }
 
-/// Where [`HostedEvent`] lines go.
+/// The destination of [`HostedEvent`] lines.
 struct Output<W>(Arc<Mutex<W>>);
 
 impl<W: Write> Output<W> {
@@ -344,7 +344,7 @@ impl<W: Write> Output<W> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes an event. The reader may be gone: then standard input ends as well.
+    /// Writes an event. If the reader is gone, standard input ends too.
     fn say(&self, said: &HostedEvent) {
         let _ = write_line(&mut *self.lock(), said);
     }
@@ -366,9 +366,8 @@ impl<W: Write + Send + 'static> Output<W> {
     }
 }
 
-/// Puts what this host has in the place of the parts of a word that stand for it: the directory of
-/// software of another release, which is fetched at the first use, the suite's files, and this
-/// program.
+/// Replaces the placeholders in a word: for the directory of software of another release, which is
+/// fetched at the first use, for the suite's files, and for this program.
 ///
 /// # Errors
 /// What this host lacks.
@@ -403,14 +402,14 @@ pub fn resolve(word: &str) -> Result<String, LackError> {
 /// The directory of software of another release, fetched at the first use.
 ///
 /// # Errors
-/// Why it cannot be fetched.
+/// The reason why it cannot be fetched.
 pub fn software(installation: &Installation, name: &str) -> Result<PathBuf, LackError> {
     let script = installation.file(USERLAND)?;
     let lacks = |reason: &str| LackError::Software {
         command: format!("{USERLAND} {name}"),
         reason: reason.to_owned(),
     };
-    // It bounds its own downloads.
+    // The script limits the time of its own downloads.
     let output = Command::new(script)
         .arg(name)
         .stdin(Stdio::null())
@@ -440,8 +439,8 @@ fn installed(program: &str) -> Result<(), LackError> {
     }
 }
 
-/// The variables by which libfabric finds a plug-in that belongs to this program, and uses no other
-/// provider. `path` is where the program's environment says that others are.
+/// The variables that make libfabric find a plug-in that belongs to this program, and use no other
+/// provider. `path` is the search path in the program's environment.
 fn plug_in(name: &str, path: Option<&String>) -> Result<[(&'static str, String); 2], LackError> {
     let installation = Installation::of_this_program().map_err(LackError::OwnFile)?;
     let directory = installation
@@ -463,7 +462,7 @@ mod tests {
 
     use super::*;
 
-    /// Standard input that never ends, and one that has ended.
+    /// Standard input that never ends.
     struct Endless;
 
     impl Read for Endless {
@@ -473,7 +472,7 @@ mod tests {
         }
     }
 
-    /// The events, for a reader of its own.
+    /// The events, for a separate reader.
     #[derive(Clone, Default)]
     struct Heard(Arc<Mutex<Vec<u8>>>);
 
@@ -581,7 +580,7 @@ mod tests {
         };
         let whole = "sh -c 'printf abc >\"$0\"; exec \"$@\"' {file}";
         assert_eq!(recorded(whole), (Some(7), vec![captured]));
-        // Without a capture there is nothing to print.
+        // There is no capture to print.
         let killed = (Some(128 + libc::SIGKILL), Vec::new());
         assert_eq!(recorded("sh -c 'kill -KILL $$' {file}"), killed);
     }
@@ -590,12 +589,12 @@ mod tests {
     fn an_unwanted_program_is_killed_with_its_children() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("child");
-        // The child ignores the polite signal.
+        // The child ignores SIGTERM.
         let script = format!(
             "sh -c 'trap \"\" TERM; echo $$ >{0}.new; mv {0}.new {0}; while :; do sleep 1; done' & wait",
             file.display()
         );
-        // Standard input ends when the child is there.
+        // Standard input ends when the child exists.
         struct Until(PathBuf);
         impl Read for Until {
             fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
@@ -609,7 +608,7 @@ mod tests {
         assert_eq!(status, Some(128 + libc::SIGTERM));
         let child = std::fs::read_to_string(file).unwrap();
         let stat = format!("/proc/{}/stat", child.trim());
-        // The signal is carried out when the child next runs.
+        // The signal takes effect when the child is scheduled next.
         while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
             thread::sleep(TICK);
         }

@@ -1,4 +1,4 @@
-//! Missing parts of a host that keep a program from being started there.
+//! Missing parts of a host that prevent a program from being started there.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use efa_commands::installation::MissingData;
 use efa_commands::shell::SplitError;
 
-/// Why a program was not started, or not to its end.
+/// The reason why a program was not started, or not run to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum LackError {
-    /// There is no such program.
+    /// The program is not installed.
     #[error("{0} is not installed")]
     Program(String),
-    /// There is no program that starts or records others.
+    /// The program that starts or records others is missing.
     #[error("{name} is neither beside {} nor in PATH", own.display())]
     Recorder {
         /// The program.
@@ -20,18 +20,18 @@ pub enum LackError {
         /// This program's own file.
         own: PathBuf,
     },
-    /// The command of a recorder cannot be divided into words.
+    /// The command of a recorder cannot be split into words.
     #[error(transparent)]
     Words(#[from] SplitError),
-    /// The command of a recorder does not say where the capture goes.
+    /// The command of a recorder lacks the placeholder for the capture.
     #[error(
         "no word has {{file}} for the capture's path; write for example `efa-tap run --pcap {{file}} --`"
     )]
     CaptureFile,
-    /// There is no such plug-in of libfabric.
+    /// The libfabric plug-in is missing.
     #[error("the provider {0} is not installed beside efa-conformance")]
     Provider(String),
-    /// A word stands for software without a name.
+    /// The name of software in a placeholder is empty.
     #[error("`{0}` names no software")]
     Unnamed(String),
     /// Software of another release cannot be fetched.
@@ -45,10 +45,10 @@ pub enum LackError {
     /// A file that belongs to the suite is missing.
     #[error(transparent)]
     Data(#[from] MissingData),
-    /// This program's own file is not known.
+    /// The path of this program's own file is unknown.
     #[error("cannot find this program's own file: {0}")]
     OwnFile(io::Error),
-    /// There is no directory for a capture.
+    /// No directory for a capture could be created.
     #[error("{0}")]
     Directory(String),
     /// A program cannot be started.
@@ -56,7 +56,7 @@ pub enum LackError {
     Start {
         /// The program.
         program: String,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
     /// A program cannot be waited for.
@@ -64,7 +64,7 @@ pub enum LackError {
     Wait {
         /// The program.
         program: String,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
 }

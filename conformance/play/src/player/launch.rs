@@ -12,10 +12,10 @@ use super::place::{HostDevice, Reach};
 use super::process::{Patience, Player};
 use super::program::{Program, find_beside};
 
-/// Why nothing can be launched.
+/// The reason why nothing can be launched.
 #[derive(Debug, thiserror::Error)]
 pub enum LauncherError {
-    /// This program's own file is not known.
+    /// The path of this program's own file is unknown.
     #[error("cannot find this program's own file: {0}")]
     OwnFile(#[from] std::io::Error),
     /// There is no `efa-emu`.
@@ -53,14 +53,14 @@ impl Launcher {
     }
 }
 
-/// The emulated host and the environment of one player's process.
+/// The emulated host and the environment of a player's process.
 #[derive(Clone, Debug, Default)]
 pub struct Host {
     /// Name of the endpoint and of its emulated host.
     pub name: String,
     /// Device profile.
     pub profile: Option<String>,
-    /// Where the host's capture goes.
+    /// The path of the host's capture.
     pub capture: Option<PathBuf>,
     /// Environment variables.
     pub environment: BTreeMap<String, String>,
@@ -73,7 +73,7 @@ pub struct Host {
 }
 
 impl Player {
-    /// Starts a program on an emulated host of its own.
+    /// Starts a program on its own emulated host.
     pub fn launch(
         launcher: &Launcher,
         program: &Program,
@@ -112,7 +112,7 @@ impl Player {
     /// Starts a program at a place.
     ///
     /// # Errors
-    /// [`PlayerError::Start`]; what goes wrong there shows when the program is first asked.
+    /// [`PlayerError::Start`]; errors on the other host appear when the program is first asked.
     pub fn launch_at(
         endpoint: &str,
         place: &HostDevice,
@@ -126,7 +126,7 @@ impl Player {
         Self::spawn(endpoint, process, patience, Some(place.clone()))
     }
 
-    /// Starts a program on this host, with the device that this process has.
+    /// Starts a program on this host, with this process's device.
     pub fn launch_here(
         endpoint: &str,
         program: &Program,

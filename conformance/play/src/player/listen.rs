@@ -17,7 +17,7 @@ pub(super) struct Unclear {
     pub(super) is_unfinished: bool,
 }
 
-/// The beginning of a line whose end has not come yet.
+/// The start of a line whose end has not arrived yet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Unfinished(Arc<Mutex<String>>);
 
@@ -27,19 +27,19 @@ impl Unfinished {
         *text = shown(&String::from_utf8_lossy(line));
     }
 
-    /// The part of it that a message shows; empty if the last line has ended.
+    /// The part of it for a message; empty if the last line is complete.
     pub(super) fn shown(&self) -> String {
         let text = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         text.clone()
     }
 }
 
-/// Whether a program answered `hello` as version 1 had it: `key=value` pairs, no JSON.
+/// Whether a program answered `hello` in the format of version 1: `key=value` pairs, not JSON.
 pub(super) fn is_version_1(line: &str) -> bool {
     line.starts_with("hello version=1") || line.starts_with("unsupported text=")
 }
 
-/// Passes on the events that a program prints, up to the first line that is not an event.
+/// Sends the events that a program prints, up to the first line that is not an event.
 pub(super) fn listen(
     output: ChildStdout,
     sender: &SyncSender<Result<Event, Unclear>>,

@@ -1,8 +1,8 @@
-//! Hosts that a remote shell reaches, and what they say of themselves.
+//! Hosts that a remote shell reaches, and their descriptions of themselves.
 //!
-//! `efa-conformance place` on a host prints a line with its versions and its devices. It is asked
-//! before anything is played there, so that what is missing is told once, with the host and the
-//! remedy.
+//! `efa-conformance place` on a host prints a line with its versions and its devices. Each host is
+//! asked before anything is played there, so that a missing part is reported once, with the host
+//! and the remedy.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,7 +31,7 @@ const LINE: &str = "efa-conformance-place ";
 /// A host, and the device of it that is used.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct HostDevice {
-    /// As the remote shell takes it: a name or an address, perhaps with a user.
+    /// The host in the form that the remote shell takes: a name or an address, perhaps with a user.
     pub host: String,
     /// The device's name; `None` is the first EFA device.
     pub device: Option<String>,
@@ -73,7 +73,7 @@ impl FromStr for HostDevice {
     }
 }
 
-/// The versions that two hosts must agree about.
+/// The versions that have to be equal on two hosts.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Versions {
     /// The suite's release, with the commit of a package.
@@ -90,7 +90,7 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// Those of this program.
+    /// The versions of this program.
     pub fn own() -> Self {
         Versions {
             suite: version::build(),
@@ -117,19 +117,19 @@ pub struct Description {
     /// The versions of the suite there.
     #[serde(flatten)]
     pub versions: Versions,
-    /// The name by which it knows itself.
+    /// Its own host name.
     pub host: String,
     /// Its EFA devices: their GIDs by their names.
     pub devices: BTreeMap<String, String>,
     /// The part ids of these devices by their names.
     pub parts: BTreeMap<String, u32>,
-    /// Its address on the way to other hosts.
+    /// Its address on the network to other hosts.
     pub address: IpAddr,
-    /// Why there is none.
+    /// Why it has no device.
     pub trouble: Option<String>,
     /// The emulated fabric to which the devices belong, if they are emulated.
     pub fabric: Option<String>,
-    /// Why what programs send and receive cannot be recorded there.
+    /// Why packets of programs cannot be recorded there.
     pub no_recorder: Option<String>,
 }
 
@@ -164,7 +164,7 @@ impl Description {
 
     /// The line that describes the host.
     pub fn line(&self) -> String {
-        // Texts and numbers can always be written.
+        // Strings and numbers can always be serialised.
         format!("{LINE}{}", serde_json::to_string(self).unwrap_or_default())
     }
 }
@@ -189,18 +189,18 @@ pub fn own_address() -> IpAddr {
 
 /// This machine's EFA devices, by their names.
 fn efa_devices() -> Result<BTreeMap<String, HwDevice>, efa_hw::OpenError> {
-    // Says why there is none.
+    // Returns the error if there is no device.
     HwDevice::open(&DeviceName::First)?;
     let names = HwDevice::names()?.into_iter();
     let devices = names.filter_map(|name| {
-        // Those that do not open are no EFA devices.
+        // Devices that cannot be opened are not EFA devices.
         let device = HwDevice::open(&DeviceName::Named(name.clone())).ok()?;
         Some((name, device))
     });
     Ok(devices.collect())
 }
 
-/// Why nothing can be played at a place.
+/// The reason why nothing can be played at a place.
 #[derive(Debug, thiserror::Error)]
 pub enum PlaceError {
     /// The remote shell could not be started.
@@ -210,7 +210,7 @@ pub enum PlaceError {
         host: String,
         /// The remote shell.
         shell: String,
-        /// Why.
+        /// The error.
         source: std::io::Error,
     },
     /// There was no connection.
@@ -236,7 +236,7 @@ pub enum PlaceError {
         host: String,
         /// The remote shell.
         shell: String,
-        /// How long was waited.
+        /// The time waited.
         limit: Duration,
         /// The end of its standard error.
         tail: String,
@@ -271,7 +271,7 @@ pub enum PlaceError {
         /// The end of its standard error.
         tail: String,
     },
-    /// Something else than the program wrote to standard output.
+    /// Another program wrote to standard output.
     #[error(
         "{host} printed `{line}` where {program} should be heard first: something writes to standard output \
          when `{shell}` logs in, such as a banner or ~/.bashrc; silence it for shells that have no terminal"
@@ -304,7 +304,7 @@ pub enum PlaceError {
     NoDevice {
         /// The host.
         host: String,
-        /// Why.
+        /// The reason.
         trouble: String,
     },
     /// The host has no device of this name.
@@ -332,9 +332,9 @@ pub struct PortError {
 /// How the packets of a program are recorded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Recording {
-    /// By what the host has.
+    /// With the recorder that the host has.
     AsTheHostDoes,
-    /// By this command.
+    /// With this command.
     By(String),
 }
 
@@ -407,10 +407,10 @@ impl Reach {
         }
     }
 
-    /// Asks a host for a TCP port that nobody there listens on.
+    /// Asks a host for a TCP port without a listener there.
     ///
     /// # Errors
-    /// What went wrong, with the host's name.
+    /// The error, with the host's name.
     pub fn free_port(&self, host: &str) -> Result<u16, PortError> {
         let words = [self.program.as_str(), "place", "--free-port"].map(str::to_owned);
         let failed = |why: &dyn fmt::Display| PortError {
@@ -423,7 +423,7 @@ impl Reach {
         port.map_err(|_| failed(&format!("it printed `{}`{}", shown(&output), tail(&errors))))
     }
 
-    /// As [`Reach::describe`]; the place's device must be there as well.
+    /// As [`Reach::describe`], and checks that the place's device exists.
     ///
     /// # Errors
     /// As [`Reach::describe`], [`PlaceError::NoDevice`] and [`PlaceError::NoSuchDevice`].
@@ -449,7 +449,7 @@ impl Reach {
     }
 }
 
-/// Reads a description behind its first word.
+/// Parses a description after its first word.
 fn read(host: &str, text: &str) -> Result<Description, PlaceError> {
     let here = Versions::own();
     let there = serde_json::from_str::<Versions>(text);
@@ -460,7 +460,7 @@ fn read(host: &str, text: &str) -> Result<Description, PlaceError> {
         driver: 0,
     };
     let there = there.unwrap_or_else(|_| unknown());
-    // The same build has the same description.
+    // The same build has the same format.
     match serde_json::from_str(text) {
         Ok(description) if there == here => Ok(description),
         _ => Err(PlaceError::Different {
@@ -471,7 +471,7 @@ fn read(host: &str, text: &str) -> Result<Description, PlaceError> {
     }
 }
 
-/// The last lines of what a process wrote to standard error, for the end of a message.
+/// The last lines of a process's standard error, for the end of a message.
 fn tail(errors: &str) -> String {
     let lines: Vec<&str> = errors.lines().filter(|line| !line.is_empty()).collect();
     let last = &lines[lines.len().saturating_sub(3)..];
@@ -487,7 +487,8 @@ mod tests {
 
     use super::*;
 
-    /// A remote shell that runs `script` instead, with host and command as its arguments.
+    /// A remote shell that runs `script` in place of the command; host and command are its
+    /// arguments.
     fn reach(script: &str) -> Reach {
         Reach {
             shell: format!("sh -c {}", quote(script)).parse().unwrap(),
@@ -598,13 +599,13 @@ mod tests {
         let text = refused(&format!("echo '{}'", other.line()));
         let own = version::build();
         expect(&text, &["0.0.9 (commit abc)", &own, "--remote-program"]);
-        // Same suite, other protocols.
+        // The same suite with other protocols.
         let mut other = Description::of_this_host();
         other.versions.driver += 1;
         let text = refused(&format!("echo '{}'", other.line()));
         let number = format!("driver protocol {}", drive::VERSION + 1);
         expect(&text, &[&number]);
-        // A description that nobody here understands.
+        // A description in an unknown format.
         let text = refused(&format!("echo '{LINE}{{\"suite\":\"9.9.9\"}}'"));
         expect(&text, &["9.9.9"]);
     }

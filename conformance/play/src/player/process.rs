@@ -27,7 +27,7 @@ const PRINT_ONE_ANSWER: &str = "print one answer for each command, and completio
 /// The largest number of completions before an answer; a program that sends more is broken.
 const MOST_ASIDE: usize = 1 << 16;
 
-/// How long a program may take. No command takes long, but the machine may be busy.
+/// The longest times of a program. No command takes long, but the machine may be busy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Patience {
     /// Until it has started and answers `hello`.
@@ -58,7 +58,7 @@ pub struct Player {
     delays: Arc<Delays>,
     identity: Option<Identity>,
     tail: Option<Tail>,
-    /// It answered `unsupported`, which it may repeat by its status.
+    /// It answered `unsupported`, which its exit status may repeat.
     is_unsupported: bool,
     /// It was killed, for a reason that has been told.
     is_killed: bool,
@@ -107,14 +107,13 @@ impl Player {
             is_killed: false,
             place,
         };
-        // The answer is read when it is needed, so that programs start side by side. A program that
-        // ends at once is noticed then.
+        // The answer is read when it is needed, so that programs start in parallel. A program that
+        // ends at once is detected then.
         let _ = player.write(&Command::Hello { version: VERSION });
         Ok(player)
     }
 
-    /// Counts what is too slow in `delays`, and takes the patience that is left by those counted
-    /// before.
+    /// Counts slow answers in `delays`, and shortens the patience by those counted before.
     #[must_use]
     pub fn with_delays(mut self, delays: &Arc<Delays>) -> Self {
         self.patience = delays.shorten(self.patience);
@@ -127,12 +126,12 @@ impl Player {
         &self.endpoint
     }
 
-    /// The name of the device that its endpoint is opened on; `None` is the first EFA device.
+    /// The name of its endpoint's device; `None` is the first EFA device.
     pub fn device(&self) -> Option<&str> {
         self.place.as_ref()?.device.as_deref()
     }
 
-    /// The identity that the program states.
+    /// The program's identity, from its answer to `hello`.
     pub fn identity(&mut self) -> Result<Identity, PlayerError> {
         if let Some(identity) = &self.identity {
             return Ok(identity.clone());
@@ -165,7 +164,7 @@ impl Player {
         }
     }
 
-    /// Waits for the next event; `None` if none came in time.
+    /// Waits for the next event; `None` if none arrived in time.
     pub fn hear(&mut self, limit: Duration) -> Result<Option<Event>, PlayerError> {
         match self.heard.recv_timeout(limit) {
             Ok(Ok(event)) => Ok(Some(event)),
@@ -179,8 +178,8 @@ impl Player {
         }
     }
 
-    /// Sends a command and waits for its answer. Completions and reports that come in between go to
-    /// `aside`.
+    /// Sends a command and waits for its answer. Completions and reports that arrive before it go
+    /// to `aside`.
     pub fn ask(&mut self, command: &Command, aside: &mut Vec<Event>) -> Result<Event, PlayerError> {
         self.identity()?;
         while let Ok(early) = self.heard.try_recv() {
@@ -235,8 +234,8 @@ impl Player {
         }
     }
 
-    /// The error for a program that did not answer. Whether the answer is in a buffer shows when
-    /// its input ends.
+    /// The error for a program that did not answer. If it flushes an answer when its input ends,
+    /// the answer was buffered.
     fn silent(&mut self, command: &Command, limit: Duration) -> PlayerError {
         if !matches!(command, Command::Hello { .. }) {
             self.delays.hung();
@@ -307,7 +306,7 @@ impl Player {
         self.rubbish(&line, &problem, remedy)
     }
 
-    /// The error for an answer that no command asked for.
+    /// The error for an answer without a command.
     fn unasked(&mut self, event: &Event) -> PlayerError {
         let problem = format!(
             "no command asked for it: {} had come already",
@@ -325,7 +324,7 @@ impl Player {
     /// Checks the address of an endpoint that was opened.
     ///
     /// # Errors
-    /// It has not the length of a raw address.
+    /// Its length is not that of a raw address.
     pub fn check_address(&mut self, address: &Bytes) -> Result<(), PlayerError> {
         let Bytes(bytes) = address;
         if bytes.len() >= RawAddress::LEN {
@@ -355,7 +354,7 @@ impl Player {
     }
 
     fn ended(&mut self) -> PlayerError {
-        // Its output is closed, so the process is about to end or has ended.
+        // Its output is closed, so the process has ended or is about to.
         match self.wait_end(self.delays.end_time()) {
             Some(status) => match self.rest().1 {
                 Some(Err(unclear)) if status.success() => self.unclear(unclear),
@@ -411,8 +410,7 @@ impl Player {
         }
     }
 
-    /// Ends the process and its children at once, because it does not respond or breaks the
-    /// protocol.
+    /// Kills the process and its children, because it does not respond or breaks the protocol.
     fn kill(&mut self) {
         if let (Ok(None), Ok(group)) = (self.child.try_wait(), self.child.id().try_into()) {
             self.is_killed = true;
@@ -433,7 +431,7 @@ impl Player {
         self.finish(limit)
     }
 
-    /// As [`Player::end`], for a program that has no capture to print and so ends soon.
+    /// As [`Player::end`], for a program without a capture to print, which ends soon.
     ///
     /// # Errors
     /// As [`Player::end`].
@@ -476,7 +474,7 @@ impl Player {
         }
     }
 
-    /// The error for a program that failed when it had answered everything.
+    /// The error for a program that failed after it had answered everything.
     fn late_end(&mut self, status: ExitStatus) -> PlayerError {
         match self.early_end(status) {
             lost @ PlayerError::Lost { .. } => lost,
@@ -491,8 +489,8 @@ impl Player {
         }
     }
 
-    /// Ends the program although its scenario did not come to its end. Returns the capture that it
-    /// printed, if it is still able to.
+    /// Ends the program before the end of its scenario. Returns the capture that it printed, if it
+    /// still could.
     pub fn salvage(mut self) -> Vec<u8> {
         self.input = None;
         if self.wait_end(self.delays.end_time()).is_none() {
@@ -501,12 +499,12 @@ impl Player {
         self.rest().0
     }
 
-    /// The capture among what an ended program printed, and the first of what nobody asked for.
+    /// The capture in an ended program's output, and the first unrequested answer.
     fn rest(&self) -> (Vec<u8>, Option<Result<Event, Unclear>>) {
         let mut capture = Vec::new();
         let mut unasked = None;
-        // All of its output has been sent, or is sent while this waits. What it left behind may
-        // keep the output open.
+        // All of its output was sent, or is sent while this waits. A process that it left behind
+        // may hold the output open.
         while let Ok(heard) = self.heard.recv_timeout(self.delays.end_time()) {
             match heard {
                 Ok(Event::Captured { bytes }) => capture.extend(bytes.0),
@@ -527,7 +525,7 @@ impl Drop for Player {
         self.input = None;
         if self.wait_end(self.delays.end_time()).is_none() {
             self.delays.lingered();
-            // Its children must not outlive this process.
+            // Its children must not outlive this value.
             self.kill();
             let _ = self.child.wait();
         }

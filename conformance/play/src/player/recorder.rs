@@ -1,5 +1,5 @@
-//! The recorder of the packets of a program's device, and the lines in which a capture arrives from
-//! another host: over the connection that the program was started by.
+//! Records the packets of a program's device, and transmits a capture from another host as lines
+//! over the connection that started the program.
 
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -13,21 +13,22 @@ use crate::drive::{Bytes, Event, Line};
 
 /// The placeholder for the capture's file in a recorder's command.
 const FILE: &str = "{file}";
-/// The number of bytes of the capture in a line: two digits each, and less than the longest answer.
+/// The number of bytes of the capture in a line: with two digits for each, less than the longest
+/// answer.
 const IN_A_LINE: usize = 1 << 18;
 
-/// A command that runs a program and writes what it sends and receives to a file.
+/// A command that runs a program and records what it sends and receives in a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Recorder {
-    /// The words in front of the program; `{file}` stands for the capture's path.
+    /// The words before the program; `{file}` is replaced by the capture's path.
     words: Vec<String>,
 }
 
 impl Recorder {
-    /// Reads a command, which is divided as a shell does.
+    /// Parses a command, which is split into words as by a shell.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The error in it.
     pub fn parse(command: &str) -> Result<Self, LackError> {
         let words = split_words(command)?;
         match words.iter().any(|word| word.contains(FILE)) {
@@ -36,8 +37,7 @@ impl Recorder {
         }
     }
 
-    /// The recorder of this host: `efa-emu run` on its own emulated host, `efa-tap` where the
-    /// device is another one.
+    /// The recorder of this host: `efa-emu run` on an emulated host, `efa-tap` for other devices.
     ///
     /// # Errors
     /// The program that is missing.
@@ -50,9 +50,9 @@ impl Recorder {
         Ok(Recorder { words })
     }
 
-    /// The prefix of a program on this host that is not recorded: nothing, but where the
-    /// device is emulated `efa-emu run`, which leads the program to the device whatever the
-    /// program's environment says.
+    /// The prefix of a program on this host that is not recorded: none for a real device; for an
+    /// emulated one `efa-emu run`, which makes the program use the device whatever its environment
+    /// says.
     ///
     /// # Errors
     /// The program that is missing.
@@ -65,7 +65,7 @@ impl Recorder {
         Ok(words)
     }
 
-    /// The words in front of a program whose capture goes to `file`.
+    /// The words before a program whose capture is written to `file`.
     pub(super) fn words(&self, file: &Path) -> Vec<String> {
         let text = file.display().to_string();
         let words = self.words.iter();
@@ -82,7 +82,7 @@ fn find(name: &'static str) -> Result<String, LackError> {
     }
 }
 
-/// The words of `efa-emu run` that start a program on an emulated host that runs already.
+/// The words of `efa-emu run` that start a program on an emulated host that already exists.
 fn on_emulated_host(efa_emu: String, host: &HostConfig) -> Vec<String> {
     let mut words = vec![efa_emu, "run".into(), "--quiet".into()];
     let options = [

@@ -3,16 +3,16 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
-/// The exit status of a program that cannot do what is asked of it.
+/// The exit status of a program that cannot do what is requested.
 pub const UNSUPPORTED: i32 = 127;
 /// The exit status of our programs for wrong usage or environment.
 pub(super) const UNFIT: i32 = 2;
 /// The exit status of ssh if there is no connection, or if a signal ended the command.
 pub(super) const NO_CONNECTION: i32 = 255;
-/// The exit statuses of shells that find no program, or none that can be started.
+/// The exit statuses of shells for a program that is not found, or cannot be started.
 pub(super) const NO_PROGRAM: [i32; 2] = [127, 126];
 
-/// The exit status of a process that ends as another one did, as shells have it.
+/// The exit status for a process that ended like this, in the form of shells.
 pub fn status_as(status: ExitStatus) -> i32 {
     let signal = status.signal().map(|signal| 128 + signal);
     status.code().or(signal).unwrap_or(1)

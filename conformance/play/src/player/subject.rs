@@ -13,7 +13,7 @@ use crate::operation::{EndpointIndex, Payload};
 /// An application in a driven process.
 pub struct Driven {
     player: Player,
-    /// It has ended, or was ended because it broke the protocol, as the error says.
+    /// Whether it has ended, or was ended because it broke the protocol.
     is_over: bool,
     address: Vec<u8>,
     reports: Vec<Report>,
@@ -49,7 +49,7 @@ impl Driven {
                 Ok(driven)
             }
             Ok(event) => Err(driven.player.unexpected(&event).into()),
-            // A program that reports `unsupported` still must not crash.
+            // A program that reports `unsupported` must still not crash.
             Err(unsupported @ RequestError::Unsupported(_)) => match driven.end() {
                 Err(BadEnd::Failed(text)) => Err(RequestError::Refused(text)),
                 _ => Err(unsupported),
@@ -144,7 +144,7 @@ impl Subject for Driven {
         })
     }
 
-    /// `None`: the process keeps its own time.
+    /// `None`: the process has its own timers.
     fn next_timeout(&self) -> Option<Instant> {
         None
     }

@@ -16,13 +16,13 @@ const LONGEST: u64 = 400;
 /// How long to wait for the rest of an ended process's output.
 const REST: Duration = Duration::from_secs(5);
 
-/// Marks of the first and last lines of sanitisers' and valgrind's reports, which have more than
+/// Marks of the first and last lines of reports by sanitisers and valgrind, which have more than
 /// [`KEPT`] lines.
 const TELLING: [&str; 2] = ["ERROR: ", "SUMMARY: "];
 
 #[derive(Debug, Default)]
 struct Lines {
-    /// Telling ones that came before the last.
+    /// Lines with a mark before the last lines.
     telling: VecDeque<String>,
     last: VecDeque<String>,
 }
@@ -68,7 +68,7 @@ impl Tail {
         Tail { lines, reader }
     }
 
-    /// The last lines, and telling ones before them, each with a line end in front.
+    /// The last lines, and lines with a mark before them, each after a line end.
     pub(super) fn text(&mut self) -> String {
         let deadline = Instant::now() + REST;
         while !self.reader.is_finished() && Instant::now() < deadline {

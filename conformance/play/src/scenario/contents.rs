@@ -12,27 +12,27 @@ use super::policy::PolicyOverride;
 use super::step::{Action, Operation, Step};
 use crate::operation::EndpointIndex;
 
-/// A scenario, checked: every name refers to something, every step has what it needs.
+/// A checked scenario: every name refers to an object, and every step has what it needs.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// The file's name without its extension.
     pub name: String,
-    /// Where it was read from.
+    /// The path of the file.
     pub path: PathBuf,
-    /// What is shown, in a sentence or more.
+    /// A description in one or more sentences.
     pub description: String,
     /// Sections of the protocol specification that the trace exercises.
     pub spec: Vec<String>,
-    /// Who takes part.
+    /// The endpoints.
     pub endpoints: Vec<EndpointSpec>,
-    /// What happens, in this order.
+    /// The steps, in this order.
     pub steps: Vec<Step>,
     /// The packets, if they are written by hand, in their order.
     pub packets: Vec<WrittenPacket>,
     /// The rules that packets written by hand break on purpose, by their ids.
     pub breaks: Vec<&'static str>,
-    /// What goes wrong in the fabric, from the time when all endpoints are open. Hosts have the
-    /// names of their endpoints.
+    /// Faults in the fabric, which apply once all endpoints are open. Hosts have the names of their
+    /// endpoints.
     pub faults: Vec<Fault>,
     /// Departures from the suite's policy for comparing fields.
     pub policies: Vec<PolicyOverride>,
@@ -60,7 +60,7 @@ impl Scenario {
         self.endpoints.iter().position(|e| e.name == name)
     }
 
-    /// The operation of a name, with the endpoint that starts it and what is expected of it.
+    /// The operation with this name, with the endpoint that starts it and its expectation.
     pub fn operation(&self, id: &str) -> Option<(EndpointIndex, &Operation, &Expectation)> {
         self.steps.iter().find_map(|step| match &step.action {
             Action::Start {

@@ -3,29 +3,29 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Why a scenario cannot be used.
+/// The reason why a scenario cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
     /// The file cannot be read.
     #[error("cannot read the scenario {file}: {source}")]
     Unreadable {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// Why.
+        /// The error.
         source: std::io::Error,
     },
     /// A key of the file is wrong.
     #[error("{file}:{line}: {key}: {problem}; {remedy}")]
     Invalid {
-        /// Which file.
+        /// The file.
         file: PathBuf,
         /// Line, counted from 1.
         line: usize,
-        /// Which key, as written.
+        /// The key, as written.
         key: String,
         /// The problem.
         problem: String,
-        /// How to mend it.
+        /// The remedy.
         remedy: String,
     },
 }
@@ -84,13 +84,13 @@ impl<'a> Source<'a> {
         ScenarioError::invalid(self.path, line, key, problem, remedy)
     }
 
-    /// Explains an error of the TOML reader.
+    /// Explains an error of the TOML parser.
     pub(super) fn toml(&self, error: &toml::de::Error) -> ScenarioError {
         let span = error.span().unwrap_or(0..0);
         self.explain(self.line(span.start), &self.key_at(&span), error.message())
     }
 
-    /// Explains what serde says of the value of `key`.
+    /// Explains serde's error about the value of `key`.
     pub(super) fn explain(&self, line: usize, key: &str, message: &str) -> ScenarioError {
         let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
         let (problem, remedy) = match *quoted.as_slice() {

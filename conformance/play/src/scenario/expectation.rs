@@ -27,7 +27,7 @@ pub struct ErrorName {
 }
 
 impl ErrorName {
-    /// Some error: what a device says of a failure, releases tell their applications differently.
+    /// Any error: releases report a device's failure to their applications in different ways.
     pub const ANY: ErrorName = ErrorName::new("any", 0);
 
     /// The errors that a scenario may expect.

@@ -9,11 +9,11 @@ use toml::Spanned;
 
 use super::error::{Result, ScenarioError, Source, resembles, suggest};
 
-/// A table as it was parsed. The values are those of JSON, because TOML's stop at 2^63.
+/// A parsed table. The values are those of JSON, because TOML's are limited to 2^63.
 pub(super) type RawTable = Spanned<BTreeMap<Spanned<String>, Value>>;
 
-/// The keys of a table. A key that has been asked for is one that the table takes; what is left at
-/// the end is unknown.
+/// The keys of a table. Keys that were read are known; the others are unknown, and reported at the
+/// end.
 pub(super) struct Keys<'a> {
     pub(super) source: &'a Source<'a>,
     /// The line on which the table begins.
@@ -48,7 +48,7 @@ impl<'a> Keys<'a> {
         self.values.get(key)?.as_str()
     }
 
-    /// The same keys under another name. The keys that have been asked for do not count.
+    /// The same keys under another name, all of them unread.
     pub(super) fn named(self, table: String) -> Self {
         Keys {
             table,
@@ -57,7 +57,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// An error about a key, on its line if it is there.
+    /// An error about a key, on its line if it is present.
     pub(super) fn error(
         &self,
         key: &str,
@@ -67,12 +67,12 @@ impl<'a> Keys<'a> {
         self.source.error(self.line_of(key), key, problem, remedy)
     }
 
-    /// The line of a key, or of the table if the key is not there.
+    /// The line of a key, or of the table if the key is missing.
     pub(super) fn line_of(&self, key: &str) -> usize {
         *self.lines.get(key).unwrap_or(&self.line)
     }
 
-    /// The value of a key, if it is there.
+    /// The value of a key, if it is present.
     pub(super) fn optional<T: DeserializeOwned>(&mut self, key: &'static str) -> Result<Option<T>> {
         self.asked.push(key);
         let Some(value) = self.values.remove(key) else {
@@ -83,20 +83,20 @@ impl<'a> Keys<'a> {
             .map_err(|error| self.explain(key, error.path(), error.inner()))
     }
 
-    /// The value of a key that must be there.
+    /// The value of a required key.
     pub(super) fn need<T: DeserializeOwned>(&mut self, key: &'static str) -> Result<T> {
         let value = self.optional(key)?;
         value.ok_or_else(|| self.missing(key))
     }
 
-    /// All remaining keys, of a table that is a structure.
+    /// All remaining keys, of a table that is read as a structure.
     pub(super) fn rest<T: DeserializeOwned>(&mut self) -> Result<T> {
         let rest = Value::Object(std::mem::take(&mut self.values).into_iter().collect());
         serde_path_to_error::deserialize(rest)
             .map_err(|error| self.explain("", error.path(), error.inner()))
     }
 
-    /// The error for a key that is not there. Perhaps its name was misspelt.
+    /// The error for a missing key, which may be misspelt.
     fn missing(&self, key: &str) -> ScenarioError {
         match self.values.keys().find(|given| resembles(given, key)) {
             Some(given) => self.unknown(given, &[key]),
@@ -112,7 +112,7 @@ impl<'a> Keys<'a> {
         self.error(key, "unknown key", suggest(key, known.iter().copied()))
     }
 
-    /// Refuses keys that the table does not take.
+    /// Refuses unknown keys.
     pub(super) fn finish(self) -> Result<()> {
         let first = self.values.keys().min_by_key(|key| self.lines[*key]);
         let Some(key) = first else {
@@ -129,7 +129,7 @@ impl<'a> Keys<'a> {
         ))
     }
 
-    /// Explains why a value was not read. `path` is where in the value of `key`.
+    /// Explains why a value was not read. `path` is the position in the value of `key`.
     fn explain(
         &self,
         key: &str,

@@ -1,4 +1,4 @@
-//! From the keys of a file to a checked scenario.
+//! Makes a checked scenario from the keys of a file.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -45,7 +45,7 @@ impl Scenario {
         Self::parse(path, &text)
     }
 
-    /// Checks the text of a scenario; `path` is only named.
+    /// Checks the text of a scenario; `path` is only used in messages.
     pub fn parse(path: &Path, text: &str) -> Result<Self> {
         let source = Source::new(path, text);
         let file: File = toml::from_str(text).map_err(|error| source.toml(&error))?;
@@ -128,7 +128,7 @@ fn rule(source: &Source<'_>, given: &Spanned<String>) -> Result<&'static str> {
     })
 }
 
-/// Messages that are expected must exist and provide bytes, and a receive must say what it expects.
+/// Expected messages must exist and provide bytes, and a receive must say what it expects.
 fn check_messages(source: &Source<'_>, scenario: &Scenario) -> Result<()> {
     for step in &scenario.steps {
         let (message, required) = match &step.action {

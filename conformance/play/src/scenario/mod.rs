@@ -1,9 +1,8 @@
 //! Scenarios: what the applications of a trace do and see.
 //!
-//! A scenario is a TOML file that a person can read from top to bottom: the endpoints, then the
-//! steps in the order in which they happen. It drives the recording of a trace, it drives the
-//! endpoint under test when the trace is replayed, and it says what that endpoint's application
-//! must see. `docs/scenarios.md` describes the format for writers.
+//! A scenario is a TOML file for human readers: the endpoints, then the steps in their order. It is
+//! used to record a trace, to run the endpoint under test when the trace is replayed, and to check
+//! what that endpoint's application sees. `docs/scenarios.md` describes the format for authors.
 
 mod contents;
 mod endpoint;

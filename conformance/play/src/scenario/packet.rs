@@ -8,8 +8,7 @@ use super::endpoint::{EndpointSpec, endpoint_named};
 use super::error::{Result, Source};
 use crate::operation::EndpointIndex;
 
-/// A packet that is written by hand, as it stands in the file: `efa_replay::synthetic` knows what
-/// its keys mean.
+/// A packet that is written by hand, as in the file: `efa_replay::synthetic` interprets its keys.
 #[derive(Clone, PartialEq, Debug)]
 pub struct WrittenPacket {
     /// The line of the file on which it begins.
@@ -35,7 +34,7 @@ pub struct WrittenKey {
     pub value: toml::Value,
 }
 
-/// A packet that is written by hand. What is special to its type is looked at later.
+/// Reads a packet that is written by hand. Keys that depend on its type are checked later.
 pub(super) fn packet(
     source: &Source<'_>,
     endpoints: &[EndpointSpec],
@@ -85,7 +84,7 @@ pub(super) fn packet(
     let from = from.ok_or_else(|| missing("from"))?;
     let to = match to {
         Some(to) => to,
-        // Between two there is no choice.
+        // With two endpoints there is no choice.
         None if endpoints.len() == 2 => 1 - from,
         None => return Err(missing("to")),
     };

@@ -19,7 +19,7 @@ pub struct PolicyOverride {
     pub field: String,
     /// How the field is compared in this trace.
     pub policy: FieldPolicy,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
@@ -28,7 +28,7 @@ pub struct PolicyOverride {
 pub enum FieldPolicy {
     /// The values must be equal.
     Exact,
-    /// The first pair of values seen belongs together, and from then on always.
+    /// A pair of values that was seen once has to appear together from then on.
     Bound,
     /// Not compared.
     Ignored,

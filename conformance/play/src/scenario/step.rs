@@ -6,10 +6,10 @@ use super::contents::Scenario;
 use super::expectation::Expectation;
 use crate::operation::{self, EndpointIndex, RegionOffset, SendMode, element_size};
 
-/// An operation as steps name it.
+/// An operation in the form of steps.
 pub type Operation = operation::Operation<RegionOffset>;
 
-/// One thing that happens.
+/// One step.
 #[derive(Clone, Debug)]
 pub struct Step {
     /// The line of the file on which the step begins.
@@ -59,7 +59,7 @@ pub enum Action {
 
 impl Step {
     /// The step in a line, such as `step 4: b sends question to a`; `index` counts from 0. Traces
-    /// carry this line, so that one can tell which packets belong to which step.
+    /// include this line, which tells which packets belong to which step.
     pub fn describe(&self, index: usize, scenario: &Scenario) -> String {
         let name = |at: EndpointIndex| scenario.endpoints[at].name.as_str();
         let names = |all: &[EndpointIndex]| {
@@ -123,7 +123,7 @@ impl Step {
                     } => {
                         let elements = operand.length / element_size(*datatype);
                         let op = action.code().name().unwrap_or("unknown operation");
-                        // Recordings that do not name the type carry the word.
+                        // Recordings without a type use the word.
                         let kind = match *datatype {
                             AtomicDatatype::UINT64 => "integers",
                             other => other.name().unwrap_or("unknown elements"),

@@ -58,16 +58,16 @@ struct FetchedOp(#[serde(with = "names::fetched_op")] AtomicOp);
 #[derive(Deserialize)]
 struct UpdatedOp(#[serde(with = "names::updated_op")] AtomicOp);
 
-/// Reads steps; knows the operations that earlier steps started.
+/// Reads steps; tracks the operations that earlier steps started.
 pub(super) struct Steps<'a> {
     source: &'a Source<'a>,
     endpoints: &'a [EndpointSpec],
-    /// Where each operation was started, on which line.
+    /// The endpoint and the line at which each operation was started.
     operations: BTreeMap<String, (EndpointIndex, usize)>,
 }
 
 impl<'a> Steps<'a> {
-    /// No step has been read yet.
+    /// A reader that has read no step yet.
     pub(super) fn new(source: &'a Source<'a>, endpoints: &'a [EndpointSpec]) -> Self {
         Steps {
             source,
@@ -223,7 +223,7 @@ impl<'a> Steps<'a> {
     }
 
     fn payload(&self, keys: &mut Keys<'_>) -> Result<Payload> {
-        // Operations differ even if nobody chose seeds.
+        // Default seeds differ between operations.
         let other = 1 + self.operations.len() as u64;
         Ok(Payload {
             length: length(keys)?,
@@ -263,7 +263,7 @@ impl<'a> Steps<'a> {
         Ok(names)
     }
 
-    /// Refuses what is not an operation that an earlier step started.
+    /// Refuses a name that is not an operation of an earlier step.
     fn check_operation(&self, keys: &Keys<'_>, key: &str, name: &str) -> Result<()> {
         if self.operations.contains_key(name) {
             return Ok(());

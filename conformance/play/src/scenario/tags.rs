@@ -16,17 +16,17 @@ pub struct TagScenario {
     pub name: String,
     /// Its file.
     pub path: PathBuf,
-    /// What it is about.
+    /// Its description.
     pub description: String,
-    /// The sections of the document that it is about.
+    /// The sections of the document that it covers.
     pub spec: Vec<String>,
-    /// What the two ends agree on.
+    /// The parameters of the connection.
     pub connection: ConnectionSpec,
-    /// What they do, one after the other.
+    /// The steps, in this order.
     pub steps: Vec<TagStep>,
 }
 
-/// What two ends of a connection agree on.
+/// The parameters of a connection.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConnectionSpec {
@@ -52,7 +52,7 @@ impl End {
         self as usize
     }
 
-    /// As the scenario has it.
+    /// Its name in scenarios.
     pub fn name(self) -> &'static str {
         ["a", "b"][self.index()]
     }
@@ -63,17 +63,17 @@ impl End {
 pub struct TagStep {
     /// The line.
     pub line: usize,
-    /// What happens.
+    /// The action.
     pub action: TagAction,
 }
 
-/// What happens in a step.
+/// The action of a step.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(tag = "do", rename_all = "lowercase", deny_unknown_fields)]
 pub enum TagAction {
     /// A plain receive is posted.
     Receive {
-        /// Who posts it.
+        /// The end that posts it.
         at: End,
         /// Its name.
         id: String,
@@ -90,9 +90,9 @@ pub enum TagAction {
         mask: Option<u64>,
         /// Bytes of memory.
         length: usize,
-        /// How many unexpected messages have been handled, if it says so.
+        /// The number of handled unexpected messages, if the operation reports it.
         handled: Option<u32>,
-        /// Whether it completes also if it succeeds.
+        /// Whether a success is reported too.
         #[serde(default)]
         signaled: bool,
     },
@@ -100,7 +100,7 @@ pub enum TagAction {
     Delete {
         /// The operation's name.
         id: String,
-        /// The tag's.
+        /// The name of the tag to delete.
         of: String,
         /// As in `add`.
         handled: Option<u32>,
@@ -109,27 +109,27 @@ pub enum TagAction {
     Sync {
         /// The operation's name.
         id: String,
-        /// How many it has handled.
+        /// The number of handled messages.
         handled: u32,
     },
     /// A message is sent.
     Send {
-        /// Who sends it.
+        /// The sender.
         at: End,
         /// Its name.
         id: String,
-        /// What it is.
+        /// The message.
         message: Message,
-        /// How its work request ends; by default without an error.
+        /// The status of its work request; success by default.
         status: Option<String>,
     },
     /// `b` reads the data of a rendezvous.
     Read {
         /// The read's name.
         id: String,
-        /// The message that has asked for the rendezvous.
+        /// The message that requested the rendezvous.
         of: String,
-        /// Where in its data the read begins.
+        /// The offset in the data at which the read begins.
         #[serde(default)]
         offset: usize,
         /// Bytes that are read; the rest of the data by default.
@@ -139,9 +139,9 @@ pub enum TagAction {
     },
     /// These completions come, in this order.
     See {
-        /// To whom.
+        /// The end that gets them.
         at: End,
-        /// Which.
+        /// The completions.
         completions: Vec<Expected>,
     },
 }
@@ -150,9 +150,9 @@ pub enum TagAction {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Message {
-    /// A message that says that it has no tag.
+    /// A message whose header marks it as untagged.
     NoTag {
-        /// Its tag all the same.
+        /// The value of its tag field nevertheless.
         #[serde(default)]
         tag: u64,
         /// The sender's own data.
@@ -178,9 +178,9 @@ pub enum Message {
         /// The sender's own data.
         #[serde(default)]
         data: u32,
-        /// Bytes of the data that is to be read.
+        /// The length of the data to be read.
         length: usize,
-        /// The message whose data it names once more.
+        /// The message whose data is used again.
         again: Option<String>,
         /// Bytes behind its headers.
         #[serde(default)]
@@ -188,10 +188,10 @@ pub enum Message {
     },
     /// The end of a rendezvous.
     Finish {
-        /// The message that has asked for it.
+        /// The message that requested it.
         of: String,
     },
-    /// These bytes.
+    /// Plain bytes.
     Plain {
         /// The bytes.
         bytes: Vec<u8>,
@@ -217,10 +217,11 @@ pub struct Expected {
     pub tag: Option<u64>,
     /// The sender's data that it reports.
     pub data: Option<u32>,
-    /// The message whose data the memory has: what is behind the headers in a tagged buffer, all
-    /// of it in a plain receive and in a tagged buffer that was too small for a rendezvous.
+    /// The message whose data is in the memory: the bytes after the headers in a tagged buffer; the
+    /// complete message in a plain receive, and in a tagged buffer that was too small for a
+    /// rendezvous.
     pub holds: Option<String>,
-    /// The request of a rendezvous whose end the memory has.
+    /// The request of the rendezvous whose end message is in the memory.
     pub ends: Option<String>,
 }
 
@@ -298,7 +299,7 @@ impl TagScenario {
         TagScenario::parse(path, &text)
     }
 
-    /// Checks the text of a scenario; `path` is only named.
+    /// Checks the text of a scenario; `path` is only used in messages.
     ///
     /// # Errors
     /// As [`TagScenario::load`].
@@ -344,7 +345,7 @@ impl TagScenario {
     }
 }
 
-/// What a name is one of.
+/// The type of object that a name refers to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Named {
     Receive,
@@ -354,7 +355,7 @@ enum Named {
     Operation,
 }
 
-/// The names of a scenario, as its steps are read.
+/// The names in a scenario, collected while its steps are read.
 struct Names<'s> {
     source: &'s Source<'s>,
     line: usize,

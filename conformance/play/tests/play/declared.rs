@@ -8,7 +8,7 @@ use efa_play::scenario::Capability;
 use quote::ToTokens;
 use syn::{Attribute, Field, Fields, Item, ItemEnum, ItemStruct};
 
-/// The files that declare what a line holds.
+/// The files that declare the contents of lines.
 const SOURCES: [&str; 7] = [
     "src/drive/contract.rs",
     "src/operation/atomic.rs",
@@ -91,7 +91,7 @@ impl Declarations {
         text
     }
 
-    /// The table of the keys; a single value without a name stands for its own.
+    /// The table of the keys; a single value without a name has its own table.
     fn keys(&self, fields: &Fields) -> String {
         if let Fields::Unnamed(single) = fields {
             let name = last_word(&single.unnamed[0]);
@@ -144,7 +144,7 @@ impl Declarations {
             "AtomicDatatype" => quoted(DATATYPES).join(", "),
             "AtomicOp" => quoted(COMPARE_OPS).join(", "),
             "Request" => "an [operation](#operations)".into(),
-            // The name of a peer's memory, which scenarios have another one for.
+            // A peer's memory, which scenarios name differently.
             "M" => "[Remote](#remote)".into(),
             name => {
                 let known = self.structure(name).is_some() || self.enumeration(name).is_some();
@@ -163,7 +163,7 @@ struct Key {
     meaning: String,
 }
 
-/// How a variant is written.
+/// The form of a variant in a line.
 fn value_of(name: &str, fields: &Fields) -> String {
     match fields {
         Fields::Unit => format!("\"{name}\""),
@@ -221,7 +221,7 @@ fn option(field: &Field) -> bool {
     type_of(field).starts_with("Option")
 }
 
-/// The type's name, or that of what it holds.
+/// The type's name, or that of its contents.
 fn last_word(field: &Field) -> String {
     let text = type_of(field);
     let mut words = text.split(|c: char| !c.is_alphanumeric());

@@ -57,7 +57,7 @@ const ANSWERS: [&str; 14] = [
     r#"{"reported":{"text":"event queue: protocol error"}}"#,
 ];
 
-/// The values that are described beside the commands and answers.
+/// The values that are described after the commands and answers.
 const OBJECTS: [&str; 9] = [
     "Payload",
     "TagMatch",
@@ -120,7 +120,7 @@ fn examples_round_trip() {
         let read = Command::parse(example).unwrap();
         assert_eq!(read.line(), example);
         assert!(example.len() < LONGEST_COMMAND);
-        // Other writers of JSON put white space there.
+        // Other JSON writers insert white space there.
         let spaced = example.replace(':', " : ").replace(',', " , ");
         assert_eq!(Command::parse(&spaced), Ok(read));
     }

@@ -1,4 +1,4 @@
-//! The wrapper of stock libfabric, exercised over a provider that needs no device.
+//! Tests the wrapper of stock libfabric over a provider that needs no device.
 //!
 //! Needs an installed libfabric with the `tcp` provider; without it the test prints a message.
 
@@ -166,7 +166,7 @@ fn messages_memory_and_errors_cross_the_interface() {
     let failure = received(&done, 4).result.clone().unwrap_err();
     assert_eq!(failure.code, ffi::FI_ETRUNC as i32);
 
-    // An unmatched receive ends with its endpoint.
+    // The endpoint is closed with an unmatched receive.
     pair.start(1, |b| b.recv(Token(8), vec![0; 8], None));
     assert_eq!(pair.endpoints[1].outstanding(), 1);
 }

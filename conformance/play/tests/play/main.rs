@@ -1,4 +1,4 @@
-//! The driver protocol's page, and stock libfabric.
+//! The page about the driver protocol, and stock libfabric.
 
 mod declared;
 mod driver_documented;

@@ -1,4 +1,4 @@
-//! Messages about programs that break the protocol.
+//! Errors about programs that break the protocol.
 
 use std::process::Command as Process;
 
@@ -59,7 +59,7 @@ fn a_silent_process_is_reported_with_the_command() {
 
 #[test]
 fn an_unflushed_answer_is_recognised() {
-    // It writes into a buffer, which it writes out when its input ends.
+    // The program buffers its output, and flushes it when its input ends.
     let mut player = shell(&format!("{HELLO} exec sed 's/.*poll.*/{{\"done\":{{}}}}/'"));
     player.identity().unwrap();
     player.patience.answer = Duration::from_millis(100);
@@ -85,13 +85,13 @@ fn an_unfinished_line_is_quoted() {
     let told = "it printed `{\"done\":{}}` without the line feed that ends a line; the answer \
                 `done` to `poll` was expected: end each line with a line feed, and flush it";
     assert!(error.to_string().contains(told), "{error}");
-    // The output ends where the line should.
+    // The output ends in the middle of a line.
     let text = ask("printf '{\"done\":{}}'").unwrap_err().to_string();
     assert!(
         text.contains("the line feed that ends a line is missing"),
         "{text}"
     );
-    // That is a consequence of a crash.
+    // The incomplete line is a consequence of a crash.
     let text = ask("printf '{\"do'; kill -SEGV $$")
         .unwrap_err()
         .to_string();
@@ -109,7 +109,7 @@ fn answers_that_nobody_asked_for_are_named() {
     assert!(text.contains(told), "{text}");
     let mut player = shell(&format!("{HELLO} {twice}"));
     player.ask(&Command::Poll {}, &mut Vec::new()).unwrap();
-    // It may be taken for the answer to the next command, which it does not fit.
+    // It could be taken for the answer to the next command, which it does not match.
     let memory = player.ask(&Command::Dump { id: 0 }, &mut Vec::new());
     let text = match memory {
         Ok(event) => player.unexpected(&event).to_string(),
@@ -167,7 +167,7 @@ fn lingering_programs_are_waited_for_once() {
             )
         );
     }
-    // One that does end has patience again.
+    // A program that does end is given the full time again.
     delays.ended();
     assert_eq!(delays.end_time(), Duration::from_secs(5));
 }
@@ -197,7 +197,7 @@ fn a_process_that_closes_stdout_is_killed() {
     let error = player.ask(&Command::Poll {}, &mut Vec::new()).unwrap_err();
     let text = error.to_string();
     assert!(text.contains("closed its standard output"), "{text}");
-    // It has been killed.
+    // It was killed.
     assert!(player.wait_end(Duration::from_secs(60)).is_some());
 }
 
