@@ -13,7 +13,7 @@ use std::ptr::NonNull;
 /// One reference-counted address handle for each GID, found by its number.
 #[derive(Debug, Default)]
 pub(crate) struct AddressBook {
-    /// Indexed by AHN; the device hands out small numbers first.
+    /// Indexed by AHN; the device assigns small numbers first.
     entries: Vec<Option<AddressHandle>>,
     numbers: HashMap<Gid, Ahn>,
 }
@@ -26,7 +26,7 @@ struct AddressHandle {
 }
 
 impl AddressBook {
-    /// Creates a handle or takes another reference to the one for `gid`.
+    /// Creates a handle, or adds a reference to the existing one for `gid`.
     ///
     /// # Safety
     /// `pd` is a living protection domain, the same one in every call.
@@ -50,7 +50,7 @@ impl AddressBook {
             port_num: PORT,
             ..Default::default()
         };
-        // SAFETY: the caller vouches for `pd`; `attr` is complete.
+        // SAFETY: the caller guarantees that `pd` is alive; `attr` is complete.
         let handle =
             NonNull::new(unsafe { loaded::ibv_create_ah(pd, &mut attr) }).ok_or_else(|| {
                 last_nic_error("ibv_create_ah", "address handle (ibv_create_ah: ENOMEM)")

@@ -1,4 +1,4 @@
-//! Packet buffers: registered once, lent to the engine and to the device.
+//! Packet buffers: registered once, and owned in turn by the pool, the engine and the device.
 
 use std::ptr::NonNull;
 
@@ -8,11 +8,11 @@ use efa_core::nic::{BufferId, LocalKey, NicError};
 /// Owner of a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Owner {
-    /// Nobody: it is in the pool.
+    /// The pool.
     Pool,
     /// The protocol engine.
     Engine,
-    /// The device: it is in a queue of the queue pair that has this place in the domain.
+    /// The device: it is in a queue of the queue pair with this index in the domain.
     Device(u16),
 }
 
@@ -22,16 +22,16 @@ struct PacketBuffer {
     owner: Owner,
     /// The key of the registration that covers the buffer.
     key: LocalKey,
-    /// The context that the engine gave with the buffer, for when the device returns it.
+    /// The engine's context for the buffer, returned with it.
     context: u64,
-    /// The buffer: [`PacketBuffers::size`] bytes of one of the pieces of memory, initialised.
+    /// The buffer: [`PacketBuffers::size`] initialised bytes in one of the memory blocks.
     start: NonNull<u8>,
 }
 
-/// The packet buffers of a domain, in registered pieces of memory.
+/// The packet buffers of a domain, in registered memory blocks.
 #[derive(Debug)]
 pub(crate) struct PacketBuffers {
-    /// Memory behind the slots. It only grows.
+    /// The memory of the slots. It only grows.
     memory: Vec<UserMemory>,
     stride: usize,
     slots: Vec<PacketBuffer>,
@@ -42,7 +42,7 @@ impl PacketBuffers {
     /// Buffers start on cache lines.
     const ALIGNMENT: usize = 64;
 
-    /// None yet, for packets of this size.
+    /// An empty pool for packets of this size.
     pub(crate) fn new(packet_size: usize) -> PacketBuffers {
         PacketBuffers {
             memory: Vec::new(),
@@ -52,7 +52,7 @@ impl PacketBuffers {
         }
     }
 
-    /// Memory for `count` more buffers, to be registered and [added](Self::add).
+    /// Memory for `count` more buffers, which has to be registered and [added](Self::add).
     ///
     /// # Errors
     /// [`NicError::Exhausted`] if there is no memory, or there would be more buffers than ids.
@@ -63,8 +63,8 @@ impl PacketBuffers {
         UserMemory::new(self.stride.checked_mul(count).ok_or(TOO_MANY)?)
     }
 
-    /// Adds memory to the pool, as many buffers as it holds, that is registered with this key. The
-    /// buffers that are there already are taken first.
+    /// Adds memory that is registered with this key to the pool, as many buffers as it holds.
+    /// Buffers that were added earlier are acquired first.
     pub(crate) fn add(&mut self, memory: UserMemory, key: LocalKey) {
         let start = memory.start();
         let first = self.slots.len();
@@ -121,7 +121,7 @@ impl PacketBuffers {
         }
     }
 
-    /// Hands a buffer of the engine to a queue pair of the device: its address and key.
+    /// Passes a buffer from the engine to a queue pair of the device; returns its address and key.
     /// [`Self::take_back`] returns `context`.
     #[inline]
     pub(crate) fn lend(
@@ -167,9 +167,9 @@ impl PacketBuffers {
     #[inline]
     pub(crate) fn bytes(&self, buffer: BufferId) -> &[u8] {
         match self.slots.get(buffer.0 as usize) {
-            // SAFETY: `add` has pointed the slot to as many bytes of the memory, which lives as
-            // long as `self` and which no other slot shares. The engine owns the buffer, so the
-            // device does not write it, and `&self` keeps `bytes_mut` away.
+            // SAFETY: `add` pointed the slot to that many bytes of the memory, which lives as long
+            // as `self` and which no other slot shares. The engine owns the buffer, so the device
+            // does not write to it, and `&self` excludes `bytes_mut`.
             Some(slot) if slot.owner == Owner::Engine => unsafe {
                 std::slice::from_raw_parts(slot.start.as_ptr(), self.stride)
             },

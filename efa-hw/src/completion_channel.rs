@@ -1,4 +1,4 @@
-//! A completion channel: where a program sleeps until a completion queue has something.
+//! A completion channel, on which a program sleeps until a completion queue has an event.
 
 use crate::device::HwDevice;
 use crate::error::OpenError;
@@ -20,7 +20,7 @@ impl CompletionChannel {
         let channel = NonNull::new(unsafe { loaded::ibv_create_comp_channel(device.context()) })
             .map(CompletionChannel)
             .ok_or_else(|| device.last_error("ibv_create_comp_channel"))?;
-        // Taking events must not wait: `arm` takes as many as there are.
+        // Reading events must not block: `arm` reads all of them.
         // SAFETY: the descriptor is open, and the call takes no pointer.
         let result = unsafe {
             let flags = libc::fcntl(channel.fd(), libc::F_GETFL);
@@ -47,8 +47,8 @@ impl CompletionChannel {
         unsafe { BorrowedFd::borrow_raw(self.fd()) }
     }
 
-    /// Takes the events that there are, and asks for one at the next completion. A completion that
-    /// is in the queue already and was not polled counts as the next one.
+    /// Reads all events, and requests one for the next completion. A completion that is already in
+    /// the queue but was not polled counts as the next one.
     ///
     /// # Safety
     /// `queue` is alive and was created with this channel.
@@ -66,8 +66,8 @@ impl CompletionChannel {
         }
         let error = io::Error::last_os_error();
         if events > 0 {
-            // SAFETY: the caller vouches for `queue`, the only one of the channel, so the events
-            // were its.
+            // SAFETY: the caller guarantees that `queue` is alive. It is the channel's only queue,
+            // so the events belong to it.
             unsafe { loaded::ibv_ack_cq_events(queue, events) };
         }
         if !matches!(
@@ -79,7 +79,7 @@ impl CompletionChannel {
                 errno: error.raw_os_error().unwrap_or(0),
             });
         }
-        // SAFETY: the caller vouches for `queue`, whose context is alive.
+        // SAFETY: the caller guarantees that `queue` is alive, and so is its context.
         let result = unsafe {
             match (*(*queue).context).ops.req_notify_cq {
                 Some(request) => request(queue, 0),
@@ -100,7 +100,7 @@ impl CompletionChannel {
         let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            // Rounded up: a wait that ends early would be repeated without sleep.
+            // Rounded up: a wait that ends too early would be repeated without sleep.
             let milliseconds = left.map_or(-1, |left| {
                 i32::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i32::MAX)
             });

@@ -1,4 +1,4 @@
-//! A completion queue, read over the verbs function tables.
+//! A completion queue, read through the function tables of the verbs.
 
 use crate::completion_channel::CompletionChannel;
 use crate::device::HwDevice;
@@ -10,11 +10,11 @@ use efa_core::nic::{BufferId, CompletionKind, DeviceCaps, NicError, Source, Stat
 use efa_verbs_sys as ffi;
 use std::ptr::NonNull;
 
-/// The completion queue and the calls that read it.
+/// The functions that read a completion queue.
 #[derive(Debug)]
 pub(crate) struct CompletionQueue {
     cq: NonNull<ffi::ibv_cq_ex>,
-    /// libefa's part of the queue, if completions carry fields that only EFA has.
+    /// libefa's part of the queue, if completions have fields that only EFA has.
     efa: Option<NonNull<efadv::Cq>>,
     is_unsolicited: Option<unsafe extern "C" fn(*mut efadv::Cq) -> bool>,
     calls: PollCalls,
@@ -62,7 +62,7 @@ impl PollCalls {
 }
 
 impl CompletionQueue {
-    /// Creates a queue whose completions carry all fields that this device can report.
+    /// Creates a queue whose completions have all fields that this device can report.
     pub(crate) fn create(
         device: &HwDevice,
         entries: usize,
@@ -148,7 +148,7 @@ impl CompletionQueue {
         self.cq.as_ptr().cast()
     }
 
-    /// Hands up to `limit` completions to `take` and returns their number.
+    /// Passes up to `limit` completions to `take`, and returns their number.
     ///
     /// # Safety
     /// No other call of `poll` is in progress.
@@ -197,7 +197,7 @@ impl Drop for CompletionQueue {
     }
 }
 
-/// The source of what did not arrive.
+/// The source of completions that are no received messages.
 const NOBODY: Source = Source {
     ahn: None,
     qpn: Qpn(0),
@@ -210,7 +210,7 @@ pub(crate) struct CompletionEntry<'a>(&'a CompletionQueue);
 impl CompletionEntry<'_> {
     #[inline]
     fn read<T>(&self, call: unsafe extern "C" fn(*mut ffi::ibv_cq_ex) -> T) -> T {
-        // SAFETY: a `CompletionEntry` exists only while the session stands at a completion.
+        // SAFETY: a `CompletionEntry` only exists while the session is at a completion.
         unsafe { call(self.0.cq.as_ptr()) }
     }
 
@@ -254,7 +254,7 @@ impl CompletionEntry<'_> {
         let (Some(efa), Some(read)) = (self.0.efa, self.0.is_unsolicited) else {
             return false;
         };
-        // SAFETY: a `CompletionEntry` exists only while the session stands at a completion.
+        // SAFETY: a `CompletionEntry` only exists while the session is at a completion.
         self.is_write_with_immediate() && unsafe { read(efa.as_ptr()) }
     }
 
@@ -262,8 +262,8 @@ impl CompletionEntry<'_> {
         self.read(self.0.calls.opcode) == efadv::WC_RECV_RDMA_WITH_IMM
     }
 
-    /// The completion of a receive into memory of the user, and its status: a peer's write that
-    /// took the receive has written nothing there.
+    /// The completion of a receive into user memory, and its status: a peer's RDMA write that
+    /// consumed the receive wrote nothing into its memory.
     pub(crate) fn user_receive(&self, status: Status) -> (Status, CompletionKind) {
         if status != Status::Ok || self.is_write_with_immediate() {
             let status = match status {

@@ -1,7 +1,9 @@
-//! Reliable connections (RC) with tag matching over verbs, for devices that have it. EFA has not.
+//! Reliable connections (RC) with tag matching over verbs, for devices that support it. EFA does
+//! not.
 //!
-//! A [`Connection`] is one end: a queue pair with memory of its own, whose first byte has offset 0, and
-//! one completion queue. It receives from a queue of its own, or from a shared one that matches tags.
+//! A [`Connection`] is one end: a queue pair with its own memory, whose first byte has offset 0,
+//! and one completion queue. It receives from its own queue, or from a shared one that matches
+//! tags.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -19,7 +21,7 @@ use crate::queue_pair::create_qp_ex;
 /// Work requests of each queue, and completions.
 const DEPTH: u32 = 256;
 
-/// What a work request of a send queue does.
+/// The operation of a work request in a send queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Work {
     /// It sends a message.
@@ -33,27 +35,27 @@ pub enum Work {
     },
 }
 
-/// An operation on a list of tags, with what goes with it (`ibv_post_srq_ops(3)`).
+/// An operation on a list of tags, with its parameters (`ibv_post_srq_ops(3)`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TagRequest {
     /// Names it in its completion.
     pub wr_id: u64,
-    /// Whether it completes also if it succeeds.
+    /// Whether a success is reported too.
     pub is_signaled: bool,
-    /// How many unexpected messages the program has handled, if it says so.
+    /// The number of unexpected messages that the program has handled, if the operation reports it.
     pub handled: Option<u32>,
-    /// What is to be done.
+    /// The operation.
     pub operation: TagOperation,
 }
 
-/// What is to be done to a list of tags.
+/// An operation on a list of tags.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TagOperation {
     /// Adds a tag, with memory of the connection for its message.
     Add {
-        /// Names the memory in completions.
+        /// Identifies the memory in completions.
         recv_wr_id: u64,
-        /// Where the memory begins.
+        /// The offset of the memory.
         offset: usize,
         /// Its length in bytes.
         length: usize,
@@ -64,22 +66,22 @@ pub enum TagOperation {
     },
     /// Deletes the tag with this handle.
     Delete(u32),
-    /// Nothing: unexpected messages are reported.
+    /// No change: reports the number of handled unexpected messages.
     Sync,
 }
 
-/// A completion, in the numbers of the verbs.
+/// A completion, with the numbers of the verbs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Completion {
     /// The work request.
     pub wr_id: u64,
     /// An `ibv_wc_status`.
     pub status: u32,
-    /// An `ibv_wc_opcode`; without a meaning if the work request failed.
+    /// An `ibv_wc_opcode`; undefined if the work request failed.
     pub opcode: u32,
     /// Flags of `ibv_wc_flags`.
     pub flags: u32,
-    /// Bytes that came.
+    /// The number of received bytes.
     pub length: u32,
     /// The tag of a message that was matched.
     pub tag: u64,
@@ -87,16 +89,16 @@ pub struct Completion {
     pub data: u32,
 }
 
-/// How a connection is made.
+/// The configuration of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectionConfig {
-    /// Bytes of its memory.
+    /// The size of its memory in bytes.
     pub memory: usize,
-    /// The size of its list of tags; `None` for a receive queue of its own.
+    /// The size of its list of tags; `None` for its own receive queue.
     pub tags: Option<u32>,
 }
 
-/// Where the two ends meet: addresses, and what they agree on.
+/// The peer's address, and the parameters of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Peer {
     /// The peer's GID.
@@ -107,7 +109,7 @@ pub struct Peer {
     pub mtu: u32,
 }
 
-/// An object of the verbs, which goes with its owner.
+/// A verbs object, destroyed when dropped.
 struct Owned<T> {
     object: NonNull<T>,
     end: unsafe fn(*mut T) -> c_int,
@@ -125,7 +127,8 @@ impl<T> Owned<T> {
 
 impl<T> Drop for Owned<T> {
     fn drop(&mut self) {
-        // SAFETY: the object is alive, and whatever was made of it has been dropped before.
+        // SAFETY: the object is alive, and all objects that were created from it were dropped
+        // before.
         unsafe { (self.end)(self.as_ptr()) };
     }
 }
@@ -169,7 +172,7 @@ impl TagMatchingDevice {
         Ok(None)
     }
 
-    /// Makes one end of a connection.
+    /// Creates one end of a connection.
     ///
     /// # Errors
     /// [`OpenError`] names the call that failed.
@@ -289,7 +292,7 @@ fn matches_tags(context: &Owned<ffi::ibv_context>) -> bool {
 
 /// One end of a connection.
 pub struct Connection {
-    // Each field is dropped before those that it was made with.
+    // Each field is dropped before those that it depends on.
     qp: Owned<ffi::ibv_qp>,
     shared: Option<Owned<ffi::ibv_srq>>,
     cq: Owned<ffi::ibv_cq>,
@@ -300,7 +303,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// How the peer names this end. Both have the same packets.
+    /// The address of this end for the peer. Both ends use the same packet size.
     pub fn address(&self, mtu: u32) -> Peer {
         Peer {
             gid: self.device.gid,
@@ -310,7 +313,7 @@ impl Connection {
         }
     }
 
-    /// The address of the memory's first byte, and the key by which peers read it.
+    /// The address of the memory's first byte, and its key for the peer's reads.
     pub fn region(&self) -> (u64, u32) {
         // SAFETY: the registration is alive.
         let key = unsafe { self.region.object.as_ref() }.rkey;
@@ -392,8 +395,8 @@ impl Connection {
     pub fn read(&self, offset: usize, length: usize) -> Vec<u8> {
         let bytes = &self.memory[offset..offset + length];
         let mut copy = vec![0; length];
-        // SAFETY: both have `length` bytes. The device may write them meanwhile, which the
-        // completion of that tells; what is copied before is nobody's.
+        // SAFETY: both have `length` bytes. The device may write to them meanwhile; only bytes
+        // whose completion was polled are defined.
         unsafe { UnsafeCell::raw_get(bytes.as_ptr()).copy_to(copy.as_mut_ptr(), length) };
         copy
     }
@@ -408,7 +411,7 @@ impl Connection {
         unsafe { UnsafeCell::raw_get(place.as_ptr()).copy_from(bytes.as_ptr(), bytes.len()) };
     }
 
-    /// A part of the memory, as a work request names it.
+    /// A range of the memory, for a work request.
     fn part(&self, offset: usize, length: usize) -> ffi::ibv_sge {
         // SAFETY: the registration is alive.
         let lkey = unsafe { self.region.object.as_ref() }.lkey;
@@ -419,7 +422,7 @@ impl Connection {
         }
     }
 
-    /// The calls of the context's own table.
+    /// The functions in the context's table.
     fn calls(&self) -> &ffi::ibv_context_ops {
         // SAFETY: the context is open, and its table does not change.
         unsafe { &(*self.device.context.as_ptr()).ops }
@@ -429,7 +432,7 @@ impl Connection {
         check(call, &self.device.name, result)
     }
 
-    /// Posts a signaled work request with a part of the memory.
+    /// Posts a signaled work request with a range of the memory.
     ///
     /// # Errors
     /// [`OpenError::Verbs`] if the queue pair does not take it.
@@ -463,7 +466,7 @@ impl Connection {
         self.check("ibv_post_send", result)
     }
 
-    /// Posts a receive with a part of the memory.
+    /// Posts a receive with a range of the memory.
     ///
     /// # Errors
     /// [`OpenError::Verbs`] if the queue does not take it.
@@ -546,8 +549,8 @@ impl Connection {
     pub fn poll(&mut self) -> Option<Completion> {
         let cq: *mut ffi::ibv_cq_ex = self.cq.as_ptr().cast();
         let mut attr = ffi::ibv_poll_cq_attr { comp_mask: 0 };
-        // SAFETY: the queue is alive and was made as an extended one, with the fields that are read.
-        // `&mut self` keeps sessions apart, and this one ends before the function does.
+        // SAFETY: the queue is alive and was created as an extended one, with the fields that are
+        // read. `&mut self` excludes other sessions, and this one ends before the function returns.
         unsafe {
             let table = &*cq;
             if (table.start_poll?)(cq, &mut attr) != 0 {

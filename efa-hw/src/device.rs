@@ -1,4 +1,4 @@
-//! Finding and opening an EFA device.
+//! Finds and opens an EFA device.
 
 use crate::efadv::DeviceAttr;
 use crate::error::OpenError;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// EFA devices have one port, and its number is 1.
 pub(crate) const PORT: u8 = 1;
 
-/// Which device to open.
+/// The device to open.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum DeviceName {
     /// The first EFA device in the list.
@@ -54,7 +54,7 @@ impl HwDevice {
     /// Returns the names of the machine's RDMA devices, whether they are EFA devices or not.
     ///
     /// # Errors
-    /// [`OpenError`] if the libraries or their list of devices cannot be had.
+    /// [`OpenError`] if the libraries or their list of devices are not available.
     pub fn names() -> Result<Vec<String>, OpenError> {
         loaded::load()?;
         Ok(DeviceList::get()?.devices().map(device_name).collect())
@@ -101,11 +101,10 @@ impl HwDevice {
         Err(OpenError::NoDevice { found, names })
     }
 
-    /// Returns the device of this name that this function has opened before, as long as a handle of
-    /// it is left, or opens it. One context for all users of a process saves what each costs:
-    /// memory for doorbells, and here the emulated device's thread and rings. A device that was
-    /// removed stays the one that is shared until its last handle is gone. After a fork the child
-    /// opens devices anew.
+    /// Returns the device with this name that this function has opened before, as long as a handle
+    /// of it exists, or opens it. One context for all users of a process saves the costs of each:
+    /// memory for doorbells, and for the emulated device a thread and rings. A removed device stays
+    /// shared until its last handle is dropped. After a fork the child opens devices again.
     ///
     /// # Errors
     /// As [`HwDevice::open`].
@@ -178,9 +177,9 @@ impl HwDevice {
         &self.0.attributes
     }
 
-    /// Bytes of a packet that a send work request can hold itself, if its entry in the queue has
-    /// 128 bytes instead of 64 (see [`NicConfig::inline_size`](crate::NicConfig::inline_size)). On devices without such entries
-    /// the same as the `inline_size` of the device's attributes.
+    /// The bytes of a packet that a send work request can include, if its entry in the queue has
+    /// 128 bytes instead of 64 (see [`NicConfig::inline_size`](crate::NicConfig::inline_size)). On
+    /// devices without such entries the same as the `inline_size` of the device's attributes.
     pub fn max_inline_size(&self) -> usize {
         self.0.max_inline_size
     }
@@ -195,7 +194,7 @@ impl HwDevice {
         self.0.max_send_sge
     }
 
-    /// The largest number of pieces of memory of a receive.
+    /// The largest number of memory segments of a receive.
     pub fn max_recv_sge(&self) -> u32 {
         self.0.max_recv_sge
     }
@@ -221,7 +220,7 @@ impl Drop for Opened {
     }
 }
 
-/// Closes a context on which no object is left.
+/// Closes a context without objects.
 fn close(context: NonNull<ffi::ibv_context>) {
     // SAFETY: the context was opened by `HwDevice::open`, and its owner calls this once. A failure
     // leaks the context; `drop` cannot report it.
@@ -239,7 +238,7 @@ pub(crate) fn check(call: &'static str, name: &str, result: i32) -> Result<(), O
     }
 }
 
-/// Why a device could not be opened, from errno.
+/// The reason why a device could not be opened, from errno.
 pub(crate) fn not_opened(device: *mut ffi::ibv_device, name: &str) -> OpenError {
     let source = io::Error::last_os_error();
     if source.kind() != io::ErrorKind::PermissionDenied {

@@ -1,21 +1,21 @@
 //! Elements of user memory that peers change by atomics.
 //!
 //! An element of 1, 2, 4 or 8 bytes at an address that is a multiple of its size is read and
-//! changed by the processor's atomics, so that nothing is lost between the application's threads,
-//! other processes and peers, as with stock libfabric. For other elements the processor has none: a
-//! lock keeps the domains of this process apart, and an application that changes such an element
-//! itself has to do so when no peer does.
+//! changed by the processor's atomic instructions, so that concurrent changes by the application's
+//! threads, other processes and peers are not lost, as with stock libfabric. There are no such
+//! instructions for other elements: a lock excludes the domains of this process from each other,
+//! and an application must not change such an element while a peer does.
 //!
-//! The lock is taken for all elements. So two peers that use elements of different sizes in the
-//! same word do not make atomic accesses of different sizes at the same time, which Rust does not
-//! define.
+//! The lock is taken for all elements. Otherwise two peers that use elements of different sizes in
+//! the same word could make atomic accesses of different sizes at the same time, which is undefined
+//! in Rust.
 
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 fn lock() -> MutexGuard<'static, ()> {
     static ELEMENTS: Mutex<()> = Mutex::new(());
-    // Nothing is left half done.
+    // A panic leaves nothing half done.
     ELEMENTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -35,8 +35,8 @@ macro_rules! by_size {
 /// Reads an element.
 ///
 /// # Safety
-/// `from` points to so much memory that may be read. Others access it at the same time only
-/// atomically, by elements of the same size.
+/// `from` points to that many readable bytes. Others access it at the same time only atomically, by
+/// elements of the same size.
 pub(crate) unsafe fn read(from: *mut u8, target: &mut [u8]) {
     let _lock = lock();
     macro_rules! one_step {
@@ -47,16 +47,16 @@ pub(crate) unsafe fn read(from: *mut u8, target: &mut [u8]) {
         }};
     }
     by_size!(target.len(), from, one_step, {
-        // SAFETY: as the caller promises; a unique reference overlaps with nothing.
+        // SAFETY: as the caller promises; a unique reference does not overlap with others.
         unsafe { std::ptr::copy_nonoverlapping(from, target.as_mut_ptr(), target.len()) }
     });
 }
 
-/// Changes an element from `expected` to `new`. Returns false if it is not `expected`, which is
-/// what is there then.
+/// Changes an element from `expected` to `new`. If the element has another value, returns false,
+/// and `expected` holds that value.
 ///
 /// # Safety
-/// As for [`read`], of memory that may be written, too.
+/// As for [`read`], and the memory is writable.
 pub(crate) unsafe fn exchange(at: *mut u8, expected: &mut [u8], new: &[u8]) -> bool {
     debug_assert_eq!(expected.len(), new.len());
     let _lock = lock();
@@ -80,8 +80,8 @@ pub(crate) unsafe fn exchange(at: *mut u8, expected: &mut [u8], new: &[u8]) -> b
         }};
     }
     by_size!(new.len(), at, one_step, {
-        // SAFETY: as the caller promises; the lock keeps other domains away, and nobody else may be
-        // here.
+        // SAFETY: as the caller promises; the lock excludes other domains, and no one else may
+        // access it.
         let there = unsafe { std::slice::from_raw_parts_mut(at, new.len()) };
         let is_expected = there == expected;
         match is_expected {

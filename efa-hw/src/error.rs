@@ -1,4 +1,4 @@
-//! Errors of opening a device or an object of it, of a verb, and of work requests.
+//! Errors of opening devices and their objects, of verbs, and of work requests.
 
 use std::io;
 use std::path::PathBuf;
@@ -74,7 +74,7 @@ pub enum OpenError {
         #[source]
         source: io::Error,
     },
-    /// The limit of locked memory is below what has to be registered.
+    /// The limit of locked memory is below what the program needs to register.
     #[error(
         "ibv_reg_mr failed on {device}: {source}; {needed} bytes of packet buffers have to stay in memory, and the \
          limit of locked memory is {limit} bytes: raise it (`ulimit -l unlimited`, or `memlock` in \
@@ -102,10 +102,10 @@ pub enum OpenError {
         #[source]
         source: io::Error,
     },
-    /// The device lacks such an object, or has no room for another one.
+    /// The device has no such object, or no room for another one.
     #[error(transparent)]
     Nic(#[from] NicError),
-    /// A configured number is beyond what the device offers.
+    /// A configured number exceeds the device's limit.
     #[error("{what} {value} is not between 1 and the device's limit {limit}")]
     Config {
         /// The setting.
@@ -117,7 +117,7 @@ pub enum OpenError {
     },
 }
 
-/// The dynamic linker's message, which `libloading` hands on as the cause of its own.
+/// The dynamic linker's message, which `libloading` provides as the cause of its own.
 fn message(error: &libloading::Error) -> String {
     let cause = std::error::Error::source(error);
     cause.map_or_else(|| error.to_string(), ToString::to_string)
@@ -125,7 +125,7 @@ fn message(error: &libloading::Error) -> String {
 
 /// The error of a verb that has just failed, from errno.
 ///
-/// `full` says that the device has no room, and for what, when errno is `ENOMEM`.
+/// `full` describes what the device has no room for, if errno is `ENOMEM`.
 pub(crate) fn last_nic_error(call: &'static str, full: &'static str) -> NicError {
     match io::Error::last_os_error().raw_os_error() {
         Some(libc::ENOMEM) => NicError::Exhausted(full),
@@ -139,12 +139,12 @@ pub(crate) fn last_nic_error(call: &'static str, full: &'static str) -> NicError
 /// A work request that ended with an error, as the device reported it.
 ///
 /// The [`Completion`](efa_core::nic::Completion) of the request has the same [`Status`], unless the
-/// device's code is a new one: it is `RemoteBadStatus` then, and only here is the code itself.
+/// device's code is unknown: then it is `RemoteBadStatus`, and only this error has the code itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CompletionError {
     /// Requested operation: `send`, `receive`, `RDMA read`, `RDMA write`.
     pub verb: &'static str,
-    /// The queue pair whose work it was.
+    /// The queue pair of the work request.
     pub queue_pair: Qpn,
     /// The device's code (`ibv_wc_read_vendor_err`).
     pub vendor_status: u32,
@@ -159,7 +159,7 @@ impl CompletionError {
         Status::from_code(code).filter(|status| *status != Status::Ok)
     }
 
-    /// Meaning of the device's code.
+    /// The meaning of the device's code.
     pub fn meaning(&self) -> &'static str {
         self.status()
             .map_or("the device reported an unknown code", Status::describe)

@@ -1,10 +1,10 @@
-//! Whether a process may fork that has registered memory.
+//! Whether a process with registered memory may fork.
 //!
-//! A registration names pages. After a fork, whoever first writes to such a page gets a copy:
-//! without support for forks, that may be the parent, and the device goes on with the page that is
-//! the child's then. Kernels since Linux 5.13 copy such pages when the process forks. Before,
-//! libibverbs can keep them from children instead, at the price of a system call for each
-//! registration.
+//! A registration refers to pages. After a fork, the first process that writes to such a page gets
+//! a copy. Without support for forks, that may be the parent, and the device continues to use the
+//! page that now belongs to the child. Kernels since Linux 5.13 copy such pages when the process
+//! forks. Before that, libibverbs can exclude them from children instead, which costs a system call
+//! for each registration.
 
 use std::ffi::c_int;
 use std::io;
@@ -12,7 +12,7 @@ use std::io;
 use crate::error::OpenError;
 use crate::loaded;
 
-/// Fate of registered memory in a process that forks.
+/// What happens to registered memory in a process that forks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ForkSupport {
     /// Nothing: the kernel copies it for the child.
@@ -20,13 +20,13 @@ pub enum ForkSupport {
     /// Children do not have it: libibverbs was asked for that ([`enable_fork_support`], or the
     /// variables `RDMAV_FORK_SAFE` and `IBV_FORK_SAFE`).
     Enabled,
-    /// The device and the process may come to see different pages.
+    /// The device and the process may use different pages afterwards.
     Disabled,
     /// libibverbs is older than 35 and cannot tell.
     Unknown,
 }
 
-/// Fate of registered memory if this process forks.
+/// What happens to registered memory if this process forks.
 ///
 /// # Errors
 /// [`OpenError`] if libibverbs cannot be loaded.
@@ -45,8 +45,8 @@ pub fn fork_support() -> Result<ForkSupport, OpenError> {
     })
 }
 
-/// Asks libibverbs to keep registered memory from children. It has to be asked before memory is
-/// registered for the first time.
+/// Asks libibverbs to exclude registered memory from children. This has to be called before the
+/// first registration.
 ///
 /// # Errors
 /// [`OpenError`] if libibverbs cannot be loaded, or refuses: `EINVAL` after a registration, `ENOSYS` without support by the

@@ -1,9 +1,7 @@
-//! The functions of libibverbs and libefa, which are loaded when a device is first looked for. A
-//! program that may use a device, and may also do without, so starts where the libraries are not
-//! installed.
+//! The functions of libibverbs and libefa, which are loaded when a device is first looked for. So a
+//! program that can work without a device also starts where the libraries are not installed.
 //!
-//! On the data path nothing comes through here: posting and polling are calls through the objects'
-//! own tables.
+//! The data path does not use them: posting and polling are calls through the objects' own tables.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
@@ -14,8 +12,8 @@ use libloading::os::unix::{Library, RTLD_NOW};
 use crate::efadv::{AhAttr, Cq, CqInitAttr, DeviceAttr, QpInitAttr};
 use crate::error::OpenError;
 
-/// Declares functions of shared libraries: the table of their addresses, how it is filled, and a
-/// function of the same name that calls each.
+/// Declares functions of shared libraries: the table of their addresses, code to fill it, and for
+/// each a function of the same name that calls it.
 macro_rules! functions {
     ($($library:literal: {
         $(fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*
@@ -28,7 +26,7 @@ macro_rules! functions {
         impl Functions {
             fn load() -> Result<Functions, OpenError> {
                 $(
-                    // SAFETY: what these libraries do when they are loaded is to look for drivers.
+                    // SAFETY: when these libraries are loaded, they only look for drivers.
                     let loaded = unsafe { Library::open(Some($library), RTLD_NOW) };
                     let library = loaded.map_err(|source| OpenError::Library {
                         library: $library,
@@ -44,7 +42,7 @@ macro_rules! functions {
                             source,
                         })?;
                     )*
-                    // The functions stay as long as the program.
+                    // The functions are used until the program ends.
                     std::mem::forget(library);
                 )*
                 Ok(Functions { $($($name,)*)* })
@@ -131,7 +129,7 @@ functions! {
 /// `T` is the function's type.
 pub(crate) unsafe fn optional<T: Copy>(name: &str) -> Result<Option<T>, OpenError> {
     const LIBRARY: &str = "libibverbs.so.1";
-    // SAFETY: what the library does when it is loaded is to look for drivers.
+    // SAFETY: when the library is loaded, it only looks for drivers.
     let loaded = unsafe { Library::open(Some(LIBRARY), RTLD_NOW) };
     let library = loaded.map_err(|source| OpenError::Library {
         library: LIBRARY,
@@ -140,13 +138,13 @@ pub(crate) unsafe fn optional<T: Copy>(name: &str) -> Result<Option<T>, OpenErro
     // SAFETY: by the caller's contract.
     let found = unsafe { library.get::<T>(name.as_bytes()) };
     let found = found.ok().map(|found| *found);
-    // The function stays as long as the program.
+    // The function is used until the program ends.
     std::mem::forget(library);
     Ok(found)
 }
 
-/// An entry of the table that lies around a context, which the header's inline functions call: `None`
-/// if the library has nothing there. The context has to be open.
+/// An entry of the table that surrounds a context, which the header's inline functions call: `None`
+/// if the library has no function there. The context has to be open.
 macro_rules! around {
     ($context:expr, $name:ident) => {{
         use std::mem::offset_of;
@@ -156,8 +154,8 @@ macro_rules! around {
         let around = context
             .wrapping_byte_sub(offset_of!(ffi::verbs_context, context))
             .cast::<ffi::verbs_context>();
-        // SAFETY: the context is open. With this mark it is in such a structure, which grows at its
-        // other end, and whose size lies directly before the context.
+        // SAFETY: the context is open. With this mark it is inside such a structure, which grows at
+        // its start, and whose size is directly before the context.
         unsafe {
             let is_extended = (*context).abi_compat.addr() == usize::MAX;
             let has_call = is_extended && (*around).sz >= NEEDED;

@@ -1,7 +1,7 @@
-//! User memory: the memory that may be accessed on the protocol engine's behalf.
+//! User memory: the memory that may be accessed for the protocol engine.
 //!
-//! The engine names user memory by address only. Before a byte is copied, the address is looked up
-//! here, so that an address that nobody made known is an error, not a crash.
+//! The engine identifies user memory by address only. Before a byte is copied, the address is
+//! looked up here, so that an unknown address is an error and not a crash.
 
 use efa_core::nic::{NicError, UserSlice};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 
 /// Memory that was allocated for transfers: zeroed, page-aligned, and at a fixed address.
 ///
-/// A [`HwDomain`](crate::HwDomain) owns the memory that it knows, so none of it is dropped too
+/// A [`HwDomain`](crate::HwDomain) owns the memory that it allocates, so that none is dropped too
 /// early.
 #[derive(Debug)]
 pub struct UserMemory {
@@ -76,8 +76,8 @@ impl Drop for UserMemory {
 pub(crate) struct AddressSpace {
     /// Start of each range and its length; ranges do not overlap.
     ranges: BTreeMap<u64, usize>,
-    /// The range that was found last, since most look-ups find the same again; empty if this range
-    /// was removed.
+    /// The range that was found last, because most look-ups find the same again; empty if this
+    /// range was removed.
     last: Cell<(u64, usize)>,
     /// Memory that the domain owns.
     owned: Vec<UserMemory>,
@@ -96,7 +96,7 @@ impl AddressSpace {
         Ok(slice)
     }
 
-    /// Adds memory of another owner.
+    /// Adds memory that has another owner.
     ///
     /// # Safety
     /// The memory is readable and writable, and stays so until `revoke` or the end of the domain.
@@ -132,7 +132,7 @@ impl AddressSpace {
         }
     }
 
-    /// Forgets memory that `allow` added.
+    /// Removes memory that `allow` added.
     pub(crate) fn revoke(&mut self, address: u64) {
         if self.foreign_at(address).is_ok() {
             self.ranges.remove(&address);
@@ -140,7 +140,7 @@ impl AddressSpace {
         }
     }
 
-    /// Returns a pointer to the slice, if all of it is known. Empty slices are valid anywhere.
+    /// Returns a pointer to the slice if all of it is known. Empty slices are valid at any address.
     #[inline(always)]
     pub(crate) fn resolve(&self, slice: UserSlice) -> Result<*mut u8, NicError> {
         if slice.length == 0 {
@@ -170,7 +170,7 @@ impl AddressSpace {
 #[inline]
 fn contains((start, length): (u64, usize), slice: UserSlice) -> bool {
     let offset = slice.address.wrapping_sub(start);
-    // An address below the start is beyond any length.
+    // An address below the start gives an offset beyond any length.
     offset <= length as u64 && slice.length as u64 <= length as u64 - offset
 }
 

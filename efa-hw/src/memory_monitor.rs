@@ -1,9 +1,9 @@
-//! Tells the cache of registrations which memory has other pages than it had.
+//! Reports to the cache of registrations which memory has got different pages.
 //!
-//! A registration pins the pages that are behind an address when it is made. A program that unmaps
-//! the memory and maps other memory in its place has other pages there, and the device goes on with
-//! the old ones. So whoever keeps a registration has to learn of each such change, from every
-//! thread, before the first operation on the new memory.
+//! A registration pins the pages that are behind an address when it is made. If a program unmaps
+//! the memory and maps other memory in its place, the address has other pages, and the device still
+//! uses the old ones. So a cache of registrations has to learn of each such change, by any thread,
+//! before the first operation on the new memory.
 //!
 //! # Why userfaultfd
 //!
@@ -45,14 +45,14 @@ use std::thread::JoinHandle;
 
 use efa_core::nic::UserSlice;
 
-/// Tells which memory has other pages than it had.
+/// Reports which memory has got different pages.
 pub(crate) trait MemoryMonitor {
-    /// Begins to watch memory. Returns whether each change of its pages from now on will be
+    /// Starts to watch memory. Returns whether each change of its pages from now on will be
     /// reported.
     fn watch(&mut self, memory: UserSlice) -> bool;
 
-    /// Reports the changes since the last call. Returns false if others are in progress, of which
-    /// the memory is not known yet.
+    /// Reports the changes since the last call. Returns false if others are in progress whose
+    /// memory is not known yet.
     fn changes(&mut self, report: impl FnMut(Change)) -> bool;
 }
 
@@ -77,26 +77,26 @@ pub(crate) enum ChangeKind {
 #[derive(Debug)]
 pub(crate) struct Userfault {
     shared: Arc<Shared>,
-    /// Where the thread is told to end.
+    /// Tells the thread to end.
     stop: io::PipeWriter,
     thread: Option<JoinHandle<()>>,
-    /// The process that has the thread.
+    /// The process in which the thread runs.
     home: u32,
-    /// Changes taken from the thread.
+    /// Changes read from the thread.
     taken: Vec<Change>,
 }
 
 #[derive(Debug)]
 struct Shared {
     userfault: OwnedFd,
-    /// Reports are read only by who holds this.
+    /// Reports are only read with this lock held.
     reported: Mutex<Reported>,
 }
 
 /// The reports that the cache has not seen.
 ///
-/// The room does not grow. The allocator could unmap watched memory for it, and would wait for its
-/// own thread to read that report.
+/// The capacity does not grow: the allocator could unmap watched memory for that, and would then
+/// wait for its own thread to read the report.
 #[derive(Debug)]
 struct Reported {
     changes: Box<[Change; ROOM]>,
@@ -130,7 +130,8 @@ impl Userfault {
         });
         let (stopped, stop) = io::pipe()?;
         let reader = Arc::clone(&shared);
-        // A handler of the program that changes memory on this thread would wait for this thread.
+        // A signal handler of the program that changes memory on this thread would wait for this
+        // thread.
         let unblocked = signals::block_all();
         let thread = std::thread::Builder::new()
             .name("efa-hw memory".to_owned())
@@ -149,8 +150,9 @@ impl Userfault {
 impl Drop for Userfault {
     fn drop(&mut self) {
         if std::process::id() != self.home {
-            // A forked child has no such thread, and its pipe and userfaultfd are the parent's,
-            // whose thread would end: who unmaps watched memory there would wait for ever.
+            // A forked child has no such thread, and its pipe and userfaultfd belong to the parent.
+            // If the parent's thread ended, a process that unmaps watched memory would wait
+            // forever.
             std::mem::forget(self.thread.take());
             return;
         }
@@ -167,7 +169,7 @@ impl MemoryMonitor for Userfault {
         let Some((start, end)) = whole_pages(memory) else {
             return false;
         };
-        // In this order a mapping that comes after the look is reported.
+        // In this order, a mapping that is made after the check is reported.
         abi::register(&self.shared.userfault, start, end)
             && is_private_anonymous(start, end).unwrap_or(false)
     }
@@ -175,9 +177,10 @@ impl MemoryMonitor for Userfault {
     fn changes(&mut self, report: impl FnMut(Change)) -> bool {
         self.taken.clear();
         let mut reported = self.shared.lock();
-        // First this, then the reports: those of changes that are not pending any more are there.
+        // Check first, then read the reports: all changes that are no longer pending have been
+        // reported.
         let is_settled = !abi::is_change_pending(&self.shared.userfault);
-        // There is room for all, so this allocates nothing under the lock.
+        // There is room for all, so this does not allocate under the lock.
         self.taken
             .extend_from_slice(&reported.changes[..reported.count]);
         reported.count = 0;
@@ -192,7 +195,7 @@ impl Shared {
         self.reported.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads reports until `stopped` is readable. Allocates nothing.
+    /// Reads reports until `stopped` is readable. Does not allocate.
     fn read_until(&self, stopped: &io::PipeReader) {
         let waiting = |fd| libc::pollfd {
             fd,
@@ -218,8 +221,8 @@ impl Shared {
 }
 
 impl Reported {
-    /// Adds a change. If there is no room, the last entry grows over it: more memory than has
-    /// changed is then taken to have changed.
+    /// Adds a change. If there is no room, the last entry is extended to include it: then more
+    /// memory counts as changed than has changed.
     fn add(&mut self, change: Change) {
         if self.count < ROOM {
             self.changes[self.count] = change;
@@ -235,7 +238,7 @@ impl Reported {
     }
 }
 
-/// The pages of a piece of memory: the address of the first one, and of the end of the last one.
+/// The pages of a range of memory: the address of the first one, and the end of the last one.
 fn whole_pages(memory: UserSlice) -> Option<(u64, u64)> {
     // SAFETY: asks for a number.
     let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok()?;
@@ -291,7 +294,7 @@ impl Mapping {
     }
 }
 
-/// The thread's mask of signals.
+/// The thread's signal mask.
 mod signals {
     use std::mem::MaybeUninit;
 
@@ -385,7 +388,7 @@ mod abi {
                 _ => Err(io::Error::last_os_error()),
             }
         };
-        // Programs without rights may have this kind. Linux before 5.11 does not know it.
+        // Unprivileged programs may use this variant. Linux before 5.11 does not have it.
         let opened = open(USER_MODE_ONLY).or_else(|error| match error.raw_os_error() {
             Some(libc::EINVAL) => open(0),
             _ => Err(error),
@@ -402,7 +405,7 @@ mod abi {
         }
     }
 
-    /// Watches a range. Returns whether the kernel can.
+    /// Watches a range. Returns whether the kernel supports that.
     pub(super) fn register(userfault: &OwnedFd, start: u64, end: u64) -> bool {
         let mut register = Register {
             start,
@@ -418,7 +421,7 @@ mod abi {
     }
 
     /// Returns whether a change is in progress whose report was not read, or whose caller does not
-    /// know yet that it was.
+    /// know yet that it was read.
     pub(super) fn is_change_pending(userfault: &OwnedFd) -> bool {
         let mut nothing = ZeroPage {
             start: 0,
@@ -426,11 +429,11 @@ mod abi {
             mode: 0,
             zeroed: 0,
         };
-        // SAFETY: the structure is the request's, and valid for writes. No length is valid for no
-        // page, so the call changes nothing.
+        // SAFETY: the structure is the request's, and valid for writes. A zero length is invalid
+        // for every page, so the call changes nothing.
         let result =
             unsafe { libc::ioctl(userfault.as_raw_fd(), UFFDIO_ZEROPAGE, &raw mut nothing) };
-        // Only this answer says that there is none.
+        // Only this error means that there is none.
         result == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EINVAL)
     }
 

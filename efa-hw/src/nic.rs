@@ -1,4 +1,4 @@
-//! A queue pair with a domain of its own, for programs that need no more.
+//! A queue pair with its own domain, for programs that need no more.
 
 use crate::device::HwDevice;
 use crate::domain::HwDomain;
@@ -7,15 +7,15 @@ use crate::queue_pair::Inline;
 use efa_core::address::Qkey;
 use efa_core::nic::{Device as _, Domain as _, DomainConfig, OwnNic, QueuePairConfig};
 
-/// A queue pair of an EFA device with a domain of its own.
+/// A queue pair of an EFA device with its own domain.
 pub type HwNic = OwnNic<HwDomain>;
 
 /// The configuration of a [`HwNic`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NicConfig {
-    /// Work requests that the send queue holds, at most the device's `send_queue_depth`.
+    /// The depth of the send queue, at most the device's `send_queue_depth`.
     pub send_queue_depth: usize,
-    /// Receives that the receive queue holds, at most the device's `recv_queue_depth`.
+    /// The depth of the receive queue, at most the device's `recv_queue_depth`.
     pub recv_queue_depth: usize,
     /// Packet buffers, shared by sends and receives.
     pub packet_buffers: usize,
@@ -29,7 +29,8 @@ pub struct NicConfig {
     pub inline_size: Option<usize>,
     /// As [`Inline::writes`].
     pub inline_writes: bool,
-    /// The completion queue has a channel, so that a program can sleep ([`HwDomain::arm`]).
+    /// Whether the completion queue has a channel, on which a program can sleep
+    /// ([`HwDomain::arm`]).
     pub completion_channel: bool,
 }
 
@@ -72,7 +73,7 @@ impl From<NicConfig> for QueuePairConfig {
 }
 
 impl HwDevice {
-    /// Creates a queue pair with a domain of its own.
+    /// Creates a queue pair with its own domain.
     ///
     /// # Errors
     /// [`OpenError::Config`] if a depth exceeds the device's limit, [`OpenError::Verbs`] with the

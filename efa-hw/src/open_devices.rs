@@ -1,17 +1,16 @@
-//! Devices that a process has open and shares.
+//! Open devices that a process shares.
 
 use std::process;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// The open devices of the process, by name. A forked child begins with nothing.
+/// The open devices of the process, by name. A forked child starts with an empty list.
 ///
-/// A child never waits for a lock that another thread of its parent held at the time of the fork,
-/// because each process has a list and a lock of its own. Nothing is opened or closed under the
-/// lock.
+/// Each process has its own list and lock, so a child never waits for a lock that another thread of
+/// its parent held at the time of the fork. No device is opened or closed with the lock held.
 pub(crate) struct OpenDevices<T> {
-    /// That of the process that asked last: null, or a leaked box.
+    /// The list of the process that asked last: null, or a leaked box.
     list: AtomicPtr<List<T>>,
 }
 
@@ -28,8 +27,8 @@ impl<T> OpenDevices<T> {
         }
     }
 
-    /// Returns what is open under this name, or what `open` opens. Of two threads that open the
-    /// same, both get what the faster one has opened.
+    /// Returns the device that is open under this name, or opens it. If two threads open the same
+    /// one, both get the first that was opened.
     pub(crate) fn get_or_open<E>(
         &self,
         name: &str,
@@ -72,7 +71,7 @@ impl<T> OpenDevices<T> {
             {
                 Ok(_) => current = new,
                 Err(other) => {
-                    // SAFETY: nobody else has seen the box.
+                    // SAFETY: no other thread has seen the box.
                     drop(unsafe { Box::from_raw(new) });
                     current = other;
                 }
@@ -82,13 +81,13 @@ impl<T> OpenDevices<T> {
 }
 
 impl<T> List<T> {
-    /// Each change of the list is whole, also if a thread panics.
+    /// Each change of the list is complete, even if a thread panics.
     fn lock(&self) -> MutexGuard<'_, Vec<(String, Weak<T>)>> {
         self.devices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes no count of what has another name: it might be the last one by the time it is given
-    /// back.
+    /// Takes no reference to devices with other names: it might be the last one by the time it is
+    /// dropped.
     fn find(&self, devices: &mut Vec<(String, Weak<T>)>, name: &str) -> Option<Arc<T>> {
         devices.retain(|(_, device)| device.strong_count() > 0);
         let mut named = devices.iter().filter(|(other, _)| other == name);
@@ -104,7 +103,7 @@ mod tests {
 
     static OPEN: OpenDevices<Device> = OpenDevices::new();
 
-    /// Whose end looks whether the lock of the list is free.
+    /// Checks when dropped whether the lock of the list is free.
     struct Device(u32);
 
     impl Drop for Device {

@@ -9,21 +9,21 @@ use efa_verbs_sys as ffi;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::ptr::NonNull;
 
-/// Why a registration failed with `ENOMEM`.
+/// The explanation of a registration that failed with `ENOMEM`.
 const NO_ROOM: &str = "memory region (ibv_reg_mr: ENOMEM; the device has no more, or the limit of locked memory, \
                        `ulimit -l`, is too low)";
 
-/// Memory behind a dma-buf, to be registered.
+/// Memory behind a dma-buf to register.
 #[derive(Clone, Copy, Debug)]
 pub struct Dmabuf<'a> {
     /// The dma-buf.
     pub descriptor: BorrowedFd<'a>,
-    /// Where in it the memory begins, in bytes.
+    /// The offset of the memory in it, in bytes.
     pub offset: u64,
     /// Length in bytes.
     pub length: usize,
-    /// The address by which work requests and peers name the first byte. It has the same place in
-    /// its page as `offset`.
+    /// The address of the first byte in work requests of this program and its peers. It has the
+    /// same offset in its page as `offset`.
     pub address: u64,
 }
 
@@ -72,7 +72,7 @@ impl ProtectionDomain {
             .ok_or_else(|| last_nic_error("ibv_reg_mr", NO_ROOM))
     }
 
-    /// Registers memory behind a dma-buf. The registration keeps the dma-buf, whose descriptor may
+    /// Registers memory behind a dma-buf. The registration holds the dma-buf, so its descriptor may
     /// be closed.
     pub(crate) fn register_dmabuf(
         &self,
@@ -80,8 +80,8 @@ impl ProtectionDomain {
         access: Access,
     ) -> Result<MemoryRegion, NicError> {
         // SAFETY: the protection domain is alive, and the descriptor is open during the call. The
-        // kernel checks the rest. The memory is reached through the dma-buf and not by an address
-        // of this process.
+        // kernel checks the rest. The device accesses the memory through the dma-buf, not by an
+        // address of this process.
         let region = unsafe {
             loaded::ibv_reg_dmabuf_mr(
                 self.pd.as_ptr(),
@@ -136,7 +136,7 @@ impl MemoryRegion {
         }
     }
 
-    /// Ends the registration, or returns it with the reason if the device refuses.
+    /// Ends the registration, or returns it with the error if the device refuses.
     pub(crate) fn end(self) -> Result<(), (MemoryRegion, NicError)> {
         // SAFETY: nobody else deregisters it, and after a success nothing refers to it any more.
         match unsafe { loaded::ibv_dereg_mr(self.0.as_ptr()) } {

@@ -1,4 +1,4 @@
-//! A queue pair: posting over the verbs function tables.
+//! A queue pair, which posts through the function tables of the verbs.
 
 use crate::completion_queue::CompletionQueue;
 use crate::device::{HwDevice, PORT};
@@ -18,10 +18,10 @@ use std::mem::MaybeUninit;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
-/// Receives that are posted with one doorbell.
+/// The most receives that are posted with one doorbell.
 const RECEIVES_AT_ONCE: usize = 16;
 
-/// The most pieces of memory that a receive has. Devices take fewer.
+/// The most segments of memory of a receive. Devices support fewer.
 const MAX_PIECES: usize = 4;
 
 /// Inline data of a queue pair's work requests.
@@ -42,9 +42,9 @@ pub struct Inline {
 /// The service of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Service {
-    /// Delivers each, in any order.
+    /// Delivers each packet, in any order.
     Srd(Inline),
-    /// Sends each once: a datagram.
+    /// Sends each packet once: a datagram.
     Ud,
 }
 
@@ -57,7 +57,7 @@ pub struct HwQueuePair {
     _cq: Arc<CompletionQueue>,
     _pd: Arc<ProtectionDomain>,
     completion_queue: CompletionQueueId,
-    /// Its place in the domain.
+    /// Its index in the domain.
     slot: u16,
     /// As [`Outstanding::generation`](crate::work_request::Outstanding::generation).
     generation: u16,
@@ -65,13 +65,13 @@ pub struct HwQueuePair {
     /// As [`Inline::writes`].
     inline_writes: bool,
     address: RawAddress,
-    /// Requests that wait for the next doorbell.
+    /// Deferred requests, which wait for the next doorbell.
     deferred: Vec<Prepared>,
     doorbells: u64,
     receive_doorbells: u64,
 }
 
-// SAFETY: libibverbs allows calls from any thread, and `&mut self` keeps them apart.
+// SAFETY: libibverbs allows calls from any thread, and `&mut self` excludes concurrent calls.
 unsafe impl Send for HwQueuePair {}
 
 /// A checked work request.
@@ -83,7 +83,7 @@ struct Prepared {
     parts: [ffi::ibv_sge; 2],
     /// The number of used parts.
     count: usize,
-    /// The parts are copied into the work request.
+    /// Whether the bytes are copied into the work request.
     inline: bool,
 }
 
@@ -103,7 +103,7 @@ enum Operation {
 
 /// The work request builder of the queue pair.
 ///
-/// rdma-core offers these as inline functions over the table, so the table is the interface.
+/// rdma-core declares these as inline functions over the table, so the table is the interface.
 #[derive(Clone, Copy, Debug)]
 struct SendCalls {
     qp: NonNull<ffi::ibv_qp_ex>,
@@ -148,7 +148,7 @@ impl Session<'_> {
         self.0.qp.as_ptr()
     }
 
-    /// Begins a send, with an immediate if given.
+    /// Starts a send, with immediate data if given.
     #[inline]
     pub(crate) fn send(&self, immediate: Option<u32>) {
         // SAFETY: the queue pair is alive and a session is open.
@@ -160,7 +160,7 @@ impl Session<'_> {
         }
     }
 
-    /// Begins an RDMA read. On a device without RDMA read nothing is built, and completing the
+    /// Starts an RDMA read. On a device without RDMA read nothing is built, and completing the
     /// session fails.
     pub(crate) fn read(&self, key: u32, address: u64) {
         if let Some(read) = self.0.read {
@@ -169,7 +169,8 @@ impl Session<'_> {
         }
     }
 
-    /// Begins an RDMA write, with an immediate if given. On a device without RDMA write, as `read`.
+    /// Starts an RDMA write, with immediate data if given. On a device without RDMA write, as
+    /// `read`.
     pub(crate) fn write(&self, key: u32, address: u64, immediate: Option<u32>) {
         match (immediate, self.0.write, self.0.write_imm) {
             // SAFETY: as in `send`.
@@ -189,7 +190,7 @@ impl Session<'_> {
         unsafe { (self.0.set_sge_list)(self.qp(), entries.len(), entries.as_ptr()) };
     }
 
-    /// Copies bytes into the work request as its data: at most two pieces.
+    /// Copies bytes into the work request as its data: at most two segments.
     pub(crate) fn inline(&self, entries: &[ffi::ibv_sge]) {
         let empty = ffi::ibv_data_buf {
             addr: null_mut(),
@@ -201,14 +202,14 @@ impl Session<'_> {
             piece.addr = entry.addr as usize as *mut _;
             piece.length = entry.length as usize;
         }
-        // SAFETY: as in `send`; the pieces name memory that the domain may read, which is copied at
-        // once.
+        // SAFETY: as in `send`; the segments refer to memory that the domain may read, which is
+        // copied at once.
         unsafe { (self.0.set_inline_data_list)(self.qp(), count, pieces.as_ptr()) };
     }
 }
 
 impl HwQueuePair {
-    /// Creates the queue pair and brings it to ready-to-send.
+    /// Creates the queue pair and moves it to ready-to-send.
     pub(crate) fn create(
         domain: &mut HwDomain,
         completion_queue: CompletionQueueId,
@@ -253,7 +254,7 @@ impl HwQueuePair {
             attributes.caps -= DeviceCaps::UNSOLICITED_WRITE_RECV;
         }
         if service == Service::Ud {
-            // Those are of SRD queue pairs.
+            // These are only for SRD queue pairs.
             attributes.caps = DeviceCaps::empty();
         }
         let cq = domain.completion_queue(completion_queue)?.clone();
@@ -351,8 +352,8 @@ impl HwQueuePair {
         self.receive_doorbells
     }
 
-    /// As [`QueuePair::post_user_recv`], into several pieces of memory. Those for datagrams take as
-    /// many as [`HwDevice::max_recv_sge`], others one.
+    /// As [`QueuePair::post_user_recv`], into several segments of memory: for datagrams at most
+    /// [`HwDevice::max_recv_sge`], otherwise one.
     ///
     /// # Errors
     /// [`NicError::QueueFull`], or another error of the call.
@@ -408,8 +409,8 @@ impl HwQueuePair {
         Ok(())
     }
 
-    /// Lends up to [`RECEIVES_AT_ONCE`] buffers to the receive queue, from the last one on, with
-    /// one doorbell. Returns how many, and why the others were refused.
+    /// Posts up to [`RECEIVES_AT_ONCE`] buffers to the receive queue, from the last one on, with
+    /// one doorbell. Returns their number, and why the others were refused.
     #[inline]
     fn post_receives(
         &mut self,
@@ -473,7 +474,7 @@ impl HwQueuePair {
                     errno: errno.abs(),
                 }),
             };
-            // The device took those before the bad one.
+            // The device accepted the requests before the bad one.
             let offset = bad.addr().wrapping_sub(first.addr());
             let taken = match bad.is_null() {
                 true => 0,
@@ -490,8 +491,8 @@ impl HwQueuePair {
         (count, result)
     }
 
-    /// Hands a request to the device, or keeps it for the next doorbell. `prepared` makes the
-    /// request when it is known which: one that goes to the device at once stays in registers.
+    /// Passes a request to the device, or defers it until the next doorbell. `prepared` makes the
+    /// request when it is known which: one that is passed at once stays in registers.
     #[inline(always)]
     fn post(
         &mut self,
@@ -534,7 +535,7 @@ impl HwQueuePair {
         }
     }
 
-    /// Puts a request into the open session.
+    /// Adds a request to the open session.
     ///
     /// # Safety
     /// A session is open, and `handle` is alive.
@@ -542,7 +543,7 @@ impl HwQueuePair {
     unsafe fn build(&self, request: &Prepared, handle: *mut ffi::ibv_ah) {
         let qp = self.send.qp.as_ptr();
         let session = Session(&self.send);
-        // SAFETY: the builder reads these two members when the operation begins.
+        // SAFETY: the builder reads these two members when the operation starts.
         unsafe {
             (*qp).wr_id = request.id.0;
             (*qp).wr_flags = 0;
@@ -562,14 +563,14 @@ impl HwQueuePair {
             false => session.gather(parts),
         }
         let Destination { qpn, qkey, .. } = request.destination;
-        // SAFETY: the caller vouches for `handle`.
+        // SAFETY: the caller guarantees that `handle` is alive.
         unsafe { (self.send.set_ud_addr)(qp, handle, u32::from(qpn.0), qkey.0) };
     }
 
-    /// Keeps a request, and hands over all kept ones if the doorbell is to be rung.
+    /// Defers a request, and passes all deferred ones to the device if the doorbell is to be rung.
     #[cold]
     fn defer(&mut self, domain: &mut HwDomain, request: Prepared, doorbell: Doorbell) {
-        // The bytes could have moved by the time of the doorbell. With keys the device checks that.
+        // The bytes could move before the doorbell. With keys the device checks that.
         let inline = false;
         self.deferred.push(Prepared { inline, ..request });
         if doorbell == Doorbell::Ring {
@@ -577,14 +578,14 @@ impl HwQueuePair {
         }
     }
 
-    /// Returns whether a write of this memory is to hold its data.
+    /// Returns whether a write of this memory includes its data in the work request.
     fn is_inlined(&self, domain: &HwDomain, local: UserSlice) -> bool {
         self.inline_writes
             && local.length <= self.attributes.inline_size
             && domain.can_access(local)
     }
 
-    /// Queues an RDMA operation; `operation` makes it from the checked remote key.
+    /// Queues an RDMA operation, which `operation` makes from the checked remote key.
     fn post_rdma(
         &mut self,
         domain: &mut HwDomain,
@@ -746,7 +747,7 @@ impl QueuePair for HwQueuePair {
             (self.send.complete)(qp)
         };
         if result != 0 {
-            // The device took none of the batch.
+            // The device accepted none of the batch.
             for request in &deferred {
                 let status = Status::LocalQpInternalError;
                 domain.fail(self.completion_queue, request.id, status);
@@ -848,7 +849,7 @@ impl Drop for VerbsQueuePair {
     }
 }
 
-/// Brings a queue pair from RESET by INIT and RTR to RTS.
+/// Moves a queue pair from RESET through INIT and RTR to RTS.
 fn bring_up(
     device: &HwDevice,
     qp: NonNull<ffi::ibv_qp>,

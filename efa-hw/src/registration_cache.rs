@@ -1,19 +1,20 @@
-//! Registrations that outlive the operation that they were made for.
+//! A cache of registrations, which outlive the operation that they were made for.
 //!
-//! An operation on memory without a registration leases one. The cache answers with a registration
-//! that covers the memory and grants the access, or makes a new one and keeps it. Those that no
-//! operation uses are ended when there are too many, the one first that was not used for the
-//! longest time, and when the device has no room for a new one.
+//! An operation on memory without a registration leases one. The cache returns a registration that
+//! covers the memory and grants the access, or makes a new one and keeps it. Registrations that no
+//! operation uses are ended when there are too many (the least recently used first), and when the
+//! device has no room for a new one.
 //!
-//! A kept registration is served only while its memory has the pages that it was made of, which the
-//! [monitor](crate::memory_monitor) tells. Where it cannot tell, each operation has a registration of its own.
+//! A kept registration is only returned while its memory has the pages that it was made of, which
+//! the [monitor](crate::memory_monitor) reports. Where it cannot, each operation gets its own
+//! registration.
 
 use crate::memory_monitor::{Change, ChangeKind, MemoryMonitor};
 use efa_core::nic::{Access, LocalKey, NicError, Region, UserSlice};
 use slab::Slab;
 use std::collections::{BTreeMap, HashMap};
 
-/// Source of registrations.
+/// The device that makes registrations.
 pub(crate) trait Registrar {
     /// A registration, which ends when it is dropped.
     type Registration;
@@ -22,16 +23,16 @@ pub(crate) trait Registrar {
 
     fn keys(registration: &Self::Registration) -> Region;
 
-    /// Ends a registration, or returns it with the reason if the device refuses.
+    /// Ends a registration, or returns it with the error if the device refuses.
     fn end(&self, registration: Self::Registration) -> Result<(), (Self::Registration, NicError)>;
 }
 
-/// How much the cache keeps.
+/// The limits of the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CacheLimits {
     /// Registrations, those in use included.
     pub registrations: usize,
-    /// Bytes that they pin together.
+    /// The bytes that they pin together.
     pub bytes: u64,
 }
 
@@ -45,18 +46,18 @@ impl Default for CacheLimits {
     }
 }
 
-/// Statistics of a domain's cache since it was made.
+/// Statistics of a domain's cache since its creation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CacheStatistics {
     /// Operations that were served with a kept registration.
     pub hits: u64,
     /// Registrations made, for memory that could be kept.
     pub misses: u64,
-    /// Registrations made for one operation, of memory that cannot be watched or was just changing.
+    /// Registrations for one operation, of memory that cannot be watched or was changing.
     pub bypasses: u64,
-    /// Kept registrations ended for want of room.
+    /// Kept registrations that were ended because there was no room.
     pub evictions: u64,
-    /// Kept registrations ended, or not served any more, because the pages behind them changed.
+    /// Kept registrations that were ended, or no longer returned, because their pages changed.
     pub invalidations: u64,
     /// Registrations kept now.
     pub kept: usize,
@@ -71,11 +72,11 @@ struct CachedRegistration<T> {
     key: LocalKey,
     memory: UserSlice,
     access: Access,
-    /// Operations that use it.
+    /// The number of operations that use it.
     users: usize,
-    /// It may be served to further operations: it is in the index.
+    /// Whether further operations may get it: it is in the index.
     is_kept: bool,
-    /// When its last user left; the key in `idle`.
+    /// The time at which its last user left; the key in `idle`.
     idle_since: u64,
 }
 
@@ -96,10 +97,9 @@ pub(crate) struct RegistrationCache<R: Registrar, M> {
     /// Kept registrations without users, by the time at which they lost the last one.
     idle: BTreeMap<u64, usize>,
     clock: u64,
-    /// Registrations that the device refused to end, with their memory. They are ended with the
-    /// next lease.
+    /// Registrations that the device refused to end, with their memory. The next lease tries again.
     refused: Vec<(UserSlice, R::Registration)>,
-    /// Memory that loses its pages at a time that nobody tells.
+    /// Memory that loses its pages at an unknown time.
     unsettled: Ranges,
     statistics: CacheStatistics,
 }
@@ -129,8 +129,8 @@ impl<R: Registrar, M: MemoryMonitor> RegistrationCache<R, M> {
         self.by_key.contains_key(&key)
     }
 
-    /// Returns a registration that covers the memory, grants the access and was made of the pages
-    /// that are there.
+    /// Returns a registration that covers the memory, grants the access, and was made of the
+    /// current pages.
     pub(crate) fn lease(
         &mut self,
         registrar: &R,
@@ -150,7 +150,7 @@ impl<R: Registrar, M: MemoryMonitor> RegistrationCache<R, M> {
             entry.users += 1;
             return Ok(R::keys(&entry.registration));
         }
-        // Before the registration: a change after it must be reported.
+        // Before the registration, so that a change after it is reported.
         let may_keep = is_known && !self.unsettled.overlap(memory) && self.monitor.watch(memory);
         let registration = loop {
             match registrar.register(memory, access) {
@@ -202,7 +202,7 @@ impl<R: Registrar, M: MemoryMonitor> RegistrationCache<R, M> {
         self.remove(registrar, place)
     }
 
-    /// Ends all registrations of a piece of memory, those in use included, whose operations fail.
+    /// Ends all registrations in a range of memory, including those in use, whose operations fail.
     pub(crate) fn end_all_in(&mut self, registrar: &R, memory: UserSlice) -> Result<(), NicError> {
         let mut result = Ok(());
         for (of, registration) in std::mem::take(&mut self.refused) {
@@ -221,8 +221,8 @@ impl<R: Registrar, M: MemoryMonitor> RegistrationCache<R, M> {
         result
     }
 
-    /// Applies the changes of memory that the monitor reports. Returns whether these are all that
-    /// there were.
+    /// Applies the changes of memory that the monitor reports. Returns whether these are all
+    /// changes.
     fn settle(&mut self, registrar: &R) -> bool {
         let mut changes = Vec::new();
         let are_all = self.monitor.changes(|change| changes.push(change));
@@ -234,7 +234,7 @@ impl<R: Registrar, M: MemoryMonitor> RegistrationCache<R, M> {
             let kept = &self.entries;
             let mut changed = Vec::new();
             for index in self.kept.values() {
-                // The ends fall with the starts.
+                // The ends decrease with the starts.
                 let before = index.range(..end).rev().map(|(_, place)| *place);
                 changed.extend(before.take_while(|place| bounds(kept[*place].memory).1 > start));
             }
@@ -283,15 +283,14 @@ impl<R: Registrar, M: MemoryMonitor> RegistrationCache<R, M> {
             || self.statistics.kept_bytes > limits.bytes
         {
             if !self.evict_one(registrar) {
-                // All are in use, so this one is for its operation only.
+                // All others are in use, so this one is only for its operation.
                 self.forget(place);
                 return;
             }
         }
     }
 
-    /// Ends the kept registration that was not used for the longest time. Returns whether there was
-    /// one.
+    /// Ends the least recently used kept registration. Returns whether there was one.
     fn evict_one(&mut self, registrar: &R) -> bool {
         let Some((_, &place)) = self.idle.first_key_value() else {
             return false;
@@ -301,16 +300,16 @@ impl<R: Registrar, M: MemoryMonitor> RegistrationCache<R, M> {
         true
     }
 
-    /// Stops serving a registration, and ends it once no operation uses it.
+    /// No longer returns a registration, and ends it once no operation uses it.
     fn drop_from_index(&mut self, registrar: &R, place: usize) {
         self.forget(place);
         if self.entries[place].users == 0 {
-            // If the device refuses, it is tried again with the next lease.
+            // If the device refuses, the next lease tries again.
             self.remove(registrar, place).ok();
         }
     }
 
-    /// Stops serving a registration.
+    /// No longer returns a registration.
     fn forget(&mut self, place: usize) {
         let entry = &mut self.entries[place];
         if !std::mem::take(&mut entry.is_kept) {
@@ -348,13 +347,13 @@ impl<R: Registrar, M: MemoryMonitor> RegistrationCache<R, M> {
     }
 }
 
-/// The address of the first byte and that behind the last one.
+/// The address of the first byte, and the address after the last one.
 fn bounds(memory: UserSlice) -> (u64, u64) {
     let end = memory.address.saturating_add(memory.length as u64);
     (memory.address, end)
 }
 
-/// Whether two pieces of memory have a byte in common.
+/// Whether two ranges of memory have a byte in common.
 pub(crate) fn overlap(one: UserSlice, other: UserSlice) -> bool {
     let ((first, end), (start, last)) = (bounds(one), bounds(other));
     first < last && start < end

@@ -10,7 +10,7 @@ use crate::efadv::DeviceAttr;
 use crate::error::OpenError;
 use crate::loaded;
 
-/// The identity and the limits of a device, under the names of the verbs.
+/// The identity and the limits of a device, with the names of the verbs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[expect(
     missing_docs,
@@ -56,12 +56,12 @@ impl HwDevice {
         let result = unsafe { loaded::ibv_query_device(self.context(), &mut device) };
         self.check("ibv_query_device", result)?;
         let mut port = ffi::ibv_port_attr::default();
-        // SAFETY: as where the device is opened: the symbol fills the first members.
+        // SAFETY: as where the device is opened: the function fills the first members.
         let result = unsafe {
             loaded::ibv_query_port(self.context(), PORT, std::ptr::from_mut(&mut port).cast())
         };
         self.check("ibv_query_port", result)?;
-        // SAFETY: the library writes a string with its end, and the field was all zeros before.
+        // SAFETY: the library writes a string that ends with zero, and the field was zeroed before.
         let firmware = unsafe { CStr::from_ptr(device.fw_ver.as_ptr()) };
         let number = |value: i32| u32::try_from(value).unwrap_or(0);
         Ok(DeviceReport {

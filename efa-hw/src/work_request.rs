@@ -1,4 +1,4 @@
-//! Work requests in flight, and the ids by which completions name them.
+//! Work requests in flight, and their ids in completions.
 
 use efa_core::address::Qpn;
 use efa_core::nic::BufferId;
@@ -6,16 +6,16 @@ use efa_core::nic::BufferId;
 /// An RDMA request in flight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rdma {
-    /// The place of its queue pair in the domain.
+    /// The index of its queue pair in the domain.
     pub(crate) slot: u16,
     pub(crate) is_read: bool,
     pub(crate) context: u64,
 }
 
-/// A receive into memory of the user.
+/// A receive into user memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UserReceive {
-    /// The place of its queue pair in the domain.
+    /// The index of its queue pair in the domain.
     pub(crate) slot: u16,
     pub(crate) context: u64,
 }
@@ -24,18 +24,19 @@ pub(crate) struct UserReceive {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outstanding {
     pub(crate) queue_pair: Qpn,
-    /// Distinguishes the queue pair from those that had its place before; 13 bits.
+    /// Distinguishes the queue pair from earlier ones with the same index; 13 bits.
     pub(crate) generation: u16,
     pub(crate) sends: usize,
     pub(crate) receives: usize,
 }
 
-/// The `wr_id` of a work request: what it is (bits 61 to 63), the generation (bits 48 to 60) and
-/// the place (bits 32 to 47) of its queue pair in the domain, and its buffer, or the place of its
-/// RDMA request or of its receive into memory of the user (bits 0 to 31).
+/// The `wr_id` of a work request: its type (bits 61 to 63), the generation (bits 48 to 60) and
+/// index (bits 32 to 47) of its queue pair in the domain, and its buffer, or the index of its RDMA
+/// request or receive into user memory (bits 0 to 31).
 ///
-/// Where a device returns 64-bit request ids, libefa cannot tell a late completion of a destroyed
-/// queue pair from one of the next with its number; the generation does. Receives have none: libefa
+/// Where a device returns 64-bit request ids, libefa cannot distinguish a late completion of a
+/// destroyed queue pair from one of the next queue pair with the same number; the generation does.
+/// Receives have no generation here: libefa adds one for them.
 /// has one for them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct WorkRequestId(pub(crate) u64);
@@ -43,7 +44,7 @@ pub(crate) struct WorkRequestId(pub(crate) u64);
 impl WorkRequestId {
     pub(crate) const RECV: u64 = 1 << 63;
     pub(crate) const SEND: u64 = 1 << 62;
-    /// With [`WorkRequestId::RECV`]: into memory of the user.
+    /// With [`WorkRequestId::RECV`]: a receive into user memory.
     pub(crate) const USER: u64 = 1 << 61;
     /// The bits of a generation.
     pub(crate) const GENERATION: u16 = (1 << 13) - 1;
@@ -77,7 +78,7 @@ impl WorkRequestId {
         usize::from((self.0 >> 32) as u16)
     }
 
-    /// The buffer, or the place of the RDMA request or of the receive.
+    /// The buffer, or the index of the RDMA request or of the receive.
     #[inline]
     pub(crate) fn index(self) -> u32 {
         self.0 as u32

@@ -1,4 +1,4 @@
-//! Generates the structures of libibverbs from the headers that are installed (Debian package
+//! Generates the structures of libibverbs from the installed headers (Debian package
 //! `libibverbs-dev`).
 
 use std::path::PathBuf;

@@ -34,7 +34,7 @@ impl Machine for Verbs {
     }
 }
 
-/// Plays a test on a device that talks to itself.
+/// Runs a test on a device that exchanges messages with itself.
 fn play(name: &str, test: impl Fn(&Verbs, &Verbs)) {
     with_device(name, |device| {
         let machine = || Verbs(device.clone(), std::time::Instant::now());

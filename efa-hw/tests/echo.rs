@@ -1,4 +1,4 @@
-//! The example `echo`, server and client on emulated hosts of their own.
+//! The example `echo`, with server and client on separate emulated hosts.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
@@ -27,7 +27,7 @@ fn what_the_client_sends_comes_back() {
         assert_eq!(printed, format!("{text}\n"));
     }
     assert_eq!(server.try_wait().unwrap(), None, "the server goes on");
-    // `efa-emu run` passes it on to the server.
+    // `efa-emu run` passes the signal to the server.
     let stopped = Command::new("kill").arg(server.id().to_string()).status();
     assert!(stopped.expect("kill starts").success());
     server.wait().unwrap();

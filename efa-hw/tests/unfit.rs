@@ -1,5 +1,5 @@
-//! Machines on which no device can be opened: what the user is told names the thing, its value and
-//! the remedy.
+//! Machines on which no device can be opened: the message names the object, its value and the
+//! remedy.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::process::Command;
 use efa_testing::hw::kernel;
 use efa_testing::workspace::{built, efa_emu};
 
-/// What the echo server says when it ends at once.
+/// The message of an echo server that ends at once.
 fn message(command: &mut Command) -> String {
     let output = command.output().expect("it starts");
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -28,7 +28,7 @@ const VERBS: &str = "ibv_get_device_list ibv_free_device_list ibv_get_device_nam
 const EFADV: &str =
     "efadv_query_device efadv_query_ah efadv_create_qp_ex efadv_create_cq efadv_cq_from_ibv_cq_ex";
 
-/// Libraries without a device in `directory`, which lack the function `missing`.
+/// Stub libraries without a device in `directory`, which lack the function `missing`.
 fn stubs(directory: &Path, missing: &str) {
     for (library, functions) in [("libibverbs", VERBS), ("libefa", EFADV)] {
         let mut source = String::from("static void *list[1];\n");
@@ -97,7 +97,7 @@ fn a_library_that_is_none() {
     assert!(text.contains("ibverbs-providers"), "{text}");
 }
 
-/// The echo server on an emulated host, where the kernel is stricter.
+/// The echo server on an emulated host with a stricter kernel.
 fn under_a_strict_kernel(name: &str, kernel: &str, program: &[&str]) -> String {
     let (_directory, library) = kernel::library();
     let fabric = format!("unfit-{}-{name}", std::process::id());

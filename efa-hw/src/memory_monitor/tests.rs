@@ -1,5 +1,5 @@
-//! The monitor over the kernel's own userfaultfd. Where that is not permitted the tests say so, and
-//! end.
+//! The monitor over the kernel's userfaultfd. Where that is not permitted, the tests print a
+//! message and end.
 
 use super::*;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ fn monitor() -> Option<Userfault> {
     }
 }
 
-/// Maps pages, anywhere or in the place of others.
+/// Maps pages, at any address or in place of others.
 fn map(at: u64, pages: usize, flags: i32) -> u64 {
     let fixed = if at == 0 { 0 } else { libc::MAP_FIXED };
     // SAFETY: anywhere, or in the place of pages that the test mapped and has no reference to.
@@ -91,10 +91,10 @@ fn calls_that_remove_pages_report_before_returning() {
     assert!(is_settled);
     let of_three = one(3, ChangeKind::Done).1;
     assert!(found.starts_with(&of_three), "mremap: {found:?}");
-    // The page's new place is watched still.
+    // The page is still watched at its new address.
     unmap(target, 1);
     assert!(!changes(&mut monitor).1.is_empty());
-    // What lies in place of unmapped memory is not watched.
+    // Memory that is mapped in place of unmapped memory is not watched.
     map(page(0), 1, libc::MAP_PRIVATE);
     unmap(page(0), 1);
     assert_eq!(changes(&mut monitor), (true, vec![]));
@@ -102,7 +102,7 @@ fn calls_that_remove_pages_report_before_returning() {
     assert_eq!(changes(&mut monitor).1.len(), 1);
 }
 
-/// What the kernel does not report changes of, or what is not there.
+/// Memory whose changes the kernel does not report, or that is not mapped.
 #[test]
 fn only_private_anonymous_memory_is_watched() {
     let Some(mut monitor) = monitor() else { return };
@@ -130,8 +130,8 @@ fn only_private_anonymous_memory_is_watched() {
     unmap(shared, 2);
 }
 
-/// One thread unmaps pages. The other one looks which are gone, before the calls that took them
-/// away return: their reports have come, or are pending.
+/// One thread unmaps pages. The other one checks which are gone before the calls that unmap them
+/// return: their reports have arrived, or are pending.
 #[test]
 fn changes_are_pending_from_effect_to_report() {
     let Some(mut monitor) = monitor() else { return };
@@ -153,7 +153,7 @@ fn changes_are_pending_from_effect_to_report() {
                 .take_while(|page| is_gone(*page))
                 .count() as u64;
             let (is_settled, found) = changes(&mut monitor);
-            // The last one may stand for several, if there was no room.
+            // The last report may cover several changes, if there was no room.
             if let Some(last) = found.last() {
                 reported = (last.end - start) / PAGE as u64;
             }
@@ -204,7 +204,7 @@ fn a_child_dropping_the_monitor_spares_the_parent() {
     // SAFETY: the status is valid for a write.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert_eq!(libc::WEXITSTATUS(status), 7, "{status:#x}");
-    // It returns only once the thread has read the report.
+    // The call returns only once the thread has read the report.
     unmap(start, 2);
     assert_eq!(changes(&mut monitor).1.len(), 1);
 }

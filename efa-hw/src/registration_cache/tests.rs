@@ -9,28 +9,28 @@ use std::rc::Rc;
 /// Bytes of a page of the model.
 const PAGE: u64 = 16;
 const PAGES: usize = 12;
-/// The memory from here on is shared with others: nothing tells when its pages are replaced.
+/// The memory from this page on is shared with others: its changes are not reported.
 const SHARED: usize = 10;
 const READ: Access = Access::REMOTE_READ;
 const WRITE: Access = Access::LOCAL_WRITE;
 
 #[derive(Debug, Default)]
 struct World {
-    /// What is behind each page: a number that was never there before, or nothing.
+    /// The content of each page: a number that was never used before, or none.
     pages: Vec<Option<u32>>,
     /// Pages whose changes are reported.
     watched: Vec<bool>,
     next: u32,
-    /// The pages that registrations were made of, with what may be done with them.
+    /// The pages that registrations were made of, with their access.
     registered: BTreeMap<u32, (UserSlice, Access, Vec<u32>)>,
-    /// Registrations that the device has room for.
+    /// The number of registrations that the device has room for.
     room: usize,
-    /// The device refuses to end registrations.
+    /// Whether the device refuses to end registrations.
     refuses: bool,
-    /// Changes that were reported, and those that happened but were not.
+    /// Changes that were reported, and changes that happened without a report yet.
     reported: Vec<Change>,
     pending: Vec<Change>,
-    /// Pages that go at some time, as was reported.
+    /// Pages that will be lost at some time, as was reported.
     going: Vec<usize>,
 }
 
@@ -66,7 +66,7 @@ impl World {
         pages.collect::<Option<_>>().expect("the memory is mapped")
     }
 
-    /// Takes a page away, and may put another one in its place. The report comes at once or is
+    /// Removes a page, and may put another one in its place. The report is delivered at once, or
     /// pending.
     fn replace(&mut self, page: usize, with_another: bool, at_once: bool) {
         let change = Change {
@@ -85,13 +85,13 @@ impl World {
         self.pages[page] = with_another.then(|| self.fresh());
     }
 
-    /// Begins to replace a page of a mapping that stays.
+    /// Starts to replace a page of a mapping that stays.
     fn discard(&mut self, page: usize) {
         if self.pages[page].is_none() {
             return;
         }
         if !self.watched[page] {
-            // The kernel goes on at once, without giving up its lock.
+            // The kernel continues at once, without releasing its lock.
             self.pages[page] = Some(self.fresh());
             return;
         }
@@ -189,7 +189,7 @@ impl Bench {
         }
     }
 
-    /// Leases memory, and compares the registration's pages with those that are there.
+    /// Leases memory, and compares the registration's pages with the current ones.
     fn try_lease(
         &mut self,
         address: u64,
@@ -215,7 +215,7 @@ impl Bench {
         self.try_lease(address, length, access).unwrap()
     }
 
-    /// Leases memory and gives it back. Returns the key.
+    /// Leases memory and ends the lease. Returns the key.
     fn touch(&mut self, address: u64, length: usize, access: Access) -> LocalKey {
         let key = self.lease(address, length, access);
         self.end(key);
@@ -267,7 +267,7 @@ fn the_least_recently_used_is_evicted() {
     assert_eq!(bench.touch(0, 16, READ), first);
     assert_ne!(bench.touch(16, 16, READ), second, "it was ended");
     assert_eq!(bench.cache.statistics().evictions, 2);
-    // What is in use is not ended; what comes beyond the limit is for one operation.
+    // Registrations in use are not ended; one beyond the limit is for one operation only.
     let (one, two) = (bench.lease(0, 4, WRITE), bench.lease(16, 4, WRITE));
     let beyond = bench.touch(32, 4, WRITE);
     assert_eq!(bench.registered(), 2);
@@ -394,7 +394,7 @@ fn step() -> impl Strategy<Value = Step> {
     ];
     let address = 0..PAGES as u64 * PAGE;
     let page = 0..PAGES;
-    // Few pieces of memory, so that the cache has something to serve.
+    // Few ranges of memory, so that the cache has hits.
     let usual = (0..4_u64, 1..4_usize)
         .prop_map(|(number, pages)| (number * 2 * PAGE, pages * PAGE as usize));
     prop_oneof![
@@ -495,8 +495,8 @@ proptest! {
         ..ProptestConfig::with_cases(1000)
     })]
 
-    /// No operation ever gets a registration of pages that are not there any more, no registration
-    /// in use is ended but by revoking its memory, and none is lost.
+    /// No operation ever gets a registration of old pages, no registration in use is ended except
+    /// by revoking its memory, and none is lost.
     #[test]
     fn no_stale_pages_are_ever_served(steps in proptest::collection::vec(step(), 1..80)) {
         play(steps);

@@ -1,7 +1,8 @@
-//! The structures of libibverbs, generated from the headers that are installed.
+//! The structures of libibverbs, generated from the installed headers.
 //!
-//! Nothing is linked: who calls the library loads it at run time. What is a symbol and what is an
-//! entry of a context's or a queue's table, the manual pages `ibv_*(3)` and the headers say.
+//! Nothing is linked: users load the library at run time. The headers and the manual pages
+//! `ibv_*(3)` say which functions are symbols, and which are entries in the table of a context or
+//! queue.
 #![allow(
     non_camel_case_types,
     non_upper_case_globals,

@@ -12,7 +12,7 @@ use efa_testing::hw::{kernel, with_device_and};
 
 const LENGTH: usize = 1 << 20;
 
-/// Calls `body` with a device; the emulated one gets what the kernel does with pages.
+/// Calls `body` with a device; the emulated one pins pages as the kernel does.
 fn with_pinned_pages(name: &str, body: impl FnOnce(HwDevice)) {
     let prepare = |command: &mut std::process::Command| {
         let (directory, library) = kernel::library();
@@ -22,7 +22,7 @@ fn with_pinned_pages(name: &str, body: impl FnOnce(HwDevice)) {
     with_device_and(name, prepare, body);
 }
 
-/// Private memory of its own, of [`LENGTH`] bytes.
+/// A private mapping of [`LENGTH`] bytes.
 struct Mapping(*mut u8);
 
 impl Mapping {
@@ -42,7 +42,7 @@ impl Mapping {
         unsafe { self.0.write_bytes(byte, LENGTH) };
     }
 
-    /// Puts other memory in the place of this one, in several ways.
+    /// Replaces this memory by other memory, in one of several ways.
     fn replace(&self, how: &str) {
         let place = self.0.cast::<libc::c_void>();
         match how {
@@ -80,7 +80,7 @@ impl Mapping {
     }
 }
 
-/// Maps memory anywhere, or in the place of other memory.
+/// Maps memory at any address, or in place of other memory.
 fn map(at: *mut u8, flags: i32) -> *mut u8 {
     let fixed = match at.is_null() {
         true => 0,
@@ -94,7 +94,7 @@ fn map(at: *mut u8, flags: i32) -> *mut u8 {
     start.cast()
 }
 
-/// Two nics, of which the first one caches registrations. `None`, and a line that says why, if it
+/// Two queue pairs, of which the first one caches registrations. `None`, and a message, if it
 /// cannot.
 fn pair(device: &HwDevice) -> Option<(HwNic, HwNic, Destination)> {
     let (mut a, b) = (open(device), open(device));
@@ -169,7 +169,7 @@ fn what_is_at_the_address_now_is_sent() {
         // SAFETY: the memory is mapped whenever an operation uses it.
         unsafe { a.allow_user(memory.slice()) }.unwrap();
 
-        // A registration that the test keeps shows that the device goes on with the old pages.
+        // A registration that the test keeps shows that the device still uses the old pages.
         memory.fill(0x01);
         let kept = a.register(memory.slice(), Access::empty()).unwrap();
         memory.replace("munmap");
@@ -195,8 +195,8 @@ fn what_is_at_the_address_now_is_sent() {
             assert_eq!(sent, [bytes[0]; 4000], "before {how}");
             let hits = a.cache_statistics().unwrap().hits;
             let (_, again) = send_leased(&mut a, &mut b, to, memory.slice());
-            // Pages that were given back at an unknown time are not kept until they are unmapped,
-            // by the next way.
+            // Pages that were removed at an unknown time are not cached until they are unmapped, by
+            // the next way.
             assert_eq!(again, first, "the cache serves what it has");
             assert_eq!(a.cache_statistics().unwrap().hits, hits + 1);
             memory.replace(how);
@@ -209,7 +209,7 @@ fn what_is_at_the_address_now_is_sent() {
     });
 }
 
-/// Memory of which nothing tells when its pages are replaced is registered for each operation.
+/// Memory whose changes are not reported is registered for each operation.
 #[test]
 fn shared_memory_is_not_kept() {
     with_pinned_pages("cache::shared_memory_is_not_kept", |device| {

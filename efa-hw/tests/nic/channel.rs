@@ -1,4 +1,4 @@
-//! Sleeping on a completion channel: no completion is overlooked, and who sleeps does not compute.
+//! Sleeping on a completion channel: no completion is missed, and a sleeper uses no processor.
 
 use efa_core::nic::{Device as _, DomainConfig, QueuePairConfig};
 
@@ -54,7 +54,7 @@ fn a_completion_ends_the_sleep_whenever_it_comes() {
             arm(&mut b);
             assert!(!sleep(&mut b, SHORT), "nothing has come");
 
-            // Before it was asked for: nobody has polled it.
+            // A completion before the request, which was not polled.
             send(&mut a, to, b"before", None, 1);
             expect_sent(&wait(&mut [&mut a], 1)[0], 1, Status::Ok);
             arm(&mut b);
@@ -62,7 +62,7 @@ fn a_completion_ends_the_sleep_whenever_it_comes() {
             let before = wait(&mut [&mut b], 1);
             expect_received(&b, &before[0], b"before", None);
 
-            // Between the request and the sleep.
+            // A completion between the request and the sleep.
             arm(&mut b);
             send(&mut a, to, b"between", None, 2);
             expect_sent(&wait(&mut [&mut a], 1)[0], 2, Status::Ok);
@@ -70,7 +70,8 @@ fn a_completion_ends_the_sleep_whenever_it_comes() {
             let between = wait(&mut [&mut b], 1);
             expect_received(&b, &between[0], b"between", None);
 
-            // During the sleep, from another thread. The sleeper uses no processor meanwhile.
+            // A completion during the sleep, from another thread. The sleeper uses no processor
+            // meanwhile.
             arm(&mut b);
             std::thread::scope(|scope| {
                 scope.spawn(|| {
@@ -89,7 +90,7 @@ fn a_completion_ends_the_sleep_whenever_it_comes() {
             let during = wait(&mut [&mut b], 1);
             expect_received(&b, &during[0], b"during", None);
 
-            // One request, one event: without another request nobody wakes the program.
+            // One request gives one event: without another request the program is not woken.
             arm(&mut b);
             assert!(!sleep(&mut b, SHORT), "old events are gone after `arm`");
         },
@@ -201,7 +202,7 @@ fn a_queue_without_a_channel_says_so() {
             matches!(error, NicError::Invalid { value: 99, .. }),
             "{error}"
         );
-        // Several queues, each with a channel; they can be destroyed with events that nobody took.
+        // Several queues, each with a channel; they can be destroyed with unread events.
         let sleeping = domain.create_completion_queue_with_channel(16).unwrap();
         let config = QueuePairConfig {
             send_queue_depth: 4,

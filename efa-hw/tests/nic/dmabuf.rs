@@ -1,5 +1,5 @@
-//! Memory behind a dma-buf. Where the kernel has no `/dev/udmabuf` a memfd stands for one: the
-//! emulated device takes both, the kernel's driver only a dma-buf.
+//! Memory behind a dma-buf. On kernels without `/dev/udmabuf` a memfd replaces it: the emulated
+//! device accepts both, the kernel's driver only a dma-buf.
 
 use std::os::fd::{AsFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
@@ -11,10 +11,10 @@ use super::*;
 
 const PAGE: usize = 4096;
 const LENGTH: usize = 16 * PAGE;
-/// An address that is none of this process's.
+/// An address that this process does not use.
 const ADDRESS: u64 = 0x7777_0000_0000;
 
-/// Memory with a descriptor, and a dma-buf of the same memory if there are any.
+/// Memory with a descriptor, and a dma-buf of the same memory if the kernel supports that.
 fn memory() -> (std::fs::File, Option<OwnedFd>) {
     // SAFETY: a string with an end; the result is a new descriptor, or -1.
     let memory = unsafe {
@@ -42,7 +42,7 @@ fn bytes_at(memory: &std::fs::File, offset: usize, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// All ways of data: gathered behind a header, read by RDMA, written by RDMA.
+/// All paths of data: gathered after a header, read by RDMA, written by RDMA.
 fn exchange(device: &HwDevice, memory: &std::fs::File, descriptor: BorrowedFd<'_>) {
     let (mut a, mut b) = (open(device), open(device));
     let ahn = a.create_address_handle(b.address().gid).unwrap();

@@ -1,4 +1,4 @@
-//! Errors of work that a device was given: the verb, the device's code and what it means.
+//! Errors of work requests: the verb, the device's code and its meaning.
 
 use super::*;
 
@@ -61,7 +61,7 @@ fn errors_have_verb_and_device_code() {
             CompletionKind::RdmaWrite
         );
         one(&mut a, ("RDMA write", Status::RemoteBadAddress, 7));
-        // Nobody takes them: the newest ones are kept.
+        // The errors are not read: only the newest ones are kept.
         for context in 0..80 {
             a.post_write(&RdmaRequest { context, ..rdma }, Doorbell::Ring)
                 .unwrap();

@@ -1,4 +1,4 @@
-//! Work requests that hold the packet themselves, in entries of 64 and of 128 bytes.
+//! Work requests that include the packet, in entries of 64 and of 128 bytes.
 
 use super::*;
 use efa_hw::OpenError;
@@ -81,8 +81,8 @@ fn wide_entries_take_the_room_of_two() {
     });
 }
 
-/// Data of writes up to the limit is in the work request: no key of the memory is needed, and the
-/// memory may change before the write has completed. Longer writes name their memory.
+/// Data of writes up to the limit is included in the work request: no key of the memory is needed,
+/// and the memory may change before the write has completed. Longer writes refer to their memory.
 #[test]
 fn short_writes_are_inside_of_their_entries() {
     with_device(
@@ -111,7 +111,7 @@ fn short_writes_are_inside_of_their_entries() {
             let (local, remote) = (a.allocate(4096).unwrap(), b.allocate(4096).unwrap());
             let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
             let region = b.register(remote, access).unwrap();
-            // Of a region that has ended.
+            // A key of a registration that has ended.
             let ended = a.register(local, Access::empty()).unwrap();
             a.deregister(ended).unwrap();
             let write = |length, immediate| RdmaRequest {
@@ -146,7 +146,7 @@ fn short_writes_are_inside_of_their_entries() {
                     assert_eq!(wait(&mut [&mut b], 1)[0].status, Status::Ok);
                 }
             }
-            // These name their memory, whose key is wrong: a longer one, one that waits for its
+            // These refer to their memory, whose key is wrong: a longer one, one that waits for its
             // doorbell, and one of memory that the domain does not know.
             a.post_write(&write(widest + 1, None), Doorbell::Ring)
                 .unwrap();
@@ -167,7 +167,7 @@ fn short_writes_are_inside_of_their_entries() {
     );
 }
 
-/// Without being asked for, writes name their memory.
+/// By default writes refer to their memory.
 #[test]
 fn writes_name_their_memory_unless_asked_otherwise() {
     let name = "inline::writes_name_their_memory_unless_asked_otherwise";
