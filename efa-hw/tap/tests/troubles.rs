@@ -1,4 +1,4 @@
-//! What goes wrong around a tap: the program goes on, and the capture can be read.
+//! Failures around a tap: the program continues, and the capture is readable.
 
 use std::fs;
 use std::path::Path;
@@ -19,8 +19,8 @@ fn efa_tap(arguments: &[&str]) -> Command {
     command
 }
 
-/// How many frames a capture has, and how many it says that it lacks. A tap that was killed may
-/// have left a part of another one.
+/// The number of frames in a capture, and of those that it reports as missing. A tap that was
+/// killed may have left an incomplete frame.
 fn counts(path: &Path) -> (u64, u64) {
     let mut reader = Reader::open(path).unwrap();
     let mut frames = 0;
@@ -34,12 +34,13 @@ fn counts(path: &Path) -> (u64, u64) {
     (frames, counts.map(|counts| counts.dropped).sum())
 }
 
-/// The words that start a program under the tap on any emulated host.
+/// The words that start a program under the tap on an emulated host.
 fn tap(directory: &Path, options: &str) -> Vec<String> {
     tap_with_limit(directory, options, "unlimited")
 }
 
-/// As [`tap`]; files of the tap, not of the program, have at most so many blocks of 512 bytes.
+/// As [`tap`]; files of the tap, but not of the program, are limited to this many blocks of 512
+/// bytes.
 fn tap_with_limit(directory: &Path, options: &str, blocks: &str) -> Vec<String> {
     let script = format!(
         "ulimit -S -f {blocks}; exec {} run --pcap {}/$EFA_EMU_HOST.tap {options} -- \
@@ -66,7 +67,7 @@ fn pingpong<'a>(fabric: &'a TestFabric, tap: &'a [String], rounds: &'a str) -> D
     Dialogue::new(fabric, &[&tap[..], &program].concat(), "-B", "-P")
 }
 
-/// Bytes of a capture, none if it is not there.
+/// The length of a capture; 0 if it does not exist.
 fn length(capture: &Path) -> u64 {
     fs::metadata(capture).map_or(0, |file| file.len())
 }
@@ -88,7 +89,7 @@ fn child_of(process: i32) -> Option<i32> {
 
 const HOSTS: [[&str; 2]; 2] = [["--host", "alpha"], ["--host", "beta"]];
 
-/// The status is the program's, and what it prints stays alone on standard output.
+/// The exit status is the program's, and standard output only has the program's output.
 #[test]
 fn programs_without_a_device_run_unchanged() {
     let directory = tempfile::tempdir().unwrap();
@@ -106,13 +107,14 @@ fn programs_without_a_device_run_unchanged() {
     assert_eq!((status, said.as_str()), (None, ""));
 }
 
-/// A program without a dynamic linker is named; one without that header is not.
+/// A program without a dynamic linker is reported; a file that is no ELF program is not.
 #[test]
 fn static_programs_are_told() {
     let directory = tempfile::tempdir().unwrap();
     let capture = directory.path().join("none.pcapng");
     let program = directory.path().join("static");
-    // An ELF header for x86-64, no program headers: the kernel refuses it, after it was looked at.
+    // An ELF header for x86-64 without program headers: the kernel refuses it, after the tap
+    // examined it.
     let mut header = [0; 64];
     header[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
     fs::write(&program, header).unwrap();
@@ -146,8 +148,8 @@ fn compile(source: &str, output: &Path, options: &[&str]) {
     assert!(compiled.expect("cc starts: Rust links with it").success());
 }
 
-/// A libibverbs that cannot tell a device's GID, and no libefa at all: the program gets what the
-/// library has and goes on, and what it does not get, and what is not recorded, is told.
+/// A libibverbs that cannot report a device's GID, and no libefa at all: the program gets what the
+/// library has and continues, and missing functions and records are reported.
 #[test]
 fn a_library_without_a_function_is_told() {
     if installed("python3", "python3").is_none() {
@@ -196,14 +198,14 @@ print(verbs.ibv_close_device(context))
     assert_eq!(counts(&capture), (0, 0));
 }
 
-/// The machine's clock is set back while a program is recorded. Frames keep the order and the
-/// distance that they had.
+/// The machine's clock is set back while a program is recorded. Frames keep their order and
+/// distance.
 #[test]
 fn setting_the_clock_back_changes_no_times() {
     if installed("fi_pingpong", "libfabric-bin").is_none() {
         return;
     }
-    // From its hundredth look at the time of day on, the program sees one that is an hour earlier.
+    // From the hundredth call on, the program gets a time that is an hour earlier.
     const CLOCK: &str = "
 #include <sys/syscall.h>
 #include <time.h>
@@ -225,7 +227,7 @@ int clock_gettime(clockid_t which, struct timespec *time) {
     let fabric = TestFabric::new();
     let begun = SystemTime::now();
     let outcomes = pingpong(&fabric, &words, "400").run(&HOSTS[0], &HOSTS[1]);
-    // The clock of this machine may be set as well, by less.
+    // The clock of this machine may be set too, by less.
     let since = |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap();
     let minute = Duration::from_secs(60);
     let during = since(begun) - minute..since(SystemTime::now()) + minute;
@@ -241,8 +243,8 @@ int clock_gettime(clockid_t which, struct timespec *time) {
     }
 }
 
-/// A file that may not grow further is a full disk. The programs end well, what is there can be
-/// read, what is not there is counted.
+/// A file that may not grow further simulates a full disk. The programs end normally, the capture
+/// is readable, and missing frames are counted.
 #[test]
 fn a_full_disk_costs_frames_only() {
     if installed("fi_pingpong", "libfabric-bin").is_none() {
@@ -261,8 +263,8 @@ fn a_full_disk_costs_frames_only() {
     }
 }
 
-/// Whether the program or the tap is killed: the other side of the dialogue is not harmed by the
-/// tap, the capture is readable up to there, and the next run removes what is left.
+/// If the program or the tap is killed, the other side of the dialogue does not notice the tap, the
+/// capture is readable up to there, and the next run removes what is left.
 #[test]
 fn a_killed_tap_leaves_its_program_alone() {
     if installed("fi_pingpong", "libfabric-bin").is_none() {
@@ -276,11 +278,11 @@ fn a_killed_tap_leaves_its_program_alone() {
     let client = dialogue.client(&HOSTS[1]);
     let capture = directory.path().join("beta.tap");
     wait_for_frames(&capture);
-    // `efa-emu run` has started a shell, which became the tap.
+    // `efa-emu run` has started a shell, which executed the tap.
     let killed = client.inner_id();
     // SAFETY: takes no pointers.
     unsafe { libc::kill(killed, libc::SIGKILL) };
-    // Its program goes on to the end of the dialogue: the server sees no difference.
+    // Its program continues to the end of the dialogue: the server sees no difference.
     server.wait().expect_success("server");
     drop(client);
     let (frames, _) = counts(&capture);
@@ -297,8 +299,8 @@ fn a_killed_tap_leaves_its_program_alone() {
     assert_eq!(files_with(Path::new(&runs), &of_killed).len(), 0);
 }
 
-/// While the tap does not run, its buffer fills up. The program goes on, and what has no room is
-/// counted.
+/// While the tap is stopped, its buffer fills up. The program continues, and records without room
+/// are counted.
 #[test]
 fn a_full_buffer_costs_frames_only() {
     if installed("fi_pingpong", "libfabric-bin").is_none() {
@@ -307,7 +309,7 @@ fn a_full_buffer_costs_frames_only() {
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();
     let tap = tap(directory.path(), "--buffer 1");
-    // So many that the programs are still at it when the first frames have been seen.
+    // Enough that the programs are still running when the first frames have been seen.
     let dialogue = pingpong(&fabric, &tap, "10000");
     let server = dialogue.server(&HOSTS[0]);
     let client = dialogue.client(&HOSTS[1]);
@@ -327,7 +329,7 @@ fn a_full_buffer_costs_frames_only() {
     assert!(outcome.stderr.contains(&said), "{}", outcome.stderr);
 }
 
-/// A program that is killed leaves a capture that has what it had handed over.
+/// The capture of a killed program has everything that the program had published.
 #[test]
 fn a_killed_program_leaves_a_readable_capture() {
     if installed("fi_pingpong", "libfabric-bin").is_none() {
@@ -351,7 +353,7 @@ fn a_killed_program_leaves_a_readable_capture() {
     assert!(frames > 10, "{frames}");
 }
 
-/// Nobody switches it on.
+/// A tap that is never switched on.
 #[test]
 fn an_idle_tap_records_nothing() {
     if installed("fi_pingpong", "libfabric-bin").is_none() {
@@ -367,7 +369,7 @@ fn an_idle_tap_records_nothing() {
     }
 }
 
-/// What lies between is recorded.
+/// Only frames between on and off are recorded.
 #[test]
 fn recording_is_switched_on_and_off() {
     if installed("fi_pingpong", "libfabric-bin").is_none() {
@@ -376,7 +378,7 @@ fn recording_is_switched_on_and_off() {
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();
     let tap = tap(directory.path(), "--idle");
-    // More than there is time for: the test ends the programs.
+    // More than can be sent: the test ends the programs.
     let mut dialogue = pingpong(&fabric, &tap, "100000000");
     dialogue.environment = &NO_FOREIGN_HANDLER;
     let server = dialogue.server(&HOSTS[0]);
@@ -400,7 +402,7 @@ fn recording_is_switched_on_and_off() {
     wait_for_frames(&capture);
     let off = efa_tap(&["off", &program]).output().unwrap();
     assert!(off.status.success(), "{off:?}");
-    // What was recorded by then is written; the dialogue goes on.
+    // The frames recorded by then are written; the dialogue continues.
     let mut before = 0;
     let wait = Wait::start();
     while length(&capture) != before {
@@ -423,7 +425,7 @@ fn recording_is_switched_on_and_off() {
     while let Some(captured) = reader.next_frame().unwrap() {
         let frame = captured.frame.unwrap();
         if captured.direction == Some(Direction::Inbound) && frame.header.kind == FrameKind::Send {
-            // Of the second recording, nearly all receives were posted while nothing was recorded.
+            // In the second recording, nearly all receives were posted while nothing was recorded.
             assert!(!frame.payload.is_empty(), "packet {}", captured.number);
             arrived += 1;
         }

@@ -1,4 +1,4 @@
-//! Counting the instructions of the tap's library, and the calls that it gets.
+//! Counts the instructions of the tap's library, and the calls that it gets.
 
 use std::process::Command;
 
@@ -6,20 +6,20 @@ use crate::Result;
 
 /// The library that is preloaded.
 const TAP: &str = "libefa_tap.so";
-/// The library to which it passes calls on.
+/// The library that the tap passes calls to.
 const LIBRARY: &str = "libefa_emu_verbs.so";
 
-/// What happened in a run.
+/// The counts of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Counts {
-    /// Instructions of the tap, and of what it calls in other objects than the library, such as
+    /// Instructions of the tap, and of the functions that it calls outside of the library, such as
     /// copying memory.
     pub(crate) instructions: u64,
     /// Calls of the program that the tap has passed on.
     pub(crate) calls: u64,
 }
 
-/// Counts in a program, which `command` puts behind callgrind.
+/// Counts in a program; `command` gets the words of callgrind to start it with.
 pub(crate) fn count(command: impl FnOnce(&[String]) -> Result<Command>) -> Result<Counts> {
     let file = std::env::temp_dir().join(format!("efa-tap-{}.callgrind", std::process::id()));
     let valgrind = [

@@ -1,16 +1,16 @@
-//! What a tap costs: messages between two endpoints of one process over the emulated device,
-//! without a tap, with an idle one and with one that records.
+//! The cost of a tap: messages between two endpoints of one process over the emulated device,
+//! without a tap, with an idle one, and with one that records.
 //!
-//! The figures of a shared machine are noise. Each round runs all variants one after the other; the
-//! best run of each counts, and beside it the median of what a variant took more than the run
-//! without a tap of the same round. Instructions are counted by callgrind: those of the tap and of
-//! what it calls besides the library. For long messages there are also the frames in the capture,
-//! the records that were lost for want of room, and beside them what it takes to copy the same
-//! bytes once: whoever records all data in the program's own time takes at least so long.
+//! The figures of a shared machine are noisy. Each round runs all variants one after the other. The
+//! best run of each counts, and the median of its extra time over the run without a tap in the same
+//! round is printed beside it. callgrind counts instructions: of the tap, and of the functions that
+//! it calls outside of the library. For long messages the table also has the frames in the capture,
+//! the records lost for lack of room, and the time of copying the same bytes once: recording all
+//! data takes at least that long.
 //!
-//! `cargo bench -p efa-tap --bench overhead -- instructions` counts instructions only. The tap, the
-//! emulator and its library lie beside the benchmark: build them first (`cargo build --workspace
-//! --release`).
+//! `cargo bench -p efa-tap --bench overhead -- instructions` only counts instructions. The tap, the
+//! emulator and its library are expected beside the benchmark: build them first (`cargo build
+//! --workspace --release`).
 
 mod callgrind;
 
@@ -28,10 +28,10 @@ use efa_testing::workspace::{built, efa_emu};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Rounds in which every variant is measured once.
+/// The rounds, in each of which every variant is measured once.
 const ROUNDS: usize = 15;
 
-/// What stands in front of the program.
+/// The program that starts the measured one.
 #[derive(Clone, Copy)]
 struct Variant {
     name: &'static str,
@@ -53,10 +53,10 @@ const NO_TAP: Variant = Variant {
 const IDLE: Variant = tap("idle", &["--idle"]);
 const HEADERS_ONLY: Variant = tap("headers only", &["--headers-only"]);
 const EVERYTHING: Variant = tap("everything", &[]);
-/// With room for all that the measured program transfers, so that nothing is lost.
+/// Has room for all data of the measured program, so that nothing is lost.
 const NOTHING_LOST: Variant = tap("nothing lost", &["--buffer", "1024"]);
 
-/// Exchanges of the short run under callgrind, and how many more the long one has.
+/// Exchanges of the short run under callgrind, and how many more the long run has.
 const FEW: u32 = 1_000;
 const MORE: u32 = 4_000;
 
@@ -146,7 +146,7 @@ fn messages(length: usize, count: u32) -> Result<f64> {
     Ok(begun.elapsed().as_nanos() as f64 / f64::from(2 * count))
 }
 
-/// The measured program: nanoseconds of a look at an empty completion queue.
+/// The measured program: nanoseconds of a poll of an empty completion queue.
 fn polls(count: u32) -> Result<f64> {
     let mut nic = HwDevice::open(&DeviceName::First)?.open_nic(NicConfig::default())?;
     let mut completions = Vec::new();
@@ -163,10 +163,10 @@ fn polls(count: u32) -> Result<f64> {
     Ok(time.as_nanos() as f64 / f64::from(count))
 }
 
-/// The measured program: nanoseconds of copying so many bytes that were written just before into
-/// memory that was not, as the tap does.
+/// The measured program: nanoseconds of copying this many bytes, which were just written, to memory
+/// that is not in the cache, as the tap does.
 fn copies(length: usize, count: u32) -> f64 {
-    /// As the tap's buffer.
+    /// The size of the tap's buffer.
     const RING: usize = 16 << 20;
     let mut ring = vec![1_u8; RING.max(length)];
     let mut data = vec![2_u8; length];
@@ -182,8 +182,8 @@ fn copies(length: usize, count: u32) -> f64 {
     copied.as_nanos() as f64 / f64::from(count)
 }
 
-/// This program, measuring `work` on an emulated host, under a tap and behind a wrapper if there
-/// are any.
+/// This program, which measures `work` on an emulated host, under a tap and after the words of a
+/// wrapper if there are any.
 fn program(variant: Variant, wrapper: &[String], work: &[&str]) -> Result<Command> {
     let fabric = format!("overhead-{}", std::process::id());
     let mut command = efa_emu(&["run", "-q", "--fabric", &fabric, "--"]);
@@ -197,7 +197,7 @@ fn program(variant: Variant, wrapper: &[String], work: &[&str]) -> Result<Comman
     Ok(command)
 }
 
-/// What a run has measured.
+/// The results of a run.
 #[derive(Clone, Copy)]
 struct Measured {
     nanoseconds: f64,
@@ -206,7 +206,7 @@ struct Measured {
     dropped: u64,
 }
 
-/// What a variant of the program measures.
+/// Runs a measurement with a variant.
 fn measure(variant: Variant, work: &[&str]) -> Result<Measured> {
     let output = program(variant, &[], work)?.output()?;
     let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
@@ -246,7 +246,7 @@ fn table(what: &str, work: &[&str], variants: &[Variant]) -> Result<()> {
         let more = |round: &Vec<Measured>| round[index].nanoseconds - round[0].nanoseconds;
         let mut more: Vec<f64> = rounds.iter().map(more).collect();
         more.sort_by(f64::total_cmp);
-        // Those of the best run.
+        // The counts of the best run.
         let of_best = rounds.iter().map(|round| round[index]);
         let of_best = of_best.min_by(|a, b| a.nanoseconds.total_cmp(&b.nanoseconds));
         println!(
@@ -272,7 +272,7 @@ fn instructions() -> Result<()> {
     );
     for variant in [IDLE, HEADERS_ONLY, EVERYTHING] {
         let counted = |exchanges: u32| -> Result<callgrind::Counts> {
-            // The program exchanges a quarter and two more to begin with.
+            // The program first exchanges a quarter and two more.
             let work = ["messages", "64", &exchanges.to_string()];
             callgrind::count(|wrapper| program(variant, wrapper, &work))
         };
@@ -309,7 +309,7 @@ fn main() -> Result<()> {
             Ok(())
         }
         _ if words.contains(&"instructions") => instructions(),
-        // `cargo test --benches` only wants to know whether it starts.
+        // `cargo test --benches` only checks that it starts.
         _ if words.contains(&"--test") => Ok(()),
         _ => {
             let all = [NO_TAP, IDLE, HEADERS_ONLY, EVERYTHING];

@@ -1,4 +1,4 @@
-//! From what a process posted and saw complete to frames of the emulated wire.
+//! Makes frames of the emulated wire from the requests and completions of a process.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs;
@@ -18,13 +18,13 @@ use efa_options::capture_output::Store;
 
 use crate::exchange::{ObjectRecord, Record, flag, kind};
 
-/// The last requests of a queue pair, whose ends may come. No send queue is longer.
+/// The most requests of a queue pair that are kept until they complete. No send queue is longer.
 const MOST_REQUESTS: usize = 1 << 14;
 
-/// Data left out of frames.
+/// The data that is left out of frames.
 #[derive(Clone, Copy)]
 pub(super) struct Cut {
-    /// Bytes that are kept of a frame.
+    /// The bytes of a frame that are kept.
     pub(super) snaplen: u32,
     /// Whether user data is left out.
     pub(super) headers_only: bool,
@@ -84,14 +84,14 @@ struct Request {
 #[derive(Default)]
 struct QueuePair {
     requests: VecDeque<Request>,
-    /// How many requests of others arrived.
+    /// The number of requests that arrived from others.
     arrived: u32,
 }
 
-/// Takes the frames of one record.
+/// Collects the frames of one record.
 struct Collector {
     cut: Cut,
-    /// Bytes of the payload that are known.
+    /// The bytes of the payload that are known.
     known: usize,
     frames: Vec<FollowedFrame>,
 }
@@ -112,11 +112,11 @@ impl CaptureTap for Collector {
     }
 
     fn raw(&mut self, _: InterfaceId, _: Duration, _: Direction, _: &[u8]) {
-        // Only connections have such frames, and EFA has none.
+        // Only connections have such frames, and EFA does not support them.
     }
 }
 
-/// Where the user's data begins in a payload: at once, if it is no RDM packet.
+/// The offset of the user's data in a payload; 0 if it is not an RDM packet.
 fn end_of_headers(frame: &Frame<'_>) -> usize {
     let packet = frame.rdm_packet().map(Packet::parse);
     packet
@@ -165,7 +165,8 @@ impl Frames {
             .insert((entry.device, entry.number), QueuePair::default());
     }
 
-    /// The frames of a record, and their interface. `None` if it names no device that is known.
+    /// The frames of a record, and their interface. `None` if the record refers to an unknown
+    /// device.
     pub(super) fn record(
         &mut self,
         record: &Record,
@@ -254,7 +255,7 @@ impl Frames {
         };
         let moment = moment(record, Direction::Inbound);
         if record.kind == kind::RECEIVED_WRITE {
-            // The device tells that there was a write, how long it was, and its immediate data.
+            // The device reports that there was a write, its length, and its immediate data.
             let frame = Frame {
                 source: route.source,
                 destination: route.destination,
@@ -291,7 +292,7 @@ impl Frames {
         let Some(pair) = self.queue_pairs.get_mut(&(record.device, record.qpn)) else {
             return;
         };
-        // That an earlier one of the same id has gone well was not recorded.
+        // The success of an earlier one with the same id was not recorded.
         let place = pair
             .requests
             .iter()
@@ -318,7 +319,7 @@ impl Frames {
             Some(status) => self.with_recorder(&[], mtu, |recorder, _| {
                 recorder.status(moment, route, &header, status);
             }),
-            // No status that the wire has: the capture says nothing of how it ended.
+            // The status is unknown on the wire: the capture does not show how the request ended.
             None => {}
         }
     }
@@ -336,7 +337,7 @@ impl Frames {
         });
     }
 
-    /// Lets a recorder make frames with this data, of which the end may be missing.
+    /// Makes frames with this data by a recorder. The end of the data may be missing.
     fn with_recorder(
         &mut self,
         data: &[u8],

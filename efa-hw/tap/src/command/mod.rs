@@ -52,7 +52,7 @@ enum Command {
     },
 }
 
-/// Name of the directories of runs.
+/// The name of the directories of runs.
 const PROGRAM: &str = "efa-tap";
 
 pub(crate) fn main() -> ExitCode {
@@ -68,8 +68,8 @@ pub(crate) fn main() -> ExitCode {
     end(PROGRAM, outcome)
 }
 
-/// Where the directories of runs are: in memory, so that a program never waits for a disk, if there
-/// is such a place.
+/// The parent of the directories of runs: in memory if possible, so that a program never waits for
+/// a disk.
 fn place_of_runs() -> PathBuf {
     efa_commands::shared_memory().unwrap_or_else(efa_commands::temporary_directory)
 }

@@ -1,4 +1,4 @@
-//! A process that records: its ring and its objects.
+//! A recording process: its ring and its objects.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
@@ -18,7 +18,7 @@ use crate::exchange::{
     ALIGNMENT, DATA, MAGIC, OBJECTS, ObjectRecord, RING, Record, RingHeader, kind, object,
 };
 
-/// Most records that are taken at once from a process.
+/// The most records that are taken from a process at once.
 const BATCH: usize = 1 << 16;
 
 /// The rings in a directory.
@@ -44,7 +44,7 @@ impl Rings {
     }
 }
 
-/// A ring, mapped. What is in it comes from another process and is checked.
+/// A mapped ring. Its contents come from another process and are checked.
 struct Mapped {
     map: MmapRaw,
     capacity: u64,
@@ -89,12 +89,12 @@ impl Mapped {
         unsafe { &*self.map.as_ptr().add(at).cast::<AtomicU64>() }
     }
 
-    /// Copies a record out, and leaves zeros.
+    /// Copies a record, and zeroes it in the ring.
     fn take(&self, position: u64, length: usize, into: &mut Vec<u8>) {
         let at = DATA + (position & (self.capacity - 1)) as usize;
         into.clear();
-        // SAFETY: the caller has checked that the record ends within the mapping; its writer has
-        // handed it over.
+        // SAFETY: the caller has checked that the record ends within the mapping, and its writer
+        // has published it.
         unsafe {
             let from = self.map.as_mut_ptr().add(at);
             into.extend_from_slice(std::slice::from_raw_parts(from, length));
@@ -103,12 +103,12 @@ impl Mapped {
     }
 }
 
-/// Begins or ends the recording of a process.
+/// Starts or ends the recording of a process.
 pub(super) fn set_recording(ring: &Path, on: bool) -> io::Result<()> {
     let mapped = Mapped::open(ring)?;
     let turned = |switch: u32| ((switch % 2 == 1) != on).then(|| switch.wrapping_add(1));
     let order = Ordering::Relaxed;
-    // It fails if the switch is where it should be.
+    // It fails if the switch already has the wanted state.
     let _ = mapped.header().switch.fetch_update(order, order, turned);
     Ok(())
 }
@@ -116,19 +116,19 @@ pub(super) fn set_recording(ring: &Path, on: bool) -> io::Result<()> {
 /// A process of the run.
 pub(super) struct Process {
     ring: Mapped,
-    /// Bytes that were taken. The ring says so too, where the process could change it.
+    /// The number of bytes taken. The ring has it too, but there the process could change it.
     taken: u64,
-    /// The ring makes no sense any more, and is not read.
+    /// Whether the ring is invalid and no longer read.
     is_damaged: bool,
     objects: File,
-    /// Objects that the records up to here do not name yet.
+    /// Objects that the records up to here do not refer to yet.
     entries: VecDeque<ObjectRecord>,
-    /// Bytes of an entry that is not whole.
+    /// Bytes of an incomplete object record.
     rest: Vec<u8>,
     frames: Frames,
-    /// The last interface, which lost records are counted for.
+    /// The last interface, for which lost records are counted.
     interface: Option<InterfaceId>,
-    /// Records that are missing for another reason than a full ring.
+    /// Records that are missing for a reason other than a full ring.
     lost: u64,
 }
 
@@ -155,7 +155,7 @@ impl Process {
         store: &mut Store,
         devices: &mut Vec<Gid>,
     ) -> Result<bool, Failure> {
-        // Whatever stands before the head names objects that were written down before.
+        // All records before the head refer to objects that were recorded before.
         let header = self.ring.header();
         let head = header.head.load(Ordering::Acquire);
         self.read_objects()?;
@@ -166,7 +166,7 @@ impl Process {
                 break;
             }
             let word = self.ring.word(self.taken).load(Ordering::Acquire);
-            // Not handed over yet; if its writer was killed, it never is.
+            // Not published yet; if its writer was killed, it never will be.
             if word == 0 {
                 break;
             }
@@ -184,7 +184,7 @@ impl Process {
             let tail = &self.ring.header().tail;
             tail.store(self.taken, Ordering::Release);
         }
-        // A device without traffic is an interface as well.
+        // A device without traffic also gets an interface.
         self.apply_objects(self.taken, store, devices)?;
         Ok(self.taken > begun)
     }
@@ -200,7 +200,7 @@ impl Process {
         Ok(())
     }
 
-    /// Takes note of objects that were there when the record at this position was made.
+    /// Applies the objects that existed when the record at this position was made.
     fn apply_objects(
         &mut self,
         position: u64,
@@ -240,11 +240,10 @@ impl Process {
         }
     }
 
-    /// Counts what is missing.
+    /// Counts the missing records.
     pub(super) fn finish(self, store: &mut Store) {
         let header = self.ring.header();
-        // A process that was killed has left a record half written, and nobody knows what is behind
-        // it.
+        // A killed process leaves an incomplete record, and what follows it is unknown.
         let unread = header.head.load(Ordering::Relaxed) > self.taken;
         let dropped = header.dropped.load(Ordering::Relaxed) + self.lost + u64::from(unread);
         if let Some(interface) = self.interface
@@ -262,7 +261,7 @@ mod tests {
 
     use super::*;
 
-    /// A ring of one process, whose first words are these.
+    /// A ring of one process that starts with these words.
     fn ring(directory: &Path, head: u64, words: &[u64]) -> PathBuf {
         const CAPACITY: usize = 1 << 16;
         let mut bytes = vec![0; DATA + CAPACITY];
@@ -314,7 +313,7 @@ mod tests {
         for length in [1, 12, 1 << 17, u64::from(u32::MAX)] {
             assert_eq!(read(1 << 20, &[VOID | 8, VOID | length]), (8, true));
         }
-        // A record that says more of itself than there is.
+        // A record that claims more data than it has.
         assert_eq!(read(96, &[u64::from(kind::SEND) << 32 | 96]), (96, false));
     }
 }

@@ -23,20 +23,20 @@ use crate::exchange::{
     from_monotonic,
 };
 
-/// File name of the library that programs preload.
+/// The file name of the library to preload.
 const LIBRARY: &str = "libefa_tap.so";
-/// Directory in which the library is, instead of the usual places.
+/// The directory of the library, in place of the usual ones.
 const ENV_LIBRARY: &str = "EFA_TAP_LIB";
 const LD_PRELOAD: &str = "LD_PRELOAD";
 
-/// Bytes of a send that are looked at to find where its headers end.
+/// The bytes of a send that are read to find the end of its headers.
 const LONGEST_HEADERS: usize = 512;
 
-/// Times between two looks at what was recorded: while there is something, and else.
+/// The intervals at which records are collected: while there are some, and otherwise.
 const BUSY: Duration = Duration::from_millis(1);
 const QUIET: Duration = Duration::from_millis(20);
 
-/// Most looks at what was recorded after the program's end.
+/// The most collections after the program's end.
 const LAST_TURNS: usize = 1000;
 
 #[derive(Args)]
@@ -134,21 +134,21 @@ impl RunArguments {
     }
 }
 
-/// Records of a run's processes, on their way into the capture.
+/// Moves the records of a run's processes into the capture.
 struct Recording<'a> {
     directory: &'a Path,
-    /// By the path of their rings.
+    /// The processes by the path of their rings.
     processes: HashMap<PathBuf, Process>,
     /// The GIDs of all devices, in the order in which they were first seen.
     devices: Vec<efa_core::address::Gid>,
     store: Store,
     cut: Cut,
-    /// Why the recording ended before the run.
+    /// The error that ended the recording before the run.
     failure: Option<Failure>,
 }
 
 impl Recording<'_> {
-    /// Moves what was recorded since the last call. Returns when to call this again.
+    /// Moves the records since the last call. Returns when to call this again.
     fn turn(&mut self) -> Duration {
         if self.failure.is_some() {
             return QUIET;
@@ -178,9 +178,9 @@ impl Recording<'_> {
         Ok(any)
     }
 
-    /// Ends the recording; what is to be told, a line each.
+    /// Ends the recording. Returns the lines to print.
     fn end(mut self, path: &Path) -> Vec<String> {
-        // Processes that the program has left running may go on for ever.
+        // Processes that the program has left running may never end.
         let _ = (0..LAST_TURNS).find(|_| self.turn() != BUSY);
         let path = path.display();
         if let Some(Failure(reason)) = self.failure {
@@ -210,7 +210,7 @@ impl Recording<'_> {
     }
 }
 
-/// Finds the library where [`ENV_LIBRARY`] says, else where the installation has it.
+/// Finds the library where [`ENV_LIBRARY`] says, else in the installation.
 fn library() -> Result<PathBuf, Failure> {
     let directories = match env::var_os(ENV_LIBRARY) {
         Some(directory) => vec![PathBuf::from(directory)],
@@ -221,7 +221,7 @@ fn library() -> Result<PathBuf, Failure> {
     Ok(directory_of(&[LIBRARY], &directories, remedies, ENV_LIBRARY)?.join(LIBRARY))
 }
 
-/// `LD_PRELOAD` for the program: the tap stands in front of all other libraries, emulated ones too.
+/// `LD_PRELOAD` for the program: the tap comes before all other libraries, including emulated ones.
 fn preload(library: &Path) -> OsString {
     let mut all = library.as_os_str().to_owned();
     if let Some(inherited) = env::var_os(LD_PRELOAD).filter(|list| !list.is_empty()) {
@@ -231,7 +231,7 @@ fn preload(library: &Path) -> OsString {
     all
 }
 
-/// Why the program will not load a library, if that can be told from its file.
+/// The reason why the program will not load a library, if its file shows one.
 fn cannot_preload(program: &OsStr) -> Option<String> {
     let path = match program.to_string_lossy().contains('/') {
         true => PathBuf::from(program),
@@ -249,7 +249,7 @@ fn cannot_preload(program: &OsStr) -> Option<String> {
     })
 }
 
-/// Whether this is an ELF program without an interpreter, for 64 bits.
+/// Whether this is a 64-bit ELF program without an interpreter.
 fn is_static(file: &[u8]) -> bool {
     const PT_INTERP: u32 = 3;
     let word = |at: usize, bytes: usize| -> Option<u64> {

@@ -2,25 +2,24 @@
 //! of a run.
 //!
 //! A process has two files, named after its number and a serial number. `PID-N.ring` begins with a
-//! [`RingHeader`]; behind it are [`DATA`] bytes further on the records of what was posted and
-//! completed, each a [`Record`] with data. `PID-N.objects` has an [`ObjectRecord`] for each device,
-//! address handle and queue pair, which say what the records' numbers mean.
+//! [`RingHeader`]; from offset [`DATA`] on it has a [`Record`] with data for each posted request
+//! and completion. `PID-N.objects` has an [`ObjectRecord`] for each device, address handle and
+//! queue pair, which define the numbers in the records.
 //!
 //! The ring has many writers, the threads of the process, and one reader. A writer reserves bytes
-//! by adding to
-//! [`RingHeader::head`], fills them, and last stores the first word, which was zero. The reader takes records in
-//! order up to the first whose first word is zero, makes their bytes zero and moves
-//! [`RingHeader::tail`]. A full ring takes nothing: the writer counts what is lost and goes on.
-//! Nobody ever waits.
+//! by adding to [`RingHeader::head`], fills them, and stores the first word last, which was zero.
+//! The reader takes records in order up to the first whose first word is zero, zeroes their bytes,
+//! and moves [`RingHeader::tail`]. If the ring is full, the writer counts a lost record and
+//! continues. No one ever waits.
 //!
-//! An entry of an object holds the ring's head of that moment: whatever stands from there on in the
-//! ring may name the object, and what stands before means an older one by the same name.
+//! The record of an object holds the ring's head at that time: records from this position on may
+//! refer to the object, and earlier ones refer to an older object with the same name.
 
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The directory in which processes make their files.
+/// The directory in which processes create their files.
 pub(crate) const ENV_DIRECTORY: &str = "EFA_TAP_DIRECTORY";
 /// Bytes of a ring's records: a power of two.
 pub(crate) const ENV_RING: &str = "EFA_TAP_RING";
@@ -31,19 +30,19 @@ pub(crate) const ENV_RDMA_DATA: &str = "EFA_TAP_RDMA_DATA";
 /// Nanoseconds from the monotonic clock to the time since the Unix epoch, the same for all
 /// processes of a run: their records stay in order when somebody sets the machine's clock.
 pub(crate) const ENV_CLOCK: &str = "EFA_TAP_CLOCK";
-/// Set if the library is to say nothing on standard error.
+/// Set if the library must not write to standard error.
 pub(crate) const ENV_QUIET: &str = "EFA_TAP_QUIET";
 
-/// A file of this name in the directory has new processes begin without recording.
+/// If this file exists in the directory, new processes start without recording.
 pub(crate) const IDLE: &str = "idle";
-/// Ends of the names of a process's files.
+/// Suffixes of the names of a process's files.
 pub(crate) const RING: &str = ".ring";
 /// As [`RING`].
 pub(crate) const OBJECTS: &str = ".objects";
 
 /// First word of a ring.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"efa-tap2");
-/// Where the records begin.
+/// The offset of the records.
 pub(crate) const DATA: usize = 4096;
 /// Records begin at multiples of this, in bytes.
 pub(crate) const ALIGNMENT: usize = 8;
@@ -54,23 +53,23 @@ pub(crate) struct RingHeader {
     pub(crate) magic: u64,
     /// Bytes of the records.
     pub(crate) capacity: u64,
-    /// Odd while the process records; each change adds one, so that no two recordings have the same
+    /// Odd while the process records; each change adds one, so that each recording has a different
     /// number.
     pub(crate) switch: AtomicU32,
     _apart: [u32; 27],
-    /// Bytes that were ever reserved.
+    /// The number of bytes that were ever reserved.
     pub(crate) head: AtomicU64,
     _from: [u64; 15],
-    /// Bytes that were ever taken.
+    /// The number of bytes that were ever taken.
     pub(crate) tail: AtomicU64,
     _each_other: [u64; 15],
     /// Records for which there was no room.
     pub(crate) dropped: AtomicU64,
 }
 
-/// Subject of a record.
+/// Types of records.
 pub(crate) mod kind {
-    /// Nothing: the rest of the ring before its end, or a request that was not posted.
+    /// No event: the rest of the ring before its end, or a request that was not posted.
     pub(crate) const VOID: u8 = 1;
     /// A send that is posted.
     pub(crate) const SEND: u8 = 2;
@@ -98,7 +97,7 @@ pub(crate) mod flag {
     pub(crate) const GID: u8 = 1 << 1;
 }
 
-/// A record. The recorded data is behind it.
+/// A record. The recorded data follows it.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Record {
@@ -120,7 +119,7 @@ impl core::ops::Deref for Record {
     }
 }
 
-/// A record behind its first word, which is written last.
+/// The part of a record after its first word, which is written last.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Body {
@@ -134,30 +133,31 @@ pub(crate) struct Body {
     pub(crate) peer_qpn: u32,
     /// Of the queue pair that receives.
     pub(crate) qkey: u32,
-    /// To whom: the address of the handle. From whom: the number of the handle.
+    /// For requests: the address of the destination's handle. For receives: the number of the
+    /// sender's handle.
     pub(crate) handle: u64,
-    /// Bytes of data of the request.
+    /// Bytes of the request's data.
     pub(crate) data_length: u32,
-    /// Bytes of it behind the record.
+    /// Bytes of it that follow the record.
     pub(crate) recorded: u32,
     pub(crate) immediate: u32,
     /// EFA's status of a completion.
     pub(crate) status: u32,
     pub(crate) remote_address: u64,
     pub(crate) remote_key: u32,
-    /// Counts the requests of the queue pair.
+    /// The number of the request in its queue pair.
     pub(crate) sequence: u32,
     /// The sender, if [`flag::GID`] is set.
     pub(crate) gid: [u8; 16],
 }
 
-/// Subject of an entry.
+/// Types of object records.
 pub(crate) mod object {
     /// A device: its name, GID, and MTU.
     pub(crate) const DEVICE: u32 = 1;
-    /// An address handle, by its address: GID and number.
+    /// An address handle, identified by its address: GID and number.
     pub(crate) const HANDLE: u32 = 2;
-    /// A queue pair, by its number, that has no requests.
+    /// A queue pair without requests, identified by its number.
     pub(crate) const QUEUE_PAIR: u32 = 3;
 }
 
@@ -165,11 +165,11 @@ pub(crate) mod object {
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct ObjectRecord {
-    /// The head of the ring.
+    /// The head of the ring at that time.
     pub(crate) position: u64,
     /// One of [`object`].
     pub(crate) kind: u32,
-    /// The number of the device, in this process.
+    /// The number of the device in this process.
     pub(crate) device: u32,
     /// The address of the handle.
     pub(crate) handle: u64,
@@ -180,7 +180,7 @@ pub(crate) struct ObjectRecord {
     pub(crate) name: [u8; 64],
 }
 
-/// Nanoseconds of a clock of the system.
+/// The nanoseconds of a system clock.
 #[inline]
 pub(crate) fn clock(which: libc::clockid_t) -> u64 {
     let mut time = libc::timespec {
@@ -194,7 +194,7 @@ pub(crate) fn clock(which: libc::clockid_t) -> u64 {
         .wrapping_add(time.tv_nsec as u64)
 }
 
-/// The present value of [`ENV_CLOCK`].
+/// The current value for [`ENV_CLOCK`].
 pub(crate) fn from_monotonic() -> u64 {
     clock(libc::CLOCK_REALTIME).wrapping_sub(clock(libc::CLOCK_MONOTONIC))
 }

@@ -1,7 +1,7 @@
-//! The functions that programs find in the place of the libraries'.
+//! The functions that replace those of the libraries.
 //!
-//! Each passes the call on and returns what it returned. The contract of each is that of the
-//! function that it stands for, and what a `SAFETY` comment calls "by contract" is that.
+//! Each passes the call on and returns its result. The contract of each is that of the function
+//! that it replaces; `SAFETY` comments call it "by contract".
 
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_int, c_void};
@@ -26,7 +26,7 @@ use crate::exchange::{ObjectRecord, object};
 const AMAZON: u32 = 0x1d0f;
 const IBV_QPT_UD: u32 = 4;
 
-/// The library's function, or a way out if no library has it.
+/// The library's function, or a return if no library has it.
 macro_rules! real {
     ($function:ident, $without:expr) => {
         match real::$function::get() {
@@ -40,10 +40,10 @@ macro_rules! real {
     };
 }
 
-/// The functions of this file by their names, with what they stand for.
+/// The functions of this file by their names, with those that they replace.
 macro_rules! exported {
     ($($name:ident),*) => {
-        /// The function of this file by this name, and the library's.
+        /// The function of this file with this name, and the library's.
         pub(super) fn by_name(name: &CStr) -> Option<(&'static Real, *mut c_void)> {
             $(
                 if name == real::$name::REAL.name() {
@@ -83,10 +83,10 @@ unsafe extern "C" fn ibv_open_device(device: *mut ffi::ibv_device) -> *mut ffi::
     context
 }
 
-/// Puts the tap into a new context, if it is an EFA device's.
+/// Installs the tap in a new context, if it belongs to an EFA device.
 ///
 /// # Safety
-/// The context is valid, and nobody else has it.
+/// The context is valid, and has no other user.
 unsafe fn adopt_context(context: *mut ffi::ibv_context) {
     static OPENED: AtomicU32 = AtomicU32::new(0);
     // SAFETY: by contract; all structures are plain data.
@@ -154,7 +154,7 @@ unsafe fn adopt_context(context: *mut ffi::ibv_context) {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_close_device(context: *mut ffi::ibv_context) -> c_int {
     let close = real!(ibv_close_device, |errno| errno);
-    // Before the call: another thread may get a context at the same address right after it.
+    // Before the call: another thread may get a context at the same address directly after it.
     let known = CONTEXTS.remove(context.addr());
     // SAFETY: by contract.
     let result = unsafe { close(context) };
@@ -206,7 +206,7 @@ unsafe extern "C" fn efadv_create_cq(
     }
 }
 
-/// Puts the tap into a new completion queue.
+/// Installs the tap in a new completion queue.
 ///
 /// # Safety
 /// The queue is null, or new; `efa` is its extension, or null.
@@ -244,7 +244,7 @@ unsafe fn adopt_queue(
 unsafe extern "C" fn ibv_destroy_cq(queue: *mut ffi::ibv_cq) -> c_int {
     let destroy = real!(ibv_destroy_cq, |errno| errno);
     let known = QUEUES.remove(queue.addr());
-    // SAFETY: by contract; a queue that is known is an extended one.
+    // SAFETY: by contract; a known queue is an extended one.
     unsafe {
         let extended = queue.cast::<ffi::ibv_cq_ex>();
         if let Some(known) = known {
@@ -305,7 +305,7 @@ unsafe extern "C" fn efadv_create_qp_ex(
     unsafe { adopted(create(context, attributes, efa, length)) }
 }
 
-/// Puts the tap into a new queue pair, and returns it.
+/// Installs the tap in a new queue pair, and returns it.
 ///
 /// # Safety
 /// The queue pair is null, or new.
@@ -340,7 +340,7 @@ unsafe fn adopted(pair: *mut ffi::ibv_qp) -> *mut ffi::ibv_qp {
 }
 
 /// # Safety
-/// The queue pair is valid, and nobody else uses it.
+/// The queue pair is valid, and has no other user.
 unsafe fn adopt_pair(pair: *mut ffi::ibv_qp, known: &'static QueuePair) {
     let Some(ring) = ring::own() else { return };
     if !PAIRS.insert(pair.addr(), known) {
@@ -364,10 +364,10 @@ unsafe fn adopt_pair(pair: *mut ffi::ibv_qp, known: &'static QueuePair) {
     }
 }
 
-/// The structure with the builders of a queue pair that has some.
+/// The structure with the builders of a queue pair, if it has some.
 ///
 /// # Safety
-/// The queue pair is valid, and nobody else uses it.
+/// The queue pair is valid, and has no other user.
 unsafe fn builders_of<'a>(
     pair: *mut ffi::ibv_qp,
     known: &QueuePair,
@@ -414,7 +414,7 @@ unsafe extern "C" fn ibv_destroy_qp(pair: *mut ffi::ibv_qp) -> c_int {
         return unsafe { destroy(pair) };
     };
     PAIRS_BY_NUMBER.remove(known.context.pair_key(known.qpn));
-    // SAFETY: by contract, nobody else posts to the queue pair.
+    // SAFETY: by contract, no other thread posts to the queue pair.
     unsafe {
         if let Some(extended) = builders_of(pair, known) {
             posting::uninstall(extended, &known.real);
@@ -472,9 +472,9 @@ unsafe extern "C" fn ibv_dereg_mr(region: *mut ffi::ibv_mr) -> c_int {
     }
 }
 
-/// A program that asks where a queue is means to use it without calls, which nobody could see. It
-/// is told that the device does not say so, as older ones do not, and takes the calls: libfabric
-/// does.
+/// A program that asks for the memory of a queue wants to use it without calls, which the tap could
+/// not see. It is told that the device does not support this, as older ones do not, and uses calls:
+/// libfabric does so.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn efadv_query_cq(
     queue: *mut ffi::ibv_cq,

@@ -1,4 +1,4 @@
-//! The C library's own lookup of symbols, which the exported `dlsym` stands before.
+//! The C library's own lookup of symbols, which the exported `dlsym` replaces.
 
 use core::ffi::{CStr, c_char, c_void};
 use core::ptr::null_mut;

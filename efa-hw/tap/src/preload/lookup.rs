@@ -1,4 +1,4 @@
-//! `dlsym`, for programs that open libibverbs themselves and ask for its functions by name.
+//! `dlsym`, for programs that open libibverbs themselves and look its functions up by name.
 
 use core::ffi::{CStr, c_char, c_void};
 use core::ptr::null_mut;
@@ -7,14 +7,14 @@ use core::sync::atomic::Ordering;
 use super::exports;
 use super::libc_dlsym::{DLSYM, real_dlsym};
 
-/// The replacement for a function that the program looks up, or null without one. Leaves
-/// the C library's `dlsym` in [`DLSYM`].
+/// The replacement for a function that the program looks up; null if there is none. Leaves the C
+/// library's `dlsym` in [`DLSYM`].
 ///
 /// # Safety
 /// `name` is null or a string that ends with zero.
 unsafe extern "C" fn instead(handle: *mut c_void, name: *const c_char) -> *mut c_void {
     if DLSYM.load(Ordering::Relaxed).is_null() {
-        // SAFETY: looks for nothing that is there.
+        // SAFETY: looks up a name that does not exist.
         unsafe { real_dlsym(libc::RTLD_DEFAULT, c"efa_tap".as_ptr()) };
     }
     if name.is_null() || handle == libc::RTLD_NEXT {
@@ -33,8 +33,8 @@ unsafe extern "C" fn instead(handle: *mut c_void, name: *const c_char) -> *mut c
     own
 }
 
-/// `dlsym`. For what the tap does not stand for it jumps to the C library's function, which looks
-/// at its caller.
+/// `dlsym`. For functions without a replacement it jumps to the C library's function, which
+/// examines its caller.
 ///
 /// # Safety
 /// As that of the C library.

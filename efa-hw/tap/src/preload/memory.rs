@@ -1,5 +1,5 @@
-//! Memory that work requests name: where it is, and whether the processor can read it. The memory
-//! of a GPU may be registered as well.
+//! The memory of work requests: its address, and whether the processor can read it. Memory of a GPU
+//! may be registered too.
 
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -8,17 +8,17 @@ use std::sync::OnceLock;
 
 use efa_verbs_sys::ibv_sge;
 
-/// Entries that are kept of a gather list. EFA's are not longer.
+/// The most entries of a gather list that are kept. EFA's lists are not longer.
 const MOST: usize = 4;
 
 /// The memory of a work request.
 #[derive(Clone, Copy)]
 pub(crate) struct Buffers {
-    /// How many entries there are.
+    /// The number of entries.
     count: u32,
-    /// How many bytes they have.
+    /// The number of their bytes.
     length: u64,
-    /// The first `count` are there.
+    /// The first `count` are initialised.
     list: [MaybeUninit<ibv_sge>; MOST],
 }
 
@@ -38,15 +38,14 @@ impl Buffers {
         buffers
     }
 
-    /// Becomes what a list has, in place: most lists are short, and the rest of the structure is
-    /// not worth a copy.
+    /// Copies a list in place: most lists are short, so the rest of the structure is not copied.
     ///
     /// # Safety
     /// As [`Buffers::of`].
     #[inline]
     pub(crate) unsafe fn set(&mut self, list: *const ibv_sge, count: usize) {
         let mut put = |index: usize| {
-            // SAFETY: by contract, there are more entries, and there is a place.
+            // SAFETY: by contract there are more entries, and there is room for one.
             unsafe {
                 let entry = list.add(index);
                 let at = self.list.as_mut_ptr().add(index);
@@ -54,7 +53,7 @@ impl Buffers {
                 u64::from((*entry).length)
             }
         };
-        // Nearly all have one or two entries. For a loop compilers would call the C library.
+        // Nearly all have one or two entries. Compilers would call the C library for a loop.
         let mut length = if count > 0 { put(0) } else { 0 };
         if count > 1 {
             length += put(1);
@@ -66,20 +65,20 @@ impl Buffers {
         self.length = length;
     }
 
-    /// Becomes none, as [`Buffers::set`].
+    /// Becomes empty in place, as [`Buffers::set`].
     #[inline]
     pub(crate) fn clear(&mut self) {
         (self.count, self.length) = (0, 0);
     }
 
-    /// Becomes what another one is, as [`Buffers::set`].
+    /// Copies another one in place, as [`Buffers::set`].
     #[inline]
     pub(crate) fn set_to(&mut self, other: &Buffers) {
-        // SAFETY: the other's entries are there.
+        // SAFETY: the other's entries are initialised.
         unsafe { self.set(other.list.as_ptr().cast(), other.count as usize) };
     }
 
-    /// One piece of memory.
+    /// One range of memory.
     #[inline]
     pub(crate) fn one(addr: u64, length: u32, lkey: u32) -> Buffers {
         let mut buffers = Buffers {
@@ -91,7 +90,7 @@ impl Buffers {
         buffers
     }
 
-    /// Where it begins.
+    /// The address of the first byte.
     #[cfg(test)]
     pub(crate) fn first(&self) -> u64 {
         self.list()[0].addr
@@ -99,17 +98,17 @@ impl Buffers {
 
     #[inline]
     fn list(&self) -> &[ibv_sge] {
-        // SAFETY: so many are there.
+        // SAFETY: this many are initialised.
         unsafe { core::slice::from_raw_parts(self.list.as_ptr().cast(), self.count as usize) }
     }
 
-    /// How many bytes it has.
+    /// The number of bytes.
     #[inline]
     pub(crate) fn length(&self) -> usize {
         self.length as usize
     }
 
-    /// Returns whether the processor can read it.
+    /// Returns whether the processor can read the memory.
     #[inline(always)]
     pub(crate) fn is_readable(&self) -> bool {
         for entry in self.list() {
@@ -125,7 +124,7 @@ impl Buffers {
 pub(crate) enum Source<'a> {
     /// Bytes inside a work request.
     Inline(&'a [u8]),
-    /// Memory, from so many bytes on.
+    /// Memory, without this many bytes at its start.
     Memory(&'a Buffers, usize),
 }
 
@@ -148,8 +147,8 @@ impl Source<'_> {
                     let part = length.min(entry.length as usize - skips);
                     let from =
                         core::ptr::with_exposed_provenance::<u8>(entry.addr as usize + skips);
-                    // SAFETY: by contract. The program has given this memory to its device, and has
-                    // not been told that it may have it back.
+                    // SAFETY: by contract. The program has passed this memory to its device, and
+                    // was not told that it belongs to the program again.
                     unsafe { core::ptr::copy_nonoverlapping(from, to, part) };
                     to = to.wrapping_add(part);
                     length -= part;
@@ -159,7 +158,7 @@ impl Source<'_> {
     }
 }
 
-/// Registrations that were looked at, by their key: the key, and in the lowest byte what is known.
+/// Registrations that were checked, by their key: the key, and the result in the lowest byte.
 static KNOWN: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 const READABLE: u64 = 1;
 const UNREADABLE: u64 = 2;
@@ -187,7 +186,7 @@ fn is_readable(entry: &ibv_sge) -> bool {
     }
 }
 
-/// A registration ends; another one may get its key.
+/// Forgets a registration that ends; another one may get its key.
 pub(crate) fn forget(lkey: u32) {
     let slot = slot(lkey);
     if slot.load(Ordering::Relaxed) >> 8 == u64::from(lkey) {
@@ -195,7 +194,7 @@ pub(crate) fn forget(lkey: u32) {
     }
 }
 
-/// Has the kernel read a byte: it fails where the program would end.
+/// Makes the kernel read a byte: this fails where the program would crash.
 fn probe(address: u64) -> bool {
     static SCRATCH: OnceLock<Option<OwnedFd>> = OnceLock::new();
     let scratch = SCRATCH.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! Reading completions: `ibv_poll_cq`, and the calls of `ibv_cq_ex`.
+//! Records completions: `ibv_poll_cq`, and the functions of `ibv_cq_ex`.
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
@@ -12,13 +12,13 @@ use super::ring::{self, Ring};
 use super::state::{CONTEXTS, Context, OPS, POLLS, QUEUES, QueuePair, READS_FOLLOWED};
 use crate::exchange::{Body, flag, kind};
 
-/// Bytes in front of a datagram's data in the receive's buffers.
+/// Bytes before a datagram's data in the receive's buffers.
 const GRH: usize = 40;
-/// `slid` of a sender that the device has no address handle for.
+/// `slid` of a sender without an address handle.
 const UNKNOWN: u32 = 0xffff;
 const IBV_WC_WITH_IMM: u32 = 1 << 1;
 
-/// A completion that the program is about to see.
+/// A completion that the program is about to get.
 struct Completion {
     wr_id: u64,
     /// EFA's status: 0 for success.
@@ -31,8 +31,8 @@ struct Completion {
     gid: Option<[u8; 16]>,
 }
 
-/// Whether a completion of this kind means anything to the tap now. That a send has gone well is no
-/// news.
+/// Whether the tap currently needs a completion of this type. The success of a send is not
+/// recorded.
 #[inline]
 fn is_followed(opcode: u32, is_success: bool) -> bool {
     opcode & IBV_WC_RECV != 0
@@ -41,7 +41,7 @@ fn is_followed(opcode: u32, is_success: bool) -> bool {
 }
 
 impl QueuePair {
-    /// Takes note of a completion that is not recorded: what was posted has ended.
+    /// Handles a completion that is not recorded: removes the posted request.
     #[inline]
     fn ended(&self, opcode: u32, wr_id: u64) {
         if opcode & IBV_WC_RECV == 0 {
@@ -53,13 +53,13 @@ impl QueuePair {
         }
     }
 
-    /// Writes a completion down.
+    /// Records a completion.
     #[inline(always)]
     fn completed(&self, ring: &'static Ring, seen: &Completion) {
         if seen.opcode & IBV_WC_RECV == 0 {
             return self.request_completed(ring, seen);
         }
-        // A write to a queue pair that takes them unsolicited has no receive.
+        // A write to a queue pair for unsolicited writes consumes no receive.
         let mut buffers = Buffers::NONE;
         self.receives
             .with(|receives| receives.take(seen.wr_id, &mut buffers));
@@ -134,8 +134,8 @@ impl QueuePair {
 #[inline(always)]
 fn write(ring: &'static Ring, kind: u8, flags: u8, body: Body, buffers: &Buffers, skipped: usize) {
     if let Some(reservation) = ring.reserve(body.recorded as usize) {
-        // SAFETY: there is room; the memory was received into, and the program does not have it
-        // back yet.
+        // SAFETY: there is room; the memory was received into, and does not belong to the program
+        // again yet.
         unsafe { reservation.fill(body, &Source::Memory(buffers, skipped)) };
         reservation.publish(kind, flags);
     }
@@ -194,7 +194,7 @@ fn see(context: &Context, wc: &ffi::ibv_wc) {
     }
 }
 
-/// `start_poll` of a completion queue that is known.
+/// `start_poll` of a known completion queue.
 ///
 /// # Safety
 /// As the library's.
@@ -217,7 +217,7 @@ pub(crate) unsafe extern "C" fn start_poll(
     result
 }
 
-/// `next_poll` of a completion queue that is known.
+/// `next_poll` of a known completion queue.
 ///
 /// # Safety
 /// As the library's.
@@ -253,8 +253,8 @@ unsafe fn see_current(queue: *mut ffi::ibv_cq_ex) {
     }
 }
 
-/// Takes note of the current completion. It stands apart, so that an idle tap has nothing of it to
-/// save or restore.
+/// Records the current completion. It is a separate function, so that an idle tap need not save or
+/// restore registers for it.
 ///
 /// # Safety
 /// As [`see_current`].
@@ -277,7 +277,7 @@ unsafe fn look_at_current(queue: *mut ffi::ibv_cq_ex, opcode: u32) {
         };
         let status = match current.status {
             0 => 0,
-            // Whatever the library says of a status: it was no success.
+            // Whatever status the library reports, it was no success.
             _ => read(current.read_vendor_err)
                 .filter(|code| *code != 0)
                 .unwrap_or(u32::MAX),

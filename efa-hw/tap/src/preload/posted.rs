@@ -2,25 +2,25 @@
 
 use super::memory::Buffers;
 
-/// Fewest entries that a queue has room for, once it has any.
+/// The least capacity of a queue that is not empty.
 const FEWEST: usize = 64;
 
 /// A work request and its memory.
 #[derive(Clone)]
 struct Posted {
     wr_id: u64,
-    /// Whether it is nobody's any more.
+    /// Whether it was taken.
     is_taken: bool,
     buffers: Buffers,
 }
 
 /// Work requests in the order in which they were posted. Entries are written and read in place:
-/// copies of them would cost more than all that is done with them.
+/// copies would cost more than everything else that is done with them.
 #[derive(Default)]
 pub(crate) struct Posts {
-    /// A power of two, or none.
+    /// The length is a power of two, or 0.
     entries: Vec<Posted>,
-    /// How many were removed from the front, and how many were added. Both go round.
+    /// The numbers of entries removed from the front, and added. Both wrap.
     head: usize,
     tail: usize,
 }
@@ -66,7 +66,7 @@ impl Posts {
         self.entries = entries;
     }
 
-    /// Takes the first work request of this id. Returns whether there was one; its memory is in
+    /// Takes the first work request with this id. Returns whether there was one; its memory is in
     /// `into`.
     #[inline(always)]
     pub(crate) fn take(&mut self, wr_id: u64, into: &mut Buffers) -> bool {
@@ -105,7 +105,7 @@ impl Posts {
         false
     }
 
-    /// Forgets the last work request of this id: it was not posted.
+    /// Removes the last work request with this id, which was not posted.
     pub(crate) fn forget_last(&mut self, wr_id: u64) {
         let mut position = self.tail;
         while position != self.head {
@@ -120,12 +120,12 @@ impl Posts {
         self.drop_taken();
     }
 
-    /// Forgets all.
+    /// Removes all.
     pub(crate) fn clear(&mut self) {
         *self = Posts::default();
     }
 
-    /// Removes what was taken from the front.
+    /// Removes taken entries from the front.
     fn drop_taken(&mut self) {
         while !self.is_empty() && self.entries[self.place(self.head)].is_taken {
             self.head = self.head.wrapping_add(1);
@@ -174,11 +174,11 @@ mod tests {
         assert!(posts.is_empty());
     }
 
-    /// As many as a receive queue holds, in all places of the queue, some of them out of order.
+    /// As many as a receive queue holds, at all positions of the queue, some of them out of order.
     #[test]
     fn a_queue_grows_where_it_is_full() {
         let mut posts = Posts::default();
-        // The first one is in the middle of the memory when that is full.
+        // The first one is in the middle of the memory when it is full.
         for wr_id in 0..FEWEST as u64 / 2 {
             add(&mut posts, wr_id, wr_id);
             assert_eq!(take(&mut posts, wr_id), Some(wr_id));
@@ -186,7 +186,7 @@ mod tests {
         for round in 0..3_u64 {
             for wr_id in 0..1000 {
                 add(&mut posts, wr_id, round * 1000 + wr_id);
-                // One of three stays for the next time.
+                // One of three remains for the next time.
                 if wr_id % 3 > 0 {
                     assert_eq!(take(&mut posts, wr_id), Some(round * 1000 + wr_id));
                 }

@@ -1,7 +1,7 @@
-//! Posting: `ibv_post_send`, `ibv_post_recv`, and the calls of `ibv_qp_ex`.
+//! Records posting: `ibv_post_send`, `ibv_post_recv`, and the functions of `ibv_qp_ex`.
 //!
-//! A request is written down before the library gets it, since another thread may see it complete
-//! before the call returns. The reader gets the record after the call, if the request was posted.
+//! A request is written before the library gets it, because another thread may see its completion
+//! before the call returns. The record is published after the call, if the request was posted.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ use super::state::{
 };
 use crate::exchange::{Body, kind};
 
-/// A request that is written down and not posted yet.
+/// A request that is written and not posted yet.
 struct Written {
     reservation: Reservation,
     kind: u8,
@@ -25,7 +25,7 @@ struct Written {
     wr_id: u64,
 }
 
-/// Requests of one call: most have one, and need no memory.
+/// The requests of one call: most calls have one, and need no memory.
 #[derive(Default)]
 struct Batch {
     first: Option<Written>,
@@ -44,7 +44,7 @@ impl Batch {
 }
 
 impl QueuePair {
-    /// Writes a request down, all but the word that hands it to the reader.
+    /// Writes a request, except the word that publishes it.
     #[inline]
     fn reserve(
         &self,
@@ -80,7 +80,7 @@ impl QueuePair {
             sequence,
             ..request.body
         };
-        // SAFETY: there is room for so many bytes, which the program has given to its device.
+        // SAFETY: there is room for this many bytes, which the program has passed to its device.
         unsafe { reservation.fill(body, &source) };
         if request.kind == kind::READ {
             self.follow_read(request);
@@ -93,7 +93,7 @@ impl QueuePair {
         })
     }
 
-    /// Remembers an RDMA read until it completes.
+    /// Keeps an RDMA read until it completes.
     #[inline(never)]
     fn follow_read(&self, request: &Request) {
         self.reads
@@ -102,7 +102,7 @@ impl QueuePair {
         READS_FOLLOWED.store(true, Ordering::Relaxed);
     }
 
-    /// Hands requests to the reader of which the first `posted` were posted.
+    /// Publishes requests, of which the first `posted` were posted.
     fn publish(&self, batch: Batch, posted: usize) {
         self.publish_one(batch.first, posted > 0);
         for (index, entry) in batch.others.into_iter().enumerate() {
@@ -177,8 +177,8 @@ type PostSend = unsafe extern "C" fn(
     *mut *mut ffi::ibv_send_wr,
 ) -> c_int;
 
-/// Posts and writes down. It stands apart, so that an idle tap has nothing of it to save or
-/// restore.
+/// Posts and records. It is a separate function, so that an idle tap need not save or restore
+/// registers for it.
 ///
 /// # Safety
 /// As [`post_send`].
@@ -199,7 +199,7 @@ unsafe fn post_recorded(
     let mut next = list;
     // SAFETY: a list of valid requests, by contract.
     while let Some(wr) = unsafe { next.as_ref() } {
-        // SAFETY: as above. A queue pair of EFA's has requests of this form.
+        // SAFETY: as above. A queue pair of EFA has requests of this form.
         unsafe {
             let count = usize::try_from(wr.num_sge).unwrap_or(0);
             let buffers = Buffers::of(wr.sg_list, count);
@@ -238,7 +238,7 @@ unsafe fn post_recorded(
     let result = unsafe { real(pair, list, bad) };
     let posted = match result {
         0 => batch.count,
-        // SAFETY: the library has said which request it refused, by the list's own pointer.
+        // SAFETY: the library has reported the refused request by the list's own pointer.
         _ => unsafe { place_in(list, bad) },
     };
     let refused = batch.count.saturating_sub(posted) as u32;
@@ -247,7 +247,7 @@ unsafe fn post_recorded(
     result
 }
 
-/// How many requests stand before the one that was refused.
+/// The number of requests before the one that was refused.
 ///
 /// # Safety
 /// The list is valid; `bad` is null or valid.
@@ -264,7 +264,7 @@ unsafe fn place_in(list: *mut ffi::ibv_send_wr, bad: *mut *mut ffi::ibv_send_wr)
     if next.is_null() { 0 } else { place }
 }
 
-/// `ibv_post_recv`. Receives are remembered also while nothing is recorded: they may complete
+/// `ibv_post_recv`. Receives are also kept while nothing is recorded, because they may complete
 /// later.
 ///
 /// # Safety
@@ -297,13 +297,13 @@ pub(crate) unsafe extern "C" fn post_recv(
     // SAFETY: by contract.
     let result = unsafe { real(pair, list, bad) };
     if result != 0 {
-        // SAFETY: the library has said which receive it refused.
+        // SAFETY: the library has reported the refused receive.
         unsafe { forget(known, bad.as_ref().map_or(list, |bad| *bad)) };
     }
     result
 }
 
-/// Forgets receives that were refused: the first one and those behind it were not posted.
+/// Forgets refused receives: the first one and all after it were not posted.
 ///
 /// # Safety
 /// The list is valid.
@@ -328,8 +328,8 @@ impl QueuePair {
     }
 }
 
-/// The library's function for a call of `ibv_qp_ex`. Only queue pairs that are known have the
-/// functions of this file.
+/// The library's function for a call of `ibv_qp_ex`. Only known queue pairs have the functions of
+/// this file.
 #[inline]
 fn real_of<F>(
     pair: *mut ffi::ibv_qp_ex,
@@ -342,8 +342,8 @@ fn real_of<F>(
 }
 
 /// Declares functions of `ibv_qp_ex`. Each makes the library's call. If the session is recorded, a
-/// function that stands apart does so, and changes the session: an idle tap has nothing of it to
-/// save or restore.
+/// separate function does so and changes the session, so that an idle tap need not save or restore
+/// registers for it.
 macro_rules! recorded {
     ($($function:ident($($argument:ident: $type:ty),*) |$pair:ident, $known:ident, $session:ident| $change:expr;)*) => {$(
         /// # Safety
@@ -393,7 +393,7 @@ unsafe extern "C" fn wr_start(pair: *mut ffi::ibv_qp_ex) {
             // SAFETY: by contract.
             unsafe { real(pair) };
         }
-        // SAFETY: the session is this thread's from here on.
+        // SAFETY: the session belongs to this thread from here on.
         unsafe { &mut *known.session.get() }.start(number);
     }
     if let Some(number) = ring::current() {
@@ -421,7 +421,7 @@ unsafe extern "C" fn wr_complete(pair: *mut ffi::ibv_qp_ex) -> c_int {
     }
 }
 
-/// Posts what was built and writes it down.
+/// Posts the built requests and records them.
 ///
 /// # Safety
 /// As [`wr_complete`].
@@ -443,7 +443,7 @@ unsafe fn complete_recorded(
         let time = ring.now();
         if session.is_begun && session.earlier.is_empty() {
             let written = known.reserve(ring, &session.last, &session.inline, time);
-            // From here on the session may be another thread's.
+            // From here on the session may belong to another thread.
             let result = real(pair);
             if result != 0 {
                 known.sequence.fetch_sub(1, Ordering::Relaxed);
@@ -457,7 +457,7 @@ unsafe fn complete_recorded(
             batch.push(known.reserve(ring, request, &session.inline, time));
         }
         let count = batch.count;
-        // From here on the session may be another thread's.
+        // From here on the session may belong to another thread.
         let result = real(pair);
         let posted = if result == 0 { count } else { 0 };
         if result != 0 {
@@ -471,7 +471,7 @@ unsafe fn complete_recorded(
 /// The known parts of a new request: its id, and the peer's memory.
 ///
 /// # Safety
-/// The queue pair is valid, and its session the caller's.
+/// The queue pair is valid, and its session belongs to the caller.
 #[inline(always)]
 unsafe fn begun(pair: *mut ffi::ibv_qp_ex, (remote_key, remote_address): (u32, u64)) -> Body {
     Body {
@@ -483,8 +483,8 @@ unsafe fn begun(pair: *mut ffi::ibv_qp_ex, (remote_key, remote_address): (u32, u
     }
 }
 
-// SAFETY of all: what is between `wr_start` and `wr_complete` is one thread's, and what arguments
-// point to is valid, by the contract of the library's functions.
+// SAFETY of all: a session between `wr_start` and `wr_complete` belongs to one thread, and
+// arguments point to valid memory, by the contract of the library's functions.
 recorded! {
     wr_send() |pair, known, session| {
         // SAFETY: as above.
@@ -539,7 +539,7 @@ recorded! {
     };
 }
 
-/// The most that is copied of inline data; a work request of EFA's has room for less.
+/// The most inline data that is copied; a work request of EFA has room for less.
 const MOST_INLINE: usize = 4096;
 
 /// # Safety
@@ -562,7 +562,7 @@ unsafe fn copy_inline(session: &mut Session, parts: &[Buffers]) {
 /// Calls a macro for each function of `ibv_qp_ex` that EFA has.
 macro_rules! builders {
     ($($function:ident),*) => {
-        /// Value for a queue pair without builders.
+        /// The builders of a queue pair without any.
         pub(crate) const NO_BUILDERS: RealBuilders = RealBuilders { $($function: None),* };
 
         /// The builders of a queue pair.
@@ -570,13 +570,13 @@ macro_rules! builders {
             RealBuilders { $($function: pair.$function),* }
         }
 
-        /// Puts the functions of this file into a queue pair that is known. Those that it lacks
-        /// stay missing.
+        /// Puts the functions of this file into a known queue pair. Those that it lacks stay
+        /// missing.
         pub(crate) fn install(pair: &mut ffi::ibv_qp_ex) {
             $(pair.$function = pair.$function.map(|_| $function as _);)*
         }
 
-        /// Puts the library's functions back.
+        /// Restores the library's functions.
         pub(crate) fn uninstall(pair: &mut ffi::ibv_qp_ex, real: &RealBuilders) {
             $(pair.$function = real.$function;)*
         }

@@ -1,4 +1,4 @@
-//! The functions of the libraries that the program has.
+//! The functions of the libraries that the program uses.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::null_mut;
@@ -11,7 +11,7 @@ use efa_verbs_sys as ffi;
 use super::libc_dlsym::{dlvsym, real_dlsym};
 use crate::exchange::ENV_QUIET;
 
-/// A function of a library, found when it is first needed.
+/// A function of a library, looked up when it is first needed.
 pub(crate) struct Real {
     name: &'static CStr,
     library: &'static CStr,
@@ -38,10 +38,10 @@ impl Real {
         found
     }
 
-    /// The program has found the function itself.
+    /// Notes the address that the program has looked up itself.
     pub(crate) fn learn(&self, address: *mut c_void) {
         let (known, order) = (null_mut(), Ordering::Relaxed);
-        // It has one address in nearly every program; who has two gets the first.
+        // Nearly every program has one address; if there are two, the first is kept.
         let _ = self.address.compare_exchange(known, address, order, order);
     }
 
@@ -50,7 +50,7 @@ impl Real {
         self.name
     }
 
-    /// Says that the function is missing, and leaves `ENOSYS` in `errno`.
+    /// Reports that the function is missing, and sets `errno` to `ENOSYS`.
     pub(crate) fn missing(&self) -> c_int {
         say(&format!(
             "{} is in no library that the program has loaded: the call fails",
@@ -62,13 +62,13 @@ impl Real {
     }
 }
 
-/// The version of those functions of libibverbs that have two; the other one has other structures.
-/// Asked for no version, the C library finds the newest, but before 2.36 the oldest where it looks
-/// behind a library (its bug 14932).
+/// The version of those functions of libibverbs that have two; the other version has other
+/// structures. Without a version, the C library finds the newest, but before 2.36 the oldest if it
+/// searches after a library (its bug 14932).
 const PRESENT: &CStr = c"IBVERBS_1.1";
 
-/// Looks for a function behind this library in the order of symbols, then in the library of this
-/// name, which a plug-in may have loaded for itself, then in all that are loaded.
+/// Looks for a function after this library in the order of symbols, then in the library with this
+/// name, which a plug-in may have loaded for itself, then in all loaded libraries.
 fn find(name: &CStr, library: &CStr) -> *mut c_void {
     // SAFETY: strings that end with zero.
     let next = unsafe {
@@ -112,7 +112,7 @@ unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_
     c_int::from(!search.found.is_null())
 }
 
-/// The function in a library that is loaded, or those that it needs; null if it is not there or our
+/// The function in a loaded library, or those that it depends on; null if it is not there or our
 /// own.
 fn find_in(name: &CStr, library: &CStr) -> *mut c_void {
     // SAFETY: strings that end with zero; nothing is loaded.
@@ -120,8 +120,8 @@ fn find_in(name: &CStr, library: &CStr) -> *mut c_void {
     if handle.is_null() {
         return null_mut();
     }
-    // SAFETY: the handle is valid. It is closed again; the library stays loaded by whoever has
-    // loaded it.
+    // SAFETY: the handle is valid. It is closed again; the library stays loaded, because others
+    // have loaded it.
     let found = unsafe {
         let found = real_dlsym(handle, name.as_ptr());
         libc::dlclose(handle);
@@ -146,7 +146,7 @@ fn is_own(address: *mut c_void) -> bool {
     !address.is_null() && object_of(address) == object_of(find_in as *const c_void)
 }
 
-/// Writes a line to standard error, whole.
+/// Writes a line to standard error with one call.
 pub(crate) fn say(text: &str) {
     tracing::warn!("{text}");
     if std::env::var_os(ENV_QUIET).is_none() {

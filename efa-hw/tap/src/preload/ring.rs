@@ -1,19 +1,19 @@
 //! The process's side of the ring.
 //!
-//! Threads reserve room by moving the head, fill it, and hand it over by storing its first word,
-//! which is zero until then. The command takes records in their order, makes their room zero, and
-//! moves the tail. Why the orderings suffice:
-//! * the first word is stored with release and loaded with acquire, so the command sees the record
-//!   behind it;
-//! * the command stores the tail with release after it has made the room zero. Who reserves room
-//!   has loaded the tail with acquire, or the process's copy of it, which was stored with release
-//!   by a thread that had. So it sees the zeroes, and what it writes comes after them. Two threads
-//!   may store the copy in the wrong order; then it is older than it could be, and the next one
-//!   without room asks the command's word again;
-//! * the head is moved with release and loaded with acquire by the command: objects that were
-//!   written down before a record was reserved are read before the record is.
+//! Threads reserve room by moving the head, fill it, and publish it by storing its first word,
+//! which is zero until then. The command takes records in their order, zeroes their room, and moves
+//! the tail. The memory orderings are sufficient because:
+//! * the first word is stored with release and loaded with acquire, so the command sees the rest of
+//!   the record;
+//! * the command stores the tail with release after it has zeroed the room. A writer that reserves
+//!   room has loaded the tail with acquire, or the process's copy of it, which was stored with
+//!   release by a thread that had done so. So the writer sees the zeroes, and its writes come after
+//!   them. Two threads may store the copy in the wrong order; then it is older than necessary, and
+//!   the next writer without room loads the command's word again;
+//! * the head is moved with release, and the command loads it with acquire: objects that were
+//!   recorded before a record was reserved are read before the record.
 //!
-//! The switch and the count of lost records order nothing.
+//! The switch and the count of lost records need no ordering.
 
 use core::mem::offset_of;
 use core::ptr::{NonNull, null_mut};
@@ -35,12 +35,12 @@ use crate::exchange::{
     MAGIC, OBJECTS, ObjectRecord, RING, Record, RingHeader, clock, from_monotonic, kind,
 };
 
-/// Where the process writes down what it does.
+/// The ring into which the process records.
 pub(crate) struct Ring {
     header: &'static RingHeader,
     data: NonNull<u8>,
     capacity: u64,
-    /// The tail as it was when there seemed to be no room: the reader's own word is in another
+    /// The tail when there last seemed to be no room: the reader's own word is in another
     /// processor's cache.
     tail: AtomicU64,
     objects: Mutex<File>,
@@ -52,7 +52,7 @@ pub(crate) struct Ring {
     pub(crate) rdma_data: usize,
 }
 
-// SAFETY: the data is reserved piece by piece before it is written.
+// SAFETY: each range of the data is reserved before it is written.
 unsafe impl Send for Ring {}
 // SAFETY: as above.
 unsafe impl Sync for Ring {}
@@ -61,7 +61,7 @@ static OWN: AtomicPtr<Ring> = AtomicPtr::new(null_mut());
 
 /// The switch of a process without a ring.
 static NEVER: AtomicU32 = AtomicU32::new(0);
-/// Where the process's switch is: in its ring, or [`NEVER`].
+/// The process's switch: in its ring, or [`NEVER`].
 static SWITCH: AtomicPtr<AtomicU32> = AtomicPtr::new((&raw const NEVER).cast_mut());
 
 /// The process's ring, if it has one.
@@ -71,8 +71,8 @@ pub(crate) fn own() -> Option<&'static Ring> {
     unsafe { OWN.load(Ordering::Acquire).as_ref() }
 }
 
-/// Which recording this is, if the process records now: another number each time that it begins.
-/// This is all that most calls look at while the tap is idle.
+/// The number of the recording, if the process records now: a different one each time that it
+/// starts. While the tap is idle, most calls only read this.
 #[inline]
 pub(crate) fn current() -> Option<u32> {
     // SAFETY: a static, or a word of a ring, which is never unmapped.
@@ -87,7 +87,7 @@ pub(crate) fn recording() -> Option<&'static Ring> {
     current().and_then(|_| own())
 }
 
-/// Makes the process's ring, unless it has one or nobody asked for it.
+/// Creates the process's ring, unless it has one or none is requested.
 pub(crate) fn begin() {
     static BEGINNING: Mutex<()> = Mutex::new(());
     let _beginning = BEGINNING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -102,14 +102,15 @@ pub(crate) fn begin() {
             let switch = (&raw const ring.header.switch).cast_mut();
             OWN.store(Box::into_raw(Box::new(ring)), Ordering::Release);
             SWITCH.store(switch, Ordering::Release);
-            // SAFETY: a function that a child of this process calls, in which nobody else runs.
+            // SAFETY: a function that is called in a child of this process, in which no other
+            // thread runs.
             unsafe { libc::pthread_atfork(None, None, Some(leave)) };
         }
         Err(error) => say(&format!("cannot record: {}: {error}", directory.display())),
     }
 }
 
-/// A forked process has a ring of its own, when it opens a device.
+/// A forked process gets its own ring when it opens a device.
 extern "C" fn leave() {
     SWITCH.store((&raw const NEVER).cast_mut(), Ordering::Release);
     OWN.store(null_mut(), Ordering::Release);
@@ -134,7 +135,7 @@ impl Ring {
                 .mode(0o600)
                 .open(path)
         };
-        // A process that becomes another program has the same number.
+        // A process that executes another program keeps its number.
         let (objects, mut path) = (0..u32::MAX)
             .map(|serial| directory.join(format!("{pid}-{serial}{OBJECTS}")))
             .find_map(|path| match new(&path) {
@@ -149,8 +150,8 @@ impl Ring {
             let _ = fs::remove_file(&path);
             return Err(io::Error::from(io::ErrorKind::FileTooLarge));
         }
-        // On a full disk a write into the mapping would be fatal: all of it is there from the
-        // beginning. SAFETY: a call on a descriptor of ours.
+        // On a full disk a write into the mapping would be fatal, so all of the file is allocated
+        // at the start. SAFETY: a call on our own descriptor.
         match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length as libc::off_t) } {
             0 => {}
             error => {
@@ -195,13 +196,13 @@ impl Ring {
         })
     }
 
-    /// Nanoseconds since the Unix epoch, as the machine's clock was set when the run began.
+    /// Nanoseconds since the Unix epoch, by the machine's clock at the start of the run.
     #[inline]
     pub(crate) fn now(&self) -> u64 {
         clock(libc::CLOCK_MONOTONIC).wrapping_add(self.from_monotonic)
     }
 
-    /// Writes down an object, before anything names it.
+    /// Records an object, before any record refers to it.
     pub(crate) fn object(&self, mut entry: ObjectRecord) {
         let mut file = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
         entry.position = self.header.head.load(Ordering::Relaxed);
@@ -210,8 +211,8 @@ impl Ring {
         }
     }
 
-    /// Takes room for a record with so many bytes of data. `None`, and the record is counted as
-    /// lost, if there is none.
+    /// Reserves room for a record with this many bytes of data. If there is none, returns `None`
+    /// and counts a lost record.
     #[inline]
     pub(crate) fn reserve(&self, data: usize) -> Option<Reservation> {
         let length = (size_of::<Record>() + data).next_multiple_of(ALIGNMENT) as u64;
@@ -219,7 +220,7 @@ impl Ring {
         let mut head = header.head.load(Ordering::Relaxed);
         loop {
             let at = head & (self.capacity - 1);
-            // A record is in one piece.
+            // A record is contiguous.
             let rest = self.capacity - at;
             let skipped = if length > rest { rest } else { 0 };
             let end = head + skipped + length;
@@ -248,8 +249,8 @@ impl Ring {
         }
     }
 
-    /// Has the processor fetch the memory of the next record before it comes: the reader has
-    /// changed it last, on another processor, and the next lock would wait for it.
+    /// Prefetches the memory of the next record: the reader has changed it last, on another
+    /// processor, and the next lock would wait for it.
     #[inline(always)]
     fn prefetch(&self, position: u64) {
         for line in 0..PREFETCHED {
@@ -259,10 +260,10 @@ impl Ring {
         }
     }
 
-    /// The room of so many bytes at this offset.
+    /// The room of this many bytes at this offset.
     #[inline]
     fn at(&self, offset: u64, length: u64) -> Reservation {
-        // SAFETY: offsets are below the capacity, and the mapping has so many bytes behind the
+        // SAFETY: offsets are below the capacity, and the mapping has this many bytes after the
         // first.
         let start = unsafe { self.data.add(offset as usize) };
         Reservation {
@@ -273,7 +274,7 @@ impl Ring {
 }
 
 impl Body {
-    /// All of it zero.
+    /// All fields are zero.
     pub(crate) const EMPTY: Body = Body {
         time: 0,
         wr_id: 0,
@@ -293,16 +294,15 @@ impl Body {
     };
 }
 
-/// Cache lines that are fetched ahead: those of a record of a short message.
+/// Cache lines that are prefetched: those of a record of a short message.
 const PREFETCHED: u64 = 4;
 /// Bytes of a cache line.
 const CACHE_LINE: u64 = 64;
 
-/// Has the processor fetch a cache line that will be written.
+/// Prefetches a cache line that will be written.
 #[inline(always)]
 fn prefetch_for_write(address: NonNull<u8>) {
-    // SAFETY: a hint, which touches no memory as far as programs can tell. Processors that do not
-    // know it skip it.
+    // SAFETY: a hint without an effect on memory. Processors that do not know it skip it.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         core::arch::asm!("prefetchw [{}]", in(reg) address.as_ptr(), options(nostack, preserves_flags, readonly));
@@ -311,7 +311,7 @@ fn prefetch_for_write(address: NonNull<u8>) {
     }
 }
 
-/// Whether a file may have so many bytes: the program would get a signal for a longer one.
+/// Whether a file may have this many bytes: the program would get a signal for a longer one.
 fn is_allowed(length: usize) -> bool {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
@@ -322,17 +322,17 @@ fn is_allowed(length: usize) -> bool {
     !known || length as libc::rlim_t <= limit.rlim_cur
 }
 
-/// Room in the ring that belongs to the caller.
+/// Reserved room in the ring.
 pub(crate) struct Reservation {
     start: NonNull<u8>,
     length: u32,
 }
 
 impl Reservation {
-    /// Writes the record and its data, all but the first word.
+    /// Writes the record and its data, except the first word.
     ///
     /// # Safety
-    /// `body.recorded` is not more than there was asked for, and `data` can be read so far.
+    /// `body.recorded` is not more than was requested, and `data` is readable up to there.
     #[inline(always)]
     pub(crate) unsafe fn fill(&self, body: Body, data: &Source<'_>) {
         let recorded = body.recorded as usize;
@@ -345,7 +345,7 @@ impl Reservation {
         }
     }
 
-    /// Hands the record to the reader.
+    /// Publishes the record.
     #[inline]
     pub(crate) fn publish(self, kind: u8, flags: u8) {
         let word = u64::from(self.length) | u64::from(kind) << 32 | u64::from(flags) << 40;
@@ -354,7 +354,7 @@ impl Reservation {
         unsafe { self.start.cast::<AtomicU64>().as_ref() }.store(word, Ordering::Release);
     }
 
-    /// Gives the room away.
+    /// Releases the room without a record.
     #[inline]
     pub(crate) fn void(self) {
         self.publish(kind::VOID, 0);

@@ -10,15 +10,15 @@ pub(super) struct Request {
     pub(super) kind: u8,
     /// Bits of [`flag`].
     pub(super) flags: u8,
-    /// Its known parts so far.
+    /// Its fields that are known so far.
     pub(super) body: Body,
     pub(super) buffers: Buffers,
-    /// Which of the session's bytes are its data.
+    /// The range of its data in the session's bytes.
     pub(super) inline: Option<Range<usize>>,
 }
 
 impl Request {
-    /// A place for a request.
+    /// An empty request.
     pub(super) const NONE: Request = Request {
         kind: kind::VOID,
         flags: 0,
@@ -27,7 +27,7 @@ impl Request {
         inline: None,
     };
 
-    /// Becomes a request that begins, in place: most of the structure is memory that is not used.
+    /// Starts a request in place: most of the structure is unused memory.
     #[inline(always)]
     pub(super) fn set(&mut self, kind: u8, body: Body, immediate: Option<u32>) {
         self.kind = kind;
@@ -43,15 +43,15 @@ impl Request {
 
 /// The requests between `wr_start` and `wr_complete`.
 pub(crate) struct Session {
-    /// The recording ([`current`](super::ring::current)) in which it began, if it is recorded; else 0, which is
-    /// none. A recording that is switched off in between is another one, which leaves the session
-    /// out.
+    /// The recording ([`current`](super::ring::current)) in which it began, or 0 if it is not
+    /// recorded. If the recording is switched off and on in between, its number differs, and the
+    /// session is left out.
     pub(super) recording: u32,
-    /// Whether `last` was begun.
+    /// Whether `last` was started.
     pub(super) is_begun: bool,
     /// The request that is being built.
     pub(super) last: Request,
-    /// Those that were begun before it.
+    /// The requests that were started before it.
     pub(super) earlier: Vec<Request>,
     pub(super) inline: Vec<u8>,
 }
@@ -76,7 +76,7 @@ impl Session {
         self.inline.clear();
     }
 
-    /// Begins a request.
+    /// Starts a request.
     #[inline(always)]
     pub(super) fn begin(&mut self, kind: u8, body: Body, immediate: Option<u32>) {
         if self.is_begun {

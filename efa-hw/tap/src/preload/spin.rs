@@ -1,4 +1,4 @@
-//! A lock for a few instructions, as the libraries themselves have on the data path.
+//! A lock for a few instructions, of the sort that the libraries use on the data path.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ pub(crate) struct Spin<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the lock lets one thread at a time reach the value.
+// SAFETY: the lock admits one thread at a time to the value.
 unsafe impl<T: Send> Sync for Spin<T> {}
 
 impl<T> Spin<T> {
@@ -30,7 +30,7 @@ impl<T> Spin<T> {
         {
             turns += 1;
             match turns % 64 {
-                // Its holder may have lost its processor.
+                // Its holder may have lost the processor.
                 0 => std::thread::yield_now(),
                 _ => core::hint::spin_loop(),
             }

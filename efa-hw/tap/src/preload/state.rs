@@ -1,4 +1,4 @@
-//! State of the libraries' objects, by their addresses.
+//! The tap's state of the libraries' objects, by their addresses.
 
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
@@ -13,13 +13,13 @@ use super::session::Session;
 use super::spin::Spin;
 use super::verbs_context::{CreateCq, CreateQp};
 
-/// Objects of each kind that are known at a time.
+/// The most objects of each type.
 const SLOTS: usize = 1 << 14;
-/// A slot whose object has gone.
+/// A slot whose object was destroyed.
 const GONE: usize = 1;
 
-/// Finds a value by an address, without a lock. Values stay when their objects go: another thread
-/// may be polling for a queue pair that this one destroys.
+/// Finds a value by an address, without a lock. Values remain when their objects are destroyed,
+/// because another thread may be polling for the queue pair.
 pub(crate) struct Table<T: 'static> {
     keys: [AtomicUsize; SLOTS],
     values: [AtomicPtr<T>; SLOTS],
@@ -35,13 +35,13 @@ impl<T: Sync + 'static> Table<T> {
         }
     }
 
-    /// Where a key is, if its place is not another one's.
+    /// The slot of a key, unless another key has it.
     #[inline]
     fn first(key: usize) -> usize {
         key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (usize::BITS - SLOTS.ilog2())
     }
 
-    /// The places in which a key may be.
+    /// The slots that a key may have.
     fn probes(key: usize) -> impl Iterator<Item = usize> {
         (0..SLOTS).map(move |step| (Self::first(key) + step) % SLOTS)
     }
@@ -57,7 +57,7 @@ impl<T: Sync + 'static> Table<T> {
         self.get_further(key)
     }
 
-    /// As [`Table::get`], for a key whose first place is another one's.
+    /// As [`Table::get`], for a key whose first slot belongs to another key.
     #[cold]
     fn get_further(&self, key: usize) -> Option<&'static T> {
         for slot in Self::probes(key) {
@@ -100,7 +100,7 @@ impl<T: Sync + 'static> Table<T> {
         true
     }
 
-    /// Takes a value out.
+    /// Removes a value.
     pub(crate) fn remove(&self, key: usize) -> Option<&'static T> {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         for slot in Self::probes(key) {
@@ -118,8 +118,8 @@ impl<T: Sync + 'static> Table<T> {
     }
 }
 
-/// The value that all objects of a type share, as long as they do. Then a call need not look up
-/// its object.
+/// The value that all objects of a type share, as long as they do. While they do, a call need not
+/// look up its object.
 pub(crate) struct Common<T: 'static> {
     value: AtomicPtr<T>,
     differ: Mutex<bool>,
@@ -140,7 +140,7 @@ impl<T: PartialEq + Sync + 'static> Common<T> {
         unsafe { self.value.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Takes note of what an object has that nobody uses yet.
+    /// Notes the value of a new object.
     pub(crate) fn learn(&self, value: &'static T) {
         let mut differ = self.differ.lock().unwrap_or_else(PoisonError::into_inner);
         *differ |= self.get().is_some_and(|known| known != value);
@@ -152,11 +152,11 @@ impl<T: PartialEq + Sync + 'static> Common<T> {
     }
 }
 
-/// The calls of all devices' contexts.
+/// The functions of all devices' contexts.
 pub(crate) static OPS: Common<RealOps> = Common::new();
 /// The builders of all queue pairs.
 pub(crate) static BUILDERS: Common<RealBuilders> = Common::new();
-/// The calls of all completion queues.
+/// The functions of all completion queues.
 pub(crate) static POLLS: Common<RealPolls> = Common::new();
 
 pub(crate) static CONTEXTS: Table<Context> = Table::new();
@@ -164,9 +164,9 @@ pub(crate) static PAIRS: Table<QueuePair> = Table::new();
 pub(crate) static PAIRS_BY_NUMBER: Table<QueuePair> = Table::new();
 pub(crate) static QUEUES: Table<CompQueue> = Table::new();
 
-/// An opened device of EFA's.
+/// An open EFA device.
 pub(crate) struct Context {
-    /// Its number among those of the process.
+    /// Its number within the process.
     pub(crate) device: u32,
     pub(crate) real: RealOps,
 }
@@ -199,7 +199,7 @@ pub(crate) struct RealOps {
 }
 
 impl Context {
-    /// The key of a queue pair of the device among [`PAIRS_BY_NUMBER`].
+    /// The key of a queue pair of the device in [`PAIRS_BY_NUMBER`].
     pub(crate) fn pair_key(&self, qpn: u32) -> usize {
         (self.device as usize + 1) << 32 | qpn as usize
     }
@@ -217,22 +217,22 @@ pub(crate) struct QueuePair {
     pub(crate) qpn: u32,
     pub(crate) is_datagram: bool,
     pub(crate) qkey: AtomicU32,
-    /// Counts the requests.
+    /// The number of requests.
     pub(crate) sequence: AtomicU32,
     /// The library's builders.
     pub(crate) real: RealBuilders,
-    /// Belongs to whoever is between `wr_start` and `wr_complete` or `wr_abort`: the library lets
-    /// one thread in. What is aborted stays in it until the next one begins.
+    /// Belongs to the thread between `wr_start` and `wr_complete` or `wr_abort`: the library admits
+    /// one. Aborted requests stay in it until the next session starts.
     pub(crate) session: UnsafeCell<Session>,
-    /// Receives that have not completed, in the order in which the device takes them.
+    /// Receives that have not completed, in the order in which the device uses them.
     pub(crate) receives: Spin<Posts>,
     /// RDMA reads that have not completed, whose data is to be recorded.
     pub(crate) reads: Spin<Posts>,
     pub(crate) reads_under_way: AtomicUsize,
 }
 
-/// Whether the data of any RDMA read was to be recorded: until then, sends' completions mean
-/// nothing to an idle tap.
+/// Whether the data of any RDMA read was to be recorded. Until then, an idle tap ignores
+/// completions of sends.
 pub(crate) static READS_FOLLOWED: AtomicBool = AtomicBool::new(false);
 
 // SAFETY: the session is used by one thread at a time.
@@ -241,7 +241,7 @@ unsafe impl Sync for QueuePair {}
 unsafe impl Send for QueuePair {}
 
 impl QueuePair {
-    /// Forgets what was posted.
+    /// Removes all posted requests.
     pub(crate) fn clear(&self) {
         self.receives.with(Posts::clear);
         self.reads.with(Posts::clear);
@@ -274,11 +274,11 @@ pub(crate) struct RealBuilders {
     pub(crate) wr_complete: Option<unsafe extern "C" fn(*mut ffi::ibv_qp_ex) -> c_int>,
 }
 
-/// A completion queue that is read with the calls of `ibv_cq_ex`.
+/// A completion queue that is read with the functions of `ibv_cq_ex`.
 pub(crate) struct CompQueue {
     pub(crate) context: &'static Context,
     pub(crate) real: RealPolls,
-    /// Knows the GIDs of unknown senders.
+    /// Reports the GIDs of unknown senders.
     pub(crate) efa: *mut efa_hw::efadv::Cq,
 }
 
@@ -294,7 +294,7 @@ pub(crate) struct RealPolls {
     pub(crate) next_poll: Option<unsafe extern "C" fn(*mut ffi::ibv_cq_ex) -> c_int>,
 }
 
-// SAFETY: the pointer is to a structure of the library's, which lives as long as the queue.
+// SAFETY: the pointer refers to a structure of the library, which lives as long as the queue.
 unsafe impl Sync for CompQueue {}
 // SAFETY: as above.
 unsafe impl Send for CompQueue {}

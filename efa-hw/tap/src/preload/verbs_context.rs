@@ -1,11 +1,12 @@
-//! The calls that the inline functions of `verbs.h` make through what lies in front of a context.
+//! The functions that the inline functions of `verbs.h` call through the structure around a
+//! context.
 
 use core::ffi::c_void;
 use core::mem::offset_of;
 
 use efa_verbs_sys as ffi;
 
-/// `abi_compat` of a context that lies in a `verbs_context`.
+/// `abi_compat` of a context inside a `verbs_context`.
 const EXTENDED: usize = usize::MAX;
 
 pub(crate) type CreateCq = unsafe extern "C" fn(
@@ -15,7 +16,7 @@ pub(crate) type CreateCq = unsafe extern "C" fn(
 pub(crate) type CreateQp =
     unsafe extern "C" fn(*mut ffi::ibv_context, *mut ffi::ibv_qp_init_attr_ex) -> *mut ffi::ibv_qp;
 
-/// The end of `verbs_context`, which grows at its other end.
+/// The end of `verbs_context`, which grows at its start.
 #[repr(C)]
 pub(crate) struct VerbsContextEnd {
     pub(crate) create_cq_ex: Option<CreateCq>,
@@ -25,12 +26,12 @@ pub(crate) struct VerbsContextEnd {
     pub(crate) create_qp_ex: Option<CreateQp>,
     shared_queues: [*mut c_void; 4],
     abi_placeholder: u64,
-    /// Size of the whole structure.
+    /// The size of the whole structure.
     size: usize,
     context: ffi::ibv_context,
 }
 
-/// The `verbs_context` in front of a context, if it has these functions.
+/// The `verbs_context` around a context, if it has these functions.
 ///
 /// # Safety
 /// The context is valid.
@@ -42,8 +43,8 @@ pub(crate) unsafe fn of(context: *mut ffi::ibv_context) -> Option<*mut VerbsCont
     let end = context
         .wrapping_byte_sub(offset_of!(VerbsContextEnd, context))
         .cast::<VerbsContextEnd>();
-    // SAFETY: the field says that the context is in such a structure, of which the last fields were
-    // always there.
+    // SAFETY: the field says that the context is inside such a structure, whose last fields always
+    // existed.
     let size = unsafe { (*end).size };
     (size >= size_of::<VerbsContextEnd>()).then_some(end)
 }

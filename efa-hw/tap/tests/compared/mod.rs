@@ -9,22 +9,21 @@ use efa_core::address::Gid;
 use efa_core::nic::Status;
 use efa_testing::workspace::{efa_conformance, outcome};
 
-/// A frame, as far as both captures have it.
+/// A frame, with the fields that both captures have.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Seen {
     pub(crate) direction: Direction,
     pub(crate) what: String,
     pub(crate) ends: [(Gid, u16); 2],
     pub(crate) qkey: u32,
-    /// Of what the host itself asked for: others' numbers are not known to it.
+    /// Only for requests of the host itself: it does not know the numbers of others.
     pub(crate) sequence: Option<u32>,
     pub(crate) immediate: Option<u32>,
     pub(crate) length: u32,
     pub(crate) payload: Option<Vec<u8>>,
 }
 
-/// The frames of a capture that the host of the device can know of: not what the device answers by
-/// itself, not its repetitions.
+/// The frames of a capture that a tap can see: not the device's own answers and retransmissions.
 pub(crate) fn frames(path: &Path) -> Vec<Seen> {
     let mut reader = Reader::open(path).unwrap();
     let mut found: Vec<(u32, Seen)> = Vec::new();
@@ -40,7 +39,7 @@ pub(crate) fn frames(path: &Path) -> Vec<Seen> {
                 format!("read of {} at {:?}", rdma.total_length, rdma.remote)
             }
             (FrameKind::RdmaReadResponse(rdma), false) => format!("read data at {}", rdma.offset),
-            // The device tells the program no more than this.
+            // The device reports no more than this to the program.
             (FrameKind::RdmaWrite(rdma), false) if header.immediate.is_some() => {
                 format!("write of {} arrived", rdma.total_length)
             }
@@ -51,7 +50,7 @@ pub(crate) fn frames(path: &Path) -> Vec<Seen> {
                 format!("{status:?}")
             }
             (FrameKind::Response(_), true) => {
-                // The device has refused it, and the host has not seen it.
+                // The device has refused it, so the host has not seen it.
                 let peer = (frame.destination, header.destination_qpn.0);
                 let refused = found.iter().rposition(|(sequence, seen)| {
                     seen.direction == Direction::Inbound
@@ -88,9 +87,9 @@ pub(crate) fn frames(path: &Path) -> Vec<Seen> {
     found.into_iter().map(|(_, seen)| seen).collect()
 }
 
-/// By the host's own queue pair, with its Q-key where packets arrive, the direction, and whether it
-/// is RDMA data or a peer's write that arrived. Another queue pair of the same number has another
-/// Q-key. In which order a program gets peers' writes and the ends of its own requests is chance.
+/// The host's own queue pair, with its Q-key where packets arrive, the direction, and whether it is
+/// RDMA data or a peer's write that arrived. Another queue pair with the same number has another
+/// Q-key. The order of peers' writes and of the completions of own requests is random.
 type Stream = ((Gid, u16), u32, bool, &'static str);
 
 fn streams(frames: Vec<Seen>) -> BTreeMap<Stream, Vec<Seen>> {
@@ -119,9 +118,9 @@ pub(crate) fn agree(tapped: &Path, emulated: &Path) {
     compare(tapped, streams(frames(emulated)));
 }
 
-/// As [`agree`], for a program that polls with `ibv_poll_cq`, which does not tell who sends as long
-/// as the receiver has no address handle of the sender: the first messages of a sender may lack its
-/// GID, and none behind one that has it.
+/// As [`agree`], for a program that polls with `ibv_poll_cq`, which does not report the sender as
+/// long as the receiver has no address handle for it: the first messages of a sender may lack its
+/// GID, but none after one that has it.
 ///
 /// # Panics
 /// As [`agree`], or if no message that arrives has a GID.
@@ -151,8 +150,8 @@ pub(crate) fn agree_but_for_strangers(tapped: &Path, emulated: &Path) {
     compare(tapped, expected);
 }
 
-/// As [`agree`], for a program that closes queue pairs without a last look: the device may have put
-/// packets there that the program has never seen.
+/// As [`agree`], for a program that closes queue pairs without a last poll: packets may have
+/// arrived that the program has never seen.
 ///
 /// # Panics
 /// As [`agree`].
