@@ -108,7 +108,7 @@ pub(crate) fn run(arguments: &Show) -> Outcome {
         Ok(captures) => captures,
         Err(problem) => return complain(problem, Outcome::Unfit),
     };
-    let mut seen = Seen::default();
+    let mut seen = Totals::default();
     let mut worst = Outcome::Passed;
     for path in &captures {
         let name = path.display().to_string();
@@ -129,7 +129,7 @@ pub(crate) fn run(arguments: &Show) -> Outcome {
 
 /// Totals of all captures.
 #[derive(Default)]
-struct Seen {
+struct Totals {
     /// Packets that were shown.
     packets: u64,
     hosts: Vec<String>,
@@ -142,7 +142,7 @@ fn show_all<R: Read, E: std::fmt::Display>(
     arguments: &Show,
     name: Option<&str>,
     frames: Result<Frames<R>, E>,
-    seen: &mut Seen,
+    seen: &mut Totals,
 ) -> Outcome {
     let mut frames = match frames {
         Ok(frames) => frames,

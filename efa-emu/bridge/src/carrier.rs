@@ -14,7 +14,7 @@ use efa_shm::remote::{RemoteDevice, RemoteMachine, Uptake};
 use efa_wire::address::Gid;
 
 use crate::frames::{self, Device, Frame, Frames, Notice, Rule};
-use crate::local::News;
+use crate::local::DeviceList;
 use crate::machine::Machine;
 use crate::output::{complain, report};
 use crate::secure::Wire;
@@ -80,18 +80,18 @@ struct Connection {
 enum Announced {
     Nothing,
     /// This list was sent and is not acknowledged. No other list is sent before it is.
-    Sent(News),
+    Sent(DeviceList),
     /// The number of the last acknowledged list.
     Read(u64),
 }
 
 impl Announced {
     /// Whether this list must be announced.
-    fn wants(&self, news: &News) -> bool {
+    fn wants(&self, device_list: &DeviceList) -> bool {
         match self {
             Announced::Nothing => true,
             Announced::Sent(_) => false,
-            Announced::Read(number) => *number != news.number,
+            Announced::Read(number) => *number != device_list.number,
         }
     }
 }
@@ -351,15 +351,15 @@ impl<'a> Carrier<'a> {
         let Some(connection) = &mut self.connection else {
             return;
         };
-        let news = self.machine.local.news();
-        if connection.announced.wants(&news) {
+        let device_list = self.machine.local.device_list();
+        if connection.announced.wants(&device_list) {
             let notice = Notice::Devices {
-                number: news.number,
-                devices: news.devices.to_vec(),
-                faults: news.faults.to_vec(),
+                number: device_list.number,
+                devices: device_list.devices.to_vec(),
+                faults: device_list.faults.to_vec(),
             };
             frames::append_notice(&mut self.messages, &notice);
-            connection.announced = Announced::Sent(news);
+            connection.announced = Announced::Sent(device_list);
         }
         let is_quiet = connection.last_sent.elapsed() > connection.longest_pause;
         if is_quiet && self.messages.is_empty() {

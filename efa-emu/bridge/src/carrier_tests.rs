@@ -17,7 +17,7 @@ use efa_wire::address::{Gid, Qkey};
 
 use crate::frames::{self, Device, Frame, Frames, Notice};
 use crate::key::Key;
-use crate::local::{Local, News};
+use crate::local::{DeviceList, Local};
 use crate::machine::Machine;
 use crate::secure::Wire;
 use crate::secure::tests::{meet, valid};
@@ -82,10 +82,10 @@ impl Bridge {
 
     /// Sets the devices of this machine.
     fn has(&self, devices: &[RemoteDevice]) {
-        self.local.update(News {
+        self.local.update(DeviceList {
             devices: Arc::new(devices.iter().map(Device::from).collect()),
             gids: Arc::new(devices.iter().map(|device| device.gid).collect()),
-            ..News::default()
+            ..DeviceList::default()
         });
     }
 

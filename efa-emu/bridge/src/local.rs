@@ -27,18 +27,18 @@ const CLOCK_TICK: Duration = Duration::from_millis(20);
 
 /// The devices of this machine.
 pub(crate) struct Local {
-    known: Mutex<Known>,
+    known: Mutex<LocalState>,
 }
 
 #[derive(Default)]
-struct Known {
-    news: News,
+struct LocalState {
+    device_list: DeviceList,
     alarms: Vec<Alarm>,
 }
 
 /// The announcement to other machines.
 #[derive(Clone, Default)]
-pub(crate) struct News {
+pub(crate) struct DeviceList {
     /// A larger number means a newer list.
     pub(crate) number: u64,
     pub(crate) devices: Arc<Vec<Device>>,
@@ -57,9 +57,9 @@ impl Local {
     }
 
     /// The latest announcement.
-    pub(crate) fn news(&self) -> News {
+    pub(crate) fn device_list(&self) -> DeviceList {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.news.clone()
+        known.device_list.clone()
     }
 
     /// Rings the alarm when the list changes.
@@ -93,9 +93,9 @@ impl Local {
                 let looked = list(fabric);
                 due = Instant::now() + LOOK_AT_ALL.max(LOOKING * began.elapsed());
                 match looked {
-                    Ok(news) => {
+                    Ok(device_list) => {
                         last_error.clear();
-                        self.update(news);
+                        self.update(device_list);
                     }
                     Err(error) if error.to_string() == last_error => {}
                     Err(error) => {
@@ -104,9 +104,9 @@ impl Local {
                     }
                 }
             }
-            let News {
+            let DeviceList {
                 gids, generation, ..
-            } = self.news();
+            } = self.device_list();
             marked.retain(|gid, _| gids.contains(gid));
             for gid in gids.iter().copied() {
                 if marked.get(&gid).is_none_or(|known| *known < generation)
@@ -120,28 +120,32 @@ impl Local {
     }
 
     /// Replaces the announcement, and gives it a new number.
-    pub(crate) fn update(&self, news: News) {
+    pub(crate) fn update(&self, device_list: DeviceList) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_new = known.news.devices != news.devices || known.news.faults != news.faults;
-        let number = known.news.number + u64::from(is_new);
+        let is_new = known.device_list.devices != device_list.devices
+            || known.device_list.faults != device_list.faults;
+        let number = known.device_list.number + u64::from(is_new);
         // The generation also changes with the rules of other machines, which are not announced.
-        known.news = News { number, ..news };
+        known.device_list = DeviceList {
+            number,
+            ..device_list
+        };
         if is_new {
             known.alarms.iter().for_each(Alarm::ring);
         }
     }
 }
 
-fn list(fabric: &Fabric) -> Result<News, FabricError> {
+fn list(fabric: &Fabric) -> Result<DeviceList, FabricError> {
     // Without a host there is no directory, and this must not create one.
     if fabric.changed().is_none() {
-        return Ok(News::default());
+        return Ok(DeviceList::default());
     }
     let hosts = fabric.hosts_of_this_machine()?.into_iter();
     let devices = hosts.map(|host| Device::from(&describe(fabric, host)));
     let devices: Vec<Device> = devices.collect();
     let (generation, faults) = fabric.faults_of_this_machine()?;
-    Ok(News {
+    Ok(DeviceList {
         number: 0,
         gids: Arc::new(devices.iter().map(Device::gid).collect()),
         devices: Arc::new(devices),

@@ -15,7 +15,7 @@ use efa_shm::remote::{Alarm, RemoteMachine, Uptake};
 use efa_wire::address::Gid;
 
 use crate::carrier::Carrier;
-use crate::local::{Local, News};
+use crate::local::{DeviceList, Local};
 use crate::output::report;
 use crate::secure::{Secured, Wire};
 use crate::watch::Watch;
@@ -39,7 +39,7 @@ enum LinkState {
 struct Link {
     state: LinkState,
     /// The last list of devices that the machine has read.
-    known: Option<News>,
+    known: Option<DeviceList>,
 }
 
 /// Another machine.
@@ -96,11 +96,13 @@ impl Machine {
     /// The generation of the rules that the machine knows, if it knows a device of this machine or
     /// cannot be told.
     pub(crate) fn knows(&self, gid: Gid) -> Option<u64> {
-        let news = self.local.news();
+        let device_list = self.local.device_list();
         let link = lock(&self.link);
         let list = match (&link.state, &link.known) {
-            (LinkState::Down { .. }, _) => &news,
-            (LinkState::Up { .. }, Some(known)) if known.number == news.number => &news,
+            (LinkState::Down { .. }, _) => &device_list,
+            (LinkState::Up { .. }, Some(known)) if known.number == device_list.number => {
+                &device_list
+            }
             (LinkState::Up { .. }, known) => known.as_ref()?,
         };
         list.gids.contains(&gid).then_some(list.generation)
@@ -185,7 +187,7 @@ impl Machine {
     }
 
     /// Notes that the machine has read this list.
-    pub(crate) fn has_read(&self, list: News) {
+    pub(crate) fn has_read(&self, list: DeviceList) {
         lock(&self.link).known = Some(list);
     }
 

@@ -23,7 +23,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::carrier::SHUTDOWN_TIMEOUT;
 use crate::greeting::{Greeting, Verdict};
 use crate::key::Key;
-use crate::local::{Local, News};
+use crate::local::{DeviceList, Local};
 use crate::machine::Machine;
 use crate::output::{complain, report};
 use crate::peers;
@@ -134,7 +134,7 @@ pub(crate) fn run(join: Join) -> Result<ExitCode, Failure> {
     }
     let mut unused = Unused::new(UNUSED_AT_FIRST);
     while signals.wait_for(LOOK).is_none() {
-        if join.while_used && unused.is_over(&local.news()) {
+        if join.while_used && unused.is_over(&local.device_list()) {
             report("no host of this machine is left: the bridge of --uplink ends");
             break;
         }
@@ -161,11 +161,11 @@ impl Unused {
     }
 
     /// Whether the time limit is reached.
-    fn is_over(&mut self, news: &News) -> bool {
+    fn is_over(&mut self, device_list: &DeviceList) -> bool {
         // Hosts may be added and removed between two checks.
-        if !news.devices.is_empty() || news.number != self.number {
+        if !device_list.devices.is_empty() || device_list.number != self.number {
             *self = Unused {
-                number: news.number,
+                number: device_list.number,
                 ..Unused::new(UNUSED)
             };
         }
@@ -247,7 +247,7 @@ impl Meeting {
             .collect();
         drop(machines);
         let generation = known?.into_iter().min();
-        let generation = generation.unwrap_or_else(|| self.local.news().generation);
+        let generation = generation.unwrap_or_else(|| self.local.device_list().generation);
         let post = self.post.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(post) = post.as_ref() {
             post.mark_known(gid, generation);

@@ -1,5 +1,5 @@
-//! Declaration of structures in memory or in a stream: each field with its offset, so that a reader
-//! can compare the declaration with its source.
+//! Declaration of structures in memory or in a stream, each field with its offset, and of enums with
+//! numbers: a reader can compare the declaration with its source.
 
 /// Declares a structure: `pub NAME, from BYTE to BYTE;` and then a line for each field, `offset
 /// name: type, meaning;`. All bytes must be declared; offsets are checked at compile time. Integers
@@ -28,4 +28,31 @@ macro_rules! layout {
     };
 }
 
-pub(crate) use layout;
+/// Declares an enum whose values have numbers, and `of`, which finds the value with a number:
+/// `pub NAME, TYPE of the numbers;` and then a line for each value, `Value = number;`.
+macro_rules! numbered {
+    (
+        $(#[$doc:meta])*
+        $vis:vis $name:ident, $number_type:ident;
+        $($(#[$about:meta])* $value:ident = $number:literal;)*
+    ) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr($number_type)]
+        $vis enum $name {
+            $($(#[$about])* $value = $number,)*
+        }
+
+        impl $name {
+            pub(crate) const ALL: &'static [$name] = &[$($name::$value),*];
+
+            /// The value with this number.
+            $vis fn of(number: $number_type) -> Option<$name> {
+                let mut all = Self::ALL.iter().copied();
+                all.find(|each| *each as $number_type == number)
+            }
+        }
+    };
+}
+
+pub(crate) use {layout, numbered};

@@ -8,7 +8,7 @@ use efa_core::nic::Status;
 use super::host_id::HostId;
 use efa_device_model::fault::{Frame, Stage};
 use efa_device_model::link::{Operation, RequestHeader, Token};
-use efa_device_model::network::{Transmission, Twice};
+use efa_device_model::network::{Duplicated, Transmission};
 
 /// Identifies a request on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,7 +38,7 @@ pub(super) struct Flight {
     /// The answer that a fault prescribes in place of the responder's.
     pub(super) prescribed: Option<Status>,
     /// Which part of the exchange a fault duplicates.
-    pub(super) twice: Twice,
+    pub(super) twice: Duplicated,
     /// The answer, after the responder has handled the request.
     pub(super) outcome: Option<Status>,
     pub(super) path: u16,

@@ -24,7 +24,7 @@ use efa_device_model::fault::{
     Trigger, Verdict,
 };
 use efa_device_model::link::{HostSegment, LinkBusy, LocalData, Operation, RequestHeader, Token};
-use efa_device_model::network::{Course, EventQueue, Loss, Network, Twice};
+use efa_device_model::network::{Course, Duplicated, EventQueue, Loss, Network};
 use efa_device_model::prefetch;
 
 /// A timed event.
@@ -215,7 +215,7 @@ impl Wire {
             data,
             lost: 0,
             prescribed: None,
-            twice: Twice::Nothing,
+            twice: Duplicated::Nothing,
             outcome: None,
             path: 0,
         });

@@ -15,7 +15,7 @@ use efa_capture::{Direction, Interface};
 use efa_device_model::device::{Device, Nearness, QpnAllocator};
 use efa_device_model::fault::{Event as FaultEvent, Fate, Stage};
 use efa_device_model::link::{Operation, Token};
-use efa_device_model::network::{Random, Twice};
+use efa_device_model::network::{Duplicated, Random};
 use efa_device_model::prefetch;
 use efa_device_model::qpn_policy::QpnPolicy;
 
@@ -301,7 +301,7 @@ impl World {
             }
         } else {
             let flight = self.wire.flight(id);
-            (flight.lost, flight.twice) = (0, Twice::Nothing);
+            (flight.lost, flight.twice) = (0, Duplicated::Nothing);
             self.wire.queue(id, Stage::Answer);
         }
         responder
@@ -320,16 +320,16 @@ impl World {
         };
         let device = &mut host.device;
         let status = match twice {
-            Twice::Completion => {
+            Duplicated::Completion => {
                 device.duplicating(|device| device.deliver(from, &header, &mut dma))
             }
-            Twice::Nothing | Twice::Packet => device.deliver(from, &header, &mut dma),
+            Duplicated::Nothing | Duplicated::Packet => device.deliver(from, &header, &mut dma),
         };
-        if twice == Twice::Packet {
+        if twice == Duplicated::Packet {
             device.deliver(from, &header, &mut dma);
         }
         self.wire.flight(id).data = data;
-        if twice == Twice::Packet {
+        if twice == Duplicated::Packet {
             self.wire.observe(id, Stage::Request, Direction::Inbound);
         }
         status
@@ -382,10 +382,10 @@ impl World {
             let now = self.wire.now;
             let device = &mut self.host(host).device;
             match twice {
-                Twice::Completion => {
+                Duplicated::Completion => {
                     device.duplicating(|device| device.complete(now, token, status));
                 }
-                Twice::Nothing | Twice::Packet => device.complete(now, token, status),
+                Duplicated::Nothing | Duplicated::Packet => device.complete(now, token, status),
             }
             self.drive(host);
         }

@@ -9,7 +9,7 @@ use toml::Value;
 
 /// A value with its position.
 #[derive(Clone, Copy)]
-pub(super) struct Given<'s> {
+pub(super) struct KeyValue<'s> {
     /// The key as written.
     pub(super) key: &'s str,
     /// Its line in the file.
@@ -22,9 +22,9 @@ pub(super) struct Named<'s> {
     scenario: &'s Scenario,
     line: usize,
     /// Keys that are not fields.
-    others: BTreeMap<&'static str, Given<'s>>,
+    others: BTreeMap<&'static str, KeyValue<'s>>,
     /// Fields, by name and entry of their array.
-    fields: BTreeMap<(&'static str, Option<usize>), Given<'s>>,
+    fields: BTreeMap<(&'static str, Option<usize>), KeyValue<'s>>,
 }
 
 /// Keys of packets that are not fields; `from` and `to` were read with the scenario.
@@ -44,7 +44,7 @@ impl<'s> Named<'s> {
         for key in &packet.keys {
             let mut known = OTHERS.iter().chain(&OF_REQUESTS);
             if let Some(other) = known.find(|other| **other == key.name) {
-                let given = Given {
+                let given = KeyValue {
                     key: &key.name,
                     line: key.line,
                     value: &key.value,
@@ -65,7 +65,7 @@ impl<'s> Named<'s> {
             if OTHERS.contains(&key.name.as_str()) {
                 continue;
             }
-            let given = Given {
+            let given = KeyValue {
                 key: &key.name,
                 line: key.line,
                 value: &key.value,
@@ -74,7 +74,7 @@ impl<'s> Named<'s> {
                 Value::Table(members) => {
                     for (member, value) in members {
                         let name = format!("{}.{member}", key.name);
-                        self.field(packet_type, &name, None, Given { value, ..given })?;
+                        self.field(packet_type, &name, None, KeyValue { value, ..given })?;
                     }
                 }
                 // An array of flags may be a single name.
@@ -89,7 +89,7 @@ impl<'s> Named<'s> {
                 Value::Array(entries) if is_array(packet_type, &key.name) => {
                     for (index, entry) in entries.iter().enumerate() {
                         let Value::Table(members) = entry else {
-                            let given = Given {
+                            let given = KeyValue {
                                 value: entry,
                                 ..given
                             };
@@ -98,7 +98,7 @@ impl<'s> Named<'s> {
                         };
                         for (member, value) in members {
                             let name = format!("{}.{member}", key.name);
-                            let given = Given { value, ..given };
+                            let given = KeyValue { value, ..given };
                             self.field(packet_type, &name, Some(index), given)?;
                         }
                     }
@@ -114,7 +114,7 @@ impl<'s> Named<'s> {
         packet_type: PacketType,
         name: &str,
         index: Option<usize>,
-        given: Given<'s>,
+        given: KeyValue<'s>,
     ) -> Result<(), ScenarioError> {
         let place = fields::layout(packet_type).find(|place| place.descriptor.name == name);
         let Some(place) = place else {
@@ -145,7 +145,7 @@ impl<'s> Named<'s> {
     }
 
     /// The value of a field, if it is given.
-    pub(super) fn get(&self, name: FieldName) -> Option<Given<'s>> {
+    pub(super) fn get(&self, name: FieldName) -> Option<KeyValue<'s>> {
         self.fields.get(&(name.name, name.index)).copied()
     }
 
@@ -162,12 +162,12 @@ impl<'s> Named<'s> {
     }
 
     /// The value of a key that is not a field, if it is given.
-    pub(super) fn other(&self, key: &str) -> Option<Given<'s>> {
+    pub(super) fn other(&self, key: &str) -> Option<KeyValue<'s>> {
         self.others.get(key).copied()
     }
 
     /// The value of a required text key.
-    pub(super) fn need_text(&self, key: &str) -> Result<(&'s str, Given<'s>), ScenarioError> {
+    pub(super) fn need_text(&self, key: &str) -> Result<(&'s str, KeyValue<'s>), ScenarioError> {
         let Some(given) = self.other(key) else {
             return Err(self.scenario.error_at(
                 self.line,
@@ -184,7 +184,7 @@ impl<'s> Named<'s> {
 
     pub(super) fn error(
         &self,
-        given: Given<'_>,
+        given: KeyValue<'_>,
         problem: impl Into<String>,
         remedy: impl Into<String>,
     ) -> ScenarioError {

@@ -20,7 +20,7 @@ use efa_play::scenario::{Scenario, ScenarioError, suggest};
 use toml::Value;
 
 use super::invented;
-use super::named::{Given, Named};
+use super::named::{KeyValue, Named};
 use super::operation::SyntheticOperation;
 use crate::compare::policy::{AddressPart, MemoryPart, Rule, standard};
 use crate::replay::operations::number;
@@ -350,7 +350,7 @@ impl Situation<'_> {
         packet_type: PacketType,
         descriptor: &'static FieldDescriptor,
         named: &Named<'_>,
-        given: Given<'_>,
+        given: KeyValue<'_>,
     ) -> Result<u64, ScenarioError> {
         let Width::Fixed(width) = descriptor.width else {
             return Err(named.error(given, "its length is not fixed", "leave it out"));
@@ -380,7 +380,7 @@ impl Situation<'_> {
     fn endpoint(
         &self,
         named: &Named<'_>,
-        given: Given<'_>,
+        given: KeyValue<'_>,
     ) -> Result<EndpointIndex, ScenarioError> {
         let text = given.value.as_str().unwrap_or_default();
         self.scenario.endpoint(text).ok_or_else(|| {
@@ -438,7 +438,7 @@ fn part_of(address: RawAddress, part: AddressPart) -> u64 {
 /// A number that fits into this many bytes.
 pub(super) fn unsigned(
     named: &Named<'_>,
-    given: Given<'_>,
+    given: KeyValue<'_>,
     width: usize,
 ) -> Result<u64, ScenarioError> {
     let most = match width {
@@ -459,7 +459,7 @@ pub(super) fn unsigned(
 }
 
 /// One name or several.
-fn names<'s>(named: &Named<'_>, given: Given<'s>) -> Result<Vec<&'s str>, ScenarioError> {
+fn names<'s>(named: &Named<'_>, given: KeyValue<'s>) -> Result<Vec<&'s str>, ScenarioError> {
     let texts = match given.value {
         Value::String(text) => Some(vec![text.as_str()]),
         Value::Array(all) => all.iter().map(Value::as_str).collect(),
@@ -492,7 +492,7 @@ fn flag(packet_type: PacketType, name: &str) -> Result<u16, Vec<&'static str>> {
 }
 
 /// The given bytes.
-fn literal(named: &Named<'_>, given: Given<'_>) -> Result<Vec<u8>, ScenarioError> {
+fn literal(named: &Named<'_>, given: KeyValue<'_>) -> Result<Vec<u8>, ScenarioError> {
     let bytes = given.value.as_array().and_then(|all| {
         let byte = |value: &Value| u8::try_from(value.as_integer()?).ok();
         all.iter().map(byte).collect::<Option<Vec<u8>>>()

@@ -30,14 +30,14 @@ const LEGEND: [(Ending, &str); 6] = [
 ];
 
 /// The display of a result.
-struct Look {
+struct ResultStyle {
     class: &'static str,
     sign: char,
     word: &'static str,
 }
 
-impl Look {
-    fn of(ending: &Ending) -> Look {
+impl ResultStyle {
+    fn of(ending: &Ending) -> ResultStyle {
         let (class, sign, word) = match ending {
             Ending::Passed => ("passed", '✓', "passed"),
             Ending::CodecOnly => ("other", '○', "codec only"),
@@ -46,7 +46,7 @@ impl Look {
             Ending::Known => ("known", '!', "known"),
             Ending::Failed => ("failed", '✗', "failed"),
         };
-        Look { class, sign, word }
+        ResultStyle { class, sign, word }
     }
 }
 
@@ -55,7 +55,7 @@ struct Case<'r> {
     /// The index of its report.
     report: usize,
     case: &'r CaseReport,
-    look: Look,
+    look: ResultStyle,
     drawing: Option<Drawing<'r>>,
     /// The path of its capture, relative to the page.
     capture: Option<String>,
@@ -72,7 +72,7 @@ impl<'r> Case<'r> {
         Case {
             report,
             case,
-            look: Look::of(&case.result),
+            look: ResultStyle::of(&case.result),
             drawing: Drawing::of(&case.ladder, marked, &case.role),
             capture: capture.map(|capture| relative(capture, directory)),
         }

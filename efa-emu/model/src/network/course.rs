@@ -7,10 +7,10 @@ use efa_core::nic::Status;
 use super::{Loss, Network, Transmission};
 use crate::fault::{Fate, FaultId};
 
-/// Whether a frame has an effect twice.
+/// The part of a frame's effect that is duplicated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Twice {
-    /// No.
+pub enum Duplicated {
+    /// Nothing.
     #[default]
     Nothing,
     /// The completion for the frame is written twice.
@@ -27,7 +27,7 @@ pub enum Course {
     /// The frame is delivered: a request to the responder's device, an answer to the initiator's.
     Proceeds {
         /// Whether it has an effect twice.
-        twice: Twice,
+        twice: Duplicated,
         /// For a request: the device does not get it, and this is the answer. For an answer: this
         /// replaces the status.
         status: Option<Status>,
@@ -56,7 +56,7 @@ impl Course {
     ) -> Course {
         let operation = transmission.operation;
         let proceeds = Course::Proceeds {
-            twice: Twice::Nothing,
+            twice: Duplicated::Nothing,
             status: None,
         };
         let Some((fault, fate)) = fate else {
@@ -74,17 +74,17 @@ impl Course {
                 Course::Lost(reliability.after_last_loss(operation, transmission.lost))
             }
             Fate::Duplicate => Course::Proceeds {
-                twice: Twice::Completion,
+                twice: Duplicated::Completion,
                 status: None,
             },
             Fate::Repeat => Course::Proceeds {
-                twice: Twice::Packet,
+                twice: Duplicated::Packet,
                 status: None,
             },
             // A datagram's sender gets no answer.
             Fate::Answer(_) if operation.is_unanswered() => Course::Lost(Loss::Unnoticed),
             Fate::Answer(status) => Course::Proceeds {
-                twice: Twice::Nothing,
+                twice: Duplicated::Nothing,
                 status: Some(status),
             },
         }
@@ -167,7 +167,7 @@ mod tests {
         assert!(matches!(
             twice,
             Course::Proceeds {
-                twice: Twice::Completion,
+                twice: Duplicated::Completion,
                 ..
             }
         ));
@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(
             answered,
             Course::Proceeds {
-                twice: Twice::Nothing,
+                twice: Duplicated::Nothing,
                 status
             }
         );

@@ -29,7 +29,7 @@ mod transmission;
 mod tests;
 
 pub use config::NetworkConfig;
-pub use course::{Course, Twice};
+pub use course::{Course, Duplicated};
 pub use event_queue::EventQueue;
 pub use journey::{Journey, Network, Transit};
 pub use random::{Probability, Purpose, Random};

@@ -22,7 +22,7 @@ use efa_wire::address::{Gid, Qpn};
 const DEEPEST: usize = 64;
 
 /// The fields of a frame that a filter tests.
-pub struct Seen<'a> {
+pub struct FilteredFrame<'a> {
     /// The device that recorded it.
     pub device: &'a DeviceName,
     /// Whether the device sent or received it.
@@ -131,7 +131,7 @@ impl Filter {
     }
 
     /// Whether the filter accepts the frame.
-    pub fn accepts(&self, seen: &Seen<'_>) -> bool {
+    pub fn accepts(&self, seen: &FilteredFrame<'_>) -> bool {
         let header = &seen.frame.header;
         match self {
             Filter::All => true,
@@ -289,7 +289,7 @@ mod tests {
             },
             payload: &[PacketType::Cts.code()],
         };
-        let seen = Seen {
+        let seen = FilteredFrame {
             device: &DeviceName::new("beta", 2, 4),
             direction: Direction::Inbound,
             frame: &frame,

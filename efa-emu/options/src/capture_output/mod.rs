@@ -9,7 +9,7 @@ mod filter;
 mod options;
 mod store;
 
-pub use filter::{Filter, FilterError, Seen, parse_filter};
+pub use filter::{Filter, FilterError, FilteredFrame, parse_filter};
 pub use options::{CaptureOptions, Ring};
 pub use store::{Sends, Store, Written};
 

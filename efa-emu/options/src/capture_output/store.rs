@@ -17,7 +17,7 @@ use efa_shm::DeviceName;
 use efa_wire::{Packet, PacketType};
 
 use super::files::{self, Files};
-use super::filter::{Filter, Seen};
+use super::filter::{Filter, FilteredFrame};
 use super::options::CaptureOptions;
 use efa_commands::Failure;
 
@@ -327,7 +327,7 @@ fn passes(filter: &Filter, host: &str, frame: &FollowedFrame) -> bool {
     let Some((device, (direction, frame))) = DeviceName::parse(host).zip(frame.parse()) else {
         return false;
     };
-    filter.accepts(&Seen {
+    filter.accepts(&FilteredFrame {
         device: &device,
         direction,
         frame: &frame,

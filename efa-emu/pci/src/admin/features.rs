@@ -9,46 +9,27 @@ use zerocopy::little_endian::{U16, U32, U64};
 
 use super::AsyncGroup;
 use crate::function::Bars;
-use crate::layout::layout;
+use crate::layout::{layout, numbered};
 
-/// The features that can be queried or set: `efa_admin_aq_feature_id`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum Feature {
+numbered! {
+    /// The features that can be queried or set: `efa_admin_aq_feature_id`.
+    pub Feature, u8;
     /// [`DeviceAttributes`].
-    Device = 1,
+    Device = 1;
     /// [`AsyncEvents`].
-    AsyncEvents = 2,
+    AsyncEvents = 2;
     /// [`Network`].
-    Network = 3,
+    Network = 3;
     /// [`QueueAttributes`].
-    Queues = 4,
+    Queues = 4;
     /// [`HardwareHints`].
-    HardwareHints = 5,
+    HardwareHints = 5;
     /// Information about the guest. It can only be set.
-    HostInfo = 6,
+    HostInfo = 6;
     /// [`EventQueues`].
-    EventQueues = 7,
+    EventQueues = 7;
     /// [`WideQueueAttributes`].
-    WideQueues = 9,
-}
-
-impl Feature {
-    const ALL: [Feature; 8] = [
-        Feature::Device,
-        Feature::AsyncEvents,
-        Feature::Network,
-        Feature::Queues,
-        Feature::HardwareHints,
-        Feature::HostInfo,
-        Feature::EventQueues,
-        Feature::WideQueues,
-    ];
-
-    /// The feature with this number.
-    pub fn of(number: u8) -> Option<Feature> {
-        Feature::ALL.into_iter().find(|each| *each as u8 == number)
-    }
+    WideQueues = 9;
 }
 
 layout! {

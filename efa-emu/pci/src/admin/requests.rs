@@ -5,7 +5,7 @@ use zerocopy::FromBytes;
 use zerocopy::little_endian::{U16, U32, U64};
 
 use super::{AdminStatus, ENTRY};
-use crate::layout::layout;
+use crate::layout::{layout, numbered};
 
 layout! {
     /// The head of every command: `efa_admin_aq_common_desc`.
@@ -228,29 +228,19 @@ layout! {
     18 scope_modifier: U16, "0";
 }
 
-/// The types of statistics: `efa_admin_get_stats_type`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum StatisticsType {
+numbered! {
+    /// The types of statistics: `efa_admin_get_stats_type`.
+    pub StatisticsType, u8;
     /// Bytes and packets.
-    Basic = 0,
+    Basic = 0;
     /// Sends and receives.
-    Messages = 1,
+    Messages = 1;
     /// RDMA reads.
-    RdmaRead = 2,
+    RdmaRead = 2;
     /// RDMA writes.
-    RdmaWrite = 3,
+    RdmaWrite = 3;
     /// Retransmissions and lost peers.
-    Network = 4,
-}
-
-impl StatisticsType {
-    /// The type with this number.
-    pub fn of(number: u8) -> Option<StatisticsType> {
-        use StatisticsType::*;
-        let all = [Basic, Messages, RdmaRead, RdmaWrite, Network];
-        all.into_iter().find(|each| *each as u8 == number)
-    }
+    Network = 4;
 }
 
 layout! {

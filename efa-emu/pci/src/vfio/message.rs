@@ -2,7 +2,7 @@
 
 use zerocopy::little_endian::{U16, U32, U64};
 
-use crate::layout::layout;
+use crate::layout::{layout, numbered};
 
 layout! {
     /// The head of every message.
@@ -27,50 +27,29 @@ impl Header {
     pub const ERROR: u32 = 1 << 5;
 }
 
-/// The commands to a device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u16)]
-pub enum Command {
+numbered! {
+    /// The commands to a device.
+    pub Command, u16;
     /// [`Version`] and a JSON text.
-    Version = 1,
+    Version = 1;
     /// [`DmaMap`]: memory of the guest.
-    DmaMap = 2,
+    DmaMap = 2;
     /// [`DmaUnmap`].
-    DmaUnmap = 3,
+    DmaUnmap = 3;
     /// [`DeviceInfo`].
-    DeviceInfo = 4,
+    DeviceInfo = 4;
     /// [`RegionInfo`].
-    RegionInfo = 5,
+    RegionInfo = 5;
     /// [`IrqInfo`].
-    IrqInfo = 7,
+    IrqInfo = 7;
     /// [`SetIrqs`], with eventfds.
-    SetIrqs = 8,
+    SetIrqs = 8;
     /// [`RegionAccess`].
-    RegionRead = 9,
+    RegionRead = 9;
     /// [`RegionAccess`] and bytes.
-    RegionWrite = 10,
+    RegionWrite = 10;
     /// No data.
-    Reset = 13,
-}
-
-impl Command {
-    /// The command with this number.
-    pub fn of(number: u16) -> Option<Command> {
-        use Command::*;
-        let all = [
-            Version,
-            DmaMap,
-            DmaUnmap,
-            DeviceInfo,
-            RegionInfo,
-            IrqInfo,
-            SetIrqs,
-            RegionRead,
-            RegionWrite,
-            Reset,
-        ];
-        all.into_iter().find(|each| *each as u16 == number)
-    }
+    Reset = 13;
 }
 
 layout! {

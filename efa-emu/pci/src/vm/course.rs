@@ -20,7 +20,7 @@ const RUNS: &str = "efa-emu-vm: runs";
 const EXIT: &str = "efa-emu-vm: exit ";
 
 /// The state of a guest.
-enum News {
+enum GuestState {
     /// Its command runs, for the first time or after a reboot.
     Runs(usize),
     /// Its machine has exited, with its command's status.
@@ -109,7 +109,7 @@ fn divide(words: &[String]) -> Result<Vec<Vec<String>>, Failure> {
 }
 
 /// Starts a guest, whose output is shown.
-fn start(site: &Site<'_>, guest: usize, tell: &Sender<News>) -> Result<Child, Failure> {
+fn start(site: &Site<'_>, guest: usize, tell: &Sender<GuestState>) -> Result<Child, Failure> {
     let mut child = site.start(guest)?;
     let (mut input, output) = (child.stdin.take(), child.stdout.take());
     let tell = tell.clone();
@@ -130,7 +130,7 @@ fn start(site: &Site<'_>, guest: usize, tell: &Sender<News>) -> Result<Child, Fa
                 boots += 1;
                 let _ = writeln!(input, "{boots}");
             } else if line == RUNS {
-                let _ = tell.send(News::Runs(guest));
+                let _ = tell.send(GuestState::Runs(guest));
             } else if let Some(exit) = line.strip_prefix(EXIT) {
                 status = exit.parse().ok();
             } else {
@@ -142,7 +142,7 @@ fn start(site: &Site<'_>, guest: usize, tell: &Sender<News>) -> Result<Child, Fa
                 }
             }
         }
-        let _ = tell.send(News::Ended(guest, status));
+        let _ = tell.send(GuestState::Ended(guest, status));
     });
     Ok(child)
 }
@@ -154,10 +154,10 @@ fn show(prefix: &str, line: &str) {
 
 /// Waits until the command of a guest runs. Returns the status of any command that has failed
 /// meanwhile.
-fn until_it_runs(site: &Site<'_>, told: &Receiver<News>, guest: usize) -> Option<u8> {
+fn until_it_runs(site: &Site<'_>, told: &Receiver<GuestState>, guest: usize) -> Option<u8> {
     while let Ok(news) = told.recv() {
         let failure = failure(site, &news);
-        if failure.is_some() || matches!(news, News::Runs(runs) if runs == guest) {
+        if failure.is_some() || matches!(news, GuestState::Runs(runs) if runs == guest) {
             return failure;
         }
     }
@@ -165,12 +165,12 @@ fn until_it_runs(site: &Site<'_>, told: &Receiver<News>, guest: usize) -> Option
 }
 
 /// The status of a guest that has failed.
-fn failure(site: &Site<'_>, news: &News) -> Option<u8> {
+fn failure(site: &Site<'_>, news: &GuestState) -> Option<u8> {
     const NO_STATUS: u8 = 1;
     match *news {
-        News::Runs(_) | News::Ended(_, Some(0)) => None,
-        News::Ended(_, Some(status)) => Some(status),
-        News::Ended(guest, None) => {
+        GuestState::Runs(_) | GuestState::Ended(_, Some(0)) => None,
+        GuestState::Ended(_, Some(status)) => Some(status),
+        GuestState::Ended(guest, None) => {
             let console = site.console(guest);
             let text = fs::read(&console).unwrap_or_default();
             let text = String::from_utf8_lossy(&text);

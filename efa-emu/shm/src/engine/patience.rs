@@ -74,7 +74,7 @@ pub(super) struct Patience {
     polls: u32,
     /// How many there are before a nap.
     most_polls: u32,
-    last_look: Option<Look>,
+    last_look: Option<ProcessorSample>,
     crowd: Option<Crowd>,
     /// When the last crowd was assumed to have gone.
     crowd_ended: Option<Instant>,
@@ -146,7 +146,11 @@ impl Patience {
 
     /// How the poll yields. `look` is called now, if at all. `has_bridges` is set if the program
     /// has peers on other machines.
-    pub(super) fn next_rest(&mut self, has_bridges: bool, look: impl FnOnce() -> Look) -> Rest {
+    pub(super) fn next_rest(
+        &mut self,
+        has_bridges: bool,
+        look: impl FnOnce() -> ProcessorSample,
+    ) -> Rest {
         self.has_bridges = has_bridges;
         if has_bridges {
             self.polls = 0;
@@ -157,7 +161,7 @@ impl Patience {
     }
 
     /// How long the poll is to sleep, if at all.
-    fn next_nap(&mut self, look: impl FnOnce() -> Look) -> Option<Duration> {
+    fn next_nap(&mut self, look: impl FnOnce() -> ProcessorSample) -> Option<Duration> {
         self.polls = 0;
         let look = look();
         let now = look.time;
@@ -221,7 +225,7 @@ impl Patience {
     }
 
     /// Decides from two looks whether others want the processor.
-    fn judge(&mut self, look: Look) {
+    fn judge(&mut self, look: ProcessorSample) {
         let now = look.time;
         self.gives_until = None;
         let before = self.last_look.replace(look);
@@ -252,7 +256,7 @@ impl Patience {
 /// The kernel's accounting of the calling thread at one moment. The processor can be lost during
 /// each of the questions, so the count of losses is asked before and after.
 #[derive(Debug)]
-pub(super) struct Look {
+pub(super) struct ProcessorSample {
     /// The address of a variable of the thread.
     thread: usize,
     losses_before: i64,
@@ -271,10 +275,10 @@ struct Losses {
     processor: Duration,
 }
 
-impl Look {
-    pub(super) fn take() -> Look {
+impl ProcessorSample {
+    pub(super) fn take() -> ProcessorSample {
         thread_local!(static HERE: u8 = const { 0 });
-        Look {
+        ProcessorSample {
             thread: HERE.with(|here| std::ptr::from_ref(here).addr()),
             losses_before: losses(),
             processor: processor_time(),
@@ -285,7 +289,7 @@ impl Look {
 
     /// How others got the thread's processor since `before`; `None` if they had it for a short time
     /// only.
-    fn losses_since(&self, before: &Look) -> Option<Losses> {
+    fn losses_since(&self, before: &ProcessorSample) -> Option<Losses> {
         let passed = self.time - before.time;
         let processor = self.processor.saturating_sub(before.processor);
         let count = u32::try_from(self.losses_after - before.losses_before).unwrap_or(0);
@@ -357,7 +361,7 @@ mod tests {
             if !self.patience.is_over(self.done) {
                 return None;
             }
-            let look = Look {
+            let look = ProcessorSample {
                 thread: 1,
                 losses_before: self.losses,
                 processor: self.processor,
@@ -486,7 +490,8 @@ mod tests {
     #[test]
     fn peers_on_other_machines_mean_yielding_without_sleep() {
         let mut patience = Patience::new(false);
-        let look = || -> Look { unreachable!("nobody asks whether others want the processor") };
+        let look =
+            || -> ProcessorSample { unreachable!("nobody asks whether others want the processor") };
         // That there are such peers is noticed when the first look is due.
         let first = (0..WINDOW).filter(|_| patience.is_over(0)).count();
         assert_eq!(first, 1);
@@ -504,15 +509,15 @@ mod tests {
 
     #[test]
     fn a_look_sees_the_thread() {
-        let before = Look::take();
+        let before = ProcessorSample::take();
         // SAFETY: no memory is involved.
         unsafe { libc::sched_yield() };
         while processor_time() < before.processor + MS {}
-        let after = Look::take();
+        let after = ProcessorSample::take();
         assert!(after.processor >= before.processor + MS);
         assert_eq!(after.thread, before.thread);
         assert!(after.losses_before >= before.losses_after);
-        let elsewhere = std::thread::spawn(Look::take).join().unwrap();
+        let elsewhere = std::thread::spawn(ProcessorSample::take).join().unwrap();
         assert_ne!(elsewhere.thread, before.thread);
         assert_eq!(elsewhere.losses_since(&before), None);
     }

@@ -8,7 +8,7 @@ use efa_core::nic::Status;
 
 use super::direct::{Direct, FEW_POLLS};
 use super::faults::Access;
-use super::patience::{Look, NAP, Patience, Rest};
+use super::patience::{NAP, Patience, ProcessorSample, Rest};
 use crate::error::FabricError;
 use crate::fabric::capture_files::CaptureRequests;
 use crate::fabric::host::Host;
@@ -644,7 +644,7 @@ impl EngineState {
     /// How an empty poll yields, and until when others are assumed to want the processors.
     pub(super) fn next_rest(&mut self) -> (Rest, Option<Instant>) {
         let has_bridges = self.outbound.peers().has_bridges();
-        let rest = self.patience.next_rest(has_bridges, Look::take);
+        let rest = self.patience.next_rest(has_bridges, ProcessorSample::take);
         let crowded_until = match self.device.awaits_event() {
             true => None,
             false => self.patience.crowded_until(),

@@ -11,7 +11,7 @@ use efa_core::address::{Gid, Qpn};
 use super::capture_files::{Recorded, capture_path, is_recording_into, requested_captures};
 use super::directory::Fabric;
 use super::gids::{device_gid, preferred_numbers};
-use super::known::{Known, KnownDevice};
+use super::known::{KnownDevice, KnownDevices};
 use super::participants::{Remains, is_alive, participants, remove_dead_of, wake};
 use super::paths::{
     check_name, device_path, draft_path, is_directory, lock_path, private_directory, profile_path,
@@ -64,7 +64,7 @@ impl Host {
     /// Makes the caller a participant of a device, which is made if it is not there, and is known
     /// then. `known` is all that is there. The registry is locked, and the dead are removed.
     pub(crate) fn enter(
-        known: &mut Known,
+        known: &mut KnownDevices,
         fabric: &Fabric,
         name: &DeviceName,
         gid: Option<Gid>,
@@ -139,7 +139,7 @@ impl Host {
     /// locked, and the files of dead processes are removed.
     pub(crate) fn enter_all(
         entered: &mut Vec<Host>,
-        known: &mut Known,
+        known: &mut KnownDevices,
         fabric: &Fabric,
         name: Option<&str>,
         devices: Option<u32>,

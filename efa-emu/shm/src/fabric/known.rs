@@ -39,16 +39,16 @@ impl KnownDevice {
 
 /// The devices that are there.
 #[derive(Default)]
-pub(crate) struct Known {
+pub(crate) struct KnownDevices {
     /// By host and index.
     devices: BTreeMap<(String, u32), KnownDevice>,
     by_gid: HashMap<Gid, (String, u32)>,
 }
 
-impl Known {
+impl KnownDevices {
     /// All devices of a fabric. The registry is locked.
-    pub(crate) fn read(hosts: &Path) -> Result<Known, FabricError> {
-        let mut known = Known::default();
+    pub(crate) fn read(hosts: &Path) -> Result<KnownDevices, FabricError> {
+        let mut known = KnownDevices::default();
         for (gid, directory) in directories(hosts)? {
             if let Some(device) = KnownDevice::read(directory, gid)? {
                 known.insert(device);

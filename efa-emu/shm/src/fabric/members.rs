@@ -6,7 +6,7 @@ use efa_core::address::Gid;
 
 use super::directory::{Fabric, shared_memory_root};
 use super::host::Host;
-use super::known::Known;
+use super::known::KnownDevices;
 use super::participants;
 use super::paths::{MAX_NAME, check_name};
 use super::status::{self, HostStatus, Listed};
@@ -83,7 +83,7 @@ impl Fabric {
             }
             participants::remove_dead(hosts)?;
             let purview = Purview::Own(queue_pairs);
-            Host::enter(&mut Known::read(hosts)?, self, name, gid, purview)
+            Host::enter(&mut KnownDevices::read(hosts)?, self, name, gid, purview)
         })
     }
 
@@ -99,7 +99,7 @@ impl Fabric {
     ) -> Result<Vec<Result<Host, FabricError>>, FabricError> {
         check_name("machine", machine)?;
         self.with_registry(|hosts| {
-            let mut known = Known::read(hosts)?;
+            let mut known = KnownDevices::read(hosts)?;
             let enter = |(name, gid): &(&DeviceName, Gid)| {
                 check_name("host", name.host())?;
                 let purview = Purview::Remote(machine);
@@ -163,7 +163,7 @@ impl Fabric {
         }
         let mut all = Vec::new();
         let entered = self.with_registry(|hosts| {
-            let mut known = Known::read(hosts)?;
+            let mut known = KnownDevices::read(hosts)?;
             for name in names {
                 all.push(Vec::new());
                 let entered = all.last_mut().expect("it was just put there");
@@ -305,7 +305,7 @@ mod tests {
         let fabric = fabric(&root);
         let profile = &Profile::all()[0];
         let enter = |hosts: &Path| {
-            let (mut entered, mut known) = (Vec::new(), Known::read(hosts)?);
+            let (mut entered, mut known) = (Vec::new(), KnownDevices::read(hosts)?);
             let name = Some(profile.name);
             Host::enter_all(&mut entered, &mut known, &fabric, None, Some(2), 64, name)?;
             Ok((entered, status::list(hosts, Listed::All)?))

@@ -23,7 +23,7 @@ use super::fault::{Act, Change, Packets, RdmaChange};
 const SPARE_BUFFERS: usize = 64;
 
 /// The state of the fault.
-struct State {
+struct FaultState {
     /// The fault; `None` for a correct engine.
     act: Option<Act>,
     /// How often it took effect.
@@ -46,7 +46,7 @@ struct State {
     spent: Option<PacketType>,
 }
 
-impl State {
+impl FaultState {
     fn is_chosen(&mut self, packets: Packets, packet: &[u8]) -> bool {
         if PacketType::peek(packet) != Some(packets.kind) {
             return false;
@@ -130,7 +130,7 @@ impl State {
 /// reach the simulated device unchanged.
 pub(crate) struct FaultyNic {
     inner: SimNic,
-    state: State,
+    state: FaultState,
 }
 
 impl FaultyNic {
@@ -146,7 +146,7 @@ impl FaultyNic {
             packet_buffers: config.packet_buffers + SPARE_BUFFERS,
             ..config
         })?;
-        let state = State {
+        let state = FaultState {
             act,
             applied,
             seen: 0,

@@ -18,7 +18,7 @@ use crate::transport::record::{Answer, Record, RecordKind};
 use crate::transport::segment::Address;
 use efa_device_model::fault::{Event, FaultId, Flow, Frame, PACKET_START, Stage, Trigger};
 use efa_device_model::link::Operation;
-use efa_device_model::network::{Course, Journey, Transmission, Twice};
+use efa_device_model::network::{Course, Duplicated, Journey, Transmission};
 
 /// Most requests that are deferred outside of their rings. Further ones stay in the ring.
 const MOST_COPIES: usize = 1 << 16;
@@ -78,7 +78,7 @@ impl Inbound {
             Course::Proceeds { twice, .. } => {
                 self.twice = twice;
                 self.handle(later, work);
-                self.twice = Twice::Nothing;
+                self.twice = Duplicated::Nothing;
             }
             Course::Late(delay) => self.schedule(delay, later, RecordStep::Handle),
             Course::Deferred { fault, packets } => self.defer(fault, flow, packets, later, work),

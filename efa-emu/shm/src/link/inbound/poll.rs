@@ -1,7 +1,7 @@
 //! Takes records out of the rings, each at its time.
 
 use efa_core::nic::Status;
-use efa_device_model::network::Twice;
+use efa_device_model::network::Duplicated;
 
 use super::in_ring::Later;
 use super::state::{Copying, Inbound, RecordStep, ScheduledRecord, Work};
@@ -178,12 +178,14 @@ impl Inbound {
                 let outbound = &mut *work.outbound;
                 let device = &mut *work.device;
                 let answer = match twice {
-                    Twice::Completion => {
+                    Duplicated::Completion => {
                         device.duplicating(|device| ring.serve(incoming, device, outbound))
                     }
-                    Twice::Nothing | Twice::Packet => ring.serve(incoming, device, outbound),
+                    Duplicated::Nothing | Duplicated::Packet => {
+                        ring.serve(incoming, device, outbound)
+                    }
                 };
-                if twice == Twice::Packet {
+                if twice == Duplicated::Packet {
                     ring.serve_again(incoming, device, outbound);
                 }
                 self.answer(&later, answer);

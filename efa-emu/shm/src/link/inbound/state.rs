@@ -8,7 +8,7 @@ use efa_core::address::Gid;
 use efa_core::nic::Status;
 use efa_device_model::device::Device;
 use efa_device_model::fault::Deferred;
-use efa_device_model::network::{EventQueue, Network, Twice};
+use efa_device_model::network::{Duplicated, EventQueue, Network};
 
 use super::deferred::{DeferredRequest, OutcomeNotice};
 use super::in_ring::{InRing, Later};
@@ -84,7 +84,7 @@ pub(crate) struct Inbound {
     /// Records do not go straight to the device: faults are armed, or answers are delayed.
     pub(super) is_attentive: bool,
     /// Which part of the current record is duplicated.
-    pub(super) twice: Twice,
+    pub(super) twice: Duplicated,
     pub(super) copies: VecDeque<Copying>,
     pub(super) pulls: PullTable,
 }
@@ -98,7 +98,7 @@ impl Inbound {
             outcomes: VecDeque::new(),
             is_attentive: replies.is_some(),
             replies,
-            twice: Twice::Nothing,
+            twice: Duplicated::Nothing,
             rings: (0..SLOTS).map(|_| None).collect(),
             polled: Vec::new(),
             serials: 0,

@@ -11,7 +11,7 @@ use crate::process::clock::monotonic_now;
 use efa_device_model::device::Device;
 use efa_device_model::fault::{Deferred, Event, Flow, Frame, PACKET_START, Stage};
 use efa_device_model::link::{LocalData, Token};
-use efa_device_model::network::{Course, EventQueue, Journey, Transmission, Twice};
+use efa_device_model::network::{Course, Duplicated, EventQueue, Journey, Transmission};
 
 /// An answer, as it reaches the device: the request and its status.
 #[derive(Clone, Copy, Debug)]
@@ -153,7 +153,7 @@ impl LateAnswers {
         let course = Course::new(verdict.fate, &answer, &network);
         match course {
             Course::Proceeds { twice, status } => {
-                outcome.duplicate = twice == Twice::Completion;
+                outcome.duplicate = twice == Duplicated::Completion;
                 outcome.status = status.unwrap_or(outcome.status);
             }
             Course::Late(delay) => self.schedule(delay, outcome, AnswerStep::Complete),
