@@ -53,7 +53,7 @@ fn start_send(endpoint: &Endpoint, data: &[IoVec], tag: Option<u64>, call: Call)
 #[inline(always)]
 fn send(
     enabled: &Enabled,
-    state: &mut State,
+    state: &mut DomainState,
     data: &[IoVec],
     tag: Option<u64>,
     call: &Call,
@@ -104,7 +104,7 @@ fn start_receive(
 fn receive(
     endpoint: &Endpoint,
     enabled: &Enabled,
-    state: &mut State,
+    state: &mut DomainState,
     buffer: &[IoVec],
     tag: Option<TagFilter>,
     call: &Call,

@@ -14,7 +14,7 @@ use crate::ffi::*;
 use crate::objects::enabled::Enabled;
 use crate::objects::endpoint::Endpoint;
 use crate::state::deferred::Deferred;
-use crate::state::domain::State;
+use crate::state::domain::DomainState;
 use crate::state::route::INJECTED;
 
 /// The flags of sends and writes. A fence and the completion of a match (`FI_FENCE`,
@@ -138,7 +138,7 @@ impl Start {
     /// # Errors
     /// `FI_EINVAL` for an unknown peer, `FI_EAGAIN` if completions have to be read first.
     #[inline(always)]
-    pub(crate) fn of(enabled: &Enabled, call: &Call, state: &mut State) -> Result<Start> {
+    pub(crate) fn of(enabled: &Enabled, call: &Call, state: &mut DomainState) -> Result<Start> {
         let peer = enabled.route.addresses(&state.tables)?.peer(call.peer)?;
         let start = Start::new(enabled, call, peer);
         if start.context != INJECTED || start.reports_now.is_some() {
@@ -152,7 +152,7 @@ impl Start {
     pub(crate) fn report(
         &self,
         enabled: &Enabled,
-        state: &mut State,
+        state: &mut DomainState,
         (completion, length): (CompletionFlags, u64),
     ) {
         if let Some(context) = self.reports_now {

@@ -59,7 +59,7 @@ pub(crate) struct DomainState {
 
 // SAFETY: endpoints and memory of calls, to which it points, are used by one thread at a time, which
 // has the lock.
-unsafe impl Send for State {}
+unsafe impl Send for DomainState {}
 
 impl DomainState {
     /// Opens a device.
@@ -131,7 +131,7 @@ impl DomainState {
         taken
     }
 
-    /// As [`State::progress`], for a call that reads a completion queue: what ends there, and has no
+    /// As [`DomainState::progress`], for a call that reads a completion queue: what ends there, and has no
     /// unread entries before it, is written to the call's memory.
     ///
     /// # Errors

@@ -497,7 +497,7 @@ impl Requester {
     }
 
     #[inline]
-    fn end_front(&mut self, status: WcStatus) {
+    pub(super) fn end_front(&mut self, status: WcStatus) {
         let Some(request) = self.queue.pop_front() else {
             return;
         };
@@ -614,9 +614,9 @@ impl Requester {
         self.end_front(status);
     }
 
-    /// Whether the responder wants to be left alone, and the device has to learn the time for that.
+    /// Whether an RNR NAK was received, whose delay needs the time to begin.
     #[inline]
-    pub(super) fn waits_to_be_told(&self) -> bool {
+    pub(super) fn needs_rnr_time(&self) -> bool {
         matches!(self.wait, Wait::Requested(_))
     }
 
