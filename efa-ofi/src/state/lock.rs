@@ -4,56 +4,44 @@
 //! none, unless the domain has a thread of its own for automatic progress. All others share a
 //! mutex, whatever threading model they asked for.
 //!
-//! Each call takes it once. The code of the standard library's mutex is too long to become part of
-//! each call.
+//! Each call takes it once. The mutex of `parking_lot` is one atomic instruction in line at each end,
+//! while the code of the standard library's is too long to become part of each call.
 
 use std::cell::{Cell, UnsafeCell};
-use std::hint::{cold_path, spin_loop};
+use std::hint::cold_path;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
 
 use efa_core::endpoint::Errno;
+use parking_lot::RawMutex;
+use parking_lot::lock_api::RawMutex as _;
 
 use crate::ffi::result::Result;
 
-/// No call has the lock.
-const FREE: u32 = 0;
-/// A call has it.
-const HELD: u32 = 1;
-/// A call has it, and others may sleep until it ends.
-const AWAITED: u32 = 2;
-
-/// How often a call looks whether the lock is free before it sleeps.
-const LOOKS: u32 = 100;
-
 /// A value that one call at a time uses.
-#[derive(Debug)]
 pub(crate) struct Lock<T> {
-    state: AtomicU32,
+    mutex: RawMutex,
+    /// Without synchronization: whether a call has it.
+    held: Cell<bool>,
     /// Several threads use it, so that calls wait for each other.
     synchronized: bool,
     /// A call that had it panicked.
     poisoned: Cell<bool>,
-    sleepers: Mutex<()>,
-    released: Condvar,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: where it is synchronized, one thread at a time has taken `state` from `FREE`, and only
-// that thread reaches `poisoned` and the value. Elsewhere the caller of `Lock::unsynchronized` has
-// promised the same.
+// SAFETY: where it is synchronized, one thread at a time has the mutex, and only that thread reaches
+// `poisoned` and the value. Elsewhere the caller of `Lock::unsynchronized` has promised the same of
+// all fields.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
     /// A value that threads take turns in using.
     pub(crate) fn new(value: T) -> Lock<T> {
         Lock {
-            state: AtomicU32::new(FREE),
+            mutex: RawMutex::INIT,
+            held: Cell::new(false),
             synchronized: true,
             poisoned: Cell::new(false),
-            sleepers: Mutex::new(()),
-            released: Condvar::new(),
             value: UnsafeCell::new(value),
         }
     }
@@ -76,17 +64,9 @@ impl<T> Lock<T> {
     #[inline(always)]
     pub(crate) fn lock(&self) -> Result<Guard<'_, T>> {
         if self.synchronized {
-            let (success, failure) = (Ordering::Acquire, Ordering::Relaxed);
-            let taken = self.state.compare_exchange(FREE, HELD, success, failure);
-            if taken.is_err() {
-                cold_path();
-                self.wait();
-            }
-        } else {
-            if self.state.load(Ordering::Relaxed) != FREE {
-                return Err(Errno::EOTHER);
-            }
-            self.state.store(HELD, Ordering::Relaxed);
+            self.mutex.lock();
+        } else if self.held.replace(true) {
+            return Err(Errno::EOTHER);
         }
         let guard = Guard {
             lock: self,
@@ -96,34 +76,6 @@ impl<T> Lock<T> {
             false => Ok(guard),
             true => Err(Errno::EOTHER),
         }
-    }
-
-    /// Takes the lock when another call gives it back.
-    #[cold]
-    fn wait(&self) {
-        for _ in 0..LOOKS {
-            let (success, failure) = (Ordering::Acquire, Ordering::Relaxed);
-            if self.state.load(Ordering::Relaxed) == FREE
-                && let Ok(_) = self.state.compare_exchange(FREE, HELD, success, failure)
-            {
-                return;
-            }
-            spin_loop();
-        }
-        let mut sleepers = self.sleepers.lock().unwrap_or_else(PoisonError::into_inner);
-        // Whoever gives the lock back from now on wakes a sleeper, and needs the mutex for that,
-        // which this thread gives up only when it sleeps.
-        while self.state.swap(AWAITED, Ordering::Acquire) != FREE {
-            let woken = self.released.wait(sleepers);
-            sleepers = woken.unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    /// Wakes a call that sleeps in [`Lock::wait`].
-    #[cold]
-    fn wake(&self) {
-        let _sleepers = self.sleepers.lock().unwrap_or_else(PoisonError::into_inner);
-        self.released.notify_one();
     }
 }
 
@@ -159,11 +111,11 @@ impl<T> Drop for Guard<'_, T> {
             cold_path();
             self.lock.poisoned.set(true);
         }
-        if !self.lock.synchronized {
-            self.lock.state.store(FREE, Ordering::Relaxed);
-        } else if self.lock.state.swap(FREE, Ordering::Release) == AWAITED {
-            cold_path();
-            self.lock.wake();
+        if self.lock.synchronized {
+            // SAFETY: this thread has taken the mutex, and gives it back once.
+            unsafe { self.lock.mutex.unlock() };
+        } else {
+            self.lock.held.set(false);
         }
     }
 }
@@ -207,7 +159,7 @@ mod tests {
             }
         });
         assert_eq!(*lock.lock().expect("free"), 4 * ROUNDS);
-        assert_eq!(lock.state.load(Ordering::Relaxed), FREE);
+        assert!(!lock.mutex.is_locked());
     }
 
     #[test]
