@@ -4,7 +4,7 @@ PREFIX ?= /usr/local
 REPORTS := target/conformance
 # What the main job needs, and nothing else. Not optimised: that takes longer than the corpus gains by it.
 SUITE := -p efa-emu -p efa-emu-verbs -p efa-emu-efadv -p efa-conformance
-# Twice the processors, since many tests wait for the programs that they start.
+# Three for each processor, since many tests wait for the programs that they start.
 TEST_THREADS := $(shell expr $$(nproc) \* 3)
 
 .PHONY: conformance test nightly quick everything lint sim coverage fuzz verify bench interop arm64 setup build release
