@@ -107,22 +107,12 @@ fn connected(count: u64) -> f64 {
 
 /// Brings two queue pairs up that are each other's peers.
 fn connect(endpoint: &Endpoint, pairs: [*mut ibv_qp; 2]) {
+    use efa_device_model::device::QpState::{Init, ReadyToReceive, ReadyToSend, Reset};
     use efa_device_model::device::connected::ConnectionMask as M;
     let steps = [
-        (IBV_QPS_INIT, M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS),
-        (
-            IBV_QPS_RTR,
-            M::AV
-                | M::PATH_MTU
-                | M::DESTINATION
-                | M::RQ_PSN
-                | M::MAX_DEST_RD_ATOMIC
-                | M::MIN_RNR_TIMER,
-        ),
-        (
-            IBV_QPS_RTS,
-            M::TIMEOUT | M::RETRY_COUNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_RD_ATOMIC,
-        ),
+        (IBV_QPS_INIT, M::required(Reset, Init)),
+        (IBV_QPS_RTR, M::required(Init, ReadyToReceive)),
+        (IBV_QPS_RTS, M::required(ReadyToReceive, ReadyToSend)),
     ];
     for (own, peer) in [(0, 1), (1, 0)] {
         let mut attributes: ibv_qp_attr = zeroed();
@@ -138,7 +128,7 @@ fn connect(endpoint: &Endpoint, pairs: [*mut ibv_qp; 2]) {
         attributes.dest_qp_num = unsafe { (*pairs[peer]).qp_num };
         for (state, mask) in steps {
             attributes.qp_state = state;
-            let mask = (M::STATE | mask).bits() as c_int;
+            let mask = (M::STATE | mask.expect("an allowed state change")).bits() as c_int;
             // SAFETY: a live queue pair, and attributes on the stack.
             let result = unsafe { ibv_modify_qp(pairs[own], &raw mut attributes, mask) };
             assert_eq!(result, 0, "to state {state}");
