@@ -484,3 +484,36 @@ impl Requests {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{Remembered, Request};
+
+    proptest! {
+        #[test]
+        fn requests_are_found_in_whatever_order_they_came(
+            steps in prop::collection::vec((0..40_u32, 0..4_u8), 0..200),
+        ) {
+            let (mut remembered, mut expected) = (Remembered::default(), Vec::<u32>::new());
+            for (at, (number, action)) in steps.into_iter().enumerate() {
+                let next = expected.last().map_or(0, |last| last + 1);
+                // Mostly in order.
+                let sequence = if action == 0 { number } else { next };
+                if action == 1 {
+                    let oldest = (!expected.is_empty()).then(|| expected.remove(0));
+                    prop_assert_eq!(remembered.pop(), oldest);
+                } else if !expected.contains(&sequence) {
+                    expected.push(sequence);
+                    remembered.push(Request { sequence, at: at as u64, ..Request::default() });
+                }
+                for sequence in 0..240 {
+                    let found = remembered.get(sequence).map(|it| it.sequence);
+                    let known = expected.contains(&sequence).then_some(sequence);
+                    prop_assert_eq!(found, known);
+                }
+            }
+        }
+    }
+}
