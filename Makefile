@@ -96,10 +96,12 @@ bench:
 ## interop: one line for each program that must work on emulated devices (docs/interop.md); SHARD=3/12 for a part;
 ## what passed at this commit is not run again, unless RESUME is empty
 RESUME ?= yes
+# One more than processors, since a third of the time is waiting.
+INTEROP_JOBS := $(shell expr $$(nproc) + 1)
 interop: release
 	@scripts/setup programs slurm
 	@mkdir -p $(REPORTS)
-	target/release/efa-conformance interop --junit $(REPORTS)/interop.xml $(if $(SHARD),--shard $(SHARD)) \
+	target/release/efa-conformance interop --jobs $(INTEROP_JOBS) --junit $(REPORTS)/interop.xml $(if $(SHARD),--shard $(SHARD)) \
 		$(if $(RESUME),--resume --table $(REPORTS)/interop.md)
 
 ## arm64: builds the device for arm64 and runs its tests under emulation (docs/arm64.md)

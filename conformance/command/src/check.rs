@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 use std::io;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
 
 use efa_capture::Reader;
 use efa_check::capture::{Frames, Seen};
 use efa_check::check::{Checked, Judge, NEED_ORDER, NotJudged};
 use efa_core::rules::{Evidence, RULES, Rule, Severity};
+use efa_suite::parallel;
 
 use crate::annotations::{Annotated, Format, annotate};
 use crate::captures::captures;
@@ -69,7 +68,8 @@ pub(crate) fn check(arguments: &Check) -> Outcome {
     let mut documents = Vec::new();
     let mut annotated = Vec::new();
     let mut worst = Outcome::Passed;
-    in_order(&captures, arguments.jobs.get(), |path, judged| {
+    let judge = |path: &PathBuf| judge_file(path);
+    parallel::in_order(&captures, arguments.jobs, judge, |path, judged| {
         let outcome = match judged {
             Ok(judged) => {
                 let (outcome, problem) = judged.outcome(arguments);
@@ -113,40 +113,6 @@ pub(crate) fn check(arguments: &Check) -> Outcome {
         }
     }
     worst
-}
-
-/// Judges several captures at once, and passes the results on in their order.
-fn in_order(
-    captures: &[PathBuf],
-    jobs: usize,
-    mut take: impl FnMut(&Path, Result<Judged, String>),
-) {
-    let next = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        let (sender, results) = mpsc::channel();
-        for _ in 0..jobs.min(captures.len()) {
-            let (sender, next) = (sender.clone(), &next);
-            scope.spawn(move || {
-                loop {
-                    let at = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(path) = captures.get(at) else { break };
-                    if sender.send((at, judge_file(path))).is_err() {
-                        break;
-                    }
-                }
-            });
-        }
-        drop(sender);
-        let mut waiting = BTreeMap::new();
-        let mut due = 0;
-        for (at, judged) in results {
-            waiting.insert(at, judged);
-            while let Some(judged) = waiting.remove(&due) {
-                take(&captures[due], judged);
-                due += 1;
-            }
-        }
-    });
 }
 
 fn judge_file(path: &Path) -> Result<Judged, String> {

@@ -1,7 +1,8 @@
 //! `interop`: the table of software that must work on emulated devices.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -16,6 +17,7 @@ use efa_interop::{
 };
 use efa_play::player::{Launcher, Patience};
 use efa_suite::hosts::Seats;
+use efa_suite::parallel;
 
 #[derive(clap::Args)]
 pub(crate) struct Interop {
@@ -31,6 +33,9 @@ pub(crate) struct Interop {
     /// Only one of several parts of the table, such as 3/12.
     #[arg(long, value_name = "NUMBER/OF")]
     shard: Option<Shard>,
+    /// How many cells run at once.
+    #[arg(long, value_name = "NUMBER", default_value = "1")]
+    jobs: NonZeroUsize,
     /// Do not run again what passed with this source before; target/interop/results has it.
     #[arg(long)]
     resume: bool,
@@ -170,16 +175,21 @@ fn table(arguments: &Interop) -> Result<Outcome, String> {
     let progress = Progress::new(cells.len() * places.len());
     for hosts in places {
         lab = lab.with_hosts(hosts);
-        for cell in &cells {
+        let run = |cell: &&Cell| {
             progress.begin(&format!("{} {}", cell.group(), cell.name()));
-            let row = cell.run(&lab);
+            cell.run(&lab)
+        };
+        let mut ended = BTreeMap::new();
+        let mut failed = Ok(());
+        parallel::as_they_end(&cells, arguments.jobs, run, |at, row| {
             progress.end(std::slice::from_ref(&row));
-            if let Some((results, _)) = &mut results {
-                let kept = results.keep(&row);
-                kept.map_err(|error| format!("target/interop/results: {error}"))?;
+            if let (Some((results, _)), Ok(())) = (&mut results, &failed) {
+                failed = results.keep(&row);
             }
-            rows.push(row);
-        }
+            ended.insert(at, row);
+        });
+        failed.map_err(|error| format!("target/interop/results: {error}"))?;
+        rows.extend(ended.into_values());
     }
     progress.finish();
     say(Summary::of(&rows));

@@ -8,10 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::channel;
 use std::sync::{Mutex, PoisonError};
-use std::thread;
 use std::time::Instant;
 
 use efa_check::capture::Capture;
@@ -29,6 +26,7 @@ use efa_play::scenario::{EndpointSpec, Scenario, Software};
 use efa_replay::compare::Finding;
 
 use super::ladder::Ladder;
+use super::parallel;
 use super::runner::Ended;
 use super::{Case, Options, Outcome, STOCK};
 
@@ -162,34 +160,8 @@ impl Hosts {
     }
 
     /// Plays all tasks, up to `jobs` at once. `ended` gets the results in the order of `tasks`.
-    pub fn run_all(&self, tasks: &[Task], jobs: NonZeroUsize, mut ended: impl FnMut(&Task, Ended)) {
-        let next = AtomicUsize::new(0);
-        let (sender, results) = channel();
-        thread::scope(|scope| {
-            for _ in 0..jobs.get().min(tasks.len()) {
-                let (sender, next) = (sender.clone(), &next);
-                scope.spawn(move || {
-                    while let Some((number, task)) = {
-                        let number = next.fetch_add(1, Ordering::Relaxed);
-                        tasks.get(number).map(|task| (number, task))
-                    } {
-                        if sender.send((number, self.run(task))).is_err() {
-                            break;
-                        }
-                    }
-                });
-            }
-            drop(sender);
-            let mut early = BTreeMap::new();
-            let mut due = 0;
-            for (number, result) in results {
-                early.insert(number, result);
-                while let Some(result) = early.remove(&due) {
-                    ended(&tasks[due], result);
-                    due += 1;
-                }
-            }
-        });
+    pub fn run_all(&self, tasks: &[Task], jobs: NonZeroUsize, ended: impl FnMut(&Task, Ended)) {
+        parallel::in_order(tasks, jobs, |task| self.run(task), ended);
     }
 
     /// Plays a scenario: once if all endpoints are under test, otherwise with each in turn under

@@ -12,7 +12,7 @@ use super::known::{self, Known};
 use super::lab::Lab;
 use super::unmet::{CellResult, Unmet};
 
-type Run = Box<dyn Fn(&Bench) -> CellResult>;
+type Run = Box<dyn Fn(&Bench) -> CellResult + Send + Sync>;
 
 /// A test of one combination of software.
 pub struct Cell {
@@ -30,7 +30,7 @@ impl Cell {
         group: &'static str,
         name: impl Into<String>,
         limit: Duration,
-        run: impl Fn(&Bench) -> CellResult + 'static,
+        run: impl Fn(&Bench) -> CellResult + Send + Sync + 'static,
     ) -> Self {
         Cell {
             group,

@@ -1,0 +1,97 @@
+//! Work on several items at once, in threads.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::thread;
+
+/// Calls `work` for all items, for up to `jobs` at once, and `ended` with an item's index and its
+/// result as soon as there is one.
+pub fn as_they_end<T: Sync, R: Send>(
+    items: &[T],
+    jobs: NonZeroUsize,
+    work: impl Fn(&T) -> R + Sync,
+    mut ended: impl FnMut(usize, R),
+) {
+    let next = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        let (sender, results) = mpsc::channel();
+        for _ in 0..jobs.get().min(items.len()) {
+            let (sender, next, work) = (sender.clone(), &next, &work);
+            scope.spawn(move || {
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(item) = items.get(at) else { break };
+                    if sender.send((at, work(item))).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        for (at, result) in results {
+            ended(at, result);
+        }
+    });
+}
+
+/// The same, with the results in the order of `items`.
+pub fn in_order<T: Sync, R: Send>(
+    items: &[T],
+    jobs: NonZeroUsize,
+    work: impl Fn(&T) -> R + Sync,
+    mut ended: impl FnMut(&T, R),
+) {
+    let mut early = BTreeMap::new();
+    let mut due = 0;
+    as_they_end(items, jobs, work, |at, result| {
+        early.insert(at, result);
+        while let Some(result) = early.remove(&due) {
+            ended(&items[due], result);
+            due += 1;
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+
+    /// The first item only ends after all others, which takes as many threads as items.
+    #[test]
+    fn results_come_in_order_and_as_they_end() {
+        let jobs = NonZeroUsize::new(4).unwrap();
+        let items = [0, 1, 2, 3];
+        let others = Barrier::new(4);
+        let (first, rest) = mpsc::channel();
+        let rest = std::sync::Mutex::new(rest);
+        let work = |item: &usize| {
+            others.wait();
+            if *item == 0 {
+                rest.lock().unwrap().recv().unwrap();
+            }
+            item * 10
+        };
+        let mut ended = Vec::new();
+        as_they_end(&items, jobs, work, |at, result| {
+            ended.push((at, result));
+            if ended.len() == 3 {
+                first.send(()).unwrap();
+            }
+        });
+        assert_eq!(ended.last(), Some(&(0, 0)));
+        ended.sort_unstable();
+        assert_eq!(ended, [(0, 0), (1, 10), (2, 20), (3, 30)]);
+
+        let mut ended = Vec::new();
+        in_order(
+            &items,
+            jobs,
+            |item| item * 10,
+            |item, result| ended.push((*item, result)),
+        );
+        assert_eq!(ended, [(0, 0), (1, 10), (2, 20), (3, 30)]);
+    }
+}
