@@ -21,6 +21,10 @@ const LONGEST_DEVICE_PATH: usize = 255;
 /// second.
 const RECORDER_PATIENCE: Duration = Duration::from_secs(3);
 
+/// How long a program waits for a live bridge to announce its hosts. On a busy machine, a bridge
+/// that needs longer would cost the first messages of the program, which have no destination.
+const BRIDGE_PATIENCE: Duration = Duration::from_secs(60);
+
 /// The variables that make programs load the emulated libraries, and the named provider.
 pub struct Injection {
     /// Names and values.
@@ -63,7 +67,7 @@ impl EmulatedHosts {
     /// # Errors
     /// The fabric cannot be read.
     pub fn wait_for_bridges(&self, fabric: &Fabric) -> Result<Option<String>, Failure> {
-        let unknown = fabric.wait_for_bridges(self.devices(), RECORDER_PATIENCE)?;
+        let unknown = fabric.wait_for_bridges(self.devices(), BRIDGE_PATIENCE)?;
         Ok(unknown.map(|device| {
             format!(
                 "the bridge of the fabric {} does not answer: other machines may not know of {} yet",

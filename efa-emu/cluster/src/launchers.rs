@@ -139,16 +139,19 @@ fn contains(command: &OsStr, program: &str) -> bool {
 /// files.
 pub(crate) fn of_host(directory: &Path) -> Vec<(&'static str, OsString)> {
     let mut variables = Variables(Vec::new());
-    variables.prefer(OPEN_MPI_TEMPORARY, directory);
+    for name in OPEN_MPI_TEMPORARY {
+        variables.prefer(name, directory);
+    }
     variables.0
 }
 
-/// The directory of Open MPI 4.1's session files, by default `/tmp`.
+/// The directory of session files of Open MPI 4.1 and of 5.0, by default `/tmp`.
 ///
-/// Jobs on one machine, or on hosts with the same name, share a directory that is named after the
-/// host and the user. A daemon fails if another one creates the same directory concurrently
-/// (`mkdir`: File exists), or removes its parent (No such file or directory).
-const OPEN_MPI_TEMPORARY: &str = "OMPI_MCA_orte_tmpdir_base";
+/// In 4.1, jobs on one machine, or on hosts with the same name, share a directory that is named
+/// after the host and the user. A daemon fails if another one creates the same directory
+/// concurrently (`mkdir`: File exists), or removes its parent (No such file or directory). 5.0
+/// leaves the directories of killed daemons behind.
+const OPEN_MPI_TEMPORARY: [&str; 2] = ["OMPI_MCA_orte_tmpdir_base", "PRTE_MCA_prte_tmpdir_base"];
 
 /// Variables. The user's own values take precedence over preferences.
 struct Variables(Vec<(&'static str, OsString)>);
@@ -197,7 +200,9 @@ impl Launchers<'_> {
         if self.isolated && self.is_alone {
             // The launcher passes it to the daemons, so hosts with the same name cannot have
             // separate ones.
-            variables.prefer(OPEN_MPI_TEMPORARY, self.temporary);
+            for name in OPEN_MPI_TEMPORARY {
+                variables.prefer(name, self.temporary);
+            }
         }
         variables.prefer("OMPI_MCA_rmaps_base_mapping_policy", policy);
         variables.prefer("OMPI_MCA_rmaps_base_oversubscribe", "1");

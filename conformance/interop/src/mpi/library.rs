@@ -400,6 +400,9 @@ impl Installation {
             }
             command.arg("FI_PROVIDER=efa");
             command.arg("I_MPI_OFI_PROVIDER=efa");
+            // The stock provider would wait for ever for a peer with its own address in `shm`,
+            // which the engine's provider does not use.
+            command.arg("FI_EFA_ENABLE_SHM_TRANSFER=0");
             command.args(program()).arg(":");
         }
         command.args(["-n", &ranks.to_string()]).args(program());
