@@ -13,6 +13,8 @@ use efa_capture::frame::{FrameKind, Repr};
 use efa_wire::address::Qkey;
 use foldhash::{HashMap, HashSet};
 
+use super::content::Content;
+use super::copies::Sent;
 use super::node::{HostId, NodeId, Nodes, View};
 use super::recent::Recent;
 use crate::capture::CapturedPacket;
@@ -20,7 +22,7 @@ use crate::capture::CapturedPacket;
 /// First requests of one queue pair number that are remembered.
 const MOST_BIRTHS: usize = 64;
 /// Frames that are under way at once.
-const MOST_FRAMES: usize = 1 << 14;
+const MOST_FRAMES: usize = 1 << 15;
 /// A packet this far behind or ahead of the last one is of the same queue pair.
 const NEAR: u32 = 64;
 
@@ -121,9 +123,15 @@ struct Mark {
 struct Sightings {
     sent: Option<Duration>,
     arrived: Option<Duration>,
+    /// The packet as it was sent.
+    packet: Option<Sent>,
 }
 
-/// Frames that one end's host captured and the other's did not.
+/// The number of a frame among those that are remembered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FrameId(u32);
+
+/// Frames, and those that one end's host captured and the other's did not.
 #[derive(Debug, Default)]
 pub(super) struct Unmatched {
     seen: Recent<Mark, Sightings>,
@@ -139,17 +147,15 @@ pub(super) struct Unmatched {
 }
 
 impl Unmatched {
-    /// Takes a frame.
+    /// Takes a frame. Returns its number if it is remembered.
     pub(super) fn frame(
         &mut self,
         nodes: &Nodes,
         frame: &CapturedPacket,
         from: NodeId,
         to: NodeId,
-    ) {
-        let Some(direction) = frame.direction else {
-            return;
-        };
+    ) -> Option<FrameId> {
+        let direction = frame.direction?;
         let recorder = match direction {
             Direction::Outbound => from,
             Direction::Inbound => to,
@@ -160,7 +166,7 @@ impl Unmatched {
         }
         self.last[recorder] = Some(frame.time);
         if from == to {
-            return;
+            return None;
         }
         // Of RDMA data only the last piece has a meaning for the rules.
         let is_piece = match frame.header.kind {
@@ -173,9 +179,9 @@ impl Unmatched {
         };
         if frame.header.sequence >= FIRST_TAPPED_SEQUENCE {
             self.tapped.insert(nodes.host(to));
-        } else if !is_piece {
-            self.see(nodes, frame, direction, from, to);
+            return None;
         }
+        (!is_piece).then(|| self.see(nodes, frame, direction, from, to))
     }
 
     fn see(
@@ -185,7 +191,7 @@ impl Unmatched {
         direction: Direction,
         from: NodeId,
         to: NodeId,
-    ) {
+    ) -> FrameId {
         let mark = Mark {
             from,
             to,
@@ -194,7 +200,11 @@ impl Unmatched {
             retransmission: frame.header.retransmission,
             opcode: frame.header.kind.opcode() as u8,
         };
-        let known = self.seen.get_or_insert(mark, Sightings::default);
+        if self.seen.len() >= MOST_FRAMES {
+            self.forget();
+        }
+        let number = self.seen.find_or_insert(mark, Sightings::default);
+        let known = self.seen.get_mut(number);
         match direction {
             Direction::Outbound => known.sent = Some(frame.time),
             Direction::Inbound => known.arrived = Some(frame.time),
@@ -206,9 +216,34 @@ impl Unmatched {
                 .or_default();
             *is_backward |= arrived < sent;
         }
-        if self.seen.len() > MOST_FRAMES {
-            self.forget();
+        FrameId(number)
+    }
+
+    /// Remembers the packet of a frame, if its sender's host captured it.
+    pub(super) fn sends(&mut self, id: FrameId, frame: &CapturedPacket, content: &Content) {
+        if frame.direction == Some(Direction::Outbound) {
+            let (number, content) = (frame.number, content.clone());
+            self.seen.get_mut(id.0).packet = Some(Sent { number, content });
         }
+    }
+
+    /// The packet that arrives in a frame, as it was sent.
+    pub(super) fn sent(&self, id: FrameId, frame: &CapturedPacket) -> Option<&Sent> {
+        if frame.direction != Some(Direction::Inbound) {
+            return None;
+        }
+        let (mark, sightings) = self.seen.get(id.0);
+        let first = || {
+            let retransmission = false;
+            let first = self.seen.find(&Mark {
+                retransmission,
+                ..*mark
+            })?;
+            self.seen.get(first).1.packet.as_ref()
+        };
+        let is_repetition = mark.retransmission;
+        let packet = sightings.packet.as_ref();
+        packet.or_else(|| is_repetition.then(first).flatten())
     }
 
     /// Ends the wait for the earliest frame.

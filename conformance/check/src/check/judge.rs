@@ -13,10 +13,9 @@ use foldhash::fast::FixedState;
 use foldhash::{HashMap, HashSet};
 
 use super::births::{Birth, Births};
-use super::completeness::{Lives, Unmatched};
+use super::completeness::{FrameId, Lives, Unmatched};
 use super::content::Content;
 use super::conversation::{Conversation, FrameContext, PacketFrame};
-use super::copies::Copies;
 use super::device::{Attempt, Named, Position, Resent};
 use super::follow::Follower;
 use super::format;
@@ -42,7 +41,6 @@ pub struct Judge {
     conversations: Vec<(View, Conversation)>,
     /// Where a conversation is.
     views: HashMap<View, u32>,
-    unmatched: Unmatched,
     seen: Seen,
     tagged: Tagged,
     report: Report,
@@ -105,7 +103,7 @@ impl Judge {
         });
         self.report.checked.not_judged = self.seen.not_judged;
         self.tagged.close(&mut self.report, &self.lossy);
-        let incomplete = self.unmatched.incomplete(&nodes);
+        let incomplete = self.seen.unmatched.incomplete(&nodes);
         // What has lost the directions of some frames shows no end all that it sent or received.
         let pair = |view: &View| (view.near.min(view.far), view.near.max(view.far));
         let is_without = |(view, _): &&(View, Conversation)| !view.has_direction;
@@ -147,7 +145,7 @@ impl Judge {
             return;
         }
         let [from, to] = self.nodes.ids([sender, receiver]);
-        self.unmatched.frame(&self.nodes, frame, from, to);
+        let id = self.seen.unmatched.frame(&self.nodes, frame, from, to);
         let (near, far) = match frame.direction {
             Some(Direction::Outbound) => (from, to),
             Some(Direction::Inbound) => (to, from),
@@ -167,7 +165,7 @@ impl Judge {
             at
         });
         let (_, conversation) = &mut self.conversations[at as usize];
-        self.seen.judge(conversation, frame, (from, to), is_arrival);
+        self.seen.judge(conversation, frame, from, id);
         // A packet is a request, and may be the last one of an operation.
         self.remembered += 2;
         if self.remembered > MOST_REMEMBERED {
@@ -190,7 +188,7 @@ struct Seen {
     births: Births,
     /// Hosts whose own sends are in the capture.
     captured: HashSet<Gid>,
-    copies: Copies,
+    unmatched: Unmatched,
     not_judged: NotJudged,
     /// How many frames were judged, of all and of each interface.
     at: u64,
@@ -202,8 +200,8 @@ impl Seen {
         &mut self,
         conversation: &mut Conversation,
         frame: &CapturedPacket,
-        (from, to): (NodeId, NodeId),
-        is_arrival: bool,
+        from: NodeId,
+        id: Option<FrameId>,
     ) {
         self.at += 1;
         conversation.begins_frame(self.at);
@@ -218,7 +216,7 @@ impl Seen {
             at: self.at,
             of_interface: *of_interface,
         };
-        self.judge_frame(conversation, frame, (from, to), is_arrival, position);
+        self.judge_frame(conversation, frame, from, id, position);
         let (me, _) = conversation.ends(from);
         conversation.sees(me, self.at);
     }
@@ -227,11 +225,12 @@ impl Seen {
         &mut self,
         conversation: &mut Conversation,
         frame: &CapturedPacket,
-        (from, to): (NodeId, NodeId),
-        is_arrival: bool,
+        from: NodeId,
+        id: Option<FrameId>,
         position: Position,
     ) {
         let header = &frame.header;
+        let is_arrival = frame.direction == Some(Direction::Inbound);
         let (me, you) = conversation.ends(from);
         let place = FrameContext {
             number: frame.number,
@@ -241,7 +240,7 @@ impl Seen {
             is_own: !is_arrival,
         };
         let parsed = Packet::parse(&frame.payload);
-        let sent = self.copies.sent(frame, from, to);
+        let sent = id.and_then(|id| self.unmatched.sent(id, frame));
         let mut content = None;
         let identity = match header.kind {
             FrameKind::Response(status) => {
@@ -300,7 +299,9 @@ impl Seen {
             };
             conversation.breach(seen, frame.kind(), rule, text);
         }
-        self.copies.remember(frame, from, to, &content);
+        if let Some(id) = id {
+            self.unmatched.sends(id, frame, &content);
+        }
         let connid = match &parsed {
             Ok(packet) if header.sequence == 0 => Reading::of(packet).named(),
             _ => None,
@@ -387,8 +388,10 @@ fn judge_packet(
         }
     };
     let reading = Reading::of(parsed);
-    for (rule, text) in format::breaches(&reading) {
-        conversation.breach(place, reading.packet_type, rule, text);
+    if place.is_judged {
+        for (rule, text) in format::breaches(&reading) {
+            conversation.breach(place, reading.packet_type, rule, text);
+        }
     }
     let (me, _) = conversation.ends(from);
     let requests = &mut conversation.sides[me].requests;

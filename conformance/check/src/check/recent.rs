@@ -5,6 +5,7 @@ use std::hash::{BuildHasher as _, Hash};
 
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
 
 /// Things in the order in which they came, each found by its key. They lie next to each other, and only
 /// where they are is hashed: most come, are looked for soon or never, and go as the oldest.
@@ -36,30 +37,40 @@ impl<K: Hash + Eq, V> Recent<K, V> {
         self.things.len()
     }
 
-    fn place(&self, key: &K) -> Option<usize> {
-        let place = |number: u32| number.wrapping_sub(self.gone) as usize;
-        let is_it = |number: &u32| self.things[place(*number)].0 == *key;
-        self.numbers.find(hash(key), is_it).copied().map(place)
+    fn place(&self, number: u32) -> usize {
+        number.wrapping_sub(self.gone) as usize
     }
 
-    pub(super) fn get(&self, key: &K) -> Option<&V> {
-        self.place(key).map(|at| &self.things[at].1)
+    pub(super) fn find(&self, key: &K) -> Option<u32> {
+        let is_it = |number: &u32| self.get(*number).0 == *key;
+        self.numbers.find(hash(key), is_it).copied()
     }
 
-    /// The thing with a key, which is added as the latest one if there is none.
-    pub(super) fn get_or_insert(&mut self, key: K, new: impl FnOnce() -> V) -> &mut V {
-        let at = self.place(&key).unwrap_or_else(|| {
-            let number = self.gone.wrapping_add(self.things.len() as u32);
-            let (things, gone) = (&self.things, self.gone);
-            let hash_of = |number: &u32| match things.get(number.wrapping_sub(gone) as usize) {
-                Some((key, _)) => hash(key),
-                None => hash(&key),
-            };
-            self.numbers.insert_unique(hash(&key), number, hash_of);
-            self.things.push_back((key, new()));
-            self.things.len() - 1
-        });
+    /// The thing with a number.
+    pub(super) fn get(&self, number: u32) -> &(K, V) {
+        &self.things[self.place(number)]
+    }
+
+    pub(super) fn get_mut(&mut self, number: u32) -> &mut V {
+        let at = self.place(number);
         &mut self.things[at].1
+    }
+
+    /// The number of the thing with a key, which is added as the latest one if there is none.
+    pub(super) fn find_or_insert(&mut self, key: K, new: impl FnOnce() -> V) -> u32 {
+        let (things, gone) = (&self.things, self.gone);
+        let key_of = |number: &u32| &things[number.wrapping_sub(gone) as usize].0;
+        let is_it = |number: &u32| *key_of(number) == key;
+        let hash_of = |number: &u32| hash(key_of(number));
+        match self.numbers.entry(hash(&key), is_it, hash_of) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(vacant) => {
+                let number = gone.wrapping_add(things.len() as u32);
+                vacant.insert(number);
+                self.things.push_back((key, new()));
+                number
+            }
+        }
     }
 
     /// Removes the oldest thing.
@@ -97,12 +108,14 @@ mod tests {
                         expected.push((key, step));
                     }
                     let value = expected.iter().find(|(known, _)| *known == key).unwrap().1;
-                    prop_assert_eq!(*recent.get_or_insert(key, || step), value);
+                    let number = recent.find_or_insert(key, || step);
+                    prop_assert_eq!(*recent.get_mut(number), value);
                 }
                 prop_assert_eq!(recent.len(), expected.len());
                 for key in 0..30 {
                     let value = expected.iter().find(|(known, _)| *known == key);
-                    prop_assert_eq!(recent.get(&key), value.map(|(_, value)| value));
+                    let found = recent.find(&key).map(|number| recent.get(number));
+                    prop_assert_eq!(found, value);
                 }
             }
         }
