@@ -6,7 +6,7 @@
 //! answer was sent after they arrived. If both hosts are captured, there are two conversations, and
 //! each packet is judged in that of its sender.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use efa_wire::address::Qkey;
 use efa_wire::rules::{self, Evidence, Rule, Severity};
@@ -89,7 +89,7 @@ pub(super) struct Side {
     /// How far the endpoint has got at least, as its answers prove.
     come_to: Progress,
     /// When the windows that the endpoint has filled were opened.
-    pub(super) filled: Vec<u64>,
+    pub(super) filled: VecDeque<u64>,
     /// Frames that it sent.
     frames: u64,
     /// The last of them, and the last one of the endpoint before it.
@@ -147,7 +147,7 @@ struct Progress {
     atomic: Option<u32>,
     keys: Vec<u64>,
     /// When what it has answered last arrived.
-    recent: Vec<u64>,
+    recent: VecDeque<u64>,
 }
 
 /// So many answers to what arrived later prove that an endpoint has seen the end of a read:
@@ -183,7 +183,7 @@ impl Side {
             early: Vec::new(),
             generation: 0,
             come_to: Progress::default(),
-            filled: Vec::new(),
+            filled: VecDeque::new(),
             frames: 0,
             last_frame: 0,
             former_frame: 0,
@@ -965,9 +965,9 @@ impl Conversation {
         let progress = &mut side.come_to;
         progress.arrival = progress.arrival.max(Some(due.serial));
         if progress.recent.len() >= MOST_RECENT {
-            progress.recent.remove(0);
+            progress.recent.pop_front();
         }
-        progress.recent.push(due.serial);
+        progress.recent.push_back(due.serial);
         match due.turn {
             Turn::Arrival => {}
             Turn::Match(tag, msg_id) => {

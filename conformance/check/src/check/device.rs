@@ -210,6 +210,7 @@ impl Remembered {
     }
 
     /// Adds a request whose number no other has.
+    #[inline]
     fn push(&mut self, request: Request) {
         let last = self.requests.back();
         if self.index.is_none() && last.is_some_and(|last| last.sequence > request.sequence) {
@@ -238,9 +239,10 @@ impl Remembered {
     }
 
     fn shrink(&mut self) {
-        self.requests.shrink_to(2 * self.requests.len());
+        // As many again come until requests are forgotten the next time.
+        self.requests.shrink_to(4 * self.requests.len());
         if let Some(index) = &mut self.index {
-            index.shrink_to(2 * self.requests.len());
+            index.shrink_to(4 * self.requests.len());
         }
     }
 }

@@ -16,7 +16,7 @@ use efa_wire::{Message, Transfer};
 pub(super) struct Follower<'c> {
     pub(super) conversation: &'c mut Conversation,
     pub(super) place: FrameContext,
-    pub(super) reading: Reading,
+    pub(super) reading: &'c Reading,
     pub(super) sequence: u32,
     /// Sender and receiver.
     pub(super) me: End,
@@ -348,13 +348,14 @@ impl Follower<'_> {
             Transfer::Eager | Transfer::Medium | Transfer::LongCts => OperationKind::Push,
         };
         let packet_type = self.reading.packet_type;
-        let mut operation = Operation::new(
+        let operation = Operation::new(
             self.place.number,
             packet_type,
             kind,
             self.me,
             message.length,
         );
+        let (id, operation) = self.conversation.operations.begin(operation);
         operation.granted = match message.transfer {
             Transfer::LongCts => self.reading.payload.min(message.length),
             Transfer::LongRead => 0,
@@ -377,7 +378,6 @@ impl Follower<'_> {
         if let Some(iov) = message.read_iov {
             operation.regions = regions(iov);
         }
-        let id = self.conversation.operations.begin(operation);
         self.joins(id);
         self.gives_id(&SEND_IDS, send_id, id);
         if kind == OperationKind::LongRead {
@@ -498,13 +498,14 @@ impl Follower<'_> {
     fn read(&mut self, read: Read) {
         let packet_type = self.reading.packet_type;
         let you = self.you;
-        let mut operation = Operation::new(
+        let operation = Operation::new(
             self.place.number,
             packet_type,
             OperationKind::Read,
             you,
             read.length,
         );
+        let (id, operation) = self.conversation.operations.begin(operation);
         operation.granted = read.window.min(read.length);
         operation.recv_id = Some(read.recv_id);
         operation.awaits_answer = true;
@@ -515,7 +516,6 @@ impl Follower<'_> {
             .iter()
             .map(|iov| iov.key())
             .collect();
-        let id = self.conversation.operations.begin(operation);
         self.joins(id);
         self.gives_id(&RECV_IDS, read.recv_id, id);
         self.due(id, you, Turn::Arrival, "READRSP");
@@ -530,7 +530,8 @@ impl Follower<'_> {
             RtaKind::DcWrite(_) => (OperationKind::Push, self.me, "RECEIPT"),
             RtaKind::Fetch(_) | RtaKind::Compare(_) => (OperationKind::Fetch, you, "ATOMRSP"),
         };
-        let mut operation = Operation::new(self.place.number, packet_type, kind, source, length);
+        let operation = Operation::new(self.place.number, packet_type, kind, source, length);
+        let (id, operation) = self.conversation.operations.begin(operation);
         operation.granted = length;
         operation.turn = Turn::Atomic(atomic.msg_id);
         operation.keys = atomic
@@ -545,7 +546,6 @@ impl Follower<'_> {
             operation.runs.add(0, length);
         }
         let turn = operation.turn;
-        let id = self.conversation.operations.begin(operation);
         self.joins(id);
         match atomic.kind {
             RtaKind::DcWrite(send_id) => self.gives_id(&SEND_IDS, send_id.0, id),
@@ -649,9 +649,9 @@ impl Follower<'_> {
         if let Some((opened, _)) = opened {
             let filled = &mut self.conversation.sides[me].filled;
             if filled.len() >= 64 {
-                filled.remove(0);
+                filled.pop_front();
             }
-            filled.push(opened);
+            filled.push_back(opened);
         }
         if sent >= length && ends_so {
             self.done(id);

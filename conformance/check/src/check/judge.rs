@@ -422,7 +422,7 @@ fn judge_packet(
     let mut follower = Follower {
         conversation,
         place,
-        reading,
+        reading: &reading,
         sequence: header.sequence,
         me,
         you,

@@ -138,6 +138,7 @@ pub(super) struct Operation {
 }
 
 impl Operation {
+    #[inline]
     pub(super) fn new(
         request: u64,
         packet_type: PacketType,
@@ -243,7 +244,9 @@ pub(super) struct Operations {
 }
 
 impl Operations {
-    pub(super) fn begin(&mut self, operation: Operation) -> OpId {
+    /// Begins an operation, the rest of which is set where it stays.
+    #[inline]
+    pub(super) fn begin(&mut self, operation: Operation) -> (OpId, &mut Operation) {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() as u32 - 1
@@ -253,8 +256,8 @@ impl Operations {
             slot,
         };
         self.begun += 1;
-        self.slots[slot as usize] = Some((id, operation));
-        id
+        let (_, operation) = self.slots[slot as usize].insert((id, operation));
+        (id, operation)
     }
 
     pub(super) fn get(&self, id: OpId) -> Option<&Operation> {
@@ -301,9 +304,10 @@ impl Operations {
         }
         while self.slots.pop_if(|slot| slot.is_none()).is_some() {}
         self.free.retain(|slot| (*slot as usize) < self.slots.len());
-        self.slots.shrink_to(2 * self.slots.len());
-        self.free.shrink_to(2 * self.free.len());
-        self.over.shrink_to(2 * self.over.len());
+        // As many again come until they are forgotten the next time.
+        self.slots.shrink_to(4 * self.slots.len());
+        self.free.shrink_to(4 * self.free.len());
+        self.over.shrink_to(4 * self.over.len());
         self.over.len()
     }
 
@@ -373,6 +377,6 @@ impl Names {
     /// Forgets the ids of operations that are not known any more.
     pub(super) fn retain_known(&mut self, operations: &Operations) {
         self.0.retain(|_, id| operations.get(*id).is_some());
-        self.0.shrink_to(2 * self.0.len());
+        self.0.shrink_to(4 * self.0.len());
     }
 }
