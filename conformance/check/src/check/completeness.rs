@@ -220,10 +220,19 @@ impl Unmatched {
     }
 
     /// Remembers the packet of a frame, if its sender's host captured it.
-    pub(super) fn sends(&mut self, id: FrameId, frame: &CapturedPacket, content: &Content) {
+    pub(super) fn sends(
+        &mut self,
+        id: FrameId,
+        frame: &CapturedPacket,
+        content: &Content,
+        identity: u64,
+    ) {
         if frame.direction == Some(Direction::Outbound) {
-            let (number, content) = (frame.number, content.clone());
-            self.seen.get_mut(id.0).packet = Some(Sent { number, content });
+            self.seen.get_mut(id.0).packet = Some(Sent {
+                number: frame.number,
+                content: content.clone(),
+                identity,
+            });
         }
     }
 

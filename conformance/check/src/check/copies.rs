@@ -9,6 +9,7 @@ use super::content::Content;
 pub(super) struct Sent {
     pub(super) number: u64,
     pub(super) content: Content,
+    pub(super) identity: u64,
 }
 
 impl Sent {

@@ -273,8 +273,10 @@ impl Requests {
             sequence,
             at: position.at,
             identity: (header.qkey, identity),
+            content: None,
+            part: Part::default(),
+            is_behind: false,
             is_repeated: header.retransmission,
-            ..Request::default()
         };
         match self.remembered.get_mut(sequence) {
             Some(known) if header.retransmission => {

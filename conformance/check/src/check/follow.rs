@@ -348,14 +348,9 @@ impl Follower<'_> {
             Transfer::Eager | Transfer::Medium | Transfer::LongCts => OperationKind::Push,
         };
         let packet_type = self.reading.packet_type;
-        let operation = Operation::new(
-            self.place.number,
-            packet_type,
-            kind,
-            self.me,
-            message.length,
-        );
-        let (id, operation) = self.conversation.operations.begin(operation);
+        let (number, length) = (self.place.number, message.length);
+        let operations = &mut self.conversation.operations;
+        let (id, operation) = operations.begin(number, packet_type, kind, self.me, length);
         operation.granted = match message.transfer {
             Transfer::LongCts => self.reading.payload.min(message.length),
             Transfer::LongRead => 0,
@@ -498,14 +493,9 @@ impl Follower<'_> {
     fn read(&mut self, read: Read) {
         let packet_type = self.reading.packet_type;
         let you = self.you;
-        let operation = Operation::new(
-            self.place.number,
-            packet_type,
-            OperationKind::Read,
-            you,
-            read.length,
-        );
-        let (id, operation) = self.conversation.operations.begin(operation);
+        let (number, kind) = (self.place.number, OperationKind::Read);
+        let operations = &mut self.conversation.operations;
+        let (id, operation) = operations.begin(number, packet_type, kind, you, read.length);
         operation.granted = read.window.min(read.length);
         operation.recv_id = Some(read.recv_id);
         operation.awaits_answer = true;
@@ -530,8 +520,9 @@ impl Follower<'_> {
             RtaKind::DcWrite(_) => (OperationKind::Push, self.me, "RECEIPT"),
             RtaKind::Fetch(_) | RtaKind::Compare(_) => (OperationKind::Fetch, you, "ATOMRSP"),
         };
-        let operation = Operation::new(self.place.number, packet_type, kind, source, length);
-        let (id, operation) = self.conversation.operations.begin(operation);
+        let number = self.place.number;
+        let operations = &mut self.conversation.operations;
+        let (id, operation) = operations.begin(number, packet_type, kind, source, length);
         operation.granted = length;
         operation.turn = Turn::Atomic(atomic.msg_id);
         operation.keys = atomic

@@ -12,7 +12,7 @@ use efa_wire::{Packet, ParseError};
 use foldhash::fast::FixedState;
 use foldhash::{HashMap, HashSet};
 
-use super::births::{Birth, Births};
+use super::births::Births;
 use super::completeness::{FrameId, Lives, Unmatched};
 use super::content::Content;
 use super::conversation::{Conversation, FrameContext, PacketFrame};
@@ -240,7 +240,7 @@ impl Seen {
             is_own: !is_arrival,
         };
         let parsed = Packet::parse(&frame.payload);
-        let sent = id.and_then(|id| self.unmatched.sent(id, frame));
+        let mut sent = id.and_then(|id| self.unmatched.sent(id, frame));
         let mut content = None;
         let identity = match header.kind {
             FrameKind::Response(status) => {
@@ -254,7 +254,11 @@ impl Seen {
             FrameKind::Send => {
                 let parsed = parsed.as_ref().ok();
                 let known = sent.map(|sent| &sent.content);
-                content.insert(Content::of(frame, parsed, known)).identity()
+                let content = content.insert(Content::of(frame, parsed, known));
+                match sent.take_if(|sent| sent.content == *content) {
+                    Some(same) => same.identity,
+                    None => content.identity(),
+                }
             }
             FrameKind::Datagram => return,
         };
@@ -291,6 +295,7 @@ impl Seen {
             return conversation.torn();
         }
         self.not_judged.cut_data += u64::from(place.is_judged && frame.cut_off > 0);
+        // None is left of what is the same.
         if let Some(text) = sent.and_then(|sent| sent.difference(&content)) {
             let rule = &rules::COPIES_AGREE;
             let seen = FrameContext {
@@ -300,7 +305,7 @@ impl Seen {
             conversation.breach(seen, frame.kind(), rule, text);
         }
         if let Some(id) = id {
-            self.unmatched.sends(id, frame, &content);
+            self.unmatched.sends(id, frame, &content, identity);
         }
         let connid = match &parsed {
             Ok(packet) if header.sequence == 0 => Reading::of(packet).named(),
@@ -309,15 +314,21 @@ impl Seen {
         let birth = self
             .births
             .of(from, is_arrival, header.sequence, &content, connid);
-        let sent = Sent {
-            frame,
+        let outer = PacketFrame {
             from,
-            parsed: &parsed,
-            content,
-            is_repetition,
+            qkey: header.qkey,
+            sequence: header.sequence,
+            retransmission: header.retransmission,
             is_from_birth: conversation.is_beginning() && self.lives.has_all_sent(near),
             run,
             birth,
+        };
+        let sent = Sent {
+            frame,
+            outer,
+            parsed: &parsed,
+            content,
+            is_repetition,
         };
         judge_packet(conversation, &self.lives, place, sent);
     }
@@ -338,17 +349,11 @@ fn has_header(frame: &CapturedPacket, parsed: &Result<Packet, ParseError>) -> bo
 /// A packet that was sent.
 struct Sent<'f> {
     frame: &'f CapturedPacket,
-    from: NodeId,
+    outer: PacketFrame,
     parsed: &'f Result<Packet, ParseError>,
     content: Content,
     /// The device repeats it.
     is_repetition: bool,
-    /// The capture has all packets that the near end has sent since it was created.
-    is_from_birth: bool,
-    /// In which run of requests it is.
-    run: Option<u64>,
-    /// The life of its sender's queue pair.
-    birth: Birth,
 }
 
 /// Judges a packet.
@@ -360,27 +365,16 @@ fn judge_packet(
 ) {
     let Sent {
         frame,
-        from,
+        outer,
         parsed,
         content,
         is_repetition,
-        is_from_birth,
-        run,
-        birth,
     } = sent;
     let header = &frame.header;
     if !header.payload_captured {
         return conversation.torn();
     }
-    let outer = PacketFrame {
-        from,
-        qkey: header.qkey,
-        sequence: header.sequence,
-        retransmission: header.retransmission,
-        is_from_birth,
-        run,
-        birth,
-    };
+    let from = outer.from;
     let parsed = match parsed {
         Ok(parsed) => parsed,
         Err(error) => {

@@ -138,8 +138,7 @@ pub(super) struct Operation {
 }
 
 impl Operation {
-    #[inline]
-    pub(super) fn new(
+    fn new(
         request: u64,
         packet_type: PacketType,
         kind: OperationKind,
@@ -245,8 +244,15 @@ pub(super) struct Operations {
 
 impl Operations {
     /// Begins an operation, the rest of which is set where it stays.
-    #[inline]
-    pub(super) fn begin(&mut self, operation: Operation) -> (OpId, &mut Operation) {
+    pub(super) fn begin(
+        &mut self,
+        request: u64,
+        packet_type: PacketType,
+        kind: OperationKind,
+        source: End,
+        length: u64,
+    ) -> (OpId, &mut Operation) {
+        let operation = Operation::new(request, packet_type, kind, source, length);
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() as u32 - 1
