@@ -144,8 +144,8 @@ pub struct Frames<R: Read> {
     foreign: u64,
 }
 
-/// Bytes for a payload that are kept for any other.
-const SMALL: usize = 64;
+/// Bytes that any payload has at least, so that they are kept for any other of the many that need less.
+const SMALL: usize = 128;
 /// The number of damaged frames that are reported one by one.
 const MOST_DAMAGE: usize = 20;
 
@@ -273,7 +273,7 @@ impl<R: Read> Frames<R> {
             payload.clear();
             let mut cut_off = 0;
             if length > 0 {
-                payload.reserve_exact(length);
+                payload.reserve_exact(length.max(SMALL));
                 payload.extend_from_slice(frame.payload);
                 cut_off = length - payload.len();
                 payload.resize(length, 0);

@@ -38,8 +38,8 @@ pub(super) struct HostId(pub(super) u32);
 #[derive(Debug, Default)]
 pub(super) struct Nodes {
     ids: HashMap<Node, NodeId>,
-    /// Those of the frame before.
-    latest: [Option<(Node, NodeId)>; 2],
+    /// Sender and receiver of an earlier frame.
+    latest: Option<([Node; 2], [NodeId; 2])>,
     known: Vec<(Node, HostId)>,
     hosts: HashMap<Gid, HostId>,
 }
@@ -47,15 +47,16 @@ pub(super) struct Nodes {
 impl Nodes {
     /// The numbers of sender and receiver of a frame.
     pub(super) fn ids(&mut self, ends: [Node; 2]) -> [NodeId; 2] {
-        let ids = ends.map(|node| {
-            let mut latest = self.latest.iter().flatten();
-            match latest.find(|(known, _)| *known == node) {
-                Some((_, id)) => *id,
-                None => self.id(node),
+        let [from, to] = ends;
+        match self.latest {
+            Some((known, ids)) if known == ends => ids,
+            Some((known, [one, other])) if known == [to, from] => [other, one],
+            _ => {
+                let ids = ends.map(|node| self.id(node));
+                self.latest = Some((ends, ids));
+                ids
             }
-        });
-        self.latest = [(ends[0], ids[0]), (ends[1], ids[1])].map(Some);
-        ids
+        }
     }
 
     fn id(&mut self, node: Node) -> NodeId {
