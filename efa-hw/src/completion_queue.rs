@@ -277,55 +277,69 @@ impl CompletionEntry<'_> {
             };
             return (status, kind);
         }
-        let has_immediate =
-            self.read(self.0.calls.flags) & ffi::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
         let kind = CompletionKind::RecvUser {
             length: self.read(self.0.calls.byte_length) as usize,
             source: self.source(),
-            immediate: has_immediate.then(|| u32::from_be(self.read(self.0.calls.immediate))),
+            immediate: self.has_immediate().then(|| self.immediate()),
         };
         (status, kind)
     }
 
-    /// The completion of a receive whose buffer is `buffer`.
-    #[inline]
-    pub(crate) fn receive(&self, buffer: BufferId, status: Status) -> CompletionKind {
+    /// The completion of a receive whose buffer is `buffer`, if it is a message without immediate
+    /// data from a sender in the address book, as nearly all are. Its other fields are known then.
+    #[inline(always)]
+    pub(crate) fn plain_receive(&self, buffer: BufferId, status: Status) -> Option<CompletionKind> {
         let calls = &self.0.calls;
-        if status != Status::Ok {
-            return CompletionKind::Recv {
-                buffer,
-                length: 0,
-                source: NOBODY,
-                immediate: None,
-            };
+        if status != Status::Ok || self.has_immediate() {
+            return None;
         }
-        let length = self.read(calls.byte_length) as usize;
-        let source = self.source();
-        let has_immediate = self.read(calls.flags) & ffi::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
-        if !has_immediate {
-            return CompletionKind::Recv {
-                buffer,
-                length,
-                source,
-                immediate: None,
-            };
-        }
-        let immediate = u32::from_be(self.read(calls.immediate));
-        if self.is_write_with_immediate() {
-            let buffer = Some(buffer);
-            return CompletionKind::RecvRdmaWithImmediate {
+        let ahn = self.read(calls.slid) as u16;
+        (ahn != Ahn::UNKNOWN).then(|| CompletionKind::Recv {
+            buffer,
+            length: self.read(calls.byte_length) as usize,
+            source: Source {
+                ahn: Some(Ahn(ahn)),
+                qpn: Qpn(self.read(calls.source_qp) as u16),
+                gid: None,
+            },
+            immediate: None,
+        })
+    }
+
+    /// The completion of any receive whose buffer is `buffer`.
+    #[cold]
+    pub(crate) fn receive(&self, buffer: BufferId, status: Status) -> CompletionKind {
+        let (length, source) = match status {
+            Status::Ok => (self.read(self.0.calls.byte_length) as usize, self.source()),
+            _ => (0, NOBODY),
+        };
+        let has_immediate = status == Status::Ok && self.has_immediate();
+        let immediate = has_immediate.then(|| self.immediate());
+        match immediate {
+            Some(immediate) if self.is_write_with_immediate() => {
+                CompletionKind::RecvRdmaWithImmediate {
+                    buffer: Some(buffer),
+                    length,
+                    source,
+                    immediate,
+                }
+            }
+            immediate => CompletionKind::Recv {
                 buffer,
                 length,
                 source,
                 immediate,
-            };
+            },
         }
-        CompletionKind::Recv {
-            buffer,
-            length,
-            source,
-            immediate: Some(immediate),
-        }
+    }
+
+    #[inline]
+    fn has_immediate(&self) -> bool {
+        self.read(self.0.calls.flags) & ffi::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0
+    }
+
+    fn immediate(&self) -> u32 {
+        u32::from_be(self.read(self.0.calls.immediate))
     }
 
     /// The completion of a peer's write that consumed no receive.
@@ -334,11 +348,10 @@ impl CompletionEntry<'_> {
             buffer: None,
             length: self.read(self.0.calls.byte_length) as usize,
             source: self.source(),
-            immediate: u32::from_be(self.read(self.0.calls.immediate)),
+            immediate: self.immediate(),
         }
     }
 
-    #[inline]
     fn source(&self) -> Source {
         let qpn = Qpn(self.read(self.0.calls.source_qp) as u16);
         match self.read(self.0.calls.slid) as u16 {

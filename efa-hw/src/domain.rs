@@ -589,12 +589,18 @@ fn finish_receive(
         && buffers.take_back(buffer).is_some()
     {
         outstanding.receives -= 1;
-        completions.push(Completion {
-            queue_pair: outstanding.queue_pair,
+        let queue_pair = outstanding.queue_pair;
+        let completion = |kind| Completion {
+            queue_pair,
             context: 0,
             status,
-            kind: entry.receive(buffer, status),
-        });
+            kind,
+        };
+        // As above: the plain one is not moved.
+        match entry.plain_receive(buffer, status) {
+            Some(kind) => completions.push(completion(kind)),
+            None => completions.push(completion(entry.receive(buffer, status))),
+        }
     }
 }
 

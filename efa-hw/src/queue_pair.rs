@@ -65,8 +65,8 @@ pub struct HwQueuePair {
     /// As [`Inline::writes`].
     inline_writes: bool,
     address: RawAddress,
-    /// Deferred requests, which wait for the next doorbell.
-    deferred: Vec<Prepared>,
+    /// Deferred requests, which wait for the next doorbell, with their data.
+    deferred: Vec<(Prepared, Parts)>,
     doorbells: u64,
     receive_doorbells: u64,
 }
@@ -74,17 +74,30 @@ pub struct HwQueuePair {
 // SAFETY: libibverbs allows calls from any thread, and `&mut self` excludes concurrent calls.
 unsafe impl Send for HwQueuePair {}
 
-/// A checked work request.
+/// A checked work request, without its data: the address of those goes to the library, and would
+/// keep the rest in memory too.
 #[derive(Clone, Copy, Debug)]
 struct Prepared {
     id: WorkRequestId,
     destination: Destination,
     operation: Operation,
-    parts: [ffi::ibv_sge; 2],
-    /// The number of used parts.
-    count: usize,
     /// Whether the bytes are copied into the work request.
     inline: bool,
+}
+
+/// The data of a work request.
+#[derive(Clone, Copy, Debug)]
+struct Parts {
+    entries: [ffi::ibv_sge; 2],
+    /// The number of used entries.
+    count: usize,
+}
+
+impl Parts {
+    #[inline(always)]
+    fn as_slice(&self) -> &[ffi::ibv_sge] {
+        &self.entries[..self.count]
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -498,6 +511,7 @@ impl HwQueuePair {
         &mut self,
         domain: &mut HwDomain,
         destination: Destination,
+        parts: &Parts,
         doorbell: Doorbell,
         prepared: impl Fn(&Self) -> Prepared,
     ) -> Result<(), NicError> {
@@ -508,7 +522,7 @@ impl HwQueuePair {
         }
         if doorbell == Doorbell::Defer || !self.deferred.is_empty() {
             outstanding.sends += 1;
-            self.defer(domain, prepared(self), doorbell);
+            self.defer(domain, prepared(self), parts, doorbell);
             return Ok(());
         }
         let request = prepared(self);
@@ -518,7 +532,7 @@ impl HwQueuePair {
             // SAFETY: the queue pair is alive, and `&mut self` makes this its only session.
             (self.send.start)(qp);
             // SAFETY: `handle` is alive in the address book, and a session is open.
-            self.build(&request, handle);
+            self.build(request, parts.as_slice(), handle);
             // SAFETY: a session is open.
             (self.send.complete)(qp)
         };
@@ -540,7 +554,7 @@ impl HwQueuePair {
     /// # Safety
     /// A session is open, and `handle` is alive.
     #[inline(always)]
-    unsafe fn build(&self, request: &Prepared, handle: *mut ffi::ibv_ah) {
+    unsafe fn build(&self, request: Prepared, parts: &[ffi::ibv_sge], handle: *mut ffi::ibv_ah) {
         let qp = self.send.qp.as_ptr();
         let session = Session(&self.send);
         // SAFETY: the builder reads these two members when the operation starts.
@@ -557,7 +571,6 @@ impl HwQueuePair {
                 immediate,
             } => session.write(key, address, immediate),
         }
-        let parts = &request.parts[..request.count];
         match request.inline {
             true => session.inline(parts),
             false => session.gather(parts),
@@ -569,10 +582,16 @@ impl HwQueuePair {
 
     /// Defers a request, and passes all deferred ones to the device if the doorbell is to be rung.
     #[cold]
-    fn defer(&mut self, domain: &mut HwDomain, request: Prepared, doorbell: Doorbell) {
+    fn defer(
+        &mut self,
+        domain: &mut HwDomain,
+        request: Prepared,
+        parts: &Parts,
+        doorbell: Doorbell,
+    ) {
         // The bytes could move before the doorbell. With keys the device checks that.
         let inline = false;
-        self.deferred.push(Prepared { inline, ..request });
+        self.deferred.push((Prepared { inline, ..request }, *parts));
         if doorbell == Doorbell::Ring {
             self.flush(domain);
         }
@@ -614,14 +633,16 @@ impl HwQueuePair {
             id: WorkRequestId::rdma(self.slot, self.generation, key),
             destination: request.destination,
             operation: operation(remote_key),
-            parts: [
+            inline: !is_read && self.is_inlined(domain, request.local),
+        };
+        let parts = Parts {
+            entries: [
                 sge(request.local.address, length, request.local_key),
                 sge(0, 0, request.local_key),
             ],
             count: 1,
-            inline: !is_read && self.is_inlined(domain, request.local),
         };
-        let result = self.post(domain, request.destination, doorbell, |_| prepared);
+        let result = self.post(domain, request.destination, &parts, doorbell, |_| prepared);
         result.inspect_err(|_| {
             domain.rdma.remove(key);
         })
@@ -661,23 +682,22 @@ impl QueuePair for HwQueuePair {
         }
         let buffers = &mut domain.buffers;
         let (address, key) = buffers.lend(request.buffer, self.slot, request.context)?;
-        let prepared = |queue_pair: &Self| {
-            let header = sge(address, request.header_length as u32, key);
-            let (payload, count) = match request.payload {
-                None => (sge(0, 0, key), 1),
-                Some((slice, key)) => (sge(slice.address, slice.length as u32, key), 2),
-            };
-            let (slot, generation) = (queue_pair.slot, queue_pair.generation);
-            Prepared {
-                id: WorkRequestId::send(slot, generation, request.buffer),
-                destination: request.destination,
-                operation: Operation::Send(request.immediate),
-                parts: [header, payload],
-                count,
-                inline: count == 1 && length <= queue_pair.attributes.inline_size,
-            }
+        let header = sge(address, request.header_length as u32, key);
+        let (payload, count) = match request.payload {
+            None => (sge(0, 0, key), 1),
+            Some((slice, key)) => (sge(slice.address, slice.length as u32, key), 2),
         };
-        match self.post(domain, request.destination, doorbell, prepared) {
+        let parts = Parts {
+            entries: [header, payload],
+            count,
+        };
+        let prepared = |queue_pair: &Self| Prepared {
+            id: WorkRequestId::send(queue_pair.slot, queue_pair.generation, request.buffer),
+            destination: request.destination,
+            operation: Operation::Send(request.immediate),
+            inline: count == 1 && length <= queue_pair.attributes.inline_size,
+        };
+        match self.post(domain, request.destination, &parts, doorbell, prepared) {
             Ok(()) => Ok(()),
             Err(error) => {
                 domain.buffers.take_back(request.buffer);
@@ -725,7 +745,7 @@ impl QueuePair for HwQueuePair {
         }
         let mut deferred = std::mem::take(&mut self.deferred);
         // An address handle may have been destroyed since its request was posted.
-        deferred.retain(|request| {
+        deferred.retain(|(request, _)| {
             let is_known = domain.address_book.handle(request.destination.ahn).is_ok();
             if !is_known {
                 domain.fail(self.completion_queue, request.id, Status::LocalInvalidAh);
@@ -737,10 +757,10 @@ impl QueuePair for HwQueuePair {
         let result = unsafe {
             // SAFETY: the queue pair is alive, and `&mut self` makes this its only session.
             (self.send.start)(qp);
-            for request in &deferred {
+            for (request, parts) in &deferred {
                 if let Ok(handle) = domain.address_book.handle(request.destination.ahn) {
                     // SAFETY: `handle` is alive in the address book, and a session is open.
-                    self.build(request, handle);
+                    self.build(*request, parts.as_slice(), handle);
                 }
             }
             // SAFETY: a session is open.
@@ -748,7 +768,7 @@ impl QueuePair for HwQueuePair {
         };
         if result != 0 {
             // The device accepted none of the batch.
-            for request in &deferred {
+            for (request, _) in &deferred {
                 let status = Status::LocalQpInternalError;
                 domain.fail(self.completion_queue, request.id, status);
             }

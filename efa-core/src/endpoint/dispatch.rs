@@ -16,28 +16,41 @@ use crate::endpoint::peers::handshake::PeerFeatures;
 
 impl<N: Nic> Endpoint<N> {
     /// Handles one completion of the device.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn on_completion(&mut self, completion: &Completion) {
         let Completion {
             context, status, ..
         } = *completion;
+        // The usual two are told apart by two tests.
+        if let CompletionKind::Recv {
+            buffer,
+            length,
+            source,
+            immediate: _,
+        } = &completion.kind
+        {
+            self.channel.posting.receive_returned();
+            if status == Status::Ok {
+                self.on_packet(*buffer, *length, source);
+            } else {
+                self.channel.receive_failed(*buffer, status);
+            }
+        } else if let CompletionKind::Send { .. }
+        | CompletionKind::RdmaRead
+        | CompletionKind::RdmaWrite = completion.kind
+        {
+            self.on_done(context, status);
+        } else {
+            self.on_other_completion(completion);
+        }
+    }
+
+    #[inline(never)]
+    fn on_other_completion(&mut self, completion: &Completion) {
+        let Completion {
+            context, status, ..
+        } = *completion;
         match &completion.kind {
-            CompletionKind::Send { .. } | CompletionKind::RdmaRead | CompletionKind::RdmaWrite => {
-                self.on_done(context, status);
-            }
-            CompletionKind::Recv {
-                buffer,
-                length,
-                source,
-                immediate: _,
-            } => {
-                self.channel.posting.receive_returned();
-                if status == Status::Ok {
-                    self.on_packet(*buffer, *length, source);
-                } else {
-                    self.channel.receive_failed(*buffer, status);
-                }
-            }
             CompletionKind::RecvUser {
                 length,
                 source,
@@ -59,6 +72,10 @@ impl<N: Nic> Endpoint<N> {
                     self.channel.reports.written(peer, *length, *immediate);
                 }
             }
+            CompletionKind::Send { .. }
+            | CompletionKind::RdmaRead
+            | CompletionKind::RdmaWrite
+            | CompletionKind::Recv { .. } => {}
         }
     }
 

@@ -3,6 +3,7 @@
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::error::{EndpointError, Failure};
 use crate::endpoint::base::ids::PacketId;
+use crate::endpoint::channel::Channel;
 use crate::endpoint::posting::{Finished, FinishedRequest, Owner};
 use crate::endpoint::sending::Loss;
 use crate::nic::{Nic, Status};
@@ -18,17 +19,23 @@ impl<N: Nic> Endpoint<N> {
             }
             return;
         }
-        let Some((peer, operation, buffer, sequenced)) = self.channel.posting.take_one_packet(id)
-        else {
-            return self.on_other_done(id);
-        };
-        self.sending.free();
-        self.channel.got_through(peer);
-        self.channel.posting.recycle(buffer);
-        let failure = self.channel.peers.arrived(peer, sequenced);
-        self.channel
-            .reports
-            .sent(peer, &operation.report, operation.length, failure);
+        let Channel {
+            posting,
+            peers,
+            reports,
+            ..
+        } = &mut self.channel;
+        let ended = posting.end_one_packet(id, |peer, operation, sequenced| {
+            let failure = peers.arrived(peer, sequenced);
+            reports.sent(peer, &operation.report, operation.length, failure);
+        });
+        match ended {
+            Some(peer) => {
+                self.sending.free();
+                self.channel.got_through(peer);
+            }
+            None => self.on_other_done(id),
+        }
     }
 
     /// Handles the completion of anything but an operation of one packet.

@@ -405,9 +405,9 @@ impl<T, I> Vacant<'_, T, I> {
     /// Stores the object.
     #[inline(always)]
     pub(crate) fn fill(self, value: T) -> I {
-        // It always is. In this order the compiler knows that no object is dropped.
+        // It always is, so there is no object to drop.
         if let ArenaSlot::Free { next } = *self.slot {
-            *self.slot = ArenaSlot::Used(value);
+            core::mem::forget(core::mem::replace(self.slot, ArenaSlot::Used(value)));
             *self.free = next;
             *self.used += 1;
         }

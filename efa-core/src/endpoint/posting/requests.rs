@@ -5,7 +5,7 @@ use crate::endpoint::api::operation::IoVec;
 use crate::endpoint::base::ids::{PacketId, PeerId};
 use crate::endpoint::memory::iov::{Attached, attach};
 use crate::endpoint::memory::rdma::RdmaPart;
-use crate::nic::{BufferId, Destination, Domain, Nic};
+use crate::nic::{Destination, Domain, Nic};
 use crate::wire::{MsgId, PacketType, Repr};
 
 use super::Posting;
@@ -178,20 +178,26 @@ impl<N: Nic> Posting<N> {
         self.in_flight.end(id, |packet| Some(packet.finished()))
     }
 
-    /// As [`Posting::take`], for an operation of one packet that is in a buffer. Most requests are.
+    /// Ends a packet that is the whole operation and is still in its buffer, which is recycled.
+    /// `end` gets the peer, the operation and the id of the message, from where they are. Returns
+    /// the peer, or `None` for any other id.
     #[inline(always)]
-    pub(crate) fn take_one_packet(
+    pub(crate) fn end_one_packet(
         &mut self,
         id: PacketId,
-    ) -> Option<(PeerId, OnePacket, BufferId, Option<MsgId>)> {
-        self.in_flight.end(id, |in_flight| {
+        end: impl FnOnce(PeerId, &OnePacket, Option<MsgId>),
+    ) -> Option<PeerId> {
+        let (peer, buffer) = self.in_flight.end(id, |in_flight| {
             match (&in_flight.owner, &in_flight.request) {
                 (Owner::OnePacket(operation), PostedRequest::Packet(packet)) => {
-                    Some((in_flight.peer, *operation, packet.buffer, packet.sequenced))
+                    end(in_flight.peer, operation, packet.sequenced);
+                    Some((in_flight.peer, packet.buffer))
                 }
                 _ => None,
             }
-        })
+        })?;
+        self.recycle(buffer);
+        Some(peer)
     }
 
     /// The number of requests that the device has, or that wait to be posted again.

@@ -144,7 +144,7 @@ impl PostedReceives {
             self.by_source.push(&mut self.receives, peer, id.slot());
         }
         let (queues, receives) = self.queues(tagged);
-        queues.post(receives, id.slot());
+        queues.post(receives, id.slot(), entry);
         Some(id)
     }
 

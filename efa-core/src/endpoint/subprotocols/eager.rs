@@ -103,9 +103,8 @@ impl<N: Nic> ReceiveSide<'_, N> {
             Ok(()) => None,
             Err(_) => Some(Failure::COPY_FAILED),
         };
-        let ending = posted.ending(rtm.tag, rtm.cq_data);
         let capacity = posted.capacity();
-        self.receiving.posted.end_matched(receive);
+        let ending = posted.ending(rtm.tag, rtm.cq_data);
         self.channel
             .reports
             .statistics
@@ -115,6 +114,8 @@ impl<N: Nic> ReceiveSide<'_, N> {
         {
             self.channel.queue_receipt(peer, send_id, rtm.msg_id);
         }
+        // The report is written from the receive, which therefore ends after it.
         self.end_inbound(&ending, peer, rtm.length, capacity, failure);
+        self.receiving.posted.end_matched(receive);
     }
 }

@@ -87,17 +87,21 @@ impl<M> MessageQueues<M> {
     /// Adds a message behind all others.
     pub(crate) fn push(&mut self, source: PeerId, tag: u64, message: M) -> MessageKey {
         let node = self.messages.vacant_key() as u32;
-        self.messages.insert(Queued {
+        let nodes = &mut self.messages;
+        let (of_source, of_any) = (Key::new(Some(source), tag), Key::new(None, tag));
+        let links = [
+            self.by_source_and_tag
+                .push(self.mixer, nodes, of_source, node),
+            self.by_tag.push(self.mixer, nodes, of_any, node),
+        ];
+        nodes.insert(Queued {
             message,
             source,
             tag,
-            links: [Links::NONE; 2],
+            links,
             of_source: PeerLinks::NONE,
             place: self.all.push(source, tag, node),
         });
-        let nodes = &mut self.messages;
-        self.by_source_and_tag.push(self.mixer, nodes, node);
-        self.by_tag.push(self.mixer, nodes, node);
         self.by_source.push(nodes, source, node);
         MessageKey(node)
     }
@@ -116,14 +120,15 @@ impl<M> MessageQueues<M> {
         let front = |source| match source {
             None => {
                 let key = Key::new(None, tag);
-                self.by_tag.front(key.hash(self.mixer), &self.messages, key)
+                self.by_tag.find(key.hash(self.mixer), &self.messages, key)
             }
             source => {
                 let key = Key::new(source, tag);
                 self.by_source_and_tag
-                    .front(key.hash(self.mixer), &self.messages, key)
+                    .find(key.hash(self.mixer), &self.messages, key)
             }
         };
+        let front = |source| front(source).map(|front| front.node);
         let node = match (filter.tag.ignore, filter.source) {
             (0, SourceFilter::Any) => front(None),
             (0, SourceFilter::Peer(source)) => front(Some(source)),

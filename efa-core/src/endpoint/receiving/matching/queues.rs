@@ -68,6 +68,16 @@ pub(super) trait Nodes<const QUEUE: usize> {
     fn links_mut(&mut self, node: u32) -> &mut Links;
 }
 
+/// A queue that is not empty.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Front {
+    bucket: usize,
+    /// The first element of the queue before it in the bucket.
+    before: u32,
+    /// Its first element.
+    pub(super) node: u32,
+}
+
 /// A hash table of queues.
 #[derive(Default)]
 pub(super) struct Queues<const QUEUE: usize> {
@@ -87,49 +97,62 @@ impl<const QUEUE: usize> Queues<QUEUE> {
         hash as usize & self.buckets.len().wrapping_sub(1)
     }
 
-    /// The first element of the queue with the key `wanted`, whose hash is `hash`.
+    /// The queue with the key `wanted`, whose hash is `hash`.
     #[inline]
-    pub(super) fn front(&self, hash: u64, nodes: &impl Nodes<QUEUE>, wanted: Key) -> Option<u32> {
-        let mut node = *self.buckets.get(self.bucket(hash))?;
-        while node != END {
-            if nodes.key(node) == wanted {
-                return Some(node);
+    pub(super) fn find(&self, hash: u64, nodes: &impl Nodes<QUEUE>, wanted: Key) -> Option<Front> {
+        let bucket = self.bucket(hash);
+        let mut front = Front {
+            bucket,
+            before: END,
+            node: *self.buckets.get(bucket)?,
+        };
+        while front.node != END {
+            if nodes.key(front.node) == wanted {
+                return Some(front);
             }
-            node = nodes.links(node).neighbour;
+            front.before = front.node;
+            front.node = nodes.links(front.node).neighbour;
         }
         None
     }
 
-    /// Puts an element at the end of its queue.
+    /// Puts an element at the end of its queue, and returns its links. It need not be in its slot
+    /// yet.
     #[inline]
-    pub(super) fn push(&mut self, mixer: Mixer, nodes: &mut impl Nodes<QUEUE>, node: u32) {
-        let key = nodes.key(node);
+    pub(super) fn push(
+        &mut self,
+        mixer: Mixer,
+        nodes: &mut impl Nodes<QUEUE>,
+        key: Key,
+        node: u32,
+    ) -> Links {
         let hash = key.hash(mixer);
-        if let Some(first) = self.front(hash, nodes, key) {
-            let last = nodes.links(first).previous;
+        if let Some(Front { node: first, .. }) = self.find(hash, nodes, key) {
+            let last = core::mem::replace(&mut nodes.links_mut(first).previous, node);
             nodes.links_mut(last).next = node;
-            nodes.links_mut(first).previous = node;
-            *nodes.links_mut(node) = Links {
+            return Links {
                 previous: last,
                 ..Links::NONE
             };
-            return;
         }
         if self.queues * 2 >= self.buckets.len() {
             self.grow(mixer, nodes);
         }
         self.queues += 1;
-        self.insert_front(hash, nodes, node, node);
+        Links {
+            previous: node,
+            next: END,
+            neighbour: self.insert_front(hash, node),
+        }
     }
 
-    /// Makes an element the first one of a new queue.
+    /// Makes an element the first one of a bucket. Returns the one that it was before.
     #[inline]
-    fn insert_front(&mut self, hash: u64, nodes: &mut impl Nodes<QUEUE>, node: u32, last: u32) {
+    fn insert_front(&mut self, hash: u64, node: u32) -> u32 {
         let bucket = self.bucket(hash);
-        if let Some(first) = self.buckets.get_mut(bucket) {
-            let links = nodes.links_mut(node);
-            links.previous = last;
-            links.neighbour = core::mem::replace(first, node);
+        match self.buckets.get_mut(bucket) {
+            Some(first) => core::mem::replace(first, node),
+            None => END,
         }
     }
 
@@ -139,14 +162,9 @@ impl<const QUEUE: usize> Queues<QUEUE> {
         let old = core::mem::replace(&mut self.buckets, vec![END; count]);
         for mut node in old {
             while node != END {
-                let Links {
-                    previous: last,
-                    neighbour,
-                    ..
-                } = *nodes.links(node);
                 let hash = nodes.key(node).hash(mixer);
-                self.insert_front(hash, nodes, node, last);
-                node = neighbour;
+                let neighbour = self.insert_front(hash, node);
+                node = core::mem::replace(&mut nodes.links_mut(node).neighbour, neighbour);
             }
         }
     }
@@ -154,25 +172,30 @@ impl<const QUEUE: usize> Queues<QUEUE> {
     /// Removes an element from its queue, given the hash of its key.
     #[inline]
     pub(super) fn remove(&mut self, hash: u64, nodes: &mut impl Nodes<QUEUE>, node: u32) {
+        let Links { previous, next, .. } = *nodes.links(node);
+        let Some(front) = self.find(hash, nodes, nodes.key(node)) else {
+            return;
+        };
+        if front.node == node {
+            return self.remove_first(nodes, front);
+        }
+        nodes.links_mut(previous).next = next;
+        // The first element has a link to the last one.
+        let behind = match next {
+            END => front.node,
+            next => next,
+        };
+        nodes.links_mut(behind).previous = previous;
+    }
+
+    /// Removes the first element of a queue.
+    #[inline]
+    pub(super) fn remove_first(&mut self, nodes: &mut impl Nodes<QUEUE>, front: Front) {
         let Links {
             previous,
             next,
             neighbour,
-        } = *nodes.links(node);
-        // A single element is its own predecessor.
-        let is_first = previous == node || nodes.links(previous).next == END;
-        if !is_first {
-            // The first element has a link to the last one.
-            let behind = match next {
-                END => self.front(hash, nodes, nodes.key(node)),
-                next => Some(next),
-            };
-            nodes.links_mut(previous).next = next;
-            if let Some(behind) = behind {
-                nodes.links_mut(behind).previous = previous;
-            }
-            return;
-        }
+        } = *nodes.links(front.node);
         let successor = match next {
             END => {
                 self.queues -= 1;
@@ -185,34 +208,9 @@ impl<const QUEUE: usize> Queues<QUEUE> {
                 next
             }
         };
-        self.replace_front(hash, nodes, node, successor);
-    }
-
-    /// Replaces the first element of a queue in the list of its bucket.
-    #[inline]
-    fn replace_front(
-        &mut self,
-        hash: u64,
-        nodes: &mut impl Nodes<QUEUE>,
-        node: u32,
-        successor: u32,
-    ) {
-        let bucket = self.bucket(hash);
-        let Some(first) = self.buckets.get_mut(bucket) else {
-            return;
-        };
-        if *first == node {
-            *first = successor;
-            return;
-        }
-        let mut at = *first;
-        while at != END {
-            let links = nodes.links_mut(at);
-            if links.neighbour == node {
-                links.neighbour = successor;
-                return;
-            }
-            at = links.neighbour;
+        match front.before {
+            END => self.buckets[front.bucket] = successor,
+            before => nodes.links_mut(before).neighbour = successor,
         }
     }
 }

@@ -71,6 +71,8 @@ pub(crate) struct ReceiveQueues {
     groups: Vec<Group>,
     /// The group of the receive that was posted last.
     recent: usize,
+    /// The number of receives in all groups.
+    count: usize,
     /// The number of the next receive. A lower number is older.
     next_order: u64,
     mixer: Mixer,
@@ -97,6 +99,7 @@ impl ReceiveQueues {
         ReceiveQueues {
             groups: Vec::new(),
             recent: 0,
+            count: 0,
             next_order: 0,
             mixer,
         }
@@ -121,13 +124,15 @@ impl ReceiveQueues {
         }
     }
 
-    /// Posts a receive behind all others. Its entry was the last one that
+    /// Posts a receive behind all others. Its entry, which is in its slot, was the last one that
     /// [`ReceiveQueues::new_entry`] made.
     #[inline]
-    pub(crate) fn post(&mut self, receives: &mut impl Receives, slot: u32) {
-        let group = &mut self.groups[receives.entry(slot).group as usize];
+    pub(crate) fn post(&mut self, receives: &mut impl Receives, slot: u32, entry: PostedEntry) {
+        let group = &mut self.groups[entry.group as usize];
+        self.count += 1;
         group.count += 1;
-        group.queues.push(self.mixer, receives, slot);
+        let links = group.queues.push(self.mixer, receives, entry.key, slot);
+        receives.entry_mut(slot).links = links;
     }
 
     /// The group for a filter.
@@ -169,37 +174,57 @@ impl ReceiveQueues {
         self.groups.len() - 1
     }
 
-    /// Finds the oldest receive that accepts a message, and removes it unless it stays.
-    #[inline(always)]
+    /// Finds the oldest receive that accepts a message, and removes it unless it stays. A function
+    /// of its own, so that it has the registers that it needs.
+    #[inline(never)]
     pub(crate) fn take_oldest(
         &mut self,
         receives: &mut impl Receives,
         source: PeerId,
         tag: u64,
     ) -> Option<Found> {
-        let mut oldest: Option<(u64, u32, u64, bool, &mut Group)> = None;
-        for group in self.groups.iter_mut().filter(|group| group.count > 0) {
-            let key = group.key(source, tag);
-            let hash = key.hash(self.mixer);
-            if let Some(slot) = group.queues.front(hash, receives, key) {
-                let PostedEntry { order, stays, .. } = *receives.entry(slot);
-                if oldest.as_ref().is_none_or(|(oldest, ..)| order < *oldest) {
-                    oldest = Some((order, slot, hash, stays, group));
-                }
-            }
+        let mut index = self.recent;
+        // Usually all receives are in the group of the last one.
+        if self.groups.get(index)?.count != self.count {
+            index = self.group_with_oldest(receives, source, tag)?;
         }
-        let (_, slot, hash, stays, group) = oldest?;
+        let group = &mut self.groups[index];
+        let key = group.key(source, tag);
+        let front = group.queues.find(key.hash(self.mixer), receives, key)?;
+        let (slot, stays) = (front.node, receives.entry(front.node).stays);
         if !stays {
+            self.count -= 1;
             group.count -= 1;
-            group.queues.remove(hash, receives, slot);
+            group.queues.remove_first(receives, front);
         }
         Some(Found { slot, stays })
+    }
+
+    /// The group with the oldest receive that accepts a message.
+    #[inline(never)]
+    fn group_with_oldest(
+        &self,
+        receives: &impl Receives,
+        source: PeerId,
+        tag: u64,
+    ) -> Option<usize> {
+        let oldest_of = |group: &Group| {
+            let key = group.key(source, tag);
+            let front = group.queues.find(key.hash(self.mixer), receives, key)?;
+            Some(receives.entry(front.node).order)
+        };
+        let groups = self.groups.iter().enumerate();
+        let oldest = groups
+            .filter(|(_, group)| group.count > 0)
+            .filter_map(|(index, group)| Some((oldest_of(group)?, index)));
+        oldest.min().map(|(_, index)| index)
     }
 
     /// Removes a posted receive.
     pub(crate) fn remove(&mut self, receives: &mut impl Receives, slot: u32) {
         let PostedEntry { group, key, .. } = *receives.entry(slot);
         let group = &mut self.groups[group as usize];
+        self.count -= 1;
         group.count -= 1;
         group.queues.remove(key.hash(self.mixer), receives, slot);
     }
@@ -207,6 +232,6 @@ impl ReceiveQueues {
     /// The number of posted receives.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        self.groups.iter().map(|group| group.count).sum()
+        self.count
     }
 }

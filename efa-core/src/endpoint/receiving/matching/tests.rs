@@ -110,8 +110,9 @@ proptest! {
                         .map(|key| messages.remove(key).2);
                     prop_assert_eq!(found, model.receive(id, filter));
                     if found.is_none() {
-                        store.0.push((id, receives.new_entry(&filter, false)));
-                        receives.post(&mut store, slot);
+                        let entry = receives.new_entry(&filter, false);
+                        store.0.push((id, entry));
+                        receives.post(&mut store, slot, entry);
                     }
                 }
                 Step::Cancel { position } => {
