@@ -39,16 +39,27 @@ impl InRing {
     }
 
     /// Passes a record with data to the device.
-    #[inline(always)]
     pub(super) fn serve(
         &mut self,
         incoming: &Incoming,
         device: &mut Device,
         outbound: &mut Outbound,
     ) -> Answer {
-        if !incoming.record.is_message() {
-            return self.serve_other(incoming, device, outbound);
+        match incoming.record.is_message() {
+            true => self.serve_message(incoming, device, outbound),
+            false => self.serve_other(incoming, device, outbound),
         }
+    }
+
+    /// As [`InRing::serve`], for a message. Only copies of it are passed on by reference, so that
+    /// it need not be in memory.
+    #[inline(always)]
+    pub(super) fn serve_message(
+        &mut self,
+        incoming: &Incoming,
+        device: &mut Device,
+        outbound: &mut Outbound,
+    ) -> Answer {
         let mut transfer = MessageFromRing {
             consumer: &self.consumer,
             incoming,

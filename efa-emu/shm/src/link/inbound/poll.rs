@@ -75,7 +75,7 @@ impl Inbound {
                             & !self.is_attentive =>
                     {
                         any = true;
-                        let answer = ring.serve(&incoming, work.device, work.outbound);
+                        let answer = ring.serve_message(&incoming, work.device, work.outbound);
                         ring.answer(&incoming, answer);
                         turn += 1;
                         if turn == RECORDS_PER_TURN {
