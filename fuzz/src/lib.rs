@@ -4,23 +4,15 @@
 //! `replay` runs them on the corpora, which are in the repository.
 
 mod bridge;
-#[path = "../../efa-emu/verbs/tests/calls/verbs.rs"]
-#[allow(dead_code, reason = "the sequences use a part of it")]
-mod calls;
 mod capture;
 mod choices;
 mod fault;
 mod link;
-#[path = "../../efa-emu/model/tests/connected/net.rs"]
-#[allow(dead_code, reason = "the tags use a part of it")]
-mod net;
 mod pci;
 mod scenario;
 mod sequences;
 mod tags;
 mod victim;
-
-use sequences::place_of;
 
 /// A function that takes any bytes.
 pub type Target = fn(&[u8]);

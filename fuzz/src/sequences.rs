@@ -18,7 +18,7 @@ use efa_core::address::Gid;
 use efa_shm::HostConfig;
 use libc::{EBUSY, EINVAL, ENOMEM, EOPNOTSUPP};
 
-use crate::calls::*;
+use efa_testing::verbs::*;
 use efa_verbs_abi::*;
 
 const THREADS: usize = 3;
@@ -286,7 +286,7 @@ fn memory() -> *mut c_void {
 
 /// The library that has a function, and its name there. `libibverbs.so.1` also has the functions of
 /// `libefa.so.1`, and finds them there.
-pub(crate) fn place_of(function: &str) -> (*mut c_void, String) {
+fn place_of(function: &str) -> (*mut c_void, String) {
     let name = match function.starts_with("efadv_") {
         true => format!("efa_emu_{function}"),
         false => function.to_owned(),
@@ -324,6 +324,7 @@ fn held() -> [usize; 2] {
 
 /// Four bytes are a call; the threads take calls in turn.
 pub(crate) fn check(bytes: &[u8]) {
+    LOOKUP.get_or_init(|| place_of);
     static BEFORE: OnceLock<[usize; 2]> = OnceLock::new();
     let before = BEFORE.get_or_init(|| {
         // What is made once for the process.

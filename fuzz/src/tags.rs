@@ -20,8 +20,11 @@ use efa_device_model::device::queue::CompletionEntry;
 use efa_device_model::link::{Operation, RequestHeader};
 
 use crate::choices::Choices;
-use crate::net::codes::{DATA_VALID, MATCH, RECV, SYNC_REQUESTED, TAGGED, WITHOUT_TAG};
-use crate::net::{MEMORY, Net, NetworkEffects, TaggedMessage, attributes, request};
+use efa_testing::device::net::codes::{
+    DATA_VALID, MATCH, RECV, SYNC_REQUESTED, TAGGED, WITHOUT_TAG,
+};
+use efa_testing::device::net::{MEMORY, Net, NetworkEffects, TaggedMessage, attributes, request};
+use efa_testing::pattern;
 
 const STEPS: usize = 300;
 
@@ -103,11 +106,6 @@ struct Machine {
     arrived: usize,
     finished: usize,
     reached: Reached,
-}
-
-fn data(message: usize, length: usize) -> Vec<u8> {
-    let byte = |index: usize| (message * 41 + index * 3 + 1) as u8;
-    (0..length).map(byte).collect()
 }
 
 impl Machine {
@@ -353,7 +351,7 @@ impl Machine {
 
     fn send_message(&mut self, message: Message) {
         let number = self.messages.len();
-        let payload = data(number, message.length);
+        let payload = pattern(message.length, number as u8);
         let header = TagHeader {
             operation: match message.is_rendezvous {
                 true => TagOperation::Rendezvous,
@@ -530,7 +528,7 @@ impl Machine {
                 assert_eq!(length, TMH + RVH);
                 self.finished += 1;
             } else {
-                assert!(bytes[TMH..] == data(number, message.length));
+                assert!(bytes[TMH..] == pattern(message.length, number as u8));
             }
         }
         if is_there {
@@ -566,7 +564,7 @@ impl Machine {
         self.tagged.remove(&id);
         match tagged.message {
             Some(Some(number)) => {
-                let bytes = data(number, self.messages[number].length);
+                let bytes = pattern(self.messages[number].length, number as u8);
                 self.check_place(id, bytes.len(), &bytes);
             }
             _ => self.check_place(id, tagged.length, &[]),

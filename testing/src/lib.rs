@@ -20,6 +20,8 @@ pub mod self_talk;
 pub mod shared_domain;
 mod skip;
 mod udmabuf;
+#[cfg(feature = "verbs")]
+pub mod verbs;
 pub mod wire_invariants;
 pub mod workspace;
 

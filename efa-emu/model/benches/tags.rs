@@ -20,11 +20,7 @@ use efa_device_model::device::connected::{
 };
 use efa_device_model::provider::{TagMatcher, TagReceive};
 
-use net::{Net, NetworkEffects, attributes, request};
-
-#[path = "../tests/connected/net.rs"]
-#[allow(dead_code, reason = "a benchmark uses a part of it")]
-mod net;
+use efa_testing::device::net::{Net, NetworkEffects, attributes, request};
 
 /// Bytes of a message behind its header.
 const LENGTH: usize = 64;

@@ -12,10 +12,6 @@
 //! leaves the profiles of the long runs behind for `callgrind_annotate`. What is counted is the
 //! shared library that lies beside `efa-emu`: build it first (`cargo build --workspace --release`).
 
-#[path = "../tests/calls/verbs.rs"]
-#[allow(dead_code, reason = "a benchmark uses a part of the helpers")]
-mod verbs;
-
 use std::ffi::c_int;
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
@@ -23,20 +19,15 @@ use std::process::{Command, ExitCode, Stdio};
 use std::ptr::null_mut;
 use std::time::Instant;
 
+use efa_testing::verbs::*;
 use efa_testing::workspace;
 use efa_verbs_abi::*;
-use verbs::*;
 
 const LENGTH: u32 = 64;
 
 /// Messages of the short run under callgrind, and how many more the long one has.
 const FEW: u64 = 2_048;
 const MORE: u64 = 10_240;
-
-/// The library that has a function, and its name there: the preloaded ones.
-fn place_of(function: &str) -> (*mut std::ffi::c_void, String) {
-    (libc::RTLD_DEFAULT, function.to_owned())
-}
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

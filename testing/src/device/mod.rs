@@ -4,6 +4,7 @@
 mod bare_link;
 mod client_queues;
 mod host;
+pub mod net;
 
 pub use bare_link::BareLink;
 pub use client_queues::ClientQueues;

@@ -2,6 +2,7 @@
 //! packets, and the agreement of the typed parser with the tables of fields. Literal bytes stand
 //! beside the formats.
 
+mod allocations;
 mod captured;
 mod errors;
 mod hostile;
@@ -9,3 +10,8 @@ mod recipe;
 mod round_trip;
 mod strategy;
 mod tables;
+
+use efa_testing::heap::CountingHeap;
+
+#[global_allocator]
+static HEAP: CountingHeap = CountingHeap;

@@ -121,7 +121,7 @@ pub(crate) fn free_port() -> Result<u16, String> {
 #[allow(dead_code, reason = "not every benchmark measures that")]
 pub(crate) fn peers(directory: &Path) -> Result<PathBuf, String> {
     let program = directory.join("peers");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/machines/peers.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/programs/peers.c");
     let words = [
         "gcc".as_ref(),
         "-O2".as_ref(),

@@ -11,7 +11,7 @@ use efa_device_model::device::{DeviceEvent, QpState};
 use efa_device_model::link::{Operation, RequestHeader};
 use proptest::prelude::*;
 
-use crate::net::{MEMORY, Net, NetworkEffects, SIZE, attributes, request};
+use efa_testing::device::net::{MEMORY, Net, NetworkEffects, SIZE, attributes, gid, request};
 
 const CALM: NetworkEffects = NetworkEffects {
     loss: 0.0,
@@ -276,7 +276,7 @@ fn efa_has_no_connected_queue_pairs() {
     use efa_device_model::device::queue::RequestIdSize;
     use efa_device_model::profile::Profile;
     for profile in Profile::all() {
-        let mut device = Device::new(profile.clone(), crate::net::gid(0));
+        let mut device = Device::new(profile.clone(), gid(0));
         let pd = device.alloc_pd().unwrap();
         let (cq, _) = device.create_cq(4, RequestIdSize::Bits16).unwrap();
         let config = ConnectedConfig {

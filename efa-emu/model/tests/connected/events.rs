@@ -4,7 +4,7 @@ use efa_core::address::Qpn;
 use efa_device_model::device::connected::{SendOperation, SendWr};
 use efa_device_model::device::queue::CqDoorbell;
 
-use crate::net::{Net, NetworkEffects, request};
+use efa_testing::device::net::{Net, NetworkEffects, request};
 
 /// Requests an event at the second host, and returns the number of immediate events.
 fn arm(net: &mut Net, sequence: u8, solicited_only: bool) -> usize {

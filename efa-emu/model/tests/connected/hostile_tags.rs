@@ -9,10 +9,10 @@ use efa_device_model::device::connected::{
 };
 use efa_testing::workspace;
 
-use crate::net::MEMORY;
 use crate::tags::{
     ADDED, CALM, DATA_VALID, DELETED, MATCH, RECV, Receiver, SYNCED, TAGGED, WITHOUT_TAG,
 };
+use efa_testing::device::net::MEMORY;
 
 /// Work request id, status, operation and flags of a completion.
 type Reported = (u64, WcStatus, u8, u8);

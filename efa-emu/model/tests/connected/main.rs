@@ -3,7 +3,6 @@
 mod errors;
 mod events;
 mod hostile_tags;
-mod net;
 mod offload;
 mod shared;
 mod statements;

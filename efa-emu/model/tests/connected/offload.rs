@@ -13,7 +13,7 @@ use efa_device_model::device::connected::{BufferList, TagRequest};
 use efa_device_model::provider::{Cancellation, TagMatcher, TagReceive};
 use proptest::prelude::{ProptestConfig, any, proptest};
 
-use crate::net::NetworkEffects;
+use efa_testing::device::net::NetworkEffects;
 use program::{Outcome, Program, SENDERS, Step};
 
 /// The only correct pairing by the rules of MPI: receive and message.

@@ -4,7 +4,7 @@ use efa_core::address::Qpn;
 use efa_device_model::device::DeviceEvent;
 use efa_device_model::device::connected::{RecvWr, SendOperation, SrqConfig, SrqId};
 
-use crate::net::{Net, NetworkEffects, attributes, request};
+use efa_testing::device::net::{Net, NetworkEffects, attributes, request};
 
 fn srq(net: &mut Net, host: usize, max_wr: u32) -> SrqId {
     let host = &mut net.hosts[host];

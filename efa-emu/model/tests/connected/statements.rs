@@ -8,11 +8,11 @@ use efa_device_model::device::connected::{
 use efa_device_model::device::queue::{CompletionSlot, RequestIdSize};
 use efa_device_model::device::{Device, QpState};
 
-use crate::net::{Net, attributes, request};
 use crate::tags::{
     ADDED, CALM, DATA_VALID, DELETED, MATCH, RECV, Receiver, SYNC_REQUESTED, SYNCED, TAGGED,
     WITHOUT_TAG,
 };
+use efa_testing::device::net::{Net, attributes, request};
 
 fn eager(tag: u64, payload: &[u8]) -> Vec<u8> {
     let header = TagHeader {

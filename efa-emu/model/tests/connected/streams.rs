@@ -6,7 +6,7 @@ use proptest::prelude::{ProptestConfig, any, proptest};
 use rand::{Rng as _, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::net::{Host, Net, NetworkEffects, request};
+use efa_testing::device::net::{Host, Net, NetworkEffects, request};
 
 /// Offsets in the memory of each host: sent data, the target of peers' requests with its counter,
 /// received data, results of reads.

@@ -7,7 +7,7 @@ use efa_device_model::device::connected::{
 };
 use efa_device_model::device::queue::CompletionEntry;
 
-use crate::net::{Host, MEMORY, Net, NetworkEffects, attributes, request};
+use efa_testing::device::net::{Host, MEMORY, Net, NetworkEffects, attributes, request};
 
 pub(crate) const SYNC_REQUESTED: u8 = 1 << 4;
 pub(crate) const MATCH: u8 = 1 << 5;

@@ -1,6 +1,7 @@
 //! The shared memory fabric, used as clients of the device use it: within one process, and between
 //! processes that are killed.
 
+mod allocations;
 mod both_links;
 mod captured;
 mod client;
@@ -17,3 +18,8 @@ mod opening;
 mod processes;
 mod speed;
 mod warnings;
+
+use efa_testing::heap::CountingHeap;
+
+#[global_allocator]
+static HEAP: CountingHeap = CountingHeap;

@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use libc::{EBADF, EINVAL, EOPNOTSUPP};
 
 use crate::on_emulated_host;
-use crate::verbs::*;
+use efa_testing::verbs::*;
 use efa_verbs_abi::*;
 
 #[test]

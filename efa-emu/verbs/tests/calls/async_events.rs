@@ -7,7 +7,7 @@ use efa_testing::workspace::efa_emu;
 use libc::{EBUSY, EINVAL, EIO, ENODEV};
 
 use crate::on_emulated_host_with;
-use crate::verbs::*;
+use efa_testing::verbs::*;
 use efa_verbs_abi::*;
 
 const CQ_ERR: c_int = 0;

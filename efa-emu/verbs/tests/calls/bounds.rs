@@ -5,7 +5,7 @@ use rand::{Rng, SeedableRng};
 
 use crate::exchange::{ALL_OPS, build};
 use crate::on_emulated_host;
-use crate::verbs::*;
+use efa_testing::verbs::*;
 use efa_verbs_abi::*;
 
 /// Memory of the target; regions are parts of it.

@@ -9,7 +9,7 @@ use libc::{EBUSY, EINVAL, EOPNOTSUPP};
 
 use crate::exchange::{ALL_OPS, build};
 use crate::on_emulated_host;
-use crate::verbs::*;
+use efa_testing::verbs::*;
 use efa_verbs_abi::*;
 
 const SEND: u32 = 1 << 0;

@@ -13,7 +13,7 @@ use efa_verbs_abi::*;
 use libc::{EBUSY, EINVAL, ENOMEM, EOPNOTSUPP};
 
 use crate::on_emulated_host;
-use crate::verbs::*;
+use efa_testing::verbs::*;
 
 /// The depth of connected queue pairs and shared receive queues in these tests.
 const DEPTH: u32 = 4;

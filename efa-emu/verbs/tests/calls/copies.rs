@@ -6,7 +6,7 @@ use efa_shm::Fabric;
 use efa_testing::workspace::efa_emu;
 
 use crate::on_emulated_host;
-use crate::verbs::*;
+use efa_testing::verbs::*;
 
 #[test]
 fn of_the_library_leave_the_device_alive() {

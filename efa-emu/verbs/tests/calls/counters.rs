@@ -13,8 +13,8 @@ use efa_testing::workspace::efa_emu;
 use serde_json::Value;
 
 use crate::on_emulated_host;
-use crate::verbs::*;
 use efa_testing::programs::Program;
+use efa_testing::verbs::*;
 use efa_verbs_abi::*;
 
 /// Messages that are sent, and bytes of each.

@@ -12,8 +12,8 @@ use efa_testing::patience::Wait;
 use libc::EINVAL;
 
 use crate::on_emulated_host;
-use crate::verbs::*;
 use efa_testing::programs::forbid_with;
+use efa_testing::verbs::*;
 use efa_verbs_abi::*;
 
 /// A queue's memory and doorbell, and the client's counter of entries.

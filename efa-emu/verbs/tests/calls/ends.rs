@@ -10,7 +10,7 @@ use efa_testing::patience::Wait;
 
 use crate::exchange::extended_cq;
 use crate::on_emulated_host;
-use crate::verbs::*;
+use efa_testing::verbs::*;
 use efa_verbs_abi::*;
 
 /// A process's resources, as the kernel counts them.

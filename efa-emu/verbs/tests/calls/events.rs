@@ -8,7 +8,7 @@ use efa_testing::patience::Wait;
 use libc::{EAGAIN, EOPNOTSUPP};
 
 use crate::on_emulated_host;
-use crate::verbs::*;
+use efa_testing::verbs::*;
 use efa_verbs_abi::*;
 
 /// The `cq_context` of completion queues.

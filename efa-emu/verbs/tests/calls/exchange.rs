@@ -7,7 +7,7 @@ use efa_testing::patience::Wait;
 use libc::{EINVAL, ENOENT, ENOMEM};
 
 use crate::on_emulated_host;
-use crate::verbs::*;
+use efa_testing::verbs::*;
 use efa_verbs_abi::*;
 
 const SEND: c_int = 0;

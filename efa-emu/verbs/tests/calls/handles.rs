@@ -10,8 +10,8 @@ use std::ptr::null_mut;
 use libc::{EINVAL, ENODEV, EOPNOTSUPP};
 
 use crate::on_emulated_host;
-use crate::verbs::*;
 use efa_testing::programs::exported::{EFADV, PRIVATE_IN_USE, VERBS};
+use efa_testing::verbs::*;
 use efa_verbs_abi::*;
 
 /// The expected result of a call.

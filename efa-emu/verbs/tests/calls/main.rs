@@ -21,14 +21,8 @@ mod older;
 mod rails;
 mod statuses;
 mod steady;
-mod verbs;
 
 use efa_testing::programs::{Program, TestFabric};
-
-/// The library that has a function, and its name there: the preloaded ones.
-fn place_of(function: &str) -> (*mut std::ffi::c_void, String) {
-    (libc::RTLD_DEFAULT, function.to_owned())
-}
 
 /// Runs `body` in a process on an emulated host with this profile: the calling test, started again.
 #[track_caller]

@@ -9,7 +9,7 @@ use efa_testing::udmabuf;
 use libc::{EBADF, EINVAL, ENOMEM, EOPNOTSUPP};
 
 use crate::on_emulated_host;
-use crate::verbs::*;
+use efa_testing::verbs::*;
 use efa_verbs_abi::*;
 
 const PAGE: usize = 4096;

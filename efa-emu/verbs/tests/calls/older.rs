@@ -7,7 +7,7 @@ use std::ptr::null_mut;
 use libc::EINVAL;
 
 use crate::on_emulated_host;
-use crate::verbs::*;
+use efa_testing::verbs::*;
 use efa_verbs_abi::*;
 
 const PAGE: usize = 4096;

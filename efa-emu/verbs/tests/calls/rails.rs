@@ -7,7 +7,7 @@ use efa_testing::patience::Wait;
 
 use crate::exchange::{ALL_OPS, build};
 use crate::on_emulated_host_with;
-use crate::verbs::*;
+use efa_testing::verbs::*;
 use efa_verbs_abi::*;
 
 /// Names and GUIDs of the devices, in the order of the list.

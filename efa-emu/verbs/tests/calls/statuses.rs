@@ -7,7 +7,7 @@ use std::ptr::null_mut;
 
 use crate::exchange::{ALL_OPS, build};
 use crate::on_emulated_host_with;
-use crate::verbs::*;
+use efa_testing::verbs::*;
 use efa_testing::workspace::built;
 use efa_verbs_abi::*;
 

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::verbs::*;
 use efa_testing::programs::{Program, TestFabric, installed};
+use efa_testing::verbs::*;
 use efa_verbs_abi::*;
 
 /// How many messages the program sends when it is counted.

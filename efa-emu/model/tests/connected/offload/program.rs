@@ -13,8 +13,11 @@ use efa_device_model::provider::{Cancellation, TagMatcher, TagReceive};
 use rand::{Rng as _, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::net::codes::{DATA_VALID, MATCH, RECV, SYNC_REQUESTED, TAGGED, WITHOUT_TAG};
-use crate::net::{MEMORY, Net, NetworkEffects, TaggedMessage, attributes, request};
+use efa_testing::device::net::codes::{
+    DATA_VALID, MATCH, RECV, SYNC_REQUESTED, TAGGED, WITHOUT_TAG,
+};
+use efa_testing::device::net::{MEMORY, Net, NetworkEffects, TaggedMessage, attributes, request};
+use efa_testing::pattern;
 
 pub(super) const SENDERS: usize = 3;
 
@@ -107,12 +110,6 @@ pub(super) struct Program {
     untagged: Vec<usize>,
     finished: BTreeSet<usize>,
     unexpected: u32,
-}
-
-/// The data of a message.
-fn data(message: usize, length: usize) -> Vec<u8> {
-    let byte = |index: usize| (message * 31 + index * 7 + 1) as u8;
-    (0..length).map(byte).collect()
 }
 
 impl Program {
@@ -222,7 +219,7 @@ impl Program {
         };
         let message = TaggedMessage {
             header,
-            payload: &data(number, message.length),
+            payload: &pattern(message.length, number as u8),
             place: count * SLOT,
             data: message.place,
             further: number % 33,
@@ -358,7 +355,7 @@ impl Program {
                 let bytes = &self.net.hosts[0].memory[place..place + length];
                 let header = TagHeader::parse(bytes.first_chunk().unwrap()).unwrap();
                 let number = header.data as usize;
-                let sent = data(number, self.outcome.messages[number].length);
+                let sent = pattern(self.outcome.messages[number].length, number as u8);
                 assert!(bytes[TMH..] == sent, "data of message {number}");
                 self.untagged.push(number);
                 self.post_plain(slot);
@@ -482,7 +479,7 @@ impl Program {
         let (_, number) = found.unwrap_or_else(|| panic!("receive {id} has no message"));
         let message = self.outcome.messages[*number];
         let room = self.outcome.receives[id].buffers.length() as usize;
-        let bytes = data(*number, message.length.min(room));
+        let bytes = pattern(message.length.min(room), *number as u8);
         let (there, beside) = self.net.hosts[0].memory[id * SLOT..][..SLOT].split_at(bytes.len());
         assert!(there == bytes, "data of message {number}");
         assert!(beside.iter().all(|byte| *byte == 0), "beside {number}");

@@ -16,7 +16,7 @@ use super::{Completions, Direct, OF_RECEIVE_QUEUE, buffer};
 use crate::async_events::fault;
 use crate::exchange::{ALL_OPS, build};
 use crate::on_emulated_host_with;
-use crate::verbs::*;
+use efa_testing::verbs::*;
 
 /// Bytes of the clients' memory.
 const MEMORY: usize = 256;

@@ -1,18 +1,12 @@
 //! Parsing, emitting and walking fields allocate nothing, for every packet type: counted.
 
-#[path = "wire/recipe.rs"]
-mod recipe;
-
 use std::hint::black_box;
 
-use efa_testing::heap::{self, CountingHeap};
+use efa_testing::heap;
 use efa_wire::fields::fields_of;
 use efa_wire::{Packet, Repr};
 
-use recipe::{Recipe, typed};
-
-#[global_allocator]
-static HEAP: CountingHeap = CountingHeap;
+use crate::recipe::{Recipe, typed};
 
 #[test]
 fn no_packet_type_allocates() {

@@ -1,15 +1,8 @@
 //! A message between two opened devices allocates nothing in the steady state: counted.
 
-#[path = "transport/client.rs"]
-#[allow(dead_code, reason = "this test uses a part of it")]
-mod client;
-
-use client::{Client, config};
+use crate::client::{Client, config};
 use efa_device_model::provider::{SendData, WcOpcode};
-use efa_testing::heap::{self, CountingHeap};
-
-#[global_allocator]
-static HEAP: CountingHeap = CountingHeap;
+use efa_testing::heap;
 
 #[test]
 fn a_message_allocates_nothing() {

@@ -1,14 +1,31 @@
 //! The verbs as Rust calls them, and objects that most tests need.
 
+#![allow(
+    clippy::missing_safety_doc,
+    clippy::new_without_default,
+    clippy::not_unsafe_ptr_arg_deref,
+    missing_docs,
+    reason = "the manual pages describe the verbs; tests pass live objects to the helpers"
+)]
+
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::ptr::{null, null_mut};
+use std::sync::OnceLock;
 
-use efa_testing::patience::Wait;
 use efa_verbs_abi::*;
 
+use crate::patience::Wait;
+
+/// Returns the library that has a function, and the function's name there.
+pub type Lookup = fn(&str) -> (*mut c_void, String);
+
+/// Where the functions are. Those of the preloaded libraries are called if it is not set.
+pub static LOOKUP: OnceLock<Lookup> = OnceLock::new();
+
 /// The address of a function of the library.
-pub(crate) fn symbol(name: &str) -> *mut c_void {
-    let (library, name) = crate::place_of(name);
+pub fn symbol(name: &str) -> *mut c_void {
+    let preloaded: Lookup = |name| (libc::RTLD_DEFAULT, name.to_owned());
+    let (library, name) = LOOKUP.get_or_init(|| preloaded)(name);
     let name = CString::new(name).unwrap();
     // SAFETY: a C string, and a library that stays loaded.
     let address = unsafe { libc::dlsym(library, name.as_ptr()) };
@@ -25,7 +42,7 @@ macro_rules! verbs {
 
 macro_rules! verb {
     (may_follow_pointers fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?) => {
-        pub(crate) unsafe fn $name($($argument: $type),*) $(-> $result)? {
+        pub unsafe fn $name($($argument: $type),*) $(-> $result)? {
             type Function = unsafe extern "C" fn($($type),*) $(-> $result)?;
             // SAFETY: the library defines the function with this signature.
             let function: Function = unsafe { std::mem::transmute(symbol(stringify!($name))) };
@@ -34,7 +51,7 @@ macro_rules! verb {
         }
     };
     (looks_up_handles fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?) => {
-        pub(crate) fn $name($($argument: $type),*) $(-> $result)? {
+        pub fn $name($($argument: $type),*) $(-> $result)? {
             type Function = extern "C" fn($($type),*) $(-> $result)?;
             // SAFETY: the library defines the function with this signature.
             let function: Function = unsafe { std::mem::transmute(symbol(stringify!($name))) };
@@ -143,7 +160,7 @@ may_follow_pointers {
 
 /// Forks a child that does something and ends, without its exit handlers, by whether that was
 /// right.
-pub(crate) fn fork(work: impl FnOnce() -> bool) -> Child {
+pub fn fork(work: impl FnOnce() -> bool) -> Child {
     // SAFETY: the child makes verbs, which promise not to hang, and system calls.
     let process = unsafe { libc::fork() };
     if process == 0 {
@@ -155,11 +172,11 @@ pub(crate) fn fork(work: impl FnOnce() -> bool) -> Child {
 }
 
 /// A forked child, which ends with this value.
-pub(crate) struct Child(pub(crate) i32);
+pub struct Child(pub i32);
 
 impl Child {
     /// Waits for its end and returns its status.
-    pub(crate) fn wait(self) -> c_int {
+    pub fn wait(self) -> c_int {
         let mut status = 0;
         // SAFETY: our child, and a place for its status.
         let ended = unsafe { libc::waitpid(self.0, &raw mut status, 0) };
@@ -169,7 +186,7 @@ impl Child {
     }
 
     /// Kills it and returns its status.
-    pub(crate) fn kill(self) -> c_int {
+    pub fn kill(self) -> c_int {
         // SAFETY: our child.
         assert_eq!(unsafe { libc::kill(self.0, libc::SIGKILL) }, 0);
         self.wait()
@@ -187,29 +204,29 @@ impl Drop for Child {
 }
 
 /// A C structure with all bytes zero.
-pub(crate) fn zeroed<T>() -> T {
+pub fn zeroed<T>() -> T {
     // SAFETY: used for structures of integers and nullable pointers only.
     unsafe { std::mem::MaybeUninit::zeroed().assume_init() }
 }
 
-pub(crate) fn errno() -> c_int {
+pub fn errno() -> c_int {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
 /// Checks that a call returned null and set `errno`.
 #[track_caller]
-pub(crate) fn expect_null<T>(pointer: *mut T, expected: c_int, what: &str) {
+pub fn expect_null<T>(pointer: *mut T, expected: c_int, what: &str) {
     assert!(pointer.is_null(), "{what} succeeded");
     assert_eq!(errno(), expected, "errno of {what}");
 }
 
 /// Opens the device of the host.
-pub(crate) fn open() -> *mut ibv_context {
+pub fn open() -> *mut ibv_context {
     open_number(0)
 }
 
 /// Opens the device at this place in the list.
-pub(crate) fn open_number(index: usize) -> *mut ibv_context {
+pub fn open_number(index: usize) -> *mut ibv_context {
     // SAFETY: as a C program does it.
     unsafe {
         let mut count = 0;
@@ -227,26 +244,26 @@ pub(crate) fn open_number(index: usize) -> *mut ibv_context {
 }
 
 /// The Q-key of every queue pair in these tests.
-pub(crate) const QKEY: u32 = 0x1234_5678;
+pub const QKEY: u32 = 0x1234_5678;
 
 /// What the change from reset to init names.
-pub(crate) const IDENTITY: u32 = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
+pub const IDENTITY: u32 = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
 
 /// A process with one protection domain and one address handle to its own host.
-pub(crate) struct Endpoint {
-    pub(crate) context: *mut ibv_context,
-    pub(crate) pd: *mut ibv_pd,
-    pub(crate) handle: *mut ibv_ah,
-    pub(crate) gid: ibv_gid,
+pub struct Endpoint {
+    pub context: *mut ibv_context,
+    pub pd: *mut ibv_pd,
+    pub handle: *mut ibv_ah,
+    pub gid: ibv_gid,
 }
 
 impl Endpoint {
-    pub(crate) fn new() -> Endpoint {
+    pub fn new() -> Endpoint {
         Endpoint::number(0)
     }
 
     /// On the device at this place in the list.
-    pub(crate) fn number(index: usize) -> Endpoint {
+    pub fn number(index: usize) -> Endpoint {
         let context = open_number(index);
         let mut gid = ibv_gid::default();
         // SAFETY: a live context, and attributes on the stack.
@@ -265,7 +282,7 @@ impl Endpoint {
 
     /// An endpoint with a completion queue of so many entries, an SRD queue pair that works,
     /// without builders, and so many registered bytes.
-    pub(crate) fn with_pair(
+    pub fn with_pair(
         entries: c_int,
         bytes: usize,
     ) -> (Endpoint, *mut ibv_cq, *mut ibv_qp, *mut ibv_mr) {
@@ -276,24 +293,21 @@ impl Endpoint {
         (endpoint, queue, pair, region)
     }
 
-    pub(crate) fn cq(&self, entries: c_int) -> *mut ibv_cq {
+    pub fn cq(&self, entries: c_int) -> *mut ibv_cq {
         let queue = ibv_create_cq(self.context, entries, null_mut(), null_mut(), 0);
         assert!(!queue.is_null(), "errno {}", errno());
         queue
     }
 
     /// A completion channel, and a completion queue of 64 entries that sends its events there.
-    pub(crate) fn channel_and_cq(
-        &self,
-        cq_context: *mut c_void,
-    ) -> (*mut ibv_comp_channel, *mut ibv_cq) {
+    pub fn channel_and_cq(&self, cq_context: *mut c_void) -> (*mut ibv_comp_channel, *mut ibv_cq) {
         let channel = ibv_create_comp_channel(self.context);
         let queue = ibv_create_cq(self.context, 64, cq_context, channel, 0);
         assert!(!queue.is_null(), "errno {}", errno());
         (channel, queue)
     }
 
-    pub(crate) fn register<T>(&self, memory: &mut [T], access: c_uint) -> *mut ibv_mr {
+    pub fn register<T>(&self, memory: &mut [T], access: c_uint) -> *mut ibv_mr {
         let address: *mut c_void = memory.as_mut_ptr().cast();
         let length = std::mem::size_of_val(memory);
         let region = ibv_reg_mr(self.pd, address, length, access as c_int);
@@ -302,12 +316,12 @@ impl Endpoint {
     }
 
     /// So many registered bytes, for local use.
-    pub(crate) fn registered(&self, bytes: usize) -> *mut ibv_mr {
+    pub fn registered(&self, bytes: usize) -> *mut ibv_mr {
         self.register(Vec::leak(vec![0u8; bytes]), IBV_ACCESS_LOCAL_WRITE)
     }
 
     /// An SRD queue pair that works, with these builders, on one completion queue.
-    pub(crate) fn srd(&self, queue: *mut ibv_cq, ops: u64) -> *mut ibv_qp {
+    pub fn srd(&self, queue: *mut ibv_cq, ops: u64) -> *mut ibv_qp {
         let (mut attributes, mut efa) = self.srd_request(queue, ops);
         let pair = self.create(&mut attributes, &mut efa);
         ready(pair);
@@ -316,7 +330,7 @@ impl Endpoint {
 
     /// A small UD queue pair, ready to send.
     #[track_caller]
-    pub(crate) fn ud(&self, queue: *mut ibv_cq) -> *mut ibv_qp {
+    pub fn ud(&self, queue: *mut ibv_cq) -> *mut ibv_qp {
         let mut attributes: ibv_qp_init_attr = zeroed();
         attributes.send_cq = queue;
         attributes.recv_cq = queue;
@@ -337,7 +351,7 @@ impl Endpoint {
 
     /// A queue pair in the state reset, as requested.
     #[track_caller]
-    pub(crate) fn create(
+    pub fn create(
         &self,
         request: &mut ibv_qp_init_attr_ex,
         efa: &mut efadv_qp_init_attr,
@@ -350,7 +364,7 @@ impl Endpoint {
     }
 
     /// The request of a small SRD queue pair.
-    pub(crate) fn srd_request(
+    pub fn srd_request(
         &self,
         queue: *mut ibv_cq,
         ops: u64,
@@ -374,7 +388,7 @@ impl Endpoint {
 }
 
 /// A new address handle of a GID.
-pub(crate) fn handle_of(pd: *mut ibv_pd, gid: ibv_gid) -> *mut ibv_ah {
+pub fn handle_of(pd: *mut ibv_pd, gid: ibv_gid) -> *mut ibv_ah {
     let mut attributes: ibv_ah_attr = zeroed();
     attributes.port_num = 1;
     attributes.is_global = 1;
@@ -387,7 +401,7 @@ pub(crate) fn handle_of(pd: *mut ibv_pd, gid: ibv_gid) -> *mut ibv_ah {
 
 /// The number of an address handle.
 #[track_caller]
-pub(crate) fn ahn_of(handle: *mut ibv_ah) -> u16 {
+pub fn ahn_of(handle: *mut ibv_ah) -> u16 {
     let mut attributes = efadv_ah_attr::default();
     // SAFETY: a structure of this size.
     let answer = unsafe { efadv_query_ah(handle, &raw mut attributes, 16) };
@@ -396,13 +410,13 @@ pub(crate) fn ahn_of(handle: *mut ibv_ah) -> u16 {
 }
 
 /// Brings a queue pair to the state in which it sends.
-pub(crate) fn ready(pair: *mut ibv_qp) {
+pub fn ready(pair: *mut ibv_qp) {
     ready_with(pair, IBV_QP_STATE | IBV_QP_SQ_PSN);
 }
 
 /// As [`ready`]; with `IBV_QP_RNR_RETRY` in the mask of the last change, it gives up at once if the
 /// receiver is not ready.
-pub(crate) fn ready_with(pair: *mut ibv_qp, last_mask: u32) {
+pub fn ready_with(pair: *mut ibv_qp, last_mask: u32) {
     change_state(pair, IBV_QPS_INIT, IDENTITY);
     change_state(pair, IBV_QPS_RTR, IBV_QP_STATE);
     change_state(pair, IBV_QPS_RTS, last_mask);
@@ -410,7 +424,7 @@ pub(crate) fn ready_with(pair: *mut ibv_qp, last_mask: u32) {
 
 /// Brings a queue pair to a state. Of what else `mask` may name, receiver-not-ready retries are 0.
 #[track_caller]
-pub(crate) fn change_state(pair: *mut ibv_qp, state: c_int, mask: u32) {
+pub fn change_state(pair: *mut ibv_qp, state: c_int, mask: u32) {
     let mut attributes: ibv_qp_attr = zeroed();
     attributes.qp_state = state;
     attributes.port_num = 1;
@@ -423,7 +437,7 @@ pub(crate) fn change_state(pair: *mut ibv_qp, state: c_int, mask: u32) {
 }
 
 /// A send of `list` from this process to `to` on the same host.
-pub(crate) fn send_request(
+pub fn send_request(
     endpoint: &Endpoint,
     to: *mut ibv_qp,
     wr_id: u64,
@@ -443,7 +457,7 @@ pub(crate) fn send_request(
 }
 
 /// `ibv_post_send`, which is an inline function of the header.
-pub(crate) fn post_send(pair: *mut ibv_qp, request: &mut ibv_send_wr) -> (c_int, *mut ibv_send_wr) {
+pub fn post_send(pair: *mut ibv_qp, request: &mut ibv_send_wr) -> (c_int, *mut ibv_send_wr) {
     let mut bad = null_mut();
     // SAFETY: a queue pair whose context lives.
     let post = unsafe { (*(*pair).context).ops.post_send.unwrap() };
@@ -453,7 +467,7 @@ pub(crate) fn post_send(pair: *mut ibv_qp, request: &mut ibv_send_wr) -> (c_int,
 
 /// Posts a send of `list` to `to` on the same host.
 #[track_caller]
-pub(crate) fn send(
+pub fn send(
     endpoint: &Endpoint,
     from: *mut ibv_qp,
     to: *mut ibv_qp,
@@ -465,7 +479,7 @@ pub(crate) fn send(
 }
 
 /// `ibv_post_recv`, likewise.
-pub(crate) fn post_recv(pair: *mut ibv_qp, wr_id: u64, list: &mut [ibv_sge]) -> c_int {
+pub fn post_recv(pair: *mut ibv_qp, wr_id: u64, list: &mut [ibv_sge]) -> c_int {
     let mut request = ibv_recv_wr {
         wr_id,
         next: null_mut(),
@@ -480,7 +494,7 @@ pub(crate) fn post_recv(pair: *mut ibv_qp, wr_id: u64, list: &mut [ibv_sge]) -> 
 }
 
 /// `ibv_poll_cq`, likewise.
-pub(crate) fn poll(queue: *mut ibv_cq, completions: &mut [ibv_wc]) -> c_int {
+pub fn poll(queue: *mut ibv_cq, completions: &mut [ibv_wc]) -> c_int {
     // SAFETY: a queue whose context lives.
     let poll = unsafe { (*(*queue).context).ops.poll_cq.unwrap() };
     // SAFETY: as above, and room for as many completions as are asked for.
@@ -489,7 +503,7 @@ pub(crate) fn poll(queue: *mut ibv_cq, completions: &mut [ibv_wc]) -> c_int {
 
 /// Polls until there are `count` completions, sorted by request id.
 #[track_caller]
-pub(crate) fn wait_for(queue: *mut ibv_cq, count: usize) -> Vec<ibv_wc> {
+pub fn wait_for(queue: *mut ibv_cq, count: usize) -> Vec<ibv_wc> {
     let wait = Wait::start();
     let mut found = Vec::new();
     while found.len() < count {
@@ -505,7 +519,7 @@ pub(crate) fn wait_for(queue: *mut ibv_cq, count: usize) -> Vec<ibv_wc> {
 }
 
 /// A gather or scatter entry of a registered region.
-pub(crate) fn sge(region: *mut ibv_mr, offset: usize, length: u32) -> ibv_sge {
+pub fn sge(region: *mut ibv_mr, offset: usize, length: u32) -> ibv_sge {
     // SAFETY: a live region.
     let (address, lkey) = unsafe { ((*region).addr.addr(), (*region).lkey) };
     ibv_sge {
@@ -516,15 +530,15 @@ pub(crate) fn sge(region: *mut ibv_mr, offset: usize, length: u32) -> ibv_sge {
 }
 
 /// The `verbs_context` around a context.
-pub(crate) fn verbs_context_of(context: *mut ibv_context) -> *mut verbs_context {
+pub fn verbs_context_of(context: *mut ibv_context) -> *mut verbs_context {
     let offset = std::mem::offset_of!(verbs_context, context);
     context.wrapping_byte_sub(offset).cast()
 }
 
 /// Nothing at this address; not a handle of anything.
-pub(crate) fn foreign<T>() -> *mut T {
+pub fn foreign<T>() -> *mut T {
     static NOTHING: [u64; 128] = [0; 128];
     NOTHING.as_ptr().cast_mut().cast()
 }
 
-pub(crate) const NO_NAME: *const c_char = null();
+pub const NO_NAME: *const c_char = null();

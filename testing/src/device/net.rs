@@ -24,51 +24,64 @@ use rand::{Rng as _, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 /// The first address of a host's memory.
-pub(crate) const MEMORY: u64 = 0x10_0000;
+pub const MEMORY: u64 = 0x10_0000;
 
 /// Bytes of a host's memory.
-pub(crate) const SIZE: usize = 1 << 17;
+pub const SIZE: usize = 1 << 17;
 
 /// Operations and flags of completions.
-pub(crate) mod codes {
-    pub(crate) const RECV: u8 = 128;
-    pub(crate) const TAGGED: u8 = 133;
-    pub(crate) const WITHOUT_TAG: u8 = 134;
-    pub(crate) const SYNC_REQUESTED: u8 = 1 << 4;
-    pub(crate) const MATCH: u8 = 1 << 5;
-    pub(crate) const DATA_VALID: u8 = 1 << 6;
+pub mod codes {
+    #![allow(missing_docs, reason = "named as in the device's interface")]
+
+    pub const RECV: u8 = 128;
+    pub const TAGGED: u8 = 133;
+    pub const WITHOUT_TAG: u8 = 134;
+    pub const SYNC_REQUESTED: u8 = 1 << 4;
+    pub const MATCH: u8 = 1 << 5;
+    pub const DATA_VALID: u8 = 1 << 6;
 }
 
 /// A message with a tag.
-pub(crate) struct TaggedMessage<'a> {
-    pub(crate) header: TagHeader,
-    pub(crate) payload: &'a [u8],
-    /// Offsets in the sender's memory of the message, and of the data of a rendezvous.
-    pub(crate) place: usize,
-    pub(crate) data: usize,
+pub struct TaggedMessage<'a> {
+    /// The header.
+    pub header: TagHeader,
+    /// The data, which a rendezvous announces.
+    pub payload: &'a [u8],
+    /// Offset in the sender's memory of the message.
+    pub place: usize,
+    /// Offset in the sender's memory of the data of a rendezvous.
+    pub data: usize,
     /// Bytes for the program behind the headers of a rendezvous.
-    pub(crate) further: usize,
+    pub further: usize,
 }
 
 /// The network's effects on packets.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct NetworkEffects {
-    pub(crate) loss: f64,
-    pub(crate) duplicates: f64,
+pub struct NetworkEffects {
+    /// Probability that a packet is lost.
+    pub loss: f64,
+    /// Probability that a packet comes twice.
+    pub duplicates: f64,
     /// The longest time that a packet takes, in microseconds; the shortest is 1.
-    pub(crate) longest: u64,
+    pub longest: u64,
     /// Probability that the link is busy.
-    pub(crate) busy: f64,
+    pub busy: f64,
     /// Whether the link returns acknowledgements, at once.
-    pub(crate) acknowledges: bool,
+    pub acknowledges: bool,
 }
 
-pub(crate) struct Host {
-    pub(crate) device: Device,
-    pub(crate) memory: Vec<u8>,
-    pub(crate) pd: PdId,
-    pub(crate) cq: CqId,
-    pub(crate) keys: RegionKeys,
+/// A device of the profile `tm`, and a program that uses it.
+pub struct Host {
+    /// The device.
+    pub device: Device,
+    /// The program's memory, from [`MEMORY`] on.
+    pub memory: Vec<u8>,
+    /// The protection domain of the memory.
+    pub pd: PdId,
+    /// The completion queue of all queue pairs.
+    pub cq: CqId,
+    /// The keys of the memory.
+    pub keys: RegionKeys,
     ring: Arc<CompletionRing>,
     consumer: u16,
 }
@@ -82,18 +95,23 @@ struct Packet {
     data: Vec<u8>,
 }
 
-pub(crate) struct Net {
-    pub(crate) hosts: Vec<Host>,
-    pub(crate) effects: NetworkEffects,
-    pub(crate) now: Duration,
+/// Hosts, and the network between them.
+pub struct Net {
+    /// The hosts.
+    pub hosts: Vec<Host>,
+    /// What the network does to packets.
+    pub effects: NetworkEffects,
+    /// The virtual time.
+    pub now: Duration,
     /// The link takes packets and does not deliver them.
-    pub(crate) is_stopped: bool,
+    pub is_stopped: bool,
     packets: BTreeMap<(Duration, u64), Packet>,
     serial: u64,
     random: ChaCha8Rng,
 }
 
-pub(crate) fn gid(host: usize) -> Gid {
+/// The GID of a host.
+pub fn gid(host: usize) -> Gid {
     let mut gid = [0; 16];
     (gid[0], gid[15]) = (0xfe, host as u8 + 1);
     Gid(gid)
@@ -213,16 +231,17 @@ impl Host {
     }
 
     /// The ring of the completion queue.
-    pub(crate) fn ring(&self) -> &CompletionRing {
+    pub fn ring(&self) -> &CompletionRing {
         &self.ring
     }
 
-    pub(crate) fn consumer(&self) -> u16 {
+    /// The number of completions that were polled.
+    pub fn consumer(&self) -> u16 {
         self.consumer
     }
 
     /// The next completion.
-    pub(crate) fn poll(&mut self) -> Option<CompletionEntry> {
+    pub fn poll(&mut self) -> Option<CompletionEntry> {
         match self.ring.read(self.consumer) {
             CompletionSlot::Entry(entry) => {
                 self.consumer = self.consumer.wrapping_add(1);
@@ -234,7 +253,7 @@ impl Host {
     }
 
     /// Work request id, status and operation of all available completions.
-    pub(crate) fn completions(&mut self) -> Vec<(u64, u8, u8)> {
+    pub fn completions(&mut self) -> Vec<(u64, u8, u8)> {
         let mut found = Vec::new();
         while let Some(entry) = self.poll() {
             let (status, operation) = (entry.status(), entry.connected_operation());
@@ -243,7 +262,8 @@ impl Host {
         found
     }
 
-    pub(crate) fn events(&mut self) -> Vec<DeviceEvent> {
+    /// The events since the last call, without those of completions.
+    pub fn events(&mut self) -> Vec<DeviceEvent> {
         let is_completion = |event: &DeviceEvent| matches!(event, DeviceEvent::Completion(_));
         self.device
             .take_events()
@@ -252,7 +272,7 @@ impl Host {
     }
 
     /// A buffer at an offset of the host's memory.
-    pub(crate) fn buffer(&self, offset: usize, length: usize) -> Buffer {
+    pub fn buffer(&self, offset: usize, length: usize) -> Buffer {
         Buffer {
             address: MEMORY + offset as u64,
             length: length as u32,
@@ -260,19 +280,21 @@ impl Host {
         }
     }
 
-    pub(crate) fn list(&self, offset: usize, length: usize) -> BufferList {
+    /// A list of one buffer at an offset of the host's memory.
+    pub fn list(&self, offset: usize, length: usize) -> BufferList {
         BufferList::new(&[self.buffer(offset, length)]).unwrap()
     }
 
     /// Memory at an offset, for a peer's requests.
-    pub(crate) fn remote(&self, offset: usize) -> RemoteMemory {
+    pub fn remote(&self, offset: usize) -> RemoteMemory {
         RemoteMemory {
             address: MEMORY + offset as u64,
             key: self.keys.rkey.0,
         }
     }
 
-    pub(crate) fn receive(&mut self, qpn: Qpn, wr_id: u64, offset: usize, length: usize) {
+    /// Posts a receive of one buffer.
+    pub fn receive(&mut self, qpn: Qpn, wr_id: u64, offset: usize, length: usize) {
         let buffers = self.list(offset, length);
         let receive = RecvWr { wr_id, buffers };
         self.device.post_connected_recv(qpn, receive).unwrap();
@@ -280,7 +302,7 @@ impl Host {
 }
 
 /// A signaled work request.
-pub(crate) fn request(wr_id: u64, operation: SendOperation, buffers: BufferList) -> SendWr {
+pub fn request(wr_id: u64, operation: SendOperation, buffers: BufferList) -> SendWr {
     SendWr {
         wr_id,
         operation,
@@ -292,7 +314,7 @@ pub(crate) fn request(wr_id: u64, operation: SendOperation, buffers: BufferList)
 }
 
 /// Attributes of a connection to a peer.
-pub(crate) fn attributes(peer: usize, destination: Qpn) -> ConnectionAttributes {
+pub fn attributes(peer: usize, destination: Qpn) -> ConnectionAttributes {
     ConnectionAttributes {
         access: Access::REMOTE_READ | Access::REMOTE_WRITE | REMOTE_ATOMIC,
         peer: gid(peer),
@@ -312,7 +334,8 @@ pub(crate) fn attributes(peer: usize, destination: Qpn) -> ConnectionAttributes 
 }
 
 impl Net {
-    pub(crate) fn new(hosts: usize, effects: NetworkEffects, seed: u64) -> Net {
+    /// Hosts without queue pairs; `seed` decides what happens to packets.
+    pub fn new(hosts: usize, effects: NetworkEffects, seed: u64) -> Net {
         Net {
             hosts: (0..hosts).map(Host::new).collect(),
             effects,
@@ -325,7 +348,7 @@ impl Net {
     }
 
     /// Creates a queue pair.
-    pub(crate) fn queue_pair(&mut self, host: usize, qpn: u16, shared: Option<SrqId>) -> Qpn {
+    pub fn queue_pair(&mut self, host: usize, qpn: u16, shared: Option<SrqId>) -> Qpn {
         let Host { device, pd, cq, .. } = &mut self.hosts[host];
         let config = ConnectedConfig {
             pd: *pd,
@@ -341,7 +364,7 @@ impl Net {
     }
 
     /// Takes a queue pair through its states.
-    pub(crate) fn bring_up(&mut self, host: usize, qpn: Qpn, to: ConnectionAttributes) {
+    pub fn bring_up(&mut self, host: usize, qpn: Qpn, to: ConnectionAttributes) {
         let states = [
             QpState::Reset,
             QpState::Init,
@@ -362,7 +385,7 @@ impl Net {
     }
 
     /// Two hosts with a connection.
-    pub(crate) fn connected(effects: NetworkEffects, seed: u64) -> Net {
+    pub fn connected(effects: NetworkEffects, seed: u64) -> Net {
         let mut net = Net::new(2, effects, seed);
         let pairs = [0, 1].map(|host| net.queue_pair(host, 7 + host as u16, None));
         for host in 0..2 {
@@ -372,7 +395,8 @@ impl Net {
         net
     }
 
-    pub(crate) fn post(&mut self, host: usize, qpn: Qpn, wr: SendWr) {
+    /// Posts a work request.
+    pub fn post(&mut self, host: usize, qpn: Qpn, wr: SendWr) {
         self.hosts[host]
             .device
             .post_connected_send(qpn, wr)
@@ -380,7 +404,7 @@ impl Net {
     }
 
     /// Sends a message with a tag.
-    pub(crate) fn send_tagged(&mut self, host: usize, qpn: Qpn, message: &TaggedMessage<'_>) {
+    pub fn send_tagged(&mut self, host: usize, qpn: Qpn, message: &TaggedMessage<'_>) {
         let TaggedMessage {
             header,
             payload,
@@ -476,7 +500,7 @@ impl Net {
     }
 
     /// Delivers a packet to a device.
-    pub(crate) fn inject(&mut self, from: usize, to: usize, header: &RequestHeader, data: &[u8]) {
+    pub fn inject(&mut self, from: usize, to: usize, header: &RequestHeader, data: &[u8]) {
         self.deliver(from, to, None, header, data);
     }
 
@@ -506,7 +530,7 @@ impl Net {
     }
 
     /// Handles the next event. Returns false if there is none.
-    pub(crate) fn step(&mut self) -> bool {
+    pub fn step(&mut self) -> bool {
         self.transmit();
         let timers = self
             .hosts
@@ -535,7 +559,7 @@ impl Net {
     }
 
     /// Runs until there are no more events.
-    pub(crate) fn settle(&mut self) {
+    pub fn settle(&mut self) {
         for _ in 0..2_000_000 {
             if !self.step() {
                 return;

@@ -21,9 +21,7 @@ use rounds::{Figures, Trips, rounds};
 
 mod hosts;
 mod network;
-#[path = "../programs/mod.rs"]
 mod programs;
-#[path = "../rounds/mod.rs"]
 mod rounds;
 
 /// No measurement begins later than this after the start of its table.
