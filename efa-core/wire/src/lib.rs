@@ -37,6 +37,7 @@ pub mod address;
 mod atomic;
 mod codec;
 mod descriptor;
+mod enumerated;
 mod error;
 pub mod fields;
 mod flags;

@@ -76,40 +76,30 @@ pub enum Group {
     Sequence,
 }
 
-/// A chapter of the list.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Chapter {
-    /// The header of the emulated wire, and the device.
-    Transport,
-    /// The bytes of one packet.
-    Packets,
-    /// Addresses and connection ids.
-    Identity,
-    /// Handshakes and extra features.
-    Handshake,
-    /// Messages and the parts that they travel in.
-    Messages,
-    /// Answers, windows and the ids in them.
-    Answers,
-    /// Messages with tags and rendezvous of reliable connections.
-    TagMatching,
-    /// The requests of the applications, and their results.
-    Applications,
+crate::enumerated! {
+    /// A chapter of the list.
+    #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+    pub enum Chapter {
+        /// The header of the emulated wire, and the device.
+        Transport,
+        /// The bytes of one packet.
+        Packets,
+        /// Addresses and connection ids.
+        Identity,
+        /// Handshakes and extra features.
+        Handshake,
+        /// Messages and the parts that they travel in.
+        Messages,
+        /// Answers, windows and the ids in them.
+        Answers,
+        /// Messages with tags and rendezvous of reliable connections.
+        TagMatching,
+        /// The requests of the applications, and their results.
+        Applications,
+    }
 }
 
 impl Chapter {
-    /// All chapters, in their order.
-    pub const ALL: [Chapter; 8] = [
-        Chapter::Transport,
-        Chapter::Packets,
-        Chapter::Identity,
-        Chapter::Handshake,
-        Chapter::Messages,
-        Chapter::Answers,
-        Chapter::TagMatching,
-        Chapter::Applications,
-    ];
-
     /// The heading.
     pub const fn title(self) -> &'static str {
         match self {

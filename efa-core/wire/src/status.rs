@@ -1,54 +1,35 @@
 //! Completion status codes of a device.
 
-/// The device's completion status, in the numbers of the EFA device (`efa_io_comp_status`).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u8)]
-#[expect(
-    missing_docs,
-    reason = "the names are the device's own; `Status::describe` explains them"
-)]
-pub enum Status {
-    Ok = 0,
-    Flushed = 1,
-    LocalQpInternalError = 2,
-    LocalUnsupportedOp = 3,
-    LocalInvalidAh = 4,
-    LocalInvalidLkey = 5,
-    LocalBadLength = 6,
-    RemoteBadAddress = 7,
-    RemoteAbort = 8,
-    RemoteBadDestQpn = 9,
-    RemoteRnr = 10,
-    RemoteBadLength = 11,
-    RemoteBadStatus = 12,
-    LocalUnresponsiveRemote = 13,
-    RemoteUnknownPeer = 14,
-    LocalUnreachableRemote = 15,
-    RemoteFeatureMismatch = 18,
+crate::enumerated! {
+    /// The device's completion status, in the numbers of the EFA device (`efa_io_comp_status`).
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    #[repr(u8)]
+    #[expect(
+        missing_docs,
+        reason = "the names are the device's own; `Status::describe` explains them"
+    )]
+    pub enum Status {
+        Ok = 0,
+        Flushed = 1,
+        LocalQpInternalError = 2,
+        LocalUnsupportedOp = 3,
+        LocalInvalidAh = 4,
+        LocalInvalidLkey = 5,
+        LocalBadLength = 6,
+        RemoteBadAddress = 7,
+        RemoteAbort = 8,
+        RemoteBadDestQpn = 9,
+        RemoteRnr = 10,
+        RemoteBadLength = 11,
+        RemoteBadStatus = 12,
+        LocalUnresponsiveRemote = 13,
+        RemoteUnknownPeer = 14,
+        LocalUnreachableRemote = 15,
+        RemoteFeatureMismatch = 18,
+    }
 }
 
 impl Status {
-    /// All statuses, in the order of their codes.
-    pub const ALL: [Status; 17] = [
-        Status::Ok,
-        Status::Flushed,
-        Status::LocalQpInternalError,
-        Status::LocalUnsupportedOp,
-        Status::LocalInvalidAh,
-        Status::LocalInvalidLkey,
-        Status::LocalBadLength,
-        Status::RemoteBadAddress,
-        Status::RemoteAbort,
-        Status::RemoteBadDestQpn,
-        Status::RemoteRnr,
-        Status::RemoteBadLength,
-        Status::RemoteBadStatus,
-        Status::LocalUnresponsiveRemote,
-        Status::RemoteUnknownPeer,
-        Status::LocalUnreachableRemote,
-        Status::RemoteFeatureMismatch,
-    ];
-
     /// The device's code.
     pub const fn code(self) -> u8 {
         self as u8

@@ -78,143 +78,102 @@ impl fmt::Debug for Errno {
     }
 }
 
-/// The detail behind an [`Errno`]: a device status (below 4096), or one of the numbers that stock
-/// libfabric's efa provider gives to its own errors (4096 and above, libfabric 1.17 to 2.6).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u32)]
-#[non_exhaustive]
-pub enum ProviderError {
-    /// No further detail.
-    None = 0,
-    /// A packet type of protocol version 3 arrived.
-    DeprecatedPacketType = 4097,
-    /// A packet of a type that this endpoint does not handle arrived.
-    InvalidPacketType = 4098,
-    /// A packet of an unassigned type arrived.
-    UnknownPacketType = 4099,
-    /// A packet was refused by the local device.
-    PacketPost = 4100,
-    /// A packet could not be sent.
-    PacketSend = 4101,
-    /// An untagged message request could not be processed.
-    MessageProcessing = 4102,
-    /// A tagged message request could not be processed.
-    TaggedProcessing = 4103,
-    /// A packet arrived a second time, or long after its message was finished.
-    PacketAlreadyProcessed = 4104,
-    /// Memory of the engine is exhausted.
-    OutOfMemory = 4105,
-    /// A memory registration could not be ended.
-    Deregistration = 4106,
-    /// Received data could not be copied to the application's memory.
-    ReceiveCopy = 4107,
-    /// The table of receives is full.
-    ReceivePoolExhausted = 4108,
-    /// The table of sends is full.
-    SendPoolExhausted = 4109,
-    /// An address could not be inserted.
-    AddressInsertion = 4110,
-    /// A one-sided operation named memory that the target does not offer.
-    RmaAddress = 4111,
-    /// Receive buffers could not be posted.
-    ReceivePost = 4112,
-    /// The handshake could not be sent.
-    Handshake = 4113,
-    /// The sizes of a message request contradict each other.
-    RequestSizeMismatch = 4115,
-    /// An RDMA read could not be posted.
-    RdmaReadPost = 4117,
-    /// An atomic operation of an unknown data type or operation arrived.
-    InvalidDatatype = 4118,
-    /// The peer, known from a handshake, stopped responding.
-    EstablishedUnresponsive = 4124,
-    /// A message with a header arrived at an endpoint that receives into the application's buffers.
-    HeaderAtZeroCopyReceiver = 4125,
-    /// The peer never answered.
-    UnestablishedUnresponsive = 4126,
-    /// The peer abandoned its half of the operation.
-    PeerAborted = 4127,
-    /// The device completed the operation with [`Status::Flushed`]. The following are the device's
-    /// other statuses.
-    Flushed = 1,
-    /// [`Status::LocalQpInternalError`].
-    LocalQpInternalError = 2,
-    /// [`Status::LocalUnsupportedOp`].
-    LocalUnsupportedOp = 3,
-    /// [`Status::LocalInvalidAh`].
-    LocalInvalidAh = 4,
-    /// [`Status::LocalInvalidLkey`].
-    LocalInvalidLkey = 5,
-    /// [`Status::LocalBadLength`].
-    LocalBadLength = 6,
-    /// [`Status::RemoteBadAddress`].
-    RemoteBadAddress = 7,
-    /// [`Status::RemoteAbort`].
-    RemoteAbort = 8,
-    /// [`Status::RemoteBadDestQpn`].
-    RemoteBadDestQpn = 9,
-    /// [`Status::RemoteRnr`].
-    RemoteRnr = 10,
-    /// [`Status::RemoteBadLength`].
-    RemoteBadLength = 11,
-    /// [`Status::RemoteBadStatus`].
-    RemoteBadStatus = 12,
-    /// [`Status::LocalUnresponsiveRemote`].
-    LocalUnresponsiveRemote = 13,
-    /// [`Status::RemoteUnknownPeer`].
-    RemoteUnknownPeer = 14,
-    /// [`Status::LocalUnreachableRemote`].
-    LocalUnreachableRemote = 15,
-    /// [`Status::RemoteFeatureMismatch`].
-    RemoteFeatureMismatch = 18,
+crate::wire::enumerated! {
+    /// The detail behind an [`Errno`]: a device status (below 4096), or one of the numbers that
+    /// stock libfabric's efa provider gives to its own errors (4096 and above, libfabric 1.17 to
+    /// 2.6).
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    #[repr(u32)]
+    #[non_exhaustive]
+    pub enum ProviderError {
+        /// No further detail.
+        None = 0,
+        /// The device completed the operation with [`Status::Flushed`]. Its other
+        /// statuses follow.
+        Flushed = 1,
+        /// [`Status::LocalQpInternalError`].
+        LocalQpInternalError = 2,
+        /// [`Status::LocalUnsupportedOp`].
+        LocalUnsupportedOp = 3,
+        /// [`Status::LocalInvalidAh`].
+        LocalInvalidAh = 4,
+        /// [`Status::LocalInvalidLkey`].
+        LocalInvalidLkey = 5,
+        /// [`Status::LocalBadLength`].
+        LocalBadLength = 6,
+        /// [`Status::RemoteBadAddress`].
+        RemoteBadAddress = 7,
+        /// [`Status::RemoteAbort`].
+        RemoteAbort = 8,
+        /// [`Status::RemoteBadDestQpn`].
+        RemoteBadDestQpn = 9,
+        /// [`Status::RemoteRnr`].
+        RemoteRnr = 10,
+        /// [`Status::RemoteBadLength`].
+        RemoteBadLength = 11,
+        /// [`Status::RemoteBadStatus`].
+        RemoteBadStatus = 12,
+        /// [`Status::LocalUnresponsiveRemote`].
+        LocalUnresponsiveRemote = 13,
+        /// [`Status::RemoteUnknownPeer`].
+        RemoteUnknownPeer = 14,
+        /// [`Status::LocalUnreachableRemote`].
+        LocalUnreachableRemote = 15,
+        /// [`Status::RemoteFeatureMismatch`].
+        RemoteFeatureMismatch = 18,
+        /// A packet type of protocol version 3 arrived.
+        DeprecatedPacketType = 4097,
+        /// A packet of a type that this endpoint does not handle arrived.
+        InvalidPacketType = 4098,
+        /// A packet of an unassigned type arrived.
+        UnknownPacketType = 4099,
+        /// A packet was refused by the local device.
+        PacketPost = 4100,
+        /// A packet could not be sent.
+        PacketSend = 4101,
+        /// An untagged message request could not be processed.
+        MessageProcessing = 4102,
+        /// A tagged message request could not be processed.
+        TaggedProcessing = 4103,
+        /// A packet arrived a second time, or long after its message was finished.
+        PacketAlreadyProcessed = 4104,
+        /// Memory of the engine is exhausted.
+        OutOfMemory = 4105,
+        /// A memory registration could not be ended.
+        Deregistration = 4106,
+        /// Received data could not be copied to the application's memory.
+        ReceiveCopy = 4107,
+        /// The table of receives is full.
+        ReceivePoolExhausted = 4108,
+        /// The table of sends is full.
+        SendPoolExhausted = 4109,
+        /// An address could not be inserted.
+        AddressInsertion = 4110,
+        /// A one-sided operation named memory that the target does not offer.
+        RmaAddress = 4111,
+        /// Receive buffers could not be posted.
+        ReceivePost = 4112,
+        /// The handshake could not be sent.
+        Handshake = 4113,
+        /// The sizes of a message request contradict each other.
+        RequestSizeMismatch = 4115,
+        /// An RDMA read could not be posted.
+        RdmaReadPost = 4117,
+        /// An atomic operation of an unknown data type or operation arrived.
+        InvalidDatatype = 4118,
+        /// The peer, known from a handshake, stopped responding.
+        EstablishedUnresponsive = 4124,
+        /// A message with a header arrived at an endpoint that receives into the application's
+        /// buffers.
+        HeaderAtZeroCopyReceiver = 4125,
+        /// The peer never answered.
+        UnestablishedUnresponsive = 4126,
+        /// The peer abandoned its half of the operation.
+        PeerAborted = 4127,
+    }
 }
 
 impl ProviderError {
-    /// All of them, by number.
-    pub const ALL: [ProviderError; 41] = [
-        ProviderError::None,
-        ProviderError::Flushed,
-        ProviderError::LocalQpInternalError,
-        ProviderError::LocalUnsupportedOp,
-        ProviderError::LocalInvalidAh,
-        ProviderError::LocalInvalidLkey,
-        ProviderError::LocalBadLength,
-        ProviderError::RemoteBadAddress,
-        ProviderError::RemoteAbort,
-        ProviderError::RemoteBadDestQpn,
-        ProviderError::RemoteRnr,
-        ProviderError::RemoteBadLength,
-        ProviderError::RemoteBadStatus,
-        ProviderError::LocalUnresponsiveRemote,
-        ProviderError::RemoteUnknownPeer,
-        ProviderError::LocalUnreachableRemote,
-        ProviderError::RemoteFeatureMismatch,
-        ProviderError::DeprecatedPacketType,
-        ProviderError::InvalidPacketType,
-        ProviderError::UnknownPacketType,
-        ProviderError::PacketPost,
-        ProviderError::PacketSend,
-        ProviderError::MessageProcessing,
-        ProviderError::TaggedProcessing,
-        ProviderError::PacketAlreadyProcessed,
-        ProviderError::OutOfMemory,
-        ProviderError::Deregistration,
-        ProviderError::ReceiveCopy,
-        ProviderError::ReceivePoolExhausted,
-        ProviderError::SendPoolExhausted,
-        ProviderError::AddressInsertion,
-        ProviderError::RmaAddress,
-        ProviderError::ReceivePost,
-        ProviderError::Handshake,
-        ProviderError::RequestSizeMismatch,
-        ProviderError::RdmaReadPost,
-        ProviderError::InvalidDatatype,
-        ProviderError::EstablishedUnresponsive,
-        ProviderError::HeaderAtZeroCopyReceiver,
-        ProviderError::UnestablishedUnresponsive,
-        ProviderError::PeerAborted,
-    ];
-
     /// The number that libfabric puts into `fi_cq_err_entry.prov_errno`.
     pub const fn code(self) -> u32 {
         self as u32

@@ -45,45 +45,34 @@ pub struct Statistics {
     pub remote_reads: Counter,
 }
 
-/// Protocols whose data may be copied. Data that the device moves by itself (long-read messages and
-/// writes, direct reads and writes) is never copied, and has no variant.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Protocol {
-    /// Eager messages.
-    Eager,
-    /// Medium messages.
-    Medium,
-    /// Long-CTS messages, including those that answer a READ_NACK.
-    LongCts,
-    /// The packets of runting reads.
-    RuntingRead,
-    /// Messages to zero-copy receivers.
-    Headerless,
-    /// Emulated eager writes.
-    EagerWrite,
-    /// Emulated long-CTS writes.
-    LongCtsWrite,
-    /// Emulated reads.
-    EmulatedRead,
-    /// Atomics.
-    Atomic,
+crate::wire::enumerated! {
+    /// Protocols whose data may be copied. Data that the device moves by itself (long-read messages
+    /// and writes, direct reads and writes) is never copied, and has no variant.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub enum Protocol {
+        /// Eager messages.
+        Eager,
+        /// Medium messages.
+        Medium,
+        /// Long-CTS messages, including those that answer a READ_NACK.
+        LongCts,
+        /// The packets of runting reads.
+        RuntingRead,
+        /// Messages to zero-copy receivers.
+        Headerless,
+        /// Emulated eager writes.
+        EagerWrite,
+        /// Emulated long-CTS writes.
+        LongCtsWrite,
+        /// Emulated reads.
+        EmulatedRead,
+        /// Atomics.
+        Atomic,
+    }
 }
 
 impl Protocol {
     const COUNT: usize = Protocol::ALL.len();
-
-    /// All of them.
-    pub const ALL: [Protocol; 9] = [
-        Protocol::Eager,
-        Protocol::Medium,
-        Protocol::LongCts,
-        Protocol::RuntingRead,
-        Protocol::Headerless,
-        Protocol::EagerWrite,
-        Protocol::LongCtsWrite,
-        Protocol::EmulatedRead,
-        Protocol::Atomic,
-    ];
 }
 
 /// Bytes of user data that the engine copied.

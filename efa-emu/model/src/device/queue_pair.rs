@@ -17,33 +17,23 @@ pub enum Service {
     Ud,
 }
 
-/// The state of a queue pair.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum QpState {
-    /// Just created; nothing may be posted.
-    Reset,
-    /// Receives may be posted.
-    Init,
-    /// Ready to receive.
-    ReadyToReceive,
-    /// Ready to send and to receive.
-    ReadyToSend,
-    /// Sends are accepted but not started.
-    SendQueueDrained,
-    /// Outstanding requests were flushed, and nothing is accepted.
-    Error,
-}
-
-impl QpState {
-    /// Every state.
-    pub const ALL: [QpState; 6] = [
-        QpState::Reset,
-        QpState::Init,
-        QpState::ReadyToReceive,
-        QpState::ReadyToSend,
-        QpState::SendQueueDrained,
-        QpState::Error,
-    ];
+efa_core::wire::enumerated! {
+    /// The state of a queue pair.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    pub enum QpState {
+        /// Just created; nothing may be posted.
+        Reset,
+        /// Receives may be posted.
+        Init,
+        /// Ready to receive.
+        ReadyToReceive,
+        /// Ready to send and to receive.
+        ReadyToSend,
+        /// Sends are accepted but not started.
+        SendQueueDrained,
+        /// Outstanding requests were flushed, and nothing is accepted.
+        Error,
+    }
 }
 
 /// The RNR retry count for unlimited retries.
