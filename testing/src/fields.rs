@@ -1,6 +1,6 @@
 //! Numeric fields of packets, by name.
 
-use efa_core::wire::fields::fields_of;
+use efa_core::wire::fields::field_of;
 
 /// The value of a packet's numeric field.
 ///
@@ -24,8 +24,6 @@ pub fn write(packet: &mut [u8], name: &str, value: u64) {
 
 /// Offset and length of a field, of which only the first eight bytes are used.
 fn place(packet: &[u8], name: &str) -> (usize, usize) {
-    let mut fields = fields_of(packet).into_iter().flatten();
-    let field = fields.find(|field| field.descriptor.name == name);
-    let place = field.map(|field| (field.offset, field.bytes.len().min(8)));
+    let place = field_of(packet, name).map(|field| (field.offset, field.bytes.len().min(8)));
     place.unwrap_or_else(|| panic!("no field {name}"))
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use efa_core::wire::fields::{self, FieldKind, Presence, Width, fields_of};
+use efa_core::wire::fields::{self, FieldKind, Presence, Width, field_of, fields_of};
 use efa_core::wire::{Packet, PacketType};
 use efa_play::scenario::Scenario;
 use efa_play::trace::Trace;
@@ -236,9 +236,8 @@ fn unnamed_fields_get_correct_values() {
     );
     let segment = |place: usize| {
         let field = |name: &str| {
-            let mut fields = fields_of(&trace.capture.frames[place].payload).unwrap();
-            let found = fields.find(|field| field.descriptor.name == name);
-            found.and_then(|field| field.value.as_u64()).unwrap()
+            let field = field_of(&trace.capture.frames[place].payload, name);
+            field.and_then(|field| field.value.as_u64()).unwrap()
         };
         (field("seg_offset"), field("seg_length"))
     };

@@ -8,7 +8,7 @@ use efa_check::capture::CapturedPacket;
 use efa_core::address::Gid;
 use efa_core::nic::Status;
 use efa_core::wire::PacketType;
-use efa_core::wire::fields::{self, Value, fields_of};
+use efa_core::wire::fields::{self, Value, field_of, fields_of};
 use efa_play::operation::EndpointIndex;
 use efa_play::trace::Trace;
 use efa_replay::replay::{Exchanged, WireEvent};
@@ -75,13 +75,9 @@ const TELLING: [&str; 8] = [
 
 /// The fields that distinguish a packet from others of its type.
 fn detail(packet: &[u8]) -> String {
-    let named = |name: &str| {
-        let mut fields = fields_of(packet).into_iter().flatten();
-        fields.find(|field| field.descriptor.name == name)
-    };
     let mut words: Vec<String> = TELLING
         .iter()
-        .filter_map(|name| match named(name)?.value {
+        .filter_map(|name| match field_of(packet, name)?.value {
             Value::Unsigned(value) => Some(format!("{name} {value}")),
             _ => None,
         })

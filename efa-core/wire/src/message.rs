@@ -149,7 +149,7 @@ impl Message {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fields::fields_of;
+    use crate::fields::field_of;
     use crate::{Family, Packet, Repr as _};
 
     /// In the bytes of every format, with the names that its declaration gives to the fields.
@@ -169,13 +169,7 @@ mod tests {
             let Some(view) = view else {
                 continue;
             };
-            let field = |name| {
-                let mut fields = fields_of(bytes)?;
-                fields
-                    .find(|field| field.descriptor.name == name)?
-                    .value
-                    .as_u64()
-            };
+            let field = |name| field_of(bytes, name)?.value.as_u64();
             let length = field("msg_length").unwrap_or(payload);
             assert_eq!(view.msg_id.map(|id| id.0.into()), field("msg_id"));
             assert_eq!(view.send_id.map(|id| id.0.into()), field("send_id"));

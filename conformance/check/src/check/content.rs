@@ -133,7 +133,7 @@ impl Content {
         let mut known_to = 0;
         for field in fields_of(&self.header).into_iter().flatten() {
             let name = field.descriptor.name;
-            known_to = field.offset + field.bytes.len();
+            known_to = field.range().end;
             if name != "connid" && !name.starts_with("raw_addr.") {
                 header.extend_from_slice(field.bytes);
             }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use efa_capture::Direction;
 use efa_check::capture::Capture;
-use efa_core::wire::fields::fields_of;
+use efa_core::wire::fields::field_of;
 use efa_testing::workspace::{efa_conformance, efa_conformance_on_host, expect, outcome, traces};
 
 fn text(bytes: &[u8]) -> String {
@@ -123,10 +123,7 @@ fn a_changed_capture_byte_fails_and_is_named() {
                 .position(|f| f.kind() == "EAGER_TAGRTM" && f.direction == Some(direction))
                 .unwrap();
             let frame = &capture.frames[place];
-            let field = fields_of(&frame.payload)
-                .unwrap()
-                .find(|field| field.descriptor.name == name)
-                .unwrap();
+            let field = field_of(&frame.payload, name).unwrap();
             let at = packet_offsets(&path)[place] + field.offset;
             let mut bytes = std::fs::read(&path).unwrap();
             bytes[at] ^= 0x01;
@@ -157,8 +154,7 @@ fn change_tag(path: &Path) {
         .position(|frame| frame.kind() == "EAGER_TAGRTM")
         .unwrap();
     let payload = &capture.frames[place].payload;
-    let mut fields = fields_of(payload).unwrap();
-    let tag = fields.find(|f| f.descriptor.name == "tag").unwrap().offset;
+    let tag = field_of(payload, "tag").unwrap().offset;
     let mut bytes = std::fs::read(path).unwrap();
     bytes[packet_offsets(path)[place] + tag] ^= 0x01;
     std::fs::write(path, bytes).unwrap();

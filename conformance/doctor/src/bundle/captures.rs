@@ -207,9 +207,5 @@ fn headers(bytes: &[u8], original: usize) -> usize {
 fn fields_of_packet(packet: &[u8]) -> Option<usize> {
     let fields = fields_of(packet)?;
     let known = fields.take_while(|field| !matches!(field.descriptor.width, Width::Rest));
-    Some(
-        known
-            .last()
-            .map_or(0, |field| field.offset + field.bytes.len()),
-    )
+    Some(known.last().map_or(0, |field| field.range().end))
 }

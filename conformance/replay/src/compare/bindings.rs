@@ -109,7 +109,7 @@ impl Bindings {
     pub fn translate(&mut self, recorded: Recorded<'_>) -> Result<Vec<u8>, Unbound> {
         let mut bytes = recorded.bytes.to_vec();
         for field in fields_of(recorded.bytes).into_iter().flatten() {
-            let place = field.offset..field.offset + field.bytes.len();
+            let place = field.range();
             let unbound = || Unbound {
                 field: field.name().to_string(),
                 value: field.value.as_u64().unwrap_or(0),

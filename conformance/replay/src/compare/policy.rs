@@ -5,7 +5,7 @@
 //! bounded or free. A scenario may override it, with a reason.
 
 use efa_core::rules;
-use efa_core::wire::fields::{FieldDescriptor, FieldKind, fields_of};
+use efa_core::wire::fields::{FieldDescriptor, FieldKind, field_of};
 use efa_core::wire::{OpeType, PacketType};
 use efa_play::scenario::{FieldPolicy, PolicyOverride};
 
@@ -120,8 +120,7 @@ pub fn may_repeat(recorded: PacketType, found: PacketType) -> bool {
 
 /// The kind of the id in a PEER_ERROR: the packet's receiver is the other side of the message.
 pub fn kind_in_peer_error(packet: &[u8]) -> Option<IdKind> {
-    let mut fields = fields_of(packet)?;
-    let emitter = fields.find(|field| field.descriptor.name == "emitter_ope_type")?;
+    let emitter = field_of(packet, "emitter_ope_type")?;
     match OpeType(u32::try_from(emitter.value.as_u64()?).ok()?) {
         OpeType::TXE => Some(IdKind::Receive),
         OpeType::RXE => Some(IdKind::Send),

@@ -100,7 +100,7 @@ fn changes_to_meaningful_bytes_are_named() {
         let findings = bindings().compare(from_a(&recorded), &changed);
         let field = fields_of(&actual)
             .unwrap()
-            .find(|field| (field.offset..field.offset + field.bytes.len()).contains(&position));
+            .find(|field| field.range().contains(&position));
         let field = field.unwrap();
         match policy::standard(field.packet_type, field.descriptor) {
             Rule::Ignored => assert_eq!(findings, [], "byte {position}"),

@@ -1,7 +1,7 @@
 //! Packets from the endpoint under test, compared with the expected ones.
 
 use efa_core::rules::{self, Rule, Severity};
-use efa_core::wire::fields::{Source, fields_of};
+use efa_core::wire::fields::{Source, field_of, fields_of};
 use efa_core::wire::{ExtraFeatures, Family, PacketType, ReqFlags};
 use efa_play::operation::EndpointIndex;
 
@@ -145,12 +145,7 @@ impl<B: Backend> Replay<'_, B> {
             return Err(Stopped);
         }
         for (name, text) in self.script.take(place, bytes) {
-            let field = fields_of(bytes)
-                .into_iter()
-                .flatten()
-                .find(|field| field.descriptor.name == name)
-                .or_else(|| fields_of(bytes)?.next());
-            if let Some(field) = field {
+            if let Some(field) = field_of(bytes, name).or_else(|| fields_of(bytes)?.next()) {
                 findings.push(recorded.finding(Severity::Error, &field, text));
             }
         }

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use efa_core::wire::fields::{FieldKind, fields_of};
+use efa_core::wire::fields::{FieldKind, field_of, fields_of};
 use efa_core::wire::{Family, PacketType, PeerError};
 use efa_play::operation::EndpointIndex;
 use efa_play::trace::Trace;
@@ -35,10 +35,7 @@ pub struct Operations {
 
 /// The value of a field of a packet.
 pub fn number(packet: &[u8], name: &str) -> Option<u64> {
-    fields_of(packet)?
-        .find(|field| field.descriptor.name == name)?
-        .value
-        .as_u64()
+    field_of(packet, name)?.value.as_u64()
 }
 
 /// The application data of a packet.

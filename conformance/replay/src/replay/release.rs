@@ -1,7 +1,7 @@
 //! The packets that the scripted endpoints send.
 
 use efa_capture::frame::FrameKind;
-use efa_core::wire::fields::fields_of;
+use efa_core::wire::fields::field_of;
 use efa_core::wire::{ExtraFeatures, PacketType};
 
 use super::backend::Backend;
@@ -185,14 +185,8 @@ impl<B: Backend> Replay<'_, B> {
     }
 }
 
-/// The byte range of a field in a packet.
-fn place(packet: &[u8], name: &str) -> Option<std::ops::Range<usize>> {
-    let field = fields_of(packet)?.find(|field| field.descriptor.name == name)?;
-    Some(field.offset..field.offset + field.bytes.len())
-}
-
 fn put(packet: &mut [u8], name: &str, value: u64) {
-    if let Some(place) = place(packet, name) {
+    if let Some(place) = field_of(packet, name).map(|field| field.range()) {
         let width = place.len();
         packet[place].copy_from_slice(&value.to_le_bytes()[..width]);
     }
@@ -200,7 +194,7 @@ fn put(packet: &mut [u8], name: &str, value: u64) {
 
 /// Cuts a CTSDATA down to a part of its data.
 fn cut(packet: &mut Vec<u8>, part: &std::ops::Range<usize>) {
-    let Some(all) = place(packet, "data") else {
+    let Some(all) = field_of(packet, "data").map(|field| field.range()) else {
         return;
     };
     let start = number(packet, "seg_offset").unwrap_or(0);
@@ -214,11 +208,13 @@ fn cut(packet: &mut Vec<u8>, part: &std::ops::Range<usize>) {
 /// others would interpret it as data.
 fn drop_connid(packet: &mut Vec<u8>) {
     const CONNID_HDR: u16 = 0x8000;
-    let Some(connid) = place(packet, "connid") else {
+    let Some(connid) = field_of(packet, "connid").map(|field| field.range()) else {
         return;
     };
     let padding = match PacketType::peek(packet) {
-        Some(PacketType::CtsData) => place(packet, "padding").map_or(0, |padding| padding.len()),
+        Some(PacketType::CtsData) => {
+            field_of(packet, "padding").map_or(0, |field| field.bytes.len())
+        }
         _ => 0,
     };
     let flags = number(packet, "flags").unwrap_or(0) as u16 & !CONNID_HDR;

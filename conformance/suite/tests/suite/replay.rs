@@ -3,7 +3,7 @@
 use efa_capture::Direction;
 use efa_core::rules::Severity;
 use efa_core::wire::PacketType;
-use efa_core::wire::fields::{FieldKind, fields_of};
+use efa_core::wire::fields::{FieldKind, field_of, fields_of};
 use efa_play::scenario::Scenario;
 use efa_play::trace::Trace;
 use efa_replay::compare::policy::{Rule, rule};
@@ -171,7 +171,7 @@ fn a_changed_byte_fails_and_is_named() {
                 if field.descriptor.kind == FieldKind::Data {
                     continue;
                 }
-                for offset in field.offset..field.offset + field.bytes.len() {
+                for offset in field.range() {
                     changes += check_change(&trace, role, (nth, place), offset);
                 }
             }
@@ -186,7 +186,7 @@ fn check_change(trace: &Trace, role: usize, (nth, place): (usize, usize), offset
     let original = &trace.capture.frames[place];
     let field = fields_of(&original.payload)
         .unwrap()
-        .find(|field| (field.offset..field.offset + field.bytes.len()).contains(&offset))
+        .find(|field| field.range().contains(&offset))
         .unwrap();
     let policy = rule(field.packet_type, field.descriptor, &[]);
     let mut count = 0;
@@ -405,11 +405,8 @@ fn swapped_ids_are_found() {
         let mut swapped = 0;
         let verdict = hooked(&trace, 1, |mut packet| {
             if PacketType::peek(&packet) == Some(kind) {
-                let place = |name: &str| {
-                    let mut fields = fields_of(&packet).unwrap();
-                    fields.find(|f| f.descriptor.name == name).unwrap().offset
-                };
-                let (send, recv) = (place("send_id"), place("recv_id"));
+                let offset = |name: &str| field_of(&packet, name).unwrap().offset;
+                let (send, recv) = (offset("send_id"), offset("recv_id"));
                 for byte in 0..4 {
                     packet.swap(send + byte, recv + byte);
                 }

@@ -1,6 +1,7 @@
 //! A field of a packet.
 
 use core::fmt;
+use core::ops::Range;
 
 use crate::descriptor::FieldDescriptor;
 use crate::packet_type::PacketType;
@@ -31,6 +32,11 @@ impl Field<'_> {
             name: self.descriptor.name,
             index: self.index,
         }
+    }
+
+    /// The place of its bytes in the packet.
+    pub fn range(&self) -> Range<usize> {
+        self.offset..self.offset + self.bytes.len()
     }
 }
 

@@ -41,4 +41,4 @@ pub use super::descriptor::{Array, FieldDescriptor, FieldKind, Presence, Section
 pub use field::{Field, FieldName, MissingField};
 pub use layout::{LayoutField, find, forms, layout, layout_of, sections};
 pub use value::{DisplayValue, Value};
-pub use walk::{Fields, fields_of};
+pub use walk::{Fields, field_of, fields_of};

@@ -36,6 +36,11 @@ pub fn fields_of(packet: &[u8]) -> Option<Fields<'_>> {
     })
 }
 
+/// The first field of a packet that has this name in the tables.
+pub fn field_of<'a>(packet: &'a [u8], name: &str) -> Option<Field<'a>> {
+    fields_of(packet)?.find(|field| field.descriptor.name == name)
+}
+
 /// The iterator of [`fields_of`].
 #[derive(Clone, Debug)]
 pub struct Fields<'a> {

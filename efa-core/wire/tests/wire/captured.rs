@@ -3,14 +3,14 @@
 //! The values of the fields were read at the offsets of the structures in stock libfabric's
 //! headers, not by this crate. The applications' data is left out; zeroes stand for it.
 
-use efa_wire::fields::{FieldKind, fields_of};
+use efa_wire::fields::{FieldKind, field_of, fields_of};
 use efa_wire::{Packet, PacketType, Repr};
 
 /// Makes the padding of `to` that of `from`, a packet of the same structure.
 fn copy_padding(from: &[u8], to: &mut [u8]) {
     for field in fields_of(from).expect("an assigned type") {
         if field.descriptor.kind == FieldKind::Padding {
-            let range = field.offset..field.offset + field.bytes.len();
+            let range = field.range();
             to[range].copy_from_slice(field.bytes);
         }
     }
@@ -72,10 +72,8 @@ fn stock_headers_round_trip_byte_for_byte() {
         assert_eq!(emitted, bytes, "{name}: emitted on the left");
 
         for (field, value) in captured.fields {
-            let found = fields_of(&bytes)
-                .expect("an assigned type")
-                .find(|found| found.descriptor.name == field)
-                .unwrap_or_else(|| panic!("{name}: no field {field}"));
+            let found = field_of(&bytes, field);
+            let found = found.unwrap_or_else(|| panic!("{name}: no field {field}"));
             let mut word = [0; 8];
             word[..found.bytes.len()].copy_from_slice(found.bytes);
             assert_eq!(u64::from_le_bytes(word), value, "{name}: {field}");

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use efa_core::rules::Rule;
 use efa_core::wire::PacketType;
-use efa_core::wire::fields::fields_of;
+use efa_core::wire::fields::{field_of, fields_of};
 use efa_testing::fields::{number, write};
 
 use super::play::Play;
@@ -165,7 +165,7 @@ impl Change {
                 let fields = fields_of(packet).into_iter().flatten();
                 let places: Vec<_> = fields
                     .filter(|field| field.descriptor.name.starts_with(part))
-                    .map(|field| field.offset..field.offset + field.bytes.len())
+                    .map(|field| field.range())
                     .collect();
                 for place in places.into_iter().rev() {
                     changed.drain(place);
@@ -175,7 +175,7 @@ impl Change {
             Change::With(value, flag) => {
                 let fields = fields_of(packet).into_iter().flatten();
                 let header = fields.filter(|field| field.descriptor.name != "data");
-                let end = header.map(|field| field.offset + field.bytes.len()).max();
+                let end = header.map(|field| field.range().end).max();
                 let end = end.unwrap_or(packet.len());
                 changed.splice(end..end, value.to_le_bytes());
                 write(&mut changed, "flags", flags | u64::from(flag));
@@ -199,8 +199,6 @@ impl Change {
 
 /// The bytes of a field in a packet.
 fn place(packet: &[u8], name: &str) -> Range<usize> {
-    let mut fields = fields_of(packet).into_iter().flatten();
-    let field = fields.find(|field| field.descriptor.name == name);
-    let field = field.expect("the packet has the field");
-    field.offset..field.offset + field.bytes.len()
+    let field = field_of(packet, name).expect("the packet has the field");
+    field.range()
 }

@@ -77,10 +77,6 @@ struct Changes<'p> {
     found: Vec<Change>,
 }
 
-fn range(field: &Field<'_>) -> Range<usize> {
-    field.offset..field.offset + field.bytes.len()
-}
-
 impl Changes<'_> {
     fn add(&mut self, field: &Field<'_>, aspect: Aspect, what: String, packet: Vec<u8>) {
         if packet != self.packet {
@@ -120,7 +116,7 @@ impl Changes<'_> {
     /// Other bytes.
     fn invert(&mut self, field: &Field<'_>) {
         let inverted: Vec<_> = field.bytes.iter().map(|byte| !byte).collect();
-        let packet = self.with(range(field), &inverted);
+        let packet = self.with(field.range(), &inverted);
         self.add(field, Aspect::Value, "other bytes".into(), packet);
     }
 
@@ -129,7 +125,7 @@ impl Changes<'_> {
         let packet_type = field.packet_type;
         let flags = u16::from_le_bytes([field.bytes[0], field.bytes[1]]);
         for (name, bit) in names_of_flags(packet_type) {
-            let packet = self.with(range(field), &(flags ^ bit).to_le_bytes());
+            let packet = self.with(field.range(), &(flags ^ bit).to_le_bytes());
             let what = match flags & bit {
                 0 => "set",
                 _ => "not set",
@@ -144,10 +140,10 @@ impl Changes<'_> {
     /// The field is not there, or is there unannounced.
     fn presence(&mut self, fields: &[Field<'_>], at: usize) {
         let field = &fields[at];
-        let without = self.with(range(field), &[]);
+        let without = self.with(field.range(), &[]);
         self.add(field, Aspect::Presence, "missing".into(), without);
         let twice = [field.bytes, field.bytes].concat();
-        let packet = self.with(range(field), &twice);
+        let packet = self.with(field.range(), &twice);
         self.add(field, Aspect::Presence, "there twice".into(), packet);
         if let Some(array) = array_of(field)
             && let Some(count) = fields
@@ -169,7 +165,7 @@ impl Changes<'_> {
         let end = fields
             .iter()
             .rfind(of_flag)
-            .map_or(0, |last| range(last).end);
+            .map_or(0, |last| last.range().end);
         let is_else_next = matches!(field.descriptor.presence, Presence::IfFlagElseNext(_));
         let mut packet = match is_else_next {
             true => self.packet.to_vec(),
@@ -190,17 +186,17 @@ impl Changes<'_> {
         let end = fields
             .iter()
             .rfind(of_entry)
-            .map_or(0, |last| range(last).end);
+            .map_or(0, |last| last.range().end);
         let mut packet = self.with(first..end, &[]);
         let fewer = u32::from_le_bytes(count.bytes.try_into().unwrap()) - 1;
-        packet[range(count)].copy_from_slice(&fewer.to_le_bytes());
+        packet[count.range()].copy_from_slice(&fewer.to_le_bytes());
         let what = "its entry is missing, and not counted".into();
         self.add(field, Aspect::Presence, what, packet);
     }
 
     fn exchange(&mut self, field: &Field<'_>, next: &Field<'_>) {
         let exchanged = [next.bytes, field.bytes].concat();
-        let packet = self.with(field.offset..range(next).end, &exchanged);
+        let packet = self.with(field.offset..next.range().end, &exchanged);
         let what = format!("exchanged with `{}`", next.descriptor.name);
         self.add(field, Aspect::Neighbour, what, packet);
     }
@@ -211,7 +207,7 @@ impl Changes<'_> {
         }
         let mut reversed = field.bytes.to_vec();
         reversed.reverse();
-        let packet = self.with(range(field), &reversed);
+        let packet = self.with(field.range(), &reversed);
         let what = "the other byte order".into();
         self.add(field, Aspect::ByteOrder, what, packet);
     }
