@@ -7,13 +7,14 @@ use std::fmt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use efa_commands::ports;
 use efa_core::address::Qpn;
-use efa_shm::{HostStatus, ParticipantStatus, list_hosts};
+use efa_shm::{HostStatus, ParticipantStatus, SHARED_MEMORY, list_hosts};
 use rand::Rng;
 
 use super::harness::survivors::{END, ENDLESS, Round, START, Survivors, rounds};
 use super::harness::{
-    Bench, Cell, CellResult, CellsError, Lab, Running, Unmet, await_some, free_port, installed,
+    Bench, Cell, CellResult, CellsError, Lab, Running, Unmet, await_some, installed,
 };
 use super::mpi;
 
@@ -137,7 +138,7 @@ fn start_pair<'a>(
     host_option: Option<(&str, &str)>,
     options: &[&str],
 ) -> Result<(Running<'a>, Running<'a>), Unmet> {
-    let port = free_port()?;
+    let port = ports::free_port().map_err(Unmet::failed)?;
     let text = port.to_string();
     let common = [&["fi_pingpong", "-p", "efa", "-e", "rdm"], options].concat();
     // libinfinipath, which Debian's libfabric loads for another vendor's devices, calls `exit` in
@@ -262,13 +263,13 @@ fn await_left(bench: &Bench, count: usize) -> Result<(), Unmet> {
 fn expect_no_files(bench: &Bench, gids: &BTreeSet<String>) -> Result<(), Unmet> {
     // SAFETY: takes no pointers.
     let user = unsafe { libc::geteuid() };
-    let network = Path::new("/dev/shm")
+    let network = Path::new(SHARED_MEMORY)
         .join(format!("efa-emu-{user}"))
         .join(bench.fabric());
     if network.exists() {
         return Err(Unmet::Failed(format!("{} is left", network.display())));
     }
-    let objects = std::fs::read_dir("/dev/shm").map_err(Unmet::failed)?;
+    let objects = std::fs::read_dir(SHARED_MEMORY).map_err(Unmet::failed)?;
     // libfabric's names begin with the address of the endpoint.
     let left: Vec<String> = objects
         .flatten()
@@ -277,7 +278,7 @@ fn expect_no_files(bench: &Bench, gids: &BTreeSet<String>) -> Result<(), Unmet> 
         .collect();
     match left.is_empty() {
         true => Ok(()),
-        false => Err(Unmet::Failed(format!("/dev/shm has {left:?}"))),
+        false => Err(Unmet::Failed(format!("{SHARED_MEMORY} has {left:?}"))),
     }
 }
 

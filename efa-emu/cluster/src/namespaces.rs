@@ -14,12 +14,11 @@ use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use efa_shm::SHARED_MEMORY;
+
 use crate::mounts::{self, Writable, check};
 use crate::names::SYSTEM_HOSTS;
 use crate::process::{self, Forked};
-
-/// The directory of `shm_open`.
-const SHARED_MEMORY: &str = "/dev/shm";
 
 /// The random id of the machine's last boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";

@@ -20,11 +20,8 @@ use std::net::Ipv6Addr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use efa_shm::{self, Fabric, HostStatus};
+use efa_shm::{self, Fabric, HostStatus, SHARED_MEMORY};
 use efa_wire::address::{Gid, Qpn};
-
-/// The directory of `shm_open`.
-pub(super) const SHARED_MEMORY: &str = "/dev/shm";
 
 /// Removes the objects of this user's programs that no process uses any more.
 pub(super) fn remove() {

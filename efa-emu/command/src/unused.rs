@@ -8,10 +8,8 @@ use std::env;
 use std::fs;
 use std::path::Path;
 
-use efa_shm::ENV_FABRICS;
 use efa_shm::usage::{Process, UsageStep, processes};
-
-use super::leftovers::SHARED_MEMORY;
+use efa_shm::{ENV_FABRICS, SHARED_MEMORY};
 
 /// Programs that open devices only to describe them.
 const DESCRIBING: [&str; 7] = [

@@ -12,6 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use efa_shm::SHARED_MEMORY;
 use rustix::fs::{Access, FlockOperation, Mode, OFlags, access, flock, open};
 
 use super::Failure;
@@ -29,9 +30,6 @@ const RUNS: &str = "efa-emu-runs";
 
 /// The program that keeps other files for its user.
 const EMULATOR: &str = "efa-emu";
-
-/// The directory of `shm_open`.
-const SHARED_MEMORY: &str = "/dev/shm";
 
 /// The directory of one run.
 pub struct RunDirectory {

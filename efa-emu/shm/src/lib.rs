@@ -51,7 +51,7 @@ pub use engine::{CommandFate, Engine, EventHandler, is_device_thread};
 pub use error::{EngineError, FabricError, Holds};
 pub use fabric::board::ArmedFault;
 pub use fabric::capture_files::Recorded;
-pub use fabric::directory::{Fabric, LAYOUT, check_limits};
+pub use fabric::directory::{Fabric, LAYOUT, SHARED_MEMORY, check_limits};
 pub use fabric::gids::is_emulated;
 pub use fabric::host::Host;
 pub use fabric::members::list_hosts;

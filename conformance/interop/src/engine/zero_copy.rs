@@ -4,13 +4,12 @@
 //! needs matching. On the wire there are three generations of such receivers; see [`Generation`].
 
 use efa_core::wire::{ExtraFeatures, Header, PacketType, Repr};
-use efa_device_model::profile::Profile;
 
 use super::capture::{NOT_READY, packets};
 use super::play::{Played, Tally, play_script};
 use super::script::{ENGINE, REGISTERED, STOCK, Script, StockEndpoint, fetch, variables};
 use super::{GROUP, LIMIT, subprotocol};
-use crate::exchange::HEADERLESS;
+use crate::exchange::{HEADERLESS, mtu};
 use crate::harness::{Bench, Cell, CellResult};
 use crate::libfabric::release::Release;
 use efa_play::libfabric::Version;
@@ -186,7 +185,10 @@ impl Exchange<'_> {
 /// Adds the zero-copy receiver, which receives `arriving` packets that are not messages.
 fn receiver(script: &mut Script, name: &str, release: &Release, arriving: &'static str) {
     let generation = Generation::of(release.version);
-    let promise = format!("{REGISTERED}, max_message = {}", generation.promised(mtu()));
+    let promise = format!(
+        "{REGISTERED}, max_message = {}",
+        generation.promised(mtu(PROFILE))
+    );
     script.stock(&StockEndpoint {
         name,
         release,
@@ -197,11 +199,6 @@ fn receiver(script: &mut Script, name: &str, release: &Release, arriving: &'stat
 
 fn capabilities() -> [String; 3] {
     ["msg", "rma", "source"].map(str::to_owned)
-}
-
-/// Bytes in a packet.
-fn mtu() -> usize {
-    Profile::by_name(PROFILE).map_or(0, |profile| profile.mtu as usize)
 }
 
 /// `sender`, the engine or another stock endpoint, sends messages of all sizes to a zero-copy
@@ -236,7 +233,7 @@ fn to_receiver(bench: &Bench, release: &Release, sender: &'static str) -> CellRe
         script,
         from: sender,
         to: STOCK,
-        capacity: generation.promised(mtu()),
+        capacity: generation.promised(mtu(PROFILE)),
     };
     let early = Message::new("early", "send", 64);
     if sender == PEER && generation == Generation::Unannounced {
@@ -244,7 +241,7 @@ fn to_receiver(bench: &Bench, release: &Release, sender: &'static str) -> CellRe
     }
     // No receive is posted when this message arrives.
     exchange.steps(&early, &[SEND, SETTLE, RECEIVE, WAIT, SETTLE]);
-    let messages = messages(generation, sender, mtu());
+    let messages = messages(generation, sender, mtu(PROFILE));
     for message in &messages {
         exchange.steps(message, &[RECEIVE]);
     }
@@ -302,9 +299,9 @@ fn from_receiver(bench: &Bench, release: &Release) -> CellResult {
         script,
         from: STOCK,
         to: ENGINE,
-        capacity: 2 * mtu(),
+        capacity: 2 * mtu(PROFILE),
     };
-    let messages = messages(generation, STOCK, mtu());
+    let messages = messages(generation, STOCK, mtu(PROFILE));
     for message in &messages {
         exchange.steps(message, &[RECEIVE, SEND, WAIT]);
     }

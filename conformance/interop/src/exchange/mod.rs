@@ -18,5 +18,12 @@ pub use run::exchange;
 pub use topic::Topic;
 pub use verified::Verified;
 
+use efa_device_model::profile::Profile;
+
 /// The kind of packets with messages without headers.
 pub(crate) const HEADERLESS: &str = "message without header";
+
+/// Bytes in a packet of a profile's device.
+pub(crate) fn mtu(profile: &str) -> usize {
+    Profile::by_name(profile).map_or(0, |profile| profile.mtu as usize)
+}

@@ -7,8 +7,9 @@ use std::process::Command;
 use super::bench::Bench;
 use super::hosts::Seat;
 use super::lab::Userland;
-use super::process::{Finished, Running, free_port};
+use super::process::{Finished, Running};
 use super::unmet::Unmet;
+use efa_commands::ports;
 use efa_play::player::Hosted;
 
 /// The address of emulated hosts, which share this machine's.
@@ -100,7 +101,7 @@ impl<'a> Host<'a> {
                 let port = hosts.reach().free_port(&seat.place().host);
                 port.map_err(Unmet::failed)
             }
-            _ => free_port(),
+            _ => ports::free_port().map_err(Unmet::failed),
         }
     }
 

@@ -24,7 +24,6 @@ pub use host::Host;
 pub use hosts::{Hosts, HostsError};
 pub(crate) use installed::installed;
 pub use lab::{Lab, Selection, Userland};
-pub(crate) use process::free_port;
 pub use process::{Finished, Running};
 pub use unmet::{CellResult, Unmet};
 pub(crate) use waiting::await_some;

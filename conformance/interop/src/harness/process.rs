@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::bench::Bench;
 use super::unmet::Unmet;
-use efa_commands::ports::{self, is_listened_on, is_listened_on_beside};
+use efa_commands::ports::{is_listened_on, is_listened_on_beside};
 use efa_play::drive::{LONGEST_ANSWER, Line};
 use efa_play::player::hosted::HostedEvent;
 use efa_play::player::{HostDevice, contain};
@@ -127,11 +127,6 @@ fn append(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
         .append(true)
         .open(file)?
         .write_all(bytes)
-}
-
-/// Returns a TCP port that no process listens on.
-pub(crate) fn free_port() -> Result<u16, Unmet> {
-    ports::free_port().map_err(Unmet::failed)
 }
 
 /// A process that has ended.

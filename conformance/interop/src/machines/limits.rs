@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use efa_shm::SHARED_MEMORY;
+
 use super::network::Machines;
 use crate::harness::{Bench, Running, Unmet, await_some};
 
@@ -18,7 +20,7 @@ pub(super) fn nothing_is_left(bench: &Bench, machines: &Machines) -> Result<(), 
     for machine in 0..machines.count() {
         await_some(END, || {
             let mut command = machines.command(machine);
-            command.args(["find", "/dev/shm", "-name", bench.fabric()]);
+            command.args(["find", SHARED_MEMORY, "-name", bench.fabric()]);
             let found = Running::start(bench, "find".into(), command)?.success()?;
             Ok(match found.stdout.is_empty() {
                 true => Ok(()),

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 
-/// The directory of `shm_open`.
-const SHARED_MEMORY: &str = "/dev/shm";
+use efa_shm::SHARED_MEMORY;
+
 /// The prefix of the names of MPICH's objects.
 const PREFIX: &str = "mpich_shm_";
 

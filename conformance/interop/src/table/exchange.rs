@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use crate::exchange::{HEADERLESS, Party, Topic, exchange};
+use crate::exchange::{HEADERLESS, Party, Topic, exchange, mtu};
 use crate::harness::volume::Volume;
 use crate::harness::{Bench, CellResult, CellsError, Unmet};
 use crate::libfabric::release::Release;
@@ -56,10 +56,6 @@ impl Endpoint {
         self.profile.as_deref().unwrap_or(Profile::DEFAULT)
     }
 
-    fn mtu(&self) -> usize {
-        Profile::by_name(self.profile()).map_or(0, |profile| profile.mtu as usize)
-    }
-
     fn party(&self, bench: &Bench, topic: Topic) -> Result<Party, Unmet> {
         let release = Release::named(&self.release)?;
         let is_engine = self.provider.as_deref() == Some(Provider::ENGINE);
@@ -76,7 +72,7 @@ impl Endpoint {
             wanted.retain(|one| *one != Capability::Atomic || topic == Topic::Atomics);
         }
         if topic == Topic::ZeroCopy {
-            party.promise_packets(self.mtu());
+            party.promise_packets(mtu(self.profile()));
         }
         if let Some(device) = &self.device {
             party.opening.device = Some(device.name.clone());
@@ -137,7 +133,7 @@ impl Exchange {
         initiator.host.capture = Some(bench.capture("a"));
         target.host.capture = to.device.as_ref().map(|_| bench.capture("b"));
         let sizes = match topic {
-            Topic::ZeroCopy => vec![1, 64, 4096, from.mtu() - HEADER],
+            Topic::ZeroCopy => vec![1, 64, 4096, mtu(from.profile()) - HEADER],
             _ => Topic::SMALL.to_vec(),
         };
         let mut counts = exchange(bench, [&initiator, &target], topic, &sizes)?;

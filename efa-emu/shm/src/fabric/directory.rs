@@ -45,6 +45,9 @@ use crate::transport::segment;
 use efa_capture::file_size;
 use efa_capture::frame::header;
 
+/// The directory of `shm_open`.
+pub const SHARED_MEMORY: &str = "/dev/shm";
+
 /// Another layout of anything below the fabric's directory gets another number.
 pub const LAYOUT: u32 = 7;
 
@@ -267,7 +270,7 @@ pub(super) fn shared_memory_root() -> PathBuf {
 
 fn usual_root() -> PathBuf {
     let candidates = ["XDG_RUNTIME_DIR", "TMPDIR"].map(std::env::var_os);
-    std::iter::once(PathBuf::from("/dev/shm"))
+    std::iter::once(PathBuf::from(SHARED_MEMORY))
         .chain(candidates.into_iter().flatten().map(PathBuf::from))
         .find(|path| {
             // A relative one would be another fabric in each directory.

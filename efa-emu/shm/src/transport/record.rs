@@ -57,7 +57,7 @@ pub(crate) enum RecordKind {
 }
 
 impl RecordKind {
-    #[inline]
+    #[inline(always)]
     fn from_code(code: u8) -> Option<RecordKind> {
         Some(match code {
             0 => RecordKind::Pad,
@@ -265,15 +265,8 @@ impl Record {
     /// The record's purpose.
     #[inline(always)]
     pub(crate) fn kind(&self) -> RecordKind {
-        match self.code() & 15 {
-            1 => RecordKind::Data,
-            2 => RecordKind::Direct,
-            3 => RecordKind::Pull,
-            4 => RecordKind::ReadData,
-            5 => RecordKind::Outcome,
-            // The code was checked before.
-            _ => RecordKind::Pad,
-        }
+        // The code was checked before.
+        RecordKind::from_code(self.code() & 15).unwrap_or(RecordKind::Pad)
     }
 
     /// Whether the record contains a whole send that can go to the device at once.
@@ -290,14 +283,8 @@ impl Record {
     /// The operation for the responder.
     #[inline(always)]
     pub(crate) fn operation(&self) -> Operation {
-        match self.code() >> 4 {
-            0 => Operation::Send,
-            1 => Operation::Datagram,
-            2 => Operation::RdmaRead,
-            3 => Operation::RdmaWrite,
-            // The code was checked before.
-            _ => Operation::Connected,
-        }
+        // The code was checked before.
+        operation_from_code(self.code() >> 4).unwrap_or(Operation::Connected)
     }
 
     /// The request's header.
