@@ -182,9 +182,7 @@ impl Peer {
 }
 
 fn pattern(offset: u64, length: u64) -> Vec<u8> {
-    (offset..offset + length)
-        .map(|at| (at % 251) as u8)
-        .collect()
+    efa_testing::pattern((offset + length) as usize, 0).split_off(offset as usize)
 }
 
 /// A message is past when all of it was received.

@@ -94,7 +94,7 @@ fn messages_and_atomics_count_with_one_counter() {
 #[test]
 fn messages_go_in_one_packet_or_in_segments() {
     let (mut script, peer) = connected();
-    let whole: Vec<u8> = (0..2000).map(|at| (at % 251) as u8).collect();
+    let whole = efa_testing::pattern(2000, 0);
     script.network.fill(0, MEMORY, &whole);
     let mtu = script.dut.nic().attributes().mtu;
     let header = 12; // with the connection id
@@ -147,7 +147,7 @@ fn grant(script: &mut Script, send_id: SendId, recv_length: u64) -> Vec<CtsData>
 #[test]
 fn long_messages_fill_exactly_the_peers_windows() {
     let (mut script, peer) = connected();
-    let whole: Vec<u8> = (0..5000).map(|at| (at % 251) as u8).collect();
+    let whole = efa_testing::pattern(5000, 0);
     script.network.fill(0, MEMORY, &whole);
     script.send_message(peer, 5000, 1);
     let request = script.sent();

@@ -182,7 +182,7 @@ fn a_send_and_its_answer_round_trip() {
 #[test]
 fn rdma_data_is_split_at_the_mtu() {
     let mut recorder = recorder(1);
-    let memory: Vec<u8> = (0..10_000u32).map(|i| (i % 251) as u8).collect();
+    let memory = efa_testing::pattern(10_000, 0);
     let write = RequestHeader {
         immediate: Some(3),
         ..request(Operation::RdmaWrite, 10_000)

@@ -125,7 +125,7 @@ fn short_writes_are_inside_of_their_entries() {
             };
             for length in [1, 31, 32, 33, widest - 1, widest] {
                 b.write_user(remote.address, &[0x11; 4096]).unwrap();
-                let bytes: Vec<u8> = (0..length).map(|index| index as u8 ^ 0xA5).collect();
+                let bytes = efa_testing::pattern(length, 0xA5);
                 a.write_user(local.address, &bytes).unwrap();
                 let immediate = (length % 2 == 0).then_some(0x0102_0304);
                 if immediate.is_some() {

@@ -435,7 +435,7 @@ fn rdma(device: &HwDevice, unsolicited: bool) {
             Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE,
         )
         .unwrap();
-    let pattern: Vec<u8> = (0..length).map(|index| (index % 251) as u8).collect();
+    let pattern = efa_testing::pattern(length, 0);
     b.write_user(remote.address, &pattern).unwrap();
     let request = RdmaRequest {
         destination: destination(ahn, b.address()),

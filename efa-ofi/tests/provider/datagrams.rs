@@ -3,6 +3,8 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::{null, null_mut};
 
+use efa_testing::pattern;
+
 use crate::common::c::*;
 use crate::common::{
     AGAIN, EINVAL, Libfabric, Options, Pair, Side, bind, close, control, with_provider,
@@ -30,11 +32,6 @@ fn context(number: usize) -> *mut c_void {
 /// A buffer whose message is behind a prefix of other bytes.
 fn with_prefix(message: &[u8]) -> Vec<u8> {
     [&[0xee; PREFIX], message].concat()
-}
-
-/// Bytes that differ from those of other lengths.
-fn message(length: usize) -> Vec<u8> {
-    (0..length).map(|at| (at * 7 + length) as u8).collect()
 }
 
 fn segment(bytes: &mut [u8]) -> iovec {
@@ -71,7 +68,7 @@ fn each_call_sends_and_receives_every_byte() {
         let (endpoint, to, no) = (pair.left.endpoint, pair.to_right, null_mut());
         for length in [0, 1, 32, 33, 1000, longest] {
             for way in 0..7 {
-                let expected = message(length);
+                let expected = pattern(length, length as u8);
                 let mut sent = with_prefix(&expected);
                 let (from, total) = (sent.as_ptr().cast(), sent.len());
                 let mut got = vec![0xdd; PREFIX + longest + 1];
@@ -406,7 +403,7 @@ fn a_datagram_without_room_fails_its_receive() {
         let pair = Pair::open(libfabric, &DATAGRAMS);
         let mut short = vec![0xdd; PREFIX + 7];
         assert_eq!(receive(&pair.right, &mut short, null_mut(), 3), 0);
-        assert_eq!(send(&pair, &with_prefix(&message(8)), 1), 0);
+        assert_eq!(send(&pair, &with_prefix(&pattern(8, 8)), 1), 0);
         let failed = pair.right_failure();
         let found = (failed.op_context, failed.flags, failed.err);
         assert_eq!(found, (context(3), FI_MSG | FI_RECV, libc::EMSGSIZE));
@@ -414,9 +411,9 @@ fn a_datagram_without_room_fails_its_receive() {
         let (entry, _) = pair.left_completion();
         assert_eq!(entry.op_context, context(1));
         assert_eq!(receive(&pair.right, &mut short, null_mut(), 4), 0);
-        assert_eq!(send(&pair, &with_prefix(&message(7)), 2), 0);
+        assert_eq!(send(&pair, &with_prefix(&pattern(7, 7)), 2), 0);
         assert_eq!(pair.right_completion().0.op_context, context(4));
-        assert_eq!(short[PREFIX..], message(7));
+        assert_eq!(short[PREFIX..], pattern(7, 7));
         pair.close(libfabric);
     });
 }
@@ -433,7 +430,7 @@ fn a_full_queue_pushes_back() {
             assert_eq!(receive(&pair.right, &mut buffer, null_mut(), number), 0);
         }
         assert_eq!(receive(&pair.right, &mut buffer, null_mut(), 0), AGAIN);
-        assert_eq!(send(&pair, &with_prefix(&message(8)), 1), 0);
+        assert_eq!(send(&pair, &with_prefix(&pattern(8, 8)), 1), 0);
         assert_eq!(pair.right_completion().0.op_context, context(0));
         assert_eq!(receive(&pair.right, &mut buffer, null_mut(), 0), 0);
         pair.close(libfabric);
@@ -456,7 +453,7 @@ fn what_is_lost_is_lost_whole() {
                 assert_eq!(receive(&pair.right, buffer, null_mut(), number), 0);
             }
             for length in 0..COUNT {
-                pair.start(|| send(&pair, &with_prefix(&message(length)), length));
+                pair.start(|| send(&pair, &with_prefix(&pattern(length, length as u8)), length));
                 // Each send succeeds, whether or not its datagram arrives.
                 assert_eq!(pair.left_completion().0.op_context, context(length));
             }
@@ -464,7 +461,10 @@ fn what_is_lost_is_lost_whole() {
             while let Ok((entry, _)) = pair.right.read() {
                 let length = entry.len - PREFIX;
                 let buffer = &buffers[entry.op_context.addr()];
-                assert!(buffer[PREFIX..entry.len] == message(length), "{length}");
+                assert!(
+                    buffer[PREFIX..entry.len] == pattern(length, length as u8),
+                    "{length}"
+                );
                 arrived.push(length);
             }
             assert!(
@@ -493,7 +493,7 @@ fn a_datagram_wakes_a_sleeper() {
         let mut waited = fi_cq_tagged_entry::default();
         let nothing = call!(queue => ops.sread((&raw mut waited).cast(), 1, null(), 1));
         assert_eq!(nothing, AGAIN);
-        assert_eq!(send(&pair, &with_prefix(&message(8)), 1), 0);
+        assert_eq!(send(&pair, &with_prefix(&pattern(8, 8)), 1), 0);
         let one = call!(queue => ops.sread((&raw mut waited).cast(), 1, null(), -1));
         assert_eq!((one, waited.op_context), (1, context(5)));
         pair.close(libfabric);

@@ -3,6 +3,8 @@
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
+use efa_testing::pattern;
+
 use crate::common::c::*;
 use crate::common::{AGAIN, Options, Pair, with_provider};
 
@@ -41,11 +43,6 @@ fn received(pair: &Pair) -> (*mut c_void, usize, usize, bool) {
     (entry.op_context, offset, entry.len, is_free)
 }
 
-/// Bytes that tell messages from each other, and from what was there before.
-fn content(number: u8, length: usize) -> Vec<u8> {
-    (0..length).map(|at| number ^ (at % 251) as u8).collect()
-}
-
 #[test]
 fn messages_are_packed_down_to_the_minimum() {
     let name = "multi_receive::messages_are_packed_down_to_the_minimum";
@@ -66,22 +63,22 @@ fn messages_are_packed_down_to_the_minimum() {
             (b, 0, 60, false),
         ];
         for (number, part) in parts.into_iter().enumerate() {
-            pair.send(&content(number as u8, part.2), None);
+            pair.send(&pattern(part.2, number as u8), None);
             assert_eq!(received(&pair), part, "message {number}");
         }
-        assert_eq!(first[..30], content(0, 30));
-        assert_eq!(first[30..60], content(1, 30));
-        assert_eq!(first[60..61], content(2, 1));
+        assert_eq!(first[..30], pattern(30, 0));
+        assert_eq!(first[30..60], pattern(30, 1));
+        assert_eq!(first[60..61], pattern(1, 2));
         assert_eq!(first[61..], [0xee; 39]);
 
         // What is too long for the rest is cut off, and ends the buffer.
-        pair.send(&content(9, 50), None);
+        pair.send(&pattern(50, 9), None);
         let failure = pair.right_failure();
         assert_eq!((failure.err, failure.op_context), (FI_ETRUNC as i32, b));
         assert_eq!((failure.len, failure.olen), (40, 10));
         assert_eq!(failure.flags, FI_RECV | FI_MSG | FI_MULTI_RECV);
-        assert_eq!(second[..60], content(4, 60));
-        assert_eq!(second[60..], content(9, 50)[..40]);
+        assert_eq!(second[..60], pattern(60, 4));
+        assert_eq!(second[60..], pattern(50, 9)[..40]);
         pair.close(libfabric);
     });
 }
@@ -99,7 +96,7 @@ fn messages_that_wait_go_to_the_next_buffers() {
         assert_eq!(pair.right.set_option(FI_OPT_MIN_MULTI_RECV, 30), 0);
         let lengths = [10, 20, 30, 40];
         for (number, length) in lengths.into_iter().enumerate() {
-            pair.send(&content(number as u8, length), None);
+            pair.send(&pattern(length, number as u8), None);
         }
         // It was sent after the others: when it is there, so are they.
         let (mut last, endpoint, no) = ([0_u8; 1], pair.right.endpoint, null_mut());
@@ -123,10 +120,10 @@ fn messages_that_wait_go_to_the_next_buffers() {
         for part in parts {
             assert_eq!(received(&pair), part);
         }
-        assert_eq!(first[..10], content(0, 10));
-        assert_eq!(first[10..30], content(1, 20));
-        assert_eq!(first[30..60], content(2, 30));
-        assert_eq!(second[..40], content(3, 40));
+        assert_eq!(first[..10], pattern(10, 0));
+        assert_eq!(first[10..30], pattern(20, 1));
+        assert_eq!(first[30..60], pattern(30, 2));
+        assert_eq!(second[..40], pattern(40, 3));
         pair.close(libfabric);
     });
 }
@@ -142,7 +139,7 @@ fn a_buffer_returns_with_its_last_message() {
         let context = post(&pair, &mut buffer);
         // The bytes of the long message come later than its announcement, and than the short
         // message.
-        let (long, short) = (content(1, LONG), content(2, 50));
+        let (long, short) = (pattern(LONG, 1), pattern(50, 2));
         let (endpoint, to, no) = (pair.left.endpoint, pair.to_right, null_mut());
         for data in [&long, &short] {
             let (from, length) = (data.as_ptr().cast(), data.len());
@@ -184,7 +181,7 @@ fn a_failure_comes_behind_what_completed_before_it() {
         let (right, to, no) = (pair.right.endpoint, last.as_mut_ptr().cast(), null_mut());
         pair.start(|| call!(right => tagged.recv(to, 1, no, FI_ADDR_UNSPEC, 5, 0, no)));
         // The third has no room, and so releases the buffer.
-        let data = content(1, 2000);
+        let data = pattern(2000, 1);
         for _ in 0..3 {
             pair.send(&data, None);
         }

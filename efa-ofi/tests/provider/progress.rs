@@ -54,7 +54,7 @@ fn messages_arrive_without_the_receivers_calls() {
     let name = "progress::messages_arrive_without_the_receivers_calls";
     with_automatic_target(name, |pair| {
         for length in [64, 20_000, LONG] {
-            let data: Vec<u8> = (0..length).map(|index| (index % 251) as u8).collect();
+            let data = efa_testing::pattern(length, 0);
             let mut buffer = vec![0_u8; length];
             let no = null_mut();
             let to = buffer.as_mut_ptr().cast();

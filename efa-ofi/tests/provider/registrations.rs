@@ -16,7 +16,7 @@ fn memory_needs_no_more_than_its_own_use() {
             let pair = Pair::open(libfabric, &Options::default());
             let (left, right, no) = (&pair.left, &pair.right, null_mut());
             for length in LENGTHS {
-                let mut data: Vec<u8> = (0..length).map(|index| (index % 251) as u8).collect();
+                let mut data = efa_testing::pattern(length, 0);
                 let mut buffer = vec![0_u8; length];
                 let (from, to) = (data.as_mut_ptr(), buffer.as_mut_ptr());
                 let open = |left_use, right_use| {

@@ -12,6 +12,7 @@ use efa_pci::function::Bars;
 use efa_pci::vfio::Server;
 use efa_pci::vfio::message::Command;
 use efa_testing::device::RdmaOperation;
+use efa_testing::pattern;
 
 use super::fake::{Driver, EVENT_VECTOR, Endpoint, Memory};
 use super::guest::{FABRIC, Guest, function, function_of};
@@ -77,11 +78,6 @@ fn pair(root: &Path) -> (Host, Host, UdAddress, UdAddress) {
     let mut b = Host::new(root, "b", WqeSize::Bytes128);
     let (to_b, to_a) = (a.address_of(&mut b), b.address_of(&mut a));
     (a, b, to_b, to_a)
-}
-
-fn pattern(length: usize, seed: u8) -> Vec<u8> {
-    let byte = |index| (index as u8).wrapping_mul(31).wrapping_add(seed);
-    (0..length).map(byte).collect()
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use efa_device_model::device::queue::Buffer;
 use efa_device_model::provider::{SendData, UdAddress, WcOpcode};
+use efa_testing::pattern;
 
 use crate::client::{Address, Client, config};
 use crate::processes::{Parent, Process};
@@ -52,8 +53,7 @@ pub(crate) fn echo(parent: &Parent) {
 /// bytes.
 pub(crate) fn memory(parent: &Parent) {
     let client = Client::open(&parent.root, &config("memory"));
-    let bytes = (0..8 << 20).map(|at: usize| (at % 251) as u8).collect();
-    let memory = client.register(bytes);
+    let memory = client.register(pattern(8 << 20, 0));
     parent.say(&client.address().to_text());
     client.connect(Address::from_text(&parent.hear().unwrap()));
     parent.say(&format!("{} {}", memory.address(), memory.keys.rkey.0));
@@ -158,13 +158,7 @@ fn rdma_needs_no_calls_of_the_target() {
         let local = client.register(vec![0; LENGTH]);
         client.post_read(1, to, local.buffer(0, LENGTH), there);
         client.wait_ok();
-        assert!(
-            local
-                .bytes
-                .iter()
-                .enumerate()
-                .all(|(at, byte)| *byte == (at % 251) as u8)
-        );
+        assert!(local.bytes[..] == pattern(LENGTH, 0));
         let ones = client.register(vec![1; LENGTH]);
         client.post_write(2, to, ones.buffer(0, LENGTH), there, None);
         client.wait_ok();
