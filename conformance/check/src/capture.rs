@@ -125,7 +125,7 @@ impl UserRecvQps {
 }
 
 /// A captured item: a frame of the emulated wire, or a packet of a reliable connection.
-pub enum Seen {
+pub enum CapturedItem {
     /// A frame of the emulated wire.
     Frame(Box<CapturedPacket>),
     /// A packet of a reliable connection.
@@ -191,9 +191,9 @@ impl<R: Read> Frames<R> {
     /// If reading the file fails.
     pub fn next_frame(&mut self) -> Result<Option<Box<CapturedPacket>>, ReadError> {
         loop {
-            match self.next_seen()? {
-                Some(Seen::Frame(frame)) => return Ok(Some(frame)),
-                Some(Seen::Connected(_)) => self.foreign += 1,
+            match self.next_item()? {
+                Some(CapturedItem::Frame(frame)) => return Ok(Some(frame)),
+                Some(CapturedItem::Connected(_)) => self.foreign += 1,
                 None => return Ok(None),
             }
         }
@@ -203,7 +203,7 @@ impl<R: Read> Frames<R> {
     ///
     /// # Errors
     /// If reading the file fails.
-    pub fn next_seen(&mut self) -> Result<Option<Seen>, ReadError> {
+    pub fn next_item(&mut self) -> Result<Option<CapturedItem>, ReadError> {
         while let Some(captured) = self.reader.next_frame()? {
             let number = captured.number;
             let mut damage = |error: &frame::Error| {
@@ -232,7 +232,7 @@ impl<R: Read> Frames<R> {
                 Err(frame::Error::Foreign { .. }) => {
                     let found = frame::roce_packet(captured.bytes, captured.original_len);
                     if let Some(found) = found {
-                        return Ok(Some(Seen::Connected(ConnectedPacket {
+                        return Ok(Some(CapturedItem::Connected(ConnectedPacket {
                             number,
                             interface: captured.interface.0 as usize,
                             time: captured.time,
@@ -298,7 +298,7 @@ impl<R: Read> Frames<R> {
                 }
                 None => Box::new(read),
             };
-            return Ok(Some(Seen::Frame(frame)));
+            return Ok(Some(CapturedItem::Frame(frame)));
         }
         Ok(None)
     }

@@ -50,7 +50,7 @@ impl Step {
 
 /// A packet, as described in findings.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct PacketSummary {
     pub(crate) number: u64,
     pub(crate) kind: String,
     pub(crate) interface: usize,
@@ -58,9 +58,9 @@ pub(crate) struct Seen {
     pub(crate) is_arrival: bool,
 }
 
-impl Seen {
-    fn of(packet: &ConnectedPacket) -> Seen {
-        Seen {
+impl PacketSummary {
+    fn of(packet: &ConnectedPacket) -> PacketSummary {
+        PacketSummary {
             number: packet.number,
             kind: packet.kind(),
             interface: packet.interface,
@@ -74,7 +74,7 @@ impl Seen {
 #[derive(Debug)]
 pub(crate) struct Breach {
     pub(crate) rule: &'static Rule,
-    pub(crate) packet: Seen,
+    pub(crate) packet: PacketSummary,
     pub(crate) text: String,
 }
 
@@ -92,7 +92,7 @@ pub(crate) struct Followed {
 
 /// A stream of requests: from a host to a queue pair of another.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct Way {
+struct StreamKey {
     source: Gid,
     destination: Gid,
     qpn: u32,
@@ -111,7 +111,7 @@ struct Connection {
     suspected: Vec<Breach>,
     /// The same for rendezvous whose data was not read. An acknowledgement shows whether the
     /// reader's first packets are missing from the capture.
-    unread: Vec<(Breach, Way)>,
+    unread: Vec<(Breach, StreamKey)>,
     /// The number of its first packet.
     since: u64,
     /// The last read of a rendezvous: the packet of its request, and its own number.
@@ -122,7 +122,7 @@ struct Connection {
 #[derive(Debug)]
 struct Read {
     number: u64,
-    way: Way,
+    way: StreamKey,
     psn: u32,
     /// The most packets of its data.
     packets: u32,
@@ -147,8 +147,8 @@ fn end_of(rvh: &Rvh) -> u128 {
 
 #[derive(Debug)]
 struct Finish {
-    packet: Seen,
-    way: Way,
+    packet: PacketSummary,
+    way: StreamKey,
     psn: u32,
     is_proven: bool,
 }
@@ -157,7 +157,7 @@ struct Finish {
 #[derive(Debug)]
 struct Request {
     number: u64,
-    way: Way,
+    way: StreamKey,
     psn: u32,
     tmh: Tmh,
     rvh: Rvh,
@@ -191,7 +191,7 @@ struct Exchange {
 /// The traffic at one interface.
 #[derive(Debug, Default)]
 struct View {
-    connections: HashMap<Way, Connection>,
+    connections: HashMap<StreamKey, Connection>,
     /// By the requesting and the reading host.
     exchanges: HashMap<(Gid, Gid), Exchange>,
     /// Senders and receivers of packets with truncated headers.
@@ -227,7 +227,7 @@ impl Rendezvous {
         let mut followed = Followed::default();
         match packet.transport() {
             Some(transport) => {
-                let way = Way {
+                let way = StreamKey {
                     source: packet.source,
                     destination: packet.destination,
                     qpn: transport.destination,
@@ -258,7 +258,7 @@ struct Following<'f> {
     view: &'f mut View,
     reads: &'f mut VecDeque<(u64, u64, u32)>,
     packet: &'f ConnectedPacket,
-    way: Way,
+    way: StreamKey,
     followed: &'f mut Followed,
 }
 
@@ -280,7 +280,7 @@ impl Following<'_> {
     }
 
     fn breaks(&mut self, rule: &'static Rule, text: String) {
-        let packet = Seen::of(self.packet);
+        let packet = PacketSummary::of(self.packet);
         self.followed.breaches.push(Breach { rule, packet, text });
     }
 
@@ -489,7 +489,7 @@ impl Following<'_> {
         }
     }
 
-    fn is_tagged(&mut self, way: Way) {
+    fn is_tagged(&mut self, way: StreamKey) {
         self.view.tagged.insert((way.source, way.destination));
         let connection = self.view.connections.entry(way).or_default();
         connection.is_tagged = true;
@@ -559,8 +559,8 @@ impl Following<'_> {
     }
 
     /// Handles the FIN for the request in packet `number`.
-    fn ends(&mut self, number: u64, way: Way, psn: u32) {
-        let (packet, reader) = (Seen::of(self.packet), self.way);
+    fn ends(&mut self, number: u64, way: StreamKey, psn: u32) {
+        let (packet, reader) = (PacketSummary::of(self.packet), self.way);
         let is_proven = self.is_proven(way);
         let oldest = (self.reads.len() == MOST_READS).then(|| self.reads[0].0);
         let reads = std::mem::take(self.reads);
@@ -626,7 +626,7 @@ impl Following<'_> {
 
     /// Handles a FIN without an open request.
     fn ends_nothing(&mut self, psn: u32, tmh: &Tmh, rvh: &Rvh) {
-        let (way, packet) = (self.way, Seen::of(self.packet));
+        let (way, packet) = (self.way, PacketSummary::of(self.packet));
         let Some(exchange) = self.peers() else { return };
         let has_forgotten = exchange.has_forgotten;
         let requests = || exchange.requests.iter().rev();
@@ -673,7 +673,7 @@ impl Following<'_> {
 
     /// Whether the capture has all packets of the two ends: those of the request's stream, and
     /// those of this packet's stream.
-    fn is_proven(&self, requests: Way) -> bool {
+    fn is_proven(&self, requests: StreamKey) -> bool {
         let (one, other) = (self.way.source, self.way.destination);
         let is_cut = self.view.cut.contains(&(one, other)) || self.view.cut.contains(&(other, one));
         let asking = self.view.connections.get(&requests);

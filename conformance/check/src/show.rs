@@ -10,7 +10,7 @@ use efa_wire::fields::{FieldName, Value, fields_of};
 use efa_wire::{Packet, PacketType, ParseError, fields};
 use serde::{Serialize, Serializer};
 
-use crate::capture::{CapturedPacket, Frames, Seen, UserRecvQps};
+use crate::capture::{CapturedItem, CapturedPacket, Frames, UserRecvQps};
 use crate::rendezvous::{Rendezvous, Step};
 use crate::roce::{self, ConnectedPacket};
 
@@ -111,18 +111,18 @@ pub fn show<R: Read>(
         writeln!(output, "capture {name}")?;
     }
     let mut rendezvous = Rendezvous::default();
-    while let Some(seen) = frames.next_seen()? {
-        let (time, interface) = match &seen {
-            Seen::Frame(frame) => (frame.time, frame.interface),
-            Seen::Connected(packet) => (packet.time, packet.interface),
+    while let Some(item) = frames.next_item()? {
+        let (time, interface) = match &item {
+            CapturedItem::Frame(frame) => (frame.time, frame.interface),
+            CapturedItem::Connected(packet) => (packet.time, packet.interface),
         };
         let since = time.saturating_sub(*start.get_or_insert(time));
         if interface >= hosts.len() {
             hosts = frames.interfaces();
         }
         let host = hosts.get(interface).map_or("", String::as_str);
-        match seen {
-            Seen::Frame(mut frame) => {
+        match item {
+            CapturedItem::Frame(mut frame) => {
                 frame.headerless = user_recv.follow(&frame);
                 if !filter.takes(&frame, host) {
                     continue;
@@ -132,7 +132,7 @@ pub fn show<R: Read>(
                     Form::Json => write_json(&Shown::of(name, host, &frame, since), output)?,
                 }
             }
-            Seen::Connected(packet) => {
+            CapturedItem::Connected(packet) => {
                 let step = rendezvous.follow(&packet).step;
                 if !filter.takes_connected(&packet, host) {
                     continue;

@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use efa_capture::Reader;
-use efa_check::capture::{Frames, Seen};
+use efa_check::capture::{CapturedItem, Frames};
 use efa_check::check::{Checked, Judge, NEED_ORDER, NotJudged};
 use efa_core::rules::{Evidence, RULES, Rule, Severity};
 use efa_suite::parallel;
@@ -42,7 +42,7 @@ pub(crate) struct Check {
     /// Print the result as one JSON object, and of several captures a list of them.
     #[arg(long, conflicts_with = "rules")]
     json: bool,
-    /// Explain each finding: what was seen, the statement, what a right sender would have sent, the
+    /// Explain each finding: what was item, the statement, what a right sender would have sent, the
     /// frames to look at.
     #[arg(long, conflicts_with_all = ["rules", "json", "format"])]
     explain: bool,
@@ -127,13 +127,13 @@ fn judge_file(path: &Path) -> Result<Judged, String> {
 fn judge<R: io::Read>(frames: Frames<R>) -> Result<Judged, String> {
     let mut frames = frames.without_rdma_data();
     let mut judge = Judge::new();
-    while let Some(seen) = frames.next_seen().map_err(|error| error.to_string())? {
-        match seen {
-            Seen::Frame(frame) => {
+    while let Some(item) = frames.next_item().map_err(|error| error.to_string())? {
+        match item {
+            CapturedItem::Frame(frame) => {
                 let judged = judge.frame(frame).map_err(|error| error.to_string())?;
                 frames.reuse(judged);
             }
-            Seen::Connected(packet) => judge.connected(&packet),
+            CapturedItem::Connected(packet) => judge.connected(&packet),
         }
     }
     for interface in frames.lossy() {

@@ -66,7 +66,7 @@ fn moment(interface: u32, nanoseconds: u64, direction: Direction) -> Moment {
 
 /// The fields of a frame that a test compares.
 #[derive(PartialEq, Eq, Debug)]
-struct Seen {
+struct FrameFields {
     interface: u32,
     nanoseconds: u128,
     direction: Direction,
@@ -74,12 +74,12 @@ struct Seen {
     payload: Vec<u8>,
 }
 
-fn read_all(capture: &[u8]) -> (Vec<Seen>, Reader<Cursor<Vec<u8>>>) {
+fn read_all(capture: &[u8]) -> (Vec<FrameFields>, Reader<Cursor<Vec<u8>>>) {
     let mut reader = Reader::new(Cursor::new(capture.to_vec()), "memory").unwrap();
     let mut seen = Vec::new();
     while let Some(frame) = reader.next_frame().unwrap() {
         let parsed = frame.frame.unwrap();
-        seen.push(Seen {
+        seen.push(FrameFields {
             interface: frame.interface.0,
             nanoseconds: frame.time.as_nanos(),
             direction: frame.direction.unwrap(),
@@ -133,7 +133,7 @@ fn a_send_and_its_answer_round_trip() {
     };
     assert_eq!(
         seen[0],
-        Seen {
+        FrameFields {
             interface: 0,
             nanoseconds: 1_700_000_000_123_456_789,
             direction: Direction::Outbound,

@@ -91,10 +91,10 @@ fn classic(magic: u32, linktype: u32, fraction: u32, rest: &[u8], bytes: &[u8]) 
 }
 
 /// A frame of a capture: its number, time and direction, and its packet.
-type Seen = (u64, Duration, Option<Direction>, Vec<u8>);
+type NumberedFrame = (u64, Duration, Option<Direction>, Vec<u8>);
 
 /// The frames of the emulated wire in a capture.
-fn read(capture: &[u8]) -> Vec<Seen> {
+fn read(capture: &[u8]) -> Vec<NumberedFrame> {
     let mut reader = Reader::new(capture, "memory").unwrap();
     let mut seen = Vec::new();
     while let Some(found) = reader.next_frame().unwrap() {
@@ -112,7 +112,7 @@ fn time() -> Duration {
 }
 
 /// The result of reading a capture with one packet of unknown direction.
-fn one(number: u64) -> Vec<Seen> {
+fn one(number: u64) -> Vec<NumberedFrame> {
     vec![(number, time(), None, b"hello".to_vec())]
 }
 

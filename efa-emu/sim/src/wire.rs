@@ -24,7 +24,7 @@ use efa_device_model::fault::{
     Trigger, Verdict,
 };
 use efa_device_model::link::{HostSegment, LinkBusy, LocalData, Operation, RequestHeader, Token};
-use efa_device_model::network::{Course, Duplicated, EventQueue, Loss, Network};
+use efa_device_model::network::{Disposition, Duplicated, EventQueue, Loss, Network};
 use efa_device_model::prefetch;
 
 /// A timed event.
@@ -354,31 +354,32 @@ impl Wire {
         let is_deadly = !deaths.is_empty();
         self.trigger(deaths);
         let flight = &mut self.flights[id.index()];
-        let course = Course::new(verdict.fate, &flight.transmission(stage), &self.network);
-        match course {
-            Course::Proceeds { twice, status } => {
+        let disposition =
+            Disposition::new(verdict.fate, &flight.transmission(stage), &self.network);
+        match disposition {
+            Disposition::Proceeds { twice, status } => {
                 flight.twice = twice;
                 match stage {
                     Stage::Request => flight.prescribed = status,
                     Stage::Answer => flight.outcome = status.or(flight.outcome),
                 }
             }
-            Course::Late(delay) => {
+            Disposition::Late(delay) => {
                 self.log.add(self.now, format_args!("delay {flight}"));
                 self.events
                     .add(self.now + delay, WireEvent::HandOver(id, stage));
             }
-            Course::Deferred { fault, packets } => {
+            Disposition::Deferred { fault, packets } => {
                 self.log.add(self.now, format_args!("hold {flight}"));
                 self.deferred.defer(fault, flow, packets, (id, stage));
             }
-            Course::Lost(loss) => self.suffer(id, stage, loss),
+            Disposition::Lost(loss) => self.suffer(id, stage, loss),
         }
-        if course.passes() && !self.deferred.is_empty() {
+        if disposition.passes() && !self.deferred.is_empty() {
             let released = self.deferred.passed(flow);
             self.let_go(released.into_iter().map(|(_, frame)| frame));
         }
-        let proceeds = matches!(course, Course::Proceeds { .. });
+        let proceeds = matches!(disposition, Disposition::Proceeds { .. });
         if proceeds && is_deadly {
             self.events
                 .add_ahead(self.now, WireEvent::HandOver(id, stage));

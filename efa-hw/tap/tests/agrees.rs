@@ -187,7 +187,7 @@ fn a_snap_length_cuts_as_the_emulators() {
     for host in ["alpha", "beta"] {
         let path = |ending: &str| directory.path().join(format!("{host}.{ending}"));
         agree(&path("tap"), &path("emu"));
-        let cut = |seen: &compared::Seen| {
+        let cut = |seen: &compared::ComparedFrame| {
             let there = seen.payload.as_ref().map_or(0, Vec::len);
             there > 0 && there < seen.length as usize
         };
@@ -312,7 +312,7 @@ fn captures_of_two_devices_of_a_process_agree() {
 
 /// Plays a trace of the corpus with our engine over verbs, both ends of which are on one device,
 /// and compares the captures.
-fn play(trace: &str) -> Vec<compared::Seen> {
+fn play(trace: &str) -> Vec<compared::ComparedFrame> {
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();
     let tap = tap(directory.path(), "");
@@ -338,8 +338,9 @@ fn play(trace: &str) -> Vec<compared::Seen> {
 #[test]
 fn captures_of_writes_and_of_failures_agree() {
     let written = play("write-direct-data-2.5-2.5");
-    let has =
-        |seen: &[compared::Seen], start: &str| seen.iter().any(|seen| seen.what.starts_with(start));
+    let has = |seen: &[compared::ComparedFrame], start: &str| {
+        seen.iter().any(|seen| seen.what.starts_with(start))
+    };
     assert!(has(&written, "write at 0"), "{written:?}");
     assert!(has(&written, "write of"), "{written:?}");
     let refused = play("bad-qpn-2.5");
@@ -421,7 +422,7 @@ fn captures_of_direct_queue_clients_agree() {
     let path = |ending: &str| directory.path().join(format!("alpha.{ending}"));
     agree(&path("tap"), &path("emu"));
     let seen = frames(&path("tap"));
-    let is_own = |seen: &&compared::Seen| seen.direction == Direction::Outbound;
+    let is_own = |seen: &&compared::ComparedFrame| seen.direction == Direction::Outbound;
     assert_eq!(seen.iter().filter(is_own).count(), 100);
     assert_eq!(seen.len(), 200);
 }

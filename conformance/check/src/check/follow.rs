@@ -9,7 +9,7 @@ use super::node::NodeId;
 use super::operation::{Due, End, OpId, Operation, OperationKind, Turn, regions};
 use super::packet::{Abort, Announced, Atomic, Ids, PacketBody, Read, Reading, Window};
 use super::runs::Runs;
-use super::sequence::{Gap, Id, Part, Shape};
+use super::sequence::{Gap, Id, PartialMessage, Shape};
 use efa_wire::{Message, Transfer};
 
 /// A packet that is being judged, with the conversation that it belongs to.
@@ -194,7 +194,7 @@ impl Follower<'_> {
             && is_new
             && let Some(msg_id) = msg_id
         {
-            let part = Part {
+            let part = PartialMessage {
                 first: self.place.number,
                 last: self.place.number,
                 shape: self.shape(&message),

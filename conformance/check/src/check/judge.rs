@@ -41,7 +41,7 @@ pub struct Judge {
     conversations: Vec<(View, Conversation)>,
     /// Where a conversation is.
     views: HashMap<View, u32>,
-    seen: Seen,
+    state: CaptureState,
     tagged: Tagged,
     report: Report,
     lossy: BTreeSet<usize>,
@@ -81,7 +81,7 @@ impl Judge {
     /// Learns whose sends are in the capture, before the first of them is judged.
     fn knows(&mut self, frame: &CapturedPacket) {
         if frame.direction == Some(Direction::Outbound) {
-            self.seen.captured.insert(frame.source);
+            self.state.captured.insert(frame.source);
         }
     }
 
@@ -101,9 +101,9 @@ impl Judge {
             let ends = [view.near, view.far].map(|id| nodes.node(id));
             (view.has_direction, ends)
         });
-        self.report.checked.not_judged = self.seen.not_judged;
+        self.report.checked.not_judged = self.state.not_judged;
         self.tagged.close(&mut self.report, &self.lossy);
-        let incomplete = self.seen.unmatched.incomplete(&nodes);
+        let incomplete = self.state.unmatched.incomplete(&nodes);
         // What has lost the directions of some frames shows no end all that it sent or received.
         let pair = |view: &View| (view.near.min(view.far), view.near.max(view.far));
         let is_without = |(view, _): &&(View, Conversation)| !view.has_direction;
@@ -119,7 +119,7 @@ impl Judge {
             let lacks_frames = is_mixed || incomplete.contains(&view);
             conversation.close(
                 &mut self.report,
-                &self.seen.lives,
+                &self.state.lives,
                 lacks_frames,
                 &self.lossy,
             );
@@ -145,7 +145,7 @@ impl Judge {
             return;
         }
         let [from, to] = self.nodes.ids([sender, receiver]);
-        let id = self.seen.unmatched.frame(&self.nodes, frame, from, to);
+        let id = self.state.unmatched.frame(&self.nodes, frame, from, to);
         let (near, far) = match frame.direction {
             Some(Direction::Outbound) => (from, to),
             Some(Direction::Inbound) => (to, from),
@@ -165,7 +165,7 @@ impl Judge {
             at
         });
         let (_, conversation) = &mut self.conversations[at as usize];
-        self.seen.judge(conversation, frame, from, id);
+        self.state.judge(conversation, frame, from, id);
         // A packet is a request, and may be the last one of an operation.
         self.remembered += 2;
         if self.remembered > MOST_REMEMBERED {
@@ -175,7 +175,7 @@ impl Judge {
 
     /// Forgets the older half of what the conversations remember.
     fn forget(&mut self) {
-        let until = self.seen.at.saturating_sub(MOST_REMEMBERED as u64 / 4);
+        let until = self.state.at.saturating_sub(MOST_REMEMBERED as u64 / 4);
         let left = self.conversations.iter_mut();
         self.remembered = left.map(|(_, it)| it.forget_before(until)).sum();
     }
@@ -183,7 +183,7 @@ impl Judge {
 
 /// What is known of all conversations.
 #[derive(Default)]
-struct Seen {
+struct CaptureState {
     lives: Lives,
     births: Births,
     /// Hosts whose own sends are in the capture.
@@ -195,7 +195,7 @@ struct Seen {
     of_interfaces: Vec<u64>,
 }
 
-impl Seen {
+impl CaptureState {
     fn judge(
         &mut self,
         conversation: &mut Conversation,

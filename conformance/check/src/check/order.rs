@@ -16,31 +16,31 @@ const HELD_BYTES: usize = 32 << 20;
 const FRAME_BYTES: usize = size_of::<CapturedPacket>();
 
 /// In a box, so that it stays where it is.
-struct Held(Box<CapturedPacket>);
+struct ByTime(Box<CapturedPacket>);
 
-impl Held {
+impl ByTime {
     fn key(&self) -> (Duration, u64) {
         (self.0.time, self.0.number)
     }
 }
 
-impl PartialEq for Held {
-    fn eq(&self, other: &Held) -> bool {
+impl PartialEq for ByTime {
+    fn eq(&self, other: &ByTime) -> bool {
         self.key() == other.key()
     }
 }
 
-impl Eq for Held {}
+impl Eq for ByTime {}
 
-impl PartialOrd for Held {
-    fn partial_cmp(&self, other: &Held) -> Option<Ordering> {
+impl PartialOrd for ByTime {
+    fn partial_cmp(&self, other: &ByTime) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Held {
+impl Ord for ByTime {
     /// The earliest frame is the greatest.
-    fn cmp(&self, other: &Held) -> Ordering {
+    fn cmp(&self, other: &ByTime) -> Ordering {
         other.key().cmp(&self.key())
     }
 }
@@ -61,9 +61,9 @@ pub struct OutOfOrder {
 #[derive(Default)]
 pub(super) struct InOrder {
     /// Frames that came in the order of time, which are most of them.
-    orderly: VecDeque<Held>,
+    orderly: VecDeque<ByTime>,
     /// Those that came behind a later one.
-    late: BinaryHeap<Held>,
+    late: BinaryHeap<ByTime>,
     bytes: usize,
     released: Duration,
 }
@@ -80,7 +80,7 @@ impl InOrder {
             });
         }
         self.bytes += FRAME_BYTES + frame.payload.len();
-        let held = Held(frame);
+        let held = ByTime(frame);
         match self.orderly.back() {
             Some(last) if last.key() > held.key() => self.late.push(held),
             _ => self.orderly.push_back(held),
@@ -95,7 +95,7 @@ impl InOrder {
     pub(super) fn pop(&mut self) -> Option<Box<CapturedPacket>> {
         // The greatest is the earliest.
         let is_late = self.late.peek() > self.orderly.front();
-        let Held(frame) = match is_late {
+        let ByTime(frame) = match is_late {
             true => self.late.pop()?,
             false => self.orderly.pop_front()?,
         };

@@ -29,7 +29,7 @@ pub(super) struct Shape {
 
 /// A message of several packets that is not whole yet.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct PartialMessage {
     pub(super) first: u64,
     pub(super) last: u64,
     pub(super) shape: Shape,
@@ -83,7 +83,7 @@ pub(super) struct Sequence {
     /// Ids from before the first one.
     before: BTreeSet<u64>,
     /// Messages of several packets that are not whole yet, by msg_id.
-    pub(super) parts: HashMap<u32, Part>,
+    pub(super) parts: HashMap<u32, PartialMessage>,
     /// How many messages have begun.
     pub(super) begun: u64,
     /// Ids of messages of which nothing has arrived, and of which the device failed to send a
@@ -247,7 +247,7 @@ impl Sequence {
     }
 
     /// The messages that are incomplete at the end of the capture, and whether that is proven.
-    pub(super) fn unfinished(&self) -> impl Iterator<Item = (&Part, bool)> {
+    pub(super) fn unfinished(&self) -> impl Iterator<Item = (&PartialMessage, bool)> {
         self.parts
             .values()
             .filter(|part| !part.is_given_up)

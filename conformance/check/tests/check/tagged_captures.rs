@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use efa_check::capture::{Frames, Seen};
+use efa_check::capture::{CapturedItem, Frames};
 use efa_check::check::{Checked, Judge};
 use efa_check::show::{Filter, Form, show};
 use efa_testing::workspace::traces;
@@ -36,7 +36,7 @@ fn path(name: &str) -> PathBuf {
 fn judged(name: &str) -> Checked {
     let mut frames = Frames::open(&path(name)).unwrap();
     let mut judge = Judge::new();
-    while let Some(Seen::Connected(packet)) = frames.next_seen().unwrap() {
+    while let Some(CapturedItem::Connected(packet)) = frames.next_item().unwrap() {
         judge.connected(&packet);
     }
     judge.finish()

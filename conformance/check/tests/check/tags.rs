@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use efa_capture::Reader;
-use efa_check::capture::{Frames, Seen};
+use efa_check::capture::{CapturedItem, Frames};
 use efa_check::check::{Checked, Judge};
 use efa_wire::infiniband::Tmh;
 use efa_wire::rules::{Chapter, RULES, Severity};
@@ -19,10 +19,10 @@ const BOTH: [usize; 2] = [0, 1];
 fn judged(capture: &[u8]) -> Checked {
     let mut frames = Frames::new(Reader::new(capture, "test").unwrap());
     let mut judge = Judge::new();
-    while let Some(seen) = frames.next_seen().unwrap() {
-        match seen {
-            Seen::Frame(frame) => frames.reuse(judge.frame(frame).unwrap()),
-            Seen::Connected(packet) => judge.connected(&packet),
+    while let Some(item) = frames.next_item().unwrap() {
+        match item {
+            CapturedItem::Frame(frame) => frames.reuse(judge.frame(frame).unwrap()),
+            CapturedItem::Connected(packet) => judge.connected(&packet),
         }
     }
     for interface in frames.lossy() {

@@ -425,7 +425,7 @@ fn dissector_and_checker_separate_operations_by_send_id() {
 
 /// Frames that B records of a conversation with A. Frames 1 to 3 are the HANDSHAKEs and A's first
 /// message.
-struct Seen(Vec<CapturedPacket>);
+struct Recording(Vec<CapturedPacket>);
 
 const A: u8 = 1;
 const B: u8 = 2;
@@ -440,10 +440,10 @@ fn address(host: u8) -> RawAddress {
     }
 }
 
-impl Seen {
-    fn acquainted() -> Seen {
-        let mut seen = Seen(Vec::new());
-        seen.send(A, &message(0), b"first");
+impl Recording {
+    fn acquainted() -> Recording {
+        let mut recording = Recording(Vec::new());
+        recording.send(A, &message(0), b"first");
         for from in [B, A] {
             let handshake = Handshake {
                 flags: HandshakeFlags::CONNID_HDR,
@@ -451,9 +451,9 @@ impl Seen {
                 connid: Some(Connid(address(from).qkey.0)),
                 ..Handshake::default()
             };
-            seen.send(from, &handshake, b"");
+            recording.send(from, &handshake, b"");
         }
-        seen
+        recording
     }
 
     fn send(&mut self, from: u8, repr: &impl Repr, data: &[u8]) {
@@ -537,54 +537,63 @@ fn dissector_and_checker_follow_abandoned_messages() {
         recv_length: 10,
         ..Rtr::default()
     };
-    let given_up = |seen: &mut Seen| seen.gives_up(A, OpeType::TXE, 1, none);
-    type Case<'a> = (&'a dyn Fn(&mut Seen), &'a [(u64, &'a str)]);
+    let given_up = |recording: &mut Recording| recording.gives_up(A, OpeType::TXE, 1, none);
+    type Case<'a> = (&'a dyn Fn(&mut Recording), &'a [(u64, &'a str)]);
     let cases: &[Case<'_>] = &[
-        (&|seen| (0..2).for_each(|at| seen.piece(1, 100 * at)), &[]),
-        (&|seen| seen.send(A, &message(1), b""), &[]),
         (
-            &|seen| (0..2).for_each(|_| seen.piece(1, 0)),
+            &|recording| (0..2).for_each(|at| recording.piece(1, 100 * at)),
+            &[],
+        ),
+        (&|recording| recording.send(A, &message(1), b""), &[]),
+        (
+            &|recording| (0..2).for_each(|_| recording.piece(1, 0)),
             &[(6, "segment-overlap")],
         ),
         (
-            &|seen| (0..2).for_each(|_| seen.send(A, &message(1), b"")),
+            &|recording| (0..2).for_each(|_| recording.send(A, &message(1), b"")),
             &[(6, "msg-id-once")],
         ),
-        (&|seen| seen.gives_up(A, OpeType::TXE, 1, none), &[]),
-        (&|seen| seen.gives_up(A, OpeType::RXE, 1, none), &[]),
         (
-            &|seen| seen.gives_up(A, OpeType(3), 1, none),
+            &|recording| recording.gives_up(A, OpeType::TXE, 1, none),
+            &[],
+        ),
+        (
+            &|recording| recording.gives_up(A, OpeType::RXE, 1, none),
+            &[],
+        ),
+        (
+            &|recording| recording.gives_up(A, OpeType(3), 1, none),
             &[(5, "peer-error-message")],
         ),
         (
-            &|seen| seen.gives_up(A, OpeType(0), 1, none),
+            &|recording| recording.gives_up(A, OpeType(0), 1, none),
             &[(5, "peer-error-message")],
         ),
         // B has no message 0, and operation 9 is a read.
         (
-            &|seen| {
-                seen.send(A, &read, b"");
-                seen.gives_up(B, OpeType::TXE, 0, 9);
-                seen.gives_up(B, OpeType::TXE, 0, none);
+            &|recording| {
+                recording.send(A, &read, b"");
+                recording.gives_up(B, OpeType::TXE, 0, 9);
+                recording.gives_up(B, OpeType::TXE, 0, none);
             },
             &[(6, "peer-error-message")],
         ),
         // B has message 0.
         (
-            &|seen| {
-                seen.send(A, &read, b"");
-                seen.send(B, &EagerRtm::default(), b"");
-                seen.gives_up(B, OpeType::TXE, 0, 9);
+            &|recording| {
+                recording.send(A, &read, b"");
+                recording.send(B, &EagerRtm::default(), b"");
+                recording.gives_up(B, OpeType::TXE, 0, 9);
             },
             &[],
         ),
     ];
     let mut joined = Joined::default();
     for (then, _) in cases {
-        let mut seen = Seen::acquainted();
-        given_up(&mut seen);
-        then(&mut seen);
-        joined.push(&seen.0);
+        let mut recording = Recording::acquainted();
+        given_up(&mut recording);
+        then(&mut recording);
+        joined.push(&recording.0);
     }
     let (by_dissector, by_check) = (joined.by_dissector(&tshark), joined.by_check());
     for (number, (_, expected)) in cases.iter().enumerate() {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::bench::Bench;
 use super::hosts::Hosts;
-use super::known::{self, Known};
+use super::known::{self, KnownFault};
 use super::lab::Lab;
 use super::unmet::{CellResult, Unmet};
 
@@ -70,7 +70,7 @@ impl Cell {
     /// Its time limit.
     pub(crate) fn limit(&self) -> Duration {
         let known = known::fault(self.group, &self.name).ok().flatten();
-        known.and_then(Known::limit).unwrap_or(self.limit)
+        known.and_then(KnownFault::limit).unwrap_or(self.limit)
     }
 
     /// Runs the cell.

@@ -19,13 +19,13 @@ const TEXT: &str = include_str!("../../cells/known.toml");
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    known: Vec<Known>,
+    known: Vec<KnownFault>,
 }
 
 /// A fault of stock software that makes cells fail.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Known {
+pub(crate) struct KnownFault {
     /// The cells, as regular expressions for group and name.
     #[serde(deserialize_with = "expressions")]
     cells: Vec<Regex>,
@@ -52,8 +52,8 @@ fn expressions<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<Regex>, D::Err
 }
 
 /// All known faults.
-fn all() -> Result<&'static [Known], CellsError> {
-    static KNOWN: LazyLock<Result<Vec<Known>, toml::de::Error>> =
+fn all() -> Result<&'static [KnownFault], CellsError> {
+    static KNOWN: LazyLock<Result<Vec<KnownFault>, toml::de::Error>> =
         LazyLock::new(|| toml::from_str(TEXT).map(|file: File| file.known));
     KNOWN.as_deref().map_err(|error| CellsError::Toml {
         file: "cells/known.toml".into(),
@@ -62,12 +62,12 @@ fn all() -> Result<&'static [Known], CellsError> {
 }
 
 /// The known fault of a cell.
-pub(crate) fn fault(group: &str, cell: &str) -> Result<Option<&'static Known>, CellsError> {
+pub(crate) fn fault(group: &str, cell: &str) -> Result<Option<&'static KnownFault>, CellsError> {
     let cell = format!("{group} {cell}");
     Ok(all()?.iter().find(|known| known.is_of(&cell)))
 }
 
-impl Known {
+impl KnownFault {
     fn is_of(&self, cell: &str) -> bool {
         self.cells.iter().any(|cells| cells.is_match(cell))
     }

@@ -12,7 +12,7 @@ mod player;
 pub mod wire;
 
 use efa_capture::{ReadError, Reader};
-use efa_check::capture::{Frames, Seen};
+use efa_check::capture::{CapturedItem, Frames};
 use efa_check::check::Judge;
 use efa_core::rules::Severity;
 use efa_hw::connected::{Completion, TagRequest, Work};
@@ -161,8 +161,8 @@ pub fn play<D: Devices>(trace: &TagTrace, devices: &mut D) -> TagVerdict {
 fn judge(capture: &[u8]) -> Result<Vec<Finding>, ReadError> {
     let mut frames = Frames::new(Reader::new(capture, "the run")?);
     let mut judge = Judge::new();
-    while let Some(seen) = frames.next_seen()? {
-        if let Seen::Connected(packet) = seen {
+    while let Some(item) = frames.next_item()? {
+        if let CapturedItem::Connected(packet) = item {
             judge.connected(&packet);
         }
     }

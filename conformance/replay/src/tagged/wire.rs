@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::io::Read;
 
 use efa_capture::{Direction, ReadError, Reader};
-use efa_check::capture::{Frames, Seen};
+use efa_check::capture::{CapturedItem, Frames};
 use efa_core::rules::Severity;
 use efa_core::wire::infiniband::{Aeth, RcOpcode, Reth, Rvh, Tmh};
 
@@ -71,8 +71,8 @@ pub fn packets<R: Read>(reader: Reader<R>, mtu: u32) -> Result<Vec<WirePacket>, 
     let mut second_end = None;
     let mut answered = HashSet::new();
     let mut next_requests = [None; 2];
-    while let Some(seen) = frames.next_seen()? {
-        let Seen::Connected(packet) = seen else {
+    while let Some(item) = frames.next_item()? {
+        let CapturedItem::Connected(packet) = item else {
             continue;
         };
         let Some(transport) = packet.transport() else {

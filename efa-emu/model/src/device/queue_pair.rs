@@ -155,7 +155,7 @@ pub struct QpAttributes {
 bitflags::bitflags! {
     /// The attributes of a state change.
     #[derive(Clone, Copy, PartialEq, Eq)]
-    struct Given: u8 {
+    struct ChangedAttributes: u8 {
         const CURRENT_STATE = 1 << 0;
         const PKEY_INDEX = 1 << 1;
         const PORT = 1 << 2;
@@ -167,27 +167,35 @@ bitflags::bitflags! {
 }
 
 impl QpChange {
-    fn given(&self) -> Given {
-        let mut given = Given::empty();
-        given.set(Given::CURRENT_STATE, self.current_state.is_some());
-        given.set(Given::PKEY_INDEX, self.pkey_index.is_some());
-        given.set(Given::PORT, self.port.is_some());
-        given.set(Given::QKEY, self.qkey.is_some());
-        given.set(Given::SQ_PSN, self.sq_psn.is_some());
-        given.set(Given::RNR_RETRY, self.rnr_retry.is_some());
-        given.set(Given::DRAINED_EVENT, self.drained_event);
+    fn given(&self) -> ChangedAttributes {
+        let mut given = ChangedAttributes::empty();
+        given.set(
+            ChangedAttributes::CURRENT_STATE,
+            self.current_state.is_some(),
+        );
+        given.set(ChangedAttributes::PKEY_INDEX, self.pkey_index.is_some());
+        given.set(ChangedAttributes::PORT, self.port.is_some());
+        given.set(ChangedAttributes::QKEY, self.qkey.is_some());
+        given.set(ChangedAttributes::SQ_PSN, self.sq_psn.is_some());
+        given.set(ChangedAttributes::RNR_RETRY, self.rnr_retry.is_some());
+        given.set(ChangedAttributes::DRAINED_EVENT, self.drained_event);
         given
     }
 }
 
 /// The required and the optional attributes of a state change. `None` if the change is not allowed.
-fn transition(service: Service, from: QpState, to: QpState) -> Option<(Given, Given)> {
+fn transition(
+    service: Service,
+    from: QpState,
+    to: QpState,
+) -> Option<(ChangedAttributes, ChangedAttributes)> {
     use QpState::*;
-    let none = Given::empty();
-    let identity = Given::PKEY_INDEX | Given::PORT | Given::QKEY;
-    let running = Given::CURRENT_STATE | Given::QKEY;
+    let none = ChangedAttributes::empty();
+    let identity =
+        ChangedAttributes::PKEY_INDEX | ChangedAttributes::PORT | ChangedAttributes::QKEY;
+    let running = ChangedAttributes::CURRENT_STATE | ChangedAttributes::QKEY;
     let rnr = match service {
-        Service::Srd => Given::RNR_RETRY,
+        Service::Srd => ChangedAttributes::RNR_RETRY,
         Service::Ud => none,
     };
     Some(match (from, to) {
@@ -196,11 +204,17 @@ fn transition(service: Service, from: QpState, to: QpState) -> Option<(Given, Gi
         (Reset, _) => return None,
         (_, Error) => (none, none),
         (Init, Init) => (none, identity),
-        (Init, ReadyToReceive) => (none, Given::PKEY_INDEX | Given::QKEY),
-        (ReadyToReceive, ReadyToSend) => (Given::SQ_PSN, running | rnr),
+        (Init, ReadyToReceive) => (
+            none,
+            ChangedAttributes::PKEY_INDEX | ChangedAttributes::QKEY,
+        ),
+        (ReadyToReceive, ReadyToSend) => (ChangedAttributes::SQ_PSN, running | rnr),
         (ReadyToSend | SendQueueDrained, ReadyToSend) => (none, running),
-        (ReadyToSend, SendQueueDrained) => (none, Given::DRAINED_EVENT),
-        (SendQueueDrained, SendQueueDrained) => (none, Given::PKEY_INDEX | Given::QKEY),
+        (ReadyToSend, SendQueueDrained) => (none, ChangedAttributes::DRAINED_EVENT),
+        (SendQueueDrained, SendQueueDrained) => (
+            none,
+            ChangedAttributes::PKEY_INDEX | ChangedAttributes::QKEY,
+        ),
         _ => return None,
     })
 }

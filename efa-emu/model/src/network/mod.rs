@@ -10,7 +10,7 @@
 //! The outcome for a frame is a pure function of the seed and of the frame's identity
 //! (`Transmission`): the queue pair, the sequence number of the request, and the number of earlier
 //! transmissions. It depends on no other frame and on no clock. This module also decides what a
-//! staged fault does to an arriving frame (`Course`), once a rule has matched
+//! staged fault does to an arriving frame (`Disposition`), once a rule has matched
 //! ([`crate::fault::Faults::decide`]).
 //!
 //! A link adds a clock and the transport of bytes. `efa-sim` runs every transmission as a separate
@@ -18,7 +18,7 @@
 //! successful transmission (`Network::journey`), which is the same transmissions added up.
 
 mod config;
-mod course;
+mod disposition;
 mod event_queue;
 mod journey;
 mod random;
@@ -29,7 +29,7 @@ mod transmission;
 mod tests;
 
 pub use config::NetworkConfig;
-pub use course::{Course, Duplicated};
+pub use disposition::{Disposition, Duplicated};
 pub use event_queue::EventQueue;
 pub use journey::{Journey, Network, Transit};
 pub use random::{Probability, Purpose, Random};

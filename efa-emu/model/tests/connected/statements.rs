@@ -179,8 +179,8 @@ fn any_operation_reports_the_count() {
 #[test]
 fn messages_that_break_off_do_not_count() {
     type End = fn(&mut Device);
-    type Told = &'static [(u64, u8, u8)];
-    let ends: [(End, Told); 3] = [
+    type Completions = &'static [(u64, u8, u8)];
+    let ends: [(End, Completions); 3] = [
         (
             |device| change_state(device, QpState::Error),
             &[(100, WcStatus::Flushed as u8, TAGGED)],

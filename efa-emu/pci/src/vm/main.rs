@@ -3,11 +3,11 @@
 //! * `software`: the required packages.
 //! * `archive`, `contents`: the file system of a guest, in the kernel's own format.
 //! * `machine`: a guest: `efa-emu run`, in it `efa-emu-pci`, and in that QEMU.
-//! * `course`: the run of all guests.
+//! * `guests`: the run of all guests.
 
 mod archive;
 mod contents;
-mod course;
+mod guests;
 mod machine;
 mod software;
 
@@ -27,5 +27,5 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    efa_commands::end(PROGRAM, course::run(&Arguments::parse().vm))
+    efa_commands::end(PROGRAM, guests::run(&Arguments::parse().vm))
 }

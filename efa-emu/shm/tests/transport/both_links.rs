@@ -84,7 +84,7 @@ impl Default for Scenario<'_> {
 
 /// The outcome of a scenario.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Seen {
+struct Outcome {
     /// By request: its status, and how long it took.
     outcomes: BTreeMap<u64, (Status, Duration)>,
     /// The messages in the order of their arrival.
@@ -141,7 +141,7 @@ impl Scenario<'_> {
     }
 
     /// Runs the scenario over the simulator.
-    fn simulate(&self, attempts: u32) -> Seen {
+    fn simulate(&self, attempts: u32) -> Outcome {
         let options = self.options(attempts);
         let fabric = Fabric::new(FabricConfig {
             seed: options.seed,
@@ -219,7 +219,7 @@ impl Scenario<'_> {
             }
         }
         let repeated = [&mut alpha, &mut beta].map(|peer| peer.nic().stale_completions());
-        Seen {
+        Outcome {
             outcomes,
             arrived,
             repeated,
@@ -239,7 +239,7 @@ impl Scenario<'_> {
 
     /// Runs it over shared memory until the sender has seen `expected`, and the receiver the same
     /// messages.
-    fn run(&self, attempts: u32, rdma: RdmaPath, expected: &Seen) -> Seen {
+    fn run(&self, attempts: u32, rdma: RdmaPath, expected: &Outcome) -> Outcome {
         let root = tempfile::tempdir().unwrap();
         let open = |name, gid| {
             let host = self.host(name, gid, attempts, rdma);
@@ -305,7 +305,7 @@ impl Scenario<'_> {
         assert!(alpha.poll().is_none());
         let armed = fabric(root.path()).armed().unwrap();
         let (arrived, repeated) = beta.finish();
-        Seen {
+        Outcome {
             outcomes,
             arrived,
             repeated: [alpha.stale(), repeated],
@@ -314,7 +314,7 @@ impl Scenario<'_> {
     }
 
     /// Compares the two links, and returns the outcome of the simulation.
-    fn check(&self, attempts: u32) -> Seen {
+    fn check(&self, attempts: u32) -> Outcome {
         let simulated = self.simulate(attempts);
         assert_eq!(simulated.outcomes.len(), self.requests(), "{simulated:?}");
         for rdma in [RdmaPath::Auto, RdmaPath::Rings] {
@@ -344,7 +344,7 @@ impl Scenario<'_> {
 
     /// Compares a run over shared memory with the simulation. It may be slower, but not faster.
     /// Returns the difference.
-    fn compare(&self, simulated: &Seen, real: &Seen) -> Result<(), String> {
+    fn compare(&self, simulated: &Outcome, real: &Outcome) -> Result<(), String> {
         let (mut simulated, mut real) = (simulated.clone(), real.clone());
         if self.is_deadly {
             // The dead receiver cannot apply rules to what arrives, nor report it.
@@ -487,7 +487,7 @@ pub(crate) fn receiver(parent: &Parent) {
 }
 
 /// As [`Scenario::check`], on a perfect network.
-fn check(attempts: u32, rules: &[&str]) -> Seen {
+fn check(attempts: u32, rules: &[&str]) -> Outcome {
     let scenario = Scenario {
         rules,
         ..Scenario::default()
@@ -496,7 +496,7 @@ fn check(attempts: u32, rules: &[&str]) -> Seen {
 }
 
 /// The status of a request in the simulation, and the number of whole time-outs that it took.
-fn outcome(seen: &Seen, request: u64) -> (Status, u32) {
+fn outcome(seen: &Outcome, request: u64) -> (Status, u32) {
     let (status, took) = seen.outcomes[&request];
     (status, (took.as_nanos() / TIMEOUT.as_nanos()) as u32)
 }

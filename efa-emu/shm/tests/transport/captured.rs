@@ -14,9 +14,9 @@ use efa_testing::patience::Wait;
 use crate::client::{Client, config, fabric};
 
 /// A summary of a frame: its type, sequence number, whether it is a retransmission, and payload.
-type Seen = (String, u32, bool, Option<Vec<u8>>);
+type FrameSummary = (String, u32, bool, Option<Vec<u8>>);
 
-fn frames(path: &Path) -> Vec<(Direction, Seen)> {
+fn frames(path: &Path) -> Vec<(Direction, FrameSummary)> {
     let mut reader = Reader::open(path).unwrap();
     let mut found = Vec::new();
     while let Some(captured) = reader.next_frame().unwrap() {
@@ -181,7 +181,7 @@ fn both_hosts_record_the_same_from_their_sides() {
         };
         // The order within each direction of one request is the same on both sides; the order
         // between directions differs.
-        let sorted = |frames: &[(Direction, Seen)], turn: bool| {
+        let sorted = |frames: &[(Direction, FrameSummary)], turn: bool| {
             let mut frames: Vec<_> = frames
                 .iter()
                 .map(|(direction, seen)| {

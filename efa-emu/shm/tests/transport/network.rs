@@ -15,14 +15,14 @@ pub(crate) fn with_network(host: &str, network: &str) -> HostConfig {
 }
 
 /// What happened to numbered packets that were sent in order.
-pub(crate) struct Seen {
+pub(crate) struct PacketOrder {
     /// The numbers in the order of their arrival.
     pub(crate) arrived: Vec<u64>,
     /// The numbers in the order of their completion.
     pub(crate) completed: Vec<u64>,
 }
 
-impl Seen {
+impl PacketOrder {
     pub(crate) fn is_everything_once(&self) -> bool {
         [&self.arrived, &self.completed].into_iter().all(|numbers| {
             let mut numbers = numbers.clone();
@@ -37,7 +37,7 @@ pub(crate) fn send_numbered(
     sender: &mut Client,
     receiver: &mut Client,
     mut next: impl FnMut(&mut Client) -> Option<Completion>,
-) -> Seen {
+) -> PacketOrder {
     let memory = receiver.register(vec![0; 8 * COUNT as usize]);
     for index in 0..COUNT {
         receiver.post_recv(index, memory.buffer(8 * index as usize, 8));
@@ -68,12 +68,12 @@ pub(crate) fn send_numbered(
         u64::from_le_bytes(memory.bytes[at..at + 8].try_into().unwrap())
     };
     let arrived = arrived.iter().map(number).collect();
-    Seen { arrived, completed }
+    PacketOrder { arrived, completed }
 }
 
 /// Sends numbered packets over a network. Also returns the number of retransmissions of the
 /// sender's device.
-fn arrivals(network: &str, poll: bool) -> (Seen, u64) {
+fn arrivals(network: &str, poll: bool) -> (PacketOrder, u64) {
     let root = tempfile::tempdir().unwrap();
     let mut sender = Client::open(root.path(), &with_network("alpha", network));
     let mut receiver = Client::open(root.path(), &config("beta"));

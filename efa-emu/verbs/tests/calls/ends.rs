@@ -15,7 +15,7 @@ use efa_verbs_abi::*;
 
 /// A process's resources, as the kernel counts them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Held {
+struct Resources {
     threads: usize,
     descriptors: usize,
     /// Of address space, in KiB.
@@ -26,8 +26,8 @@ struct Held {
 /// allocator's, and up to 20 MiB of freed blocks that valgrind keeps.
 const NOISE: usize = 32 << 10;
 
-impl Held {
-    fn now() -> Held {
+impl Resources {
+    fn now() -> Resources {
         let count = |directory: &str| std::fs::read_dir(Path::new(directory)).unwrap().count();
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let mapped = status
@@ -35,7 +35,7 @@ impl Held {
             .find_map(|line| line.strip_prefix("VmSize:"))
             .and_then(|rest| rest.trim().strip_suffix(" kB"))
             .unwrap();
-        Held {
+        Resources {
             threads: count("/proc/self/task"),
             descriptors: count("/proc/self/fd"),
             mapped: mapped.trim().parse().unwrap(),
@@ -85,12 +85,12 @@ fn of_devices_leaves_no_thread_descriptor_or_memory() {
             cycle(true);
             cycle(false);
         }
-        let before = Held::now();
+        let before = Resources::now();
         for _ in 0..50 {
             cycle(true);
             cycle(false);
         }
-        let after = Held::now();
+        let after = Resources::now();
         let answer = (after.threads, after.descriptors);
         assert_eq!(answer, (before.threads, before.descriptors));
         // What is kept of freed handles is a structure of some hundred bytes for each. A device
@@ -117,9 +117,9 @@ fn of_queue_pairs_leaves_no_rings() {
             }
         };
         pass(100);
-        let before = Held::now();
+        let before = Resources::now();
         pass(900);
-        let after = Held::now();
+        let after = Resources::now();
         // The rings of one are more than 64 KiB.
         assert!(
             after.mapped < before.mapped + NOISE,

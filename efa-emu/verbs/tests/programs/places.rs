@@ -15,13 +15,13 @@ use efa_testing::workspace::{built, conformance, emulator, traces};
 /// A directory.
 struct Directory {
     name: &'static str,
-    given: Given,
+    form: PathForm,
     /// The uses of it that are refused, with words of the line that says so.
     refused: &'static [(Use, &'static str)],
 }
 
 /// How a command is told of the directory.
-enum Given {
+enum PathForm {
     /// By the absolute path of a directory of this name.
     Named(&'static [u8]),
     Relative,
@@ -75,28 +75,28 @@ const IN_NO_LIST: &[(Use, &str)] = &[(Use::Installation, "EFA_EMU_LIB")];
 const DIRECTORIES: [Directory; 11] = [
     Directory::of(
         "relative",
-        Given::Relative,
+        PathForm::Relative,
         &[(Use::Fabrics, "EFA_EMU_FABRICS")],
     ),
-    Directory::of("a space", Given::Named(b"with space"), IN_NO_LIST),
-    Directory::of("a colon", Given::Named(b"with:colon"), IN_NO_LIST),
-    Directory::of("a semicolon", Given::Named(b"with;semicolon"), &[]),
-    Directory::of("a newline", Given::Named(b"with\nnewline"), &[]),
-    Directory::of("a quote", Given::Named(b"with'quote"), &[]),
+    Directory::of("a space", PathForm::Named(b"with space"), IN_NO_LIST),
+    Directory::of("a colon", PathForm::Named(b"with:colon"), IN_NO_LIST),
+    Directory::of("a semicolon", PathForm::Named(b"with;semicolon"), &[]),
+    Directory::of("a newline", PathForm::Named(b"with\nnewline"), &[]),
+    Directory::of("a quote", PathForm::Named(b"with'quote"), &[]),
     Directory::of(
         "not UTF-8",
-        Given::Named(b"caf\xe9"),
+        PathForm::Named(b"caf\xe9"),
         &[(Use::Profile, "--profile")],
     ),
     Directory::of(
         "long",
-        Given::Named(&LONG),
+        PathForm::Named(&LONG),
         &[(Use::Temporary, "set TMPDIR")],
     ),
-    Directory::of("a link", Given::Link, &[]),
+    Directory::of("a link", PathForm::Link, &[]),
     Directory::of(
         "missing",
-        Given::Missing,
+        PathForm::Missing,
         &[
             (Use::Temporary, "set TMPDIR"),
             (Use::Fabrics, "missing/efa-emu-"),
@@ -112,7 +112,7 @@ const DIRECTORIES: [Directory; 11] = [
     ),
     Directory::of(
         "read-only",
-        Given::ReadOnly,
+        PathForm::ReadOnly,
         &[
             (Use::Temporary, "set TMPDIR"),
             (Use::Fabrics, "/sys/efa-emu-"),
@@ -131,12 +131,12 @@ const DIRECTORIES: [Directory; 11] = [
 impl Directory {
     const fn of(
         name: &'static str,
-        given: Given,
+        form: PathForm,
         refused: &'static [(Use, &'static str)],
     ) -> Directory {
         Directory {
             name,
-            given,
+            form,
             refused,
         }
     }
@@ -158,20 +158,20 @@ struct Made<'a> {
 
 impl<'a> Made<'a> {
     fn below(root: &Path, place: &'a Directory) -> Made<'a> {
-        let directory = match place.given {
-            Given::Named(name) => root.join(OsStr::from_bytes(name)),
-            Given::Relative | Given::Link => root.join("directory"),
-            Given::Missing => root.join("missing"),
-            Given::ReadOnly => "/sys".into(),
+        let directory = match place.form {
+            PathForm::Named(name) => root.join(OsStr::from_bytes(name)),
+            PathForm::Relative | PathForm::Link => root.join("directory"),
+            PathForm::Missing => root.join("missing"),
+            PathForm::ReadOnly => "/sys".into(),
         };
-        let holds_files = !matches!(place.given, Given::Missing | Given::ReadOnly);
+        let holds_files = !matches!(place.form, PathForm::Missing | PathForm::ReadOnly);
         if holds_files {
             fs::create_dir(&directory).unwrap();
             fill(&directory);
         }
-        let path = match place.given {
-            Given::Relative => "directory".into(),
-            Given::Link => {
+        let path = match place.form {
+            PathForm::Relative => "directory".into(),
+            PathForm::Link => {
                 let link = root.join("link");
                 std::os::unix::fs::symlink(&directory, &link).unwrap();
                 link
@@ -181,8 +181,8 @@ impl<'a> Made<'a> {
         Made {
             place,
             path,
-            working_directory: match place.given {
-                Given::Relative | Given::Missing => root.to_owned(),
+            working_directory: match place.form {
+                PathForm::Relative | PathForm::Missing => root.to_owned(),
                 _ => directory,
             },
             fabric: TestFabric::new(),
@@ -290,8 +290,8 @@ impl<'a> Made<'a> {
     /// What the program prints, if it can be known.
     fn expected(&self, used: Use) -> Option<&'static str> {
         // As without the emulator, the list cannot have every name.
-        let is_preloaded = match self.place.given {
-            Given::Missing | Given::ReadOnly => false,
+        let is_preloaded = match self.place.form {
+            PathForm::Missing | PathForm::ReadOnly => false,
             _ => !self
                 .path
                 .as_os_str()

@@ -11,7 +11,7 @@ use efa_testing::workspace::{efa_conformance, outcome};
 
 /// A frame, with the fields that both captures have.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct ComparedFrame {
     pub(crate) direction: Direction,
     pub(crate) what: String,
     pub(crate) ends: [(Gid, u16); 2],
@@ -24,9 +24,9 @@ pub(crate) struct Seen {
 }
 
 /// The frames of a capture that a tap can see: not the device's own answers and retransmissions.
-pub(crate) fn frames(path: &Path) -> Vec<Seen> {
+pub(crate) fn frames(path: &Path) -> Vec<ComparedFrame> {
     let mut reader = Reader::open(path).unwrap();
-    let mut found: Vec<(u32, Seen)> = Vec::new();
+    let mut found: Vec<(u32, ComparedFrame)> = Vec::new();
     while let Some(captured) = reader.next_frame().unwrap() {
         let frame = captured.frame.unwrap();
         let header = &frame.header;
@@ -68,7 +68,7 @@ pub(crate) fn frames(path: &Path) -> Vec<Seen> {
         let is_write = matches!(header.kind, FrameKind::RdmaWrite(_)) && !is_own;
         let is_others =
             is_write || matches!(header.kind, FrameKind::Send | FrameKind::Datagram) && !is_own;
-        let seen = Seen {
+        let seen = ComparedFrame {
             direction,
             what,
             ends: [
@@ -92,8 +92,8 @@ pub(crate) fn frames(path: &Path) -> Vec<Seen> {
 /// Q-key. The order of peers' writes and of the completions of own requests is random.
 type Stream = ((Gid, u16), u32, bool, &'static str);
 
-fn streams(frames: Vec<Seen>) -> BTreeMap<Stream, Vec<Seen>> {
-    let mut streams: BTreeMap<Stream, Vec<Seen>> = BTreeMap::new();
+fn streams(frames: Vec<ComparedFrame>) -> BTreeMap<Stream, Vec<ComparedFrame>> {
+    let mut streams: BTreeMap<Stream, Vec<ComparedFrame>> = BTreeMap::new();
     for seen in frames {
         let is_own = seen.direction == Direction::Outbound;
         let own = seen.ends[usize::from(!is_own)];
@@ -169,10 +169,12 @@ pub(crate) fn agree_but_for_last_arrivals(tapped: &Path, emulated: &Path) {
     compare(tapped, expected);
 }
 
-fn compare(tapped: &Path, emulated: BTreeMap<Stream, Vec<Seen>>) {
+fn compare(tapped: &Path, emulated: BTreeMap<Stream, Vec<ComparedFrame>>) {
     let tapped = streams(frames(tapped));
     assert!(!tapped.is_empty(), "nothing was captured");
-    let keys = |streams: &BTreeMap<Stream, Vec<Seen>>| streams.keys().copied().collect::<Vec<_>>();
+    let keys = |streams: &BTreeMap<Stream, Vec<ComparedFrame>>| {
+        streams.keys().copied().collect::<Vec<_>>()
+    };
     assert_eq!(keys(&tapped), keys(&emulated));
     for (stream, expected) in &emulated {
         let found = &tapped[stream];

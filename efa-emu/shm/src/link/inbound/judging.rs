@@ -18,7 +18,7 @@ use crate::transport::record::{Answer, Record, RecordKind};
 use crate::transport::segment::Address;
 use efa_device_model::fault::{Event, FaultId, Flow, Frame, PACKET_START, Stage, Trigger};
 use efa_device_model::link::Operation;
-use efa_device_model::network::{Course, Duplicated, Journey, Transmission};
+use efa_device_model::network::{Disposition, Duplicated, Journey, Transmission};
 
 /// Most requests that are deferred outside of their rings. Further ones stay in the ring.
 const MOST_COPIES: usize = 1 << 16;
@@ -69,20 +69,22 @@ impl Inbound {
         };
         let flow = Flow::from(&frame);
         let verdict = work.staged.decide(&Event::Frame(frame));
-        let course = Course::new(verdict.fate, &request, &peer.network);
-        match course {
-            Course::Proceeds {
+        let disposition = Disposition::new(verdict.fate, &request, &peer.network);
+        match disposition {
+            Disposition::Proceeds {
                 status: Some(status),
                 ..
             } => self.refuse_request(later, status, work),
-            Course::Proceeds { twice, .. } => {
+            Disposition::Proceeds { twice, .. } => {
                 self.twice = twice;
                 self.handle(later, work);
                 self.twice = Duplicated::Nothing;
             }
-            Course::Late(delay) => self.schedule(delay, later, RecordStep::Handle),
-            Course::Deferred { fault, packets } => self.defer(fault, flow, packets, later, work),
-            Course::Lost(loss) => match peer.network.journey_after(&request, loss) {
+            Disposition::Late(delay) => self.schedule(delay, later, RecordStep::Handle),
+            Disposition::Deferred { fault, packets } => {
+                self.defer(fault, flow, packets, later, work)
+            }
+            Disposition::Lost(loss) => match peer.network.journey_after(&request, loss) {
                 Journey::Arrives { after, path, lost } => {
                     later.incoming.record = later.incoming.record.on_path(path);
                     self.schedule(after, later, RecordStep::Arrive(Some(lost)));
@@ -94,7 +96,7 @@ impl Inbound {
                 Journey::Vanishes => self.answer_now(&later, Answer::Status(Status::Ok)),
             },
         }
-        if course.passes() {
+        if disposition.passes() {
             self.pass_by(flow, work);
         }
         let released = self.release(&verdict.triggers, work);

@@ -11,7 +11,7 @@ use crate::process::clock::monotonic_now;
 use efa_device_model::device::Device;
 use efa_device_model::fault::{Deferred, Event, Flow, Frame, PACKET_START, Stage};
 use efa_device_model::link::{LocalData, Token};
-use efa_device_model::network::{Course, Duplicated, EventQueue, Journey, Transmission};
+use efa_device_model::network::{Disposition, Duplicated, EventQueue, Journey, Transmission};
 
 /// An answer, as it reaches the device: the request and its status.
 #[derive(Clone, Copy, Debug)]
@@ -150,18 +150,18 @@ impl LateAnswers {
         };
         let flow = Flow::from(&frame);
         let verdict = staged.decide(&Event::Frame(frame));
-        let course = Course::new(verdict.fate, &answer, &network);
-        match course {
-            Course::Proceeds { twice, status } => {
+        let disposition = Disposition::new(verdict.fate, &answer, &network);
+        match disposition {
+            Disposition::Proceeds { twice, status } => {
                 outcome.duplicate = twice == Duplicated::Completion;
                 outcome.status = status.unwrap_or(outcome.status);
             }
-            Course::Late(delay) => self.schedule(delay, outcome, AnswerStep::Complete),
-            Course::Deferred { fault, packets } => {
+            Disposition::Late(delay) => self.schedule(delay, outcome, AnswerStep::Complete),
+            Disposition::Deferred { fault, packets } => {
                 staged.note_held(fault, 1);
                 self.deferred.defer(fault, flow, packets, outcome);
             }
-            Course::Lost(loss) => match network.journey_after(&answer, loss) {
+            Disposition::Lost(loss) => match network.journey_after(&answer, loss) {
                 Journey::Arrives { after, lost, .. } => {
                     self.schedule(after, outcome, AnswerStep::Arrive(lost));
                 }
@@ -172,11 +172,11 @@ impl LateAnswers {
                 Journey::Vanishes => {}
             },
         }
-        if course.passes() {
+        if disposition.passes() {
             self.pass_by(flow, staged);
         }
         staged.execute(verdict.triggers);
-        matches!(course, Course::Proceeds { .. }).then_some(outcome)
+        matches!(disposition, Disposition::Proceeds { .. }).then_some(outcome)
     }
 
     fn schedule(&mut self, wait: Duration, outcome: LateAnswer, then: AnswerStep) {

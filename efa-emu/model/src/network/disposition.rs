@@ -23,7 +23,7 @@ pub enum Duplicated {
 /// What happens to an arriving frame. A link executes it with its own clock and its own storage for
 /// frames; it makes no decisions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Course {
+pub enum Disposition {
     /// The frame is delivered: a request to the responder's device, an answer to the initiator's.
     Proceeds {
         /// Whether it has an effect twice.
@@ -46,16 +46,16 @@ pub enum Course {
     Lost(Loss),
 }
 
-impl Course {
+impl Disposition {
     /// Derives what happens to this transmission from a rule's decision. `network` is that of the
     /// sending host.
     pub fn new(
         fate: Option<(FaultId, Fate)>,
         transmission: &Transmission,
         network: &Network,
-    ) -> Course {
+    ) -> Disposition {
         let operation = transmission.operation;
-        let proceeds = Course::Proceeds {
+        let proceeds = Disposition::Proceeds {
             twice: Duplicated::Nothing,
             status: None,
         };
@@ -66,24 +66,24 @@ impl Course {
         match fate {
             // These apply to other events than frames.
             Fate::Fail(_) | Fate::Qpn(_) => proceeds,
-            Fate::Hold { packets } => Course::Deferred { fault, packets },
-            Fate::Delay(delay) => Course::Late(network.delay(transmission, delay)),
-            Fate::Drop => Course::Lost(network.lose(transmission)),
+            Fate::Hold { packets } => Disposition::Deferred { fault, packets },
+            Fate::Delay(delay) => Disposition::Late(network.delay(transmission, delay)),
+            Fate::Drop => Disposition::Lost(network.lose(transmission)),
             Fate::Lose => {
                 let reliability = &network.config.reliability;
-                Course::Lost(reliability.after_last_loss(operation, transmission.lost))
+                Disposition::Lost(reliability.after_last_loss(operation, transmission.lost))
             }
-            Fate::Duplicate => Course::Proceeds {
+            Fate::Duplicate => Disposition::Proceeds {
                 twice: Duplicated::Completion,
                 status: None,
             },
-            Fate::Repeat => Course::Proceeds {
+            Fate::Repeat => Disposition::Proceeds {
                 twice: Duplicated::Packet,
                 status: None,
             },
             // A datagram's sender gets no answer.
-            Fate::Answer(_) if operation.is_unanswered() => Course::Lost(Loss::Unnoticed),
-            Fate::Answer(status) => Course::Proceeds {
+            Fate::Answer(_) if operation.is_unanswered() => Disposition::Lost(Loss::Unnoticed),
+            Fate::Answer(status) => Disposition::Proceeds {
                 twice: Duplicated::Nothing,
                 status: Some(status),
             },
@@ -93,7 +93,7 @@ impl Course {
     /// Whether the frame has passed, for frames that are deferred until later ones of their flow
     /// have. A delayed frame counts as passed, because the rule wants others to overtake it.
     pub fn passes(&self) -> bool {
-        matches!(self, Course::Proceeds { .. } | Course::Late(_))
+        matches!(self, Disposition::Proceeds { .. } | Disposition::Late(_))
     }
 }
 
@@ -131,7 +131,7 @@ mod tests {
         Network::new(config, 1)
     }
 
-    fn of(fate: Fate, operation: Operation, lost: u32) -> Course {
+    fn of(fate: Fate, operation: Operation, lost: u32) -> Disposition {
         let transmission = Transmission {
             stage: Stage::Request,
             operation,
@@ -142,31 +142,40 @@ mod tests {
             retries: 0,
             lost,
         };
-        Course::new(Some((FaultId(7), fate)), &transmission, &network())
+        Disposition::new(Some((FaultId(7), fate)), &transmission, &network())
     }
 
     #[test]
     fn losses_are_the_reliability_layers_affair() {
         let send = |fate, lost| of(fate, Operation::Send, lost);
         let after = TIMEOUT;
-        assert_eq!(send(Fate::Drop, 0), Course::Lost(Loss::Repeated { after }));
+        assert_eq!(
+            send(Fate::Drop, 0),
+            Disposition::Lost(Loss::Repeated { after })
+        );
         let after = 4 * TIMEOUT;
-        assert_eq!(send(Fate::Drop, 2), Course::Lost(Loss::Fatal { after }));
+        assert_eq!(
+            send(Fate::Drop, 2),
+            Disposition::Lost(Loss::Fatal { after })
+        );
         let after = 7 * TIMEOUT;
-        assert_eq!(send(Fate::Lose, 0), Course::Lost(Loss::Fatal { after }));
+        assert_eq!(
+            send(Fate::Lose, 0),
+            Disposition::Lost(Loss::Fatal { after })
+        );
         assert!(!send(Fate::Lose, 0).passes() && !send(Fate::Drop, 0).passes());
     }
 
     #[test]
     fn datagrams_that_do_not_proceed_are_gone() {
         for fate in [Fate::Drop, Fate::Lose, Fate::Answer(Status::RemoteAbort)] {
-            let course = of(fate, Operation::Datagram, 0);
-            assert_eq!(course, Course::Lost(Loss::Unnoticed), "{fate:?}");
+            let disposition = of(fate, Operation::Datagram, 0);
+            assert_eq!(disposition, Disposition::Lost(Loss::Unnoticed), "{fate:?}");
         }
         let twice = of(Fate::Duplicate, Operation::Datagram, 0);
         assert!(matches!(
             twice,
-            Course::Proceeds {
+            Disposition::Proceeds {
                 twice: Duplicated::Completion,
                 ..
             }
@@ -178,10 +187,10 @@ mod tests {
         let (least, most) = (Duration::from_millis(3), Duration::from_millis(5));
         let mut seen = std::collections::BTreeSet::new();
         for lost in 0..20 {
-            let course = of(Fate::Delay(Delay { least, most }), Operation::Send, lost);
-            assert!(course.passes());
-            let Course::Late(delay) = course else {
-                panic!("{course:?}");
+            let disposition = of(Fate::Delay(Delay { least, most }), Operation::Send, lost);
+            assert!(disposition.passes());
+            let Disposition::Late(delay) = disposition else {
+                panic!("{disposition:?}");
             };
             assert!((least..=most).contains(&delay), "{delay:?}");
             seen.insert(delay);
@@ -192,7 +201,7 @@ mod tests {
     #[test]
     fn held_frames_do_not_pass_and_others_proceed() {
         let deferred = of(Fate::Hold { packets: Some(2) }, Operation::Send, 0);
-        let expected = Course::Deferred {
+        let expected = Disposition::Deferred {
             fault: FaultId(7),
             packets: Some(2),
         };
@@ -201,7 +210,7 @@ mod tests {
         let status = Some(Status::RemoteRnr);
         assert_eq!(
             answered,
-            Course::Proceeds {
+            Disposition::Proceeds {
                 twice: Duplicated::Nothing,
                 status
             }
