@@ -170,6 +170,40 @@ fn data(recv_id: u32, offset: u64, length: u64, from: End) -> Header {
     .into()
 }
 
+fn eor(to: SendId) -> Header {
+    Eor {
+        send_id: to,
+        connid: Some(End::B.connid()),
+        ..Eor::default()
+    }
+    .into()
+}
+
+fn rdma(memory: RmaIov, offset: u32) -> Rdma {
+    Rdma {
+        remote: RemoteRange {
+            address: memory.addr(),
+            key: memory.key() as u32,
+        },
+        total_length: memory.len() as u32,
+        offset,
+    }
+}
+
+/// B reads memory of A. Returns the frames of the request and of the responses with these parts.
+fn read<const N: usize>(talk: &mut Talk, memory: RmaIov, parts: [&[u8]; N]) -> (u32, [u32; N]) {
+    let sequence = talk.next_sequence(End::B);
+    let request = FrameKind::RdmaReadRequest(rdma(memory, 0));
+    let request = talk.request(End::B, request, sequence, false, b"");
+    let mut offset = 0;
+    let responses = parts.map(|part| {
+        let response = FrameKind::RdmaReadResponse(rdma(memory, offset));
+        offset += part.len() as u32;
+        talk.request(End::A, response, sequence, false, part)
+    });
+    (request, responses)
+}
+
 fn eager(from: End, msg_id: u32) -> Header {
     EagerRtm {
         msg_id: MsgId(msg_id),
@@ -288,19 +322,7 @@ fn packets_show_both_ends_announced_features() {
     let of_a = ExtraFeatures::RDMA_READ.union(ExtraFeatures::RUNTING_READ);
     let from_a = talk.handshake(End::A, of_a);
     let message = talk.packet(End::A, &eager(End::A, 1), b"y");
-    let sequence = talk.next_sequence(End::B);
-    let rdma = Rdma {
-        remote: RemoteRange { address: 1, key: 2 },
-        total_length: 3,
-        offset: 0,
-    };
-    let read = talk.request(
-        End::B,
-        FrameKind::RdmaReadRequest(rdma),
-        sequence,
-        false,
-        b"",
-    );
+    let (read, []) = read(&mut talk, RmaIov::new(1, 3, 2), []);
 
     let followed = Followed::new(&tshark, talk);
     let announced = |frame: u32| -> BTreeSet<String> {
@@ -364,7 +386,7 @@ fn a_long_read_contains_its_rdma_reads() {
     let message = pattern(200, 0);
     let mut talk = Talk::acquainted(ALL);
     let iov = [RmaIov::new(0x7000_0000_1000, 200, 0x55)];
-    let request = LongreadRtm {
+    let rtm = LongreadRtm {
         msg_id: MsgId(0),
         msg_length: 200,
         send_id: SendId(3),
@@ -372,59 +394,33 @@ fn a_long_read_contains_its_rdma_reads() {
         options: End::A.known(),
         ..LongreadRtm::default()
     };
-    let rtm = talk.packet(End::A, &request.into(), b"");
-    let sequence = talk.next_sequence(End::B);
-    let rdma = |offset| Rdma {
-        remote: RemoteRange {
-            address: 0x7000_0000_1000,
-            key: 0x55,
-        },
-        total_length: 200,
-        offset,
-    };
-    let read = talk.request(
-        End::B,
-        FrameKind::RdmaReadRequest(rdma(0)),
-        sequence,
-        false,
-        b"",
-    );
-    let response = FrameKind::RdmaReadResponse(rdma(0));
-    let one = talk.request(End::A, response, sequence, false, &message[..150]);
-    let response = FrameKind::RdmaReadResponse(rdma(150));
-    let two = talk.request(End::A, response, sequence, false, &message[150..]);
-    let eor = Eor {
-        send_id: SendId(3),
-        connid: Some(End::B.connid()),
-        ..Eor::default()
-    };
-    let eor = talk.packet(End::B, &eor.into(), b"");
+    let rtm = talk.packet(End::A, &rtm.into(), b"");
+    let parts = [&message[..150], &message[150..]];
+    let (request, [one, two]) = read(&mut talk, iov[0], parts);
+    let eor = talk.packet(End::B, &eor(SendId(3)), b"");
     // A read of other memory is no part of it.
-    let other = Rdma {
-        remote: RemoteRange {
-            address: 0x7000_0000_1000,
-            key: 0x56,
-        },
-        ..rdma(0)
-    };
-    let sequence = talk.next_sequence(End::B);
-    let direct = talk.request(
-        End::B,
-        FrameKind::RdmaReadRequest(other),
-        sequence,
-        false,
-        b"",
-    );
+    let other = RmaIov::new(0x7000_0000_1000, 200, 0x56);
+    let (direct, []) = read(&mut talk, other, []);
+    let sequence = talk.next_sequence(End::B) - 1;
     let answer = talk.answer(End::A, sequence, Status::RemoteBadAddress);
 
     let followed = Followed::new(&tshark, talk);
-    followed.is_transfer("Long READ message", &[rtm, read, one, two, eor]);
+    followed.is_transfer("Long READ message", &[rtm, request, one, two, eor]);
     followed.is_response(eor, rtm);
     assert_eq!(followed.data(eor), message);
     followed.is_transfer("Direct read", &[direct, answer]);
-    assert_eq!(followed.frame(one).one("efa.request_in"), read.to_string());
-    assert_eq!(followed.frame(two).one("efa.request_in"), read.to_string());
-    assert_eq!(followed.frame(read).one("efa.response_in"), one.to_string());
+    assert_eq!(
+        followed.frame(one).one("efa.request_in"),
+        request.to_string()
+    );
+    assert_eq!(
+        followed.frame(two).one("efa.request_in"),
+        request.to_string()
+    );
+    assert_eq!(
+        followed.frame(request).one("efa.response_in"),
+        one.to_string()
+    );
     assert_eq!(
         followed.frame(answer).one("efa.request_in"),
         direct.to_string()
@@ -484,35 +480,8 @@ fn a_runting_read_is_one_transfer() {
     };
     let one = talk.packet(End::A, &segment(0).into(), &[1; 60]);
     let two = talk.packet(End::A, &segment(60).into(), &[2; 40]);
-    let rdma = Rdma {
-        remote: RemoteRange {
-            address: 0x1000 + 100,
-            key: 1,
-        },
-        total_length: 200,
-        offset: 0,
-    };
-    let sequence = talk.next_sequence(End::B);
-    let read = talk.request(
-        End::B,
-        FrameKind::RdmaReadRequest(rdma),
-        sequence,
-        false,
-        b"",
-    );
-    let rest = talk.request(
-        End::A,
-        FrameKind::RdmaReadResponse(rdma),
-        sequence,
-        false,
-        &[3; 200],
-    );
-    let eor = Eor {
-        send_id: SendId(3),
-        connid: Some(End::B.connid()),
-        ..Eor::default()
-    };
-    let eor = talk.packet(End::B, &eor.into(), b"");
+    let (read, [rest]) = read(&mut talk, RmaIov::new(0x1000 + 100, 200, 1), [&[3; 200]]);
+    let eor = talk.packet(End::B, &eor(SendId(3)), b"");
     let followed = Followed::new(&tshark, talk);
     followed.is_transfer("Runting read message", &[one, two, read, rest, eor]);
     assert_eq!(
@@ -617,56 +586,13 @@ fn writes_and_their_rdma_are_followed() {
         options: End::A.known(),
     };
     let rtw = talk.packet(End::A, &request.into(), b"");
-    let remote = RemoteRange {
-        address: 0x4000,
-        key: 3,
-    };
-    let rdma = Rdma {
-        remote,
-        total_length: 64,
-        offset: 0,
-    };
-    let sequence = talk.next_sequence(End::B);
-    let read = talk.request(
-        End::B,
-        FrameKind::RdmaReadRequest(rdma),
-        sequence,
-        false,
-        b"",
-    );
-    let response = talk.request(
-        End::A,
-        FrameKind::RdmaReadResponse(rdma),
-        sequence,
-        false,
-        &[1; 64],
-    );
-    let eor = Eor {
-        send_id: SendId(8),
-        connid: Some(End::B.connid()),
-        ..Eor::default()
-    };
-    let eor = talk.packet(End::B, &eor.into(), b"");
+    let (read, [response]) = read(&mut talk, source[0], [&[1; 64]]);
+    let eor = talk.packet(End::B, &eor(SendId(8)), b"");
     let sequence = talk.next_sequence(End::A);
-    let rdma = |offset| Rdma {
-        remote,
-        total_length: 100,
-        offset,
-    };
-    let one = talk.request(
-        End::A,
-        FrameKind::RdmaWrite(rdma(0)),
-        sequence,
-        false,
-        &[1; 60],
-    );
-    let two = talk.request(
-        End::A,
-        FrameKind::RdmaWrite(rdma(60)),
-        sequence,
-        false,
-        &[2; 40],
-    );
+    let written = RmaIov::new(0x4000, 100, 3);
+    let write = |offset| FrameKind::RdmaWrite(rdma(written, offset));
+    let one = talk.request(End::A, write(0), sequence, false, &[1; 60]);
+    let two = talk.request(End::A, write(60), sequence, false, &[2; 40]);
 
     let followed = Followed::new(&tshark, talk);
     followed.is_transfer("Request for a handshake", &[trigger]);

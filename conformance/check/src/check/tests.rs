@@ -224,6 +224,17 @@ fn long_cts(msg_id: u32, length: u64, send_id: u32) -> LongctsRtm {
     }
 }
 
+fn long_read(msg_id: u32, send_id: u32, memory: RmaIov) -> LongreadRtm {
+    LongreadRtm {
+        msg_id: MsgId(msg_id),
+        msg_length: memory.len(),
+        send_id: SendId(send_id),
+        read_iov: RmaIovs::new(&[memory]).unwrap(),
+        options: options(None, Some(A)),
+        ..LongreadRtm::default()
+    }
+}
+
 fn eor(send_id: u32, host: u8) -> Eor {
     Eor {
         send_id: SendId(send_id),
@@ -272,14 +283,7 @@ fn an_orderly_conversation_breaks_no_rule() {
     b.send(A, B, &data(9, 2500, 500, A), &[0; 500]);
     // A message that is read, and acknowledged.
     let iov = [RmaIov::new(0x1000, 5000, 1)];
-    let read = LongreadRtm {
-        msg_id: MsgId(3),
-        msg_length: 5000,
-        send_id: SendId(7),
-        read_iov: RmaIovs::new(&iov).unwrap(),
-        options: options(None, Some(A)),
-        ..LongreadRtm::default()
-    };
+    let read = long_read(3, 7, iov[0]);
     b.send(A, B, &read, b"");
     b.rdma_read(B, A, iov[0], 5000);
     b.send(B, A, &eor(7, B), b"");
@@ -1044,14 +1048,7 @@ fn a_failed_message_is_abandoned_whole() {
 #[test]
 fn reads_end_before_they_are_acknowledged() {
     let iov = [RmaIov::new(0x1000, 5000, 1)];
-    let long_read = |msg_id, send_id| LongreadRtm {
-        msg_id: MsgId(msg_id),
-        msg_length: 5000,
-        send_id: SendId(send_id),
-        read_iov: RmaIovs::new(&iov).unwrap(),
-        options: options(None, Some(A)),
-        ..LongreadRtm::default()
-    };
+    let long_read = |msg_id, send_id| long_read(msg_id, send_id, iov[0]);
     let mut b = Builder::acquainted(all());
     b.send(A, B, &long_read(1, 7), b"");
     b.send(B, A, &eor(7, B), b"");
@@ -1346,14 +1343,7 @@ fn an_abandoned_message_owes_nothing() {
     for (msg_id, op_id) in [(1, 7), (1, PeerError::NO_OP), (5, 99)] {
         let mut b = Builder::acquainted(features);
         let iov = [RmaIov::new(0x1000, 5000, 5)];
-        let long_read = LongreadRtm {
-            msg_id: MsgId(1),
-            msg_length: 5000,
-            send_id: SendId(7),
-            read_iov: RmaIovs::new(&iov).unwrap(),
-            options: options(None, Some(A)),
-            ..LongreadRtm::default()
-        };
+        let long_read = long_read(1, 7, iov[0]);
         b.send(A, B, &long_read, b"");
         b.send(B, A, &peer_error(msg_id, op_id, OpeType::RXE, B), b"");
         let missing = match msg_id {
@@ -1545,14 +1535,7 @@ fn missing_answers_are_reported_if_others_came() {
 #[test]
 fn a_read_that_is_over_is_acknowledged() {
     let iov = [RmaIov::new(0x1000, 5000, 1)];
-    let long_read = LongreadRtm {
-        msg_id: MsgId(1),
-        msg_length: 5000,
-        send_id: SendId(7),
-        read_iov: RmaIovs::new(&iov).unwrap(),
-        options: options(None, Some(A)),
-        ..LongreadRtm::default()
-    };
+    let long_read = long_read(1, 7, iov[0]);
     // Receives with other tags say nothing of this one, but the endpoint goes on.
     let goes_on = |b: &mut Builder, tag: u32| {
         let tagged = EagerRtm {

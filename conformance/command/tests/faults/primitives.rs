@@ -11,6 +11,11 @@ fn pair(software: Software) -> Rig {
     rig
 }
 
+/// Runs a test with each implementation that is here, at both ends.
+fn with_pair(test: impl Fn(Rig, Software) + Sync) {
+    with_each(|software| test(pair(software), software));
+}
+
 /// The error number of an operation with a peer that does not respond.
 fn unresponsive(software: Software) -> i32 {
     match software {
@@ -30,8 +35,7 @@ fn burst(rig: &mut Rig, count: u64) -> Vec<u64> {
 
 #[test]
 fn a_held_packet_waits_for_its_release() {
-    with_each(|software| {
-        let mut rig = pair(software);
+    with_pair(|mut rig, _| {
         rig.fault(
             r#"label = "k", when = { packet = "EAGER_TAGRTM", sender = "a", nth = 3 }, then = "hold""#,
         );
@@ -52,8 +56,7 @@ fn a_held_packet_waits_for_its_release() {
 
 #[test]
 fn a_held_packet_waits_for_later_packets() {
-    with_each(|software| {
-        let mut rig = pair(software);
+    with_pair(|mut rig, _| {
         rig.fault(
             r#"label = "k", when = { packet = "EAGER_TAGRTM", sender = "a", nth = 1 }, then = { hold-packets = 3 }"#,
         );
@@ -72,8 +75,7 @@ fn a_held_packet_waits_for_later_packets() {
 
 #[test]
 fn an_event_releases_deferred_packets_first() {
-    with_each(|software| {
-        let mut rig = pair(software);
+    with_pair(|mut rig, _| {
         // Message ids count from 0, and the greeting had id 0.
         rig.fault(r#"label = "k", when = { msg-id = 1, sender = "a" }, then = "hold""#);
         rig.fault(r#"label = "t", when = { msg-id = 3, sender = "a" }, then = { release = "k" }"#);
@@ -111,8 +113,7 @@ fn a_delayed_packet_is_overtaken() {
 
 #[test]
 fn a_dropped_packet_is_retransmitted_by_the_device() {
-    with_each(|software| {
-        let mut rig = pair(software);
+    with_pair(|mut rig, _| {
         rig.fault(
             r#"label = "d", when = { packet = "EAGER_TAGRTM", sender = "a", count = 3 }, then = "drop""#,
         );
@@ -128,8 +129,7 @@ fn a_dropped_packet_is_retransmitted_by_the_device() {
 
 #[test]
 fn a_permanent_loss_makes_the_peer_unresponsive() {
-    with_each(|software| {
-        let mut rig = pair(software);
+    with_pair(|mut rig, software| {
         rig.fault(r#"when = { packet = "EAGER_TAGRTM", sender = "a" }, then = "lose""#);
         rig.trecv(1, 1, 64);
         let sent = rig.tsend(0, 1, 1, 64);
@@ -189,8 +189,7 @@ fn every_status_reaches_the_application() {
 
 #[test]
 fn rnr_costs_only_time() {
-    with_each(|software| {
-        let mut rig = pair(software);
+    with_pair(|mut rig, _| {
         // Queue pairs of RDM endpoints retry three times; the program itself makes the fifth
         // attempt.
         rig.fault(
@@ -211,8 +210,7 @@ fn rnr_costs_only_time() {
 
 #[test]
 fn answers_can_overtake_send_completions() {
-    with_each(|software| {
-        let mut rig = pair(software);
+    with_pair(|mut rig, software| {
         rig.fault(
             r#"label = "h", when = { on = "answer", packet = "DC_EAGER_TAGRTM", sender = "a", nth = 1 }, then = "hold""#,
         );
@@ -238,8 +236,7 @@ fn answers_can_overtake_send_completions() {
 
 #[test]
 fn sends_complete_in_random_order() {
-    with_each(|software| {
-        let mut rig = pair(software);
+    with_pair(|mut rig, _| {
         rig.fault(
             r#"label = "x", when = { on = "answer", sender = "a" }, then = { delay = ["0ns", "20ms"] }"#,
         );
@@ -257,46 +254,34 @@ fn sends_complete_in_random_order() {
     });
 }
 
+/// Duplicates of completions, and packets that arrive twice: both implementations recognise those
+/// by their `msg_id`.
 #[test]
-fn a_duplicated_completion_completes_nothing_twice() {
+fn duplicates_complete_nothing_twice() {
     with_each(|software| {
-        for on in ["request", "answer"] {
+        for (on, then) in [
+            ("request", "duplicate"),
+            ("answer", "duplicate"),
+            ("request", "repeat"),
+        ] {
             let mut rig = pair(software);
             let rule = format!(
-                r#"label = "x", when = {{ on = "{on}", packet = "EAGER_TAGRTM", sender = "a", count = 5 }}, then = "duplicate""#
+                r#"label = "x", when = {{ on = "{on}", packet = "EAGER_TAGRTM", sender = "a", count = 5 }}, then = "{then}""#
             );
             rig.fault(&rule);
             // The rig panics if an operation completes twice.
             let arrive = burst(&mut rig, 20);
             rig.wait_ok(&arrive);
             rig.settle();
-            assert_eq!(rig.armed("x").applied, 5);
+            assert_eq!(rig.armed("x").applied, 5, "{on} {then}");
             rig.end();
         }
     });
 }
 
-/// Both implementations recognise a duplicate by its `msg_id`.
-#[test]
-fn a_message_that_arrives_twice_is_received_once() {
-    with_each(|software| {
-        let mut rig = pair(software);
-        rig.fault(
-            r#"label = "x", when = { packet = "EAGER_TAGRTM", sender = "a", count = 5 }, then = "repeat""#,
-        );
-        // The rig panics if an operation completes twice.
-        let arrive = burst(&mut rig, 20);
-        rig.wait_ok(&arrive);
-        rig.settle();
-        assert_eq!(rig.armed("x").applied, 5);
-        rig.end();
-    });
-}
-
 #[test]
 fn a_registration_fails() {
-    with_each(|software| {
-        let mut rig = pair(software);
+    with_pair(|mut rig, software| {
         rig.fault(
             r#"label = "m", when = { on = "registration", host = "a", min-length = 1000000, nth = 1 }, then = { fail = "ENOMEM" }"#,
         );
@@ -315,8 +300,7 @@ fn a_registration_fails() {
 
 #[test]
 fn a_queue_pair_gets_the_requested_number() {
-    with_each(|software| {
-        let mut rig = pair(software);
+    with_pair(|mut rig, _| {
         rig.fault(r#"when = { on = "queue-pair", host = "a", nth = 1 }, then = { qpn = 77 }"#);
         assert_ne!(rig.qpn(0), 77);
         rig.close(0);
@@ -354,8 +338,7 @@ fn partitioned_hosts_reconnect_after_healing() {
 
 #[test]
 fn a_partition_healed_in_time_is_invisible() {
-    with_each(|software| {
-        let mut rig = pair(software);
+    with_pair(|mut rig, _| {
         rig.fault(r#"label = "cut", then = { cut = ["a", "b"] }"#);
         let arrives = rig.trecv(1, 1, 64);
         let sent = rig.tsend(0, 1, 1, 64);
@@ -390,8 +373,7 @@ fn a_packet_of_another_host_heals_a_cut() {
 
 #[test]
 fn a_host_is_killed_by_a_packet() {
-    with_each(|software| {
-        let mut rig = pair(software);
+    with_pair(|mut rig, software| {
         rig.fault(
             r#"when = { packet = "EAGER_TAGRTM", sender = "a", nth = 3 }, then = { kill = "b" }"#,
         );
@@ -464,8 +446,7 @@ fn queue_pairs_hosts_and_lengths_select_packets() {
 
 #[test]
 fn every_other_packet_is_selected() {
-    with_each(|software| {
-        let mut rig = pair(software);
+    with_pair(|mut rig, _| {
         rig.fault(
             r#"label = "h", when = { packet = "EAGER_TAGRTM", sender = "a", nth = 2, every = 2, count = 2 }, then = "hold""#,
         );
@@ -502,8 +483,7 @@ fn rdma_is_an_operation_of_its_own() {
 /// A rule for completions with one status: only "receiver not ready" becomes another error.
 #[test]
 fn the_status_of_a_completion_is_selected() {
-    with_each(|software| {
-        let mut rig = pair(software);
+    with_pair(|mut rig, software| {
         rig.fault(
             r#"label = "refused", when = { packet = "EAGER_TAGRTM", sender = "a", nth = 2 }, then = { not-ready = 9 }"#,
         );
