@@ -1,4 +1,4 @@
-//! The verbs as Rust calls them, and objects that most tests need.
+//! The Rust declarations of the verbs, and objects that most tests need.
 
 #![allow(
     clippy::missing_safety_doc,
@@ -33,7 +33,7 @@ pub fn symbol(name: &str) -> *mut c_void {
     address
 }
 
-/// Defines functions that call those of the library of the same name.
+/// Defines functions that call the library's functions of the same name.
 macro_rules! verbs {
     ($($safety:ident { $(fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)+ })+) => { $($(
         verb!($safety fn $name($($argument: $type),*) $(-> $result)?);
@@ -349,7 +349,7 @@ impl Endpoint {
         pair
     }
 
-    /// A queue pair in the state reset, as requested.
+    /// A queue pair in the reset state, as requested.
     #[track_caller]
     pub fn create(
         &self,
@@ -422,7 +422,7 @@ pub fn ready_with(pair: *mut ibv_qp, last_mask: u32) {
     change_state(pair, IBV_QPS_RTS, last_mask);
 }
 
-/// Brings a queue pair to a state. Of what else `mask` may name, receiver-not-ready retries are 0.
+/// Changes a queue pair to a state. If `mask` selects the number of RNR retries, it is 0.
 #[track_caller]
 pub fn change_state(pair: *mut ibv_qp, state: c_int, mask: u32) {
     let mut attributes: ibv_qp_attr = zeroed();
@@ -501,7 +501,7 @@ pub fn poll(queue: *mut ibv_cq, completions: &mut [ibv_wc]) -> c_int {
     unsafe { poll(queue, completions.len() as c_int, completions.as_mut_ptr()) }
 }
 
-/// Polls until there are `count` completions, sorted by request id.
+/// Polls until there are `count` completions; they are sorted by request id.
 #[track_caller]
 pub fn wait_for(queue: *mut ibv_cq, count: usize) -> Vec<ibv_wc> {
     let wait = Wait::start();

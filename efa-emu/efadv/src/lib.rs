@@ -12,7 +12,7 @@ macro_rules! jump {
     };
 }
 
-/// As on x86-64. The procedure call standard leaves `x16` to such jumps.
+/// The same for arm64. The procedure call standard leaves `x16` to such jumps.
 #[cfg(target_arch = "aarch64")]
 #[rustfmt::skip]
 macro_rules! jump {

@@ -2,15 +2,15 @@
 //! pairs.
 //!
 //! The program starts itself again on an emulated host, where it sends messages from one queue pair
-//! of its own to another: one thread does everything that both sides do for a packet, and waits for
-//! nobody. Under valgrind's callgrind the difference of a long and a short run is the number of
-//! instructions, which does not depend on what else the machine does. The peer is a message through
-//! a crossbeam channel in one thread. The same messages over a reliable connection of the profile
-//! `tm` are counted beside those of SRD.
+//! of its own to another: one thread does the work of both sides, without waiting. Under valgrind's
+//! callgrind the difference of a long and a short run is the number of instructions, which does not
+//! depend on the load of the machine. The figure to compare with is a message through a crossbeam
+//! channel in one thread. The same messages over a reliable connection of the profile `tm` are
+//! counted beside those of SRD.
 //!
 //! `cargo bench -p efa-emu-verbs --bench packets -- instructions` counts instructions only, and
-//! leaves the profiles of the long runs behind for `callgrind_annotate`. What is counted is the
-//! shared library that lies beside `efa-emu`: build it first (`cargo build --workspace --release`).
+//! keeps the profiles of the long runs for `callgrind_annotate`. It measures the shared library in
+//! the directory of `efa-emu`: build it first (`cargo build --workspace --release`).
 
 use std::ffi::c_int;
 use std::hint::black_box;
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
         [CHANNEL, count] => number(count).map(|count| println!("{}", channel(count))),
         ["pairs", count] => number(count).map(|count| println!("{}", pairs(count))),
         _ if words.contains(&"instructions") => count_instructions(),
-        // `cargo test --benches` only wants to know whether it starts.
+        // `cargo test --benches` only checks that it starts.
         _ if words.contains(&"--test") => Ok(()),
         _ => report(),
     };
@@ -66,7 +66,7 @@ fn messages(count: u64, burst: u64) -> f64 {
     exchange(&endpoint, queue, pairs, count, burst)
 }
 
-/// As [`messages`], one at a time, over a reliable connection.
+/// As [`messages`], one message at a time, over a reliable connection.
 fn connected(count: u64) -> f64 {
     let endpoint = Endpoint::new();
     let mut attributes: ibv_cq_init_attr_ex = zeroed();
@@ -211,7 +211,8 @@ fn poll_session(queue: *mut ibv_cq, limit: u64) -> u64 {
     count
 }
 
-/// Resident bytes per queue pair of `count`, each of which has sent and received a message.
+/// Resident bytes per queue pair, with `count` queue pairs that have each sent and received a
+/// message.
 fn pairs(count: u64) -> f64 {
     let endpoint = Endpoint::new();
     let queue = extended_cq(&endpoint);
@@ -227,7 +228,7 @@ fn pairs(count: u64) -> f64 {
             seen += poll_session(queue, 2 - seen);
         }
     };
-    // What the first message takes is not the queue pairs'.
+    // The cost of the first message does not depend on the queue pairs.
     talk(deep_pair(&endpoint, queue));
     let before = resident();
     for _ in 0..count {
@@ -281,12 +282,12 @@ fn again(
     }
 }
 
-/// What takes the place of a burst's length: the peer of messages in bursts, and messages over a
+/// The word in place of a burst's length: the peer of messages in bursts, and messages over a
 /// connection.
 const CHANNEL: &str = "channel";
 const CONNECTED: &str = "connected";
 
-/// Where callgrind leaves the profile of a run with messages in bursts of this length.
+/// The profile that callgrind writes for a run with messages in bursts of this length.
 fn profile(emulator: &Path, burst: &str) -> PathBuf {
     emulator.with_file_name(format!("packets.callgrind.{burst}"))
 }

@@ -1,5 +1,5 @@
-//! Sizes and offsets of the ABI, which are those of x86-64 but for the length of the C library's
-//! mutex: held as numbers, and compared with the installed headers.
+//! Sizes and offsets of the ABI: the numbers of x86-64, corrected for the length of the C library's
+//! mutex, and compared with the installed headers.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -7,8 +7,8 @@ use std::process::Command;
 
 use crate::abi::*;
 
-/// How much longer `pthread_mutex_t` is than on x86-64, where it has 40 bytes. What lies behind one
-/// is as much further.
+/// The bytes by which `pthread_mutex_t` is longer than on x86-64, where it has 40. Fields after a
+/// mutex are moved by as many.
 const M: usize = if cfg!(target_arch = "aarch64") { 8 } else { 0 };
 
 /// A size or an offset.
@@ -19,13 +19,13 @@ struct Fact {
     found: usize,
     /// The value in the C header.
     expected: usize,
-    /// Headers of rdma-core 44 (Debian 12) know it.
+    /// Whether the headers of rdma-core 44 (Debian 12) have it.
     in_44: bool,
 }
 
-/// Facts about a structure: its size and offsets. Those behind `newer`, and a size that is given as
-/// `newer`, headers of rdma-core 44 do not know. `field as "path"` gives a field's name in C where
-/// it differs.
+/// Facts about a structure: its size and offsets. Headers of rdma-core 44 do not have the fields
+/// after `newer`, nor a size that is given as `newer`. `field as "path"` gives a field's name in C
+/// where it differs.
 macro_rules! layout {
     ($facts:ident, $type:ident [newer $size:expr] $($fields:tt)*) => {
         $facts.push(size_of_fact!($type, $size, false));
@@ -163,7 +163,7 @@ fn facts() -> Vec<Fact> {
     facts
 }
 
-/// Structures of `driver.h`, which no package installs: rdma-core 33 to 65 have them like this.
+/// Structures of `driver.h`, which no package installs: the layouts of rdma-core 33 to 65.
 fn driver_facts() -> Vec<Fact> {
     let mut facts = Vec::new();
     layout!(facts, verbs_device [712] { device: 0, ops: 664, refcount: 672, entry: 680, sysfs: 696,
@@ -175,8 +175,8 @@ fn driver_facts() -> Vec<Fact> {
     facts
 }
 
-/// Slots of `verbs_context`. Clients compute their places from the end of the structure, because it
-/// grows at its start. The context with its mutex is at the end.
+/// Slots of `verbs_context`. Clients compute their positions from the end of the structure, because
+/// it grows at its start. The context with its mutex is at the end.
 fn slots() -> Vec<Fact> {
     macro_rules! slot {
         ($field:ident, $expected:literal) => {
@@ -217,7 +217,7 @@ fn structures_are_laid_out_as_in_c() {
     assert_eq!(COMPAT_PORT_ATTR_SIZE, 48);
 }
 
-/// Lets a C compiler say the same about the installed headers, which may be older or newer ones.
+/// A C compiler confirms the facts for the installed headers, which may be older or newer.
 #[test]
 fn installed_headers_agree() {
     if !Path::new("/usr/include/infiniband/efadv.h").exists() {

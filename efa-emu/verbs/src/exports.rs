@@ -1,9 +1,9 @@
-//! Which function is exported under which name and version.
+//! The exported functions, with their names and versions.
 //!
-//! A versioned symbol is a jump in front of the Rust function: the assembler's `.symver` must stand
-//! in the same object file as the symbol that it names, and nothing guarantees that of a function
-//! and the assembly beside it. The calls of the data path do not come through here: they go through
-//! pointers in the context, the queue pair and the completion queue.
+//! A versioned symbol is a jump to the Rust function: the assembler's `.symver` must be in the same
+//! object file as the symbol that it names, which is not guaranteed for a function and the assembly
+//! beside it. The calls of the data path do not pass these jumps: they go through pointers in the
+//! context, the queue pair and the completion queue.
 
 use crate::calls::{
     address_handle, async_event, buffer, channel, comp_counter, comp_queue, context, device,
@@ -19,7 +19,7 @@ macro_rules! jump {
     };
 }
 
-/// As on x86-64.
+/// The same for arm64.
 #[cfg(all(target_arch = "aarch64", not(test)))]
 macro_rules! jump {
     () => {
@@ -78,8 +78,8 @@ macro_rules! export_one {
     };
 }
 
-/// For the versions that new programs link to (`"@@"`), and those that only programs of their time
-/// need (`"@"`).
+/// Exports for the versions that new programs link to (`"@@"`), and for the versions that only old
+/// programs need (`"@"`).
 macro_rules! exports {
     ($at:literal $($version:literal { $($group:ident $how:tt { $($name:ident)+ })+ })+) => {
         $($($(export_one!($name, $at, $version, $group $how);)+)+)+
@@ -183,7 +183,7 @@ exports! { "@@"
     }
 }
 
-// The targets of the front that is libefa.
+// The targets of libefa's own library.
 implementations! { "EFA_EMU_1"
     comp_counter:: { efadv_create_comp_cntr }
     efadv:: {
@@ -194,7 +194,7 @@ implementations! { "EFA_EMU_1"
 }
 
 // Programs that were linked against libibverbs 1.0, before 2008, pass structures of another layout.
-// They find no device, and so have nothing to call the others with.
+// They find no device, so they cannot call the other functions.
 exports! { "@"
     "IBVERBS_1.0" {
         not_supported_nothing = { ibv_ack_async_event ibv_ack_cq_events ibv_free_device_list }
@@ -213,9 +213,9 @@ exports! { "@"
 }
 
 // The private interface between rdma-core's libibverbs and its libraries for the devices of other
-// vendors, which programs such as perftest are linked to. With these definitions each of them
-// loads, of whatever release. They register their drivers, find no device, and so call nothing
-// else. Some tools call `ibv_query_gid_type` and `ibv_read_ibdev_sysfs_file`.
+// vendors, which programs such as perftest are linked to. With these definitions the libraries of
+// every release load. They register their drivers, find no device, and call nothing else. Some
+// tools call `ibv_query_gid_type` and `ibv_read_ibdev_sysfs_file`.
 macro_rules! private_exports {
     ($at:literal $($version:literal $register:ident)+) => { $(
         exports! { $at $version {

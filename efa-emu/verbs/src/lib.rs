@@ -1,8 +1,8 @@
 //! The ABI of libibverbs and libefa over the emulated EFA device.
 //!
 //! The package builds a shared library with the SONAME `libibverbs.so.1` and all its symbol
-//! versions (`exports`); `efa-emu-efadv` builds the one with the SONAME `libefa.so.1`, a front
-//! for this one. `efa-emu run` preloads both.
+//! versions (`exports`); `efa-emu-efadv` builds the library with the SONAME `libefa.so.1`, which
+//! calls this one. `efa-emu run` preloads both.
 //!
 //! | module | holds | uses |
 //! |---|---|---|
@@ -13,12 +13,11 @@
 //! | `calls` | the C functions by family: check, convert, look up, call | all of these |
 //! | `exports` | which function is exported under which name and version | `calls` |
 //!
-//! Each uses those before it only. A panic ends the process: verbs are called from C.
+//! Each uses only those before it. A panic ends the process: verbs are called from C.
 //!
-//! What the hardware and the kernel driver would do is in [`efa_device_model::device`], what
-//! rdma-core's user-space driver would do in [`efa_device_model::provider`], and how requests reach
-//! other processes in
-//! [`efa_shm`].
+//! [`efa_device_model::device`] models the hardware and the kernel driver,
+//! [`efa_device_model::provider`] models rdma-core's user-space driver, and [`efa_shm`] carries
+//! requests to other processes.
 
 #[cfg(test)]
 mod abi_layout;
@@ -30,5 +29,5 @@ mod registry;
 
 use efa_verbs_abi as abi;
 
-// The models compile `objects::spin` with other types of this name.
+// The models compile `objects::spin` with other types in place of these.
 use efa_shm::sync;

@@ -1,10 +1,11 @@
 //! The registry: every object that programs have a pointer to, by that pointer.
 //!
-//! Programs hand back pointers. For calls off the data path every pointer is looked up here, so
-//! that a null, freed or foreign one is `EINVAL` instead of a wild access.
+//! Calls off the data path look up every pointer of a program here: a null, freed or foreign
+//! pointer is `EINVAL` instead of an invalid access.
 //!
-//! Calls of the data path have no time for that: they follow the pointer. So that a freed one leads
-//! to an object that says that it is dead, the memory of freed objects is kept for a while.
+//! Calls of the data path have no time for a lookup and follow the pointer. The memory of freed
+//! objects is kept for a while, so that a freed pointer leads to an object that is marked as
+//! destroyed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -35,11 +36,11 @@ pub(crate) static QUEUE_PAIRS: Registry<QueuePair> = Registry::new();
 pub(crate) static SHARED_QUEUES: Registry<SharedQueue> = Registry::new();
 pub(crate) static COUNTERS: Registry<Counter> = Registry::new();
 
-/// How many freed handles of a kind keep their memory. What is large in them they drop when they
-/// are freed.
+/// The number of freed handles of a type whose memory is kept. They drop their large parts when
+/// they are freed.
 const KEPT: usize = 1024;
 
-/// The live handles of one kind.
+/// The live handles of one type.
 pub(crate) struct Registry<T> {
     handles: Mutex<Handles<T>>,
 }
@@ -71,11 +72,11 @@ impl<T: Handle> Registry<T> {
     /// Runs `work` on the handles.
     fn with<R>(&self, work: impl FnOnce(&mut Handles<T>) -> R) -> R {
         let _locking = Locking::new();
-        // Nothing panics while it is locked; a poisoned map would still be a whole one.
+        // No code panics while it is locked, and a poisoned map is still consistent.
         work(&mut self.handles.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Makes a handle known to programs.
+    /// Adds a handle that programs can use.
     pub(crate) fn insert(&self, handle: Arc<T>) -> *mut T::C {
         let pointer = handle.c_pointer();
         self.with(|handles| handles.live.insert(pointer.addr(), handle));
@@ -93,7 +94,7 @@ impl<T: Handle> Registry<T> {
         })
     }
 
-    /// Takes a handle away from programs. Of two threads that free the same handle, one succeeds.
+    /// Removes a handle. Of two threads that free the same handle, one succeeds.
     pub(crate) fn remove(&self, pointer: *const T::C) -> Result<Arc<T>, Errno> {
         self.with(|handles| {
             let handle = handles.live.remove(&pointer.addr()).ok_or(Errno::INVAL)?;
@@ -102,12 +103,12 @@ impl<T: Handle> Registry<T> {
         })
     }
 
-    /// Returns whether there is a handle that `chosen` says. Allocates nothing.
+    /// Returns whether `chosen` is true for a handle. Allocates nothing.
     pub(crate) fn any(&self, chosen: impl Fn(&T) -> bool) -> bool {
         self.with(|handles| handles.live.values().any(|handle| chosen(handle)))
     }
 
-    /// The handles that `chosen` says.
+    /// The handles for which `chosen` is true.
     pub(crate) fn all(&self, chosen: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         self.with(|handles| {
             let live = handles.live.values();
@@ -115,7 +116,7 @@ impl<T: Handle> Registry<T> {
         })
     }
 
-    /// Takes all handles away that `chosen` says.
+    /// Removes all handles for which `chosen` is true.
     pub(crate) fn remove_all(&self, chosen: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         self.with(|handles| {
             let live = handles.live.values();

@@ -40,8 +40,8 @@ impl Library {
     }
 }
 
-/// Loads both by path, then by SONAME, which finds what is loaded already: that is how programs
-/// which open the libraries themselves get at preloaded ones.
+/// Loads both by path, then by SONAME, which finds the loaded library: programs that open the
+/// libraries themselves get the preloaded ones in this way.
 #[test]
 fn names_versions_and_sonames() {
     let verbs = Library::open(built("libefa_emu_verbs.so").to_str().unwrap());
@@ -59,7 +59,7 @@ fn names_versions_and_sonames() {
     assert_eq!(Library::open("libibverbs.so.1").0, verbs.0);
     assert_eq!(Library::open("libefa.so.1").0, efadv.0);
 
-    // Where a name has two versions, programs that name none get the one of today.
+    // If a name has two versions, programs that name none get the current one.
     let newest = verbs.symbol("ibv_open_device", None);
     assert_eq!(newest, verbs.symbol("ibv_open_device", Some("IBVERBS_1.1")));
     assert_ne!(newest, verbs.symbol("ibv_open_device", Some("IBVERBS_1.0")));

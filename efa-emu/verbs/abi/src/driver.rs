@@ -18,7 +18,7 @@ pub struct verbs_device_ops {
 #[repr(C)]
 pub struct verbs_device {
     pub device: ibv_device,
-    /// Libraries of other vendors tell their devices by the address of their own table.
+    /// Libraries of other vendors identify their devices by the address of their own table.
     pub ops: *const verbs_device_ops,
     pub refcount: c_int,
     /// A list node: next, previous.

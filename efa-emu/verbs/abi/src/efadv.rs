@@ -1,5 +1,5 @@
-//! The structures of `<infiniband/efadv.h>`. Those that clients pass in have grown over time; the
-//! caller's size travels with every call.
+//! The structures of `<infiniband/efadv.h>`. Structures that clients pass have grown over time; the
+//! caller's size is an argument of every call.
 
 use core::ffi::c_int;
 

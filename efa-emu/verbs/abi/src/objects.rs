@@ -68,7 +68,7 @@ pub struct ibv_device_attr {
     pub phys_port_cnt: u8,
 }
 
-/// `ibv_device_attr_ex`: the basic attributes, then extensions none of which EFA reports but the
+/// `ibv_device_attr_ex`: the basic attributes, then extensions. EFA reports only one extension, the
 /// number of ports, which is the last field.
 #[repr(C)]
 #[derive(Clone, Copy)]

@@ -13,7 +13,7 @@ pub const IBV_FORK_UNNEEDED: c_int = 2;
 
 pub const IBV_GID_TYPE_IB: u32 = 0;
 pub const IBV_GID_TYPE_ROCE_V2: u32 = 2;
-/// As sysfs has it (`enum ibv_gid_type_sysfs`).
+/// The value in sysfs (`enum ibv_gid_type_sysfs`).
 pub const IBV_GID_TYPE_SYSFS_ROCE_V2: c_int = 1;
 
 pub const IBV_LINK_LAYER_ETHERNET: u8 = 2;
@@ -21,7 +21,7 @@ pub const IBV_LINK_LAYER_ETHERNET: u8 = 2;
 pub const IBV_DEVICE_RC_RNR_NAK_GEN: u32 = 1 << 12;
 pub const IBV_DEVICE_SRQ_RESIZE: u32 = 1 << 13;
 
-/// Atomic operations are so among those of the device.
+/// Atomic operations are atomic among those of the device.
 pub const IBV_ATOMIC_HCA: c_int = 1;
 
 pub const IBV_PORT_DOWN: c_int = 1;

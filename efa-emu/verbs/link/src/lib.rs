@@ -1,8 +1,8 @@
 //! Links a shared library with a SONAME and symbol versions, for both build scripts.
 //!
 //! rustc writes a version script of its own for every cdylib, with one anonymous node that hides
-//! what is not exported. GNU ld refuses named nodes beside it. lld takes them, and rustc comes with
-//! lld, so that is what links these libraries wherever they are built.
+//! unexported symbols. GNU ld refuses named nodes besides it. lld accepts them, and rustc includes
+//! lld, so lld links these libraries on every machine.
 
 use std::env;
 use std::path::{Path, PathBuf};

@@ -47,8 +47,8 @@ pub(crate) extern "C" fn ibv_destroy_ah(handle: *mut ibv_ah) -> c_int {
     errno::status_of_end(|| ADDRESS_HANDLES.remove(handle)?.destroy())
 }
 
-/// Writes the attributes for an answer to a received packet. They are in its GRH, or nowhere:
-/// without one the address is in the completion only as the number of a handle that exists already.
+/// Writes the attributes for an answer to a received packet, from its GRH. A completion has no
+/// address of its own, only the number of an existing handle.
 ///
 /// Returns 0, or -1 with `errno`: `EINVAL` for an unknown context or a null pointer that is needed.
 ///
@@ -69,7 +69,8 @@ pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
     }))
 }
 
-/// Makes the address handle for an answer: [`ibv_init_ah_from_wc`] and [`ibv_create_ah`] in one.
+/// Makes the address handle for an answer: [`ibv_init_ah_from_wc`] and [`ibv_create_ah`] in one
+/// call.
 ///
 /// Returns the handle, or null with the `errno` of either.
 ///

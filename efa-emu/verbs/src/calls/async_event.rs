@@ -32,7 +32,7 @@ pub(super) fn raise(event: DeviceEvent, serial: u64, events: &AsyncEvents) {
                     && !queue.ended.load(Ordering::Relaxed)
             };
             for queue in COMP_QUEUES.all(failed) {
-                // The reason why completions will be missing; few programs read events.
+                // The reason for missing completions is printed; few programs read events.
                 eprintln!(
                     "efa-emu: a completion queue with {} entries was full when another one was due, or a \
                      rule says so: completions are lost",
@@ -61,7 +61,7 @@ pub(super) fn raise(event: DeviceEvent, serial: u64, events: &AsyncEvents) {
         DeviceEvent::Fatal => events.raise(IBV_EVENT_DEVICE_FATAL, 0),
         DeviceEvent::PortError => events.raise(IBV_EVENT_PORT_ERR, PORT),
         DeviceEvent::PortActive => events.raise(IBV_EVENT_PORT_ACTIVE, PORT),
-        // One of the whole device: it names no port.
+        // An event of the device as a whole, without a port.
         DeviceEvent::SpeedChange => events.raise(IBV_EVENT_DEVICE_SPEED_CHANGE, 0),
     }
 }

@@ -40,7 +40,7 @@ pub(crate) extern "C" fn ibv_free_buf(buffer: *mut ibv_buf) {
     }
 }
 
-/// Registers `length` bytes at `address`, which lie in the buffer, with these access flags.
+/// Registers `length` bytes at `address`, inside the buffer, with these access flags.
 ///
 /// Returns the region, or null with `errno`: `EINVAL` for unknown handles, a buffer of another `pd`
 /// or memory outside of it, or as [`ibv_reg_mr`](super::memory_region::ibv_reg_mr).
@@ -57,7 +57,7 @@ pub(crate) extern "C" fn ibv_reg_buf_mr(
     }))
 }
 
-/// Exports a buffer as a dma-buf, which no buffer is.
+/// Exports a buffer as a dma-buf. No buffer is one.
 ///
 /// Returns -1 with `errno`: `ENODATA`, or `EINVAL` for a pointer that is no buffer.
 pub(crate) extern "C" fn ibv_export_buf_dmabuf_fd(buffer: *mut ibv_buf) -> c_int {

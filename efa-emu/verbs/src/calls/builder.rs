@@ -68,7 +68,7 @@ pub(super) fn efa_extension(plan: &QpPlan) -> efadv_qp {
     }
 }
 
-/// Where [`efa_extension`] lies in the handle.
+/// The offset of [`efa_extension`] in the handle.
 pub(super) const EFA_EXTENSION: usize = offset_of!(QueuePairC, efa);
 
 /// Runs `work` on the send queue of the session, with the program's `wr_id` and `wr_flags`.
@@ -109,8 +109,8 @@ unsafe extern "C" fn wr_start(pair: *mut ibv_qp_ex) {
 
 /// Ends the session and posts its requests.
 ///
-/// Returns 0 or an errno, and then nothing is posted: `EINVAL` without a session or for a request
-/// that EFA does not have, `ENOMEM` for a full queue; or the device's error.
+/// Returns 0 or an errno; with an errno, nothing is posted: `EINVAL` without a session or for a
+/// request that EFA does not have, `ENOMEM` for a full queue; or the device's error.
 ///
 /// # Safety
 /// `pair` is null or a queue pair of this library.
@@ -202,7 +202,7 @@ unsafe extern "C" fn wr_set_ud_addr(
     unsafe { in_session(pair, |queue, _, _| queue.set_ud_addr(to)) };
 }
 
-/// Sets the data of the request: bytes that are copied before this returns. Too many fail the
+/// Sets the data of the request: bytes that are copied before this returns. Too many bytes fail the
 /// session.
 ///
 /// # Safety
@@ -216,11 +216,11 @@ unsafe extern "C" fn wr_set_inline_data(pair: *mut ibv_qp_ex, address: *mut c_vo
     unsafe { wr_set_inline_data_list(pair, 1, &raw const list) };
 }
 
-/// As [`wr_set_inline_data`], from several places.
+/// As [`wr_set_inline_data`], from several addresses.
 ///
 /// # Safety
-/// `pair` is null or a queue pair of this library; `list` is valid for reads of `count` entries,
-/// which name memory that can be read.
+/// `pair` is null or a queue pair of this library; `list` is valid for reads of `count` entries
+/// that refer to readable memory.
 unsafe extern "C" fn wr_set_inline_data_list(
     pair: *mut ibv_qp_ex,
     count: usize,
@@ -233,8 +233,8 @@ unsafe extern "C" fn wr_set_inline_data_list(
     unsafe {
         in_session(pair, |queue, _, _| match fits {
             true => queue.set_inline_data_list(&[copy.as_slice()]),
-            // Null, or longer than what fits any work request: refused like what is too long for
-            // this one.
+            // A null list, or one longer than any work request allows, is refused like data too
+            // long for this one.
             false => queue.set_inline_data_list(&[copy.as_slice(), &[0; 128]]),
         });
     }
@@ -254,7 +254,8 @@ unsafe extern "C" fn wr_set_sge(pair: *mut ibv_qp_ex, lkey: u32, address: u64, l
     unsafe { wr_set_sge_list(pair, 1, &raw const list) };
 }
 
-/// As [`wr_set_sge`], from several places. More than the queue pair has fail the session.
+/// As [`wr_set_sge`], from several addresses. More entries than the queue pair allows fail the
+/// session.
 ///
 /// # Safety
 /// `pair` is null or a queue pair of this library; `list` is valid for reads of `count` entries.
@@ -265,11 +266,11 @@ unsafe extern "C" fn wr_set_sge_list(pair: *mut ibv_qp_ex, count: usize, list: *
     unsafe {
         in_session(pair, |queue, _, _| match list {
             Some(list) => queue.set_sge_list(list),
-            // More entries than any device has: refused like one too many for this one.
+            // A list longer than any device allows is refused like one too long for this one.
             None => queue.set_sge_list(&[Default::default(); LIST_ROOM]),
         });
     }
 }
 
-/// Takes a hint how the request will be used, and ignores it. No pointer is followed.
+/// Accepts a hint about the use of the request, and ignores it. No pointer is followed.
 extern "C" fn wr_set_processing_hints(_pair: *mut efadv_qp, _hints: u32) {}

@@ -22,7 +22,7 @@ pub(crate) extern "C" fn ibv_create_comp_channel(
 /// Destroys a completion channel and its descriptor.
 ///
 /// Returns 0 or an errno: `EBUSY` while completion queues use the channel, `EINVAL` for a pointer
-/// that is none.
+/// that is not a channel.
 pub(crate) extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     errno::status_of_end(|| {
         let remove = || CHANNELS.remove(channel).map(drop);
@@ -48,8 +48,8 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
         if queue.is_null() || queue_context.is_null() {
             return Err(Errno::INVAL);
         }
-        // Counted at once, so that a completion queue that is being destroyed finds the event among
-        // those of the channel or in its count.
+        // Counted at once: a completion queue that is being destroyed finds the event either in the
+        // channel or in its own count.
         let queue = channel.events()?.take(|address| {
             let queue = COMP_QUEUES.get(address.pointer()).ok()?;
             queue.count_event();

@@ -18,7 +18,7 @@ use crate::objects::comp_counter::Counter;
 use crate::objects::handle::Handle;
 use crate::registry::{CONTEXTS, COUNTERS, QUEUE_PAIRS};
 
-/// Where a value is counted: in the program's memory if it wants that.
+/// The location of a counted value: the program's memory if it requests that.
 ///
 /// # Safety
 /// A location that is used is memory of the program that stays until the counter is destroyed.
@@ -81,14 +81,14 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_cntr(
     errno::pointer(unsafe { create(context, attributes, &efa) })
 }
 
-/// Makes a completion counter, in the program's memory where `efa` says so.
+/// Makes a completion counter, in the program's memory where `efa` requests it.
 ///
 /// Returns the counter, or null with the `errno` of [`ibv_create_comp_cntr`]; `EOPNOTSUPP` for a
 /// context of another library, `EFAULT` for a location that is null or not aligned.
 ///
 /// # Safety
 /// `attributes` is null or valid for reads; `efa` is null or valid for reads of `size` bytes, and
-/// what it names is memory of the program that stays until the counter is destroyed.
+/// its locations are memory of the program that stays until the counter is destroyed.
 pub(crate) unsafe extern "C" fn efadv_create_comp_cntr(
     context: *mut ibv_context,
     attributes: *const ibv_comp_cntr_init_attr,
@@ -108,7 +108,7 @@ pub(crate) unsafe extern "C" fn efadv_create_comp_cntr(
 /// Destroys a completion counter.
 ///
 /// Returns 0 or an errno: `EBUSY` while the counter is attached to a queue pair, `EINVAL` for a
-/// pointer that is none.
+/// pointer that is not a counter.
 pub(crate) extern "C" fn ibv_destroy_comp_cntr(counter: *mut ibv_comp_cntr) -> c_int {
     errno::status_of_end(|| {
         let counter = COUNTERS.get(counter)?;
@@ -145,8 +145,8 @@ changes! {
     ibv_inc_err_comp_cntr: errors.add;
 }
 
-/// Defines functions that read a value of a counter in memory. They let the device work for this
-/// thread first: a program may read its counters and poll nothing.
+/// Defines functions that read a value of a counter in memory. They first run the device in this
+/// thread, because a program may read its counters without polling.
 macro_rules! reads {
     ($($(#[$doc:meta])* $name:ident: $values:ident;)+) => { $(
         $(#[$doc])*
@@ -193,7 +193,7 @@ pub(crate) unsafe extern "C" fn ibv_qp_attach_comp_cntr(
         let counter = COUNTERS.get(counter)?;
         // SAFETY: valid by contract.
         let attributes = unsafe { attributes.as_ref() }.ok_or(Errno::INVAL)?;
-        // As the headers are, the library leaves out operations that it does not know.
+        // Unknown operations are left out, as rdma-core does.
         let ops = CountedOps::from_bits_truncate(attributes.op_mask);
         if !Arc::ptr_eq(&pair.context, &counter.context)
             || attributes.comp_mask != 0
@@ -205,7 +205,7 @@ pub(crate) unsafe extern "C" fn ibv_qp_attach_comp_cntr(
     }))
 }
 
-/// Writes how many counters the device has, and what they can count.
+/// Writes the number of counters that the device has, and the operations that they count.
 ///
 /// Returns 0 or an errno: `EOPNOTSUPP` if the device's generation has no counters, `EINVAL` for an
 /// unknown context or null `caps`, `EIO` after the device was removed.

@@ -20,8 +20,8 @@ use crate::objects::context::Context;
 use crate::objects::handle::Handle;
 use crate::registry::{CHANNELS, COMP_QUEUES, CONTEXTS, DOMAINS};
 
-/// The channel of a new completion queue, if the program wants one; checks the completion vector as
-/// well.
+/// The channel of a new completion queue, if the program requests one. The completion vector is
+/// checked as well.
 fn channel(
     context: &Arc<Context>,
     channel: *mut ibv_comp_channel,
@@ -132,11 +132,11 @@ pub(super) unsafe fn create_extended(
         false => IBV_WC_STANDARD_FLAGS,
     };
     if efa.wc_flags & !supported != 0
-        // rdma-core checks no other of these flags.
+        // rdma-core checks no other flag of these.
         || efa.flags & EFADV_CQ_INIT_FLAGS_EXT_MEM_DMABUF != 0
         || attributes.comp_mask & !(IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD) != 0
         || attributes.wc_flags & !known_wc_flags != 0
-        // Zero if the program has not set them.
+        // Zero if the program has not set the flags.
         || attributes.flags & !IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0
     {
         return Err(Errno::OPNOTSUPP);
@@ -164,7 +164,7 @@ pub(super) unsafe fn create_extended(
     Ok(COMP_QUEUES.insert(queue).cast())
 }
 
-/// Requests one event as soon as there is a completion that was not polled yet. Through the
+/// Requests one event as soon as there is a completion that was not polled yet. Called through the
 /// context's table.
 ///
 /// Returns 0 or an errno: `EINVAL` for a null pointer, `EOPNOTSUPP` for events of solicited
@@ -193,11 +193,11 @@ pub(crate) extern "C" fn ibv_ack_cq_events(queue: *mut ibv_cq, events: c_uint) {
     }
 }
 
-/// Destroys a completion queue. Waits until all events that were taken are acknowledged, those of
-/// its channel and asynchronous ones.
+/// Destroys a completion queue. Waits until all events that the program took are acknowledged:
+/// events of its channel and asynchronous events.
 ///
 /// Returns 0 or an errno: `EBUSY` while queue pairs use the queue, `EINVAL` for a pointer that is
-/// none.
+/// not a completion queue.
 pub(crate) extern "C" fn ibv_destroy_cq(queue: *mut ibv_cq) -> c_int {
     errno::status_of_end(|| {
         let queue = COMP_QUEUES.get(queue)?;

@@ -1,5 +1,5 @@
-//! Connected queue pairs: their attributes, posting, and their completions. They have no rings: work
-//! goes to the device at once.
+//! Connected queue pairs: their attributes, posting, and their completions. They have no rings:
+//! work requests go to the device at once.
 
 use core::ffi::{c_int, c_uint, c_void};
 use std::sync::{Arc, PoisonError};
@@ -67,7 +67,7 @@ pub(super) fn modify(
     attributes: &ibv_qp_attr,
     mask: u32,
 ) -> Result<(), Errno> {
-    // Queue pairs of UD have one.
+    // Only queue pairs of UD have a Q-key.
     if mask & IBV_QP_QKEY != 0 {
         return Err(Errno::INVAL);
     }
@@ -78,7 +78,7 @@ pub(super) fn modify(
         false => Ok(ConnectionAttributes::default().state),
     };
     let ah = &attributes.ah_attr;
-    // As RoCE: the peer is known by its GID.
+    // RoCE addresses a peer by its GID.
     if has(ConnectionMask::AV) && (ah.is_global == 0 || ah.grh.sgid_index != 0) {
         return Err(Errno::INVAL);
     }
@@ -149,7 +149,7 @@ pub(super) fn query(pair: &QueuePair, connection: &Connection) -> Result<ibv_qp_
     Ok(attributes)
 }
 
-/// A program's gather or scatter list, as the device takes it.
+/// A program's gather or scatter list, in the device's format.
 ///
 /// # Safety
 /// `list` is valid for reads of `count` entries.
@@ -161,12 +161,12 @@ pub(super) unsafe fn buffer_list(list: *const ibv_sge, count: c_int) -> Result<B
     BufferList::new(list).ok_or(Errno::INVAL)
 }
 
-/// Posts a list of work requests to a queue pair of a device that has connected ones. Through the
-/// context's table.
+/// Posts a list of work requests to a queue pair of a device that has connected ones. Called
+/// through the context's table.
 ///
-/// Returns 0 or an errno, and then `*bad` is the first one that was not posted; those before it
-/// were: `EINVAL` for a null or destroyed queue pair, one that is not ready to send, or a request
-/// that it does not have; `ENOMEM` for a full queue.
+/// Returns 0 or an errno. With an errno, `*bad` is the first request that was not posted; the
+/// requests before it were posted: `EINVAL` for a null or destroyed queue pair, one that is not
+/// ready to send, or a request that it does not support; `ENOMEM` for a full queue.
 ///
 /// # Safety
 /// As [`post::post_send`].
@@ -224,7 +224,7 @@ impl Flags {
     }
 }
 
-/// A work request, as the device takes it.
+/// A work request, in the device's format.
 ///
 /// # Safety
 /// `request` is valid for reads of the fields that every version of the structure has; its gather
@@ -303,7 +303,7 @@ unsafe fn send_wr(pair: &QueuePair, request: *const ibv_send_wr) -> Result<SendW
     })
 }
 
-/// Inline data, copied out of the program's memory; `EINVAL` for more than the queue pair takes.
+/// Inline data, copied out of the program's memory; `EINVAL` for more than the queue pair allows.
 ///
 /// # Safety
 /// As [`InlineCopy::push_list`].
@@ -322,7 +322,7 @@ pub(super) unsafe fn inline_payload<T: InlinePart>(
     Payload::inline(data).ok_or(Errno::INVAL)
 }
 
-/// Posts a list of receives to a queue pair of a device that has connected ones. Through the
+/// Posts a list of receives to a queue pair of a device that has connected ones. Called through the
 /// context's table.
 ///
 /// Returns 0 or an errno as [`post_send`]; `EINVAL` also for a queue pair with a shared receive
@@ -350,7 +350,7 @@ pub(super) unsafe extern "C" fn post_recv(
 
 /// Posts a list of receives with `post`.
 ///
-/// Returns 0 or an errno, and then `*bad` is the first one that was not posted.
+/// Returns 0 or an errno. With an errno, `*bad` is the first request that was not posted.
 ///
 /// # Safety
 /// `requests` is null or a valid list with valid scatter lists. `bad` is null or valid for a write.
@@ -381,7 +381,7 @@ pub(super) unsafe fn post_receives(
     unsafe { report(result, next, bad) }
 }
 
-/// Immediate data, if there is any, else 0; big endian.
+/// The immediate data, big endian; 0 without.
 fn immediate(entry: &CompletionEntry) -> u32 {
     const WITH_IMMEDIATE: u8 = 1 << 1;
     match entry.connected_flags() & WITH_IMMEDIATE {
@@ -394,7 +394,7 @@ fn to_wc(completion: &Completion) -> ibv_wc {
     let Some(entry) = completion.connected() else {
         let mut wc = poll::to_wc(completion);
         if wc.opcode == WcOperation::Recv as c_int {
-            // Every datagram of RoCE has one. EFA does not say so.
+            // Every datagram of RoCE has a GRH. EFA does not report one.
             wc.wc_flags |= IBV_WC_GRH;
         }
         return wc;
@@ -412,7 +412,7 @@ fn to_wc(completion: &Completion) -> ibv_wc {
     }
 }
 
-/// As [`poll::poll_cq`], of a device that has connected queue pairs.
+/// As [`poll::poll_cq`], for a device with connected queue pairs.
 ///
 /// # Safety
 /// As [`poll::poll_cq`].
@@ -425,8 +425,8 @@ pub(super) unsafe extern "C" fn poll_cq(
     unsafe { poll::poll_as(queue, limit, completions, to_wc) }
 }
 
-/// The C structure of a completion queue on which the readers of this module work, where those of
-/// EFA do not know connected queue pairs.
+/// The C structure of a completion queue, with the readers of this module in place of EFA's readers
+/// that do not support connected queue pairs.
 pub(super) fn extended(efa: ibv_cq_ex, wc_flags: u64) -> ibv_cq_ex {
     let wants = |flag: u64| wc_flags & flag != 0;
     ibv_cq_ex {
@@ -461,7 +461,7 @@ unsafe fn show_status(queue: *mut ibv_cq_ex, result: c_int) -> c_int {
 
 /// Begins a session with the first completion.
 ///
-/// Returns as EFA's.
+/// Returns as [`poll::start_poll`].
 ///
 /// # Safety
 /// `queue` is null or a completion queue of this library; `attributes` is null or starts with 32
@@ -473,7 +473,7 @@ unsafe extern "C" fn start_poll(queue: *mut ibv_cq_ex, attributes: *mut c_void) 
 
 /// Moves the session to the next completion.
 ///
-/// Returns as EFA's.
+/// Returns as [`poll::next_poll`].
 ///
 /// # Safety
 /// `queue` is null or a completion queue of this library, in a session of the caller if in any.
@@ -500,17 +500,17 @@ macro_rules! readers {
 readers! {
     /// Returns the operation that completed (`ibv_wc_opcode`), 0 before the first completion.
     read_opcode -> c_int: opcode;
-    /// Returns EFA's own status of a datagram, else 0.
+    /// Returns EFA's own status for a datagram, else 0.
     read_vendor_err -> u32: vendor_err;
     /// Returns the number of bytes received or read, 0 before the first completion.
     read_byte_len -> u32: byte_len;
     /// Returns the immediate data, big endian; 0 without.
     read_imm_data -> u32: imm_data;
-    /// Returns the number of the queue pair here, 0 before the first completion.
+    /// Returns the number of the local queue pair, 0 before the first completion.
     read_qp_num -> u32: qp_num;
     /// Returns the number of the peer's queue pair, 0 before the first completion.
     read_src_qp -> u32: src_qp;
-    /// Returns what else the completion says (`ibv_wc_flags`), 0 before the first completion.
+    /// Returns the flags of the completion (`ibv_wc_flags`), 0 before the first completion.
     read_wc_flags -> c_uint: wc_flags;
 }
 
@@ -523,7 +523,7 @@ readers! {
 unsafe extern "C" fn read_tm_info(queue: *mut ibv_cq_ex, info: *mut ibv_wc_tm_info) {
     let of = |completion: &Completion| {
         let entry = completion.connected()?;
-        // The second completion of a match that was reported already does not say it again.
+        // Clear in the second completion of a match, which the first has reported.
         const MATCHED: u8 = 1 << 5;
         (entry.connected_flags() & MATCHED != 0).then(|| ibv_wc_tm_info {
             tag: entry.connected_tag(),
@@ -538,7 +538,7 @@ unsafe extern "C" fn read_tm_info(queue: *mut ibv_cq_ex, info: *mut ibv_wc_tm_in
     }
 }
 
-/// Does something with the session of the caller's, if there is one.
+/// Runs `work` on the caller's session, if there is one.
 pub(super) fn with_session<R>(
     connection: &Connection,
     work: impl FnOnce(&mut crate::objects::queue_pair::Session) -> R,

@@ -103,7 +103,7 @@ unsafe fn begin(pair: *mut ibv_qp_ex, operation: SendOperation) {
     });
 }
 
-/// Gives the last work request of the session its data.
+/// Sets the data of the last work request of the session.
 ///
 /// # Safety
 /// `pair` is null or a queue pair of this library.
@@ -154,7 +154,7 @@ begin! {
         SendOperation::FetchAdd { remote: RemoteMemory { address, key }, add };
 }
 
-/// The work request's data is in one buffer.
+/// Sets one buffer as the work request's data.
 ///
 /// # Safety
 /// `pair` is null or a queue pair of this library.
@@ -169,7 +169,7 @@ unsafe extern "C" fn wr_set_sge(pair: *mut ibv_qp_ex, lkey: u32, address: u64, l
     unsafe { set(pair, |_| list().map(Payload::Buffers)) }
 }
 
-/// The work request's data is in several buffers.
+/// Sets several buffers as the work request's data.
 ///
 /// # Safety
 /// `pair` is null or a queue pair of this library; the list is valid for reads of `count` entries.
@@ -185,7 +185,7 @@ unsafe extern "C" fn wr_set_sge_list(pair: *mut ibv_qp_ex, count: usize, list: *
     unsafe { set(pair, payload) }
 }
 
-/// The work request's data is in itself.
+/// Sets the work request's inline data.
 ///
 /// # Safety
 /// `pair` is null or a queue pair of this library; `data` is valid for reads of `length` bytes.
@@ -195,7 +195,7 @@ unsafe extern "C" fn wr_set_inline_data(pair: *mut ibv_qp_ex, data: *mut c_void,
     unsafe { wr_set_inline_data_list(pair, 1, &raw const part) }
 }
 
-/// The work request's data is in itself, from several places.
+/// Sets the work request's inline data from several addresses.
 ///
 /// # Safety
 /// `pair` is null or a queue pair of this library; the list is valid for reads of `count` entries,
@@ -213,8 +213,8 @@ unsafe extern "C" fn wr_set_inline_data_list(
 
 /// Ends the session and posts its work requests, all or none.
 ///
-/// Returns 0 or an errno: `EINVAL` without a session, for a request that was not right, or a queue
-/// pair that is not ready to send; `ENOMEM` for a full queue.
+/// Returns 0 or an errno: `EINVAL` without a session, for an invalid request, or a queue pair that
+/// is not ready to send; `ENOMEM` for a full queue.
 ///
 /// # Safety
 /// `pair` is null or a queue pair of this library.
@@ -232,7 +232,7 @@ unsafe extern "C" fn wr_complete(pair: *mut ibv_qp_ex) -> c_int {
     }
 }
 
-/// Ends the session without posting anything.
+/// Ends the session and posts nothing.
 ///
 /// # Safety
 /// `pair` is null or a queue pair of this library.
@@ -243,7 +243,7 @@ unsafe extern "C" fn wr_abort(pair: *mut ibv_qp_ex) {
     }
 }
 
-/// Takes the session, and lets other threads begin one.
+/// Takes the session, so that other threads can begin one.
 fn end(handle: &QueuePair) -> Option<Session> {
     let connection = handle.connection.as_ref()?;
     let locking = Locking::new();

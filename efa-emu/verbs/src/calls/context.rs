@@ -16,7 +16,7 @@ use crate::objects::context::Context;
 use crate::objects::device::Device;
 use crate::registry::{COMP_QUEUES, CONTEXTS, QUEUE_PAIRS};
 
-/// `ibv_context.abi_compat` of contexts that lie in a `verbs_context`.
+/// The value of `ibv_context.abi_compat` in a `verbs_context`.
 const EXTENDED: usize = usize::MAX;
 
 /// The structure of a context with its table of functions.
@@ -80,7 +80,7 @@ fn c_structure(device: &Device, async_fd: RawFd) -> verbs_context {
     }
 }
 
-/// Opens the device and starts what serves it. Each call makes a context of its own.
+/// Opens the device and starts the threads that serve it. Each call makes a context of its own.
 ///
 /// Returns the context, or null with `errno`: `ENODEV` for a pointer that is no device of the list,
 /// or the reason why it cannot be opened, which is also printed.
@@ -92,12 +92,12 @@ pub(crate) extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_co
     }))
 }
 
-/// Closes the context: its thread, its descriptors and its memory are gone when this returns.
-/// Objects made from it go on existing until they are destroyed, but do nothing.
+/// Closes the context: its thread, descriptors and memory are released when this returns. Its
+/// objects exist until they are destroyed, but do nothing.
 ///
 /// Returns 0 or an errno: `EINVAL` for a pointer that is no context; `EBUSY`, and the device stays
-/// open, while a peer that has stopped in the middle of a copy from or to memory of the device
-/// would go on with it.
+/// open, while a stopped peer is in the middle of a copy from or to memory of the device, and would
+/// continue it.
 pub(crate) extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     errno::status_of_end(|| {
         if let Ok(hardware) = CONTEXTS.get(context)?.hardware() {
@@ -107,7 +107,7 @@ pub(crate) extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
         for pair in QUEUE_PAIRS.remove_all(|pair| Arc::ptr_eq(&pair.context, &context)) {
             pair.close();
         }
-        // Programs may still destroy these.
+        // The handles stay: programs may still destroy these queues.
         for queue in COMP_QUEUES.all(|queue| Arc::ptr_eq(&queue.context, &context)) {
             queue.release();
         }

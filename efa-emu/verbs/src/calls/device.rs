@@ -1,7 +1,7 @@
 //! The device list.
 //!
-//! Listing starts no thread and opens no file but that of its mark ([`usage`]): the library gets
-//! into shells, launchers and debuggers too.
+//! Listing starts no thread, and the only file that it opens is its mark ([`usage`]): the library
+//! is also loaded into shells, launchers and debuggers.
 
 use core::ffi::{c_char, c_int};
 use core::ptr::null;
@@ -15,8 +15,8 @@ use crate::objects::device::Device;
 
 /// Lists the devices of this process and writes their number to `*count`.
 ///
-/// Returns an array that ends with a null pointer, for its owner to free with
-/// [`ibv_free_device_list`], and `errno` 0; or null with `errno`: `ENOMEM`.
+/// Returns an array that ends with a null pointer, to be freed with [`ibv_free_device_list`], and
+/// `errno` 0; or null with `errno`: `ENOMEM`.
 ///
 /// # Safety
 /// `count` is null or valid for a write.
@@ -39,7 +39,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *
         // SAFETY: valid by contract.
         unsafe { count.write(devices.len() as c_int) };
     }
-    // Clients tell "no devices" and "failed" apart by it.
+    // Clients distinguish "no devices" from "failed" by `errno`.
     errno::set(0);
     list
 }
@@ -53,8 +53,8 @@ pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device)
     unsafe { libc::free(list.cast()) };
 }
 
-/// Returns the device's name, a C string that stays, or null with the `errno` `ENODEV` for what is
-/// no device.
+/// Returns the device's name, a static C string, or null with the `errno` `ENODEV` for any other
+/// pointer.
 pub(crate) extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
     Device::find(device).map_or_else(
         |errno| {
@@ -65,13 +65,13 @@ pub(crate) extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const 
     )
 }
 
-/// Returns the device's node GUID, big endian; 0 for what is no device.
+/// Returns the device's node GUID, big endian; 0 for any other pointer.
 pub(crate) extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
     Device::find(device).map_or(0, Device::guid)
 }
 
-/// Returns the kernel's index of the device: -1, because no kernel knows it. Clients then leave out
-/// what they would request of the kernel by this number.
+/// Returns the kernel's index of the device: -1, because the kernel does not know the device.
+/// Clients then make no requests to the kernel by this number.
 pub(crate) extern "C" fn ibv_get_device_index(_device: *mut ibv_device) -> c_int {
     -1
 }

@@ -2,40 +2,40 @@
 //! them.
 //!
 //! UCX silently leaves a device out unless `stat` finds a character device under its name and
-//! `access` lets it read and write. No file of that kind can be made without root, and none is
-//! needed: programs never open it, because opening devices is this library's work. So `stat` and
-//! `access` are answered here, for these paths and only in a process that has the devices. Every
-//! other call goes to the kernel as it is.
+//! `access` lets it read and write. Making such a file requires root, and is not needed: programs
+//! never open it, because this library opens devices. Therefore `stat` and `access` are answered
+//! here, for these paths and only in a process that has the devices. Every other call goes to the
+//! kernel unchanged.
 //!
-//! The calls go to the kernel directly, not to the C library's functions of the same names: which
-//! of them exist differs between its releases, and finding them takes `dlsym`, which may allocate,
-//! while `stat` and `access` are also called from signal handlers and allocators.
+//! The calls go to the kernel directly, not to the C library's functions of the same names.
+//! Releases of the C library have different sets of these functions, and `dlsym` may allocate
+//! memory, while `stat` and `access` are also called from signal handlers and allocators.
 
 use core::ffi::{CStr, c_char, c_int, c_long};
 
 use crate::ffi::errno;
 use crate::objects::device::Device;
 
-/// Where udev puts the character devices of verbs devices.
+/// The directory where udev puts the character devices of verbs devices.
 const DIRECTORY: &[u8] = b"/dev/infiniband/";
 
 /// The kernel's numbers for the first verbs device.
 const NUMBER: (u32, u32) = (231, 192);
 
-/// The mode that udev's rules for RDMA devices set.
+/// The mode set by udev's rules for RDMA devices.
 const MODE: libc::mode_t = libc::S_IFCHR | 0o666;
 
-/// Layouts of `struct stat` that programs for a C library before 2.33 name: the kernel's own, and
-/// the C library's, which is the same one on 64-bit machines.
+/// Versions of `struct stat` that programs for a C library before 2.33 pass: the kernel's layout,
+/// and the C library's, which is the same on 64-bit machines.
 const STAT_VERSIONS: [c_int; 2] = [0, 1];
 
 /// The index of this process's device that `path` names, after the kernel has refused a call about
 /// it as `errno` says; `None` for other paths.
 ///
 /// # Safety
-/// `path` is what the call passed.
+/// `path` is the argument of the call.
 unsafe fn refused_ours(path: *const c_char) -> Option<u32> {
-    // Whatever else the kernel says, it has read the path.
+    // With any other error the kernel has read the path.
     if path.is_null() || errno::get() == libc::EFAULT {
         return None;
     }
@@ -75,7 +75,8 @@ unsafe fn stat_of(path: *const c_char, status: *mut libc::stat) -> c_int {
     0
 }
 
-/// Defines the names of `stat`. On 64-bit machines those with `64` have the same structure.
+/// Defines the functions of the `stat` family. On 64-bit machines, the functions with `64` have the
+/// same structure.
 macro_rules! stats {
     ($($(#[$doc:meta])* $name:ident($($version:ident: c_int,)? *mut $structure:ty);)+) => { $(
         $(#[$doc])*
@@ -102,8 +103,8 @@ macro_rules! stats {
 }
 
 stats! {
-    /// Writes the attributes of a file. A device of this process that the kernel does not know is a
-    /// character device.
+    /// Writes the attributes of a file. A device of this process that the kernel does not know is
+    /// shown as a character device.
     stat(*mut libc::stat);
     /// `stat` by another name.
     stat64(*mut libc::stat64);
@@ -116,7 +117,7 @@ stats! {
 
 /// Checks whether the program may use a file. Devices of this process may be read and written.
 ///
-/// Returns 0, or -1 with the `errno` of `access(2)`; `EACCES` if a device is to be executed.
+/// Returns 0, or -1 with the `errno` of `access(2)`; `EACCES` for execute permission on a device.
 ///
 /// # Safety
 /// `path` is a C string, or a pointer that the kernel refuses.
@@ -142,7 +143,7 @@ pub(crate) unsafe extern "C" fn access(path: *const c_char, mode: c_int) -> c_in
 mod tests {
     use super::*;
 
-    /// The tests' process has no device, so these are calls about anything else.
+    /// The process of the tests has no device, so these calls are about other paths.
     #[test]
     fn other_paths_are_the_kernels() {
         // SAFETY: all zeros are a valid value.

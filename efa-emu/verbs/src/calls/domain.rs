@@ -22,10 +22,10 @@ pub(crate) extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
     errno::pointer(domain.map(|domain| DOMAINS.insert(domain)))
 }
 
-/// Ends a protection domain or parent domain.
+/// Deallocates a protection domain or parent domain.
 ///
-/// Returns 0 or an errno: `EBUSY` while anything uses the domain, `EINVAL` for a pointer that is
-/// none.
+/// Returns 0 or an errno: `EBUSY` while any object uses the domain, `EINVAL` for a pointer that is
+/// not a domain.
 pub(crate) extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     errno::status_of_end(|| {
         let remove = || DOMAINS.remove(pd).map(drop);
@@ -40,7 +40,7 @@ pub(crate) extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
 /// attributes, unknown handles, another context's domain or one that is a parent domain itself.
 ///
 /// # Safety
-/// `attributes` is null or valid for reads up to `comp_mask`; nothing behind it is read.
+/// `attributes` is null or valid for reads up to `comp_mask`; later fields are not read.
 pub(crate) unsafe extern "C" fn alloc_parent_domain(
     context: *mut ibv_context,
     attributes: *mut ibv_parent_domain_init_attr,
@@ -88,10 +88,10 @@ pub(crate) unsafe extern "C" fn alloc_td(
     }))
 }
 
-/// Ends a thread domain. Slot of `verbs_context`.
+/// Deallocates a thread domain. Slot of `verbs_context`.
 ///
 /// Returns 0 or an errno: `EBUSY` while a parent domain uses the thread domain, `EINVAL` for a
-/// pointer that is none.
+/// pointer that is not a thread domain.
 pub(crate) extern "C" fn dealloc_td(thread_domain: *mut ibv_td) -> c_int {
     errno::status_of_end(|| {
         let remove = || THREAD_DOMAINS.remove(thread_domain).map(drop);

@@ -1,7 +1,7 @@
 //! The calls of libefa. Its own library re-exports them (package `efa-emu-efadv`).
 //!
-//! Programs pass the size of the structure that they were compiled with. Shorter ones than today's
-//! are filled as far as they go, longer ones are accepted if what we do not know is zero.
+//! Programs pass the size of the structure that they were compiled with. A shorter structure than
+//! today's is filled as far as it goes; a longer one is accepted if its unknown bytes are zero.
 
 use core::ffi::c_int;
 use core::mem::offset_of;
@@ -28,15 +28,15 @@ use crate::objects::context::Context;
 use crate::objects::qp_plan;
 use crate::registry::{ADDRESS_HANDLES, COMP_QUEUES, CONTEXTS, QUEUE_PAIRS, REGIONS};
 
-/// The bytes of a structure up to the end of a field: what the shortest version has.
+/// The bytes of a structure up to the end of a field: the size of the shortest version.
 macro_rules! up_to {
     ($type:ty, $field:ident) => {
         offset_of!($type, $field) + 1
     };
 }
 
-/// The device of a context, if it is an EFA: libefa has nothing for others, and clients like UCX take
-/// that as the sign of what a device is.
+/// The device of a context, if it is an EFA. libefa supports no other device, and clients such as
+/// UCX identify an EFA by this.
 fn efa_profile(context: &Context) -> Result<&Profile, Errno> {
     match context.device.profile.connected {
         false => Ok(&context.device.profile),
@@ -46,8 +46,8 @@ fn efa_profile(context: &Context) -> Result<&Profile, Errno> {
 
 /// Writes the attributes of the device that only EFA has.
 ///
-/// Returns 0 or an errno: `EOPNOTSUPP` for a context of another library or a device that is no EFA,
-/// so that clients try another device; `EINVAL` for null attributes or too few bytes.
+/// Returns 0 or an errno: `EOPNOTSUPP` for a context of another library or a device other than an
+/// EFA, so that clients try another device; `EINVAL` for null attributes or too few bytes.
 ///
 /// # Safety
 /// `attributes` is null or valid for writes of `size` bytes.
@@ -64,7 +64,7 @@ pub(crate) unsafe extern "C" fn efadv_query_device(
         if profile.max_comp_counters != 0 {
             caps |= EFADV_DEVICE_ATTR_CAPS_COMP_CNTR;
         }
-        // A caller without room for the largest RDMA size is told of no RDMA.
+        // A structure without the field of the largest RDMA size reports no RDMA.
         if size <= offset_of!(efadv_device_attr, max_rdma_size) {
             caps &= !(EFADV_DEVICE_ATTR_CAPS_RDMA_READ | EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE);
         }
@@ -109,8 +109,8 @@ pub(crate) unsafe extern "C" fn efadv_query_ah(
     }))
 }
 
-/// Writes the paths by which the device reaches the memory: it does not tell, and says so by
-/// validity bits of 0.
+/// Writes the paths by which the device reaches the memory. They are not known: the validity bits
+/// are 0.
 ///
 /// Returns 0 or an errno: `EINVAL` for a pointer that is no region, null attributes or too few
 /// bytes.
@@ -137,7 +137,7 @@ pub(crate) unsafe extern "C" fn efadv_query_mr(
     }))
 }
 
-/// Checks where an answer goes, before the object is changed.
+/// Checks the destination of an answer before the object is changed.
 fn check_out<T>(to: *mut T, size: usize, shortest: usize) -> Result<(), Errno> {
     match to.is_null() || size < shortest {
         true => Err(Errno::INVAL),
@@ -145,8 +145,9 @@ fn check_out<T>(to: *mut T, size: usize, shortest: usize) -> Result<(), Errno> {
     }
 }
 
-/// Writes where the memory and the doorbell of a completion queue are. From now on the client may
-/// read entries and write the doorbell without a call, so the device polls the doorbell by itself.
+/// Writes the addresses of the memory and the doorbell of a completion queue. From now on the
+/// client may read entries and write the doorbell without a call, so the device polls the doorbell
+/// by itself.
 ///
 /// Returns 0 or an errno: `EINVAL` for a pointer that is no completion queue, null attributes, too
 /// few bytes, or a queue that was destroyed; or the device's error.
@@ -175,8 +176,8 @@ pub(crate) unsafe extern "C" fn efadv_query_cq(
     }))
 }
 
-/// Writes where the memory and the doorbells of a queue pair's queues are. From now on the client
-/// may use them without a call, so the device polls the doorbells by itself.
+/// Writes the addresses of the memory and the doorbells of a queue pair's queues. From now on the
+/// client may use them without a call, so the device polls the doorbells by itself.
 ///
 /// Returns 0 or an errno: `EINVAL` for a pointer that is no queue pair, null attributes, or too few
 /// bytes; or the device's error.
@@ -271,8 +272,8 @@ pub(crate) extern "C" fn efadv_cq_from_ibv_cq_ex(queue: *mut ibv_cq_ex) -> *mut 
     queue.wrapping_byte_add(offset_of!(CompQueueC, efa)).cast()
 }
 
-/// Makes an SRD queue pair for a program that knows only the basic attributes. The sizes that it
-/// really has are written to `cap`.
+/// Makes an SRD queue pair for a program that uses only the basic attributes. The granted sizes are
+/// written to `cap`.
 ///
 /// Returns the queue pair, or null with the `errno` of
 /// [`ibv_create_qp`](queue_pair::ibv_create_qp); `EINVAL` for another `qp_type`, `EOPNOTSUPP` for
@@ -301,7 +302,7 @@ pub(crate) unsafe extern "C" fn efadv_create_driver_qp(
 }
 
 /// Makes an SRD queue pair with the builders that `send_ops_flags` names, and EFA's own options.
-/// The sizes that it really has are written to `cap`.
+/// The granted sizes are written to `cap`.
 ///
 /// Returns the queue pair, or null with the `errno` of [`efadv_create_driver_qp`]; `EINVAL` also
 /// for options that are null, too short, or of a newer version.

@@ -1,5 +1,5 @@
-//! The constructor of the library, which runs before `main`: it does next to nothing,
-//! since shells and launchers load it too.
+//! The constructor of the library, which runs before `main`. It does as little as possible, because
+//! shells and launchers load the library too.
 
 use efa_shm::usage;
 

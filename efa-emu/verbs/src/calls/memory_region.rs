@@ -19,8 +19,8 @@ use crate::objects::memory_region::{MemoryRegion, Shown};
 use crate::objects::page_faults;
 use crate::registry::{BUFFERS, DOMAINS, REGIONS};
 
-/// Access flags that the device understands, which may have connected queue pairs; flags that a device
-/// may ignore are ignored.
+/// The known access flags, for a device that may have connected queue pairs. Optional flags are
+/// ignored.
 pub(super) fn access_flags(flags: u32, is_connected: bool) -> Result<Access, Errno> {
     let flags = flags & !IBV_ACCESS_OPTIONAL_RANGE;
     let efa = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
@@ -124,7 +124,7 @@ pub(crate) extern "C" fn ibv_reg_mr(
     errno::pointer(register(pd, address, length, iova, flags as u32))
 }
 
-/// As [`ibv_reg_mr`], for work requests and peers that name the memory by the address `iova`.
+/// As [`ibv_reg_mr`], for work requests and peers that address the memory by `iova`.
 pub(crate) extern "C" fn ibv_reg_mr_iova(
     pd: *mut ibv_pd,
     address: *mut c_void,
@@ -135,7 +135,7 @@ pub(crate) extern "C" fn ibv_reg_mr_iova(
     errno::pointer(register(pd, address, length, iova, flags as u32))
 }
 
-/// As [`ibv_reg_mr_iova`], for clients that may pass flags which a device may ignore.
+/// As [`ibv_reg_mr_iova`], for clients that may pass optional flags.
 pub(crate) extern "C" fn ibv_reg_mr_iova2(
     pd: *mut ibv_pd,
     address: *mut c_void,
@@ -147,10 +147,10 @@ pub(crate) extern "C" fn ibv_reg_mr_iova2(
 }
 
 /// Registers `length` bytes from `offset` on of the memory behind a descriptor: a dma-buf of memory
-/// of this machine (udmabuf), or a memfd, which stands for one where there is no such device.
+/// of this machine (udmabuf), or a memfd, in place of one where there is no such device.
 ///
-/// Returns the region, or null with `errno`: `EBADF` for what is no descriptor, `EINVAL` for other
-/// files or too few bytes, as from the kernel, or as [`ibv_reg_mr`].
+/// Returns the region, or null with `errno`: `EBADF` for a number that is no descriptor, `EINVAL`
+/// for other files or too few bytes, as the kernel does, or as [`ibv_reg_mr`].
 pub(crate) extern "C" fn ibv_reg_dmabuf_mr(
     pd: *mut ibv_pd,
     offset: u64,
@@ -163,12 +163,11 @@ pub(crate) extern "C" fn ibv_reg_dmabuf_mr(
     errno::pointer(register_dmabuf(pd, offset, length, iova, descriptor, flags))
 }
 
-/// Registers what the attributes describe: memory, memory behind a descriptor, or a part of a
-/// buffer that the library has allocated.
+/// Registers memory, memory behind a descriptor, or a part of a buffer that the library has
+/// allocated, as the attributes say.
 ///
 /// Returns the region, or null with `errno`: `EINVAL` for null attributes or fields that do not
-/// belong together, `EOPNOTSUPP` for fields that EFA does not have, or as the call for what is
-/// described.
+/// belong together, `EOPNOTSUPP` for fields that EFA does not have, or as the corresponding call.
 ///
 /// # Safety
 /// `attributes` is null or valid for reads up to the last field that its `comp_mask` names.
@@ -221,9 +220,9 @@ fn register_requested(pd: *mut ibv_pd, request: &ibv_mr_init_attr) -> Result<*mu
 
 /// Deregisters memory.
 ///
-/// Returns 0 or an errno: `EINVAL` for a pointer that is no region; `EBUSY`, and the region is as
-/// it was, while a peer that has stopped in the middle of a copy from or to the region would go on
-/// with it. The kernel's drivers give that for an object that is in use.
+/// Returns 0 or an errno: `EINVAL` for a pointer that is no region; `EBUSY`, and the region is
+/// unchanged, while a stopped peer is in the middle of a copy from or to the region, and would
+/// continue it. The kernel's drivers return the same errno for an object that is in use.
 pub(crate) extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     errno::status_of_end(|| {
         let remove = || REGIONS.remove(mr).map(drop);
@@ -231,7 +230,7 @@ pub(crate) extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     })
 }
 
-/// Would register a region anew, which EFA cannot.
+/// Reregistration, which EFA does not support.
 ///
 /// Returns `IBV_REREG_MR_ERR_CMD` with the `errno` `EOPNOTSUPP`.
 pub(crate) extern "C" fn ibv_rereg_mr(

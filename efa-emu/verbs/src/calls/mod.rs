@@ -1,12 +1,13 @@
-//! The C functions, by family: they check and convert what programs pass, and call the objects.
+//! The C functions, by family: they check and convert the arguments of programs, and call the
+//! objects.
 //!
 //! A function that is not `unsafe` follows no pointer before it was found in the
 //! [registry](crate::registry): a null, freed or foreign handle is an error, `EINVAL` where the
-//! function does not say otherwise. Only calls of the data path ([`post`], [`builder`], [`poll`])
-//! follow handles directly.
+//! function does not state another one. Only calls of the data path ([`post`], [`builder`],
+//! [`poll`]) follow handles directly.
 //!
-//! A verb that ends an object does nothing if it is called by a signal handler that has interrupted
-//! another verb ([`errno::status_of_end`](crate::ffi::errno::status_of_end)).
+//! A verb that destroys an object does nothing if it is called by a signal handler that has
+//! interrupted another verb ([`errno::status_of_end`](crate::ffi::errno::status_of_end)).
 
 pub(crate) mod address_handle;
 pub(crate) mod async_event;

@@ -16,8 +16,8 @@ use crate::objects::comp_queue::{CompQueue, CompQueueC};
 use crate::objects::hardware::Hardware;
 use crate::objects::queues::Polled;
 
-/// The C structure of a completion queue that both pollers work on. As with rdma-core, it has the
-/// readers that the program requested by `wc_flags`, and null pointers in place of the others.
+/// The C structure of a completion queue, used by both ways of polling. As with rdma-core, it has
+/// the readers that the program requested by `wc_flags`, and null pointers in place of the others.
 pub(super) fn extended(base: ibv_cq, wc_flags: u64) -> ibv_cq_ex {
     let wants = |flag: u64| wc_flags & flag != 0;
     ibv_cq_ex {
@@ -56,7 +56,7 @@ pub(super) fn efa_extension(wc_flags: u64) -> efadv_cq {
     }
 }
 
-/// The sender's address handle number as the verbs report it.
+/// The number of the sender's address handle as verbs report it.
 fn slid(completion: &Completion) -> u16 {
     completion.ahn().map_or(Ahn::UNKNOWN, |ahn| ahn.0)
 }
@@ -77,8 +77,8 @@ pub(super) fn to_wc(completion: &Completion) -> ibv_wc {
     }
 }
 
-/// If there is no completion, lets the device work for this thread: on a busy machine that is
-/// faster than waiting for the device's own thread.
+/// If there is no completion, runs the device in this thread: on a busy machine that is faster than
+/// waiting for the device's own thread.
 #[inline(always)]
 fn work_if_empty(polled: &Polled, locking: &Locking) {
     if !polled.completions.has_unread() {
@@ -86,17 +86,17 @@ fn work_if_empty(polled: &Polled, locking: &Locking) {
     }
 }
 
-/// The device, if a poll that has found nothing should let others have the processor.
+/// The device, if a poll without a completion should yield the processor.
 #[inline]
 fn to_rest(polled: &Polled) -> Option<Arc<Hardware>> {
     let hardware = &polled.hardware;
     hardware.should_rest().then(|| Arc::clone(hardware))
 }
 
-/// Takes up to `limit` completions. Through the context's table.
+/// Takes up to `limit` completions. Called through the context's table.
 ///
-/// Returns how many there were, or a negative errno: `EINVAL` for a null or destroyed queue or a
-/// negative limit.
+/// Returns their number, or a negative errno: `EINVAL` for a null or destroyed queue or a negative
+/// limit.
 ///
 /// # Safety
 /// `queue` is null or a completion queue of this library; `completions` is valid for writes of
@@ -110,7 +110,7 @@ pub(crate) unsafe extern "C" fn poll_cq(
     unsafe { poll_as(queue, limit, completions, to_wc) }
 }
 
-/// [`poll_cq`], with completions as `to_wc` shows them.
+/// [`poll_cq`], with completions converted by `to_wc`.
 ///
 /// # Safety
 /// As [`poll_cq`].
@@ -156,7 +156,7 @@ pub(super) unsafe fn poll_as(
     count as c_int
 }
 
-/// Shows a completion in the fields that programs read without a call.
+/// Writes a completion to the fields that programs read without a call.
 ///
 /// # Safety
 /// `queue` is valid, and the caller holds its lock.
@@ -169,10 +169,10 @@ unsafe fn show(queue: *mut ibv_cq_ex, completion: &Completion) {
     }
 }
 
-/// Begins a session with the first completion, which keeps other threads out until [`end_poll`].
+/// Begins a session with the first completion. It keeps other threads out until [`end_poll`].
 ///
-/// Returns 0, or an errno, and then there is no session: `ENOENT` if there is no completion,
-/// `EINVAL` for a null or destroyed queue or attributes with a `comp_mask`.
+/// Returns 0, or an errno and begins no session: `ENOENT` if there is no completion, `EINVAL` for a
+/// null or destroyed queue or attributes with a `comp_mask`.
 ///
 /// # Safety
 /// `queue` is null or a completion queue of this library; `attributes` is null or starts with 32
@@ -264,8 +264,8 @@ unsafe extern "C" fn end_poll(queue: *mut ibv_cq_ex) {
     }
 }
 
-/// Reads something of the current completion: the session's, or, after it, its last one, as
-/// rdma-core leaves it readable. `absent` before the first.
+/// Reads a property of the current completion. The last completion of a session stays readable
+/// after the session, as in rdma-core. `absent` before the first completion.
 ///
 /// # Safety
 /// `queue` is null or a completion queue of this library, in a session of the caller if in any.
@@ -321,11 +321,11 @@ readers! {
     read_byte_len -> u32: |completion| completion.byte_len();
     /// Returns the immediate data, big endian; 0 without.
     read_imm_data -> u32: |completion| completion.immediate().unwrap_or(0).to_be();
-    /// Returns the number of the queue pair here, 0 before the first completion.
+    /// Returns the number of the local queue pair, 0 before the first completion.
     read_qp_num -> u32: |completion| completion.qp_num().0.into();
     /// Returns the number of the sender's queue pair, 0 before the first completion.
     read_src_qp -> u32: |completion| completion.src_qp().0.into();
-    /// Returns what else the completion says (`ibv_wc_flags`), 0 before the first completion.
+    /// Returns the flags of the completion (`ibv_wc_flags`), 0 before the first completion.
     read_wc_flags -> c_uint: |completion| completion.flags().bits();
     /// Returns the number of the sender's address handle, 0 before the first completion.
     read_slid -> u32: |completion| slid(completion).into();
@@ -333,7 +333,7 @@ readers! {
     read_zero -> u8: |_| 0;
 }
 
-/// The `ibv_cq_ex` that an `efadv_cq` lies behind.
+/// The `ibv_cq_ex` of an `efadv_cq`.
 fn behind(efa: *mut efadv_cq) -> *mut ibv_cq_ex {
     if efa.is_null() {
         return core::ptr::null_mut();
@@ -344,8 +344,8 @@ fn behind(efa: *mut efadv_cq) -> *mut ibv_cq_ex {
 
 /// Writes the GID of a sender that has no address handle here to `*gid`.
 ///
-/// Returns 0, or a negative errno: `ENOENT` if the sender has a handle or the device did not say,
-/// `EINVAL` for a null `gid`.
+/// Returns 0, or a negative errno: `ENOENT` if the sender has a handle or the device did not report
+/// it, `EINVAL` for a null `gid`.
 ///
 /// # Safety
 /// `efa` is null or comes from `efadv_cq_from_ibv_cq_ex`, in a session of the caller; `gid` is null

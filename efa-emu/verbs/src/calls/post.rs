@@ -21,10 +21,12 @@ use crate::ffi::interrupted::Locking;
 use crate::objects::address_handle;
 use crate::objects::queue_pair::QueuePair;
 
-/// As many as any device takes; longer lists are refused without reading them.
+/// The most entries of a list that any device allows; longer lists are refused without reading
+/// them.
 pub(crate) const LIST_ROOM: usize = MAX_SGE;
 
-// A list of the C structure is one of the device model's.
+// The C structure has the same layout as the device model's, so that a list can be used
+// unconverted.
 const _: () = {
     assert!(size_of::<ibv_sge>() == size_of::<Buffer>());
     assert!(align_of::<ibv_sge>() == align_of::<Buffer>());
@@ -33,15 +35,14 @@ const _: () = {
     assert!(offset_of!(ibv_sge, lkey) == offset_of!(Buffer, lkey));
 };
 
-/// A program's gather or scatter list; `None` if it has more entries than any device takes.
+/// A program's gather or scatter list; `None` if it has more entries than any device allows.
 ///
 /// # Safety
-/// `list` is valid for reads of `count` entries as long as the result is used, and nobody changes
-/// them meanwhile.
+/// `list` is valid for reads of `count` entries, and not changed, as long as the result is used.
 #[inline(always)]
 pub(crate) unsafe fn buffers<'a>(list: *const ibv_sge, count: usize) -> Option<&'a [Buffer]> {
     match count {
-        // Then the pointer may be anything.
+        // The pointer of an empty list is ignored.
         0 => Some(&[]),
         1..=LIST_ROOM if !list.is_null() => {
             // SAFETY: valid by contract, and both types have the same layout, as checked above.
@@ -53,7 +54,7 @@ pub(crate) unsafe fn buffers<'a>(list: *const ibv_sge, count: usize) -> Option<&
 
 /// A part of inline data.
 pub(crate) trait InlinePart: Copy {
-    /// Where it starts, and how many bytes it has.
+    /// Its address and its length in bytes.
     fn memory(self) -> (*const u8, usize);
 }
 
@@ -84,7 +85,8 @@ impl InlineCopy {
         length: 0,
     };
 
-    /// Appends all parts of a list. False for a null list, and for more than fits any work request.
+    /// Appends all parts of a list. False for a null list, and for more data than any work request
+    /// allows.
     ///
     /// # Safety
     /// `list` is null or valid for reads of `count` parts, whose memory can be read.
@@ -102,7 +104,7 @@ impl InlineCopy {
             })
     }
 
-    /// Appends memory; false if that is more than fits any work request, and then nothing is read.
+    /// Appends memory. False, and nothing is read, if that is more than any work request allows.
     ///
     /// # Safety
     /// `address` is valid for reads of `length` bytes.
@@ -144,11 +146,11 @@ pub(crate) unsafe fn peer(handle: *const ibv_ah, qpn: u32, qkey: u32) -> UdAddre
     }
 }
 
-/// Posts a list of sends. Through the context's table.
+/// Posts a list of sends. Called through the context's table.
 ///
-/// Returns 0 or an errno, and then `*bad` is the first one that was not posted; those before it
-/// were: `EINVAL` for a null or destroyed queue pair or a request that EFA does not have, `ENOMEM`
-/// for a full queue; or the device's error.
+/// Returns 0 or an errno. With an errno, `*bad` is the first request that was not posted; the
+/// requests before it were posted: `EINVAL` for a null or destroyed queue pair or a request that
+/// EFA does not have, `ENOMEM` for a full queue; or the device's error.
 ///
 /// # Safety
 /// `pair` is null or a queue pair of this library. `requests` is null or a valid list, with gather
@@ -199,8 +201,8 @@ pub(crate) unsafe extern "C" fn post_send(
 /// list and address handle are valid for as long as the call takes, and inline data can be read.
 #[inline(always)]
 unsafe fn write_send(queue: &mut SendQueue, request: *const ibv_send_wr) -> Result<(), Errno> {
-    // Field by field: the structures of programs that were built against an older header are
-    // shorter. SAFETY: by contract.
+    // Read field by field: programs that were built against an older header have a shorter
+    // structure. SAFETY: by contract.
     let (opcode, immediate) = unsafe { ((*request).opcode, (*request).imm_data) };
     let opcode = match opcode {
         IBV_WR_SEND => SendOpcode::Send,
@@ -236,7 +238,7 @@ unsafe fn write_send(queue: &mut SendQueue, request: *const ibv_send_wr) -> Resu
     Ok(queue.write(&request_to_write)?)
 }
 
-/// Posts a list of receives. Through the context's table.
+/// Posts a list of receives. Called through the context's table.
 ///
 /// Returns 0 or an errno as [`post_send`].
 ///

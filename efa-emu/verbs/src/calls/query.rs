@@ -27,10 +27,10 @@ const PORT: u32 = 1;
 /// The default partition, with full membership.
 const DEFAULT_PKEY: u16 = 0xffff;
 
-/// Memory of 4 KiB and more can be registered, whatever its alignment.
+/// Memory of 4 KiB and more can be registered, with any alignment.
 const PAGE_SIZES: u64 = !0xfff;
 
-/// `IBV_MTU_4096`: the largest value of an enumeration that ends below the device's MTU.
+/// `IBV_MTU_4096`: the largest value of an enumeration that has none for the device's MTU.
 const MTU_4096: c_int = 5;
 
 fn device_attributes(context: &Context) -> ibv_device_attr {
@@ -68,7 +68,7 @@ fn device_attributes(context: &Context) -> ibv_device_attr {
 }
 
 /// Further attributes of a device with connected queue pairs. The limits of queue pairs are those
-/// of datagrams, which connected ones exceed.
+/// of datagrams; connected queue pairs have larger ones.
 fn put_connected_limits(attributes: &mut ibv_device_attr) {
     attributes.sys_image_guid = attributes.node_guid;
     attributes.device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SRQ_RESIZE;
@@ -99,7 +99,7 @@ fn tag_matching(context: &Context) -> ibv_tm_caps {
 fn port_link(context: &Context) -> PortLink {
     let hardware = context.hardware();
     let link = hardware.and_then(|hardware| hardware.with_device(|device| device.port()));
-    // A forked child has no device of its own.
+    // A forked child has no device.
     link.unwrap_or_default()
 }
 
@@ -110,7 +110,7 @@ fn port_attributes(context: &Context) -> ibv_port_attr {
         false => (IBV_PORT_ACTIVE, PHYS_STATE_LINK_UP),
     };
     let profile = &context.device.profile;
-    // A device with connected queue pairs is one of RoCE.
+    // A device with connected queue pairs is a RoCE device.
     let (max_msg_sz, lmc, link_layer) = match profile.connected {
         true => (MAX_MESSAGE, 0, IBV_LINK_LAYER_ETHERNET),
         false => (profile.mtu, 1, 0),
@@ -140,14 +140,14 @@ fn check_port(port: u32) -> Result<(), Errno> {
     }
 }
 
-/// The context, if its device is there.
+/// The context, if its device is present.
 fn present(context: *mut ibv_context) -> Result<Arc<Context>, Errno> {
     let context = CONTEXTS.get(context)?;
     context.check_present()?;
     Ok(context)
 }
 
-/// The context, if port and table index are those that exist.
+/// The context, if the port and the table index exist.
 fn entry(context: *mut ibv_context, port: u32, index: u32) -> Result<Arc<Context>, Errno> {
     let context = present(context)?;
     check_port(port)?;
@@ -189,8 +189,8 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     }))
 }
 
-/// Writes the device's attributes and, of the extensions, the number of ports: EFA reports no
-/// other. Slot of `verbs_context`.
+/// Writes the device's attributes and one extension, the number of ports: EFA reports no other.
+/// Slot of `verbs_context`.
 ///
 /// Returns 0 or an errno as [`ibv_query_device`]; `EINVAL` also for input with a `comp_mask`, or a
 /// structure that is shorter than `ibv_device_attr`.
@@ -222,7 +222,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     }))
 }
 
-/// Writes the attributes of the port; `size` is that of the caller's structure. Slot of
+/// Writes the attributes of the port; `size` is the size of the caller's structure. Slot of
 /// `verbs_context`.
 ///
 /// Returns 0 or an errno: `EINVAL` for an unknown context or port or null attributes, `EIO` after
@@ -243,7 +243,7 @@ pub(crate) unsafe extern "C" fn query_port(
     }))
 }
 
-/// [`query_port`] for clients that do not know the slot, and whose structure is shorter.
+/// [`query_port`] for clients that do not use the slot and have a shorter structure.
 ///
 /// Returns as [`query_port`].
 ///
@@ -276,7 +276,7 @@ pub(crate) unsafe extern "C" fn ibv_query_port_speed(
     }))
 }
 
-/// Writes the GID of the port, the only one, to `*gid`.
+/// Writes the only GID of the port to `*gid`.
 ///
 /// Returns 0, or -1 with `errno`: `EINVAL` for an unknown context, port or index, or a null `gid`;
 /// `EIO` after the device was removed.
@@ -296,7 +296,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
     }))
 }
 
-/// Writes a row of the GID table; `size` is that of the caller's structure.
+/// Writes a row of the GID table; `size` is the size of the caller's structure.
 ///
 /// Returns 0 or an errno: as [`ibv_query_gid`], and `EOPNOTSUPP` for flags.
 ///
@@ -317,7 +317,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
     }))
 }
 
-/// Writes the GID tables of all ports, as far as there is room: there is one row.
+/// Writes the GID tables of all ports, one row, if there is room.
 ///
 /// Returns the number of rows, or a negative errno: `EINVAL` for an unknown context, null `rows` or
 /// no room, `EOPNOTSUPP` for flags.
@@ -342,8 +342,8 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
     result.map_or_else(|errno| -(errno.number() as isize), |()| 1)
 }
 
-/// Writes the type of a GID. All of EFA are InfiniBand's, because the port has no Ethernet network
-/// device; a device with connected queue pairs has those of RoCE v2.
+/// Writes the type of a GID. GIDs of EFA have the type of InfiniBand, because the port has no
+/// Ethernet network device; GIDs of a device with connected queue pairs have the type RoCE v2.
 ///
 /// Returns 0, or -1 with `errno` as [`ibv_query_gid`].
 ///
@@ -365,7 +365,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
     }))
 }
 
-/// Writes the partition key of the port, the only one, to `*pkey`, big endian.
+/// Writes the only partition key of the port to `*pkey`, big endian.
 ///
 /// Returns 0, or -1 with `errno` as [`ibv_query_gid`].
 ///
@@ -384,8 +384,8 @@ pub(crate) unsafe extern "C" fn ibv_query_pkey(
     }))
 }
 
-/// Returns the index of a partition key (big endian), or -1 with `errno`: `EINVAL` for a key, port
-/// or context that is not known, `EIO` after the device was removed.
+/// Returns the index of a partition key (big endian), or -1 with `errno`: `EINVAL` for an unknown
+/// key, port or context, `EIO` after the device was removed.
 pub(crate) extern "C" fn ibv_get_pkey_index(
     context: *mut ibv_context,
     port: u8,

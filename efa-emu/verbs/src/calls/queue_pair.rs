@@ -28,10 +28,10 @@ use crate::registry::{COMP_QUEUES, CONTEXTS, DOMAINS, QUEUE_PAIRS};
 /// Aligned writes of 128 bytes become visible in order.
 const DATA_IN_ORDER_ALIGNED_128_BYTES: c_int = 1 << 1;
 
-/// Bytes of `ibv_qp_attr` in every version: the last field came later.
+/// The bytes of `ibv_qp_attr` in every version; the last field was added later.
 const QP_ATTR_SIZE: usize = offset_of!(ibv_qp_attr, rate_limit);
 
-/// Makes a queue pair and writes the sizes that it really has into the request.
+/// Makes a queue pair and writes the granted sizes into the request.
 fn create(
     context: &Arc<Context>,
     attributes: &mut ibv_qp_init_attr_ex,
@@ -66,7 +66,7 @@ fn create(
     Ok(QUEUE_PAIRS.insert(pair))
 }
 
-/// Makes a queue pair of a type that `check` lets pass.
+/// Makes a queue pair of a type that `check` accepts.
 ///
 /// # Safety
 /// `attributes` is null or valid for reads up to the last field that its `comp_mask` names, and for
@@ -77,7 +77,7 @@ pub(super) unsafe fn create_extended(
     efa: &efadv_qp_init_attr,
     check: impl FnOnce(u32) -> Result<(), Errno>,
 ) -> Result<*mut ibv_qp, Errno> {
-    // As far as EFA has a use for it.
+    // Only the fields that EFA uses.
     let mut known = read_masked!(attributes, ibv_qp_init_attr_ex, pd, {
         IBV_QP_INIT_ATTR_PD: pd,
         IBV_QP_INIT_ATTR_SEND_OPS_FLAGS: send_ops_flags,
@@ -89,7 +89,7 @@ pub(super) unsafe fn create_extended(
     Ok(pair)
 }
 
-/// Makes a queue pair for a program that knows only the basic attributes.
+/// Makes a queue pair for a program that uses only the basic attributes.
 pub(super) fn create_basic(
     pd: *mut ibv_pd,
     attributes: Option<&mut ibv_qp_init_attr>,
@@ -116,7 +116,7 @@ pub(super) fn create_basic(
     Ok(pair)
 }
 
-/// The types of queue pairs that are made by the calls of every device.
+/// The types of queue pairs that the common calls make.
 fn types(context: Option<&Context>) -> &'static [u32] {
     match context.is_some_and(|context| context.device.profile.connected) {
         true => &[IBV_QPT_UD, IBV_QPT_RC],
@@ -124,8 +124,8 @@ fn types(context: Option<&Context>) -> &'static [u32] {
     }
 }
 
-/// Makes a UD queue pair, or on a device that has them a connected one; SRD queue pairs are made by calls of libefa. The sizes that it really has
-/// are written to `cap`.
+/// Makes a UD queue pair, or a connected one on a device that supports them. SRD queue pairs are
+/// made by calls of libefa. The granted sizes are written to `cap`.
 ///
 /// Returns the queue pair, or null with `errno`: `EOPNOTSUPP` for another type, `EINVAL` for
 /// unknown handles, null attributes, or sizes beyond the device; or the device's error.
@@ -170,7 +170,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     }))
 }
 
-/// The attributes that `mask` selects. Those that EFA does not have are `EOPNOTSUPP`.
+/// The attributes that `mask` selects. `EOPNOTSUPP` for attributes that EFA does not have.
 fn change(attributes: &ibv_qp_attr, mask: u32) -> Result<QpChange, Errno> {
     let known = IBV_QP_STATE
         | IBV_QP_CUR_STATE
@@ -223,8 +223,8 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
     }))
 }
 
-/// Writes all attributes that EFA has, whatever `mask` selects, and what the queue pair was made
-/// with to `*initial`. A queue pair that the device has failed is shown as such from then on.
+/// Writes all attributes that EFA has, independent of `mask`, and the attributes at creation to
+/// `*initial`. From then on the state of a queue pair that the device has failed is shown.
 ///
 /// Returns 0 or an errno: `EOPNOTSUPP` for a mask with attributes that EFA does not have, `EINVAL`
 /// for a pointer that is null or no queue pair; or the device's error.
@@ -285,11 +285,12 @@ fn current_attributes(pair: &QueuePair, found: &QpAttributes) -> ibv_qp_attr {
     attributes
 }
 
-/// Destroys a queue pair. Waits until all asynchronous events that were taken are acknowledged.
+/// Destroys a queue pair. Waits until all asynchronous events that the program took are
+/// acknowledged.
 ///
 /// Returns 0 or an errno: `EINVAL` for a pointer that is no queue pair; `EBUSY`, and the queue pair
-/// is as it was, while a peer that has stopped in the middle of a copy from or to the memory of a
-/// request would go on with it.
+/// is unchanged, while a stopped peer is in the middle of a copy from or to the memory of a
+/// request, and would continue it.
 pub(crate) extern "C" fn ibv_destroy_qp(pair: *mut ibv_qp) -> c_int {
     errno::status_of_end(|| {
         let remove = || QUEUE_PAIRS.remove(pair).map(drop);
@@ -297,8 +298,8 @@ pub(crate) extern "C" fn ibv_destroy_qp(pair: *mut ibv_qp) -> c_int {
     })
 }
 
-/// Returns the extended queue pair, which is the same pointer, or null for a queue pair that was
-/// made without builders and for a pointer that is none.
+/// Returns the extended queue pair, which has the same address. Returns null for a queue pair that
+/// was made without builders and for any other pointer.
 pub(crate) extern "C" fn ibv_qp_to_qp_ex(pair: *mut ibv_qp) -> *mut ibv_qp_ex {
     match QUEUE_PAIRS.get(pair) {
         Ok(found) if found.plan.send_ops.is_some() => pair.cast(),
@@ -306,7 +307,7 @@ pub(crate) extern "C" fn ibv_qp_to_qp_ex(pair: *mut ibv_qp) -> *mut ibv_qp_ex {
     }
 }
 
-/// Returns what is guaranteed about the order in which the bytes of a message become visible
+/// Returns the guarantees about the order in which the bytes of a message become visible
 /// (`ibv_query_qp_data_in_order_caps`); 0 for a pointer that is no queue pair.
 pub(crate) extern "C" fn ibv_query_qp_data_in_order(
     pair: *mut ibv_qp,
@@ -316,7 +317,7 @@ pub(crate) extern "C" fn ibv_query_qp_data_in_order(
     let polls_data = QUEUE_PAIRS
         .get(pair)
         .is_ok_and(|pair| pair.context.device.profile.data_polling_128);
-    // Without the flag the question is whether whole messages arrive in order: they do not.
+    // Without the flag the question is whether whole messages arrive in order. They do not.
     match polls_data && flags & IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS != 0 {
         true => DATA_IN_ORDER_ALIGNED_128_BYTES,
         false => 0,

@@ -1,5 +1,4 @@
-//! Shared receive queues and their lists of tags, which only a device with connected queue pairs
-//! has.
+//! Shared receive queues and their tag lists, which only a device with connected queue pairs has.
 
 use core::ffi::c_int;
 use std::sync::Arc;
@@ -24,7 +23,7 @@ use crate::objects::domain::Domain;
 use crate::objects::shared_queue::{Options, SharedQueue};
 use crate::registry::{COMP_QUEUES, CONTEXTS, DOMAINS, SHARED_QUEUES};
 
-/// The error of a call that no device of this process could carry out, whatever its handles are.
+/// The error of a call that no device of this process supports, independent of its handles.
 fn unless_absent(errno: Errno) -> Errno {
     let has_any = |device: &Device| device.profile.connected;
     match Device::all().iter().any(has_any) {
@@ -45,10 +44,11 @@ fn queue(pointer: *const ibv_srq) -> Result<Arc<SharedQueue>, Errno> {
     SHARED_QUEUES.get(pointer).map_err(unless_absent)
 }
 
-/// Makes a basic shared receive queue. The sizes that it really has are written to `attr`.
+/// Makes a basic shared receive queue. The granted sizes are written to `attr`.
 ///
 /// Returns the queue, or null with `errno`: `EOPNOTSUPP` on a device without connected queue pairs,
-/// `EINVAL` for an unknown `pd`, null attributes, or sizes beyond the device; or the device's error.
+/// `EINVAL` for an unknown `pd`, null attributes, or sizes beyond the device; or the device's
+/// error.
 ///
 /// # Safety
 /// `attributes` is null or valid for reads.
@@ -125,8 +125,8 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
 /// Changes the attributes of a shared receive queue that `mask` selects (`ibv_srq_attr_mask`).
 ///
 /// Returns 0 or an errno: `EOPNOTSUPP` on a device without connected queue pairs, `EINVAL` for a
-/// pointer that is none, an unknown bit, a limit beyond the size, or a size that is too small for
-/// what is posted.
+/// pointer that is not a shared receive queue, an unknown bit, a limit beyond the size, or a size
+/// that is too small for the posted receives.
 ///
 /// # Safety
 /// `attributes` is null or valid for reads.
@@ -151,7 +151,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
 /// Writes the attributes of a shared receive queue.
 ///
 /// Returns 0 or an errno: `EOPNOTSUPP` on a device without connected queue pairs, `EINVAL` for a
-/// pointer that is none or null attributes; or the device's error.
+/// pointer that is not a shared receive queue or null attributes; or the device's error.
 ///
 /// # Safety
 /// `attributes` is null or valid for a write.
@@ -177,11 +177,11 @@ pub(crate) unsafe extern "C" fn ibv_query_srq(
     }))
 }
 
-/// Destroys a shared receive queue. Waits until all asynchronous events that were taken are
+/// Destroys a shared receive queue. Waits until all asynchronous events that the program took are
 /// acknowledged.
 ///
 /// Returns 0 or an errno: `EOPNOTSUPP` on a device without connected queue pairs, `EINVAL` for a
-/// pointer that is none, `EBUSY` while queue pairs receive from the queue.
+/// pointer that is not a shared receive queue, `EBUSY` while queue pairs receive from the queue.
 pub(crate) extern "C" fn ibv_destroy_srq(pointer: *mut ibv_srq) -> c_int {
     errno::status_of_end(|| {
         let remove = || SHARED_QUEUES.remove(pointer).map(drop);
@@ -189,10 +189,10 @@ pub(crate) extern "C" fn ibv_destroy_srq(pointer: *mut ibv_srq) -> c_int {
     })
 }
 
-/// Posts receives to a shared receive queue. Through the context's table.
+/// Posts receives to a shared receive queue. Called through the context's table.
 ///
-/// Returns 0 or an errno, and then `*bad` is the first one that was not posted: `EINVAL` for a null
-/// or destroyed queue or too many buffers, `ENOMEM` for a full queue.
+/// Returns 0 or an errno. With an errno, `*bad` is the first request that was not posted: `EINVAL`
+/// for a null or destroyed queue or too many buffers, `ENOMEM` for a full queue.
 ///
 /// # Safety
 /// `pointer` is null or a shared receive queue of this library. `requests` is null or a valid list
@@ -212,12 +212,12 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     unsafe { post_receives(&queue.hardware, requests, bad, post) }
 }
 
-/// Carries out operations on the list of tags of a shared receive queue. The handle of a tag that
-/// was added is written to its operation. Slot of `verbs_context`.
+/// Executes operations on the tag list of a shared receive queue. The handle of an added tag is
+/// written to its operation. Slot of `verbs_context`.
 ///
-/// Returns 0 or an errno, and then `*bad` is the first one that was not carried out: `EINVAL` for a
-/// null or destroyed queue, one without tags, unknown operations or flags, too many buffers, or a
-/// handle that no tag had; `ENOMEM` for a full list.
+/// Returns 0 or an errno. With an errno, `*bad` is the first operation that was not executed:
+/// `EINVAL` for a null or destroyed queue, one without tags, unknown operations or flags, too many
+/// buffers, or a handle of no tag; `ENOMEM` for a full list.
 ///
 /// # Safety
 /// `pointer` is null or a shared receive queue of this library. `requests` is null or a valid list
@@ -250,7 +250,7 @@ pub(crate) unsafe extern "C" fn post_srq_ops(
     unsafe { report(result, next, bad) }
 }
 
-/// An operation on a list of tags, as the device takes it.
+/// An operation on a tag list, in the device's format.
 ///
 /// # Safety
 /// The scatter list of an operation that adds a tag is valid.
@@ -280,8 +280,7 @@ unsafe fn tag_request(request: &ibv_ops_wr) -> Result<TagRequest, Errno> {
     })
 }
 
-/// Would post receives to a shared receive queue, which EFA does not have. Through the context's
-/// table.
+/// Posting to a shared receive queue, which EFA does not have. Called through the context's table.
 ///
 /// Returns `EOPNOTSUPP`, with `requests` in `*bad`.
 ///

@@ -11,7 +11,7 @@ fn name(names: &[&'static CStr], value: c_int) -> *const c_char {
         .as_ptr()
 }
 
-/// Returns the name of a node type (`ibv_node_type`), a C string that stays; "unknown" for other
+/// Returns the name of a node type (`ibv_node_type`), a static C string; "unknown" for other
 /// values.
 pub(crate) extern "C" fn ibv_node_type_str(node_type: c_int) -> *const c_char {
     const NAMES: [&CStr; 8] = [
@@ -122,7 +122,7 @@ pub(crate) extern "C" fn ibv_wc_status_str(status: c_int) -> *const c_char {
     name(&NAMES, status)
 }
 
-/// `enum ibv_rate` with its multiple of 2.5 Gbit/s, if it is one, and its Mbit/s.
+/// The values of `enum ibv_rate`, their multiple of 2.5 Gbit/s if they are one, and their Mbit/s.
 const RATES: [(c_int, Option<c_int>, c_int); 23] = [
     (2, Some(1), 2_500),
     (5, Some(2), 5_000),
@@ -158,25 +158,24 @@ fn rate(
     RATES.into_iter().find(matches)
 }
 
-/// Returns the multiple of 2.5 Gbit/s that a rate (`ibv_rate`) is, -1 for a rate that is none.
+/// Returns the multiple of 2.5 Gbit/s for a rate (`ibv_rate`), -1 for a rate that is no multiple.
 pub(crate) extern "C" fn ibv_rate_to_mult(value: c_int) -> c_int {
     rate(|(code, ..)| *code == value)
         .and_then(|(_, multiple, _)| multiple)
         .unwrap_or(-1)
 }
 
-/// Returns the rate that is this multiple of 2.5 Gbit/s, `IBV_RATE_MAX` for a multiple that is
-/// none.
+/// Returns the rate for this multiple of 2.5 Gbit/s, `IBV_RATE_MAX` if there is none.
 pub(crate) extern "C" fn mult_to_ibv_rate(multiple: c_int) -> c_int {
     rate(|(_, known, _)| *known == Some(multiple)).map_or(RATE_MAX, |(code, ..)| code)
 }
 
-/// Returns a rate (`ibv_rate`) in Mbit/s, -1 if it is not known.
+/// Returns a rate (`ibv_rate`) in Mbit/s, -1 if it is unknown.
 pub(crate) extern "C" fn ibv_rate_to_mbps(value: c_int) -> c_int {
     rate(|(code, ..)| *code == value).map_or(-1, |(_, _, mbps)| mbps)
 }
 
-/// Returns the rate of this many Mbit/s, `IBV_RATE_MAX` for a value that is none.
+/// Returns the rate of this many Mbit/s, `IBV_RATE_MAX` if there is none.
 pub(crate) extern "C" fn mbps_to_ibv_rate(mbps: c_int) -> c_int {
     rate(|(_, _, known)| *known == mbps).map_or(RATE_MAX, |(code, ..)| code)
 }

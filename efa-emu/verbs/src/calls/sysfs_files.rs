@@ -10,15 +10,15 @@ use crate::abi::ibv_device;
 use crate::ffi::errno::{self, Errno};
 use crate::objects::device::{Device, sysfs_root};
 
-/// Returns the path of sysfs, a C string that stays.
+/// Returns the path of sysfs, a static C string.
 pub(crate) extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     sysfs_root().as_ptr()
 }
 
 /// Reads `DIRECTORY/FILE` into `buffer` as a C string without its trailing newline.
 ///
-/// Returns its length, or -1 with `errno`: `EINVAL` for a null pointer or no room, or why the file
-/// cannot be read.
+/// Returns its length, or -1 with `errno`: `EINVAL` for a null pointer or no room, or the error of
+/// reading the file.
 ///
 /// # Safety
 /// `directory` and `file` are null or C strings; `buffer` is null or has room for `size` bytes.
@@ -44,7 +44,7 @@ pub(crate) unsafe extern "C" fn ibv_read_sysfs_file(
 /// Reads a file in the infiniband class directory of a device. `file` is a printf format; it has no
 /// conversions.
 ///
-/// Returns as [`ibv_read_sysfs_file`]; `ENODEV` for what is no device.
+/// Returns as [`ibv_read_sysfs_file`]; `ENODEV` for any other pointer.
 ///
 /// # Safety
 /// `buffer` is null or has room for `size` bytes; `file` is null or a C string.

@@ -1,6 +1,6 @@
-//! Verbs that EFA does not have, as C functions that fail. They follow no pointer. Those that take
-//! no arguments are exported under names of functions that do, which the C calling convention
-//! allows.
+//! Verbs that EFA does not support, as C functions that fail. They follow no pointer. Functions
+//! without arguments are exported under names of functions that have some, which the C calling
+//! convention allows.
 
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr::null_mut;
@@ -34,25 +34,25 @@ pub(crate) extern "C" fn zero() -> u64 {
     0
 }
 
-/// For verbs that return how many there are of something. Returns 0.
+/// For verbs that return a number of things. Returns 0.
 pub(crate) extern "C" fn none() -> c_uint {
     0
 }
 
-/// For verbs that are not needed and so succeed: preparations for `fork`. Registered memory is read
-/// through the process' own mappings, which copy-on-write cannot move away from the device. Returns
-/// 0.
+/// For verbs that are not needed and therefore succeed: preparations for `fork`. Registered memory
+/// is read through the process' own mappings, so copy-on-write cannot move it away from the device.
+/// Returns 0.
 pub(crate) extern "C" fn success() -> c_int {
     0
 }
 
-/// Would make a memory window. Through the context's table. Returns null with the `errno`
+/// Allocation of a memory window. Called through the context's table. Returns null with the `errno`
 /// `EOPNOTSUPP`.
 pub(crate) extern "C" fn alloc_mw(_pd: *mut c_void, _mw_type: c_int) -> *mut c_void {
     no_pointer()
 }
 
-/// Would bind a memory window. Through the context's table. Returns `EOPNOTSUPP`.
+/// Binding of a memory window. Called through the context's table. Returns `EOPNOTSUPP`.
 pub(crate) extern "C" fn bind_mw(
     _pair: *mut ibv_qp,
     _window: *mut c_void,
@@ -61,7 +61,7 @@ pub(crate) extern "C" fn bind_mw(
     libc::EOPNOTSUPP
 }
 
-/// Would free a memory window. Through the context's table. Returns `EOPNOTSUPP`.
+/// Deallocation of a memory window. Called through the context's table. Returns `EOPNOTSUPP`.
 pub(crate) extern "C" fn dealloc_mw(_window: *mut c_void) -> c_int {
     libc::EOPNOTSUPP
 }

@@ -20,7 +20,7 @@ impl Errno {
     pub(crate) const NOENT: Errno = Errno(libc::ENOENT);
     pub(crate) const OPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);
 
-    /// The number; a value that is no error number becomes `EIO`.
+    /// The number. A value that is no error number becomes `EIO`.
     pub(crate) const fn new(number: c_int) -> Errno {
         Errno(if number > 0 { number } else { libc::EIO })
     }
@@ -35,7 +35,7 @@ impl Errno {
     }
 }
 
-/// Conversions from errors that know their number.
+/// Conversions from error types that have an error number.
 macro_rules! from_errors {
     ($($error:ty),+) => { $(
         impl From<$error> for Errno {
@@ -75,8 +75,8 @@ pub(crate) fn status(result: Result<(), Errno>) -> c_int {
     }
 }
 
-/// For verbs that end an object: [`status`] of `end`, unless a lock may be held by a call that this
-/// one interrupted.
+/// For verbs that destroy an object: [`status`] of `end`, unless a call that this one has
+/// interrupted may hold a lock.
 pub(crate) fn status_of_end(end: impl FnOnce() -> Result<(), Errno>) -> c_int {
     if inside_another_verb() {
         return 0;

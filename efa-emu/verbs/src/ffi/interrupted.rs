@@ -1,16 +1,16 @@
-//! Noticing that a verb is called by a signal handler that interrupted another verb.
+//! Detects that a verb is called by a signal handler that interrupted another verb.
 //!
 //! Programs call `exit` in signal handlers (libfabric's shared memory provider does on `SIGTERM`),
-//! and their exit handlers destroy what they have: objects, the device. Verbs of the kernel's
-//! devices hold no lock that could stop them. Here the interrupted call may hold any lock, and
-//! would never release it. Verbs that end objects therefore do nothing in this case: the process is
-//! about to end, and everything ends with it.
+//! and their exit handlers destroy their objects and close the device. Verbs of the kernel's
+//! devices hold no lock that could block them. Here the interrupted call may hold any lock, and
+//! would never release it. Verbs that destroy objects therefore do nothing in this case: the
+//! process is about to end, and its objects end with it.
 
 use core::marker::PhantomData;
 use core::sync::atomic::{Ordering, compiler_fence};
 
-/// Says that this thread holds, or is about to take, locks of this library. To be made before a
-/// lock is taken and dropped after it was released; one is enough for all locks of a verb.
+/// Marks that this thread holds, or is about to take, locks of this library. To be made before a
+/// lock is taken, and dropped after it was released; one is enough for all locks of a verb.
 pub(crate) struct Locking {
     /// Keeps the value in its thread.
     _thread: PhantomData<*const ()>,
@@ -36,7 +36,7 @@ impl Drop for Locking {
     }
 }
 
-/// Whether the running call interrupted one that may hold a lock.
+/// Whether the running call interrupted a call that may hold a lock.
 pub(crate) fn inside_another_verb() -> bool {
     locks::count() != 0
 }
@@ -52,11 +52,11 @@ pub(crate) fn this_thread() -> usize {
 #[cfg_attr(target_arch = "aarch64", path = "interrupted/aarch64.rs")]
 mod locks;
 
-// To find a thread-local variable, code of a shared library calls a function of the C library,
-// unless the variable lies where every thread has it from its start (the initial-exec model). The C
-// library keeps some room there for libraries that are loaded late; these are 4 bytes of it. Rust
-// has no stable way to ask for that model, so the variable is declared in assembly. It saves a call
-// in each verb of the data path.
+// A shared library finds a thread-local variable by a function of the C library, unless every
+// thread has the variable from its start (the initial-exec model). The C library reserves some room
+// for variables of that model in libraries that are loaded late; this variable takes 4 bytes of it.
+// Rust has no stable way to request the model, so the variable is declared in assembly. It saves a
+// call in each verb of the data path.
 core::arch::global_asm!(
     ".pushsection .tbss.efa_emu_verbs_locks, \"awT\", @nobits",
     ".globl efa_emu_verbs_locks",

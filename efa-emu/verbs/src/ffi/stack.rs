@@ -1,17 +1,17 @@
 //! The use of the program's stack by calls.
 //!
-//! libfabric 1.17 reads flags of datagram completions from stack memory that nobody has written
+//! libfabric 1.17 reads flags of datagram completions from uninitialised stack memory
 //! (`efa_ep_progress_internal`, with queues of the format `FI_CQ_FORMAT_CONTEXT`), and follows a
-//! null pointer if bit 61 is set there (docs/known-failures.md). Text has that bit in half of its
-//! bytes. So the calls that handle text, which are those that find and open the device, clear the
-//! stack that they have used.
+//! null pointer if bit 61 is set there (docs/known-failures.md). Text has that bit set in half of
+//! its bytes. Therefore the calls that handle text, which find and open the device, clear the stack
+//! that they have used.
 
 use std::hint::black_box;
 
 /// Bytes below the frame of a call, about four times what the calls need in a debug build.
 const DEPTH: usize = 64 << 10;
 
-/// Runs a call, and clears what it leaves on the stack.
+/// Runs a call, and clears the stack that it has used.
 #[inline(never)]
 pub(crate) fn with_cleared_stack<R>(call: impl FnOnce() -> R) -> R {
     let result = in_own_frame(call);

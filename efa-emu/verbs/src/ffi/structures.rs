@@ -1,5 +1,5 @@
-//! Reading and writing the structures of programs, which may have been built against older or newer
-//! headers, and so have shorter or longer structures than ours.
+//! Reading and writing the structures of programs. Programs may have been built against older or
+//! newer headers, and then have shorter or longer structures than ours.
 
 use core::mem::MaybeUninit;
 use core::ptr::copy_nonoverlapping;
@@ -18,8 +18,8 @@ pub(crate) unsafe fn zeroed<T>() -> T {
 /// Reads the first `size` bytes of a structure; the rest is zero.
 ///
 /// # Safety
-/// `from` is valid for reads of `size` bytes, which are no more than those of `T`; zero bytes must
-/// be a valid `T`, and so must be what the program has written.
+/// `from` is valid for reads of `size` bytes, at most the size of `T`; zero bytes and the bytes of
+/// the program must be a valid `T`.
 pub(crate) unsafe fn read_prefix<T: Copy>(from: *const T, size: usize) -> T {
     debug_assert!(size <= size_of::<T>());
     // SAFETY: by contract.
@@ -29,8 +29,8 @@ pub(crate) unsafe fn read_prefix<T: Copy>(from: *const T, size: usize) -> T {
     copy
 }
 
-/// Reads a structure up to its field `$first`, which is the first that its `comp_mask` vouches for,
-/// and of the others those that it does. `EINVAL` for a null pointer.
+/// Reads the fields of a structure before `$first`, the first field with a bit in `comp_mask`, and
+/// of the other fields those whose bit is set. `EINVAL` for a null pointer.
 ///
 /// # Safety
 /// To be called in an unsafe function whose contract is that the pointer is null or valid for reads
@@ -57,9 +57,9 @@ macro_rules! read_masked {
 }
 pub(crate) use read_masked;
 
-/// Reads a structure of which the program knows the first `size` bytes. What it does not know is
-/// zero; what we do not know has to be. `EINVAL` for a null pointer, less than `shortest` bytes, or
-/// anything else in what we do not know.
+/// Reads a structure of `size` bytes. Fields that the program's version lacks are zero; bytes that
+/// this library does not know must be zero. `EINVAL` for a null pointer, for less than `shortest`
+/// bytes, or for unknown bytes that are not zero.
 ///
 /// # Safety
 /// `from` is null or valid for reads of `size` bytes, and zero bytes are a valid `T`.
@@ -78,7 +78,7 @@ pub(crate) unsafe fn read_sized<T: Copy>(
     Ok(value)
 }
 
-/// As [`read_sized`], but ignores what we do not know.
+/// As [`read_sized`], but ignores unknown bytes.
 ///
 /// # Safety
 /// `from` is null or valid for reads of `size` bytes, and zero bytes are a valid `T`.
@@ -109,8 +109,7 @@ pub(crate) unsafe fn write<T>(to: *mut T, value: T) -> Result<(), Errno> {
 }
 
 /// Writes as much of `value` as the program's structure of `size` bytes has room for, and zeroes
-/// what the program has and we do not know. `EINVAL` for a null pointer, or for less than
-/// `shortest` bytes.
+/// its bytes beyond `value`. `EINVAL` for a null pointer, or for less than `shortest` bytes.
 ///
 /// # Safety
 /// `to` is null or valid for writes of `size` bytes.

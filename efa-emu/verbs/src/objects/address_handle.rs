@@ -36,7 +36,7 @@ impl AddressHandle {
         }))
     }
 
-    /// Takes the handle back from the device; its own was removed.
+    /// Removes the handle from the device after it was removed from the registry.
     pub(crate) fn destroy(&self) -> Result<(), Errno> {
         let domain = &self.domain;
         let destroyed = domain
@@ -47,15 +47,15 @@ impl AddressHandle {
     }
 }
 
-/// The number that goes into work requests: that of the handle, or for a null pointer one that the
-/// device refuses.
+/// The number for work requests: the handle's, or for a null pointer a number that the device
+/// refuses.
 ///
 /// # Safety
 /// `handle` is null or an address handle of this library that was not destroyed long ago.
 #[inline]
 pub(crate) unsafe fn number(handle: *const ibv_ah) -> u16 {
-    // SAFETY: valid by contract. The C structure is the handle's own, and its `handle` field, which
-    // is what is read, never changes.
+    // SAFETY: valid by contract. The C structure is the handle's own, and its `handle` field, the
+    // only one that is read, never changes.
     match unsafe { handle.as_ref() } {
         Some(handle) => handle.handle as u16,
         None => Ahn::UNKNOWN,

@@ -1,4 +1,4 @@
-//! Asynchronous events: failures of objects and changes of the device and its port. An event is 16
+//! Asynchronous events: failures of objects and changes of the device and its port. An event has 16
 //! bytes, as in the kernel's `ib_uverbs_async_event_desc`: the address of the object, or the number
 //! of the port, and the type.
 
@@ -26,7 +26,8 @@ pub(crate) const IBV_EVENT_DEVICE_SPEED_CHANGE: c_int = 20;
 /// Bytes of an event.
 const EVENT_SIZE: usize = 16;
 
-/// Whether events of this type are about an object, which waits for their acknowledgement.
+/// Whether events of this type are about an object, whose destruction waits for their
+/// acknowledgement.
 fn is_about_object(event_type: c_int) -> bool {
     matches!(
         event_type,
@@ -39,8 +40,8 @@ fn is_about_object(event_type: c_int) -> bool {
     )
 }
 
-/// Events that programs took and have not acknowledged: their number for each object, by its
-/// address. An event that is acknowledged does not say of which context it was.
+/// The number of events that programs took and have not acknowledged, for each object, by its
+/// address. An acknowledged event does not name its context.
 static UNACKNOWLEDGED: Mutex<BTreeMap<usize, u32>> = Mutex::new(BTreeMap::new());
 static ACKNOWLEDGED: Condvar = Condvar::new();
 
@@ -50,7 +51,7 @@ fn unacknowledged() -> MutexGuard<'static, BTreeMap<usize, u32>> {
         .unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The program is done with an event of this type about this object, by its address.
+/// Counts the acknowledgement of an event of this type about this object, by its address.
 pub(crate) fn acknowledge(event_type: c_int, object: usize) {
     if !is_about_object(event_type) {
         return;
@@ -98,8 +99,8 @@ impl AsyncEvents {
         })
     }
 
-    /// For an object that has ended in the device: drops its events, and waits until the program
-    /// has acknowledged those that it took.
+    /// For an object that the device has destroyed: drops its events, and waits until the program
+    /// has acknowledged the events that it took.
     pub(crate) fn drain(&self, object: usize) {
         self.0.discard(Discard::All, |bytes| {
             let (event_type, element) = read(bytes);
@@ -110,7 +111,7 @@ impl AsyncEvents {
     }
 }
 
-/// Type and element of an event.
+/// The type and the object or port of an event.
 fn read(bytes: &[u8; EVENT_SIZE]) -> (c_int, usize) {
     let [element, event_type] = [&bytes[..8], &bytes[8..]];
     let element = u64::from_ne_bytes(element.try_into().expect("8 bytes"));

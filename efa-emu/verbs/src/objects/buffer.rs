@@ -1,5 +1,5 @@
 //! Buffers that the library allocates. EFA has no memory of its own for them, so they are ordinary
-//! memory, as rdma-core gives to every device that wants no other.
+//! memory, as rdma-core's default is.
 
 use core::ffi::c_void;
 use core::ptr::null_mut;
@@ -9,10 +9,10 @@ use super::handle::{CStruct, handle};
 use crate::abi::{ibv_buf, ibv_pd};
 use crate::ffi::errno::Errno;
 
-/// A buffer. Its memory is the program's, until `ibv_free_buf`.
+/// A buffer. The program uses its memory until `ibv_free_buf`.
 pub(crate) struct Buffer {
     c: CStruct<ibv_buf>,
-    /// The address of the protection domain that it was allocated for, as the program knows it.
+    /// The address of the program's handle of the protection domain that it was allocated for.
     pd: usize,
     memory: Memory,
     size: usize,

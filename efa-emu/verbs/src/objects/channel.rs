@@ -1,4 +1,4 @@
-//! Completion channels: where a program waits for completion queues that have something.
+//! Completion channels, on which a program waits for completions.
 
 use core::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,11 +13,12 @@ use crate::abi::ibv_comp_channel;
 use crate::ffi::errno::Errno;
 use crate::ffi::interrupted::Locking;
 
-/// A completion channel. Of its C structure only `refcnt` changes, which is accessed atomically.
+/// A completion channel. Only `refcnt` of its C structure changes, and it is accessed atomically.
 pub(crate) struct Channel {
     c: CStruct<ibv_comp_channel>,
     context: Arc<Context>,
-    /// `None` once the channel was destroyed: its descriptors do not wait for the handle.
+    /// `None` once the channel was destroyed: its descriptors are closed before the handle is
+    /// freed.
     events: Mutex<Option<Arc<EventQueue>>>,
 }
 
@@ -49,7 +50,7 @@ impl Channel {
         })
     }
 
-    /// How many completion queues use the channel; programs may read the field.
+    /// The number of completion queues that use the channel; programs may read the field.
     fn users(&self) -> &AtomicI32 {
         // SAFETY: the field is aligned, lives as long as the channel and is accessed only through
         // this atomic by the library.
@@ -60,7 +61,8 @@ impl Channel {
         Arc::ptr_eq(&self.context, context)
     }
 
-    /// Runs `work` on what is there until the channel is destroyed. It is not destroyed meanwhile.
+    /// Runs `work` on the events, `None` once the channel was destroyed. It is not destroyed
+    /// meanwhile.
     fn with_events<R>(&self, work: impl FnOnce(&mut Option<Arc<EventQueue>>) -> R) -> R {
         let _locking = Locking::new();
         work(&mut self.events.lock().unwrap_or_else(PoisonError::into_inner))
@@ -71,7 +73,7 @@ impl Channel {
         self.with_events(|events| events.clone().ok_or(Errno::INVAL))
     }
 
-    /// A completion queue of `hardware` begins to send its events here.
+    /// Subscribes the channel to the events of a completion queue of `hardware`.
     pub(crate) fn attach(
         &self,
         queue: CqId,
@@ -92,14 +94,14 @@ impl Channel {
         events.is_ok_and(|events| events.take_back(queue))
     }
 
-    /// Drops the events of a completion queue that will raise no more.
+    /// Drops the events of a completion queue that raises no more.
     pub(crate) fn discard(&self, queue: CqAddress) {
         if let Ok(events) = self.events() {
             events.discard(queue);
         }
     }
 
-    /// The completion queue is gone.
+    /// Counts that a completion queue of the channel was destroyed.
     pub(crate) fn detach(&self) {
         self.users().fetch_sub(1, Ordering::Relaxed);
     }

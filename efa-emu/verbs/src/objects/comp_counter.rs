@@ -21,7 +21,7 @@ pub(crate) struct Counter {
 handle!(Counter, ibv_comp_cntr);
 
 impl Counter {
-    /// Makes a counter that counts in `values`.
+    /// Makes a counter with these values.
     pub(crate) fn create(
         context: Arc<Context>,
         values: CompCounter,
@@ -46,7 +46,7 @@ impl Counter {
             .forget(|device| device.destroy_counter(self.id))
     }
 
-    /// Counts these operations of a queue pair, which must be of the same context, from now on.
+    /// Counts these operations of a queue pair of the same context from now on.
     pub(crate) fn attach(&self, pair: &QueuePair, ops: CountedOps) -> Result<(), Errno> {
         let hardware = pair.context.hardware()?;
         Ok(hardware.with_device(|device| device.attach_counter(pair.qpn, self.id, ops))??)

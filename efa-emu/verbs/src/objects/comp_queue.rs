@@ -1,4 +1,4 @@
-//! Completion queues: their events and their end. Polling is in [`crate::calls::poll`].
+//! Completion queues: their events and their destruction. Polling is in [`crate::calls::poll`].
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
@@ -28,7 +28,7 @@ pub(crate) struct CompQueueC {
     pub(crate) efa: efadv_cq,
 }
 
-/// Which event the program has requested, if any; the greater one is for more entries.
+/// The event that the program has requested, if any; a greater value covers more entries.
 const NOT_ARMED: u8 = 0;
 const ARMED_FOR_SOLICITED: u8 = 1;
 const ARMED_FOR_ALL: u8 = 2;
@@ -40,17 +40,17 @@ pub(crate) struct CompQueue {
     pub(crate) context: Arc<Context>,
     pub(crate) id: CqId,
     pub(crate) life: Life,
-    /// The device does not have the queue any more, and may give its id to another. Set under the
+    /// Whether the device has destroyed the queue, and may give its id to another. Set under the
     /// device's lock.
     pub(crate) ended: AtomicBool,
     /// `None` once the queue was destroyed.
     pub(crate) polled: SpinCell<Option<Polled>>,
-    /// The program requested an event; done by [`CompQueue::catch_up`].
+    /// The event that the program requested; [`CompQueue::catch_up`] requests it from the device.
     arm_pending: AtomicU8,
-    /// Events that the program took and that the queue does not know of yet; noted by
-    /// [`CompQueue::catch_up`].
+    /// Events that the program took and that the queue has not noted yet; [`CompQueue::catch_up`]
+    /// notes them.
     taken_pending: AtomicU32,
-    /// The client may write the doorbell without a call.
+    /// Whether the client may write the doorbell without a call.
     watched: AtomicBool,
     channel: Option<Arc<Channel>>,
     parent_domain: Option<Arc<Domain>>,
@@ -135,7 +135,7 @@ impl CompQueue {
         if let Some(channel) = &queue.channel
             && let Err(errno) = channel.attach(id, queue.address(), &hardware)
         {
-            // The channel was destroyed meanwhile; nothing may stay of the queue.
+            // The channel was destroyed meanwhile; the queue is removed again.
             hardware.forget(|device| device.destroy_cq(id))?;
             return Err(errno);
         }
@@ -146,7 +146,7 @@ impl CompQueue {
         CqAddress::new(self.c_pointer())
     }
 
-    /// The program takes an event, and from now on owes an acknowledgement for it.
+    /// Counts an event that the program takes and has to acknowledge.
     pub(crate) fn count_event(&self) {
         self.events
             .lock()
@@ -155,16 +155,16 @@ impl CompQueue {
         self.taken_pending.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The program is done with events that it took.
+    /// Counts acknowledgements of the program.
     pub(crate) fn acknowledge_events(&self, events: u64) {
         let mut counts = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         counts.acknowledged += events;
         self.acknowledged.notify_all();
     }
 
-    /// The last step of the end of a queue that the device does not have any more: drops its
-    /// events, and waits until the program has acknowledged those that it took. Not for a forked
-    /// child: the events are its parent's.
+    /// The last step of the destruction, after the device has destroyed the queue: drops its
+    /// events, and waits until the program has acknowledged the events that it took. Not in a
+    /// forked child, where the events are the parent's.
     fn drain_events(&self) {
         if let Some(channel) = &self.channel {
             if let Ok(hardware) = self.context.hardware() {
@@ -198,7 +198,7 @@ impl CompQueue {
         Ok(())
     }
 
-    /// How many entries the queue has.
+    /// The number of entries of the queue.
     pub(crate) fn entries(&self) -> c_int {
         // SAFETY: the field is never written by the library after the queue was made.
         unsafe { (*self.c_pointer()).cqe }
@@ -210,9 +210,9 @@ impl CompQueue {
         unsafe { (*self.c_pointer()).cq_context }
     }
 
-    /// Does what other calls could not do because the lock may have been held, even by a polling
-    /// session of their own thread: notes events that were taken, and requests another.
-    /// To be called after leaving such notes and after releasing the lock.
+    /// Executes what other calls have left because the lock may have been held, even by a polling
+    /// session of their own thread: notes events that the program took, and requests an event. To
+    /// be called after such requests are left and after the lock is released.
     #[inline]
     pub(crate) fn catch_up(&self) {
         if self.is_behind() {
@@ -231,9 +231,9 @@ impl CompQueue {
         let locking = Locking::new();
         while self.is_behind() {
             let Some(mut guard) = self.polled.try_lock(&locking) else {
-                // The thread that holds the lock catches up when it releases it. It may overlook
-                // what was noted at that very moment; then the next poll catches up, and who
-                // requests an event polls once more before waiting, as the verbs demand.
+                // The thread that holds the lock catches up when it releases it. It may miss a
+                // request that is left at that moment. The next poll then catches up: a program
+                // that requests an event polls once more before it waits, as the verbs require.
                 return;
             };
             let taken = self.taken_pending.swap(0, Ordering::Relaxed);
@@ -256,18 +256,18 @@ impl CompQueue {
             false => polled.completions.request_notification(),
         }
         polled.hardware.arm_cq(self.id);
-        // Whether one of solicited entries was raised is not known here.
+        // It is not known here whether an event for a solicited entry was raised.
         polled.event_for_unread =
             !solicited_only && self.channel.is_some() && polled.completions.has_unread();
     }
 
-    /// To be called after polling, with what was polled. If the program has polled all that an
-    /// event would tell it of, and has not taken the event yet, the event is taken back, and comes
+    /// To be called with the completions of each poll. If the program has polled all entries that
+    /// an event would announce, and has not taken the event, the event is taken back, and comes
     /// with the next completion.
     ///
-    /// A device could not do that, and programs that wait have to expect an event for nothing. But
-    /// perftest's latency tests request the next event before they poll, and count on one event for
-    /// one completion.
+    /// A hardware device could not do that, and programs must expect an event without completions.
+    /// But perftest's latency tests request the next event before they poll, and rely on one event
+    /// for each completion.
     #[inline]
     pub(crate) fn after_polling(&self, polled: &mut Polled) {
         if polled.event_for_unread {
@@ -289,9 +289,8 @@ impl CompQueue {
         }
     }
 
-    /// The program requests one event as soon as there is a completion, or a solicited one, that was
-    /// not polled yet. The
-    /// calling thread may be inside a polling session of this queue.
+    /// Requests one event for the next completion, or solicited completion, that was not polled
+    /// yet. The calling thread may be inside a polling session of this queue.
     pub(crate) fn request_event(&self, solicited_only: bool) {
         let wanted = match solicited_only {
             true => ARMED_FOR_SOLICITED,
@@ -301,9 +300,9 @@ impl CompQueue {
         self.catch_up();
     }
 
-    /// Takes the queue from the device, and with `remove` its handle from the program; `EBUSY`
-    /// while queue pairs use it. Waits until all events that were taken are acknowledged, those of
-    /// its channel and asynchronous ones.
+    /// Destroys the queue in the device, and its handle with `remove`; `EBUSY` while queue pairs
+    /// use it. Waits until all events that the program took are acknowledged: events of its channel
+    /// and asynchronous events.
     pub(crate) fn destroy(&self, remove: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
         self.life.end(|| {
             let watched = self.watched.swap(false, Ordering::AcqRel);
@@ -335,8 +334,8 @@ impl CompQueue {
         Ok(())
     }
 
-    /// Drops what is large, and what there is of the device: its context is being closed, or the
-    /// queue was destroyed.
+    /// Drops the memory of the queue and its reference to the device: its context is being closed,
+    /// or the queue was destroyed.
     pub(crate) fn release(&self) {
         *self.polled.lock_or_break_session(&Locking::new()) = None;
     }

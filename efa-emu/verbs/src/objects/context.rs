@@ -14,20 +14,20 @@ use crate::abi::{ibv_context, verbs_context};
 use crate::ffi::errno::Errno;
 use crate::ffi::interrupted::Locking;
 
-/// An opened device. Programs read its table of functions on the data path, so the structure stays
-/// for a while after it was closed; what it opened goes.
+/// An opened device. Programs read its table of functions on the data path, so the structure is
+/// kept for a while after the device was closed; its resources are released.
 pub(crate) struct Context {
     c: CStruct<verbs_context>,
     /// The device of the context.
     pub(crate) device: &'static Device,
-    /// No other context has it.
+    /// Unique among contexts.
     pub(crate) serial: u64,
     /// `None` once the device was closed.
     opened: Mutex<Option<Opened>>,
 }
 
 struct Opened {
-    /// The hardware half and the way to the other hosts.
+    /// The hardware half and the link to the other hosts.
     hardware: Arc<Hardware>,
     async_events: Arc<AsyncEvents>,
 }
@@ -43,7 +43,7 @@ impl Handle for Context {
 
 impl Context {
     /// Opens the device. `c` makes the structure with its table of functions, from the descriptor
-    /// of asynchronous events; `on_event` gets each of these, with the serial number of the
+    /// of asynchronous events; `on_event` receives these events, with the serial number of the
     /// context.
     pub(crate) fn open(
         device: &'static Device,
@@ -79,8 +79,8 @@ impl Context {
         self.with_opened(|opened| Arc::clone(&opened.hardware))
     }
 
-    /// Runs a verb that ends an object; see [`Hardware::forget`]. After the device was closed there
-    /// is nothing to end either.
+    /// Runs a verb that destroys an object; see [`Hardware::forget`]. Does nothing after the device
+    /// was closed.
     pub(crate) fn forget(
         &self,
         verb: impl FnOnce(&mut device::Device) -> Result<(), device::Error>,
@@ -106,7 +106,8 @@ impl Context {
         self.with_opened(|opened| Arc::clone(&opened.async_events))
     }
 
-    /// Ends what was opened, unless a verb of another thread is using it: then that verb does.
+    /// Releases the opened device, unless a verb of another thread uses it: that verb releases it
+    /// then.
     pub(crate) fn close(&self) {
         let opened = {
             let _locking = Locking::new();

@@ -1,4 +1,4 @@
-//! The devices of this process: those of its host if `efa-emu run` started it, else none.
+//! The devices of this process: the devices of its host if `efa-emu run` started it, else none.
 
 use core::ffi::{CStr, c_char};
 use std::ffi::{CString, OsStr};
@@ -17,7 +17,7 @@ use crate::abi::{
 };
 use crate::ffi::errno::Errno;
 
-/// The root of sysfs: what the environment says, else `/sys`.
+/// The root of sysfs: the value of the environment, else `/sys`.
 pub(crate) fn sysfs_root() -> &'static CStr {
     static ROOT: OnceLock<CString> = OnceLock::new();
     ROOT.get_or_init(|| {
@@ -30,7 +30,7 @@ pub(crate) fn sysfs_root() -> &'static CStr {
     })
 }
 
-/// The driver operations that libraries of other vendors find.
+/// The driver operations for libraries of other vendors.
 static OPS: DriverOps = DriverOps(verbs_device_ops {
     name: c"efa".as_ptr(),
     driver: [core::ptr::null(); 8],
@@ -45,7 +45,7 @@ unsafe impl Sync for DriverOps {}
 /// A device of this process's host.
 pub(crate) struct Device {
     c: verbs_device,
-    /// The host that the device belongs to, and which of its devices it is.
+    /// The host of the device, and the device's index.
     pub(crate) config: HostConfig,
     /// The device's generation.
     pub(crate) profile: Profile,
@@ -74,9 +74,9 @@ impl Device {
             .ok_or(Errno::NODEV)
     }
 
-    /// The place in the list of the device whose character device has this name.
+    /// The index in the list of the device whose character device has this name.
     pub(crate) fn with_node(name: &[u8]) -> Option<u32> {
-        // The name is one of `uverbs0`, `uverbs1`, ...; no memory is allocated here.
+        // The name is `uverbs0`, `uverbs1`, ...; no memory is allocated here.
         let index = name.strip_prefix(b"uverbs").and_then(|index| match index {
             [digit @ b'0'..=b'9'] => Some(digit - b'0'),
             [ten @ b'1'..=b'9', digit @ b'0'..=b'9'] => Some((ten - b'0') * 10 + digit - b'0'),
@@ -89,7 +89,7 @@ impl Device {
 
     fn from_environment() -> Option<Box<[Device]>> {
         let config = HostConfig::from_env().ok()?;
-        // `efa-emu run` has read it before.
+        // `efa-emu run` has checked it before.
         let profile = Profile::named(&config.profile).ok()?;
         let rails = Rail::all(config.gids.len() as u32);
         let devices = rails
@@ -136,7 +136,7 @@ impl Device {
         })
     }
 
-    /// The pointer that programs get. They must not write through it.
+    /// The program's pointer. Programs must not write through it.
     pub(crate) fn c_pointer(&self) -> *mut ibv_device {
         (&raw const self.c).cast_mut().cast()
     }
@@ -152,7 +152,7 @@ impl Device {
     }
 }
 
-/// The text in a fixed-size field, or `None` if it does not fit with its final zero.
+/// The text as a fixed-size field, or `None` if it does not fit with its final zero.
 fn c_field<const SIZE: usize>(text: &Path) -> Option<[c_char; SIZE]> {
     let text = CString::new(text.as_os_str().as_bytes()).ok()?;
     let mut field = [0; SIZE];

@@ -10,12 +10,12 @@ use super::life::SharedLife;
 use crate::abi::{ibv_pd, ibv_td};
 use crate::ffi::errno::Errno;
 
-/// A protection domain, or a parent domain, which is another name for one.
+/// A protection domain, or a parent domain, which refers to one.
 pub(crate) struct Domain {
     c: CStruct<ibv_pd>,
     pub(crate) context: Arc<Context>,
     pub(crate) id: PdId,
-    /// Objects are made in it.
+    /// Counts the objects in the domain.
     pub(crate) life: SharedLife,
     parent: Option<Parent>,
 }
@@ -36,7 +36,7 @@ impl Domain {
         Ok(Domain::new(context, id, None))
     }
 
-    /// Makes a parent domain, which keeps the others until [`Domain::dealloc`].
+    /// Makes a parent domain, which keeps its parts until [`Domain::dealloc`].
     pub(crate) fn parent_of(
         original: Arc<Domain>,
         thread_domain: Option<Arc<ThreadDomain>>,
@@ -70,7 +70,7 @@ impl Domain {
         self.parent.is_some()
     }
 
-    /// Ends the domain, and with `remove` its handle; `EBUSY` while anything uses it.
+    /// Deallocates the domain, and its handle with `remove`; `EBUSY` while any object uses it.
     pub(crate) fn dealloc(&self, remove: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
         self.life.end(|| {
             if !self.is_parent() {
@@ -88,10 +88,10 @@ impl Domain {
     }
 }
 
-/// A promise of the program to use objects in one thread only. There are no locks to save here.
+/// A program's promise to use objects in one thread only. It saves no locks here.
 pub(crate) struct ThreadDomain {
     c: CStruct<ibv_td>,
-    /// Parent domains are made with it.
+    /// Counts the parent domains that use it.
     pub(crate) life: SharedLife,
 }
 

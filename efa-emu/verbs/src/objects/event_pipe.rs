@@ -1,7 +1,7 @@
-//! A queue of events behind a descriptor that reads as the kernel's does: a pipe.
+//! An event queue behind a descriptor that reads as the kernel's does: a pipe.
 //!
-//! Most programs leave the reading to the library. libfabric's direct data path (from 2.6 on) reads
-//! the descriptor of a completion channel by itself.
+//! Most programs read it through the library. libfabric's direct data path (from 2.6 on) reads the
+//! descriptor of a completion channel itself.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -13,9 +13,9 @@ use crate::ffi::errno::Errno;
 
 /// Events of `SIZE` bytes that the program has not taken yet.
 pub(crate) struct EventPipe<const SIZE: usize> {
-    /// The read end that the program knows, and may make non-blocking.
+    /// The read end for the program, which may make it non-blocking.
     program: OwnedFd,
-    /// Both ends as the library uses them: non-blocking.
+    /// Both ends for the library, non-blocking.
     ends: Mutex<PipeEnds<SIZE>>,
 }
 
@@ -35,8 +35,8 @@ impl<const SIZE: usize> PipeEnds<SIZE> {
     }
 
     fn push(&mut self, event: [u8; SIZE]) {
-        // It fails if the pipe is full, of thousands of events that the program does not take. More
-        // would tell it nothing.
+        // It fails if the pipe is full of thousands of events that the program does not take. More
+        // events would tell the program nothing.
         let _ = self.write.write(&event);
     }
 }
@@ -57,7 +57,7 @@ impl<const SIZE: usize> EventPipe<SIZE> {
         }
         // SAFETY: new, and nobody else's.
         let [program, write] = ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) });
-        // Opened anew, so that whether they block is not what the program makes of its descriptor.
+        // Opened again, because the program may set its own descriptor to block or not.
         let again = |end: &OwnedFd, options: &mut OpenOptions| {
             options
                 .custom_flags(libc::O_NONBLOCK)
@@ -105,9 +105,9 @@ impl<const SIZE: usize> EventPipe<SIZE> {
         removed
     }
 
-    /// Takes the oldest event of which `receive` makes something, waiting for one unless the
-    /// program's descriptor is non-blocking. `receive` runs under the lock: an event is in the
-    /// pipe, or was received.
+    /// Takes the oldest event for which `receive` returns a value. Waits for one unless the
+    /// program's descriptor is non-blocking. `receive` runs under the lock: an event is either in
+    /// the pipe or received.
     pub(crate) fn take<R>(
         &self,
         mut receive: impl FnMut([u8; SIZE]) -> Option<R>,

@@ -1,4 +1,4 @@
-//! The events of completion queues that a completion channel delivers. An event is 8 bytes: the
+//! The events of completion queues that a completion channel delivers. An event has 8 bytes: the
 //! address of the `ibv_cq`, as in the kernel's `ib_uverbs_comp_event_desc`.
 
 use std::os::fd::RawFd;
@@ -10,7 +10,7 @@ use crate::ffi::errno::Errno;
 /// Bytes of an event.
 const EVENT_SIZE: usize = size_of::<u64>();
 
-/// The completion queue that an event is about: its address, as the program knows it.
+/// The completion queue of an event: the address of the program's handle.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CqAddress(usize);
 
@@ -19,7 +19,8 @@ impl CqAddress {
         CqAddress(queue.expose_provenance())
     }
 
-    /// To be looked up, not followed: the program may have written anything into the event.
+    /// The pointer is looked up, not followed: the program may have written any value into the
+    /// event.
     pub(crate) fn pointer(self) -> *mut ibv_cq {
         std::ptr::with_exposed_provenance_mut(self.0)
     }
@@ -47,12 +48,12 @@ impl EventQueue {
     }
 
     /// Adds an event. Called by the device, under its lock. A queue has one event at a time, unless
-    /// its client writes the doorbell again and again.
+    /// its client writes the doorbell repeatedly.
     pub(crate) fn raise(&self, queue: CqAddress) {
         self.0.push(queue.to_bytes());
     }
 
-    /// Drops the events of a completion queue that goes away.
+    /// Drops the events of a completion queue that is being destroyed.
     pub(crate) fn discard(&self, queue: CqAddress) {
         let bytes = queue.to_bytes();
         self.0.discard(Discard::All, |event| *event == bytes);
@@ -65,7 +66,7 @@ impl EventQueue {
         self.0.discard(Discard::Oldest, |event| *event == bytes)
     }
 
-    /// Takes the oldest event of which `receive` makes something, waiting for it unless the
+    /// Takes the oldest event for which `receive` returns a value. Waits for one unless the
     /// program's descriptor is non-blocking. `receive` runs under the lock.
     pub(crate) fn take<R>(
         &self,

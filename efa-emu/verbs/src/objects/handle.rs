@@ -1,14 +1,14 @@
-//! Handles: objects that contain the C structure that programs see.
+//! Handles: objects that contain the C structure for programs.
 
 use core::cell::UnsafeCell;
 
 /// The C structure of an object. The library writes it while the object is made, and afterwards
-/// only where a field's user says how; programs read it, and may write it, at any time.
+/// only the fields whose users say how. Programs read it, and may write it, at any time.
 #[repr(transparent)]
 pub(crate) struct CStruct<T>(UnsafeCell<T>);
 
-// SAFETY: a shared reference gives an address and nothing else. Whoever follows it answers for
-// that; the pointers in the structure are addresses for the program.
+// SAFETY: a shared reference gives only an address. Code that follows it has its own contract; the
+// pointers in the structure are addresses for the program.
 unsafe impl<T> Send for CStruct<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for CStruct<T> {}
@@ -24,17 +24,17 @@ impl<T> CStruct<T> {
     }
 }
 
-/// A type that programs see as a `C`.
+/// A type with the C structure `C` for programs.
 pub(crate) trait Handle {
     /// The C structure.
     type C;
 
-    /// The program's handle: the address of a `C` inside the object, by which it is found in its
-    /// registry. It is the same as long as the object does not move, and may be written through.
+    /// The program's handle: the address of a `C` inside the object, by which the registry finds
+    /// the object. It is stable as long as the object does not move, and may be written through.
     fn c_pointer(&self) -> *mut Self::C;
 }
 
-/// Implements [`Handle`] for objects whose [`CStruct`] is, or begins with, what programs see.
+/// Implements [`Handle`] for objects whose [`CStruct`] is, or begins with, the program's structure.
 macro_rules! handle {
     ($object:ty, $c:ty) => {
         impl $crate::objects::handle::Handle for $object {
@@ -48,15 +48,15 @@ macro_rules! handle {
 }
 
 /// As `handle!`, for objects of the data path, which begin with their structure: a program's
-/// pointer is followed without being looked up in the registry.
+/// pointer is followed without a lookup in the registry.
 macro_rules! data_path_handle {
     ($object:ident, $c:ty) => {
         impl $crate::objects::handle::Handle for $object {
             type C = $c;
 
             fn c_pointer(&self) -> *mut $c {
-                // Of the whole object, as `from_pointer` gets it back; only what is in the cell is
-                // written to.
+                // Derived from the whole object, because `from_pointer` gets that back; only the
+                // content of the cell is written.
                 const { assert!(core::mem::offset_of!($object, c) == 0) };
                 core::ptr::from_ref(self).cast_mut().cast()
             }

@@ -1,4 +1,4 @@
-//! The hardware half of an opened device, as the verbs use it: one engine. Its last user ends it.
+//! The hardware half of an opened device for verbs: one engine. It ends with its last user.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -15,7 +15,7 @@ use super::event_queue::{CqAddress, EventQueue};
 use crate::ffi::errno::Errno;
 use crate::ffi::interrupted::Locking;
 
-/// Where the events of completion queues go.
+/// The destinations of the events of completion queues.
 type Subscribers = HashMap<CqId, (Arc<EventQueue>, CqAddress)>;
 
 /// The engine of an opened device.
@@ -28,7 +28,7 @@ fn lock(subscribers: &Mutex<Subscribers>) -> MutexGuard<'_, Subscribers> {
     subscribers.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether objects of a device that was removed can be ended, by the variable of rdma-core.
+/// Whether objects of a removed device can be destroyed, by rdma-core's variable.
 fn may_end_removed() -> bool {
     static ALLOWED: OnceLock<bool> = OnceLock::new();
     *ALLOWED.get_or_init(|| {
@@ -37,7 +37,7 @@ fn may_end_removed() -> bool {
     })
 }
 
-/// Runs a verb that ends something; in a forked child there is nothing to end.
+/// Runs a verb that destroys an object. A forked child has nothing to destroy.
 fn unless_forked(verb: impl FnOnce() -> Result<(), EngineError>) -> Result<(), Errno> {
     let _locking = Locking::new();
     match verb() {
@@ -47,14 +47,14 @@ fn unless_forked(verb: impl FnOnce() -> Result<(), EngineError>) -> Result<(), E
 }
 
 impl Hardware {
-    /// Opens the device. `on_event` gets its asynchronous events, under the device's lock.
+    /// Opens the device. `on_event` receives its asynchronous events, under the device's lock.
     pub(crate) fn open(
         device: &Device,
         on_event: impl Fn(DeviceEvent) + Send + 'static,
     ) -> Result<Hardware, Errno> {
         efa_log::init();
         let engine = Engine::open(&device.config).inspect_err(|error| {
-            // Verbs have no other place for a reason.
+            // Verbs have no other means of reporting a reason.
             eprintln!("efa-emu: cannot open the device: {error}");
         })?;
         let subscribers = Arc::new(Mutex::<Subscribers>::default());
@@ -74,7 +74,7 @@ impl Hardware {
     }
 
     /// Whether this is a forked child of the process that opened the device: the threads that held
-    /// anything do not exist here.
+    /// locks do not exist here.
     pub(crate) fn is_forked(&self) -> bool {
         self.engine.is_forked()
     }
@@ -88,7 +88,7 @@ impl Hardware {
         Ok(self.engine.with_device(verb)?)
     }
 
-    /// `EIO` after the device was removed, if objects cannot be ended then.
+    /// `EIO` after the device was removed, if objects cannot be destroyed then.
     fn check_end(&self) -> Result<(), Errno> {
         match may_end_removed() {
             true => Ok(()),
@@ -96,7 +96,7 @@ impl Hardware {
         }
     }
 
-    /// `EIO` after the device was removed. A forked child, which has no device, cannot tell.
+    /// `EIO` after the device was removed. A forked child, which has no device, does not know.
     pub(crate) fn check_present(&self) -> Result<(), Errno> {
         let _locking = Locking::new();
         match self.engine.with_device(|device| device.check_present()) {
@@ -106,8 +106,8 @@ impl Hardware {
         }
     }
 
-    /// Runs a verb that ends an object. There is nothing to end, and no error, in a forked child,
-    /// which has no device.
+    /// Runs a verb that destroys an object. In a forked child, which has no device, it does nothing
+    /// and succeeds.
     pub(crate) fn forget(
         &self,
         verb: impl FnOnce(&mut device::Device) -> Result<(), device::Error>,
@@ -141,8 +141,8 @@ impl Hardware {
         Ok(self.engine.modify_qp(qpn, change)?)
     }
 
-    /// Forgets what a queue pair has to do, as a first step of its end: nobody touches the memory
-    /// of its requests any more. `EBUSY` and no change if a peer that has stopped would. As
+    /// Drops the requests of a queue pair, as a first step of its destruction: no process accesses
+    /// their memory any more. `EBUSY` and no change if a stopped peer would. As
     /// [`Hardware::forget`] otherwise.
     pub(crate) fn stop_qp(&self, qpn: Qpn) -> Result<(), Errno> {
         self.check_end()?;
@@ -168,7 +168,7 @@ impl Hardware {
         Ok(self.engine.create_connected_qp(config)?)
     }
 
-    /// Hands work to the device that comes without a ring.
+    /// Gives the device work that has no ring.
     #[inline(always)]
     pub(crate) fn post<R>(&self, work: impl FnOnce(&mut device::Device) -> R) -> Result<R, Errno> {
         let _locking = Locking::new();
@@ -188,7 +188,7 @@ impl Hardware {
 
     /// Processes the doorbell of a completion queue, which requests an event.
     pub(crate) fn arm_cq(&self, queue: CqId) {
-        // It fails for a queue that is being destroyed, which raises no events any more.
+        // It fails for a queue that is being destroyed, which raises no more events.
         let _locking = Locking::new();
         let _ = self.engine.arm_cq(queue);
     }
@@ -205,25 +205,26 @@ impl Hardware {
         Ok(self.engine.watch_qp(qpn, watched)?)
     }
 
-    /// Lets the device work in the calling thread, unless another thread is at it.
+    /// Runs the device in the calling thread, unless another thread runs it.
     #[inline]
     pub(crate) fn progress(&self, _: &Locking) {
         self.engine.progress();
     }
 
-    /// Whether a poll that has found nothing should call [`Hardware::rest`].
+    /// Whether a poll without a completion should call [`Hardware::rest`].
     #[inline]
     pub(crate) fn should_rest(&self) -> bool {
         self.engine.should_rest()
     }
 
-    /// Lets others have the processor after a poll that found nothing. The caller holds no lock;
-    /// the engine takes its own meanwhile.
+    /// Yields the processor after a poll without a completion. The caller holds no lock; the engine
+    /// takes its own meanwhile.
     pub(crate) fn rest(&self, _: &Locking) {
         self.engine.rest();
     }
 
-    /// Sends the events of a completion queue, whose address the program knows, to `events`.
+    /// Sends the events of a completion queue, with the address of the program's handle, to
+    /// `events`.
     pub(crate) fn subscribe(&self, queue: CqId, events: Arc<EventQueue>, address: CqAddress) {
         lock(&self.subscribers).insert(queue, (events, address));
     }

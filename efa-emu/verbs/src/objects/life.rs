@@ -7,18 +7,18 @@ use std::sync::{PoisonError, RwLock};
 use crate::ffi::errno::Errno;
 use crate::ffi::interrupted::Locking;
 
-/// Whether the device still has the object behind a handle. Who works on the object by its number
-/// does so in [`Life::during`]: once another thread has ended it, the number may be another
-/// object's.
+/// Whether the device still has the object behind a handle. Code that uses the object by its number
+/// runs in [`Life::during`]: once another thread has destroyed the object, the number may belong to
+/// another one.
 pub(crate) struct Life(RwLock<bool>);
 
 impl Life {
-    /// Of an object that was just made.
+    /// The life of a new object.
     pub(crate) const fn new() -> Life {
         Life(RwLock::new(true))
     }
 
-    /// Does something with the object, `EINVAL` if it has ended. It does not end meanwhile.
+    /// Runs `work` on the object, `EINVAL` if it was destroyed. It is not destroyed meanwhile.
     pub(crate) fn during<R>(&self, work: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
         let _locking = Locking::new();
         let is_there = self.0.read().unwrap_or_else(PoisonError::into_inner);
@@ -28,13 +28,13 @@ impl Life {
         }
     }
 
-    /// As [`Life::during`], of two objects, which may be the same.
+    /// As [`Life::during`], for two objects, which may be the same.
     pub(crate) fn during_both<R>(
         one: &Life,
         other: &Life,
         work: impl FnOnce() -> Result<R, Errno>,
     ) -> Result<R, Errno> {
-        // All threads take two in the same order.
+        // All threads lock two objects in the same order.
         match core::ptr::from_ref(one).cmp(&core::ptr::from_ref(other)) {
             Equal => one.during(work),
             Less => one.during(|| other.during(work)),
@@ -42,7 +42,7 @@ impl Life {
         }
     }
 
-    /// Ends the object, `EINVAL` if it has ended. If `end` fails it is still there.
+    /// Destroys the object, `EINVAL` if it was destroyed before. If `end` fails it still exists.
     pub(crate) fn end(&self, end: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
         let _locking = Locking::new();
         let mut is_there = self.0.write().unwrap_or_else(PoisonError::into_inner);
@@ -55,14 +55,14 @@ impl Life {
     }
 }
 
-/// The life of an object that others are made in, and that stays while they do.
+/// The life of an object that contains others and exists as long as they do.
 pub(crate) struct SharedLife {
     life: Life,
     members: AtomicU32,
 }
 
 impl SharedLife {
-    /// Of an object that was just made.
+    /// The life of a new object.
     pub(crate) const fn new() -> SharedLife {
         SharedLife {
             life: Life::new(),
@@ -70,8 +70,8 @@ impl SharedLife {
         }
     }
 
-    /// Makes something in the object, `EINVAL` if that has ended. It stays until
-    /// [`SharedLife::leave`] was called for what was made.
+    /// Makes another object in this one, `EINVAL` if this one was destroyed. It exists until
+    /// [`SharedLife::leave`] was called for the other object.
     pub(crate) fn join<R>(&self, make: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
         self.life.during(|| {
             let made = make()?;
@@ -80,13 +80,13 @@ impl SharedLife {
         })
     }
 
-    /// Something that was made in the object is gone.
+    /// Counts that an object in this one was destroyed.
     pub(crate) fn leave(&self) {
         self.members.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Ends the object: `EBUSY` while something is in it, `EINVAL` if it has ended. If `end` fails
-    /// it is still there.
+    /// Destroys the object: `EBUSY` while it contains others, `EINVAL` if it was destroyed before.
+    /// If `end` fails it still exists.
     pub(crate) fn end(&self, end: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
         self.life
             .end(|| match self.members.load(Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! Memory behind a descriptor, mapped into this process, where the device reaches it.
+//! Memory behind a descriptor, mapped into this process for the device.
 
 use core::ffi::c_int;
 use core::ptr::{NonNull, null_mut};
@@ -8,13 +8,13 @@ use crate::ffi::errno::Errno;
 /// A mapping that ends with the value.
 pub(crate) struct Mapping {
     start: NonNull<libc::c_void>,
-    /// Of the whole pages, in bytes.
+    /// The length of the whole pages, in bytes.
     length: usize,
-    /// Where in the first page the memory begins.
+    /// The offset of the memory in the first page.
     offset: usize,
 }
 
-// SAFETY: an address and sizes; the memory itself is shared with whoever has the descriptor.
+// SAFETY: an address and sizes. The memory itself is shared with every user of the descriptor.
 unsafe impl Send for Mapping {}
 
 /// The page size in bytes.
@@ -36,7 +36,7 @@ impl Mapping {
     /// Maps `length` bytes from `offset` on.
     ///
     /// # Errors
-    /// The kernel's for a dma-buf: `EBADF` if there is no such descriptor, `EINVAL` if it is no
+    /// The kernel's for a dma-buf: `EBADF` if there is no such descriptor, `EINVAL` if it is not
     /// memory or has fewer bytes.
     pub(crate) fn new(
         descriptor: c_int,
@@ -48,8 +48,8 @@ impl Mapping {
         if unsafe { libc::fcntl(descriptor, libc::F_GETFD) } < 0 {
             return Err(Errno::last());
         }
-        // SAFETY: takes no pointers. The position means nothing to a dma-buf; that of a memfd is
-        // put back.
+        // SAFETY: takes no pointers. A dma-buf does not use the position; the position of a memfd
+        // is restored.
         let size = unsafe {
             let before = libc::lseek(descriptor, 0, libc::SEEK_CUR);
             let size = libc::lseek(descriptor, 0, libc::SEEK_END);
@@ -67,7 +67,7 @@ impl Mapping {
             true => libc::PROT_READ | libc::PROT_WRITE,
             false => libc::PROT_READ,
         };
-        // SAFETY: a new mapping, at a place where there is none.
+        // SAFETY: a new mapping, at an unused address.
         let start = unsafe {
             libc::mmap(
                 null_mut(),
@@ -96,7 +96,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the value's own mapping; nobody uses it after its registration has ended.
+        // SAFETY: the value's own mapping; it is not used after its registration has ended.
         unsafe { libc::munmap(self.start.as_ptr(), self.length) };
     }
 }

@@ -20,9 +20,9 @@ pub(crate) struct MemoryRegion {
     pub(crate) domain: Arc<Domain>,
     lkey: Lkey,
     life: Life,
-    /// Addresses of the memory in this process.
+    /// The addresses of the memory in this process.
     addresses: Range<u64>,
-    /// Memory that was mapped for the region.
+    /// The mapping that was made for the region.
     mapping: Mutex<Option<Mapping>>,
 }
 
@@ -35,9 +35,9 @@ pub(crate) struct Shown {
     pub(crate) flags: u32,
 }
 
-/// Brings the pages of a region in, as pinning them for a real device does. Libraries count on it:
-/// libfabric 1.11 watches registered ranges with userfaultfd and never answers a fault on a page
-/// that is missing, so the first access to it would wait for ever.
+/// Faults the pages of a region in, as pinning them for a real device does. Libraries rely on it:
+/// libfabric 1.11 watches registered ranges with userfaultfd and never answers a fault on a missing
+/// page, so the first access to it would wait forever.
 fn populate(region: Registration) -> Result<(), Errno> {
     // SAFETY: takes no pointers.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64;
@@ -54,7 +54,7 @@ fn populate(region: Registration) -> Result<(), Errno> {
     } else {
         libc::MADV_POPULATE_READ
     };
-    // SAFETY: the advice changes no contents, whatever the range is.
+    // SAFETY: the advice changes no contents, for any range.
     let advise =
         |length| match unsafe { libc::madvise(start as usize as *mut c_void, length, advice) } {
             0 => Ok(()),
@@ -64,15 +64,15 @@ fn populate(region: Registration) -> Result<(), Errno> {
     match advise(length).map_err(Errno::number) {
         // Not mapped at all.
         Err(libc::ENOMEM | libc::EFAULT) => Err(Errno::FAULT),
-        // Not mapped for this access, or not of memory that can be pinned; but Linux before 5.14
-        // knows no such advice, not even for nothing.
+        // The memory is not mapped for this access, or cannot be pinned. But Linux before 5.14 does
+        // not support the advice, not even for an empty range.
         Err(libc::EINVAL) if advise(0).is_ok() => Err(Errno::FAULT),
         _ => Ok(()),
     }
 }
 
 impl MemoryRegion {
-    /// Registers memory, which `mapping` keeps if it was mapped for that.
+    /// Registers memory; `mapping` is kept if the memory was mapped for the region.
     pub(crate) fn register(
         domain: Arc<Domain>,
         registration: Registration,
@@ -80,7 +80,8 @@ impl MemoryRegion {
         mapping: Option<Mapping>,
     ) -> Result<Arc<MemoryRegion>, Errno> {
         let hardware = domain.context.hardware()?;
-        // Memory that the device refuses is not faulted in first: it may be more than there is.
+        // Memory that the device refuses is not faulted in: it may exceed the memory of the
+        // machine.
         if hardware
             .with_device(|device| device.check_region(domain.id, &registration))?
             .is_ok()
@@ -117,15 +118,15 @@ impl MemoryRegion {
         self.addresses.contains(&address)
     }
 
-    /// Ends the registration, and with `remove` its handle. `EBUSY`, and the region is as it was,
-    /// while a peer that has stopped in the middle of a copy from or to the region would go on with
+    /// Ends the registration, and its handle with `remove`. `EBUSY`, and the region is unchanged,
+    /// while a stopped peer is in the middle of a copy from or to the region, and would continue
     /// it.
     pub(crate) fn deregister(
         &self,
         remove: impl FnOnce() -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         self.life.end(|| {
-            // After the device was closed there is no registration either.
+            // After the device was closed there is no registration to end.
             if let Ok(hardware) = self.domain.context.hardware() {
                 hardware.deregister_memory(self.lkey)?;
             }

@@ -1,6 +1,5 @@
-//! The objects behind the handles of programs, and what they are made of. They take each other as
-//! references: programs' pointers, and the registry that finds them, are the business of
-//! [`crate::calls`].
+//! The objects behind the handles of programs, and their parts. They take each other as references:
+//! [`crate::calls`] handles the programs' pointers and the registry that finds them.
 
 pub(crate) mod address_handle;
 pub(crate) mod async_events;

@@ -1,14 +1,14 @@
 //! Registered memory that the program has unmapped.
 //!
-//! A real device has pinned the pages, and goes on using them. Here the device is code in the
-//! program's process that copies from and to the memory, in a verb or in the device's thread, and
-//! would end the process with `SIGSEGV`, or with `SIGBUS` where a mapped file was shortened. So the
-//! first registration installs handlers for both. If the device touches a page of registered memory
-//! that is not there, it gets one that nobody else uses: that is where a real device's copy goes.
-//! Everything else goes to whoever had the signal before.
+//! A real device has pinned the pages, and continues to use them. The emulated device runs in the
+//! program's process and copies from and to the memory, in a verb or in the device's thread. It
+//! would end the process with `SIGSEGV`, or with `SIGBUS` where a mapped file was shortened.
+//! Therefore the first registration installs handlers for both signals. If the device accesses a
+//! missing page of registered memory, the handler maps a private page there: a real device's copy
+//! would not reach the program either. Other faults are passed to the previous handler.
 //!
-//! This costs the data path nothing. A page that was put there stays: by the time of the
-//! deregistration, the program may have mapped something else in its place.
+//! This costs the data path nothing. A page that was mapped stays: at deregistration, the program
+//! may have mapped other memory in its place.
 
 use core::ffi::{c_int, c_void};
 use core::mem::{transmute, zeroed};
@@ -25,11 +25,11 @@ const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
 /// `si_code` of a page that is not mapped.
 const SEGV_MAPERR: c_int = 1;
-/// `si_code` of a page behind the end of a file.
+/// `si_code` of a page beyond the end of a file.
 const BUS_ADRERR: c_int = 2;
 
-/// The size of a page, which arm64's kernels choose when they are built. Signal handlers may not
-/// ask for it.
+/// The size of a page, which an arm64 kernel sets when it is built. Signal handlers may not query
+/// it.
 static PAGE: AtomicUsize = AtomicUsize::new(0);
 
 /// The previous actions of the signals.
@@ -57,7 +57,7 @@ pub(crate) fn install(is_registered: fn(u64) -> bool) {
     });
 }
 
-/// Returns what the process does on a signal, and changes it if `new` is some.
+/// Returns the action of the process for a signal, and changes it if `new` is given.
 fn action_on(signal: c_int, new: Option<&libc::sigaction>) -> libc::sigaction {
     // SAFETY: all zeroes is a valid value, which the call replaces.
     let mut before: libc::sigaction = unsafe { zeroed() };
@@ -77,7 +77,7 @@ unsafe extern "C" fn on_fault(
     context: *mut c_void,
 ) {
     let number = errno::get();
-    // SAFETY: the kernel's structure, of a signal that has an address.
+    // SAFETY: the kernel's structure, for a signal that has an address.
     let (code, address) = unsafe { ((*information).si_code, (*information).si_addr()) };
     if !put_page(signal, code, address.addr()) {
         // SAFETY: passed on.
@@ -86,7 +86,7 @@ unsafe extern "C" fn on_fault(
     errno::set(number);
 }
 
-/// Puts a page where the device misses one. Returns whether that was the reason for the signal.
+/// Maps a page where the device misses one. Returns whether that was the reason for the signal.
 fn put_page(signal: c_int, code: c_int, address: usize) -> bool {
     // Truncated pages of a file are still mapped.
     let (missing, how) = match signal {
@@ -103,7 +103,7 @@ fn put_page(signal: c_int, code: c_int, address: usize) -> bool {
     }
     let length = PAGE.load(Ordering::Relaxed);
     let page: *mut c_void = without_provenance_mut(address & !(length - 1));
-    // SAFETY: nothing is mapped there, or nothing that could be read or written.
+    // SAFETY: no readable or writable memory is mapped there.
     let mapped = unsafe {
         libc::mmap(
             page,
@@ -114,11 +114,11 @@ fn put_page(signal: c_int, code: c_int, address: usize) -> bool {
             0,
         )
     };
-    // Another thread may have been faster.
+    // Another thread may have mapped it first.
     mapped == page || (mapped == libc::MAP_FAILED && errno::get() == libc::EEXIST)
 }
 
-/// Does what the process would have done without the handler.
+/// Acts as the process would have without the handler.
 ///
 /// # Safety
 /// The arguments are those of the handler.
@@ -135,7 +135,7 @@ unsafe fn pass_on(
     match before.sa_sigaction {
         libc::SIG_DFL | libc::SIG_IGN => {
             action_on(signal, Some(before));
-            // A fault comes again when the handler returns, a signal that was sent does not.
+            // A fault occurs again when the handler returns; a signal that was sent does not.
             if code <= 0 {
                 // SAFETY: takes no pointers.
                 unsafe { libc::raise(signal) };

@@ -60,7 +60,7 @@ impl From<QpCap> for ibv_qp_cap {
     }
 }
 
-/// The size of the send queue's entries: the large ones only where something needs them.
+/// The size of the send queue's entries: large ones only if the request needs them.
 pub(crate) fn wqe_size(profile: &Profile, max_inline: u32, inline_write: bool) -> WqeSize {
     if inline_write || max_inline > profile.inline_size {
         WqeSize::Bytes128
@@ -69,7 +69,8 @@ pub(crate) fn wqe_size(profile: &Profile, max_inline: u32, inline_write: bool) -
     }
 }
 
-/// The deepest send queue: the device's memory for it has room for `max_sq_wr` small entries.
+/// The depth of the deepest send queue: the device's memory for it has room for `max_sq_wr` small
+/// entries.
 pub(crate) fn max_send_wr(profile: &Profile, size: WqeSize) -> u32 {
     match size {
         WqeSize::Bytes64 => profile.max_sq_wr,
@@ -77,12 +78,12 @@ pub(crate) fn max_send_wr(profile: &Profile, size: WqeSize) -> u32 {
     }
 }
 
-/// The most receives of `max_sge` entries each.
+/// The largest number of receives with `max_sge` entries each.
 pub(crate) fn max_recv_wr(profile: &Profile, max_sge: u32) -> u32 {
     profile.max_rq_wr / max_sge.max(1)
 }
 
-/// The builders that queue pairs of this service can have.
+/// The builders that queue pairs of this service support.
 fn supported_ops(profile: &Profile, service: Service) -> u64 {
     let mut ops = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
     if service == Service::Srd {
@@ -96,7 +97,7 @@ fn supported_ops(profile: &Profile, service: Service) -> u64 {
     ops
 }
 
-/// Checks the kind of queue pair that is requested, in the order of rdma-core's checks.
+/// Checks the requested type of queue pair, in the order of rdma-core's checks.
 fn service(
     profile: &Profile,
     attributes: &ibv_qp_init_attr_ex,
@@ -176,7 +177,7 @@ pub(crate) fn plan(
     })
 }
 
-/// The builders that connected queue pairs can have.
+/// The builders that connected queue pairs support.
 const CONNECTED_OPS: u64 = IBV_QP_EX_WITH_SEND
     | IBV_QP_EX_WITH_SEND_WITH_IMM
     | IBV_QP_EX_WITH_RDMA_READ
@@ -185,7 +186,7 @@ const CONNECTED_OPS: u64 = IBV_QP_EX_WITH_SEND
     | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
     | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
 
-/// As [`plan`], of a connected queue pair.
+/// As [`plan`], for a connected queue pair.
 pub(crate) fn plan_connected(attributes: &ibv_qp_init_attr_ex) -> Result<QpPlan, Errno> {
     let known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     let with_ops = attributes.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
@@ -273,7 +274,7 @@ mod tests {
         assert_eq!(plan.send_ops, Some(0x14));
     }
 
-    /// One change of the request each, and what it is refused with.
+    /// Each row changes the request once, with the error that it causes.
     #[test]
     fn requests_beyond_the_device_are_refused() {
         type Change = fn(&mut ibv_qp_init_attr_ex, &mut efadv_qp_init_attr);

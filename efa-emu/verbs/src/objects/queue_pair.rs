@@ -1,5 +1,5 @@
-//! Queue pairs: making and ending them, and their state. Posting is in [`crate::calls::post`] and
-//! [`crate::calls::builder`].
+//! Queue pairs: making and destroying them, and their state. Posting is in [`crate::calls::post`]
+//! and [`crate::calls::builder`].
 
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
@@ -51,17 +51,17 @@ pub(crate) struct QueuePair {
     signal_all: bool,
     /// `None` once the queue pair was destroyed.
     rings: Mutex<Option<QpRings>>,
-    /// The client may write the doorbells without a call.
+    /// Whether the client may write the doorbells without a call.
     watched: AtomicBool,
-    /// Of a connected queue pair.
+    /// `None` for a queue pair of EFA.
     pub(crate) connection: Option<Connection>,
 }
 
-/// The parts of a connected queue pair, whose queues are the device's own.
+/// The parts of a connected queue pair, whose queues are in the device.
 pub(crate) struct Connection {
-    /// The device to which work goes at once.
+    /// The device that takes work requests at once.
     pub(crate) hardware: Arc<Hardware>,
-    /// The shared receive queue from which it receives.
+    /// The shared receive queue that it uses.
     shared: Option<Arc<SharedQueue>>,
     /// The peer's address as the program gave it.
     pub(crate) address: Mutex<Option<ibv_ah_attr>>,
@@ -82,17 +82,17 @@ data_path_handle!(QueuePair, ibv_qp);
 #[derive(Default)]
 pub(crate) struct Session {
     pub(crate) requests: Vec<SendWr>,
-    /// The first error: nothing of the session will be posted.
+    /// The first error. With one, no request of the session is posted.
     pub(crate) error: Option<Errno>,
 }
 
-/// Distinguishes the request ids of queue pairs that get the same number one after the other.
+/// Distinguishes the request ids of queue pairs that have the same number one after the other.
 fn next_generation() -> u32 {
     static GENERATION: AtomicU32 = AtomicU32::new(1);
     GENERATION.fetch_add(1, Ordering::Relaxed)
 }
 
-/// The device's parts of a queue pair.
+/// The parts of a queue pair that the device has made.
 struct Made {
     qpn: Qpn,
     queues: Arc<Queues>,
@@ -101,7 +101,7 @@ struct Made {
 }
 
 impl Made {
-    /// Tells the completion queues whose completions they will have, and makes the queue pair.
+    /// Announces the queue pair to its completion queues, and makes it.
     fn assemble(
         self,
         context: &Arc<Context>,
@@ -216,7 +216,7 @@ impl QueuePair {
         Ok(made.assemble(context, dependencies, plan, attributes, c))
     }
 
-    /// Makes a connected queue pair as planned, which receives from `shared` if there is one.
+    /// Makes a connected queue pair as planned, with the receive queue `shared` if there is one.
     pub(crate) fn create_connected(
         context: &Arc<Context>,
         dependencies: Dependencies,
@@ -269,7 +269,7 @@ impl QueuePair {
         Ok(made.assemble(context, dependencies, plan, attributes, c))
     }
 
-    /// Whether every work request is signaled, whatever its flags say.
+    /// Whether every work request is signaled, independent of its flags.
     pub(crate) fn signals_all(&self) -> bool {
         self.signal_all
     }
@@ -317,7 +317,7 @@ impl QueuePair {
         work(&mut self.rings.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Shows a new state to both queues and the program.
+    /// Sets a new state in both queues and in the program's structure.
     fn set_state(&self, state: QpState) {
         let locking = Locking::new();
         if let Some(sender) = self.queues.send.lock(&locking).as_mut() {
@@ -329,8 +329,8 @@ impl QueuePair {
         self.show(state);
     }
 
-    /// As [`QueuePair::set_state`], of a queue pair that the device has failed. A queue that is in
-    /// use learns it by its completions.
+    /// As [`QueuePair::set_state`], for a queue pair that the device has failed. A queue in use
+    /// learns the state from its completions.
     fn show_failure(&self) {
         let locking = Locking::new();
         if let Some(mut queue) = self.queues.send.try_lock(&locking)
@@ -347,8 +347,8 @@ impl QueuePair {
     }
 
     fn show(&self, state: QpState) {
-        // SAFETY: the field is in the handle, and the library accesses it only here. Programs read
-        // it when they like.
+        // SAFETY: the field is in the handle, and the library accesses it only here. Programs may
+        // read it at any time.
         let shown = unsafe { AtomicI32::from_ptr(&raw mut (*self.c_pointer()).state) };
         shown.store(state_number(state), Ordering::Relaxed);
     }
@@ -364,8 +364,8 @@ impl QueuePair {
         })
     }
 
-    /// The attributes that the device has. With `show_failure`, a queue pair that it has failed is
-    /// shown as such from then on.
+    /// The attributes of the device. With `show_failure`, the state of a queue pair that the device
+    /// has failed is shown from then on.
     pub(crate) fn query(&self, show_failure: bool) -> Result<QpAttributes, Errno> {
         self.life.during(|| {
             let hardware = self.context.hardware()?;
@@ -399,13 +399,13 @@ impl QueuePair {
         shared.map_or(null_mut(), |queue| queue.c_pointer().cast())
     }
 
-    /// Takes the queue pair from the device, and with `remove` its handle from the program.
-    /// `EBUSY`, and the queue pair is as it was, while a peer that has stopped in the middle of a
-    /// copy from or to the memory of a request would go on with it. Waits until all asynchronous
-    /// events that were taken are acknowledged.
+    /// Destroys the queue pair in the device, and its handle with `remove`. `EBUSY`, and the queue
+    /// pair is unchanged, while a stopped peer is in the middle of a copy from or to the memory of
+    /// a request, and would continue it. Waits until all asynchronous events that the program took
+    /// are acknowledged.
     pub(crate) fn destroy(&self, remove: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
         self.life.end(|| {
-            // Peers do not reach for the memory of a connected queue pair's requests.
+            // Peers do not access the memory of a connected queue pair's requests.
             if self.connection.is_none()
                 && let Ok(hardware) = self.context.hardware()
             {
@@ -414,7 +414,7 @@ impl QueuePair {
             remove()?;
             self.release()
         })?;
-        // Those of a forked child are its parent's.
+        // In a forked child the events are its parent's.
         if !self.context.is_forked()
             && let Ok(events) = self.context.async_events()
         {
@@ -423,18 +423,19 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Ends a queue pair whose handle was removed, because its context is being closed.
+    /// Destroys a queue pair whose handle was removed, because its context is being closed.
     pub(crate) fn close(&self) {
-        // An error has no recipient.
+        // There is no caller to report an error to.
         let _ = self.life.end(|| self.release());
     }
 
-    /// Ends a queue pair that programs do not know any more.
+    /// Destroys a queue pair that programs do not know any more.
     fn release(&self) -> Result<(), Errno> {
-        // First, because the number may go to another queue pair as soon as the device has it back.
+        // First, because the device may give the number to another queue pair as soon as it is
+        // free.
         let locking = Locking::new();
         let hardware = self.context.hardware().ok();
-        // In a forked child, the threads whose sessions these are do not exist.
+        // The threads of these sessions do not exist in a forked child.
         let orphaned = hardware
             .as_ref()
             .is_none_or(|hardware| hardware.is_forked());

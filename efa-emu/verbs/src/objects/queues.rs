@@ -1,4 +1,4 @@
-//! The queues of a queue pair, and how a completion queue finds them.
+//! The queues of a queue pair, and the index by which a completion queue finds them.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use crate::ffi::errno::Errno;
 use crate::ffi::interrupted::Locking;
 
 /// Both queues of a queue pair, each behind its own lock. `None` once it was destroyed: their
-/// memory, and what they hold of the device, does not wait for the handle.
+/// memory and their reference to the device are released before the handle is freed.
 pub(crate) struct Queues {
     pub(crate) send: SpinCell<Option<Sender>>,
     pub(crate) recv: SpinCell<Option<RecvQueue>>,
-    /// It is a connected queue pair, which has neither.
+    /// Whether it is a connected queue pair, which has neither.
     pub(crate) is_connected: bool,
 }
 
@@ -30,8 +30,8 @@ impl Sender {
         Sender { queue, hardware }
     }
 
-    /// Makes the device process the queue, which is that of `qpn` and whose doorbell was written.
-    /// The caller holds the lock meanwhile, so that the hardware stays.
+    /// Makes the device process the queue of `qpn`, whose doorbell was written. The caller holds
+    /// the lock meanwhile, so that the hardware stays.
     #[inline(always)]
     pub(crate) fn doorbell_written(&self, qpn: Qpn, locking: &Locking) -> Result<(), Errno> {
         self.hardware.ring_send_doorbell(qpn, locking)
@@ -116,19 +116,19 @@ impl QueueOwner for Owners<'_> {
     }
 }
 
-/// A completion queue together with the queue pairs that complete into it. They are entered and
-/// removed under the completion queue's lock, so that polling meets whole queue pairs only.
+/// A completion queue together with the queue pairs that complete to it. They are entered and
+/// removed under the completion queue's lock, so that polling sees whole queue pairs only.
 pub(crate) struct Polled {
     /// The hardware that fills the queue.
     pub(crate) hardware: Arc<Hardware>,
     pub(crate) completions: CompletionQueue,
     pub(crate) owners: QueueIndex,
-    /// An event was requested while entries waited to be polled, and so was raised at once.
+    /// Whether an event was requested while entries were unread, and therefore raised at once.
     pub(crate) event_for_unread: bool,
 }
 
 impl Polled {
-    /// The completion queue, and what it needs for polling.
+    /// The completion queue, and the parts that polling needs.
     #[inline]
     pub(crate) fn split<'a>(
         &'a mut self,

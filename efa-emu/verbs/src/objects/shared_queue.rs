@@ -20,12 +20,12 @@ pub(crate) struct SharedQueue {
     c: CStruct<ibv_srq>,
     pub(crate) context: Arc<Context>,
     pub(crate) id: SrqId,
-    /// Queue pairs are in it.
+    /// Counts the queue pairs that use it.
     pub(crate) life: SharedLife,
     domain: Arc<Domain>,
-    /// The device to which work goes at once.
+    /// The device that takes work requests at once.
     pub(crate) hardware: Arc<Hardware>,
-    /// Of one that matches tags.
+    /// The completion queue, if the queue matches tags.
     pub(crate) comp_queue: Option<Arc<CompQueue>>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Options {
     pub(crate) max_sge: u32,
     /// The program's `srq_context`.
     pub(crate) program_context: *mut c_void,
-    /// The completion queue and the most tags of one that matches tags.
+    /// The completion queue and the largest number of tags, if the queue matches tags.
     pub(crate) tags: Option<(Arc<CompQueue>, u32)>,
 }
 
@@ -80,9 +80,8 @@ impl SharedQueue {
         }))
     }
 
-    /// Takes the queue from the device, and with `remove` its handle from the program; `EBUSY`
-    /// while queue pairs receive from it. Waits until all asynchronous events that were taken are
-    /// acknowledged.
+    /// Destroys the queue in the device, and its handle with `remove`; `EBUSY` while queue pairs
+    /// receive from it. Waits until all asynchronous events that the program took are acknowledged.
     pub(crate) fn destroy(&self, remove: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
         self.life.end(|| {
             self.context.forget(|device| device.destroy_srq(self.id))?;

@@ -1,7 +1,7 @@
-//! A lock that may stay held from one verbs call to a later one.
+//! A lock that may stay held from one verb call to a later one.
 //!
-//! Polling a completion queue and building work requests are sessions of several calls, between
-//! which other threads must stay out; a guard's lifetime cannot say that.
+//! Polling a completion queue and building work requests are sessions of several calls. Other
+//! threads must stay out between the calls, which a guard's lifetime cannot express.
 
 use core::ops::{Deref, DerefMut};
 
@@ -61,8 +61,8 @@ impl<T> SpinCell<T> {
     }
 
     /// Continues the session that holds the lock until [`SpinGuard::end`]; `None` if there is none.
-    /// Which session that is, only its owner knows: two threads that both believe it to be theirs
-    /// take turns call by call.
+    /// Only the owner knows which session it is: two threads that both believe it to be theirs take
+    /// turns call by call.
     #[inline]
     pub(crate) fn resume<'a>(&'a self, locking: &'a Locking) -> Option<SpinGuard<'a, T>> {
         self.take(SESSION, SESSION, locking)
@@ -71,7 +71,7 @@ impl<T> SpinCell<T> {
     /// The value, for a reader inside the session that holds the lock; `None` without a session.
     ///
     /// # Safety
-    /// The session is the caller's: no other thread makes a call of it meanwhile.
+    /// The caller owns the session: no other thread makes a call of it meanwhile.
     #[inline]
     pub(crate) unsafe fn in_session(&self) -> Option<&T> {
         if self.state.load(Ordering::Relaxed) != SESSION {
@@ -82,9 +82,10 @@ impl<T> SpinCell<T> {
         Some(unsafe { &*self.value.get() })
     }
 
-    /// For a change that polling must not meet but that its own session may see between two calls:
-    /// waits for the lock, unless the session is the caller's, which goes on after it. A session of
-    /// another thread is waited for, except if all other threads are `gone`: then it is abandoned.
+    /// Locks for a change that polling must not see halfway, but that its own session may see
+    /// between two calls. Waits for the lock, unless the caller owns the session, which then
+    /// continues. Waits for a session of another thread, except if all other threads are `gone`:
+    /// then the session is abandoned.
     pub(crate) fn lock_beside_session<'a>(
         &'a self,
         locking: &'a Locking,
@@ -94,8 +95,8 @@ impl<T> SpinCell<T> {
             if let Some(guard) = self.try_lock(locking) {
                 return guard;
             }
-            // The owner is written before the state says that there is a session, and no other
-            // thread makes the caller the owner, or ends its session.
+            // The owner is written before the state of a session, and no other thread makes the
+            // caller the owner or ends its session.
             let own = self.state.load(Ordering::Acquire) == SESSION
                 && self.owner.load(Ordering::Relaxed) == this_thread();
             if (own || gone)
@@ -110,7 +111,7 @@ impl<T> SpinCell<T> {
         }
     }
 
-    /// For the end of the object: nobody may be inside a call, and a session is abandoned.
+    /// Locks for the destruction of the object: waits for a running call, and abandons a session.
     pub(crate) fn lock_or_break_session<'a>(&'a self, locking: &'a Locking) -> SpinGuard<'a, T> {
         loop {
             if let Some(mut guard) = self.try_lock(locking).or_else(|| self.resume(locking)) {
@@ -136,7 +137,7 @@ impl<T> SpinCell<T> {
 /// The lock, held by the running call.
 pub(crate) struct SpinGuard<'a, T> {
     cell: &'a SpinCell<T>,
-    /// The state that the lock gets when the guard is dropped.
+    /// The state of the lock after the guard is dropped.
     release_to: u32,
 }
 
@@ -144,7 +145,7 @@ pub(crate) struct SpinGuard<'a, T> {
 unsafe impl<T: Sync> Sync for SpinGuard<'_, T> {}
 
 impl<T> SpinGuard<'_, T> {
-    /// Makes the call the first of a session of this thread: the lock stays held until a
+    /// Makes the call the first of a session of this thread: the lock stays held until
     /// [`SpinCell::resume`] and [`SpinGuard::end`].
     #[inline]
     pub(crate) fn hold(mut self) {
@@ -152,7 +153,7 @@ impl<T> SpinGuard<'_, T> {
         self.release_to = SESSION;
     }
 
-    /// Ends the session with the call.
+    /// Ends the session at the end of the call.
     #[inline]
     pub(crate) fn end(mut self) {
         self.release_to = FREE;
@@ -164,7 +165,7 @@ impl<T> Deref for SpinGuard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: the state is `CALL`, set by the making of this guard, which nobody else has.
+        // SAFETY: the state is `CALL`, set when this guard was made, and there is no other guard.
         unsafe { &*self.cell.value.get() }
     }
 }
@@ -210,7 +211,7 @@ mod tests {
         assert_eq!(*cell.lock(&Locking::new()), 8000);
     }
 
-    /// The owner of a session may change the value beside it, and the session goes on; another
+    /// The owner of a session may change the value during the session, which continues; another
     /// thread waits for its end.
     #[test]
     fn only_a_sessions_owner_enters_again() {
@@ -227,7 +228,7 @@ mod tests {
             *value += 10;
             seen
         });
-        // However late the other thread comes, it sees what was changed before the session's end.
+        // The other thread sees the change even if it comes late.
         std::thread::sleep(std::time::Duration::from_millis(20));
         *cell.lock_beside_session(&locking, false) += 1;
         assert!(!waiting.is_finished());
@@ -236,7 +237,7 @@ mod tests {
         assert_eq!(*cell.try_lock(&locking).unwrap(), 12);
     }
 
-    /// In a forked child there is no other thread that could end its session.
+    /// A forked child has no other thread that could end its session.
     #[test]
     fn a_vanished_threads_session_is_abandoned() {
         let cell = Arc::new(SpinCell::new(0));

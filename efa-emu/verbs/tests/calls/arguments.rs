@@ -1,4 +1,4 @@
-//! Null, freed and foreign pointers, and values outside of what the device takes.
+//! Null, freed and foreign pointers, and values outside of the device's ranges.
 
 use std::ffi::CStr;
 use std::ptr::null_mut;
@@ -42,7 +42,7 @@ fn the_device_list() {
     });
 }
 
-/// Beside the table of [`crate::handles`]: calls that refuse its zeros whatever the handle is.
+/// Besides the table of [`crate::handles`]: calls that refuse its zeros whatever the handle is.
 #[test]
 fn domains_that_are_none() {
     on_emulated_host("efa2", || {
@@ -67,7 +67,7 @@ fn domains_that_are_none() {
     });
 }
 
-/// The data path follows pointers; a queue that was just freed is noticed there, too.
+/// The data path follows pointers; it detects a queue that was just freed, too.
 #[test]
 fn freed_queues_on_the_data_path() {
     on_emulated_host("efa2", || {

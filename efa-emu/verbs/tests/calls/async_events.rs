@@ -1,4 +1,4 @@
-//! Events that the device raises by itself, and what it does after its removal.
+//! Events that the device raises, and its behaviour after its removal.
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
@@ -56,7 +56,7 @@ fn next(context: *mut ibv_context) -> (c_int, usize) {
     seen
 }
 
-/// Whether there is an event.
+/// Whether an event is pending.
 fn has_event(context: *mut ibv_context) -> bool {
     // SAFETY: a live context.
     let fd = unsafe { (*context).async_fd };
@@ -99,7 +99,8 @@ fn expect_in_sysfs(context: *mut ibv_context, expected: [&str; 3]) {
     }
 }
 
-/// Waiting calls end, new requests are refused, objects can be ended; other devices go on.
+/// Waiting calls return, new requests are refused, objects can be destroyed; other devices
+/// continue.
 #[test]
 fn removing_a_device_ends_its_requests() {
     on_emulated_host_with(&["--host", "alpha", "--devices", "2"], || {
@@ -115,7 +116,7 @@ fn removing_a_device_ends_its_requests() {
         assert!(!has_event(endpoint.context));
         fault(&["remove", "alpha:0"]);
 
-        // The program does not poll, as one that waits for events does not.
+        // The program does not poll, like a program that waits for events.
         assert_eq!(next(endpoint.context), (DEVICE_FATAL, 0));
         let flushed = wait_for(queue, 3);
         assert!(
@@ -123,7 +124,7 @@ fn removing_a_device_ends_its_requests() {
                 .iter()
                 .all(|completion| completion.status as u32 == FLUSHED)
         );
-        // Posting goes on as with a dead queue pair: by completions.
+        // Posting continues as on a failed queue pair: with completions.
         assert_eq!(post_recv(pair, 7, &mut [sge(region, 0, 8)]), 0);
         send(&endpoint, pair, pair, 8, &mut [sge(region, 0, 8)]);
         let ended: Vec<_> = wait_for(queue, 2)
@@ -157,7 +158,7 @@ fn removing_a_device_ends_its_requests() {
             let mask = IBV_QP_STATE as c_int;
             assert_eq!(ibv_modify_qp(pair, &raw mut change, mask), EIO);
 
-            // The protection domain stays with what is in it.
+            // The protection domain stays because it contains objects.
             assert_eq!(ibv_destroy_qp(pair), EIO);
             assert_eq!(ibv_dereg_mr(region), EIO);
             assert_eq!(ibv_destroy_ah(endpoint.handle), EIO);
@@ -174,9 +175,9 @@ fn removing_a_device_ends_its_requests() {
     });
 }
 
-/// The host stays, and so does its program. What it had on the device is as of any removed one;
-/// what it makes after the return works, with traffic under way at each removal. A removal whose
-/// device is back before the program looks is one, too.
+/// The host and its program stay. Objects from before the removal behave as on any removed device;
+/// objects made after the return work, with traffic under way at each removal. A removal whose
+/// device is back before the program notices is one, too.
 #[test]
 fn a_returned_device_has_to_be_opened_anew() {
     on_emulated_host_with(&["--host", "alpha", "--devices", "2"], || {
@@ -193,7 +194,7 @@ fn a_returned_device_has_to_be_opened_anew() {
                 handle: handle_of(other.pd, endpoint.gid),
                 ..other
             };
-            // From the other device, from itself, and nothing from before.
+            // Only messages from the other device and from itself, none from before the removal.
             for wr_id in 0..8 {
                 assert_eq!(post_recv(pair, wr_id, &mut [sge(region, 0, 64)]), 0);
             }
@@ -216,7 +217,7 @@ fn a_returned_device_has_to_be_opened_anew() {
                 fault(&["restore", "alpha:0"]);
             }
             assert_eq!(next(endpoint.context), (DEVICE_FATAL, 0));
-            // Each of the four sends and of the six receives has ended, one way or the other.
+            // Each of the four sends and of the six receives has completed, successfully or not.
             let ended = wait_for(queue, 10);
             let flushed = ended.iter().filter(|done| done.status as u32 == FLUSHED);
             assert!(flushed.count() >= 2, "nothing was sent into two receives");
@@ -232,7 +233,7 @@ fn a_returned_device_has_to_be_opened_anew() {
     });
 }
 
-/// With the variable that rdma-core has for it.
+/// With rdma-core's variable for it.
 #[test]
 fn objects_of_removed_devices_can_be_destroyed() {
     on_emulated_host_with(&["--host", "alpha"], || {
@@ -271,7 +272,7 @@ fn a_port_loses_and_regains_its_link() {
             expect_in_sysfs(endpoint.context, up);
         }
         assert!(!has_event(endpoint.context));
-        // With its link, the port sends and receives.
+        // The port sends and receives while it has a link.
         let queue = endpoint.cq(4);
         let (from, to) = (endpoint.srd(queue, 0), endpoint.srd(queue, 0));
         assert_eq!(post_recv(to, 1, &mut []), 0);
@@ -284,8 +285,9 @@ fn a_port_loses_and_regains_its_link() {
     });
 }
 
-/// The link goes in the midst of a burst. Datagrams without it are lost, which their sender is not
-/// told; the receives stay, and every datagram of the burst after its return arrives.
+/// The link goes down in the middle of a burst. Datagrams without a link are lost, which their
+/// sender does not notice; the receives stay, and every datagram of the burst after the link's
+/// return arrives.
 #[test]
 fn datagrams_go_on_when_the_link_returns() {
     const BURST: u64 = 8;
@@ -339,7 +341,8 @@ fn datagrams_go_on_when_the_link_returns() {
     });
 }
 
-/// Width and speed of the port as `ibv_query_port` has them, and what `ibv_query_port_speed` says.
+/// The width and the speed of the port by `ibv_query_port`, and the speed by
+/// `ibv_query_port_speed`.
 fn port_speed(context: *mut ibv_context) -> (u8, u8, u64) {
     let mut port: ibv_port_attr = zeroed();
     let mut speed = 0;
@@ -351,8 +354,8 @@ fn port_speed(context: *mut ibv_context) -> (u8, u8, u64) {
     (port.active_width, port.active_speed, speed)
 }
 
-/// By hand and by a rule; a program is told once of each change, and the other device of the host
-/// of none.
+/// By a command and by a rule. A program gets one event for each change, and none from the other
+/// device of the host.
 #[test]
 fn the_link_of_a_port_gets_another_speed() {
     on_emulated_host_with(&["--host", "alpha", "--devices", "2"], || {
@@ -377,7 +380,7 @@ fn the_link_of_a_port_gets_another_speed() {
         assert_eq!(next(endpoint.context), (DEVICE_SPEED_CHANGE, 0));
         assert_eq!(port_speed(endpoint.context), DEFAULT);
 
-        // A rule: with the second message.
+        // A rule that applies at the second message.
         let queue = endpoint.cq(16);
         let pair = endpoint.srd(queue, 0);
         fault(&[
@@ -400,14 +403,14 @@ fn the_link_of_a_port_gets_another_speed() {
     });
 }
 
-/// The entries that are there stay, and the program is told that there should have been more.
+/// The entries in the queue stay, and an event reports that there were more.
 #[test]
 fn completion_queue_overrun_raises_an_event() {
     on_emulated_host_with(&[], || {
         let endpoint = Endpoint::new();
         let queue = endpoint.cq(4);
         let pair = endpoint.srd(queue, 0);
-        // As many as there is room for, again and again.
+        // Fills the queue repeatedly.
         let flush = |count: u64| {
             for wr_id in 0..count {
                 assert_eq!(post_recv(pair, wr_id, &mut []), 0);
@@ -435,7 +438,7 @@ fn completion_queue_overrun_raises_an_event() {
     });
 }
 
-/// Outstanding requests are flushed, the program is told, and other queue pairs go on.
+/// Outstanding requests are flushed, the program gets an event, and other queue pairs continue.
 #[test]
 fn a_staged_error_fails_one_pair_or_all() {
     on_emulated_host_with(&["--host", "alpha"], || {
@@ -451,7 +454,7 @@ fn a_staged_error_fails_one_pair_or_all() {
         assert_eq!(next(endpoint.context), (QP_FATAL, failed.addr()));
         let ended = wait_for(queue, 3);
         assert!(ended.iter().all(|ended| ended.status as u32 == FLUSHED));
-        // The program's own view is as old as its last question.
+        // The program sees the state of its last query.
         assert_eq!(post_recv(failed, 7, &mut []), 0);
         assert_eq!(wait_for(queue, 1)[0].status as u32, FLUSHED);
         let mut attributes: ibv_qp_attr = zeroed();
@@ -472,7 +475,7 @@ fn a_staged_error_fails_one_pair_or_all() {
         fault(&["qp-error", "alpha"]);
         assert_eq!(next(endpoint.context), (QP_FATAL, other.addr()));
         assert!(!has_event(endpoint.context), "one has failed before");
-        // By a reset they work again.
+        // After a reset it works again.
         change_state(failed, IBV_QPS_RESET, IBV_QP_STATE);
         ready(failed);
         assert_eq!(post_recv(failed, 1, &mut []), 0);
@@ -481,7 +484,7 @@ fn a_staged_error_fails_one_pair_or_all() {
     });
 }
 
-/// As with a queue that is full: the program is told, and one completion is missing.
+/// As with a full queue: the program gets an event, and one completion is missing.
 #[test]
 fn a_staged_completion_queue_error_loses_a_completion() {
     on_emulated_host_with(&["--host", "alpha"], || {
@@ -516,7 +519,7 @@ fn a_staged_completion_queue_error_loses_a_completion() {
     });
 }
 
-/// The rule is about a send; its queue pair fails behind it.
+/// The rule matches a send; its queue pair fails after it.
 #[test]
 fn a_rule_fails_the_requests_queue_pair() {
     on_emulated_host_with(&["--host", "alpha"], || {
@@ -547,7 +550,7 @@ fn a_rule_fails_the_requests_queue_pair() {
     });
 }
 
-/// Events that were taken hold their object until they are acknowledged; others hold nothing.
+/// An event that the program took keeps its object until it is acknowledged; other events do not.
 #[test]
 fn objects_wait_for_the_acknowledgement_of_their_events() {
     on_emulated_host_with(&["--host", "alpha"], || {

@@ -1,4 +1,4 @@
-//! Random RDMA against regions of all kinds: what is not permitted touches no byte.
+//! Random RDMA against regions with all kinds of access: a refused operation changes no byte.
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -14,7 +14,7 @@ const ARENA: usize = 8192;
 const LOCAL: usize = 512;
 const OPERATIONS: u32 = 4000;
 
-/// A part of the arena, with the access that was given to others.
+/// A part of the arena, with the access that peers have.
 struct ArenaRegion {
     start: usize,
     length: usize,
@@ -103,7 +103,7 @@ fn keys_access_and_bounds_hold() {
             };
             assert_eq!(posted, 0);
             let found = wait_for(queue, 1)[0];
-            // Any region may have the key that a bit makes of another's.
+            // Another region may have the key that results from a changed bit.
             let needed = if reads { read } else { write };
             let permitted = parts
                 .iter()

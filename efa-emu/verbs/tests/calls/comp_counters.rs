@@ -131,7 +131,7 @@ fn count_each_kind_of_operation() {
                 assert_eq!(result, 0);
             }
         }
-        // Nobody polls.
+        // The values change without polling.
         for (counter, expected) in
             of_one
                 .into_iter()
@@ -146,9 +146,9 @@ fn count_each_kind_of_operation() {
         {
             expect(counter, expected);
         }
-        // The completion queue has an entry for each all the same.
+        // The completion queue has an entry for each of them as well.
         assert_eq!(wait_for(queue, 3 + 3 + 4).len(), 10);
-        // What is flushed has failed.
+        // Flushed requests count as errors.
         change_state(two, IBV_QPS_ERR, IBV_QP_STATE);
         expect(of_two[1], (3, 1));
 

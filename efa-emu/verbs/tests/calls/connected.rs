@@ -1,5 +1,5 @@
-//! Bad calls on connected queue pairs, shared receive queues and lists of tags: the errno of each,
-//! and that another connection goes on. `docs/tag-matching.md` has the table.
+//! Bad calls on connected queue pairs, shared receive queues and tag lists: the errno of each call.
+//! Another connection continues. `docs/tag-matching.md` has the table.
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
@@ -19,7 +19,7 @@ use efa_testing::verbs::*;
 const DEPTH: u32 = 4;
 const TAGS: u32 = 2;
 
-/// Bits of `ibv_qp_attr_mask` that no queue pair of the device has.
+/// Bits of `ibv_qp_attr_mask` that no queue pair of the device supports.
 const RATE_LIMIT: u32 = 1 << 25;
 
 const IDENTITY: M = M::PKEY_INDEX.union(M::PORT).union(M::ACCESS_FLAGS);
@@ -51,7 +51,7 @@ const STATES: [c_int; 6] = [
     IBV_QPS_ERR,
 ];
 
-/// A device with a connection that works, and what bad calls are made on.
+/// A device with a working connection, and the objects of bad calls.
 struct Machine {
     endpoint: Endpoint,
     queue: *mut ibv_cq,
@@ -82,7 +82,7 @@ impl Machine {
         machine
     }
 
-    /// Makes a queue pair, as changed; null with `errno`.
+    /// Makes a queue pair with changed attributes; null with `errno`.
     fn pair(&self, change: impl FnOnce(&mut ibv_qp_init_attr_ex)) -> *mut ibv_qp {
         let mut attributes: ibv_qp_init_attr_ex = zeroed();
         attributes.send_cq = self.queue;
@@ -111,7 +111,7 @@ impl Machine {
         pair
     }
 
-    /// Makes a shared receive queue, as changed; null with `errno`.
+    /// Makes a shared receive queue with changed attributes; null with `errno`.
     fn srq(&self, change: impl FnOnce(&mut ibv_srq_init_attr_ex)) -> *mut ibv_srq {
         let mut attributes: ibv_srq_init_attr_ex = zeroed();
         attributes.attr.max_wr = DEPTH;
@@ -130,7 +130,7 @@ impl Machine {
         }
     }
 
-    /// The attributes with which everything works.
+    /// Attributes without errors.
     fn attributes(&self, peer: u32) -> ibv_qp_attr {
         let mut attributes: ibv_qp_attr = zeroed();
         attributes.port_num = 1;
@@ -160,7 +160,7 @@ impl Machine {
         }
     }
 
-    /// Makes a change to a queue pair in the state before it with one attribute that is wrong.
+    /// Makes a queue pair in the state before `state`, and changes it with one wrong attribute.
     fn with_wrong(&self, state: c_int, mask: M, spoil: impl FnOnce(&mut ibv_qp_attr)) -> c_int {
         let pair = self.pair_in(state - 1);
         let mut attributes = self.attributes(1);
@@ -170,7 +170,7 @@ impl Machine {
         result
     }
 
-    /// Posts a send to a queue pair that works, as changed.
+    /// Posts a changed send to a working queue pair.
     fn send(&self, change: impl FnOnce(&mut ibv_send_wr)) -> c_int {
         let pair = self.connection[0];
         let mut list = [sge(self.region, 0, 8)];
@@ -181,7 +181,7 @@ impl Machine {
         result
     }
 
-    /// Carries out an operation on the list of a shared receive queue, as changed.
+    /// Executes a changed operation on the tag list of a shared receive queue.
     fn operate(&self, srq: *mut ibv_srq, change: impl FnOnce(&mut ibv_ops_wr)) -> c_int {
         let mut list = [sge(self.region, 0, 8)];
         let mut request: ibv_ops_wr = zeroed();
@@ -215,7 +215,7 @@ impl Machine {
         }
     }
 
-    /// Two queue pairs, as changed, that are each other's peers.
+    /// Two queue pairs with changed attributes, connected to each other.
     fn connect(&self, change: impl Fn(&mut ibv_qp_init_attr_ex)) -> [*mut ibv_qp; 2] {
         let pairs = [self.pair(&change), self.pair(&change)];
         for (own, peer) in [(0, 1), (1, 0)] {
@@ -226,7 +226,7 @@ impl Machine {
         pairs
     }
 
-    /// A message goes over a connection, and nothing else completes. Returns its length.
+    /// Sends a message over a connection, with no other completions. Returns its length.
     fn carries(
         &self,
         [from, to]: [*mut ibv_qp; 2],
@@ -242,7 +242,7 @@ impl Machine {
         found[0].byte_len
     }
 
-    /// The connection still works.
+    /// Checks that the connection still works.
     fn goes_on(&self, what: &str) {
         let lists = (
             vec![sge(self.region, 0, 64)],
@@ -273,7 +273,7 @@ fn state_of(pair: *mut ibv_qp) -> c_int {
     attributes.qp_state
 }
 
-/// Whether the verbs have this change of state.
+/// Whether verbs allow this change of state.
 fn is_allowed(from: c_int, to: c_int) -> bool {
     use IBV_QPS_ERR as ERR;
     use IBV_QPS_INIT as INIT;
@@ -301,7 +301,7 @@ struct BadCall {
     call: &'static str,
     what: &'static str,
     errno: c_int,
-    /// Makes the call, maybe in several ways: what it returns.
+    /// Makes the call, maybe in several variants, and returns its results.
     make: fn(&Machine) -> Vec<c_int>,
 }
 
@@ -790,7 +790,7 @@ const CALLS: &[BadCall] = &[
         },
     ),
     bad("ibv_post_send", "a full queue", ENOMEM, |machine| {
-        // Nobody answers.
+        // The peer never answers.
         let pair = machine.pair(|_| ());
         machine.bring(pair, 0xff_ffff, IBV_QPS_RTS);
         let mut list = [sge(machine.region, 0, 8)];

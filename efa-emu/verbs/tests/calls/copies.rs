@@ -1,5 +1,5 @@
-//! A program that uses the package `efa-emu` itself beside the preloaded library: two copies of the
-//! same code are in one process.
+//! A program that uses the package `efa-emu` as well as the preloaded library: one process has two
+//! copies of the same code.
 
 use efa_device_model::fault::Fault;
 use efa_shm::Fabric;
@@ -32,7 +32,7 @@ fn of_the_library_leave_the_device_alive() {
         fabric.arm(&fault).unwrap();
         assert_eq!(devices(), 1, "after a fault was armed");
         fabric.disarm(|_| true).unwrap();
-        // Its queue pair numbers are still its own.
+        // The queue pair numbers of the two copies differ.
         let other = endpoint.srd(endpoint.cq(16), 0);
         assert_eq!(ibv_destroy_qp(other), 0);
         assert_eq!(devices(), 1);

@@ -1,4 +1,4 @@
-//! The device's counters, as programs and users see them: in the sysfs tree and with `efa-emu
+//! The device's counters as programs and users see them: in the sysfs tree and with `efa-emu
 //! stats`.
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use efa_testing::programs::Program;
 use efa_testing::verbs::*;
 use efa_verbs_abi::*;
 
-/// Messages that are sent, and bytes of each.
+/// The number of messages, and the bytes of each.
 const MESSAGES: u64 = 5;
 const LENGTH: u64 = 100;
 
@@ -38,7 +38,7 @@ fn counter(path: &str) -> u64 {
         .unwrap_or_else(|error| panic!("{path:?}: {value:?}: {error}"))
 }
 
-/// The files follow the device at some distance.
+/// The files follow the device with a delay.
 fn expect(path: &str, expected: u64) {
     let wait = Wait::start();
     loop {
@@ -51,7 +51,7 @@ fn expect(path: &str, expected: u64) {
     }
 }
 
-/// Sends one message from a new queue pair to another each time that it is called.
+/// Returns a function that sends one message from a new queue pair to another.
 fn sender(endpoint: &Endpoint) -> impl Fn() + '_ {
     let queue = endpoint.cq(64);
     let (sender, receiver) = (endpoint.srd(queue, 0), endpoint.srd(queue, 0));
@@ -70,9 +70,8 @@ fn send_some(endpoint: &Endpoint) {
     (0..MESSAGES).for_each(|_| send());
 }
 
-/// What Linux shows of an EFA device: the statistics of the driver
-/// (`drivers/infiniband/hw/efa/efa_verbs.c`), and of the kernel's core the time for which values
-/// are kept.
+/// The files of Linux for an EFA device: the statistics of the driver
+/// (`drivers/infiniband/hw/efa/efa_verbs.c`), and the lifetime of values from the kernel's core.
 const OF_DEVICE: &str = "\
     alloc_pd_err alloc_ucontext_err cmds_err completed_cmds create_ah_err create_cq_err \
     create_qp_err keep_alive_rcvd lifespan mmap_err no_completion_cmds reg_mr_err \
@@ -166,10 +165,10 @@ fn are_shown_by_efa_emu_stats() {
 /// `IBV_WC_RNR_RETRY_EXC_ERR`
 const RNR_RETRY_EXCEEDED: c_int = 13;
 
-/// More messages of 4 KiB than the network takes for a receiver that does not look.
+/// More messages of 4 KiB than the network holds for a receiver that does not poll.
 const MANY: u32 = 2048;
 
-/// An SRD queue pair that gives up at once if the receiver is not ready, with room for many sends.
+/// An SRD queue pair without retries when the receiver is not ready, with room for many sends.
 fn impatient(endpoint: &Endpoint, queue: *mut ibv_cq) -> *mut ibv_qp {
     let (mut attributes, mut efa) = endpoint.srd_request(queue, 0);
     attributes.cap.max_send_wr = MANY;
@@ -186,8 +185,8 @@ fn provoke_refusal(endpoint: &Endpoint, data: ibv_sge) {
     assert_eq!(wait_for(queue, 1)[0].status, RNR_RETRY_EXCEEDED);
 }
 
-/// Lets twice as many sends complete as their completion queue holds; returns how many completions
-/// that loses.
+/// Completes twice as many sends as their completion queue holds; returns the number of lost
+/// completions.
 fn provoke_overrun(endpoint: &Endpoint, data: ibv_sge) -> u64 {
     let (small, large) = (endpoint.cq(4), endpoint.cq(256));
     let (sender, receiver) = (endpoint.srd(small, 0), endpoint.srd(large, 0));
@@ -201,14 +200,14 @@ fn provoke_overrun(endpoint: &Endpoint, data: ibv_sge) -> u64 {
     held
 }
 
-/// A process on this host with a queue pair, which does nothing.
+/// A process on this host with a queue pair, without traffic.
 struct Idler {
     process: Child,
     qpn: u32,
 }
 
 impl Idler {
-    /// Before this process has a device: the child makes one of its own.
+    /// Started before this process opens a device: the child opens one of its own.
     fn start() -> Idler {
         let (mut reader, mut writer) = std::io::pipe().unwrap();
         let process = fork(|| {
@@ -229,7 +228,7 @@ impl Idler {
         }
     }
 
-    /// Has it stop, so that its device takes nothing any more.
+    /// Stops the process, so that its device processes no requests.
     fn stop(&self) {
         let mut status = 0;
         // SAFETY: our child, and a place for its status.
@@ -242,7 +241,7 @@ impl Idler {
     }
 }
 
-/// Sends more to a stopped process than the queue to it takes.
+/// Sends more to a stopped process than the queue to it holds.
 fn provoke_full_queue(endpoint: &Endpoint, data: ibv_sge, idler: &Idler) {
     idler.stop();
     let sender = impatient(endpoint, endpoint.cq(MANY as c_int));
@@ -265,8 +264,8 @@ fn growth(printed: &str) -> BTreeMap<String, u64> {
     growth
 }
 
-/// Events that a real device counts, too: receivers that are not ready, completion
-/// queues that are too short, peers that do not keep up.
+/// Events that a real device counts, too: receivers that are not ready, completion queues that are
+/// too short, peers that are too slow.
 #[test]
 fn of_trouble_are_shown_by_ps_and_stats() {
     on_emulated_host("efa2", || {
@@ -280,7 +279,7 @@ fn of_trouble_are_shown_by_ps_and_stats() {
         let follower = emulator(&["stats", "--follow", "--interval", "50ms"]);
         let endpoint = Endpoint::new();
         let wait = Wait::start();
-        // It tells what has grown since it looked first.
+        // The command prints the growth since its first sample.
         while growth(&follower.printed()).is_empty() {
             send_some(&endpoint);
             wait.pause(|| "stats --follow prints nothing".to_owned());
@@ -321,8 +320,8 @@ fn of_trouble_are_shown_by_ps_and_stats() {
     });
 }
 
-/// Who reads them sees whole numbers that never go back, and what a dead process had under way does
-/// not stop them.
+/// Readers see whole numbers that never decrease, and the unfinished update of a dead process does
+/// not block them.
 #[test]
 fn are_read_while_their_users_die() {
     on_emulated_host("efa2", || {
@@ -346,7 +345,7 @@ fn are_read_while_their_users_die() {
             let status = child.kill();
             assert!(libc::WIFSIGNALED(status), "it ended by itself: {status:#x}");
         }
-        // Nobody counts any more, and the device works for the next one.
+        // No other process counts any more, and the device serves the next one.
         let wait = Wait::start();
         let mut before = counter(SENDS);
         loop {

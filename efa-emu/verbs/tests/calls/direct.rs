@@ -1,6 +1,6 @@
-//! Clients that write the queues and ring the doorbells by themselves: libfabric's data path
-//! direct, and programs whose requests a GPU makes. The formats are written out here, bit by bit,
-//! as such clients have them.
+//! Clients that write the queues and the doorbells themselves: libfabric's direct data path, and
+//! programs whose requests a GPU makes. The formats are written out here, bit by bit, as such
+//! clients have them.
 
 mod staged;
 
@@ -42,12 +42,12 @@ impl Ring {
         unsafe { AtomicU64::from_ptr(self.words.add(index)) }
     }
 
-    /// Which lap the counter is in, from 0.
+    /// The lap of the counter, from 0.
     fn lap(&self) -> u32 {
         self.counter / self.entries
     }
 
-    /// Writes an entry with 64-bit stores, as clients do into write-combined memory.
+    /// Writes an entry with 64-bit stores, as clients write to write-combined memory.
     fn write(&mut self, words: &[u64]) {
         for (index, word) in words.iter().enumerate() {
             self.word(self.counter, index)
@@ -63,18 +63,18 @@ impl Ring {
     }
 }
 
-/// A completion, as it stands in memory.
+/// A completion, as laid out in memory.
 #[derive(Debug, PartialEq, Eq)]
 struct RawCompletion {
     request: u16,
     status: u8,
-    /// Without the phase.
+    /// The flags without the phase.
     flags: u8,
     qpn: u16,
-    /// Of a receive.
+    /// The length of a received message.
     length: u16,
-    /// Of a send queue whose request ids have 64 bits: all of it. Nothing but 16 bits of a send
-    /// queue of old.
+    /// The whole id, for a send queue with 64-bit request ids; the 16 bits of a send queue without
+    /// them.
     long_request: u64,
 }
 
@@ -133,8 +133,7 @@ impl Completions {
     }
 }
 
-/// The first 32 bytes of a work request. The upper 48 bits of a 64-bit request id are its last
-/// ones.
+/// The first 32 bytes of a work request, which end with the upper 48 bits of a 64-bit request id.
 fn head(ring: &Ring, request: u64, kind: u8, count: u16, to: (u16, u16)) -> [u64; 4] {
     const META: u8 = 1 << 7;
     const FIRST_LAST_COMPLETE: u8 = 1 << 2 | 1 << 3 | 1 << 4;
@@ -153,13 +152,14 @@ fn head(ring: &Ring, request: u64, kind: u8, count: u16, to: (u16, u16)) -> [u64
     ]
 }
 
-/// A local buffer: length, key, address.
+/// A local buffer: its length, key and address.
 fn buffer(region: *mut ibv_mr, offset: usize, length: u32) -> [u64; 2] {
     let sge = sge(region, offset, length);
     [u64::from(length) | u64::from(sge.lkey) << 32, sge.addr]
 }
 
-/// A receive of one piece: address, then request id, length, key and the marks of first and last.
+/// A receive with one buffer: its address, the request id, length, key and the flags for first and
+/// last.
 fn receive(region: *mut ibv_mr, offset: usize, length: u32, request: u16) -> [u64; 2] {
     let sge = sge(region, offset, length);
     let key = u64::from(sge.lkey | 1 << 30 | 1 << 31);
@@ -169,11 +169,11 @@ fn receive(region: *mut ibv_mr, offset: usize, length: u32, request: u16) -> [u6
     ]
 }
 
-/// A client's view of a queue pair that it drives without calls, which sends to itself.
+/// A client's view of a queue pair that it uses without calls and that sends to itself.
 struct Direct {
     sends: Ring,
     receives: Ring,
-    /// The queue pair's own address handle number and number.
+    /// The queue pair's own address handle number and queue pair number.
     to: (u16, u16),
     attributes: [efadv_wq_attr; 2],
 }
@@ -197,19 +197,19 @@ impl Direct {
         }
     }
 
-    /// Posts a send of one piece.
+    /// Posts a send with one buffer.
     fn send(&mut self, request: u64, region: *mut ibv_mr, offset: usize, length: u32) {
         self.post(request, 0, 1, &buffer(region, offset, length));
     }
 
-    /// Posts a request with these words behind its head.
+    /// Posts a request with these words after its head.
     fn post(&mut self, request: u64, kind: u8, count: u16, rest: &[u64]) {
         let head = head(&self.sends, request, kind, count, self.to);
         self.sends.write(&[&head, rest].concat());
         self.sends.ring();
     }
 
-    /// Posts a receive of one piece.
+    /// Posts a receive with one buffer.
     fn receive(&mut self, region: *mut ibv_mr, offset: usize, length: u32, request: u16) {
         self.receives
             .write(&receive(region, offset, length, request));
@@ -217,10 +217,10 @@ impl Direct {
     }
 }
 
-/// The upper bits of request ids, where they have any.
+/// The upper bits of request ids, for queues with 64-bit ids.
 const UPPER: u64 = 0xa6a5_a4a3_a2a1_0000;
 
-/// Sends, inline sends and an RDMA read, over more laps than one, without a call after the queries.
+/// Sends, inline sends and an RDMA read, over more than one lap, without calls after the queries.
 fn exchange(inline: u32, entry_size: u32, has_long_ids: bool) {
     let endpoint = Endpoint::new();
     let queue = endpoint.cq(64);
@@ -269,14 +269,14 @@ fn exchange(inline: u32, entry_size: u32, has_long_ids: bool) {
             flags: OF_RECEIVE_QUEUE,
             qpn,
             length,
-            // It overlaps what only receives have.
+            // It overlaps a field of receives.
             long_request: seen[1].long_request,
         };
         assert_eq!(seen[1], expected);
         assert_eq!(memory[128..144], wanted);
     }
 
-    // An RDMA read: the peer's memory, then ours.
+    // An RDMA read: the peer's memory, then the local memory.
     const READ: u8 = 1;
     memory[128..160].fill(0);
     // SAFETY: a live region.
@@ -320,8 +320,8 @@ fn entries_with_64_bit_request_ids() {
     });
 }
 
-/// A client of old writes entries with 16 bits of an id and zeros behind, and reads as many of a
-/// completion.
+/// A client without 64-bit ids writes entries with 16 bits of an id followed by zeros, and reads 16
+/// bits of a completion's id.
 #[test]
 fn request_ids_of_16_bits_work_everywhere() {
     on_emulated_host("efa4", || {
@@ -344,7 +344,7 @@ fn request_ids_of_16_bits_work_everywhere() {
     });
 }
 
-/// The queue's memory is the client's; its completions are polled by calls.
+/// The client writes the queue's memory; its completions are polled by calls.
 #[test]
 fn directly_written_requests_complete_with_whole_ids() {
     on_emulated_host("efa4", || {
@@ -365,7 +365,7 @@ fn directly_written_requests_complete_with_whole_ids() {
     });
 }
 
-/// Where the system tells of no store, the device looks at doorbells from time to time.
+/// Where the system does not report stores, the device polls doorbells from time to time.
 #[test]
 fn entries_without_userfaultfd() {
     on_emulated_host("efa2", || {
@@ -377,7 +377,7 @@ fn entries_without_userfaultfd() {
     });
 }
 
-/// Polls that find nothing wait, while others want the processors.
+/// Polls without a completion wait while other programs need the processors.
 #[test]
 fn entries_beside_programs_that_never_wait() {
     on_emulated_host("efa2", || {
@@ -397,7 +397,7 @@ fn entries_beside_programs_that_never_wait() {
     });
 }
 
-/// A forked child has copies of the doorbells, which nobody looks at; its parent goes on.
+/// A forked child has copies of the doorbells, which no device reads; its parent continues.
 #[test]
 fn a_forked_childs_doorbells_are_its_own() {
     on_emulated_host("efa2", || {
@@ -424,7 +424,7 @@ fn a_forked_childs_doorbells_are_its_own() {
     });
 }
 
-/// A client that waits arms the queue by a write of its own.
+/// A client that waits arms the queue by writing the doorbell.
 #[test]
 fn a_doorbell_arms_a_queue_for_an_event() {
     on_emulated_host("efa2", || {
@@ -446,8 +446,8 @@ fn a_doorbell_arms_a_queue_for_an_event() {
     });
 }
 
-/// libfabric's direct data path reads the channel's descriptor by itself, and expects what the
-/// kernel writes: the `ibv_cq`, in 8 bytes.
+/// libfabric's direct data path reads the channel's descriptor itself, and expects the kernel's
+/// format: the `ibv_cq`, in 8 bytes.
 #[test]
 fn a_channels_descriptor_reads_as_the_kernels() {
     on_emulated_host("efa2", || {
@@ -489,7 +489,7 @@ fn a_channels_descriptor_reads_as_the_kernels() {
             }
             assert_eq!(seen, both);
         }
-        // Events of a destroyed queue are gone from the descriptor, too.
+        // Events of a destroyed queue are removed from the descriptor, too.
         exchange(3);
         wait_for(receives, 4);
         wait_for(sends, 4);
@@ -510,7 +510,7 @@ fn a_channels_descriptor_reads_as_the_kernels() {
 /// The work of this process's device thread so far.
 #[derive(Clone, Copy, Debug)]
 struct Activity {
-    /// Times that it went to sleep.
+    /// The number of times that it went to sleep.
     sleeps: u64,
     /// Processor time in ticks of 10 ms.
     ticks: u64,
@@ -531,8 +531,8 @@ impl Activity {
                 .and_then(|count| count.trim().parse().ok())
                 .expect("the kernel counts them");
             let stat = file("stat");
-            // Behind the name, which ends with a parenthesis: user and system time are 12th and
-            // 13th.
+            // After the name, which ends with a parenthesis: user and system time are the 12th and
+            // 13th fields.
             let fields: Vec<&str> = stat
                 .rsplit_once(')')
                 .unwrap()
@@ -548,9 +548,9 @@ impl Activity {
         panic!("an opened device has a thread");
     }
 
-    /// Checks what it does while the program does nothing: within a third of a second, at least
-    /// once in several. It may have work left from before, and other programs can make a third of a
-    /// second longer than that; a device that is busy for ever is so in all of them.
+    /// Checks the activity while the program does nothing: within a third of a second, at least
+    /// once in several attempts. The device may have work left from before, and other programs can
+    /// prolong a third of a second; a device that is always busy is busy in all attempts.
     fn assert_idle(when: &str, is_met: impl Fn(Activity) -> bool) {
         let mut seen = Vec::new();
         for _ in 0..20 {
@@ -571,7 +571,7 @@ impl Activity {
     }
 }
 
-/// The device looks at doorbells only while somebody may write them, and seldom while nobody does.
+/// The device polls doorbells only while a client may write them, and seldom while none does.
 #[test]
 fn doorbells_cost_those_who_asked_for_them() {
     on_emulated_host("efa2", || {

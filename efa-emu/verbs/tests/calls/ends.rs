@@ -1,4 +1,4 @@
-//! The end of objects: leftovers, and the effect on threads that use others.
+//! The destruction of objects: leftovers, and the effect on threads that use others.
 
 use std::ffi::{c_int, c_void};
 use std::path::Path;
@@ -18,12 +18,12 @@ use efa_verbs_abi::*;
 struct Resources {
     threads: usize,
     descriptors: usize,
-    /// Of address space, in KiB.
+    /// Address space in KiB.
     mapped: usize,
 }
 
-/// What a process may have mapped more, in KiB, although nothing of the library is left: the
-/// allocator's, and up to 20 MiB of freed blocks that valgrind keeps.
+/// The growth of mapped memory, in KiB, that a process may have without leftovers of the library:
+/// the allocator's, and up to 20 MiB of freed blocks that valgrind keeps.
 const NOISE: usize = 32 << 10;
 
 impl Resources {
@@ -43,8 +43,8 @@ impl Resources {
     }
 }
 
-/// Opens the device, makes one object of each kind, and closes the device; the objects are
-/// destroyed before that, or after it as far as that is possible.
+/// Opens the device, makes one object of each type, and closes the device. The objects are
+/// destroyed before that, or after it as far as possible.
 fn cycle(in_order: bool) {
     let endpoint = Endpoint::new();
     let Endpoint {
@@ -80,7 +80,7 @@ fn cycle(in_order: bool) {
 #[test]
 fn of_devices_leaves_no_thread_descriptor_or_memory() {
     on_emulated_host("efa2", || {
-        // Allocators and lists of freed handles grow to their size first.
+        // Allocators and lists of freed handles first grow to their final size.
         for _ in 0..10 {
             cycle(true);
             cycle(false);
@@ -93,8 +93,7 @@ fn of_devices_leaves_no_thread_descriptor_or_memory() {
         let after = Resources::now();
         let answer = (after.threads, after.descriptors);
         assert_eq!(answer, (before.threads, before.descriptors));
-        // What is kept of freed handles is a structure of some hundred bytes for each. A device
-        // that stayed would be 64 MiB.
+        // A freed handle keeps a structure of some hundred bytes. A device that stays is 64 MiB.
         assert!(
             after.mapped < before.mapped + NOISE,
             "{before:?}, then {after:?}"
@@ -128,8 +127,7 @@ fn of_queue_pairs_leaves_no_rings() {
     });
 }
 
-/// The thread that polls and the thread that makes and destroys queue pairs need not know of each
-/// other.
+/// The thread that polls and the thread that makes and destroys queue pairs are independent.
 #[test]
 fn of_a_queue_pair_awaits_other_threads_sessions() {
     on_emulated_host("efa2", || {
@@ -174,7 +172,7 @@ fn of_a_queue_pair_awaits_other_threads_sessions() {
     });
 }
 
-/// A thread may destroy a queue pair in its own session, as on queues of a single thread in
+/// A thread may destroy a queue pair in its own session, as with queues of a single thread in
 /// rdma-core.
 #[test]
 fn of_a_queue_pair_keeps_the_callers_session() {
@@ -202,8 +200,8 @@ fn of_a_queue_pair_keeps_the_callers_session() {
     });
 }
 
-/// What a signal handler ends: as many regions as there are signals, a function that ends one, and
-/// how many it has ended.
+/// The regions that a signal handler destroys, one for each signal, a function that destroys one,
+/// and the number of destroyed regions.
 static TO_END: [AtomicPtr<ibv_mr>; 3000] = [const { AtomicPtr::new(null_mut()) }; 3000];
 static DEREGISTER: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static ENDED: AtomicUsize = AtomicUsize::new(0);
@@ -222,8 +220,9 @@ extern "C" fn end_one(_: c_int) {
     }
 }
 
-/// Programs call `exit` in signal handlers, and their exit handlers end what they have: whatever of
-/// a poll the signal interrupted holds the device, and nothing goes on before the handler returns.
+/// Programs call `exit` in signal handlers, and their exit handlers destroy their objects. The
+/// interrupted poll may hold any lock of the device, and does not continue before the handler
+/// returns.
 #[test]
 fn in_signal_handlers_never_await_interrupted_polls() {
     on_emulated_host("efa2", || {
@@ -269,16 +268,16 @@ fn in_signal_handlers_never_await_interrupted_polls() {
     });
 }
 
-/// Makes an object in a protection domain; its pointer, null if that was refused.
+/// Makes an object in a protection domain. Returns its pointer, null if that was refused.
 type Make = fn(&Shared, *mut ibv_pd) -> *mut c_void;
 
 /// The shared state of a test's threads.
 struct Shared {
     gid: ibv_gid,
-    /// Large enough that registering it takes a while.
+    /// Large enough that its registration takes a while.
     memory: *mut c_void,
     length: usize,
-    /// A protection domain, given from one thread to the other.
+    /// A protection domain, passed from one thread to the other.
     domain: AtomicPtr<ibv_pd>,
 }
 

@@ -14,7 +14,7 @@ use efa_verbs_abi::*;
 /// The `cq_context` of completion queues.
 const CONTEXT: usize = 0x77;
 
-/// Takes one event; the queue's own context says whose it is.
+/// Takes one event; the queue's own context identifies the queue.
 fn take(channel: *mut ibv_comp_channel) -> Result<*mut ibv_cq, c_int> {
     let (mut queue, mut context) = (null_mut(), null_mut());
     // SAFETY: a live channel.
@@ -51,7 +51,7 @@ fn readable(channel: *mut ibv_comp_channel, milliseconds: c_int) -> bool {
     unsafe { libc::poll(&raw mut descriptor, 1, milliseconds) == 1 }
 }
 
-/// A completion channel, and a completion queue that tells it, with [`CONTEXT`].
+/// A completion channel, and a completion queue with [`CONTEXT`] that sends its events there.
 fn channel_and_queue(endpoint: &Endpoint) -> (*mut ibv_comp_channel, *mut ibv_cq) {
     endpoint.channel_and_cq(std::ptr::without_provenance_mut(CONTEXT))
 }
@@ -76,7 +76,7 @@ fn wake_a_program_that_waits() {
         assert_eq!(arm(queue, 1), EOPNOTSUPP, "solicited events");
         assert_eq!(arm(sends, 0), 0, "without a channel, nothing happens");
 
-        // One event for each time that one was asked for.
+        // One event for each request.
         assert_eq!(arm(queue, 0), 0);
         assert!(!readable(channel, 0));
         send();
@@ -85,7 +85,7 @@ fn wake_a_program_that_waits() {
         assert_eq!(take(channel), Ok(queue));
         do_not_block(channel);
         assert_eq!(take(channel), Err(EAGAIN), "it was asked for once");
-        // Asking again while completions wait to be polled is answered at once.
+        // A request while completions are unpolled raises the event at once.
         assert_eq!(arm(queue, 0), 0);
         assert!(readable(channel, 60_000));
         assert_eq!(take(channel), Ok(queue));
@@ -93,7 +93,7 @@ fn wake_a_program_that_waits() {
         assert_eq!(arm(queue, 0), 0);
         assert!(!readable(channel, 0));
 
-        // Events that were taken hold the queue until they are acknowledged.
+        // Events that the program took keep the queue until they are acknowledged.
         let held = queue.addr();
         assert_eq!(ibv_destroy_qp(receiver), 0);
         assert_eq!(ibv_destroy_qp(sender), 0);
@@ -108,8 +108,8 @@ fn wake_a_program_that_waits() {
     });
 }
 
-/// perftest's latency tests take an event, ask for the next one and only then poll, and count on
-/// one event for one completion.
+/// perftest's latency tests take an event, request the next one and only then poll, and rely on one
+/// event for each completion.
 #[test]
 fn events_for_already_polled_completions_are_withdrawn() {
     on_emulated_host("efa2", || {
@@ -138,7 +138,8 @@ fn events_for_already_polled_completions_are_withdrawn() {
             assert!(!readable(channel, 0), "all was polled");
             assert_eq!(take(channel), Err(EAGAIN));
         }
-        // An event that the program has taken stays taken, and what is not polled is told of.
+        // An event that the program has taken stays taken, and unpolled completions raise another
+        // one.
         exchange();
         assert!(readable(channel, 60_000));
         assert_eq!(take(channel), Ok(queue));
@@ -154,7 +155,7 @@ fn events_for_already_polled_completions_are_withdrawn() {
     });
 }
 
-/// Several threads post to and poll one pair of queues.
+/// Several threads post to and poll the queues of two queue pairs.
 #[test]
 fn threads_share_queues() {
     on_emulated_host("efa2", || {
@@ -214,7 +215,7 @@ fn threads_share_queues() {
     });
 }
 
-/// A forked child has no device, and finds that out without hanging; its parent goes on.
+/// A forked child has no device, and its calls fail without hanging; its parent continues.
 #[test]
 fn forked_children_have_no_device() {
     on_emulated_host("efa2", || {
@@ -235,8 +236,8 @@ fn forked_children_have_no_device() {
     });
 }
 
-/// A child destroys its own copy: the events of the original stay for the parent, and the
-/// child waits for nobody.
+/// A child destroys its own copy: the events of the original stay for the parent, and the child
+/// waits for no acknowledgement.
 #[test]
 fn forked_children_leave_events_alone() {
     on_emulated_host("efa2", || {

@@ -27,7 +27,7 @@ fn classic_sends() {
         let source = endpoint.register(&mut out, 0);
         let target = endpoint.register(&mut room, IBV_ACCESS_LOCAL_WRITE);
 
-        // Gathered from two pieces, scattered into two.
+        // Gathered from two buffers, scattered to two.
         assert_eq!(
             post_recv(
                 receiver,
@@ -79,7 +79,7 @@ fn classic_sends() {
         assert_eq!(got, (11, WITH_IMM, 0x0102_0304));
         assert_eq!(&room[200..211], b"inline data");
 
-        // Nothing can be sent, too.
+        // A message may be empty.
         assert_eq!(post_recv(receiver, 5, &mut []), 0);
         send(&endpoint, sender, receiver, 6, &mut []);
         let done = wait_for(queue, 2);
@@ -88,7 +88,8 @@ fn classic_sends() {
     });
 }
 
-/// Work request ids stay with their queue pair when another one on the completion queue goes.
+/// Work request ids stay with their queue pair when another queue pair of the completion queue is
+/// destroyed.
 #[test]
 fn destroying_one_queue_pair_spares_a_shared_cq() {
     on_emulated_host("efa2", || {
@@ -112,7 +113,7 @@ fn destroying_one_queue_pair_spares_a_shared_cq() {
             assert_eq!(send(goes, first, 100 + index), 0);
             assert_eq!(send(stays, first, 200 + index), 0);
         }
-        // The ids of the next so many completions.
+        // The ids of the next `count` completions.
         let take = |count: usize| {
             let one = (0..count).map(|_| {
                 loop {
@@ -125,7 +126,7 @@ fn destroying_one_queue_pair_spares_a_shared_cq() {
             });
             one.collect::<Vec<_>>()
         };
-        // Some of both, the rest stays in the queue.
+        // Some of both; the rest stays in the queue.
         let mut ids = take(6);
         assert_eq!(ibv_destroy_qp(goes), 0);
         ids.retain(|wr_id| *wr_id >= 200);
@@ -133,8 +134,8 @@ fn destroying_one_queue_pair_spares_a_shared_cq() {
         ids.sort_unstable();
         assert_eq!(ids, (200..208).collect::<Vec<_>>());
 
-        // All places of the send queue are there, and no id comes twice or from the other queue
-        // pair.
+        // All entries of the send queue are free again, and no id is repeated or belongs to the
+        // other queue pair.
         for round in [1000, 2000] {
             let fresh = sink();
             for index in 0..16 {
@@ -178,7 +179,7 @@ fn wrong_requests_are_not_posted() {
         let got = post_recv(receiver, 1, &mut list[..3]);
         assert_eq!(got, EINVAL, "three scatter entries");
 
-        // Of a list, what is before the wrong one is posted.
+        // The requests of a list before the wrong one are posted.
         let mut second = send_request(&endpoint, receiver, 11, &mut list[1..2]);
         second.send_flags = 0;
         let mut first = send_request(&endpoint, receiver, 10, &mut list[..1]);
@@ -190,8 +191,8 @@ fn wrong_requests_are_not_posted() {
         assert_eq!((done[0].wr_id, done[1].wr_id), (9, 10));
         assert_eq!(poll(queue, &mut [ibv_wc::default()]), 0);
 
-        // A receive queue of 16, then a send queue of 16 to a receiver that does not exist any
-        // more.
+        // Fills a receive queue of 16, then a send queue of 16 with requests to a receiver that no
+        // longer exists.
         for wr_id in 0..16 {
             assert_eq!(post_recv(receiver, wr_id, &mut list[..1]), 0);
         }
@@ -213,7 +214,7 @@ fn wrong_requests_are_not_posted() {
     });
 }
 
-/// Posting in a state that does not allow it, and what is left of a queue pair in error.
+/// Posting in a state that does not allow it, and the requests of a queue pair in the error state.
 #[test]
 fn states_allow_and_flush() {
     on_emulated_host("efa2", || {
@@ -244,7 +245,7 @@ fn states_allow_and_flush() {
     });
 }
 
-/// The session of extended polling: fields, readers, and its end.
+/// A session of extended polling: its fields, readers, and end.
 struct Session {
     queue: *mut ibv_cq_ex,
 }
@@ -306,7 +307,7 @@ impl Drop for Session {
 /// A builder session with one request, ended by `complete`.
 ///
 /// # Safety
-/// `pair` is live; `build` does what a program may do in a session.
+/// `pair` is live; `build` only makes calls that are allowed in a session.
 pub(crate) unsafe fn build(
     pair: *mut ibv_qp,
     wr_id: u64,
@@ -376,7 +377,7 @@ fn completions_of_destroyed_queue_pairs_are_not_shown() {
                 assert_eq!(built, 0);
                 assert_eq!(Session::begin(sent).seen().1, 0);
             }
-            // Neither has taken a receive: only the number says whose they are.
+            // Neither has consumed a receive: only the number identifies their queue pair.
             let session = Session::begin(received);
             let efa = efadv_cq_from_ibv_cq_ex(received);
             assert!((*efa).wc_is_unsolicited.unwrap()(efa));
@@ -437,7 +438,7 @@ fn rdma_by_builders_and_extended_polling() {
             drop(session);
             assert_eq!(local[..32], [7; 32]);
 
-            // A write with immediate consumes a receive there.
+            // A write with immediate data consumes a receive of the peer.
             assert_eq!(post_recv(two, 2, &mut []), 0);
             assert_eq!(
                 build(one, 3, |builders| {
@@ -524,7 +525,8 @@ fn rdma_by_builders_and_extended_polling() {
     });
 }
 
-/// An error anywhere in a session posts nothing of it, an abort neither; then the queue works.
+/// An error anywhere in a session posts none of its requests, nor does an abort. The queue then
+/// still works.
 #[test]
 fn sessions_are_all_or_nothing() {
     on_emulated_host("efa2", || {
@@ -596,7 +598,7 @@ fn sessions_are_all_or_nothing() {
     });
 }
 
-/// A datagram's receive starts with 40 bytes of header, from which an answer can be addressed.
+/// A datagram's receive starts with 40 bytes of header, which has the address for an answer.
 #[test]
 fn datagrams() {
     on_emulated_host("efa2", || {

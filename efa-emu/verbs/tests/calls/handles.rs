@@ -1,7 +1,7 @@
-//! Every exported function with handles that are none: null, foreign, freed, of another kind.
+//! Every exported function with invalid handles: null, foreign, freed, of another type.
 //!
-//! rdma-core follows such pointers, and mostly crashes. What is asked for here is an error, and the
-//! one that it gives where it gives any.
+//! rdma-core follows such pointers, and mostly crashes. The expected result here is an error:
+//! rdma-core's error where it returns one.
 
 use std::collections::BTreeSet;
 use std::ffi::c_void;
@@ -25,16 +25,16 @@ enum Answer {
     Null(i32),
     /// The negative errno.
     Negative(i32),
-    /// This number, `errno` being nobody's business.
+    /// This number; `errno` is not checked.
     Value(i32),
-    /// Nothing that matters.
+    /// Any result.
     Returns,
 }
 
 use Answer::{Errno, MinusOne, Negative, Null, Returns, Value};
 
-/// Function, arguments, answer. Arguments: `h` the handle, `o` a pointer to zeros that may be
-/// written to, `s` 64 (a size), digits themselves.
+/// Function, arguments, answer. Arguments: `h` is the handle, `o` a pointer to writable zeros, `s`
+/// the size 64; digits are numbers.
 type Row = (&'static str, &'static str, Answer);
 
 const ROWS: &[Row] = &[
@@ -108,7 +108,7 @@ const ROWS: &[Row] = &[
     ("ibv_detach_mcast", "ho0", Errno(EOPNOTSUPP)),
     ("efadv_query_qp_wqs", "hoos", Errno(EINVAL)),
     ("efadv_qp_from_ibv_qp_ex", "h", Returns),
-    // what EFA does not have
+    // not supported by EFA
     ("ibv_create_srq", "ho", Null(EOPNOTSUPP)),
     ("ibv_modify_srq", "ho0", Errno(EOPNOTSUPP)),
     ("ibv_query_srq", "ho", Errno(EOPNOTSUPP)),
@@ -140,7 +140,7 @@ const ROWS: &[Row] = &[
     ("ibv_copy_qp_attr_from_kern", "ho", Returns),
     ("ibv_register_driver", "h0", Returns),
     ("ibv_resolve_eth_l2_from_gid", "hooo", MinusOne(EOPNOTSUPP)),
-    // no handles
+    // without handles
     ("ibv_get_device_list", "o", Returns),
     ("ibv_free_device_list", "0", Returns),
     ("ibv_fork_init", "", Value(0)),
@@ -206,7 +206,7 @@ fn check(row: &Row, handle: *mut c_void, what: &str) {
     );
 }
 
-/// The table has all of them.
+/// The table has all exported functions.
 #[test]
 fn every_exported_function_is_in_the_table() {
     let exported: BTreeSet<&str> = [VERBS, EFADV]
@@ -233,8 +233,7 @@ fn that_are_none_are_refused_by_every_function() {
             check(row, null_mut(), "null");
             check(row, foreign(), "memory of the program");
         }
-        // Objects that live, but are of another kind than any function of the table takes.
-        // SAFETY: a live context.
+        // Live objects of a type that no function of the table expects. SAFETY: a live context.
         let thread_domain = unsafe {
             let alloc = (*verbs_context_of(endpoint.context)).alloc_td.unwrap();
             alloc(endpoint.context, [0u64; 2].as_mut_ptr().cast())
@@ -268,7 +267,7 @@ fn that_are_none_are_refused_by_every_function() {
     });
 }
 
-/// Objects of one opened device are foreign to another, even if it is the same device.
+/// Objects of one opened device are foreign to another one, even for the same device.
 #[test]
 fn of_another_context_are_refused() {
     on_emulated_host("efa2", || {

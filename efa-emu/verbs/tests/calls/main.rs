@@ -1,6 +1,6 @@
 //! The verbs as a program calls them: through the C ABI of the preloaded libraries.
 //!
-//! Each test starts itself again on an emulated host (`efa-emu run`) and does its work there.
+//! Each test starts itself again on an emulated host (`efa-emu run`), where its body runs.
 
 mod arguments;
 mod async_events;

@@ -1,4 +1,4 @@
-//! Memory as a device sees it: behind descriptors, beyond its limits, and gone.
+//! Memory as a device sees it: behind descriptors, beyond its limits, and unmapped.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -43,8 +43,8 @@ fn resize(file: &OwnedFd, length: usize) {
     assert_eq!(status, 0);
 }
 
-/// Sends 5 bytes from `from` to `to`. The device does the rest by itself before anybody polls, or
-/// the polls do.
+/// Sends 5 bytes from `from` to `to`. `by_itself`: the device processes the send before the program
+/// polls; else the polls do.
 fn exchange(endpoint: &Endpoint, from: ibv_sge, to: ibv_sge, by_itself: bool) {
     let queue = endpoint.cq(16);
     let pair = endpoint.srd(queue, 0);
@@ -156,7 +156,7 @@ fn behind_a_descriptor_is_registered() {
     });
 }
 
-/// Each combination of what `ibv_reg_mr_ex` may be told of: 0, or the errno.
+/// Each combination of the fields of `ibv_reg_mr_ex`: 0, or the errno.
 #[test]
 fn that_is_described_by_a_mask_is_registered() {
     on_emulated_host("efa2", || {
@@ -332,7 +332,7 @@ fn unmapped_while_registered_does_not_crash() {
         };
         let write = libc::PROT_READ | libc::PROT_WRITE;
         for by_itself in [false, true] {
-            // A mapping that is gone, and a file that is.
+            // An unmapped page, and a page beyond the end of its file.
             for of_file in [false, true] {
                 for is_target in [true, false] {
                     let file = of_file.then(|| memfd(PAGE));
@@ -355,7 +355,7 @@ fn unmapped_while_registered_does_not_crash() {
     });
 }
 
-/// Faults of the program's own accesses stay the program's.
+/// Faults of the program's own accesses reach the program.
 #[test]
 fn unmapped_still_crashes_a_touching_program() {
     on_emulated_host("efa2", || {

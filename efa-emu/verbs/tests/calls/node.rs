@@ -1,4 +1,4 @@
-//! The device's character device, as UCX looks for it.
+//! The device's character device, as UCX searches for it.
 
 use std::ffi::CStr;
 use std::io;

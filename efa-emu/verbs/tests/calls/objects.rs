@@ -1,4 +1,4 @@
-//! Attributes of objects, and the order in which they can be ended.
+//! Attributes of objects, and the orders in which they can be destroyed.
 
 use std::ffi::{CStr, c_int};
 use std::ptr::null_mut;
@@ -43,7 +43,7 @@ fn in_use_are_busy() {
     });
 }
 
-/// libfabric closes the device before it frees the protection domain when something went wrong.
+/// After an error libfabric closes the device before it frees the protection domain.
 #[test]
 fn outlive_their_context() {
     on_emulated_host("efa2", || {
@@ -53,7 +53,7 @@ fn outlive_their_context() {
         let queue = endpoint.cq(4);
         let pair = endpoint.srd(queue, 0);
         assert_eq!(ibv_close_device(endpoint.context), 0);
-        // The device ended the queue pair.
+        // Closing the device destroyed the queue pair.
         assert_eq!(ibv_destroy_qp(pair), EINVAL);
         expect_null(
             ibv_reg_mr(endpoint.pd, memory.as_mut_ptr().cast(), 64, 1),
@@ -65,7 +65,7 @@ fn outlive_their_context() {
         assert_eq!(ibv_destroy_ah(endpoint.handle), 0);
         assert_eq!(ibv_dealloc_pd(endpoint.pd), 0);
 
-        // And the device can be opened again.
+        // The device can be opened again.
         Endpoint::new();
     });
 }
@@ -85,7 +85,7 @@ fn report_what_they_are() {
             let answer = (device.phys_port_cnt, device.max_pkeys, device.max_srq);
             assert_eq!(answer, (1, 1, 0));
 
-            // Clients of all ages: 48, 52 and 56 bytes, and one from the future.
+            // Clients of all versions: 48, 52 and 56 bytes, and a later one.
             let query_port = (*verbs_context_of(context)).query_port.unwrap();
             for size in [48, 52, 56, 64] {
                 let mut room = [0xaau8; 72];
@@ -105,7 +105,8 @@ fn report_what_they_are() {
             assert_eq!(answer, (4096, 32768, 0x1f));
             assert_eq!((efa.inline_buf_size, efa.inline_buf_size_ex), (32, 80));
             assert_eq!(efadv_query_device(context, &raw mut efa, 22), EINVAL);
-            // Without the largest RDMA request, which came last, there is no RDMA.
+            // Without the field of the largest RDMA request, which was added last, no RDMA is
+            // reported.
             assert_eq!(efadv_query_device(context, &raw mut efa, 28), 0);
             assert_eq!(efa.device_caps, 0x16);
 
@@ -132,7 +133,7 @@ fn report_what_they_are() {
             depth.max_send_sge = 3;
             assert_eq!(efadv_get_max_sq_depth(context, &raw mut depth, 24), -EINVAL);
             depth.max_send_sge = 2;
-            // Bytes behind the known structure are ignored.
+            // Bytes after the known structure are ignored.
             #[repr(C)]
             struct Longer(efadv_sq_depth_attr, u64);
             let mut longer = Longer(depth, 1);
@@ -147,7 +148,7 @@ fn report_what_they_are() {
     });
 }
 
-/// rdma-core's private structures around the public ones are there.
+/// rdma-core's private structures around the public ones exist.
 #[test]
 fn lie_in_the_structures_of_rdma_core() {
     on_emulated_host("efa4", || {
@@ -276,8 +277,8 @@ fn of_older_generations_are_refused_what_they_lack() {
     });
 }
 
-/// Readers of a completion that the program has not asked for are null, and inline data has the
-/// limit that it has asked for: what works by luck here would not on EFA.
+/// Readers of a completion that the program has not requested are null, and inline data has the
+/// requested limit: programs must not rely on more here than EFA has.
 #[test]
 fn have_what_was_asked_for_and_no_more() {
     on_emulated_host("efa2", || {
@@ -291,7 +292,7 @@ fn have_what_was_asked_for_and_no_more() {
                     wc_flags: 1 << asked,
                     ..zeroed()
                 };
-                // The second flag names nothing, and rdma-core ignores it.
+                // The second flag is undefined, and rdma-core ignores it.
                 let mut efa = efadv_cq_init_attr {
                     flags: 1 << 1,
                     ..zeroed()
@@ -341,7 +342,7 @@ fn have_what_was_asked_for_and_no_more() {
     });
 }
 
-/// A real device pins the pages of a region, so that they are there from then on.
+/// A real device pins the pages of a region, so that they are present from then on.
 #[test]
 fn registered_memory_is_there() {
     on_emulated_host("efa2", || {
@@ -361,7 +362,7 @@ fn registered_memory_is_there() {
                 pages.iter().filter(|page| **page & 1 != 0).count()
             };
             assert_eq!(present(), 0, "nobody has touched it");
-            // From the middle of the second page to that of the fourth.
+            // From the middle of the second page to the middle of the fourth.
             let inside = mapping.byte_add(4096 + 100);
             let region = ibv_reg_mr(
                 endpoint.pd,

@@ -1,5 +1,5 @@
-//! Programs that were built against older headers: their structures are shorter. What is behind
-//! them is nobody's, here a page that must not be touched.
+//! Programs that were built against older headers: their structures are shorter. The memory after
+//! them, here a page without access, must not be touched.
 
 use std::mem::offset_of;
 use std::ptr::null_mut;
@@ -12,7 +12,7 @@ use efa_verbs_abi::*;
 
 const PAGE: usize = 4096;
 
-/// The first `length` bytes of a structure, right in front of a page without access.
+/// The first `length` bytes of a structure, directly before a page without access.
 fn at_the_edge<T>(value: T, length: usize) -> *mut T {
     assert!(length <= size_of::<T>() && length.is_multiple_of(align_of::<T>()));
     let access = libc::PROT_READ | libc::PROT_WRITE;

@@ -60,7 +60,7 @@ fn have_names_guids_and_nodes_of_their_own() {
     });
 }
 
-/// A rail of this process: an endpoint with a queue pair and memory that everybody may read and
+/// A rail of this process: an endpoint with a queue pair and memory that every peer may read and
 /// write.
 struct Rail {
     endpoint: Endpoint,
@@ -88,7 +88,7 @@ impl Rail {
     }
 }
 
-/// How many sends and receives each rail has completed.
+/// The numbers of completed sends and receives of each rail.
 struct Completed {
     sends: Vec<usize>,
     receives: Vec<usize>,
@@ -102,7 +102,7 @@ impl Completed {
         }
     }
 
-    /// Polls all rails until `enough`. All completions are successes.
+    /// Polls all rails until `enough`. All completions must be successes.
     fn poll(&mut self, rails: &[Rail], enough: impl Fn(&Completed) -> bool) {
         const RECEIVED: u32 = 1 << 7;
         let wait = Wait::start();
@@ -126,14 +126,14 @@ impl Completed {
     }
 }
 
-/// As programs that stripe their data over all rails do: every device sends to every device, itself
+/// As in programs that stripe their data over all rails: every device sends to every device, itself
 /// included, and reads and writes its memory.
 #[test]
 fn reach_each_other() {
     const RAILS: usize = 8;
     on_emulated_host_with(&["--devices", "8"], || {
-        // Each rail's memory: a word that each other rail writes, a word that it reads from each
-        // other rail, and its own word, which it sends and writes and which the others read.
+        // The memory of a rail: a word that each other rail writes, a word that it reads from each
+        // other rail, and its own word, which it sends and writes, and which the others read.
         let rails = (0..RAILS).map(|index| Rail::new(index, 2 * RAILS + 1));
         let mut rails: Vec<_> = rails.collect();
         for (index, rail) in rails.iter_mut().enumerate() {
@@ -154,7 +154,7 @@ fn reach_each_other() {
                 assert_eq!(post_recv(rail.pair, number as u64, &mut list), 0);
             }
         }
-        // The device serves RDMA only of peers that it has a handle for.
+        // The device serves RDMA only for peers of which it has an address handle.
         let handles = rails.iter().map(|from| {
             let handles = rails
                 .iter()
@@ -216,7 +216,7 @@ fn reach_each_other() {
     });
 }
 
-/// A fault is staged on one device; the others work.
+/// A fault is staged on one device; the other devices work.
 #[test]
 fn are_struck_by_rules_of_their_own() {
     let rules = tempfile::NamedTempFile::new().unwrap();
@@ -249,7 +249,8 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Bytes that a queue pair with 16 sends and receives may take, and descriptors that a device may.
+/// The bytes that a queue pair with 16 sends and receives may use, and the descriptors that a
+/// device may use.
 const BYTES_OF_A_QUEUE_PAIR: u64 = 16 << 10;
 const DESCRIPTORS_OF_A_DEVICE: usize = 16;
 
@@ -276,7 +277,7 @@ fn have_a_thousand_queue_pairs_each() {
         let of_device = (opened.1 - before.1).div_ceil(DEVICES);
         assert!(of_device < DESCRIPTORS_OF_A_DEVICE, "{of_device} each");
 
-        // The last of one device sends to the last of each.
+        // The last queue pair of one device sends to the last queue pair of each.
         let mut word = [7u8; 8];
         let (from, queue, sender) = pairs[PAIRS as usize - 1];
         let region = from.register(&mut word, IBV_ACCESS_LOCAL_WRITE);
@@ -299,7 +300,7 @@ fn have_a_thousand_queue_pairs_each() {
                 assert_eq!(wait_for(its_queue, 1)[0].status, 0);
             }
         }
-        // Their end takes them back, and what they had.
+        // Destroying them releases their memory and descriptors.
         for endpoint in &endpoints {
             assert_eq!(ibv_close_device(endpoint.context), 0);
         }

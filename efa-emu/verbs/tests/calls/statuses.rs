@@ -11,7 +11,7 @@ use efa_testing::verbs::*;
 use efa_testing::workspace::built;
 use efa_verbs_abi::*;
 
-/// Names the process that plays the older device.
+/// Names the process on the older device.
 const ROLE: &str = "EFA_TEST_OLDER_PEER";
 
 /// The rules for requests of these lengths.
@@ -44,7 +44,7 @@ impl Setup {
         assert_eq!(post_recv(self.receiver, 5, &mut list), 0);
     }
 
-    /// Posts a send of 16 bytes that is changed first.
+    /// Posts a changed send of 16 bytes.
     fn send(&self, change: impl FnOnce(&mut ibv_send_wr, &mut [ibv_sge; 2])) {
         let mut list = [sge(self.region, 0, 16), sge(self.region, 0, 0)];
         let mut request = send_request(&self.endpoint, self.receiver, 1, &mut list[..1]);
@@ -67,8 +67,8 @@ impl Setup {
         assert_eq!(posted, 0);
     }
 
-    /// Posts a send that waits, and changes its entry in the queue: the third byte, in which the
-    /// operation and the mark of a whole request are.
+    /// Posts a send that waits, and changes its entry in the queue: the third byte, which has the
+    /// operation and the flag for a whole request.
     fn corrupt(&self, byte: u8) {
         change_state(self.sender, IBV_QPS_SQD, IBV_QP_STATE);
         self.send(|_, _| {});
@@ -84,7 +84,7 @@ impl Setup {
 }
 
 struct Case {
-    /// The device's code, which programs get as vendor error.
+    /// The device's status, which programs get as vendor error.
     code: u32,
     /// `ibv_wc_status`.
     status: c_int,
@@ -263,7 +263,7 @@ const CASES: &[Case] = &[
     },
 ];
 
-/// A device with a queue pair and memory for RDMA, which knows nobody.
+/// A device with a queue pair and memory for RDMA, without address handles.
 struct Target {
     pair: *mut ibv_qp,
     region: *mut ibv_mr,
@@ -338,7 +338,7 @@ impl Peer {
         }
     }
 
-    /// The process's work.
+    /// The work of the other process.
     fn play() {
         let target = Target::new(IBV_ACCESS_LOCAL_WRITE);
         // SAFETY: live objects.
@@ -349,7 +349,7 @@ impl Peer {
         let gid: Vec<_> = target.gid.raw.iter().map(u8::to_string).collect();
         println!("peer {qpn} {rkey} {address} {}", gid.join(" "));
         std::io::stdout().flush().unwrap();
-        // Until the other one has done and closes its end.
+        // Waits until the parent closes its end.
         let _ = std::io::stdin().read(&mut [0]);
     }
 }
@@ -365,7 +365,7 @@ impl Drop for Peer {
 #[test]
 fn unknown_peers_are_served_if_asked_for() {
     for option in [None, Some("--serve-unknown-peers")] {
-        // Both run the same body, which knows by the environment which one it is.
+        // Both processes run the same body, which finds its role in the environment.
         let mut options = vec!["--profile", "efa2"];
         options.extend(option);
         on_emulated_host_with(&options, || {

@@ -7,15 +7,15 @@ use efa_testing::programs::{Program, TestFabric, installed};
 use efa_testing::verbs::*;
 use efa_verbs_abi::*;
 
-/// How many messages the program sends when it is counted.
+/// The number of messages that the program sends when it is measured.
 const MESSAGES: &str = "EFA_EMU_TEST_MESSAGES";
 
-/// The descriptor that the program "closes" around each block of messages, to be found in a trace.
+/// The descriptor that the program "closes" around each block of messages, as a mark in a trace.
 const MARK: i32 = -4242;
 const BLOCKS: usize = 20;
 const BLOCK: usize = 200;
 
-/// Two queue pairs of one process that talk to each other.
+/// Two queue pairs of one process that are each other's peers.
 struct Talk {
     endpoint: Endpoint,
     queue: *mut ibv_cq,
@@ -61,7 +61,7 @@ impl Talk {
     }
 }
 
-/// Starts `test` again on an emulated host, as an argument of `wrapper`; what it printed.
+/// Starts `test` again on an emulated host, as an argument of `wrapper`; returns its output.
 fn again(test: &str, wrapper: &[&str], messages: usize) -> String {
     let program = std::env::current_exe().expect("a test program knows its path");
     let program = program.to_str().expect("the path is text");
@@ -96,7 +96,7 @@ fn calls_of_blocks(trace: &str) -> Vec<usize> {
                 blocks.push(*calls);
                 inside = None;
             }
-            // A call that another thread's interrupts takes two lines.
+            // A call that is interrupted by a call of another thread takes two lines.
             (None, _) if line.contains(" resumed>") => {}
             (None, Some((thread, calls))) if line.starts_with(&format!("{thread} ")) => {
                 *calls += 1;
@@ -122,7 +122,7 @@ fn a_message_makes_no_system_call() {
             talk.exchange(BLOCK);
             mark();
         }
-        // A block with a call in it, so that the count is known to count.
+        // A block with one call shows that calls are counted.
         mark();
         // SAFETY: takes no pointers.
         unsafe { libc::syscall(libc::SYS_getppid) };
@@ -140,9 +140,9 @@ fn a_message_makes_no_system_call() {
     let calls = calls_of_blocks(&trace);
     assert_eq!(calls.len(), BLOCKS + 1, "{calls:?}");
     assert_eq!(calls[BLOCKS], 1, "the count counts");
-    // A thread that is not scheduled for a while has its device served by the device's own thread,
-    // and meets that thread at the lock: the busier the machine, the more blocks have a call. A
-    // device that needs a call for some messages leaves no block without one.
+    // The device of a thread that is not scheduled for a while is served by the device's own
+    // thread, and the first thread waits for that one's lock: the busier the machine, the more
+    // blocks have a call. A device that needs a call for some messages leaves no block without one.
     assert!(
         calls[..BLOCKS].contains(&0),
         "system calls in blocks of {BLOCK} messages: {calls:?}"

@@ -1,6 +1,6 @@
-//! Programs that bring an rdma-core of their own: its libibverbs is never used, its libraries for
-//! the devices of other vendors load, and whatever name a program opens the library by, it gets the
-//! emulated device.
+//! Programs with an rdma-core of their own: its libibverbs is never used, its libraries for the
+//! devices of other vendors load, and the program gets the emulated device by every name of the
+//! library.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -26,9 +26,9 @@ fn compile(directory: &Path, output: &str, source: &str, arguments: &[&str]) {
 }
 
 /// A libibverbs of another release in `directory`, with the private interface of that release,
-/// without a device, and a vendor's library that is linked to it, uses all of the private interface
-/// and registers its driver when it is loaded. The program that is linked to both prints how many
-/// devices there are.
+/// without a device, and a vendor's library that is linked to it, uses the whole private interface
+/// and registers its driver when it is loaded. The program that is linked to both prints the number
+/// of devices.
 fn another_rdma_core(directory: &Path, private: u32) {
     let register = format!("verbs_register_driver_{private}");
     let mut library = String::from("int ibv_get_device_list(void) { return 0; }\n");
@@ -84,7 +84,7 @@ fn another_rdma_core(directory: &Path, private: u32) {
     );
 }
 
-/// The program's own libibverbs is found by an RPATH, which goes before `LD_LIBRARY_PATH`.
+/// An RPATH, which precedes `LD_LIBRARY_PATH`, leads to the program's own libibverbs.
 #[test]
 fn libraries_of_every_rdma_core_load() {
     needs!("cc", "gcc");
@@ -102,9 +102,9 @@ fn libraries_of_every_rdma_core_load() {
     }
 }
 
-/// `libibverbs.so` is what the development package calls the library: programs that open it at run
-/// time use this name too. The links in the test stand for that package; they are found if ours are
-/// not.
+/// The development package installs the library as `libibverbs.so`, and programs that open it at
+/// run time use this name too. The links in the test replace that package; they are found if ours
+/// are not.
 #[test]
 fn every_library_name_leads_to_the_device() {
     needs!("cc", "gcc");

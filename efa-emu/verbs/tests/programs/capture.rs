@@ -1,4 +1,4 @@
-//! Captures of stock programs' traffic: of one run, and of a fabric that runs.
+//! Captures of stock programs' traffic: of one run, and of a running fabric.
 
 use std::fs;
 use std::io::Read;
@@ -15,7 +15,7 @@ use efa_testing::programs::{
 };
 use efa_testing::workspace::efa_emu;
 
-/// How many frames each interface has, by its name, as (inbound, outbound).
+/// The number of frames of each interface, by its name, as (inbound, outbound).
 fn frames(path: &Path) -> Vec<(String, usize, usize)> {
     let mut reader = Reader::open(path).unwrap();
     let mut counts = Vec::new();
@@ -52,7 +52,7 @@ fn pingpong(fabric: &TestFabric) -> Dialogue<'_> {
     Dialogue::pingpong(fabric, "10", "4096", &[])
 }
 
-/// What `efa-emu run --pcap` says of this file in the end.
+/// The summary of `efa-emu run --pcap` for this file.
 fn summary(path: &Path, dropped: u64) -> String {
     let (seen, sent) = frames(path)
         .iter()
@@ -67,7 +67,7 @@ fn summary(path: &Path, dropped: u64) -> String {
     )
 }
 
-/// Both hosts of a run with `--pcap` see the same frames, from their sides.
+/// Both hosts of a run with `--pcap` record the same frames, each from its side.
 #[test]
 fn both_hosts_of_a_dialogue_record_it() {
     needs!("fi_pingpong", "libfabric-bin");
@@ -92,7 +92,7 @@ fn both_hosts_of_a_dialogue_record_it() {
     assert_eq!((seen, sent), (others_sent, others_seen));
 }
 
-/// A capture of the whole fabric, begun before its hosts, ended by the user: nothing is missed.
+/// A capture of the whole fabric, started before its hosts and ended by the user, misses no frame.
 #[test]
 fn a_running_fabric_is_recorded_until_the_interrupt() {
     needs!("fi_pingpong", "libfabric-bin");
@@ -124,7 +124,8 @@ fn a_running_fabric_is_recorded_until_the_interrupt() {
     assert!(!fabric.directory().exists());
 }
 
-/// A device that was there before the capture records when the capture's first byte is there.
+/// A device that exists before the capture is recorded once the first byte of the capture is
+/// written.
 #[test]
 fn a_capture_begins_when_the_devices_record() {
     needs!("fi_pingpong", "libfabric-bin");
@@ -149,9 +150,9 @@ fn a_capture_begins_when_the_devices_record() {
     assert_eq!((seen, sent), (others_sent, others_seen));
 }
 
-/// Stops a recorder while it does not hold the fabric's registry locked, as it does for a moment
-/// each time that it looks for new hosts: a stopped process that holds it holds up everybody, and
-/// the error says so.
+/// Stops a recorder outside of its short periods with the lock of the fabric's registry, in which
+/// it looks for new hosts. A process that is stopped with the lock blocks all others, and the error
+/// says so.
 fn stop_outside_the_registry(recorder: &Program, fabric: &TestFabric) {
     let registry = fs::metadata(fabric.directory().join("registry"))
         .unwrap()
@@ -159,7 +160,7 @@ fn stop_outside_the_registry(recorder: &Program, fabric: &TestFabric) {
     let wait = Wait::start();
     loop {
         recorder.signal(libc::SIGSTOP);
-        // A process that was sent the signal may go on for as long as it is in the kernel.
+        // A process may continue after the signal as long as it is in the kernel.
         wait_until_stopped(recorder.id());
         let locks = fs::read_to_string("/proc/locks").unwrap();
         if !locks.contains(&format!(":{registry} ")) {
@@ -184,7 +185,7 @@ fn wait_until_stopped(pid: i32) {
     }
 }
 
-/// A new host waits for the recorder, but not for ever.
+/// A new host waits for the recorder for a limited time only.
 #[test]
 fn a_recorder_that_was_stopped_holds_nobody_up() {
     let fabric = TestFabric::new();
@@ -216,7 +217,8 @@ fn start_capture(fabric: &TestFabric, file: &Path) -> Program {
     capture
 }
 
-/// Ends a capture once it has left the hosts, which it does when nobody else is in them.
+/// Ends a capture once its recorder has left the hosts, as it does when no other process is in
+/// them.
 fn stop(fabric: &TestFabric, capture: Program) -> Finished {
     fabric.wait_for_captures(0);
     capture.signal(libc::SIGINT);
@@ -239,8 +241,8 @@ fn wait_for_file(directory: &Path, part: &str) {
     }
 }
 
-/// The filter decides which frames are recorded, and a reader that goes away ends the recording
-/// even when there is nothing to record.
+/// The filter selects the recorded frames, and a recording ends with its reader even if there is
+/// nothing to record.
 #[test]
 fn a_filtered_pipe_capture_ends_with_its_reader() {
     needs!("fi_pingpong", "libfabric-bin");
@@ -253,7 +255,7 @@ fn a_filtered_pipe_capture_ends_with_its_reader() {
     let mut bytes = vec![0];
     pipe.read_exact(&mut bytes).unwrap();
     pingpong(&fabric).run(&["--host", "alpha"], &["--host", "beta"]);
-    // More than the frames of ten messages, fewer bytes than a pipe may hold back.
+    // More than the frames of ten messages, fewer bytes than a pipe may buffer.
     while bytes.len() < 40_000 {
         let mut chunk = [0; 4096];
         let length = pipe.read(&mut chunk).unwrap();
@@ -288,7 +290,8 @@ fn a_capture_that_cannot_be_written_is_refused() {
     run(command).expect_refusal(&["/no/such/directory/x.pcapng"]);
 }
 
-/// Two processes of one run talk over its device, with shell commands in between that `script` has.
+/// Two processes of one run exchange messages over its device, with the shell commands of `script`
+/// in between.
 fn two_processes(fabric: &TestFabric, options: &[&str], script: &str) -> Program {
     let script = format!(
         "{script} fi_pingpong -p efa -e rdm -I 200 -S 4096 -B $0 & \
@@ -326,7 +329,7 @@ fn processes_of_a_host_are_recorded_in_order() {
     stop(&fabric, capture);
     for path in [&of_run, &of_fabric] {
         let times = times(path);
-        // Each message as it is sent and as it is received, in both directions.
+        // Each message is recorded as it is sent and as it is received, in both directions.
         assert!(times.len() >= 800, "{}", times.len());
         assert!(times.is_sorted(), "{}", path.display());
     }
@@ -394,8 +397,8 @@ fn a_capture_of_connections_says_so() {
     client.expect_stderr(&[&reason, "are of reliable connections"]);
 }
 
-/// The options of `dumpcap`: files of a limited size with number and time in their names, the last
-/// ones of which stay, and frames that are cut off.
+/// The options of `dumpcap`: files of a limited size with number and time in their names, of which
+/// the last ones stay, and truncated frames.
 #[test]
 fn a_ring_of_files_keeps_the_last_frames() {
     needs!("fi_pingpong", "libfabric-bin");
@@ -429,7 +432,7 @@ fn a_ring_of_files_keeps_the_last_frames() {
     );
     for name in &names {
         let file = directory.path().join(name);
-        // A file ends behind the frame by which it is full.
+        // A file ends after the frame that fills it.
         assert!(fs::metadata(&file).unwrap().len() < 4000 + 300);
         let mut reader = Reader::open(&file).unwrap();
         while let Some(frame) = reader.next_frame().unwrap() {
@@ -440,7 +443,7 @@ fn a_ring_of_files_keeps_the_last_frames() {
         assert_eq!(reader.interfaces()[0].counts.unwrap().dropped, 0);
     }
     assert!(cut > 10 && recorded.is_sorted(), "{recorded:?}");
-    // The summary is of all files that were written.
+    // The summary counts all files that were written.
     let (_, summary) = outcome.stderr.split_once("ring.pcapng: ").unwrap();
     let frames: usize = summary.split(' ').next().unwrap().parse().unwrap();
     assert!(frames > recorded.len() && frames >= 800, "{summary}");
@@ -449,8 +452,8 @@ fn a_ring_of_files_keeps_the_last_frames() {
     refused.expect_refusal(&["add -b filesize:N"]);
 }
 
-/// Beyond the limit on file sizes, which is set when the recording has begun, frames are dropped,
-/// counted and told; the program goes on.
+/// At the limit on file sizes, which is set after the start of the recording, frames are dropped,
+/// counted and reported; the program continues.
 #[test]
 fn frames_dropped_for_space_are_reported() {
     needs!("fi_pingpong", "libfabric-bin");
@@ -526,7 +529,7 @@ fn a_fabric_records_into_a_file_ring() {
     assert_eq!(counts, [10, last], "{summary}");
 }
 
-/// A file is full by its age, however little it has: `-b duration:N`.
+/// A file is full by its age, with any number of frames: `-b duration:N`.
 #[test]
 fn a_fabric_records_into_timed_files() {
     needs!("fi_pingpong", "libfabric-bin");
@@ -535,7 +538,7 @@ fn a_fabric_records_into_timed_files() {
     let capture = start_ring(&fabric, directory.path(), &["-b", "duration:0.5"]);
     pingpong(&fabric).run(&["--host", "alpha"], &["--host", "beta"]);
     fabric.wait_for_captures(0);
-    // No frame comes that would begin it.
+    // No frame arrives that would begin it.
     wait_for_file(directory.path(), "ring_00002_");
     capture.signal(libc::SIGINT);
     let outcome = capture.wait().expect_success("capture");

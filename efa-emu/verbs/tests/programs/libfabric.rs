@@ -94,8 +94,8 @@ fn pingpong_dgram_between_two_hosts() {
     }
 }
 
-/// Two processes of one host: libfabric moves such peers to shared memory, unless it is told not
-/// to, and then both use the device under one GID.
+/// Two processes of one host: libfabric uses shared memory between them unless that is disabled,
+/// and then both use the device with one GID.
 #[test]
 fn pingpong_within_one_host() {
     needs!("fi_pingpong", PACKAGE);
@@ -117,8 +117,8 @@ fn pingpong_with_every_generation() {
     }
 }
 
-/// Delays, many paths, loss below the reliability layer, receivers that are not ready, numbers that
-/// are reused: the data arrives nevertheless.
+/// Delays, many paths, loss below the reliability layer, receivers that are not ready, reused
+/// numbers: the data arrives nevertheless.
 #[test]
 fn pingpong_over_a_bad_network() {
     needs!("fi_pingpong", PACKAGE);
@@ -148,8 +148,8 @@ fn pingpong_over_a_bad_network() {
 const SERVER: &str = "killing-server";
 const CLIENT: &str = "killing-client";
 
-/// Kills one side in the middle of a transfer. The other one may fail or wait for ever, which is
-/// the application's affair, but it can be ended; then a new pair works and nothing is left.
+/// Kills one side in the middle of a transfer. The other side may fail or wait forever, as the
+/// application decides, but it can be ended; then a new pair works and nothing is left.
 #[test]
 fn a_killed_side_leaves_nothing_behind() {
     needs!("fi_pingpong", PACKAGE);
@@ -196,7 +196,7 @@ fn wait_for_traffic(fabric: &TestFabric) -> Vec<String> {
     }
 }
 
-/// What `fi_pingpong` prints on standard error with `variable`, over receivers that are often not
+/// The output of `fi_pingpong` on standard error with `variable`, with receivers that are often not
 /// ready.
 fn shown_with(variable: &str) -> String {
     let fabric = TestFabric::new();
@@ -213,7 +213,7 @@ fn shown_with(variable: &str) -> String {
         "-I",
         "300",
     ];
-    // A request fails that is refused four times: one of 16, whatever decides about the others.
+    // A request fails after four refusals: one of 16, whatever happens to the others.
     let options = ["--rnr", "0.5"];
     let [_, client] = Dialogue::new(&fabric, &program, "-B", "-P").run(&options, &options);
     assert_eq!(sizes(&client), ["64"]);

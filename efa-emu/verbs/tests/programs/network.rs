@@ -1,4 +1,4 @@
-//! What the network options of `efa-emu run` do to a stock program, as its capture shows it.
+//! The effect of the network options of `efa-emu run` on a stock program, as its capture shows it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,7 +13,7 @@ use efa_testing::programs::{Dialogue, TestFabric, installed, needs};
 /// Messages of `fi_pingpong` in each direction.
 const ROUNDS: u32 = 3;
 
-/// What a host has recorded: transport headers with their times and directions.
+/// The recording of a host: transport headers with their times and directions.
 type Recorded = Vec<(Duration, Direction, Repr)>;
 
 fn recorded(path: &Path) -> Recorded {
@@ -26,15 +26,15 @@ fn recorded(path: &Path) -> Recorded {
     headers
 }
 
-/// What the server of a `fi_pingpong` without RDMA receives with these network options: `None`,
-/// said aloud, if there is no such program.
+/// The messages that the server of a `fi_pingpong` without RDMA receives with these network
+/// options. `None`, and a line that says so, if there is no such program.
 fn received(options: &[&str]) -> Option<Recorded> {
     installed("fi_pingpong", "libfabric-bin")?;
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("server.pcapng");
     let rounds = ROUNDS.to_string();
-    // 256 KiB are some 30 packets.
+    // 256 KiB are about 30 packets.
     let dialogue = Dialogue::pingpong(&fabric, &rounds, "262144", &["-c"]);
     let device = ["--profile", "efa0"];
     let capture = ["--pcap", file.to_str().unwrap()];
@@ -82,7 +82,7 @@ fn several_paths_and_jitter_change_the_order() {
     }
 }
 
-/// What is lost comes later, once, and the program's data is right.
+/// A lost packet arrives later, once, and the program's data is correct.
 #[test]
 fn loss_makes_packets_late() {
     let Some(recorded) = received(&["--loss", "0.1", "--seed", "3"]) else {
@@ -111,8 +111,8 @@ fn a_receiver_that_is_not_ready_refuses() {
     assert!(refusals > 5, "{refusals} of some 100");
 }
 
-/// What the network did to the n-th message of a queue pair: the path of each attempt, and how many
-/// attempts found the receiver not ready.
+/// The fate of the n-th message of a queue pair: the path of each attempt, and the number of
+/// attempts that found the receiver not ready.
 type Fates = BTreeMap<(Qpn, u32), (Vec<u16>, usize)>;
 
 fn fates(recorded: &Recorded) -> Fates {
@@ -126,12 +126,12 @@ fn fates(recorded: &Recorded) -> Fates {
             fates.entry(name).or_default().1 += 1;
         }
     }
-    // The last ones may not have come to their last attempt.
+    // The last messages may not have reached their last attempt.
     fates.retain(|_, (attempts, refusals)| attempts.len() == *refusals + 1);
     fates
 }
 
-/// Two processes, their threads and their capture run at another pace each time.
+/// Two processes, their threads and their capture run at a different speed each time.
 #[test]
 fn the_seed_decides_each_messages_outcome() {
     let run = |seed| {
@@ -158,7 +158,7 @@ fn the_seed_decides_each_messages_outcome() {
             .filter_map(|(name, fate)| Some((*name, fate.clone(), others.get(name)?.clone())));
         both.filter(|(_, fate, other)| fate != other).collect()
     };
-    // A receiver that is slow to post its first buffers refuses, too, and adds to the attempts.
+    // A receiver that is slow to post its first buffers refuses messages, too, and adds attempts.
     let slow = differing(&again);
     assert!(slow.len() <= 5, "one seed, two runs: {slow:?}");
     let changed = differing(&other);
@@ -170,7 +170,7 @@ fn the_seed_decides_each_messages_outcome() {
     );
 }
 
-/// A message and its answer take two latencies at least.
+/// A message and its answer take at least two latencies.
 #[test]
 fn latency_is_waited_for() {
     const LATENCY: Duration = Duration::from_millis(5);
@@ -184,7 +184,8 @@ fn latency_is_waited_for() {
     assert!(took >= 2 * ROUNDS * LATENCY, "{took:?}");
 }
 
-/// Datagrams are an operation of their own: a rule about them delays each, one about sends none.
+/// Datagrams are a separate operation: a rule about them delays each of them, a rule about sends
+/// none.
 #[test]
 fn a_rule_delays_datagrams() {
     const DELAY: Duration = Duration::from_millis(40);
@@ -219,24 +220,24 @@ then = {{ delay = "{}ms" }}
         .map(|(time, ..)| *time)
         .collect();
     assert_eq!(arrivals.len(), ROUNDS as usize, "{arrivals:?}");
-    // Between two that arrive, one has gone the other way. How long a program waits for a processor
-    // only adds to it.
+    // Between two messages that arrive, one was sent in the other direction. Waiting for a
+    // processor only adds time.
     for pair in arrivals.windows(2) {
         assert!(pair[1] - pair[0] >= 2 * DELAY, "{arrivals:?}");
     }
 }
 
-/// The number of a queue pair that was destroyed is the next one's, or comes last.
+/// The number of a destroyed queue pair is reused first, or last.
 #[test]
 fn numbers_are_reused_by_the_policy() {
     needs!("fi_pingpong", "libfabric-bin");
     for (policy, reused) in [("lowest", true), ("oldest", false)] {
         let fabric = TestFabric::new();
         let directory = tempfile::tempdir().unwrap();
-        // The host stays while the programs on it come and go.
+        // The host exists while its programs start and end.
         let sleeper = fabric.sleeper("server");
-        // With one message only, the server would stop to look after its answer as soon as it is
-        // posted. libfabric sends an answer again that a slow client had no buffer for.
+        // With a single message, the server would not check its answer after posting it. libfabric
+        // sends an answer again if a slow client had no buffer for it.
         let dialogue = Dialogue::pingpong(&fabric, "3", "64", &[]);
         let numbers: Vec<_> = ["first", "second"]
             .map(|name| {

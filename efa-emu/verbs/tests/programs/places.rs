@@ -1,6 +1,6 @@
-//! Names and kinds of directories that users have: whatever a variable, an option, the working
-//! directory or the installation is called, programs find their device, or the command is refused
-//! in one line that names what to change.
+//! Names and properties of directories. With any name of a variable's, an option's, the working or
+//! the installation directory, programs find their device, or the command is refused in one line
+//! that names the directory and the remedy.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -27,23 +27,23 @@ enum PathForm {
     Relative,
     Link,
     Missing,
-    /// One in which nobody can make a file, not even root.
+    /// A directory in which not even root can make a file.
     ReadOnly,
 }
 
-/// What a directory is used for. All variables but `TMPDIR`, and the working directory, name it in
-/// all of them.
+/// The use of a directory. In all uses, all variables but `TMPDIR` and the working directory are
+/// set to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Use {
-    /// `TMPDIR`, in which a run has its files.
+    /// `TMPDIR`, for the files of a run.
     Temporary,
-    /// `EFA_EMU_FABRICS`, in which the fabric is.
+    /// `EFA_EMU_FABRICS`, for the fabric.
     Fabrics,
-    /// The program `efa-emu` and its libraries are there.
+    /// The directory of the program `efa-emu` and its libraries.
     Installation,
-    /// Captures and rules of faults of `run` are there.
+    /// The directory of a run's captures and fault rules.
     Run,
-    /// The `ssh` of a cluster, and what it starts.
+    /// The directory of a cluster's `ssh` and of the programs that the cluster starts.
     Cluster,
     Profile,
     Tap,
@@ -69,7 +69,7 @@ const USES: [Use; 11] = [
 
 const LONG: [u8; 200] = [b'x'; 200];
 
-/// The dynamic linker ends an entry of its list there.
+/// The dynamic linker ends an entry of its list at these characters.
 const IN_NO_LIST: &[(Use, &str)] = &[(Use::Installation, "EFA_EMU_LIB")];
 
 const DIRECTORIES: [Directory; 11] = [
@@ -147,10 +147,10 @@ impl Directory {
     }
 }
 
-/// A place that was made, with the files that commands read from it.
+/// A directory that was made, with the files that commands read from it.
 struct Made<'a> {
     place: &'a Directory,
-    /// As commands are told.
+    /// The path as commands get it.
     path: PathBuf,
     working_directory: PathBuf,
     fabric: TestFabric,
@@ -189,7 +189,7 @@ impl<'a> Made<'a> {
         }
     }
 
-    /// A program with all variables of its environment.
+    /// A program with the whole environment.
     fn command(&self, program: PathBuf, words: &[&str]) -> Command {
         let mut command = Command::new(program);
         let mut search = self.path.clone().into_os_string();
@@ -209,7 +209,7 @@ impl<'a> Made<'a> {
         command
     }
 
-    /// A word in which `@/` stands for the place, and `FABRIC` for the name of a fabric.
+    /// A word with the directory in place of `@/`, and a fabric's name in place of `FABRIC`.
     fn with_path(&self, word: &str) -> OsString {
         match word.strip_prefix("@/") {
             Some(file) => self.path.join(file).into(),
@@ -218,8 +218,8 @@ impl<'a> Made<'a> {
     }
 
     fn run(&self, used: Use) -> Finished {
-        // The program goes elsewhere, and finds devices by `SYSFS_PATH`, and the libraries by their
-        // development names in `LD_LIBRARY_PATH`.
+        // The program changes its directory, and finds devices by `SYSFS_PATH`, and the libraries
+        // by their development names in `LD_LIBRARY_PATH`.
         let devices = "grep -q user.so /proc/self/maps && echo preloaded; cd / && ibv_devices | grep -c rdmap && \
                        ls \"${LD_LIBRARY_PATH%%:*}/libibverbs.so\" | wc -l";
         let hosts = "cd / && $(command -v ssh) node1 'cd / && ibv_devices | grep -c rdmap'";
@@ -271,7 +271,7 @@ impl<'a> Made<'a> {
                 on_host(&[], &[&tap[..], &shell].concat())
             }
             Use::Key => emulator(&["bridge", "key", "@/new.key"]),
-            // It has read its key when it asks whom to meet.
+            // The bridge has read its key when it reports a missing peer.
             Use::Bridge => emulator(&["bridge", "--key", "@/key"]),
             Use::Check => self.command(conformance(), &["check", "@/trace.pcapng"]),
             Use::Replay => {
@@ -287,7 +287,7 @@ impl<'a> Made<'a> {
         run(command)
     }
 
-    /// What the program prints, if it can be known.
+    /// The expected output of the program, if it is known.
     fn expected(&self, used: Use) -> Option<&'static str> {
         // As without the emulator, the list cannot have every name.
         let is_preloaded = match self.place.form {
@@ -360,7 +360,7 @@ fn fill(directory: &Path) {
     }
 }
 
-/// Makes the files below `root`, once for all places.
+/// Makes the files below `root`, once for all directories.
 fn make_files(root: &Path) {
     let files = root.join("files");
     fs::create_dir(&files).unwrap();
@@ -404,7 +404,7 @@ fn run_in(directory: &Path, mut command: Command) {
 fn any_place_works_or_is_refused_by_name() {
     needs!("ibv_devices", "ibverbs-utils");
     needs!("gcc", "gcc");
-    // Beside what was built, so that it needs no copies.
+    // On the file system of the built files, so that links can replace copies.
     let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     make_files(root.path());
     thread::scope(|scope| {

@@ -1,6 +1,6 @@
-//! Machines that permit little: containers with the filters of Docker and Kubernetes, without
-//! namespaces or `/proc`, with limits. On each, a command works, or is refused in one line that says
-//! what to do.
+//! Machines with few permissions: containers with the filters of Docker and Kubernetes, without
+//! namespaces or `/proc`, with limits. On each, a command works, or is refused in one line that
+//! names the remedy.
 
 use std::process::Command;
 use std::thread;
@@ -10,14 +10,14 @@ use efa_commands::ports::free_port;
 use efa_testing::programs::{Finished, TestFabric, forbid_with, needs, run};
 use efa_testing::workspace::emulator;
 
-/// A machine, or what is missing of one.
+/// A machine, or the feature that it lacks.
 struct Machine {
     name: &'static str,
-    /// System calls, by the error with which they fail.
+    /// The refused system calls, by the error with which they fail.
     refused_calls: &'static [(i32, &'static [libc::c_long])],
-    /// Words before a command, with which it is started there.
+    /// The words before a command that start it there.
     start: &'static [&'static str],
-    /// The uses that are refused there, with words of the line that says so.
+    /// The refused uses, with words of the line that reports them.
     refused: &'static [(Use, &'static str)],
 }
 
@@ -25,7 +25,7 @@ struct Machine {
 enum Use {
     /// A program of `run` lists its device.
     Run,
-    /// One that looks at `/sys`.
+    /// A program of `run` reads `/sys`.
     Sysfs,
     /// Stock programs on two hosts of a cluster exchange messages.
     Cluster,
@@ -35,8 +35,9 @@ enum Use {
 
 const USES: [Use; 4] = [Use::Run, Use::Sysfs, Use::Cluster, Use::Job];
 
-/// What Docker's list (moby, profiles/seccomp/default.json) permits with `CAP_SYS_ADMIN`,
-/// `CAP_SYS_PTRACE` or `CAP_SYS_NICE` only, or not at all, of what is called here by anybody.
+/// The system calls that Docker's list (moby, profiles/seccomp/default.json) permits with
+/// `CAP_SYS_ADMIN`, `CAP_SYS_PTRACE` or `CAP_SYS_NICE` only, or not at all, among the calls of the
+/// tested programs.
 const DOCKER: &[libc::c_long] = &[
     libc::SYS_unshare,
     libc::SYS_setns,
@@ -63,8 +64,9 @@ const DOCKER: &[libc::c_long] = &[
     libc::SYS_open_by_handle_at,
 ];
 
-/// What the list of containerd (contrib/seccomp/seccomp_default.go, before 1.6), which Kubernetes
-/// calls RuntimeDefault, permits less. Without `rseq`, which the threads of this test need.
+/// The further system calls that the list of containerd (contrib/seccomp/seccomp_default.go, before
+/// 1.6) refuses, which Kubernetes calls RuntimeDefault. Without `rseq`, which the threads of this
+/// test need.
 const CONTAINERD: &[libc::c_long] = &[
     libc::SYS_process_vm_readv,
     libc::SYS_process_vm_writev,
@@ -84,7 +86,7 @@ const CONTAINERD: &[libc::c_long] = &[
 
 const NO_NAMESPACES: &[(Use, &str)] = &[(Use::Sysfs, "the system has to permit mount namespaces")];
 
-/// Libraries and programs find themselves by it, and descriptors.
+/// Libraries and programs find their own files and their descriptors by `/proc`.
 const NO_PROC: &[(Use, &str)] = &[
     (Use::Run, "Is /proc mounted?"),
     (Use::Sysfs, "Is /proc mounted?"),
@@ -151,7 +153,7 @@ const MACHINES: [Machine; 9] = [
     Machine::of("no environment but PATH", &["env", "-i", PATH], &[]),
 ];
 
-/// Where programs are on every machine.
+/// The directories of programs on every machine.
 const PATH: &str = "PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
 
 impl Machine {
@@ -168,7 +170,7 @@ impl Machine {
         }
     }
 
-    /// Runs the words of the emulator there. The calling thread is of this machine alone.
+    /// Runs the words of the emulator on the machine. Only the calling thread is on it.
     fn run(&self, words: &[&str]) -> Finished {
         let emulator = emulator();
         let mut all = self.start.to_vec();
@@ -256,7 +258,7 @@ fn poor_machines_work_or_are_refused_by_name() {
     }
     thread::scope(|scope| {
         for machine in &MACHINES {
-            // What a filter forbids is forbidden for the thread that has it.
+            // A filter applies to the thread that sets it.
             scope.spawn(move || {
                 for (error, calls) in machine.refused_calls {
                     forbid_with(*error, calls);
@@ -267,8 +269,9 @@ fn poor_machines_work_or_are_refused_by_name() {
     });
 }
 
-/// A control group of which a shell that has moved there, and what it starts, are the only processes;
-/// `LIMIT` is how many there may be, or how much memory, in the one of `FILES` that the version of groups has.
+/// A control group with a shell that has moved there and the shell's descendants as its only
+/// processes; `LIMIT` limits their number, or their memory, in the file of `FILES` for the version
+/// of the groups.
 const GROUP: &str = r#"
     for root in /sys/fs/cgroup/pids /sys/fs/cgroup/memory /sys/fs/cgroup; do
         group=$root/efa-test-$$

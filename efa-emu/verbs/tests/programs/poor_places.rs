@@ -1,5 +1,4 @@
-//! Machines that lack what most have: `/dev/shm`, a home that can be written to. Tests make them
-//! with namespaces.
+//! Machines without common features: `/dev/shm`, a writable home. Tests make them with namespaces.
 
 use std::process::Command;
 
@@ -18,7 +17,7 @@ const WITHOUT_SHM: &str = r#"
     test ! -e /dev/shm
 "#;
 
-/// It is there, and nothing can be made in it.
+/// `/dev/shm` exists, but is read-only.
 const READ_ONLY_SHM: &str = "mount -t tmpfs -o ro tmpfs /dev/shm";
 
 const SMALL_SHM: &str = "mount -t tmpfs -o size=1m tmpfs /dev/shm";
@@ -28,8 +27,8 @@ const READ_ONLY_HOME: &str = r#"
     export HOME=$PLACE
 "#;
 
-/// Runs a script on a machine that `setup` has made poorer; `PLACE` is an empty directory. `None`,
-/// and a line that says why, if the system permits no such machines.
+/// Runs a script on a machine that `setup` has changed; `PLACE` is an empty directory. `None`, and
+/// a line with the reason, if the system permits no such machines.
 fn on_a_machine(setup: &str, script: &str) -> Option<Finished> {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().join("place");
@@ -67,7 +66,7 @@ fn on_a_machine(setup: &str, script: &str) -> Option<Finished> {
     Some(machine(&format!("{setup}\n{script}")))
 }
 
-/// Two programs of rdma-core talk over SRD, between hosts of `run` and of `cluster`.
+/// Two programs of rdma-core communicate over SRD, between hosts of `run` and of `cluster`.
 #[test]
 fn devices_work_without_dev_shm() {
     needs!("ib_send_lat", "perftest");
@@ -94,8 +93,9 @@ fn devices_work_without_dev_shm() {
     }
 }
 
-/// The fabric is elsewhere, and everything that a run or a cluster starts looks there, whatever its
-/// `TMPDIR`. The hosts of a cluster have a `/dev/shm` of their own, which libfabric uses.
+/// The fabric is in another directory, and all programs of a run or a cluster use that directory,
+/// whatever their `TMPDIR`. The hosts of a cluster have a `/dev/shm` of their own, which libfabric
+/// uses.
 #[test]
 fn all_programs_agree_where_the_fabric_is() {
     needs!("fi_pingpong", "libfabric-bin");
@@ -122,7 +122,7 @@ fn all_programs_agree_where_the_fabric_is() {
     assert_eq!(outcome.stdout, "1\n1\n1\n2\n2\n0\n", "{}", outcome.stderr);
 }
 
-/// No host is made for which there is no room, and a place that has room can be named.
+/// A host without enough room is not started, and another directory can be chosen.
 #[test]
 fn a_small_dev_shm_is_refused() {
     let script = r#"
@@ -145,8 +145,8 @@ fn a_small_dev_shm_is_refused() {
     assert!(lines[2].contains("EFA_EMU_FABRICS is \"fabrics\""));
 }
 
-/// As in a container that is started by the run: it has a `/dev/shm` of its own, in which its
-/// programs make a fabric of their own.
+/// As in a container that the run starts: it has a `/dev/shm` of its own, in which its programs
+/// make their own fabric.
 #[test]
 fn programs_on_another_fabric_are_reported() {
     needs!("ib_send_lat", "perftest");
@@ -172,7 +172,7 @@ fn programs_on_another_fabric_are_reported() {
     ]);
 }
 
-/// libfabric's efa provider needs it, and says nothing that helps.
+/// libfabric's efa provider needs it, and its messages do not help.
 #[test]
 fn programs_falling_back_without_dev_shm_are_reported() {
     needs!("fi_pingpong", "libfabric-bin");

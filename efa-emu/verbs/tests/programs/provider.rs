@@ -1,5 +1,4 @@
-//! `--provider`: a provider of libfabric that belongs to efa-emu, for the programs of a run and of
-//! a cluster.
+//! `--provider`: a libfabric provider of efa-emu, for the programs of a run and of a cluster.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -9,7 +8,7 @@ use std::process::Command;
 use efa_testing::programs::{TestFabric, run, succeed};
 use efa_testing::workspace::{built, efa_emu};
 
-/// A directory of libraries as an installation has it, with a provider `other`.
+/// A directory of libraries as in an installation, with a provider `other`.
 fn libraries(parent: &Path) -> PathBuf {
     let directory = fs::canonicalize(parent).unwrap();
     for library in ["libefa_emu_verbs.so", "libefa_emu_efadv.so"] {

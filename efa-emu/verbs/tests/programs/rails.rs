@@ -1,4 +1,4 @@
-//! Hosts with several devices, as stock programs and the commands see them.
+//! Hosts with several devices, in stock programs and in the commands.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ fn ibv_devinfo_finds_each_by_its_name() {
     }
 }
 
-/// How many frames each interface of a capture has.
+/// The number of frames of each interface of a capture.
 fn frames(path: &Path) -> BTreeMap<String, usize> {
     let mut reader = Reader::open(path).unwrap();
     let mut seen = Vec::new();
@@ -126,8 +126,8 @@ fn perftest_chooses_by_name() {
     });
 }
 
-/// Two processes of one host on two of its devices: for libfabric they are on one host, so it takes
-/// shared memory unless told not to.
+/// Two processes of one host on two of its devices. For libfabric they are on one host, so it uses
+/// shared memory unless that is disabled.
 #[test]
 fn of_one_host_talk_to_each_other() {
     needs!("fi_pingpong", "libfabric-bin");
@@ -139,7 +139,7 @@ fn of_one_host_talk_to_each_other() {
     dialogue.run(&options, &options);
 }
 
-/// Rules, `ps` and `stats` name a host for all of its devices, or one of them.
+/// Rules, `ps` and `stats` name a host for all its devices, or one of them.
 #[test]
 fn commands_name_hosts_and_devices() {
     let fabric = TestFabric::new();
@@ -180,7 +180,7 @@ fn commands_name_hosts_and_devices() {
         assert_eq!(outcome.code(), code, "{names:?}: {}", outcome.stderr);
     }
 
-    // Whoever joins has as many devices, and says nothing else.
+    // A process that joins has the same number of devices, and need not state it.
     let join = |options: &[&str]| {
         let count = ["--", "sh", "-c", "ls $SYSFS_PATH/class/infiniband | wc -l"];
         run(fabric.run(&[&["--host", "alpha"], options, &count].concat()))
@@ -196,7 +196,7 @@ fn commands_name_hosts_and_devices() {
     }
 }
 
-/// Ranks add up numbers without end; the first one says when they have begun.
+/// Ranks add numbers without end; the first one prints when they have begun.
 const COLLECTIVE: &str = r#"
 #include <mpi.h>
 #include <stdio.h>
@@ -244,8 +244,8 @@ impl Job {
     }
 }
 
-/// The files of shared memory of MPICH that programs of a fabric have mapped. MPICH removes them at
-/// the end of a job, but not of one that fails.
+/// The shared memory files of MPICH that programs of a fabric have mapped. MPICH removes them at
+/// the end of a job, but not if the job fails.
 fn memory_of_mpich(fabric: &TestFabric) -> BTreeSet<PathBuf> {
     let variable = format!("EFA_EMU_FABRIC={}", fabric.name());
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
@@ -266,7 +266,7 @@ fn memory_of_mpich(fabric: &TestFabric) -> BTreeSet<PathBuf> {
     .collect()
 }
 
-/// A device is removed in the middle of a collective: nobody waits for ever.
+/// A device is removed in the middle of a collective operation: no rank waits forever.
 #[test]
 fn a_job_ends_when_a_device_is_removed() {
     for (wheel, options) in [
@@ -310,7 +310,7 @@ fn a_job_ends_when_a_device_is_removed() {
     }
 }
 
-/// Rank 0 sends some megabytes to rank 1, which looks whether they are right and says so.
+/// Rank 0 sends some megabytes to rank 1, which checks them and prints the result.
 const TRANSFER: &str = r#"
 #include <mpi.h>
 #include <stdio.h>
@@ -342,9 +342,9 @@ int main(int argc, char **argv)
 "#;
 
 /// Runs [`TRANSFER`] with an MPI library from a wheel, between hosts with four devices each.
-/// Returns the indices of those by which at least a quarter of the data came; `None` if the library
-/// cannot be fetched. `once` are options that the launcher takes once, `options` those that it
-/// takes for each host.
+/// Returns the indices of the devices that transferred at least a quarter of the data; `None` if
+/// the library cannot be fetched. `once` are options that the launcher takes once, `options` the
+/// options for each host.
 fn devices_of_a_transfer(
     wheel: &str,
     once: &[&str],
@@ -406,12 +406,12 @@ fn told_topology(directory: &Path, near: usize) -> [(&'static str, String); 2] {
     ]
 }
 
-/// MPICH over libfabric opens all devices, and sends by the one that it is told to prefer.
+/// MPICH over libfabric opens all devices, and sends by the device that it is told to prefer.
 #[test]
 fn mpich_opens_several() {
     let directory = tempfile::tempdir().unwrap();
-    // The hwloc within the wheel finds no PCI devices by itself, and then this MPICH, on any
-    // machine with several devices, ends in `MPI_Init`.
+    // The hwloc in the wheel does not find PCI devices without a file, and then this MPICH, on any
+    // machine with several devices, fails in `MPI_Init`.
     let told = told_topology(directory.path(), 3);
     let mut environment = vec![
         ("FI_PROVIDER", "efa"),
@@ -429,7 +429,7 @@ fn mpich_opens_several() {
     );
 }
 
-/// Open MPI over UCX sends large messages by several devices at a time.
+/// Open MPI over UCX sends large messages by several devices at the same time.
 #[test]
 fn ucx_stripes_over_several() {
     for (name, expected) in [
@@ -446,7 +446,7 @@ fn ucx_stripes_over_several() {
     }
 }
 
-/// By `FI_EFA_IFACE`, which releases before 2.0 do not know.
+/// By `FI_EFA_IFACE`, which releases before 2.0 do not support.
 #[test]
 fn newer_libfabric_chooses_by_interface() {
     let devices = devices_of_a_transfer(
@@ -458,9 +458,9 @@ fn newer_libfabric_chooses_by_interface() {
     assert!(devices.is_none_or(|devices| devices == [3]));
 }
 
-/// A machine with two processors of one core each, as the topology library hwloc reads it. The
-/// device with the index `near` is near to the second processor, the others to the first one.
-/// hwloc's own XML reader wants each tag in one line.
+/// A machine with two processors of one core each, for the topology library hwloc. The device with
+/// the index `near` is near to the second processor, the others to the first one. hwloc's own XML
+/// reader requires each tag in one line.
 fn topology(near: usize) -> String {
     let device = |index: usize| {
         let (name, bus) = (NAMES[index], format!("{:02x}", 0x10 + 4 * index));
@@ -518,8 +518,8 @@ fn topology(near: usize) -> String {
     .join("\n")
 }
 
-/// Open MPI takes the device that is nearest to the processor that a rank is bound to: where a
-/// device is, is the only difference between the runs.
+/// Open MPI uses the device that is nearest to the processor of a rank: the runs differ only in the
+/// location of the devices.
 #[test]
 fn open_mpi_chooses_by_distance() {
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {

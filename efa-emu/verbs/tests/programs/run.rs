@@ -1,5 +1,4 @@
-//! `efa-emu run` as a command: environment, exit status, signals, what it refuses and what it
-//! leaves.
+//! `efa-emu run` as a command: environment, exit status, signals, refusals and leftovers.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
@@ -22,11 +21,12 @@ fn the_exit_status_is_the_programs() {
     assert_eq!(shell(&fabric, "exit 7").code(), 7);
 }
 
-/// Not the status that a shell makes of it: MPICH's launcher goes by the signal.
+/// Not the exit status that a shell makes of a signal: MPICH's launcher needs the signal.
 #[test]
 fn a_program_killed_by_signal_ends_the_run() {
     let fabric = TestFabric::new();
-    // One that cannot be handled, one that `run` waits for itself, one that would leave a core.
+    // A signal that cannot be handled, one that `run` waits for itself, one that would leave a
+    // core.
     for (name, signal) in [
         ("KILL", libc::SIGKILL),
         ("TERM", libc::SIGTERM),
@@ -50,7 +50,7 @@ fn a_program_killed_by_signal_ends_the_run() {
     }
 }
 
-/// Each refusal is exit status 2 and one line that names the thing and the remedy.
+/// Each refusal has exit status 2 and one line that names the cause and the remedy.
 #[test]
 fn unrunnable_commands_are_refused_in_one_line() {
     let fabric = TestFabric::new();
@@ -116,7 +116,7 @@ fn missing_libraries_are_reported_with_the_places_searched() {
     command.env("EFA_EMU_LIB", elsewhere.path());
     succeed(command, "libraries by EFA_EMU_LIB");
 
-    // The dissector is what tells an installation.
+    // The dissector identifies an installation.
     let [bin, lib, data] = ["bin", "lib/efa-rdm", "share/efa-rdm/wireshark"]
         .map(|directory| elsewhere.path().join("usr").join(directory));
     for directory in [&bin, &lib, &data] {
@@ -140,7 +140,7 @@ fn missing_libraries_are_reported_with_the_places_searched() {
     );
 }
 
-/// As by an installed copy beside a clone: the two would misunderstand each other's memory.
+/// An installed copy and a clone may differ: each would misread the other's memory.
 #[test]
 fn fabrics_of_other_versions_are_refused_by_name() {
     let fabric = TestFabric::new();
@@ -160,7 +160,7 @@ fn fabrics_of_other_versions_are_refused_by_name() {
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
-/// A library that is injected into a program may be of another build than the `efa-emu run` around
+/// A library that is loaded into a program may be of another build than the `efa-emu run` around
 /// it, or than other hosts.
 #[test]
 fn other_frame_versions_are_refused_by_the_library() {
@@ -264,7 +264,7 @@ fn unnamed_runs_are_distinct_hosts() {
     assert_eq!(fabric.ps().lines().count(), 1, "only the heading is left");
 }
 
-/// A `run` that is killed cleans nothing up; the next one does, for as much as is dead.
+/// A killed `run` removes nothing; the next run removes the files of dead processes.
 #[test]
 fn the_next_run_cleans_up_after_killed_ones() {
     let fabric = TestFabric::new();
@@ -288,7 +288,7 @@ fn the_next_run_cleans_up_after_killed_ones() {
     // SAFETY: takes no pointers; the process is in the group of `killed`, which has not ended.
     unsafe { libc::kill(orphan, libc::SIGKILL) };
     wait_for_end(orphan);
-    // A run in another fabric cleans up, too.
+    // A run in another fabric removes them, too.
     let mut elsewhere = TestFabric::new().host(&["true"]);
     elsewhere.env("TMPDIR", temporary.path());
     succeed(elsewhere, "next run");
@@ -296,7 +296,7 @@ fn the_next_run_cleans_up_after_killed_ones() {
     assert!(!fabric.directory().exists());
 }
 
-/// Waits until a process has given up everything it had open. A zombie has.
+/// Waits until a process has closed everything. A zombie has.
 fn wait_for_end(pid: i32) {
     let runs = || {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -340,8 +340,8 @@ fn profiles_are_listed_with_sources() {
     );
 }
 
-/// A file that grows beyond `ulimit -f` ends its process by a signal, without a word. The device's
-/// file is larger than many limits.
+/// A file that grows beyond `ulimit -f` ends its process by a signal, without a message. The
+/// device's file is larger than many limits.
 #[test]
 fn file_size_limits_are_reported_and_harmless() {
     let limit = "--fsize=1000000";
@@ -357,7 +357,7 @@ fn file_size_limits_are_reported_and_harmless() {
     let outcome = run(command);
     outcome.expect_refusal(&["ulimit -f"]);
 
-    // A program that gets the limit later: its device cannot be opened, and the program goes on.
+    // A program that sets the limit later: its device cannot be opened, and the program continues.
     needs!("ibv_devinfo", "ibverbs-utils");
     let outcome = run(fabric.host(&["prlimit", limit, "ibv_devinfo"]));
     assert_eq!(outcome.status.signal(), None, "{outcome:?}");
@@ -365,7 +365,7 @@ fn file_size_limits_are_reported_and_harmless() {
     assert!(outcome.stderr.contains("ulimit -f"), "{outcome:?}");
 }
 
-/// Names are as long as Linux permits for machines.
+/// Names may be as long as Linux permits for machines.
 #[test]
 fn host_names_have_up_to_64_characters() {
     needs!("ibv_devices", "ibverbs-utils");

@@ -1,12 +1,12 @@
-//! `--sysfs`: programs that look at `/sys` and `/dev` themselves find the emulated devices there,
-//! and everything that the machine has beside them.
+//! `--sysfs`: programs that read `/sys` and `/dev` themselves find the emulated devices there, and
+//! all files of the machine.
 
 use std::process::Command;
 
 use efa_testing::programs::{Finished, TestFabric, needs, run};
 use efa_testing::workspace::{efa_emu, emulator};
 
-/// Runs the command; `None`, and a line that says why, if the system permits no mount namespaces.
+/// Runs the command; `None`, and a line with the reason, if the system permits no mount namespaces.
 fn run_if_permitted(command: Command) -> Option<Finished> {
     let outcome = run(command);
     if outcome.code() == 2 && outcome.stderr.contains("--sysfs") {
@@ -16,7 +16,7 @@ fn run_if_permitted(command: Command) -> Option<Finished> {
     Some(outcome)
 }
 
-/// The same command without the right to mount, as a user other than root has it.
+/// The same command without the right to mount, as a user other than root.
 fn without_rights(command: &Command) -> Command {
     let mut other = Command::new("setpriv");
     other.args(["--bounding-set", "-sys_admin"]);
@@ -24,7 +24,7 @@ fn without_rights(command: &Command) -> Command {
     other
 }
 
-/// What a monitoring program reads of two devices.
+/// The files of two devices that a monitoring program reads.
 const LOOKS: &str = r#"
     cd /sys/class/infiniband
     echo *
@@ -53,12 +53,12 @@ fn devices_are_where_monitoring_programs_look() {
         };
         let outcome = outcome.expect_success("it looks at /sys and /dev");
         assert_eq!(outcome.stdout, SEEN);
-        // Whoever looks there leaves no mark, so that nothing is known.
+        // Programs that read these files leave no mark, so the run reports nothing.
         assert_eq!(outcome.stderr, "");
     }
 }
 
-/// The device that makes them looks for them where it is opened.
+/// The terminal's device makes terminals in the directory where it was opened.
 #[test]
 fn programs_get_terminals() {
     needs!("script", "bsdutils");
@@ -74,7 +74,7 @@ fn programs_get_terminals() {
     }
 }
 
-/// The rest of the machine is as it was, and the machine as well.
+/// The other files of the machine are unchanged, inside and outside.
 #[test]
 fn what_the_machine_has_stays() {
     let fabric = TestFabric::new();
@@ -82,7 +82,7 @@ fn what_the_machine_has_stays() {
                   cat /sys/class/net/lo/mtu; echo x >/dev/null; ls /dev/shm";
     let listing = |outcome: Finished| {
         let lines = outcome.stdout.lines().map(str::to_owned);
-        // Runs of other tests come and go in /dev/shm.
+        // Runs of other tests change /dev/shm.
         lines
             .take_while(|line| line != "mtu of lo")
             .collect::<Vec<_>>()
@@ -112,7 +112,7 @@ fn what_the_machine_has_stays() {
     assert!(added.iter().any(|line| *line == "infiniband"), "{added:?}");
 }
 
-/// The files are those that `run` keeps up to date.
+/// The files are the ones that `run` updates.
 #[test]
 fn the_state_of_a_port_is_followed() {
     let fabric = TestFabric::new();
@@ -147,7 +147,7 @@ fn each_host_of_a_cluster_has_its_own() {
     if run_if_permitted(cluster(&["--sysfs"])).is_none() {
         return;
     }
-    // Asked for or not.
+    // With and without the option.
     for options in [&["--sysfs"][..], &[]] {
         let outcome = run(cluster(options)).expect_success("both hosts look");
         let gids: Vec<_> = outcome.stdout.lines().collect();

@@ -17,7 +17,7 @@ fn ibv_devices_lists_the_device() {
     assert_eq!(list.stderr, "", "the libraries are silent");
 }
 
-/// `-v` asks for the GID's type through rdma-core's private interface.
+/// `-v` queries the GID's type through rdma-core's private interface.
 #[test]
 fn ibv_devinfo_shows_device_and_port() {
     needs!("ibv_devinfo", "ibverbs-utils");
@@ -39,8 +39,8 @@ fn ibv_devinfo_shows_device_and_port() {
     }
 }
 
-/// Once it is removed, nobody on its host can open it until it is given back; the next host of the
-/// name has it again as well.
+/// Once it is removed, no program on its host can open it until it is returned; the next host with
+/// the name has it again as well.
 #[test]
 fn a_removed_device_returns_with_its_host() {
     needs!("ibv_devinfo", "ibverbs-utils");

@@ -1,12 +1,12 @@
-//! What `efa-emu run` says of programs that made no use of the device: one line with the reason, as
-//! far as it is known, and nothing of programs that did.
+//! The message of `efa-emu run` about programs that did not use the device: one line with the
+//! reason, as far as it is known. There is none about programs that used it.
 
 use std::process::Command;
 
 use efa_testing::programs::{Dialogue, Finished, TestFabric, installed, needs, run};
 use efa_testing::workspace::efa_emu;
 
-/// What a command prints on standard error.
+/// The standard error output of a command.
 #[track_caller]
 fn said(command: Command) -> String {
     run(command).stderr
@@ -25,8 +25,8 @@ fn assert_line(said: &str, parts: &[&str]) {
     }
 }
 
-/// A reason is named only if it was seen: of a program that is static, or has lost the run's
-/// environment, nothing is.
+/// A reason is given only if it was seen: none for a static program, or one that has lost the run's
+/// environment.
 #[test]
 fn nobody_asks_for_devices() {
     let fabric = TestFabric::new();
@@ -36,9 +36,9 @@ fn nobody_asks_for_devices() {
         &["sh", "-c", "true; true"],
         &["/sbin/ldconfig", "--version"],
         &["env", "-i", "/bin/true"],
-        // It asks the kernel, by netlink.
+        // It queries the kernel by netlink.
         &["sh", "-c", "rdma link || true"],
-        // A container inside, whose programs do not see the run's directory.
+        // An inner container, whose programs do not see the run's directory.
         &[
             "sh",
             "-c",
@@ -47,7 +47,8 @@ fn nobody_asks_for_devices() {
     ] {
         assert_line(&said(fabric.host(words)), &[unused]);
     }
-    // Itself, which has the text by which it tells programs that have a libibverbs of their own.
+    // `efa-emu` itself, which contains the text by which it recognises programs with their own
+    // libibverbs.
     let own = efa_testing::workspace::emulator();
     assert_line(
         &said(fabric.host(&[own.to_str().unwrap(), "ps"])),
@@ -60,14 +61,14 @@ fn nobody_asks_for_devices() {
     other.env("FI_PROVIDER", "tcp");
     assert_line(&said(other), &["FI_PROVIDER is \"tcp\""]);
     assert_eq!(said(fabric.run(&["--quiet", "--", "true"])), "");
-    // The run inside says what there is to say of its programs, and the one around it nothing.
+    // The inner run reports on its programs; the outer one prints nothing.
     let inside = fabric.run(&["--", "true"]);
     let mut words = vec![inside.get_program().to_str().unwrap()];
     words.extend(inside.get_args().map(|word| word.to_str().unwrap()));
     assert_line(&said(fabric.host(&words)), &[unused]);
 }
 
-/// As wheels for Python have it: the program is dynamic, and what it calls is in it.
+/// As in wheels for Python: the program is dynamic, and contains the functions that it calls.
 #[test]
 fn programs_with_their_own_libibverbs_are_named() {
     needs!("gcc", "gcc");
@@ -102,7 +103,7 @@ fn programs_with_their_own_libibverbs_are_named() {
             ));
             continue;
         }
-        // Also if it is not the first program of the run.
+        // The same if it is not the first program of the run.
         let command = ["sh", "-c", "\"$0\"; true", program.to_str().unwrap()];
         assert_line(&said(TestFabric::new().host(&command)), &[line]);
     }
@@ -128,7 +129,8 @@ fn programs_that_describe_the_device() {
     }
 }
 
-/// Programs that a run leaves behind have no device any more; those that end with it are not meant.
+/// Programs that continue after a run have no device any more; programs that end with the run are
+/// not reported.
 #[test]
 fn programs_that_go_on_after_the_run() {
     let fabric = TestFabric::new();
@@ -152,7 +154,7 @@ fn programs_that_go_on_after_the_run() {
     assert_eq!(outcome.stderr, "");
 }
 
-/// What says how a capture is written, where none is.
+/// Options of a capture without a capture.
 #[test]
 fn options_of_a_capture_without_a_file() {
     let fabric = TestFabric::new();
@@ -200,7 +202,7 @@ fn another_provider() {
     {
         assert_line(&outcome.stderr, &["FI_PROVIDER is \"tcp;ofi_rxm\""]);
     }
-    // Chosen by the program, which is not known: what is said is that nothing was sent.
+    // Chosen by the program, which is not known: the message is that nothing was sent.
     for outcome in pingpong(["alpha", "beta"], &[], "tcp;ofi_rxm")
         .into_iter()
         .flatten()
@@ -234,7 +236,7 @@ fn shared_memory_in_place_of_the_device() {
     }
 }
 
-/// AddressSanitizer refuses programs whose first library it is not, unless it is told otherwise.
+/// AddressSanitizer refuses to run if another library is loaded first, unless it is told otherwise.
 #[test]
 fn a_program_with_address_sanitizer() {
     needs!("gcc", "gcc");
@@ -252,7 +254,7 @@ fn a_program_with_address_sanitizer() {
         return efa_testing::skip("gcc has no AddressSanitizer here");
     }
     let program = program.to_str().unwrap();
-    // Also if the program is not the first one.
+    // The same if the program is not the first one.
     for command in [&[program][..], &["sh", "-c", "\"$0\"; exit $?", program]] {
         let outcome = run(TestFabric::new().host(command));
         assert_eq!(outcome.code(), 0, "{outcome:?}");
@@ -282,8 +284,8 @@ int main(void) {
 }
 "#;
 
-/// A rule about a host that nobody is. One about hosts that are there, to which nothing has
-/// happened, is no mistake.
+/// A rule about a host that does not exist is reported. A rule about existing hosts that was not
+/// applied is not.
 #[test]
 fn rules_that_name_a_missing_host() {
     needs!("fi_info", "libfabric-bin");
@@ -317,7 +319,7 @@ then = "hold"
     assert_eq!(run(&["--quiet"]), "");
 }
 
-/// Its processes are on fabrics that the suite names, and not because they see another `/dev/shm`.
+/// The reason is not another `/dev/shm`: its processes are on fabrics that the suite names.
 #[test]
 fn the_suites_jobs_have_their_own_fabrics() {
     let trace = |name: &str| efa_testing::workspace::traces().join(name);

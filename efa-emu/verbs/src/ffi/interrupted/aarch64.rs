@@ -1,7 +1,7 @@
 use core::arch::asm;
 
 /// Changes the count by an instruction. Reading and writing are two steps here; a signal handler
-/// that comes between them leaves the count as it found it.
+/// between them restores the count before it returns.
 macro_rules! change {
     ($instruction:literal) => {
         // SAFETY: changes this thread's variable and nothing else.

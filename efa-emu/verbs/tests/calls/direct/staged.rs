@@ -1,5 +1,5 @@
-//! Captures, staged faults and receivers that are not ready mean the same to clients that make no
-//! calls as to those that do: each test plays one client of each.
+//! Captures, staged faults and receivers that are not ready have the same effect on clients that
+//! make no calls as on clients that do. Each test runs one client of each.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ use efa_testing::verbs::*;
 
 /// Bytes of the clients' memory.
 const MEMORY: usize = 256;
-/// Where messages arrive. What is sent is in front of it.
+/// The offset of received messages. The data to send is before it.
 const ARRIVALS: usize = 128;
 
 /// Request ids of receives; those of sends are below.
@@ -40,7 +40,7 @@ struct Client<'e> {
 }
 
 impl<'e> Client<'e> {
-    /// `rnr_retry`: how often the device tries again if the receiver is not ready; 7: for ever.
+    /// `rnr_retry`: the number of retries if the receiver is not ready; 7: no limit.
     fn new(endpoint: &'e Endpoint, region: *mut ibv_mr, is_direct: bool, rnr_retry: u8) -> Self {
         let queue = endpoint.cq(64);
         let (mut request, mut efa) = endpoint.srd_request(queue, ALL_OPS);
@@ -84,7 +84,7 @@ impl<'e> Client<'e> {
         );
     }
 
-    /// Reads what is sent to where messages arrive, by RDMA.
+    /// Reads the data to send to the offset of received messages, by RDMA.
     fn read(&mut self, request: u16, length: u32) {
         // SAFETY: live objects.
         let (qpn, rkey) = unsafe { ((*self.pair).qp_num, (*self.region).rkey) };
@@ -139,7 +139,7 @@ impl<'e> Client<'e> {
         done
     }
 
-    /// Nothing more comes of what was posted before: the next completions are those of a message.
+    /// Checks that earlier requests complete no more: the next completions belong to a message.
     fn expect_nothing_else(&mut self) {
         let length = 64;
         self.receive(RECEIVE + 0x77, length);
@@ -149,13 +149,13 @@ impl<'e> Client<'e> {
     }
 }
 
-/// Has clients of both ways do the same, one after the other.
+/// Runs the same actions with both types of client, one after the other.
 fn both_ways(rnr_retry: u8, mut play: impl FnMut(&mut Client<'_>)) {
     let endpoint = Endpoint::new();
     let access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ;
     let mut memory = vec![7u8; MEMORY];
     let region = endpoint.register(&mut memory, access);
-    // Both are there all the time, so that their queue pairs have different numbers.
+    // Both exist all the time, so that their queue pairs have different numbers.
     let clients =
         [false, true].map(|is_direct| Client::new(&endpoint, region, is_direct, rnr_retry));
     for mut client in clients {
@@ -189,7 +189,7 @@ fn of_each_pair(path: &Path) -> Vec<Vec<(Direction, Repr, Vec<u8>)>> {
     pairs.into_iter().map(|(_, frames)| frames).collect()
 }
 
-/// Each request is there once as it leaves and once as it arrives, and so is what answers it.
+/// Each request is captured once outbound and once inbound, and so is its answer.
 #[test]
 fn captures_have_what_those_of_calls_have() {
     let directory = tempfile::tempdir().unwrap();
@@ -234,7 +234,7 @@ fn captures_have_what_those_of_calls_have() {
                 (header.sequence, what, payload.len())
             })
             .collect();
-        // Success is left implicit.
+        // Success is not captured.
         let expected = [
             (0, None, 48),
             (1, None, 16),
@@ -252,11 +252,11 @@ fn captures_have_what_those_of_calls_have() {
 
 /// The effect of a rule on messages of 1 byte, 2 bytes and so on.
 struct Case {
-    /// Of the rule.
+    /// The condition of the rule.
     when: &'static str,
     then: &'static str,
     messages: u16,
-    /// In the order of their ids.
+    /// The completions, in the order of their ids.
     expected: &'static [Done],
 }
 
@@ -311,7 +311,7 @@ const CASES: &[Case] = &[
             (RECEIVE + 1, Status::Ok, 1),
         ],
     },
-    // The second message arrives in front of the first.
+    // The second message arrives before the first.
     Case {
         when: FIRST,
         then: "{ hold-packets = 1 }",
@@ -351,7 +351,7 @@ fn printed(words: &[&str]) -> Value {
     serde_json::from_slice(&output.unwrap().stdout).unwrap()
 }
 
-/// How often the armed rule was applied.
+/// The number of times that the armed rule was applied.
 fn applied() -> u64 {
     printed(&["fault", "list"])[0]["applied"].as_u64().unwrap()
 }
@@ -370,7 +370,7 @@ fn rules_of_faults_apply_as_to_calls() {
                 (1..=case.messages).for_each(|number| client.send(number, number.into()));
                 let mut expected = case.expected.to_vec();
                 if client.direct.is_none() {
-                    // Calls show no completion of a request that is over.
+                    // Calls show no completion of a request that has completed.
                     expected.dedup();
                 }
                 assert_eq!(client.done(expected.len()), expected);
@@ -408,7 +408,7 @@ fn what_is_held_arrives_after_its_release() {
     });
 }
 
-/// Sends without a link are given up in the end.
+/// Sends without a link fail after the last retry.
 #[test]
 fn nothing_leaves_a_port_without_link() {
     on_emulated_host_with(&["--profile", "efa2", "--host", "alpha"], || {
@@ -419,7 +419,7 @@ fn nothing_leaves_a_port_without_link() {
             let unresponsive = Status::LocalUnresponsiveRemote;
             assert_eq!(client.next(), (1, unresponsive, 0));
             fault(&["port-up", "alpha"]);
-            // The receive is still there.
+            // The receive is still posted.
             client.send(2, 32);
             let expected = [(2, Status::Ok, 0), (RECEIVE, Status::Ok, 32)];
             assert_eq!(client.done(2), expected);
@@ -428,7 +428,7 @@ fn nothing_leaves_a_port_without_link() {
     });
 }
 
-/// How many requests found no receive, and how many were sent again.
+/// The number of requests that found no receive, and the number of retries.
 fn refusals() -> [u64; 2] {
     let device = &printed(&["stats"])[0];
     let found = device["trouble"]["rnr_refusals"].as_u64().unwrap();
