@@ -1,9 +1,9 @@
-//! Stands in for the module of this name in `efa-shm`.
+//! Replaces the module of this name in `efa-shm`.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What the table reports.
+/// The errors of the table.
 #[derive(Debug)]
 pub(crate) enum FabricError {
     Damaged {

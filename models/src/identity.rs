@@ -1,4 +1,4 @@
-//! Stands in for the module of this name in `efa-shm`: the same files, over loom's memory.
+//! Replaces the module of this name in `efa-shm`: the same files, with loom's memory.
 
 #[path = "../../efa-emu/shm/src/identity/device_name.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the models use a part")]

@@ -1,14 +1,14 @@
-//! The algorithms without locks of the other packages, and models of them.
+//! The lock-free algorithms of the other packages, and models of them.
 //!
-//! The files are the same that the device is built from. Here, what they take from `crate::sync`
-//! and their neighbours are loom's types, and shared memory is an array of them. A model runs its
-//! threads in every interleaving that matters, with every value that a weakly ordered machine may
-//! let a load see, and fails on a data race, a deadlock or a broken promise.
+//! The files are those that the device is built from. The types that they use from `crate::sync`
+//! and from neighbouring modules are loom's here, and shared memory is an array of them. A model
+//! runs its threads in every relevant interleaving, with every value that a weakly ordered machine
+//! may let a load see, and fails on a data race, a deadlock or a broken guarantee.
 //!
-//! `tests/models.rs` runs them. That they would notice a wrong ordering is tried by
-//! `scripts/verify`, which weakens each one in turn.
+//! `tests/models.rs` runs them. `scripts/verify` weakens each ordering in turn, and checks that the
+//! models notice.
 
-// The unit tests in the files are those of the packages that have them.
+// The unit tests in the files belong to the packages of the files.
 #![cfg(not(test))]
 
 #[allow(dead_code, reason = "a model uses a part")]
@@ -29,10 +29,10 @@ pub use identity::numbers;
 pub use process::counter;
 pub use transport::{doorbells, rings};
 
-/// What `spin` knows of threads.
+/// The thread functions that `spin` uses.
 mod ffi {
     pub(crate) mod interrupted {
-        /// Says that a lock is held; nothing here interrupts a thread.
+        /// Marks that a lock is held; nothing here interrupts a thread.
         pub(crate) struct Locking;
 
         impl Locking {
@@ -41,7 +41,7 @@ mod ffi {
             }
         }
 
-        /// A number that only the calling thread has.
+        /// A number that is unique to the calling thread.
         pub(crate) fn this_thread() -> usize {
             let name = format!("{:?}", loom::thread::current().id());
             let digits: String = name.chars().filter(char::is_ascii_digit).collect();

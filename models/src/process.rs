@@ -1,4 +1,4 @@
-//! Stands in for the module of this name in `efa-shm`: the same files, and loom's memory.
+//! Replaces the module of this name in `efa-shm`: the same files, with loom's memory.
 
 pub mod counter;
 #[path = "../../efa-emu/shm/src/process/mutex.rs"]

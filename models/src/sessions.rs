@@ -16,8 +16,8 @@ pub fn calls_take_turns() {
     assert_eq!(*cell.lock(&Locking::new()), 2);
 }
 
-/// A session of two calls, with a look at the value between them; the other thread comes before or
-/// after both.
+/// A session of two calls that reads the value in between; the other thread comes before or after
+/// both.
 pub fn a_session_keeps_others_out() {
     let cell = Arc::new(SpinCell::new((0, 0)));
     let other = Arc::clone(&cell);
@@ -42,7 +42,8 @@ pub fn a_session_keeps_others_out() {
     assert_eq!(*cell.lock(&locking), (2, 2));
 }
 
-/// A change beside sessions: its own session goes on, another thread's is waited for.
+/// A change during a session: a change by the owner does not end the session, a change by another
+/// thread waits for its end.
 pub fn only_the_owner_gets_in_beside_a_session() {
     let cell = Arc::new(SpinCell::new((0, 0)));
     let other = Arc::clone(&cell);
@@ -66,7 +67,7 @@ pub fn only_the_owner_gets_in_beside_a_session() {
     assert_eq!(*cell.lock(&locking), (2, 2));
 }
 
-/// Who had a session before does not get in beside another thread's.
+/// The owner of an earlier session cannot make a change during another thread's session.
 pub fn an_earlier_session_makes_no_owner() {
     let cell = Arc::new(SpinCell::new((0, 0)));
     let locking = Locking::new();

@@ -1,4 +1,4 @@
-//! Stands in for the module of this name in `efa-shm`: the same files, over loom's memory.
+//! Replaces the module of this name in `efa-shm`: the same files, with loom's memory.
 
 #[path = "../../efa-emu/shm/src/transport/claim.rs"]
 pub(crate) mod claim;
@@ -13,7 +13,7 @@ pub mod doorbells;
 pub mod rings;
 
 pub(crate) mod segment {
-    /// A ring's receiver, which polls.
+    /// The receiver of a ring, which polls.
     #[derive(Debug)]
     pub(crate) struct Segment;
 

@@ -1,5 +1,5 @@
-//! All models, in the time that a test may take. `LOOM_MAX_PREEMPTIONS` bounds how often a thread
-//! is interrupted where it would not have to be; `scripts/verify` sets it higher.
+//! All models, within the time limit of a test. `LOOM_MAX_PREEMPTIONS` bounds how often a thread is
+//! preempted; `scripts/verify` sets a higher value.
 
 use efa_models::{counter, doorbells, numbers, rings, sessions};
 
@@ -7,9 +7,9 @@ fn explore(model: impl Fn() + Sync + Send + 'static) {
     explore_within(None, model);
 }
 
-/// Explores a model with so many preemptions at most, whatever the environment says.
+/// Explores a model with at most `most` preemptions, independent of the environment.
 fn explore_within(most: Option<usize>, model: impl Fn() + Sync + Send + 'static) {
-    // Its first use takes more stack than a thread of a model has.
+    // Its first use needs more stack than a thread of a model has.
     let _: u32 = rand::random();
     let mut builder = loom::model::Builder::new();
     let bound = builder.preemption_bound.unwrap_or(2);
@@ -85,7 +85,7 @@ fn doorbell_one_sender() {
 
 #[test]
 fn doorbell_two_senders() {
-    // Three take hours.
+    // Three preemptions take hours.
     explore_within(Some(2), || {
         doorbells::no_record_is_left_while_the_owner_sleeps(&[0, 1]);
     });

@@ -25,7 +25,7 @@ fn take(table: &HostTable, owner: u32, dead: Option<u32>) -> Option<Qpn> {
         .ok()
 }
 
-/// Two participants take a number each: not the same.
+/// Two participants take a number each, and the numbers differ.
 pub fn a_number_goes_to_one_taker() {
     let table = table();
     let other = Arc::clone(&table);
@@ -41,8 +41,8 @@ pub fn a_number_goes_to_one_taker() {
     }
 }
 
-/// The number of a dead participant is given back by one and taken by another at once: nobody loses
-/// a number that is his.
+/// One participant frees the number of a dead one while another takes it: no participant loses a
+/// number that it owns.
 pub fn a_dead_owners_number_goes_to_one_taker() {
     const DEAD: u32 = 9;
     let table = table();

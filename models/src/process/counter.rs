@@ -1,4 +1,4 @@
-//! The engine's mutex: threads take turns, and none sleeps for ever.
+//! The engine's mutex: threads exclude each other, and none sleeps forever.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -15,7 +15,7 @@ pub fn threads_take_turns() {
     assert_eq!(*mutex.lock(), 2);
 }
 
-/// Three threads, of which one only tries.
+/// Three threads, one of which only tries to lock.
 pub fn one_thread_may_find_it_held() {
     let mutex = Arc::new(Mutex::new(0));
     let threads: Vec<_> = (0..2)

@@ -8,17 +8,17 @@ use loom::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 use crate::sync::UnsafeCell;
 
-/// As long as the head of a table.
+/// The length of the head of a table.
 pub(crate) const PAGE: usize = 128;
-/// Answers of a ring: few, so that models reach the second lap.
+/// The answers of a ring: few, so that models reach the second lap.
 pub(crate) const ANSWERS: usize = 4;
 const LINE: usize = 64;
 
 pub(crate) type Line = [AtomicU64; 8];
 
-/// The memory of a table or of a ring. Words and bytes at the same address are apart here: of a
-/// ring, only words are used for headers, and only bytes for payloads and answers. Of a table,
-/// words of 32 bits are in the head, words of 64 bits behind it; but for the first.
+/// The memory of a table or of a ring. Words and bytes at the same address are separate here. A
+/// ring uses words only for headers, and bytes only for payloads and answers. A table has 32-bit
+/// words in its head, and 64-bit words after it, except for the first.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedMemory(Arc<Words>);
 
@@ -37,7 +37,7 @@ fn lines(count: usize) -> Vec<Line> {
 }
 
 impl SharedMemory {
-    /// A table of so many bytes.
+    /// A table of `length` bytes.
     pub(crate) fn map(_: &File, _: usize, length: usize) -> io::Result<SharedMemory> {
         Ok(SharedMemory(Arc::new(Words {
             magic: AtomicU64::new(0),
@@ -48,7 +48,7 @@ impl SharedMemory {
         })))
     }
 
-    /// A ring with room for so many lines of records.
+    /// A ring with room for `count` lines of records.
     pub(crate) fn of_lines(count: usize) -> SharedMemory {
         SharedMemory(Arc::new(Words {
             magic: AtomicU64::new(0),
@@ -84,7 +84,7 @@ impl SharedMemory {
         self.0.answers[..].try_into().expect("it is a ring")
     }
 
-    /// The name and the GID of a table, at which no model looks.
+    /// The name and the GID of a table, which no model reads.
     pub(crate) fn write(&self, _: usize, _: &[u8]) {}
 
     pub(crate) fn read(&self, _: usize, _: &mut [u8]) {}
@@ -112,7 +112,8 @@ pub(crate) fn reserve(_: &File, _: usize, _: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// The kernel's futex: whoever waits is there before anybody wakes, or has seen the changed word.
+/// The kernel's futex: a waiter either sleeps before another thread wakes it, or has seen the
+/// changed word.
 pub(crate) mod futex {
     use core::time::Duration;
 
@@ -127,7 +128,7 @@ pub(crate) mod futex {
         let (wakes, woken) = &*QUEUE;
         let mut count = wakes.lock().expect("no thread panicked");
         let before = *count;
-        // The kernel looks at the word as it is, not at an older value.
+        // The kernel reads the current value of the word, not an older one.
         if word.fetch_add(0, Ordering::Relaxed) != expected {
             return;
         }

@@ -1,4 +1,5 @@
-//! How the owner of a segment learns of records: no record is left lying while it sleeps.
+//! The doorbells by which the owner of a segment finds records: no record is left unread while it
+//! sleeps.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -6,21 +7,21 @@ use loom::thread;
 use super::doorbell;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// What sender and owner share of a slot.
+/// The part of a slot that sender and owner share.
 struct Shared {
     wake: AtomicU32,
     summary: AtomicU64,
     words: [AtomicU64; 2],
     attention: [AtomicU32; 2],
-    /// The slots' descriptors: 1 once the slot is in use.
+    /// The descriptors of the slots: 1 once the slot is in use.
     descriptors: [AtomicU32; 2],
-    /// Stand for the rings: records that were committed.
+    /// In place of the rings: records that were committed.
     records: [AtomicU32; 2],
     stop: AtomicU32,
 }
 
-/// The slots of the two senders, in one word of doorbells: the owner may find the bit of one before
-/// that sender has told the summary.
+/// The slots of the two senders, in one word of doorbells: the owner may see the bit of one sender
+/// before that sender has set its bit in the summary.
 const SLOTS: [usize; 2] = [3, 5];
 
 impl Shared {
@@ -39,7 +40,7 @@ impl Shared {
         }
     }
 
-    /// What a sender does first: `Segment::claim_ring`.
+    /// The first step of a sender: `Segment::claim_ring`.
     fn claim(&self, sender: usize) {
         self.descriptors[sender].store(1, Ordering::Relaxed);
         self.ring(sender);
@@ -51,7 +52,7 @@ impl Shared {
         doorbell::wake(&self.wake);
     }
 
-    /// What a sender does with a record: `Producer::push`, `Segment::announce`.
+    /// The steps of a sender for a record: `Producer::push`, `Segment::announce`.
     fn send(&self, sender: usize) {
         let count = self.records[sender].load(Ordering::Relaxed);
         self.records[sender].store(count + 1, Ordering::Release);
@@ -61,7 +62,7 @@ impl Shared {
     }
 }
 
-/// The owner, as `Inbound` and the worker are.
+/// The owner, with the roles of `Inbound` and the worker.
 struct Owner {
     shared: Arc<Shared>,
     polled: [bool; 2],
@@ -73,7 +74,7 @@ impl Owner {
         self.shared.records[sender].load(Ordering::Acquire) > self.taken[sender]
     }
 
-    /// One turn. Returns whether there was anything.
+    /// One pass. Returns whether there were records.
     fn pass(&mut self) -> bool {
         let mut busy = false;
         if self.shared.summary.load(Ordering::Relaxed) != 0 {
@@ -101,7 +102,7 @@ impl Owner {
         busy
     }
 
-    /// As `Inbound::prepare_to_sleep` and what the worker does around it.
+    /// As `Inbound::prepare_to_sleep` and the worker's code around it.
     fn sleep_if_idle(&mut self) {
         let shared = Arc::clone(&self.shared);
         doorbell::fall_asleep(&shared.wake);
@@ -124,8 +125,8 @@ impl Owner {
     }
 }
 
-/// Senders send so many records each, and the owner sleeps whenever it finds nothing: it gets all
-/// of them, or the model finds that nobody is left to wake it.
+/// Each sender sends its number of records, and the owner sleeps whenever it finds none. It gets
+/// all records, or the model finds that no thread is left to wake it.
 pub fn no_record_is_left_while_the_owner_sleeps(records: &[u32]) {
     let shared = Arc::new(Shared::new());
     let senders: Vec<_> = records
@@ -155,7 +156,7 @@ pub fn no_record_is_left_while_the_owner_sleeps(records: &[u32]) {
     }
 }
 
-/// The owner's own process ends its thread, asleep or not.
+/// The owner's own process stops its thread, asleep or not.
 pub fn a_sleeping_owner_is_stopped() {
     let shared = Arc::new(Shared::new());
     let stopper = Arc::clone(&shared);

@@ -31,14 +31,14 @@ fn record(length: u32, sequence: u32) -> Record {
     Record::whole(RecordKind::Data, &header, length)
 }
 
-/// The sender, and what it knows of its records.
+/// The sender, with the state of its records.
 struct Sender {
     producer: Producer<usize>,
     answered: Vec<bool>,
 }
 
 impl Sender {
-    /// Sends the next record with a byte of payload, if there is room.
+    /// Sends the next record with a payload of one byte, if there is room.
     fn push(&mut self) {
         let number = self.answered.len();
         let pushed = self
@@ -51,7 +51,7 @@ impl Sender {
         }
     }
 
-    /// Takes the answers that are there; they may be seen out of order.
+    /// Takes the available answers; they may be seen out of order.
     fn reap(&mut self) {
         self.producer.reap(|number, _, answer| {
             assert_eq!(answer, Answer::Status(Status::RemoteRnr));
@@ -61,14 +61,14 @@ impl Sender {
     }
 }
 
-/// The receiver, and how many records it took.
+/// The receiver, and the number of records that it took.
 struct Receiver {
     consumer: Consumer,
     taken: u32,
 }
 
 impl Receiver {
-    /// Takes a record if there is one, looks at its payload, and answers it.
+    /// Takes a record if there is one, reads its payload, and answers it.
     fn take(&mut self) {
         let Some(incoming) = self.consumer.take().expect("the sender is honest") else {
             return;
@@ -82,10 +82,10 @@ impl Receiver {
     }
 }
 
-/// Records with a payload each go through a ring of so many lines. The first few go one by one,
-/// which decides where in the ring the others meet its end. So many are `ahead` when sender and
-/// receiver begin to work at the same time. Each record arrives once, whole and in order, and is
-/// answered once.
+/// Records with a payload each pass through a ring of `lines` lines. The first few pass one by one,
+/// which determines where in the ring the others reach its end. `ahead` records are in the ring
+/// when sender and receiver start to run concurrently. Each record arrives once, whole and in
+/// order, and is answered once.
 pub fn records_arrive_whole_and_are_answered(lines: usize, first: u32, ahead: u32) {
     let memory = SharedMemory::of_lines(lines);
     let mut receiver = Receiver {
@@ -137,8 +137,8 @@ impl Shared {
     }
 }
 
-/// The target copies in two pieces while the initiator takes its memory back: what the initiator
-/// then does to the memory meets no copy.
+/// The target copies in two parts while the initiator takes its memory back: no copy overlaps the
+/// initiator's later use of the memory.
 pub fn memory_that_was_taken_back_is_quiet() {
     let shared = Arc::new(Shared {
         word: AtomicU64::new(7 << 32),
@@ -161,7 +161,7 @@ pub fn memory_that_was_taken_back_is_quiet() {
     thread.join().expect("it does not panic");
 }
 
-/// The initiator takes its memory back, uses it, and lets the target have it again.
+/// The initiator takes its memory back, uses it, and opens it to the target again.
 pub fn memory_that_was_reopened_is_the_targets_again() {
     let shared = Arc::new(Shared {
         word: AtomicU64::new(7 << 32),
