@@ -3,7 +3,7 @@
 //!
 //! | variable | meaning |
 //! |---|---|
-//! | `EFA_LOG` | what is shown: the directives of `tracing-subscriber`'s `EnvFilter`, such as `efa_core=debug` |
+//! | `EFA_LOG` | the events to show: the directives of `tracing-subscriber`'s `EnvFilter`, such as `efa_core=debug` |
 //! | `EFA_LOG_FILE` | a file to which lines are appended, instead of standard error |
 //!
 //! Each line has the time, the process, the level, the module and the fields, and is one call of
@@ -29,12 +29,12 @@ use tracing_subscriber::filter::Directive;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
-/// What is shown.
+/// The variable with the directives.
 const FILTER: &str = "EFA_LOG";
-/// Where.
+/// The variable with the output file.
 const FILE: &str = "EFA_LOG_FILE";
 
-/// A variable that is wrong.
+/// An invalid variable.
 #[derive(Debug, thiserror::Error)]
 enum SettingError {
     #[error(
@@ -47,9 +47,9 @@ enum SettingError {
     Open { path: PathBuf, source: io::Error },
 }
 
-/// Shows what `EFA_LOG` asks for from now on. Does nothing if the variable is not set or empty, if
-/// this was called before, or if the program has a `tracing` subscriber. A variable that is wrong
-/// is one line on standard error, and nothing is shown.
+/// Shows the events that `EFA_LOG` selects from now on. Does nothing if the variable is not set or
+/// empty, if this was called before, or if the program has a `tracing` subscriber. An invalid
+/// variable is reported in one line on standard error, and no events are shown.
 pub fn init() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -81,7 +81,7 @@ fn show(filter: EnvFilter, output: Output) {
     let _ = tracing::subscriber::set_global_default(subscriber);
 }
 
-/// Parses directives, one by one, so that the wrong one can be named.
+/// Parses directives one by one, so that the error names the invalid one.
 fn filter(directives: &str) -> Result<EnvFilter, SettingError> {
     let mut filter = EnvFilter::default();
     for text in directives.split(',').filter(|text| !text.is_empty()) {
@@ -93,7 +93,7 @@ fn filter(directives: &str) -> Result<EnvFilter, SettingError> {
     Ok(filter)
 }
 
-/// The time, and the process: a forked child shows another one.
+/// The time and the process id, which differs in a forked child.
 struct TimeAndProcess;
 
 impl FormatTime for TimeAndProcess {
@@ -103,7 +103,7 @@ impl FormatTime for TimeAndProcess {
     }
 }
 
-/// Where lines go. There is no lock, which a forked child could find taken.
+/// The destination of lines. It has no lock, because a forked child could find it locked.
 enum Output {
     StandardError,
     File(File),

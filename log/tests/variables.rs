@@ -3,7 +3,7 @@
 
 use std::process::{Command, Output};
 
-/// Says to the started program that it is one.
+/// Set for the program that a test starts.
 const CHILD: &str = "EFA_LOG_TEST_CHILD";
 
 /// Runs `child` in a process with these variables.
