@@ -1,9 +1,10 @@
 -- Wireshark dissector for the EFA RDM protocol v4 and for the emulated wire that carries it.
 --
 -- Three protocols: `efa`, the transport header of the emulated network (docs/wire-format.md),
--- `efa_rdm`, the packets of the RDM protocol, and `efa_tm`, tag matching over RoCE v2. Runs on Lua 5.2 (Wireshark 3.4 to 4.2) and Lua 5.4
--- (Wireshark 4.4). Install it with `efa-emu wireshark install`, or load it once with
--- `tshark -X lua_script:wireshark/efa.lua`; docs/wireshark.md tells what to do with it.
+-- `efa_rdm`, the packets of the RDM protocol, and `efa_tm`, tag matching over RoCE v2. Runs on Lua
+-- 5.2 (Wireshark 3.4 to 4.2) and Lua 5.4 (Wireshark 4.4). Install it with `efa-emu wireshark
+-- install`, or load it once with `tshark -X lua_script:wireshark/efa.lua`; docs/wireshark.md
+-- describes its use.
 --
 -- In this order: tables of the protocol, fields, rules, reading packets, following transfers,
 -- showing packets, the two dissectors, tag matching, statistics.
@@ -23,7 +24,7 @@ set_plugin_info({
 -- >>> generated from efa_core::wire and efa_capture::frame, do not edit
 local PROTOCOL_VERSION = 4
 local RAW_ADDRESS_LENGTH = 32
--- What a count has beyond the number of entries, and the most entries that are accepted.
+-- The excess of a count over the number of entries, and the most entries that are accepted.
 local ARRAYS = {
     rma_iov = { bias = 0, most = 4 },
     read_iov = { bias = 0, most = 4 },
@@ -614,8 +615,8 @@ rdm_field("uint32", "data_length", "Data length")
 rdm_field("bool", "malformed", "Malformed")
 rdm_field("string", "sender_version", "Sender")
 
--- What a packet is part of. A transfer is one run of a subprotocol: a message, a write, a read, an
--- atomic operation, a handshake; with all packets and RDMA operations that belong to it.
+-- The transfer of a packet. A transfer is one run of a subprotocol: a message, a write, a read, an
+-- atomic operation, a handshake; with all its packets and RDMA operations.
 rdm_field("uint32", "transfer", "Transfer")
 rdm_field("string", "transfer.operation", "Operation")
 rdm_field("string", "transfer.subprotocol", "Subprotocol")
@@ -636,7 +637,7 @@ rdm_field("relative_time", "transfer.duration", "Duration")
 rdm_field("uint32", "transfer.retries", "Retries")
 rdm_field("bytes", "transfer.data", "Reassembled data")
 
--- What the two ends had announced when the packet was sent.
+-- The features that the two ends had announced when the packet was sent.
 rdm_field("none", "negotiated", "Negotiated")
 for end_, label in pairs({ sender = "Sender", receiver = "Receiver" }) do
     local prefix = "negotiated." .. end_
@@ -658,17 +659,17 @@ efa.fields = values(EFA)
 efa_rdm.fields = values(F)
 
 -- ------------------------------------------------------------------------------------------------
--- Rules: what is wrong with a packet, or worth a look
+-- Rules: errors in packets, and notes
 -- ------------------------------------------------------------------------------------------------
 
 local MALFORMED, PROTOCOL, SEQUENCE =
     expert.group.MALFORMED, expert.group.PROTOCOL, expert.group.SEQUENCE
 local ERROR, WARN, NOTE = expert.severity.ERROR, expert.severity.WARN, expert.severity.NOTE
 
--- What it takes to prove a breach, if not the packet alone.
+-- The evidence that proves a breach, if not the packet alone.
 local HISTORY, SENDER, BEGINNING = 1, 2, 3
 
--- docs/rules.md explains them. This table is made of efa_core::rules; its test says how.
+-- docs/rules.md explains them. This table is generated from efa_core::rules; its test says how.
 -- generated: rules begin
 local TRANSPORT_RULES = {
     { "transport-form", MALFORMED, ERROR, "The transport header is malformed" },
@@ -722,7 +723,7 @@ local TAG_RULES = {
 -- generated: rules end
 
 local RULES = {}
-local EVIDENCE_OF = {} -- what a capture has to have for a rule that blames, by id
+local EVIDENCE_OF = {} -- the evidence that a breach of a rule needs, by id
 local function declare_rules(proto, prefix, rules)
     local experts = {}
     for index, rule in ipairs(rules) do
@@ -739,10 +740,10 @@ declare_rules(efa_rdm, "efa_rdm", PACKET_RULES)
 -- Reading packets
 -- ------------------------------------------------------------------------------------------------
 
--- How much of a packet is copied into a Lua string at once: more than any header that stock sends.
+-- The bytes of a packet that are copied to a Lua string at once: more than any header of stock.
 local HEADER_WINDOW = 512
 
--- The codes or bits of a table by their names. A name that the table does not have is an error.
+-- The codes or bits of a table by their names. An unknown name is an error.
 local function by_name(names)
     local codes = {}
     for code, name in pairs(names) do
@@ -763,7 +764,7 @@ end
 for code, packet in pairs(PACKETS) do
     packet.code = code
     packet.key = code
-    -- Each form has the fields of its own and everything else of the type.
+    -- Each form has its own fields, and all other properties of the type.
     for length, form in pairs(packet.forms or {}) do
         setmetatable(form, { __index = function(_, name)
             return type(name) == "string" and packet[name] or nil
@@ -772,13 +773,13 @@ for code, packet in pairs(PACKETS) do
     end
 end
 
--- What a packet of one type with one set of flags consists of. Fields are tables
+-- The plan of packets of one type with one set of flags. Fields are tables
 -- {name, width, group = subtree, counts = array}; an array is a table of fields with `array` set.
---   steps    all of it, in the order of the packet
---   prefix   how many of the steps have the same place in every such packet
---   format   how Struct.unpack reads those, `size` how long they are
---   names    their names; wide: which of them have 64 bits; counting: which of them count an array
---   issues   what is wrong with the flags, whatever follows
+--   steps    all fields, in the order of the packet
+--   prefix   the number of steps that have the same offset in every such packet
+--   format   the format of those for Struct.unpack, `size` their length
+--   names    their names; wide: the 64-bit ones; counting: those that count an array
+--   issues   errors in the flags
 --   info     the fields for the packet list
 local plans, plan_count = {}, 0
 local MOST_PLANS = 4096
@@ -792,7 +793,7 @@ end
 
 local STRUCT_CODES = { [1] = "B", [2] = "I2", [4] = "I4", [8] = "I8" }
 
--- What the packet list shows of a packet, in this order: {field, label}.
+-- The fields in the packet list, in this order: {field, label}.
 local INFO_FIELDS = {
     { "msg_id", "msg_id" }, { "tag", "tag" }, { "send_id", "send_id" }, { "recv_id", "recv_id" },
     { "op_id", "op_id" }, { "seg_offset", "offset" }, { "runt_length", "runt" }, { "recv_length", "window" },
@@ -891,14 +892,14 @@ local function plan_of(packet, flags)
     return plan
 end
 
--- A packet that has been read: `p[name]` is a field's value if it is a number (64-bit values lose
--- precision beyond 2^53, so they are for arithmetic and not for showing), `p.issues` what is wrong.
+-- A packet that has been read: `p[name]` is the value of a numeric field (64-bit values lose
+-- precision beyond 2^53, so they are for arithmetic, not for display), `p.issues` the errors.
 local function issue(p, id, text)
     p.issues = p.issues or {}
     p.issues[#p.issues + 1] = { RULES[id], text }
 end
 
--- Where Lua has 64-bit integers, large unsigned ones may come out negative.
+-- With 64-bit integers in Lua, large unsigned ones may be negative.
 local function unsigned(value)
     return value < 0 and value + 2 ^ 64 or value
 end
@@ -928,8 +929,8 @@ local function is_truncated(p, name, offset, width)
     return true
 end
 
--- Calls `add(field, offset, width, index)` for each field, in the order of the packet.
--- Returns the offset behind the last one.
+-- Calls `add(field, offset, width, index)` for each field, in the order of the packet. Returns the
+-- offset after the last field.
 local function walk(p, plan, add)
     local steps, offset, first = plan.steps, 0, 1
     local counts = {}
@@ -1034,7 +1035,7 @@ local function iov_total(iovs, name)
     return total
 end
 
--- What can be judged from the packet alone.
+-- Checks that need only the packet itself.
 local function check(p, plan)
     local size = p["raw_addr.size"]
     if size and size < RAW_ADDRESS_LENGTH then
@@ -1075,7 +1076,7 @@ local function hex64(tvb, offset)
     return "0x" .. tvb(offset, 8):le_uint64():tohex():gsub("^0+(%x)", "%1")
 end
 
--- The features in word `index` of a HANDSHAKE that the protocol does not define, nil if there are none.
+-- The undefined features in word `index` of a HANDSHAKE, nil if there are none.
 local function unknown_features(tvb, offset, index)
     local halves = { tvb(offset, 4):le_uint(), tvb(offset + 4, 4):le_uint() }
     for bit in pairs(index == 0 and FEATURES or {}) do
@@ -1089,8 +1090,8 @@ local function unknown_features(tvb, offset, index)
     end
 end
 
--- Reads an RDM packet of `reported` bytes, of which the capture may have cut some off: what is missing
--- then is not what the sender left out. With `make_add`, its fields are shown as they are read.
+-- Reads an RDM packet of `reported` bytes. The capture may have truncated it; bytes that it lacks
+-- were not omitted by the sender. With `make_add`, its fields are shown as they are read.
 local function read_packet(tvb, reported, make_add)
     local length = tvb:len()
     local p = { tvb = tvb, length = length, reported = reported, cut = reported > length, data_length = 0 }
@@ -1152,13 +1153,13 @@ end
 -- Following transfers
 -- ------------------------------------------------------------------------------------------------
 --
--- Done once, when a capture is loaded, frame by frame. Everything is kept per view and pair of
--- endpoints: a view is one end's sight of the conversation. A capture that has both ends contains
--- each frame twice, as sent and as received; the two sights are followed separately, because they
--- differ in order.
+-- Done once, frame by frame, when a capture is loaded. The state is kept per view and pair of
+-- endpoints; a view is the conversation as one end sees it. A capture with both ends contains each
+-- frame twice, as sent and as received. The two views are followed separately, because their orders
+-- differ.
 
 local OPERATIONS = { rtm = "message", rtw = "write", rtr = "read", rta = "atomic" }
--- Features that show the oldest release that the sender of a handshake can be, newest first.
+-- Features by which the oldest possible release of a handshake's sender is shown, newest first.
 local VERSION_OF_FEATURE = {
     { FEATURE.peer_error, "2.7 or later" }, { FEATURE.unsolicited_write_recv, "2.1 or later" },
     { FEATURE.user_recv_qp, "1.22 or later" }, { FEATURE.read_nack, "1.20 or later" },
@@ -1166,14 +1167,14 @@ local VERSION_OF_FEATURE = {
     { FEATURE.connid_header, "1.14 or later" }, { FEATURE.delivery_complete, "1.12 or later" },
 }
 local MSG_IDS = 2 ^ 32
--- Receivers of libfabric 1.17 and older abort when a message is so far ahead.
+-- Receivers of libfabric 1.17 and older abort at a message so far ahead.
 local REORDER_WINDOW = 16384
--- Data kept for reassembly, in all messages together.
+-- The bytes that are kept for reassembly, of all messages together.
 local MOST_KEPT_BYTES = 128 * 1024 * 1024
 
 local P2P_RECEIVED, P2P_SENT = 1, 0
 
--- A tap numbers what arrives from here on.
+-- The first number of arrived requests in a tap.
 local FIRST_TAPPED = 2 ^ 31
 
 local state
@@ -1181,16 +1182,16 @@ local state
 local function reset_state()
     state = {
         views = {}, -- views[local endpoint][remote endpoint] = conversation
-        -- Endpoints whose first request is in the capture, and not only as it arrived; by whether the
-        -- capture has directions.
+        -- Endpoints whose first request is in the capture where it was sent, by whether the capture
+        -- has directions.
         born = { [true] = {}, [false] = {} },
         born_anywhere = { [true] = {}, [false] = {} }, -- the same, wherever it was seen
-        latest = {}, -- by view and endpoint, its latest request and in which run of numbers it is
-        all_arrivals = {}, -- queue pairs of which a tap saw the first arrival
-        ways = {}, -- ways[sender][receiver]: which of their frames both ends have captured
+        latest = {}, -- by view and endpoint, its latest request and the request's run of numbers
+        all_arrivals = {}, -- queue pairs whose first arrival a tap saw
+        ways = {}, -- ways[sender][receiver]: the frames that both ends have captured
         following = nil, -- the packet that is being followed
-        undirected = {}, -- the same for captures without directions
-        pairs = {}, pair_count = 0, -- numbers of conversations, whichever end saw them
+        undirected = {}, -- conversations of captures without directions
+        pairs = {}, pair_count = 0, -- numbers of conversations, in any view
         endpoints = {}, -- names by GID and QPN
         conversations = {},
         transfers = {},
@@ -1199,7 +1200,7 @@ local function reset_state()
         transfer_response_time_of = {}, negotiated_of = {},
         granted_of = {}, data_of = {}, -- CTS and CTSDATA
         without_header = {}, -- frames to a queue pair for headerless messages
-        speech_of = {}, -- what tells whether a packet is one of the RDM protocol, unless it does so itself
+        speech_of = {}, -- the sends that decide whether a packet is of the RDM protocol
         user_recv_qps = {}, -- those queue pairs
         counts = {}, -- by type: packets and bytes
         kept_bytes = 0,
@@ -1216,10 +1217,11 @@ local function note(frame, id, text)
     issues[#issues + 1] = { RULES[id], text, EVIDENCE_OF[id], state.following }
 end
 
--- Frames that one end's host has captured and the other's has not: an end that lacks some has no history.
+-- Frames that one end's host has captured and the other's has not. Without all of an end's frames
+-- its history is unknown.
 local Sightings = {}
 
--- Frames of one sender to one receiver that are remembered; more are never under way.
+-- The number of frames from one sender to one receiver that are kept; more are never in flight.
 Sightings.MOST = 4096
 
 function Sightings.way(from, to)
@@ -1231,10 +1233,11 @@ function Sightings.way(from, to)
     local way = ways[to]
     if not way then
         way = {
-            -- By Q-key, which is another one in another life of the queue pairs, and then by number, repetition and
-            -- opcode: the frame, negative if it is the one at the receiver, 0 if both are there.
+            -- By Q-key, which differs between lives of the queue pairs, and then by number,
+            -- repetition and opcode: the frame, negative if it is the receiver's, 0 if both are in
+            -- the capture.
             seen = {},
-            -- Frames of which the other sighting was missing at first: tables of `seen` and keys in them.
+            -- Frames whose counterpart was missing at first: tables of `seen` and keys in them.
             sent = { first = 1, last = 0 }, arrived = { first = 1, last = 0 },
         }
         ways[to] = way
@@ -1242,7 +1245,7 @@ function Sightings.way(from, to)
     return way
 end
 
--- The earliest frame of a list of which the other sighting is missing so far.
+-- The earliest frame of a list whose counterpart is still missing.
 function Sightings.oldest(list)
     while list.first <= list.last do
         local seen, key = list[list.first][1], list[list.first][2]
@@ -1254,7 +1257,7 @@ function Sightings.oldest(list)
     end
 end
 
--- Takes a frame. Of RDMA data only the last piece has a meaning for the rules.
+-- Takes a frame. Only the last packet of RDMA data matters to the rules.
 function Sightings.see(context, h, source, destination)
     local name = OPCODES[h.opcode]
     if not context.has_direction or source == destination or name == "RDMA_WRITE" or name == "DATAGRAM"
@@ -1263,7 +1266,7 @@ function Sightings.see(context, h, source, destination)
     end
     local way = Sightings.way(source, destination)
     if h.sequence >= FIRST_TAPPED then
-        way.is_tapped = true -- nothing shows which frame of its sender that is
+        way.is_tapped = true -- its sender's frame is unknown
         return
     end
     local seen = way.seen[h.qkey]
@@ -1294,8 +1297,8 @@ function Sightings.see(context, h, source, destination)
     end
 end
 
--- Whether some frames of a conversation have directions and others have lost them: neither the ends' own views nor
--- the one without directions have all.
+-- Whether some frames of a conversation have directions and others do not: then neither the views
+-- of the ends nor the view without directions are complete.
 function Sightings.is_mixed(c)
     local near, far = c.near.endpoint, c.far.endpoint
     local function has(root, from, to)
@@ -1305,8 +1308,8 @@ function Sightings.is_mixed(c)
         and (has(state.views, near, far) or has(state.views, far, near))
 end
 
--- Whether an end lacks frames that the other end's host has captured. What is under way after all that it
--- captured of the conversation is not missing.
+-- Whether an end lacks frames that the other end's host has captured. Frames that may still be in
+-- flight after the end's last frame are not missing.
 function Sightings.lacks(c)
     local near, far = c.near.endpoint, c.far.endpoint
     if near == far then
@@ -1324,8 +1327,8 @@ function Sightings.lacks(c)
     return is_missing(from.sent) or is_missing(to.arrived)
 end
 
--- Whether the capture has, so far, what it takes to blame the sender of a packet: frames of both ends, all
--- that the other host has captured of them, and first requests.
+-- Whether the capture has, so far, the evidence against the sender of a packet: frames of both
+-- ends, all frames that the other host has captured of them, and first requests.
 local function is_proven(evidence, context)
     if not evidence or not context then
         return true
@@ -1340,7 +1343,7 @@ local function is_proven(evidence, context)
     end
     local has_arrivals = context.has_direction and state.all_arrivals[near.endpoint]
     local has_beginning = born[near.endpoint] and (born[far.endpoint] or has_arrivals)
-    -- The captures of two hosts, perhaps with two clocks, may begin at different moments.
+    -- The captures of two hosts, possibly with two clocks, may begin at different times.
     local has_order = has_beginning and c.from_start and not c.has_stray_answer
     if not context.has_direction and c.has_copies and not has_order then
         return false
@@ -1351,26 +1354,27 @@ local function is_proven(evidence, context)
     return evidence == HISTORY or has_beginning
 end
 
--- One end of a conversation, with everything whose numbers it gave out.
+-- One end of a conversation, with the state of all numbers that it assigned.
 local function new_side(endpoint)
     return {
         endpoint = endpoint,
-        packets = 0, bytes = 0, -- frames that it sent, and the bytes in them
+        packets = 0, bytes = 0, -- its frames, and the bytes in them
         send_ops = {}, recv_ops = {}, -- transfers by send_id and recv_id
-        -- Atomics by recv_id: libfabric 1.11 numbers them apart from what receives data.
+        -- Atomics by recv_id: libfabric 1.11 numbers them separately from operations that receive
+        -- data.
         fetch_ops = {},
         messages = {}, -- transfers by msg_id
         ahead = {}, -- messages that came before their turn, by msg_id
-        epoch = 0, -- how often msg_id wrapped
+        epoch = 0, -- the number of times that msg_id wrapped
         long_reads = {}, -- transfers whose memory the peer is going to read
         former_connids = {},
-        -- by sequence number, the last one where the data of an RDMA read belongs in its transfer
+        -- by sequence number; the last is the offset of an RDMA read's data in its transfer
         requests = {}, request_times = {}, rdma = {}, rdma_base = {},
         identities = {}, -- of frames without a direction, by sequence number
         contents = {}, -- packets without an answer so far, by sequence number
         senders = {}, -- connection ids in packets without an answer so far, by sequence number
         numbered = {}, -- msg_ids of packets without an answer so far, by sequence number
-        refused_packets = {}, -- frames and senders of packets that were refused, by their contents
+        refused_packets = {}, -- frames and senders of refused packets, by their contents
         troubled = { first = 1, last = 0 }, -- the contents of those without a number, in their order
         lost_messages = {}, -- msg_ids of messages that a device failed to send
     }
@@ -1406,8 +1410,9 @@ local function pair_number(source, destination)
     return number
 end
 
--- The sends between two endpoints for as long as these have their queue pairs, by which it is decided whether they
--- speak the RDM protocol: packets that can be read, and sends that cannot. The next ones may speak another.
+-- The sends between two endpoints during the lifetime of their queue pairs. The numbers of readable
+-- packets and of unreadable sends decide whether they speak the RDM protocol. The next owners of
+-- the queue pairs may speak another one.
 local function new_speech(follows_rdm)
     return { valid = 0, invalid = 0, follows_rdm = follows_rdm }
 end
@@ -1417,8 +1422,8 @@ local function is_of_rdm(speech)
     return speech.is_rdm or speech.valid > 0 and speech.valid >= weight * speech.invalid
 end
 
--- The conversation in the view of the end that recorded the frame, and its sides: who sent the
--- frame, and who gets it.
+-- The conversation in the view of the end that recorded the frame, and its sides: the sender and
+-- the receiver of the frame.
 local function conversation_of(direction, source, destination)
     local root, near, far = state.views, source, destination
     if direction == P2P_RECEIVED then
@@ -1474,7 +1479,7 @@ local function finish(transfer, frame, now)
     end
 end
 
--- The packet answers the request that began the transfer.
+-- Records that the packet answers the request that began the transfer.
 local function respond(transfer, frame, now)
     if not transfer.response then
         transfer.response, transfer.response_time = frame, now - transfer.started
@@ -1482,7 +1487,7 @@ local function respond(transfer, frame, now)
     state.transfer_response_time_of[frame] = now - transfer.started
 end
 
--- Keeps the `length` bytes at `from`, which belong at `offset` in the transfer's data.
+-- Keeps the `length` bytes at `from`, which have the given offset in the transfer's data.
 local function keep(transfer, offset, tvb, from, length)
     if not efa.prefs.reassemble or not transfer.length
         or transfer.length > efa.prefs.longest_message or offset + length > transfer.length
@@ -1491,11 +1496,11 @@ local function keep(transfer, offset, tvb, from, length)
     end
     state.kept_bytes = state.kept_bytes + length
     transfer.pieces = transfer.pieces or {}
-    -- Not by way of a TvbRange, whose raw() ignores where the range begins in Wireshark 3.4.
+    -- Not through a TvbRange, whose raw() ignores the start of the range in Wireshark 3.4.
     transfer.pieces[#transfer.pieces + 1] = { offset, tvb:raw(from, length) }
 end
 
--- The whole data of a transfer, nil if a piece is missing.
+-- The whole data of a transfer, nil if a part is missing.
 local function reassemble(transfer)
     if not transfer.pieces or #transfer.pieces < 2 then
         return nil
@@ -1512,8 +1517,8 @@ local function reassemble(transfer)
     return offset == transfer.length and table.concat(data) or nil
 end
 
--- Adds bytes `first` to `last` (exclusive) to runs of bytes that do not touch, in their order.
--- False if some of them are there already.
+-- Adds bytes `first` to `last` (exclusive) to ordered runs of bytes that do not touch. False if
+-- some of them are in the runs already.
 local function add_run(runs, first, last)
     local low, high = 1, #runs + 1 -- the runs before `low` end before `first`
     while low < high do
@@ -1544,8 +1549,8 @@ local function add_run(runs, first, last)
     return true
 end
 
--- Data of the transfer at `offset`, in packet `p`. Of the transfer, `room` bytes travel in such
--- packets. False if the data cannot be counted.
+-- Adds data of the transfer at `offset`, from packet `p`. `room` is the number of the transfer's
+-- bytes in such packets. False if the data cannot be counted.
 local function add_segment(transfer, p, offset, frame, room)
     local length = p.data_length
     room = room or transfer.length
@@ -1579,7 +1584,7 @@ end
 local function put_in_order(me, transfer, p, frame, from_start)
     local id = p.msg_id
     if me.messages[id] and me.lost_messages[id] then
-        -- The first never arrived, and the peer still waits for this id.
+        -- The first message never arrived, and the peer still waits for this id.
         me.lost_messages[id] = nil
         transfer.order, me.messages[id] = me.messages[id].order, transfer
         return
@@ -1593,7 +1598,7 @@ local function put_in_order(me, transfer, p, frame, from_start)
     end
     local distance = (id - me.expected) % MSG_IDS
     if distance >= MSG_IDS / 2 then
-        -- Of before the capture's beginning, as far as that is known.
+        -- From before the capture's beginning, as far as that is known.
         transfer.order, me.messages[id] = me.epoch * MSG_IDS + id, transfer
         return
     end
@@ -1622,15 +1627,15 @@ local function put_in_order(me, transfer, p, frame, from_start)
     end
 end
 
--- Which endpoints the ends of a conversation are.
+-- The endpoints of a conversation.
 local Identity = {}
 
--- Both ends start their numbers anew, because at least one of the endpoints is a new one.
+-- Both ends start their numbers again, because at least one of the endpoints is new.
 function Identity.begin_anew(c, me, you)
     local fresh, peer = new_side(me.endpoint), new_side(you.endpoint)
     fresh.former_connids, peer.former_connids = me.former_connids, you.former_connids
     fresh.run, peer.run = me.run, you.run
-    -- The sequence numbers of the two devices go on.
+    -- The sequence numbers of the two devices continue.
     for _, name in ipairs({ "packets", "bytes", "identities", "requests", "request_times", "rdma",
         "rdma_base", "contents", "senders", "numbered", "refused_packets", "troubled" }) do
         fresh[name], peer[name] = me[name], you[name]
@@ -1647,8 +1652,8 @@ function Identity.begin_anew(c, me, you)
     return fresh, peer
 end
 
--- Whether nothing can have been sent before: the first request of a queue pair, message 0 to a peer
--- that does not know the sender yet, or a request for a handshake.
+-- Whether no packet can have been sent before: the first request of a queue pair, message 0 to a
+-- peer that does not know the sender yet, or a request for a handshake.
 function Identity.begins_conversation(p, context)
     if not p.packet.is_req or not has_bit(p.flags, REQ_FLAG.raw_addr_hdr) then
         return false
@@ -1657,23 +1662,23 @@ function Identity.begins_conversation(p, context)
         or p.packet.family == "rtw" and p.rma_iov_count == 0
 end
 
--- An endpoint's connection id, as it says itself or, before it does, as its peer does.
+-- An endpoint's connection id as it states it or, before it does, as its peer states it.
 function Identity.known(side)
     return side.connid or side.addressed
 end
 
--- Whether a connection id is of an endpoint that had not been heard of.
+-- Whether a connection id belongs to a new endpoint.
 function Identity.is_another(side, connid)
     local known = Identity.known(side)
     return known and known ~= connid and not side.former_connids[connid]
 end
 
--- Begins anew if a packet without a raw address is not from and to the known endpoints, unless its number
--- proves that it is, and wrong: the capture may lack frames between.
+-- Starts again if a packet without a raw address is not between the known endpoints. If its number
+-- proves that it is, its id is wrong. The capture may lack frames in between.
 function Identity.end_after_break(c, me, you, p, context)
     local before = me.run
     me.run = context.run or before
-    -- Of who spoke another protocol no more than the Q-key is known.
+    -- After packets of another protocol only the Q-key is known.
     local is_foreign = c.speech.invalid > 0 and not is_of_rdm(c.speech)
     local named = p["raw_addr.connid"] or p.connid
     if is_foreign and (named and Identity.is_another(me, named) or Identity.is_another(you, context.qkey)) then
@@ -1690,11 +1695,11 @@ function Identity.end_after_break(c, me, you, p, context)
     if not is_to_another and not is_other then
         return me, you
     end
-    -- The numbers of what arrives have gaps, so that they prove less.
+    -- The numbers of arriving packets have gaps, so they prove less.
     local is_next = context.has_direction and context.is_own
     local is_known = told and (not known or told == known)
-    -- The first that arrives of who has another connection id than the near end sent to is of a later endpoint,
-    -- unless all is there from the beginning.
+    -- The first packet that arrives with another connection id than the one that the near end sent
+    -- to is from a later endpoint, unless the capture is complete from the beginning.
     local is_first = not before and not is_next and (c.from_start or not is_other)
     local follows = not context.run or before == context.run or is_first
     if follows and (is_next or not is_to_another or is_known) then
@@ -1706,12 +1711,13 @@ function Identity.end_after_break(c, me, you, p, context)
     return me, you
 end
 
--- The endpoint that a raw address names.
+-- The endpoint of a raw address.
 function Identity.endpoint_named(p)
     return format("[%s]:%d", tostring(p.tvb(p.gid_offset, 16):ipv6()), p["raw_addr.qpn"])
 end
 
--- Returns the ends of the conversation, and whether the packet is late: from or to an endpoint that is gone.
+-- Returns the ends of the conversation, and whether the packet is late: from or to an endpoint that
+-- no longer exists.
 function Identity.check(c, me, you, p, context)
     local frame = context.frame
     local raw = p["raw_addr.connid"]
@@ -1734,7 +1740,8 @@ function Identity.check(c, me, you, p, context)
         end
         c.from_start = Identity.begins_conversation(p, context)
     elseif raw and me ~= you and Identity.is_another(you, context.qkey) then
-        -- The sender names another endpoint than the one that it knew: a new one, or by mistake.
+        -- The sender states another connection id of the receiver than before: the receiver is new,
+        -- or the sender is wrong.
         local connid = me.connid
         me, you = Identity.begin_anew(c, me, you)
         me.connid, c.from_start = connid, false
@@ -1762,7 +1769,7 @@ function Identity.check(c, me, you, p, context)
     return me, you, false
 end
 
--- Takes a packet that could be one of the protocol, and may show that it is.
+-- Takes a packet that could be one of the protocol, and may prove that it is.
 function Identity.hear(c, me, p, frame)
     local speech = c.speech
     speech.valid = speech.valid + 1
@@ -1773,7 +1780,7 @@ function Identity.hear(c, me, p, frame)
     end
 end
 
--- Takes a send that cannot be read. Who has the queue pairs now may speak another protocol.
+-- Takes an unreadable send. The current owners of the queue pairs may speak another protocol.
 function Identity.take_malformed(c, me, you, context)
     local is_first = context.sequence == 0 and not context.retransmission
     local is_reborn = context.is_own and is_first and me.has_packets
@@ -1798,7 +1805,7 @@ end
 
 local function check_features(c, me, you, p, frame)
     local needed = p.packet and p.packet.needs
-    -- An endpoint knows what it understands itself.
+    -- An endpoint knows its own features.
     if not needed or p.code == TYPE.PEER_ERROR and me.endpoint == you.endpoint then
         return
     end
@@ -1824,7 +1831,7 @@ local function sender_version(p)
     return "as libfabric 1.10 or later"
 end
 
-local FOLLOW = {} -- by packet type: how the packet continues or begins a transfer
+local FOLLOW = {} -- by packet type: the function that begins or continues a transfer
 
 -- A block of its own: Lua permits 200 local variables at a time.
 do
@@ -1853,7 +1860,7 @@ do
             transfer.iovs = p.read_iov
             table.insert(me.long_reads, transfer)
         end
-        -- Bytes that may be sent without a CTS, and those that each CTS grants.
+        -- The bytes that may be sent without a CTS, and later the bytes that each CTS grants.
         transfer.granted = p.packet.read and (p.runt_length or 0) or p.msg_length or p.data_length
         if p.packet.windowed then
             transfer.granted = math.min(p.data_length, length)
@@ -1865,7 +1872,7 @@ do
         return transfer
     end
 
-    -- What all segments of a message must agree on.
+    -- The values that all segments of a message must share.
     local function shape_of(p)
         local tag = p.plan.offsets.tag
         return format("%s of %.0f bytes, %.0f of them in packets, send_id %.0f, tag %s", p.name, p.msg_length,
@@ -1883,8 +1890,8 @@ do
         end
     end
 
-    -- Whether a packet begins another message than the one that has its msg_id: the device failed to send a packet
-    -- of that one, and none has arrived.
+    -- Whether a packet begins another message than the known one with its msg_id: the device failed
+    -- to send a packet of the known one, and none has arrived.
     local function is_given_up(me, known, p, shape)
         local first = p.seg_offset
         local last = first + p.data_length
@@ -1939,7 +1946,7 @@ do
         finish_if_whole(transfer, p, frame, now)
     end
 
-    -- Bytes from `first` on may be sent because of this frame. Windows come in the order of the bytes.
+    -- This frame permits bytes from `first` on to be sent. Windows come in the order of the bytes.
     local function open_window(transfer, first, frame)
         transfer.windows = transfer.windows or {}
         transfer.windows[#transfer.windows + 1] = { first = first, frame = frame }
@@ -1966,7 +1973,7 @@ do
 
     local function follow_read(c, me, you, p, frame, now)
         local transfer = begin(c, me, p, frame, now, p.msg_length)
-        -- READ_RTR, which stock only defines, says nothing of lengths.
+        -- READ_RTR, which stock only defines, has no lengths.
         transfer.granted = p.recv_length and math.min(p.recv_length, p.msg_length) or 0
         open_window(transfer, 0, frame)
         if p.code == TYPE.LONGCTS_RTR and p.recv_length == 0 then
@@ -1988,7 +1995,7 @@ do
         })[packet.family]
     end
 
-    -- CTS: the owner of send_id may send recv_length bytes and name recv_id with them.
+    -- CTS: the owner of send_id may send recv_length bytes with recv_id.
     FOLLOW[TYPE.CTS] = function(c, me, you, p, frame, now)
         if p.recv_length == 0 then
             note(frame, "cts-positive", "the sender cannot go on with that")
@@ -2070,7 +2077,7 @@ do
         end
     end
 
-    -- EOR acknowledges what the peer was to read, RECEIPT what it was to acknowledge.
+    -- EOR acknowledges a read by the peer, RECEIPT acknowledges delivery.
     local function follow_acknowledgement(is_due)
         return function(c, me, you, p, frame, now)
             local transfer = you.send_ops[p.send_id]
@@ -2141,7 +2148,7 @@ do
             return note(frame, "peer-error-message", format("emitter_ope_type %.0f names no side of a message",
                 p.emitter_ope_type))
         end
-        -- The message decides, not op_id, which may be used again.
+        -- The message decides, not op_id, which may be reused.
         local is_source = p.emitter_ope_type == OPE_TYPE.TXE
         local source = is_source and me or you
         local transfer = source.messages[p.msg_id]
@@ -2168,11 +2175,12 @@ local function count(name, bytes)
     entry.bytes = entry.bytes + bytes
 end
 
--- When the device has given up, libfabric sends a packet that was refused again, as a new request.
+-- When the device gives up, libfabric sends a refused packet again, as a new request.
 local MOST_IN_FLIGHT = 4096
 local Refused = { RAW_ADDR_SIZE_WIDTH = 4, CONNID_WIDTH = 4 }
 
--- All of a packet but the headers that name its sender, which may be others when it is sent again.
+-- The whole packet except the headers that identify its sender, which may change when it is sent
+-- again.
 function Refused.content_of(p)
     local bytes, flags = p.tvb:raw(0, p.length), p.flags
     local cuts = {}
@@ -2196,11 +2204,11 @@ function Refused.content_of(p)
     return format("%02x:%04x:", p.code, flags) .. bytes:sub(5)
 end
 
--- Packets without a number that are remembered after a refusal or a repetition.
+-- The number of packets without a number that are kept after a refusal or a repetition.
 Refused.MOST_TROUBLED = 1024
 
--- Remembers a packet that did not arrive at the first attempt. A message or atomic is forgotten when it is sent
--- again; an equal one of another packet may follow at any time.
+-- Remembers a packet that did not arrive at the first attempt. A message or atomic is forgotten
+-- when it is sent again; an equal packet of another operation may follow at any time.
 function Refused.remember(me, content, packet, is_numbered)
     if not is_numbered and not me.refused_packets[content] then
         local order = me.troubled
@@ -2214,7 +2222,8 @@ function Refused.remember(me, content, packet, is_numbered)
     me.refused_packets[content] = packet
 end
 
--- Whether the conversation waits for a packet without a number, so that an equal one before had no effect.
+-- Whether the conversation waits for a packet without a number, so that an equal earlier one had no
+-- effect.
 Refused.MISSES = {}
 do
     local MISSES = Refused.MISSES
@@ -2254,7 +2263,7 @@ do
         return true
     end
 end
--- Writes and reads have ids: the same one is given to another operation when the first is over.
+-- Writes and reads have ids, which are reused after an operation is complete.
 function Refused.MISSES.request(me, you, p)
     local transfer = p.recv_id and me.recv_ops[p.recv_id] or p.send_id and me.send_ops[p.send_id]
     return not transfer or transfer.done
@@ -2270,7 +2279,7 @@ function Refused.find(context, me, you, p)
     me.numbered[sequence], me.numbered[sequence - MOST_IN_FLIGHT] = number, nil
     local refused = me.refused_packets[content]
     if context.retransmission and (context.retry_of or not refused) then
-        -- What the device repeats may be refused again, where the capture lacks a frame.
+        -- A request that the device repeats may be refused again, if the capture lacks a frame.
         if not number or not refused then
             local packet = { request = context.retry_of or context.frame, connid = connid }
             Refused.remember(me, content, packet, false)
@@ -2281,14 +2290,14 @@ function Refused.find(context, me, you, p)
     if refused then
         refused.is_due = false
     end
-    -- The same packet of another endpoint is another packet.
+    -- An equal packet of another endpoint is another packet.
     if not refused or connid and refused.connid and connid ~= refused.connid then
         return
     end
     if number then
         me.refused_packets[content] = nil
     else
-        -- If nothing tells whether it is missed, it is sent again once for each refusal.
+        -- If it is not known whether the packet is missed, it is sent again once for each refusal.
         local misses = Refused.MISSES[p.code] or (p.recv_id or p.send_id) and Refused.MISSES.request
         local is_missed = not is_due
         if misses then
@@ -2302,7 +2311,7 @@ function Refused.find(context, me, you, p)
     state.retry_of[context.frame] = context.retry_of
 end
 
--- The device of `me` has got an answer to the request of this sequence number.
+-- The device of `me` has received an answer to the request with this sequence number.
 function Refused.end_packet(me, sequence, status, request)
     local content, id, connid = me.contents[sequence], me.numbered[sequence], me.senders[sequence]
     local message = id and me.messages[id]
@@ -2314,7 +2323,7 @@ function Refused.end_packet(me, sequence, status, request)
         if message then
             me.lost_messages[id], message.has_arrived = nil, true
         end
-    elseif content and status ~= STATUS.LOCAL_UNRESPONSIVE_REMOTE then -- who does not answer may have taken it
+    elseif content and status ~= STATUS.LOCAL_UNRESPONSIVE_REMOTE then -- it may have arrived without an answer
         Refused.remember(me, content, { request = request, connid = connid, is_due = true }, id)
         if message and status ~= STATUS.REMOTE_RNR then
             me.lost_messages[id] = not message.has_arrived
@@ -2322,7 +2331,8 @@ function Refused.end_packet(me, sequence, status, request)
     end
 end
 
--- The capture cut off the header of a packet of `me`: what it began or ended is not known.
+-- The capture truncated the header of a packet of `me`: the operations that it began or ended are
+-- unknown.
 local function miss(c, me)
     c.is_torn, c.from_start, me.expected = true, false, nil
 end
@@ -2343,8 +2353,8 @@ local function follow_packet(context, p)
         return miss(c, me)
     end
     if c.from_start == nil then
-        -- A packet without an address that arrives first may be a late one, for a predecessor.
-        -- Who begins with an answer has heard what is not in the capture.
+        -- A packet without an address that arrives first may be a late one, for a predecessor. An
+        -- endpoint that begins with an answer has received packets that are not in the capture.
         local is_from_birth = state.born[context.has_direction][c.near.endpoint]
             and not c.is_later and p.packet.is_req and (context.is_own or has_bit(p.flags, REQ_FLAG.raw_addr_hdr))
         c.from_start = is_from_birth or Identity.begins_conversation(p, context)
@@ -2379,7 +2389,8 @@ local function follow_packet(context, p)
     state.negotiated_of[frame] = me.negotiated
 end
 
--- The long-read transfer whose memory an RDMA read of the peer is about, and where in its message.
+-- The long-read transfer whose memory an RDMA read of the peer accesses, and the offset in its
+-- message.
 local function long_read_of(owner, h)
     local long_reads = owner.long_reads
     for i = #long_reads, math.max(1, #long_reads - 255), -1 do
@@ -2400,7 +2411,8 @@ local function long_read_of(owner, h)
     end
 end
 
--- In which run of requests whose numbers follow each other this one is, of a queue pair as one end sees it.
+-- The run of consecutive request numbers that this request belongs to, for a queue pair in the view
+-- of one end.
 local NEAR_NUMBERS = 64
 local function run_of(context, me, sequence)
     local is_next = context.has_direction and context.is_own
@@ -2465,7 +2477,7 @@ local function follow_frame(context, h, tvb)
     local earlier = me.requests[sequence]
     local continues = name == "RDMA_WRITE" and h.rdma_offset > 0
     if not context.has_direction and not continues then
-        -- Without directions, two equal frames are one, seen at both ends.
+        -- Without directions, two equal frames are one frame, seen at both ends.
         local data = h.header_length < tvb:len() and tvb:raw(h.header_length) or ""
         local identity = format("%d:%x:%s:%s:%s:", h.opcode, h.qkey, h.rdma_remote_address, h.rdma_remote_key,
             h.rdma_total_length) .. data
@@ -2480,7 +2492,7 @@ local function follow_frame(context, h, tvb)
         end
     end
     if earlier and not continues and h.retransmission then
-        -- The first of them: it may have been sent again by its program before.
+        -- The first of them: its program may have sent it again before.
         earlier = state.retry_of[earlier] or earlier
         state.retry_of[frame] = earlier
         context.retry_of = earlier
@@ -2528,7 +2540,7 @@ end
 -- Showing packets
 -- ------------------------------------------------------------------------------------------------
 
--- The line in the packet list: the type, what identifies the operation, and its length.
+-- The line in the packet list: the type, the identification of the operation, and its length.
 local function summary(p)
     if not p.packet then
         return p.name
@@ -2567,12 +2579,12 @@ local function summary(p)
 end
 
 -- Most packets are never shown, and building the tree is most of the work. While a packet is not on
--- the screen, only the fields are added that a filter, a column or a tap asks for.
+-- the screen, only the fields are added that a filter, a column or a tap requests.
 local is_visible
--- The method of all trees. Looking it up costs as much as calling it.
+-- The method of all trees. A lookup costs as much as a call.
 local is_referenced
--- While tshark reads a capture for the first time, it asks for the same fields of all frames: what it
--- said of a field, or of a list of fields, holds for the next frame too.
+-- While tshark reads a capture for the first time, it requests the same fields of all frames: its
+-- answer for a field, or for a list of fields, is valid for the next frame too.
 local is_first_reading
 local answers = {}
 local function is_wanted(tree, field)
@@ -2587,7 +2599,7 @@ local function is_wanted(tree, field)
     return answer
 end
 
--- The entries {field, ...} of a list that may be wanted.
+-- The entries {field, ...} of a list that may be requested.
 local function wanted_entries(tree, entries)
     if is_visible or not is_first_reading then
         return entries
@@ -2622,7 +2634,7 @@ local function add_bits(tree, fields, range)
     end
 end
 
--- The fields of the flags of each kind of packet, and of the features, highest bit first.
+-- The fields of the flags of each type of packet, and of the features, highest bit first.
 local function bit_fields(names, prefix)
     local fields = {}
     for bit = 63, 0, -1 do
@@ -2638,7 +2650,7 @@ end
 local FEATURE_FIELDS = bit_fields(FEATURES, "extra_info.")
 
 local KINDS, GROUP_OF = {}, {}
-local PACKET_FIELDS = {} -- what `tree_adder` may add
+local PACKET_FIELDS = {} -- the fields that `tree_adder` may add
 for name, field in pairs(F) do
     if GROUPS[name] or name:match("^flags%.") or name:match("^extra_info%.") then
         PACKET_FIELDS[#PACKET_FIELDS + 1] = { field }
@@ -2651,7 +2663,7 @@ for _, field in ipairs(FIELDS) do
     GROUP_OF[field[1]] = GROUPS[group] and group
 end
 
--- The function that `walk` calls to put the fields of a packet into the tree.
+-- The function that `walk` calls to add the fields of a packet to the tree.
 local function tree_adder(p, tvb, tree)
     local group, group_index, group_item, group_start
     return function(field, offset, width, index)
@@ -2713,7 +2725,7 @@ local function nstime(seconds)
     return NSTime.new(whole, floor((seconds - whole) * 1e9 + 0.5))
 end
 
--- The frames of the transfer before and behind this one.
+-- The frames of the transfer before and after this one.
 local function neighbours(frames, frame)
     local low, high = 1, #frames
     while low < high do
@@ -2735,9 +2747,9 @@ local function itself(value)
     return value
 end
 
--- The fields of a frame's transfer: {field, function (transfer, frame, first, last) that returns the
--- value, function that converts it for display}. Cheap tests go first: whether there is a value, then
--- whether anybody wants the field, then the conversion.
+-- The fields of a frame's transfer: {field, function (transfer, frame, first, last) that returns
+-- the value, function that converts it for display}. Cheap tests come first: whether there is a
+-- value, then whether the field is requested, then the conversion.
 local TRANSFER_FIELDS = {
     { "operation", function(transfer) return transfer.operation end },
     { "subprotocol", function(transfer) return transfer.subprotocol end },
@@ -2871,17 +2883,17 @@ end
 
 local rdm_handle, efa_handle -- set below, when the dissectors exist
 
--- Whether there is anything to add to the tree.
+-- Whether any field of the tree is requested.
 local function is_tree_wanted(tree, handle, pinfo)
     is_visible, is_referenced = tree.visible, is_referenced or tree.referenced
     is_first_reading = IS_TSHARK and not pinfo.visited
     return is_visible or is_referenced(tree, handle)
 end
 
--- What the transport header says of the packet behind it, while that is dissected.
+-- The transport header of the packet after it, while that packet is dissected.
 local current
 
--- What Wireshark says of packets of which the capture has not enough.
+-- Wireshark's text for a truncated packet.
 local CUT_OFF = " [Packet size limited during capture]"
 
 function efa_rdm.dissector(tvb, pinfo, tree)
@@ -2910,7 +2922,7 @@ function efa_rdm.dissector(tvb, pinfo, tree)
         show_negotiated(item, pinfo.number)
         show_transfer(item, pinfo.number)
     end
-    -- Nothing says that a conversation in which few packets can be read is one of this protocol.
+    -- A conversation with few readable packets may be of another protocol.
     local speech = state.speech_of[pinfo.number]
     if not speech or is_of_rdm(speech) then
         show_issues(item, p.issues)
@@ -2927,8 +2939,8 @@ function efa_rdm.dissector(tvb, pinfo, tree)
     return length
 end
 
--- Reads a transport header. If the bytes are none: nil and the reason, or nil alone if the capture has
--- too few of them, or if they are of another protocol, which a third result says.
+-- Reads a transport header. Returns nil and the reason if the bytes are none, nil alone if the
+-- capture has too few of them, and a third result if they belong to another protocol.
 local function read_header(tvb)
     local length, reported = tvb:len(), tvb:reported_len()
     if reported < HEADER_LENGTH then
@@ -3058,7 +3070,7 @@ function efa.dissector(tvb, pinfo, tree)
     local length = tvb:len()
     local h, reason, is_foreign = read_header(tvb)
     if is_foreign then
-        -- Clients of other programs may send from this port.
+        -- Clients of other protocols may send from this port.
         return 0
     end
     if not h then
@@ -3174,13 +3186,13 @@ efa:register_heuristic("udp", function(tvb, pinfo, tree)
 end)
 
 -- ------------------------------------------------------------------------------------------------
--- Hardware tag matching: what is in the messages of reliable connections (RoCE v2), behind the fields
--- of Wireshark's own dissector, which is called first. Nothing on the wire says that messages have tags:
--- that is known once the peer reads the memory that a request of a rendezvous names, or sends it back
+-- Hardware tag matching: the messages of reliable connections (RoCE v2). The fields follow those of
+-- Wireshark's own dissector, which is called first. The packets do not say that messages have tags:
+-- that is known once the peer reads the memory of a rendezvous request, or sends the request back
 -- as FINISH. `efa_check::rendezvous` is the same in Rust; tests compare the two.
 -- ------------------------------------------------------------------------------------------------
 
--- A function, because Lua has no more than 200 local variables in one.
+-- A function of its own, because Lua has at most 200 local variables in one.
 local function tag_matching()
 
 local ROCE_PORT, BTH_LENGTH, RC_OPCODES = TAG_MATCHING.ROCE_PORT, TAG_MATCHING.BTH_LENGTH, TAG_MATCHING.RC_OPCODES
@@ -3209,20 +3221,20 @@ efa_tm.fields = values(TM)
 
 local by_operation = by_name(OPERATIONS)
 local RENDEZVOUS, FINISH, EAGER = by_operation.RENDEZVOUS, by_operation.FINISH, by_operation.EAGER
--- Packet numbers further away are of another life of the queue pair.
+-- Packet numbers further away belong to another life of the queue pair.
 local FAR = 2 ^ 15
 local MOST_ENDS, MOST_REQUESTS, MOST_READS, LONGEST_READ = 64, 1024, 1024, 2 ^ 22
 local ACCESS_REFUSED = 0x62
 
-local tagged -- what is known of the capture
+local tagged -- the state of the capture
 local function reset()
     tagged = {
         views = {},
         reads = {}, first_read = 1, -- reads of any memory
         captured = {}, -- hosts whose own sends are in the capture
-        rendezvous = 0, -- how many there are
-        steps = {}, -- by frame: what it is to which rendezvous
-        connections = {}, -- by the frame with which a message begins
+        rendezvous = 0, -- their number
+        steps = {}, -- by frame: its rendezvous and its role in it
+        connections = {}, -- by the first frame of a message
         issues = {}, -- by frame
     }
 end
@@ -3263,12 +3275,12 @@ local function place(stream, psn)
         stream.missing[psn], stream.missing_count = nil, stream.missing_count - 1
         return "new"
     end
-    -- What came before the first packet is missing, however much it was.
+    -- Any number of packets before the first one may be missing.
     stream.is_torn = stream.is_torn or distance(stream.first, psn) < 0
     return "again"
 end
 
--- Takes a packet that uses at most so many numbers.
+-- Takes a packet that uses at most `most` numbers.
 local function take(connection, psn, most, ends_message)
     local arrival = connection.stream and place(connection.stream, psn) or "reborn"
     if arrival == "reborn" then
@@ -3284,7 +3296,8 @@ local function take(connection, psn, most, ends_message)
     return arrival
 end
 
--- Whether the capture has the connection's first packet: the responder has counted as many messages.
+-- Whether the capture has the connection's first packet: the responder has counted as many
+-- messages.
 local function has_begun(stream, acknowledged)
     if not stream or not acknowledged or #stream.ends == MOST_ENDS then
         return false
@@ -3311,7 +3324,7 @@ local function number_of(raw, at, width)
     return (Struct.unpack(">" .. STRUCT_CODES[width], raw, at + 1))
 end
 
--- What the headers of a packet say; nil, and whether they are cut off, if they say nothing.
+-- The headers of a packet. If they cannot be read: nil, and whether they are truncated.
 local function read_transport(tvb)
     local reported = tvb:reported_len() - 4 -- without the CRC
     local there = math.min(tvb:len(), reported)
@@ -3355,8 +3368,8 @@ local function headers_of(operation)
     return operation == EAGER and TMH_LENGTH or 1
 end
 
--- A message, if it has a tag: {operation, kind = short, unknown, other, or rendezvous and finish with
--- their headers}. `kind` is nil if it is cut off.
+-- A message with a tag: {operation, kind = short, unknown, other, or rendezvous and finish with
+-- their headers}. `kind` is nil if the message is truncated.
 local function read_message(t)
     local raw, at = t.raw, t.head
     local operation = t.there > 0 and raw:byte(at + 1) or nil
@@ -3386,12 +3399,13 @@ end
 
 -- ---- Following rendezvous ----
 
--- Where an address is in the memory of a request. Doubles have 53 bits, so the difference is taken first.
+-- The offset of an address in the memory of a request. Doubles have 53 bits, so the difference is
+-- computed first.
 local function offset_in(request, read)
     return (read.high - request.high) * 2 ^ 32 + (read.low - request.low)
 end
 
--- How many bytes of the request are read, and whether others are.
+-- The number of the request's bytes that are read, and whether other bytes are read, too.
 local function part_of(request, read)
     local first = offset_in(request, read)
     local last = first + read.length
@@ -3501,7 +3515,7 @@ local function follow_answer(p, t)
     end
 end
 
--- A packet that was sent again is what it was before.
+-- A repeated packet has the meaning of the first one.
 local function follow_again(p, t)
     for _, request in ipairs(exchange_of(p.view, p.source, p.destination).requests) do
         if request.way == p.way and request.psn == t.psn then
@@ -3523,7 +3537,7 @@ local function follow_again(p, t)
             end
         end
     end
-    -- Another life of the queue pair may have begun with a number that was there before.
+    -- Another life of the queue pair may have begun with the same number.
     if t.known.begins and read_message(t).rvh then
         connection_of(p.view, p.way).stream.is_torn = true
     end
@@ -3537,7 +3551,7 @@ local function follow_read(p, t)
         tagged.reads[tagged.first_read] = nil
         tagged.first_read = tagged.first_read + 1
     end
-    -- The first that is open and not yet read; else the last one.
+    -- The first open one that was not read, else the last one.
     local unread, open, last
     for _, request in ipairs(exchange_of(p.view, p.destination, p.source).requests) do
         if request.key == read.key and part_of(request, read) > 0 then
@@ -3569,7 +3583,7 @@ local function follow_read(p, t)
     end
 end
 
--- What is wrong with the end of a rendezvous: a rule, and the text.
+-- The rule that the end of a rendezvous breaks, and the text.
 local function wrong_end(request)
     local bytes, beyond = bytes_read(request)
     local asks = format("frame %d asks for %.0f bytes", request.frame, request.length)
@@ -3581,7 +3595,7 @@ local function wrong_end(request)
     elseif bytes > 0 then
         return "rendezvous-part-read", format("%s, of which %.0f were read", asks, bytes)
     end
-    -- It may have been read over another device.
+    -- It may have been read by another device.
     local reads, first = tagged.reads, tagged.first_read
     for i = first, #reads do
         if reads[i].frame > request.frame and part_of(request, reads[i]) > 0 then
@@ -3611,7 +3625,7 @@ local function follow_end(p, t, request)
     end
 end
 
--- FINISH of no request that is open.
+-- A FINISH that matches no open request.
 local function follow_stray_end(p, t, m, exchange)
     local ended, open, answered
     for _, request in ipairs(exchange.requests) do
@@ -3636,7 +3650,7 @@ local function follow_stray_end(p, t, m, exchange)
     if exchange.has_forgotten or not is_proven(p, request.way) then
         return
     end
-    -- One rule for one mistake.
+    -- One mistake breaks one rule.
     request.finish = request.finish or { seen = p, way = p.way, psn = t.psn }
     local suspected = connection_of(p.view, request.way).suspected
     suspected[#suspected + 1] = { seen = p, id = "rendezvous-fin-names-request", text = text }
@@ -3692,7 +3706,7 @@ local function follow_request(p, t)
             add_issue(entry.seen, entry.id, entry.text)
         end
     end
-    -- The data of the read before ends in front of this request.
+    -- The data of the previous read ends before this request.
     local before = connection.last_read
     connection.last_read = nil
     local between = before and distance(before.psn, t.psn) or 0
@@ -3776,7 +3790,7 @@ end
 local connected -- Wireshark's own dissector
 
 function efa_tm.dissector(tvb, pinfo, tree)
-    -- What Wireshark reports of a packet that is cut off, or has too few bytes, is an error to Lua.
+    -- Wireshark reports a truncated or short packet by an error in Lua.
     local is_read, consumed = pcall(connected.call, connected, tvb, pinfo, tree)
     if not is_read then
         consumed = tvb:len()
@@ -3812,7 +3826,7 @@ function efa_tm.dissector(tvb, pinfo, tree)
         show_step(item, step)
     end
     for _, issue in ipairs(issues or {}) do
-        -- It is judged where it was sent, if that is in the capture.
+        -- It is judged where it was sent, if the capture has that host.
         if not issue.is_arrival or not tagged.captured[issue.source] then
             item:add_proto_expert_info(RULES[issue.id], issue.text)
         end
@@ -3833,7 +3847,7 @@ tag_matching()
 -- environment variable EFA_STATISTICS names them.
 -- ------------------------------------------------------------------------------------------------
 
--- Rows of cells as text, columns of numbers to the right.
+-- Rows of cells as text; columns of numbers are right-aligned.
 local function table_text(rows)
     local widths, lines = {}, {}
     for _, row in ipairs(rows) do
@@ -3936,7 +3950,7 @@ local function side_text(side)
 end
 
 -- The messages and atomic operations from one endpoint to another, in the order of their numbers,
--- whatever order they came in.
+-- not of their arrival.
 function STATISTICS.order()
     local numbered = {}
     for _, transfer in ipairs(state.transfers) do
@@ -3964,7 +3978,8 @@ function STATISTICS.order()
         .. table_text(rows)
 end
 
--- Each endpoint as its own host saw it; if that host was not captured, as its peers did.
+-- Each endpoint in the view of its own host; if that host was not captured, in the view of its
+-- peers.
 function STATISTICS.endpoints()
     local own, foreign, names = {}, {}, {}
     for _, c in ipairs(state.conversations) do

@@ -1,4 +1,4 @@
-//! Captures of a reliable connection whose messages have tags, packet by packet.
+//! Builds captures of a reliable connection with tag matching, packet by packet.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ impl Default for Connected {
     }
 }
 
-/// What of a frame's bytes a capture keeps.
+/// The number of a frame's bytes in a capture: all.
 pub const WHOLE: usize = usize::MAX;
 
 impl Connected {
@@ -78,7 +78,7 @@ impl Connected {
         self.packet(from, opcode, psn, aeth.as_bytes(), payload);
     }
 
-    /// A message of these bytes, which is acknowledged.
+    /// Adds a message with these bytes and its acknowledgement.
     pub fn send(&mut self, from: usize, payload: &[u8]) {
         let psn = self.request(from, 4, 1, &[], payload);
         self.answer(1 - from, 17, psn, 0x1f, &[]);
@@ -95,7 +95,7 @@ impl Connected {
         self.send(from, &[tmh.as_bytes(), rest].concat());
     }
 
-    /// The request of a rendezvous, or with another operation its end.
+    /// Adds the request of a rendezvous, or, with another operation, its end.
     pub fn rendezvous(&mut self, from: usize, operation: u8, tag: u64, address: u64, length: u32) {
         let rvh = Rvh {
             address: address.into(),
@@ -105,7 +105,7 @@ impl Connected {
         self.tagged(from, operation, tag, rvh.as_bytes());
     }
 
-    /// A read, of which the number is returned.
+    /// Adds a read and returns its number.
     pub fn read(&mut self, from: usize, address: u64, length: u32) -> u32 {
         let reth = Reth {
             address: address.into(),
@@ -132,12 +132,13 @@ impl Connected {
         }
     }
 
-    /// The refusal of a read: the memory is not the requester's.
+    /// Adds the refusal of a read: the requester has no access to the memory.
     pub fn refuse(&mut self, from: usize, psn: u32) {
         self.answer(from, 17, psn, 0x62, &[]);
     }
 
-    /// A whole rendezvous of bytes of host 0, and its packets: request, read, first data, FIN.
+    /// Adds a whole rendezvous with data of host 0. Returns its packets: request, read, first data,
+    /// FIN.
     pub fn whole_rendezvous(&mut self, tag: u64, address: u64, length: u32) -> [usize; 4] {
         let request = self.packets.len();
         self.rendezvous(0, Tmh::RENDEZVOUS, tag, address, length);
@@ -154,12 +155,12 @@ impl Connected {
         self.cut(hosts, WHOLE)
     }
 
-    /// The capture of these hosts, with so many bytes of each frame.
+    /// The capture of these hosts, with at most `most` bytes of each frame.
     pub fn cut(&self, hosts: &[usize], most: usize) -> Vec<u8> {
         captured(&[(self, hosts)], most)
     }
 
-    /// How many frames a capture of these hosts has.
+    /// The number of frames in a capture of these hosts.
     pub fn frames(&self, hosts: &[usize]) -> usize {
         self.packets.len() * hosts.len()
     }
@@ -172,8 +173,8 @@ fn gid(talk: usize, host: usize) -> Gid {
     Gid(gid)
 }
 
-/// The capture of connections one after the other, of each by some of its hosts, with so many bytes
-/// of each frame. Each has GIDs of its own.
+/// The capture of connections one after the other, each with the frames of some of its hosts, and
+/// at most `most` bytes of each frame. Each connection has its own GIDs.
 pub fn captured(talks: &[(&Connected, &[usize])], most: usize) -> Vec<u8> {
     let mut writer = Writer::new(Vec::new()).unwrap();
     let mut interfaces = Vec::new();
@@ -219,18 +220,18 @@ pub fn captured(talks: &[(&Connected, &[usize])], most: usize) -> Vec<u8> {
     writer.finish(Duration::ZERO).unwrap()
 }
 
-/// What breaks a rule: what it is, the connection, the rule, and the index of the packet.
+/// A breach of a rule: its description, the connection, the rule, and the index of the packet.
 pub type Misuse = (&'static str, Connected, &'static str, usize);
 
 /// A connection for each mistake.
 pub fn misuses() -> Vec<Misuse> {
     let mut misuses = Vec::new();
-    // A whole rendezvous first, which shows that messages have tags.
+    // First a whole rendezvous, which shows that messages have tags.
     let mut add = |what, rule, play: &dyn Fn(&mut Connected) -> usize| {
         let mut talk = Connected::default();
         talk.whole_rendezvous(5, 0x10_0000, 3000);
         let at = play(&mut talk);
-        // What shows that no request is missing.
+        // It shows that no request is missing.
         talk.tagged(0, Tmh::EAGER, 1, b"more");
         misuses.push((what, talk, rule, at));
     };
@@ -316,8 +317,8 @@ pub fn misuses() -> Vec<Misuse> {
     misuses
 }
 
-/// A connection on which all is right: messages with and without tags, rendezvous read in parts, at
-/// once, by software later, and never; memory that is sent twice at the same time.
+/// A connection without errors: messages with and without tags; rendezvous read in parts, at once,
+/// later by software, and never; memory that is sent twice at the same time.
 pub fn right_talk() -> Connected {
     let mut talk = Connected::default();
     talk.tagged(0, Tmh::EAGER, 1, b"eager");

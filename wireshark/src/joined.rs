@@ -1,4 +1,4 @@
-//! Captures one behind the other in one: starting `tshark` takes longer than most of them do.
+//! Joins captures to one: starting `tshark` takes longer than dissecting most of them.
 
 use std::ops::Range;
 use std::path::Path;
@@ -9,8 +9,8 @@ use efa_capture::{CaptureTap, InterfaceId, Reader, Writer};
 use efa_core::address::Gid;
 use efa_core::wire::fields::{Value, fields_of};
 
-/// Captures that were joined. Each has interfaces and GIDs of its own, so that no conversation
-/// meets one of another capture.
+/// Joined captures. Each has its own interfaces and GIDs, so that the captures share no
+/// conversation.
 pub struct Joined {
     /// The pcapng file.
     pub capture: Vec<u8>,
@@ -22,13 +22,13 @@ impl Joined {
     /// Joins captures of emulated devices.
     ///
     /// # Panics
-    /// If a file is no such capture, or is damaged.
+    /// If a file is not such a capture, or is damaged.
     pub fn of(files: &[impl AsRef<Path>]) -> Joined {
         let mut writer = Writer::new(Vec::new()).unwrap();
         let mut frames = Vec::new();
         let (mut first_interface, mut end) = (0, 0);
         for (number, file) in (1..).zip(files) {
-            // The interfaces are known behind the last frame, and are declared in front of the first.
+            // The interfaces are known after the last frame, and are declared before the first one.
             let mut reader = Reader::open(file.as_ref()).unwrap();
             while reader.next_frame().unwrap().is_some() {}
             for interface in reader.interfaces() {
@@ -62,7 +62,7 @@ impl Joined {
     }
 }
 
-/// The GID as the capture `number` has it.
+/// The GID of the capture with this number.
 fn renamed(mut gid: Gid, number: u16) -> Gid {
     let [high, low] = number.to_be_bytes();
     gid.0[8] ^= high;

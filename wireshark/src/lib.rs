@@ -1,4 +1,4 @@
-//! Runs `tshark` with the dissector and reads what it prints.
+//! Runs `tshark` with the dissector and reads its output.
 
 pub mod connected;
 mod joined;

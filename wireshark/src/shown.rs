@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// What `tshark` shows of one frame: the values of each field, in the order of the frame.
+/// The output of `tshark` for one frame: the values of each field, in the order of the frame.
 #[derive(Debug)]
 pub struct Shown {
     fields: BTreeMap<String, Vec<String>>,
@@ -31,7 +31,7 @@ impl Shown {
                     self.collect(name, value);
                 }
             }
-            // What `--no-duplicate-keys` puts beside the one word of an array that has a subtree.
+            // `--no-duplicate-keys` adds this to the one word of an array that has a subtree.
             Value::String(text) if text.is_empty() && name.ends_with("_tree") => {}
             Value::String(text) => {
                 self.fields
@@ -43,7 +43,7 @@ impl Shown {
         }
     }
 
-    /// The fields whose name begins so.
+    /// The fields whose name begins with `prefix`.
     pub fn fields(&self, prefix: &str) -> impl Iterator<Item = (String, &Vec<String>)> {
         let of_prefix = self
             .fields
@@ -57,7 +57,7 @@ impl Shown {
         self.fields.contains_key(name)
     }
 
-    /// The value of a field that the frame has once.
+    /// The value of a field that occurs once in the frame.
     pub fn one(&self, name: &str) -> &str {
         match self.fields.get(name).map(Vec::as_slice) {
             Some([value]) => value,

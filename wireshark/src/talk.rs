@@ -1,4 +1,4 @@
-//! Conversations made by hand: captures as one of two endpoints sees them.
+//! Constructed conversations: captures from the view of one of two endpoints.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use efa_testing::addresses::gid;
 /// One of the two endpoints. The capture is that of `A`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// The one that recorded.
+    /// The endpoint that recorded the capture.
     A,
     /// Its peer.
     B,
@@ -55,7 +55,7 @@ impl End {
     }
 }
 
-/// A capture in the making. A frame every microsecond.
+/// A capture under construction, with a frame every microsecond.
 pub struct Talk {
     writer: Writer<Vec<u8>>,
     interface: InterfaceId,
@@ -85,7 +85,7 @@ impl Talk {
         }
     }
 
-    /// Both ends know each other: one message and a handshake each way.
+    /// Both ends have exchanged one message and a handshake each way.
     pub fn acquainted(features: ExtraFeatures) -> Talk {
         let mut talk = Talk::new();
         talk.handshake(End::B, features);
@@ -125,7 +125,7 @@ impl Talk {
         *next - 1
     }
 
-    /// A frame of a request, or the data that answers one.
+    /// A frame of a request, or of the data that answers one.
     pub fn request(
         &mut self,
         from: End,
@@ -142,7 +142,7 @@ impl Talk {
         self.frame(from, header, payload)
     }
 
-    /// The header of the next frame, for a test to spoil it.
+    /// The header of the next frame, for a test to change.
     pub fn header(&self, from: End, kind: FrameKind, payload: usize) -> Repr {
         Repr {
             kind,
@@ -182,7 +182,7 @@ impl Talk {
         self.frames
     }
 
-    /// The capture of it all, as a file has it.
+    /// The capture as a file.
     pub fn capture(self) -> Vec<u8> {
         self.writer.finish(Duration::ZERO).unwrap()
     }

@@ -13,22 +13,22 @@ use serde_json::Value;
 
 use crate::shown::Shown;
 
-/// An installed `tshark`: the one that the variable `TSHARK` names, or else the one in the path.
+/// An installed `tshark`: the one in the variable `TSHARK`, or else the one in the path.
 pub struct Tshark {
     program: OsString,
     dissector: PathBuf,
-    /// An empty configuration, so that the user's own profile and plugins do not matter.
+    /// An empty configuration, so that the user's own profile and plugins have no effect.
     home: tempfile::TempDir,
 }
 
 impl Tshark {
-    /// `None`, and a line that says why, if there is none that runs the dissector.
+    /// `None`, and a line with the reason, if no `tshark` runs the dissector.
     pub fn find() -> Option<Tshark> {
         Tshark::load(std::env::var_os("TSHARK").unwrap_or_else(|| "tshark".into()))
     }
 
-    /// The one of another Debian release, which `scripts/userland NAME` fetches at the first use.
-    /// `None`, and a line that says why, if that fails.
+    /// The `tshark` of another Debian release, which `scripts/userland NAME` fetches at the first
+    /// use. `None`, and a line with the reason, if that fails.
     pub fn fetch(name: &str) -> Option<Tshark> {
         let directory = userland(name)?;
         let program = directory.join("tshark");
@@ -51,7 +51,7 @@ impl Tshark {
             dissector: root().join("wireshark/efa.lua"),
             home: tempfile::tempdir().unwrap(),
         };
-        // Each test is a process, and would find out anew.
+        // Each test is a process, and would repeat the check.
         let known = root().join("target/tmp/tshark-with-lua");
         if std::fs::read_to_string(&known).is_ok_and(|known| known == identity) {
             return Some(tshark);
@@ -94,7 +94,7 @@ impl Tshark {
         command
             .env("HOME", self.home.path())
             .env("XDG_CONFIG_HOME", self.home.path());
-        // Wants to be the first option.
+        // It must be the first option.
         let script = format!("lua_script:{}", self.dissector.display());
         let Output { stdout, .. } = command
             .args(["-G", "fields", "-X", &script])
@@ -135,7 +135,7 @@ impl Tshark {
         }
     }
 
-    /// Runs it on a capture. Fails if Lua reported an error, wherever it did.
+    /// Runs it on a capture. Fails if Lua reported an error anywhere.
     pub fn run(&self, capture: &[u8], arguments: &[&str]) -> String {
         let (stdout, stderr) = self.output(capture, arguments, &[]);
         for sign in [
@@ -153,12 +153,12 @@ impl Tshark {
         stdout
     }
 
-    /// Runs it on a capture, whatever Lua reports.
+    /// Runs it on a capture, and ignores errors of Lua.
     pub fn run_unchecked(&self, capture: &[u8], arguments: &[&str]) -> String {
         self.output(capture, arguments, &[]).0
     }
 
-    /// The statistics that the dissector prints at the end.
+    /// The statistics that the dissector prints after the last frame.
     pub fn statistics(&self, capture: &[u8], names: &str) -> String {
         self.output(capture, &["-q"], &[("EFA_STATISTICS", names)])
             .0
@@ -201,7 +201,7 @@ impl Tshark {
         self.json(capture, &["-T", "json", "--no-duplicate-keys"])
     }
 
-    /// The same in a second pass, when each frame knows of those behind it.
+    /// All fields of all frames in a second pass, in which later frames are known.
     pub fn dissect_twice(&self, capture: &[u8]) -> Vec<Shown> {
         self.json(capture, &["-2", "-T", "json", "--no-duplicate-keys"])
     }
@@ -231,7 +231,8 @@ impl Tshark {
     }
 }
 
-/// The file of a program, its state, and who starts it; `None` if there is no such program.
+/// The file of a program, its metadata, and the user that runs it; `None` if there is no such
+/// program.
 fn identity(program: &OsStr) -> Option<String> {
     let path = std::env::var_os("PATH")?;
     let file = std::env::split_paths(&path)

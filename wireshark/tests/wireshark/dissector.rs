@@ -1,4 +1,4 @@
-//! What `tshark` shows with `wireshark/efa.lua` is what `efa_core::wire` reads.
+//! The fields that `tshark` shows with `wireshark/efa.lua` equal those that `efa_core::wire` reads.
 //!
 //! Needs `tshark`; without it the tests say so and pass.
 
@@ -141,7 +141,7 @@ fn packet(packet_type: PacketType, flags: u16, rng: &mut StdRng) -> Vec<u8> {
     packet
 }
 
-/// What the dissector should show of a packet, by filter name.
+/// The expected fields of a packet, by filter name.
 fn expected(packet: &[u8]) -> BTreeMap<String, Vec<String>> {
     let mut expected: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for field in fields_of(packet).into_iter().flatten() {
@@ -205,8 +205,7 @@ fn shown_fields(shown: &Shown, packet: &[u8]) -> BTreeMap<String, Vec<String>> {
     fields
 }
 
-/// The bits of flags and features by name, whether or not they are set; and, in hexadecimal, those
-/// without a name.
+/// The bits of flags and features by name, whether set or not; unnamed bits in hexadecimal.
 fn expected_bits(packet: &[u8]) -> BTreeMap<String, String> {
     fn name_bits<F: Flags>(group: &str, bits: F::Bits, named: &mut BTreeMap<String, String>)
     where
@@ -290,7 +289,8 @@ fn compare(packets: &[Vec<u8>], tshark: &Tshark) {
     }
 }
 
-/// A client of another protocol may send from our port: whoever recognises the datagrams gets them.
+/// A client of another protocol may send from our port: the dissector that recognises the datagrams
+/// gets them.
 #[test]
 fn foreign_datagrams_from_our_port_are_ignored() {
     let Some(tshark) = Tshark::find() else { return };
@@ -307,7 +307,8 @@ fn foreign_datagrams_from_our_port_are_ignored() {
     let lines = tshark.lines(&blocks.concat());
     assert!(lines[0].starts_with("QUIC|"), "{lines:?}");
 
-    // Too short to tell, but not ours; and the first bytes of ours, cut off by who sent them.
+    // Too short for recognition, but not ours; and the first bytes of ours, truncated by the
+    // sender.
     for (bytes, protocol) in [
         (&b""[..], "UDP"),
         (b"x", "UDP"),
@@ -369,7 +370,8 @@ fn every_packet_type_shows_the_codecs_values() {
     let Some(tshark) = Tshark::find() else { return };
     let mut rng = StdRng::seed_from_u64(1);
     let packets = corpus(&mut rng);
-    // The corpus is made of packets that are accepted, but for the types that never are.
+    // The corpus consists of packets that are accepted, except for the types that are never
+    // accepted.
     for packet in &packets {
         let packet_type = PacketType::peek(packet).unwrap();
         let accepted = Packet::parse(packet).is_ok();
@@ -389,15 +391,15 @@ fn truncated_packets_show_fields_before_the_cut() {
     let mut rng = StdRng::seed_from_u64(2);
     let mut packets = Vec::new();
     for whole in corpus(&mut rng) {
-        // A packet of less than four bytes has no flags, so the dissector cannot know more than
-        // the base header; the walk of the codec is the same.
+        // A packet of less than four bytes has no flags, so the dissector shows only the base
+        // header; the codec's walk shows the same.
         packets.push(whole[..rng.random_range(1..whole.len())].to_vec());
     }
     compare(&packets, &tshark);
 }
 
-/// The forms of development states are told by their length, and like every other length than the
-/// released one they are no packets.
+/// The forms of development states are recognised by their length. Any other length than the
+/// released form's is refused, too.
 #[test]
 fn peer_errors_show_the_fields_they_contain() {
     let Some(tshark) = Tshark::find() else { return };
@@ -424,7 +426,7 @@ fn mutated_packets_match_the_codec_without_lua_errors() {
             if rng.random_ratio(1, 4) {
                 packet.truncate(rng.random_range(1..=packet.len()));
             }
-            // With a type that is not assigned there are no fields to compare.
+            // A packet of an unassigned type has no fields to compare.
             if PacketType::peek(&packet).is_some() {
                 packets.push(packet);
             }
@@ -458,7 +460,7 @@ fn mutated_frames_never_make_a_lua_error() {
         whole.push((header(kind, packet.len()), &packet[..]));
     }
     let original = capture(whole);
-    // Mutate behind the UDP header only, so that the frames still reach the dissector.
+    // Mutates only the bytes after the UDP header, so that the frames still reach the dissector.
     let blocks = efa_wireshark::blocks(&original);
     let (packets, others): (Vec<&[u8]>, Vec<&[u8]>) =
         blocks.into_iter().partition(|block| block[0] == 6);
@@ -473,15 +475,15 @@ fn mutated_frames_never_make_a_lua_error() {
         }
         mutated.extend(block);
     }
-    // The filter names a field of the dissector so that it takes the way on which it shows fields.
+    // The filter contains a field of the dissector, so that the dissector shows fields.
     let filter = "_ws.lua.error || (_ws.lua.error && efa_rdm.msg_id && efa.opcode)";
-    // Transfers are followed in the first pass, and shown in the second.
+    // Transfers are followed in the first pass and shown in the second.
     assert_eq!(tshark.run(&mutated, &["-Y", filter]), "");
     assert_eq!(tshark.run(&mutated, &["-2", "-Y", filter]), "");
-    // And when all of the tree is shown; `run` looks for errors in it.
+    // With the whole tree as well; `run` searches it for errors.
     let details = tshark.run(&mutated, &["-2", "-O", "efa,efa_rdm"]);
     assert_eq!(details.matches("\nFrame ").count() + 1, mutations());
-    // That the filter finds errors.
+    // The filter finds errors.
     let function = "local function read_header(tvb)\n";
     let broken = tshark.with_dissector(|text| {
         assert!(text.contains(function));
@@ -491,7 +493,7 @@ fn mutated_frames_never_make_a_lua_error() {
     assert_eq!(errors.lines().count(), 100);
 }
 
-/// Numbers that the protocol has names for are shown with them, as the codec calls them.
+/// Numbers with a name in the protocol are shown with the codec's name.
 #[test]
 fn codes_are_shown_with_their_names() {
     let Some(tshark) = Tshark::find() else { return };
@@ -565,7 +567,7 @@ fn codes_are_shown_with_their_names() {
     }
 }
 
-/// How many frames to mutate: `EFA_MUTATIONS`, or a number that takes a few seconds.
+/// The number of frames to mutate: `EFA_MUTATIONS`, or a number that takes a few seconds.
 fn mutations() -> usize {
     let wanted = std::env::var("EFA_MUTATIONS").ok();
     wanted.map_or(3000, |wanted| {
@@ -654,7 +656,7 @@ fn transport_headers_show_their_fields() {
         }
         assert_eq!(shown.has("efa.data"), repr.captured_len() > 0);
         assert!(!shown.has("efa.rule.transport-form"));
-        // The outer headers are right, the UDP checksum included.
+        // The outer headers are correct, including the UDP checksum.
         assert_eq!(shown.one("udp.checksum.status"), "1");
     }
 }
@@ -671,7 +673,7 @@ fn only_our_traffic_is_recognised_on_any_port() {
     let udp = 28 + frame::OUTER_LEN - 8;
     let mut is_ours = Vec::new();
     for block in blocks.iter_mut().filter(|block| block[0] == 6) {
-        // Another port, and either one damaged byte that the header checks, or none.
+        // Another port, and one damaged byte that the header checks, or none.
         block[udp + 2..udp + 4].copy_from_slice(&[0x15, 0xb3]);
         let number = is_ours.len();
         let damaged = match number % 10 {
@@ -695,12 +697,12 @@ fn only_our_traffic_is_recognised_on_any_port() {
     assert_eq!(claimed, is_ours);
 }
 
-/// What a reader of the transport header has to refuse breaks the rule `transport-form`, and says
-/// why.
+/// A transport header that a reader has to refuse breaks the rule `transport-form`, with the
+/// reason.
 #[test]
 fn headers_without_form_are_named() {
     let Some(tshark) = Tshark::find() else { return };
-    // {byte of the header, what to put there, what is said}
+    // {byte of the header, its new value, the message}
     let damages = [
         (2, 2, "version 2, but only 1 is known"),
         (3, 99, "opcode 99 is not assigned"),
@@ -729,7 +731,7 @@ fn headers_without_form_are_named() {
     assert_eq!(text.matches("[Expert Info").count(), damages.len());
 }
 
-/// The capture with other bytes behind the UDP headers, to another port.
+/// The capture with other bytes after the UDP headers, to another port.
 fn with_payloads(mut blocks: Vec<Vec<u8>>, mut payload: impl FnMut(&mut [u8])) -> Vec<u8> {
     let udp = 28 + frame::OUTER_LEN - 8;
     for block in blocks.iter_mut().filter(|block| block[0] == 6) {
@@ -757,7 +759,7 @@ fn random_datagrams_and_other_protocols_are_not_claimed() {
         .collect();
     let random = with_payloads(owned_blocks(&capture_packets(&packets)), |payload| {
         rng.fill_bytes(payload);
-        // Some begin like a header of ours.
+        // Some begin like one of our headers.
         let like_ours = [0x45, 0x46, 1, rng.random_range(1..7), 0, 0, 32, 0];
         let begin = rng.random_range(0..=8);
         payload[..begin].copy_from_slice(&like_ours[..begin]);
@@ -784,7 +786,7 @@ fn random_datagrams_and_other_protocols_are_not_claimed() {
     }
     assert!(mergecap.status().unwrap().success());
     let capture = std::fs::read(joined).unwrap();
-    // Random bytes make other dissectors of Wireshark complain, which is none of our business.
+    // Other dissectors of Wireshark report errors in random bytes, which are ignored here.
     let found = tshark.run_unchecked(&capture, &["-Y", "efa || efa_rdm"]);
     assert_eq!(found, "");
 }
@@ -795,7 +797,7 @@ fn decode_as_takes_what_the_heuristic_leaves() {
     let mut rng = StdRng::seed_from_u64(7);
     let real = packet(PacketType::MediumTagRtm, 0xc, &mut rng);
     let header = frame::header::HEADER_LEN;
-    // Bare RDM packets in UDP, as a tap of hardware may give them.
+    // Bare RDM packets in UDP, as a hardware tap may produce them.
     let room = vec![vec![0; real.len() - header]];
     let bare = with_payloads(owned_blocks(&capture_packets(&room)), |payload| {
         payload.copy_from_slice(&real);
@@ -808,8 +810,7 @@ fn decode_as_takes_what_the_heuristic_leaves() {
     };
     assert_eq!(tshark.run(&bare, &fields).trim(), "");
     assert_eq!(decoded(&bare, "efa_rdm"), "67\t");
-    // A reserved byte of a later version is no reason to read no further, but the heuristic is
-    // strict.
+    // A reserved byte that a later version may use is accepted, but the heuristic is strict.
     let later = with_payloads(owned_blocks(&capture_packets(&[real])), |payload| {
         payload[25] = 1;
     });
@@ -985,14 +986,14 @@ fn recorded_traces_show_what_the_codec_reads() {
     }
 }
 
-/// These traces of the corpus, joined.
+/// Joins these traces of the corpus.
 fn joined_traces(names: &[&str]) -> Vec<u8> {
     let path = |name: &&str| traces().join(format!("{name}.pcapng"));
     Joined::of(&names.iter().map(path).collect::<Vec<_>>()).capture
 }
 
-/// While no details are on the screen, the dissector adds fields only if a filter or a column asks
-/// for them: what a column has then is what the details have.
+/// While no details are on the screen, the dissector adds only the fields that a filter or a column
+/// requests. A column then has the same value as the details.
 #[test]
 fn columns_have_what_the_details_have() {
     let Some(tshark) = Tshark::find() else { return };
@@ -1047,7 +1048,7 @@ fn columns_have_what_the_details_have() {
 fn filters_find_subtrees() {
     let Some(tshark) = Tshark::find() else { return };
     let mut rng = StdRng::seed_from_u64(10);
-    // One with each combination of flags.
+    // One packet with each combination of flags.
     let packets: Vec<_> = corpus(&mut rng).into_iter().step_by(4).collect();
     let packets = capture_packets(&packets);
     let groups = [
@@ -1059,7 +1060,7 @@ fn filters_find_subtrees() {
         ("negotiated", "negotiated.sender_handshake_in"),
     ];
     for options in [&[][..], &["-2"]] {
-        // All parts in one run: a field that is shown has no influence on another one.
+        // All parts in one run: a shown field does not affect another one.
         let parts = groups.map(|(_, part)| format!("efa_rdm.{part}"));
         let shown = parts.iter().flat_map(|part| ["-e", part.as_str()]);
         let shown: Vec<&str> = [options, &["-T", "fields", "-E", "separator=;"]]
@@ -1073,7 +1074,7 @@ fn filters_find_subtrees() {
             table.lines().filter(has).count()
         };
         for (at, (group, _)) in groups.iter().enumerate() {
-            // Alone: the dissector shows only what is asked for.
+            // A single part: the dissector shows only the requested fields.
             let filter = format!("efa_rdm.{group}");
             let text = tshark.run(&packets, &[&["-Y", &filter], options].concat());
             let found = text.lines().count();
@@ -1099,8 +1100,8 @@ fn cut_off(capture: &[u8], snaplen: usize) -> Vec<u8> {
     blocks.concat()
 }
 
-/// What a capture with a snap length left out is no fault of the sender, and while headers are
-/// whole transfers are followed as ever.
+/// Bytes that a snap length removed are no fault of the sender, and transfers are followed as long
+/// as headers are whole.
 #[test]
 fn what_the_capture_cut_off_breaks_no_rule() {
     let Some(tshark) = Tshark::find() else { return };
@@ -1113,7 +1114,7 @@ fn what_the_capture_cut_off_breaks_no_rule() {
             .collect()
     };
     let whole = tshark.dissect_twice(&capture);
-    // Within the transport header, behind it, within and behind the header of packets.
+    // In the transport header, after it, in and after the header of packets.
     for snaplen in [70, 94, 100, 130, 200] {
         let about = format!("{snaplen} bytes of each frame");
         let shown = tshark.dissect_twice(&cut_off(&capture, snaplen));
@@ -1138,7 +1139,8 @@ fn what_the_capture_cut_off_breaks_no_rule() {
     assert!(says_so.contains("[Packet size limited during capture]"));
 }
 
-/// The packet list of each trace, with transfers and subprotocols, and the file that says how it was.
+/// The packet list of each trace, with transfers and subprotocols, and the file with the expected
+/// list.
 fn packet_lists(tshark: &Tshark) -> Vec<(String, PathBuf)> {
     let columns = concat!(
         "gui.column.format:\"Host\",\"%Cus:frame.interface_name:0:R\",",
@@ -1158,7 +1160,7 @@ fn packet_lists(tshark: &Tshark) -> Vec<(String, PathBuf)> {
             .iter()
             .map(|row| row[..].try_into().unwrap())
             .collect();
-        // Transfers are counted through all captures.
+        // Transfers are numbered across all captures.
         let transfers = rows.iter().filter_map(|row| row[1].parse::<u32>().ok());
         let first = transfers.min().unwrap_or(0);
         let mut list = String::new();
@@ -1176,7 +1178,7 @@ fn packet_lists(tshark: &Tshark) -> Vec<(String, PathBuf)> {
     lists
 }
 
-/// Wireshark 3.4 of Debian 11 and 4.4 of Debian 13, whose Lua is 5.2 and 5.4.
+/// Wireshark 3.4 of Debian 11 and 4.4 of Debian 13, with Lua 5.2 and 5.4.
 #[test]
 fn other_releases_of_wireshark_show_the_same() {
     std::thread::scope(|scope| {
@@ -1196,8 +1198,8 @@ fn other_releases_of_wireshark_show_the_same() {
     });
 }
 
-/// What the packet list and the transfers say of each trace stands in `wireshark/golden`.
-/// `EFA_UPDATE=1` rewrites it, to be read before it is committed.
+/// `wireshark/golden` has the packet list and the transfers of each trace. `EFA_UPDATE=1` rewrites
+/// it, to be read before it is committed.
 #[test]
 fn traces_are_shown_as_before() {
     let Some(tshark) = Tshark::find() else { return };

@@ -1,4 +1,4 @@
-//! The dissector: its tables, what it shows, the transfers that it follows, its profile.
+//! The dissector: its tables, its output, the transfers that it follows, its profile.
 
 mod dissector;
 mod profile;

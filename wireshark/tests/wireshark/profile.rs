@@ -98,7 +98,7 @@ fn filters() -> Vec<String> {
 fn all_documented_and_profile_filters_are_valid() {
     let Some(tshark) = Tshark::find() else { return };
     let capture = talk();
-    // An invalid filter makes tshark fail, with a message that quotes it.
+    // An invalid filter makes tshark fail, with a message that quotes the filter.
     let all = filters().join(") || (");
     tshark.run(&capture, &["-2", "-Y", &format!("({all})")]);
     assert_eq!(

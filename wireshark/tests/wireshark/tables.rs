@@ -1,8 +1,7 @@
-//! The tables inside the Wireshark dissector are those of `efa_core::wire` and
-//! `efa_capture::frame`.
+//! The tables in the Wireshark dissector equal those of `efa_core::wire` and `efa_capture::frame`.
 //!
-//! `wireshark/efa.lua` is one file, so that one copy installs it. The part of it between two marker
-//! lines is generated here: `EFA_UPDATE=1 cargo test -p efa-wireshark tables` rewrites it.
+//! `wireshark/efa.lua` is one file, so that copying one file installs it. Its part between two
+//! marker lines is generated here: `EFA_UPDATE=1 cargo test -p efa-wireshark tables` rewrites it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -61,7 +60,7 @@ fn family(family: Family) -> &'static str {
     }
 }
 
-/// The kind of `ProtoField` for fields of this kind, and its base or value strings.
+/// The type of `ProtoField` for fields of this kind, and its base or value strings.
 fn proto_field(kind: FieldKind, width: usize) -> (String, &'static str) {
     let uint = format!("uint{}", 8 * width);
     match kind {
@@ -125,8 +124,8 @@ fn field(field: &FieldDescriptor) -> String {
     format!("{{ \"{}\", {width}{presence}{kind} }}", field.name)
 }
 
-/// Lines of Lua with the fields that a type has, section by section. Sections that differ in their
-/// descriptions only have the same line.
+/// Lines of Lua with the fields of a type, section by section. Sections that differ only in their
+/// descriptions have one line.
 fn section_lines(
     packet_type: PacketType,
     sections: &'static [&'static Section],
@@ -145,7 +144,7 @@ fn section_lines(
     })
 }
 
-/// The set of the opcodes of which a predicate holds.
+/// The set of the opcodes for which a predicate holds.
 fn opcodes(out: &mut String, name: &str, holds: impl Fn(Opcode) -> bool) {
     let codes: Vec<_> = Opcode::ALL
         .into_iter()
@@ -228,8 +227,8 @@ fn transport_header(out: &mut String) {
     }
 }
 
-/// The opcodes of reliable connections, and the headers of messages with tags: one table, because
-/// Lua has no more than 200 local variables in a function.
+/// The opcodes of reliable connections and the headers of messages with tags. They are in one
+/// table, because a function in Lua has at most 200 local variables.
 fn tag_matching(out: &mut String) {
     out.push_str(
         "-- RC_OPCODES: {name, bytes of the headers; reth, aeth: where these are; begins, ends: a\n\
@@ -321,7 +320,7 @@ fn generated() -> String {
 
     writeln!(out, "local PROTOCOL_VERSION = {PROTOCOL_VERSION}").unwrap();
     writeln!(out, "local RAW_ADDRESS_LENGTH = {}", RawAddress::LEN).unwrap();
-    out.push_str("-- What a count has beyond the number of entries, and the most entries that are accepted.\n");
+    out.push_str("-- The excess of a count over the number of entries, and the most entries that are accepted.\n");
     out.push_str("local ARRAYS = {\n");
     for (of, bias, most) in [
         (Array::RmaIov, 0, RmaIovs::MAX),
@@ -383,7 +382,7 @@ fn generated() -> String {
     flags::<UniversalFlags>(&mut out, "UNIVERSAL_FLAGS");
     flags::<ExtraFeatures>(&mut out, "FEATURES");
 
-    // Fields of one name may differ in width (recv_length): the declaration has the widest.
+    // Fields with one name may differ in width (recv_length): the declaration has the largest.
     let mut fields: BTreeMap<&str, (FieldKind, usize, String)> = BTreeMap::new();
     let mut distinct: Vec<String> = Vec::new();
     let all_forms = PacketType::ALL.iter().flat_map(|packet_type| {
@@ -524,7 +523,7 @@ fn generated() -> String {
     out
 }
 
-/// Title, explanation, and which names belong to it.
+/// The title, the explanation, and a predicate for the names in the group.
 type FieldGroup<'a> = (&'a str, &'a str, &'a dyn Fn(&str) -> bool);
 
 /// The reference of all filters.

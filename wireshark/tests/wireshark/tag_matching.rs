@@ -1,4 +1,4 @@
-//! Tag matching over RoCE v2: what is shown behind Wireshark's own fields.
+//! Tag matching over RoCE v2: the fields after Wireshark's own.
 
 use std::collections::BTreeSet;
 

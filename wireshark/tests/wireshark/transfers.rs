@@ -1,5 +1,5 @@
-//! What the dissector finds by following conversations: the packets of a transfer, the links
-//! between them, reassembled data, and breaches of the rules in `docs/rules.md`.
+//! The results of following conversations: the packets of a transfer, the links between them,
+//! reassembled data, and breaches of the rules in `docs/rules.md`.
 //!
 //! Needs `tshark`; without it the tests say so and pass.
 
@@ -21,7 +21,7 @@ use efa_testing::pattern;
 use efa_wireshark::talk::{End, Talk};
 use efa_wireshark::{Shown, Tshark};
 
-/// Those that have names; unnamed ones are worth a note.
+/// The features with a name; unnamed ones cause a note.
 const ALL: ExtraFeatures =
     ExtraFeatures::from_bits_retain((ExtraFeatures::PEER_ERROR.bits() << 1) - 1);
 
@@ -110,7 +110,7 @@ impl Followed {
         rules
     }
 
-    /// The data frames may be sent because of the frame `granted`.
+    /// The data frames that the frame `granted` permits.
     fn is_window(&self, granted: u32, data: &[u32]) {
         assert_eq!(self.value(granted, "transfer.data_in"), data[0].to_string());
         for frame in data {
@@ -291,7 +291,7 @@ fn medium_messages_reorder_and_wait_their_turn() {
         .into()
     };
     let ahead = talk.packet(End::B, &eager(End::B, 1), b"early");
-    // The peer's first message would be number 0 only if the capture shows its beginning.
+    // The peer's first message would be number 0 only if the capture has its beginning.
     let second = talk.packet(End::B, &segment(100), &message[100..200]);
     let third = talk.packet(End::B, &segment(200), &message[200..]);
     let first = talk.packet(End::B, &segment(0), &message[..100]);
@@ -637,12 +637,12 @@ fn retransmissions_are_not_second_messages() {
     let Some(tshark) = Tshark::find() else { return };
     let mut talk = Talk::acquainted(ALL);
     let first = talk.packet(End::A, &eager(End::A, 0), b"x");
-    // The device repeats it, and gives up.
+    // The device repeats it, and then fails.
     let sequence = talk.next_sequence(End::A) - 1;
     let refusal = talk.answer(End::B, sequence, Status::RemoteRnr);
     let again = talk.packet(End::A, &eager(End::A, 0), b"x");
     let next = talk.packet(End::A, &eager(End::A, 1), b"x");
-    // Two windows of the same size are no retries of each other.
+    // Two windows of the same size are not retries of each other.
     let long = LongctsRtm {
         tag: None,
         ..longcts(End::A, 2, 60)
@@ -724,7 +724,7 @@ fn both_ends_of_merged_captures_are_separate() {
             source_qpn: a.qpn,
             destination_qpn: b.qpn,
             qkey: b.qkey,
-            // Not the first ones of their queue pair: the capture begins later.
+            // Not the first messages of their queue pair: the capture begins later.
             sequence: 1000 + id,
             immediate: None,
             retransmission: false,
@@ -755,7 +755,7 @@ fn both_ends_of_merged_captures_are_separate() {
     followed.is_flawless();
 }
 
-/// A conversation that breaks each rule once, and the frames in which it does.
+/// A conversation that breaks each rule once, and the frames that break them.
 fn offender() -> (Talk, Vec<(u32, &'static str)>) {
     let mut broken = Vec::new();
     let mut talk = Talk::new();
@@ -934,7 +934,7 @@ fn offender() -> (Talk, Vec<(u32, &'static str)>) {
         &["msg-id-ahead", "qkey-true"],
     );
 
-    // The format.
+    // Rules of the format.
     let iov = [RmaIov::new(0, 9, 0)];
     let write = EagerRtw {
         rma_iov: RmaIovs::new(&iov).unwrap(),
@@ -1012,7 +1012,7 @@ fn offender() -> (Talk, Vec<(u32, &'static str)>) {
         &["answer-names-request", "trailing-bytes"],
     );
 
-    // The device.
+    // Rules of the device.
     let sequence = talk.next_sequence(End::A);
     let answer = talk.answer(End::B, sequence, Status::RemoteRnr);
     breaks(answer, &["receiver-not-ready"]);
@@ -1028,7 +1028,7 @@ fn offender() -> (Talk, Vec<(u32, &'static str)>) {
         &["retransmission"],
     );
 
-    // The queue pair goes to another endpoint.
+    // The queue pair is reused by another endpoint.
     let new = RawAddress {
         qkey: Qkey(0x7777),
         ..End::A.address()
@@ -1066,14 +1066,14 @@ fn every_rule_is_broken_and_found_once() {
 
 #[test]
 fn every_rule_of_the_dissector_is_tested() {
-    // Those of tag matching are tested in `tag_matching`.
+    // The rules of tag matching are tested in `tag_matching`.
     let ids: BTreeSet<_> = RULES
         .iter()
         .filter(|rule| rule.is_dissected() && rule.chapter != Chapter::TagMatching)
         .map(|rule| rule.id)
         .collect();
     let mut tested: BTreeSet<_> = offender().1.into_iter().map(|(_, rule)| rule).collect();
-    // Frames that the writer of captures refuses to make; tested with mutated ones.
+    // Frames that the writer of captures cannot make; tested with mutated frames.
     tested.insert("transport-form");
     assert_eq!(ids, tested);
 }
