@@ -1,5 +1,5 @@
-//! Atomics on several elements in memory of their own, so that the outcome of each is known: those
-//! that treat every bit by itself, whatever the type of the elements is.
+//! Atomics on several elements in memory of their own, so that each outcome is known: operations
+//! that work bit by bit, with any type of elements.
 
 use efa_core::endpoint::CompletionFlags;
 use efa_core::wire::{AtomicDatatype, AtomicOp};
@@ -13,11 +13,11 @@ pub(crate) struct Combine {
     pub(crate) operation: AtomicOp,
     pub(crate) call: Call,
     pub(crate) elements: usize,
-    /// Pieces of the target.
+    /// The number of parts of the target.
     pub(crate) remote_pieces: usize,
 }
 
-/// Which call it is.
+/// The call that starts it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Call {
     Write,
@@ -36,7 +36,7 @@ const TYPES: [(AtomicDatatype, usize); 7] = [
 ];
 
 impl Combine {
-    /// Any that has operands of `most` bytes at most, which are at least 16.
+    /// A random atomic with operands of at most `most` bytes; `most` is at least 16.
     pub(crate) fn random(rng: &mut impl Rng, most: usize) -> Self {
         let (datatype, size) = *TYPES.choose(rng).unwrap();
         let call = *[Call::Write, Call::Fetch, Call::Compare]
@@ -60,7 +60,7 @@ impl Combine {
             call,
             elements,
             remote_pieces: match call {
-                // More are refused: stock targets take them for something else (deviation 33).
+                // More are refused: stock targets misread them (deviation 33).
                 Call::Compare => 1,
                 Call::Write | Call::Fetch => *[1, 1, 3].choose(rng).unwrap(),
             },

@@ -1,18 +1,18 @@
-//! Random programs on random fabrics against what libfabric promises: each message once, the right
-//! data, the right order, the right error, nothing stuck, nothing left over.
+//! Random programs on random fabrics, checked against libfabric's guarantees: each message arrives
+//! once, with the right data, in the right order, or with the right error; nothing hangs, and
+//! nothing is left over.
 //!
-//! Some of the runs are among endpoints of ours; in the others some are what libfabric 1.11, 1.17,
-//! 2.1, 2.6 or 2.7 would be ([`release`]), zero-copy receivers among them. There are messages that
-//! one side gives up, of which the other has to hear, windows so small that peers run ahead of
-//! them, memory that is deregistered while peers use it, and room for so few operations of peers
-//! that most of them wait.
+//! In some runs all endpoints are ours. In the others some behave like libfabric 1.11, 1.17, 2.1,
+//! 2.6 or 2.7 ([`release`]), including zero-copy receivers. There are messages that one side aborts
+//! and the other side must be told of, windows so small that peers exceed them, memory that is
+//! deregistered while peers use it, and room for so few operations of peers that most of them wait.
 //!
 //! A seed makes a [`plan`]: hosts, devices, settings, a network, and a list of steps. [`run`]
-//! carries it out on the simulator and holds everything that the endpoints say against a [`model`].
-//! When that finds something, [`minimise`] leaves out what is not needed for it.
+//! executes it in the simulator and checks all reports of the endpoints against a [`model`]. After
+//! a failure, [`minimise`] removes the steps that the failure does not need.
 //!
-//! `EFA_SEEDS=n` runs the seeds 0 to n - 1; `EFA_SEED=n` runs one, `EFA_STEPS=1,5,7` some of its
-//! steps only. Then the log of the fabric is printed as well.
+//! `EFA_SEEDS=n` runs the seeds 0 to n - 1; `EFA_SEED=n` runs one, `EFA_STEPS=1,5,7` only these of
+//! its steps. Then the log of the fabric is printed as well.
 
 mod combine;
 mod minimise;
@@ -43,7 +43,7 @@ fn number(name: &str) -> Option<u64> {
     Some(number.unwrap_or_else(|_| panic!("{name} is `{text}`, not a number")))
 }
 
-/// Runs the seeds `0..count` on all processors, and returns the first failure that any found.
+/// Runs the seeds `0..count` on all processors, and returns the first failure.
 fn first_failure(count: u64) -> Option<String> {
     let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let search = || {
@@ -91,7 +91,7 @@ fn random_programs_get_what_libfabric_promises() {
         result.unwrap_or_else(|error| panic!("{error}"));
         return;
     }
-    // As many as take a few seconds in a build that is not optimised; `make sim` runs 10,000.
+    // A number that takes a few seconds in an unoptimised build; `make sim` runs 10,000.
     let count = number("EFA_SEEDS").unwrap_or(100);
     if let Some(report) = first_failure(count) {
         panic!("{report}");
@@ -116,7 +116,7 @@ fn the_programs_use_every_packet_of_the_protocol() {
     let seen = Rc::new(RefCell::new(BTreeSet::new()));
     let (reads, writes) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
     run_seeds(150, |plan, fabric| {
-        // The first byte of a message without a header is no type.
+        // The first byte of a message without a header is not a type.
         let has_headers = !plan.has(Release::V2_1ZeroCopy);
         let types = Rc::clone(&seen);
         let (reads, writes) = (Rc::clone(&reads), Rc::clone(&writes));
@@ -153,7 +153,7 @@ fn the_programs_meet_every_trouble() {
         if plan.aborts {
             let twice = Rc::clone(&errors_twice);
             let mut last = None;
-            // A second copy arrives right behind the first.
+            // The second copy arrives directly after the first.
             fabric.add_tap(move |frame| {
                 let code = PacketType::PeerError.code();
                 let is_error = frame.frame.rdm_packet_type() == Some(code);
@@ -165,7 +165,7 @@ fn the_programs_meet_every_trouble() {
         }
     });
     assert!(errors_twice.get() > 0);
-    // One more, and its request is given up.
+    // With one more, its request fails.
     assert_eq!(most_losses.get(), 11);
     let Troubles {
         overruns,

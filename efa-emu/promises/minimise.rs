@@ -1,4 +1,4 @@
-//! Failures, and the steps that they need.
+//! Failures, and the steps that cause them.
 
 use std::cell::RefCell;
 use std::fmt::Write;
@@ -10,16 +10,16 @@ use crate::plan::Plan;
 use crate::run;
 
 thread_local! {
-    /// Message and place of this thread's last panic.
+    /// The message and the location of this thread's last panic.
     static LAST_PANIC: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Keeps panics off the terminal: the search for the needed steps makes many.
+/// Prints no panics: the search for the needed steps causes many.
 pub(crate) fn quiet_panics() {
     let loud = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         LAST_PANIC.with(|last| *last.borrow_mut() = info.to_string());
-        // The failure of the test itself is made of this.
+        // The failure of the test itself is printed.
         if info
             .location()
             .is_some_and(|place| place.file().ends_with("promises/main.rs"))
@@ -42,10 +42,10 @@ pub(crate) fn attempt(
     })
 }
 
-/// Runs of the search for the needed steps.
+/// The number of runs in the search for the needed steps.
 const MAX_ATTEMPTS: usize = 600;
 
-/// Leaves out steps as long as the rest fails in whatever way.
+/// Removes steps as long as the rest fails, with any error.
 fn needed(plan: &Plan, error: String) -> (Vec<usize>, String) {
     let mut keep: Vec<usize> = (0..plan.steps.len()).collect();
     let mut error = error;

@@ -1,11 +1,11 @@
-//! libfabric's promises, checked against records of requests and reports.
+//! libfabric's guarantees, checked against records of requests and reports.
 
 use efa_core::endpoint::{CompletionFlags, Errno, Failure, ReceiveId};
 
 use crate::combine::Combine;
 use crate::plan::{Buffer, SendMode};
 
-/// Names a program: they are numbered as they start, so each has one life.
+/// Identifies a program. Programs are numbered in the order in which they start.
 pub(crate) type ProgramId = usize;
 
 /// A message that a program was asked to send.
@@ -21,13 +21,13 @@ pub(crate) struct Message {
     pub(crate) state: RequestState,
     /// The receive that took it.
     pub(crate) taken: Option<usize>,
-    /// Its receive failed, and there was no way to tell the sender.
+    /// Its receive failed, and the sender could not be told.
     pub(crate) lost: bool,
-    /// Its send or its receive failed, and the other side is told.
+    /// Its send or its receive failed, and the other side was told.
     pub(crate) aborted: bool,
 }
 
-/// How far the sender's, or requester's, side of an operation is.
+/// The state of the sender's, or requester's, side of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RequestState {
     /// Not yet accepted by the endpoint.
@@ -38,7 +38,7 @@ pub(crate) enum RequestState {
     Ended(Result<(), Failure>),
 }
 
-/// Something that takes messages: a posted receive, a multi-receive buffer, a claim.
+/// A consumer of messages: a posted receive, a multi-receive buffer, a claim.
 pub(crate) struct Receive {
     pub(crate) at: ProgramId,
     pub(crate) from: Option<ProgramId>,
@@ -47,7 +47,7 @@ pub(crate) struct Receive {
     pub(crate) address: u64,
     pub(crate) kind: ReceiveKind,
     pub(crate) id: Option<ReceiveId>,
-    /// The application cancelled it, and when: before the run's end or only to clear up.
+    /// When the application cancelled it: before the end of the run or only to clean up.
     pub(crate) cancelled: bool,
     pub(crate) cleared: bool,
     pub(crate) taken: Vec<usize>,
@@ -85,10 +85,10 @@ pub(crate) struct OneSided {
     pub(crate) local: u64,
     pub(crate) remote: u64,
     pub(crate) buffer: Buffer,
-    /// CQ data for the target.
+    /// Whether the target gets CQ data.
     pub(crate) announces: bool,
     pub(crate) announced: bool,
-    /// The registration of the target's memory was ended before the end was reported.
+    /// The target's memory was deregistered before the operation completed.
     pub(crate) orphaned: bool,
     pub(crate) state: RequestState,
 }
@@ -104,7 +104,7 @@ pub(crate) enum OneSidedKind {
 }
 
 impl OneSidedKind {
-    /// Whether it takes its turn among the messages.
+    /// Whether it is ordered with the messages.
     pub(crate) fn is_atomic(self) -> bool {
         !matches!(self, OneSidedKind::Write | OneSidedKind::Read)
     }
@@ -122,7 +122,7 @@ impl OneSidedKind {
     }
 }
 
-/// The errors that the loss of a peer may cause.
+/// Whether the loss of a peer may cause this error.
 pub(crate) fn is_loss(failure: Failure) -> bool {
     [
         Errno::ENOTCONN,
@@ -130,13 +130,15 @@ pub(crate) fn is_loss(failure: Failure) -> bool {
         Errno::EHOSTUNREACH,
         Errno::ECANCELED,
         Errno::EIO,
-        // An RDMA request to the next owner of the queue pair number, or to memory that is gone.
+        // An RDMA request to the next owner of the queue pair number, or to memory that was
+        // deregistered.
         Errno::EINVAL,
     ]
     .contains(&failure.errno)
 }
 
-/// The errors of a message that one of its sides gives up: on that side, or on the other.
+/// Whether an error belongs to a message that one of its sides aborts: on that side, or on the
+/// other.
 pub(crate) fn is_abort(failure: Failure) -> bool {
     [
         Errno::EREMOTEIO,
@@ -158,7 +160,7 @@ pub(crate) fn pattern(number: usize, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Says what is wrong with the receives of a program, if anything is.
+/// Checks the receives of a program, and returns the first error.
 pub(crate) fn check_matching(
     messages: &[Message],
     receives: &[Receive],
@@ -168,7 +170,7 @@ pub(crate) fn check_matching(
         let Some(taker) = message.taken else { continue };
         let older = &receives[..taker];
         for (index, receive) in older.iter().enumerate() {
-            // A receive that stayed until the end was there when the message came.
+            // A receive that stayed until the end was posted when the message arrived.
             let idle = receive.kind == ReceiveKind::Posted
                 && receive.cleared
                 && receive.taken.is_empty()

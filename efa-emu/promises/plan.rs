@@ -1,5 +1,5 @@
-//! What a run does: a world and a list of steps, both made from a seed. Every step stands by
-//! itself, so that any of them can be left out.
+//! The plan of a run: a fabric and a list of steps, both made from a seed. Every step is
+//! independent, so that any of them can be removed.
 
 use std::time::Duration;
 
@@ -18,16 +18,16 @@ use rand::{Rng, SeedableRng};
 use crate::combine::{Call, Combine};
 use crate::release::Release;
 
-/// The world and what happens in it.
+/// The fabric and its events.
 pub(crate) struct Plan {
     pub(crate) seed: u64,
     pub(crate) fabric: FabricConfig,
-    /// Bytes of a packet at most, on all devices.
+    /// The largest packet of all devices, in bytes.
     pub(crate) mtu: usize,
-    /// Of the programs, by host; a program that starts anew has the same.
+    /// The settings of the programs, by host; a restarted program keeps them.
     pub(crate) programs: Vec<Settings>,
     pub(crate) steps: Vec<Step>,
-    /// Whether packets of messages are lost for good: all programs tell each other.
+    /// Whether packets of messages are lost for good: all programs report aborts to each other.
     pub(crate) aborts: bool,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Settings {
     pub(crate) patience: u32,
 }
 
-/// One thing that happens. Programs are named by their hosts.
+/// One step. Programs are identified by their hosts.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Send {
@@ -57,7 +57,7 @@ pub(crate) enum Step {
     Receive {
         at: usize,
         from: Option<usize>,
-        /// Tag and bits to ignore.
+        /// The tag, and the bits to ignore.
         tag: Option<(u64, u64)>,
         capacity: usize,
         buffer: Buffer,
@@ -88,7 +88,7 @@ pub(crate) enum Step {
         fetch: bool,
         mode: SendMode,
     },
-    /// Changes elements that nobody else does.
+    /// Changes elements that no other program changes.
     Combine {
         from: usize,
         to: usize,
@@ -116,13 +116,13 @@ pub(crate) enum Step {
     Die {
         at: usize,
     },
-    /// A program takes another out of its address vector, whatever is in flight.
+    /// A program removes another one from its address vector, with any operations in flight.
     Forget {
         at: usize,
         peer: usize,
     },
-    /// A program ends the registration of what its peers write and read, whatever is in flight, and
-    /// lends the memory anew.
+    /// A program deregisters the memory that its peers write and read, with any operations in
+    /// flight, and registers it again.
     Withdraw {
         at: usize,
     },
@@ -131,7 +131,7 @@ pub(crate) enum Step {
     },
 }
 
-/// How an operation is asked for.
+/// The way in which an operation is requested.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SendMode {
     Plain,
@@ -148,13 +148,13 @@ pub(crate) struct Buffer {
     pub(crate) registered: bool,
 }
 
-/// Bytes of the longest headers: what else a packet holds can be injected, or be an operand with
+/// The bytes of the longest headers. The rest of a packet can be injected, or hold an operand with
 /// its comparand.
 const MAX_REQUEST_HEADER: usize = 168;
 const MAX_ATOMIC_HEADER: usize = 152;
 
-/// Registrations that a program has from its start to its end: its packet buffers, its memory, and
-/// the same memory for its peers.
+/// The registrations that a program has from its start to its end: its packet buffers, its memory,
+/// and the same memory for its peers.
 pub(crate) const REGIONS: usize = 3;
 
 impl Plan {
@@ -163,7 +163,7 @@ impl Plan {
         self.programs.iter().any(|one| one.release == release)
     }
 
-    /// Whether all programs are of releases of a kind.
+    /// Whether all programs are of releases with a property.
     pub(crate) fn all(&self, kind: fn(Release) -> bool) -> bool {
         self.programs.iter().all(|one| kind(one.release))
     }
@@ -173,7 +173,7 @@ impl Plan {
         let count = rng.random_range(2..=3);
         let first_msg_id = *[0, u32::MAX - 5, u32::MAX / 2].choose(&mut rng).unwrap();
         let ordered = rng.random_bool(0.8);
-        // The device gathers data of 1 KiB and more, so there have to be packets that hold it.
+        // The device gathers data of 1 KiB and more, so some packets must hold that much.
         let mtu = *[256, 520, 1024, 4096].choose(&mut rng).unwrap();
         let mut programs: Vec<Settings> = (0..count)
             .map(|_| settings(&mut rng, mtu, first_msg_id, ordered))
@@ -181,20 +181,20 @@ impl Plan {
         let mut more = StdRng::seed_from_u64(seed ^ 27);
         choose_releases(&mut rng, &mut more, &mut programs);
         for settings in &mut programs {
-            // Few can register what a transfer needs.
+            // Few can register the memory of a transfer.
             if let Some(spare) = *[None, None, Some(0), Some(1)].choose(&mut rng).unwrap() {
                 let user_queue_pair = settings.release == Release::V2_1ZeroCopy;
                 settings.profile.max_mr = REGIONS as u32 + u32::from(user_queue_pair) + spare;
             }
         }
         if rng.random_bool(0.2) {
-            // So small that peers run ahead of them.
+            // So small that peers exceed them.
             for settings in &mut programs {
                 settings.endpoint.reorder_window = *[2, 8, 1 << 16].choose(&mut rng).unwrap();
             }
         }
         let fabric = fabric(&mut rng, seed);
-        // Half of the runs have faults of which everything recovers, half of those also deaths.
+        // Half of the runs have recoverable faults, and half of those also deaths.
         let tells = |one: &Settings| one.release.has_peer_error();
         let faults = rng.random_bool(0.5);
         let aborts = !faults && programs.iter().all(tells) && more.random_bool(0.5);
@@ -203,7 +203,8 @@ impl Plan {
             count,
             mtu,
             faults,
-            // Without connection ids late packets of the dead are their successors'.
+            // Without connection ids late packets of dead programs are attributed to their
+            // successors.
             deaths: faults && rng.random_bool(0.5) && programs.iter().all(has_connection_ids),
             withdrawals: rng.random_bool(0.3) && !aborts,
             aborts,
@@ -231,20 +232,20 @@ struct Scope {
     count: usize,
     mtu: usize,
     faults: bool,
-    /// All packets say what they are.
+    /// All packets have a header.
     has_headers: bool,
     deaths: bool,
     withdrawals: bool,
     aborts: bool,
-    /// Frames that the rules of further steps may drop.
+    /// The number of frames that the rules of further steps may drop.
     drops: u64,
 }
 
-/// Some runs are among programs of ours; in the others some are of other releases.
+/// In some runs all programs are ours; in the others some are of other releases.
 fn choose_releases(rng: &mut StdRng, more: &mut StdRng, programs: &mut [Settings]) {
     match rng.random_range(0..10) {
         0..5 => {
-            // Where all of them have PEER_ERROR, they may give messages up.
+            // If all programs have PEER_ERROR, they may abort messages.
             let others = [
                 &[Release::Ours][..],
                 &[Release::V2_7],
@@ -258,7 +259,8 @@ fn choose_releases(rng: &mut StdRng, more: &mut StdRng, programs: &mut [Settings
             }
         }
         5..8 => {
-            // 1.11 does not do zero-copy receivers of 1.17 the favour that these ask for.
+            // 1.11 does not send headers of constant length, which zero-copy receivers of 1.17
+            // request.
             let other = *[Release::V1_11, Release::V1_17Constant]
                 .choose(rng)
                 .unwrap();
@@ -270,7 +272,7 @@ fn choose_releases(rng: &mut StdRng, more: &mut StdRng, programs: &mut [Settings
             }
         }
         _ => {
-            // Older releases do not know such receivers at all, and they lose what is sent to them
+            // Older releases do not know such receivers, which lose messages that were sent to them
             // before their HANDSHAKE.
             for settings in programs.iter_mut() {
                 settings.endpoint.handshake_before_messages = true;
@@ -349,7 +351,7 @@ fn length(rng: &mut StdRng, mtu: usize) -> usize {
     match rng.random_range(0..10) {
         0 => 0,
         1..4 => rng.random_range(1..200),
-        // With a header of some length it just fits, or does not.
+        // With a header of some length it just fits, or just does not.
         4 => rng.random_range(mtu - 174..mtu),
         5 | 6 => rng.random_range(1024..3000),
         7 | 8 => rng.random_range(3000..9000),
@@ -369,8 +371,8 @@ fn mode(rng: &mut StdRng) -> SendMode {
     .unwrap()
 }
 
-/// Frames that all rules of a run together may drop: if it is always the same one, its request is
-/// not given up.
+/// The number of frames that all rules of a run together may drop: even if they drop all attempts
+/// of one request, it does not fail.
 fn most_drops(network: &NetworkConfig) -> u64 {
     let attempts = u64::from(network.reliability.attempts);
     match network.loss {
@@ -383,7 +385,7 @@ fn most_drops(network: &NetworkConfig) -> u64 {
 fn step(rng: &mut StdRng, scope: &mut Scope) -> Step {
     let mtu = scope.mtu;
     let from = rng.random_range(0..scope.count);
-    // A program may talk to itself.
+    // A program may send to itself.
     let to = rng.random_range(0..scope.count);
     let buffer = Buffer {
         pieces: if rng.random_bool(0.2) { 3 } else { 1 },
@@ -391,7 +393,8 @@ fn step(rng: &mut StdRng, scope: &mut Scope) -> Step {
     };
     let tag = rng.random_bool(0.6).then(|| rng.random_range(0..4));
     let choice = match rng.random_range(0..100) {
-        // Only messages are reported as aborted; the other half of others would stay for ever.
+        // Only messages are reported as aborted; the other side of other operations would wait
+        // forever.
         54..76 if scope.aborts => 0,
         choice => choice,
     };
@@ -510,7 +513,7 @@ fn abort(rng: &mut StdRng) -> Fault {
         .times(rng.random_range(1..4))
 }
 
-/// Packets that arrive twice, of types whose second copies their receivers recognise.
+/// Packets that arrive twice, of types whose second copy is recognised by the receiver.
 fn repetition(rng: &mut StdRng, aborts: bool) -> Fault {
     let types = PacketType::ALL.iter();
     let types = types.filter(|of| of.has_header() && of.shows_second_copies());
@@ -531,7 +534,7 @@ fn repetition(rng: &mut StdRng, aborts: bool) -> Fault {
         .times(rng.random_range(1..12))
 }
 
-/// A fault of which everything recovers.
+/// A recoverable fault.
 fn fault(rng: &mut StdRng, scope: &mut Scope) -> Fault {
     if rng.random_bool(0.3) {
         let fail = Action::Fail(efa_device_model::fault::Errno(12));

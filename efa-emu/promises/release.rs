@@ -1,13 +1,13 @@
-//! Peers of other releases of libfabric: our engine behind a device that makes its packets those of
-//! the release, and that complains of packets which the release would not understand.
+//! Peers of other releases of libfabric: our engine over a device that changes its packets to those
+//! of the release, and that reports packets which the release would not understand.
 //!
-//! A release that does not know a feature neither announces it nor sees that others do, so it is
-//! taken out of the HANDSHAKE packets in both directions; the engine's choices follow from that.
+//! A release neither announces an unknown feature nor sees that others do, so the feature is
+//! removed from the HANDSHAKE packets in both directions; the engine's choices follow from that.
 //! Other differences are rewritten: the fields of HANDSHAKE, the length of EOR and of the raw
-//! address, and connection ids where there were none. Libfabric 2.1 that is no zero-copy receiver,
-//! and 2.6, differ from 2.7, which knows what we know, in that they have no PEER_ERROR. What is not
-//! modelled is timing: libfabric 1.11 sends CTSDATA, and 1.11 and 1.17 read, before the HANDSHAKE
-//! of their peer has come.
+//! address, and connection ids that the release lacks. Libfabric 2.6, and 2.1 other than as a
+//! zero-copy receiver, differ from 2.7, which has all our features, in that they lack PEER_ERROR.
+//! Timing is not modelled: libfabric 1.11 sends CTSDATA, and 1.11 and 1.17 read, before the
+//! HANDSHAKE of their peer has arrived.
 
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
@@ -26,11 +26,11 @@ use efa_sim::{SimDomain, SimNic, SimQueuePair};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Release {
     Ours,
-    /// libfabric 1.11: RDMA read is all that it knows beyond the baseline.
+    /// libfabric 1.11: its only extra feature is RDMA read.
     V1_11,
     /// libfabric 1.17, which has no READ_NACK and no RDMA write.
     V1_17,
-    /// The same as a zero-copy receiver, which wants headers of constant length.
+    /// libfabric 1.17 as a zero-copy receiver, which requests headers of constant length.
     V1_17Constant,
     /// libfabric 2.1 as a zero-copy receiver, with a queue pair for messages without headers.
     V2_1ZeroCopy,
@@ -57,7 +57,7 @@ const ANSWERS_NACK: u16 = 1 << 13;
 const CONNID: u16 = 1 << 15;
 
 impl Release {
-    /// Whether it knows what to do when memory cannot be registered for an RDMA read.
+    /// Whether it handles a failed registration for an RDMA read.
     pub(crate) fn has_read_nack(self) -> bool {
         self.known().contains(ExtraFeatures::READ_NACK)
     }
@@ -66,12 +66,12 @@ impl Release {
         self.known().contains(ExtraFeatures::DELIVERY_COMPLETE)
     }
 
-    /// Whether its packets tell it from an earlier owner of its queue pair number.
+    /// Whether its packets distinguish it from an earlier owner of its queue pair number.
     pub(crate) fn has_connection_ids(self) -> bool {
         self.known().contains(ExtraFeatures::CONNID_HEADER)
     }
 
-    /// Whether it tells of messages that it gives up, and understands when it is told.
+    /// Whether it reports aborted messages, and understands such reports.
     pub(crate) fn has_peer_error(self) -> bool {
         self.known().contains(ExtraFeatures::PEER_ERROR)
     }
@@ -93,9 +93,9 @@ impl Release {
         }
     }
 
-    /// Why it could not take a packet.
+    /// The reason why it could not receive a packet.
     fn objection(self, bytes: &[u8]) -> Option<&'static str> {
-        // Bytes without a base header are no packet of any release.
+        // Bytes without a base header are not a packet of any release.
         let [packet_type, _, low, high, ..] = *bytes else {
             return (self != Release::Ours).then_some("it has no base header");
         };
@@ -187,7 +187,7 @@ impl Release {
                 sent.truncate(12);
             }
             (Release::V1_11, Some(FIRST_REQUEST..)) => {
-                // Four bytes fewer than since 1.13, none of which means anything.
+                // Four bytes fewer than since 1.13; none of them is used.
                 let mut header = RawAddressHeader::STOCK_SIZE.to_le_bytes().to_vec();
                 header.extend(address.to_bytes());
                 let found = sent.windows(header.len()).position(|part| part == header);
@@ -202,8 +202,7 @@ impl Release {
     }
 }
 
-/// Why libfabric 2.7 would not take a PEER_ERROR. What it says of the message is for the engine to
-/// judge.
+/// The reason why libfabric 2.7 would not receive a PEER_ERROR. The engine judges its content.
 fn peer_error_objection(bytes: &[u8]) -> Option<&'static str> {
     let [_, _, _, _, _, _, _, _, _, _, _, _, emitter, 0, 0, 0, ..] = *bytes else {
         return Some("it has no such side");
@@ -251,7 +250,7 @@ impl ReleaseNic {
         }
     }
 
-    /// A packet arrived. Returns its length as the engine gets it.
+    /// Handles an arrived packet. Returns its length for the engine.
     fn receive(&mut self, buffer: BufferId, length: usize) -> usize {
         let bytes = &self.nic.buffer(buffer)[..length];
         if let Some(why) = self.release.objection(bytes) {

@@ -1,5 +1,5 @@
 //! The second queue pair of a zero-copy receiver (libfabric 1.22 to 2.5): the application's own
-//! buffers are posted there, and messages come without headers, one to a buffer.
+//! buffers are posted there, and messages arrive without headers, one per buffer.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use efa_sim::{NicConfig, SimHost, SimNic};
 
 pub(crate) struct UserQueuePair {
     nic: SimNic,
-    /// Receives that are posted, by their buffer.
+    /// The posted receives, by their buffer.
     posted: HashMap<BufferId, usize>,
 }
 
@@ -37,7 +37,7 @@ impl UserQueuePair {
         })
     }
 
-    /// How a HANDSHAKE names it.
+    /// Its name in a HANDSHAKE.
     pub(crate) fn name(&self) -> UserRecvQp {
         let address = self.nic.address();
         UserRecvQp {
@@ -58,12 +58,12 @@ impl UserQueuePair {
             .map_err(|error| error.to_string())
     }
 
-    /// Receives that no message has taken.
+    /// The number of receives that no message has consumed.
     pub(crate) fn posted(&self) -> usize {
         self.posted.len()
     }
 
-    /// Takes what arrived.
+    /// Takes the arrived messages.
     pub(crate) fn poll(&mut self) -> Result<Vec<Arrived>, String> {
         let mut completions: Vec<Completion> = Vec::new();
         while self.nic.poll(&mut completions, 64) > 0 {}
@@ -80,7 +80,7 @@ impl UserQueuePair {
                     arrived.push(Arrived {
                         receive: receive.ok_or("a buffer came back that was not posted")?,
                         bytes: self.nic.buffer(buffer)[..length].to_vec(),
-                        // In the order of stock libfabric.
+                        // In the byte order of stock libfabric.
                         cq_data: immediate.map(u32::swap_bytes),
                     });
                     self.nic.release_buffer(buffer);

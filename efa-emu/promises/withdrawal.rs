@@ -1,5 +1,4 @@
-//! Memory that its program deregisters, and uses for something else, at each moment of a peer's
-//! operation.
+//! A program deregisters memory and reuses it, at each moment of a peer's operation.
 
 use efa_core::endpoint::EndpointConfig;
 use efa_device_model::profile::Profile;
@@ -75,8 +74,8 @@ fn plan(network: NetworkConfig, device: &str, use_device_rdma: bool, steps: Vec<
 fn deregistered_operations_fail_or_had_correct_data() {
     // Requests wait for room, or for a receiver that was not ready, and their memory is read late.
     let waits = [(1, 0.0), (1000, 0.5)];
-    // By packets, by the requester's device, and by the device that is to read: a write by the
-    // target's.
+    // By packets, by the requester's device, and by the device that is to read: the target's for a
+    // write.
     let devices = [("efa2", false), ("efa2", true), ("efa1", true)];
     let cases = waits
         .into_iter()
@@ -89,8 +88,7 @@ fn deregistered_operations_fail_or_had_correct_data() {
             rnr: Probability::new(rnr).unwrap(),
             ..NetworkConfig::default()
         };
-        // The first operation of a run is started with `more`, and does not send it
-        // yet.
+        // The first operation of a run is started with `more`, which does not send it yet.
         let [_, first] = operations(1 - from, 1 - from, 8);
         for operation in operations(from, TARGET, 9_000) {
             let case =
@@ -108,7 +106,7 @@ fn deregistered_operations_fail_or_had_correct_data() {
                 let met = met.unwrap_or_else(|error| panic!("{case}, {events} events: {error}"));
                 let is_under_way = met.orphans > 0;
                 if was_under_way && !is_under_way {
-                    // It had ended before.
+                    // The operation had completed before.
                     break;
                 }
                 was_under_way = is_under_way;

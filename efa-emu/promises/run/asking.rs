@@ -1,4 +1,4 @@
-//! Operations that programs start, until their endpoints take them.
+//! Operations that programs start, until their endpoints accept them.
 
 use efa_core::endpoint::{
     AtomicArgs, AtomicKind, EndpointError, Errno, IoVec, ReadArgs, RemoteIoVec, SendArgs, WriteArgs,
@@ -26,7 +26,7 @@ impl World {
     ) -> Result<(), String> {
         let (from, to) = (self.current[from], self.current[to]);
         let number = self.one_sided.len();
-        // The operand, the old values and the comparand of an atomic lie side by side.
+        // The operand, the old values and the comparand of an atomic are adjacent.
         let local = match kind {
             OneSidedKind::Write | OneSidedKind::Read => self.allocate(from, length),
             _ => self.allocate(from, 3 * length),
@@ -71,7 +71,7 @@ impl World {
         self.push(from)
     }
 
-    /// Hands over what a program wants to start, until its endpoint has no room.
+    /// Starts the operations of a program, until its endpoint has no room.
     pub(super) fn push(&mut self, at: ProgramId) -> Result<(), String> {
         while let Some(item) = self.programs[at].outbox.front().copied() {
             let (started, to, what) = match item {
@@ -108,7 +108,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether a message is one that a zero-copy receiver cannot get.
+    /// Whether a message cannot be sent to a zero-copy receiver.
     pub(super) fn needs_header(&self, number: usize) -> Option<Errno> {
         let message = &self.messages[number];
         let zero_copy = self.release(message.to) == Release::V2_1ZeroCopy;
@@ -141,7 +141,7 @@ impl World {
                 .any(|program| !self.release(program).has_delivery_complete())
     }
 
-    /// The memory of what was injected is the program's again at once.
+    /// The program may reuse the memory of injected data at once.
     fn reuse_injected(&self, item: Item) {
         let (from, address, length, mode) = match item {
             Item::Message(number) => {

@@ -62,7 +62,7 @@ impl World {
     }
 }
 
-/// Registers the memory of a program. A staged failure may be meant for another registration.
+/// Registers the memory of a program. A staged failure may be intended for another registration.
 pub(super) fn register(
     endpoint: &mut Endpoint<ReleaseNic>,
     memory: UserSlice,

@@ -1,4 +1,4 @@
-//! Carries a plan out, and holds what happens against the model.
+//! Executes a plan, and checks its events against the model.
 
 mod asking;
 mod memory;
@@ -28,7 +28,7 @@ pub(crate) use troubles::Troubles;
 const MEMORY: usize = 2 << 20;
 /// The counter and the lock word of a program are the first words of its memory.
 const WORDS: u64 = 16;
-/// Receives that a program has open at a time.
+/// The largest number of a program's open receives.
 const MAX_RECEIVES: usize = 24;
 
 /// The content of memory that a program reuses.
@@ -51,17 +51,17 @@ struct Program {
     host: SimHost,
     address: RawAddress,
     endpoint: Option<Endpoint<ReleaseNic>>,
-    /// Of a zero-copy receiver.
+    /// The second queue pair of a zero-copy receiver.
     user: Option<UserQueuePair>,
     memory: UserSlice,
     region: Region,
-    /// The same memory once more, for writes and reads of peers.
+    /// A second registration of the same memory, for writes and reads of peers.
     lent: Region,
     used: u64,
     peers: HashMap<ProgramId, PeerId>,
     outbox: VecDeque<Item>,
     open_receives: usize,
-    /// Completions of receives that it heard.
+    /// Counts the reported completions of receives.
     received: Counter,
     unpolled: u32,
 }
@@ -71,28 +71,27 @@ pub(crate) struct World {
     mtu: usize,
     hosts: Vec<SimHost>,
     programs: Vec<Program>,
-    /// The program that runs on each host now.
+    /// The program that currently runs on each host.
     current: Vec<ProgramId>,
     messages: Vec<Message>,
     receives: Vec<Receive>,
     one_sided: Vec<OneSided>,
-    /// Programs of which one took the other out of its address vector.
+    /// Pairs of programs one of which removed the other from its address vector.
     parted: BTreeSet<(ProgramId, ProgramId)>,
-    /// The same for those of which one ran ahead of the other's window.
+    /// Pairs of programs one of which exceeded the other's window.
     overrun: BTreeSet<(ProgramId, ProgramId)>,
     /// The items from one program to another, in the order of message ids.
     sequences: HashMap<(ProgramId, ProgramId), Vec<Item>>,
     ordered: bool,
     all_have_read_nack: bool,
-    /// Whether messages are given up.
+    /// Whether messages are aborted.
     aborts: bool,
     /// The faults that make packets arrive twice.
     repetitions: Vec<FaultId>,
     troubles: Troubles,
 }
 
-/// Carries out those steps of a plan whose index is in `keep`. An error says which promise was
-/// broken.
+/// Executes the steps of a plan whose index is in `keep`. An error names the broken guarantee.
 pub(crate) fn run(
     plan: &Plan,
     keep: &[usize],
@@ -192,7 +191,7 @@ impl World {
         self.programs[program].endpoint.is_none()
     }
 
-    /// Whether what goes on between two programs may fail.
+    /// Whether operations between two programs may fail.
     fn is_doomed(&self, a: ProgramId, b: ProgramId) -> bool {
         self.is_dead(a)
             || self.is_dead(b)
@@ -216,7 +215,7 @@ impl World {
     }
 }
 
-/// The flags of an operation. Every third one is followed by more, as far as the endpoint knows.
+/// The flags of an operation. For the endpoint, every third one is followed by more.
 fn flags(mode: SendMode, number: usize) -> OperationFlags {
     let more = match number.is_multiple_of(3) {
         true => OperationFlags::MORE,

@@ -1,4 +1,4 @@
-//! Time: events of the fabric, ends of waits, and endpoints that are asked for news.
+//! Time: events of the fabric, ends of waits, and polling of endpoints.
 
 use efa_core::endpoint::{CompletionFlags, Endpoint, Event, Instant, PacketError, ProviderError};
 
@@ -7,7 +7,8 @@ use crate::model::ProgramId;
 use super::{MESSAGE, NUMBER, ONE_SIDED, RECEIVE, World};
 
 impl World {
-    /// A program refuses a packet that it has had, of which there are no more than came twice.
+    /// A program refuses a packet that it has received before. There are no more of them than
+    /// duplicated packets.
     fn on_copy(&mut self, at: ProgramId, event: &Event) -> Result<(), String> {
         self.troubles.copies += 1;
         let repetitions = self.repetitions.iter();
@@ -20,8 +21,7 @@ impl World {
         }
     }
 
-    /// Lets the next thing happen: an event of the fabric, or the end of a wait. Returns whether
-    /// there was one.
+    /// Runs the next event of the fabric, or the end of a wait. Returns whether there was one.
     pub(super) fn advance(&mut self) -> Result<bool, String> {
         let timeout = (0..self.programs.len())
             .filter_map(|at| {
@@ -72,7 +72,7 @@ impl World {
         Err(format!("program {at} always has something to do"))
     }
 
-    /// Runs until nothing moves any more.
+    /// Runs until there are no more events.
     pub(super) fn settle(&mut self) -> Result<(), String> {
         for _ in 0..100_000 {
             if self.advance()? {
@@ -92,9 +92,9 @@ impl World {
         Err("the programs do not come to rest".into())
     }
 
-    /// Hears what a program's endpoint has to say.
+    /// Polls a program's endpoint.
     pub(super) fn collect(&mut self, at: ProgramId) -> Result<(), String> {
-        // They say why the operations of a completion failed.
+        // Events give the reason for failed completions.
         while let Some(event) = self.programs[at]
             .endpoint
             .as_mut()
@@ -143,10 +143,10 @@ impl World {
             && let Some(from) = self.program_of(at, peer)
             && self.overrun.contains(&(at, from))
         {
-            // From now on it hears nothing of it.
+            // From now on it gets no reports of that program.
             self.parted.insert((at, from));
         }
-        // After deaths and partings packets arrive that nobody expects any more, or are lost.
+        // After deaths and partings packets arrive unexpectedly, or are lost.
         let troubled = (0..self.programs.len()).any(|other| self.is_doomed(at, other));
         let orphaned = self
             .one_sided
@@ -159,13 +159,13 @@ impl World {
                 reason: PacketError::StaleOperation { .. },
                 ..
             } if orphaned => Ok(()),
-            // The device had not yet read what a peer was to read.
+            // The device had not yet read the packet that a peer was to read.
             Event::ControlSendFailed { failure, .. }
                 if orphaned && failure.provider == ProviderError::LocalInvalidLkey =>
             {
                 Ok(())
             }
-            // Of a message that one side gives up while the other still answers.
+            // A packet of a message that one side aborts while the other still answers.
             Event::PacketRefused {
                 reason: PacketError::StaleOperation { .. } | PacketError::AlreadyProcessed { .. },
                 ..

@@ -1,4 +1,4 @@
-//! The end of a run: everything is over, and nothing is left of it.
+//! The end of a run: all operations are complete, and no state of them is left.
 
 use efa_core::endpoint::{CompletionFlags, Counter, Statistics, Usage};
 
@@ -11,7 +11,7 @@ impl World {
     pub(super) fn finish(mut self) -> Result<Troubles, String> {
         self.receive_the_rest_without_header()?;
         self.settle()?;
-        // Those who live clear up after those who died or parted.
+        // Live programs clean up after dead or parted ones.
         self.forget_the_doomed()?;
         self.settle()?;
         self.receive_the_rest()?;
@@ -21,7 +21,7 @@ impl World {
             }
         }
         self.settle()?;
-        // Late packets of parted programs may have introduced them once more.
+        // Late packets of parted programs may have added them again.
         self.forget_the_doomed()?;
         self.settle()?;
         self.check_outcomes()?;
@@ -103,7 +103,7 @@ impl World {
             .try_for_each(|at| self.check_words(at))
     }
 
-    /// The resources that programs keep, for reports of hangs.
+    /// The resources of programs, for reports of hangs.
     pub(super) fn usages(&self) -> String {
         let all = self.programs.iter().enumerate();
         all.filter_map(|(at, program)| {
@@ -114,7 +114,7 @@ impl World {
         .join(", ")
     }
 
-    /// The counter and the lock word of a program are what its peers' atomics made them.
+    /// The counter and the lock word of a program have the values that its peers' atomics give.
     pub(super) fn check_words(&self, at: ProgramId) -> Result<(), String> {
         let to_it = |kinds: &[OneSidedKind]| -> Vec<usize> {
             let all = self.one_sided.iter().enumerate();
@@ -173,7 +173,7 @@ impl World {
         Ok(())
     }
 
-    /// The counters of a program say what became of its operations.
+    /// The counters of a program match the outcomes of its operations.
     pub(super) fn check_counters(&self, at: ProgramId) -> Result<(), String> {
         let Some(endpoint) = &self.programs[at].endpoint else {
             return Ok(());
@@ -183,7 +183,7 @@ impl World {
                 states.iter().filter(|state| wanted(state)).count() as u64
             };
             Counter {
-                // Whose success is not reported stays started.
+                // An operation without a reported success stays started.
                 successes: ended(|state| {
                     matches!(state, RequestState::Started | RequestState::Ended(Ok(())))
                 }),
@@ -218,9 +218,9 @@ impl World {
         Ok(())
     }
 
-    /// A target counts the accesses of others that its device does not carry out alone: all with
-    /// data for its completion queue, all atomics whose initiator has heard of them, and no more
-    /// than there were.
+    /// A target counts the accesses of peers that its device does not execute alone: all accesses
+    /// with data for its completion queue, all atomics that their initiator saw complete, and no
+    /// more than were started.
     fn check_remote_counters(&self, at: ProgramId, statistics: &Statistics) -> Result<(), String> {
         for (reads, found) in [
             (false, statistics.remote_writes),
@@ -244,7 +244,7 @@ impl World {
         Ok(())
     }
 
-    /// Nothing is left of what is over.
+    /// Completed operations have left no state.
     pub(super) fn check_rest(&self) -> Result<(), String> {
         for (at, program) in self.programs.iter().enumerate() {
             let Some(endpoint) = &program.endpoint else {
@@ -254,7 +254,7 @@ impl World {
             let waits = self.aborts && !program.settings.endpoint.handshake_before_messages;
             let expected = Usage {
                 peers: usage.peers,
-                // Reports owed after a HANDSHAKE, where the message that asks for it was lost.
+                // Reports owed after a HANDSHAKE, if the message that requests it was lost.
                 owed: if waits { usage.owed } else { 0 },
                 ..Usage::default()
             };

@@ -9,7 +9,7 @@ use super::memory::register;
 use super::{Item, SOMETHING_ELSE, World};
 
 impl World {
-    /// A program takes another, which may be dead, out of its address vector.
+    /// A program removes another one, which may be dead, from its address vector.
     pub(super) fn forget(&mut self, at: ProgramId, peer: ProgramId) -> Result<(), String> {
         let address = self.programs[peer].address;
         self.programs[at].peers.remove(&peer);
@@ -23,7 +23,7 @@ impl World {
         self.collect(at)
     }
 
-    /// A program ends the registration of what it lends, and uses the memory for something else.
+    /// A program deregisters the memory for its peers, and reuses the memory.
     pub(super) fn withdraw(&mut self, at: ProgramId) -> Result<(), String> {
         let lent = self.programs[at].lent;
         let Some(endpoint) = &mut self.programs[at].endpoint else {
@@ -38,8 +38,8 @@ impl World {
                 OneSidedKind::Write | OneSidedKind::Read | OneSidedKind::Combine(_) => true,
                 OneSidedKind::Add | OneSidedKind::FetchAdd | OneSidedKind::Claim => false,
             };
-            // Without delivery complete a success says that the data was sent. Whether a write of
-            // no bytes has come is seen from nothing but its announcement.
+            // Without delivery complete a success says that the data was sent. The arrival of a
+            // write of no bytes is seen only by its CQ data.
             let is_in_place = match (operation.kind, operation.length) {
                 (OneSidedKind::Write, 0) => operation.announced,
                 _ => self.is_written(number),
@@ -65,8 +65,8 @@ impl World {
         self.collect(at)
     }
 
-    /// An operation that lost its memory may never end: the requester is not told. It ends with its
-    /// peer, and has left the memory alone.
+    /// An operation that lost its memory may never complete, because the requester is not told. It
+    /// ends with its peer, and has not changed the memory.
     pub(super) fn end_orphans(&mut self) -> Result<(), String> {
         let orphans: Vec<usize> = (0..self.one_sided.len())
             .filter(|number| self.one_sided[*number].orphaned)
@@ -107,7 +107,7 @@ impl World {
         Ok(())
     }
 
-    /// The program that another knows as a peer.
+    /// The program that another one knows as a peer.
     pub(super) fn program_of(&self, at: ProgramId, peer: PeerId) -> Option<ProgramId> {
         let endpoint = self.programs[at].endpoint.as_ref()?;
         let address = endpoint.lookup_address(peer)?;
@@ -115,7 +115,7 @@ impl World {
         programs.position(|other| other.address == address)
     }
 
-    /// A packet was further ahead than the window of its receiver: that must be so.
+    /// Handles a packet beyond the window of its receiver, after checking that it is beyond.
     pub(super) fn on_overflow(
         &mut self,
         at: ProgramId,
@@ -130,8 +130,7 @@ impl World {
         let sent = self.sequences.get(&(from, at)).map_or(&[][..], |sent| sent);
         let item = |id: u32| sent.get(id.wrapping_sub(endpoint.first_msg_id) as usize);
         let missing = match item(expected) {
-            // A message that is given up before anything of it arrives leaves its id to the next
-            // one.
+            // A message that is aborted before any of it arrives leaves its id to the next one.
             Some(_) if self.aborts => true,
             Some(Item::Message(number)) => self.messages[*number].taken.is_none(),
             Some(Item::OneSided(_)) => true,
@@ -150,8 +149,8 @@ impl World {
         Ok(())
     }
 
-    /// Whether a message failed because its receiver could not read it, and its sender, or the
-    /// receiver, knows no READ_NACK.
+    /// Whether a message failed because its receiver could not read it, and its sender or the
+    /// receiver lacks READ_NACK.
     pub(super) fn is_lost(&self, at: ProgramId, entry: &ErrorEntry) -> bool {
         let Some(message) = self.messages.get(entry.data as usize) else {
             return false;

@@ -1,4 +1,4 @@
-//! Receives of all kinds, and what they are posted for.
+//! All kinds of receives, and the messages that they are posted for.
 
 use efa_core::endpoint::{
     ClaimedRecvArgs, EndpointError, MultiRecvArgs, OperationFlags, RecvArgs, SourceFilter,
@@ -127,7 +127,7 @@ impl World {
         self.collect(at)
     }
 
-    /// Reserves the first message that any receive of a kind would take.
+    /// Reserves the first message that any receive of a kind would match.
     pub(super) fn reserve(
         &mut self,
         at: ProgramId,
@@ -183,7 +183,7 @@ impl World {
         }
     }
 
-    /// Hears of messages that came without headers.
+    /// Polls for messages without headers.
     pub(super) fn collect_without_header(&mut self, at: ProgramId) -> Result<(), String> {
         let Some(user) = &mut self.programs[at].user else {
             return Ok(());
@@ -209,8 +209,8 @@ impl World {
         Ok(())
     }
 
-    /// Posts a buffer for each message to a zero-copy receiver that is still to come: until there
-    /// is one, its sender does not come to rest.
+    /// Posts a buffer for each outstanding message to a zero-copy receiver: without one, its sender
+    /// does not come to rest.
     pub(super) fn receive_the_rest_without_header(&mut self) -> Result<(), String> {
         for at in 0..self.programs.len() {
             let to_come = self.messages.iter().filter(|message| {
@@ -230,7 +230,7 @@ impl World {
         Ok(())
     }
 
-    /// Posts receives for whatever is sent and not received.
+    /// Posts receives for all messages that were sent and not received.
     pub(super) fn receive_the_rest(&mut self) -> Result<(), String> {
         let buffer = WORD;
         let mut last = None;
@@ -247,7 +247,7 @@ impl World {
             if missing.is_empty() {
                 return Ok(());
             }
-            // Messages of parted programs may come first.
+            // Messages of parted programs may match first.
             let taken = self
                 .messages
                 .iter()

@@ -44,7 +44,8 @@ impl World {
         completion: Result<CompletionEntry, ErrorEntry>,
     ) -> Result<(), String> {
         let what = format!("message {number}");
-        // The data is there when the sender hears of it, whether or not the receiver has looked.
+        // The data is present when the sender's success is reported, even if the receiver has not
+        // polled.
         self.collect_without_header(self.messages[number].to)?;
         let message = &self.messages[number];
         let result = completion.map_err(|entry| entry.failure).map(|_| ());
@@ -52,7 +53,7 @@ impl World {
             if entry.length != message.length as u64 {
                 return Err(format!("{what} was reported with length {}", entry.length));
             }
-            // Its memory is the program's again.
+            // The program may reuse its memory.
             let junk = vec![SOMETHING_ELSE; message.length];
             self.fill(message.from, message.address, &junk);
         }
@@ -123,7 +124,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether an operation on memory of its own has changed it as it should.
+    /// Whether an operation on memory of its own has written it correctly.
     pub(super) fn is_written(&self, number: usize) -> bool {
         let operation = &self.one_sided[number];
         let expected = match operation.kind {
@@ -158,8 +159,8 @@ impl World {
             return Err(format!("write {number} was announced before its data"));
         }
         let from = operation.from;
-        // Immediate data has no connection id: an earlier owner of the queue pair number may be
-        // meant.
+        // Immediate data has no connection id: the sender may have addressed an earlier owner of
+        // the queue pair number.
         let found = entry.source.and_then(|peer| self.program_of(at, peer));
         let is_earlier = found.is_some_and(|other| {
             let [other, address] = [other, from].map(|one| self.programs[one].address);
@@ -174,8 +175,8 @@ impl World {
         Ok(())
     }
 
-    /// Whether a program's endpoint names another as where something came from. It may not know one
-    /// that is gone.
+    /// Whether a program's endpoint reports another one as a source. It may not know a source that
+    /// has ended.
     fn is_sender(&self, at: ProgramId, source: Option<PeerId>, from: ProgramId) -> bool {
         let found = source.and_then(|peer| self.program_of(at, peer));
         found == Some(from) || self.is_doomed(from, at)
@@ -308,7 +309,7 @@ impl World {
         if !self.is_sender(at, data.source, message.from) {
             return Err(format!("{what} reported another sender: {data:?}"));
         }
-        // Where a truncated message of a multi-receive buffer went is not told.
+        // The location of a truncated message in a multi-receive buffer is not reported.
         if kind == ReceiveKind::Multi && truncated {
             return Ok(());
         }

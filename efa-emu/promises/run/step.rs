@@ -22,8 +22,8 @@ impl World {
                 let number = self.messages.len();
                 let address = self.allocate(from, length);
                 self.fill(from, address, &pattern(number, length));
-                // Messages without room for their number, or whose place is not told when they are
-                // truncated, are known by their data.
+                // Messages without room for their number, or whose location is not reported when
+                // they are truncated, are identified by their data.
                 let with_data =
                     with_data || length < 8 || tag.is_none() || !self.all_have_read_nack;
                 let with_data = with_data || self.aborts;
@@ -138,7 +138,7 @@ impl World {
             }
             Step::Die { at } => {
                 let program = self.current[at];
-                // Its queue pair goes, and nobody is told.
+                // Its queue pair is destroyed without notice to its peers.
                 self.programs[program].endpoint = None;
                 self.programs[program].user = None;
                 self.programs[program].outbox.clear();

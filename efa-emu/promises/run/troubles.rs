@@ -2,22 +2,22 @@
 
 use std::ops::AddAssign;
 
-/// How often a run met what is rare.
+/// Counts of a run's rare events.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Troubles {
     /// Packets beyond the window of their receiver.
     pub(crate) overruns: usize,
     /// Operations whose memory was deregistered.
     pub(crate) orphans: usize,
-    /// Messages that could be neither read nor asked for.
+    /// Messages that could not be read, and whose senders could not be told.
     pub(crate) lost: usize,
-    /// Messages that their senders gave up, and that their receivers gave up.
+    /// Messages that their senders aborted, and that their receivers aborted.
     pub(crate) aborts: [usize; 2],
     /// Messages without headers.
     pub(crate) headerless: usize,
-    /// Times that a program made operations of its peers wait.
+    /// The number of times that a program made operations of its peers wait.
     pub(crate) waits: usize,
-    /// Operations that the other release does not know.
+    /// Operations that the other release does not support.
     pub(crate) refusals: usize,
     /// Second copies of packets that their receiver recognised.
     pub(crate) copies: usize,
