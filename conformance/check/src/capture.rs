@@ -13,8 +13,7 @@ use foldhash::HashSet;
 
 use crate::roce::ConnectedPacket;
 
-/// The place of the UDP checksum in an IPv6 packet: the last two bytes in front of the transport
-/// header.
+/// The offset of the UDP checksum in an IPv6 packet: the two bytes before the transport header.
 const CHECKSUM: std::ops::Range<usize> = OUTER_LEN - 16..OUTER_LEN - 14;
 
 /// A capture whose frames are all in memory.
@@ -184,8 +183,8 @@ impl<R: Read> Frames<R> {
         self.spare = frame.or(self.spare.take());
     }
 
-    /// Returns the next frame of the emulated wire. Frames of other protocols, reliable connections
-    /// among them, are counted, and what cannot be read is damage.
+    /// Returns the next frame of the emulated wire. Frames of other protocols, including reliable
+    /// connections, are counted. Unreadable frames are damage.
     ///
     /// # Errors
     /// If reading the file fails.
@@ -215,11 +214,11 @@ impl<R: Read> Frames<R> {
             let mut repaired = Vec::new();
             let frame = match captured.frame {
                 Ok(frame) => frame,
-                // The checksum shows that something was changed; the fields will show what.
+                // The checksum shows that the packet was changed; the fields will show where.
                 Err(error @ frame::Error::Checksum { .. }) => {
                     damage(&error);
                     repaired.extend_from_slice(captured.bytes);
-                    // Zero stands for "no checksum".
+                    // Zero means "no checksum".
                     repaired[CHECKSUM].fill(0);
                     match Frame::parse_packet(&repaired, captured.original_len) {
                         Ok(frame) => frame,
@@ -266,7 +265,7 @@ impl<R: Read> Frames<R> {
                 true => 0,
                 false => frame.header.captured_len(),
             };
-            // Who holds many frames counts their bytes.
+            // A holder of many frames counts their bytes.
             if payload.capacity() > 2 * length.max(SMALL) {
                 payload = Vec::new();
             }
@@ -314,12 +313,12 @@ impl<R: Read> Frames<R> {
             .collect()
     }
 
-    /// Returns how many frames were of another protocol than the emulated wire, so far.
+    /// Returns the number of frames of other protocols than the emulated wire, so far.
     pub fn foreign(&self) -> u64 {
         self.foreign
     }
 
-    /// Returns how many blocks of the file have no frames that are known, so far.
+    /// Returns the number of blocks of the file without known frames, so far.
     pub fn skipped_blocks(&self) -> u64 {
         self.reader.skipped_blocks()
     }

@@ -2,7 +2,7 @@
 //!
 //! Captures of two machines have the times of two clocks. A packet in both captures bounds their
 //! difference, because it arrived after it was sent: packets in one direction give an upper bound,
-//! those in the other a lower one. The handshakes, which go in both directions at the beginning,
+//! packets in the other a lower one. The handshakes, which go in both directions at the beginning,
 //! already give both bounds; the uncertainty is half of the shortest round trip.
 
 use std::borrow::Borrow;
@@ -68,13 +68,13 @@ pub struct Difference {
     pub packets: usize,
 }
 
-/// Why clocks cannot be compared.
+/// The reason why clocks cannot be compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ClockError {
     /// No packet was captured at both ends.
     #[error("no packet is in both captures, so their clocks cannot be compared")]
     NothingInCommon,
-    /// For any difference of the clocks, some packets arrived before they were sent.
+    /// With any difference of the clocks, some packets arrived before they were sent.
     #[error(
         "whatever the difference of the clocks, packets arrived before they were sent: a clock was set during \
          the capture"
@@ -171,8 +171,7 @@ impl Difference {
         self.ahead
     }
 
-    /// The difference of a third clock from the first, if `further` is its difference from the
-    /// second.
+    /// The difference of a third clock from the first; `further` is its difference from the second.
     pub fn then(&self, further: &Difference) -> Difference {
         let uncertainty = self.uncertainty.zip(further.uncertainty);
         Difference {
@@ -277,10 +276,10 @@ pub fn flights(first: &Capture, second: &Capture) -> Vec<Flight> {
 }
 
 /// The difference of each capture's clock from that of the first one. Captures without common
-/// packets with the first are compared by way of others.
+/// packets with the first are compared through others.
 ///
 /// # Errors
-/// The index of a capture whose clock cannot be compared, and why.
+/// The index of a capture whose clock cannot be compared, and the reason.
 pub fn align(captures: &[impl Borrow<Capture>]) -> Result<Vec<Difference>, (usize, ClockError)> {
     let mut known: Vec<Option<Difference>> = vec![None; captures.len()];
     if let Some(first) = known.first_mut() {
@@ -379,7 +378,7 @@ mod tests {
                 .collect();
             let found = Difference::of(&flights).unwrap();
             let wrong = (found.ahead() - ahead).unsigned_abs();
-            // A nanosecond is lost where the middle is rounded.
+            // Rounding the middle loses a nanosecond.
             prop_assert!(wrong <= found.uncertainty.unwrap().as_nanos() + 1, "{found}, {wrong} ns wrong");
             for flight in &flights {
                 prop_assert!(is_forward(flight, &found, 0), "{flight:?}, {found}");

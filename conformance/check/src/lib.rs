@@ -1,7 +1,7 @@
 //! Captures of EFA RDM traffic, judged and shown.
 //!
-//! * [`capture`], [`clocks`], [`merge`]: captures; the clocks of several, compared by the packets
-//!   that they share; captures of several hosts as one.
+//! * [`capture`], [`clocks`], [`merge`]: captures; the clocks of several, compared by their common
+//!   packets; captures of several hosts as one.
 //! * [`check`], [`show`]: the passive rules, over any capture; every field of every packet.
 //! * [`roce`], `stream`, `rendezvous`: packets of reliable connections: their headers, their
 //!   numbers, the rendezvous of tag matching.

@@ -15,7 +15,7 @@ use efa_capture::{Interface, InterfaceId, ReadError, Reader, RecordedFrame, Trun
 
 use crate::clocks::Difference;
 
-/// Why captures could not be merged.
+/// The reason why captures could not be merged.
 #[derive(Debug, thiserror::Error)]
 pub enum MergeError {
     /// The merged file cannot be written.
@@ -37,7 +37,7 @@ pub enum MergeError {
         /// Where it ends.
         truncation: Truncation,
     },
-    /// An interface of a capture is not that of an emulated host's device.
+    /// An interface of a capture does not belong to an emulated host's device.
     #[error(
         "{path}: interface {index} is not a device's with nanoseconds; record it with `efa-emu run --pcap`"
     )]
@@ -52,7 +52,7 @@ pub enum MergeError {
     Dropped {
         /// Which file.
         path: PathBuf,
-        /// How many frames are missing.
+        /// The number of missing frames.
         dropped: u64,
     },
 }

@@ -16,10 +16,10 @@ use foldhash::{HashMap, HashSet};
 use crate::roce::{ConnectedPacket, Transport};
 use crate::stream::{Acknowledged, Arrival, Stream, distance};
 
-/// Most requests of one host to another that are kept, because a capture may have any number.
+/// The most requests of one host to another that are kept, because a capture may have any number.
 const MOST_REQUESTS: usize = 1024;
 
-/// Most reads that are kept, of one rendezvous and of all hosts.
+/// The most reads that are kept, for one rendezvous and for all hosts.
 const MOST_READS: usize = 1024;
 
 /// A read never has more packets than this.

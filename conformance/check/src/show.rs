@@ -14,7 +14,7 @@ use crate::capture::{CapturedItem, CapturedPacket, Frames, UserRecvQps};
 use crate::rendezvous::{Rendezvous, Step};
 use crate::roce::{self, ConnectedPacket};
 
-/// Why a capture was not shown to its end.
+/// The reason why a capture was not shown to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum ShowError {
     /// Reading the capture failed.

@@ -7,9 +7,9 @@ use super::node::NodeId;
 /// starts its sequence numbers at 0.
 #[derive(Debug, Default)]
 pub(super) struct Births {
-    /// By queue pair, as seen by its own host and where packets arrive.
+    /// By queue pair, at its own host and at the receiving hosts.
     first: Vec<Option<First>>,
-    /// Whether any number was used again.
+    /// Whether any number was reused.
     has_later: bool,
 }
 
@@ -20,7 +20,7 @@ struct First {
     birth: Birth,
 }
 
-/// Which of the queue pairs with the same number a packet belongs to.
+/// The queue pair, of those with the same number, that a packet belongs to.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Birth {
     /// The number of earlier queue pairs with this number.

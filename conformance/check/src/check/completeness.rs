@@ -1,8 +1,9 @@
-//! What a capture lacks, as far as the frames that it has show it.
+//! The frames that a capture lacks, as far as its other frames show it.
 //!
-//! What an end of a conversation did can be judged only if the capture has what that end knew. So a
-//! beginning counts as captured if the first request of both queue pairs is there, and a direction
-//! if something of it is there and nothing that the other end's host captured is missing.
+//! An end of a conversation can be judged only if the capture contains what that end had received.
+//! A beginning therefore counts as captured if the first requests of both queue pairs are in the
+//! capture. A direction counts as captured if some of its frames are in the capture, and none that
+//! the other end's host captured is missing.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use super::node::{HostId, NodeId, Nodes, View};
 use super::recent::Recent;
 use crate::capture::CapturedPacket;
 
-/// First requests of one queue pair number that are remembered.
+/// The number of first requests that are kept for each queue pair number.
 const MOST_BIRTHS: usize = 64;
 /// Frames that are under way at once.
 const MOST_FRAMES: usize = 1 << 15;
@@ -32,23 +33,23 @@ type Owner = (bool, NodeId);
 /// The lives of queue pairs, by the numbers of their requests.
 #[derive(Debug, Default)]
 pub(super) struct Lives {
-    /// By queue pair, in captures without and with directions.
+    /// The life of each queue pair, in captures without and with directions.
     of: Vec<Life>,
-    /// Queue pairs of which a tap saw the first arrival.
+    /// Queue pairs whose first arrival a tap saw.
     tapped: HashSet<NodeId>,
 }
 
 #[derive(Debug, Default)]
 struct Life {
-    /// When first requests were seen, and whether at their sender.
+    /// The times of first requests, and whether they were captured at their sender.
     births: VecDeque<(u64, bool)>,
-    /// The latest request where it arrived, and the latest one at its sender, with its run.
+    /// The latest request at its receiver, and the latest one at its sender, with its run.
     latest: [Option<(u32, u64)>; 2],
 }
 
 impl Lives {
-    /// Takes a request that is no repetition, seen as frame `at`. Returns in which run of requests it
-    /// is, whose numbers follow each other.
+    /// Handles a request that is no repetition, captured as frame `at`. Returns its run of
+    /// consecutive request numbers.
     pub(super) fn request(&mut self, owner: Owner, is_own: bool, at: u64, header: &Repr) -> u64 {
         let sequence = header.sequence;
         let at_life = owner.1.index(owner.0);
@@ -73,29 +74,29 @@ impl Lives {
         *run
     }
 
-    /// Takes a packet that a tap saw arrive, with the number that the tap gave it.
+    /// Handles a packet that a tap saw arrive, with the number that the tap gave it.
     pub(super) fn tapped(&mut self, at: NodeId, sequence: u32) {
         if sequence == FIRST_TAPPED_SEQUENCE {
             self.tapped.insert(at);
         }
     }
 
-    /// Whether a tap has seen all that arrived at a queue pair.
+    /// Whether a tap has seen all packets that arrived at a queue pair.
     pub(super) fn has_all_arrivals(&self, at: NodeId) -> bool {
         self.tapped.contains(&at)
     }
 
-    /// Whether the capture has what a queue pair has sent since it was created.
+    /// Whether the capture has all packets that a queue pair has sent since it was created.
     pub(super) fn has_all_sent(&self, owner: Owner) -> bool {
         self.births(owner).any(|&(_, is_own)| is_own)
     }
 
-    /// When the latest first request of a queue pair number was seen.
+    /// The time of the latest first request of a queue pair number.
     pub(super) fn is_born(&self, owner: Owner) -> Option<u64> {
         Some(self.births(owner).next_back()?.0)
     }
 
-    /// Whether a queue pair's first request was seen after one frame and not after another.
+    /// Whether a queue pair's first request was captured after one frame and not after another.
     pub(super) fn began_between(&self, owner: Owner, after: u64, until: u64) -> bool {
         self.births(owner).any(|&(at, _)| at > after && at <= until)
     }
@@ -106,15 +107,16 @@ impl Lives {
     }
 }
 
-/// Recognises a frame at both ends.
+/// Identifies a frame at both ends.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Mark {
     from: NodeId,
     to: NodeId,
-    /// Another life of the queue pairs has the same numbers again.
+    /// Distinguishes lives of the queue pairs, which repeat the numbers.
     qkey: Qkey,
     sequence: u32,
-    /// Repetitions do not stand for the first attempt, which may be all that a rule looks at.
+    /// A repetition does not replace the first attempt, which may be the only one that a rule
+    /// checks.
     retransmission: bool,
     opcode: u8,
 }
@@ -135,14 +137,14 @@ pub(super) struct FrameId(u32);
 #[derive(Debug, Default)]
 pub(super) struct Unmatched {
     seen: Recent<Mark, Sightings>,
-    /// The last frame of each host's own capture.
+    /// The time of the last frame of each host's own capture.
     last: Vec<Option<Duration>>,
-    /// From which hosts to which others frames were seen at both ends, and whether any of them
-    /// arrived before it was sent.
+    /// The pairs of hosts whose frames were captured at both ends, and whether any of them arrived
+    /// before it was sent.
     flights: HashMap<(HostId, HostId), bool>,
-    /// Frames of which one sighting is missing so far, with the sighting that is there.
+    /// Frames that were captured at one end only so far, with the view of that end.
     missing: HashMap<View, Duration>,
-    /// Hosts of which a tap counted what arrived: nothing shows which frame that is.
+    /// Hosts where a tap counted the arrivals: it is not known which frame an arrival is.
     tapped: HashSet<HostId>,
 }
 
@@ -168,7 +170,7 @@ impl Unmatched {
         if from == to {
             return None;
         }
-        // Of RDMA data only the last piece has a meaning for the rules.
+        // Only the last packet of RDMA data matters to the rules.
         let is_piece = match frame.header.kind {
             FrameKind::RdmaReadResponse(rdma) => {
                 let ends_at = u64::from(rdma.offset) + u64::from(frame.header.payload_length);
@@ -275,8 +277,8 @@ impl Unmatched {
         true
     }
 
-    /// After the last frame: the views that lack frames. What was under way when a host's capture
-    /// ended is not missing.
+    /// After the last frame: the views that lack frames. Frames in flight at the end of a host's
+    /// capture are not missing.
     pub(super) fn incomplete(mut self, nodes: &Nodes) -> HashSet<View> {
         while self.forget() {}
         let Unmatched {

@@ -1,4 +1,4 @@
-//! What a packet says, by which it is recognised when it is seen again.
+//! The content of a packet, by which copies and retransmissions are recognised.
 
 use std::hash::{BuildHasher as _, Hash, Hasher};
 use std::ops::Deref;
@@ -10,15 +10,15 @@ use foldhash::fast::FixedState;
 
 use crate::capture::CapturedPacket;
 
-/// Bytes that are kept of a packet which cannot be parsed.
+/// The number of bytes that are kept of an unparsable packet.
 const KEPT: usize = 512;
-/// Where the flags of the base header are.
+/// The offsets of the flags in the base header.
 const FLAGS: std::ops::Range<usize> = 2..4;
 
-/// The longest header that is kept in place: that of most packets between endpoints that know each other.
+/// The longest header that is stored in place: that of most packets after the handshakes.
 const SHORT: usize = 62;
 
-/// A header's bytes. Long ones are shared by all who remember the packet.
+/// The bytes of a header. Long ones are shared between copies of the content.
 #[derive(Clone, Debug)]
 enum HeaderBytes {
     Short { length: u8, bytes: [u8; SHORT] },
@@ -62,19 +62,19 @@ impl Hash for HeaderBytes {
     }
 }
 
-/// A packet in short: its header, and a digest of its data.
+/// A packet's header and a digest of its data.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Content {
     header: HeaderBytes,
-    /// Bytes of data.
+    /// The length of the data in bytes.
     length: usize,
-    /// `None` if a snap length cut data off.
+    /// `None` if a snap length truncated the data.
     digest: Option<u64>,
 }
 
 impl Content {
-    /// Takes a packet, which is `parsed` if it can be. If it is the one that is `known`, the two share a
-    /// long header.
+    /// The content of a packet, with its `parsed` form if there is one. If it equals `known`, the
+    /// two share a long header.
     pub(super) fn of(
         frame: &CapturedPacket,
         parsed: Option<&Packet>,
@@ -102,8 +102,8 @@ impl Content {
         }
     }
 
-    /// Whether the two cannot be of the same packet. Of data that a snap length cut off only the
-    /// length is known.
+    /// Whether two contents cannot be of the same packet. Only the lengths of truncated data are
+    /// compared.
     pub(super) fn differs_from(&self, other: &Content) -> bool {
         let digests = self.digest.zip(other.digest);
         self.header != other.header
@@ -111,23 +111,23 @@ impl Content {
             || digests.is_some_and(|(one, other)| one != other)
     }
 
-    /// A digest of all of it.
+    /// A digest of the whole content.
     pub(super) fn identity(&self) -> u64 {
         FixedState::default().hash_one(self)
     }
 
-    /// The header's bytes.
+    /// The bytes of the header.
     pub(super) fn header(&self) -> &[u8] {
         &self.header
     }
 
-    /// Bytes of header and data.
+    /// The length of header and data in bytes.
     pub(super) fn packet_length(&self) -> usize {
         self.header.len() + self.length
     }
 
-    /// The same without the headers that name the sender. Whoever sends a packet again may know by
-    /// then that the peer has the raw address, and give the connection id instead.
+    /// The content without the headers that identify the sender. A sender that repeats a packet may
+    /// know by then that the peer has its raw address, and send its connection id instead.
     pub(super) fn without_sender(&self) -> Content {
         let mut header = Vec::with_capacity(self.header.len());
         let mut known_to = 0;

@@ -1,10 +1,10 @@
-//! The packets between two endpoints, as one of the two sees them.
+//! The packets between two endpoints, in the view of one of them.
 //!
-//! A conversation is seen from its *near* end, in the order in which that end's host saw the
-//! frames. The near end sends its packets in this order, and cannot know of packets that have not
-//! arrived. The order in which the far end sent its packets is not known, but nothing that they
-//! answer was sent after they arrived. If both hosts are captured, there are two conversations, and
-//! each packet is judged in that of its sender.
+//! The view is that of the *near* end, in the order in which its host captured the frames. The near
+//! end sends its packets in this order, and cannot know of packets that have not arrived. The order
+//! in which the far end sent its packets is not known, but a packet that they answer arrived before
+//! they were sent. If both hosts are captured, there are two conversations, and each packet is
+//! judged in its sender's.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -22,23 +22,23 @@ use super::packet::{PacketBody, Reading};
 use super::report::{AT_THE_END, Finding, Findings, Found, Report};
 use super::sequence::{PROOF, Sequence};
 
-/// Messages with refused packets that are remembered.
+/// The number of messages with refused packets that are kept.
 const MOST_REFUSED: usize = 1024;
-/// Packets that used a feature before the peer's HANDSHAKE and are remembered.
+/// The number of packets with a feature before the peer's HANDSHAKE that are kept.
 const MOST_EARLY: usize = 16;
-/// Connection ids that are remembered of former endpoints.
+/// The number of connection ids of former endpoints that are kept.
 const MOST_FORMER: usize = 64;
 
-/// The place in the capture to which a finding refers.
+/// The frame of a finding.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FrameContext {
     /// The frame's number.
     pub(super) number: u64,
     /// The interface that captured it.
     pub(super) interface: usize,
-    /// Who sent the frame, or should have sent one.
+    /// The end that sent the frame, or should have sent one.
     pub(super) sender: End,
-    /// Whether the frame is judged in this conversation, and not in that of its sender.
+    /// Whether the frame is judged in this conversation, and not in its sender's.
     pub(super) is_judged: bool,
     /// Whether the near end sent the frame.
     pub(super) is_own: bool,
@@ -49,13 +49,13 @@ pub(super) struct FrameContext {
 pub(super) struct Side {
     pub(super) node: Node,
     pub(super) id: NodeId,
-    /// The connection id, and the packet from which it is known.
+    /// The connection id, and the packet that stated it.
     connid: Option<(u32, u64)>,
-    /// The Q-key to which packets were sent last.
+    /// The last Q-key that packets were sent to.
     addressed: Option<u32>,
-    /// The run of requests that its last packet is in.
+    /// The run of requests of its last packet.
     run: Option<u64>,
-    /// Connection ids of endpoints that had the queue pair before.
+    /// The connection ids of earlier owners of the queue pair.
     former: Vec<u32>,
     /// The packet number of its HANDSHAKE.
     pub(super) handshake: Option<u64>,
@@ -64,61 +64,61 @@ pub(super) struct Side {
     first: Option<u64>,
     /// The number of its first request without a raw address.
     without_address: Option<u64>,
-    /// The first answer that it gave.
+    /// The first answer that it sent.
     pub(super) answered: Option<(u64, PacketType)>,
-    /// Its first packet other than a HANDSHAKE after it had heard from the peer.
+    /// Its first packet, other than a HANDSHAKE, after the first packet from the peer.
     went_on: Option<(u64, PacketType)>,
     pub(super) sequence: Sequence,
-    /// Operations by the ids that it gave.
+    /// Operations by the ids that it assigned.
     pub(super) send_ids: Names,
     pub(super) recv_ids: Names,
     pub(super) fetch_ids: Names,
     /// Messages whose receiver may refuse to read them, by msg_id.
     pub(super) readable: HashMap<u32, OpId>,
-    /// Operations whose memory the peer is going to read, in their order.
+    /// Operations whose memory the peer will read, in their order.
     pub(super) long_reads: Vec<OpId>,
     pub(super) requests: Requests,
-    /// How many of its requests were refused.
+    /// The number of its requests that were refused.
     refusals: u64,
-    /// Its messages of which packets were refused and not sent again yet, by msg_id.
+    /// Its messages with packets that were refused and not sent again yet, by msg_id.
     refused: BTreeMap<u32, Refused>,
     /// Packets of extra features that it sent before the peer's HANDSHAKE.
     early: Vec<(FrameContext, PacketType)>,
-    /// How many endpoints had the queue pair number before, as far as sequence numbers tell.
+    /// The number of earlier owners of the queue pair number, as far as sequence numbers show.
     generation: u32,
-    /// How far the endpoint has got at least, as its answers prove.
+    /// The least progress of the endpoint that its answers prove.
     come_to: Progress,
     /// When the windows that the endpoint has filled were opened.
     pub(super) filled: VecDeque<u64>,
     /// Frames that it sent.
     frames: u64,
-    /// The last of them, and the last one of the endpoint before it.
+    /// The last of them, and the last one of the previous endpoint.
     last_frame: u64,
     former_frame: u64,
-    /// When its queue pair's first request was seen, if that is in the capture.
+    /// The time of its queue pair's first request, if the capture has it.
     pub(super) born: Option<u64>,
 }
 
-/// A message of which the receiver refused packets.
+/// A message with packets that the receiver refused.
 #[derive(Clone, Copy, Debug)]
 struct Refused {
-    /// How many packets were not sent again yet.
+    /// The number of packets that were not sent again yet.
     packets: u64,
     /// The number and type of the first of them.
     first: (u64, PacketType),
-    /// How many messages had begun then.
+    /// The number of messages that had begun then.
     begun: u64,
-    /// The device has repeated one of them: the next repetition is an equal frame, which the capture may
-    /// have lost.
+    /// The device has repeated one of them: the next repetition is an equal frame, which may be
+    /// missing from the capture.
     is_repeated: bool,
 }
 
-/// Ids that an endpoint gives to operations.
+/// The ids that an endpoint assigns to operations.
 pub(super) struct IdSpace {
-    /// The field of packets that has one.
+    /// The packet field with an id.
     pub(super) field: &'static str,
     pub(super) of: fn(&mut Side) -> &mut Names,
-    /// Whether an id of an operation still names it, as far as the endpoint that gave it knows.
+    /// Whether an id still refers to its operation, as far as the endpoint that assigned it knows.
     pub(super) holds: fn(&Operation) -> bool,
 }
 
@@ -132,14 +132,14 @@ pub(super) const RECV_IDS: IdSpace = IdSpace {
     of: |side| &mut side.recv_ids,
     holds: Operation::holds_recv_id,
 };
-/// The `recv_id` of atomics that fetch.
+/// The `recv_id` of fetching atomics.
 pub(super) const FETCH_IDS: IdSpace = IdSpace {
     field: "recv_id",
     of: |side| &mut side.fetch_ids,
     holds: Operation::holds_recv_id,
 };
 
-/// How far an endpoint has got at least, as its answers prove.
+/// The least progress of an endpoint that its answers prove.
 #[derive(Debug, Default)]
 struct Progress {
     arrival: Option<u64>,
@@ -150,10 +150,10 @@ struct Progress {
     recent: VecDeque<u64>,
 }
 
-/// So many answers to what arrived later prove that an endpoint has seen the end of a read:
+/// This many answers to later arrivals prove that an endpoint has seen the end of a read:
 /// completions of reads and of receives may wait in two queues.
 const PROVES_READ: usize = 4;
-/// Answers that are remembered.
+/// The number of answers that are kept.
 const MOST_RECENT: usize = 64;
 
 impl Side {
@@ -191,13 +191,13 @@ impl Side {
         }
     }
 
-    /// Starts anew, for the next endpoint on this queue pair or on the peer's.
+    /// Resets the state for the next endpoint on this queue pair or on the peer's.
     fn renew(&mut self, is_another: bool) {
         let mut fresh = Side::new(self.node, self.id);
         std::mem::swap(&mut fresh.requests, &mut self.requests);
         std::mem::swap(&mut fresh.former, &mut self.former);
         fresh.former_frame = match is_another {
-            // It may have sent nothing.
+            // The previous endpoint may have sent nothing.
             true => self.last_frame.max(self.former_frame),
             false => self.former_frame,
         };
@@ -209,17 +209,17 @@ impl Side {
         *self = fresh;
     }
 
-    /// Its connection id, as it says itself or, before it does, as its peer does.
+    /// Its connection id as it states it or, before it does, as its peer states it.
     pub(super) fn known(&self) -> Option<u32> {
         self.connid.map(|(connid, _)| connid).or(self.addressed)
     }
 
-    /// Whether a connection id is of an endpoint that had not been heard of.
+    /// Whether a connection id belongs to a new endpoint.
     fn is_another(&self, connid: u32) -> bool {
         self.known().is_some_and(|known| known != connid) && !self.is_former(connid)
     }
 
-    /// Notes that a packet of a message was refused, and waits to be sent again.
+    /// Notes that a packet of a message was refused, and has to be sent again.
     pub(super) fn left_behind(
         &mut self,
         msg_id: u32,
@@ -252,12 +252,12 @@ impl Side {
         }
     }
 
-    /// Notes that a message is not to be sent again.
+    /// Notes that a message will not be sent again.
     pub(super) fn is_taken_back(&mut self, msg_id: u32) {
         self.refused.remove(&msg_id);
     }
 
-    /// The messages that were left behind, and how many were begun since then that were not
+    /// The messages that were left behind, and the number of messages since then that were not
     /// refused.
     fn abandoned(&self) -> Vec<(u32, Refused, u64)> {
         let behind = |refused: &Refused| {
@@ -288,43 +288,43 @@ impl Side {
     }
 }
 
-/// The sends between two endpoints for as long as these have their queue pairs, by which it is decided
-/// whether they speak the RDM protocol. The next ones with the same numbers may speak another.
+/// The sends between two endpoints during the lifetime of their queue pairs, which show whether
+/// they speak the RDM protocol. The next owners of the numbers may speak another one.
 #[derive(Debug, Default)]
 struct Speech {
-    /// A request stated its sender's true address, or there was a HANDSHAKE.
+    /// Whether a request stated its sender's true address, or there was a HANDSHAKE.
     is_rdm: bool,
-    /// The endpoints that had the queue pairs before spoke it.
+    /// Whether the previous owners of the queue pairs spoke it.
     follows_rdm: bool,
-    /// Sends that could be RDM packets, and sends that could not.
+    /// The number of sends that could be RDM packets, and of sends that could not.
     valid: u64,
     invalid: u64,
-    /// Packets that were judged, each counted once.
+    /// The number of packets that were judged, each counted once.
     packets: u64,
-    /// The number and type of the last packet, of one that cannot be parsed in words.
+    /// The number and type of the last packet, or the error of an unparsable one.
     last: Option<(u64, Result<PacketType, String>)>,
-    /// Findings, those left out for which the capture has no evidence.
+    /// Findings, without those that lack evidence in the capture.
     proven: Findings,
-    /// How many were left out.
+    /// The number of findings without evidence.
     unproven: u64,
-    /// Rules were not applied because of what the capture lacks.
+    /// Whether rules were not applied because the capture lacks a direction.
     lacks_direction: bool,
     lacks_beginning: bool,
 }
 
 impl Speech {
-    /// Whether the RDM protocol is spoken.
+    /// Whether the endpoints speak the RDM protocol.
     fn is_of_rdm(&self) -> bool {
         let weight = if self.follows_rdm { 1 } else { 8 };
         self.is_rdm || self.valid > 0 && self.valid >= weight * self.invalid
     }
 
-    /// Whether another protocol is spoken, and not nothing.
+    /// Whether the endpoints speak another protocol. False without sends.
     fn is_foreign(&self) -> bool {
         !self.is_of_rdm() && self.invalid > 0
     }
 
-    /// Takes over what was found in another one.
+    /// Adds the findings of another one.
     fn append(&mut self, other: Speech) {
         self.valid += other.valid;
         self.invalid += other.invalid;
@@ -337,38 +337,38 @@ impl Speech {
     }
 }
 
-/// The packets between two endpoints, as one of the two sees them.
+/// The packets between two endpoints, in the view of one of them.
 #[derive(Debug)]
 pub(super) struct Conversation {
-    /// From which end it is seen, and whether its frames have directions.
+    /// The end of the view, and whether its frames have directions.
     view: View,
-    /// The near end and the far end; of an endpoint that talks to itself only the first is used.
+    /// The near end and the far end; an endpoint that sends to itself uses only the first.
     pub(super) sides: [Side; 2],
     pub(super) operations: Operations,
     /// Whether its beginning is in the capture; decided at the first packet.
     from_start: Option<bool>,
-    /// Others had the queue pair numbers before, who may have spoken another protocol.
+    /// Whether the queue pair numbers had earlier owners, which may have spoken another protocol.
     is_later: bool,
-    /// Packets were captured in part only, so that the history is incomplete.
+    /// Whether packets were truncated, so that the history is incomplete.
     is_torn: bool,
-    /// A device refused a request finally.
+    /// Whether a device refused a request for the last time.
     pub(super) has_failed: bool,
-    /// What the present endpoints speak.
+    /// The sends of the present endpoints.
     speech: Speech,
-    /// What earlier ones spoke: the RDM protocol, and others.
+    /// The sends of earlier endpoints: of the RDM protocol, and of others.
     rdm: Option<Speech>,
     foreign: Speech,
     serial: u64,
     interface: usize,
-    /// How many frames of the capture had come when the present one was judged.
+    /// The number of frames of the capture up to the present one.
     at: u64,
-    /// The Q-key to which the near end sends since it named another endpoint than before.
+    /// The Q-key that the near end sends to since it stated another receiver than before.
     target: Option<Qkey>,
-    /// Of the present endpoints.
+    /// The findings about the present endpoints.
     findings: Findings,
-    /// Frames without a direction were captured at both ends, perhaps on two clocks.
+    /// Whether frames without a direction were captured at both ends, possibly with two clocks.
     has_copies: bool,
-    /// An answer to a request that had not been seen was.
+    /// Whether there was an answer to a request that is not in the capture.
     has_stray_answer: bool,
 }
 
@@ -395,7 +395,7 @@ impl Conversation {
         }
     }
 
-    /// Tells when the queue pair of `me` sent its first request, if that is in the capture.
+    /// Sets the time of the first request of `me`'s queue pair, if the capture has it.
     pub(super) fn is_born(&mut self, me: End, at: Option<u64>) {
         let side = &mut self.sides[me];
         side.born = at.filter(|&at| at > side.former_frame);
@@ -406,18 +406,18 @@ impl Conversation {
         self.from_start.is_none()
     }
 
-    /// Begins with any frame, the `at`-th of the capture.
+    /// Starts to handle a frame, the `at`-th of the capture.
     pub(super) fn begins_frame(&mut self, at: u64) {
         self.at = at;
     }
 
-    /// How many frames of the capture had come when the present one was judged.
+    /// The number of frames of the capture up to the present one.
     pub(super) fn at(&self) -> u64 {
         self.at
     }
 
-    /// Forgets requests from before a frame, and operations that were over then. Returns how many of
-    /// both are left.
+    /// Forgets requests from before a frame, and operations that were complete then. Returns how
+    /// many of both remain.
     pub(super) fn forget_before(&mut self, at: u64) -> usize {
         let mut left = self.operations.forget_before(at);
         for side in &mut self.sides {
@@ -429,24 +429,24 @@ impl Conversation {
         left
     }
 
-    /// Takes any frame, the `at`-th of the capture, that `me` sent.
+    /// Handles any frame, the `at`-th of the capture, that `me` sent.
     pub(super) fn sees(&mut self, me: End, at: u64) {
         self.sides[me].frames += 1;
         self.sides[me].last_frame = at;
     }
 
-    /// Takes another sighting of a request that was taken before.
+    /// Handles a second copy of a request.
     pub(super) fn sees_copy(&mut self) {
         self.has_copies |= !self.view.has_direction;
     }
 
-    /// Takes an answer to a request of `initiator`.
+    /// Handles an answer to a request of `initiator`.
     pub(super) fn sees_answer(&mut self, initiator: End, sequence: u32) {
         let is_known = self.sides[initiator].requests.knows(sequence);
         self.has_stray_answer |= !is_known;
     }
 
-    /// Leaves out the findings for which the capture has no evidence.
+    /// Drops the findings without evidence in the capture.
     fn settle(&mut self, lives: &Lives) {
         let [near, far] = &self.sides;
         let is_own = near.node == far.node;
@@ -461,8 +461,8 @@ impl Conversation {
             && self.from_start == Some(true)
             && was_born(near)
             && (is_own || was_born(far) || has_arrivals);
-        // The first sighting of each packet is in an order that could be; but where the two hosts' captures
-        // begin at different moments, some of them are the second.
+        // The first copies of the packets are in a possible order. But if the two hosts' captures
+        // begin at different times, some of them are the second copies.
         let has_order = has_beginning && !self.has_stray_answer;
         let has_history = has_both && (has_directions || !self.has_copies || has_order);
         let is_talk = near.frames + far.frames > 0 && self.from_start.is_some();
@@ -477,7 +477,7 @@ impl Conversation {
         speech.proven.append(std::mem::take(&mut self.findings));
     }
 
-    /// Decides what was spoken, and begins to listen to the next endpoints.
+    /// Decides which protocol was spoken, and starts again for the next endpoints.
     fn ends_speech(&mut self) {
         let speech = std::mem::take(&mut self.speech);
         if speech.is_foreign() {
@@ -488,7 +488,7 @@ impl Conversation {
         }
     }
 
-    /// Whether the order in which the near end got and sent its packets is known.
+    /// Whether the order in which the near end received and sent its packets is known.
     pub(super) fn has_order(&self) -> bool {
         self.view.has_direction
     }
@@ -571,7 +571,7 @@ impl Conversation {
         self.findings.add(Found { finding, at });
     }
 
-    /// Takes a send that cannot be parsed as an RDM packet.
+    /// Handles a send that cannot be parsed as an RDM packet.
     pub(super) fn malformed(
         &mut self,
         place: FrameContext,
@@ -582,7 +582,7 @@ impl Conversation {
     ) {
         let (me, you) = self.ends(frame.from);
         let Qkey(used) = frame.qkey;
-        // Who has the queue pairs now may speak another protocol.
+        // The present owners of the queue pairs may speak another protocol.
         let is_first = frame.sequence == 0 && !frame.retransmission;
         let is_reborn = place.is_own && is_first && self.sides[me].first.is_some();
         let is_to_unknown = self.speech.is_rdm && self.sides[you].known().is_none();
@@ -599,12 +599,12 @@ impl Conversation {
         self.breach(place, kind, &rules::PACKET_FORM, error.to_string());
     }
 
-    /// Takes a packet of which the capture lacks a part.
+    /// Handles a truncated packet.
     pub(super) fn torn(&mut self) {
         self.is_torn = true;
     }
 
-    /// Takes a packet. Returns sender and receiver if its operation has to be followed.
+    /// Handles a packet. Returns sender and receiver if its operation has to be followed.
     pub(super) fn packet(
         &mut self,
         place: FrameContext,
@@ -615,8 +615,9 @@ impl Conversation {
     ) -> Option<(End, End)> {
         self.interface = place.interface;
         if self.from_start.is_none() {
-            // A packet without an address that arrives first may be a late one, for a predecessor. Who
-            // begins with an answer has heard what is not in the capture.
+            // A packet without an address that arrives first may be a late one, for a predecessor.
+            // An endpoint that begins with an answer has received packets that are not in the
+            // capture.
             let is_beginning = match place.is_own {
                 true => reading.request.is_some(),
                 false => reading.raw_address().is_some(),
@@ -648,7 +649,7 @@ impl Conversation {
         Some((me, you))
     }
 
-    /// Takes a packet that could be one of the RDM protocol, and may show that it is.
+    /// Handles a packet that could be one of the RDM protocol, and may prove that it is.
     fn hear(&mut self, me: End, reading: &Reading) {
         self.speech.valid += 1;
         let names_sender = reading.raw_address().is_some_and(|address| {
@@ -660,7 +661,7 @@ impl Conversation {
         self.speech.is_rdm |= names_sender || matches!(reading.said, PacketBody::Handshake(_));
     }
 
-    /// Judges how the packet identifies its sender and receiver. Returns whether they are the
+    /// Judges the identification of the packet's sender and receiver. Returns whether they are the
     /// present owners of their queue pairs.
     #[allow(clippy::too_many_arguments)]
     fn identify(
@@ -695,12 +696,12 @@ impl Conversation {
             }
         }
         if place.is_own && self.target.is_some_and(|target| target != frame.qkey) {
-            // It sends to the earlier endpoint and to the later one: two counts of messages.
+            // It sends to the earlier endpoint and to the later one, with two counts of messages.
             self.from_start = Some(false);
         }
         if let Some(Qkey(connid)) = raw.map(|address| address.qkey) {
             if self.sides[me].is_another(connid) {
-                // Another endpoint has the queue pair now: all numbers are given out anew, by both.
+                // Another endpoint has the queue pair now: both ends start their numbers again.
                 self.sides[me].retire();
                 let is_same_peer = self.sides[you].connid.is_some_and(|(peer, _)| peer == used);
                 self.begin_anew(lives, &[(me, true), (you, !is_same_peer)]);
@@ -709,7 +710,7 @@ impl Conversation {
             } else if me != you && self.is_to_another(you, used) {
                 // The HANDSHAKE is for the next endpoint on the queue pair, or it is wrong.
                 self.begin_anew(lives, &[(me, false), (you, true)]);
-                // The near end's packets to the next endpoint are all there.
+                // The capture has all packets of the near end to the next endpoint.
                 let is_first = place.is_own && self.target.is_none();
                 self.from_start = Some(is_first && self.from_start == Some(true));
                 self.target = Some(frame.qkey);
@@ -754,8 +755,8 @@ impl Conversation {
         true
     }
 
-    /// A new endpoint has the queue pair and names itself as the one before did. Its peer cannot
-    /// know, and goes on as before.
+    /// Handles a new endpoint with the connection id of the queue pair's previous owner. Its peer
+    /// cannot know, and continues.
     fn begins_with_old_connid(
         &mut self,
         place: FrameContext,
@@ -774,13 +775,13 @@ impl Conversation {
         self.from_start = Some(false);
     }
 
-    /// Whether a packet is sent to a Q-key that no known endpoint of the receiver has.
+    /// Whether a packet is sent to a Q-key of no known endpoint of the receiver.
     fn is_to_another(&self, you: End, used: u32) -> bool {
         self.sides[you].is_another(used)
     }
 
-    /// Begins anew if a packet without a raw address is not from and to the known endpoints, unless
-    /// its number proves that it is, and wrong: the capture may lack frames between, and the
+    /// Starts again if a packet without a raw address is not between the known endpoints. If its
+    /// number proves that it is, its id is wrong. The capture may lack frames in between, and the
     /// endpoints may be the next ones.
     fn ends_after_a_break(
         &mut self,
@@ -791,7 +792,7 @@ impl Conversation {
         (me, you): (End, End),
     ) {
         let Qkey(used) = frame.qkey;
-        // Of who spoke another protocol no more than the Q-key is known.
+        // After packets of another protocol only the Q-key is known.
         let told = reading.named();
         let names_another = told.is_some_and(|told| self.sides[me].is_another(told));
         if self.speech.is_foreign() && (names_another || self.is_to_another(you, used)) {
@@ -804,12 +805,12 @@ impl Conversation {
         let (told, known) = (reading.connid, side.known());
         let is_other = told.is_some_and(|told| side.is_another(told));
         let is_to_another = self.is_to_another(you, used);
-        // The numbers of what arrives have gaps, so that they prove less.
+        // The numbers of arriving packets have gaps, so they prove less.
         let is_next = self.view.has_direction && place.is_own;
         let run = self.sides[me].run;
         self.sides[me].run = frame.run.or(run);
-        // The first that arrives of who has another connection id than the near end sent to is of a later
-        // endpoint, unless all is there from the beginning.
+        // The first packet that arrives with another connection id than the one that the near end
+        // sent to is from a later endpoint, unless the capture is complete from the beginning.
         let is_first = run.is_none() && !is_next && (self.is_from_start() || !is_other);
         let follows = frame.run.is_none() || run == frame.run || is_first;
         let is_known = told.is_some() && known.is_none_or(|known| told == Some(known));
@@ -821,12 +822,12 @@ impl Conversation {
         self.from_start = Some(false);
     }
 
-    /// Ends the conversation of endpoints of which the named ones are others from now on.
+    /// Ends the conversation of its endpoints; the given ends are other endpoints from now on.
     fn begin_anew(&mut self, lives: &Lives, ends: &[(End, bool); 2]) {
-        // The first request of an endpoint that begins with the present frame says nothing of the one
-        // before.
+        // The first request of an endpoint that begins with the present frame is not the previous
+        // endpoint's.
         let born = [0, 1].map(|end| self.sides[end].born);
-        // What was found in the present frame is of the endpoints that begin with it.
+        // Findings in the present frame belong to the endpoints that begin with it.
         let of_present = self.findings.split_off(self.at);
         for side in &mut self.sides {
             side.born = side.born.filter(|&at| at <= side.last_frame);
@@ -857,9 +858,9 @@ impl Conversation {
         (me, you): (End, End),
     ) {
         let peer = self.sides[you].node;
-        // Every endpoint takes what needs no feature.
+        // Every endpoint accepts packets that need no feature.
         let needs_none = ExtraFeatures::empty().permit(packet_type);
-        // An endpoint knows what it understands itself.
+        // An endpoint knows its own features.
         let is_itself = packet_type == PacketType::PeerError && self.sides[me].node == peer;
         if needs_none || is_itself {
             return;
@@ -881,7 +882,7 @@ impl Conversation {
         }
     }
 
-    /// Judges what `you` sent to `me` before the HANDSHAKE that says what `me` understands.
+    /// Judges the packets that `you` sent to `me` before the HANDSHAKE with the features of `me`.
     pub(super) fn check_early(&mut self, handshake: u64, me: End, you: End) {
         let (peer, features) = (self.sides[me].node, self.sides[me].features);
         for (place, packet_type) in std::mem::take(&mut self.sides[you].early) {
@@ -893,7 +894,7 @@ impl Conversation {
         }
     }
 
-    /// Judges whether a request has a raw address when it must.
+    /// Judges whether a request has a raw address if it must.
     fn check_address(&mut self, place: FrameContext, reading: &Reading, me: End, you: End) {
         let packet_type = reading.packet_type;
         let is_constant = self.sides[you]
@@ -926,7 +927,7 @@ impl Conversation {
         }
     }
 
-    /// Judges whether the peer has asked for the connid of a packet in which it is optional.
+    /// Judges whether the peer has requested the optional connid of a packet.
     fn check_connid_asked(&mut self, place: FrameContext, reading: &Reading, you: End) {
         let is_optional = reading.request.is_some() || reading.packet_type == PacketType::CtsData;
         if reading.connid.is_none() || !is_optional || self.sides[you].handshake.is_none() {
@@ -946,7 +947,7 @@ impl Conversation {
         self.sides[me].refusals += 1;
     }
 
-    /// Notes that `me` has sent an answer that was due.
+    /// Notes that `me` has sent a due answer.
     pub(super) fn answered(
         &mut self,
         place: FrameContext,
@@ -988,9 +989,9 @@ impl Conversation {
         }
     }
 
-    /// Whether an endpoint has given answers that had to wait for one that is still due.
+    /// Whether an endpoint has sent answers that had to wait for one that is still due.
     fn is_overdue(&self, due: &Due, keys: &[u64]) -> bool {
-        // When the far end received what it answers is not known.
+        // The far end's order of arrivals is not known.
         let side = &self.sides[due.from];
         if due.from != 0
             || !self.has_order()
@@ -1015,18 +1016,18 @@ impl Conversation {
             let later = progress.recent.iter().filter(|answered| **answered > ripe);
             later.count() >= PROVES_READ
         });
-        // A request with a wrong key gets no answer, so only keys that have been answered count.
+        // A request with a wrong key gets no answer, so only keys of answered requests count.
         (came_later || has_read) && keys.iter().all(|key| progress.keys.contains(key))
     }
 
-    /// Judges what is incomplete when the conversation ends.
+    /// Judges the incomplete operations at the end of the conversation.
     pub(super) fn end(&mut self) {
         self.end_of_handshakes();
         self.end_of_sequences();
         self.end_of_operations();
     }
 
-    /// The place of packet `number`, to which `end` never reacted.
+    /// The frame of packet `number`, to which `end` never reacted.
     fn place_of(&self, end: End, number: u64) -> FrameContext {
         FrameContext {
             number,
@@ -1115,7 +1116,7 @@ impl Conversation {
         }
     }
 
-    /// Reports messages that the near end never sent.
+    /// Reports messages that the near end has not sent.
     pub(super) fn gap(&mut self, gap: super::sequence::Gap, interface: usize) {
         let (rule, what) = match gap.is_first {
             true => (&rules::MSG_ID_FIRST, "begins with"),
@@ -1188,9 +1189,9 @@ impl Conversation {
         }
     }
 
-    /// Ends the conversation, and decides whether it was one of the RDM protocol.
-    /// `lacks_frames`: the other end's host captured frames that are missing here. `lossy`: the
-    /// interfaces that lack frames.
+    /// Ends the conversation, and decides whether it was one of the RDM protocol. `lacks_frames`:
+    /// the other end's host captured frames that are missing here. `lossy`: the interfaces that
+    /// lack frames.
     pub(super) fn close(
         mut self,
         report: &mut Report,
@@ -1204,7 +1205,7 @@ impl Conversation {
         self.ends_speech();
         let checked = &mut report.checked;
         checked.foreign += self.foreign.packets;
-        // A packet that was cut tells nothing.
+        // A truncated packet proves nothing.
         if let Some((packet, last)) = self.foreign.last
             && self.foreign.packets > 0
             && !self.is_torn
@@ -1257,7 +1258,7 @@ fn later(one: u32, other: u32) -> u32 {
     }
 }
 
-/// The frame around a packet.
+/// A packet's frame and its state.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PacketFrame {
     pub(super) from: NodeId,
@@ -1266,8 +1267,7 @@ pub(super) struct PacketFrame {
     pub(super) retransmission: bool,
     /// Whether the capture has all packets that the near end has sent since it was created.
     pub(super) is_from_birth: bool,
-    /// In which run of its queue pair's requests it is, whose numbers follow each other; of a
-    /// repetition that is not known.
+    /// Its run of consecutive requests of the queue pair; unknown for a repetition.
     pub(super) run: Option<u64>,
     /// The life of the sender's queue pair.
     pub(super) birth: Birth,
@@ -1291,7 +1291,7 @@ fn begins(frame: &PacketFrame, reading: &Reading) -> bool {
         }
 }
 
-/// The features of which a receiver of such packets must have announced one.
+/// The names of the features of which a receiver of such packets must have announced one.
 fn feature_names(packet_type: PacketType) -> String {
     let needed = packet_type.needs_any_of();
     let names: Vec<_> = needed.iter_names().map(|(name, _)| name).collect();

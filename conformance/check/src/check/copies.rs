@@ -1,4 +1,4 @@
-//! Both ends' copies of each packet.
+//! The copies of each packet at both ends.
 
 use efa_wire::fields::{Field, fields_of};
 
@@ -13,7 +13,7 @@ pub(super) struct Sent {
 }
 
 impl Sent {
-    /// What is different in the packet that arrived.
+    /// The difference of the packet that arrived.
     pub(super) fn difference(&self, received: &Content) -> Option<String> {
         let is_other = self.content.differs_from(received);
         is_other.then(|| describe(self, received))

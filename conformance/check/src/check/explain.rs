@@ -1,11 +1,11 @@
-//! Findings explained: what was seen, what is required, what a right sender would have sent.
+//! Explanations of findings: the packets, the requirement, and the packets of a correct sender.
 
 use std::fmt;
 
 use super::report::Finding;
 
 impl Finding {
-    /// The frames to look at: the finding's own, and those that its text names.
+    /// The frames of the finding: its own, and those in its text.
     pub fn frames(&self) -> Vec<u64> {
         let mut frames = vec![self.packet];
         let mut words = self.text.split(' ').peekable();

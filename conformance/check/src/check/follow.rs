@@ -12,7 +12,7 @@ use super::runs::Runs;
 use super::sequence::{Gap, Id, PartialMessage, Shape};
 use efa_wire::{Message, Transfer};
 
-/// A packet that is being judged, with the conversation that it belongs to.
+/// A packet that is being judged, with its conversation.
 pub(super) struct Follower<'c> {
     pub(super) conversation: &'c mut Conversation,
     pub(super) place: FrameContext,
@@ -61,8 +61,8 @@ impl Follower<'_> {
         side.requests.belongs(self.sequence, id);
     }
 
-    /// Returns the operation that an id of the other end names, if it `waits` for this packet, or
-    /// reports that there is none. The packet belongs to it.
+    /// Returns the operation that an id of the other end refers to, if it `waits` for this packet;
+    /// otherwise reports that there is none. The packet belongs to it.
     fn named(
         &mut self,
         ids: &IdSpace,
@@ -212,8 +212,8 @@ impl Follower<'_> {
         }
     }
 
-    /// Judges whether a message has to go to the receiver's user receive queue pair. The sender
-    /// provably knows of it once it leaves the raw address out.
+    /// Judges whether a message has to be sent to the receiver's user receive queue pair. A sender
+    /// that omits its raw address provably knows of that queue pair.
     fn check_user_recv_qp(&mut self, message: &Message) {
         let peer = &self.conversation.sides[self.you];
         let is_zero_copy = peer.features.contains(ExtraFeatures::USER_RECV_QP);
@@ -233,7 +233,7 @@ impl Follower<'_> {
         }
     }
 
-    /// Whether the packet goes on with a message that an earlier one began.
+    /// Whether the packet continues a message that an earlier one began.
     fn goes_on(&mut self, msg_id: u32, message: &Message) -> bool {
         let side = &self.conversation.sides[self.me];
         if message.answers_nack
@@ -305,7 +305,7 @@ impl Follower<'_> {
         true
     }
 
-    /// Begins a message. Returns how its msg_id fits.
+    /// Begins a message. Returns the relation of its msg_id to earlier ones.
     fn begins_message(&mut self, msg_id: u32) -> Id {
         let from_start = self.conversation.is_from_start();
         let packet_type = self.reading.packet_type;
@@ -332,7 +332,7 @@ impl Follower<'_> {
         id
     }
 
-    /// Reports messages of the near end that never come.
+    /// Reports messages of the near end that are never sent.
     fn skips(&mut self, gap: Option<Gap>) {
         if let Some(gap) = gap
             && self.me == 0
@@ -391,7 +391,7 @@ impl Follower<'_> {
         id
     }
 
-    /// Counts data. `room` is how many bytes of the message travel in packets of this type.
+    /// Counts data. `room` is the number of the message's bytes in packets of this type.
     fn add(
         &mut self,
         id: Option<OpId>,
@@ -441,7 +441,7 @@ impl Follower<'_> {
         }
     }
 
-    /// Sets what is due after the last request of an operation.
+    /// Sets the answer that is due after the last request of an operation.
     fn finish_request(&mut self, id: OpId, message: &Message) {
         let you = self.you;
         let Some(operation) = self.operation(id) else {
@@ -459,7 +459,7 @@ impl Follower<'_> {
         }
     }
 
-    /// Takes a LONGCTS_RTM that continues a message whose read was refused.
+    /// Handles a LONGCTS_RTM that continues a message whose read was refused.
     fn answers_refusal(&mut self, id: OpId, message: &Message) {
         let (payload, you) = (self.reading.payload, self.you);
         let packet_type = self.reading.packet_type;
@@ -548,8 +548,7 @@ impl Follower<'_> {
         self.due(id, you, turn, what);
     }
 
-    /// Takes a CTS: the owner of `send_id` may send `length` bytes, in packets that carry
-    /// `recv_id`.
+    /// Handles a CTS: the owner of `send_id` may send `length` bytes, in packets with `recv_id`.
     fn window(&mut self, window: Window) {
         let Window { ids, length, .. } = window;
         let Some(id) = self.named(&SEND_IDS, ids.send_id, |operation| !operation.is_done) else {
@@ -594,7 +593,7 @@ impl Follower<'_> {
         self.gives_id(&RECV_IDS, ids.recv_id, id);
     }
 
-    /// Takes a CTSDATA.
+    /// Handles a CTSDATA.
     fn data(&mut self, recv_id: u32, offset: u64) {
         let Some(id) = self.named(&RECV_IDS, recv_id, |_| true) else {
             return;
@@ -653,7 +652,7 @@ impl Follower<'_> {
         }
     }
 
-    /// Takes a READRSP, from which on the responder's `send_id` is known.
+    /// Handles a READRSP, which states the responder's `send_id`.
     fn read_response(&mut self, ids: Ids) {
         let is_short =
             |operation: &Operation, payload| operation.is_short && payload < operation.length;
@@ -663,7 +662,7 @@ impl Follower<'_> {
         }
     }
 
-    /// Takes an ATOMRSP.
+    /// Handles an ATOMRSP.
     fn atomic_response(&mut self, recv_id: u32) {
         let is_other = |operation: &Operation, payload| payload != operation.length;
         if let Some(id) = self.response(&FETCH_IDS, recv_id, is_other) {
@@ -671,7 +670,7 @@ impl Follower<'_> {
         }
     }
 
-    /// Returns the operation that asked for this packet, whose payload may have the wrong length.
+    /// Returns the operation that requested this packet, whose payload may have the wrong length.
     fn response(
         &mut self,
         ids: &IdSpace,
@@ -691,8 +690,8 @@ impl Follower<'_> {
         Some(id)
     }
 
-    /// Takes an EOR, which ends a read-based operation, or a RECEIPT, which ends one with delivery
-    /// complete and names its message.
+    /// Handles an EOR, which ends a read-based operation, or a RECEIPT, which ends one with
+    /// delivery complete and contains the id of its message.
     fn acknowledge(&mut self, send_id: u32, receipt_of: Option<u32>) {
         let is_eor = receipt_of.is_none();
         let Some(id) = self.named(&SEND_IDS, send_id, |operation| match is_eor {
@@ -703,9 +702,9 @@ impl Follower<'_> {
         };
         self.answered(id);
         let number = self.place.number;
-        // A tap does not see how its own device serves the reads of others.
+        // A tap does not see its own device serve the reads of others.
         let is_tapped = self.sequence >= FIRST_TAPPED_SEQUENCE;
-        // Nor does a capture without directions show which end of a read its frames are of.
+        // A capture without directions does not show the end of a read that its frames belong to.
         let reads_are_seen = self.conversation.has_order() && !is_tapped;
         let Some(operation) = self.operation(id) else {
             return;
@@ -769,8 +768,8 @@ impl Follower<'_> {
         self.done(id);
     }
 
-    /// Takes an EOR of a runting read of which not all segments were sent. If the peer has read the
-    /// rest from there on, `runt_length` is wrong.
+    /// Handles an EOR of a runting read with missing segments. If the peer has read the rest from
+    /// there on, `runt_length` is wrong.
     fn short_runt(&mut self, runt: &ShortRunt, is_tapped: bool) {
         let ShortRunt { sent, length, .. } = *runt;
         if runt.read_from != Some(sent) || is_tapped {
@@ -812,12 +811,12 @@ impl Follower<'_> {
             self.breach(&rules::NACK_RUNT, text);
         }
         if !is_message {
-            // The write begins anew, as another operation.
+            // The write is repeated, as another operation.
             self.done(id);
         }
     }
 
-    /// One half of a message is given up: nothing more is due for the other.
+    /// One side of a message aborts it: the other side owes nothing more.
     fn abort(&mut self, abort: Abort) {
         let Abort {
             msg_id,
@@ -839,7 +838,7 @@ impl Follower<'_> {
         let operations = &self.conversation.operations;
         let named = op_id.and_then(|op_id| names.get(op_id));
         let named = named.and_then(|id| Some((id, operations.get(id)?)));
-        // Ids are used again, so a message that is known decides, whatever its op_id names by now.
+        // Ids are reused, so a known message decides, independent of the operation of its op_id.
         let sequence = &self.conversation.sides[source].sequence;
         let is_unknown = self.conversation.is_from_start() && !sequence.knows(msg_id);
         if let Some((_, operation)) = named
@@ -902,9 +901,9 @@ impl Follower<'_> {
 }
 
 impl Conversation {
-    /// Whether a packet from a node, one without a number of its own, is one that the conversation waits
-    /// for: an equal one before cannot have had its effect. Ids that name nothing are waited for by
-    /// nobody. `None` for those of which nothing tells.
+    /// Whether the conversation waits for a packet from a node, one without a number of its own:
+    /// then an equal earlier packet had no effect. No operation waits for ids without one. `None`
+    /// if it cannot be known.
     pub(super) fn misses(&mut self, reading: &Reading, from: NodeId) -> Option<bool> {
         let (me, you) = self.ends(from);
         let sides = &mut self.sides;
@@ -946,16 +945,16 @@ impl Conversation {
     }
 }
 
-/// A runting read that was acknowledged before all of its segments had come.
+/// A runting read that was acknowledged before all its segments had arrived.
 struct ShortRunt {
     request: u64,
     packet_type: PacketType,
     is_judged: bool,
-    /// Bytes in segments so far.
+    /// The number of bytes in segments so far.
     sent: u64,
-    /// Bytes that travel in segments, as these say.
+    /// The number of bytes in all segments, as these state it.
     length: u64,
-    /// Where in the message the peer began to read.
+    /// The offset in the message where the peer began to read.
     read_from: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! Judging frames one by one, each as part of its conversation.
+//! Judges frames one by one, each in its conversation.
 
 use std::collections::BTreeSet;
 use std::hash::BuildHasher as _;
@@ -27,8 +27,8 @@ use super::tagged::Tagged;
 use crate::capture::{Capture, CapturedPacket, UserRecvQps};
 use crate::roce::ConnectedPacket;
 
-/// Requests, and operations that are over, which all conversations together remember at most; each of
-/// them takes a few hundred bytes. More requests are never under way at once.
+/// The largest number of requests and completed operations that all conversations together keep;
+/// each takes a few hundred bytes. More requests are never in flight.
 const MOST_REMEMBERED: usize = 1 << 17;
 
 /// Judges a capture, frame by frame.
@@ -39,13 +39,13 @@ pub struct Judge {
     nodes: Nodes,
     /// In the order of their first frames.
     conversations: Vec<(View, Conversation)>,
-    /// Where a conversation is.
+    /// The index of each conversation.
     views: HashMap<View, u32>,
     state: CaptureState,
     tagged: Tagged,
     report: Report,
     lossy: BTreeSet<usize>,
-    /// Requests and operations that the conversations remember, at most.
+    /// The largest number of requests and operations that the conversations keep.
     remembered: usize,
 }
 
@@ -55,11 +55,11 @@ impl Judge {
         Judge::default()
     }
 
-    /// Takes the next frame of the capture. Frames need not be in the order of time. Returns one that has been
-    /// judged, whose memory may be used again.
+    /// Handles the next frame of the capture. Frames may be out of order. Returns a frame that was
+    /// judged, so that its memory can be reused.
     ///
     /// # Errors
-    /// If later frames had to be judged already, because too much is between them and this one.
+    /// If later frames were judged already, because too many frames are between them and this one.
     pub fn frame(
         &mut self,
         frame: impl Into<Box<CapturedPacket>>,
@@ -73,19 +73,19 @@ impl Judge {
         Ok(earliest)
     }
 
-    /// Takes the next packet of a reliable connection, in the order of the capture.
+    /// Handles the next packet of a reliable connection, in the order of the capture.
     pub fn connected(&mut self, packet: &ConnectedPacket) {
         self.tagged.take(packet);
     }
 
-    /// Learns whose sends are in the capture, before the first of them is judged.
+    /// Notes the hosts whose sends are in the capture, before the first of them is judged.
     fn knows(&mut self, frame: &CapturedPacket) {
         if frame.direction == Some(Direction::Outbound) {
             self.state.captured.insert(frame.source);
         }
     }
 
-    /// Tells that an interface did not capture all frames, so that missing ones prove nothing.
+    /// Notes that an interface did not capture all frames, so that missing ones prove nothing.
     pub fn lossy(&mut self, interface: usize) {
         self.lossy.insert(interface);
     }
@@ -139,7 +139,7 @@ impl Judge {
             qpn: header.destination_qpn.0,
         };
         let is_arrival = frame.direction == Some(Direction::Inbound);
-        // An endpoint that talks to itself knows both what it sends and what arrives.
+        // An endpoint that sends to itself knows both its sends and its arrivals.
         let is_known = sender == receiver && is_arrival;
         if matches!(header.kind, FrameKind::Datagram) || is_headerless || is_known {
             return;
@@ -173,7 +173,7 @@ impl Judge {
         }
     }
 
-    /// Forgets the older half of what the conversations remember.
+    /// Forgets the older half of the state that the conversations keep.
     fn forget(&mut self) {
         let until = self.state.at.saturating_sub(MOST_REMEMBERED as u64 / 4);
         let left = self.conversations.iter_mut();
@@ -181,7 +181,7 @@ impl Judge {
     }
 }
 
-/// What is known of all conversations.
+/// The state of all conversations together.
 #[derive(Default)]
 struct CaptureState {
     lives: Lives,
@@ -190,7 +190,7 @@ struct CaptureState {
     captured: HashSet<Gid>,
     unmatched: Unmatched,
     not_judged: NotJudged,
-    /// How many frames were judged, of all and of each interface.
+    /// The number of frames that were judged, of all interfaces and of each.
     at: u64,
     of_interfaces: Vec<u64>,
 }
@@ -334,7 +334,7 @@ impl CaptureState {
     }
 }
 
-/// What an RDMA request is about, in short.
+/// A digest of an RDMA request.
 fn rdma_identity(rdma: &Rdma) -> u64 {
     let identity = (rdma.remote.address, rdma.remote.key, rdma.total_length);
     FixedState::default().hash_one(identity)
@@ -352,7 +352,7 @@ struct Sent<'f> {
     outer: PacketFrame,
     parsed: &'f Result<Packet, ParseError>,
     content: Content,
-    /// The device repeats it.
+    /// Whether the device repeats it.
     is_repetition: bool,
 }
 

@@ -7,13 +7,13 @@
 //! * `judge`: frames, one by one, each as part of its conversation (`node`).
 //! * `births`: new queue pairs with a reused number.
 //! * `order`: sorts frames by time.
-//! * `conversation`: two endpoints as seen by one of them: identity, handshakes, and what is
-//!   missing at the end.
+//! * `conversation`: two endpoints in the view of one of them: identity, handshakes, and the
+//!   operations that are incomplete at the end.
 //! * `follow`: operations, packet by packet; `rdma`: RDMA requests and their ends.
 //! * `sequence`, `operation`, `runs`, `device`, `recent`: the state that these keep.
-//! * `completeness`: what the capture lacks; `copies`: the same packet at both ends.
+//! * `completeness`: missing frames of the capture; `copies`: the same packet at both ends.
 //! * `content`: digests of packets, to recognise copies and retransmissions.
-//! * `explain`: what a correct sender would have sent.
+//! * `explain`: the packets of a correct sender.
 //! * `tagged`: packets of reliable connections, which `crate::rendezvous` follows.
 //! * `packet`: the meaning of a packet; `format`: rules that depend on a single packet only.
 

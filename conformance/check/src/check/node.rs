@@ -5,7 +5,7 @@ use std::fmt;
 use efa_wire::address::Gid;
 use foldhash::HashMap;
 
-/// A queue pair, as the network names it.
+/// A queue pair, by its identification in the network.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(super) struct Node {
     pub(super) gid: Gid,
@@ -18,23 +18,23 @@ impl fmt::Display for Node {
     }
 }
 
-/// The number of a queue pair among those of a capture.
+/// The index of a queue pair in a capture.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(super) struct NodeId(pub(super) u32);
 
 impl NodeId {
-    /// Where something is that is kept of each queue pair twice.
+    /// The index of state that is kept twice for each queue pair.
     pub(super) fn index(self, which: bool) -> usize {
         2 * self.0 as usize + usize::from(which)
     }
 }
 
-/// The number of a host among those of a capture.
+/// The index of a host in a capture.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(super) struct HostId(pub(super) u32);
 
-/// The queue pairs of a capture. What is kept of each is found by its number, so that its long name is
-/// looked up once for each frame.
+/// The queue pairs of a capture. The state of each is found by its index, so that its long
+/// identification is looked up only once per frame.
 #[derive(Debug, Default)]
 pub(super) struct Nodes {
     ids: HashMap<Node, NodeId>,
@@ -45,7 +45,7 @@ pub(super) struct Nodes {
 }
 
 impl Nodes {
-    /// The numbers of sender and receiver of a frame.
+    /// The indices of sender and receiver of a frame.
     pub(super) fn ids(&mut self, ends: [Node; 2]) -> [NodeId; 2] {
         let [from, to] = ends;
         match self.latest {
@@ -70,7 +70,7 @@ impl Nodes {
         id
     }
 
-    /// The queue pair that has a number.
+    /// The queue pair with an index.
     pub(super) fn node(&self, id: NodeId) -> Node {
         self.known[id.0 as usize].0
     }
@@ -81,7 +81,7 @@ impl Nodes {
     }
 }
 
-/// From which end a conversation is seen. Frames without a direction belong to no end's view.
+/// The view of a conversation. Frames without a direction belong to no end's view.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct View {
     pub(super) has_direction: bool,

@@ -1,8 +1,8 @@
 //! Frames in the order of time.
 //!
-//! Several processes append to one capture, each a frame when it gets to it, and captures of
-//! several hosts may be joined one behind the other. Frames are held back until so many are behind
-//! them that no earlier one can be expected any more.
+//! Several processes append to one capture, each with a delay, and captures of several hosts may be
+//! concatenated. A frame is held back until so many frames follow it that no earlier one is
+//! expected.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use crate::capture::CapturedPacket;
 
-/// Bytes of frames that are held back.
+/// The bytes of frames that are held back.
 const HELD_BYTES: usize = 32 << 20;
-/// Bytes of a frame besides its payload.
+/// The bytes of a frame besides its payload.
 const FRAME_BYTES: usize = size_of::<CapturedPacket>();
 
 /// In a box, so that it stays where it is.
@@ -45,7 +45,7 @@ impl Ord for ByTime {
     }
 }
 
-/// A frame came after one of a later time had been judged.
+/// The error of a frame that came after a later one had been judged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "packet {number} was captured before packets that stand more than {} MiB further up in the file; \
@@ -57,7 +57,7 @@ pub struct OutOfOrder {
     pub number: u64,
 }
 
-/// Puts frames into the order of time.
+/// Sorts frames by time.
 #[derive(Default)]
 pub(super) struct InOrder {
     /// Frames that came in the order of time, which are most of them.
@@ -93,7 +93,7 @@ impl InOrder {
 
     /// The earliest frame that is held back.
     pub(super) fn pop(&mut self) -> Option<Box<CapturedPacket>> {
-        // The greatest is the earliest.
+        // The greatest one is the earliest.
         let is_late = self.late.peek() > self.orderly.front();
         let ByTime(frame) = match is_late {
             true => self.late.pop()?,

@@ -50,14 +50,14 @@ pub struct Checked {
     /// Packets of reliable connections between hosts that send messages with tags.
     pub tagged: u64,
     /// Findings in the order of the capture, so that a cause precedes its consequences: missing
-    /// packets at the end come last, whatever packet the finding names. Only the first
+    /// packets at the end come last, with any packet number. Only the first
     /// [`Checked::MOST_FINDINGS`].
     pub findings: Vec<Finding>,
     /// The number of findings of each severity, including dropped ones.
     pub counts: BTreeMap<Severity, u64>,
     /// The number of findings that were dropped because frames are missing from the capture.
     pub unproven: u64,
-    /// What could not be checked.
+    /// The packets that could not be checked.
     pub not_judged: NotJudged,
 }
 
@@ -73,7 +73,7 @@ pub const NEED_ORDER: [&Rule; 7] = [
     &rules::MSG_ID_REFUSED,
 ];
 
-/// What `check` could not check, and why.
+/// The packets that `check` could not check, by reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NotJudged {
     /// Packets whose header was truncated by a snap length.
@@ -164,7 +164,7 @@ impl Findings {
         self.kept.push(found);
     }
 
-    /// Splits those off that are found at a frame, which is the latest one.
+    /// Splits off the findings at the frame `at`, which is the latest one.
     pub(super) fn split_off(&mut self, at: u64) -> Findings {
         let mut of_frame = Findings::default();
         let first = self.kept.partition_point(|found| found.at < at);
@@ -183,8 +183,8 @@ impl Findings {
         of_frame
     }
 
-    /// Leaves out those whose evidence the capture does not have, as it has for `is_proven`. Returns
-    /// how many these are.
+    /// Drops the findings whose evidence is not in the capture, by `is_proven`. Returns their
+    /// number.
     pub(super) fn retain(&mut self, is_proven: impl Fn(Evidence, usize) -> bool) -> u64 {
         let mut dropped = 0;
         self.counts.retain(|&(_, evidence, interface), count| {

@@ -1,4 +1,4 @@
-//! Message ids of one endpoint towards another, and messages that travel in several requests.
+//! Message ids of one endpoint towards another, and messages in several requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,11 +8,11 @@ use foldhash::HashMap;
 use super::operation::OpId;
 use super::runs::Runs;
 
-/// A message this far ahead of the first missing one is no longer waited for: memory is bounded.
+/// A message this far ahead of the first missing one does not wait for it: memory is bounded.
 const MOST_AHEAD: usize = 1 << 16;
-/// Messages in several packets that are remembered when one of these has arrived.
+/// The number of messages in several packets that are kept once one packet has arrived.
 const MOST_ARRIVING: usize = 1024;
-/// Messages behind a gap that prove that it never closes.
+/// The number of messages after a gap that prove that it never closes.
 pub(super) const PROOF: usize = 4;
 
 /// Values that all packets of a message share.
@@ -21,13 +21,13 @@ pub(super) struct Shape {
     pub(super) packet_type: PacketType,
     /// Length of the message.
     pub(super) length: u64,
-    /// How much of it travels in packets of this type.
+    /// The number of its bytes in packets of this type.
     pub(super) in_requests: u64,
     pub(super) tag: Option<u64>,
     pub(super) send_id: Option<SendId>,
 }
 
-/// A message of several packets that is not whole yet.
+/// An incomplete message of several packets.
 #[derive(Debug)]
 pub(super) struct PartialMessage {
     pub(super) first: u64,
@@ -35,24 +35,24 @@ pub(super) struct PartialMessage {
     pub(super) shape: Shape,
     pub(super) cq_data: Option<u64>,
     pub(super) runs: Runs,
-    /// The operation that it belongs to, whose bytes are counted there.
+    /// The operation of the message, which counts its bytes.
     pub(super) operation: Option<OpId>,
-    /// How many messages had begun at its last packet.
+    /// The number of messages that had begun at its last packet.
     pub(super) begun: u64,
-    /// Its sender has given it up: what is missing need not come any more.
+    /// Whether its sender has aborted it: missing packets are not due any more.
     pub(super) is_given_up: bool,
 }
 
-/// How the id of a packet fits those before it.
+/// The relation of a packet's id to earlier ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Id {
     /// The id is new.
     New,
-    /// The id was given to a message that never arrived, because the device failed to send it.
+    /// The id belonged to a message that never arrived, because the device failed to send it.
     Again,
-    /// The sender gave the message up, and what says so came before its first packet.
+    /// The sender aborted the message, and the abort came before its first packet.
     GivenUp,
-    /// The id was used.
+    /// The id was used before.
     Used,
 }
 
@@ -66,17 +66,17 @@ pub(super) struct Gap {
     pub(super) packet_type: PacketType,
     /// Whether the conversation's first message is missing.
     pub(super) is_first: bool,
-    /// Whether so many messages follow that the gap is not just late.
+    /// Whether enough messages follow to prove that the gap is not just late.
     pub(super) is_proven: bool,
 }
 
 /// The messages of one endpoint to another.
 ///
-/// Ids are counted on through wraps, from `LAP` on, so that there is room for what is older than
-/// the first one that was seen.
+/// Ids are counted on through wraps, from `LAP` on, so that there is room for ids before the first
+/// one in the capture.
 #[derive(Debug, Default)]
 pub(super) struct Sequence {
-    /// The first id, and the next one: all between have begun.
+    /// The first id, and the next one: all ids in between have begun.
     expected: Option<(u64, u64)>,
     from_start: bool,
     ahead: BTreeMap<u64, (u64, PacketType)>,
@@ -86,19 +86,19 @@ pub(super) struct Sequence {
     pub(super) parts: HashMap<u32, PartialMessage>,
     /// How many messages have begun.
     pub(super) begun: u64,
-    /// Ids of messages of which nothing has arrived, and of which the device failed to send a
-    /// packet.
+    /// Ids of messages with a packet that the device failed to send, and without any that arrived.
     lost: BTreeSet<u32>,
-    /// Ids of messages in several packets of which one has arrived.
+    /// Ids of messages in several packets, one of which has arrived.
     arriving: BTreeSet<u32>,
-    /// Ids of messages that were given up before a packet of them was seen.
+    /// Ids of messages that were aborted before a packet of them was seen.
     given_up: BTreeSet<u32>,
 }
 
 const LAP: u64 = 1 << 32;
 
 impl Sequence {
-    /// Begins a message. Returns how its id fits, and a gap that is proven never to close.
+    /// Begins a message. Returns the relation of its id to earlier ones, and a gap that is proven
+    /// never to close.
     pub(super) fn begin(
         &mut self,
         msg_id: u32,
@@ -117,8 +117,9 @@ impl Sequence {
         (id, gap)
     }
 
-    /// Gives a message up, which then holds no others back. The network may still bring packets of
-    /// it: they begin the message if none came before. Returns a gap that is proven never to close.
+    /// Aborts a message, which then holds back no others. The network may still deliver packets of
+    /// it: the first of them begins the message if none came before. Returns a gap that is proven
+    /// never to close.
     pub(super) fn abort(
         &mut self,
         msg_id: u32,
@@ -152,15 +153,15 @@ impl Sequence {
         is_placed && !self.given_up.contains(&msg_id)
     }
 
-    /// Notes that the device failed to send a packet of a message, which may be given up or sent
-    /// again.
+    /// Notes that the device failed to send a packet of a message, which may then be aborted or
+    /// sent again.
     pub(super) fn lost(&mut self, msg_id: u32) {
         if self.lost.len() < MOST_AHEAD && !self.arriving.contains(&msg_id) {
             self.lost.insert(msg_id);
         }
     }
 
-    /// Notes that a packet of a message has arrived, of one in several packets if it `is_piece`.
+    /// Notes that a packet of a message has arrived; `is_piece` if the message has several.
     pub(super) fn arrived(&mut self, msg_id: u32, is_piece: bool) {
         self.lost.remove(&msg_id);
         if is_piece {
@@ -172,7 +173,7 @@ impl Sequence {
     }
 
     /// Forgets a message in several packets, if none of them has arrived and the device failed to
-    /// send one: then its id may be given to another.
+    /// send one: its id may then be reused.
     pub(super) fn give_up(&mut self, msg_id: u32) -> bool {
         let is_lost = self.lost.contains(&msg_id);
         if is_lost {
@@ -216,7 +217,7 @@ impl Sequence {
         (true, if is_given_up { self.skip() } else { None })
     }
 
-    /// Moves on over ids that follow without a gap.
+    /// Advances over consecutive ids.
     fn close(&mut self) {
         while let Some((_, expected)) = &mut self.expected
             && self.ahead.remove(expected).is_some()
@@ -255,7 +256,7 @@ impl Sequence {
     }
 }
 
-/// Of all ids that a msg_id may stand for, the one that is nearest to the next one.
+/// The id nearest to the next one, of all ids that a msg_id may stand for.
 fn nearest(msg_id: u32, expected: u64) -> u64 {
     let distance = msg_id.wrapping_sub(expected as u32) as i32;
     expected.wrapping_add_signed(distance.into())

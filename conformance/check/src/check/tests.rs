@@ -32,7 +32,7 @@ fn address(host: u8) -> RawAddress {
 const A: u8 = 1;
 const B: u8 = 2;
 
-/// Builds captures packet by packet; every packet is seen at both ends unless said otherwise.
+/// Builds captures packet by packet; every packet is captured at both ends unless stated otherwise.
 struct Builder {
     capture: Capture,
     /// The next number of each host's queue pair.
@@ -53,7 +53,7 @@ impl Builder {
         }
     }
 
-    /// A conversation in which both handshakes have been exchanged: packets 1 to 6.
+    /// A conversation after both handshakes: packets 1 to 6.
     fn acquainted(features: ExtraFeatures) -> Self {
         let mut builder = Builder::new();
         builder.send(A, B, &eager(0, Some(A), None), b"first");
@@ -147,12 +147,12 @@ impl Builder {
         self.sequences[usize::from(from)] += 1;
     }
 
-    /// The rules that are broken, and the packets at which that shows.
+    /// The rules that are broken, and the packets that show it.
     fn broken(&self) -> Vec<(&'static str, u64)> {
         self.found(|finding| finding.severity == finding.rule.severity)
     }
 
-    /// The rules that may be broken, but the capture does not prove it.
+    /// The rules that may be broken, without proof in the capture.
     fn suspected(&self) -> Vec<(&'static str, u64)> {
         self.found(|finding| finding.severity < finding.rule.severity)
     }
@@ -281,7 +281,7 @@ fn an_orderly_conversation_breaks_no_rule() {
     b.send(A, B, &data(9, 2000, 500, A), &[0; 500]);
     b.send(B, A, &cts(7, 9, 500, B), b"");
     b.send(A, B, &data(9, 2500, 500, A), &[0; 500]);
-    // A message that is read, and acknowledged.
+    // A message by RDMA read, acknowledged.
     let iov = [RmaIov::new(0x1000, 5000, 1)];
     let read = long_read(3, 7, iov[0]);
     b.send(A, B, &read, b"");
@@ -353,7 +353,7 @@ fn message_ids_are_unique_without_gaps_and_wrap() {
     b.send(A, B, &eager(1, None, Some(A)), b"");
     assert_eq!(b.broken(), [("msg-id-once", 11)]);
 
-    // So far the capture may just have ended before message 2.
+    // So far the capture may have ended before message 2.
     let mut b = Builder::acquainted(all());
     b.send(A, B, &eager(1, None, Some(A)), b"");
     b.send(A, B, &eager(3, None, Some(A)), b"");
@@ -394,20 +394,20 @@ fn message_ids_are_unique_without_gaps_and_wrap() {
 fn senders_identify_themselves_and_truthfully() {
     let mut b = Builder::new();
     b.send(A, B, &eager(0, None, None), b"");
-    // Of what arrived at A nothing was captured, so it may have a HANDSHAKE.
+    // No arrivals at A were captured, so it may have a HANDSHAKE.
     assert_eq!(b.broken(), []);
     b.send(B, A, &handshake(all(), B), b"");
     assert_eq!(b.broken(), [("raw-address-first", 1)]);
 
-    // That the HANDSHAKE has arrived at the device does not mean that the software has seen it;
-    // that it sent a request without the address does.
+    // The arrival of the HANDSHAKE at the device does not prove that the software has seen it; a
+    // request without the address does.
     let mut b = Builder::acquainted(all());
     b.send(A, B, &eager(1, Some(A), None), b"");
     b.send(A, B, &eager(2, None, Some(A)), b"");
     assert_eq!(b.broken(), []);
     b.send(A, B, &eager(3, Some(A), None), b"");
     assert_eq!(b.broken(), [("raw-address-last", 11)]);
-    // A peer may ask for headers of constant length.
+    // A peer may request headers of constant length.
     let constant = all().union(ExtraFeatures::CONSTANT_HEADER_LENGTH);
     let mut b = Builder::acquainted(constant);
     b.send(A, B, &eager(1, Some(A), None), b"");
@@ -415,7 +415,7 @@ fn senders_identify_themselves_and_truthfully() {
     b.send(A, B, &eager(2, None, Some(A)), b"");
     assert_eq!(b.broken(), [("constant-header", 9)]);
 
-    // Only who asks for connids gets them in requests.
+    // Only a peer that requests connids gets them in requests.
     let mut b = Builder::acquainted(all().difference(ExtraFeatures::CONNID_HEADER));
     b.send(A, B, &eager(1, None, None), b"");
     assert_eq!(b.broken(), []);
@@ -456,7 +456,7 @@ fn handshakes_are_sent_once_and_not_forgotten() {
         (b.broken(), b.suspected()),
         (vec![], vec![("handshake-answer", 3)])
     );
-    // An answer shows that it has seen the first packet.
+    // An answer proves that it has seen the first packet.
     let mut b = Builder::new();
     let dc = EagerRtm {
         receipt: Some(SendId(4)),
@@ -495,7 +495,7 @@ fn handshakes_have_a_form_that_older_releases_take() {
         b.send(B, A, &handshake, b"");
         assert_eq!(b.broken(), broken);
     }
-    // Who knows READ_NACK reads the device version.
+    // An endpoint with READ_NACK reads the device version.
     let mut b = Builder::new();
     b.send(A, B, &eager(0, Some(A), None), b"");
     b.send(B, A, &handshake(all(), B), b"");
@@ -532,7 +532,7 @@ fn a_new_endpoint_starts_afresh() {
     let mut b = Builder::acquainted(all());
     b.send(A, B, &long_cts(1, 3000, 7), &[0; 1000]);
     b.send(B, A, &cts(7, 9, 2000, B), b"");
-    // The endpoint ends in the middle of that; another one gets its queue pair.
+    // The endpoint ends in the middle of the message; another one gets its queue pair.
     let restarted = RawAddress {
         qkey: Qkey(0x7777),
         ..address(A)
@@ -549,7 +549,7 @@ fn a_new_endpoint_starts_afresh() {
         (b.broken(), b.suspected()),
         (vec![], vec![("message-whole", 7)])
     );
-    // A late packet of the one that is gone.
+    // A late packet of the endpoint that has ended.
     b.send(A, B, &eager(2, None, Some(A)), b"");
     b.send(B, A, &handshake(all(), B), b"");
     b.change_last(|header| header.qkey = restarted.qkey);
@@ -607,14 +607,14 @@ fn windows_are_filled_exactly() {
     b.send(B, A, &response, &[0; 60]);
     assert_eq!(b.broken(), [("cts-window", 9)]);
 
-    // The next window opens when the last one is used up.
+    // The next window opens when the last one is filled.
     let mut b = start();
     b.send(B, A, &cts(7, 9, 1000, B), b"");
     b.send(A, B, &data(9, 1000, 900, A), &[0; 900]);
     b.send(B, A, &cts(7, 9, 1000, B), b"");
     assert_eq!(b.broken(), [("cts-early", 13)]);
 
-    // Data goes out when the HANDSHAKE has come.
+    // Data is sent after the HANDSHAKE has arrived.
     let mut b = Builder::new();
     let unknown = LongctsRtm {
         options: options(Some(A), None),
@@ -639,7 +639,7 @@ fn answers_name_requests_and_come_once() {
     b.send(B, A, &receipt(4, 1), b"");
     assert_eq!(b.broken(), [("one-answer", 11)]);
 
-    // A late packet of the same message announces nothing new.
+    // A late packet of the same message does not announce anything new.
     let part = |offset| MediumRtm {
         msg_id: MsgId(1),
         msg_length: 20,
@@ -696,7 +696,7 @@ fn remote_memory_is_as_long_as_its_data() {
     b.send(A, B, &write, &[0; 9]);
     assert_eq!(b.broken(), [("iov-length", 7)]);
 
-    // Each packet of a runt says where the rest is.
+    // Each packet of a runt has the address of the rest.
     let memory = |length| [RmaIov::new(0x1000, length, 1)];
     let (right, wrong) = (memory(100), memory(99));
     let runt = RuntreadRtm {
@@ -735,8 +735,8 @@ fn packets_without_form_are_named() {
     assert_eq!(b.broken(), [("req-flags", 7)]);
 }
 
-/// A send_id that is given to another operation too early does not change where the data of the
-/// first one belongs: that is by recv_id.
+/// A send_id that is reused too early does not change the operation of the first one's data: that
+/// is found by recv_id.
 #[test]
 fn data_must_follow_its_operations_cts() {
     let mut b = Builder::acquainted(all());
@@ -785,7 +785,7 @@ fn one_sided_captures_and_refused_sends_are_understood() {
     b.capture.frames.retain(|frame| frame.interface == 1);
     assert_eq!(b.broken(), []);
 
-    // A HANDSHAKE that met no receive buffer is sent again.
+    // A HANDSHAKE that found no receive buffer is sent again.
     let mut b = Builder::acquainted(all());
     b.send(B, A, &handshake(all(), B), b"");
     let first = b.capture.frames[2].clone();
@@ -800,13 +800,13 @@ fn one_sided_captures_and_refused_sends_are_understood() {
     refusal.payload = Vec::new();
     b.capture.frames.insert(4, refusal.clone());
     assert_eq!(b.broken(), []);
-    // So is one that was refused otherwise; but who did not answer may have taken it.
+    // The same after any other refusal; but without an answer the receiver may have it.
     b.capture.frames[4].header.kind = FrameKind::Response(Status::RemoteAbort);
     assert_eq!(b.broken(), []);
     b.capture.frames[4].header.kind = FrameKind::Response(Status::LocalUnresponsiveRemote);
     assert_eq!(b.broken(), [("handshake-once", 7)]);
 
-    // The device sends one again by itself; what arrives in the end counts, and counts once.
+    // The device repeats one; the attempt that arrives counts, and counts once.
     let mut b = Builder::acquainted(all());
     b.send(B, A, &eager(0, None, Some(B)), b"");
     let again: Vec<CapturedPacket> = b.capture.frames[2..4]
@@ -845,7 +845,7 @@ fn sent_again(
     b
 }
 
-/// Requests of all kinds that A can send first.
+/// Requests of all types that A can send first.
 fn requests(options: ReqOptions) -> Vec<(&'static str, efa_wire::Header)> {
     let (msg_id, send_id, recv_id) = (MsgId(1), SendId(7), RecvId(8));
     let iov = [RmaIov::new(0x1000, 60, 1), RmaIov::new(0x2000, 40, 2)];
@@ -939,10 +939,10 @@ fn a_refused_packet_may_return_with_another_header() {
             let known = |found: Vec<(&str, u64)>| found.into_iter().any(|(_, packet)| packet == 13);
             let b = sent_again(first, data, status, again, data);
             assert!(!known(clean(&b)), "{name}, {status:?}: {:?}", clean(&b));
-            // What was not refused is not sent again.
+            // A packet that was not refused is not sent again.
             let b = sent_again(first, data, Status::Ok, again, data);
             assert!(known(clean(&b)) || *name == "write", "{name}, taken");
-            // A CTSDATA and answers have the connection id in any case.
+            // A CTSDATA and answers always have the connection id.
             let changed = [&data[..data.len().saturating_sub(1)], &[1]].concat();
             if !data.is_empty() {
                 let b = sent_again(first, data, status, again, &changed);
@@ -984,14 +984,14 @@ fn what_is_sent_again_is_the_same() {
     ] {
         let rnr = broken(Status::RemoteRnr, again, data);
         assert_eq!(rnr, [("msg-id-once", 13)]);
-        // If the device has given up, the sender may have, too: then another message has the id.
+        // If the device has given up, the sender may have aborted: then another message has the id.
         let aborted = broken(Status::RemoteAbort, again, data);
         assert_eq!(aborted, [("msg-id-again", 13)]);
-        // Who does not answer may have taken it.
+        // Without an answer the receiver may have it.
         let unknown = broken(Status::LocalUnresponsiveRemote, again, data);
         assert_eq!(unknown, [("msg-id-once", 13)]);
     }
-    // It is sent again once, and then it has arrived.
+    // It is sent again once, and then arrives.
     let mut b = sent_again(&first, &long, Status::RemoteRnr, &again, &long);
     b.answer(A, B, Status::Ok);
     b.send(A, B, &again, &long);
@@ -1012,7 +1012,7 @@ fn a_failed_message_is_abandoned_whole() {
         ..MediumRtm::default()
     };
     let (raw, connid) = (options(Some(A), None), options(None, Some(A)));
-    // The rest of it goes on, and the piece comes again.
+    // The rest of the message continues, and the packet is sent again.
     let mut b = sent_again(
         &medium(0, raw),
         &[1; 100],
@@ -1022,7 +1022,7 @@ fn a_failed_message_is_abandoned_whole() {
     );
     b.send(A, B, &medium(0, connid), &[1; 100]);
     assert_eq!(b.broken(), []);
-    // Nothing of it arrived: another message may have its id, even one that looks the same.
+    // None of it arrived: another message may have its id, even an equal one.
     let mut b = sent_again(
         &medium(0, raw),
         &[1; 100],
@@ -1032,7 +1032,7 @@ fn a_failed_message_is_abandoned_whole() {
     );
     b.send(A, B, &medium(200, connid), &[3; 100]);
     assert_eq!(b.broken(), [("msg-id-again", 13)]);
-    // The first piece had arrived: no other message has its id.
+    // The first packet had arrived: no other message has its id.
     let mut b = sent_again(
         &medium(0, raw),
         &[1; 100],
@@ -1054,7 +1054,7 @@ fn reads_end_before_they_are_acknowledged() {
     b.send(B, A, &eor(7, B), b"");
     assert_eq!(b.broken(), [("eor-early", 9)]);
 
-    // A tap does not see what the device of its host serves.
+    // A tap does not see the reads that its host's device serves.
     b.capture.frames.retain(|frame| frame.interface == 0);
     assert_eq!(b.broken(), [("eor-early", 10)]);
     for frame in &mut b.capture.frames {
@@ -1064,7 +1064,7 @@ fn reads_end_before_they_are_acknowledged() {
     }
     assert_eq!(b.broken(), []);
 
-    // The read is under way.
+    // The read is in progress.
     let mut b = Builder::acquainted(all());
     b.send(A, B, &long_read(1, 7), b"");
     b.rdma_request(B, A, iov[0], 5000);
@@ -1073,14 +1073,14 @@ fn reads_end_before_they_are_acknowledged() {
     b.rdma_answer(B, A, iov[0], 5000);
     assert_eq!(b.broken(), [("eor-early", 11)]);
 
-    // A receive that is too small reads what it has room for.
+    // A receive that is too small reads only its own length.
     let mut b = Builder::acquainted(all());
     b.send(A, B, &long_read(1, 7), b"");
     b.rdma_read(B, A, iov[0], 100);
     b.send(B, A, &eor(7, B), b"");
     assert_eq!(b.broken(), []);
 
-    // Of two messages from the same memory it is not clear which one is read.
+    // For two messages from the same memory it is not clear which one is read.
     let mut b = Builder::acquainted(all());
     b.send(A, B, &long_read(1, 7), b"");
     b.send(A, B, &long_read(2, 8), b"");
@@ -1090,7 +1090,7 @@ fn reads_end_before_they_are_acknowledged() {
     b.send(B, A, &eor(8, B), b"");
     assert_eq!(b.broken(), []);
 
-    // With swapped ids it names nothing.
+    // With swapped ids it refers to no operation.
     let mut b = Builder::acquainted(all());
     b.send(A, B, &long_read(1, 7), b"");
     b.rdma_read(B, A, iov[0], 5000);
@@ -1147,7 +1147,7 @@ fn refused_reads_go_on_in_windows() {
     assert_eq!(play(1, 0, true), [("nack-runt", 9)]);
     assert_eq!(play(2, 10, true), [("read-nack", 13)]);
     assert_eq!(play(2, 0, false), [("read-nack", 11)]);
-    // What nobody offers to read cannot be refused.
+    // A read that was not offered cannot be refused.
     let mut b = Builder::acquainted(all());
     b.send(A, B, &long_cts(1, 3000, 7), &[0; 1000]);
     b.send(B, A, &nack, b"");
@@ -1292,7 +1292,7 @@ fn atomics_can_be_carried_out() {
     assert_eq!(b.broken(), [("answer-length", 9)]);
 }
 
-/// One half of message `msg_id` is given up.
+/// One side of message `msg_id` aborts it.
 fn peer_error(msg_id: u32, op_id: u32, side: OpeType, host: u8) -> PeerError {
     PeerError {
         msg_id: MsgId(msg_id),
@@ -1312,7 +1312,7 @@ fn an_abandoned_message_owes_nothing() {
     let features = all() | ExtraFeatures::PEER_ERROR;
     for op_id in [PeerError::NO_OP, 9] {
         for abort in [true, false] {
-            // Message 1 is in windows, message 2 never comes, message 3 has a part.
+            // Message 1 is sent in windows, message 2 never, and message 3 in part.
             let mut b = Builder::acquainted(features);
             b.send(A, B, &long_cts(1, 3000, 7), &[0; 1000]);
             b.send(B, A, &cts(7, 9, 1000, B), b"");
@@ -1339,7 +1339,7 @@ fn an_abandoned_message_owes_nothing() {
             assert_eq!(is_whole, abort, "{:?} {:?}", b.broken(), b.suspected());
         }
     }
-    // The receiver gives up what it was to read.
+    // The receiver aborts the message that it was to read.
     for (msg_id, op_id) in [(1, 7), (1, PeerError::NO_OP), (5, 99)] {
         let mut b = Builder::acquainted(features);
         let iov = [RmaIov::new(0x1000, 5000, 5)];
@@ -1354,7 +1354,7 @@ fn an_abandoned_message_owes_nothing() {
     }
 }
 
-/// Of the packets that both ends saw, only what `host` did.
+/// Keeps one copy of the packets that both ends captured: `host`'s.
 fn seen_by(mut b: Builder, host: u8) -> Builder {
     let frames = &mut b.capture.frames;
     frames.retain(|frame| frame.interface == usize::from(host) - 1);
@@ -1374,7 +1374,7 @@ fn piece(msg_id: u32, offset: u64) -> MediumRtm {
     }
 }
 
-/// The network may bring a PEER_ERROR before what was sent earlier.
+/// The network may deliver a PEER_ERROR before earlier packets.
 #[test]
 fn packets_may_arrive_after_their_message_was_abandoned() {
     let features = all() | ExtraFeatures::PEER_ERROR;
@@ -1385,7 +1385,7 @@ fn packets_may_arrive_after_their_message_was_abandoned() {
         b.send(A, B, &peer_error(first + 1, none, OpeType::TXE, A), b"");
         b
     };
-    // One of the three parts never comes.
+    // One of the three parts never arrives.
     let mut b = given_up(1);
     b.send(A, B, &piece(2, 100), &[0; 100]);
     b.send(A, B, &piece(2, 0), &[0; 100]);
@@ -1394,7 +1394,7 @@ fn packets_may_arrive_after_their_message_was_abandoned() {
     }
     let b = seen_by(b, B);
     assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
-    // Nobody answers a message that has been given up.
+    // An aborted message gets no answer.
     let dc = EagerRtm {
         receipt: Some(SendId(7)),
         ..eager(2, None, Some(A))
@@ -1411,7 +1411,7 @@ fn packets_may_arrive_after_their_message_was_abandoned() {
     }
     let b = seen_by(b, B);
     assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
-    // Each packet comes once all the same.
+    // Each packet still arrives once.
     let mut b = given_up(1);
     b.send(A, B, &piece(2, 0), &[0; 100]);
     b.send(A, B, &piece(2, 50), &[0; 100]);
@@ -1420,13 +1420,13 @@ fn packets_may_arrive_after_their_message_was_abandoned() {
     b.send(A, B, &eager(2, None, Some(A)), b"");
     b.send(A, B, &eager(2, None, Some(A)), b"");
     assert_eq!(seen_by(b, B).broken(), [("msg-id-once", 7)]);
-    // That a message is given up twice makes no packet of it a second one.
+    // A second abort of a message does not make its packet a second one.
     let mut b = given_up(1);
     let none = PeerError::NO_OP;
     b.send(A, B, &peer_error(2, none, OpeType::TXE, A), b"");
     b.send(A, B, &piece(2, 0), &[0; 100]);
     assert_eq!(seen_by(b, B).broken(), []);
-    // So many follow a gap that the message that is given up is the last one to wait for it.
+    // So many follow the gap that the aborted message is the last one to wait for it.
     let mut b = Builder::acquainted(features);
     let count = 1 << 16;
     for msg_id in 2..2 + count {
@@ -1452,14 +1452,14 @@ fn peer_errors_name_messages_and_need_support() {
     b.send(B, A, &peer_error(0, 9, OpeType::TXE, B), b"");
     assert_eq!(b.broken(), [("peer-error-message", 9)]);
 
-    // An id is used again, for a read: the message that is given up had it before.
+    // An id is reused for a read: the aborted message had it before.
     let mut b = Builder::acquainted(features);
     b.send(B, A, &eager(0, Some(B), None), b"");
     b.send(A, B, &read, b"");
     b.send(B, A, &peer_error(0, 9, OpeType::TXE, B), b"");
     assert_eq!(b.broken(), []);
 
-    // Neither side of a message.
+    // Values for neither side of a message.
     for side in [0, 3, u32::MAX] {
         let mut b = Builder::acquainted(features);
         b.send(A, B, &piece(1, 0), &[0; 100]);
@@ -1470,14 +1470,14 @@ fn peer_errors_name_messages_and_need_support() {
             b"",
         );
         assert_eq!(b.broken(), [("peer-error-message", 9)]);
-        // The message goes on.
+        // The message continues.
         assert_eq!(b.suspected(), [("message-whole", 7)]);
     }
 
     let mut b = Builder::acquainted(all() - ExtraFeatures::PEER_ERROR);
     b.send(A, B, &peer_error(1, PeerError::NO_OP, OpeType::TXE, A), b"");
     assert_eq!(b.broken(), [("feature-announced", 7)]);
-    // Of another length it is no packet.
+    // With another length it is not a packet.
     let mut b = Builder::acquainted(features);
     for length in [20, 28] {
         let mut bytes = peer_error(1, 0, OpeType::TXE, A).to_packet(&[]);
@@ -1496,19 +1496,19 @@ fn missing_answers_are_reported_if_others_came() {
     let mut b = Builder::acquainted(all());
     b.send(A, B, &dc(1, 4), b"");
     b.send(A, B, &dc(2, 5), b"");
-    // No receive may have been posted for either.
+    // There may be no receive for either.
     assert_eq!(b.broken(), []);
     assert_eq!(
         b.suspected(),
         [("answer-missing", 8), ("answer-missing", 10)]
     );
-    // Message 2 was received, so message 1 was before.
+    // Message 2 was received, so message 1 was received before.
     b.send(B, A, &receipt(5, 2), b"");
     assert_eq!(b.broken(), [("answer-missing", 8)]);
     b.send(B, A, &receipt(4, 1), b"");
     assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
 
-    // A tag that nobody receives says nothing about others.
+    // An unreceived tag proves nothing about others.
     let mut b = Builder::acquainted(all());
     let tagged = |msg_id, send_id, tag| EagerRtm {
         tag: Some(tag),
@@ -1522,7 +1522,7 @@ fn missing_answers_are_reported_if_others_came() {
         (vec![], vec![("answer-missing", 8)])
     );
 
-    // Once a window is open, the message was received: the next one must come.
+    // With an open window the message was received: the next one must come.
     let mut b = Builder::acquainted(all());
     b.send(A, B, &long_cts(1, 3000, 7), &[0; 1000]);
     b.send(B, A, &cts(7, 9, 1000, B), b"");
@@ -1566,7 +1566,7 @@ fn a_read_that_is_over_is_acknowledged() {
 
 #[test]
 fn captures_that_lack_something_prove_less() {
-    // Begun late: the answers' requests came before.
+    // The capture begins late: it lacks the answers' requests.
     let mut b = Builder::new();
     b.sequences = [1000; 256];
     b.send(A, B, &eager(17, None, Some(A)), b"");
@@ -1575,7 +1575,7 @@ fn captures_that_lack_something_prove_less() {
     b.send(A, B, &data(3, 0, 10, A), &[0; 10]);
     assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
 
-    // With drops: only what a packet shows by itself.
+    // With drops, only rules about a single packet apply.
     let mut b = Builder::acquainted(all());
     b.send(B, A, &receipt(4, 1), b"");
     b.send(B, A, &cts(7, 9, 0, B), b"");
@@ -1591,7 +1591,7 @@ fn captures_that_lack_something_prove_less() {
     assert_eq!(b.broken(), [("cts-positive", 9)]);
     assert_eq!(check(&b.capture).unproven, 2);
 
-    // Cut off by a snap length.
+    // Truncated by a snap length.
     let mut b = Builder::acquainted(all());
     b.send(A, B, &long_cts(1, 3000, 7), b"");
     b.change_last(|header| header.payload_captured = false);
@@ -1609,7 +1609,7 @@ fn other_protocols_are_named_and_not_judged() {
     let checked = check(&b.capture);
     assert!(checked.is_empty());
     assert_eq!((checked.foreign, checked.conversations), (20, 0));
-    // Beside it, RDM is judged.
+    // RDM traffic besides it is judged.
     b.sequences = [0; 256];
     b.send(3, A, &eager(0, None, None), b"");
     b.send(A, 3, &handshake(all(), A), b"");
@@ -1639,7 +1639,7 @@ fn queue_pair_numbers_of_other_protocols_are_those_of_rdm_before_and_later() {
     let checked = check(&b.capture);
     assert_eq!((checked.packets, checked.foreign), (3, 11));
 
-    // RDM again, where one packet is malformed: that is its sender's error.
+    // RDM again, with one malformed packet: an error of its sender.
     b.sequences = [0; 256];
     let address = RawAddress {
         qkey: connid_of(A),
@@ -1657,7 +1657,7 @@ fn queue_pair_numbers_of_other_protocols_are_those_of_rdm_before_and_later() {
     );
     assert_eq!(check(&b.capture).packets, 5);
 
-    // Plain SRD first: what RDM follows makes no RDM of it.
+    // Plain SRD first: later RDM traffic does not make it RDM.
     let mut b = Builder::new();
     send_plain(&mut b, 0x1111_1111, 0x77, 5);
     b.sequences = [0; 256];
@@ -1667,7 +1667,7 @@ fn queue_pair_numbers_of_other_protocols_are_those_of_rdm_before_and_later() {
     assert_eq!(b.broken(), [("not-rdm", 19), ("not-rdm", 20)]);
     assert_eq!(check(&b.capture).packets, 3);
 
-    // Sends to the Q-keys of the RDM endpoints are theirs.
+    // Sends to the Q-keys of the RDM endpoints belong to them.
     let mut b = Builder::acquainted(all());
     b.send_bytes(A, B, vec![0x77, 1, 0, 0]);
     assert_eq!(b.broken(), [("packet-form", 7)]);
@@ -1679,7 +1679,7 @@ fn the_order_is_that_of_time() {
     b.send(A, B, &long_cts(1, 3000, 7), &[0; 1000]);
     b.send(B, A, &cts(7, 9, 2000, B), b"");
     b.send(A, B, &data(9, 1000, 2000, A), &[0; 2000]);
-    // Several processes append to one file when they get to it.
+    // Several processes append to one file with delays.
     b.capture.frames.reverse();
     assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
     let mut judge = Judge::new();
@@ -1725,7 +1725,7 @@ fn several_endpoints_of_one_host_are_told_apart() {
     assert_eq!(b.broken(), [("answer-names-request", 13)]);
 }
 
-/// The same packets a second later, from endpoints that have got the queue pairs, with other
+/// The same packets a second later, from the next endpoints of the queue pairs, with other
 /// connection ids.
 fn second_job(first_job: &[CapturedPacket], offset: usize) -> Vec<CapturedPacket> {
     let again = |frame: &CapturedPacket| {
@@ -1778,8 +1778,8 @@ fn an_earlier_refusal_does_not_hide_later_packets() {
     let mut b = Builder::acquainted(all());
     b.send(A, B, &eager(1, None, Some(A)), b"");
     let orderly = b.capture.frames;
-    // The first message of the first job is refused, and its endpoints end. That of the second has
-    // the same sequence number, and may have the same bytes.
+    // The first message of the first job is refused, and its endpoints end. The first message of
+    // the second job has the same sequence number, and may have the same bytes.
     for data in [b"first", b"other"] {
         let mut b = Builder::new();
         b.send(A, B, &eager(0, Some(A), None), data);

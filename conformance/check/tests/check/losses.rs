@@ -23,7 +23,7 @@ use rand::{Rng, SeedableRng};
 /// The number of frames that `editcap -d` compares each frame with.
 const EDITCAP_WINDOW: usize = 4;
 
-/// What a capture has lost, or how it was changed. Several are applied in this order.
+/// The loss or change of a capture. Several are applied in this order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Loss {
     /// Nothing is lost, but the clocks of two hosts differ.
@@ -87,8 +87,7 @@ fn run_again(capture: &mut Capture, rng: &mut StdRng) {
             }
         }
     }
-    // Where one run ends too early and the next begins too late, nothing may show that they are
-    // two.
+    // If one run ends too early and the next begins too late, the two may look like one.
     match rng.random_range(0..3) {
         0 => cut(&mut capture.frames, Loss::End, rng),
         1 => cut(&mut again, Loss::Beginning, rng),
@@ -204,8 +203,8 @@ fn lose(capture: &mut Capture, loss: Loss, rng: &mut StdRng) {
     }
 }
 
-/// Every capture of the corpus, and those of `tests/captures`, for which `check` once reported
-/// false errors; the longest first.
+/// Every capture of the corpus, and the captures of `tests/captures`, for which `check` once
+/// reported false errors; the longest first.
 pub(crate) fn corpus() -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut directories: Vec<PathBuf> = ["", "releases", "written"]

@@ -90,7 +90,7 @@ fn repetitions_and_late_packets_break_no_rule() {
     }
 }
 
-/// `check` reports no error because of what the capture lacks: frames, a beginning, an end, a host.
+/// `check` reports no error caused by missing frames, a missing beginning, end or host.
 #[test]
 fn lost_frames_add_no_error() {
     let mut rng = StdRng::seed_from_u64(2);

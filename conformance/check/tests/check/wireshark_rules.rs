@@ -1,9 +1,9 @@
 //! The Wireshark dissector and `efa-conformance check` find the same breaches in the same frames.
 //!
 //! Both implement the rules of `docs/rules.md`. The dissector judges each end of a conversation
-//! separately, so both get captures of one host: those of the corpus, and copies of them with
-//! frames lost, duplicated, exchanged and changed. Needs `tshark`; without it the tests print a
-//! message and pass.
+//! separately, so both get captures of one host: the captures of the corpus, and copies of them
+//! with frames lost, duplicated, exchanged and changed. Needs `tshark`; without it the tests print
+//! a message and pass.
 
 use std::collections::{BTreeSet, HashSet};
 use std::io::Write;
@@ -289,7 +289,7 @@ fn dissector_and_checker_agree_on_the_corpus() {
     }
 }
 
-/// A joined capture gets the same verdict as by itself, so tests may join captures.
+/// A joined capture gets the same verdict as it does alone, so tests may join captures.
 #[test]
 fn joined_captures_are_judged_as_single_ones() {
     let Some(tshark) = Tshark::find() else { return };
@@ -791,7 +791,7 @@ fn the_dissector_blames_nobody_after_losses() {
             joined.push(&damaged.frames);
         }
     }
-    // As Wireshark does, tshark reads twice: only the end of a capture may show what it lacks.
+    // tshark reads twice, as Wireshark does: missing frames are known only at the end of a capture.
     let arguments = ["-2", "-Y", "_ws.expert.severity == error", "-T", "fields"];
     let arguments = [&arguments[..], &["-e", "frame.number", "-e", "_ws.expert"]].concat();
     let mut blamed = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! Features, flags, lengths, numbers and names that are used where they must not be.
+//! Misused features, flags, lengths, numbers and names.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn arrives(b: &mut Builder, msg_id: u32) {
     b.answer(A, B, Status::Ok);
 }
 
-/// Message 1, which is refused twice, as its sender tries again.
+/// Message 1, refused twice: its sender sends it again once.
 fn refused_twice() -> Builder {
     let mut b = Builder::acquainted(all());
     for _ in 0..2 {
@@ -25,7 +25,7 @@ fn a_refused_message_is_not_left_behind() {
         arrives(&mut b, msg_id);
     }
     assert_eq!(b.broken(), [("msg-id-refused", 11)]);
-    // So few others may have been on their way.
+    // This few others may have been in flight.
     let mut b = refused_twice();
     for msg_id in 2..5 {
         arrives(&mut b, msg_id);
@@ -34,7 +34,7 @@ fn a_refused_message_is_not_left_behind() {
         (b.broken(), b.suspected()),
         (vec![], vec![("msg-id-refused", 11)])
     );
-    // Those behind it are refused too.
+    // The later messages are refused too.
     let mut b = refused_twice();
     for msg_id in 2..8 {
         b.send(A, B, &eager(msg_id, None, Some(A)), b"");
@@ -56,8 +56,8 @@ fn refused_messages_may_return() {
         }
         assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
     }
-    // The device repeats it, and is refused once more. A capture need not have the answer that
-    // something has arrived.
+    // The device repeats it, and it is refused once more. The capture need not have the answer to
+    // an arrived packet.
     for last in [Some(Status::Ok), None] {
         let mut b = refused_twice();
         for status in [Some(Status::RemoteRnr), last] {
@@ -73,7 +73,7 @@ fn refused_messages_may_return() {
         }
         assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
     }
-    // Of two pieces that were refused, one does not return.
+    // One of two refused packets is not sent again.
     let mut b = Builder::acquainted(all());
     for offset in [0, 100, 200] {
         b.send(A, B, &piece(1, offset), &[0; 100]);
@@ -90,7 +90,7 @@ fn refused_messages_may_return() {
     assert_eq!(b.broken(), [("msg-id-refused", 11)]);
 }
 
-/// Message 1, which is refused, and each of so many repetitions by the device.
+/// Message 1, refused, as are `repetitions` repetitions by the device.
 fn refused_and_repeated(repetitions: usize) -> Builder {
     let mut b = Builder::acquainted(all());
     for attempt in 0..=repetitions {
@@ -112,14 +112,14 @@ fn a_repetition_may_be_a_removed_frame() {
         }
         (b.broken().len(), b.suspected().len())
     };
-    // The first repetition is no equal frame, and one that arrives may leave no answer.
+    // The first repetition is not an equal frame, and a repetition that arrives may have no answer.
     assert_eq!(play(0, |_| ()), (1, 0));
-    // The second is one, and may have been removed.
+    // The second one is, and may have been removed.
     assert_eq!(play(1, |_| ()), (0, 1));
     assert_eq!(play(2, |_| ()), (0, 1));
-    // Where equal ones are there, next to each other, none was removed.
+    // If equal frames follow each other directly, none was removed.
     assert_eq!(play(3, |_| ()), (1, 0));
-    // What is not judged may be between them.
+    // Frames that are not judged may be between them.
     assert_eq!(
         play(3, |b| {
             for frame in &mut b.capture.frames {
@@ -128,7 +128,7 @@ fn a_repetition_may_be_a_removed_frame() {
         }),
         (0, 1)
     );
-    // On several paths, repetitions are not equal.
+    // Repetitions on several paths are not equal.
     assert_eq!(
         play(3, |b| {
             let frames = b.capture.frames.iter_mut();
@@ -232,7 +232,7 @@ fn numbers_begin_anew_for_a_restarted_peer() {
     };
     assert_eq!(play(2..8).broken(), [("msg-id-first", 11)]);
     assert_eq!(play(0..6).broken(), []);
-    // If it sends to the earlier endpoint as well, the numbers are those of two.
+    // If it sends to the earlier endpoint as well, there are two counts of numbers.
     let mut b = play(0..1);
     for msg_id in 2..8 {
         b.send(A, B, &eager(msg_id, Some(A), None), b"");
@@ -240,7 +240,7 @@ fn numbers_begin_anew_for_a_restarted_peer() {
     assert_eq!(b.broken(), []);
 }
 
-/// A message of which 2000 bytes travel in segments that say `runt_length`, and the rest is read.
+/// A message with 2000 bytes in segments that state `runt_length`, and the rest by RDMA read.
 fn runting_read(runt_length: u64, read_from: u64) -> Builder {
     let iov = [RmaIov::new(0x1000, 5000, 1)];
     let mut b = Builder::acquainted(all());
@@ -268,9 +268,9 @@ fn runting_read(runt_length: u64, read_from: u64) -> Builder {
 fn a_runt_is_as_long_as_it_says() {
     assert_eq!(runting_read(2000, 2000).broken(), []);
     assert_eq!(runting_read(2100, 2000).broken(), [("runt-length", 7)]);
-    // The receiver believes it, and does not wait for the rest.
+    // The receiver trusts it, and does not wait for the rest.
     assert_eq!(runting_read(2100, 2100).broken(), [("eor-early", 15)]);
-    // Whoever captured it, the sender is to blame.
+    // The sender is to blame in the capture of either host.
     for host in [A, B] {
         let b = seen_by(runting_read(2100, 2000), host);
         assert_eq!(b.broken().len(), 1);
@@ -280,7 +280,7 @@ fn a_runt_is_as_long_as_it_says() {
 
 #[test]
 fn an_endpoint_has_a_connid_of_its_own() {
-    // b ends while a message of it is under way; another process gets its queue pair and its connid.
+    // b ends in the middle of its message; another process gets its queue pair and its connid.
     let play = |is_another: bool| {
         let mut b = Builder::acquainted(all());
         b.send(B, A, &eager(0, Some(B), None), b"old");
@@ -307,7 +307,7 @@ fn an_endpoint_has_a_connid_of_its_own() {
     let b = play(true);
     assert_eq!(b.broken(), [("connid-fresh", 13)]);
     assert_eq!(seen_by(play(true), B).broken().len(), 1);
-    // The same packet is another sighting of it.
+    // The same packet is a second copy of it.
     let b = play(false);
     assert!(b.broken().iter().all(|(rule, _)| *rule != "connid-fresh"));
 }

@@ -1,8 +1,8 @@
-//! Every field of every packet type, changed in right traffic: each change is found as an error, or
-//! there is a reason why nobody could who only sees packets.
+//! Changes every field of every packet type in correct traffic. Each change is found as an error,
+//! or there is a reason why it cannot be found in packets alone.
 //!
 //! The fields come from the declarations of `efa_wire`. The table of `docs/mutations.md` is
-//! generated here: `EFA_UPDATE=1 cargo test -p efa-check --lib mutations` writes it anew.
+//! generated here: `EFA_UPDATE=1 cargo test -p efa-check --lib mutations` rewrites it.
 
 mod change;
 mod reasons;
@@ -19,8 +19,8 @@ use change::{Aspect, Change, changes};
 use reasons::REASONS;
 use traffic::{Acquaintance, traffic};
 
-/// The rules that are found first, one for each change of a field's aspect, and the reasons why no
-/// rule finds others.
+/// The rules that find the changes of a field's aspect first, and the reasons why others are not
+/// found.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 struct Cell {
     rules: BTreeSet<&'static str>,
@@ -33,10 +33,10 @@ type Rows = BTreeMap<(String, u8), BTreeMap<Aspect, Cell>>;
 #[derive(Default)]
 struct Table {
     rows: Rows,
-    /// How many changes a rule finds, and for how many there is a reason why none does.
+    /// The number of changes that a rule finds, and the number with a reason why none does.
     found: u64,
     excused: u64,
-    /// The changes that are neither.
+    /// The changes with neither.
     missed: Vec<String>,
 }
 
@@ -70,7 +70,7 @@ fn judge_all() -> Table {
     table
 }
 
-/// The first error that is found when both ends see a changed packet.
+/// The first error that is found if both ends have the changed packet.
 fn found(b: &Builder, subject: usize, change: &Change) -> Option<&'static str> {
     let mut capture = b.capture.clone();
     for frame in &mut capture.frames[subject..][..2] {
@@ -82,7 +82,7 @@ fn found(b: &Builder, subject: usize, change: &Change) -> Option<&'static str> {
     error.map(|finding| finding.rule.id)
 }
 
-/// The page's table: fields, and packets in which the same is found.
+/// The page's table: fields, and packets with the same result.
 fn documentation(table: &Table) -> String {
     let fields: BTreeSet<_> = table.rows.keys().map(|(field, _)| field).collect();
     let packets: BTreeSet<_> = table.rows.keys().map(|(_, code)| code).collect();

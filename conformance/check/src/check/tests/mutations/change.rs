@@ -6,7 +6,7 @@ use std::ops::Range;
 use efa_wire::PacketType;
 use efa_wire::fields::{Array, Field, FieldKind, Presence, fields_of};
 
-/// What is changed of a field.
+/// The changed aspect of a field.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Aspect {
     Value,
@@ -35,7 +35,7 @@ impl Aspect {
 
 /// A changed packet.
 pub(super) struct Change {
-    /// The field's name, for a flag with its name behind a dot.
+    /// The field's name; for a flag, with the flag's name after a dot.
     pub(super) field: String,
     pub(super) kind: FieldKind,
     pub(super) aspect: Aspect,
@@ -90,7 +90,7 @@ impl Changes<'_> {
         }
     }
 
-    /// The packet with other bytes in place of a range.
+    /// The packet with other bytes in a range.
     fn with(&self, range: Range<usize>, bytes: &[u8]) -> Vec<u8> {
         let mut packet = self.packet.to_vec();
         packet.splice(range, bytes.iter().copied());
@@ -120,7 +120,7 @@ impl Changes<'_> {
         self.add(field, Aspect::Value, "other bytes".into(), packet);
     }
 
-    /// Each flag that has a name, set or not.
+    /// Each named flag, set or not.
     fn flags(&mut self, field: &Field<'_>) {
         let packet_type = field.packet_type;
         let flags = u16::from_le_bytes([field.bytes[0], field.bytes[1]]);
@@ -137,7 +137,7 @@ impl Changes<'_> {
         }
     }
 
-    /// The field is not there, or is there unannounced.
+    /// The field is missing, or present without its flag.
     fn presence(&mut self, fields: &[Field<'_>], at: usize) {
         let field = &fields[at];
         let without = self.with(field.range(), &[]);
@@ -156,7 +156,7 @@ impl Changes<'_> {
         else {
             return;
         };
-        // The whole header of the flag goes, and the flag with it.
+        // The whole header of the flag is removed together with the flag.
         let of_flag = |other: &&Field<'_>| other.descriptor.presence == field.descriptor.presence;
         let first = fields
             .iter()
@@ -178,7 +178,7 @@ impl Changes<'_> {
         self.add(field, Aspect::Presence, what, packet);
     }
 
-    /// An entry of an array less.
+    /// Removes an entry of an array.
     fn entry(&mut self, fields: &[Field<'_>], field: &Field<'_>, count: &Field<'_>) {
         let of_entry =
             |other: &&Field<'_>| array_of(other) == array_of(field) && other.index == field.index;
@@ -213,7 +213,7 @@ impl Changes<'_> {
     }
 }
 
-/// The array that a field is an entry's part of.
+/// The array whose entries contain a field.
 fn array_of(field: &Field<'_>) -> Option<Array> {
     let array = match field.descriptor.name.split('.').next()? {
         "rma_iov" => Array::RmaIov,

@@ -1,11 +1,11 @@
-//! Why changes of some fields cannot be found in packets.
+//! The reasons why changes of some fields cannot be found in packets.
 
 use efa_wire::PacketType;
 use efa_wire::fields::FieldKind;
 
 use super::change::{Aspect, Change};
 
-/// Why nobody could find a change.
+/// The reason why a change cannot be found.
 pub(super) struct Reason {
     pub(super) text: &'static str,
     is_for: fn(&Change, PacketType) -> bool,
@@ -113,7 +113,7 @@ pub(super) const REASONS: &[Reason] = &[
     },
 ];
 
-/// Whether an eager message just has other bytes: its length is not stated anywhere.
+/// Whether an eager message just has other bytes: its length is not stated.
 fn takes_bytes_for_data(change: &Change, packet_type: PacketType) -> bool {
     let is_eager = matches!(
         packet_type,

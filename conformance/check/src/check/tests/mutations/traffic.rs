@@ -1,4 +1,4 @@
-//! Right traffic in which a packet of each type goes from one endpoint to the other.
+//! Correct traffic with a packet of each type from one endpoint to the other.
 
 use efa_wire::{LongctsRtw, LongreadRtw};
 
@@ -20,8 +20,8 @@ impl Acquaintance {
     pub(super) const ALL: [Acquaintance; 2] = [Acquaintance::Known, Acquaintance::Stranger];
 }
 
-/// Traffic with a packet of this type, and the index of its first frame. Who answers with such a
-/// packet is known by then.
+/// Traffic with a packet of this type, and the index of its first frame. The sender of an answer is
+/// known by then.
 pub(super) fn traffic(
     packet_type: PacketType,
     acquaintance: Acquaintance,
@@ -51,14 +51,14 @@ pub(super) fn traffic(
     let is_it = |frame: &CapturedPacket| {
         let mut sent = frame.payload.iter();
         let is_of_type = sent.next() == Some(&packet_type.code());
-        // The first eager message is that by which the two get to know each other.
+        // The first eager message introduces the two to each other.
         is_of_type && (acquaintance == Acquaintance::Stranger || frame.number > 2)
     };
     let subject = play.b.capture.frames.iter().position(is_it);
     Some((play.b, subject.expect("the traffic has such a packet")))
 }
 
-/// The request whose operation has such a packet.
+/// The type of the request whose operation has such a packet.
 fn begun_by(packet_type: PacketType) -> PacketType {
     match packet_type {
         PacketType::Cts | PacketType::CtsData => PacketType::LongctsMsgRtm,
@@ -268,8 +268,8 @@ impl Play {
         self.b.send(A, B, &request, &vec![5; operand]);
     }
 
-    /// The packets behind a request, to the end of its operation. `shown` may be one that not every
-    /// such operation has.
+    /// The packets after a request, to the end of its operation. `shown` may be a packet that not
+    /// every such operation has.
     fn rest(&mut self, begun_by: PacketType, shown: PacketType) {
         use PacketType as T;
         match begun_by {
@@ -300,7 +300,7 @@ impl Play {
             }
             T::MediumMsgRtm if shown == T::PeerError => {
                 let msg_id = self.msg_id().0;
-                // The message is given up before it is sent.
+                // The message is aborted before it is sent.
                 let lost = peer_error(msg_id, PeerError::NO_OP, OpeType::TXE, A);
                 self.b.send(A, B, &lost, b"");
             }
@@ -308,7 +308,7 @@ impl Play {
         }
     }
 
-    /// The receiver reads the sender's memory from an offset on, and says so.
+    /// The receiver reads the sender's memory from an offset on, and acknowledges that.
     fn read(&mut self, from: u64) {
         let [first, second] = source();
         let rest = first.len() - from;
@@ -364,8 +364,8 @@ impl Play {
         self.b.send(B, A, &response, &[5; 24]);
     }
 
-    /// What follows, and proves that answers and messages which are missing by then never come: the
-    /// same keys and the same tag are answered, and messages go both ways.
+    /// Later packets that prove that missing answers and messages never come: requests with the
+    /// same keys and the same tag are answered, and messages are sent in both directions.
     fn proof(&mut self) {
         let options = options(None, Some(A));
         for number in 0..4 {
