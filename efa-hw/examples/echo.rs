@@ -1,7 +1,7 @@
 //! An echo server on an EFA device, and its client.
 //!
-//! `echo` prints the server's address, and sends back what comes; `echo ADDRESS TEXT` is the
-//! client. Without EFA hardware, start both with `efa-emu run --` in front.
+//! `echo` prints the server's address, and returns each message; `echo ADDRESS TEXT` is the client.
+//! Without EFA hardware, start both with `efa-emu run --` in front.
 
 use efa_core::address::RawAddress;
 use efa_core::endpoint::{
@@ -94,7 +94,7 @@ impl Program {
         self.send(client, message.length as usize)
     }
 
-    /// Sends a text, and returns what comes back.
+    /// Sends a text, and returns the answer.
     fn ask(&mut self, server: RawAddress, text: &str) -> Result<String> {
         let server = self.endpoint.insert_address(server)?;
         let nic = self.endpoint.nic_mut();

@@ -82,7 +82,7 @@ impl PacketBuffers {
         self.memory.push(memory);
     }
 
-    /// The number of buffers, wherever they are.
+    /// The number of buffers of all owners.
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }

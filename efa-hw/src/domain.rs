@@ -25,7 +25,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Errors of completions that are kept until somebody asks for them.
+/// The number of completion errors that are kept until they are taken.
 const KEPT_ERRORS: usize = 64;
 
 /// A protection domain of an EFA device with registered packet buffers, and its completion queues.
@@ -42,11 +42,11 @@ pub struct HwDomain {
     pd: Arc<ProtectionDomain>,
     device: HwDevice,
     queue_pairs: Slab<Outstanding>,
-    /// Queue pairs made so far.
+    /// The number of queue pairs created so far.
     generations: u16,
     pub(crate) rdma: Slab<Rdma>,
     pub(crate) user_receives: Slab<UserReceive>,
-    /// Requests of the engine that the device did not take.
+    /// Requests of the engine that the device refused.
     failed: Vec<(CompletionQueueId, WorkRequestId, Status)>,
     /// The newest errors of completions, at most [`KEPT_ERRORS`].
     errors: VecDeque<CompletionError>,
@@ -87,7 +87,7 @@ impl Device for HwDevice {
 }
 
 impl HwDevice {
-    /// Why the packet buffers could not be registered, from errno.
+    /// The reason why the packet buffers could not be registered, from errno.
     fn not_registered(&self, needed: usize) -> OpenError {
         let error = self.last_error("ibv_reg_mr");
         let mut limit = libc::rlimit {
@@ -145,15 +145,16 @@ impl HwDomain {
         self.write_user(address, bytes)
     }
 
-    /// Lets operations use memory that the caller owns.
+    /// Permits operations on memory that the caller owns.
     ///
     /// # Errors
     /// [`NicError::MemoryFault`] if it is empty or overlaps memory that the domain already knows.
     ///
     /// # Safety
-    /// Until [`HwDomain::revoke_user`] or the end of the domain, whatever part of the memory a call
-    /// names, a posted receive or an outstanding operation uses, or a registration of the caller
-    /// covers, is readable and writable and not referenced by Rust references.
+    /// Until [`HwDomain::revoke_user`] or the end of the domain, each part of the memory that is an
+    /// argument of a call, is used by a posted receive or an outstanding operation, or is covered
+    /// by a registration of the caller, is readable and writable and not referenced by Rust
+    /// references.
     ///
     /// Between operations the caller may unmap the memory and map other memory in its place.
     pub unsafe fn allow_user(&mut self, memory: UserSlice) -> Result<(), NicError> {
@@ -161,12 +162,12 @@ impl HwDomain {
         unsafe { self.address_space.allow(memory) }
     }
 
-    /// Ends the use of the memory that [`HwDomain::allow_user`] made known at `address`. All its
-    /// registrations end first, so that after `Ok` neither the device nor a peer touches the
+    /// Ends the use of the memory that [`HwDomain::allow_user`] added at `address`. All its
+    /// registrations end first, so that after `Ok` neither the device nor a peer accesses the
     /// memory. Outstanding operations on it fail.
     ///
     /// # Errors
-    /// The domain knows no memory of the caller at this address, or the device refuses to end a
+    /// The domain has no memory of the caller at this address, or the device refuses to end a
     /// registration. In the second case the memory is still in use.
     pub fn revoke_user(&mut self, address: u64) -> Result<(), NicError> {
         let memory = self.address_space.foreign_at(address)?;
@@ -198,21 +199,21 @@ impl HwDomain {
             });
         };
         region.end().map_err(|(region, error)| {
-            // The registration still exists, and with it the access that it grants.
+            // The registration still exists and grants its access.
             self.regions.insert(key, Registered { memory, region });
             error
         })
     }
 
     /// Registers memory behind a dma-buf, such as that of a GPU, for all queue pairs of the domain.
-    /// Work requests and peers name it by `memory.address`. The engine and the device move data
-    /// from and to it by RDMA and as the registered payload of packets; nothing of it is copied by
-    /// this process. [`Domain::deregister`] ends it.
+    /// Work requests and peers address it by `memory.address`. The engine and the device move data
+    /// from and to it by RDMA and as the registered payload of packets; this process copies none of
+    /// it. [`Domain::deregister`] ends it.
     ///
     /// # Errors
-    /// [`NicError::Device`] with `EBADF` for a descriptor that is
-    /// none, `EINVAL` for another kind of file, a range beyond its end, or an address with another
-    /// place in its page, and `EOPNOTSUPP` if the kernel cannot do it.
+    /// [`NicError::Device`] with `EBADF` for an invalid descriptor, `EINVAL` for another type of
+    /// file, a range beyond its end, or an address with another offset in its page, and
+    /// `EOPNOTSUPP` if the kernel does not support it.
     pub fn register_dmabuf(
         &mut self,
         memory: &Dmabuf<'_>,
@@ -230,15 +231,15 @@ impl HwDomain {
 
     /// Keeps registrations of single operations ([`Domain::lease`]) for later ones, within limits.
     ///
-    /// That saves a system call and the pinning of pages with each operation on memory that is used
-    /// again. Two things change, which is why it is a choice. The domain has a thread, which
-    /// watches the memory: see the [crate's documentation](crate#cached-registrations). And a peer
-    /// that was told a key for an operation can use it until the registration is evicted, not only
-    /// until the operation ends.
+    /// This saves a system call and the pinning of pages for each operation on memory that is
+    /// reused. It is optional, because two things change. The domain has a thread that watches the
+    /// memory: see the [crate's documentation](crate#cached-registrations). And a peer that
+    /// received a key for an operation can use it until the registration is evicted, not only until
+    /// the operation ends.
     ///
     /// # Errors
-    /// The memory cannot be watched; the message says why. Nothing changes then, and each operation
-    /// goes on registering its memory itself.
+    /// The memory cannot be watched; the message has the reason. Then each operation still
+    /// registers its memory itself.
     pub fn cache_registrations(&mut self, limits: CacheLimits) -> io::Result<()> {
         if self.cache.is_none() {
             self.cache = Some(RegistrationCache::new(Userfault::open()?, limits));
@@ -251,10 +252,11 @@ impl HwDomain {
         self.cache.as_ref().map(RegistrationCache::statistics)
     }
 
-    /// As [`Domain::create_completion_queue`], of a queue on which a program can sleep.
+    /// As [`Domain::create_completion_queue`], for a queue on which a program can sleep.
     ///
     /// # Errors
-    /// [`OpenError::Verbs`] if the device has no room, or does not notify of completions (`EOPNOTSUPP`).
+    /// [`OpenError::Verbs`] if the device has no room, or does not support completion events
+    /// (`EOPNOTSUPP`).
     pub fn create_completion_queue_with_channel(
         &mut self,
         entries: usize,
@@ -274,8 +276,7 @@ impl HwDomain {
         Ok(CompletionQueueId(key as u32))
     }
 
-    /// As [`Domain::create_queue_pair`], of a queue pair whose work requests hold so much data
-    /// themselves.
+    /// As [`Domain::create_queue_pair`], for a queue pair with this inline data.
     ///
     /// # Errors
     /// The configuration is beyond the device's limits, or the device has no room.
@@ -288,9 +289,9 @@ impl HwDomain {
         HwQueuePair::create(self, queue, config, Service::Srd(inline))
     }
 
-    /// As [`Domain::create_queue_pair`], of a queue pair for datagrams (UD): a send is one packet,
-    /// which may be lost without an error, and a receive gets it behind a header of 40 bytes, which
-    /// counts in the length.
+    /// As [`Domain::create_queue_pair`], for a queue pair for datagrams (UD): a send is one packet,
+    /// which may be lost without an error, and a receive contains it after a header of 40 bytes,
+    /// which is included in the length.
     ///
     /// # Errors
     /// The configuration is beyond the device's limits, or the device has no room.
@@ -307,27 +308,26 @@ impl HwDomain {
         self.address_space.resolve(memory).is_ok()
     }
 
-    /// Asks for an event at the next completion, before a program sleeps. The order in which no
-    /// completion is overlooked is:
+    /// Requests an event for the next completion, before a program sleeps. No completion is missed
+    /// in this order:
     ///
     /// 1. `arm`;
-    /// 2. poll, until there is nothing. A completion may have come before the device knew of the
+    /// 2. poll until the queue is empty. A completion may have come before the device got the
     ///    request;
     /// 3. [`sleep`](Self::sleep), or wait for [`channel`](Self::channel) to be readable. A
-    ///    completion that has come since the first step ends the sleep at once;
-    /// 4. poll, and go back to the first step before the next sleep: an event comes once for each
-    ///    `arm`.
+    ///    completion since the first step ends the sleep at once;
+    /// 4. poll, and return to the first step before the next sleep: each `arm` gives one event.
     ///
     /// # Errors
-    /// [`NicError::Invalid`] if there is no such queue, [`NicError::Unsupported`] if it has no channel,
-    /// [`NicError::Device`] with the verb that failed.
+    /// [`NicError::Invalid`] if there is no such queue, [`NicError::Unsupported`] if it has no
+    /// channel, [`NicError::Device`] with the verb that failed.
     pub fn arm(&mut self, queue: CompletionQueueId) -> Result<(), NicError> {
         let found = self.completion_queue(queue)?;
         found.arm().unwrap_or(Err(NO_CHANNEL))
     }
 
-    /// Sleeps until a completion comes that was not there at the last [`arm`](Self::arm). Returns
-    /// whether there may be one; false after `timeout`.
+    /// Sleeps until there is a completion since the last [`arm`](Self::arm). Returns whether there
+    /// may be one; false after `timeout`.
     ///
     /// # Errors
     /// As for [`arm`](Self::arm).
@@ -343,15 +343,14 @@ impl HwDomain {
         channel.ok_or(NO_CHANNEL)?.wait(timeout)
     }
 
-    /// Returns whether there are completions of requests that the device did not take. They raise
-    /// no event: who has
-    /// [armed](Self::arm) a queue polls instead of sleeping.
+    /// Returns whether there are completions of requests that the device refused. They raise no
+    /// event: a program that has [armed](Self::arm) a queue polls instead of sleeping.
     pub fn has_failed(&self) -> bool {
         !self.failed.is_empty()
     }
 
-    /// A descriptor that is readable once a completion has come since the last [`arm`](Self::arm),
-    /// for `poll(2)` and the like. Programs wait for it and leave reading it to `arm`.
+    /// A descriptor that is readable once there is a completion since the last [`arm`](Self::arm),
+    /// for `poll(2)` and similar calls. Programs wait for it and leave reading it to `arm`.
     ///
     /// # Errors
     /// As for [`arm`](Self::arm).
@@ -360,27 +359,27 @@ impl HwDomain {
         Ok(channel.ok_or(NO_CHANNEL)?.descriptor())
     }
 
-    /// Takes what is known of the work requests that ended with an error, the newest 64.
+    /// Takes the errors of failed work requests, at most the newest 64.
     pub fn take_errors(&mut self) -> Vec<CompletionError> {
         self.errors.drain(..).collect()
     }
 
-    /// Packet buffers in the pool.
+    /// The number of packet buffers in the pool.
     pub fn free_buffers(&self) -> usize {
         self.buffers.free()
     }
 
-    /// All packet buffers, those in queues as well.
+    /// The number of all packet buffers, including those in queues.
     pub fn packet_buffers(&self) -> usize {
         self.buffers.len()
     }
 
-    /// Adds packet buffers to those that the domain was opened with, in a registration of their
-    /// own: for one more queue pair, as many as its queues hold requests. They stay until the
-    /// domain ends.
+    /// Adds packet buffers to the initial ones of the domain, in a registration of their own: for
+    /// an additional queue pair, as many as its queues hold requests. They stay until the domain
+    /// ends.
     ///
     /// # Errors
-    /// There is no memory, or the device does not register so much; nothing changes then.
+    /// There is no memory, or the device cannot register that much; then nothing changes.
     pub fn add_packet_buffers(&mut self, count: usize) -> Result<(), OpenError> {
         if count == 0 {
             return Ok(());
@@ -415,7 +414,7 @@ impl HwDomain {
         found.ok_or(unknown_queue(queue))
     }
 
-    /// Assigns a place to a new queue pair.
+    /// Assigns an index to a new queue pair.
     pub(crate) fn add_queue_pair(&mut self, queue_pair: Qpn) -> Result<u16, NicError> {
         // The device may reuse the number of a queue pair that was dropped without being closed.
         let dropped = self.slot_of(queue_pair);
@@ -460,12 +459,12 @@ impl HwDomain {
         self.queue_pairs.get_mut(usize::from(slot)).ok_or(unknown)
     }
 
-    /// Queues a completion with an error for a request that the device did not take.
+    /// Queues a completion with an error for a request that the device refused.
     pub(crate) fn fail(&mut self, queue: CompletionQueueId, id: WorkRequestId, status: Status) {
         self.failed.push((queue, id, status));
     }
 
-    /// Reports completions of requests that the device did not take.
+    /// Reports completions of requests that the device refused.
     #[cold]
     fn poll_failed(
         &mut self,
@@ -494,7 +493,7 @@ impl HwDomain {
     }
 }
 
-/// The error for bytes that a packet buffer does not have.
+/// The error for bytes outside of a packet buffer.
 #[cold]
 fn beyond_buffer(offset: usize) -> NicError {
     NicError::Invalid {
@@ -503,7 +502,7 @@ fn beyond_buffer(offset: usize) -> NicError {
     }
 }
 
-/// Ends a request of a send queue.
+/// Completes a request of a send queue.
 #[inline(always)]
 fn finish_request(
     queue_pairs: &mut Slab<Outstanding>,
@@ -519,7 +518,7 @@ fn finish_request(
     if outstanding.generation != id.generation() {
         return;
     }
-    // Each arm builds the completion in its final place, without a move.
+    // Each arm builds the completion at its final address, without a move.
     if id.0 & WorkRequestId::SEND != 0 {
         let buffer = BufferId(id.index());
         if let Some(context) = buffers.take_back(buffer) {
@@ -550,7 +549,7 @@ fn finish_request(
     }
 }
 
-/// Keeps an error of a completion, and gives up the oldest one if there are too many.
+/// Keeps an error of a completion, and drops the oldest one if there are too many.
 #[cold]
 fn keep_error(
     errors: &mut VecDeque<CompletionError>,
@@ -574,7 +573,7 @@ fn keep_error(
     errors.push_back(CompletionError { verb, ..error });
 }
 
-/// Ends a receive.
+/// Completes a receive.
 #[inline(always)]
 fn finish_receive(
     queue_pairs: &mut Slab<Outstanding>,
@@ -604,7 +603,7 @@ fn finish_receive(
     }
 }
 
-/// Ends a receive into memory of the user.
+/// Completes a receive into memory of the user.
 #[cold]
 fn finish_user_receive(
     queue_pairs: &mut Slab<Outstanding>,
@@ -710,7 +709,7 @@ impl Domain for HwDomain {
                 }
             });
         }
-        // Late ones of a queue pair that is gone are none.
+        // Late completions of a destroyed queue pair are dropped.
         completions.len() - before
     }
 
@@ -743,7 +742,7 @@ impl Domain for HwDomain {
             Some(cache) if cache.has(region.local_key) => {
                 cache.end_lease(&*self.pd, region.local_key)
             }
-            // It may be older than the cache.
+            // The registration may be older than the cache.
             _ => self.deregister(region),
         }
     }
@@ -867,7 +866,7 @@ fn unknown_queue(queue: CompletionQueueId) -> NicError {
 /// A memory registration and its memory.
 #[derive(Debug)]
 struct Registered {
-    /// Where in this process the memory is; `None` for memory behind a dma-buf.
+    /// The memory in this process; `None` for memory behind a dma-buf.
     memory: Option<UserSlice>,
     region: MemoryRegion,
 }

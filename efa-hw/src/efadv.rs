@@ -11,12 +11,12 @@ use std::ffi::c_int;
 pub const QP_DRIVER_TYPE_SRD: u32 = 0;
 /// `wc_flags` bit: report the GID of senders without an address handle.
 pub const WC_EX_WITH_SGID: u64 = 1 << 0;
-/// `wc_flags` bit: report which writes with immediate data consumed no receive.
+/// `wc_flags` bit: report whether a write with immediate data consumed a receive.
 pub const WC_EX_WITH_IS_UNSOLICITED: u64 = 1 << 1;
 /// `flags` bit of a queue pair: peers' writes with immediate data consume no receive.
 pub const QP_FLAGS_UNSOLICITED_WRITE_RECV: u16 = 1 << 0;
-/// Work requests of RDMA writes can hold their data themselves. Entries of the send queue have 128
-/// bytes then.
+/// Work requests of RDMA writes can include their data. Entries of the send queue then have 128
+/// bytes.
 pub const QP_FLAGS_INLINE_WRITE: u16 = 1 << 1;
 /// Work completion opcode of a peer's RDMA write with immediate.
 pub const WC_RECV_RDMA_WITH_IMM: ibv_wc_opcode::Type = ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
@@ -32,7 +32,7 @@ pub struct DeviceAttr {
     pub max_sq_sge: u16,
     pub max_rq_sge: u16,
     pub inline_buf_size: u16,
-    /// The inline size of entries of 128 bytes. 0 from a libefa that does not know the member.
+    /// The inline size of entries of 128 bytes. 0 if libefa does not have the member.
     pub inline_buf_size_ex: u16,
     pub device_caps: u32,
     pub max_rdma_size: u32,

@@ -53,9 +53,9 @@ pub enum OpenError {
     /// No device has the given name.
     #[error("no RDMA device named {wanted:?}; there are {found:?}")]
     NoSuchDevice {
-        /// The name that was asked for.
+        /// The requested name.
         wanted: String,
-        /// The names that exist.
+        /// The existing names.
         found: Vec<String>,
     },
     /// This user may not use the device.

@@ -12,21 +12,21 @@ use std::io;
 use crate::error::OpenError;
 use crate::loaded;
 
-/// What happens to registered memory in a process that forks.
+/// The effect of a fork on registered memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ForkSupport {
     /// Nothing: the kernel copies it for the child.
     Unneeded,
-    /// Children do not have it: libibverbs was asked for that ([`enable_fork_support`], or the
+    /// Children do not have it: libibverbs was configured for that ([`enable_fork_support`], or the
     /// variables `RDMAV_FORK_SAFE` and `IBV_FORK_SAFE`).
     Enabled,
     /// The device and the process may use different pages afterwards.
     Disabled,
-    /// libibverbs is older than 35 and cannot tell.
+    /// libibverbs is older than 35 and does not report it.
     Unknown,
 }
 
-/// What happens to registered memory if this process forks.
+/// The effect of a fork of this process on registered memory.
 ///
 /// # Errors
 /// [`OpenError`] if libibverbs cannot be loaded.

@@ -4,47 +4,51 @@
 #![doc = include_str!("../examples/echo.rs")]
 //! ```
 //!
-//! [`HwDevice::open`] finds an EFA device. [`HwDomain`] is a protection domain with its registrations,
-//! address handles, completion queues and packet buffers, [`HwQueuePair`] an SRD queue pair in it, or one for datagrams;
-//! [`HwDevice::open_nic`] makes one of each. Nothing here asks whether the device is emulated:
-//! `efa-emu run -- PROGRAM` puts the software device behind the same ABI.
+//! [`HwDevice::open`] finds an EFA device. [`HwDomain`] is a protection domain with its
+//! registrations, address handles, completion queues and packet buffers, [`HwQueuePair`] an SRD
+//! queue pair in it, or one for datagrams; [`HwDevice::open_nic`] makes one of each. Nothing here
+//! depends on whether the device is emulated: `efa-emu run -- PROGRAM` provides the software device
+//! by the same ABI.
 //!
 //! # Cached registrations
 //!
 //! An operation on memory that the application did not register needs a registration for its time.
-//! [`HwDomain::cache_registrations`] keeps these for later operations. It is a choice, because a peer that was told a key
-//! for one operation can use it as long as the registration is kept.
+//! [`HwDomain::cache_registrations`] keeps these for later operations. It is optional, because a
+//! peer that received a key for one operation can use it as long as the registration is kept.
 //!
-//! A kept registration must never be used for memory that was unmapped and mapped anew, since the device would go on with
-//! the old pages. The kernel tells, by userfaultfd, before the call that changes the memory returns, and the cache asks
-//! before each use whether a change is pending. Interception of `munmap` and its like was not chosen, because it does not
-//! see calls from within the C library; looking at the mapping at each use was not, because a mapping that was replaced
-//! looks the same. What cannot be watched exactly is registered for each operation: files, shared memory, memory that was
-//! given back by `madvise`, and all memory where userfaultfd is not permitted.
+//! A kept registration must never be used for memory that was unmapped and mapped again, because
+//! the device would still use the old pages. The kernel reports each change, by userfaultfd, before
+//! the call that changes the memory returns, and the cache checks before each use whether a change
+//! is pending. Intercepting `munmap` and similar calls would miss calls inside the C library.
+//! Reading the mapping at each use would miss a mapping that was replaced by an equal one. Memory
+//! that cannot be watched exactly is registered for each operation: files, shared memory, memory
+//! that was released by `madvise`, and all memory where userfaultfd is not permitted.
 //!
 //! # Sleeping
 //!
 //! A queue that was created with a channel ([`NicConfig::completion_channel`],
-//! [`HwDomain::create_completion_queue_with_channel`]) wakes a program: [`HwDomain::arm`] says in which order no completion
-//! is overlooked.
+//! [`HwDomain::create_completion_queue_with_channel`]) wakes a program. [`HwDomain::arm`] describes
+//! the order in which no completion is missed.
 //!
 //! # Connections
 //!
-//! [`connected`] is what other devices have: reliable connections, and shared receive queues that match tags.
+//! [`connected`] is for other devices: reliable connections, and shared receive queues that match
+//! tags.
 //!
 //! # Errors
 //!
-//! A call that fails is an [`OpenError`] or a [`NicError`](efa_core::nic::NicError) with the verb and its errno. A work
-//! request that fails has a [`Status`](efa_core::nic::Status) in its completion, whose codes are the device's own, and
-//! [`HwDomain::take_errors`] has its verb and both codes, of unknown statuses too.
+//! A call that fails is an [`OpenError`] or a [`NicError`](efa_core::nic::NicError) with the verb
+//! and its errno. A work request that fails has a [`Status`](efa_core::nic::Status) in its
+//! completion, whose codes are the device's own, and [`HwDomain::take_errors`] has its verb and
+//! both codes, also for unknown statuses.
 //!
 //! # Libraries
 //!
-//! The structures of the verbs come from `efa-verbs-sys`, generated from the headers that are
-//! installed. The crate `ibverbs` cannot be used with EFA: it keeps its context private and has
+//! The structures of the verbs come from `efa-verbs-sys`, which generates them from the installed
+//! headers. The crate `ibverbs` cannot be used with EFA: it keeps its context private and has
 //! neither SRD queue pairs nor address handles; its FFI layer, `ibverbs-sys`, compiles rdma-core.
-//! The structures of the `efadv_*` calls are declared in [`efadv`]. Both libraries are loaded when a
-//! device is first looked for; programs start without them.
+//! The structures of the `efadv_*` calls are declared in [`efadv`]. Both libraries are loaded at
+//! the first search for a device; programs start without them.
 
 mod address_book;
 mod buffers;

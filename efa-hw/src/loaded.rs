@@ -1,5 +1,5 @@
-//! The functions of libibverbs and libefa, which are loaded when a device is first looked for. So a
-//! program that can work without a device also starts where the libraries are not installed.
+//! The functions of libibverbs and libefa, which are loaded at the first search for a device. A
+//! program that can work without a device therefore starts without the libraries.
 //!
 //! The data path does not use them: posting and polling are calls through the objects' own tables.
 
@@ -51,7 +51,7 @@ macro_rules! functions {
 
         $($(
             /// # Safety
-            /// That of the function in the library.
+            /// The contract of the function in the library.
             pub(crate) unsafe fn $name($($argument: $type),*) $(-> $result)? {
                 // SAFETY: the caller's.
                 unsafe { (functions().$name)($($argument),*) }

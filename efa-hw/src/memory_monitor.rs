@@ -1,8 +1,8 @@
-//! Reports to the cache of registrations which memory has got different pages.
+//! Reports memory whose pages were replaced to the cache of registrations.
 //!
 //! A registration pins the pages that are behind an address when it is made. If a program unmaps
 //! the memory and maps other memory in its place, the address has other pages, and the device still
-//! uses the old ones. So a cache of registrations has to learn of each such change, by any thread,
+//! uses the old ones. A cache of registrations must therefore know each such change, by any thread,
 //! before the first operation on the new memory.
 //!
 //! # Why userfaultfd
@@ -11,7 +11,7 @@
 //! |---|---|
 //! | interception of `munmap`, `mmap`, `madvise`, `brk`, `shmdt` | calls within the C library, system calls without it, and programs that were linked statically are not seen: stale pages without a sign |
 //! | validation of the mapping at each use | `/proc/self/maps` looks the same after `munmap` and `mmap` of the same size; the numbers of page frames are hidden from programs without rights |
-//! | userfaultfd | the kernel reports each change of watched memory, whichever call made it, and lets that call return only once the report was read |
+//! | userfaultfd | the kernel reports each change of watched memory, by any call, and lets that call return only once the report was read |
 //!
 //! Memory is watched in the mode for write protection and nothing is ever protected, so no access
 //! to it faults.
@@ -23,9 +23,9 @@
 //!   otherwise with `EINVAL`. The cache asks before each use; while a change is pending it serves
 //!   nothing. So a thread that gets an address which another thread is just unmapping finds no
 //!   stale registration.
-//! * `madvise(MADV_DONTNEED)` is reported *before* the pages go, and nothing tells when they are
-//!   gone. A registration that was made in between would be stale soon. Such memory is not served
-//!   from the cache until it is unmapped.
+//! * `madvise(MADV_DONTNEED)` is reported *before* the pages are removed, and the removal itself is
+//!   not reported. A registration that was made in between would be stale soon. Such memory is not
+//!   served from the cache until it is unmapped.
 //! * Only private anonymous memory is watched. Pages of files and of shared memory can be replaced
 //!   by `ftruncate` or `fallocate` on the file, from any process, and pages of System V memory by
 //!   `shmdt`: userfaultfd reports none of these.
@@ -45,7 +45,7 @@ use std::thread::JoinHandle;
 
 use efa_core::nic::UserSlice;
 
-/// Reports which memory has got different pages.
+/// Reports memory whose pages were replaced.
 pub(crate) trait MemoryMonitor {
     /// Starts to watch memory. Returns whether each change of its pages from now on will be
     /// reported.
@@ -77,7 +77,7 @@ pub(crate) enum ChangeKind {
 #[derive(Debug)]
 pub(crate) struct Userfault {
     shared: Arc<Shared>,
-    /// Tells the thread to end.
+    /// Stops the thread.
     stop: io::PipeWriter,
     thread: Option<JoinHandle<()>>,
     /// The process in which the thread runs.

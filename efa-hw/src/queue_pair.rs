@@ -27,15 +27,14 @@ const MAX_PIECES: usize = 4;
 /// Inline data of a queue pair's work requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Inline {
-    /// Bytes of a packet that a send work request holds itself, at most
-    /// [`HwDevice::max_inline_size`]. `None` is what entries of 64 bytes hold. With more the
+    /// The bytes of a packet that a send work request includes, at most
+    /// [`HwDevice::max_inline_size`]. `None` is the size for entries of 64 bytes. With more the
     /// entries have 128 bytes, and the device has room for half as many.
     pub size: Option<usize>,
-    /// Work requests of RDMA writes hold up to `size` bytes of data, if the memory is the domain's
-    /// or was made known with
-    /// [`HwDomain::allow_user`]. Such a write needs no local key, and its memory may change as soon as the call has
-    /// returned. Writes that wait for a doorbell ([`Doorbell::Defer`]) are not among them. Entries
-    /// have 128 bytes.
+    /// Whether work requests of RDMA writes include up to `size` bytes of data, if the memory
+    /// belongs to the domain or was added with [`HwDomain::allow_user`]. Such a write needs no
+    /// local key, and its memory may change after the call. Writes that wait for a doorbell
+    /// ([`Doorbell::Defer`]) are excluded. Entries have 128 bytes.
     pub writes: bool,
 }
 
@@ -423,7 +422,7 @@ impl HwQueuePair {
     }
 
     /// Posts up to [`RECEIVES_AT_ONCE`] buffers to the receive queue, from the last one on, with
-    /// one doorbell. Returns their number, and why the others were refused.
+    /// one doorbell. Returns their number, and the error of the refused ones.
     #[inline]
     fn post_receives(
         &mut self,
@@ -918,7 +917,7 @@ mod tests {
         let asked = efa_attributes(DeviceCaps::all(), Inline::default(), level);
         // SAFETY: the structure has no padding: 8 + 4 + 2 + 1 + 1 bytes.
         let bytes: [u8; 16] = unsafe { std::mem::transmute(asked) };
-        // No extensions, an SRD queue pair, unsolicited writes, the level, nothing.
+        // No extensions, an SRD queue pair, unsolicited writes, the service level, zero.
         assert_eq!(bytes, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 8, 0]);
     }
 }

@@ -5,8 +5,8 @@
 //! operation uses are ended when there are too many (the least recently used first), and when the
 //! device has no room for a new one.
 //!
-//! A kept registration is only returned while its memory has the pages that it was made of, which
-//! the [monitor](crate::memory_monitor) reports. Where it cannot, each operation gets its own
+//! A kept registration is only returned while its memory has the same pages, which the
+//! [monitor](crate::memory_monitor) checks. Where it cannot, each operation gets its own
 //! registration.
 
 use crate::memory_monitor::{Change, ChangeKind, MemoryMonitor};
@@ -253,7 +253,7 @@ impl<R: Registrar, M: MemoryMonitor> RegistrationCache<R, M> {
             if !Access::from_bits_retain(*granted).contains(access) {
                 return None;
             }
-            // Of those that begin early enough, the last one reaches farthest.
+            // Of the registrations that begin early enough, the last one reaches farthest.
             let (_, place) = index.range(..=start).next_back()?;
             (bounds(self.entries[*place].memory).1 >= end).then_some(*place)
         })

@@ -37,7 +37,6 @@ pub(crate) struct Outstanding {
 /// Where a device returns 64-bit request ids, libefa cannot distinguish a late completion of a
 /// destroyed queue pair from one of the next queue pair with the same number; the generation does.
 /// Receives have no generation here: libefa adds one for them.
-/// has one for them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct WorkRequestId(pub(crate) u64);
 

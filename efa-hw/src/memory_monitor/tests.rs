@@ -130,7 +130,7 @@ fn only_private_anonymous_memory_is_watched() {
     unmap(shared, 2);
 }
 
-/// One thread unmaps pages. The other one checks which are gone before the calls that unmap them
+/// One thread unmaps pages. The other one finds the removed pages before the calls that unmap them
 /// return: their reports have arrived, or are pending.
 #[test]
 fn changes_are_pending_from_effect_to_report() {

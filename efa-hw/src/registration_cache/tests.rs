@@ -30,7 +30,7 @@ struct World {
     /// Changes that were reported, and changes that happened without a report yet.
     reported: Vec<Change>,
     pending: Vec<Change>,
-    /// Pages that will be lost at some time, as was reported.
+    /// Pages that will be removed later, as was reported.
     going: Vec<usize>,
 }
 

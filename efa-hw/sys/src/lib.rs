@@ -1,7 +1,7 @@
 //! The structures of libibverbs, generated from the installed headers.
 //!
-//! Nothing is linked: users load the library at run time. The headers and the manual pages
-//! `ibv_*(3)` say which functions are symbols, and which are entries in the table of a context or
+//! The library is not linked: users load it at run time. The headers and the manual pages
+//! `ibv_*(3)` show which functions are symbols, and which are entries in the table of a context or
 //! queue.
 #![allow(
     non_camel_case_types,

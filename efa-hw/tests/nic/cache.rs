@@ -1,5 +1,4 @@
-//! The cache of registrations on a device whose registrations keep the pages that they were made
-//! of.
+//! The cache of registrations on a device whose registrations keep their pages.
 
 use efa_core::endpoint::{
     self, Endpoint, EndpointConfig, OperationFlags, RecvArgs, SendArgs, SourceFilter,
@@ -94,8 +93,7 @@ fn map(at: *mut u8, flags: i32) -> *mut u8 {
     start.cast()
 }
 
-/// Two queue pairs, of which the first one caches registrations. `None`, and a message, if it
-/// cannot.
+/// Two queue pairs, the first of which caches registrations. `None`, and a message, if it cannot.
 fn pair(device: &HwDevice) -> Option<(HwNic, HwNic, Destination)> {
     let (mut a, b) = (open(device), open(device));
     if let Err(error) = a.cache_registrations(CacheLimits::default()) {
@@ -221,7 +219,7 @@ fn shared_memory_is_not_kept() {
         unsafe { a.allow_user(memory.slice()) }.unwrap();
         for byte in 1..4 {
             memory.fill(byte);
-            // Takes the pages away, as another process can.
+            // Removes the pages, as another process can.
             let place = memory.0.cast();
             // SAFETY: nothing refers to the memory.
             let result = unsafe { libc::madvise(place, LENGTH, libc::MADV_REMOVE) };

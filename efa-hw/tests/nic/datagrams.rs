@@ -4,7 +4,7 @@ use super::*;
 use efa_core::nic::{DomainConfig, LocalKey, QueuePairConfig};
 use efa_hw::HwDomain;
 
-/// Bytes of the header in front of a datagram that has arrived.
+/// The bytes of the header before an arrived datagram.
 const HEADER: usize = 40;
 
 const CONFIG: QueuePairConfig = QueuePairConfig {
@@ -88,7 +88,7 @@ fn datagrams_arrive_scattered_behind_their_header() {
             (&b"dat"[..], &b"agram"[..])
         );
 
-        // The rest is for queue pairs of the other kind.
+        // The other calls are for SRD queue pairs.
         let access = RdmaRequest {
             destination: destination(ahn, to.address()),
             local: memory,

@@ -1,4 +1,4 @@
-//! Completions of a queue pair that is gone, while the next one has its number and its buffers.
+//! Completions of a destroyed queue pair, when the next one has its number and its buffers.
 
 use super::*;
 use efa_core::nic::{DomainConfig, LocalKey, QueuePairConfig};
@@ -14,7 +14,7 @@ const CONFIG: QueuePairConfig = QueuePairConfig {
     service_level: 0,
 };
 
-/// Sends a packet from this buffer. With a `payload` whose key is nobody's the device fails it at
+/// Sends a packet from this buffer. With a `payload` without a valid key the device fails it at
 /// once.
 fn send_from(
     (pair, domain): (&mut HwQueuePair, &mut HwDomain),

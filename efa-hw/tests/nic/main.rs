@@ -1,4 +1,4 @@
-//! `HwNic` on a device: two queue pairs of one process talk to each other.
+//! `HwNic` on a device: two queue pairs of one process exchange messages.
 
 mod cache;
 mod channel;
@@ -407,8 +407,8 @@ fn buffers_that_are_added_carry_packets_too() {
     });
 }
 
-/// With `unsolicited`, the target takes writes with immediate data without a receive, if the device
-/// can.
+/// With `unsolicited`, writes with immediate data consume no receive at the target, if the device
+/// supports that.
 fn rdma(device: &HwDevice, unsolicited: bool) {
     let config = NicConfig {
         packet_buffers: 64,
