@@ -1,4 +1,4 @@
-//! What the protocol engine costs by itself, without a device or a network: a whole message from
+//! The cost of the protocol engine alone, without a device or a network: a whole message from
 //! `send` to both completions.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};

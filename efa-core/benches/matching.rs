@@ -1,11 +1,11 @@
-//! What matching costs as a function of how much is posted or has come unexpectedly.
+//! The cost of matching as a function of the number of posted receives or unexpected messages.
 //!
 //! Each row is the same work with 1, 100, 10,000 and 100,000 receives or messages: nanoseconds of
 //! one round (a zero-length message from `send` to both completions, and the receive for it), and
-//! the ratio to the row with one. Tags are taken in an order that no cache or prefetcher can guess,
-//! so that the larger rows also contain what the machine's memory costs; the control is a hash map
-//! of the standard library with as many entries of 64 bytes, of which one is taken out and put
-//! back.
+//! the ratio to the row with one. Tags are used in an order that no cache or prefetcher can
+//! predict, so that the larger rows include the cost of the machine's memory. The control is a hash
+//! map of the standard library with as many entries of 64 bytes; one entry is removed and inserted
+//! again.
 
 use core::hint::black_box;
 use std::collections::HashMap;
@@ -116,7 +116,7 @@ fn row(name: &str, prepare: impl Fn(u64) -> Round) {
 }
 
 fn main() {
-    // Without this argument of `cargo bench` it is `cargo test`, which only asks whether it runs.
+    // Without this argument the program runs under `cargo test`, which only checks that it works.
     let full = std::env::args().any(|argument| argument == "--bench");
     if !full {
         let mut rounds = [posted(100, 0), posted_mixed(100), control(100)];

@@ -1,4 +1,4 @@
-//! What an idle peer costs: bytes of memory, with many in the address vector.
+//! The cost of an idle peer: bytes of memory, with many in the address vector.
 
 use efa_core::endpoint::SourceFilter;
 
@@ -9,7 +9,7 @@ use efa_testing::self_talk::SelfTalk;
 static HEAP: CountingHeap = CountingHeap;
 
 fn main() {
-    // Without this argument of `cargo bench` it is `cargo test`, which only asks whether it runs.
+    // Without this argument the program runs under `cargo test`, which only checks that it works.
     let full = std::env::args().any(|argument| argument == "--bench");
     let counts: &[u32] = if full { &[10_000, 1_000_000] } else { &[100] };
     for &count in counts {

@@ -111,7 +111,7 @@ impl Faults {
     }
 }
 
-/// The text of `range` with the choices of `places`, which lie in it.
+/// The text of `range` with the choices of the `places` in it.
 fn render(source: &str, range: Range<usize>, places: &[(Range<usize>, &Edit)]) -> String {
     let (mut text, mut done, mut rest) = (String::new(), range.start, places);
     while let Some(((place, edit), others)) = rest.split_first() {

@@ -61,8 +61,8 @@ pub(crate) struct Row {
     pub(crate) faults: Vec<String>,
 }
 
-/// The first header cells of the tables with statements: those of the protocol, and those of
-/// hardware tag matching.
+/// The first header cells of the tables with statements: of the protocol, and of hardware tag
+/// matching.
 pub(crate) const STATEMENTS: [&str; 2] = ["Section", "Tag matching"];
 
 /// The rows of all tables of the page.

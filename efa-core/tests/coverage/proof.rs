@@ -196,7 +196,7 @@ struct Test {
     binary: PathBuf,
     /// Its name in the binary.
     name: String,
-    /// Where it finds the files of its package.
+    /// The directory of its package's files.
     directory: PathBuf,
 }
 

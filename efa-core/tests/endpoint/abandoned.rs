@@ -1,4 +1,4 @@
-//! Operations that one side gives up: the notification of the other side, and the handling of
+//! Operations that one side aborts: the notification of the other side, and the handling of
 //! messages whose remaining packets will not come.
 
 use efa_core::endpoint::*;
@@ -17,7 +17,7 @@ const ABORTED: Failure = Failure {
     provider: ProviderError::PeerAborted,
 };
 
-/// A script whose peer has announced these features beside the usual ones.
+/// A script whose peer has announced these features in addition to the usual ones.
 fn connected_to(more: ExtraFeatures) -> (Script, PeerId) {
     announced(config(), traits(), MODERN | more)
 }
@@ -82,7 +82,7 @@ fn peers(peers: usize) -> Usage {
 }
 
 impl Script {
-    /// The peer gives up its half of a message. `side` is the peer's role in the message.
+    /// The peer aborts its side of a message. `side` is the peer's role in the message.
     fn abandon(&mut self, msg_id: u32, op_id: u32, side: OpeType) {
         let connid = self.connid();
         self.send(
@@ -98,7 +98,7 @@ impl Script {
         );
     }
 
-    /// The endpoint notifies the peer that it has given up a message. `side` is the endpoint's role
+    /// The endpoint notifies the peer that it has aborted a message. `side` is the endpoint's role
     /// in it. Returns message, operation and reason.
     fn expect_abandoned(&mut self, side: OpeType) -> (u32, u32, u32) {
         let error = self.expect_header::<PeerError>();
@@ -107,8 +107,8 @@ impl Script {
         (error.msg_id.0, error.op_id, error.prov_errno)
     }
 
-    /// Takes the request of a message that the endpoint sends. Returns its ids; those of requests
-    /// that name no operation are 0.
+    /// Takes the request of a message that the endpoint sends. Returns its ids; 0 for a request
+    /// without an operation.
     fn expect_request(&mut self) -> (u32, u32) {
         self.expect(|packet| match &packet.header {
             Header::EagerRtm(EagerRtm {
@@ -253,7 +253,7 @@ impl Script {
         self.error()
     }
 
-    /// The endpoint learns that the peer's queue pair does not exist any more.
+    /// The device reports that the peer's queue pair does not exist any more.
     fn peer_ends(&mut self, peer: PeerId) {
         self.try_send(peer, 8, OperationFlags::empty(), 99).unwrap();
         self.progress();
@@ -624,7 +624,7 @@ fn messages_are_abandoned_despite_an_unknown_operation() {
         script.progress();
         assert_eq!(script.dut.poll_event(), None, "message {msg_id}");
     };
-    // No receive has taken it.
+    // No receive matches it.
     script.begin(Subprotocol::Medium, 0);
     given_up(&mut script, 0);
     assert_eq!(script.dut.usage(), written);
@@ -742,7 +742,7 @@ fn broken_off_messages_are_reported_and_order_continues() {
                     assert_eq!(script.expect_request().0, 1);
                     assert_eq!(script.completion().context, 2);
                 }
-                // The peer may wait for ever.
+                // The peer may wait forever.
                 false => assert_eq!(
                     script.dut.poll_event(),
                     Some(Event::SendingFailed { peer, failure })
@@ -753,11 +753,11 @@ fn broken_off_messages_are_reported_and_order_continues() {
     }
 }
 
-/// The endpoint gives up a message. The PEER_ERROR about it arrives or is lost.
+/// The endpoint aborts a message. The PEER_ERROR about it arrives or is lost.
 #[test]
 fn an_unreportable_break_ends_sending_to_the_peer() {
     let none = OperationFlags::empty();
-    // `None` if the packet arrives. The last status is that of a peer that is gone.
+    // `None` if the packet arrives. The last status is that of a peer that has ended.
     for status in [
         None,
         Some(Status::RemoteBadStatus),
@@ -980,7 +980,7 @@ fn unfinishable_messages_are_dropped_and_whole_ones_remain() {
         script.segment(0, offset);
     }
     script.segment(1, 0);
-    // A message behind one that has not come.
+    // A message after one that has not arrived.
     script.segment(3, 0);
     let usage = script.dut.usage();
     assert_eq!((usage.unexpected, usage.held_packets), (2, 5));

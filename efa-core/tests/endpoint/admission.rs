@@ -337,7 +337,7 @@ fn deferred_multi_receive_messages_keep_their_places() {
     script.send(&long(&script, 0), &[]);
     let first = answers(&mut script);
     assert_eq!(first.len(), 1);
-    // There is room for one: these wait, with their places behind the first.
+    // There is room for one: these wait after the first.
     script.send(&long(&script, 1), &[]);
     let medium = |script: &Script, offset| MediumRtm {
         msg_id: MsgId(2),

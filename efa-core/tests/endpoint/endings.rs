@@ -297,7 +297,7 @@ fn temporary_refusals_by_a_device_cost_nothing() {
 }
 
 /// A permanent loss is reported on the sending side. The other side may wait until it sends a
-/// packet itself and so learns that its peer is gone.
+/// packet itself, whose failure shows that its peer has ended.
 #[test]
 fn a_permanent_loss_ends_both_sides() {
     for device in DEVICES {
@@ -319,7 +319,7 @@ fn a_permanent_loss_ends_both_sides() {
                     pair.done[end].iter().any(Result::is_err) || !pair.events[end].is_empty()
                 };
                 assert!(is_told(loser), "{place}: {:?} {:?}", pair.done, pair.events);
-                // The program with the loss gives up; the other one sends a packet.
+                // The program with the loss ends; the other one sends a packet.
                 let waits = 1 - loser;
                 let Pair {
                     network,
@@ -389,7 +389,7 @@ fn a_failed_read_ends_both_sides() {
         assert_eq!(pair.have_ended(deed), expected, "{}: {told:?}", deed.name);
         assert!(pair.done.iter().flatten().all(Result::is_err), "{told:?}");
         assert!(pair.ends.iter().all(|end| !end.has_packets_in_flight()));
-        // Both go on.
+        // Both continue.
         pair.done = Default::default();
         pair.receive(1, RECEIVE);
         pair.send(0, 8, OperationFlags::empty(), DEED).unwrap();

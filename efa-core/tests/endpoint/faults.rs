@@ -68,7 +68,7 @@ fn refused_packets_wait_twice_as_long_each_time() {
         script.network.fail(0, Status::RemoteRnr);
         script.progress();
         script.expect_silence();
-        // Nothing new is started meanwhile, also not by a packet that succeeds.
+        // No new operation is started meanwhile, not even by a packet that succeeds.
         assert_eq!(
             script.try_send(peer, 10, OperationFlags::empty(), 6),
             Err(EndpointError::TryAgain)
@@ -155,8 +155,8 @@ fn rnr_leaves_buffers_for_others() {
     assert_eq!(script.dut.nic().free_buffers(), 8);
 }
 
-/// A packet that was moved out of its buffer must not wait for one in front of those that have all
-/// the buffers there are.
+/// A packet that was moved out of its buffer must not wait for an earlier packet that waits for a
+/// buffer while other packets have all of them.
 #[test]
 fn copied_packets_do_not_block_buffered_ones() {
     let small = Traits {
@@ -287,7 +287,7 @@ fn removing_a_peer_cancels_after_device_completion() {
         script.try_send(peer, 1, OperationFlags::empty(), 0),
         Err(EndpointError::UnknownPeer(peer))
     );
-    // The conversation with the same address goes on behind the two messages.
+    // The conversation with the same address continues after the two messages.
     let again = script.insert_peer();
     assert_ne!(again, peer);
     script.send_message(again, 1, 0);

@@ -201,7 +201,7 @@ fn requests_identify_their_sender_as_needed() {
     let after = options_sent(&mut script, peer);
     assert_eq!((after.raw_address, after.connid), (None, connid));
 
-    // A peer that wants constant headers gets the address for ever.
+    // A peer that requests constant headers always gets the address.
     let mut script = Script::new();
     let peer = script.insert_peer();
     script.shake_hands(MODERN | ExtraFeatures::CONSTANT_HEADER_LENGTH);
@@ -300,7 +300,7 @@ fn an_address_of_somebody_else_is_refused() {
     // The address in the packet differs from the queue pair that the device reports.
     script.send(&foreign(&script, |address| address.qpn = Qpn(21)), b"x");
     assert_eq!(script.refusal(), PacketError::ForeignAddress);
-    // Another host than that of the AHN.
+    // Another host than the AHN's.
     script.insert_peer();
     let packet = foreign(&script, |address| {
         address.gid.0[15] = 77;

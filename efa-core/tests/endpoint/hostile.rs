@@ -119,7 +119,7 @@ fn operations_reject_other_peers_and_stale_packets() {
         script.refusal(),
         PacketError::StaleOperation { id: send_id.0 }
     );
-    // The right one asks for more than there is, or for nothing.
+    // The right one requests more than there is, or nothing.
     let connid = script.connid();
     for recv_length in [0, 3001, u64::MAX] {
         script.send(
@@ -131,7 +131,7 @@ fn operations_reject_other_peers_and_stale_packets() {
         );
         assert_eq!(script.refusal(), PacketError::SizeMismatch);
     }
-    // Each handshake of the other peer is none of this test's business.
+    // Handshakes of the other peer are not tested here.
     script.expect_handshake();
     let mut left = 3000 - 1024 + u64::from(script.long_cts_header());
     while left > 0 {
@@ -152,7 +152,7 @@ fn operations_reject_other_peers_and_stale_packets() {
         left -= window;
     }
     assert_eq!(script.completion().context, 1);
-    // Also when another operation has its place.
+    // The same when another operation has reused its slot.
     for _ in 0..2 {
         script.send(&cts(connid), &[]);
         assert_eq!(
@@ -219,7 +219,7 @@ fn data_that_was_not_granted_ends_the_receive() {
     script.send(&data(&script, recv_id, 4000, 97), &[2; 97]);
     assert_eq!(script.refusal(), PacketError::SizeMismatch);
     assert_eq!(script.error().failure.errno, Errno::EIO);
-    // The old operation is gone.
+    // The old operation has ended.
     script.send(&data(&script, recv_id, 96, 8), &[2; 8]);
     assert_eq!(
         script.refusal(),
@@ -227,7 +227,7 @@ fn data_that_was_not_granted_ends_the_receive() {
     );
 }
 
-/// Packets of one message that disagree about how much of it comes in packets and how much is read.
+/// Packets of one message that contradict each other about the lengths that are sent and read.
 #[test]
 fn a_message_both_sent_and_read_fails() {
     let source = [RmaIov::new(0x5000, 1000, 9)];

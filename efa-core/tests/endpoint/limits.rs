@@ -153,8 +153,8 @@ fn a_failed_neighbour_registration_leaves_the_key_out() {
     assert_eq!(script.network.regions(0), 0);
 }
 
-/// Without registrations everything goes as it would without RDMA. Stock libfabric refuses a
-/// LONGCTS_RTW that carries all of its data.
+/// Without registrations data is transferred as without RDMA. Stock libfabric refuses a LONGCTS_RTW
+/// with all of its data.
 #[test]
 fn what_cannot_be_registered_travels_as_without_rdma() {
     let settings = EndpointConfig {

@@ -1,5 +1,4 @@
-//! Requests that the device loses: the peer must not wait for ever for a message that will not
-//! come.
+//! Requests that the device loses: the peer must not wait forever for a message that will not come.
 
 use efa_core::endpoint::*;
 use efa_core::nic::Status;
@@ -60,7 +59,7 @@ fn endless_rnr_fails_messages_and_frees_the_id() {
     assert_eq!(script.dut.poll_event(), None);
 }
 
-/// Otherwise the peer would wait for ever: it processes no packet behind a missing message.
+/// Otherwise the peer would wait forever: it processes no packet after a missing message.
 #[test]
 fn an_empty_atomic_fills_a_lost_messages_place() {
     let (mut script, peer) = connected();
@@ -99,7 +98,7 @@ fn losses_are_repaired_when_the_peer_returns() {
     script.network.fail(0, Status::RemoteBadDestQpn);
     script.progress();
     assert_eq!(script.error().context, 0);
-    // The peer is gone, so no PEER_ERROR is sent.
+    // The peer has ended, so no PEER_ERROR is sent.
     assert_eq!(script.network.flights(), 1);
     send(&mut script, peer, 2);
     script.progress();

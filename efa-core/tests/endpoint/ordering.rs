@@ -146,7 +146,7 @@ fn next_messages_of_given_up_peers_are_dropped() {
         PacketError::BeyondWindow { expected: 1, .. }
     ));
     let kept = script.dut.usage();
-    // The next one in order, behind which nothing waits.
+    // The next one in order; none waits for it.
     script.send(&script.eager(1), b"x");
     assert_eq!(script.dut.usage(), kept);
     assert_eq!(script.dut.statistics().from_failed_peers, 1);
@@ -189,7 +189,7 @@ fn memory_for_waiting_packets_is_bounded() {
             ..traits()
         },
     );
-    // Two in buffers and four copies, then the others stay in buffers until there are none.
+    // Two in buffers and four copies; the others stay in buffers until there are none left.
     for msg_id in 0..12 {
         script.send(&script.eager(msg_id), &[1; 10]);
     }

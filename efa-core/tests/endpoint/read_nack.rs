@@ -209,8 +209,8 @@ fn a_runt_without_its_rest_fails() {
     assert_eq!(script.dut.usage().assemblies, 0);
 }
 
-/// A peer writes memory of an endpoint whose only registration is that of the target, so that it
-/// cannot read the data. Each call of the second value makes the peer ask once.
+/// A peer writes memory of an endpoint whose only registration is the target's, so that it cannot
+/// read the data. Each call of the second value makes the peer send one request.
 fn refused_writer() -> (Script, impl Fn(&mut Script)) {
     let one = Traits {
         max_regions: 1,

@@ -305,7 +305,7 @@ fn messages_can_wait_for_the_handshake() {
         let sent = script.try_send(peer, 16, flags, 1);
         assert_eq!(sent, Err(EndpointError::TryAgain));
     }
-    // The peer is asked for it, once.
+    // The peer is sent one request for it.
     let asked = script.expect(|packet| packet.base.packet_type);
     assert_eq!(asked, PacketType::EagerRtw);
     script.expect_silence();

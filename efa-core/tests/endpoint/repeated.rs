@@ -16,7 +16,7 @@ use efa_core::wire::{
 use crate::script::{MODERN, Script, config, memory, peer_memory, traits};
 use efa_testing::nic::{MEMORY, Traits};
 
-/// Operation ids: dense ones, as in libfabric up to 2.6, and those of 2.7, with the index in bits
+/// Operation ids: dense ones, as in libfabric up to 2.6, and ids of 2.7, with the index in bits
 /// 21:0 and the generation in 29:22. No release uses the others yet.
 const IDS: [u32; 6] = [0, 1, 0x3fc0_0007, 0x2abf_ffff, 0x7fff_ffff, u32::MAX];
 
@@ -205,7 +205,7 @@ fn eager_messages() {
         let message = peer.script.eager(0);
         peer.says(&message, &[7; 100], past(0));
         peer.received(100);
-        // One that no receive takes yet, and one that comes before it.
+        // An unexpected one, and an earlier one.
         let mut message = peer.script.eager(2);
         message.receipt = Some(SendId(peer.id));
         // Its second copy waits with it, and is refused when its turn has come.

@@ -197,7 +197,7 @@ impl Script {
         }
     }
 
-    /// Takes the oldest packet that the endpoint sent, which must parse, and looks at it.
+    /// Takes the oldest packet that the endpoint sent, which must parse, and passes it to `look`.
     pub(crate) fn expect<R>(&mut self, look: impl FnOnce(&Packet) -> R) -> R {
         let bytes = self.sent();
         look(&Packet::parse(&bytes).unwrap())

@@ -136,7 +136,7 @@ fn a_withdrawn_write_ends_with_the_devices_read() {
     script.network.fail(0, Status::LocalInvalidLkey);
     script.progress();
     expect_failure(&mut script, PacketType::LongreadRtw);
-    // No EOR: the data is not there.
+    // No EOR: the data has not arrived.
     script.expect_silence();
     assert_eq!(script.dut.usage().inbound, 0);
 }

@@ -202,7 +202,7 @@ fn main() {
     }
     criterion.final_summary();
 
-    // Without this argument of `cargo bench` it is `cargo test`, which only asks whether it runs.
+    // Without this argument the program runs under `cargo test`, which only checks that it works.
     if !std::env::args().any(|argument| argument == "--bench") {
         return;
     }

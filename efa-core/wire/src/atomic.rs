@@ -1,4 +1,4 @@
-//! The numbers of atomic datatypes and operations, which are those of libfabric's interface.
+//! The numbers of atomic datatypes and operations, as in libfabric's interface.
 
 use core::fmt;
 

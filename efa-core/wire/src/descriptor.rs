@@ -10,13 +10,13 @@ pub struct FieldDescriptor {
     /// The name in the spec's tables; a field inside an optional header or an array entry has the
     /// name of that in front, as in `raw_addr.qpn`.
     pub name: &'static str,
-    /// How long it is.
+    /// Its width.
     pub width: Width,
     /// When it is there.
     pub presence: Presence,
     /// The meaning of its bytes.
     pub kind: FieldKind,
-    /// Where it is defined.
+    /// The source of its definition.
     pub source: Source,
     /// Its meaning, in a sentence.
     pub description: &'static str,
@@ -114,7 +114,7 @@ pub enum FieldKind {
     Padding,
     /// Application data.
     Data,
-    /// Bytes behind the last field that this version of the protocol knows.
+    /// Bytes after the last field of this version of the protocol.
     Unknown,
 }
 
@@ -129,7 +129,7 @@ pub enum Array {
     ExtraInfo,
 }
 
-/// Where a field is defined.
+/// The source of a field's definition.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Source {
     /// In the spec.
@@ -146,7 +146,7 @@ pub enum Source {
     },
     /// Only in development states of stock libfabric, and in no release.
     Development {
-        /// Which ones.
+        /// The development states.
         state: &'static str,
     },
 }

@@ -12,7 +12,7 @@ pub struct ParseError {
     pub packet_type: Option<PacketType>,
     /// The name of the field that failed to parse, as in [`fields`](super::fields).
     pub field: &'static str,
-    /// Where the field starts, in bytes from the start of the packet.
+    /// The offset of the field, in bytes from the start of the packet.
     pub offset: usize,
     /// The error in this field.
     pub reason: Reason,
@@ -81,7 +81,7 @@ pub enum Reason {
     DataLength {
         /// The length that the packet states, in bytes.
         stated: u64,
-        /// Bytes behind the headers.
+        /// The number of bytes after the headers.
         present: usize,
     },
 }

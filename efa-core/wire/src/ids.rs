@@ -15,8 +15,8 @@ impl MsgId {
         MsgId(self.0.wrapping_add(1))
     }
 
-    /// How far `self` is ahead of `other`; negative if it is behind. Correct across the wrap-around
-    /// as long as the two are less than 2^31 apart.
+    /// The distance of `self` ahead of `other`; negative if it is behind. Correct across the
+    /// wrap-around as long as the two are less than 2^31 apart.
     pub const fn distance_from(self, other: MsgId) -> i32 {
         self.0.wrapping_sub(other.0) as i32
     }

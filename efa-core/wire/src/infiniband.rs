@@ -14,9 +14,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub struct HeaderField {
     /// Its name.
     pub name: &'static str,
-    /// Where it is in its header, in bytes.
+    /// Its offset in its header, in bytes.
     pub offset: usize,
-    /// How many bytes it has.
+    /// Its width in bytes.
     pub width: usize,
     /// Whether it is best read in hexadecimal digits.
     pub is_hexadecimal: bool,
@@ -41,7 +41,7 @@ impl HeaderField {
 pub struct HeaderFormat {
     /// Its name in the specification.
     pub name: &'static str,
-    /// Where it is found.
+    /// Its position in packets.
     pub place: &'static str,
     /// Its fields, in order.
     pub fields: &'static [HeaderField],
@@ -192,7 +192,7 @@ impl RcHeader {
     }
 }
 
-/// Declares the opcodes, from 0 on: each with its name and the headers behind the BTH.
+/// Declares the opcodes, from 0 on: each with its name and the headers after the BTH.
 macro_rules! rc_opcodes {
     ($($opcode:ident $name:literal [$($header:ident),*];)+) => {
         /// The opcode of a packet of a reliable connection. The variants have the specification's
@@ -214,7 +214,7 @@ macro_rules! rc_opcodes {
                 }
             }
 
-            /// The headers behind the BTH, in order.
+            /// The headers after the BTH, in order.
             pub const fn headers(self) -> &'static [RcHeader] {
                 match self {
                     $(RcOpcode::$opcode => &[$(RcHeader::$header),*],)+
@@ -306,13 +306,13 @@ impl Tmh {
     pub const OPERATIONS: [&'static str; 4] = ["NO_TAG", "RENDEZVOUS", "FINISH", "EAGER"];
 }
 
-/// Bits of the BTH's flags that count the bytes of padding behind the payload, and where they are.
+/// The bits of the BTH's flags that count the bytes of padding after the payload, and their shift.
 pub const PADDING: (u8, u32) = (0b11, 4);
 
-/// A packet of a reliable connection has a number of so many bits.
+/// The number of bits of a packet number of a reliable connection.
 pub const SEQUENCE_BITS: u32 = 24;
 
-/// The payload of the shortest path MTU: a read has at most one packet for so many bytes.
+/// The payload of the shortest path MTU: a read has at most one packet for this many bytes.
 pub const SHORTEST_MTU: u32 = 256;
 
 /// The headers at the start of a packet, each with its bytes; the first one is the BTH. Truncated

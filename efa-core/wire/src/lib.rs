@@ -1,8 +1,8 @@
 //! Every packet type of the EFA RDM protocol v4.
 //!
 //! [`Packet::parse`] turns a borrowed byte slice into a [`Header`], which is an enum of plain
-//! `Copy` structs, and the position of the payload behind it. Only the header fields are copied,
-//! and nothing is allocated. [`Repr::emit`] writes the same structs into a caller's buffer;
+//! `Copy` structs, and the position of the payload after it. Only the header fields are copied, and
+//! nothing is allocated. [`Repr::emit`] writes the same structs into a caller's buffer;
 //! [`Repr::header_len`] returns the exact length beforehand. The payload is not part of a header,
 //! because devices gather it from user memory.
 //!
@@ -24,7 +24,7 @@
 //!
 //! Parsing checks only the form of a packet: every field is inside the packet, arrays are not
 //! longer than receivers can take, and a stated length of data is correct. Unknown flags are kept,
-//! and so are bytes behind the last known field of HANDSHAKE. Where the spec and stock libfabric
+//! and so are bytes after the last known field of HANDSHAKE. Where the spec and stock libfabric
 //! disagree about bytes, this module follows stock libfabric, and the documentation of the struct
 //! mentions it. All integers are little-endian.
 //!

@@ -1,5 +1,5 @@
-//! Packets as literal bytes, worked out by hand from the structures of stock libfabric. They stand
-//! beside the formats; this module checks them.
+//! Packets as literal bytes, derived by hand from the structures of stock libfabric. They are
+//! declared with the formats; this module checks them.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ pub(super) struct Literal {
 #[derive(Clone, Debug)]
 enum Meaning {
     Header(Box<Header>),
-    /// The values of the fields behind the base header, where no struct has them.
+    /// The values of the fields after the base header, where no struct has them.
     Fields(&'static [(&'static str, u64)]),
 }
 
@@ -165,7 +165,7 @@ pub(super) mod prelude {
 pub(super) use literals;
 
 /// A new packet type is a declaration in [`formats`](super::formats), a row in
-/// [`packet_type`](super::packet_type) and literal bytes; the compiler asks for its handler in
+/// [`packet_type`](super::packet_type) and literal bytes; the compiler requires its handler in
 /// `efa_core::endpoint`.
 #[test]
 fn every_type_has_literal_bytes_beside_its_format() {

@@ -26,22 +26,22 @@ pub struct Message {
     pub transfer: Transfer,
     /// Bytes of the whole message.
     pub length: u64,
-    /// Where the data of this request begins in it, in bytes.
+    /// The offset of this request's data in it, in bytes.
     pub offset: u64,
-    /// Bytes of it that travel in requests of this type: all, unless it is a runt or is read. Of a
-    /// long-CTS request, those of this request.
+    /// The number of its bytes in requests of this type: all, unless it is a runt or is read. For a
+    /// long-CTS request, the bytes of this request.
     pub in_requests: u64,
     /// The tag of a tagged message.
     pub tag: Option<u64>,
-    /// The sender's operation, if an answer of the receiver has to name it.
+    /// The sender's operation, if the receiver's answer has to contain it.
     pub send_id: Option<SendId>,
     /// Whether a RECEIPT ends it.
     pub delivery_complete: bool,
-    /// Whether it goes on with a message whose read was refused.
+    /// Whether it continues a message whose read was refused.
     pub answers_nack: bool,
     /// The target of a write.
     pub rma_iov: Option<RmaIovs>,
-    /// Where the receiver can read the data.
+    /// The memory from which the receiver can read the data.
     pub read_iov: Option<RmaIovs>,
 }
 

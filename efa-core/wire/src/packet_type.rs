@@ -79,8 +79,8 @@ macro_rules! packet_types {
                 }
                 /// PEER_ERROR.
                 PeerError: Control, needs [PEER_ERROR] {
-                    /// A peer gives up its half of a message. Stock libfabric since 2.7.0; not in
-                    /// the spec.
+                    /// A peer aborts its side of a message. Stock libfabric since 2.7.0; not in the
+                    /// spec.
                     PeerError = 12, "PEER_ERROR", [];
                 }
                 /// (DC_)EAGER_MSGRTM, (DC_)EAGER_TAGRTM.
@@ -317,7 +317,7 @@ macro_rules! declare_types {
             /// Traits that distinguish the type from others of its format.
             #[inline(always)]
             pub const fn traits(self) -> TypeTraits {
-                // A table, for the same reason as that of the codes.
+                // A table, for the same reason as the table of codes.
                 const TRAITS: [TypeTraits; 256] = {
                     let mut traits = [TypeTraits::empty(); 256];
                     $($(traits[$code] = TypeTraits::empty()$(.union(TypeTraits::$trait))*;)*)*
@@ -444,7 +444,7 @@ impl PacketType {
     }
 
     /// The type of a packet, from its first byte alone. `None` if the packet is empty or the code
-    /// is not assigned. Nothing else of the packet is looked at.
+    /// is not assigned. The rest of the packet is not read.
     #[inline]
     pub const fn peek(packet: &[u8]) -> Option<PacketType> {
         match packet {
@@ -459,7 +459,7 @@ impl PacketType {
         self.traits().intersects(traits)
     }
 
-    /// Which flags the base header of this type may have.
+    /// The set of flags that the base header of this type may have.
     pub const fn flag_set(self) -> FlagSet {
         match self {
             PacketType::Handshake => FlagSet::Handshake,
@@ -469,10 +469,10 @@ impl PacketType {
         }
     }
 
-    /// The flags that every packet of this type has: those of its family, and that for a tag.
+    /// The flags that every packet of this type has: those of its family, and the tag's.
     #[inline(always)]
     pub const fn implied_flags(self) -> ReqFlags {
-        // A table, for the same reason as that of the codes.
+        // A table, for the same reason as the table of codes.
         const IMPLIED: [ReqFlags; 256] = {
             let mut implied = [ReqFlags::empty(); 256];
             let mut index = 0;
@@ -490,7 +490,7 @@ impl PacketType {
         IMPLIED[self as usize]
     }
 
-    /// Flags that contradict the type: those of other kinds of communication (two-sided, tagged,
+    /// Flags that contradict the type: flags of other kinds of communication (two-sided, tagged,
     /// one-sided, atomic), and the flag of an answer to a READ_NACK.
     pub const fn excluded_flags(self) -> ReqFlags {
         const PURPOSES: ReqFlags = ReqFlags::MSG
@@ -507,7 +507,7 @@ impl PacketType {
         PURPOSES.difference(possible.union(self.implied_flags()))
     }
 
-    /// Returns whether messages whose read was refused go on with packets of this type.
+    /// Returns whether messages whose read was refused continue with packets of this type.
     const fn may_answer_read_nack(self) -> bool {
         matches!(
             self,

@@ -7,7 +7,7 @@
 
 use core::fmt;
 
-/// How much a breach matters.
+/// The severity of a breach.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Severity {
     /// Allowed, but worth a look.
@@ -38,16 +38,16 @@ impl fmt::Display for Severity {
     }
 }
 
-/// Which judges apply a rule.
+/// The judges that apply a rule.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Judge {
     /// The checker and the dissector, with the same result.
     Both,
-    /// The checker only: the rule needs more than one look at a packet as it goes by.
+    /// The checker only: the rule needs more than a single pass over the packets.
     Checker,
     /// The dissector only: worth showing, but no defect of an implementation.
     Dissector,
-    /// A replay only: it takes the scenario to know what should have been sent.
+    /// A replay only: it needs the scenario to know the packets that should have been sent.
     Replay,
 }
 
@@ -65,12 +65,12 @@ pub enum Evidence {
     Beginning,
 }
 
-/// Where the dissector files a breach.
+/// The dissector's group for a breach.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Group {
     /// The bytes cannot be parsed as the declared format.
     Malformed,
-    /// The packet by itself violates the protocol.
+    /// The packet alone violates the protocol.
     Protocol,
     /// The packet contradicts earlier packets.
     Sequence,
@@ -130,9 +130,9 @@ pub struct Rule {
     /// the emulated wire, `ofi/NAME` for guarantees of libfabric's interface to applications,
     /// `tm/NAME` for the document on hardware tag matching.
     pub statement: &'static str,
-    /// Where that statement is written, as Markdown.
+    /// The source of the statement, as Markdown.
     pub source: &'static str,
-    /// Which judges apply it.
+    /// The judges that apply it.
     pub judge: Judge,
     /// Evidence that a capture needs to prove a breach.
     pub evidence: Evidence,

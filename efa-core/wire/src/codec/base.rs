@@ -1,4 +1,4 @@
-//! The parts that all packets have: the base header, and the data or nothing behind the headers.
+//! The parts that all packets have: the base header, and the data or nothing after the headers.
 
 use zerocopy::little_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -59,7 +59,7 @@ pub(crate) const BASE: Section = Section {
     fields: &RawBase::fields(0, Presence::Always, table("1.3", "1.3")),
 };
 
-/// The section behind the headers of packets that carry data.
+/// The section after the headers of packets with data.
 pub(crate) const DATA: Section = Section {
     array: None,
     fields: &[FieldDescriptor {
@@ -72,7 +72,7 @@ pub(crate) const DATA: Section = Section {
     }],
 };
 
-/// The section behind the headers of packets that carry no data; normally empty.
+/// The section after the headers of packets without data; normally empty.
 pub(crate) const TRAILING: Section = Section {
     array: None,
     fields: &[FieldDescriptor {
@@ -85,7 +85,7 @@ pub(crate) const TRAILING: Section = Section {
     }],
 };
 
-/// Splits a packet behind its base header.
+/// Splits a packet after its base header.
 #[inline(always)]
 pub(super) fn split(packet: &[u8]) -> Result<(BaseHeader, &[u8]), ParseError> {
     let Ok((raw, rest)) = RawBase::ref_from_prefix(packet) else {

@@ -12,8 +12,8 @@ use crate::descriptor::Array;
 use crate::error::{ParseError, Reason};
 use crate::packet_type::PacketType;
 
-/// A packet that is being parsed. Everything in front of `rest` has been read. Errors are made from
-/// a copy, because a reference would keep every cursor in memory.
+/// A packet that is being parsed. All bytes before `rest` have been read. Errors are made from a
+/// copy, because a reference would keep every cursor in memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Cursor<'a> {
     base: BaseHeader,
@@ -114,7 +114,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Remembers how many entries an array has.
+    /// Stores the number of entries of an array.
     #[inline(always)]
     pub(crate) fn set_count(&mut self, array: Array, count: u32) {
         self.counts[array as usize] = count;
@@ -129,7 +129,7 @@ impl<'a> Cursor<'a> {
         self.take_slice(self.counts[array as usize] as usize)
     }
 
-    /// Checks that the bytes behind the headers are as many as the field `name` states.
+    /// Checks that the number of bytes after the headers is the one in the field `name`.
     #[inline(always)]
     pub(crate) fn check_data_length(
         &self,

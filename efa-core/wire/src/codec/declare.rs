@@ -1,7 +1,7 @@
-//! How the format of a packet is declared, and what the macros generate from the declaration.
+//! The declaration of packet formats, and the macros that generate code from it.
 //!
-//! A declaration lists the fields in the order of the packet, one on each line. A reader of
-//! declarations need not know the code below. For example:
+//! A declaration lists the fields in the order of the packet, one on each line. Declarations can be
+//! read without knowledge of the code below. For example:
 //!
 //! ```text
 //! packet_format! {
@@ -13,20 +13,18 @@
 //! }
 //! ```
 //!
-//! * The first line has the name, the source, and what follows the headers: `data`, `data = FIELD`
-//!   if that field has to be its length, `end`, or `exact` if nothing may follow. `table NAME`
-//!   makes the tables alone, without a struct.
-//! * `pub` lines are fields of the struct. `wire` lines are on the wire only: a word without
-//!   meaning, or the count of an array (`= FIELD` names the field that is counted).
+//! * The first line has the name, the source, and the bytes after the headers: `data`, `data =
+//!   FIELD` if that field is its length, `end`, or `exact` if none may follow. `table NAME` makes
+//!   only the tables, without a struct.
+//! * `pub` lines are fields of the struct. `wire` lines are only on the wire: an unused word, or
+//!   the count of an array (`= FIELD` is the counted field).
 //! * The type gives the width of a field and the meaning of its bytes (its [`Part`]
-//!   implementation). The braces hold what the type does not say; their keys are the fields of
-//!   [`Line`].
+//!   implementation). The braces hold further properties; their keys are the fields of [`Line`].
 //! * The text is the field's meaning, for the tables and for the struct's documentation. A comment
-//!   in front of the line goes into the struct's documentation only.
+//!   before the line is only in the struct's documentation.
 //!
 //! From this, [`packet_format!`] generates the struct, its [`Fields`] (parsing and writing) and
-//! [`Format::SECTIONS`]: the tables behind the dissector, `show` and the documentation.
-//! `record!` declares structures that always have the same fields, such as the base header.
+//! [`Format::SECTIONS`]: the tables behind the dissector, `show` and the documentation. `record!` declares structures that always have the same fields, such as the base header.
 
 use core::marker::PhantomData;
 
@@ -74,8 +72,8 @@ pub(crate) enum Shape {
     Sections(&'static [&'static Section]),
 }
 
-/// A sink for a header that is written: for its bytes, their number, or what the base header has to
-/// state.
+/// A sink for a header that is written: for its bytes, their number, or the values for the base
+/// header.
 pub(crate) trait Output {
     fn bytes(&mut self, _bytes: &[u8]) {}
     fn zeroes(&mut self, _count: usize) {}
@@ -107,7 +105,7 @@ pub(crate) trait Format: Fields + OfTypes {
     /// Compares the length of the data with the length stated in the header.
     fn check_data(&self, cursor: &Cursor<'_>) -> Result<(), ParseError>;
 
-    /// Reads the header behind the base header.
+    /// Reads the header after the base header.
     #[inline(always)]
     fn parse_header(cursor: &mut Cursor<'_>) -> Result<Self, ParseError> {
         cursor.require(Self::MIN_LEN - BaseHeader::LEN)?;
@@ -120,39 +118,39 @@ pub(crate) trait Format: Fields + OfTypes {
 /// The attributes of a declared line, besides its type.
 #[derive(Clone, Copy)]
 pub(crate) struct Line {
-    /// The field's name in the spec, if it is not that of the struct's field.
+    /// The field's name in the spec, if it differs from the struct's field.
     pub(crate) name: &'static str,
-    /// Which packets have it.
+    /// The packets that have it.
     pub(crate) when: When,
-    /// The meaning of the bytes, if it differs from that of the type.
+    /// The meaning of the bytes, if it differs from the type's.
     pub(crate) kind: Option<FieldKind>,
-    /// Name and bytes of the padding behind it.
+    /// The name and the bytes of the padding after it.
     pub(crate) pad: (&'static str, usize),
     /// The array that it counts or whose entries it has.
     pub(crate) array: Option<Array>,
-    /// Where it is defined, if not where the whole format is.
+    /// The source of its definition, if it differs from the format's.
     pub(crate) source: Source,
     /// The field's description.
     pub(crate) meaning: &'static str,
 }
 
-/// Which packets of a format have a field.
+/// The packets of a format that have a field.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum When {
     Always,
-    /// Those of the types with this trait.
+    /// Packets of the types with this trait.
     Type(TypeTraits),
-    /// Those with this flag.
+    /// Packets with this flag.
     Flag(u16),
     /// All, but without the flag it is padding (`multiuse` in the spec).
     FlagOrPadding(u16),
-    /// As before, but without the flag a packet may also end in front of it.
+    /// As before, but without the flag a packet may also end before it.
     FlagOrRoom(u16),
 }
 
-/// Which types have a tag.
+/// Types that have a tag.
 pub(crate) const TAGGED: When = When::Type(TypeTraits::TAGGED);
-/// Which types ask for RECEIPT.
+/// Types that request a RECEIPT.
 pub(crate) const DELIVERY_COMPLETE: When = When::Type(TypeTraits::DELIVERY_COMPLETE);
 /// The flag that the sender's connection id is there.
 pub(crate) const CONNID_HDR: u16 = UniversalFlags::CONNID_HDR.bits();
@@ -243,7 +241,7 @@ macro_rules! packet_format {
     };
 }
 
-/// Checks the bytes behind the headers.
+/// Checks the bytes after the headers.
 macro_rules! check_tail {
     ($cursor:ident, exact) => {
         $cursor.check_end()
@@ -253,7 +251,7 @@ macro_rules! check_tail {
     };
 }
 
-/// The base header, the declared fields, and the section behind them.
+/// The base header, the declared fields, and the section after them.
 macro_rules! all_sections {
     ($name:ident, data) => {
         all_sections!($name, [&crate::codec::DATA])

@@ -53,7 +53,7 @@ impl RmaIov {
     /// Bytes on the wire.
     pub const LEN: usize = size_of::<RmaIov>();
 
-    /// No memory: an entry of an array that is not in use.
+    /// No memory: an unused entry of an array.
     pub const NONE: RmaIov = RmaIov::new(0, 0, 0);
 
     /// Names `len` bytes at `addr` by the owner's remote `key`.
@@ -103,7 +103,7 @@ impl fmt::Debug for RmaIov {
 /// longer one must not be sent, and none is accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RmaIovs {
-    /// Those from `count` on are [`RmaIov::NONE`].
+    /// Entries from `count` on are [`RmaIov::NONE`].
     entries: [RmaIov; RmaIovs::MAX],
     count: usize,
 }
@@ -197,11 +197,11 @@ impl Deref for RmaIovs {
 /// The capability words of HANDSHAKE (`extra_info`, spec table 2.2), any number of them.
 ///
 /// Word `i / 64` bit `i % 64` is the extra feature or request `i`. Stock libfabric sends exactly
-/// one word, and some of its receivers have room for four. As many are kept here: the words behind
-/// them are counted, and emitted as zeroes.
+/// one word, and some of its receivers have room for four. As many are kept here: further words are
+/// counted, and emitted as zeroes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct ExtraInfo {
-    /// Those from `count` on are zero.
+    /// Words from `count` on are zero.
     words: [U64; ExtraInfo::KEPT],
     count: u32,
 }
@@ -362,7 +362,7 @@ impl Part for ExtraInfo {
     const SHAPE: Shape = Shape::Entries;
 
     fn parse(line: &Line, cursor: &mut Cursor<'_>) -> Result<Self, ParseError> {
-        // As for iovs.
+        // The same as for iovs.
         Ok(ExtraInfo::from_wire(cursor.take_entries(line.array())?).unwrap_or_default())
     }
 

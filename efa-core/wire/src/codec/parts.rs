@@ -155,7 +155,7 @@ impl<T: Word> Part for Option<T> {
     }
 }
 
-/// Nothing on the wire.
+/// No bytes on the wire.
 pub(crate) const NOTHING: Shape = Shape::Sections(&[]);
 
 /// A fact that only the packet type states.
@@ -217,10 +217,10 @@ impl Output for Length {
     }
 }
 
-/// Collects what the base header has to state.
+/// Collects the values for the base header.
 #[derive(Clone, Copy)]
 pub(crate) struct Stated {
-    /// Its flags, without those of the packet type.
+    /// Its flags, without the packet type's.
     pub(crate) flags: u16,
     /// The traits of the packet type.
     pub(crate) traits: TypeTraits,

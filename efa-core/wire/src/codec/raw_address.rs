@@ -86,7 +86,7 @@ impl RawAddressHeader {
         self.address
     }
 
-    /// The `size` field: bytes behind it that belong to the header.
+    /// The `size` field: the number of bytes after it that belong to the header.
     pub const fn size(&self) -> u32 {
         self.size
     }

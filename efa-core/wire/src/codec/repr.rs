@@ -11,7 +11,7 @@ use crate::PROTOCOL_VERSION;
 use crate::error::EmitError;
 use crate::packet_type::{PacketType, TypeTraits};
 
-/// Writes a header, and collects what the base header has to state.
+/// Writes a header, and collects the values for the base header.
 struct Writer<'b> {
     /// The part of the buffer that has not been written yet.
     rest: &'b mut [u8],
@@ -86,7 +86,7 @@ pub trait Repr: sealed::Sealed {
     /// If `buffer` is shorter than [`header_len`](Self::header_len). It may have been written to.
     fn emit(&self, buffer: &mut [u8]) -> Result<usize, EmitError>;
 
-    /// Writes the header and a copy of `payload` behind it, and returns the length of both.
+    /// Writes the header and a copy of `payload` after it, and returns the length of both.
     ///
     /// # Errors
     /// If `buffer` is too short.
@@ -122,7 +122,7 @@ pub(crate) mod sealed {
 
 impl<F: Format> sealed::Sealed for F {}
 
-/// What the fields of a header state by being there.
+/// The values for the base header that follow from the presence of a header's fields.
 #[inline(always)]
 fn stated(header: &impl Format) -> Stated {
     let mut stated = Stated::default();

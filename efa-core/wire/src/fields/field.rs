@@ -17,7 +17,7 @@ pub struct Field<'a> {
     pub descriptor: &'static FieldDescriptor,
     /// The entry of the array, from 0.
     pub index: Option<usize>,
-    /// Where it starts, in bytes from the start of the packet.
+    /// Its offset, in bytes from the start of the packet.
     pub offset: usize,
     /// Its bytes, as they are in the packet.
     pub bytes: &'a [u8],
@@ -74,7 +74,7 @@ pub struct MissingField {
     pub descriptor: &'static FieldDescriptor,
     /// The entry of the array, from 0.
     pub index: Option<usize>,
-    /// Where it would start, in bytes from the start of the packet.
+    /// Its expected offset, in bytes from the start of the packet.
     pub offset: usize,
     /// Its length in bytes.
     pub needed: usize,

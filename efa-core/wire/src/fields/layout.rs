@@ -75,7 +75,7 @@ pub fn layout_of(
     })
 }
 
-/// Where the field behind `field` is, if that is the same in all packets.
+/// The offset after `field`, if it is the same in all packets.
 fn offset_behind(field: &FieldDescriptor, offset: Option<usize>) -> Option<usize> {
     let Width::Fixed(width) = field.width else {
         return None;

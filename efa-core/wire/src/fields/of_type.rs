@@ -17,7 +17,7 @@ impl PacketType {
         self.is_req() && self.has_field("read_iov_count")
     }
 
-    /// Returns whether the request starts a transfer that goes on in windows that its receiver
+    /// Returns whether the request starts a transfer that continues in windows, which its receiver
     /// grants with CTS.
     pub const fn is_windowed_by_receiver(self) -> bool {
         self.is_req() && self.has_field("credit_request")
@@ -64,8 +64,7 @@ impl PacketType {
     /// Returns whether application data may follow the headers.
     ///
     /// Packets of the other types end with their headers. Neither stock receivers nor
-    /// [`Packet::parse`](crate::Packet::parse) enforce that: any further bytes are kept as the
-    /// payload.
+    /// [`Packet::parse`](crate::Packet::parse) enforce that: further bytes are kept as the payload.
     pub const fn carries_data(self) -> bool {
         let sections = self.sections();
         match sections[sections.len() - 1].fields {

@@ -1,4 +1,4 @@
-//! Where the field of an error is defined.
+//! The definition of the field of an error.
 
 use core::fmt;
 
@@ -13,7 +13,7 @@ const TYPE_IDS: Source = Source::Spec {
 };
 
 impl ParseError {
-    /// Where the field is defined; `None` if the packet is so short that it has no type.
+    /// The source of the field's definition; `None` if the packet is too short to have a type.
     pub fn defined_in(&self) -> Option<Source> {
         if let Reason::OtherForm { .. } = self.reason {
             let behind_base = sections(self.packet_type?).get(1)?;

@@ -108,7 +108,7 @@ impl fmt::Display for DisplayValue<'_> {
     }
 }
 
-/// How many bytes of padding or data are shown.
+/// The number of bytes of padding or data that are shown.
 const SHOWN_BYTES: usize = 16;
 
 fn fmt_bytes(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -48,7 +48,7 @@ pub struct Fields<'a> {
     flags: u16,
     sections: &'static [&'static Section],
     packet: &'a [u8],
-    /// Where the next field starts.
+    /// The offset of the next field.
     offset: usize,
     /// The next field: index into the type's sections, ...
     section: usize,
@@ -79,7 +79,7 @@ impl<'a> Fields<'a> {
         self.packet_type.header_len(self.flags, 0)
     }
 
-    /// The next field to look at, whether or not the packet has it.
+    /// The next field, whether or not the packet has it.
     fn advance(&mut self) -> Option<(&'static FieldDescriptor, Option<usize>)> {
         loop {
             let section = self.sections.get(self.section)?;

@@ -80,7 +80,7 @@ mod tests {
 
     literals! {
         handshake_packet Handshake {
-            // As 1.11.0: 16 bytes.
+            // The form of 1.11.0: 16 bytes.
             literal(
                 [
                     9, 4, 0x00, 0x00,
@@ -90,7 +90,7 @@ mod tests {
                 Handshake { extra_info: words(READ_ONLY), ..Handshake::default() },
                 b"",
             ),
-            // As 1.17.0: 24 bytes.
+            // The form of 1.17.0: 24 bytes.
             literal(
                 [
                     9, 4, 0x00, 0x80,                    // flags CONNID_HDR
@@ -105,7 +105,7 @@ mod tests {
                 },
                 b"",
             ),
-            // As 2.1.0 with a host id and a second queue pair: 48 bytes.
+            // The form of 2.1.0 with a host id and a second queue pair: 48 bytes.
             literal(
                 [
                     9, 4, 0x07, 0x80,                    // flags CONNID, HOST_ID, DEVICE_VERSION, QP
@@ -127,7 +127,7 @@ mod tests {
                 },
                 b"",
             ),
-            // As 2.6.0 without a host id: the fields behind it move up.
+            // The form of 2.6.0 without a host id: the later fields have lower offsets.
             literal(
                 [
                     9, 4, 0x02, 0x80,
@@ -144,7 +144,8 @@ mod tests {
                 },
                 b"",
             ),
-            // As it may become: two words, an unknown flag, an unknown field, which are all kept.
+            // A possible later form: two words, an unknown flag, an unknown field, which are all
+            // kept.
             literal(
                 [
                     9, 4, 0x1a, 0x00,

@@ -6,7 +6,7 @@ packet_format! {
     /// LONGCTS_MSGRTM, LONGCTS_TAGRTM, DC_LONGCTS_MSGRTM and DC_LONGCTS_TAGRTM: the start of a
     /// message that is sent in windows granted by CTS.
     LongctsRtm, table("3.2", "3.5") => data;
-    /// With [`ReqFlags::READ_NACK`] it repeats that of the refused request.
+    /// With [`ReqFlags::READ_NACK`] it is the id of the refused request.
     pub msg_id: MsgId, "place of the message in the sequence from this sender";
     pub msg_length: u64, "length of the whole message";
     pub send_id: SendId, "operation of the sender, for CTS";

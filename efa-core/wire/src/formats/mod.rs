@@ -1,4 +1,4 @@
-//! Every format: its declaration, and beside it packets as literal bytes.
+//! Every format: its declaration, followed by packets as literal bytes.
 //!
 //! Lengths and offsets that describe a whole message or write (`msg_length`, `seg_offset`,
 //! `runt_length`) are the sender's claims: parsing does not compare them with each other, with the

@@ -26,9 +26,9 @@ packet_format! {
 }
 
 packet_format! {
-    /// RECEIPT: the data of a DC request is where the application wants it.
+    /// RECEIPT: the data of a DC request has arrived in the application's memory.
     Receipt, section("4.2") => end;
-    /// Stock libfabric calls it `tx_id` and looks at nothing else.
+    /// Stock libfabric calls it `tx_id` and reads no other field.
     pub send_id: SendId, "operation of the sender, from its request";
     pub msg_id: MsgId, "message, 0 for a write or an atomic";
     pub connid: Option<Connid>, { when: When::FlagOrPadding(CONNID_HDR) }
@@ -37,13 +37,13 @@ packet_format! {
 }
 
 packet_format! {
-    /// PEER_ERROR: its sender has given up its half of a message. The receiver of the packet
-    /// decides how to end the other half.
+    /// PEER_ERROR: its sender has aborted its side of a message. The receiver of the packet decides
+    /// how to end the other side.
     ///
-    /// The spec does not describe it. The sizes and names of the fields are those of tests of
-    /// libfabric; their order is that of a form of 28 bytes of its development without
-    /// `op_id_valid`, which is inferred. Packets of any other length are refused: development
-    /// states before 2.7.0 had [other forms](crate::fields::forms).
+    /// The spec does not describe it. The sizes and names of the fields come from tests of
+    /// libfabric; their order comes from a development form of 28 bytes without `op_id_valid`,
+    /// which is inferred. Packets of any other length are refused: development states before 2.7.0
+    /// had [other forms](crate::fields::forms).
     PeerError, stock("2.7.0") => exact;
     pub msg_id: MsgId, "the message";
     /// [`PeerError::NO_OP`] if no id is known. Ids are used again, so it counts only if that
@@ -64,7 +64,7 @@ impl PeerError {
     pub const NO_OP: u32 = i32::MAX as u32;
 }
 
-// As libfabric sent it from July 2026 until 2.7.0, with interruptions.
+// The form that libfabric sent from July 2026 until 2.7.0, with interruptions.
 packet_format! {
     table PeerErrorByReference, development("of July and August 2026") => exact;
     pub op_id: u32, "what is abandoned, in the numbering that ref_kind says";

@@ -17,18 +17,18 @@ packet_format! {
     pub options: ReqOptions, "optional headers";
 }
 
-/// The type of an RTA, with the meaning of the word in front of the iovs.
+/// The type of an RTA, with the meaning of the word before the iovs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum RtaKind {
     /// WRITE_RTA: the word is padding.
     #[default]
     Write,
-    /// FETCH_RTA: the operation that ATOMRSP has to name.
+    /// FETCH_RTA: the operation id for ATOMRSP.
     Fetch(RecvId),
-    /// COMPARE_RTA: the operation that ATOMRSP has to name. The payload is the source operand and
-    /// then the comparand, equally long.
+    /// COMPARE_RTA: the operation id for ATOMRSP. The payload is the source operand and then the
+    /// comparand, with equal lengths.
     Compare(RecvId),
-    /// DC_WRITE_RTA: the operation that RECEIPT has to name.
+    /// DC_WRITE_RTA: the operation id for RECEIPT.
     DcWrite(SendId),
 }
 

@@ -27,7 +27,7 @@ packet_format! {
     pub options: ReqOptions, "optional headers";
 }
 
-/// Only the packet type tells the two kinds apart; no bytes are read.
+/// Only the packet type distinguishes the two kinds; no bytes are read.
 impl Part for RtrKind {
     const SHAPE: Shape = NOTHING;
 

@@ -69,7 +69,7 @@ macro_rules! headers {
                 }
             }
 
-            /// A header of another format comes back.
+            /// A header of another format is returned.
             impl TryFrom<Header> for $format {
                 type Error = Header;
 

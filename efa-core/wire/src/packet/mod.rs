@@ -18,15 +18,15 @@ pub struct Packet {
     pub base: BaseHeader,
     /// The fields of the header.
     pub header: Header,
-    /// The bytes behind the header: application data where [`PacketType::carries_data`], otherwise
+    /// The bytes after the header: application data if [`PacketType::carries_data`], otherwise
     /// bytes that are unknown to this version of the protocol, normally none.
     pub payload: Payload,
 }
 
-/// Where the payload of a packet is. It ends with the packet.
+/// The position of a packet's payload. It ends with the packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Payload {
-    /// Bytes in front of it, which are those of the header.
+    /// The number of bytes before it, which is the length of the header.
     pub offset: usize,
     /// Its length in bytes.
     pub length: usize,
@@ -42,7 +42,7 @@ impl Payload {
         }
     }
 
-    /// The payload's bytes, given those of the packet that was parsed.
+    /// The payload's bytes in those of the parsed packet.
     pub fn of<'a>(&self, packet: &'a [u8]) -> &'a [u8] {
         packet.get(self.offset..).unwrap_or_default()
     }
@@ -79,12 +79,12 @@ impl Packet {
         Some(header.address())
     }
 
-    /// Parses a whole packet. Its length is that of the slice.
+    /// Parses a whole packet, which has the length of the slice.
     ///
     /// # Errors
-    /// If the type is not one that may be on the wire, the version is not
-    /// [`PROTOCOL_VERSION`](super::PROTOCOL_VERSION), the packet ends inside its header, an array has
-    /// too many entries, or a stated length is not the true one.
+    /// If the type may not be on the wire, the version is not
+    /// [`PROTOCOL_VERSION`](super::PROTOCOL_VERSION), the packet ends inside its header, an array
+    /// has too many entries, or a stated length is not the true one.
     #[inline]
     pub fn parse(packet: &[u8]) -> Result<Packet, ParseError> {
         let mut cursor = Cursor::of(packet)?;

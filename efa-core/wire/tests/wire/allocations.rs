@@ -24,7 +24,7 @@ fn no_packet_type_allocates() {
         });
         assert_eq!(counted, 0, "{packet_type}");
 
-        // Neither does a refusal.
+        // A refusal does not allocate either.
         let counted = heap::allocations_of(|| {
             for length in 0..packet.len() {
                 let _ = black_box(Packet::parse(black_box(&packet[..length])));

@@ -1,4 +1,5 @@
-//! Headers of packets that libfabric 1.17.0 sent: the first short one of each type in the corpus.
+//! Headers of packets that libfabric 1.17.0 sent: the first short packet of each type in the
+//! corpus.
 //!
 //! The values of the fields were read at the offsets of the structures in stock libfabric's
 //! headers, not by this crate. The applications' data is left out; zeroes stand for it.
@@ -6,7 +7,7 @@
 use efa_wire::fields::{FieldKind, field_of, fields_of};
 use efa_wire::{Packet, PacketType, Repr};
 
-/// Makes the padding of `to` that of `from`, a packet of the same structure.
+/// Copies the padding of `from` to `to`, a packet of the same structure.
 fn copy_padding(from: &[u8], to: &mut [u8]) {
     for field in fields_of(from).expect("an assigned type") {
         if field.descriptor.kind == FieldKind::Padding {
@@ -21,7 +22,7 @@ struct Captured {
     trace: &'static str,
     packet_type: PacketType,
     header: Vec<u8>,
-    /// Bytes of data behind the header.
+    /// Bytes of data after the header.
     data: usize,
     fields: Vec<(&'static str, u64)>,
 }

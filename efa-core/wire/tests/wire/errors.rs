@@ -1,4 +1,4 @@
-//! What is refused, and what the refusal says.
+//! Refused packets, and the errors.
 
 use efa_wire::fields::forms;
 use efa_wire::{EagerRtm, EagerRtw, Eor, Handshake, MsgId, Packet, PacketType, PeerError, Repr};
@@ -22,7 +22,7 @@ fn less_than_a_base_header() {
         "EAGER_TAGRTM: field flags at byte 2: needs 2 bytes, but 1 is left \
          (spec section 1.3, table 1.3)"
     );
-    // The type is looked at before the length.
+    // The type is checked before the length.
     assert_eq!(
         refusal(&[200]),
         "packet: field type at byte 0: type id 200 is not assigned (spec section 1.3, table 1.2)"
@@ -144,8 +144,8 @@ fn data_of_another_length_than_stated() {
     assert_eq!(Packet::parse(&packet).unwrap().payload.of(&packet), b"dat");
 }
 
-/// The forms of development states of libfabric are told by their length, and refused like any
-/// other.
+/// The forms of development states of libfabric are recognised by their length, and refused like
+/// any other.
 #[test]
 fn a_peer_error_of_another_length() {
     let whole = PeerError::default().to_packet(&[]);

@@ -1,5 +1,5 @@
-//! Bytes that nobody promised anything about: no panic, nothing outside the packet, and the typed
-//! parser and the tables of fields agree.
+//! Arbitrary bytes: no panic, no access outside of the packet, and the typed parser and the tables
+//! of fields agree.
 
 use efa_wire::{Packet, PacketType, Repr};
 use proptest::collection::vec;

@@ -1,6 +1,6 @@
 //! The formats of all packet types, from outside the crate: round trips, hostile bytes, captured
-//! packets, and the agreement of the typed parser with the tables of fields. Literal bytes stand
-//! beside the formats.
+//! packets, and the agreement of the typed parser with the tables of fields. Literal bytes are
+//! declared with the formats.
 
 mod allocations;
 mod captured;

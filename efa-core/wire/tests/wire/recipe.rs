@@ -9,23 +9,23 @@ pub(crate) fn typed() -> impl Iterator<Item = PacketType> {
     all.filter(|packet_type| packet_type.has_header())
 }
 
-/// What a packet is made of. Equal recipes make equal packets.
+/// The parts of a packet. Equal recipes make equal packets.
 #[derive(Clone, Debug)]
 pub(crate) struct Recipe {
     pub(crate) packet_type: PacketType,
-    /// Without those that follow from the type.
+    /// The flags without those that follow from the type.
     pub(crate) flags: u16,
     /// Entries of each array.
     pub(crate) entries: usize,
     /// The `size` of a raw address header: at least 32.
     pub(crate) raw_address_size: usize,
-    /// Where the values of the fields come from.
+    /// The seed of the fields' values.
     pub(crate) seed: u8,
     pub(crate) data: Vec<u8>,
 }
 
 impl Recipe {
-    /// With every optional part.
+    /// A recipe with every optional part.
     pub(crate) fn full(packet_type: PacketType) -> Recipe {
         Recipe {
             packet_type,
@@ -42,7 +42,7 @@ impl Recipe {
         .of_right_length()
     }
 
-    /// Without data if all packets of the type have the same length.
+    /// The recipe without data if all packets of the type have the same length.
     pub(crate) fn of_right_length(mut self) -> Recipe {
         if !forms(self.packet_type).is_empty() {
             self.data.clear();
@@ -50,7 +50,7 @@ impl Recipe {
         self
     }
 
-    /// With none.
+    /// A recipe without optional parts.
     pub(crate) fn bare(packet_type: PacketType) -> Recipe {
         Recipe {
             flags: 0,

@@ -1,4 +1,4 @@
-//! What is parsed and emitted again is the same packet.
+//! A packet that is parsed and emitted again is unchanged.
 
 use efa_wire::{BaseHeader, EmitError, Packet, PacketType, Repr};
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! What property tests draw.
+//! The strategies of property tests.
 
 use efa_wire::PacketType;
 use proptest::collection::vec;
