@@ -20,15 +20,15 @@ fn name_as_libfabric_does(out: &Path) {
         .ancestors()
         .nth(3)
         .expect("cargo's layout of directories");
-    // Tests build the library as what they depend on, which stays in this directory.
+    // Tests build the library as their dependency, which stays in this directory.
     let library = profile.join("deps/libefa_rs_fi.so");
     let of_tests = out.join("plug-in");
     std::fs::create_dir_all(&of_tests)
         .unwrap_or_else(|error| panic!("{}: {error}", of_tests.display()));
     for directory in [profile, &of_tests] {
         let link = directory.join("libefa_rs-fi.so");
-        // Not `rerun-if-changed`: behind the link is what is built after this, so everything would
-        // be built anew each time.
+        // Not `rerun-if-changed`: the link leads to a file that is built after this, so everything
+        // would be rebuilt each time.
         let _ = std::fs::remove_file(&link);
         std::os::unix::fs::symlink(&library, &link)
             .unwrap_or_else(|error| panic!("{}: {error}", link.display()));

@@ -9,16 +9,16 @@ use efa_core::wire::{AtomicDatatype, AtomicOp};
 use crate::ffi::*;
 
 /// The version of the provider: the newest release of libfabric with whose efa provider it was
-/// tested, 2.5.1, as libfabric numbers its own providers: `FI_VERSION(major * 100 + minor,
-/// revision * 10)`. Open MPI's `btl/ofi` takes all providers whose names begin with `efa` for that
-/// one, and refuses those of releases before 1.12.
+/// tested, 2.5.1, numbered like libfabric's own providers: `FI_VERSION(major * 100 + minor,
+/// revision * 10)`. Open MPI's `btl/ofi` takes every provider whose name begins with `efa` for
+/// libfabric's, and refuses releases before 1.12.
 pub(crate) const VERSION: u32 = 205 << 16 | 10;
 
 /// The name of the fabric: all EFA devices that can reach each other.
 pub(crate) const FABRIC: &CStr = c"efa";
 
-/// Sends that an endpoint takes until some complete, and receive buffers of a packet each, on a
-/// device that can do so many.
+/// The number of sends that an endpoint accepts until some complete, and of receive buffers of a
+/// packet each, on a device with that much room.
 pub(crate) const TX_SIZE: usize = 1024;
 pub(crate) const RX_SIZE: usize = 2048;
 
@@ -54,15 +54,15 @@ pub(crate) const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 pub(crate) struct EndpointType {
     /// libfabric's number (`FI_EP_...`).
     pub(crate) number: u32,
-    /// The suffix of a domain's name behind the device's, as in libfabric's own efa provider.
+    /// The suffix of a domain's name after the device's, as in libfabric's own efa provider.
     domain_suffix: &'static str,
-    /// Everything that an application may ask for.
+    /// All capabilities that an application may request.
     pub(crate) caps: u64,
     /// Flags that operations may have by default.
     pub(crate) tx_op_flags: u64,
     pub(crate) rx_op_flags: u64,
     pub(crate) msg_order: u64,
-    /// The mode bits that every application has to accept.
+    /// The mode bits that every application must accept.
     pub(crate) mode: u64,
 }
 
@@ -102,8 +102,8 @@ pub(crate) static DATAGRAM: EndpointType = EndpointType {
 /// All types, in the order in which infos are listed.
 pub(crate) static ENDPOINT_TYPES: [&EndpointType; 2] = [&RDM, &DATAGRAM];
 
-/// The bytes in front of each message of a datagram endpoint (`msg_prefix_size`): the device writes
-/// a header there when it receives.
+/// The bytes before each message of a datagram endpoint (`msg_prefix_size`): the device writes a
+/// header there when it receives.
 pub(crate) const DATAGRAM_PREFIX: usize = 40;
 
 /// The mode bits of memory registration: memory that peers access. Other memory need not be
@@ -156,10 +156,10 @@ impl EndpointType {
         self.number == FI_EP_DGRAM
     }
 
-    /// The capabilities of an endpoint whose application asks for these.
+    /// The capabilities of an endpoint whose application requests these.
     pub(crate) fn granted(&self, wanted: u64) -> u64 {
         match wanted {
-            // Collective operations are for who asks for them: they have a bit of the tags.
+            // Collective operations are granted on request only: they need a bit of the tags.
             0 => self.caps & !FI_COLLECTIVE,
             _ => with_directions(wanted),
         }

@@ -24,7 +24,7 @@ unsafe impl Sync for Provider {}
 
 static PROVIDER: Provider = Provider(std::cell::UnsafeCell::new(fi_provider {
     version: VERSION,
-    // That of the libfabric that has loaded the provider, which it has to be.
+    // The version of the libfabric that has loaded the provider, as libfabric requires.
     fi_version: 0,
     context: fi_context {
         internal: [std::ptr::null_mut(); 4],
@@ -45,7 +45,7 @@ pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
     let provider = PROVIDER.0.get();
     match std::panic::catch_unwind(|| Host::find(provider)) {
         Ok(Some(host)) => {
-            // SAFETY: libfabric looks at it after this call.
+            // SAFETY: libfabric reads it after this call.
             unsafe { (*provider).fi_version = host.version() };
             define_parameters(host);
             provider

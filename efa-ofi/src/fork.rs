@@ -1,9 +1,9 @@
-//! Processes that fork, as libfabric's own efa provider has it.
+//! Processes that fork, handled as in libfabric's own efa provider.
 //!
-//! Where the kernel copies registered memory for children, nothing has to be done. Elsewhere
-//! libibverbs keeps it from them if it is asked to (`FI_EFA_FORK_SAFE`, `RDMAV_FORK_SAFE`,
-//! `IBV_FORK_SAFE`), and a process that does not ask for it ends when it forks, because the device
-//! could go on with memory that is not the process's any more.
+//! If the kernel copies registered memory for children, no action is needed. Otherwise libibverbs
+//! excludes it from children on request (`FI_EFA_FORK_SAFE`, `RDMAV_FORK_SAFE`, `IBV_FORK_SAFE`). A
+//! process without this request is aborted when it forks, because the device could continue to use
+//! memory that does not belong to the process any more.
 
 use std::env;
 use std::sync::OnceLock;
@@ -37,7 +37,7 @@ fn need(support: ForkSupport, is_asked_for: bool) -> Need {
 /// Prepares for forks, once, before the first registration.
 ///
 /// # Errors
-/// `FI_ENODATA` if support is asked for and cannot be had, which is in libfabric's log.
+/// `FI_ENODATA` if support is requested and not available; libfabric's log has the reason.
 pub(crate) fn prepare() -> Result<()> {
     let found = SUPPORT.get_or_init(|| {
         let found = look();

@@ -1,5 +1,5 @@
-//! The calls that open objects from others, and those of fabrics and domains about several kinds of
-//! objects.
+//! The calls that open objects from others, and the calls of fabrics and domains for several types
+//! of objects.
 
 use std::ffi::{c_int, c_void};
 
@@ -248,7 +248,7 @@ unsafe extern "C" fn trywait(fabric: *mut fid_fabric, fids: *mut *mut fid, count
             return Err(Errno::EINVAL);
         }
         for index in 0..count {
-            // SAFETY: there are as many as `count` says.
+            // SAFETY: there are `count` of them.
             let fid = unsafe { fids.add(index).read() }.cast();
             // SAFETY: as above.
             let tried = unsafe {

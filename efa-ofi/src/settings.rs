@@ -8,8 +8,8 @@ use efa_core::endpoint::EndpointConfig;
 
 use crate::ffi::host::log_warn;
 
-/// Numeric settings: the variable's name behind `FI_EFA_`, the field of the engine's settings, and
-/// a description.
+/// Numeric settings: the variable's name after `FI_EFA_`, the field of the engine's settings, and a
+/// description.
 macro_rules! numbers {
     ($($name:literal $field:ident $help:literal)*) => {
         /// The settings of an endpoint.
@@ -53,7 +53,7 @@ numbers! {
 /// A variable of the environment, as `fi_info -e` lists it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parameter {
-    /// Its name behind `FI_EFA_`.
+    /// Its name after `FI_EFA_`.
     pub(crate) name: &'static str,
     pub(crate) help: &'static str,
     pub(crate) default: DefaultValue,
@@ -95,8 +95,8 @@ pub(crate) fn parameters() -> impl Iterator<Item = Parameter> {
     numbers().into_iter().chain(switches)
 }
 
-/// Whether libfabric's own efa provider would reach peers of the same host through shared memory.
-/// This one does not, but applications turn it off that want to receive into their buffers
+/// Whether libfabric's own efa provider would use shared memory to peers on the same host. This
+/// provider does not, but applications that receive into their own buffers turn it off
 /// (`objects::zero_copy`).
 pub(crate) fn shared_memory() -> bool {
     is_on("FI_EFA_ENABLE_SHM_TRANSFER", true)

@@ -126,11 +126,11 @@ fn is_memory(segments: &[IoVec]) -> bool {
     !segments.is_empty() && segments.iter().all(|segment| segment.memory.address != 0)
 }
 
-/// Starts an atomic. `operand` is not looked at where the operation has none.
+/// Starts an atomic. `operand` is ignored if the operation has none.
 ///
 /// # Errors
-/// `FI_EINVAL` for arguments that contradict each other, `FI_EOPNOTSUPP` for an operation that is
-/// not defined, and those of [`start`].
+/// `FI_EINVAL` for arguments that contradict each other, `FI_EOPNOTSUPP` for an undefined
+/// operation, and the errors of [`start`].
 fn start_atomic(
     endpoint: &Endpoint,
     action: Action,
@@ -185,10 +185,10 @@ fn start_atomic(
 /// Starts an atomic that a structure describes.
 ///
 /// # Errors
-/// `FI_EINVAL` without a structure, those of [`Call::check_flags`] and [`start_atomic`].
+/// `FI_EINVAL` without a structure, and the errors of [`Call::check_flags`] and [`start_atomic`].
 ///
 /// # Safety
-/// The message is null or valid with all that it leads to.
+/// The message is null or valid with all structures that it points to.
 unsafe fn start_message(
     endpoint: &Endpoint,
     message: *const fi_msg_atomic,
@@ -395,7 +395,7 @@ const COMPARE: AtomicKind<'static> = AtomicKind::Compare {
 /// kinds.
 ///
 /// # Errors
-/// `FI_EINVAL` for other flags, among others atomics on tags; those of [`limits`].
+/// `FI_EINVAL` for other flags, such as atomics on tags; the errors of [`limits`].
 pub(crate) fn query(
     domain: &Domain,
     datatype: fi_datatype,
@@ -411,7 +411,7 @@ pub(crate) fn query(
     limits(domain, Action::new(datatype, operation), kind)
 }
 
-/// Defines the functions that return how many elements an operation may have.
+/// Defines the functions that return the largest number of elements of an operation.
 macro_rules! valid_calls {
     ($($(#[$documentation:meta])* $name:ident: $kind:expr;)*) => {$(
         $(#[$documentation])*

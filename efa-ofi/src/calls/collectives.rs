@@ -308,8 +308,8 @@ transfer_calls! {
     }
 }
 
-/// Joins the group of a set's members (`fi_join_collective`). An event reports when all have
-/// joined. With the address `FI_ADDR_NOTAVAIL` the application asserts that they have, and the
+/// Joins the group of a set's members (`fi_join_collective`). An event reports that all members
+/// have joined. With the address `FI_ADDR_NOTAVAIL` the application asserts that they have, and the
 /// event comes at once.
 ///
 /// # Returns

@@ -34,8 +34,8 @@ fn kind<T>(tag: Option<T>) -> CompletionFlags {
     }
 }
 
-// The functions below take no closures, and are inlined into each call: what a call leaves open is
-// settled when it is compiled.
+// The functions below take no closures, and are inlined into each call, so that their options are
+// resolved at compile time.
 
 #[inline(always)]
 fn start_send(endpoint: &Endpoint, data: &[IoVec], tag: Option<u64>, call: Call) -> Result<usize> {
@@ -110,7 +110,7 @@ fn receive(
     call: &Call,
 ) -> Result<usize> {
     let source = match call.peer {
-        // Without the capability the argument means nothing.
+        // Without the capability the argument is ignored.
         _ if !enabled.directed => SourceFilter::Any,
         FI_ADDR_UNSPEC => SourceFilter::Any,
         address => SourceFilter::Peer(enabled.route.addresses(&state.tables)?.peer(address)?),
@@ -212,7 +212,7 @@ fn take_claimed(
     })
 }
 
-/// Looks for a message that has arrived (`FI_PEEK`), and claims or discards it if flags ask for it.
+/// Searches for an arrived message (`FI_PEEK`), and claims or discards it if flags request it.
 /// Returns the entry for the completion queue, or for its errors.
 fn look_for(
     engine: &mut efa_core::endpoint::Endpoint<LentNic<HwDomain>>,
@@ -261,8 +261,8 @@ fn look_for(
     Ok((entry, claim))
 }
 
-/// Defines the functions of untagged or of tagged messages. Those of the latter have tags as well,
-/// and a filter for them where they receive.
+/// Defines the functions of untagged or of tagged messages. The tagged ones have tags as well, and
+/// a filter for them where they receive.
 macro_rules! message_calls {
     (
         $table:ident, $message:ty, [$($tag:ident)?], [$($ignore:ident)?],
@@ -384,7 +384,7 @@ pub(crate) mod untagged {
     message_calls!(fi_ops_msg, fi_msg, [], [], None, None, |_| None, |_| None);
 }
 
-/// Those of datagram endpoints.
+/// The functions of datagram endpoints.
 pub(crate) mod datagrams {
     use super::*;
     use crate::calls::datagrams::{start_receive, start_send};

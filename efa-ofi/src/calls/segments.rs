@@ -85,7 +85,7 @@ impl<T: Copy> Segments<T> {
     ///
     /// # Errors
     /// `FI_EINVAL` for more than [`IOV_LIMIT`] segments, and for more bytes than there is memory;
-    /// those of `convert`, which gets the index, the segment, and its length in bytes.
+    /// the errors of `convert`, which gets the index, the segment, and its length in bytes.
     ///
     /// # Safety
     /// The list is null or has `count` segments.
@@ -113,7 +113,7 @@ impl<T: Copy> Segments<T> {
 /// A segment of the application's memory.
 ///
 /// # Errors
-/// `FI_EINVAL` for a descriptor that is none.
+/// `FI_EINVAL` for an invalid descriptor.
 ///
 /// # Safety
 /// The descriptor is null, or of a registration that has not ended.
@@ -136,11 +136,11 @@ pub(crate) unsafe fn local(
 /// Segments of the application's memory, whose lengths are in units of `unit` bytes.
 ///
 /// # Errors
-/// `FI_EINVAL` for more than [`IOV_LIMIT`], and for a descriptor that is none.
+/// `FI_EINVAL` for more than [`IOV_LIMIT`], and for an invalid descriptor.
 ///
 /// # Safety
-/// The list is null or has `count` segments, and there are as many descriptors unless that is null;
-/// those are as for [`local`].
+/// The list is null or has `count` segments, and there are as many descriptors unless their list is
+/// null; descriptors are as for [`local`].
 pub(crate) unsafe fn local_list<C: ListedSegment>(
     list: *const C,
     descriptors: *mut *mut c_void,

@@ -16,10 +16,11 @@ macro_rules! transfer_calls {
         /// resources are short, `-FI_EOPNOTSUPP` for operations that the endpoint does not support.
         ///
         /// # Safety
-        /// The endpoint is null or a live object of libfabric's; so are descriptors, which are of
-        /// registrations. Structures and lists are null or valid with all that they lead to, and
-        /// lists have as many elements as their count says. Buffers are the application's until
-        /// the operation has completed, or until this returns if its data is injected.
+        /// The endpoint is null or a live object of libfabric's; so are descriptors, which belong
+        /// to registrations. Structures and lists are null or valid with all structures that they
+        /// point to, and lists have as many elements as their count says. Buffers are the
+        /// application's until the operation has completed, or until this returns if its data is
+        /// injected.
         unsafe extern "C" fn $name(
             endpoint: *mut $crate::ffi::fid_ep,
             $($argument: $type),*

@@ -212,7 +212,8 @@ type Posted = std::result::Result<(), EndpointError>;
 /// Starts an operation that sends `length` bytes to a peer, and whose completion has these flags.
 ///
 /// # Errors
-/// `FI_EOPBADSTATE` before the endpoint is enabled, and those of [`Start::of`] and of the engine.
+/// `FI_EOPBADSTATE` before the endpoint is enabled, and the errors of [`Start::of`] and of the
+/// engine.
 pub(crate) fn start(
     endpoint: &Endpoint,
     call: &Call,

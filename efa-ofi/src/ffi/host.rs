@@ -48,8 +48,8 @@ impl Host {
         .as_ref()
     }
 
-    /// Makes a variable of the environment known, for `fi_info -e` and `fi_getparams`. `provider`
-    /// has the middle of its name, as in `FI_EFA_RUNT_SIZE`, and lives for ever.
+    /// Declares a variable of the environment, for `fi_info -e` and `fi_getparams`. `provider` has
+    /// the middle of its name, as in `FI_EFA_RUNT_SIZE`, and is never freed.
     pub(crate) fn define(
         &self,
         provider: &'static fi_provider,
@@ -78,7 +78,7 @@ impl Host {
     /// The functions of a loaded object.
     fn of(file: &str) -> Option<Host> {
         let file = CString::new(file).ok()?;
-        // The empty name is that of the program.
+        // The empty name is the program's.
         let name = match file.is_empty() {
             true => std::ptr::null(),
             false => file.as_ptr(),
@@ -117,7 +117,7 @@ impl Host {
         let Ok(text) = CString::new(format!("{text}\n")) else {
             return;
         };
-        // SAFETY: the provider lives for ever, and the format takes one string.
+        // SAFETY: the provider is never freed, and the format takes one string.
         unsafe {
             if enabled(provider, level, from as u32) != 0 {
                 log(
@@ -151,7 +151,7 @@ impl Host {
 /// program has an empty name.
 fn callers() -> Vec<String> {
     let mut addresses = [std::ptr::null_mut::<c_void>(); 64];
-    // SAFETY: the array has room for as many as are asked for.
+    // SAFETY: the array has room for the requested number.
     let count = unsafe { libc::backtrace(addresses.as_mut_ptr(), addresses.len() as c_int) };
     let object = |address: *const c_void| {
         let mut found = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();

@@ -21,7 +21,7 @@ pub(crate) unsafe trait Object: Sized {
     const CLASS: u32;
     /// It is memory and nothing else, so that a forked child has one of its own.
     const IS_MEMORY: bool = false;
-    /// Distinguishes the object from those of other providers.
+    /// Distinguishes the object from objects of other providers.
     const OPERATIONS: &'static Table<fi_ops>;
 
     /// Prepares for the end of the object; it stays open if that fails.
@@ -92,8 +92,8 @@ pub(crate) unsafe fn object<'a, T: Object>(pointer: *const c_void) -> Result<&'a
     }
 }
 
-/// The object that was opened first of those of a type that are open and `matches`; null if there
-/// is none.
+/// The first-opened of the open objects of a type for which `matches` is true; null if there is
+/// none.
 pub(crate) fn first_open<T: Object>(matches: impl Fn(&T) -> bool) -> *mut c_void {
     let first = registry::first_of(T::CLASS, |address| {
         // SAFETY: `give` has registered a `T` at this address, and it stays until `close`, which
@@ -113,23 +113,22 @@ pub(crate) fn first_open<T: Object>(matches: impl Fn(&T) -> bool) -> *mut c_void
 /// The pointer is null, or leads to a live object of libfabric's, which C does not close meanwhile.
 #[inline]
 pub(crate) unsafe fn transfer_object<'a, T: Object>(pointer: *const c_void) -> Result<&'a T> {
-    // SAFETY: by the caller's contract there is a `fid` behind a pointer that is not null.
+    // SAFETY: by the caller's contract a pointer that is not null points to a `fid`.
     let Some(fid) = (unsafe { pointer.cast::<fid>().as_ref() }) else {
         return Err(Errno::EINVAL);
     };
     if fid.fclass != T::CLASS as usize || fid.ops != T::OPERATIONS.as_c() {
         return Err(Errno::EINVAL);
     }
-    // SAFETY: class and operations are those of `T`, and C does not end objects that are in
-    // use.
+    // SAFETY: class and operations belong to `T`, and C does not close objects that are in use.
     Ok(unsafe { &*pointer.cast::<T>() })
 }
 
 /// Closes an object (`fi_close`).
 ///
 /// # Returns
-/// 0, `-FI_EINVAL` if the pointer names no open object of this type, `-FI_EBUSY` while others need
-/// it, or the error of [`Object::before_close`].
+/// 0, `-FI_EINVAL` if the pointer does not point to an open object of this type, `-FI_EBUSY` while
+/// others need it, or the error of [`Object::before_close`].
 ///
 /// # Safety
 /// Any pointer is permitted. No other call uses the object, and none does after this.
@@ -142,7 +141,8 @@ pub(crate) unsafe extern "C" fn close<T: Object>(fid: *mut fid) -> c_int {
         }
         object.before_close()?;
         registry::remove(fid.addr());
-        // SAFETY: an open object is a `T` that `give` made from a box; C gives up its pointer.
+        // SAFETY: an open object is a `T` that `give` made from a box; C does not use its pointer
+        // any more.
         unsafe {
             // A transfer that comes too late is refused, as long as the memory is not used again.
             (*fid).fclass = 0;

@@ -16,7 +16,7 @@ use crate::ffi::{fi_ops, fid, unsupported};
 #[derive(Default)]
 struct Registry {
     by_address: Option<HashMap<usize, Class>>,
-    /// How many there were so far.
+    /// The number of objects so far.
     opened: u64,
 }
 
@@ -30,9 +30,9 @@ struct Class {
     /// libfabric's number (`FI_CLASS_...`).
     number: u32,
     is_memory: bool,
-    /// How many objects were opened before it.
+    /// The number of objects that were opened before it.
     order: u64,
-    /// How many other objects need it: it cannot be closed before them.
+    /// The number of other objects that need it: it cannot be closed before them.
     users: usize,
 }
 
@@ -42,12 +42,12 @@ static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
 });
 
 fn registry() -> MutexGuard<'static, Registry> {
-    // Nothing panics between two states of the table.
+    // No code panics between two states of the table.
     REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Enters an object, whose address was exposed. One that is memory and nothing else stays open in a
-/// forked child.
+/// Adds an object, whose address was exposed. An object that consists of memory only stays open in
+/// a forked child.
 pub(crate) fn insert(address: usize, number: u32, is_memory: bool) {
     if !is_memory {
         watch_forks();
@@ -97,7 +97,7 @@ pub(crate) fn class_at(address: usize) -> Option<u32> {
     Some(registry().class(address)?.number)
 }
 
-/// The address of the object of a class that was opened first of those that `matches`. None is
+/// The address of the first-opened object of a class for which `matches` is true. No object is
 /// closed meanwhile.
 pub(crate) fn first_of(number: u32, matches: impl Fn(usize) -> bool) -> Option<usize> {
     let registry = registry();
@@ -112,7 +112,7 @@ thread_local! {
     static FORKING: Cell<Option<MutexGuard<'static, Registry>>> = const { Cell::new(None) };
 }
 
-/// Looks after the children of this process from now on: those of `fork`, not those of `vfork` and
+/// Handles the children of this process from now on: those of `fork`, not those of `vfork` and
 /// `posix_spawn`, which only start another program.
 fn watch_forks() {
     static ONCE: Once = Once::new();
@@ -122,8 +122,8 @@ fn watch_forks() {
     });
 }
 
-// The three handlers have the signature that `pthread_atfork` wants; there is nothing that a caller
-// must ensure. A thread whose local variables are gone already forks without them.
+// The three handlers have the signature that `pthread_atfork` requires; a caller has no duties. A
+// thread whose local variables were destroyed forks without them.
 
 /// Called before a fork: takes the table, so that the child finds it whole.
 unsafe extern "C" fn before() {

@@ -5,13 +5,13 @@
 //! `fi_cq_export_xpu` and `fi_cntr_export_xpu` (2.7) do not: they jump through whatever bytes are
 //! at the offset of their slot. So every table that this provider gives to C is a [`Table`].
 
-/// Slots behind the operations of a table. From libfabric 1.17 to 2.7 no table has grown by more
-/// than 4.
+/// The number of slots after the operations of a table. From libfabric 1.17 to 2.7 no table has
+/// grown by more than 4.
 const LATER: usize = 16;
 
-/// A table of operations with slots behind it, whose functions return `-FI_ENOSYS`. The slots do
-/// not count for the table's `size`: callers that check it treat the provider as an older one,
-/// which may involve more than returning an error.
+/// A table of operations followed by slots whose functions return `-FI_ENOSYS`. The slots do not
+/// count for the table's `size`: callers that check it treat the provider as an older one, which
+/// may mean more than returning an error.
 #[repr(C)]
 pub(crate) struct Table<T> {
     operations: T,
@@ -21,7 +21,7 @@ pub(crate) struct Table<T> {
 impl<T> Table<T> {
     pub(crate) const fn new(operations: T) -> Table<T> {
         const {
-            // No padding precedes the first slot, or lies between slots.
+            // No padding precedes the first slot, or separates slots.
             assert!(size_of::<T>().is_multiple_of(size_of::<fn()>()));
             assert!(align_of::<T>() == align_of::<fn()>());
         }

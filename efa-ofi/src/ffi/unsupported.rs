@@ -1,5 +1,5 @@
-//! Calls of libfabric's interface that this provider does not have: each table of operations is
-//! complete. They look at no argument and return `-FI_ENOSYS`.
+//! Calls of libfabric's interface that this provider does not support, so that each table of
+//! operations is complete. They read no argument and return `-FI_ENOSYS`.
 
 use std::ffi::{c_char, c_int, c_void};
 

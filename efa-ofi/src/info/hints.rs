@@ -31,7 +31,7 @@ pub(crate) unsafe fn text(pointer: *const c_char) -> Option<String> {
 }
 
 /// # Errors
-/// `FI_ENODATA` if something else than 0, which is anything, is asked for and not offered.
+/// `FI_ENODATA` if a value other than 0, which means any, is requested and not offered.
 fn one_of(what: &str, asked: u32, offered: &[u32]) -> Result<()> {
     match asked == 0 || offered.contains(&asked) {
         true => Ok(()),
@@ -177,7 +177,7 @@ impl Hints {
     /// The types of endpoints that the hints permit.
     ///
     /// # Errors
-    /// `FI_ENODATA` if there are none of the type that is asked for.
+    /// `FI_ENODATA` if there are none of the requested type.
     pub(crate) fn endpoint_types(&self) -> Result<Vec<&'static EndpointType>> {
         let numbers = ENDPOINT_TYPES.map(|of| of.number);
         one_of("endpoint type", self.ep.type_, &numbers)?;
@@ -187,11 +187,11 @@ impl Hints {
             .collect())
     }
 
-    /// `version` is that of the interface that the application uses, which gets endpoints of a
-    /// type.
+    /// Checks hints for endpoints of a type. `version` is the version of the interface that the
+    /// application uses.
     ///
     /// # Errors
-    /// `FI_ENODATA` if something is asked for that no device of this provider has.
+    /// `FI_ENODATA` if a request exceeds every device of this provider.
     pub(crate) fn check(&self, version: u32, of: &EndpointType) -> Result<()> {
         let subset = |what: &str, asked: u64, offered: u64| match asked & !offered {
             0 => Ok(()),

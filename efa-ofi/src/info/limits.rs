@@ -14,7 +14,7 @@ use crate::state::explanation::MAX_DETAIL;
 
 /// The version of the protocol.
 const PROTOCOL_VERSION: u32 = 4;
-/// That of datagrams, as stock calls it.
+/// The version of datagrams in stock.
 const DATAGRAM_VERSION: u32 = 1;
 /// Bytes of a datagram's completion data.
 const IMMEDIATE_SIZE: usize = size_of::<u32>();

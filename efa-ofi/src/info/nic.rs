@@ -115,7 +115,7 @@ impl Wanted {
         }
     }
 
-    /// Why a device is not the one that is asked for; `None` if it is.
+    /// The reason why a device does not match the request; `None` if it does.
     pub(crate) fn not_met_by(
         &self,
         device: &HwDevice,
@@ -178,7 +178,7 @@ impl Nic {
         }
     }
 
-    /// The description in words, as it stands in `fi_info -v`.
+    /// The description in words, as in `fi_info -v`.
     fn describe(&self) -> String {
         let Texts {
             name,
@@ -256,7 +256,7 @@ unsafe extern "C" fn tostr(fid: *const fid, buffer: *mut c_char, length: usize) 
         let text = nic.describe();
         let count = text.len().min(length.saturating_sub(used + 1));
         if count > 0 {
-            // SAFETY: there is room for that many and an end behind those used.
+            // SAFETY: there is room for that many bytes and an end after the used ones.
             unsafe {
                 let to = buffer.add(used);
                 std::ptr::copy_nonoverlapping(text.as_ptr(), to.cast(), count);

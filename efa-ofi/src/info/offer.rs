@@ -23,11 +23,11 @@ use crate::objects::domain::Domain;
 use crate::objects::fabric::Fabric;
 use crate::objects::zero_copy;
 
-/// The flag that layers of libfabric set to ask for a core provider to build on
+/// The flag by which layers of libfabric request a core provider to build on
 /// (`OFI_CORE_PROV_ONLY`).
 ///
 /// Layers are not offered datagrams. libfabric lists the infos that `ofi_rxd` derives from them
-/// before a plug-in's own infos, so an application that asks for this provider and reliable
+/// before a plug-in's own infos, so an application that requests this provider and reliable
 /// messages would get `ofi_rxd`'s protocol.
 const FOR_LAYER: u64 = 1 << 59;
 
@@ -122,7 +122,7 @@ pub(crate) unsafe fn offer(
             continue;
         }
         let allocated = host.allocate_info();
-        // SAFETY: what libfabric has allocated is valid, with its attributes.
+        // SAFETY: an info that libfabric has allocated is valid, with its attributes.
         let Some(filled) = (unsafe { allocated.as_mut() }) else {
             return Err(Errno::ENOMEM);
         };
@@ -152,7 +152,7 @@ fn fill(
     let caps = of.granted(hints.caps);
     let caps = match hints.registers_for(caps, version) {
         true => caps,
-        // Nothing was asked for by name.
+        // No capability was requested.
         false => caps & !(ONE_SIDED | ACCESSING),
     };
     info.caps = caps;
@@ -196,7 +196,7 @@ fn fill(
         caps: caps & TX_CAPS,
         mode: of.mode,
         op_flags: hints.tx.op_flags,
-        // With hints, no more than they request is offered, as by libfabric's efa provider.
+        // With hints, only the requested order is offered, as by libfabric's efa provider.
         msg_order: hints.tx_msg_order.unwrap_or(of.msg_order),
         size: or(hints.tx.size, limits.tx.size),
         tclass: traffic_class(hints.tx.tclass),
@@ -267,7 +267,7 @@ fn allocate_bytes(bytes: &[u8]) -> (*mut c_void, usize) {
     if memory.is_null() {
         return (memory, 0);
     }
-    // SAFETY: there is room for as many bytes as were asked for.
+    // SAFETY: there is room for the requested number of bytes.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), memory.cast(), bytes.len()) };
     (memory, bytes.len())
 }

@@ -39,8 +39,8 @@ static FID: Table<fi_ops> = Table::new(fi_ops {
     ..unsupported::FID
 });
 
-/// The operations of libfabric 2.7 (`rdma/fi_domain.h`); those of the headers from which the
-/// bindings are generated end with `av_set`.
+/// The operations of libfabric 2.7 (`rdma/fi_domain.h`); the headers for the bindings end with
+/// `av_set`.
 #[repr(C)]
 struct Operations {
     first: fi_ops_av,
@@ -190,7 +190,7 @@ unsafe extern "C" fn bind(vector: *mut fid, queue: *mut fid, flags: u64) -> c_in
 /// Adds addresses (`fi_av_insert`).
 ///
 /// # Returns
-/// How many were added; `-FI_EINVAL` for unknown flags and missing addresses.
+/// The number of added addresses; `-FI_EINVAL` for unknown flags and missing addresses.
 ///
 /// # Safety
 /// `addresses` is null or has `count` addresses, and `results` is null or has room for as many

@@ -20,7 +20,7 @@ pub(crate) struct Bindings {
     pub(crate) transmit: Option<BoundQueue>,
     pub(crate) receive: Option<BoundQueue>,
     pub(crate) events: Option<Ref<EventQueue>>,
-    /// With the operations that each counts.
+    /// The counters, with the operations that each counts.
     counters: Vec<(Ref<Counter>, u64)>,
 }
 
@@ -36,7 +36,7 @@ impl Bindings {
     ///
     /// # Errors
     /// `FI_EINVAL` for objects that cannot be bound, objects of another domain, a second object of
-    /// a type that is bound once, and flags that the object does not support; those of
+    /// a type that is bound once, and flags that the object does not support; the errors of
     /// [`Counter::check`], and `FI_ENOSYS` for counters of datagrams.
     ///
     /// # Safety

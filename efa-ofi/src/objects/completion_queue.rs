@@ -269,7 +269,8 @@ impl Drop for CompletionQueue {
 /// Reads completions (`fi_cq_read`).
 ///
 /// # Returns
-/// How many were read; `-FI_EAGAIN` if there are none, `-FI_EAVAIL` if a failure comes first.
+/// The number of completions that were read; `-FI_EAGAIN` if there are none, `-FI_EAVAIL` if a
+/// failure comes first.
 ///
 /// # Safety
 /// `queue` is null or a live object of libfabric's; `buffer` is null or has room for `count`
@@ -357,8 +358,8 @@ unsafe extern "C" fn sreadfrom(
 /// 1; `-FI_EAGAIN` if there is none, or successes come first; `-FI_EINVAL` for a wrong object.
 ///
 /// # Safety
-/// `buffer` is null or leads to an entry. If its `err_data_size` is not 0, `err_data` is null or has
-/// that many bytes.
+/// `buffer` is null or points to an entry. If its `err_data_size` is not 0, `err_data` is null or
+/// has that many bytes.
 unsafe extern "C" fn readerr(
     queue: *mut fid_cq,
     buffer: *mut fi_cq_err_entry,
@@ -431,7 +432,7 @@ unsafe fn give_detail(to: &mut fi_cq_err_entry, detail: &CString, has_size: bool
     to.err_data_size = count;
 }
 
-/// Describes a provider's error number and a remedy, and the peer if `data` is that of the
+/// Describes a provider's error number and a remedy, and the peer if `data` comes from the
 /// failure's entry (`fi_cq_strerror`). The text is also copied to the buffer unless that is null.
 ///
 /// # Returns

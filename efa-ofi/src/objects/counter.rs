@@ -330,9 +330,9 @@ macro_rules! read_calls {
 }
 
 read_calls! {
-    /// Reads how many operations have succeeded (`fi_cntr_read`).
+    /// Reads the number of operations that have succeeded (`fi_cntr_read`).
     read: Value::Successes;
-    /// Reads how many operations have failed (`fi_cntr_readerr`).
+    /// Reads the number of operations that have failed (`fi_cntr_readerr`).
     readerr: Value::Errors;
 }
 

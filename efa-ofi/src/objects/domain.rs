@@ -21,18 +21,18 @@ use crate::state::progress::Progress;
 #[repr(C)]
 pub(crate) struct Domain {
     c: fid_domain,
-    /// As infos name it.
+    /// Its name in infos.
     pub(crate) name: String,
     /// The type of its endpoints.
     pub(crate) endpoint_type: &'static EndpointType,
     /// The application registers all memory that operations use (`FI_MR_LOCAL`).
     pub(crate) registers_all: bool,
-    /// That of endpoints that have none (`FI_TC_...`).
+    /// The default traffic class of endpoints (`FI_TC_...`).
     pub(crate) traffic_class: u32,
     /// Entries of failures have the length of their data, as since interface 1.5.
     pub(crate) knows_detail_sizes: bool,
     state: Arc<Lock<DomainState>>,
-    /// The thread of automatic progress, if the application asked for that.
+    /// The thread of automatic progress, if the application requested it.
     progress: Option<Progress>,
     _fabric: Ref<Fabric>,
 }
@@ -80,8 +80,7 @@ impl Domain {
         let models = [attributes.control_progress, attributes.data_progress];
         let is_automatic = models.contains(&FI_PROGRESS_AUTO);
         let state = match attributes.threading == FI_THREAD_DOMAIN && !is_automatic {
-            // SAFETY: this is what the threading model means, and no thread makes progress by
-            // itself.
+            // SAFETY: the threading model guarantees this, and the domain has no progress thread.
             true => unsafe { Lock::unsynchronized(state) },
             false => Lock::new(state),
         };
@@ -120,7 +119,7 @@ impl Domain {
     /// so that sleeping threads see them.
     ///
     /// # Errors
-    /// As for [`Domain::state`], and those of the call.
+    /// As for [`Domain::state`], and the errors of the call.
     #[inline]
     pub(crate) fn operation(
         &self,
@@ -132,7 +131,7 @@ impl Domain {
         result
     }
 
-    /// Returns whether the domain makes progress by itself.
+    /// Returns whether the domain makes automatic progress.
     pub(crate) fn is_automatic(&self) -> bool {
         self.progress.is_some()
     }
@@ -160,13 +159,13 @@ unsafe extern "C" fn bind(domain: *mut fid, queue: *mut fid, flags: u64) -> c_in
     })
 }
 
-/// Refuses the tables of operations of libfabric's efa provider (`fi_open_ops`), which there is
-/// none of here: not to ask which of the machine's networks a registration uses, and not to write
-/// the device's queues without the provider.
+/// Refuses the tables of operations of libfabric's efa provider (`fi_open_ops`), which this
+/// provider does not have: queries of the network that a registration uses, and access to the
+/// device's queues without the provider.
 ///
 /// # Returns
-/// `-FI_EOPNOTSUPP` for those that stock has for domains (2.7), `-FI_EINVAL` for others, as from
-/// stock.
+/// `-FI_EOPNOTSUPP` for tables that stock has for domains (2.7), `-FI_EINVAL` for others, as stock
+/// does.
 ///
 /// # Safety
 /// `name` is null or a string.

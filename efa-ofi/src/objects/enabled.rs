@@ -45,7 +45,7 @@ pub(crate) struct Flags {
 }
 
 impl Flags {
-    /// Those of operations that end in a queue.
+    /// The flags of operations that end in a queue.
     pub(crate) fn new(bound: &Option<BoundQueue>, default: u64) -> Flags {
         Flags {
             default: AtomicU64::new(default),
@@ -146,7 +146,7 @@ impl Enabled {
     }
 }
 
-/// Where the ends of an endpoint's operations go. `vector` is the index of its address vector.
+/// The destinations of an endpoint's completions. `vector` is the index of its address vector.
 pub(crate) fn route(
     fid: &fid,
     vector: usize,

@@ -26,10 +26,10 @@ use crate::objects::options::{self, Limits, Options};
 use crate::settings;
 use crate::state::wait;
 
-/// How long a closing endpoint continues to serve operations that peers wait for.
+/// The time for which a closing endpoint continues to serve operations that peers wait for.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// How long it sleeps between looks.
+/// The time that it sleeps between polls.
 const LINGER_INTERVAL: Duration = Duration::from_micros(100);
 
 /// An endpoint (`fid_ep`).
@@ -46,7 +46,7 @@ pub(crate) struct Endpoint {
     enabled: OnceLock<Enabled>,
     /// As [`Endpoint::enabled`], of a datagram endpoint.
     datagrams: OnceLock<EnabledDatagrams>,
-    /// How often it has joined each set of members, by a hash of these.
+    /// The number of times that it has joined each set of members, by a hash of these.
     joins: Mutex<HashMap<u64, u64>>,
 }
 
@@ -108,7 +108,7 @@ static OPS: Table<fi_ops_ep> = Table::new(fi_ops_ep {
     tx_size_left: Some(unsupported::size_left),
 });
 
-/// The calls about addresses, without those of groups.
+/// The calls about addresses, without the calls of groups.
 pub(crate) const CM: fi_ops_cm = fi_ops_cm {
     size: size_of::<fi_ops_cm>(),
     setname: Some(unsupported::setname),
@@ -247,7 +247,8 @@ impl Endpoint {
         Ok(engine.ok_or(EOPBADSTATE)?.address())
     }
 
-    /// How often the endpoint has joined a set of members before; it does once more.
+    /// Returns the number of times that the endpoint has joined a set of members before, and counts
+    /// one more.
     pub(crate) fn joins(&self, members: u64) -> Result<u64> {
         let mut joins = self.joins.lock().map_err(|_| Errno::EOTHER)?;
         let count = joins.entry(members).or_default();

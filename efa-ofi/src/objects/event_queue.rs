@@ -99,10 +99,10 @@ impl EventQueue {
         })
     }
 
-    /// Takes the first event, or only looks at it.
+    /// Takes the first event, or only reads it.
     ///
     /// # Errors
-    /// `FI_EAVAIL` if a failure comes first, `FI_EAGAIN` if there is nothing, `FI_ETOOSMALL` if the
+    /// `FI_EAVAIL` if a failure comes first, `FI_EAGAIN` if there is none, `FI_ETOOSMALL` if the
     /// event has no room, `FI_EINVAL` for other flags than `FI_PEEK`.
     ///
     /// # Safety
@@ -229,7 +229,7 @@ unsafe extern "C" fn sread(
 /// The size of the entry in bytes; `-FI_EAGAIN` if there is none.
 ///
 /// # Safety
-/// `buffer` is null or leads to an entry.
+/// `buffer` is null or points to an entry.
 unsafe extern "C" fn readerr(
     queue: *mut fid_eq,
     buffer: *mut fi_eq_err_entry,

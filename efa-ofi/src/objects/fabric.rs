@@ -59,8 +59,8 @@ struct FeatureOperations {
 
 static FEATURES: FeatureOperations = FeatureOperations { query: has_feature };
 
-/// Whether there is a feature of stock's by this name; the name is not looked at. Stock has one,
-/// for memory of GPUs, and that only in its other fabric.
+/// Whether there is a feature of stock's with this name; the name is not read. Stock has one
+/// feature, for memory of GPUs, and only in its other fabric.
 extern "C" fn has_feature(_name: *const c_char) -> bool {
     false
 }

@@ -123,7 +123,7 @@ impl Group {
         self.joined.load(Ordering::Acquire)
     }
 
-    /// An operation of the group, of `length` bytes or slices of so many.
+    /// An operation of the group, with `length` bytes, or slices of `length` bytes.
     ///
     /// # Errors
     /// `FI_EOPBADSTATE` if the endpoint is not enabled.

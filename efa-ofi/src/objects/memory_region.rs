@@ -43,7 +43,7 @@ pub(crate) static OPS: Table<fi_ops_mr> = Table::new(fi_ops_mr {
     regattr: Some(regattr),
 });
 
-/// The accesses that a registration may permit. Those of collective operations mean nothing here.
+/// The accesses that a registration may permit. Those of collective operations have no effect here.
 const ACCESS: u64 =
     FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_COLLECTIVE;
 
@@ -100,10 +100,10 @@ impl Registration {
     }
 }
 
-/// The registration that a descriptor names, if there is one.
+/// The registration of a descriptor, if there is one.
 ///
 /// # Errors
-/// `FI_EINVAL` if it is none of this provider.
+/// `FI_EINVAL` if it does not belong to this provider.
 ///
 /// # Safety
 /// The descriptor is null, or of a registration that has not ended.

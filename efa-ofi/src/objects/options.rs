@@ -1,7 +1,7 @@
 //! Options of endpoints (`fi_getopt`, `fi_setopt`): those of libfabric's own efa provider.
 //!
-//! Options that promise something (the largest message, or that no shared memory is wanted) are
-//! kept. They matter where the endpoint decides whether it receives into the application's buffers
+//! Options that are promises (the largest message, or no use of shared memory) are kept. They
+//! determine whether the endpoint receives into the application's buffers
 //! ([`crate::objects::zero_copy`]).
 
 use std::ffi::{c_int, c_void};
@@ -68,8 +68,7 @@ fn size_of_messages(option: c_int) -> Option<usize> {
     (index < SIZES).then_some(index)
 }
 
-/// Whether an option is one of the two sizes of queues, and which: that of sends or that of
-/// receives.
+/// Whether an option is one of the two queue sizes, and which: of sends or of receives.
 fn queue_of(option: c_int) -> Option<usize> {
     let options = [FI_OPT_TX_SIZE, FI_OPT_RX_SIZE];
     options.iter().position(|queue| *queue as c_int == option)
@@ -81,8 +80,8 @@ pub(crate) struct Options {
     rnr_retry: usize,
     p2p: c_int,
     sizes: [usize; SIZES],
-    /// How many sends and receives the application starts before the first of them completes; 0 if
-    /// it sets no size.
+    /// The numbers of sends and receives that the application starts before the first of them
+    /// completes; 0 if it sets no size.
     queue_sizes: [usize; 2],
     use_device_rdma: bool,
     shared_memory: bool,

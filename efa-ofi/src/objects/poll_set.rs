@@ -1,4 +1,4 @@
-//! Poll sets: one call that looks at several completion queues and counters.
+//! Poll sets: one call that checks several completion queues and counters.
 
 use std::ffi::{c_int, c_void};
 use std::sync::{Mutex, MutexGuard};

@@ -79,10 +79,11 @@ impl WaitSet {
         self.members.lock().map_err(|_| Errno::EOTHER)
     }
 
-    /// Waits until a member has something to read, or has counted something.
+    /// Waits until a member has an entry to read, or has counted an operation.
     ///
     /// # Errors
-    /// `FI_ETIMEDOUT`, `FI_EINTR` after a signal that the process handled, and those of members.
+    /// `FI_ETIMEDOUT`, `FI_EINTR` after a signal that the process handled, and the errors of
+    /// members.
     fn wait(&self, until: Deadline) -> Result<()> {
         loop {
             for member in self.members()?.iter() {
@@ -130,7 +131,7 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    /// A place in the wait set that the attributes of an object name, which has this descriptor.
+    /// A slot for an object with this descriptor in the wait set of its attributes.
     ///
     /// # Errors
     /// `FI_EINVAL` if the wait object is a set, and there is none.

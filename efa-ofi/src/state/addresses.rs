@@ -12,7 +12,7 @@ pub(crate) struct Addresses {
     peers: Vec<Option<PeerId>>,
     /// Free entries of `peers`.
     free: Vec<fi_addr_t>,
-    /// By [`PeerId::place`]: each peer, its entry, and how often it was inserted.
+    /// By [`PeerId::place`]: each peer, its entry, and the number of times that it was inserted.
     by_peer: Vec<Option<(PeerId, fi_addr_t, usize)>>,
 }
 

@@ -5,7 +5,7 @@
 //!
 //! A member whose operation fails notifies the others, and the operation of the group fails there
 //! too. A member that waits for messages probes their senders from time to time: the device reports
-//! a sender that is gone. Both use messages with the group's [notice tag](notice_tag).
+//! a sender that has ended. Both use messages with the group's [notice tag](notice_tag).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,9 +24,9 @@ use crate::state::collective_messages::{CONTEXT, NOTICE, QUESTION, notice_tag};
 use crate::state::domain::DomainState;
 use crate::state::schedule::{Area, Piece, Schedule, Step};
 
-/// How long an operation waits for messages before it probes their senders. The time doubles with
-/// each probe, at most [`MOST_DOUBLINGS`] times, because probes occupy room at a peer that does not
-/// receive them.
+/// The time that an operation waits for messages before it probes their senders. The time doubles
+/// with each probe, at most [`MOST_DOUBLINGS`] times, because probes occupy room at a peer that
+/// does not receive them.
 const PATIENCE: Duration = Duration::from_secs(1);
 const MOST_DOUBLINGS: u32 = 6;
 
@@ -36,7 +36,7 @@ pub(crate) struct Operation {
     members: Arc<[PeerId]>,
     /// The same for all operations of a group.
     group: Arc<()>,
-    /// Of all its messages.
+    /// The tag of all its messages.
     tag: u64,
     steps: VecDeque<Step>,
     /// Addresses of the application's memory.
@@ -49,13 +49,12 @@ pub(crate) struct Operation {
     outstanding: usize,
     /// The members whose messages are waited for.
     awaited: Vec<usize>,
-    /// When they were asked whether they are there, or the waiting began; and how often they were
-    /// asked.
+    /// The time of the last probes, or the start of the wait; and the number of probes.
     asked: Instant,
     questions: u32,
     /// The number of this member.
     rank: usize,
-    /// The others know of a failure, or need not.
+    /// Whether the others know of a failure, or need not.
     is_known: bool,
     failure: Option<(Failure, Option<PeerId>)>,
     end: Box<dyn End>,
@@ -168,7 +167,7 @@ impl Operation {
         self.steps.clear();
     }
 
-    /// Goes on as far as that is possible now. Returns whether the operation has ended.
+    /// Continues as far as possible now. Returns whether the operation has ended.
     fn advance(&mut self, engine: &mut Endpoint<LentNic<HwDomain>>, context: u64) -> bool {
         if let Some(peer) = self.failed_member(engine) {
             self.is_known = true;
@@ -213,7 +212,7 @@ impl Operation {
             }
         }
         if self.failure.is_some() {
-            // Those who would send are not waited for.
+            // Members that would send are not waited for.
             while engine.cancel_context(context) {}
         }
         self.outstanding == 0
@@ -261,14 +260,14 @@ impl Operation {
         self.until_question().is_zero()
     }
 
-    /// How long there is nothing to ask.
+    /// The time until the next probe.
     fn until_question(&self) -> Duration {
         let patience = PATIENCE * (1 << self.questions.min(MOST_DOUBLINGS));
         patience.saturating_sub(self.asked.elapsed())
     }
 
-    /// Probes the senders of the awaited messages. They do not answer: the device reports those
-    /// that are gone.
+    /// Probes the senders of the awaited messages. They do not answer: the device reports senders
+    /// that have ended.
     fn ask(&mut self, engine: &mut Endpoint<LentNic<HwDomain>>, context: u64) {
         (self.asked, self.questions) = (Instant::now(), self.questions + 1);
         for index in 0..self.awaited.len() {
@@ -367,7 +366,7 @@ impl DomainState {
             if context & QUESTION == 0 {
                 operation.outstanding -= 1;
             }
-            // A question may outlive its operation, and the key be that of another one.
+            // A probe may outlive its operation, and the key may belong to another one.
             let concerns = |peer: &PeerId| operation.members.contains(peer);
             if let Err((failure, peer)) = result
                 && (context & QUESTION == 0 || peer.as_ref().is_some_and(concerns))
@@ -395,7 +394,7 @@ impl DomainState {
         }
     }
 
-    /// How long no collective operation has something to ask. `None` without any.
+    /// The time until the next probe of any collective operation. `None` without any.
     pub(crate) fn until_question(&self) -> Option<Duration> {
         let operations = self.collectives.iter();
         operations

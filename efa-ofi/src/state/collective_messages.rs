@@ -17,8 +17,8 @@ pub(crate) const NOTICE: u64 = CONTEXT | (QUESTION - 1);
 /// The number of an operation within its group: the lower bits of tags.
 pub(crate) const NUMBER: u64 = (1 << 24) - 1;
 
-/// The tag of an operation: that of collective operations, 39 bits of the group, and 24 of the
-/// operation's number.
+/// The tag of an operation: the bit of collective operations, 39 bits of the group, and 24 bits of
+/// the operation's number.
 pub(crate) fn tag(group: u64, number: u64) -> u64 {
     TAG | (group << 24 & !TAG) | (number % NUMBER)
 }

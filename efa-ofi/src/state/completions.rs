@@ -25,7 +25,7 @@ pub(crate) enum Format {
 pub(crate) struct Reader {
     format: Format,
     buffer: *mut c_void,
-    /// Null if the call does not ask for the senders.
+    /// Null if the call does not request the senders.
     sources: *mut fi_addr_t,
     /// The number of entries that there is room for.
     room: usize,
@@ -74,7 +74,7 @@ impl Reader {
         }
         // SAFETY: there is room, by the contract of `new`; the formats are prefixes of each other.
         unsafe {
-            // The usual format is asked for first, without a table of jumps.
+            // The usual format is checked first, without a jump table.
             if let Format::Tagged = self.format {
                 write!(fi_cq_tagged_entry);
             } else {
@@ -98,14 +98,14 @@ impl Reader {
 /// Unread completions.
 #[derive(Debug, Default)]
 pub(crate) struct Completions {
-    /// The call that reads and delivers now, which gets what comes next.
+    /// The call that reads and delivers now, which gets the next entries.
     pub(crate) reader: Option<Reader>,
     done: VecDeque<(fi_cq_tagged_entry, fi_addr_t)>,
-    /// How many successes the application has taken.
+    /// The number of successes that the application has taken.
     taken: u64,
-    /// With the number of all successes that came before.
+    /// Failures, with the number of all earlier successes.
     failed: VecDeque<(u64, ErrorEntry)>,
-    /// With that many entries, successes and failures, no operation is started that ends here.
+    /// With this many entries, successes and failures, no operation is started that completes here.
     limit: usize,
     /// The text about the failure that was read last.
     pub(crate) detail: CString,
@@ -186,10 +186,10 @@ impl Completions {
         }
     }
 
-    /// How many successes can be taken.
+    /// The number of successes that can be taken.
     ///
     /// # Errors
-    /// `FI_EAGAIN` if there are not `least` and no failure behind them, `FI_EAVAIL` if a failure
+    /// `FI_EAGAIN` if there are not `least` and no failure after them, `FI_EAVAIL` if a failure
     /// comes first.
     #[inline]
     pub(crate) fn available(&self, least: usize) -> Result<usize> {

@@ -79,7 +79,7 @@ impl Datagrams {
         }
     }
 
-    /// Sends the datagram behind the prefix of `data`. The bytes are copied, so the application's
+    /// Sends the datagram after the prefix of `data`. The bytes are copied, so the application's
     /// memory need not be registered and can be reused at once.
     ///
     /// # Errors

@@ -23,11 +23,11 @@ pub(crate) struct Deferred {
     pub(crate) direction: Direction,
 }
 
-/// Where the data goes.
+/// The direction of the data.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Direction {
     Read,
-    /// With this data for the peer's completion queue.
+    /// A write, with this data for the peer's completion queue.
     Write(Option<u64>),
 }
 

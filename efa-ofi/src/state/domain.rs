@@ -37,7 +37,7 @@ pub(crate) struct DomainState {
     /// The enabled endpoints.
     pub(crate) endpoints: Vec<(EndpointId, Route)>,
     pub(crate) tables: Tables,
-    /// In how many address vectors each peer is.
+    /// The number of address vectors that contain each peer.
     pub(crate) peers: HashMap<PeerId, usize>,
     /// Messages that were claimed, by the context that claimed them, with the completion of each.
     pub(crate) claims: HashMap<(EndpointId, u64), (ClaimId, CompletionEntry)>,
@@ -47,7 +47,7 @@ pub(crate) struct DomainState {
     pub(crate) datagrams: Slab<Datagrams>,
     /// Completions of one poll of theirs.
     batch: Vec<Completion>,
-    /// Collective operations that go on.
+    /// Collective operations in progress.
     pub(crate) collectives: Slab<Operation>,
     /// The events that sleepers wait for, once an object can sleep.
     device_events: Option<DeviceEvents>,
@@ -75,7 +75,7 @@ impl DomainState {
         // Each endpoint adds its own.
         let config = DomainConfig { packet_buffers: 0 };
         let mut domain = device.open_domain(&config).map_err(refused)?;
-        // SAFETY: libfabric's interface demands of all memory in calls what `allow_user` does.
+        // SAFETY: libfabric's interface requires of all memory in calls what `allow_user` requires.
         unsafe { domain.allow_user(USER_MEMORY) }.map_err(refused)?;
         if fork::is_kept_from_children() {
             log_info!(
@@ -83,7 +83,7 @@ impl DomainState {
                 "registrations are not kept, so that children have the memory between operations"
             );
         } else if let Err(error) = domain.cache_registrations(CacheLimits::default()) {
-            // Operations go on registering memory that the application did not register.
+            // Then operations still register memory that the application did not register.
             log_info!(Domain, "registrations are not kept: {error}");
         }
         Ok(DomainState {
@@ -131,8 +131,8 @@ impl DomainState {
         taken
     }
 
-    /// As [`DomainState::progress`], for a call that reads a completion queue: what ends there, and has no
-    /// unread entries before it, is written to the call's memory.
+    /// As [`DomainState::progress`], for a call that reads a completion queue: completions without
+    /// unread entries before them are written to the call's memory.
     ///
     /// # Errors
     /// `FI_EINVAL` for an unknown queue.
@@ -221,10 +221,10 @@ impl DomainState {
         }
     }
 
-    /// Notes that a peer has left an address vector. With the last one it leaves the domain.
+    /// Notes that a peer has left an address vector. With its last vector it leaves the domain.
     ///
     /// # Errors
-    /// The device does not give back its address handle.
+    /// The device does not destroy its address handle.
     pub(crate) fn forget(&mut self, peer: PeerId) -> Result<()> {
         if let Entry::Occupied(mut vectors) = self.peers.entry(peer) {
             *vectors.get_mut() -= 1;
@@ -264,11 +264,11 @@ impl DomainState {
         }
     }
 
-    /// Makes a completion queue of the device. Its events wake sleepers if `notifies`, as far as
-    /// the device has them.
+    /// Makes a completion queue of the device. Its events wake sleepers if `notifies` and the
+    /// device supports events.
     ///
     /// # Errors
-    /// `FI_ENOMEM` if the device has no room for it, which is in the log.
+    /// `FI_ENOMEM` if the device has no room for it; the log has the reason.
     pub(crate) fn create_queue(
         &mut self,
         entries: usize,
@@ -304,7 +304,7 @@ impl DomainState {
         Ok(queue)
     }
 
-    /// Ends a completion queue of the device whose queue pair is gone.
+    /// Destroys a completion queue of the device whose queue pair was destroyed.
     pub(crate) fn end_queue(&mut self, queue: CompletionQueueId) {
         let nic = self.core.nic_mut();
         if let Some(events) = &mut self.device_events {

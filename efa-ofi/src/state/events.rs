@@ -23,7 +23,7 @@ pub(crate) struct Events {
 pub(crate) struct Queued {
     pub(crate) written: VecDeque<(u32, Vec<u8>)>,
     pub(crate) failed: VecDeque<FailedOperation>,
-    /// As many events as the queue holds of each of the two.
+    /// The largest number of events of each of the two types.
     pub(crate) limit: usize,
 }
 
@@ -37,7 +37,7 @@ impl Queued {
 #[derive(Debug)]
 pub(crate) struct FailedOperation {
     pub(crate) endpoint: fid_t,
-    /// That of the endpoint.
+    /// The context of the endpoint.
     pub(crate) context: *mut c_void,
     pub(crate) failure: Failure,
 }
@@ -78,7 +78,7 @@ impl Events {
         result
     }
 
-    /// Adds an event about an object. Without room for it, it is in the log instead.
+    /// Adds an event about an object. Without room it is written to the log instead.
     pub(crate) fn complete(&self, kind: u32, object: *mut fid, context: *mut c_void) {
         // The structure has no gaps.
         let mut bytes = Vec::from((object.expose_provenance() as u64).to_ne_bytes());
@@ -96,7 +96,7 @@ impl Events {
         }
     }
 
-    /// Adds the failure of an operation of an endpoint. Without room for it, it is in the log
+    /// Adds the failure of an operation of an endpoint. Without room it is written to the log
     /// instead.
     pub(crate) fn fail(&self, endpoint: &fid, failure: Failure) {
         let failed = FailedOperation {

@@ -2,10 +2,10 @@
 //!
 //! An application that promises to make one call of a domain at a time (`FI_THREAD_DOMAIN`) needs
 //! none, unless the domain has a thread of its own for automatic progress. All others share a
-//! mutex, whatever threading model they asked for.
+//! mutex, independent of the requested threading model.
 //!
-//! Each call takes it once. The mutex of `parking_lot` is one atomic instruction in line at each end,
-//! while the code of the standard library's is too long to become part of each call.
+//! Each call takes it once. The mutex of `parking_lot` is one inlined atomic instruction at each
+//! end, while the code of the standard library's is too long to be inlined.
 
 use std::cell::{Cell, UnsafeCell};
 use std::hint::cold_path;
@@ -20,7 +20,7 @@ use crate::ffi::result::Result;
 /// A value that one call at a time uses.
 pub(crate) struct Lock<T> {
     mutex: RawMutex,
-    /// Without synchronization: whether a call has it.
+    /// Without synchronization: whether a call holds it.
     held: Cell<bool>,
     /// Several threads use it, so that calls wait for each other.
     synchronized: bool,

@@ -1,4 +1,4 @@
-//! Where the ends of an endpoint's operations go.
+//! The destinations of an endpoint's completions.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ impl Route {
     /// The entries of the address vector.
     ///
     /// # Errors
-    /// `FI_EINVAL` if the vector is gone.
+    /// `FI_EINVAL` if the vector was closed.
     #[inline]
     pub(crate) fn addresses<'a>(&self, tables: &'a Tables) -> Result<&'a Addresses> {
         let addresses = tables.vectors.get(self.vector).and_then(Option::as_ref);

@@ -28,7 +28,7 @@ pub(crate) enum Area {
     Buffer,
     /// The application's result.
     Result,
-    /// Of the operation itself.
+    /// Memory of the operation itself.
     Scratch,
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// The steps of member `rank` of `ranks`. `length` is that of the operand in bytes, or of one
+    /// The steps of member `rank` of `ranks`. `length` is the operand's in bytes, or that of one
     /// member's slice where it is distributed or collected.
     pub(crate) fn new(
         collective: Collective,

@@ -12,8 +12,8 @@ use crate::state::completions::Completions;
 pub(crate) struct Tables {
     pub(crate) vectors: Vec<Option<Addresses>>,
     pub(crate) queues: Slab<Completions>,
-    /// A queue has been full since [`Tables::check_room`] last looked: usually none is, and then
-    /// no operation has to look.
+    /// Whether a queue may have been full since the last [`Tables::check_room`]: usually none is,
+    /// and then no operation has to check.
     pub(crate) may_be_full: bool,
     /// Messages of collective operations that have ended, by their context.
     pub(crate) collective: Vec<(u64, std::result::Result<(), MessageFailure>)>,
@@ -32,7 +32,7 @@ impl Tables {
         self.queues.get_mut(queue).ok_or(Errno::EINVAL)
     }
 
-    /// Checks that a completion queue takes the end of another operation.
+    /// Checks that a completion queue has room for another operation's completion.
     ///
     /// # Errors
     /// `FI_EAGAIN` if the application has to read completions first.

@@ -27,8 +27,8 @@ use rustix::time::{
 use crate::ffi::result::Result;
 use crate::ffi::{FI_WAIT_FD, FI_WAIT_NONE, FI_WAIT_YIELD, fi_wait_obj};
 
-/// How long a call that waits looks before it sleeps: about as long as falling asleep and waking up
-/// take.
+/// The time that a waiting call polls before it sleeps: about as long as it takes to fall asleep
+/// and wake up.
 pub(crate) const SPIN: Duration = Duration::from_micros(20);
 
 fn failed(error: rustix::io::Errno) -> Errno {
@@ -129,7 +129,7 @@ impl Epoll {
     }
 
     fn remove(&self, descriptor: impl AsFd) {
-        // One that is not in it needs no removal.
+        // A missing descriptor needs no removal.
         let _ = epoll::delete(&self.0, descriptor);
     }
 }
@@ -140,7 +140,7 @@ impl AsFd for Epoll {
     }
 }
 
-/// The events that all sleepers of a domain wait for: those of the device's queues, and time-outs
+/// The events that all sleepers of a domain wait for: events of the device's queues, and time-outs
 /// of the engine.
 #[derive(Debug)]
 pub(crate) struct DeviceEvents {
@@ -149,7 +149,8 @@ pub(crate) struct DeviceEvents {
     timer_is_set: bool,
     /// The queues that notify.
     pub(crate) queues: Vec<CompletionQueueId>,
-    /// The queues that do not, since the device cannot: sleepers look at them each millisecond.
+    /// The queues without events, since the device does not support them: sleepers poll them each
+    /// millisecond.
     pub(crate) polled: Vec<CompletionQueueId>,
 }
 
@@ -188,7 +189,7 @@ impl DeviceEvents {
         if time.is_none() && !self.timer_is_set {
             return Ok(());
         }
-        // Zero would end it.
+        // Zero would disarm it.
         let value = time.map_or(Duration::ZERO, |time| time.max(Duration::from_nanos(1)));
         let spec = Itimerspec {
             it_interval: timespec(Duration::ZERO),
@@ -206,7 +207,7 @@ impl AsFd for DeviceEvents {
     }
 }
 
-/// The descriptors of an object's sleepers: those of its domain, and its own eventfd.
+/// The descriptors of an object's sleepers: its domain's, and its own eventfd.
 #[derive(Debug)]
 pub(crate) struct WaitFd {
     pub(crate) eventfd: EventFd,

@@ -232,7 +232,7 @@ fn addresses_as_text_report_their_needed_size() {
         let side = Side::open(libfabric, &Options::default());
         side.enable();
         let (vector, name) = (side.vector, side.name());
-        // SAFETY: the vector is open, and there is room for as many bytes as the length says.
+        // SAFETY: the vector is open, and there is room for `length` bytes.
         let text = |room: usize| unsafe {
             let straddr = (*(*vector).ops).straddr.expect("the tables are complete");
             let (mut text, mut length) = (vec![0xff_u8; 200], room);

@@ -23,7 +23,7 @@ impl Target<'_> {
     }
 }
 
-/// Runs a test with a pair whose right side has registered these values, and returns what they are
+/// Runs a test with a pair whose right side has registered these values, and returns the values
 /// afterwards.
 fn with_target<T: Clone>(
     libfabric: &crate::common::Libfabric,
@@ -156,7 +156,7 @@ fn messages_name_memory_in_elements() {
             target.finish(context, FI_WRITE);
             pair.start(|| call!(endpoint => atomic.writemsg(&message, FI_DELIVERY_COMPLETE)));
             target.finish(context, FI_WRITE);
-            // No descriptors, as MPICH's windows call it.
+            // Without descriptors, as MPICH's windows call it.
             pair.start(|| {
                 call!(endpoint => atomic.readwritemsg(&message, results.as_mut_ptr(), null_mut(), 1, 0))
             });

@@ -1,5 +1,5 @@
 //! Each attribute of an info as a hint (`fi_getinfo`), for applications of each version of the
-//! interface: what is offered is granted, less is granted and kept, more is refused.
+//! interface: an offered value is granted, less is granted and kept, more is refused.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
@@ -9,7 +9,7 @@ use crate::common::{Libfabric, with_provider, with_provider_and};
 
 const NO_DATA: c_int = -libc::ENODATA;
 
-/// All versions of the interface until that of the machine's libfabric.
+/// All versions of the interface up to the machine's libfabric.
 fn versions() -> impl Iterator<Item = u32> {
     (0..=17).map(|minor| 1 << 16 | minor)
 }
@@ -34,7 +34,7 @@ macro_rules! attributes {
     };
 }
 
-/// Sizes and numbers: who asks for less is content with more.
+/// Sizes and numbers: a smaller request is satisfied by a larger offer.
 const SIZES: &[Attribute] = &attributes! {
     ep_attr: protocol_version as u32, max_msg_size as usize, max_order_raw_size as usize,
         max_order_war_size as usize, max_order_waw_size as usize, tx_ctx_cnt as usize,
@@ -47,7 +47,7 @@ const SIZES: &[Attribute] = &attributes! {
         mr_iov_limit as usize, auth_key_size as usize, max_err_data as usize, mr_cnt as usize;
 };
 
-/// Sets of bits: each may be asked for that is there.
+/// Sets of bits: each offered bit may be requested.
 const SETS: &[Attribute] = &attributes! {
     tx_attr: caps as u64, msg_order as u64, comp_order as u64;
     rx_attr: caps as u64, msg_order as u64, comp_order as u64;
@@ -74,7 +74,7 @@ const CHOICES: &[(Attribute, &[u64])] = &{
 };
 
 impl Attribute {
-    /// What an application gets that asks for a value of this attribute.
+    /// The result for an application that requests a value of this attribute.
     fn ask(&self, libfabric: &Libfabric, version: u32, value: u64) -> Result<u64, c_int> {
         read(
             libfabric,
@@ -91,7 +91,7 @@ fn read<T>(
     read: impl FnOnce(&fi_info) -> T,
 ) -> Result<T, c_int> {
     let info = info?;
-    // SAFETY: the info is valid until it is freed, and nobody uses it any more then.
+    // SAFETY: the info is valid until it is freed, and it is not used afterwards.
     unsafe {
         let found = read(&*info);
         (libfabric.freeinfo)(info);
@@ -138,7 +138,7 @@ fn each_offered_bit_is_granted_and_no_other() {
             for version in versions() {
                 for attribute in SETS {
                     let what = format!("{} for {version:#x}", attribute.name);
-                    // Without hints there is all of it.
+                    // Without hints the whole offer is returned.
                     let offer = match attribute.name {
                         "tx_attr.msg_order" | "rx_attr.msg_order" => {
                             FI_ORDER_SAS | 0xf << FI_ORDER_ATOMIC_RAR.trailing_zeros()
@@ -154,7 +154,7 @@ fn each_offered_bit_is_granted_and_no_other() {
                             .ask(libfabric, version, 0)
                             .expect("there is a device"),
                     };
-                    // Collective operations are for who asks for them.
+                    // Collective operations are offered on request only.
                     let offer = match attribute.name {
                         "caps" | "tx_attr.caps" | "rx_attr.caps" => offer | FI_COLLECTIVE,
                         _ => offer,
@@ -239,7 +239,7 @@ fn registration_is_demanded_of_targets_only() {
                         }
                     }
                 }
-                // Who asks for nothing gets what needs no more than was offered.
+                // An application without requests gets no more than the offer.
                 for (mode, one_sided) in [(0, version < (1 << 16 | 5)), (needed, true)] {
                     let info = libfabric.info_of(version, |hints| {
                         // SAFETY: hints have all attributes.
@@ -267,7 +267,7 @@ fn copy(bytes: &[u8]) -> *mut c_void {
 fn sources_choose_the_device() {
     with_provider("attributes::sources_choose_the_device", |libfabric| {
         let own = read(libfabric, libfabric.info(|_| {}), |info| {
-            // SAFETY: an address has as many bytes as its length says.
+            // SAFETY: an address has `length` bytes.
             unsafe { std::slice::from_raw_parts(info.src_addr.cast::<u8>(), info.src_addrlen) }
                 .to_vec()
         });
@@ -365,7 +365,7 @@ fn descriptions_choose_the_device() {
     });
 }
 
-/// Attributes of which stock 1.17 grants more than it has.
+/// Attributes of which stock 1.17 grants more than it supports.
 const UNCHECKED_BY_STOCK: [&str; 11] = [
     "ep_attr.max_order_raw_size",
     "domain_attr.mr_key_size",

@@ -1,4 +1,4 @@
-//! Completion queues that are full, and what failures say, through the C interface.
+//! Full completion queues, and the descriptions of failures, through the C interface.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::null_mut;
@@ -125,7 +125,7 @@ fn a_full_queue_holds_receives_and_peers_back() {
             *posted += usize::from(status == 0);
             status
         };
-        // What was posted before the queue is full stays.
+        // Requests that were posted before the queue is full stay.
         while posted < MESSAGES / 2 {
             assert_eq!(post(&pair, &mut posted), 0);
         }
@@ -137,7 +137,7 @@ fn a_full_queue_holds_receives_and_peers_back() {
         progress(&pair);
         assert_eq!(post(&pair, &mut posted), AGAIN);
         let mut received = take_all(&pair.right);
-        // What one look at the device brings, and no more.
+        // The completions of one poll of the device, and no more.
         assert!(
             (ENTRIES..MESSAGES / 2).contains(&received.len()),
             "{received:?}"
@@ -191,7 +191,7 @@ fn a_failure_says_what_happened_to_whom() {
             // SAFETY: infos have all attributes.
             let longest = unsafe { (*(*side.info).domain_attr).max_err_data };
             assert!((whole.len() + 1..=128).contains(&longest));
-            // Into the application's memory, as far as there is room.
+            // Written to the application's memory, as far as there is room.
             for room in [128, whole.len() + 1, 10, 1] {
                 let mut memory = [0xff_u8; 130];
                 let entry = fail(Some(&mut memory[..room]));

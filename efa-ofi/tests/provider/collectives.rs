@@ -113,7 +113,7 @@ impl Member {
     }
 }
 
-/// Makes progress on all members until `done` says so.
+/// Makes progress on all members until `done` is true for all.
 fn until(members: &[Member], what: &str, mut done: impl FnMut(usize) -> bool) {
     let wait = Wait::start();
     let mut left: Vec<usize> = (0..members.len()).collect();
@@ -340,7 +340,7 @@ fn groups_begin_when_all_have_joined() {
             assert_eq!(early, -(FI_EOPBADSTATE as isize));
             assert_eq!(members[2].join(), 0);
             until(&members, "joined", |number| members[number].has_joined());
-            // Nobody leaves a barrier before the last one comes.
+            // No member leaves a barrier before the last one enters it.
             let enter = |number: usize| {
                 let (endpoint, group) = (members[number].side.endpoint, members[number].name());
                 assert_eq!(call!(endpoint => collective.barrier(group, JOINED)), 0);
@@ -429,7 +429,7 @@ fn sets_are_as_they_were_changed() {
         let (_, none) = open(no, no, 0, 0);
         assert_eq!(open(5, 4, 1, 0), (-libc::EINVAL, null_mut()));
         assert_eq!(open(no, no, 0, 1 << 50), (-libc::EINVAL, null_mut()));
-        // A set has what can be removed from it.
+        // A set contains the members that can be removed from it.
         let has = |set: *mut fid_av_set| -> Vec<fi_addr_t> {
             let found = |address: &fi_addr_t| {
                 let removed = call!(set => ops.remove(*address)) == 0;
@@ -499,7 +499,7 @@ fn collectives_refuse_what_makes_no_sense() {
             }
             until(&members, "completed", |_| member.side.read().is_ok());
             assert_eq!(data, [1.5]);
-            // What queries say is what calls do.
+            // Queries agree with calls.
             let query = |collective, op, datatype| {
                 let mut attributes = fi_collective_attr {
                     op,

@@ -19,7 +19,7 @@ fn flags(with_data: bool) -> u64 {
     }
 }
 
-/// What the receiver reads of a call whose own flags are `kind`.
+/// The receiver's entry for a call whose own flags are `kind`.
 fn expected(kind: u64, data: u64, with_data: bool) -> (u64, u64) {
     match with_data {
         true => (kind | FI_REMOTE_CQ_DATA, data),

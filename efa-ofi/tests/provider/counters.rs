@@ -26,7 +26,7 @@ fn values(counter: *mut fid_cntr) -> (u64, u64) {
     )
 }
 
-/// Two sides, with a counter of what the left one sends and reads, and one of what the right one
+/// Two sides, with a counter of the left side's sends and reads, and one of the right side's
 /// receives.
 fn with_counters(libfabric: &Libfabric, body: impl FnOnce(&Pair, *mut fid_cntr, *mut fid_cntr)) {
     let options = Options {
@@ -86,7 +86,8 @@ fn operations_without_reports_are_counted() {
                 exchange(pair, sent, received);
                 assert_eq!((values(sent), values(received)), ((2, 0), (2, 0)));
                 assert_eq!(pair.left.read().err(), Some(AGAIN));
-                // What has reached its value needs no wait, and what does not reach it has an end.
+                // A value that is already reached needs no wait; the wait for another one times
+                // out.
                 assert_eq!(call!(received => ops.wait(2, 0)), 0);
                 assert_eq!(call!(received => ops.wait(3, 1)), -libc::ETIMEDOUT);
             });
@@ -133,7 +134,7 @@ fn failures_count_as_errors() {
     });
 }
 
-/// What a peer does to the right side.
+/// An access of a peer to the right side.
 #[derive(Clone, Copy, Debug)]
 enum Access {
     Message,
@@ -172,8 +173,8 @@ fn access(pair: &Pair, what: Access, local: &mut [u64; 1], remote: &mut [u64; 1]
     pair.left_completion();
 }
 
-/// Checks how often the right side counts each of these, in one counter of all that it is the
-/// target of.
+/// Checks how often the right side counts each of these accesses, in one counter of all accesses to
+/// it.
 fn check_counts(libfabric: &Libfabric, provider: &'static CStr, all: &[(Access, u64)]) {
     let options = Options {
         provider,
@@ -197,7 +198,7 @@ fn check_counts(libfabric: &Libfabric, provider: &'static CStr, all: &[(Access, 
     let mut total = 0;
     for (what, count) in all {
         access(&pair, *what, &mut local, &mut remote, key);
-        // The message comes later than all that the target hears of the other.
+        // The message arrives after all other packets of the access.
         access(&pair, Access::Message, &mut local, &mut remote, key);
         total += count + 1;
         pair.until("the target counts it", |_| {

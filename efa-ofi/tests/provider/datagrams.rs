@@ -14,7 +14,7 @@ use crate::common::{
 const NO_DATA: c_int = -libc::ENODATA;
 const REFUSED: isize = -(libc::ENOSYS as isize);
 
-/// Bytes in front of each message.
+/// Bytes before each message.
 const PREFIX: usize = 40;
 
 const DATAGRAMS: Options = Options {
@@ -29,7 +29,7 @@ fn context(number: usize) -> *mut c_void {
     std::ptr::without_provenance_mut(number)
 }
 
-/// A buffer whose message is behind a prefix of other bytes.
+/// A buffer with a message after a prefix of other bytes.
 fn with_prefix(message: &[u8]) -> Vec<u8> {
     [&[0xee; PREFIX], message].concat()
 }
@@ -163,7 +163,7 @@ struct Hints<'a> {
 
 type Change = fn(&mut Hints<'_>);
 
-/// What is offered to hints that `change` has made of those for datagrams.
+/// The offer for the datagram hints after `change`.
 fn offered(
     libfabric: &Libfabric,
     change: impl FnOnce(&mut Hints<'_>),
@@ -298,7 +298,7 @@ fn who_asks_for_no_type_gets_both() {
             }
             types
         };
-        // No layer of libfabric's makes a third one of them, which would come first.
+        // No layer of libfabric makes a third one of them, which would come first.
         assert_eq!(types(FI_MSG_PREFIX), [FI_EP_RDM, FI_EP_DGRAM]);
         assert_eq!(types(0), [FI_EP_RDM]);
     });
@@ -390,7 +390,7 @@ fn calls_without_datagrams_are_refused() {
                 "{flags:#x}"
             );
         }
-        // What is posted ends with the endpoint.
+        // Posted receives end with the endpoint.
         assert_eq!(receive(&side, &mut buffer, no, 1), 0);
         side.close(libfabric);
     });
@@ -407,7 +407,7 @@ fn a_datagram_without_room_fails_its_receive() {
         let failed = pair.right_failure();
         let found = (failed.op_context, failed.flags, failed.err);
         assert_eq!(found, (context(3), FI_MSG | FI_RECV, libc::EMSGSIZE));
-        // The sender does not hear of it, and the next one arrives.
+        // The sender gets no error, and the next one arrives.
         let (entry, _) = pair.left_completion();
         assert_eq!(entry.op_context, context(1));
         assert_eq!(receive(&pair.right, &mut short, null_mut(), 4), 0);

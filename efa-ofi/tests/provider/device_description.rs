@@ -1,4 +1,4 @@
-//! What an info says of its device, through the C interface.
+//! The description of the device in an info, through the C interface.
 
 use std::ffi::CStr;
 
@@ -53,8 +53,8 @@ fn the_description_in_words_has_an_end() {
         "device_description::the_description_in_words_has_an_end",
         |libfabric| {
             let info = libfabric.info(|_| {}).expect("there is a device");
-            // SAFETY: the info is valid; each buffer has as many bytes as the call is told, and a text
-            // in them.
+            // SAFETY: the info is valid; each buffer has the length that the call gets, and
+            // contains a text.
             unsafe {
                 let fid = &raw const (*(*info).nic).fid;
                 let tostr = (*(*fid).ops).tostr.expect("the tables are complete");

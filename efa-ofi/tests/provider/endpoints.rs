@@ -56,7 +56,7 @@ fn a_domain_has_room_for_many_endpoints() {
     );
 }
 
-/// The memory that the process has asked for, in bytes.
+/// The memory that the process has allocated, in bytes.
 fn virtual_memory() -> usize {
     let status = std::fs::read_to_string("/proc/self/statm").expect("this is Linux");
     let pages = status.split_whitespace().next().expect("its first word");
@@ -77,13 +77,13 @@ fn endpoints_reuse_closed_ones_packet_buffers() {
             again();
         }
         let grown = virtual_memory().saturating_sub(before);
-        // Those of one endpoint are 26 MB.
+        // The buffers of one endpoint have 26 MB.
         assert!(grown < 26 << 20, "{grown} bytes");
         side.close(libfabric);
     });
 }
 
-/// The memory of packets: what the allocator has from the system in pieces of their own, in bytes.
+/// The memory of packets: large allocations that have their own mappings, in bytes.
 fn packet_memory() -> usize {
     // SAFETY: takes nothing.
     unsafe { libc::mallinfo2() }.hblkhd

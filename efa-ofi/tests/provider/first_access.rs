@@ -1,4 +1,4 @@
-//! The first reads and writes of a peer's memory, before it has said what it can do.
+//! The first reads and writes of a peer's memory, before its capabilities are known.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -32,7 +32,7 @@ fn first_accesses_start_before_the_peer_answers() {
         let to = pair.to_right;
         for number in 0..WAITING / 2 {
             let at = |place: u64| place + 8 * number as u64;
-            // Nobody has made progress: the right side does not know of the left one yet.
+            // Without progress so far, the right side does not know the left one yet.
             let from = data[number..].as_ptr().cast();
             let write = context(2 * number);
             let status =
@@ -46,7 +46,7 @@ fn first_accesses_start_before_the_peer_answers() {
         let from = data.as_ptr().cast();
         let more = call!(endpoint => rma.write(from, 8, no, to, places[0], keys[0], no));
         assert_eq!(more, AGAIN, "there is an end to it");
-        // What is copied within the call goes at once, in a packet.
+        // Data that is copied within the call is sent at once, in a packet.
         let copied = call!(endpoint => rma.inject(from, 8, to, places[0], keys[0]));
         assert_eq!(copied, 0);
         let mut done: Vec<usize> = (0..WAITING)
@@ -85,7 +85,7 @@ fn accesses_of_a_dead_peer_fail() {
             (context(9), libc::ENOTCONN)
         );
         assert_eq!(failed.flags, FI_RMA | FI_READ);
-        // Of a peer that is removed meanwhile.
+        // The same for a peer that is removed meanwhile.
         let pair = Pair::open(libfabric, &Options::default());
         let (endpoint, to) = (pair.left.endpoint, pair.to_right);
         let write = call!(endpoint => rma.write(place, 8, no, to, 4096, 1, context(8)));

@@ -12,7 +12,7 @@ use crate::common::{Libfabric, Options, Pair, close, with_provider_and};
 /// memory with children.
 const SHARES_PAGES: &str = "KERNEL_SHARES_PAGES";
 
-/// What libibverbs says of forks: `enum ibv_fork_status`.
+/// libibverbs' answer about forks: `enum ibv_fork_status`.
 fn status() -> c_int {
     // SAFETY: a name, and the function's type.
     unsafe {
@@ -22,7 +22,7 @@ fn status() -> c_int {
     }
 }
 
-/// Forks a child that writes to memory of which it has a copy, or nothing, and waits for its end.
+/// Forks a child that writes to its copy of the memory, or to none, and waits for its exit.
 fn fork(memory: &mut [u8]) {
     // SAFETY: the child writes its own memory and ends.
     let child = unsafe { libc::fork() };
@@ -85,12 +85,12 @@ fn registered_memory_stays_the_parents() {
     );
 }
 
-/// The preloaded library, and the environment in which it is that kernel.
+/// The preloaded library, and the environment in which it behaves as that kernel.
 fn older_kernel(command: &mut Command, variable: &str, value: &str) -> tempfile::TempDir {
     let (kept, library) = efa_testing::hw::kernel::library();
     command.env("LD_PRELOAD", library).env(SHARES_PAGES, "1");
     command.env(variable, value);
-    // Where other providers leave their files about a process that was aborted.
+    // The directory where other providers write files about an aborted process.
     command.current_dir(kept.path());
     kept
 }
@@ -107,7 +107,7 @@ fn libibverbs_is_asked_before_the_first_registration() {
         let prepare = |command: &mut Command| older_kernel(command, variable, "1");
         with_provider_and(name, prepare, |libfabric| {
             if place == 0 {
-                // What is refused after a registration is not.
+                // libibverbs would refuse the request after a registration.
                 exchange(libfabric);
                 assert_eq!(status(), 1);
             }

@@ -17,7 +17,7 @@ fn capabilities_without_direction_get_both() {
             (FI_TAGGED | FI_SEND, FI_SEND),
             (FI_RMA, ACCESS),
             (FI_ATOMIC | FI_REMOTE_READ, FI_REMOTE_READ),
-            // The direction of one kind says nothing of the other, as MPICH asks.
+            // The direction of one kind does not restrict the other, as MPICH requests it.
             (FI_TAGGED | FI_RMA | FI_READ, FI_SEND | FI_RECV | FI_READ),
             (FI_MSG | FI_ATOMIC | FI_RECV, FI_RECV | ACCESS),
         ];
@@ -55,7 +55,7 @@ fn the_version_follows_libfabrics_numbering() {
     });
 }
 
-/// The answer to hints that ask for this order in both directions. It is granted in both.
+/// The answer to hints with this order in both directions. It is granted in both.
 fn ordered(libfabric: &Libfabric, wanted: u64) -> *mut fi_info {
     let info = libfabric.info(|hints| {
         // SAFETY: hints have all attributes.
@@ -78,7 +78,7 @@ fn messages_are_ordered_for_who_asks_for_it() {
         |libfabric| {
             for wanted in [0, FI_ORDER_SAS] {
                 let info = ordered(libfabric, wanted);
-                // SAFETY: nobody uses the info any more.
+                // SAFETY: the info is not used any more.
                 unsafe { (libfabric.freeinfo)(info) };
             }
         },
@@ -117,8 +117,7 @@ fn atomics_are_carried_out_in_order() {
 fn unknown_hints_are_refused_or_ignored() {
     let name = "hints::unknown_hints_are_refused_or_ignored";
     with_provider(name, |libfabric| {
-        // What an application wants and cannot have: capabilities of the endpoint and of the
-        // domain.
+        // Requests that are refused: capabilities of the endpoint and of the domain.
         for bit in 0..64 {
             let (wanted, offered) = (1 << bit, libfabric.info(|hints| hints.caps = 1 << bit));
             let known = FI_MSG
@@ -140,19 +139,19 @@ fn unknown_hints_are_refused_or_ignored() {
             let known = FI_LOCAL_COMM | FI_REMOTE_COMM;
             assert_eq!(domain.is_ok(), wanted & known != 0, "{wanted:#x}");
             for info in [offered, domain].into_iter().flatten() {
-                // SAFETY: nobody uses the info any more.
+                // SAFETY: the info is not used any more.
                 unsafe { (libfabric.freeinfo)(info) };
             }
         }
-        // Of the domain they go together as well.
+        // Both can be requested of the domain together.
         let both = libfabric.info(|hints| {
             // SAFETY: hints have all attributes.
             unsafe { (*hints.domain_attr).caps = FI_LOCAL_COMM | FI_REMOTE_COMM };
         });
-        // SAFETY: nobody uses the info any more.
+        // SAFETY: the info is not used any more.
         unsafe { (libfabric.freeinfo)(both.expect("the domain has both")) };
-        // What an application is ready to do for a provider is not a wish: the answer has what is
-        // needed. Among it are modes of releases to come, and `FI_MR_XPU_DESC` of 2.7.
+        // The modes that an application accepts are not requests: the answer has the needed ones.
+        // Modes of later releases, and `FI_MR_XPU_DESC` of 2.7, are among them.
         const XPU_DESC: c_int = 1 << 12;
         let needed = (FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY) as c_int;
         for more in [0, XPU_DESC, 1 << 30, !(FI_MR_BASIC as c_int)] {
@@ -177,7 +176,7 @@ fn unknown_hints_are_refused_or_ignored() {
 fn traffic_classes_are_wishes() {
     with_provider("hints::traffic_classes_are_wishes", |libfabric| {
         let (low, best, none) = (FI_TC_LOW_LATENCY, FI_TC_BEST_EFFORT, FI_TC_UNSPEC);
-        // As from stock 2.7, which tells two of them apart.
+        // The same results as from stock 2.7, which distinguishes two of them.
         for (asked, granted) in [
             (none, none),
             (best, best),

@@ -73,7 +73,7 @@ fn a_copied_operation_is_reported_once_on_request() {
             assert_eq!((entry.op_context, entry.flags), (context, kind | FI_WRITE));
         }
         pair.until("the peer's memory changes", |_| {
-            // SAFETY: the memory is registered, and the peer's writes are what is looked for.
+            // SAFETY: the memory is registered, and only read to find the peer's writes.
             let now = unsafe { (&raw const memory).read_volatile() };
             (now == [5, 12]).then_some(())
         });

@@ -1,4 +1,4 @@
-//! What is left of objects that were closed, and of processes that were forked.
+//! Leftovers of closed objects, and of forked processes.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -13,16 +13,17 @@ use crate::common::{
     with_provider_under,
 };
 
-/// What a process has of what it can leak.
+/// The resources of a process that can leak.
 #[derive(Debug)]
 struct Possessions {
-    /// Bytes. Those that the allocator keeps for threads are among them.
+    /// Bytes, including those that the allocator keeps for threads.
     heap: usize,
     descriptors: usize,
     threads: usize,
 }
 
-/// By how much the heap may differ: what the allocator keeps, and no message or packet buffers.
+/// The difference that the heap may have: memory that the allocator keeps, but no message or packet
+/// buffers.
 const KEPT: usize = 256 << 10;
 
 /// More than the threads of a round, so that none of them is taken for one that stays.
@@ -80,7 +81,7 @@ fn live(libfabric: &Libfabric, progress: fi_progress) {
         pair.left_completion();
         pair.right_completion();
     }
-    // A receive without a message, messages without a receive, completions that nobody reads.
+    // A receive without a message, messages without a receive, unread completions.
     pair.start(|| call!(right.endpoint => tagged.recv(to, 64, no, u64::MAX, 2, 0, no)));
     for length in [64, 20_000, long.len()] {
         pair.start(|| call!(left.endpoint => tagged.send(from, length, no, pair.to_right, 3, no)));
@@ -99,7 +100,7 @@ fn live(libfabric: &Libfabric, progress: fi_progress) {
 fn what_is_closed_leaves_nothing() {
     with_provider("lifetime::what_is_closed_leaves_nothing", |libfabric| {
         for progress in [FI_PROGRESS_MANUAL, FI_PROGRESS_AUTO] {
-            // The first time makes what the process keeps.
+            // The first run allocates what the process keeps.
             live(libfabric, progress);
             live(libfabric, progress);
             let before = Possessions::now();
@@ -120,8 +121,9 @@ fn what_is_closed_leaves_nothing() {
     });
 }
 
-/// Opens a pair with more objects than it needs, lets it talk, and closes everything in the order
-/// that `arrange` makes of the order of opening. What is still used is tried again, after the rest.
+/// Opens a pair with more objects than it needs, exchanges messages, and closes everything in the
+/// order that `arrange` makes of the order of opening. An object that is still in use is closed
+/// again after the rest.
 fn close_in_order(libfabric: &Libfabric, arrange: fn(&mut Vec<*mut fid>)) {
     let pair = Pair::open(libfabric, &Options::default());
     let (mut data, mut memory) = (vec![7_u8; 1 << 20], vec![0_u8; 1 << 20]);
@@ -185,7 +187,7 @@ fn close_in_order(libfabric: &Libfabric, arrange: fn(&mut Vec<*mut fid>)) {
         pair.start(|| call!(left => rma.read(from, length, no, pair.to_right, address, key, no)));
         pair.left_completion();
     }
-    // A receive without a message, messages without a receive, completions that nobody reads.
+    // A receive without a message, messages without a receive, unread completions.
     pair.start(|| call!(right => tagged.recv(to, 64, no, u64::MAX, 2, 0, no)));
     for length in [64, 60_000, 1 << 20] {
         pair.start(|| call!(left => tagged.send(from, length, no, pair.to_right, 3, no)));
@@ -277,7 +279,7 @@ fn a_child_process_leaves_its_parent_alone() {
             let post =
                 || call!(pair.right.endpoint => msg.recv(to.cast(), 100_000, no, pair.to_left, no));
             pair.start(post);
-            // SAFETY: the child only writes memory, of which it has a copy, and ends.
+            // SAFETY: the child only writes to its copy of memory, and exits.
             let child = unsafe { libc::fork() };
             if child == 0 {
                 // SAFETY: as above.
@@ -307,7 +309,7 @@ fn a_child_process_leaves_its_parent_alone() {
 fn a_child_may_close_what_it_has_inherited() {
     let name = "lifetime::a_child_may_close_what_it_has_inherited";
     with_provider(name, |libfabric| {
-        // With all that has descriptors and threads.
+        // With all objects that have descriptors and threads.
         let options = Options {
             wait_obj: FI_WAIT_FD,
             progress: FI_PROGRESS_AUTO,
@@ -350,7 +352,7 @@ fn a_child_may_close_what_it_has_inherited() {
             data
         };
         let mapped = [exchange(1), exchange(2)];
-        // SAFETY: the child closes what it has inherited, and ends.
+        // SAFETY: the child closes the inherited objects, and exits.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let left = &pair.left;
@@ -381,7 +383,7 @@ fn a_child_may_close_what_it_has_inherited() {
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         assert_eq!(libc::WEXITSTATUS(status), 7, "{status:#x}");
         for data in mapped {
-            // SAFETY: nobody uses it any more.
+            // SAFETY: the memory is not used any more.
             assert_eq!(unsafe { libc::munmap(data, length) }, 0);
         }
         for value in [3, 4] {

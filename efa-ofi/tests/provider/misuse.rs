@@ -1,4 +1,4 @@
-//! What an application does wrong comes back as an error number, and changes nothing.
+//! Misuse by the application is reported by an error number, and changes nothing.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -21,7 +21,7 @@ fn close_of<T>(object: *mut T) -> impl Fn(*mut c_void) -> c_int {
     // SAFETY: every object begins with a `fid`, and is open.
     let function = unsafe { (*(*object.cast::<fid>()).ops).close };
     let function = function.expect("every object can be closed");
-    // SAFETY: this is what is tested.
+    // SAFETY: this is the tested misuse.
     move |pointer| unsafe { function(pointer.cast()) }
 }
 
@@ -90,7 +90,7 @@ fn transfers_of_other_objects_are_refused() {
             let (side, no) = (&pair.left, null_mut());
             let mut buffer = [0_u8; 8];
             let memory: *mut c_void = buffer.as_mut_ptr().cast();
-            // SAFETY: the tables are complete; the wrong objects are what is tested.
+            // SAFETY: the tables are complete; the wrong objects are the tested misuse.
             unsafe {
                 let (msg, tagged) = (&*(*side.endpoint).msg, &*(*side.endpoint).tagged);
                 let (rma, queue) = (&*(*side.endpoint).rma, &*(*side.queue).ops);
@@ -224,7 +224,7 @@ fn wrong_arguments_of_operations_are_refused() {
             }
             assert_eq!(call!(endpoint => msg.recvmsg(&message, UNKNOWN)), BAD_FLAGS);
             assert_eq!(call!(endpoint => msg.sendmsg(null_mut(), 0)), REFUSED);
-            // More than a packet cannot be injected; the size of what memory cannot hold is an error
+            // More than a packet cannot be injected; a size beyond the address space is an error
             // too.
             let huge = call!(endpoint => msg.inject(memory, usize::MAX, pair.to_right));
             assert!(huge < 0 && huge != AGAIN, "{huge}");
@@ -232,7 +232,7 @@ fn wrong_arguments_of_operations_are_refused() {
             let status =
                 call!(endpoint => msg.send(memory, 8, pair.left.queue.cast(), pair.to_right, no));
             assert_eq!(status, REFUSED);
-            // Nothing of this was started, and the endpoint still works.
+            // None of these operations was started, and the endpoint still works.
             assert!(matches!(pair.left.read(), Err(error) if error == AGAIN));
             pair.start(|| call!(pair.right.endpoint => msg.recv(memory, 8, no, pair.to_left, no)));
             pair.start(
@@ -252,7 +252,7 @@ fn wrong_registrations_are_refused() {
         let mut memory = [0_u8; 64];
         let buffer: *mut c_void = memory.as_mut_ptr().cast();
         let register = |buffer, length, access, flags, result| {
-            // SAFETY: the domain is open; the rest is what is tested.
+            // SAFETY: the domain is open; the rest is the tested misuse.
             unsafe {
                 let reg = (*(*side.domain).mr).reg.expect("the tables are complete");
                 reg(
@@ -304,8 +304,8 @@ fn wrong_registrations_are_refused() {
     });
 }
 
-/// What calls return that copy something out to where there is room for so many bytes: their status,
-/// the length that they say, and whether they wrote no more than that.
+/// The results of calls that copy a value to `room` bytes: their status, the returned length, and
+/// whether they wrote no more than that.
 fn copied_out(side: &Side, room: usize) -> Vec<(&'static str, c_int, usize, bool)> {
     let own = side.insert(&side.name());
     let mut bytes = [0xff_u8; 128];
@@ -317,7 +317,7 @@ fn copied_out(side: &Side, room: usize) -> Vec<(&'static str, c_int, usize, bool
         (what, status, length, keeps_within)
     };
     let (endpoint, vector) = (side.endpoint, side.vector);
-    // SAFETY: the objects are open, and there is room for as many bytes as the length says.
+    // SAFETY: the objects are open, and there is room for `length` bytes.
     unsafe {
         let getname = (*(*endpoint).cm).getname.expect("complete");
         let lookup = (*(*vector).ops).lookup.expect("complete");
@@ -361,14 +361,14 @@ fn short_buffers_get_the_needed_length() {
         for ((room, ours), (_, stock)) in ours.iter().zip(&stock) {
             let (room, too_small) = (*room, -(FI_ETOOSMALL as c_int));
             let unless = |fits: bool| if fits { 0 } else { too_small };
-            // An address is cut off, and its length is that of the whole (`fi_av(3)`).
+            // An address is truncated, and the returned length is the whole one (`fi_av(3)`).
             let expected = [
                 ("fi_getname", unless(room >= 32), 32, true),
                 ("fi_av_lookup", 0, 32, true),
                 ("fi_getopt", unless(room >= 8), 8, true),
             ];
             assert_eq!(ours[..], expected, "room for {room}");
-            // Stock 1.17 says how much it has copied, and writes options behind their room.
+            // Stock 1.17 returns the copied length, and writes options beyond their room.
             let [name, lookup, option] = expected;
             let lookup = (lookup.0, lookup.1, room.min(32), true);
             let option = (option.0, 0, 8, room >= 8);

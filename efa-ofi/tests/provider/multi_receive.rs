@@ -32,8 +32,8 @@ fn post(pair: &Pair, buffer: &mut [u8]) -> *mut c_void {
     context
 }
 
-/// What a completion on the right side says: the buffer, the offset in it, the length, and whether
-/// the buffer is the application's again.
+/// A completion on the right side: the buffer, the offset in it, the length, and whether the
+/// application owns the buffer again.
 fn received(pair: &Pair) -> (*mut c_void, usize, usize, bool) {
     let (entry, source) = pair.right_completion();
     assert_eq!(source, pair.to_left);
@@ -157,7 +157,7 @@ fn a_buffer_returns_with_its_last_message() {
             pair.left_completion();
         }
 
-        // A buffer that nothing was received into comes back at once.
+        // A buffer without received messages is returned at once.
         let context = post(&pair, &mut buffer);
         assert_eq!(pair.right.cancel(context), 0);
         let failure = pair.right.read_error();

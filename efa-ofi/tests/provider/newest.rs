@@ -1,4 +1,4 @@
-//! The provider under libfabric 2.7, whose tables of operations are longer than those of the
+//! The provider under libfabric 2.7, whose tables of operations are longer than the tables of the
 //! machine's headers.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -8,7 +8,7 @@ use crate::common::c::*;
 use crate::common::{Libfabric, Options, Pair, Side, close, control, with_provider};
 
 const ENOSYS: c_int = -libc::ENOSYS;
-/// A capability and a flag of libfabric 2.7: what a GPU uses without the processor.
+/// A capability and a flag of libfabric 2.7 for use by a GPU without the processor.
 const FI_XPU: u64 = 1 << 44;
 
 /// Any slot of a table, called with as many arguments as the longest has.
@@ -27,7 +27,7 @@ type Slot = unsafe extern "C" fn(
     usize,
 ) -> isize;
 
-/// The tables of libfabric 2.7, in the order of their slots behind `size` (`rdma/fabric.h` and the
+/// The tables of libfabric 2.7, in the order of their slots after `size` (`rdma/fabric.h` and the
 /// others). This provider has no operation for those in parentheses.
 const FID: &str = "close bind control ops_open (tostr) (ops_set)";
 const FABRIC: &str = "domain (passive_ep) eq_open wait_open trywait domain2";
@@ -53,8 +53,8 @@ const POLL: &str = "poll poll_add poll_del";
 const AV_SET: &str = "set_union intersect diff insert remove addr";
 const CNTR: &str = "read readerr add set wait adderr seterr (export_xpu)";
 
-/// The slots of an object that has these of its own. `control` is called for the command 0
-/// (`FI_GETFIDFLAG`), which there is not; objects with a descriptor look at the argument first.
+/// The slots of an object that has these of its own. `control` is called with the command 0
+/// (`FI_GETFIDFLAG`), which is not supported; objects with a descriptor read the argument first.
 fn fid_with(own: &str) -> String {
     let has = |name: &str| own.split(' ').any(|own| own == name);
     let slots = FID.split(' ').map(|slot| slot.trim_matches(['(', ')']));
@@ -65,8 +65,8 @@ fn fid_with(own: &str) -> String {
     slots.collect::<Vec<_>>().join(" ")
 }
 
-/// Calls each slot of a table, and those behind it that a later release may add, with the object
-/// and zeros. Returns the slots that were there, as the tables above have them.
+/// Calls each slot of a table, and the slots after it that a later release may add, with the object
+/// and zeros. Returns the existing slots, as in the tables above.
 ///
 /// # Safety
 /// The object is open, and the table is one of its own.
@@ -110,7 +110,7 @@ unsafe fn call_all(object: *mut c_void, table: *const c_void, slots: &str) -> St
     found.join(" ")
 }
 
-/// Tables, with what slots they have.
+/// Tables, with the names of their slots.
 type Tables = Vec<(*const c_void, &'static str)>;
 
 /// One object of each kind.
@@ -186,7 +186,7 @@ impl All {
         }
     }
 
-    /// Each object with each of its tables, and what slots that has.
+    /// Each object with each of its tables, and the slots of that table.
     fn tables(&self) -> impl Iterator<Item = (*mut c_void, *const c_void, String)> {
         self.objects.iter().flat_map(|(object, own, tables)| {
             // SAFETY: the object is open, and begins with a `fid`.
@@ -250,7 +250,7 @@ fn every_slot_refuses_other_objects() {
                 if ["strerror", "straddr"].contains(&name) {
                     continue;
                 }
-                // Calls that there are not look at nothing.
+                // Unsupported calls read no arguments.
                 let expected: &[c_int] = match () {
                     () if slot.starts_with('(') => &[ENOSYS, -libc::EINVAL],
                     () if without_error => &[0],
@@ -271,7 +271,7 @@ fn every_slot_refuses_other_objects() {
             }
         }
         println!("{calls} calls");
-        // Nothing of it has changed anything.
+        // None of these calls has changed anything.
         all.close(libfabric);
     });
 }
@@ -283,7 +283,7 @@ fn closed_objects_are_refused() {
         let tables: Vec<_> = all.tables().collect();
         all.close(libfabric);
         for (object, table, slots) in tables {
-            // Transfers cannot afford to look, which their documentation says.
+            // Transfers do not check their object, for speed, as their documentation says.
             if [CQ, CNTR, MSG, RMA, ATOMIC, COLLECTIVE].contains(&&*slots) {
                 continue;
             }
@@ -310,7 +310,7 @@ fn closed_objects_are_refused() {
     });
 }
 
-/// A slot of a table that the machine's headers do not have, by its place behind `size`.
+/// A slot of a table that the machine's headers do not have, by its index after `size`.
 ///
 /// # Safety
 /// The table has it, and it is of this type.
@@ -341,11 +341,11 @@ fn addresses_are_looked_up_for_the_processor_only() {
                 newer::<Lookup2, _>((*vector).ops, 10),
             )
         };
-        // `fi_av_lookup2` looks at the size.
+        // `fi_av_lookup2` reads the size.
         assert_eq!(size, 12 * size_of::<usize>());
         let lookup = |address, room: usize, flags| {
             let (mut found, mut length) = ([0_u8; 64], room);
-            // SAFETY: the vector is open, and there is room for more bytes than `length` says.
+            // SAFETY: the vector is open, and there is room for more than `length` bytes.
             let status = unsafe {
                 let to = found.as_mut_ptr().cast();
                 lookup2(vector, address, to, &mut length, flags, null_mut())
@@ -356,7 +356,7 @@ fn addresses_are_looked_up_for_the_processor_only() {
         let (status, found, length) = lookup(pair.to_right, 64, 0);
         assert_eq!((status, length), (0, name.len()));
         assert_eq!(found[..32], name);
-        // As `fi_av_lookup`: what there is room for, and the whole length.
+        // As `fi_av_lookup`: as many bytes as there is room for, and the whole length.
         let (status, found, length) = lookup(pair.to_right, 5, 0);
         assert_eq!((status, length), (0, name.len()));
         assert_eq!((&found[..5], found[5]), (&name[..5], 0));
@@ -400,7 +400,7 @@ fn nothing_is_opened_for_a_gpu() {
         assert_eq!((status, vector), (ENOSYS, null_mut()));
         let mut memory = [0_u8; 64];
         let region = side.register(&mut memory);
-        // `FI_GET_MR_XPU_DESC` comes behind `FI_GET_FD`, and that behind the last of the machine's
+        // `FI_GET_MR_XPU_DESC` follows `FI_GET_FD`, which follows the last command of the machine's
         // headers.
         let command = FI_EXPORT_FID + 2;
         assert_eq!(control(region, command, &mut [0_u64; 4]), ENOSYS);

@@ -72,7 +72,7 @@ fn options_of_the_efa_provider_are_there() {
             assert_eq!(get::<usize>(&side, EFA_RNR_RETRY), Ok(7));
             let [transmit, receive] = [FI_OPT_TX_SIZE as c_int, FI_OPT_RX_SIZE as c_int];
             for (option, size) in [(transmit, 1024), (receive, 2048)] {
-                // What the info says, which is all that the device has.
+                // The value in the info, which is all that the device has.
                 assert_eq!(get::<usize>(&side, option), Ok(size));
                 assert_eq!(set(&side, option, size + 1), EINVAL);
                 assert_eq!(set(&side, option, 0_usize), EINVAL);

@@ -13,8 +13,8 @@ type FreeParameters = unsafe extern "C" fn(*mut fi_param);
 fn parameters(libfabric: &Libfabric) -> Vec<(String, String, Option<String>)> {
     // Providers are loaded with the first call.
     let info = libfabric.info(|_| {}).expect("there is a device");
-    // SAFETY: the library is loaded, these are the types of its functions, and what it lists is
-    // valid until it is freed.
+    // SAFETY: the library is loaded, these are the types of its functions, and the list is valid
+    // until it is freed.
     unsafe {
         (libfabric.freeinfo)(info);
         let library = libc::dlopen(c"libfabric.so.1".as_ptr(), libc::RTLD_NOW);

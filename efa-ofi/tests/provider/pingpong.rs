@@ -44,20 +44,20 @@ impl Release {
         let program = ["fi_pingpong", "-p", provider, "-e", endpoint];
         let mut arguments: Vec<&str> = starter.chain(program).collect();
         if self.has_efa_direct && provider == "efa" {
-            // Release 2 would choose `efa-direct`, whose packets are not those of the protocol.
+            // Release 2 would choose `efa-direct`, which does not use the protocol's packets.
             arguments.extend(["-f", "efa"]);
         }
         arguments
     }
 }
 
-/// Has two programs send each other messages of all sizes and look at each byte.
+/// Two programs send each other messages of all sizes and check each byte.
 #[track_caller]
 fn converse(server: (&Release, &str), client: (&Release, &str), mode: &str) {
     exchange(server, client, ("rdm", mode, SIZES));
 }
 
-/// As [`converse`], with endpoints of this type, in this mode, messages of so many sizes.
+/// As [`converse`], with endpoints of this type, in this mode, with messages of `sizes` sizes.
 #[track_caller]
 fn exchange(
     server: (&Release, &str),

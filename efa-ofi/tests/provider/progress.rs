@@ -9,7 +9,7 @@ use efa_testing::patience::Wait;
 /// Longer than all that is sent without an agreement with the receiver.
 const LONG: usize = 3 << 20;
 
-/// A pair whose right side makes progress by itself.
+/// A pair whose right side makes automatic progress.
 fn with_automatic_target(name: &str, body: impl FnOnce(&Pair)) {
     with_provider(name, |libfabric| {
         let automatic = Options {

@@ -1,5 +1,5 @@
-//! What receives take: messages that are looked at and claimed first, messages of one sender,
-//! messages in pieces.
+//! Messages that match receives: peeked and claimed messages, messages of one sender, scattered
+//! messages.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -25,7 +25,7 @@ fn receive(pair: &Pair, tag: u64, flags: u64, buffer: &mut [u8], context: *mut c
     call!(endpoint => tagged.recvmsg(&message, flags))
 }
 
-/// Looks for a message until it is there, with `flags` beside `FI_PEEK`. Returns its length.
+/// Peeks until there is a message, with `flags` in addition to `FI_PEEK`. Returns its length.
 fn look(pair: &Pair, tag: u64, flags: u64, context: *mut c_void) -> usize {
     pair.until("the message is there", |pair| {
         assert_eq!(receive(pair, tag, FI_PEEK | flags, &mut [], context), 0);
@@ -66,7 +66,7 @@ fn a_claimed_message_waits_for_its_receive() {
     let name = "receives::a_claimed_message_waits_for_its_receive";
     with_provider(name, |libfabric| {
         let pair = Pair::open(libfabric, &Options::default());
-        // libfabric asks for these structures as contexts.
+        // libfabric requires these structures as contexts.
         let mut contexts = [fi_context::default(), fi_context::default()];
         let [first, second] = contexts
             .each_mut()
@@ -101,7 +101,7 @@ fn a_claimed_message_waits_for_its_receive() {
     });
 }
 
-/// As MPICH probes: without memory, and asking for the data that completions have.
+/// As MPICH probes: without memory, and with a request for the data that completions have.
 #[test]
 fn peeking_shows_the_completion_data() {
     let name = "receives::peeking_shows_the_completion_data";
@@ -155,10 +155,10 @@ fn discarded_messages_are_gone() {
             0
         );
         let (entry, source) = pair.right_completion();
-        // What was discarded.
+        // The discarded message.
         assert_eq!((entry.op_context, entry.len), (context, 4));
         assert_eq!((entry.tag, source), (1, pair.to_left));
-        // One that comes in several packets.
+        // A message of several packets.
         assert_eq!(look(&pair, 1, FI_DISCARD, context), 20_000);
         assert_none(&pair, 1);
         let mut buffer = [0_u8; 8];
@@ -188,7 +188,7 @@ fn directed_receives_take_only_their_senders_messages() {
         pair.start(|| call!(endpoint => msg.recv(a, 4, no, left, a)));
         pair.start(|| call!(endpoint => tagged.recv(b, 4, no, left, 0, u64::MAX, b)));
         pair.start(|| call!(endpoint => msg.recv(c, 4, no, FI_ADDR_UNSPEC, c)));
-        // An address that is in no vector is none.
+        // An address that is in no vector matches no sender.
         let nobody = call!(endpoint => msg.recv(c, 4, no, 77, c));
         assert_eq!(nobody, EINVAL);
 
@@ -228,7 +228,7 @@ fn directed_receives_take_only_their_senders_messages() {
     });
 }
 
-/// Pieces of memory of these lengths behind each other.
+/// Consecutive pieces of memory of these lengths.
 fn pieces<const N: usize>(memory: &mut [u8], lengths: [usize; N]) -> [iovec; N] {
     let mut rest = memory;
     lengths.map(|length| {

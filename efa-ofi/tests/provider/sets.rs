@@ -162,7 +162,7 @@ fn poll_sets_name_who_has_news() {
             .pair
             .until("news", |_| Some(poll(4)).filter(|news| !news.is_empty()));
         assert_eq!(both, [QUEUE, COUNTER]);
-        // The queue has news until it is empty, the counter has told its own.
+        // The queue is reported until it is empty; the counter was reported once.
         assert_eq!(poll(4), [QUEUE]);
         assert_eq!(poll(0), NOBODY);
         watched.read();
@@ -170,7 +170,7 @@ fn poll_sets_name_who_has_news() {
         let number = watched.counter;
         assert_eq!(call!(number => ops.add(1)), 0);
         assert_eq!(poll(4), NOBODY, "the application knows it");
-        // What is not in it any more has no news, and can be closed.
+        // A removed object is not reported any more, and can be closed.
         assert_eq!(close(queue), -libc::EBUSY);
         for _ in 0..2 {
             assert_eq!(call!(set => ops.poll_del(queue, 0)), 0);
@@ -249,7 +249,7 @@ fn wait_sets_tell_of_every_member() {
             -libc::EAGAIN
         );
         watched.read();
-        // The counter: what it has counted is told once.
+        // The counter: each count is reported once.
         assert_eq!((wait(0), wait(0)), (0, TIMED_OUT));
         // The event queue.
         let byte = [7_u8];
@@ -342,7 +342,7 @@ fn wait_sets_refuse_what_there_is_not() {
             call!(side.fabric => ops.wait_open(null_mut(), &mut set)),
             EINVAL
         );
-        // No set, and what is none.
+        // A null set, and an object of another type.
         for set in [null_mut(), side.queue.cast()] {
             let mut attributes = fi_cq_attr {
                 wait_obj: FI_WAIT_SET,

@@ -164,7 +164,7 @@ fn single_threaded_applications_take_no_lock() {
         for thread in 0..THREADS {
             let shared = Threads(&several);
             thread::scope(|scope| {
-                // Those of the others are over.
+                // The messages of the other threads have completed.
                 let done = AtomicU64::new(2 * (THREADS - 1) * MESSAGES);
                 scope.spawn(move || shared.get().exchange(thread, &done));
             });

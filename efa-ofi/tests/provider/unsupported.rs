@@ -1,4 +1,4 @@
-//! What EFA or this provider does not have, through the C interface.
+//! Features that EFA or this provider lacks, through the C interface.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;

@@ -95,7 +95,7 @@ fn own_time() -> i64 {
     time.tv_sec * 1000 + time.tv_nsec / 1_000_000
 }
 
-/// How long a call sleeps that nothing wakes, in milliseconds.
+/// The time that a call sleeps without a wake-up, in milliseconds.
 const LONG: c_int = 600;
 
 /// Makes a call that sleeps for [`LONG`]. It hardly uses the processor, also on a machine that
@@ -141,7 +141,7 @@ fn descriptors_are_readable_while_something_is_queued() {
         assert!(is_readable(descriptor(right.queue), -1));
         let (entry, _) = pair.right_completion();
         assert_eq!((entry.tag, &buffer), (2, b"5678"));
-        // Until what was there is read, there is no time for sleeping.
+        // Until all entries are read, `fi_trywait` refuses to sleep.
         post(right, pair.to_left, &mut buffer, 3);
         inject(left, pair.to_right, b"9abc", 3);
         while try_wait(right, right.queue) == 0 {
@@ -207,7 +207,7 @@ fn a_signal_wakes_who_sleeps_on_a_queue() {
                 let woken = sleeper.join().expect("no panic");
                 assert_eq!(woken, Some(AGAIN as isize));
             });
-            // Also who sleeps on the descriptor, once.
+            // A sleeper on the descriptor is woken, too, once.
             assert_eq!(call!(pair.left.queue => ops.signal()), 0);
             assert!(is_readable(descriptor(pair.left.queue), -1));
             assert_eq!(try_wait(&pair.left, pair.left.queue), AGAIN);
@@ -222,7 +222,7 @@ fn what_ends_within_a_call_wakes_another_thread() {
         "waiting::what_ends_within_a_call_wakes_another_thread",
         |_, pair| {
             for tag in 0..20 {
-                // A message that nobody expects: the receive ends when it is posted.
+                // An unexpected message: the receive completes when it is posted.
                 inject(&pair.left, pair.to_right, b"1234", tag);
                 pair.until("the message waits", |pair| {
                     let mut entry = fi_cq_tagged_entry::default();
@@ -292,7 +292,7 @@ fn calls_wait_for_the_requested_completions() {
         send(3..5);
         let mut fewer = 0;
         while fewer < 2 {
-            // Not three: what there is comes after the time.
+            // Not three: the available entries are returned after the time-out.
             match sread(200) {
                 count @ 1.. => fewer += count,
                 error => assert_eq!(error as c_int, AGAIN),
@@ -375,10 +375,10 @@ fn counters_wake_who_sleeps_until_they_change() {
                         if message % 2 == 0 {
                             return call!(counter => ops.wait(message, -1));
                         }
-                        // As `fi_poll(3)` describes it.
+                        // In the way that `fi_poll(3)` describes.
                         while call!(counter => ops.read()) < message {
                             if try_wait(side, counter) == 0 {
-                                // What was counted before `fi_trywait` does not wake.
+                                // Counts before `fi_trywait` do not wake.
                                 if call!(counter => ops.read()) >= message {
                                     break;
                                 }

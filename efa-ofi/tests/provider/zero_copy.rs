@@ -10,7 +10,7 @@ use crate::common::{
 };
 
 const EOPNOTSUPP: isize = -(libc::EOPNOTSUPP as isize);
-/// What `fi_cancel` says of a context that it does not know, where it cancels receives.
+/// The result of `fi_cancel` for an unknown context, where it cancels receives.
 const ENOENT: isize = -(libc::ENOENT as isize);
 
 /// The largest packet of the emulated device in bytes.
@@ -20,15 +20,15 @@ const MTU: usize = 8928;
 /// application's buffers.
 const HEADER_AT_ZERO_COPY_RECEIVER: c_int = 4125;
 
-/// What an application asks for that receives into its buffers.
+/// The options of an application that receives into its own buffers.
 const OPTIONS: Options = Options {
     caps: FI_MSG | FI_RMA | FI_SOURCE,
     msg_order: 0,
     ..Options::USUAL
 };
 
-/// An endpoint that is not enabled, of an application that promises what is needed if `max_message`
-/// is short enough.
+/// A disabled endpoint of an application that makes the needed promises if `max_message` is short
+/// enough.
 fn promising(libfabric: &Libfabric, options: &Options, max_message: usize) -> Side {
     let side = Side::open(libfabric, options);
     assert_eq!(side.set(MAX_MSG_SIZE, max_message), 0);
@@ -378,7 +378,8 @@ fn a_message_with_header_is_refused_and_reported() {
         assert_eq!(entry.fid, pair.right.endpoint.cast::<fid>());
         let expected = (libc::EINVAL, HEADER_AT_ZERO_COPY_RECEIVER);
         assert_eq!((entry.err, entry.prov_errno), expected);
-        // By now the sender knows, so that the next one has none. It may still have to hear of it.
+        // By now the sender knows the receiver, so that the next message has no header. The
+        // HANDSHAKE may still be on its way.
         let length = pair.until("a message arrives", |pair| {
             source.bytes.fill(3);
             source.send(pair, 64);

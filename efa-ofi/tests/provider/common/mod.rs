@@ -17,7 +17,7 @@ use efa_testing::patience::Wait;
 
 use c::*;
 
-/// The interface version that the tests ask for.
+/// The interface version that the tests request.
 const VERSION: u32 = 1 << 16 | 17;
 
 /// The directory of the plug-in.
@@ -29,8 +29,8 @@ pub(crate) fn with_provider(name: &str, body: impl FnOnce(&Libfabric)) {
     with_provider_and(name, |_| (), body);
 }
 
-/// As [`with_provider`]. `prepare` changes how that process is started; what it returns is dropped
-/// when it has ended.
+/// As [`with_provider`]. `prepare` changes the start of that process; its result is dropped when
+/// the process has ended.
 pub(crate) fn with_provider_and<T>(
     name: &str,
     prepare: impl FnOnce(&mut std::process::Command) -> T,
@@ -65,7 +65,7 @@ pub(crate) struct Libfabric {
 
 impl Libfabric {
     fn load() -> Libfabric {
-        // SAFETY: the library has no constructors that ask anything of the program.
+        // SAFETY: the library's constructors require nothing of the program.
         let library = unsafe { libc::dlopen(c"libfabric.so.1".as_ptr(), libc::RTLD_NOW) };
         assert!(!library.is_null(), "libfabric.so.1 is not installed");
         let find = |name: &CStr| {
@@ -85,7 +85,7 @@ impl Libfabric {
         }
     }
 
-    /// What the provider offers for hints that `change` has made of the usual ones.
+    /// The provider's offer for the usual hints after `change`.
     ///
     /// # Errors
     /// The negative number that `fi_getinfo` returned.
@@ -132,12 +132,12 @@ macro_rules! call {
 pub(crate) const SHARED_MEMORY_PERMITTED: c_int = 11;
 pub(crate) const MAX_MSG_SIZE: c_int = 12;
 
-/// What a call returns that has to be repeated later.
+/// The result of a call that has to be repeated later.
 pub(crate) const AGAIN: isize = -(libc::EAGAIN as isize);
-/// What a call returns whose arguments make no sense.
+/// The result of a call with invalid arguments.
 pub(crate) const EINVAL: isize = -(libc::EINVAL as isize);
 
-/// Closes an object, and returns what `fi_close` returns.
+/// Closes an object, and returns the result of `fi_close`.
 pub(crate) fn close<T>(object: *mut T) -> c_int {
     // SAFETY: every object begins with a `fid`, and is open.
     unsafe {
@@ -168,7 +168,7 @@ fn enable(endpoint: *mut fid_ep) {
 
 /// Calls `fi_control` of an object.
 pub(crate) fn control<T, A>(object: *mut T, command: u32, argument: &mut A) -> c_int {
-    // SAFETY: every object begins with a `fid`, and is open; the test's argument is what the
+    // SAFETY: every object begins with a `fid`, and is open; the test passes the argument that the
     // command takes.
     unsafe {
         let fid = object.cast::<fid>();
@@ -177,7 +177,7 @@ pub(crate) fn control<T, A>(object: *mut T, command: u32, argument: &mut A) -> c
     }
 }
 
-/// What a test shares with its threads.
+/// Values that a test shares with its threads.
 pub(crate) struct Threads<'a, T>(pub(crate) &'a T);
 
 impl<T> Clone for Threads<'_, T> {
@@ -188,7 +188,7 @@ impl<T> Clone for Threads<'_, T> {
 
 impl<T> Copy for Threads<'_, T> {}
 
-// SAFETY: the provider is thread-safe unless a test asks for less.
+// SAFETY: the provider is thread-safe unless a test requests less.
 unsafe impl<T> Send for Threads<'_, T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Threads<'_, T> {}
@@ -200,12 +200,12 @@ impl<'a, T> Threads<'a, T> {
     }
 }
 
-/// What differs from the usual when objects are opened.
+/// Differences from the usual options of opened objects.
 #[derive(Clone, Copy)]
 pub(crate) struct Options {
     pub(crate) endpoint_type: fi_ep_type,
     pub(crate) caps: u64,
-    /// What the application does if it has to.
+    /// The mode bits that the application accepts.
     pub(crate) mode: u64,
     /// Flags of the completion queue's bindings besides the direction.
     pub(crate) queue_flags: u64,
@@ -217,7 +217,7 @@ pub(crate) struct Options {
     pub(crate) queue_size: usize,
     pub(crate) threading: fi_threading,
     pub(crate) progress: fi_progress,
-    /// The order of messages that is asked for.
+    /// The requested order of messages.
     pub(crate) msg_order: u64,
     pub(crate) mr_mode: u64,
     /// The provider: this one, or stock `efa` where the test has permitted it.
@@ -374,7 +374,7 @@ impl Side {
     /// An option of the endpoint.
     pub(crate) fn option(&self, option: u32) -> usize {
         let (mut value, mut length) = (0_usize, size_of::<usize>());
-        // SAFETY: the endpoint is open, and there is room for as many bytes as the length says.
+        // SAFETY: the endpoint is open, and there is room for `length` bytes.
         let status = unsafe {
             let getopt = (*(*self.endpoint).ops).getopt;
             let getopt = getopt.expect("the tables are complete");
@@ -479,7 +479,7 @@ impl Side {
 pub(crate) fn name_of(endpoint: *mut fid_ep) -> [u8; 32] {
     let mut name = [0_u8; 32];
     let mut length = name.len();
-    // SAFETY: the endpoint is open, and there is room for as many bytes as the length says.
+    // SAFETY: the endpoint is open, and there is room for `length` bytes.
     let status = unsafe {
         let getname = (*(*endpoint).cm).getname.expect("the tables are complete");
         getname(endpoint.cast(), name.as_mut_ptr().cast(), &mut length)

@@ -6,7 +6,7 @@ use efa_testing::workspace::root;
 
 use super::{TestFabric, compile, printed, releases};
 
-/// Where the table is.
+/// The page with the table.
 const PAGE: &str = "docs/ofi.md";
 const BEGIN: &str = "<!-- generated: features -->\n";
 const END: &str = "<!-- end of features -->\n";

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::{TestFabric, compile, printed, releases};
 
-/// Where the headers are from which `future.c` is compiled.
+/// The directory of the headers for compiling `future.c`.
 const HEADERS: &str = "/usr/include/rdma";
 
 /// Calls with flags that are libfabric's own, or of objects that this provider does not have.
@@ -26,7 +26,7 @@ const UNSUPPORTED: i32 = -libc::EOPNOTSUPP;
 const NO_DATA: i32 = -libc::ENODATA;
 const NOTHING: i32 = -libc::EAGAIN;
 
-/// What the calls return, by that.
+/// The expected results of the calls, by version.
 const EXPECTED: [(i32, &[&str]); 8] = [
     (
         BAD_FLAGS,
@@ -143,7 +143,7 @@ fn functions_with_flags() -> BTreeSet<String> {
     });
     let mut found = BTreeSet::new();
     for text in texts {
-        // Each body of a function begins a line, behind the function's name and arguments.
+        // The body of each function begins a line, after the function's name and arguments.
         for definition in text
             .split("\n{")
             .filter_map(|part| part.rsplit_once("static inline"))

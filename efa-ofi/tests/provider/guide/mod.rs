@@ -20,9 +20,9 @@ const PROGRAMS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/provider/guid
 /// A libfabric that runs a program.
 struct Release {
     name: &'static str,
-    /// What runs a program with it, if it is not the machine's.
+    /// The program that starts others with it, if it is not the machine's.
     starter: Option<PathBuf>,
-    /// Where it has its libraries and its own providers, if the program is to look there.
+    /// The directory of its libraries and providers, if the program has to search there.
     directory: Option<PathBuf>,
 }
 
@@ -66,7 +66,7 @@ fn compile(name: &str, directory: &Path) -> PathBuf {
     program
 }
 
-/// What an example prints over a provider of a release.
+/// The output of an example over a provider of a release.
 fn printed(fabric: &TestFabric, program: &Path, release: &Release, provider: &str) -> String {
     let starter = release.starter.iter().map(|path| path.as_path());
     let words: Vec<&str> = starter
@@ -94,11 +94,11 @@ fn printed(fabric: &TestFabric, program: &Path, release: &Release, provider: &st
 const NO_WAIT_OBJECT: &str =
     "fi_cq_open(domain, &cq_attr, &tx_cq, tx_name): Function not implemented\n";
 
-/// What stock prints instead, by release.
+/// The different output of stock, by release.
 type Exceptions = &'static [(&'static str, &'static str)];
 
-/// The examples, with what all of them print whatever the provider is, and what stock prints
-/// instead in these releases.
+/// The examples, with their output over every provider, and the different output of stock in these
+/// releases.
 const EXAMPLES: [(&str, &str, Exceptions); 6] = [
     (
         "active_endpoint",

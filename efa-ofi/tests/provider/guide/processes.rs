@@ -45,8 +45,8 @@ fn processes_get_every_element_of_collectives() {
 fn nobody_waits_for_a_member_that_died() {
     let directory = tempfile::tempdir().expect("a directory");
     let program = compile("member", directory.path());
-    // The root of trees, a leaf, and one in between. Others do not need what the root of a gathering
-    // misses.
+    // The root of trees, a leaf, and a member in between. The others do not need the data that the
+    // root of a gather operation lacks.
     let cases = [(ALLREDUCE, 0), (ALLREDUCE, 4), (GATHER, 3)];
     let program = &program;
     std::thread::scope(|scope| {
