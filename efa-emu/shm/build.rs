@@ -1,8 +1,8 @@
-//! Tells the programs which build they are: the commit of a package, or else the clone. With the
-//! feature `commit`, the commit of the clone, too.
+//! Tells the programs their build: the commit of a package, or else the clone. With the feature
+//! `commit`, the commit of the clone, too.
 //!
-//! A package has no clone, and another build in a clone has no commit: it would have to be built
-//! again after every commit to tell the right one.
+//! A package has no clone. Another build in a clone has no commit: it would have to be rebuilt
+//! after every commit to have the right one.
 
 use std::env;
 use std::path::Path;
@@ -11,7 +11,7 @@ use std::process::Command;
 /// The commit, which the script that makes packages sets.
 const COMMIT: &str = "EFA_RDM_COMMIT";
 
-/// What cargo puts beside the manifest of a crate that it packs; the commit is in it.
+/// The file that cargo adds to the manifest of a crate that it packs; it contains the commit.
 const PACKED: &str = ".cargo_vcs_info.json";
 
 fn main() {
@@ -37,9 +37,9 @@ fn main() {
     }
 }
 
-/// The commit of a clone, as `scripts/dist` names those of packages. `None` if it is not known:
-/// without git, or in a directory that is none of its own, such as an archive of the sources that
-/// was unpacked in another project.
+/// The commit of a clone, in the form that `scripts/dist` uses for packages. `None` if it is not
+/// known: without git, or in a directory of another project, such as an archive of the sources that
+/// was unpacked there.
 fn commit_of(clone: &Path) -> Option<String> {
     let top = git(clone, &["rev-parse", "--show-toplevel"])?;
     if Path::new(&top).canonicalize().ok()? != clone.canonicalize().ok()? {

@@ -108,7 +108,7 @@ pub enum FabricError {
         path: PathBuf,
         /// The process that holds it, 0 if unknown.
         holder: i32,
-        /// How long this process has waited, in milliseconds.
+        /// The time that this process has waited, in milliseconds.
         waited_ms: u64,
     },
     /// The GID belongs to another live host.
@@ -140,7 +140,7 @@ pub enum FabricError {
         /// Its machine.
         machine: String,
     },
-    /// No host can have so many devices.
+    /// No host can have this many devices.
     #[error("a host cannot have {wanted} devices: choose a number from 1 to {most}")]
     DeviceCount {
         /// How many it should have.
@@ -225,7 +225,7 @@ pub enum FabricError {
         /// How many there can be.
         limit: usize,
     },
-    /// Nothing runs in the fabric.
+    /// There is no host in the fabric.
     #[error(
         "no host runs in fabric {fabric:?}: start one with `efa-emu run --fabric {fabric}`, or give \
          the rules to it with --faults"

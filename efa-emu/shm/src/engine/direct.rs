@@ -1,24 +1,25 @@
-//! Clients that make no calls: they write their send queues, ring, and read their completion queues
-//! by themselves.
+//! Clients that make no calls: they write their send queues, write the doorbells, and read their
+//! completion queues themselves.
 //!
-//! A program that polls in this way has its processor, and the device's threads need one. A thread
-//! that is merely woken waits until the system takes a processor away from a program: for
-//! milliseconds. So the client's thread is made to wait at the two moments at which real hardware
-//! would work.
+//! A program that polls in this way occupies its processor, and the device's threads need one. A
+//! thread that is merely woken waits until the system preempts a program: for milliseconds.
+//! Therefore the client's thread is made to wait at the two moments at which real hardware would
+//! work.
 //!
-//! *It rings.* Before the device sleeps, it has the system protect the pages of doorbells. A thread
-//! that rings then waits in its store until the device has looked at the queue, and the device has
-//! its processor meanwhile. The value that is being written is not known yet, so the device finds
-//! new entries by their phase bits. The page stays open afterwards, for the store and those that
-//! follow soon. Every answer to a request makes the device run and protect it again, so that the
-//! device is not rung for each of many requests.
+//! *It writes a doorbell.* Before the device sleeps, it has the system protect the pages of
+//! doorbells. A thread that writes a doorbell then waits in its store until the device has polled
+//! the queue, and the device runs on its processor meanwhile. The value that is being written is
+//! not known yet, so the device finds new entries by their phase bits. The page stays writable for
+//! the store and those that follow soon. Every answer to a request makes the device run and protect
+//! the page again, so that the device is not interrupted for each of many requests.
 //!
-//! *It polls in vain*, while others want the processors (module [`patience`](super::patience)).
-//! Then the page with the next entry is taken out of the client's mapping whenever the client has
-//! rung; a poll waits there until something has come, or for as long as polls by calls would sleep.
+//! *It polls without a completion*, while others need the processors (module
+//! [`patience`](super::patience)). Then the page with the next entry is removed from the client's
+//! mapping after each doorbell; a poll waits there until there is an entry, or for as long as polls
+//! by calls would sleep.
 //!
-//! Where the system has no userfaultfd for this process (Linux before 5.11, containers that forbid
-//! it), the device looks at doorbells from time to time instead; before 5.18 polls do not wait.
+//! If the system has no userfaultfd for this process (Linux before 5.11, containers that forbid
+//! it), the device polls doorbells from time to time instead; before 5.18 polls do not wait.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -34,11 +35,11 @@ use super::thread;
 use efa_device_model::device::CqId;
 use efa_device_model::device::queue::{CompletionRing, DoorbellPage, SendRing};
 
-/// How long a poll waits at first. When it goes on it keeps its processor until [`FEW_POLLS`] is
-/// over, so it waits for longer than polls by calls sleep.
+/// The first time that a poll waits. A poll that continues keeps its processor for [`FEW_POLLS`],
+/// so it waits for longer than polls by calls sleep.
 const FIRST_NAP: Duration = Duration::from_micros(200);
 
-/// How long a client polls after it has waited in vain.
+/// The time that a client polls after a wait without an entry.
 pub(super) const FEW_POLLS: Duration = Duration::from_micros(10);
 
 /// The queues of one device whose clients make no calls.
@@ -48,7 +49,7 @@ pub(super) struct Direct {
     queues: Vec<PolledQueue>,
     /// Since when a poll waits.
     waits_since: Option<Instant>,
-    /// How long a poll waits.
+    /// The time that a poll waits.
     nap: Duration,
     delays: Delays,
     /// Is rung when the thread that answers is to end.
@@ -92,7 +93,7 @@ impl SendDoorbell {
 }
 
 impl PolledQueue {
-    /// Where the client sees the entry of a counter.
+    /// The client's address of the entry of a counter.
     fn address(&self, counter: u16) -> usize {
         let start = self.ring.direct().map_or(0, |pages| pages.as_ptr().addr());
         start + self.ring.offset(counter)
@@ -212,7 +213,7 @@ impl Direct {
         for queue in self.queues.iter_mut().filter(|each| each.hidden.is_none()) {
             if let (Some(next), Some(pages)) = (next(queue.cq), queue.ring.direct()) {
                 let page = queue.ring.offset(next) & !(PAGE - 1);
-                // The page has to be there, also if nothing was written to it.
+                // The page must be present even if no entry was written to it.
                 queue.ring.touch(next);
                 queue.hidden = Some(page);
                 pages.unmap_page(page);
@@ -225,7 +226,7 @@ impl Direct {
         self.queues.iter().any(|each| each.hidden.is_some())
     }
 
-    /// Lets the polls go on that wait, and those that come.
+    /// Continues polls that wait, and later ones.
     pub(super) fn show(&mut self) {
         self.waits_since = None;
         self.queues.retain_mut(|queue| {
@@ -272,19 +273,19 @@ impl Direct {
         }
     }
 
-    /// How long polls are still to wait; `None` if none does.
+    /// The time that polls still wait; `None` if none does.
     pub(super) fn rest_of_nap(&self, now: Instant) -> Option<Duration> {
         let since = self.waits_since?;
         Some((since + self.nap).saturating_duration_since(now))
     }
 
-    /// Nothing came that polls wait for.
+    /// Ends the wait of polls without an entry.
     pub(super) fn end_nap(&mut self) {
         self.nap = (2 * self.nap).min(LONGEST_NAP);
         self.show();
     }
 
-    /// Whether others have had the processor that a thread wanted; see [`Delays::look`].
+    /// Whether others had the processor that a thread needed; see [`Delays::look`].
     pub(super) fn was_delayed(&mut self, thread: u32, now: Instant) -> bool {
         self.delays.look(thread, now)
     }
@@ -297,13 +298,13 @@ impl Drop for Direct {
         // Waits until the thread lets it through.
         self.end.doorbell().write(1);
         if let Some(thread) = self.thread.take() {
-            // One that panicked has ended the process.
+            // A thread that panicked has ended the process.
             let _ = thread.join();
         }
     }
 }
 
-/// How long a thread has waited for a processor, according to the system.
+/// The time that a thread has waited for a processor, according to the system.
 #[derive(Default)]
 struct Delays {
     thread: u32,
@@ -314,17 +315,16 @@ struct Delays {
 /// The kernel's accounting of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Delay {
-    /// How long it was ready to run, and did not.
+    /// The time for which it was ready to run, and did not.
     time: Duration,
-    /// How often it began to run.
+    /// The number of times that it began to run.
     turns: u32,
 }
 
 impl Delays {
-    /// How often it is looked, at most.
+    /// The shortest time between two checks.
     const EVERY: Duration = Duration::from_millis(1);
-    /// Whether others have had the processor that a thread wanted, for longer than those of devices
-    /// need it.
+    /// Whether others had the processor that a thread needed, for longer than devices need it.
     fn look(&mut self, thread: u32, now: Instant) -> bool {
         if self.thread != thread {
             let path = format!("/proc/self/task/{thread}/schedstat");
@@ -360,7 +360,7 @@ impl Delay {
         time > LOST && time > Delay::SHORT * self.turns.wrapping_sub(before.turns)
     }
 
-    /// Of `/proc/PID/schedstat`: nanoseconds on a processor, nanoseconds ready, turns.
+    /// From `/proc/PID/schedstat`: nanoseconds on a processor, nanoseconds ready, turns.
     fn parse(text: &[u8]) -> Option<Delay> {
         let mut words = str::from_utf8(text).ok()?.split_ascii_whitespace().skip(1);
         let mut number = || words.next()?.parse::<u64>().ok();
@@ -427,7 +427,7 @@ mod tests {
             assert!(direct.protect());
             scope.spawn(|| doorbell.write(9));
             told.recv().unwrap();
-            // No thread waits for a device that is gone.
+            // No thread waits for a device that was closed.
             drop(direct);
         });
         assert_eq!(doorbell.read(), 9);
@@ -464,7 +464,7 @@ mod tests {
                 assert_eq!(poll.join().unwrap(), 0);
                 assert_eq!(direct.rest_of_nap(now), None);
             }
-            // The device has written to a page before the client looked at it.
+            // The device has written to a page before the client read it.
             ring.touch(0);
             let poll = scope.spawn(|| read(0));
             direct.take_poll(told.recv().unwrap(), now, next);
@@ -492,7 +492,7 @@ mod tests {
                 Some(FIRST_NAP),
                 "naps are short again"
             );
-            // No thread waits for a device that is gone.
+            // No thread waits for a device that was closed.
             drop(direct);
         });
     }

@@ -7,7 +7,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
 
-// Of the system's header `linux/userfaultfd.h`.
+// From the system's header `linux/userfaultfd.h`.
 
 /// Faults in the kernel are not reported. This mode needs no privileges.
 const USER_MODE_ONLY: u32 = 1;
@@ -27,7 +27,7 @@ const REGISTER_UNMAPPED: u64 = 1 << 2;
 const PROTECT: u64 = 1 << 0;
 const EVENT_PAGEFAULT: u8 = 0x12;
 
-/// Page size in bytes as far as this module is concerned. The system protects a multiple of it.
+/// The page size in bytes that this module uses. The system protects a multiple of it.
 pub(crate) const PAGE: usize = efa_device_model::device::queue::DoorbellPage::LENGTH;
 
 #[repr(C)]
@@ -79,7 +79,7 @@ impl Faults {
         [(ALL, true), (FEATURE_WRITE_PROTECTION, false)]
             .into_iter()
             .find_map(|(features, tells_reads)| {
-                // Without `NONBLOCK` it cannot be polled with a timeout.
+                // Without `NONBLOCK` it cannot be polled with a time-out.
                 let flags = UserfaultfdFlags::CLOEXEC
                     | UserfaultfdFlags::NONBLOCK
                     | UserfaultfdFlags::from_bits_retain(USER_MODE_ONLY);
@@ -112,7 +112,7 @@ impl Faults {
         self.tells_reads && self.ask(UFFDIO_REGISTER, &mut request)
     }
 
-    /// Ends [`Faults::register_unmapped`]. Those who wait go on.
+    /// Ends [`Faults::register_unmapped`]. Waiting threads continue.
     pub(super) fn unregister(&self, address: usize, length: usize) {
         let mut request = request(address, length, 0);
         self.ask(UFFDIO_UNREGISTER, &mut request);
@@ -125,7 +125,7 @@ impl Faults {
         self.ask(UFFDIO_WRITEPROTECT, &mut request)
     }
 
-    /// Puts a page back into its mapping, and lets those go on that wait for it.
+    /// Maps a page again, and continues the threads that wait for it.
     pub(super) fn map(&self, address: usize) -> bool {
         let mut request = request(address, PAGE, 0);
         // If it is there already, they are to try once more.

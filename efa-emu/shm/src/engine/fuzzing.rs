@@ -104,7 +104,7 @@ pub const MOST_UNANSWERED: usize = ANSWERS;
 struct Out {
     slot: usize,
     memory: SharedMemory,
-    /// Where the next record goes, and its number.
+    /// The offset of the next record, and its number.
     at: usize,
     number: u64,
 }
@@ -144,7 +144,7 @@ impl Extra {
     }
 }
 
-/// The record of a request with so many bytes behind it.
+/// The record of a request with this many bytes after it.
 pub(crate) fn record(request: &RequestHeader, extra: Extra, payload: usize) -> Record {
     let mut record = Record::whole(extra.kind(), request, payload as u32)
         .at(extra.offset)
@@ -185,7 +185,7 @@ impl Meeting<'_> {
         self.stage.to_victim.stay_awake();
     }
 
-    /// The attacker sets up a ring to the victim, and gives up the one that it has.
+    /// The attacker sets up a ring to the victim, and abandons its current one.
     pub fn connect(&mut self) {
         if let Some(out) = self.out.take() {
             self.stage.to_victim.give_up(out.slot);

@@ -26,8 +26,8 @@ use crate::identity::device_name::DeviceName;
 use crate::process::fork::HomeProcess;
 use crate::transport::segment::Segment;
 
-/// How long a verb that takes memory from the device waits for a peer that is copying from or to
-/// it. A peer copies 1 MiB at a time, so that one that takes longer was stopped in the middle.
+/// The time that a verb that takes memory from the device waits for a peer that is copying from or
+/// to it. A peer copies 1 MiB at a time, so a peer that takes longer was stopped in the middle.
 const COPY_PATIENCE: Duration = Duration::from_secs(2);
 
 /// One opened device: the device model, its place in the fabric, and a thread that serves it while
@@ -36,10 +36,10 @@ const COPY_PATIENCE: Duration = Duration::from_secs(2);
 /// All methods may be called from any thread. In a forked child of the process that opened the
 /// engine they fail with [`FabricError::Forked`] or do nothing.
 ///
-/// The application drives the device by [`Engine::progress`], and then no other thread does and no
+/// The application runs the device by [`Engine::progress`]. Then no other thread runs it, and no
 /// system call is made. Once it has stopped for about a millisecond, the engine's thread takes
-/// over; it may take longer while others want the application's processor, unless the application
-/// asks for an event. With nothing to do the thread sleeps until a peer wakes it.
+/// over; it may take longer while others need the application's processor, unless the application
+/// requests an event. Without work the thread sleeps until a peer wakes it.
 pub struct Engine {
     pub(super) shared: Arc<Shared>,
     pub(super) profile: Profile,
@@ -314,7 +314,7 @@ impl Engine {
         Ok(result)
     }
 
-    /// Has the device look at a completion queue's doorbell, which was written.
+    /// Makes the device read a completion queue's doorbell, which was written.
     pub fn arm_cq(&self, cq: CqId) -> Result<(), EngineError> {
         let mut state = self.shared.lock()?;
         state.device().arm_cq(cq)?;
@@ -324,9 +324,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Lets the engine look at a queue pair's send doorbell by itself, or stops that. For clients
-    /// that write doorbells without a call; as long as there is one, the engine's thread does not
-    /// sleep long.
+    /// Makes the engine poll a queue pair's send doorbell, or stops that. For clients that write
+    /// doorbells without a call; as long as there is one, the engine's thread does not sleep long.
     pub fn watch_qp(&self, qpn: Qpn, watched: bool) -> Result<(), EngineError> {
         let mut state = self.shared.lock()?;
         state.watch_qp(qpn, watched)?;
@@ -382,10 +381,9 @@ impl Engine {
         self.shared.should_rest()
     }
 
-    /// Lets others have the processor. If they have been seen to want it: sleeps until something
-    /// comes for the device, but not longer than half a millisecond. If there are peers on other
-    /// machines: lets those run that are ready to. To be called from a poll that found nothing,
-    /// without locks.
+    /// Yields the processor to others. If they were seen to need it: sleeps until the device has
+    /// work, but not longer than half a millisecond. If there are peers on other machines: yields
+    /// to ready threads. To be called by a poll without a completion, without locks.
     #[cold]
     pub fn rest(&self) {
         self.shared.rest();
@@ -406,7 +404,7 @@ impl Drop for Engine {
             return;
         }
         let state = self.shared.lock().ok();
-        // Without the lock, which those take who answer.
+        // Without the lock, which threads that answer take.
         drop(state.and_then(|mut state| state.take_direct()));
         self.shared.stop();
         if let Some(worker) = worker {

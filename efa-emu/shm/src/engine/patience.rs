@@ -1,4 +1,5 @@
-//! When an empty poll sleeps instead of spinning: on machines with more programs than processors.
+//! Decides when an empty poll sleeps instead of spinning: on machines with more programs than
+//! processors.
 //!
 //! A program that polls waits for another program. Real hardware works while programs wait; here
 //! the other program, or its device, needs a processor for that. A program that keeps polling uses
@@ -7,10 +8,9 @@
 //!
 //! A thread that was preempted while it polled without success therefore sleeps from then on: after
 //! some empty polls, until an event for the device. It sleeps for a short time only, because the
-//! program may also be waiting for something else. A thread that has its processor to itself never
-//! sleeps; it makes four system calls in a thousand empty polls. Nor does a thread sleep that
-//! yields by itself between its polls, as MPI libraries do: other programs get its processor
-//! anyway.
+//! program may also be waiting for other events. A thread that has its processor to itself never
+//! sleeps; it makes four system calls in a thousand empty polls. A thread that yields between its
+//! polls, as MPI libraries do, does not sleep either: other programs get its processor anyway.
 //!
 //! Messages from and to other machines pass the threads of a bridge, which sleep when idle. A
 //! program with such peers does not sleep, since an idle processor takes long to wake. Instead it
@@ -32,13 +32,13 @@ pub(super) const LOST: Duration = Duration::from_micros(500);
 const GIVEN_AWAY: u32 = 16;
 const KEPT: Duration = Duration::from_micros(500);
 
-/// How long a thread that gives its processor away is assumed to have others beside it. It may
-/// have much fewer polls in that time than a window has.
+/// The time for which other threads are assumed on the processor of a thread that yields. It may
+/// make much fewer polls in that time than a window has.
 const GIVING_BELIEVED: Duration = Duration::from_secs(2);
 
-/// How long others are assumed to want the processor, at first and at most. To find out whether
-/// they still do, the thread has to lose the processor once more; so the time grows as long as they
-/// do.
+/// The time for which others are assumed to need the processor, at first and at most. To find out
+/// whether they still do, the thread must lose the processor once more; so the time grows as long
+/// as they do.
 const BELIEVED: Duration = Duration::from_millis(200);
 const MOST_BELIEVED: Duration = Duration::from_secs(2);
 const GROWTH: u32 = 4;
@@ -60,7 +60,7 @@ const GIVE_WAY: u32 = 4;
 /// polling, and has no time to sleep.
 const SPINNING: Duration = Duration::from_micros(20);
 
-/// How long a nap is at most: at first, and after several in vain.
+/// The longest nap: at first, and after several naps without an event.
 pub(super) const NAP: Duration = Duration::from_micros(50);
 pub(super) const LONGEST_NAP: Duration = Duration::from_micros(500);
 
@@ -72,15 +72,15 @@ pub(super) struct Patience {
     done: u64,
     /// Polls in vain since the last look or nap.
     polls: u32,
-    /// How many there are before a nap.
+    /// The number of polls before a nap.
     most_polls: u32,
     last_look: Option<ProcessorSample>,
     crowd: Option<Crowd>,
     /// When the last crowd was assumed to have gone.
     crowd_ended: Option<Instant>,
-    /// How long the last crowd was assumed.
+    /// The time for which the last crowd was assumed.
     believed: Duration,
-    /// Until when the thread is assumed to give its processor to others by itself.
+    /// The time until which the thread is assumed to yield its processor itself.
     gives_until: Option<Instant>,
     nap: Duration,
     /// Peers are on other machines.
@@ -97,7 +97,7 @@ pub(super) enum Rest {
     Nap(Duration),
 }
 
-/// Others want the processor.
+/// Others that need the processor.
 #[derive(Debug)]
 struct Crowd {
     until: Instant,
@@ -160,7 +160,7 @@ impl Patience {
         self.next_nap(look).map_or(Rest::Nothing, Rest::Nap)
     }
 
-    /// How long the poll is to sleep, if at all.
+    /// The time that the poll should sleep, if any.
     fn next_nap(&mut self, look: impl FnOnce() -> ProcessorSample) -> Option<Duration> {
         self.polls = 0;
         let look = look();
@@ -207,7 +207,7 @@ impl Patience {
         }
     }
 
-    /// Until when others are assumed to want the processor, if they are.
+    /// The time until which others are assumed to need the processor, if they are.
     pub(super) fn crowded_until(&self) -> Option<Instant> {
         let crowd = self.crowd.as_ref().map(|crowd| crowd.until);
         crowd.max(self.gives_until)
@@ -224,7 +224,7 @@ impl Patience {
         });
     }
 
-    /// Decides from two looks whether others want the processor.
+    /// Decides from two samples whether others need the processor.
     fn judge(&mut self, look: ProcessorSample) {
         let now = look.time;
         self.gives_until = None;
@@ -240,7 +240,7 @@ impl Patience {
         self.believe(now);
     }
 
-    /// Others want the processor.
+    /// Assumes that others need the processor.
     fn believe(&mut self, now: Instant) {
         self.believed = match self.crowd_ended {
             Some(ended) if now - ended < SAME => (GROWTH * self.believed).min(MOST_BELIEVED),
@@ -269,9 +269,9 @@ pub(super) struct ProcessorSample {
 /// The use of a thread's processor between two looks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Losses {
-    /// How often others got it while the thread could have gone on.
+    /// The number of times that others got it while the thread was ready.
     count: u32,
-    /// How long the thread had it.
+    /// The time that the thread had it.
     processor: Duration,
 }
 
@@ -298,8 +298,8 @@ impl ProcessorSample {
     }
 }
 
-/// How often the calling thread has lost its processor while it could have gone on: it was taken
-/// away, or given away.
+/// The number of times that the calling thread lost its processor while it was ready: by
+/// preemption, or by yielding.
 fn losses() -> i64 {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: `usage` is valid for a write, and all zeroes are a valid value of it if the call
@@ -397,7 +397,7 @@ mod tests {
             thread.loses(20 * US);
             assert_eq!(thread.polls(1000), []);
         }
-        // The program sleeps by itself between its polls.
+        // The program sleeps between its polls.
         for _ in 0..1000 {
             thread.passed += 2 * MS;
             assert_eq!(thread.polls(100), []);
@@ -492,7 +492,7 @@ mod tests {
         let mut patience = Patience::new(false);
         let look =
             || -> ProcessorSample { unreachable!("nobody asks whether others want the processor") };
-        // That there are such peers is noticed when the first look is due.
+        // Such peers are noticed when the first sample is due.
         let first = (0..WINDOW).filter(|_| patience.is_over(0)).count();
         assert_eq!(first, 1);
         assert_eq!(patience.next_rest(true, look), Rest::GiveWay);

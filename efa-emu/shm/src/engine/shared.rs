@@ -13,7 +13,7 @@ use crate::process::mutex::{Guard, Mutex};
 use crate::process::shared::futex;
 use crate::transport::segment::Segment;
 
-/// No time at all.
+/// A time that never comes.
 const NEVER: u64 = u64::MAX;
 
 /// One opened device, as its threads share it.
@@ -26,13 +26,15 @@ pub(super) struct Shared {
     /// Counts the application's polls, so that the worker sees whether there are any.
     polls: AtomicU32,
     stop: AtomicBool,
-    /// When the sleeping worker wakes by itself, in nanoseconds since `started`.
+    /// The time at which the sleeping worker wakes without being woken, in nanoseconds since
+    /// `started`.
     worker_wakes_at: AtomicU64,
     /// Changes when the worker is to end its nap.
     naps: AtomicU32,
-    /// The application has polled in vain for so long that its polls are to call [`Shared::rest`].
+    /// The application has made so many empty polls that its polls should call [`Shared::rest`].
     rest_is_due: AtomicBool,
-    /// Until when others are assumed to want the processors, in nanoseconds since `started`.
+    /// The time until which others are assumed to need the processors, in nanoseconds since
+    /// `started`.
     crowded_until: AtomicU64,
 }
 
@@ -86,9 +88,9 @@ impl Shared {
         self.polls.load(Ordering::Relaxed)
     }
 
-    /// Has the worker end. The worker looks at `stop` after it has announced its sleep or read
-    /// `naps`; here both are changed after `stop`, by atomic operations that also read. So the
-    /// worker finds `stop` set, or is woken.
+    /// Ends the worker. The worker reads `stop` after it has announced its sleep or read `naps`;
+    /// here both are changed after `stop`, by atomic operations that also read. So the worker finds
+    /// `stop` set, or is woken.
     pub(super) fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
         self.interrupt();
@@ -137,15 +139,15 @@ impl Shared {
     }
 
     /// Whether the application's polls have found contention for its processor. Never while the
-    /// application asks for an event: then it is about to sleep, and a poll before that does not
+    /// application requests an event: then it is about to sleep, and a poll before that does not
     /// mean that it keeps polling.
     pub(super) fn is_crowded(&self) -> bool {
         let until = Duration::from_nanos(self.crowded_until.load(Ordering::Relaxed));
         self.uptime() < until
     }
 
-    /// The application asks for an event. So it is going to sleep, and the worker has to notice
-    /// that soon.
+    /// Notes that the application requests an event. It is going to sleep, and the worker has to
+    /// notice that soon.
     pub(super) fn leave_crowd(&self) {
         if self.crowded_until.swap(0, Ordering::Relaxed) != 0 {
             self.interrupt();
@@ -197,8 +199,8 @@ impl Shared {
         }
     }
 
-    /// Notes until when the worker is going to sleep, at most for `pause`, and returns for how long
-    /// that is. The caller has locked the state.
+    /// Notes the time until which the worker is going to sleep, at most for `pause`, and returns
+    /// the duration. The caller has locked the state.
     pub(super) fn plan_sleep(
         &self,
         state: &EngineState,
@@ -247,8 +249,7 @@ mod tests {
         Engine::open_in(&fabric, &config, profile).unwrap()
     }
 
-    /// Makes a completion queue whose doorbell asks for an event; the device has not looked at it
-    /// yet.
+    /// Makes a completion queue whose doorbell requests an event; the device has not read it yet.
     fn create_cq(engine: &Engine) -> CqId {
         let created = engine
             .with_device(|device| device.create_cq(16, RequestIdSize::Bits16))
@@ -264,7 +265,7 @@ mod tests {
         cq
     }
 
-    /// A poll in vain that has to rest.
+    /// An empty poll that has to rest.
     fn rest(engine: &Engine) {
         while !engine.should_rest() {
             engine.progress();

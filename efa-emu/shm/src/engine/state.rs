@@ -30,7 +30,7 @@ use efa_device_model::link::{RequestHeader, Token};
 /// may write to a pipe or set a flag, and must not call the engine.
 pub type EventHandler = Box<dyn FnMut(DeviceEvent) + Send>;
 
-/// How often the life of peers is looked at, at most, while something is expected of them.
+/// The shortest time between two checks of the life of peers, while something is expected of them.
 pub(super) const CHECK_PEERS: Duration = Duration::from_millis(5);
 
 /// Delay before a retry after a peer had no free slot.
@@ -46,12 +46,12 @@ pub(super) enum Sleeper {
     Poll,
 }
 
-/// How the device learns that doorbells are rung without a call.
+/// The way in which the device detects doorbells that are written without a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Doorbells {
     /// It is woken.
     Protected,
-    /// It has to look.
+    /// It has to poll them.
     Open,
     /// One was rung, and served, just now.
     Rung,
@@ -246,7 +246,7 @@ impl EngineState {
         (!is_protected).then_some(NAP)
     }
 
-    /// Lets direct polls go on if there is something that they wait for.
+    /// Continues direct polls if there are entries that they wait for.
     fn show_arrivals(&mut self) {
         let counters = self.device.counters();
         let arrivals = counters.recv_wrs + counters.rdma_read_wrs + counters.rdma_write_wrs;
@@ -418,7 +418,7 @@ impl EngineState {
     }
 
     fn stage(&mut self, error: QueueError) {
-        // As for a removal. Completion queues take nothing from a peer.
+        // The same as for a removal. Completion queues take no memory from a peer.
         let taken = match error.kind {
             QueueKind::QueuePair => self
                 .try_take_back(|_, _, header| error.qpn.is_none_or(|qpn| qpn == header.source_qpn)),
@@ -431,7 +431,7 @@ impl EngineState {
         self.raise_events();
     }
 
-    /// The device is gone: its outstanding requests fail.
+    /// Removes the device: its outstanding requests fail.
     fn remove(&mut self) {
         // This must not wait for a peer that has stopped in the middle of a copy. The call that
         // ends the registration waits for it.
@@ -592,7 +592,7 @@ impl EngineState {
         outbound.try_take_back(device, |token, header| chosen(device, token, header))
     }
 
-    /// Ends the requests whose memory was taken back, or lets them go on.
+    /// Ends the requests whose memory was taken back, or continues them.
     pub(super) fn settle_taken(&mut self, taken: TakenBack, ended: bool) {
         match ended {
             true => self.outbound.keep_back(taken),
@@ -600,7 +600,7 @@ impl EngineState {
         }
     }
 
-    /// Begins and ends captures when the files that are asked for change.
+    /// Begins and ends captures when the requested files change.
     pub(super) fn check_captures(&mut self) {
         if let Some(requested) = self.captures.look() {
             self.outbound.record(&requested, self.device.profile().mtu);
@@ -608,7 +608,7 @@ impl EngineState {
         }
     }
 
-    /// Looks after peers that may have died, and for captures that are asked for.
+    /// Checks for dead peers, and for requested captures.
     pub(super) fn check_peers(&mut self) -> bool {
         self.check_captures();
         let dead = self.outbound.find_dead();
@@ -628,8 +628,7 @@ impl EngineState {
         self.inbound.prepare_to_sleep() && !self.pass_aside()
     }
 
-    /// Whether the application's polls have found nothing for so long that they should make room
-    /// for others.
+    /// Whether the application's polls were empty for so long that they should yield to others.
     #[inline]
     pub(super) fn is_patience_over(&mut self) -> bool {
         let counters = self.device.counters();
@@ -641,7 +640,8 @@ impl EngineState {
         )
     }
 
-    /// How an empty poll yields, and until when others are assumed to want the processors.
+    /// The way in which an empty poll yields, and the time until which others are assumed to need
+    /// the processors.
     pub(super) fn next_rest(&mut self) -> (Rest, Option<Instant>) {
         let has_bridges = self.outbound.peers().has_bridges();
         let rest = self.patience.next_rest(has_bridges, ProcessorSample::take);
@@ -652,7 +652,7 @@ impl EngineState {
         (rest, crowded_until)
     }
 
-    /// Whether anything has to be done at some time without being woken for it.
+    /// Whether there is work at a certain time without a wake-up.
     #[inline]
     pub(super) fn has_deadlines(&self) -> bool {
         self.outbound.is_waiting()
@@ -664,7 +664,7 @@ impl EngineState {
             || !self.late_answers.is_empty()
     }
 
-    /// The time, since the start, at which something has to be done without being woken for it.
+    /// The time, since the start, of the next work without a wake-up.
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         let now = self.now();
         let first = self.inbound.next_due().into_iter();

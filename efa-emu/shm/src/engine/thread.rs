@@ -62,7 +62,7 @@ pub(super) fn spawn(
 }
 
 /// Ends the process if the thread panics: the device's state may be inconsistent then, and threads
-/// that wait for it would wait for ever. A panic in a verb ends the process likewise, since verbs
+/// that wait for it would wait forever. A panic in a verb ends the process as well, because verbs
 /// are called from C.
 struct AbortUnlessWhole;
 
@@ -79,7 +79,7 @@ impl Drop for AbortUnlessWhole {
 /// sleeps in time. Programs that poll would keep it until their turn is over. They are not asked to
 /// make their turns short: that was slower.
 pub(super) fn be_prompt() {
-    // Linux before 6.12 does not look at it.
+    // Linux before 6.12 ignores it.
     const TURN: Duration = Duration::from_micros(100);
     // Not everybody may have it.
     const NICE: i32 = -10;

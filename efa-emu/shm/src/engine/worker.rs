@@ -9,16 +9,16 @@ use super::shared::Shared;
 use super::state::{CHECK_PEERS, Doorbells, Sleeper};
 use super::thread;
 
-/// How often the worker looks whether the application still polls: the time after which it takes
-/// over is between once and twice this.
+/// The interval at which the worker checks whether the application still polls: the worker takes
+/// over after between once and twice this time.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// The same under contention for the application's processor: a polling thread may be preempted for
 /// milliseconds, which does not mean that it has stopped.
 const LOOK_CROWDED: Duration = Duration::from_millis(16);
 
-/// How long the worker goes on looking for work before it sleeps: somewhat longer than a peer takes
-/// to answer, so that a dialogue does not cost a wake-up per message.
+/// The time that the worker polls for work before it sleeps: somewhat longer than a peer takes to
+/// answer, so that a dialogue does not cost a wake-up per message.
 const LINGER: Duration = Duration::from_micros(30);
 
 /// Longest pause between two polls of unannounced doorbells, while they are in use and after they
@@ -121,7 +121,7 @@ fn run(shared: &Shared) {
 pub(super) fn answer(shared: &Shared, faults: &Faults, end: usize) {
     thread::be_prompt();
     let mut time = None;
-    // An error: the program has closed the descriptor, and with it everybody goes on.
+    // An error: the program has closed the descriptor, which continues all threads.
     while let Ok(access) = faults.wait(time) {
         let Ok(mut state) = shared.lock() else {
             return;

@@ -1,9 +1,9 @@
 //! The board: a file of the fabric with all armed rules and their counts.
 //!
 //! Every process that opens a device maps it. The rules are changed under the registry's lock; the
-//! counts are changed by everybody, one atomic step each, so the n-th event of a rule is the n-th
-//! in the whole fabric. After each change the generation is raised, which is the one word that
-//! devices look at as long as nothing is armed.
+//! counts are changed by all processes, by one atomic step each, so the n-th event of a rule is the
+//! n-th in the whole fabric. After each change the generation is incremented, the only word that
+//! devices read as long as no rule is armed.
 //!
 //! | offset | size | field |
 //! |---|---|---|
@@ -89,12 +89,12 @@ pub(crate) struct Board {
     path: PathBuf,
 }
 
-/// Where the board of a fabric is.
+/// The path of a fabric's board.
 pub(crate) fn board_path(fabric: &Path) -> PathBuf {
     fabric.join("faults")
 }
 
-/// Where it is written before it is complete.
+/// The path at which it is written before it is complete.
 pub(crate) fn draft_path(fabric: &Path) -> PathBuf {
     fabric.join("faults.draft")
 }
@@ -205,7 +205,7 @@ impl Board {
             .fetch_add(1, Ordering::Relaxed)
             + 1;
         let id = FaultId(serial * SLOTS as u64 + slot as u64);
-        // A reader that sees any of the following writes sees that the previous rule is gone.
+        // A reader that sees any of the following writes sees that the previous rule was removed.
         fence(Ordering::Release);
         for at in [AT_SEEN, AT_APPLIED, AT_HELD, AT_RELEASES] {
             self.word(slot, at).store(0, Ordering::Relaxed);
@@ -233,7 +233,7 @@ impl Board {
         }
     }
 
-    /// Disarms the rules of owners that are gone. The registry is locked.
+    /// Disarms the rules of owners that have ended. The registry is locked.
     pub(crate) fn disarm_orphans(&self, is_alive: impl Fn(Address) -> bool) {
         for slot in 0..SLOTS {
             let id = self.word(slot, AT_ID).load(Ordering::Acquire);
@@ -275,8 +275,7 @@ impl Board {
         }
     }
 
-    /// The armed rules, in the order in which they were armed. Those that cannot be read are left
-    /// out.
+    /// The armed rules, in the order in which they were armed. Unreadable ones are left out.
     pub(crate) fn list(&self) -> Vec<ArmedFault> {
         let mut list: Vec<_> = (0..SLOTS).filter_map(|slot| self.read(slot)).collect();
         list.sort_by_key(|armed| armed.id);
@@ -474,7 +473,7 @@ mod tests {
             let mut bytes = whole.clone();
             bytes[at] ^= 0xff;
             std::fs::write(board_path(directory.path()), bytes).unwrap();
-            // Nothing more is asked for than that this returns.
+            // It only has to return.
             let _ = Board::open(directory.path()).unwrap().list();
         }
         for (at, expected) in [(AT_MAGIC, "magic"), (AT_VERSION, "layout")] {

@@ -1,4 +1,4 @@
-//! The capture files that a device records into: those that others ask for, its own run among them.
+//! The capture files that a device records to, as other processes request, including its own run.
 
 use std::fs::Metadata;
 use std::io::{self, ErrorKind};
@@ -15,7 +15,7 @@ use crate::process::warning::Warning;
 use efa_capture::frame::Frame;
 use efa_capture::{CaptureTap, Direction, InterfaceId, SharedFile};
 
-/// How often the host's directory is looked at for captures that are asked for.
+/// The interval at which the host's directory is searched for requested captures.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Any number of capture files.
@@ -42,7 +42,7 @@ impl CaptureFiles {
             }
             match SharedFile::open(path) {
                 Ok(file) => self.files.push((*id, file)),
-                // It is gone already.
+                // It was removed already.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => Warning::Capture.warn_once(format_args!(
                     "cannot record into {}: {error}",
@@ -102,11 +102,11 @@ impl FileId {
     }
 }
 
-/// Captures that are asked for.
+/// The requested captures.
 #[derive(Debug)]
 pub(crate) struct Requested(Vec<(FileId, PathBuf)>);
 
-/// Looks from time to time which captures are asked for.
+/// Searches for requested captures from time to time.
 #[derive(Debug)]
 pub(crate) struct CaptureRequests {
     host: PathBuf,
@@ -133,7 +133,7 @@ impl CaptureRequests {
         }
     }
 
-    /// The captures that are asked for, if they are others than the last time.
+    /// The requested captures, if they have changed since the last time.
     pub(crate) fn look(&mut self) -> Option<Requested> {
         if self.looked.is_some_and(|looked| looked.elapsed() < LOOK) {
             return None;
@@ -162,12 +162,12 @@ impl CaptureRequests {
     }
 }
 
-/// The recorder for a participant that asks for a capture.
+/// The recorder for a participant that requests a capture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Recorded {
     /// All processes of the host.
     Host,
-    /// Those that the participant started: it is their run.
+    /// The processes that the participant started: its run.
     Run,
 }
 
@@ -180,13 +180,13 @@ impl Recorded {
     }
 }
 
-/// Where the capture is that a participant asked for.
+/// The path of the capture that a participant requested.
 pub(super) fn capture_path(host: &Path, id: ParticipantId, recorded: Recorded) -> PathBuf {
     host.join(format!("{}.{}", id.0, recorded.kind()))
 }
 
-/// The captures that live participants of a host ask for, by participant: those of all processes,
-/// and those of the processes that the participant `run` started.
+/// The captures that live participants of a host request, by participant: of all processes, and of
+/// the processes that the participant `run` started.
 pub(crate) fn requested_captures(
     host: &Path,
     run: Option<ParticipantId>,

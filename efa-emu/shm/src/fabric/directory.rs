@@ -216,7 +216,7 @@ impl Fabric {
     }
 
     /// As [`Fabric::sweep`], for a participant of a device that has left: as long as the device has
-    /// others, nothing else is looked at.
+    /// others, no other device is checked.
     pub(crate) fn sweep_after(&self, gid: Gid) {
         let _ = self.with_lock(|hosts| {
             match participants::remove_dead_of(&self.host_directory(gid), gid)? {
@@ -247,12 +247,12 @@ impl Fabric {
     }
 }
 
-/// Where the fabrics of the calling user are.
+/// The directory of the calling user's fabrics.
 fn user_directory_below(root: &Path) -> PathBuf {
     root.join(format!("efa-emu-{}", effective_user()))
 }
 
-/// Checks that this process may open a device, as far as the system's limits go.
+/// Checks that the system's limits permit this process to open a device.
 ///
 /// # Errors
 /// The limit on the size of its files is too low.
@@ -281,8 +281,8 @@ fn usual_root() -> PathBuf {
         .unwrap_or_else(|| PathBuf::from("/tmp"))
 }
 
-/// Compares the first line of the locked registry file with that of this build, or writes it into a
-/// new one.
+/// Compares the first line of the locked registry file with this build's, or writes it to a new
+/// one.
 fn check_layout(mut registry: &File, directory: &Path) -> Result<(), FabricError> {
     let mut found = Vec::new();
     registry
@@ -437,7 +437,7 @@ mod tests {
         let next = header::VERSION + 1;
         // The same directory, and other frames in it.
         let of_header = format!("efa-emu fabric layout {LAYOUT}, transport header {next}\n");
-        // As builds wrote it that did not compare the header.
+        // As written by builds that did not compare the header.
         let of_layout = format!("efa-emu fabric layout {LAYOUT}\nmade by efa-emu 0.1.0\n");
         for foreign in [
             &of_header,

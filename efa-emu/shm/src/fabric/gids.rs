@@ -4,11 +4,12 @@ use efa_core::address::Gid;
 
 use crate::identity::device_name::DeviceName;
 
-/// How many hosts have GIDs of their own.
+/// The number of hosts that have GIDs of their own.
 const NUMBERS: u32 = 1 << 24;
 
 /// Bytes of the GIDs of emulated devices: link-local EUI-64 addresses, as real ports have them, of
-/// locally administered MAC addresses. That of device D of host number H is `02:ef:a0+D:HH:HH:HH`.
+/// locally administered MAC addresses. The MAC address of device D of host number H is
+/// `02:ef:a0+D:HH:HH:HH`.
 const GID_START: [u8; 10] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0x00, 0xef];
 const FIRST_DEVICE: u8 = 0xa0;
 const EUI_64: [u8; 2] = [0xff, 0xfe];
@@ -32,8 +33,8 @@ pub fn is_emulated(gid: Gid) -> bool {
 }
 
 /// Numbers for a host in the order in which they should be tried. `host-N` prefers the number N;
-/// other names a number from 0x100000 on that depends on nothing but the name, so that a host that
-/// comes back keeps its GIDs.
+/// other names prefer a number from 0x100000 on that depends only on the name, so that a host that
+/// is created again keeps its GIDs.
 pub(super) fn preferred_numbers(name: &str) -> impl Iterator<Item = u32> {
     let first = match name
         .strip_prefix("host-")

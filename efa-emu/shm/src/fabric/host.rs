@@ -193,7 +193,7 @@ impl Host {
         self.gid
     }
 
-    /// The number of this participation among those of the device.
+    /// The number of this participation in the device.
     pub fn participant(&self) -> u32 {
         self.id.0
     }
@@ -248,8 +248,8 @@ impl Host {
     }
 
     /// The live processes with devices that do not record into the file of all processes
-    /// ([`Recorded::Host`]) that this participation asked for last, in the pid namespace of the
-    /// caller. Such devices are woken: one without work sleeps until something comes.
+    /// ([`Recorded::Host`]) that this participation requested last, in the pid namespace of the
+    /// caller. Such devices are woken: a device without work sleeps until it is woken.
     pub fn devices_not_recording(&self) -> Result<Vec<i32>, FabricError> {
         let path = capture_path(&self.directory, self.id, Recorded::Host);
         let metadata = std::fs::metadata(&path).map_err(FabricError::io("stat", &path))?;
@@ -276,7 +276,7 @@ impl Host {
         Ok(())
     }
 
-    /// The live processes that have asked for a capture of the host.
+    /// The live processes that have requested a capture of the host.
     pub(crate) fn recording_processes(&self) -> Result<Vec<i32>, FabricError> {
         let alive = participants(&self.directory)?;
         let requested = requested_captures(&self.directory, None);
@@ -295,12 +295,12 @@ impl Host {
         &self.table
     }
 
-    /// Where the files of the host's participants are.
+    /// The directory of the files of the host's participants.
     pub(crate) fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Where this participant's shared segment belongs.
+    /// The path for this participant's shared segment.
     pub(crate) fn device_path(&self) -> PathBuf {
         device_path(&self.directory, self.id)
     }

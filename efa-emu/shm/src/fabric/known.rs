@@ -71,7 +71,7 @@ impl KnownDevices {
         self.devices.get(self.by_gid.get(&gid)?)
     }
 
-    /// How many devices a host was made with, if any of them is there.
+    /// The number of devices that a host was made with, if any of them exists.
     pub(super) fn devices_of(&self, host: &str) -> Option<u32> {
         let mut from = self.devices.range((host.to_owned(), 0)..);
         let (_, device) = from.next().filter(|((of, _), _)| of == host)?;

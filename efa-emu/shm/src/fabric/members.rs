@@ -23,7 +23,7 @@ pub fn list_hosts(name: &str) -> Result<Vec<HostStatus>, FabricError> {
 }
 
 impl Fabric {
-    /// The calling user's fabrics that have hosts, ordered by name. One that cannot be looked at
+    /// The calling user's fabrics that have hosts, ordered by name. A fabric that cannot be read
     /// now counts as having none.
     pub fn running() -> Vec<Fabric> {
         Fabric::running_below(&shared_memory_root())
@@ -38,8 +38,8 @@ impl Fabric {
         running
     }
 
-    /// Makes the caller a participant of the device `name`, which is that of a host unless it has
-    /// an index behind its name (see [`DeviceName`]): an existing live one, or a new one. `None`
+    /// Makes the caller a participant of the device `name`, which is the host's name, with an index
+    /// if it has several devices (see [`DeviceName`]): an existing live one, or a new one. `None`
     /// picks a new host `host-1`, `host-2`, ... With a `gid`, a new device gets exactly that one.
     ///
     /// `queue_pairs` is the most queue pairs that the device may have at a time, which a device
@@ -87,8 +87,8 @@ impl Fabric {
         })
     }
 
-    /// Makes the caller stand for devices of another machine, which must not be known yet: for
-    /// each, its participation or why there is none.
+    /// Makes the caller represent devices of another machine, which must not be known yet. Returns
+    /// the participation in each, or the reason why there is none.
     ///
     /// # Errors
     /// The registry cannot be changed.
@@ -193,7 +193,7 @@ impl Fabric {
         self.list(Listed::All)
     }
 
-    /// As [`Fabric::hosts`], without those of other machines.
+    /// As [`Fabric::hosts`], without hosts of other machines.
     pub fn hosts_of_this_machine(&self) -> Result<Vec<HostStatus>, FabricError> {
         self.list(Listed::OfThisMachine)
     }
@@ -206,15 +206,15 @@ impl Fabric {
         })
     }
 
-    /// How many bytes a device takes in the fabric's directory whose profile has so many queue
-    /// pairs, before a program opens it.
+    /// The bytes that a device takes in the fabric's directory before a program opens it, if its
+    /// profile has this many queue pairs.
     pub fn bytes_of_device(queue_pairs: u32) -> u64 {
         /// The file with the name of the profile.
         const PROFILE: usize = 4096;
         (HostTable::bytes(queue_pairs) + PROFILE) as u64
     }
 
-    /// How many bytes a program that opens a device takes there, if one other sends to it.
+    /// The bytes that a program that opens a device takes there, if one other sends to it.
     pub fn bytes_of_program() -> u64 {
         segment::BYTES_WITH_ONE_RING as u64
     }
@@ -316,7 +316,7 @@ mod tests {
         assert_eq!(profiles, [Some(profile.name); 2]);
     }
 
-    /// How many devices were looked at for the dead while `work` ran.
+    /// The number of devices that were searched for dead processes while `work` ran.
     fn looks(work: impl FnOnce()) -> usize {
         let before = LOOKS.get();
         work();
@@ -413,7 +413,7 @@ mod tests {
             .enter_devices(None, Some(2), &Profile::all()[0])
             .unwrap();
         assert_eq!(gids(&two), ["fe80::ef:a0ff:fe00:1", "fe80::ef:a1ff:fe00:1"]);
-        // A process that joins gets the remaining devices, even if some are gone.
+        // A process that joins gets the remaining devices, even if some were removed.
         let joined = fabric
             .enter_devices(Some("host-1"), None, &Profile::all()[0])
             .unwrap();

@@ -1,6 +1,5 @@
-//! The members of a fabric, as directories and files: hosts, recorders and bridges, the faults that
-//! are armed, captures that are asked for. Beside them, marks of use in a run's directory, and the
-//! version of this software.
+//! The members of a fabric, as directories and files: hosts, recorders and bridges, armed faults,
+//! requested captures. Also marks of use in a run's directory, and the version of this software.
 
 pub(crate) mod board;
 pub(crate) mod capture_files;

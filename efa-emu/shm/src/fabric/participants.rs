@@ -68,7 +68,7 @@ pub(crate) fn live_participants(hosts: &Path) -> Result<Vec<(Gid, ParticipantId)
 
 /// Wakes the device of a participant, if it has one.
 pub(super) fn wake(host: &Path, address: Address) {
-    // It may be gone by now, or not be complete yet; then it looks by itself.
+    // It may have ended by now, or be incomplete; then it reads the file itself.
     if let Ok(Some(segment)) = Segment::open(&device_path(host, address.id), address) {
         segment.wake();
     }
@@ -104,14 +104,14 @@ pub(crate) fn remove_dead(hosts: &Path) -> Result<(), FabricError> {
 pub(crate) enum Remains {
     /// It has live ones.
     Device,
-    /// It had no live ones and is gone, too.
+    /// It had no live participants and was removed, too.
     Nothing,
 }
 
 /// As [`remove_dead`], for one device.
 ///
-/// A directory inside a host's directory is none of ours. It stays, and so does the directory
-/// around it; a host that comes back uses that again.
+/// A directory inside a host's directory is not ours. It stays, and so does the directory around
+/// it; a host that is created again uses that one.
 pub(crate) fn remove_dead_of(directory: &Path, gid: Gid) -> Result<Remains, FabricError> {
     #[cfg(test)]
     LOOKS.set(LOOKS.get() + 1);
@@ -126,8 +126,8 @@ pub(crate) fn remove_dead_of(directory: &Path, gid: Gid) -> Result<Remains, Fabr
     if !alive.is_empty() && !names.iter().any(is_of_the_dead) {
         return Ok(Remains::Device);
     }
-    // A table that cannot be read does not prevent the removal of a dead host. That of a live host
-    // is reported to the next process that enters the host.
+    // An unreadable table does not prevent the removal of a dead host. The table of a live host is
+    // reported to the next process that enters the host.
     let table = HostTable::open(&table_path(directory), gid).ok().flatten();
     if let Some(table) = &table {
         if alive.is_empty() {

@@ -99,17 +99,17 @@ pub(crate) fn gid_from_name(name: &str) -> Option<Gid> {
 pub(super) const CAPTURE: &str = "capture";
 pub(super) const RUN_CAPTURE: &str = "run-capture";
 
-/// Where a host's table is.
+/// The path of a host's table.
 pub(crate) fn table_path(host: &Path) -> PathBuf {
     host.join("table")
 }
 
-/// Where a participant's lock is.
+/// The path of a participant's lock.
 pub(crate) fn lock_path(host: &Path, id: ParticipantId) -> PathBuf {
     host.join(format!("{}.lock", id.0))
 }
 
-/// Where a participant's shared segment is, if it opened a device.
+/// The path of a participant's shared segment, if it opened a device.
 pub(crate) fn device_path(host: &Path, id: ParticipantId) -> PathBuf {
     host.join(format!("{}.device", id.0))
 }
@@ -119,12 +119,12 @@ pub(super) fn recording_path(host: &Path, id: ParticipantId) -> PathBuf {
     host.join(format!("{}.recording", id.0))
 }
 
-/// Where a participant prepares files that others then find whole.
+/// The path at which a participant prepares files that others then find complete.
 pub(super) fn draft_path(host: &Path, id: ParticipantId) -> PathBuf {
     host.join(format!("{}.draft", id.0))
 }
 
-/// Where the name of a host's profile is.
+/// The path of the name of a host's profile.
 pub(super) fn profile_path(host: &Path) -> PathBuf {
     host.join("profile")
 }

@@ -19,7 +19,7 @@ use crate::error::FabricError;
 use crate::process::fork::HomeProcess;
 use crate::process::lock::OwnLock;
 
-/// Time between two looks at whether a device is attended to.
+/// The interval of checks whether a device is attended.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Tells new hosts of the fabric that this process is going to record them, as long as it lives.
@@ -117,7 +117,7 @@ impl Fabric {
             };
             while bridges.iter().any(is_missing) {
                 if started.elapsed() > patience {
-                    // One that has ended meanwhile is not waited for.
+                    // A bridge that has ended meanwhile is not waited for.
                     bridges = self.bridges()?;
                     if bridges.iter().any(is_missing) {
                         return Ok(Some(device));
@@ -170,7 +170,7 @@ impl BridgePost {
     /// All machines that this bridge is connected with know of the device, and of the rules of this
     /// [generation](Fabric::fault_generation).
     pub fn mark_known(&self, gid: Gid, faults: u64) {
-        // A device that is gone needs no mark.
+        // A removed device needs no mark.
         let path = known_path(&self.fabric.host_directory(gid), &self.number.to_string());
         let _ = std::fs::write(path, faults.to_string());
     }

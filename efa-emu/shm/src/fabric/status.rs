@@ -25,8 +25,8 @@ pub struct HostStatus {
     pub participants: Vec<ParticipantStatus>,
     /// The counters of its devices; see [`Host::statistics`](crate::Host::statistics).
     pub statistics: Statistics,
-    /// The machine that the device is on, if it is another one. Its participant here is the process
-    /// that stands for it.
+    /// The other machine of the device, if any. Its participant here is the process that represents
+    /// it.
     pub machine: Option<String>,
 }
 
@@ -45,7 +45,7 @@ pub struct ParticipantStatus {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Listed {
     All,
-    /// Those that are not on another machine.
+    /// Hosts that are not on another machine.
     OfThisMachine,
 }
 

@@ -1,6 +1,6 @@
-//! How far the programs of a run got with its devices.
+//! The progress of a run's programs with its devices.
 //!
-//! `efa-emu run` cannot observe its programs, some of which end within milliseconds. So they leave
+//! `efa-emu run` cannot observe its programs, some of which end within milliseconds. They leave
 //! marks in the run's directory: a file for each [`UsageStep`], with a line for each process that
 //! reached it. A process marks a step once; the message path leaves no marks.
 
@@ -24,7 +24,7 @@ const UNSET: &str = "-";
 pub enum UsageStep {
     /// The libraries of the device were loaded.
     Loaded,
-    /// The list of devices was asked for.
+    /// A program requested the list of devices.
     Listed,
     /// The device was opened.
     Opened,

@@ -1,4 +1,4 @@
-//! Which build of this software is running.
+//! The build of the running software.
 
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
@@ -36,7 +36,8 @@ fn own_file() -> Option<PathBuf> {
         dli_sname: core::ptr::null(),
         dli_saddr: core::ptr::null_mut(),
     };
-    // SAFETY: the address is only compared with those of loaded objects, and `info` may be written.
+    // SAFETY: the address is only compared with addresses of loaded objects, and `info` may be
+    // written.
     let found = unsafe { libc::dladdr(own_file as *const libc::c_void, &raw mut info) };
     if found == 0 || info.dli_fname.is_null() {
         return None;

@@ -59,9 +59,9 @@ pub struct NetworkOptions {
     /// Probability that a send finds the receiver not ready although a receive is posted.
     /// In `0.0..=1.0`.
     pub rnr: f64,
-    /// When lost packets are sent again, and when a request is given up.
+    /// The times of retransmissions, and the time at which a request fails.
     pub reliability: Reliability,
-    /// Which queue pair numbers are given out.
+    /// The order in which queue pair numbers are assigned.
     pub qpn_reuse: QpnPolicy,
 }
 
@@ -81,8 +81,8 @@ impl Default for NetworkOptions {
 }
 
 impl NetworkOptions {
-    /// How much longer the longest path is than the shortest, at least: enough for a packet to
-    /// overtake those that were sent just before it.
+    /// The least excess of the longest path over the shortest: enough for a packet to overtake
+    /// packets that were sent just before it.
     const SHORTEST_SPREAD: Duration = Duration::from_micros(10);
 
     /// The network that these options describe.
@@ -227,7 +227,7 @@ pub struct HostConfig {
     pub host: String,
     /// GIDs of the host's devices; none: one device, whose GID is derived from the name.
     pub gids: Vec<Gid>,
-    /// The device that is opened: its index among those of the host.
+    /// The index of the opened device among those of the host.
     pub device: u32,
     /// Name of the device profile, or the path of its file.
     pub profile: String,
@@ -239,7 +239,7 @@ pub struct HostConfig {
     /// (`Profile::unknown_peer_check`).
     pub serve_unknown_peers: bool,
     /// The number of the run's participation in each device of the host, if a run started the
-    /// process: captures that the run asks for are of its own processes
+    /// process: captures that the run requests are of its own processes
     /// ([`Host::participant`](crate::Host::participant)).
     pub run: Vec<u32>,
     /// Bytes of each ring to a peer process; rounded to whole pages and limited to 64 KiB .. 1 MiB.

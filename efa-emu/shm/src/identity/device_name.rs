@@ -23,7 +23,7 @@ impl DeviceName {
     /// The most devices that a host may have, as many as the largest instances.
     pub const MOST: u32 = 32;
 
-    /// The device with this index, from 0, of a host that has so many.
+    /// The device with this index, from 0, of a host with `devices` devices.
     pub fn new(host: &str, index: u32, devices: u32) -> DeviceName {
         DeviceName {
             host: host.to_owned(),
@@ -47,12 +47,12 @@ impl DeviceName {
         &self.host
     }
 
-    /// The device's place among those of its host, from 0.
+    /// The index of the device in its host, from 0.
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// How many devices the host has.
+    /// The number of devices of the host.
     pub fn devices(&self) -> u32 {
         self.devices
     }

@@ -1,4 +1,4 @@
-//! A device's table: its name and which of its participants owns which queue pair number.
+//! A device's table: its name, and the participants that own its queue pair numbers.
 //!
 //! The table is one file, mapped by every process that has opened the device and by every process
 //! that sends to it. Numbers are acquired and released by single compare-and-swap operations, so a
@@ -84,14 +84,14 @@ pub(crate) struct HostTable {
 /// The parameters of a table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Purview<'a> {
-    /// A device that may have so many queue pairs at a time.
+    /// A device that may have this many queue pairs at a time.
     Own(u32),
     /// A device of the machine with this name.
     Remote(&'a str),
 }
 
 impl HostTable {
-    /// How many statistics the table has room for.
+    /// The number of statistics that the table has room for.
     pub(crate) const MOST_STATISTICS: usize = PAGE / 8;
 
     /// The length of a table in bytes.
@@ -127,8 +127,8 @@ impl HostTable {
         memory
             .u32_at::<AT_COUNT>()
             .store(range.count(), Ordering::Relaxed);
-        // A host that comes back must not number its participants as it did before: peers may still
-        // know those that are gone.
+        // A host that is created again must not repeat the numbers of its participants: peers may
+        // still know earlier ones.
         let first = rand::random::<u32>();
         memory
             .u32_at::<AT_PARTICIPANT>()
@@ -216,7 +216,7 @@ impl HostTable {
         )
     }
 
-    /// Whether the host is gone and the table with it.
+    /// Whether the host was removed, and the table with it.
     pub(crate) fn is_retired(&self) -> bool {
         self.memory.u32_at::<AT_RETIRED>().load(Ordering::Relaxed) != 0
     }
@@ -229,7 +229,7 @@ impl HostTable {
         self.release_all(|_| true);
     }
 
-    /// Removes the device. Processes that have opened it learn of it as of
+    /// Removes the device. Processes that have opened it notice, as for
     /// [`HostTable::ask_for_statistics`].
     pub(crate) fn remove(&self) {
         let removals = self.memory.u32_at::<AT_REMOVALS>();
@@ -247,14 +247,14 @@ impl HostTable {
         let _ = removals.fetch_update(Ordering::Relaxed, Ordering::Relaxed, returned);
     }
 
-    /// The present stay of the device in its host; `None` while it is removed. Who has seen that
-    /// statistics are asked for since a removal sees the removal.
+    /// The present stay of the device in its host; `None` while it is removed. A process that sees
+    /// a later request for statistics than the removal sees the removal.
     pub(crate) fn stay(&self) -> Option<Stay> {
         let removals = self.memory.u32_at::<AT_REMOVALS>().load(Ordering::Relaxed);
         removals.is_multiple_of(2).then_some(Stay(removals))
     }
 
-    /// Leaves an order for the processes that have opened the device. They learn of it as of
+    /// Leaves an order for the processes that have opened the device. They notice, as for
     /// [`HostTable::ask_for_statistics`]. The registry is locked.
     pub(crate) fn order(&self, order: u64) {
         let count = self.memory.u64_at::<AT_ORDERS>();
@@ -270,14 +270,14 @@ impl HostTable {
             .u64(AT_ORDER + 8 * (number % KEPT_ORDERS) as usize)
     }
 
-    /// How many orders there were. Who has seen that statistics are asked for since the last one
-    /// sees it.
+    /// The number of orders. A process that sees a later request for statistics than an order sees
+    /// the order.
     pub(crate) fn orders(&self) -> u64 {
         // Acquire: with the orders that are counted.
         self.memory.u64_at::<AT_ORDERS>().load(Ordering::Acquire)
     }
 
-    /// Those of the counted orders that have these numbers, as far as they are kept.
+    /// The orders with these numbers, as far as they are kept.
     pub(crate) fn kept_orders(&self, numbers: Range<u64>) -> impl Iterator<Item = u64> + '_ {
         let kept = numbers.start.max(numbers.end.saturating_sub(KEPT_ORDERS));
         (kept..numbers.end).map(|number| self.order_at(number).load(Ordering::Relaxed))
@@ -291,7 +291,7 @@ impl HostTable {
         asked.fetch_add(1, Ordering::Release);
     }
 
-    /// How often the statistics were requested.
+    /// The number of requests for the statistics.
     #[inline(always)]
     pub(crate) fn asked_for_statistics(&self) -> u32 {
         // Acquire: with the removal of the device, if that is why.
@@ -470,7 +470,7 @@ fn text(memory: &SharedMemory, at: usize) -> String {
     String::from_utf8_lossy(&bytes[..end.unwrap_or(NAME_BYTES)]).into_owned()
 }
 
-/// Where the page of statistics begins.
+/// The offset of the page of statistics.
 fn slots_end(range: QpnRange) -> usize {
     AT_SLOTS + (8 * range.count() as usize).next_multiple_of(PAGE)
 }
@@ -483,12 +483,12 @@ const fn slot_value(owner: u32, stamp: u32) -> u64 {
     ((stamp as u64) << 32) | owner as u64
 }
 
-/// Where a host's table has a queue pair number.
+/// The position of a queue pair number in a host's table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TablePlace(u32);
 
 impl TablePlace {
-    /// That of all numbers of a device of another machine.
+    /// The position of all numbers of a device of another machine.
     const ALL: TablePlace = TablePlace(0);
 }
 

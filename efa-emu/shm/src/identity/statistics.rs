@@ -19,7 +19,7 @@ pub(crate) struct Publisher {
     known: u32,
     /// Its contributions so far.
     published: Box<[u64; Statistics::COUNT]>,
-    /// How many errors of queues were staged when it last looked.
+    /// The number of staged queue errors at the last check.
     orders: u64,
 }
 
@@ -75,7 +75,7 @@ impl Publisher {
     }
 }
 
-/// Bits of an order beside the queue pair number.
+/// The bits of an order besides the queue pair number.
 const OF_ONE: u64 = 1 << 16;
 const OF_COMPLETION_QUEUES: u64 = 1 << 17;
 

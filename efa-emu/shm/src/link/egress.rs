@@ -18,7 +18,7 @@ pub(crate) struct Arrival {
 pub(crate) enum Egress {
     /// It arrives at some time.
     Leaves(Arrival),
-    /// It is lost too often, and given up at this time of the monotonic clock.
+    /// It is lost too often, and fails at this time of the monotonic clock.
     Fails(std::time::Duration),
     /// A datagram that is lost.
     Vanishes,

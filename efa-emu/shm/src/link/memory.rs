@@ -44,7 +44,7 @@ impl Window {
     }
 }
 
-/// The parts of `segments` that stand for the bytes of `window`, in order.
+/// The parts of `segments` that contain the bytes of `window`, in order.
 #[inline(always)]
 pub(crate) fn parts(
     segments: &[HostSegment],
@@ -153,8 +153,8 @@ pub(crate) fn copy_in(data: LocalData<'_>, offset: u32, into: &mut [u8]) -> bool
     }
 }
 
-/// Copies registered memory, from `offset` on, into `into`, as far as there is any. Returns how many
-/// bytes there were.
+/// Copies registered memory, from `offset` on, to `into`, as far as there is any. Returns the
+/// number of bytes.
 fn copy_from(segments: &[HostSegment], offset: u32, into: &mut [u8]) -> usize {
     let window = Window {
         offset,
@@ -172,11 +172,11 @@ fn copy_from(segments: &[HostSegment], offset: u32, into: &mut [u8]) -> usize {
     copied
 }
 
-/// Cache lines in front of a buffer that are prefetched with it. Clients store metadata of a buffer
-/// there (libfabric its packet entries), and read it as soon as a message arrives.
+/// The number of cache lines before a buffer that are prefetched with it. Clients store metadata of
+/// a buffer there (libfabric its packet entries), and read it as soon as a message arrives.
 const LINES_IN_FRONT: u64 = 3;
 
-/// Most bytes of a buffer that are fetched; the processor finds out about longer runs by itself.
+/// The most bytes of a buffer that are prefetched; the processor itself detects longer runs.
 const FETCHED: u64 = 512;
 
 /// Has registered memory brought into this processor's caches, where it is going to be written.
@@ -207,7 +207,7 @@ pub(crate) fn update(at: u64, change: &dyn Fn(u64) -> u64) -> u64 {
     changed.unwrap_or_else(|word| word)
 }
 
-/// Which way a copy between processes goes.
+/// The direction of a copy between processes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Direction {
     /// From the other process into this one.
@@ -222,7 +222,7 @@ pub(crate) enum CopyError {
     /// The system does not let this process touch the other one's memory, or name the other
     /// process.
     Forbidden,
-    /// The other process is gone.
+    /// The other process has ended.
     Gone,
     /// The other process's memory is not mapped.
     PeerFault,
@@ -275,7 +275,7 @@ pub(crate) fn copy_between(
     Ok(())
 }
 
-/// Makes one system call. Returns how many bytes it moved, at least 1.
+/// Makes one system call. Returns the number of bytes that it moved, at least 1.
 fn copy_some(
     pid: i32,
     direction: Direction,
@@ -289,7 +289,7 @@ fn copy_some(
         Err(error) => Err(match error.raw_os_error() {
             Some(libc::ESRCH) => CopyError::Gone,
             Some(libc::EFAULT) => {
-                // Nothing was moved, so the fault is at the first byte of one of the sides.
+                // No byte was moved, so the fault is at the first byte of one of the sides.
                 let mut byte = 0u8;
                 let probe = (&raw mut byte) as u64;
                 match transfer(pid, Direction::FromPeer, probe, theirs.address, 1) {
@@ -431,7 +431,7 @@ mod tests {
 
     #[test]
     fn copies_between_processes_cross_segments_and_report_faults() {
-        // The calling process stands for both sides.
+        // The calling process plays both sides.
         let pid = std::process::id() as i32;
         let first = vec![1u8; 5000];
         let second = vec![2u8; 5000];

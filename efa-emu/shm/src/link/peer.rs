@@ -27,12 +27,12 @@ impl Peer {
         self.segment.address()
     }
 
-    /// The process in this process's pid namespace, 0 if it has no number there; `None` once it is
-    /// gone. One system call.
+    /// The process in this process's pid namespace, 0 if it has no number there; `None` once it has
+    /// ended. One system call.
     ///
-    /// As long as the answer is `Some`, the number still belonged to the peer, and to the program
-    /// that opened the device, when the system was asked: the lock goes when the process executes
-    /// another program or ends, and the number becomes free only after that.
+    /// If the answer is `Some`, the number belonged to the peer, and to the program that opened the
+    /// device, at the time of the call: the lock is released when the process executes another
+    /// program or ends, and the number becomes free only after that.
     pub(crate) fn process(&self) -> Option<i32> {
         self.liveness.process()
     }

@@ -11,8 +11,8 @@ pub(crate) fn monotonic_now() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// When something is due that a peer wants done at `due`, in nanoseconds of the monotonic clock. A
-/// time beyond all reason is taken for now.
+/// The time of an event that a peer requests at `due`, in nanoseconds of the monotonic clock. An
+/// unreasonable time counts as now.
 pub(crate) fn believable(now: Duration, due: u64) -> Duration {
     let due = Duration::from_nanos(due);
     if due > now + LONGEST_DELAY { now } else { due }

@@ -72,8 +72,8 @@ const FREE: u32 = 0;
 
 /// A mutex that a forked child finds usable although another thread of its parent held it at the
 /// time of the `fork`: its word is the pid of the holder. That thread may have been changing the
-/// value, so the child starts again with the default one and forgets the other without looking at
-/// it. For short and rare critical sections; a thread that waits yields.
+/// value, so the child starts again with the default value and forgets the other one without
+/// reading it. For short and rare critical sections; a thread that waits yields.
 pub(crate) struct ForkSafeMutex<T> {
     holder: AtomicU32,
     value: UnsafeCell<T>,
@@ -172,7 +172,8 @@ mod tests {
     #[test]
     fn the_mutex_excludes_and_survives_vanished_holders() {
         let mutex = Arc::new(ForkSafeMutex::new(0u64));
-        // As a child sees it whose parent's other thread held the mutex and was changing the value.
+        // The state for a child whose parent's other thread held the mutex and was changing the
+        // value.
         *mutex.lock() = 0xdead;
         mutex
             .holder

@@ -19,7 +19,7 @@ use super::fork::{ForkSafeGuard, ForkSafeMutex};
 use super::opening;
 use crate::error::FabricError;
 
-/// A time that stands for this process, the same in all copies of this code.
+/// A time that identifies this process, the same in all copies of this code.
 fn own_mark() -> SystemTime {
     /// The process that has the mark: a forked child has another one.
     static KNOWN: ForkSafeMutex<Option<(u32, SystemTime)>> = ForkSafeMutex::new(None);
@@ -34,7 +34,7 @@ fn own_mark() -> SystemTime {
 /// Makes the mark of the process `pid`, which is this one: of its number, of the time when it
 /// began, and of the random number that the kernel gives to each program that it executes.
 fn make_mark(pid: u32) -> SystemTime {
-    // SAFETY: asks for a number, which is the address of 16 bytes that stay, or 0.
+    // SAFETY: returns a number, which is the address of 16 bytes that are never freed, or 0.
     let random = unsafe { libc::getauxval(libc::AT_RANDOM) } as *const [u8; 16];
     let random = match random.is_null() {
         true => [0; 16],
@@ -112,8 +112,8 @@ fn try_lock_byte(file: &File, command: libc::c_int, at: libc::off_t) -> io::Resu
 
 /// The process that holds the lock of `file`, `None` if no other process does.
 ///
-/// The number is that of this process's pid namespace, 0 if the holder has none there. While the
-/// answer is a process, that process has not yet passed its end (locks go before the pid does).
+/// The number belongs to this process's pid namespace; 0 if the holder has none there. A returned
+/// process has not completed its exit (locks are released before the pid).
 fn holder(file: &File) -> io::Result<Option<i32>> {
     let mut request = byte(PROCESS);
     // SAFETY: the descriptor is open and `request` is a valid `flock` that the call may write to.
@@ -127,15 +127,15 @@ fn holder(file: &File) -> io::Result<Option<i32>> {
 /// A file whose lock shows that this process is alive.
 #[derive(Debug)]
 pub(crate) struct OwnLock {
-    /// Kept open, since closing it gives up the lock.
+    /// Kept open, since closing it releases the lock.
     file: File,
     path: PathBuf,
     mark: SystemTime,
 }
 
 impl OwnLock {
-    /// Creates `path` anew and locks it. The caller holds the registry lock, so that no other
-    /// process takes the file for stale between the two steps.
+    /// Creates `path` and locks it. The caller holds the registry lock, so that no other process
+    /// considers the file stale between the two steps.
     pub(crate) fn create(path: &Path) -> Result<OwnLock, FabricError> {
         // No other process knows the name, so none opens the file before it is marked and locked.
         let draft = path.with_extension("draft");
@@ -195,14 +195,14 @@ enum Watch {
     Other(File),
 }
 
-/// Returns whether a lock file was made by this process, and not given up.
+/// Returns whether a lock file was made by this process, and not released.
 fn is_own(metadata: &std::fs::Metadata) -> bool {
     metadata.modified().is_ok_and(|time| time == own_mark())
 }
 
 impl Liveness {
-    /// Starts to watch `path`; `None` if the file does not exist, or if it is none that
-    /// [`OwnLock::create`] makes: a directory, a link.
+    /// Starts to watch `path`; `None` if the file does not exist, or if [`OwnLock::create`] cannot
+    /// have made it: a directory, a link.
     pub(crate) fn open(path: &Path) -> io::Result<Option<Liveness>> {
         let metadata = match std::fs::symlink_metadata(path) {
             Ok(metadata) => metadata,
@@ -219,26 +219,26 @@ impl Liveness {
         Ok(found.map(|file| Liveness(Watch::Other(file))))
     }
 
-    /// The live process that holds the lock, in this process's pid namespace (0 if it has no
-    /// number there); `None` once it is gone.
+    /// The live process that holds the lock, in this process's pid namespace (0 if it has no number
+    /// there); `None` once it has ended.
     pub(crate) fn process(&self) -> Option<i32> {
         match &self.0 {
             Watch::Own(path) => std::fs::symlink_metadata(path)
                 .is_ok_and(|metadata| is_own(&metadata))
                 .then(|| std::process::id() as i32),
-            // A lock that cannot be asked for (out of lock memory) is taken for held: believing a
-            // live peer dead would lose its memory.
+            // A lock that cannot be queried (out of lock memory) counts as held: considering a live
+            // peer dead would lose its memory.
             Watch::Other(file) => holder(file).unwrap_or(Some(0)),
         }
     }
 }
 
 /// Serialises the use of registry locks by this copy of the code: closing one descriptor of the
-/// lock file would otherwise give up the process's lock, which names the holder to others.
+/// lock file would otherwise release the process's lock, by which others identify the holder.
 static REGISTRY: ForkSafeMutex<()> = ForkSafeMutex::new(());
 
-/// How long a process waits for the registry lock before it names the culprit. The lock is held for
-/// a few file operations only, so this much means a stopped process.
+/// The time that a process waits for the registry lock before it reports the holder. The lock is
+/// held for a few file operations only, so this long a wait means a stopped process.
 pub(crate) const REGISTRY_PATIENCE: Duration = Duration::from_secs(20);
 
 /// The exclusive lock on a fabric's registry, held until dropped.

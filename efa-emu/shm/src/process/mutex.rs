@@ -1,7 +1,7 @@
 //! A mutex that costs an uncontended thread one exchange on each side.
 //!
-//! The standard library's mutex also records whether a holder panicked, which nothing here asks for
-//! and which costs instructions on each side.
+//! The standard library's mutex also records whether a holder panicked, which is not needed here
+//! and costs instructions on each side.
 
 use std::ops::{Deref, DerefMut};
 

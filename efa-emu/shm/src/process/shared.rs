@@ -76,7 +76,7 @@ impl SharedMemory {
         if end.is_none_or(|end| end > self.length) {
             beyond(offset, length, self.length);
         }
-        // SAFETY: the whole range lies inside the mapping, as just checked.
+        // SAFETY: the whole range is inside the mapping, as just checked.
         unsafe { self.base.as_ptr().add(offset) }
     }
 
@@ -112,13 +112,13 @@ impl SharedMemory {
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(OFFSET).cast()) }
     }
 
-    /// The cache line that `offset` lies in.
+    /// The cache line that contains `offset`.
     #[inline(always)]
     pub(crate) fn line(&self, offset: usize) -> &Line {
         if offset >= self.length {
             beyond(offset, size_of::<Line>(), self.length);
         }
-        // The length is a multiple of a page, so that the whole line lies in the mapping.
+        // The length is a multiple of a page, so the whole line is in the mapping.
         let start = offset & !(size_of::<Line>() - 1);
         // SAFETY: in bounds as just checked, aligned (mappings start at a page), mapped as long as
         // `self` lives, and only accessed as atomics.
@@ -190,7 +190,7 @@ impl Drop for SharedMemory {
     }
 }
 
-/// Gives a file `length` bytes, without memory behind them.
+/// Gives a file `length` bytes, without allocating memory.
 ///
 /// # Errors
 /// The file system refuses, or the process's limit on file sizes does; see [`file_size`].
@@ -240,7 +240,7 @@ pub(crate) fn discard(file: &File, offset: usize, length: usize) -> io::Result<(
 }
 
 /// The futex operations on a word in shared memory. Errors (a signal, a changed word, no waiter)
-/// are not reported, since every caller looks at its state again anyway.
+/// are not reported, since every caller reads its state again anyway.
 pub(crate) mod futex {
     use std::sync::atomic::AtomicU32;
     use std::time::Duration;

@@ -25,7 +25,7 @@ pub(crate) enum Warning {
     UnreachableProcess,
     /// A process's ring is refused.
     RefusedRing,
-    /// A capture that is asked for cannot be written, or not ended as it should be.
+    /// A requested capture cannot be written, or not ended correctly.
     Capture,
 }
 

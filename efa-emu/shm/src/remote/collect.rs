@@ -120,7 +120,7 @@ impl RemoteMachine {
                 let mut deferred = self.deferred.remove(&key);
                 if deferred.is_none() {
                     // The process answered that it defers the request before it sent the outcome,
-                    // but that may not have been looked at.
+                    // but that answer may not have been read.
                     self.take_answers(index, messages);
                     deferred = self.deferred.remove(&key);
                 }

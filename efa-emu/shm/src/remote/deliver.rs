@@ -245,7 +245,7 @@ impl RemoteMachine {
     }
 
     /// Whether so many bytes are queued for full rings of local processes that the caller should
-    /// deliver no further messages for now.
+    /// deliver no more messages for now.
     pub fn is_overloaded(&self) -> bool {
         self.backlog.bytes() > MOST_BACKLOG
     }

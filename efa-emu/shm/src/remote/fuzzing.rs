@@ -26,7 +26,7 @@ pub fn request(
     bytes
 }
 
-/// Data for a read. `names` are the name of the data and that of the read.
+/// Data for a read. `names` are the data's name and the read's.
 pub fn read_data(names: [u64; 2], offset: u32, data: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let fill = |into: &mut [u8]| into.copy_from_slice(data);

@@ -312,7 +312,7 @@ impl DeviceProxy {
         in_ring(&mut self.in_rings, origin.slot).filter(|ring| ring.serial == origin.serial)
     }
 
-    /// Copies the data of a record; zeros if its ring is gone.
+    /// Copies the data of a record; zeros if its ring was abandoned.
     pub(super) fn read_data(&mut self, origin: &Origin, into: &mut [u8]) {
         if let Some(ring) = self.ring(origin)
             && let Some((memory, at)) =
@@ -323,7 +323,7 @@ impl DeviceProxy {
         }
     }
 
-    /// Answers a record, unless its ring is gone.
+    /// Answers a record, unless its ring was abandoned.
     pub(super) fn answer(&mut self, origin: &Origin, answer: Answer) {
         if let Some(ring) = self.ring(origin) {
             ring.consumer.answer(&origin.incoming, answer);

@@ -1,15 +1,15 @@
-//! How the owner of a segment is notified, while it polls and while it sleeps.
+//! The notification of a segment's owner, while it polls and while it sleeps.
 //!
-//! Both sides do two steps in opposite order, with a fence between them. The sender changes
-//! something and then checks whether the owner wants a notification. The owner announces that it
-//! wants one and then checks for changes. So at least one of them sees the other's step.
+//! Both sides do two steps in opposite order, with a fence between them. The sender changes the
+//! segment and then checks whether the owner requests a notification. The owner requests one and
+//! then checks for changes. At least one of them therefore sees the other's step.
 
 use core::time::Duration;
 
 use crate::process::shared::futex;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Value of a ring's attention word: the owner wants a doorbell for new records.
+/// Value of a ring's attention word: the owner requests a doorbell for new records.
 pub(crate) const WANTED: u32 = 0;
 /// Value of a ring's attention word: the owner polls the ring.
 const POLLED: u32 = 1;
@@ -21,7 +21,7 @@ pub(crate) const ASLEEP: u32 = 1;
 
 // --- the sender's side ---
 
-/// Whether the owner wants a doorbell for this ring. To be called after a change of the ring.
+/// Whether the owner requests a doorbell for this ring. To be called after a change of the ring.
 #[inline]
 pub(crate) fn is_wanted(attention: &AtomicU32) -> bool {
     fence(Ordering::SeqCst);
@@ -87,7 +87,7 @@ pub(crate) fn start_polling(attention: &AtomicU32) {
     attention.store(POLLED, Ordering::Relaxed);
 }
 
-/// The owner wants doorbells for a ring from now on. It must check for earlier records afterwards.
+/// Requests doorbells for a ring from now on. The owner must check for earlier records afterwards.
 pub(crate) fn stop_polling(attention: &AtomicU32) {
     attention.store(WANTED, Ordering::Relaxed);
     fence(Ordering::SeqCst);

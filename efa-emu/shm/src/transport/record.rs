@@ -30,7 +30,7 @@ pub(crate) const LINE: usize = 64;
 /// Offset of the word with the payload's offset and length. [`super::claim`] changes the offset.
 pub(crate) const AT_CLAIM: usize = 56;
 
-/// The header behind the commit word, in words of 8 bytes.
+/// The header after the commit word, in words of 8 bytes.
 pub(crate) type Fields = [u64; LINE / 8 - 1];
 
 /// The kind of a record.
@@ -381,7 +381,7 @@ impl Record {
         (self.0[0] >> first::FLAGS) as u8
     }
 
-    /// The header behind the commit word.
+    /// The header after the commit word.
     #[inline(always)]
     pub(crate) fn fields(&self) -> Fields {
         // The layout is little-endian, independent of the processor.

@@ -3,7 +3,7 @@
 //! Only the sender writes records, and only the receiver writes answers. A record's commit word
 //! contains the number that the receiver expects there next. So one cache line shows whether there
 //! is a record, and the same line is its header. Before the sender commits a record it clears the
-//! commit word behind it, which the receiver reads next.
+//! commit word after it, which the receiver reads next.
 //!
 //! The bytes before the records contain one answer byte per record, at the record's number modulo
 //! [`ANSWERS`]. Bit 7 is 1 in even laps and 0 in odd ones, so that an answer differs from that of
@@ -23,7 +23,7 @@ use efa_core::nic::Status;
 /// Start of the records in a ring's memory.
 const RECORDS: usize = PAGE;
 
-/// Most records inspected by one search for answers behind an unanswered record.
+/// The most records that one search for answers inspects after an unanswered record.
 const LOOK_AHEAD: u64 = 64;
 
 const PHASE: u8 = 0x80;
@@ -38,7 +38,7 @@ fn phase(number: u64) -> u8 {
     }
 }
 
-/// A record's header: the commit word, and the fields behind it.
+/// A record's header: the commit word, and the fields after it.
 #[inline(always)]
 fn header(memory: &SharedMemory, at: usize) -> (&AtomicU64, &[AtomicU64; size_of::<Fields>() / 8]) {
     let line: &Line = memory.line(RECORDS + at);
@@ -91,7 +91,7 @@ pub(crate) struct Producer<T> {
     oldest: u64,
     /// Number of records whose answer is outstanding.
     waiting: usize,
-    /// Where the next search behind the oldest record begins.
+    /// The start of the next search after the oldest record.
     glance: u64,
     entries: Box<[RingEntry<T>; ANSWERS]>,
 }
@@ -151,7 +151,7 @@ impl<T> Producer<T> {
         let length = record.length();
         let to_end = self.capacity - self.write_at;
         let padding = if length > to_end { to_end } else { 0 };
-        // One line stays free: the commit word behind the record, which is cleared.
+        // One line stays free: the commit word after the record, which is cleared.
         let is_full = self.used + padding + length + LINE > self.capacity
             || self.next - self.oldest + 2 > ANSWERS as u64;
         if is_full {
@@ -222,7 +222,7 @@ impl<T> Producer<T> {
         }
     }
 
-    /// Checks some of the records behind the oldest one, which was unanswered.
+    /// Checks some of the records after the oldest one, which was unanswered.
     #[inline(never)]
     fn reap_younger(&mut self, mut answered: impl FnMut(T, u64, Answer)) {
         let first = (self.oldest + 1).max(self.glance);
@@ -583,7 +583,7 @@ mod tests {
                 assert_eq!(reap_younger(&mut pair.producer), [0u64; 0]);
             }
             // The search at the oldest record has found no answer. All records are answered before
-            // the search behind it.
+            // the search after it.
             while let Some(incoming) = pair.consumer.take().unwrap() {
                 pair.consumer.answer(&incoming, OK);
             }

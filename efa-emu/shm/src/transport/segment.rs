@@ -129,7 +129,7 @@ impl Segment {
     }
 
     /// As [`Segment::create`], for an owner with many segments. The switchboard has a file name
-    /// next to that of the segment.
+    /// next to the segment's.
     pub(crate) fn create_at(
         path: &Path,
         address: Address,
@@ -280,7 +280,7 @@ impl Segment {
     // --- the sender's side ---
 
     /// Claims a slot and sets up a ring of at most `capacity` bytes in it. `Ok(None)` if all slots
-    /// are taken; then the owner is asked to free the slots of dead senders.
+    /// are taken; then the owner is requested to free the slots of dead senders.
     pub(crate) fn claim_ring(
         &self,
         sender: Address,
@@ -433,7 +433,7 @@ impl Segment {
         doorbell::start_polling(self.slot(slot).attention());
     }
 
-    /// The owner wants doorbells for the ring of `slot` from now on. It must check for earlier
+    /// Requests doorbells for the ring of `slot` from now on. The owner must check for earlier
     /// records afterwards.
     pub(crate) fn stop_polling(&self, slot: usize) {
         doorbell::stop_polling(self.slot(slot).attention());
@@ -544,7 +544,7 @@ const fn ring_offset(slot: usize) -> usize {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SlotContent {
     Free,
-    /// Being set up, or refused and not yet given up, if the claimant is alive.
+    /// Being set up, or refused and not yet abandoned, if the claimant is alive.
     Pending {
         claim: u64,
     },

@@ -3,8 +3,8 @@
 //!
 //! The test compares what the initiator sees (the status of each request, and when it completed),
 //! the order in which the receiver sees the messages where it does not depend on time, duplicate
-//! completions, and how often each rule was applied. A rule that is applied to every frame counts
-//! the attempts.
+//! completions, and the number of times that each rule was applied. A rule that is applied to every
+//! frame counts the attempts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -49,8 +49,8 @@ const TIMEOUT: Duration = Duration::from_millis(80);
 /// several simultaneous answers is the n-th; a link with an error differs in all runs.
 const RUNS: usize = 100;
 
-/// When all requests have ended and nothing has arrived for this long, the run is given up, and
-/// another one starts.
+/// When all requests have completed and no message has arrived for this long, the run is abandoned,
+/// and another one starts.
 const GIVE_UP: Duration = Duration::from_secs(2);
 
 struct Scenario<'a> {
@@ -64,7 +64,7 @@ struct Scenario<'a> {
     /// The time at which a cut between the two is healed.
     heals_after: Option<Duration>,
     /// Whether the rules kill the receiver. Then it is in its own process, and the test does not
-    /// see what arrives.
+    /// see its messages.
     is_deadly: bool,
 }
 
@@ -91,7 +91,7 @@ struct Outcome {
     arrived: Vec<u64>,
     /// Completions of requests that had already completed: at the sender, and at the receiver.
     repeated: [u64; 2],
-    /// How often each rule was applied.
+    /// The number of times that each rule was applied.
     applied: Vec<u64>,
 }
 
@@ -347,7 +347,7 @@ impl Scenario<'_> {
     fn compare(&self, simulated: &Outcome, real: &Outcome) -> Result<(), String> {
         let (mut simulated, mut real) = (simulated.clone(), real.clone());
         if self.is_deadly {
-            // The dead receiver cannot apply rules to what arrives, nor report it.
+            // The dead receiver cannot apply rules to arriving messages, nor report them.
             simulated.arrived.clear();
             simulated.applied[0] = real.applied[0];
         }
@@ -628,8 +628,8 @@ fn the_seed_means_the_same_to_both() {
     assert!(all.iter().any(|seen| seen.applied[1] > 0), "{all:?}");
 }
 
-/// Rules do not see what a cut loses, so the cut is healed by time: between the second attempt and
-/// the third.
+/// Rules do not see frames that a cut loses, so the cut is healed by time: between the second
+/// attempt and the third.
 #[test]
 fn a_cut_that_is_healed_is_a_delay() {
     let scenario = Scenario {
@@ -659,8 +659,8 @@ fn held_frames_continue_on_release() {
             r#"when = { operation = "read" }, then = { delay = "200ms" }"#,
         ],
     );
-    // A rule counts what the rules before it let pass: the sixth is message 6, and the fourth
-    // message 4.
+    // A rule counts the frames that the rules before it pass: the sixth is message 6, and the
+    // fourth message 4.
     assert_eq!(seen.arrived, [1, 2, 3, 5, 6, 0, 7, 4]);
     // The second answer, for message 2, waits for the answer to the read.
     assert_eq!(outcome(&seen, READ), (Status::Ok, 2));

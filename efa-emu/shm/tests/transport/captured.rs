@@ -58,7 +58,7 @@ fn capture(root: &Path, host: &str, recorded: Recorded, snaplen: u32) -> (Host, 
     (recorder, kept)
 }
 
-/// The recorder learns when the device starts to record: from then on the capture is complete.
+/// The recorder is notified when the device starts to record: from then on the capture is complete.
 #[test]
 fn a_device_says_for_whom_it_records() {
     let root = tempfile::tempdir().unwrap();
@@ -100,7 +100,7 @@ fn new_hosts_wait_for_recorders() {
     let second = fabric.announce_recorder().unwrap();
     let beta = enter("beta");
     assert!(!is_recorded(&beta));
-    // The recorder enters the host and asks for a capture.
+    // The recorder enters the host and requests a capture.
     let inside = enter("beta");
     assert!(!is_recorded(&beta));
     inside

@@ -18,7 +18,7 @@ use efa_testing::device::{ClientQueues, RdmaOperation};
 /// Name of the fabric of all tests; each test has its own directory for it.
 pub(crate) const FABRIC: &str = "test";
 
-/// Where a client can be reached.
+/// The address of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Address {
     pub(crate) gid: Gid,
@@ -272,8 +272,8 @@ impl Client {
         self.engine.process_send_doorbell(self.queues.qpn).unwrap();
     }
 
-    /// The next completion, if there is one. If there is none, lets the engine work, and if there
-    /// is still none, other threads.
+    /// The next completion, if there is one. If there is none, runs the engine, and if there is
+    /// still none, yields to other threads.
     pub(crate) fn poll(&mut self) -> Option<Completion> {
         self.glance().or_else(|| {
             self.engine.progress();

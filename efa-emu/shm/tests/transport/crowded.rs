@@ -10,8 +10,8 @@ use efa_device_model::provider::{SendData, UdAddress, WcOpcode};
 /// Sleeps after which it is clear that polls sleep in most rounds.
 const ENOUGH: u64 = 50;
 
-/// The most rounds until then. When other processes take the processor from the two, a thread may
-/// need thousands of rounds to notice that the other one wants it.
+/// The most rounds until then. When other processes preempt the two, a thread may need thousands of
+/// rounds to notice that the other one needs the processor.
 const MOST_ROUNDS: u64 = 10_000;
 
 /// Restricts the calling thread, and the threads that it starts from now on, to one processor.

@@ -49,7 +49,7 @@ pub(crate) fn echo(parent: &Parent) {
     }
 }
 
-/// A child that offers memory and then only waits for lines: `sum` asks for the sum of the memory's
+/// A child that offers memory and then only waits for lines: `sum` requests the sum of the memory's
 /// bytes.
 pub(crate) fn memory(parent: &Parent) {
     let client = Client::open(&parent.root, &config("memory"));
@@ -108,8 +108,8 @@ fn a_hundred_thousand_packets_go_there_and_back() {
         if sent < COUNT && sent - returned.min(completed) < WINDOW {
             let index = sent % WINDOW;
             let place = slot(out_start, index, length(sent));
-            // SAFETY: the range lies in `out`, and no packet in flight uses it: at most WINDOW are
-            // in flight, in WINDOW different ranges.
+            // SAFETY: the range is in `out`, and no packet in flight uses it: at most WINDOW are in
+            // flight, in WINDOW different ranges.
             let bytes = unsafe {
                 std::slice::from_raw_parts_mut(place.address as *mut u8, place.length as usize)
             };

@@ -11,7 +11,7 @@ use crate::exchange::connect;
 use crate::processes::{Parent, Process};
 use crate::speed::cpu_time;
 
-/// A child that exchanges one message, sleeps, and reports how much processor time the sleep took.
+/// A child that exchanges one message, sleeps, and reports the processor time of the sleep.
 pub(crate) fn idle(parent: &Parent) {
     let mut client = Client::open(&parent.root, &config("idle"));
     let memory = client.register(vec![0; 4096]);

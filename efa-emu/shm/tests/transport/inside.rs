@@ -256,7 +256,7 @@ fn rdma_moves_data_both_ways_and_checks_keys() {
                 "write {length} {rdma:?}"
             );
         }
-        // With immediate data: one completion at the target, after all of the data.
+        // With immediate data: one completion at the target, after all data.
         let small = beta.register(vec![0; 64]);
         beta.post_recv(77, small.buffer(0, 64));
         alpha.post_write(1, to, local.buffer(0, 3 << 20), there, Some(0xabcd));

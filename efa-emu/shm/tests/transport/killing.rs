@@ -300,7 +300,7 @@ fn a_forked_child_does_not_extend_its_parent() {
     assert!(lives, "the grandchild");
     assert_eq!(fabric(root.path()).hosts().unwrap(), []);
     assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 0);
-    // SAFETY: as above; it is orphaned and nobody else will end it.
+    // SAFETY: as above; it is orphaned and no other process will end it.
     unsafe { libc::kill(grandchild, libc::SIGKILL) };
 }
 

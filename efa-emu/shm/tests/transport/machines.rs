@@ -522,7 +522,7 @@ fn a_vanished_machine_delivers_nothing_twice() {
     };
     assert_eq!(refused.status(), Some(Status::LocalUnresponsiveRemote));
     assert!(nothing.is_empty());
-    // The machine is back: what is sent now arrives, and nothing else does.
+    // The machine is back: later messages arrive, and no earlier ones do.
     machines.cut(false);
     assert!(alpha.post_send(3, to, INLINE));
     assert_eq!(wait_both(&mut alpha, &mut beta), 3);
@@ -667,8 +667,7 @@ fn requests_are_not_forwarded_to_third_machines() {
     assert_eq!(alpha.wait().status(), Some(Status::LocalUnreachableRemote));
 }
 
-/// Delivers a request again and again, while its receiver takes nothing, until one has to wait for
-/// room.
+/// Delivers a request repeatedly, while its receiver takes none, until one has to wait for room.
 fn fill_ring(remote: &Mutex<RemoteMachine>, request: &[u8]) {
     let mut remote = remote.lock().unwrap();
     assert_eq!(request[4], REQUEST);
@@ -728,7 +727,7 @@ fn deferred_outcomes_outlive_the_connection() {
 }
 
 /// A process has sent data for a read, and the connection is lost before the reader takes it. The
-/// same process serves the next read, which gets the bytes that it asks for.
+/// same process serves the next read, which gets the bytes that it requests.
 #[test]
 fn read_data_does_not_cross_connections() {
     let machines = Machines::new();

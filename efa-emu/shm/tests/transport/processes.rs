@@ -25,7 +25,7 @@ fn command(role: &str, root: &Path, seed: u64) -> Command {
     command
 }
 
-/// Runs a child that needs no commands until it exits normally. Returns what it wrote to standard
+/// Runs a child that needs no commands until it exits normally. Returns its output on standard
 /// error.
 pub(crate) fn errors_of(role: &str, root: &Path, seed: u64) -> String {
     let output = command(role, root, seed)
@@ -102,7 +102,7 @@ impl Process {
         assert!(libc::WIFSTOPPED(status), "{status:#x}");
     }
 
-    /// Kills the child and waits until it is gone.
+    /// Kills the child and waits until it has ended.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();

@@ -169,7 +169,7 @@ impl Inbound {
     }
 
     /// Releases the deferred requests that an event selects, before the next frame arrives. The
-    /// board tells other processes. Returns the rules of which requests were released here.
+    /// board tells other processes. Returns the rules whose requests were released here.
     fn release(&mut self, triggers: &[Trigger], work: &mut Work<'_>) -> Vec<FaultId> {
         let mut carried_out = Vec::new();
         let faults = triggers.iter().filter_map(|trigger| match trigger {
@@ -248,7 +248,7 @@ impl Inbound {
         busy
     }
 
-    /// The delay of an answer that leaves now, and if the answer is lost for ever, the status with
+    /// The delay of an answer that leaves now, and if the answer is lost for good, the status with
     /// which the initiator's network card completes the request. `None` if the answer arrives at
     /// once.
     pub(super) fn reply(

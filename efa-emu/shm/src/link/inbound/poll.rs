@@ -119,7 +119,7 @@ impl Inbound {
     }
 
     /// Takes a record other than a message, or one that the network or faults may still affect.
-    /// Returns how many records it counts for.
+    /// Returns the number of records that it counts for.
     #[cold]
     fn take_other(&mut self, later: Later, work: &mut Work<'_>) -> usize {
         let due = later.incoming.record.due();

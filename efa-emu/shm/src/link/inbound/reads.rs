@@ -16,7 +16,7 @@ use crate::transport::segment::Address;
 impl Inbound {
     /// Begins to serve a read whose data returns through the rings. The request leaves its ring at
     /// once. Otherwise two processes that read from each other could deadlock: the data for each
-    /// read would wait for space behind the other's request.
+    /// read would wait for space after the other's request.
     pub(super) fn begin_read(&mut self, later: Later) {
         let leaves = match self.ring(&later) {
             Some(ring) if ring.reads < pulls::MOST_READS => {

@@ -29,7 +29,7 @@ pub(super) struct ScheduledRecord {
 /// The next step of a delayed record.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum RecordStep {
-    /// It arrives. `Some` for a retransmission by a fault: how often it was lost in total.
+    /// It arrives. `Some` for a retransmission by a fault: the number of losses in total.
     Arrive(Option<u32>),
     /// It is handled: all rules have been applied.
     Handle,
@@ -83,7 +83,7 @@ pub(crate) struct Inbound {
     pub(super) replies: Option<Network>,
     /// Records do not go straight to the device: faults are armed, or answers are delayed.
     pub(super) is_attentive: bool,
-    /// Which part of the current record is duplicated.
+    /// The duplicated part of the current record.
     pub(super) twice: Duplicated,
     pub(super) copies: VecDeque<Copying>,
     pub(super) pulls: PullTable,

@@ -36,7 +36,7 @@ impl Transfer for MessageFromRing<'_> {
 pub(super) struct FromRing<'a> {
     pub(super) consumer: &'a Consumer,
     pub(super) incoming: &'a Incoming,
-    /// Where the data of a complete RDMA write is.
+    /// The memory of the data of a complete RDMA write.
     pub(super) whole: Option<HostSegment>,
     /// Whether the device has acknowledged it; `None` if it may not.
     pub(super) acknowledged: Option<bool>,

@@ -14,9 +14,8 @@ use crate::process::clock::monotonic_now;
 use crate::transport::record::Answer;
 
 impl Outbound {
-    /// Takes the answers that have come, and gives the outcomes of requests to the device. Those
-    /// that start a timer wait for [`Outbound::next_completed`]. Returns whether there were any
-    /// answers.
+    /// Takes the available answers, and gives the outcomes of requests to the device. Outcomes that
+    /// start a timer wait for [`Outbound::next_completed`]. Returns whether there were any answers.
     #[inline(always)]
     pub(crate) fn reap(&mut self, device: &mut Device) -> bool {
         self.take_answers(|token, answer| match answer {
@@ -33,7 +32,7 @@ impl Outbound {
         })
     }
 
-    /// As [`Outbound::reap`], when all outcomes are to be looked at first: all wait for
+    /// As [`Outbound::reap`], if all outcomes need individual handling: all wait for
     /// [`Outbound::next_completed`].
     #[cold]
     pub(crate) fn reap_aside(&mut self) -> bool {
@@ -110,8 +109,8 @@ impl Outbound {
         self.others = others;
     }
 
-    /// The next request with an outcome, to be handed to the device. Packets with acknowledgements are
-    /// handed to it here: nothing that looks at outcomes has to do with them.
+    /// The next request with an outcome, for the device. Packets with acknowledgements are handed
+    /// to it here, because code that handles outcomes ignores them.
     #[inline]
     pub(crate) fn next_completed(&mut self, device: &mut Device) -> Option<(Token, Status)> {
         while let Some((token, answer)) = self.completed.pop_front() {
@@ -123,7 +122,7 @@ impl Outbound {
         self.next_failed()
     }
 
-    /// The next request that is given up now.
+    /// The next request that fails now.
     #[inline]
     fn next_failed(&mut self) -> Option<(Token, Status)> {
         if self.failing.is_empty() {

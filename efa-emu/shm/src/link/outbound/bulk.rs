@@ -1,5 +1,5 @@
-//! RDMA requests that take more than one step: those for which the target copies by itself, and
-//! those whose data goes through the rings in parts.
+//! RDMA requests that take more than one step: requests for which the target itself copies, and
+//! requests whose data passes through the rings in parts.
 
 use efa_core::nic::Status;
 
@@ -39,7 +39,7 @@ pub(super) struct Bulk {
     pub(super) stage: BulkStage,
 }
 
-/// How far a request is.
+/// The progress of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum BulkStage {
     /// The target copies.
@@ -56,14 +56,14 @@ pub(super) enum BulkStage {
         /// The first answer other than success.
         failed: Option<Status>,
     },
-    /// A read that still has to be asked for.
+    /// A read that was not requested yet.
     ReadUnsent,
-    /// A read whose data comes back through the ring from the target.
+    /// A read whose data returns through the target's ring.
     Read,
 }
 
 impl BulkStage {
-    /// Where a request whose data goes through the rings begins.
+    /// The first stage of a request whose data passes through the rings.
     pub(super) fn through_rings(operation: Operation) -> BulkStage {
         match operation {
             Operation::RdmaRead => BulkStage::ReadUnsent,

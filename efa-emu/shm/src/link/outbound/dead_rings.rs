@@ -4,12 +4,12 @@ use super::out_ring::Pending;
 use super::state::Outbound;
 use crate::transport::record::Answer;
 
-/// Rings whose receivers are dead or refuse them, by their places among the rings, which stay
-/// theirs until they are given up.
+/// Rings whose receivers are dead or refuse them, by their index, which they keep until they are
+/// abandoned.
 #[must_use]
 pub(crate) struct DeadRings {
     pub(super) rings: Vec<usize>,
-    /// Whether all rings were looked at.
+    /// Whether all rings were checked.
     all: bool,
 }
 
@@ -20,9 +20,9 @@ impl DeadRings {
 }
 
 impl Outbound {
-    /// Looks for rings whose receiver is dead or refuses them: only among those where answers are
-    /// waited for and none came since the last look; and among all of them if any were added since
-    /// then, so that those of the dead do not add up.
+    /// Searches for rings whose receiver is dead or refuses them: only among rings with awaited
+    /// answers and no answer since the last search; and among all of them if any were added since
+    /// then, so that rings of dead processes do not accumulate.
     pub(crate) fn find_dead(&mut self) -> DeadRings {
         let all = std::mem::take(&mut self.routes.has_grown);
         let mut rings = Vec::new();
@@ -37,8 +37,8 @@ impl Outbound {
         DeadRings { rings, all }
     }
 
-    /// Gives these rings up, and ends the requests in them. If all were looked at, gives up the
-    /// tables of hosts that are gone, too.
+    /// Abandons these rings, and ends the requests in them. If all rings were checked, also drops
+    /// the tables of removed hosts.
     pub(crate) fn abandon_dead(&mut self, dead: DeadRings) {
         for index in dead.rings {
             self.abandon(index);
@@ -49,7 +49,7 @@ impl Outbound {
     }
 
     pub(super) fn abandon(&mut self, index: usize) {
-        // A process that is gone has no queue pairs: the answer that its host's device would give.
+        // A process that has ended has no queue pairs: its host's device would answer the same.
         let gone = self.routes.nobody();
         self.waiting.retain(|other| *other != index);
         let ring = self.rings.remove(index);
@@ -77,7 +77,7 @@ impl Outbound {
             .for_each(|(_, pending)| fail(pending));
         ring.producer
             .abandon(|pending, number, answer| match answer {
-                // The peer that would send the outcome is gone.
+                // The peer that would send the outcome has ended.
                 None | Some(Answer::Deferred) => fail(pending),
                 Some(answer) => others.push((number, pending, answer)),
             });

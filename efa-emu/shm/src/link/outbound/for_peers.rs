@@ -16,8 +16,8 @@ use crate::transport::ring::Full;
 use crate::transport::segment::Address;
 
 impl Outbound {
-    /// The device's token for the read that a peer's data belongs to. `None` if the read is not
-    /// from `from`, or if the part lies outside of it.
+    /// The device's token for the read of a peer's data. `None` if the read is not from `from`, or
+    /// if the part lies outside of it.
     pub(crate) fn read_target(&self, from: Address, record: &Record) -> Option<Token> {
         let bulk = self.bulks.get(BulkName(record.sequence()))?;
         let end = record.offset().checked_add(record.payload())?;
@@ -91,8 +91,8 @@ impl Outbound {
         let number = u64::from(record.sequence()) | u64::from(record.offset()) << 32;
         let mut pending = self.deferred.remove(&(index, number));
         if pending.is_none() {
-            // The peer answered that it defers the request before it sent the outcome, but that may
-            // not have been looked at.
+            // The peer answered that it defers the request before it sent the outcome, but that
+            // answer may not have been read.
             self.reap_aside();
             pending = self.deferred.remove(&(index, number));
         }

@@ -1,4 +1,4 @@
-//! Rings to peers, and the requests behind their unanswered records.
+//! Rings to peers, and the requests of their unanswered records.
 
 use std::sync::Arc;
 
@@ -35,11 +35,11 @@ pub(crate) struct PullName(pub(crate) u64);
 pub(super) struct OutRing {
     pub(super) producer: Producer<Pending>,
     pub(super) peer: Arc<Peer>,
-    /// The target has reported that it cannot copy by itself.
+    /// The target has reported that it cannot copy itself.
     pub(super) rings_only: bool,
     /// The ring is in the list of those that wait for answers.
     pub(super) listed: bool,
-    /// Some answer came since the last look at the peer's life.
+    /// Whether an answer came since the last check of the peer's life.
     pub(super) progressed: bool,
     /// Requests whose outcomes come in records of their own.
     pub(super) deferred: usize,

@@ -40,7 +40,7 @@ pub(crate) enum NoRoute {
 #[derive(Clone)]
 struct Route {
     table: Arc<HostTable>,
-    /// Where the table has the queue pair number.
+    /// The position of the queue pair number in the table.
     place: TablePlace,
     tenancy: Tenancy,
     ring: usize,
@@ -49,7 +49,7 @@ struct Route {
 impl Route {
     #[inline(always)]
     fn is_valid(&self) -> bool {
-        // A host that is gone has no tenancies.
+        // A removed host has no tenancies.
         self.table.tenancy_at(self.place) == Some(self.tenancy)
     }
 }
@@ -62,7 +62,7 @@ pub(crate) struct Routes {
     local_only: bool,
     /// The status of a request to a queue pair number without owner.
     nobody: Status,
-    /// Hosts that were reached, with their tables; `None` of those that are gone.
+    /// Hosts that were reached, with their tables; `None` for removed ones.
     hosts: HashMap<Gid, Option<Arc<HostTable>>>,
     rings: HashMap<Address, usize>,
     routes: HashMap<(Gid, Qpn), Route>,
@@ -222,8 +222,7 @@ impl Routes {
         }
     }
 
-    /// Unmaps the tables of hosts that are gone. That they were there stays known of the first
-    /// [`REMEMBERED`].
+    /// Unmaps the tables of removed hosts. The first [`REMEMBERED`] of them stay known.
     pub(crate) fn forget_gone_hosts(&mut self) {
         let is_gone =
             |table: &Option<Arc<HostTable>>| table.as_ref().is_some_and(|table| table.is_retired());

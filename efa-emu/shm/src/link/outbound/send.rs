@@ -51,7 +51,7 @@ impl Link for Outbound {
             return self.send_other(index, to, token, *header, data);
         }
         let mut record = Record::whole(RecordKind::Data, header, header.length);
-        // Where packets are lost, or looked at, acknowledgements are packets.
+        // If packets may be lost, or are captured, acknowledgements are packets.
         if is_packet {
             record = record.acknowledged(true);
         }
@@ -59,8 +59,8 @@ impl Link for Outbound {
     }
 }
 
-/// The time at which a request is about to leave, if a capture wants to know. Afterwards it is too
-/// late: the answer may be there before this process runs again.
+/// The time at which a request is about to leave, if a capture needs it. Afterwards it is too late:
+/// the answer may come before this process runs again.
 #[inline]
 fn leaving(tap: Option<&LinkTap>) -> Option<Moment> {
     tap.map(|_| now(Direction::Outbound))
@@ -204,9 +204,8 @@ impl Outbound {
         if self.bulks.is_full() {
             return Err(LinkBusy);
         }
-        // The data of a read comes through the ring back. To itself, a device has one ring for both
-        // ways, in which the data would wait behind the request for room, and the request for the
-        // data.
+        // The data of a read returns through the ring. To itself, a device has one ring for both
+        // directions: the data would wait after the request for room, and the request for the data.
         let is_to_itself = ring.peer.address() == own;
         let segments: &[HostSegment] = match data {
             LocalData::Segments(segments) => segments,

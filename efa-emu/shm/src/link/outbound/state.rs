@@ -39,9 +39,9 @@ pub(crate) struct Outbound {
     pub(super) completed: VecDeque<(Token, Answer)>,
     /// Answers to data for peers' reads.
     pub(super) read_data: Vec<(PullName, Status)>,
-    /// Answers that were taken and have to be looked at more closely: empty between calls.
+    /// Answers that were taken and need individual handling: empty between calls.
     pub(super) others: Vec<(u64, Pending, Answer)>,
-    /// Requests that the network loses until they are given up.
+    /// Requests that the network loses until they fail.
     pub(super) failing: EventQueue<Token>,
     pub(super) tap: Option<Box<LinkTap>>,
 }
@@ -125,7 +125,7 @@ impl Outbound {
         !self.working.is_empty() | self.has_completed()
     }
 
-    /// When the next request is given up, on the monotonic clock.
+    /// The time at which the next request fails, on the monotonic clock.
     #[inline]
     pub(crate) fn next_due(&self) -> Option<Duration> {
         self.failing.next_time()
@@ -136,7 +136,7 @@ impl Outbound {
         self.network.command_delay(number, delay)
     }
 
-    /// The network of a queue pair's answers; this device's own if the queue pair is gone.
+    /// The network of a queue pair's answers; this device's own if the queue pair was destroyed.
     pub(crate) fn network_of(&mut self, gid: Gid, qpn: Qpn) -> Network {
         match self.routes.find(gid, qpn, &mut self.rings) {
             Ok(ring) => self.rings[ring].peer.network.clone(),

@@ -25,7 +25,7 @@ pub(crate) struct LateAnswer {
 /// The fate of a delayed answer.
 #[derive(Clone, Copy, Debug)]
 enum AnswerStep {
-    /// It arrives, after a fault made it go again: how often it was lost altogether.
+    /// It arrives after a retransmission by a fault: the number of losses in total.
     Arrive(u32),
     /// It completes the request: all rules have been applied.
     Complete,
@@ -44,7 +44,7 @@ impl LateAnswers {
     /// Whether there are none.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        // Without a branch for each: hardly ever is there anything.
+        // Without a branch for each: there is hardly ever any.
         self.deferred.is_empty() & self.scheduled.is_empty() & self.free.is_empty()
     }
 

@@ -20,7 +20,7 @@ pub struct CarriedFault {
     pub id: FaultId,
     /// The rule.
     pub fault: Fault,
-    /// How many times the release of everything that it holds was ordered.
+    /// The number of orders to release everything that it holds.
     pub releases: u64,
 }
 

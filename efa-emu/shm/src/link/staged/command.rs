@@ -120,7 +120,7 @@ impl Fabric {
         }
     }
 
-    /// The devices with a name or GID, or all those of the host with that name. There is at least
+    /// The devices with a name or GID, or all devices of the host with that name. There is at least
     /// one.
     pub fn find_devices(&self, name: &HostName) -> Result<Vec<HostStatus>, FabricError> {
         let mut found = self.hosts()?;
@@ -193,7 +193,7 @@ impl Fabric {
         victims.sort_by_key(|pid| *pid == own);
         for pid in victims {
             if let Some(pid) = rustix::process::Pid::from_raw(pid) {
-                // One that ended meanwhile is as good as killed.
+                // A process that ended meanwhile counts as killed.
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
             }
         }

@@ -25,7 +25,7 @@ use efa_device_model::fault::{AdminCommand, Event, Fate, FaultId, Faults, Trigge
 pub(crate) use answers::{LateAnswer, LateAnswers};
 pub use carried::CarriedFault;
 
-/// How soon a device looks at the board again while something is armed.
+/// The interval at which a device reads the board while a rule is armed.
 pub(crate) const LOOK: Duration = Duration::from_millis(2);
 
 /// A change on the board.
@@ -75,7 +75,7 @@ impl Staged {
         self.faults.is_armed(id)
     }
 
-    /// Takes notice of changes of the board: one look at one word if there are none.
+    /// Handles changes of the board: reads one word if there are none.
     #[inline]
     pub(crate) fn look(&mut self) -> Option<Change> {
         if self.board.generation() == self.known {
@@ -147,7 +147,7 @@ impl Staged {
         }
     }
 
-    /// The error number of a registration that a rule wants to fail.
+    /// The error number of a registration that a rule fails.
     pub(crate) fn registration_failure(&mut self, host: Gid, length: u64) -> Option<i32> {
         match self.decide_at_once(&Event::Registration { host, length })? {
             Fate::Fail(errno) => Some(errno),
@@ -155,7 +155,7 @@ impl Staged {
         }
     }
 
-    /// The number that a rule wants the next queue pair to have.
+    /// The number that a rule sets for the next queue pair.
     pub(crate) fn preferred_qpn(&mut self, host: Gid) -> Option<Qpn> {
         match self.decide_at_once(&Event::QueuePair { host })? {
             Fate::Qpn(qpn) => Some(qpn),
@@ -180,8 +180,8 @@ impl Staged {
     }
 }
 
-/// Whether a name is that of a device or of its host. The name of a device that is gone is known if
-/// it was asked for before.
+/// Whether a name is a device's or its host's. The name of a removed device is known if it was
+/// looked up before.
 fn is_named<'a>(
     fabric: &'a Fabric,
     names: &'a RefCell<HashMap<Gid, Option<DeviceName>>>,
@@ -197,8 +197,8 @@ fn is_named<'a>(
     }
 }
 
-/// The rules of a fabric, for those who want to know the [state of ports](PortState). A forked
-/// process may use them, too.
+/// The rules of a fabric, for readers of the [state of ports](PortState). A forked process may use
+/// them, too.
 #[derive(Clone)]
 pub struct PortRules {
     fabric: Fabric,
@@ -206,7 +206,7 @@ pub struct PortRules {
 }
 
 impl PortRules {
-    /// Of a fabric.
+    /// The rules of a fabric.
     pub fn of(fabric: &Fabric) -> Result<PortRules, FabricError> {
         Ok(PortRules {
             fabric: fabric.clone(),
@@ -222,7 +222,7 @@ pub struct PortState {
 }
 
 impl PortState {
-    /// Of a device, by the rules of its fabric.
+    /// The state of a device's ports, by the rules of its fabric.
     pub fn new(rules: &PortRules, device: &Host) -> PortState {
         PortState {
             staged: Staged::on(&rules.fabric, Arc::clone(&rules.board)),
