@@ -1,10 +1,10 @@
-//! Any bytes as what the bridge of another machine sends, and as what this machine's bridge does
-//! meanwhile: messages that are made up, messages that answer what was sent, lost connections,
-//! devices that come and go.
+//! Arbitrary bytes as the messages of another machine's bridge, and as the actions of this
+//! machine's bridge meanwhile: invented messages, messages that answer sent ones, lost connections,
+//! devices that are added and removed.
 //!
-//! Checked: nothing panics; memory around what is registered stays as it is; every request of the
-//! device's client completes at most once, and all of them once its queue pair fails; what was
-//! asked of the machine is over when the connection is lost and given up.
+//! Checked: no panic; memory around the registered memory is unchanged; every request of the
+//! device's client completes at most once, and all of them once its queue pair fails; requests to
+//! the machine end when the connection is lost and abandoned.
 
 use efa_core::address::{Gid, Qpn};
 use efa_core::nic::Status;
@@ -21,7 +21,7 @@ const STEPS: usize = 400;
 const FAR: Gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 7, 7, 7, 7, 7, 7, 7, 7]);
 const FAR_QPN: Qpn = Qpn(3);
 
-/// A device that nobody has.
+/// A device of no machine.
 const NOWHERE: Gid = Gid([9; 16]);
 
 /// See the module documentation.
@@ -154,7 +154,7 @@ impl<'a> HostileBridge<'a> {
 
     fn deliver(&mut self, message: &[u8]) {
         if self.machine.deliver(message).is_err() {
-            // As a bridge does.
+            // The same as in a bridge.
             self.machine.disconnect();
         }
     }
@@ -174,7 +174,7 @@ impl<'a> HostileBridge<'a> {
         self.learn(&messages);
     }
 
-    /// The names behind the headers of the frames.
+    /// The names after the headers of the frames.
     fn learn(&mut self, mut messages: &[u8]) {
         while let Some(length) = messages.first_chunk() {
             let (message, rest) = messages.split_at(u32::from_le_bytes(*length) as usize);

@@ -2,8 +2,8 @@
 
 use efa_capture::Reader;
 
-/// Reads all frames. A capture is an error or a sequence of frames that lie within it; the reader
-/// takes no more memory than the capture has bytes, and comes to an end.
+/// Reads all frames. A capture is an error or a sequence of frames within it; the reader allocates
+/// no more memory than the capture has bytes, and ends.
 pub(crate) fn check(bytes: &[u8]) {
     let Ok(mut reader) = Reader::new(bytes, "capture") else {
         return;

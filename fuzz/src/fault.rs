@@ -2,7 +2,7 @@
 
 use efa_device_model::fault::{Fault, parse_file};
 
-/// A file is refused with its name, or its rules are what their own text says.
+/// A file is refused with its name, or its rules equal the rules of their own text.
 pub(crate) fn check(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;

@@ -1,6 +1,6 @@
-//! What is fuzzed: functions that take any bytes and panic if a promise is broken.
+//! The fuzz targets: functions that take any bytes and panic if a guarantee is broken.
 //!
-//! `scripts/fuzz` runs them under libFuzzer, which looks for bytes that reach new code. The test
+//! `scripts/fuzz` runs them under libFuzzer, which searches for bytes that reach new code. The test
 //! `replay` runs them on the corpora, which are in the repository.
 
 mod bridge;

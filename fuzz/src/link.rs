@@ -1,9 +1,9 @@
-//! Any bytes as what a hostile process writes into the memory that it shares with a device:
+//! Arbitrary bytes as the writes of a hostile process to the memory that it shares with a device:
 //! records, descriptors, doorbells, answers, at any time between the device's steps.
 //!
-//! Checked: nothing panics; memory around what is registered stays as it is; every request of the
+//! Checked: no panic; memory around the registered memory is unchanged; every request of the
 //! device's client completes at most once, and all of them once the client resets its queue pair or
-//! the attacker's ring is given up.
+//! the attacker's ring is abandoned.
 
 use efa_device_model::link::HostSegment;
 use efa_shm::fuzzing::Stage;
@@ -90,7 +90,7 @@ impl<'a> HostileLink<'a> {
     fn attack_with_record(&mut self, choices: &mut Choices<'_>) {
         let attack = self.victim.attack(choices, &self.names);
         let length = attack.request.length;
-        // The attacker is this process: the memory that it names must be its own, or nobody's.
+        // The attacker is this process: the memory in its requests must be its own, or unmapped.
         let list: Vec<_> = (0..choices.byte() % 4)
             .map(|_| HostSegment {
                 address: match choices.byte() {
@@ -123,8 +123,8 @@ mod tests {
     /// Requests between two turns of the victim's work: as many as it takes in one.
     const TURN: usize = 32;
 
-    /// The attacker asks for data so many times, and takes none. Stops when its ring is refused;
-    /// returns how many reads it has asked for.
+    /// The attacker requests data this many times, and takes none. Stops when its ring is refused;
+    /// returns the number of requested reads.
     fn ask(victim: &mut Victim<'_>, reads: usize) -> usize {
         let read = Extra {
             kind: 3,
@@ -156,7 +156,7 @@ mod tests {
             ask(&mut victim, MOST_READS);
             let outside = 0..MOST_READS as u64;
             assert!(outside.clone().all(|read| victim.meeting.is_answered(read)));
-            // Those beyond keep their places in the ring.
+            // Further ones keep their room in the ring.
             ask(&mut victim, MORE);
             let inside = outside.end..outside.end + MORE as u64;
             assert!(!inside.clone().any(|read| victim.meeting.is_answered(read)));
@@ -173,7 +173,7 @@ mod tests {
                 turns += 1;
                 assert!(turns < MOST_READS, "they are not served");
             }
-            // Who ignores the limits is refused.
+            // An attacker that ignores the limits is refused.
             victim.meeting.connect();
             let limit = MOST_READS + MOST_UNANSWERED;
             let asked = ask(&mut victim, 2 * limit);

@@ -1,5 +1,5 @@
-//! libFuzzer on one target: the environment variable `EFA_FUZZ_TARGET` says on which.
-//! `scripts/fuzz` builds and runs it.
+//! libFuzzer on the target in the environment variable `EFA_FUZZ_TARGET`. `scripts/fuzz` builds and
+//! runs it.
 
 #![no_main]
 

@@ -1,6 +1,5 @@
-//! A guest that does what it should not (`admin`), and a program in the place of QEMU that does
-//! (`vfio`): nothing panics, memory that the guest has not is not touched, and the device is there for
-//! the next guest.
+//! A misbehaving guest (`admin`), and a misbehaving program in the place of QEMU (`vfio`): no
+//! panic, no access to memory outside of the guest's, and the device works for the next guest.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -17,26 +16,26 @@ use efa_shm::{Engine, Fabric, HostConfig};
 use crate::choices::Choices;
 
 const PAGE: u64 = 4096;
-/// The guest's memory is this much of a file, from address 0 on; behind it are as many bytes that it
-/// has not.
+/// The guest's memory is this much of a file, from address 0 on; as many bytes of the file after it
+/// are not the guest's.
 const LENGTH: u64 = 32 * PAGE;
 const FOREIGN: u8 = 0xa5;
 
-/// Where the admin queues of the guest are.
+/// The addresses of the guest's admin queues.
 const REQUESTS: u64 = 0;
 const COMPLETIONS: u64 = PAGE;
 const ASYNC_EVENTS: u64 = 2 * PAGE;
 const RESPONSE: u64 = 3 * PAGE;
 const DEPTH: u32 = 32;
 
-/// What an input may do at most.
+/// The most steps of an input.
 const STEPS: usize = 200;
 
 struct Machine {
     function: Function,
     _root: tempfile::TempDir,
     file: File,
-    /// What a program in the place of QEMU maps where it likes.
+    /// The file that a program in the place of QEMU maps anywhere.
     given: File,
 }
 
@@ -95,7 +94,7 @@ impl Machine {
     }
 }
 
-/// Runs `play` with a device that is as at its start, and looks at it afterwards.
+/// Runs `play` with a device in its initial state, and checks it afterwards.
 fn on_machine(play: impl FnOnce(&mut Machine)) {
     MACHINE.with_borrow_mut(|machine| {
         let machine = machine.get_or_insert_with(Machine::new);
@@ -126,7 +125,7 @@ fn address(choices: &mut Choices<'_>) -> u64 {
     }
 }
 
-/// A driver: registers, commands, doorbells, and what is in its memory.
+/// A driver: registers, commands, doorbells, and the content of its memory.
 pub(crate) fn admin(bytes: &[u8]) {
     on_machine(|machine| {
         let file = Machine::descriptor(&machine.file);
@@ -215,7 +214,7 @@ pub(crate) fn vfio(bytes: &[u8]) {
         let (answers, answered) = UnixStream::pair().expect("a pair of sockets");
         answered.set_nonblocking(true).expect("it may be");
         let (stream, answers) = (Stream::from(server), Stream::from(answers));
-        // What the socket does not take is left out.
+        // Bytes for which the socket has no room are dropped.
         client.set_nonblocking(true).expect("it may be");
         let _ = client.write_all(bytes);
         drop(client);

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use efa_play::scenario::Scenario;
 
-/// A scenario is refused with the file's name, or its names lead to what they name.
+/// A scenario is refused with the file's name, or its names refer to existing objects.
 pub(crate) fn check(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;

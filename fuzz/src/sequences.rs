@@ -57,7 +57,7 @@ struct Handles {
     freed: Vec<usize>,
 }
 
-/// What the threads share.
+/// The state that the threads share.
 struct Table {
     context: usize,
     gid: ibv_gid,
@@ -95,7 +95,7 @@ impl Table {
         }
     }
 
-    /// A handle of a type that lives or was freed recently; null if there is none.
+    /// A handle of a type that is live or was freed recently; null if there is none.
     fn known<T>(&self, kind: ObjectKind, choice: u8) -> *mut T {
         self.listed(kind, choice >> 5 == 0, choice)
     }
@@ -327,7 +327,7 @@ pub(crate) fn check(bytes: &[u8]) {
     LOOKUP.get_or_init(|| place_of);
     static BEFORE: OnceLock<[usize; 2]> = OnceLock::new();
     let before = BEFORE.get_or_init(|| {
-        // What is made once for the process.
+        // Makes the objects that exist once per process.
         run(&[]);
         std::thread::sleep(Duration::from_millis(100));
         held()
@@ -341,8 +341,8 @@ pub(crate) fn check(bytes: &[u8]) {
     );
 }
 
-/// What the process holds. Threads are listed until a moment after they were joined: waits for a
-/// while until it is as expected.
+/// The resources of the process. Threads are listed until a moment after they were joined: waits
+/// for a while until the resources are as expected.
 fn settled(is_expected: impl Fn([usize; 2]) -> bool) -> [usize; 2] {
     let mut last = held();
     for _ in 0..10_000 {

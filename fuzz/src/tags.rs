@@ -1,10 +1,11 @@
 //! A device that matches tags between a hostile peer and an honest one. The bytes are the hostile
-//! peer's messages and packets, what the application does to the list, and the order of events.
+//! peer's messages and packets, the application's operations on the tag list, and the order of
+//! events.
 //!
-//! Checked: nothing panics; each receive completes at most once, with a message that it accepts;
-//! memory of nobody's receive stays as it is; operations on the list succeed or fail as they
-//! should; the honest peer's messages arrive once each, in order and unharmed; at the end, the
-//! counts of unexpected messages agree and new tags are matched.
+//! Checked: no panic; each receive completes at most once, with a message that it accepts; memory
+//! without a receive is unchanged; operations on the list succeed or fail correctly; the honest
+//! peer's messages arrive once each, in order and undamaged; at the end, the counts of unexpected
+//! messages agree and new tags are matched.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +33,7 @@ const RECEIVER: usize = 0;
 const ATTACKER: usize = 1;
 const HONEST: usize = 2;
 
-/// The queue pairs of the receiver, and those of its peers.
+/// The queue pairs of the receiver, and the queue pairs of its peers.
 const TO_ATTACKER: Qpn = Qpn(11);
 const TO_HONEST: Qpn = Qpn(12);
 const OF_PEER: Qpn = Qpn(5);
@@ -46,11 +47,11 @@ const LONGEST: usize = 400;
 const MAX_TAGS: u32 = 6;
 const MAX_PLAIN: u32 = 8;
 
-/// The receiver's memory: places for tagged buffers, and behind them for plain receives.
+/// The receiver's memory: slots for tagged buffers, followed by slots for plain receives.
 const SLOT: usize = 512;
 const SLOTS: usize = 96;
 const PLAIN: usize = SLOTS * SLOT;
-/// What is in memory of nobody's receive.
+/// The content of memory without a receive.
 const NOBODYS: u8 = 0xa5;
 
 /// The honest peer's data of a rendezvous, and its receives for the end.
@@ -75,7 +76,7 @@ struct Tagged {
     message: Option<Option<usize>>,
 }
 
-/// How often something that is checked was there to be checked.
+/// The number of times that each checked case occurred.
 #[derive(Clone, Copy, Default, Debug)]
 struct Reached {
     honest_matches: usize,
@@ -99,7 +100,7 @@ struct Machine {
     plain: BTreeMap<u64, usize>,
     next_id: u64,
     handles: u32,
-    /// Unexpected messages that have come, and how many of them the device was told of.
+    /// The number of unexpected messages, and the number that was reported to the device.
     unexpected: u32,
     told: u32,
     messages: Vec<Message>,
@@ -276,7 +277,7 @@ impl Machine {
         }
     }
 
-    /// Returns whether operations still want a count.
+    /// Returns whether operations still need a count.
     fn sync(&mut self, count: u32) -> bool {
         let is_right = self.accepts(count);
         let result = self.operate(Some(count), TagRequestOperation::Sync);
@@ -417,7 +418,7 @@ impl Machine {
         let _ = attacker.device.post_connected_send(OF_PEER, wr);
     }
 
-    /// A packet of the attacker's making, which may be right as far as the first checks go.
+    /// A packet that the attacker makes, which may pass the first checks.
     fn attack_with_packet(&mut self, choices: &mut Choices<'_>) {
         let mut bytes = vec![0; 12];
         bytes[0] = match choices.byte() {
@@ -456,7 +457,7 @@ impl Machine {
         self.net.inject(ATTACKER, RECEIVER, &header, &bytes);
     }
 
-    /// Connects with the attacker anew.
+    /// Connects with the attacker again.
     fn reconnect(&mut self) {
         self.disconnect();
         let to = attributes(RECEIVER, TO_ATTACKER);
@@ -571,7 +572,8 @@ impl Machine {
         }
     }
 
-    /// Checks the first bytes of a tagged buffer, and that nothing is behind the first `length`.
+    /// Checks the first bytes of a tagged buffer, and that there are no others after the first
+    /// `length`.
     fn check_place(&mut self, id: u64, length: usize, expected: &[u8]) {
         let place = id as usize % SLOTS * SLOT;
         let memory = &mut self.net.hosts[RECEIVER].memory[place..place + SLOT];
@@ -667,7 +669,7 @@ mod tests {
             hostile_failures,
         } = sum;
         let all = [
-            // One of each run is that of its end.
+            // One of each run belongs to its end.
             honest_matches.saturating_sub(100),
             honest_unexpected,
             hostile_matches,

@@ -1,4 +1,4 @@
-//! A device whose peer is hostile, and its client: what the targets `link` and `bridge` attack.
+//! A device with a hostile peer, and its client: the subject of the targets `link` and `bridge`.
 
 use std::cell::RefCell;
 
@@ -17,7 +17,7 @@ use crate::choices::Choices;
 const QKEY: Qkey = Qkey(0x1122_3344);
 const QPN: Qpn = Qpn(7);
 
-/// Bytes of the arena: in front of the registered region, in it, behind it.
+/// The bytes of the arena: before the registered region, in it, after it.
 const GUARD: usize = 4096;
 pub(crate) const REGION: usize = 64 << 10;
 const GUARD_BYTE: u8 = 0xa5;
@@ -54,7 +54,7 @@ pub(crate) struct Victim<'a> {
     completed: Vec<bool>,
 }
 
-/// A request that the attacker makes up, and what it says of its record.
+/// A request that the attacker invents, and its claims about the record.
 pub(crate) struct Attack {
     pub(crate) request: RequestHeader,
     pub(crate) payload: Vec<u8>,
@@ -146,7 +146,7 @@ impl<'a> Victim<'a> {
         }
     }
 
-    /// A request about the victim's memory, or what is close to it, with one of the names.
+    /// A request for the victim's memory, or for addresses close to it, with one of the names.
     pub(crate) fn attack(&self, choices: &mut Choices<'_>, names: &[u32]) -> Attack {
         let flags = choices.byte();
         let operation = match flags & 3 {
@@ -198,7 +198,7 @@ impl<'a> Victim<'a> {
         }
     }
 
-    /// A read of so many bytes that the attacker may make.
+    /// A read of `length` bytes that the attacker may make.
     #[cfg(test)]
     pub(crate) fn permitted_read(&self, length: u32) -> RequestHeader {
         RequestHeader {
@@ -274,7 +274,7 @@ impl<'a> Victim<'a> {
         }
     }
 
-    /// Takes completions, of which each request has one at most.
+    /// Takes completions, at most one of each request.
     pub(crate) fn collect(&mut self) {
         while let Some(completion) = self.completions.next(&mut self.queues) {
             let done = &mut self.completed[completion.wr_id as usize];
@@ -315,7 +315,7 @@ impl Attack {
         self.kind
     }
 
-    /// What else the attacker says of the record, and a word of its header to change.
+    /// The attacker's other claims about the record, and a word of its header to change.
     pub(crate) fn extra(&self, choices: &mut Choices<'_>) -> (Extra, Option<(usize, u64)>) {
         let extra = Extra {
             kind: self.kind,

@@ -1,8 +1,8 @@
 //! A library to preload into tests, which hides `/proc/kallsyms`.
 //!
-//! Stock libfabric reads this file twice at each start, to learn what its verbs provider may do with
-//! memory of graphics cards. The kernel takes some 80 ms to print it, which was an eighth of what the
-//! tests cost. Programs on the emulated device have no use for the answer.
+//! Stock libfabric reads this file twice at each start, to find out whether its verbs provider may
+//! use memory of graphics cards. The kernel takes about 80 ms to print it, which was an eighth of
+//! the time of the tests. Programs on the emulated device do not need the answer.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::OnceLock;
@@ -19,8 +19,8 @@ pub unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut
     let real = *REAL.get_or_init(|| {
         // SAFETY: the name is a string that ends with a zero byte.
         let found: *mut c_void = unsafe { libc::dlsym(libc::RTLD_NEXT, c"fopen".as_ptr()) };
-        // SAFETY: what has this name in the C library is a function of this type, or null, which is
-        // `None`.
+        // SAFETY: the C library's symbol with this name is a function of this type, or null, which
+        // is `None`.
         unsafe { std::mem::transmute(found) }
     });
     // SAFETY: the caller's promise.

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The longest wait of tests. Only a failing test waits so long, however busy the machine is.
+/// The longest wait of tests. Only a failing test waits this long, on any machine.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The shortest and the longest interval between two polls. Some polls are expensive: the kernel

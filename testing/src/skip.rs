@@ -7,7 +7,7 @@ use std::io::Write;
 /// output of failed tests.
 const LIST: &str = "EFA_SKIPPED";
 
-/// The variable that makes [`skip`] fail the test, for machines on which nothing may be skipped.
+/// The variable that makes [`skip`] fail the test, for machines on which no test may be skipped.
 const FORBIDDEN: &str = "EFA_NO_SKIPS";
 
 /// Reports that the calling test or a part of it is skipped, and why: on standard output, and in
@@ -32,7 +32,7 @@ pub fn skip(reason: impl Display) {
     }
 }
 
-/// The name of the calling thread's test, otherwise that of the program.
+/// The name of the calling thread's test, otherwise the program's.
 fn test() -> String {
     match std::thread::current().name() {
         Some(name) if name != "main" => name.to_owned(),

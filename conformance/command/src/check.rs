@@ -17,7 +17,7 @@ use crate::outcome::{Outcome, complain, say};
 
 #[derive(clap::Args)]
 pub(crate) struct Check {
-    /// What to check: captures, and directories of them; `-` reads standard input.
+    /// The captures to check, and directories of captures; `-` reads standard input.
     #[arg(
         required_unless_present = "rules",
         conflicts_with = "rules",
@@ -36,7 +36,7 @@ pub(crate) struct Check {
     /// Fail, with status 2, if not all of a capture can be judged.
     #[arg(long)]
     require_complete: bool,
-    /// How many captures to judge at once.
+    /// The number of captures to judge at the same time.
     #[arg(long, value_name = "N", default_value = "1")]
     jobs: NonZeroUsize,
     /// Print the result as one JSON object, and of several captures a list of them.
@@ -46,7 +46,7 @@ pub(crate) struct Check {
     /// frames to look at.
     #[arg(long, conflicts_with_all = ["rules", "json", "format"])]
     explain: bool,
-    /// Print the findings as annotations of a CI system, those of several captures together.
+    /// Print the findings as annotations of a CI system, the findings of several captures together.
     #[arg(long, value_name = "FORMAT", conflicts_with_all = ["rules", "json"])]
     format: Option<Format>,
 }
@@ -168,7 +168,7 @@ struct Judged {
 }
 
 impl Judged {
-    /// The outcome, and the reason if it differs from that of the findings alone.
+    /// The outcome, and the reason if it differs from the findings' outcome.
     fn outcome(&self, arguments: &Check) -> (Outcome, Option<String>) {
         if self.checked.at_least(arguments.fail_on) > 0 {
             return (Outcome::Failed, None);

@@ -11,10 +11,10 @@ use crate::outcome::{Outcome, complain, say};
 
 #[derive(clap::Args)]
 pub(crate) struct Doctor {
-    /// Also exchange messages over EFA with this host; may be given again for others.
+    /// Also exchange messages over EFA with this host; repeatable.
     #[arg(long, value_name = "HOST[%DEVICE]")]
     peer: Vec<HostDevice>,
-    /// What starts commands on other hosts: a command with the arguments of ssh.
+    /// The command that starts commands on other hosts, with the arguments of ssh.
     #[arg(long, value_name = "COMMAND", default_value = RemoteShell::DEFAULT)]
     rsh: RemoteShell,
     /// `efa-conformance` on the other hosts: a path, or a name for the shell there.
@@ -24,8 +24,8 @@ pub(crate) struct Doctor {
     /// libraries are not loaded, its devices not opened.
     #[arg(long, value_name = "DIR", conflicts_with = "peer")]
     root: Option<PathBuf>,
-    /// Fail if a finding is at least this severe: `error`, or `warning` for what works but slowly
-    /// or not for every program.
+    /// Fail if a finding is at least this severe: `error`, or `warning` for features that are slow,
+    /// or that do not work for every program.
     #[arg(long, value_name = "SEVERITY", default_value = "error", value_parser = severity)]
     fail_on: Level,
     /// Print the findings as one JSON object; see docs/json.md.

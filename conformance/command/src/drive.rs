@@ -23,7 +23,7 @@ enum Software {
 
 #[derive(clap::Args)]
 pub(crate) struct Drive {
-    /// What plays the endpoint.
+    /// The software that plays the endpoint.
     #[arg(value_enum)]
     software: Software,
     /// The libfabric to load.

@@ -22,7 +22,7 @@ pub(crate) struct Arguments {
     /// The port at which it will listen.
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
-    /// Record what its device sends and receives.
+    /// Record the frames that its device sends and receives.
     #[arg(long)]
     record: bool,
     /// The recorder, with `{file}` for the capture.
@@ -60,7 +60,7 @@ pub(crate) fn hosted(arguments: &Arguments) -> ExitCode {
     };
     match hosted.run(io::stdin(), io::stdout()) {
         Ok(status) => u8::try_from(status_as(status)).map_or(ExitCode::FAILURE, ExitCode::from),
-        // The status for a program that cannot do what the suite asks for.
+        // The status for a program that does not support the request.
         Err(problem) if arguments.driven && !matches!(problem, LackError::Start { .. }) => {
             let _ = complain(problem, Outcome::Unfit);
             u8::try_from(UNSUPPORTED).map_or(ExitCode::FAILURE, ExitCode::from)

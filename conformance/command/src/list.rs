@@ -14,7 +14,7 @@ use crate::outcome::{Outcome, complain, say};
 
 #[derive(clap::Args)]
 pub(crate) struct List {
-    /// Traces, or directories of traces; the corpus that belongs to this program if there are none.
+    /// The traces, or directories of traces; without any, the corpus that belongs to this program.
     traces: Vec<PathBuf>,
     /// Print the page `traces/README.md`: the packet types that the traces cover, by release.
     #[arg(long)]

@@ -50,8 +50,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Replay traces: the implementation under test plays each endpoint in turn, the others send
-    /// what was recorded.
+    /// Replay traces: the implementation under test plays each endpoint in turn, the other
+    /// endpoints send the recorded packets.
     Run(Box<run::Run>),
     /// Make one page of the results of several runs: a matrix of cases by implementation.
     Report(report::Arguments),
@@ -63,7 +63,7 @@ enum Command {
     Show(show::Show),
     /// List traces with their descriptions.
     List(list::List),
-    /// Run the software that must work on emulated devices, and report what was measured.
+    /// Run the software that must work on emulated devices, and report the measurements.
     Interop(Box<interop::Interop>),
     /// Play an endpoint as `run --dut exec:COMMAND` drives it, with stock libfabric or the engine
     /// (docs/driver.md).
@@ -75,10 +75,10 @@ enum Command {
     /// Say which versions and devices this host has, for `run --at` of another one
     /// (docs/two-machines.md).
     Place(places::PlaceArguments),
-    /// Find out what an EFA device does where the emulator has to assume it, and write that as a
+    /// Measure the properties of an EFA device that the emulator has to assume, and write them as a
     /// profile.
     Survey(survey::Survey),
-    /// Pack what helps others to see what went wrong into one file, without private data.
+    /// Pack the files that help others to find an error into one file, without private data.
     Bundle(bundle::Bundle),
     /// Run a program for another host that tests it here, for `run --at` and `interop --at`.
     #[command(hide = true)]

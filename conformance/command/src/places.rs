@@ -44,7 +44,7 @@ impl FromStr for At {
     }
 }
 
-/// Which pairs of hosts play.
+/// The pairs of hosts that play.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Pairs {
     /// Every two hosts, in the order in which they are named.
@@ -58,9 +58,9 @@ enum Pairs {
 /// How hosts are reached.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct HostAccess {
-    /// What starts commands on hosts: a command with the arguments of ssh, or a launcher of a
-    /// parallel job whose last word asks for a host, such as `srun -N 1 -n 1 -w` and `mpirun -n 1
-    /// --host`.
+    /// The command that starts commands on hosts: a command with the arguments of ssh, or a
+    /// launcher of a parallel job whose last word is the option for a host, such as `srun -N 1 -n 1
+    /// -w` and `mpirun -n 1 --host`.
     #[arg(long, value_name = "COMMAND", default_value = RemoteShell::DEFAULT)]
     rsh: RemoteShell,
     /// `efa-conformance` on the hosts: a path, or a name for the shell there. It is
@@ -93,13 +93,13 @@ impl HostAccess {
     }
 }
 
-/// Which hosts take part, and what is done there.
+/// The hosts that take part, and their roles.
 #[derive(clap::Args)]
 #[command(next_help_heading = "On several hosts (docs/two-machines.md)")]
 pub(crate) struct HostOptions {
     /// Play this endpoint of the scenarios, or this side of the programs, on this host, or on this
-    /// device of it: `--at a=node0 --at b=node1%rdmap0s6`. All endpoints are live, and what the
-    /// applications see is judged.
+    /// device of it: `--at a=node0 --at b=node1%rdmap0s6`. All endpoints are live, and the results
+    /// of the applications are judged.
     #[arg(long, value_name = "ENDPOINT=HOST[%DEVICE]",
           conflicts_with_all = ["hosts", "hostfile", "pairs"])]
     at: Vec<At>,
@@ -109,8 +109,8 @@ pub(crate) struct HostOptions {
     /// The same, with the hosts in a file: the first word of each line, `#` begins a comment.
     #[arg(long, value_name = "FILE")]
     hostfile: Option<PathBuf>,
-    /// Which pairs of the hosts play; `all` unless another is named. Inside of a job of Slurm they
-    /// are its hosts, which `srun` reaches, if no others are named.
+    /// The pairs of the hosts that play; by default `all`. Inside of a job of Slurm the hosts are
+    /// the job's, which `srun` reaches, if no others are given.
     #[arg(long, value_enum)]
     pairs: Option<Pairs>,
     #[command(flatten)]
@@ -119,12 +119,12 @@ pub(crate) struct HostOptions {
     /// `--hosts` a place. Otherwise it is the first EFA device.
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
-    /// The command that records what a program on a host sends and receives, in front of the
-    /// program; `{file}` stands for the capture. Without it, `efa-emu run --pcap` where the device
-    /// is emulated, and `efa-tap run --pcap` where it is not.
+    /// The command that records the packets of a program on a host, placed before the program;
+    /// `{file}` stands for the capture. Without it, `efa-emu run --pcap` where the device is
+    /// emulated, and `efa-tap run --pcap` where it is not.
     #[arg(long, value_name = "COMMAND", value_parser = recorder, conflicts_with = "no_captures")]
     recorder: Option<String>,
-    /// Do not record: only what applications see is judged.
+    /// Do not record: only the results of the applications are judged.
     #[arg(long)]
     no_captures: bool,
 }
@@ -137,8 +137,8 @@ pub(crate) struct Places {
     /// The device's port. EFA devices have one.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=1))]
     port: Option<u8>,
-    /// What plays the endpoints that are not under test, as `--dut` says it; each endpoint in turn
-    /// is then under test. Otherwise all are.
+    /// The software that plays the endpoints that are not under test, as in `--dut`; each endpoint
+    /// in turn is then under test. Otherwise all are.
     #[arg(long, value_name = "WHAT")]
     peer: Option<Dut>,
 }

@@ -10,8 +10,8 @@ pub(crate) struct ProviderOptions {
     #[arg(long, value_name = "NAME", default_value = Provider::EFA, help_heading = "Software")]
     provider: String,
     /// The directory of the provider's plug-in, if it is one: the value of FI_PROVIDER_PATH.
-    /// Without it, a plug-in is found where that variable says, else among the libraries that
-    /// belong to this program.
+    /// Without it, a plug-in is found in the directory of that variable, else among the libraries
+    /// that belong to this program.
     #[arg(long, value_name = "DIRECTORY", help_heading = "Software")]
     provider_path: Option<PathBuf>,
 }

@@ -20,7 +20,8 @@ pub(crate) struct SoftwareOptions {
     /// Start stock endpoints with this program in front: the `run` of `scripts/userland`.
     #[arg(long, value_name = "PROGRAM", help_heading = "Software")]
     pub(crate) runner: Option<PathBuf>,
-    /// The efa-emu program; the default is the one beside this program, then the one in PATH.
+    /// The efa-emu program; by default the one in the directory of this program, then the one in
+    /// PATH.
     #[arg(long, value_name = "PATH", help_heading = "Software")]
     pub(crate) efa_emu: Option<PathBuf>,
 }
@@ -41,9 +42,9 @@ impl SoftwareOptions {
 
 #[derive(clap::Args)]
 pub(crate) struct Record {
-    /// What to play.
+    /// The scenario to play.
     scenario: PathBuf,
-    /// The file of the trace; the scenario has to be beside it with the same name.
+    /// The file of the trace; the scenario must be in the same directory with the same name.
     #[arg(short, long, value_name = "TRACE.pcapng")]
     output: PathBuf,
     /// The library for endpoints that need this release, and the program to start it with, if it

@@ -102,23 +102,24 @@ impl Dut {
 
 #[derive(clap::Args)]
 pub(crate) struct Run {
-    /// Traces, or directories of traces; the corpus that belongs to this program if there are none.
+    /// The traces, or directories of traces; without any, the corpus that belongs to this program.
     traces: Vec<PathBuf>,
-    /// Where the two sides meet.
+    /// The network between the two sides.
     #[arg(long, value_enum, default_value = "emu",
           conflicts_with_all = ["at", "hosts", "hostfile", "pairs"])]
     backend: BackendChoice,
-    /// What is under test: `core`, the protocol engine; `libfabric`, stock libfabric; or
-    /// `exec:COMMAND`, a program of yours that speaks the driver protocol (docs/driver.md).
+    /// The implementation under test: `core`, the protocol engine; `libfabric`, stock libfabric; or
+    /// `exec:COMMAND`, a program of yours that implements the driver protocol (docs/driver.md).
     /// `libfabric` and `exec:COMMAND` need `--backend hw`.
     #[arg(long, value_name = "WHAT", default_value = "core")]
     dut: Dut,
-    /// How long a program under test may take to start, until it answers `hello`, before it counts
-    /// as hung.
+    /// The time that a program under test may take to start, until it answers `hello`, before it
+    /// counts as hung.
     #[arg(long, value_name = "SECONDS", default_value_t = Patience::DEFAULT.start.as_secs(),
           value_parser = clap::value_parser!(u64).range(1..))]
     start_time: u64,
-    /// How long a program under test may take to answer another command before it counts as hung.
+    /// The time that a program under test may take to answer another command before it counts as
+    /// hung.
     #[arg(long, value_name = "SECONDS", default_value_t = Patience::DEFAULT.answer.as_secs(),
           value_parser = clap::value_parser!(u64).range(1..))]
     answer_time: u64,
@@ -131,13 +132,13 @@ pub(crate) struct Run {
     #[command(flatten)]
     provider: ProviderOptions,
     /// With `--backend emu`, also replay each trace in this many networks that reorder, lose and
-    /// refuse packets; the applications must see the same.
+    /// refuse packets; the results of the applications must be the same.
     #[arg(long, value_name = "N", default_value_t = 0,
           conflicts_with_all = ["at", "hosts", "hostfile", "pairs"])]
     seeds: u64,
     /// With `--backend emu`, also replay each trace once for each single request and completion of
-    /// its run, which is late (`delay`), refused (`refuse`) or failed (`fail`); `all` for the
-    /// three.
+    /// its run, which is late (`delay`), refused (`refuse`) or failed (`fail`); `all` for the three
+    /// changes.
     #[arg(long, value_name = "CHANGE", conflicts_with_all = ["at", "hosts", "hostfile", "pairs"])]
     each_event: Option<Changes>,
     /// Run this many traces at once, each in its own emulated fabric; with more than one, fault
@@ -147,7 +148,7 @@ pub(crate) struct Run {
     /// Fail if a finding is at least this severe.
     #[arg(long, value_name = "SEVERITY", default_value = "error", value_parser = severity)]
     fail_on: Severity,
-    /// Also fail on what an implementation should do but need not: `--fail-on warning`.
+    /// Also fail if an implementation violates a recommendation: `--fail-on warning`.
     #[arg(long, conflicts_with = "fail_on")]
     strict: bool,
     /// The directory for captures of failed cases; the default is in the directory for temporary
@@ -201,7 +202,7 @@ impl Run {
         }
     }
 
-    /// The named traces, or those of the corpus.
+    /// The given traces, or those of the corpus.
     fn traces(&self) -> Result<Traces, String> {
         let named = corpus::or_named(&self.traces)?;
         let found = efa_suite::find_cases(&named, self.filter.as_deref());
@@ -552,7 +553,7 @@ struct Unintroduced {
     started: Identity,
 }
 
-/// Starts a program once to ask for its identity.
+/// Starts a program once to query its identity.
 fn introduce(outside: &mut Outside) -> Result<Identity, Box<Unintroduced>> {
     let error = match outside.start("under-test", &BTreeMap::new()) {
         Ok((_, identity)) => return Ok(identity),

@@ -18,7 +18,7 @@ use crate::outcome::{Outcome, PROGRAM, complain};
 
 #[derive(clap::Args)]
 pub(crate) struct Show {
-    /// What to show: captures, and directories of them; `-` reads standard input.
+    /// The captures to show, and directories of captures; `-` reads standard input.
     #[arg(required = true, value_name = "CAPTURE")]
     captures: Vec<PathBuf>,
     /// Print a JSON object for each packet, on a line of its own.

@@ -29,16 +29,17 @@ pub(crate) struct Survey {
     at: Vec<At>,
     #[command(flatten)]
     access: HostAccess,
-    /// Be a side of a survey between hosts, which standard input tells what to do.
+    /// Run as a side of a survey between hosts, with commands from standard input.
     #[arg(long, hide = true)]
     side: bool,
     /// Only this experiment; may be given again for others.
     #[arg(long, value_name = "EXPERIMENT")]
     only: Vec<String>,
-    /// Compare with this profile (a name or a file) instead of that of the device's generation.
+    /// Compare with this profile (a name or a file) instead of the profile of the device's
+    /// generation.
     #[arg(long, value_name = "PROFILE")]
     against: Option<String>,
-    /// Print the rows of docs/hardware-checklist.md: the experiments, and what is assumed of a
+    /// Print the rows of docs/hardware-checklist.md: the experiments, and the assumptions about a
     /// device with the default profile.
     #[arg(long)]
     list: bool,

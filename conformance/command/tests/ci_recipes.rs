@@ -15,8 +15,8 @@ use yaml_rust2::{Yaml, YamlLoader};
 const TRACES: [&str; 3] = ["eager-tagged", "long-cts", "read-emulated"];
 const JOBS: [&str; 3] = ["engine", "distribution", "branch"];
 
-/// The stand-ins, as shell functions. `cargo` provides the programs of the packages that it is told
-/// to build.
+/// The stubs, as shell functions. `cargo` provides the programs of the packages that it should
+/// build.
 const STAND_INS: &str = r#"
 apt-get() { :; }
 git() {

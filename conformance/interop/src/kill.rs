@@ -20,7 +20,7 @@ use super::mpi;
 
 const GROUP: &str = "kill";
 
-/// How long a survivor may take to notice its peer's death.
+/// The time that a survivor may take to notice its peer's death.
 const NOTICE: Duration = Duration::from_secs(1);
 
 pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, CellsError> {

@@ -16,7 +16,7 @@ const MOST_OUTPUT: u64 = 1 << 20;
 /// The longest time until a program ends after its input, and a stream after its program: a process
 /// that was left behind may hold the stream.
 const END: Duration = Duration::from_secs(5);
-/// How often a process is polled.
+/// The interval at which a process is polled.
 const TICK: Duration = Duration::from_millis(2);
 
 /// The end of a program.
@@ -46,7 +46,7 @@ pub fn output(command: &mut Command, limit: Duration) -> io::Result<Ended> {
     if status.is_none() {
         if let Ok(group) = libc::pid_t::try_from(child.id()) {
             // SAFETY: sends a signal, touches no memory. The child was not waited for, so the
-            // number is that of its group.
+            // number is its group's.
             unsafe { libc::kill(-group, libc::SIGKILL) };
         }
         let _ = child.wait();
@@ -173,10 +173,10 @@ impl Conversation {
         })
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a question, and waits for the answer.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no answer.
     pub fn ask<T: DeserializeOwned>(
         &mut self,
         question: &(impl Serialize + ?Sized),

@@ -13,7 +13,7 @@ use crate::scenario::{Scenario, Software};
 
 /// The longest time in which the operations of one `wait` have to complete.
 const WAIT_TIME: Duration = Duration::from_secs(30);
-/// How long nothing must happen before a `settle` ends.
+/// The quiet time after which a `settle` ends.
 const QUIET_TIME: Duration = Duration::from_millis(100);
 /// The number of attempts when resources are exhausted, and the time between them.
 const TRY_AGAIN: (u32, Duration) = (2000, Duration::from_millis(1));
@@ -115,7 +115,7 @@ pub struct Transcript {
     pub versions: Vec<String>,
     /// The memory of each `register` step.
     pub regions: Vec<RegionMark>,
-    /// Differences between what applications saw and the scenario.
+    /// Differences between the applications' results and the scenario.
     pub problems: Vec<String>,
     /// The captures that the players printed, one for each endpoint; empty if there is none.
     pub captures: Vec<Vec<u8>>,
@@ -124,7 +124,7 @@ pub struct Transcript {
 /// A played scenario, perhaps not to its end.
 #[derive(Debug)]
 pub struct Played {
-    /// The result, as far as it goes.
+    /// The result so far.
     pub transcript: Transcript,
     /// Why it was not played to its end, if so.
     pub error: Option<RunError>,

@@ -23,7 +23,7 @@ pub enum RecordError {
     /// The captures cannot be merged into a trace.
     #[error(transparent)]
     Merge(#[from] MergeError),
-    /// What the applications saw differs from the scenario.
+    /// The applications' results differ from the scenario.
     #[error(
         "{} went otherwise than it says; what was captured is in {}:\n  {}",
         scenario.display(),

@@ -1,10 +1,10 @@
 //! Plays a scenario step by step.
 //!
 //! In a recording all endpoints are live, each in a process ([`crate::process_runner`]). In a
-//! replay one endpoint is live, and the others send what was recorded (`efa_replay::replay`) or are
-//! played by the engine (`efa_replay::replay::live`). This module is the common part: the order of
-//! the steps, the requests to applications, and the comparison of what they saw with the scenario.
-//! A [`Runner`] implements the access to an endpoint, and how long to wait.
+//! replay one endpoint is live, and the others send the recorded packets (`efa_replay::replay`) or
+//! are played by the engine (`efa_replay::replay::live`). This module is the common part: the order
+//! of the steps, the requests to applications, and the comparison of their results with the
+//! scenario. A [`Runner`] implements the access to an endpoint, and the waiting.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use crate::operation::{EndpointIndex, Payload, Remote};
 use crate::scenario::{Action, Operation, Scenario};
 use crate::verify;
 
-/// The requests to applications, and what the applications saw.
+/// The requests to applications, and the applications' results.
 #[derive(Clone, Debug)]
 pub struct Ledger<'s> {
     scenario: &'s Scenario,

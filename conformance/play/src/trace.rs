@@ -19,10 +19,10 @@ pub enum TraceError {
     /// The capture cannot be read.
     #[error(transparent)]
     Capture(#[from] ReadError),
-    /// The scenario beside it cannot be used.
+    /// The trace's scenario cannot be used.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
-    /// The scenario beside it is missing.
+    /// The trace's scenario is missing.
     #[error(
         "{trace} has no scenario: {scenario} is missing; a trace is a capture with its scenario"
     )]
@@ -51,7 +51,7 @@ pub enum MismatchError {
     /// A packet was not captured completely.
     #[error("a snap length cut off packet {0}")]
     CutOff(u64),
-    /// No comment says during which step a packet was captured.
+    /// No comment names the step during which a packet was captured.
     #[error("packet {0} belongs to no step: the capture has no step comments")]
     NoStep(u64),
     /// The comment of a packet names no step.
@@ -81,7 +81,7 @@ pub struct Trace {
     pub scenario: Scenario,
     /// The capture.
     pub capture: Capture,
-    /// The endpoint behind each interface.
+    /// The endpoint of each interface.
     pub endpoint_of: Vec<EndpointIndex>,
     /// The step during which each frame was captured; the number of steps means after the last one.
     pub step_of: Vec<usize>,
@@ -98,7 +98,7 @@ impl fmt::Display for Trace {
 }
 
 impl Trace {
-    /// Reads a trace: the capture at `path` and the scenario beside it, `NAME.toml`.
+    /// Reads a trace: the capture at `path` and the scenario in the same directory, `NAME.toml`.
     pub fn load(path: &Path) -> Result<Self, TraceError> {
         let capture = Capture::load(path)?;
         let beside = path.with_extension("toml");
@@ -154,7 +154,7 @@ impl Trace {
         })
     }
 
-    /// The name of the endpoint behind a frame's interface.
+    /// The name of the endpoint of a frame's interface.
     pub fn recorder(&self, frame: &CapturedPacket) -> &str {
         &self.scenario.endpoints[self.endpoint_of[frame.interface]].name
     }

@@ -1,4 +1,4 @@
-//! Comparing what an application saw with its scenario.
+//! Compares the results of an application with its scenario.
 
 use crate::application::Report;
 use crate::operation::EndpointIndex;
@@ -103,8 +103,8 @@ pub fn completion(scenario: &Scenario, id: &str, report: &Report) -> Vec<String>
     problems
 }
 
-/// Compares the completion data of writes that arrived at endpoint `at` with that of the scenario's
-/// writes, in any order.
+/// Compares the completion data of writes that arrived at endpoint `at` with the data of the
+/// scenario's writes, in any order.
 pub fn written(scenario: &Scenario, at: EndpointIndex, arrived: &[u64]) -> Option<String> {
     let writes = scenario.steps.iter().filter_map(|step| match step.action {
         Action::Start {

@@ -82,10 +82,10 @@ pub struct Case {
     pub places: BTreeMap<String, String>,
     /// The result.
     pub outcome: Outcome,
-    /// The recorded messages beside the actual ones; empty unless [`crate::Options::ladders`]
-    /// requests them.
+    /// The recorded messages and the actual ones; empty unless [`crate::Options::ladders`] requests
+    /// them.
     pub ladder: Ladder,
-    /// How long the case took.
+    /// The duration of the case.
     pub duration: Duration,
 }
 

@@ -31,7 +31,7 @@ pub enum CorpusError {
     Empty {
         /// The directory.
         path: PathBuf,
-        /// What was searched for, such as `traces`.
+        /// The type of the searched files, such as `traces`.
         what: &'static str,
     },
     /// There is neither a file nor a directory of this name.

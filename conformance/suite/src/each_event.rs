@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 pub enum Change {
     /// It is delayed until all other events have happened.
     Delay,
-    /// Its receiver is not ready, so often that its sender has to send it again.
+    /// Its receiver is not ready, so often that its sender must send it again.
     Refuse,
     /// It fails.
     Fail,
@@ -143,7 +143,7 @@ fn kinds(change: Change, dut: &str) -> Vec<ChangedEvents> {
             )]
         }
         Change::Fail => {
-            // A request is an operation of the endpoint's own application, which has to learn of
+            // A request is an operation of the endpoint's own application, which must be told of
             // its end. A missing packet of another type is noticed by the peer.
             let codes = |is_req: bool| {
                 let types = PacketType::ALL.iter().filter(|it| it.is_req() == is_req);

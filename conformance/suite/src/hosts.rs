@@ -1,9 +1,9 @@
 //! Plays scenarios on several hosts.
 //!
-//! Nothing is replayed there: scripted packets need the device's own frames, which a real device
-//! does not show. All endpoints are live, each at its place, and what the applications see is
-//! compared with the scenario. Where the hosts can record, their captures are merged, after a
-//! comparison of their clocks, and judged.
+//! There is no replay: scripted packets need the device's own frames, which a real device does not
+//! show. All endpoints are live, each on its host, and the applications' results are compared with
+//! the scenario. Where the hosts can record, their captures are merged, after a comparison of their
+//! clocks, and judged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
@@ -33,8 +33,8 @@ use super::{Case, Options, Outcome, STOCK};
 /// The name of this backend in results.
 pub const BACKEND: &str = "hosts";
 
-/// The number of successive cases lost to a host, or to its silence, after which the host is given
-/// up.
+/// The number of successive cases lost to a host, or to its silence, after which the host is not
+/// used any more.
 const MOST_LOST: u32 = 3;
 
 /// The hosts of the endpoints.
@@ -394,7 +394,7 @@ impl Hosts {
 struct Judged {
     /// Violated rules.
     findings: Vec<Finding>,
-    /// The comparison of the clocks, and what the captures lack. These do not fail a case.
+    /// The comparison of the clocks, and the gaps of the captures. These do not fail a case.
     statements: Vec<Finding>,
     /// The number of packets that were judged.
     packets: usize,
@@ -414,8 +414,8 @@ impl Judged {
 }
 
 /// Judges the captures of the endpoints as one. If that is impossible, because their clocks
-/// contradict each other or one of them lost frames, judges each by itself. Errors of endpoints
-/// that are not under test are notes.
+/// contradict each other or one of them lost frames, judges each alone. Errors of endpoints that
+/// are not under test are notes.
 fn judge(scenario: &Scenario, role: Option<usize>, captures: &[Vec<u8>]) -> Judged {
     let mut judged = Judged::default();
     if captures.iter().all(Vec::is_empty) {
@@ -459,7 +459,7 @@ fn judge(scenario: &Scenario, role: Option<usize>, captures: &[Vec<u8>]) -> Judg
 }
 
 impl Judged {
-    /// Adds the findings about a capture; `endpoints` are those of its interfaces.
+    /// Adds the findings about a capture; `endpoints` are the endpoints of its interfaces.
     fn take(&mut self, role: Option<usize>, capture: &Capture, endpoints: &[usize]) {
         let checked = check::check(capture);
         self.packets += usize::try_from(checked.packets).unwrap_or(usize::MAX);

@@ -118,9 +118,9 @@ pub struct CaseReport {
     /// The number of runs in which a single event was changed.
     #[serde(default)]
     pub events: usize,
-    /// How long the case took.
+    /// The duration of the case.
     pub seconds: f64,
-    /// The recorded packets beside the actual ones.
+    /// The recorded packets and the actual ones.
     #[serde(default, skip_serializing_if = "Ladder::is_empty")]
     pub ladder: Ladder,
 }

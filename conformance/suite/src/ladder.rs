@@ -1,4 +1,4 @@
-//! Ladders: the recorded packets beside the actual ones.
+//! Ladders: the recorded packets next to the actual ones.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -52,7 +52,7 @@ pub struct Rung {
     pub actual: Option<Message>,
 }
 
-/// The recorded messages beside the actual ones.
+/// The recorded messages and the actual ones.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Ladder {
     /// The names of the endpoints.
@@ -218,8 +218,8 @@ impl Ladder {
     }
 }
 
-/// Joins recorded and actual messages: those of the longest part in recorded order share rungs, and
-/// all others have their own rungs.
+/// Joins recorded and actual messages: messages of the longest part in recorded order share rungs,
+/// and all others have their own rungs.
 fn beside(recorded: Vec<Rung>, happened: Vec<Rung>) -> Vec<Rung> {
     let places: HashMap<u64, usize> = recorded
         .iter()

@@ -307,7 +307,7 @@ impl Counts {
     }
 }
 
-/// The page about `traces`, and what is missing without a reason.
+/// The page about `traces`, and the traces that are missing without a reason.
 pub fn render(traces: &[Trace]) -> (String, Vec<String>) {
     let mut counts = Counts::default();
     let mut with_distinct_ids = 0;

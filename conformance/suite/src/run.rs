@@ -163,7 +163,7 @@ where
     };
     if let Some(how) = verdict.departed.take() {
         if trace.scenario.is_written() {
-            // No other implementation can do what the packets need.
+            // No other implementation supports the packets.
             return Ok((Outcome::Unsupported { reason: how }, Ladder::default()));
         }
         let text = format!("{how}; played with the engine as its peer");
@@ -252,7 +252,7 @@ where
 
 /// The passive checker's findings about the endpoint on the host `name` in the capture of a run.
 fn judge(capture: &[u8], name: &str) -> Vec<Finding> {
-    // Without a readable capture, the verdict on the packets stands alone.
+    // Without a readable capture there is only the verdict on the packets.
     let Ok(reader) = Reader::new(capture, name) else {
         return Vec::new();
     };

@@ -50,7 +50,7 @@ pub struct SectionReport {
     pub title: String,
     /// Passed cases that cover it.
     pub passed: usize,
-    /// Played cases that cover it. All played cases cover what is outside of the document.
+    /// Played cases that cover it. All played cases cover the parts outside of the document.
     pub total: usize,
     /// By subprotocol.
     pub subprotocols: Vec<Tally>,

@@ -27,7 +27,7 @@ const BATCH: usize = 256 << 10;
 /// machine that follows the protocol has fewer outstanding requests.
 const MOST_UNSENT: usize = 64 << 20;
 
-/// How long the thread polls before it sleeps.
+/// The time that the thread polls before it sleeps.
 const LINGER: Duration = Duration::from_micros(500);
 
 /// Interval of liveness checks for local processes, while answers from or to them are outstanding.
@@ -36,7 +36,7 @@ const CHECK_PEERS: Duration = Duration::from_millis(20);
 /// Longest sleep.
 const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 
-/// How long the other machine may take to read the notice of the shutdown.
+/// The time that the other machine may take to read the notice of the shutdown.
 pub(crate) const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Most refused devices of a list that are logged.

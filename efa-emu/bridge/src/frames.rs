@@ -59,7 +59,7 @@ pub(crate) struct Device {
 pub(crate) struct Rule {
     id: u64,
     text: String,
-    /// Number of orders to release what the rule holds.
+    /// The number of orders to release the frames that the rule holds.
     releases: u64,
 }
 

@@ -36,7 +36,7 @@ pub(crate) struct Greeting {
     pub(crate) plain: bool,
     /// Its heartbeat timeout.
     pub(crate) timeout: Duration,
-    /// How often the dialer was told to wait.
+    /// The number of times that the dialer was told to wait.
     pub(crate) patience: u32,
 }
 

@@ -28,7 +28,7 @@ pub(crate) const NAME: &str = "efa-emu-bridge";
 /// ALPN protocol, so that another service is not mistaken for a bridge.
 const PROTOCOL: &[u8] = b"efa-emu-bridge";
 
-/// How long before now a key is already valid, for machines whose clocks are slow.
+/// The time before now from which a key is valid, for machines whose clocks are slow.
 const EARLIER: Duration = Duration::from_secs(24 * 3600);
 
 /// The longest key file that is read, in bytes.
@@ -187,7 +187,8 @@ impl Key {
             .with_client_cert_verifier(verifier)
             .with_single_cert(chain, key)?;
         server.alpn_protocols = vec![PROTOCOL.to_vec()];
-        // The acceptor must send nothing after the handshake for which nobody waits: see `secure`.
+        // The acceptor must send no messages after the handshake that are not awaited: see
+        // `secure`.
         server.send_tls13_tickets = 0;
         Ok(Key {
             client: Arc::new(client),

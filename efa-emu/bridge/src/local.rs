@@ -68,7 +68,7 @@ impl Local {
         known.alarms.push(alarm);
     }
 
-    /// Follows the fabric for ever. `complain` is called once for each problem; `mark_if_known`
+    /// Follows the fabric forever. `complain` is called once for each problem; `mark_if_known`
     /// marks a device that all other machines know, and returns the generation of the rules that
     /// they know.
     pub(crate) fn follow(

@@ -93,8 +93,8 @@ impl Machine {
         matches!(lock(&self.link).state, LinkState::Up { .. })
     }
 
-    /// The generation of the rules that the machine knows, if it knows a device of this machine or
-    /// cannot be told.
+    /// The generation of the rules that the machine has, if it has a device of this machine or
+    /// cannot be notified.
     pub(crate) fn knows(&self, gid: Gid) -> Option<u64> {
         let device_list = self.local.device_list();
         let link = lock(&self.link);

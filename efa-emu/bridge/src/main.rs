@@ -1,4 +1,4 @@
-//! `efa-emu-bridge`: joins the fabric of this machine with those of others.
+//! `efa-emu-bridge`: joins the fabric of this machine with the fabrics of others.
 //!
 //! One process runs on each machine. It adds the devices of the other machines to the local fabric
 //! ([`efa_shm::remote`]), and has a connection with each of their bridges: TLS over TCP, by rustls

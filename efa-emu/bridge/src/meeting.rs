@@ -38,7 +38,7 @@ const CONNECT: Duration = Duration::from_secs(3);
 /// Pause between attempts.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// How often a bridge that should not dial is told to wait.
+/// The number of times that a bridge that should not dial is told to wait.
 const PATIENCE: u32 = 5;
 
 /// Most incoming connections that are not authenticated yet.
@@ -53,7 +53,7 @@ const LOOK_UP: Duration = Duration::from_secs(1);
 /// Interval of checks whether the bridge is in use.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// How long a bridge with `--while-used` waits for the next host, and for the first one.
+/// The time that a bridge with `--while-used` waits for the next host, and for the first one.
 const UNUSED: Duration = Duration::from_secs(2);
 const UNUSED_AT_FIRST: Duration = Duration::from_secs(60);
 
@@ -318,7 +318,7 @@ impl Meeting {
 
     // --- those that are dialed ---
 
-    /// Dials all addresses of a name, for ever, as long as they belong to it.
+    /// Dials all addresses of a name as long as they belong to it.
     fn dial_all(self: &Arc<Self>, name: &str) {
         let dialed = Arc::<Dialed>::default();
         let mut warning = ChangedWarning::default();

@@ -23,14 +23,14 @@ use crate::key::{Key, NAME};
 /// Time limit for authentication and greeting.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Length of a TLS record's header, and the most bytes behind it.
+/// The length of a TLS record's header, and the most bytes after it.
 const RECORD_HEADER: usize = 5;
 const LONGEST_RECORD: usize = (16 << 10) + 256;
 
 /// The first byte of TLS records: change_cipher_spec to application_data.
 const RECORD_TYPES: std::ops::RangeInclusive<u8> = 20..=23;
 
-/// Which end of the connection this is.
+/// An end of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum End {
     Dialer,
@@ -222,7 +222,7 @@ struct Cipher {
 }
 
 impl Wire {
-    /// Sends as much as possible. Returns how many of the bytes were accepted.
+    /// Sends as much as possible. Returns the number of accepted bytes.
     ///
     /// # Errors
     /// The connection is closed.

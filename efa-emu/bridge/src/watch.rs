@@ -3,7 +3,7 @@
 //!
 //! No system call waits for a socket and for futexes at once. So one thread waits for the socket,
 //! and rings the alarm of the sleeping thread. While the carrier is awake, events of the socket
-//! wake nobody.
+//! wake no thread.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

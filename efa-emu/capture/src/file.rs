@@ -99,7 +99,7 @@ impl FileWriter {
         counts.dropped += frames;
     }
 
-    /// Writes the buffered frames as far as there is room, and drops the rest.
+    /// Writes as many buffered frames as there is room for, and drops the rest.
     pub fn flush(&mut self) {
         let gathered = std::mem::take(&mut self.gathered);
         if self.append(&gathered).is_err() {

@@ -10,9 +10,9 @@
 //! * [`FileWriter`] and [`Writer::copy`] make one capture of several shared files: those of
 //!   `efa-emu capture` and `efa-emu run --pcap`, the one as a file and the other for a pipe.
 //!
-//! [`Reader`] reads captures of either kind, and what other tools made of them or wrote: pcapng and
-//! the classic format, with any link layer that Linux captures IPv6 with, compressed or not. Times
-//! are nanoseconds since the Unix epoch, or since the start of a simulation.
+//! [`Reader`] reads captures of either kind, and captures that other tools changed or wrote: pcapng
+//! and the classic format, with any link layer that Linux captures IPv6 with, compressed or not.
+//! Times are nanoseconds since the Unix epoch, or since the start of a simulation.
 //!
 //! ```no_run
 #![doc = include_str!("../examples/read_capture.rs")]

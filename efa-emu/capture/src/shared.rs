@@ -3,7 +3,7 @@
 //! Every process that has a device open writes the frames that it sees into the device's capture.
 //! The recorder that asked for the capture follows the file and copies from it. A process may be
 //! killed at any instruction, even inside `write(2)`, and the disk may fill up, so a block can be
-//! cut off; the next writer must not put its own block after the fragment. Therefore each append
+//! truncated; the next writer must not put its own block after the fragment. Therefore each append
 //! takes an advisory lock, which the kernel releases when its holder dies, and first cuts a
 //! fragment off. A file always consists of complete blocks and at most one fragment at its end,
 //! which [`super::Reader`] and Wireshark accept.
@@ -32,8 +32,8 @@ use crate::frame::Frame;
 /// Frames beyond it are dropped.
 const LONGEST: u64 = 256 << 20;
 
-/// How often an append tries to take the lock before it drops the frame. The lock is held for a few
-/// microseconds, unless its holder was stopped.
+/// The number of attempts to take the lock before an append drops the frame. The lock is held for a
+/// few microseconds, unless its holder was stopped.
 const LOCK_ATTEMPTS: u32 = 400;
 const LOCK_YIELDS: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_micros(25);

@@ -161,8 +161,8 @@ impl Cluster {
 
     /// The command that starts programs on the hosts. It runs outside of the hosts.
     ///
-    /// Hydra passes the command's variables to the ranks, whatever those of their hosts are. If the
-    /// user has set LD_PRELOAD, that would replace the emulated libraries, so the command gets
+    /// Hydra passes the command's variables to the ranks, in place of their hosts' variables. If
+    /// the user has set LD_PRELOAD, that would replace the emulated libraries, so the command gets
     /// both. Without a host they have no device.
     pub fn command(
         &self,

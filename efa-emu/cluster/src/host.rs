@@ -17,8 +17,8 @@ use crate::live_sysfs::LiveSysfs;
 /// The longest path in `ibv_device`.
 const LONGEST_DEVICE_PATH: usize = 255;
 
-/// How long a program waits for the recorders of the fabric, which check for new hosts ten times a
-/// second.
+/// The time that a program waits for the recorders of the fabric, which check for new hosts ten
+/// times a second.
 const RECORDER_PATIENCE: Duration = Duration::from_secs(3);
 
 /// How long a program waits for a live bridge to announce its hosts. On a busy machine, a bridge

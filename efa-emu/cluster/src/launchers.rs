@@ -1,7 +1,7 @@
 //! The environment with which MPI launchers, and other programs that start programs on hosts, find
 //! the hosts of a cluster and choose the device.
 //!
-//! Names of variables are those of Open MPI's MCA parameters (`ompi_info --all`, `prte_info
+//! The names of variables come from Open MPI's MCA parameters (`ompi_info --all`, `prte_info
 //! --all`), MPICH's Hydra (`mpiexec -info`, its `MPIR_CVAR_` list), Intel MPI's reference, pdsh's
 //! and libfabric's manual pages.
 
@@ -40,8 +40,8 @@ const ROOT_PERMITTED: [&str; 4] = [
     "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM",
 ];
 
-/// Batch systems in whose jobs a cluster may be started: the prefix of their variables, and those
-/// of which at least one is set in a job.
+/// Batch systems in whose jobs a cluster may be started: the prefix of their variables, and
+/// variables of which at least one is set in a job.
 const BATCH_SYSTEMS: [(&str, &[&str]); 4] = [
     ("SLURM_", &["SLURM_JOB_ID", "SLURM_JOBID"]),
     ("PBS_", &["PBS_JOBID"]),
@@ -219,7 +219,7 @@ impl Launchers<'_> {
         variables.prefer("PRTE_MCA_hwloc_default_binding_policy", "none");
         variables.prefer("OMPI_MCA_mpi_yield_when_idle", "1");
         if !self.is_alone {
-            // Hosts of other machines cannot reach those of this one.
+            // Hosts of other machines cannot reach this machine's hosts.
             variables.set("OMPI_MCA_plm_rsh_no_tree_spawn", "1");
             variables.set("PRTE_MCA_plm_ssh_no_tree_spawn", "1");
         }
@@ -254,8 +254,8 @@ impl Launchers<'_> {
             Middleware::Ofi => {
                 match self.provider {
                     Some(provider) => {
-                        // Intel's launcher passes its own variables to the ranks, whatever those of
-                        // their hosts are.
+                        // Intel's launcher passes its own variables to the ranks, in place of their
+                        // hosts' variables.
                         for (name, value) in &provider.variables {
                             variables.set(name, value);
                         }

@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Interval of checks during that time.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How long the other parts may take to exit.
+/// The time that the other parts may take to exit.
 const END: Duration = Duration::from_secs(10);
 
 /// The prefix of the line with which a part reports that all its hosts are ready, followed by its

@@ -45,7 +45,7 @@ pub fn check_number(hosts: u32) -> Result<(), Failure> {
 /// `devices` devices with `queue_pairs` queue pairs.
 ///
 /// # Errors
-/// What is too small, with the figures.
+/// The resource that is too small, with the figures.
 pub fn check(hosts: u32, devices: u32, queue_pairs: u32, fabric: &Fabric) -> Result<(), Failure> {
     // Invalid numbers are refused elsewhere.
     let devices = devices.clamp(1, DeviceName::MOST);

@@ -12,8 +12,8 @@ pub(crate) fn keep_private() -> io::Result<()> {
     mount(None, Path::new("/"), None, flags, None)
 }
 
-/// Whether the root directory is a mount point. That of a chroot may not be; then nothing below can
-/// be made private.
+/// Whether the root directory is a mount point. In a chroot it may not be; then no directory below
+/// can be made private.
 pub(crate) fn root_is_mounted() -> bool {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let mut points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
@@ -30,7 +30,7 @@ pub(crate) fn memory(target: &Path, mode: Writable) -> io::Result<()> {
     mount(Some(c"tmpfs"), target, Some(c"tmpfs"), flags, Some(mode))
 }
 
-/// Who can create files in a directory.
+/// The processes that can create files in a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Writable {
     ByAll,

@@ -51,8 +51,8 @@ impl Views {
 }
 
 impl UserNamespace {
-    /// Creates a user namespace, after trying in it what a host needs. The inner error is what the
-    /// system does not permit.
+    /// Creates a user namespace, after trying the calls of a host in it. The inner error is the
+    /// call that the system does not permit.
     ///
     /// The process must have no other thread.
     ///
@@ -111,7 +111,7 @@ impl UserNamespace {
 fn isolate(name: &str, views: &Views) -> io::Result<()> {
     unshare(libc::CLONE_NEWNS | libc::CLONE_NEWUTS | libc::CLONE_NEWIPC)?;
     mounts::keep_private()?;
-    // SAFETY: the pointer and the length are those of the name.
+    // SAFETY: the pointer and the length belong to the name.
     check(unsafe { libc::sethostname(name.as_ptr().cast(), name.len()) })?;
     show_hosts(&views.hosts)?;
     if !has_shared_memory() {

@@ -107,7 +107,7 @@ pub(crate) fn signal(process: i32, signal: i32) {
 }
 
 /// Ends all descendants of the calling process, which has adopted its orphans: sends SIGTERM, and
-/// SIGKILL after `grace`. Those that are still left after the same time again are abandoned.
+/// SIGKILL after `grace`. Descendants that are left after the same time again are abandoned.
 pub(crate) fn end_descendants(grace: Duration) {
     let started = Instant::now();
     let mut asked = Vec::new();

@@ -34,7 +34,7 @@ const VERSION: &str = concat!(
     ", in the place of OpenSSH_9.2p1"
 );
 
-/// The algorithm queries of `-Q`. Nothing is encrypted, so the answers are empty.
+/// The algorithm queries of `-Q`. Connections are not encrypted, so the answers are empty.
 const QUERIES: [&str; 16] = [
     "cipher",
     "cipher-auth",
@@ -332,7 +332,8 @@ impl Invocation {
                     }
                     return Ok(FAILED);
                 }
-                // The launcher has exited, or nobody waits for the command: no message is needed.
+                // The launcher has exited, or no process waits for the command: no message is
+                // needed.
                 Some(Reply::ClusterEnds) => return Ok(FAILED),
                 None if self.background => return Ok(FAILED),
                 None => {
@@ -430,7 +431,7 @@ fn find_host(name: &OsStr) -> Result<PathBuf, Failure> {
     )))
 }
 
-/// The host with a unique address in `/etc/hosts`. Those of other machines share their machine's
+/// The host with a unique address in `/etc/hosts`. Hosts of other machines share their machine's
 /// address.
 fn host_at<'a>(addresses: &str, names: &'a [&'a str], address: &OsStr) -> Option<&'a &'a str> {
     let mut at = addresses

@@ -14,8 +14,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::process;
 use crate::session::{self, Reply, Request, STREAMS};
 
-/// How long a command may continue after its client has disconnected: it gets SIGHUP at once, and
-/// SIGKILL after this time.
+/// The time that a command may continue after its client has disconnected: it gets SIGHUP at once,
+/// and SIGKILL after this time.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Time limit for a client's request.

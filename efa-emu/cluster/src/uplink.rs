@@ -1,8 +1,8 @@
 //! `--uplink`: a bridge to other machines that runs as long as programs do.
 //!
-//! The first run starts it as a separate process. It exits by itself when the last host of this
-//! machine has left the fabric (`efa-emu bridge --while-used`). Its output is forwarded by the run
-//! that has started it, while that is running.
+//! The first run starts it as a separate process. It exits when the last host of this machine has
+//! left the fabric (`efa-emu bridge --while-used`). Its output is forwarded by the run that has
+//! started it, while that is running.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;

@@ -1,9 +1,10 @@
-//! A reliable connection of the profile `tm` beside SRD of the same device, and beside libfabric's
-//! and UCX's shared memory, in one run: microseconds of one way for 64 bytes, and megabytes per
-//! second of messages of 1 MiB.
+//! A reliable connection of the profile `tm`, compared with SRD of the same device and with
+//! libfabric's and UCX's shared memory, in one run: microseconds of one way for 64 bytes, and
+//! megabytes per second of messages of 1 MiB.
 //!
 //! SRD and RC are measured by perftest (SRD reads 1 MiB, since it sends nothing longer than a
-//! packet), UCX by `ucx_perftest`, over RC on the level of transports, and libfabric by `fi_pingpong`. Rounds are interleaved, and the best of each row counts: other work of the
+//! packet), UCX by `ucx_perftest`, over RC on the level of transports, and libfabric by
+//! `fi_pingpong`. Rounds are interleaved, and the best of each row counts: other work of the
 //! machine makes figures worse only. Programs that the machine lacks are named with the reason.
 
 use std::ffi::OsStr;

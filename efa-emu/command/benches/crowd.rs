@@ -1,9 +1,9 @@
 //! Programs that wait for each other on a machine with more programs than processors: MPI jobs on
 //! two emulated hosts, compared with the same jobs over the library's own shared memory and over
-//! TCP; the start-up time of such a job; and a ping-pong beside programs that never wait.
+//! TCP; the start-up time of such a job; and a ping-pong while other programs never wait.
 //!
 //! Rounds are interleaved, and each figure is the median of the rounds, whose number is printed.
-//! What a machine lacks is named. Arguments: none, or a filter that `cargo bench` passes on (`mpi`,
+//! Missing programs are named. Arguments: none, or a filter that `cargo bench` passes on (`mpi`,
 //! `start` or `busy`).
 
 use std::ffi::OsStr;
@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The number of programs that never wait: ten for each of two processors.
 const BUSY: usize = 20;
-/// The round trips of the ping-pong beside them.
+/// The round trips of the ping-pong.
 const TRIPS: &str = "300";
 
 /// libfabric's `tcp` providers use the loopback interface.
@@ -448,7 +448,7 @@ impl Bench {
             .map_err(|error| error.to_string())
     }
 
-    /// Prints the table of ping-pongs beside programs that never wait.
+    /// Prints the table of ping-pongs while other programs never wait.
     fn beside_busy_programs(&self) -> Result<(), String> {
         println!(
             "\nfi_pingpong -e rdm -S 64 -I {TRIPS} beside {BUSY} programs that never wait: us one way"

@@ -2,8 +2,8 @@
 //! does, compared with the same client with calls: two programs, and eight.
 //!
 //! Rounds are interleaved, and each figure is the median of the rounds. The programs wait by
-//! polling, and are not bound to processors: the device has to cope with that. Arguments: none, or
-//! those that `cargo bench` passes.
+//! polling, and are not bound to processors: the device must work well then, too. Arguments: none,
+//! or the arguments of `cargo bench`.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};

@@ -1,11 +1,10 @@
 //! Stock libfabric between two machines over emulated devices whose fabrics bridges join, encrypted
-//! and not, beside its provider `tcp;ofi_rxm` over the same link: the time of a message of 64
-//! bytes, also with each machine on a processor of its own, the rate of messages from 16 peers to
-//! one, and the bandwidth with messages of 1 MiB.
+//! and not, compared with its provider `tcp;ofi_rxm` over the same link: the time of a message of
+//! 64 bytes, also with each machine on a processor of its own, the rate of messages from 16 peers
+//! to one, and the bandwidth with messages of 1 MiB.
 //!
 //! The machines are namespaces of this one. All two processes and four threads of the bridges run
-//! on the processors of one machine, so this measures the cost of the bridges and nothing of a
-//! network.
+//! on the processors of one machine, so this measures the cost of the bridges, not of a network.
 //!
 //! Rounds are interleaved; the median counts, and the best round is printed beside it. Ratios are
 //! to `tcp;ofi_rxm`. Arguments: none, or a filter that `cargo bench` passes on (part of a table's

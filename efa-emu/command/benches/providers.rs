@@ -1,9 +1,9 @@
 //! Stock `fi_pingpong` over the emulated device, with libfabric's efa provider and with the engine
-//! as its provider `efa_rs`, beside libfabric's other providers, in one run, for the installed
-//! libfabric and for that of Debian 13; and the message rate of `ib_send_bw`; and the rate of
-//! messages from 16 endpoints to one, also with libfabric 2.5.1. Two more tables have both
-//! processes on one emulated host, where libfabric's efa provider reaches its peer through
-//! libfabric's shared memory unless it is told not to, and `efa_rs` never does.
+//! as its provider `efa_rs`, and with libfabric's other providers, in one run, for the installed
+//! libfabric and for Debian 13's; and the message rate of `ib_send_bw`; and the rate of messages
+//! from 16 endpoints to one, also with libfabric 2.5.1. Two more tables have both processes on one
+//! emulated host, where libfabric's efa provider reaches its peer through libfabric's shared memory
+//! unless it is told not to, and `efa_rs` never does.
 //!
 //! The figures of a shared machine are noisy; their ratios in one run are not. So every round
 //! measures every provider once, one after the other, and each provider's best round counts. A
@@ -51,7 +51,7 @@ const LONGEST_DIRECT: usize = 8928;
 /// The origin of the programs and libraries.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Release {
-    /// Those installed on the machine.
+    /// The releases installed on the machine.
     Installed,
     /// Unpacked by `scripts/userland`; this program starts others.
     Unpacked(PathBuf),
@@ -87,7 +87,7 @@ struct Row {
     carrier: Carrier,
 }
 
-/// The rows for messages of `size` bytes; those of a release begin with its shm provider.
+/// The rows for messages of `size` bytes; the rows of a release begin with its shm provider.
 fn rows(size: usize, releases: &[Release]) -> Vec<Row> {
     let mut rows = Vec::new();
     for release in releases {

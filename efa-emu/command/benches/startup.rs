@@ -1,5 +1,5 @@
-//! Measures the time from a program's start to its end, alone and on an emulated host, and how long
-//! it takes there to open the device. Rounds are interleaved; figures are medians.
+//! Measures the time from a program's start to its end, alone and on an emulated host, and the time
+//! that opening the device takes there. Rounds are interleaved; figures are medians.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::process::{Command, ExitCode, Stdio};
@@ -89,7 +89,7 @@ fn told(command: &mut Command) -> Result<Duration, String> {
     Ok(Duration::from_nanos(time))
 }
 
-/// Opens the first device of the preloaded libraries, and returns how long that took.
+/// Opens the first device of the preloaded libraries, and returns the time that this took.
 fn open() -> Result<Duration, String> {
     type GetDeviceList = unsafe extern "C" fn(*mut c_int) -> *mut *mut c_void;
     type OpenDevice = unsafe extern "C" fn(*mut c_void) -> *mut c_void;

@@ -19,8 +19,9 @@ use rustix::thread::set_current_timer_slack;
 use crate::run::host::{HostOptions, HostSettings, duration};
 use crate::{capture, leftovers};
 
-/// With the kernel's default of 50 us, many ranks on few processors do little but end sleeps.
-/// Programs that sleep for a moment in a cluster of few ranks hardly notice this (docs/cluster.md).
+/// With the kernel's default of 50 us, many ranks on few processors spend most of their time on
+/// waking up. Programs that sleep for a moment in a cluster of few ranks hardly notice this
+/// (docs/cluster.md).
 const TIMER_SLACK: &str = "1ms";
 
 #[derive(Args)]
@@ -32,13 +33,13 @@ pub(super) struct ClusterArguments {
     /// The library through which MPI libraries reach the device.
     #[arg(long, value_enum, value_name = "ofi|ucx", default_value_t = MpiLibrary::Ofi)]
     mpi: MpiLibrary,
-    /// Processes of a job that a host gets before the next host gets any. Without it, each host in
-    /// turn gets one.
+    /// The number of processes of a job on a host before the next host gets any. Without it, each
+    /// host in turn gets one.
     #[arg(long, value_name = "N")]
     slots: Option<u32>,
-    /// How much later than a program asks the kernel may end its sleeps, so that ranks which wait
-    /// for others, and look again every 100 us, leave the processors to those; `0s` leaves it as it
-    /// is.
+    /// The time by which the kernel may prolong the sleeps of programs, so that ranks which wait
+    /// for others, and poll again every 100 us, leave the processors to those; `0s` keeps the
+    /// default.
     #[arg(long, value_name = "DURATION", value_parser = duration("timer-slack"), default_value = TIMER_SLACK)]
     timer_slack: Duration,
     /// Do without namespaces: the hosts have the machine's name and shared memory in common.
@@ -48,7 +49,7 @@ pub(super) struct ClusterArguments {
     options: HostOptions,
     #[command(flatten)]
     machines: MachinesOptions,
-    /// The program that starts others on the hosts, and its arguments. It runs beside the hosts.
+    /// The program that starts others on the hosts, and its arguments. It does not run on a host.
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -169,15 +170,14 @@ struct MachinesOptions {
     /// on all of them.
     #[arg(long, value_name = "FILE", requires = "machines")]
     uplink_key: Option<PathBuf>,
-    /// The port of the bridges on all machines; that of `efa-emu bridge` if not given. Two clusters
-    /// that have a machine in common need two.
+    /// The port of the bridges on all machines; by default that of `efa-emu bridge`. Two clusters
+    /// with a common machine need different ports.
     #[arg(long, value_name = "PORT", requires = "machines", value_parser = clap::value_parser!(u16).range(1..))]
     uplink_port: Option<u16>,
     /// The command that runs commands on other machines. It takes the arguments of ssh.
     #[arg(long, value_name = "COMMAND", default_value = RemoteShell::DEFAULT, requires = "machines")]
     rsh: RemoteShell,
-    /// Be the part of a cluster that is on this machine: what the first machine starts on the
-    /// others.
+    /// Run the part of a cluster on this machine; the first machine starts this on the others.
     #[arg(long, value_name = "NAME", requires = "machines", hide = true)]
     member: Option<String>,
 }
@@ -212,8 +212,8 @@ fn enter_hosts(settings: &HostSettings, layout: &Layout) -> Result<EmulatedHosts
     settings.enter_all(&names)
 }
 
-/// Sets how much later than requested the sleeps of this thread, and of all processes that descend
-/// from it, may end.
+/// Sets the time by which the sleeps of this thread, and of all processes that descend from it, may
+/// be prolonged.
 fn inherit_timer_slack(slack: Duration) -> Result<(), Failure> {
     // Durations of the command line are at most a minute.
     match NonZeroU64::new(slack.as_nanos() as u64) {

@@ -26,7 +26,7 @@ pub(super) struct FaultArguments {
 enum FaultCommand {
     /// Arm rules, until they are cleared or the fabric ends.
     Add(AddArguments),
-    /// Release what the rules with this label hold.
+    /// Release the frames that the rules with this label hold.
     Release {
         /// The label.
         label: String,
@@ -55,7 +55,7 @@ enum FaultCommand {
         /// The host or device, by name or GID.
         host: HostName,
     },
-    /// Give a host a device back that was removed, or all of them. Programs have to open it anew.
+    /// Return a removed device to a host, or all of them. Programs have to open it again.
     Restore {
         /// The host or device, by name or GID.
         host: HostName,
@@ -97,7 +97,7 @@ enum FaultCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Disarm rules and release what they hold.
+    /// Disarm rules and release the frames that they hold.
     Clear {
         /// Only those with this label.
         label: Option<String>,

@@ -50,7 +50,7 @@ pub(super) struct Libraries {
 }
 
 impl Libraries {
-    /// Finds the libraries where [`ENV_LIBRARIES`] says, else in the executable or in the
+    /// Finds the libraries in the directory of [`ENV_LIBRARIES`], else in the executable or in the
     /// installation.
     pub(super) fn find() -> Result<Libraries, Failure> {
         let directories = match env::var_os(ENV_LIBRARIES) {
@@ -126,7 +126,7 @@ pub(super) struct Provider {
 }
 
 impl Provider {
-    /// Finds the provider `name` where [`ENV_LIBRARIES`] says, else in the installation.
+    /// Finds the provider `name` in the directory of [`ENV_LIBRARIES`], else in the installation.
     pub(super) fn find(name: String) -> Result<Provider, Failure> {
         let directories = match env::var_os(ENV_LIBRARIES) {
             Some(directory) => vec![PathBuf::from(directory)],

@@ -73,7 +73,7 @@ enum Command {
     Profiles(profiles::ProfilesArguments),
     /// List the emulated hosts of a fabric and their processes.
     Ps(ps::PsArguments),
-    /// Show what the devices of a fabric have counted, under the names of `hw_counters`.
+    /// Show the counters of a fabric's devices, with their names in `hw_counters`.
     Stats(stats::StatsArguments),
     /// Stage faults in a running fabric: hold, delay, lose, refuse, cut, kill.
     Fault(fault::FaultArguments),
@@ -81,7 +81,7 @@ enum Command {
     Capture(capture::CaptureArguments),
     /// Show EFA packets in Wireshark: dissector, profile and live interfaces.
     Wireshark(wireshark::WiresharkArguments),
-    /// Be an interface of Wireshark: what Wireshark calls to list and record running fabrics.
+    /// Run as an interface of Wireshark: Wireshark calls this to list and record running fabrics.
     ///
     /// `efa-emu wireshark install` puts a program that calls this into Wireshark's extcap
     /// directory.

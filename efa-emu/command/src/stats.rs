@@ -25,8 +25,8 @@ pub(super) struct StatsArguments {
     /// Counters that are zero, too.
     #[arg(long)]
     all: bool,
-    /// Show by how much counters have grown, again and again until interrupted, also of hosts that
-    /// come later. With --json: the values, each time on a line of its own.
+    /// Show the growth of counters repeatedly until interrupted, also of later hosts. With --json:
+    /// the values, each time on a line of its own.
     #[arg(long)]
     follow: bool,
     /// Time between two looks.

@@ -1,5 +1,5 @@
-//! Programs of a run that continue after its end: they have no device left to open, and what they
-//! send is not recorded.
+//! Programs of a run that continue after its end: they have no device left to open, and their
+//! frames are not recorded.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;

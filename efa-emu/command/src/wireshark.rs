@@ -31,7 +31,7 @@ pub(super) struct WiresharkArguments {
 enum WiresharkCommand {
     /// Install the dissector, its profile, and running fabrics as interfaces, for the current user.
     ///
-    /// The files go where `tshark -G folders` says that Wireshark looks for them. Needs `tshark`.
+    /// The files go to the directories that `tshark -G folders` prints. Needs `tshark`.
     Install(InstallArguments),
 }
 

@@ -10,7 +10,7 @@ use super::Failure;
 /// The words of the command line before the program's own arguments, such as `efa-emu bridge`.
 const OWN_WORDS: usize = 2;
 
-/// A program that is installed beside this one.
+/// A program that is installed with this one.
 #[derive(Clone, Copy, Debug)]
 pub struct Companion {
     /// Its name.
@@ -22,7 +22,7 @@ pub struct Companion {
 }
 
 impl Companion {
-    /// Where the program is.
+    /// The path of the program.
     ///
     /// # Errors
     /// The path of this program cannot be determined.
@@ -30,7 +30,7 @@ impl Companion {
         Ok(std::env::current_exe()?.with_file_name(self.program))
     }
 
-    /// Replaces this process by the program, which gets the words after those of the command.
+    /// Replaces this process by the program, which gets the words after the command's own.
     ///
     /// # Errors
     /// It cannot be started; see [`Companion::missing`].

@@ -24,7 +24,7 @@ const NAME: &str = "efa-rdm";
 /// A file that identifies the data's directory.
 const LANDMARK: &str = "wireshark/efa.lua";
 
-/// Where the files of the running program are.
+/// The location of the running program's files.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Installation {
     /// The directory of the executable, without symbolic links.
@@ -52,7 +52,7 @@ enum LibraryPlace {
 pub struct MissingData {
     /// Its name in the repository.
     name: String,
-    /// Where it would be installed.
+    /// The directory in which it would be installed.
     installed: PathBuf,
 }
 
@@ -237,7 +237,8 @@ mod tests {
         assert!(!found.work().starts_with(root.path()));
     }
 
-    /// Wherever cargo puts the executable: below a target triple, or beside test programs.
+    /// In any directory where cargo puts the executable: below a target triple, or with test
+    /// programs.
     #[test]
     fn a_built_program_uses_its_clone() {
         let root = tempfile::tempdir().unwrap();

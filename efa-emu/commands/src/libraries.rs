@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::Failure;
 
 /// The first of `directories` that has all of `files`. `variable` names a directory that takes
-/// precedence, and `remedies` says how to get the libraries.
+/// precedence, and `remedies` describes how to get the libraries.
 ///
 /// # Errors
 /// None of them has the files, or its path is not allowed in `LD_PRELOAD`.

@@ -81,7 +81,7 @@ impl Namespaces {
     /// Runs a shell script in them and waits for its end.
     ///
     /// # Errors
-    /// What the script writes to standard error if it fails.
+    /// The script's standard error output if it fails.
     pub fn run(&self, script: &str) -> Result<(), Failure> {
         let mut command = self.command(Path::new("sh"));
         let output = command.args(["-c", script]).stdin(Stdio::null()).output();
@@ -95,8 +95,8 @@ impl Namespaces {
         }
     }
 
-    /// The start of a command that enters those of these types, with the user namespace; a program
-    /// follows.
+    /// The start of a command that enters the namespaces of these types, with the user namespace; a
+    /// program follows.
     fn entering(&self, kinds: &[&str]) -> Command {
         let process = self.id().to_string();
         if kinds.is_empty() && is_root() {

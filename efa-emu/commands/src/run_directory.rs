@@ -19,7 +19,8 @@ use super::Failure;
 
 const LOCK: &str = "lock";
 
-/// How often a run tries to create its directory while others remove the parent directory.
+/// The number of attempts of a run to create its directory while others remove the parent
+/// directory.
 const MOST_ATTEMPTS: u32 = 1000;
 
 const PREFIX: &str = "run-";
@@ -39,9 +40,8 @@ pub struct RunDirectory {
 }
 
 impl RunDirectory {
-    /// Creates a new directory below the user's own, and removes those of dead runs: in the
-    /// directory that `TMPDIR` names, else in shared memory, else in the directory for temporary
-    /// files.
+    /// Creates a new directory below the user's own, and removes the directories of dead runs: in
+    /// the directory of `TMPDIR`, else in shared memory, else in the directory for temporary files.
     pub fn create() -> Result<RunDirectory, Failure> {
         RunDirectory::create_below(&place_of_runs(), RUNS)
     }
@@ -83,8 +83,8 @@ impl RunDirectory {
 
 impl Drop for RunDirectory {
     fn drop(&mut self) {
-        // The guard prevents that another run gets the same name before this one is gone. What
-        // cannot be removed now, the next run removes.
+        // The guard prevents that another run gets the same name before this directory is removed.
+        // The next run removes the files that cannot be removed now.
         let parent = self.path.parent().unwrap_or(&self.path);
         let path = parent.join(LOCK);
         let guard = File::open(&path).ok();

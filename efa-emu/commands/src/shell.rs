@@ -34,7 +34,7 @@ pub struct RemoteShell {
 }
 
 impl RemoteShell {
-    /// The default. It never asks for a password, because nobody would answer.
+    /// The default. It never asks for a password, because no user would answer.
     pub const DEFAULT: &'static str = "ssh -o BatchMode=yes";
 
     /// Whether it is the launcher of a parallel job, which starts a program without a shell.
@@ -74,7 +74,7 @@ impl fmt::Display for RemoteShell {
 /// Splits a command into words as a shell does. Nothing is expanded.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The error in it.
 pub fn split_words(command: &str) -> Result<Vec<String>, SplitError> {
     match shlex::split(command) {
         Some(words) if words.is_empty() => Err(SplitError::Empty),

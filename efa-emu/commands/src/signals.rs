@@ -16,7 +16,7 @@ pub struct Signals {
 
 /// A received signal.
 pub struct Signal {
-    /// Which signal.
+    /// The signal's number.
     pub number: i32,
     /// Whether a process sent it. The terminal sends signals to a whole process group.
     pub from_process: bool,
@@ -50,7 +50,7 @@ impl Signals {
     pub fn unblock_in(&self, command: &mut Command) {
         let mask = self.blocked_before;
         let unblock = move || {
-            // SAFETY: the set is initialised, and the old one is not asked for.
+            // SAFETY: the set is initialised, and the old one is not requested.
             match unsafe {
                 libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask, std::ptr::null_mut())
             } {
@@ -80,8 +80,7 @@ impl Signals {
             tv_sec: time.as_secs() as libc::time_t,
             tv_nsec: time.subsec_nanos().into(),
         };
-        // SAFETY: the set is initialised, `info` has room for what the call writes, and the time is
-        // valid.
+        // SAFETY: the set is initialised, `info` has room for the result, and the time is valid.
         let number = unsafe {
             libc::sigtimedwait(
                 &raw const self.waited_for,

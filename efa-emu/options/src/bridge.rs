@@ -11,14 +11,14 @@ use efa_shm::{DEFAULT_FABRIC, FabricError, parse_duration};
 /// The shortest `--timeout`: a silent machine is never considered gone earlier.
 pub const SHORTEST_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Join the fabric of this machine with those of other machines.
+/// Join the fabric of this machine with the fabrics of other machines.
 ///
-/// Runs until interrupted, one on each machine. Hosts of all machines see each other as those of
+/// Runs until interrupted, one on each machine. Hosts of all machines see each other as hosts of
 /// one fabric.
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct BridgeArguments {
-    /// What to do instead of joining.
+    /// A command in place of joining.
     #[command(subcommand)]
     pub command: Option<BridgeCommand>,
     /// How to join.
@@ -26,31 +26,31 @@ pub struct BridgeArguments {
     pub join: Option<Join>,
 }
 
-/// What is done besides joining.
+/// The commands besides joining.
 #[derive(Subcommand, Debug)]
 pub enum BridgeCommand {
-    /// Make a key that the bridges of a fabric share: whoever has the file may connect.
+    /// Make a key for the bridges of a fabric. All holders of the file may connect.
     Key {
         /// The file, which must not be there yet.
         file: PathBuf,
-        /// How many days it is good for.
+        /// The number of days for which it is valid.
         #[arg(long, default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..=36500))]
         days: u32,
     },
 }
 
-/// What a bridge does.
+/// The options of a bridge.
 #[derive(Args, Debug)]
 pub struct Join {
     /// The key, of `efa-emu bridge key`; the same on all machines.
     #[arg(long, value_name = "FILE")]
     pub key: PathBuf,
-    /// Where other bridges connect to, as ADDRESS:PORT; repeatable.
+    /// An address that accepts connections of other bridges, as ADDRESS:PORT; repeatable.
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Vec<String>,
     /// A bridge to connect to, as HOST:PORT; repeatable. A name with several addresses stands for
-    /// all of them. `@FILE` is a list of hosts as launchers read them, `slurm` all nodes of the
-    /// job.
+    /// all of them. `@FILE` is a list of hosts in the format of launchers, `slurm` stands for all
+    /// nodes of the job.
     #[arg(long, value_name = "ADDRESS")]
     pub peer: Vec<String>,
     /// The fabric that is joined, which has the same name on all machines.
@@ -59,7 +59,7 @@ pub struct Join {
     /// The name of this machine; its host name if not given.
     #[arg(long, value_name = "NAME")]
     pub machine: Option<String>,
-    /// After how long a machine of which nothing is heard counts as gone.
+    /// The time without a message after which a machine counts as lost.
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = timeout)]
     pub timeout: Duration,
     /// Do not encrypt. Bridges still have to know the key to connect.

@@ -74,7 +74,7 @@ struct Pages {
 }
 
 impl Pages {
-    /// Writes the page of a command, and those of its subcommands.
+    /// Writes the page of a command, and the pages of its subcommands.
     fn write(&self, command: &Command) -> io::Result<()> {
         for subcommand in command.get_subcommands().filter(|its| !its.is_hide_set()) {
             self.write(subcommand)?;

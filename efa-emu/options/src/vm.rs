@@ -17,10 +17,10 @@ pub const VM: Companion = Companion {
 
 /// Run commands in virtual machines that have EFA devices, with the stock Linux driver.
 ///
-/// Each command runs in a guest of its own, the first one in `vm1`, the one behind `:` in `vm2`.
-/// They are hosts of the fabric, as those of `efa-emu run`. Guests reach each other by their names,
-/// and this machine as `host`. QEMU, a kernel and what runs in a guest are fetched the first time,
-/// as packages of Debian. The exit status is that of the first command that fails.
+/// Each command runs in a guest of its own, the first one in `vm1`, the one after `:` in `vm2`. The
+/// guests are hosts of the fabric, like the hosts of `efa-emu run`. Guests reach each other by
+/// their names, and this machine as `host`. QEMU, a kernel and the programs in a guest are fetched
+/// the first time, as packages of Debian. The exit status is that of the first failing command.
 #[derive(Args, Debug)]
 pub struct VmArguments {
     /// The network that the guests are on.
@@ -54,12 +54,12 @@ pub struct VmArguments {
     /// Options of `efa-emu run` for the device of each guest too, as one word: '--loss 0.01 --paths 4'.
     #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true)]
     pub run: Option<String>,
-    /// Keep the consoles of the guests (vm1.log, vm2.log) and what their devices send and receive
-    /// (vm1.pcapng, vm2.pcapng) in this directory, which is made. While they run, QEMU's monitors (QMP) are there too
-    /// (vm1.qmp, vm2.qmp).
+    /// Keep the consoles of the guests (vm1.log, vm2.log) and the captures of their devices
+    /// (vm1.pcapng, vm2.pcapng) in this directory, which is made. While they run, QEMU's monitors
+    /// (QMP) are there too (vm1.qmp, vm2.qmp).
     #[arg(long, value_name = "DIR")]
     pub keep: Option<PathBuf>,
-    /// The command of the first guest, and, behind `:`, that of the second one.
+    /// The command of the first guest, and, after `:`, the command of the second one.
     #[arg(
         last = true,
         required = true,

@@ -142,7 +142,7 @@ impl Fabric {
         wire.disarm(heal);
     }
 
-    /// A host loses power. Its queue pairs and memory are gone, even after a restart. Frames that
+    /// A host loses power. Its queue pairs and memory are lost, even after a restart. Frames that
     /// it has sent still arrive. Its peers find it unresponsive.
     pub fn kill(&self, host: HostId) {
         self.0.borrow_mut().kill(host);
@@ -175,7 +175,7 @@ impl Fabric {
         self.0.borrow_mut().wire.release(fault, count)
     }
 
-    /// How often a fault was applied.
+    /// The number of times that a fault was applied.
     pub fn applied(&self, fault: FaultId) -> u64 {
         self.0.borrow().wire.tally.applied(fault)
     }

@@ -33,11 +33,11 @@ pub(super) struct Flight {
     pub(super) header: RequestHeader,
     /// The data of a send or write, from the start; the data of a read, after its delivery.
     pub(super) data: Vec<u8>,
-    /// How often the current frame was lost.
+    /// The number of times that the current frame was lost.
     pub(super) lost: u32,
     /// The answer that a fault prescribes in place of the responder's.
     pub(super) prescribed: Option<Status>,
-    /// Which part of the exchange a fault duplicates.
+    /// The part of the exchange that a fault duplicates.
     pub(super) twice: Duplicated,
     /// The answer, after the responder has handled the request.
     pub(super) outcome: Option<Status>,

@@ -7,12 +7,12 @@
 //! randomness comes from one seed, so the same calls give the same run, byte for byte in the [event
 //! log](Fabric::log).
 //!
-//! What makes EFA hard is on by default or one setting away: frames take different paths and
-//! overtake each other ([`efa_device_model::network`]); a send's completion and the peer's reaction
-//! to it are independent events; completions of one poll come in any order; queue pair numbers are
-//! reused ([`FabricConfig::qpn_policy`]); late packets reach the next owner of a number; frames are
-//! lost and retransmitted below the reliability layer; hosts die. A [`Fault`] causes the rest
-//! ([`Fabric::install`]).
+//! The difficult properties of EFA are on by default or need one setting: frames take different
+//! paths and overtake each other ([`efa_device_model::network`]); a send's completion and the
+//! peer's reaction to it are independent events; completions of one poll come in any order; queue
+//! pair numbers are reused ([`FabricConfig::qpn_policy`]); late packets reach the next owner of a
+//! number; frames are lost and retransmitted below the reliability layer; hosts die. A [`Fault`]
+//! causes the rest ([`Fabric::install`]).
 //!
 //! ```
 //! use efa_core::nic::{

@@ -22,7 +22,7 @@ pub struct MemoryFault {
     "cannot allocate {wanted} bytes: {free} of the host's {limit} are free (HostConfig::memory)"
 )]
 pub struct OutOfMemory {
-    /// Bytes asked for.
+    /// The number of requested bytes.
     pub wanted: u64,
     /// Bytes left.
     pub free: u64,
@@ -342,7 +342,7 @@ mod tests {
         let written = memory.take_back(base, 1).unwrap();
         assert_eq!(written[..3], [1, 1, 9]);
         memory.put_spare(Some(written));
-        // A buffer that comes back unwritten has bytes too.
+        // A buffer that is returned unwritten has bytes too.
         assert_eq!(memory.take_back(base, 0).unwrap().len(), 64);
         assert!(memory.take_back(base, 0).is_none());
         assert!(memory.bytes_mut(base, 1).is_err());

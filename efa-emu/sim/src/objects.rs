@@ -25,7 +25,7 @@ const HOST_IS_DOWN: NicError = NicError::Device {
     errno: libc::ENODEV,
 };
 
-/// One life of a host's device. Its objects are gone once the host has crashed, even if it was
+/// One life of a host's device. Its objects are lost once the host has crashed, even if it was
 /// restarted, or once another device has replaced a removed one.
 #[derive(Clone)]
 pub(super) struct HostLife {

@@ -50,7 +50,7 @@ impl PacketBuffers {
         }
     }
 
-    /// How many buffers are in the pool.
+    /// The number of buffers in the pool.
     pub(super) fn free(&self) -> usize {
         self.free.len()
     }
@@ -156,7 +156,7 @@ impl PacketBuffers {
 
     /// Takes a buffer back from the device.
     pub(super) fn take_back(&mut self, buffer: BufferId, memory: &mut AddressSpace) {
-        // After a crash of the host its memory is gone; the buffer starts empty.
+        // After a crash of the host its memory is lost; the buffer starts empty.
         let bytes = memory.take_back(self.pool.base, buffer.0 as usize);
         let bytes = bytes.or_else(|| memory.take_spare(self.pool.stride));
         let bytes = bytes.map_or_else(OnceCell::new, OnceCell::from);

@@ -1,7 +1,7 @@
 //! Requests in flight: departure, loss, retransmission, arrival, answer.
 //!
-//! A request is one object for its whole life, however many frames it needs. At any time it has at
-//! most one frame or timer, so an event never refers to a request that is gone.
+//! A request is one object for its whole life, with any number of frames. At any time it has at
+//! most one frame or timer, so an event never refers to a request that has ended.
 //! [`efa_device_model::network`] decides what happens to a frame, and the wire turns that into
 //! events. The wire never calls a device; [`super::world`] does so when an event requires it.
 
@@ -40,7 +40,7 @@ pub(super) enum WireEvent {
     Resend(FlightId, Stage),
     /// The initiator's device ends a request without an answer.
     Fail(FlightId, Status),
-    /// A datagram left its host; its sender learns nothing more.
+    /// A datagram left its host; its sender gets no more events.
     Sent {
         host: HostId,
         life: u32,
@@ -202,7 +202,7 @@ impl Wire {
                 data.resize(data.len() + padding, 0);
             }
         }
-        // For an unknown GID the initiator stands in as the responder; `depart` fails the request.
+        // For an unknown GID the initiator acts as the responder; `depart` fails the request.
         let responder = self.hosts_by_gid.get(&to).copied().unwrap_or(initiator);
         let flight = self.flights.insert(Flight {
             initiator,
@@ -414,14 +414,14 @@ impl Wire {
         }
     }
 
-    /// A frame is lost: its initiator's device retransmits it or gives up.
+    /// Handles the loss of a frame: its initiator's device retransmits it or fails the request.
     pub(super) fn lose(&mut self, id: FlightId, stage: Stage) {
         let flight = &self.flights[id.index()];
         let loss = self.network.lose(&flight.transmission(stage));
         self.suffer(id, stage, loss);
     }
 
-    /// Schedules what follows from a loss.
+    /// Schedules the events after a loss.
     fn suffer(&mut self, id: FlightId, stage: Stage, loss: Loss) {
         let flight = &mut self.flights[id.index()];
         let what = match stage {
@@ -558,7 +558,7 @@ impl Wire {
         self.deferred.count(fault)
     }
 
-    /// Hands over the oldest `count` frames that a fault holds, and returns how many there were.
+    /// Releases the oldest `count` frames that a fault holds, and returns their number.
     pub(super) fn release(&mut self, fault: FaultId, count: usize) -> usize {
         let released = self.deferred.release(fault, count);
         let number = released.len();

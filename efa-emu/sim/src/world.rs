@@ -123,7 +123,7 @@ impl World {
         }
     }
 
-    /// The host loses power: its device, queue pairs and memory are gone.
+    /// The host loses power: its device, queue pairs and memory are lost.
     pub(super) fn kill(&mut self, id: HostId) {
         if !self.wire.port(id).alive {
             return;
@@ -145,7 +145,7 @@ impl World {
         }
     }
 
-    /// A removed device comes back without its objects. The host keeps its memory.
+    /// Returns a removed device without its objects. The host keeps its memory.
     fn restore(&mut self, id: HostId) {
         let host = &self.hosts[id.index()];
         if host.device.check_present().is_ok() {
@@ -178,11 +178,11 @@ impl World {
         }
     }
 
-    /// Prefetches what the next events touch: a fabric of some hundred hosts does not fit into the
-    /// processor's caches, and consecutive events belong to different hosts.
+    /// Prefetches the memory of the next events: a fabric of some hundred hosts does not fit into
+    /// the processor's caches, and consecutive events belong to different hosts.
     #[inline]
     fn look_ahead(&self) {
-        /// How many events ahead each step of the prefetch works.
+        /// The number of events between the steps of the prefetch.
         const FLIGHT: usize = 10;
         const STEPS: [(usize, Nearness); 4] = [
             (7, Nearness::Coming),

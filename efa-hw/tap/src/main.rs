@@ -1,5 +1,5 @@
-//! `efa-tap`: captures what programs send and receive over EFA devices, as `efa-emu run --pcap`
-//! does for emulated ones.
+//! `efa-tap`: captures the packets that programs send and receive over EFA devices, as `efa-emu run
+//! --pcap` does for emulated ones.
 
 mod command;
 mod exchange;

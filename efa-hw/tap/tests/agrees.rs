@@ -1,5 +1,5 @@
-//! The tap over the emulated libraries: what it captures of stock programs agrees with the device's
-//! capture.
+//! The tap over the emulated libraries: its captures of stock programs agree with the device's
+//! captures.
 
 mod compared;
 
@@ -347,7 +347,7 @@ fn captures_of_writes_and_of_failures_agree() {
     assert!(has(&refused, "RemoteBadDestQpn"), "{refused:?}");
 }
 
-/// A program that opens the libraries itself finds the tap; one that asks for the memory of its
+/// A program that opens the libraries itself gets the tap; a program that queries the memory of its
 /// queues is told to use calls.
 #[test]
 fn dynamically_looked_up_functions_are_seen() {

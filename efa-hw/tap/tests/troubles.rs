@@ -264,7 +264,7 @@ fn a_full_disk_costs_frames_only() {
 }
 
 /// If the program or the tap is killed, the other side of the dialogue does not notice the tap, the
-/// capture is readable up to there, and the next run removes what is left.
+/// capture is readable up to there, and the next run removes the leftovers.
 #[test]
 fn a_killed_tap_leaves_its_program_alone() {
     if installed("fi_pingpong", "libfabric-bin").is_none() {

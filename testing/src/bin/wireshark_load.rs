@@ -2,8 +2,8 @@
 //!
 //! `wireshark_load FRAMES FILE`, used by `wireshark/bench`: eager, medium and long-CTS messages and
 //! emulated writes between two endpoints, captured at one of them, with the peer's packets slightly
-//! reordered. With a third argument `roce` the same payloads are behind InfiniBand headers on UDP
-//! port 4791, for Wireshark's own dissector of similar depth.
+//! reordered. With a third argument `roce` the same payloads follow InfiniBand headers on UDP port
+//! 4791, for Wireshark's own dissector of similar depth.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};

@@ -14,7 +14,7 @@ use efa_core::nic::{
 
 use super::device::{Buffers, Carrier, TestDomain, TestNic};
 
-/// Where user memory starts in every host's address space.
+/// The start of user memory in every host's address space.
 pub const MEMORY: u64 = 0x1_0000;
 
 /// A device on a network, with its only queue pair.
@@ -172,7 +172,7 @@ impl Network {
         TestDomain::open(port, attributes, address)
     }
 
-    /// What is in flight, oldest first.
+    /// The packets in flight, oldest first.
     pub fn in_flight(&self) -> Vec<Flight> {
         let mut state = self.0.borrow_mut();
         (0..state.flights.len()).for_each(|index| state.gather(index));

@@ -36,7 +36,7 @@ pub struct Dialogue<'a> {
     pub environment: &'a [(&'a str, &'a str)],
     /// A program with options that starts each `efa-emu run`, for example in namespaces of its own.
     pub launcher: &'a [&'a str],
-    /// What the client runs instead of the server's arguments.
+    /// The client's arguments, if they differ from the server's.
     pub client_arguments: Option<Vec<&'a str>>,
 }
 
@@ -55,8 +55,8 @@ impl<'a> Dialogue<'a> {
         Dialogue::new(fabric, &arguments, "-B", "-P")
     }
 
-    /// Both sides run `arguments`; the server gets the port behind the option `server_port`, the
-    /// client gets it behind `client_port`, and the address of the server.
+    /// Both sides run `arguments`; the server gets the port after the option `server_port`, the
+    /// client gets it after `client_port`, and the address of the server.
     pub fn new(
         fabric: &'a TestFabric,
         arguments: &[&'a str],
@@ -109,7 +109,7 @@ impl<'a> Dialogue<'a> {
         let server = if client.status.success() {
             server.wait()
         } else {
-            // Otherwise it would wait for the client for ever.
+            // Otherwise it would wait for the client forever.
             server.signal(libc::SIGTERM);
             server.wait()
         };

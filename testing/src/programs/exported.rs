@@ -107,7 +107,7 @@ pub const PRIVATE: &str = "__ioctl_final_num_attrs __verbs_log _verbs_init_and_a
      ibv_query_gid_type ibv_read_ibdev_sysfs_file ibv_wr_opcode_str verbs_init_cq \
      verbs_open_device verbs_set_ops verbs_uninit_context";
 
-/// Those of them that are implemented here.
+/// The private functions that are implemented here.
 pub const PRIVATE_IN_USE: &str = "ibv_query_gid_type ibv_read_ibdev_sysfs_file";
 
 /// The C `bool` of the private interface.

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use efa_check::capture::Capture;
 use efa_testing::workspace::{conformance, efa_conformance, efa_emu, expect, root, traces};
 
-/// The directory of the built programs, and then those of this process.
+/// The directory of the built programs, and then the directories of this process.
 fn search_path() -> String {
     let own = conformance();
     let own = own.parent().unwrap().display().to_string();

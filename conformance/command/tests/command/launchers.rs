@@ -1,5 +1,5 @@
-//! `run` and `interop` on the hosts of parallel jobs, which a launcher reaches; the hosts belong to
-//! an emulated cluster.
+//! `run` and `interop` on the hosts of parallel jobs, reached by a launcher; the hosts belong to an
+//! emulated cluster.
 //!
 //! Needs `efa-emu` beside the program (`cargo build --workspace`).
 

@@ -12,7 +12,7 @@ use efa_commands::ports::free_port;
 use efa_testing::patience::Wait;
 use efa_testing::workspace::{conformance, efa_conformance, emulator, expect, traces, userland};
 
-/// How often a server is started again if its port was taken meanwhile.
+/// The number of times that a server is started again if its port was taken meanwhile.
 const ATTEMPTS: u32 = 3;
 
 /// An ssh server, which ends when this is dropped.

@@ -20,9 +20,9 @@ fn completions(a: Side, b: Side) -> Vec<u64> {
     order
 }
 
-/// Of 780 pairs. Undisturbed sends complete in order, but no device promises that: on a busy
-/// machine one completed after the four that followed it. With the options below there are 170 and
-/// more.
+/// The most of 780 pairs. Undisturbed sends complete in order, but no device guarantees that: on a
+/// busy machine one completed after the four that followed it. With the options below there are 170
+/// and more.
 const FEW: usize = 40;
 const MANY: usize = 100;
 

@@ -120,7 +120,7 @@ fn a_dropped_packet_is_retransmitted_by_the_device() {
         let arrives = rig.trecv(1, 1, 64);
         let sent = rig.tsend(0, 1, 1, 64);
         rig.wait_ok(&[arrives, sent]);
-        // The first attempt and three retransmissions, of which the last one succeeded.
+        // The first attempt and three retransmissions; the last one succeeded.
         let armed = rig.armed("d");
         assert_eq!((armed.seen, armed.applied), (4, 3));
         rig.end();
@@ -412,7 +412,7 @@ fn queue_pairs_hosts_and_lengths_select_packets() {
         }
         let (of_a, of_b) = (rig.qpn(0), rig.qpn(1));
         let gid = rig.gid(0);
-        // The message that is sent for comparison, beside the message of 64 bytes from `a` to `b`.
+        // The message that is sent for comparison, besides the message of 64 bytes from `a` to `b`.
         for (when, (from, to), length) in [
             (format!("source-qpn = {of_a}, receiver = \"b\""), (2, 1), 64),
             (

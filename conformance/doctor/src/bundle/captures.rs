@@ -190,7 +190,7 @@ fn append_block(kind: u32, body: &[u8], copy: &mut Vec<u8>) {
     copy.extend_from_slice(&length);
 }
 
-/// The number of header bytes of a frame. Nothing is kept of a frame that is not of our format.
+/// The number of header bytes of a frame. No bytes are kept of a frame in another format than ours.
 fn headers(bytes: &[u8], original: usize) -> usize {
     let Ok(frame) = Frame::parse_cut(bytes, original) else {
         return 0;

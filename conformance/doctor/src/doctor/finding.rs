@@ -100,10 +100,10 @@ pub struct Finding {
     pub level: Level,
     /// The check: a name of [`CHECKS`].
     pub check: &'static str,
-    /// Which object, if there may be several: a device, a file.
+    /// The object, if there may be several: a device, a file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
-    /// What was found.
+    /// The found value.
     pub value: String,
     /// The remedy.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -24,7 +24,7 @@ pub(super) struct Instance {
 
 /// The list of instance types in the EC2 user guide's chapter on EFA.
 const GUIDE: &str = "EC2 user guide, \"Elastic Fabric Adapter\"";
-/// This page tells which generations of the Nitro system have RDMA read and write.
+/// This page lists the generations of the Nitro system with RDMA read and write.
 const NITRO_4: &str =
     "EC2 user guide: RDMA read from Nitro 4 on, RDMA write on most of these; to be confirmed";
 

@@ -17,7 +17,7 @@ const VERBS: &str = "libibverbs.so.1";
 const EFADV: &str = "libefa.so.1";
 const LIBFABRIC: &str = "libfabric.so.1";
 
-/// The default directories of the dynamic linker, and those of EC2's installer.
+/// The default directories of the dynamic linker, and the directories of EC2's installer.
 const DIRECTORIES: [&str; 8] = [
     "/lib64",
     "/usr/lib64",
@@ -91,8 +91,8 @@ fn in_wheels(machine: &Machine) -> Vec<PathBuf> {
         for python in below(&lib).filter(|path| begins(path, "python3")) {
             for packages in ["site-packages", "dist-packages"] {
                 for package in below(&python.join(packages)) {
-                    // A package has its libraries in its directory, in `lib`, or beside it in
-                    // `NAME.libs`.
+                    // A package has its libraries in its directory, in `lib`, or in the directory
+                    // `NAME.libs` next to it.
                     let places = [package.clone(), package.join("lib")];
                     let files = places.iter().flat_map(|place| below(place));
                     found.extend(files.filter(|path| {

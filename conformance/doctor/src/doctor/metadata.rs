@@ -43,7 +43,8 @@ enum MetadataProblem {
     Empty,
 }
 
-/// Asks the service, if this may be an EC2 instance. The error tells why there is no answer.
+/// Queries the service, if this may be an EC2 instance. The error is the reason for a missing
+/// answer.
 pub(super) fn ask(machine: &Machine) -> Option<Result<Metadata, MetadataError>> {
     let address = machine.metadata()?;
     if !instance::is_ec2(machine) {

@@ -300,7 +300,7 @@ impl Nic {
 
 impl Drop for Nic {
     fn drop(&mut self) {
-        // If the side is gone, so is the queue pair.
+        // If the side has ended, so has the queue pair.
         let _ = self.ask(|nic| Ask::Close { nic });
     }
 }
@@ -315,8 +315,8 @@ impl Pair {
         Ok((self.a.wait(at_a)?, self.b.wait(at_b)?))
     }
 
-    /// Sends a few bytes, and waits for the completion. Returns its status, and how long it took on
-    /// its host.
+    /// Sends a few bytes, and waits for the completion. Returns its status, and its duration on its
+    /// host.
     pub(super) fn timed_send(&self) -> Result<(Status, Duration), SurveyError> {
         let to = self.to;
         match self.a.ask(|nic| Ask::SendAndWait { nic, to })? {

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The longest time that a side on another host may take to answer.
 const ANSWER: Duration = Duration::from_secs(90);
-/// How many times queue pairs are created and destroyed.
+/// The number of times that queue pairs are created and destroyed.
 const ROUNDS: usize = 4;
 
 /// The reason why an experiment or a request failed. A side on another host sends it as text.
@@ -105,7 +105,7 @@ pub(super) enum DoneKind {
     Written { took_receive: bool, immediate: u32 },
 }
 
-/// How often the next queue pair got the number that a policy predicts.
+/// The number of times that the next queue pair got the number that a policy predicts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Reuse {
     pub(super) rounds: usize,
@@ -236,7 +236,7 @@ pub(super) enum Reply {
     Handle(u16),
     Memory(Memory),
     Done(Vec<Done>),
-    /// A status, and how long it took in nanoseconds.
+    /// A status, and the duration in nanoseconds.
     Took(u8, u64),
     Reuse(Reuse),
 }

@@ -12,10 +12,10 @@ use super::unmet::Unmet;
 /// The seed of the times, which a failing cell reports.
 pub(crate) const SEED: u64 = 0xefa;
 
-/// How long programs may take until data flows.
+/// The time that programs may take until data flows.
 pub(crate) const START: Duration = Duration::from_secs(60);
-/// How long a survivor may take to exit after SIGTERM, and a launcher to end its job, on a busy
-/// machine.
+/// The time that a survivor may take to exit after SIGTERM, and a launcher to end its job, on a
+/// busy machine.
 pub(crate) const END: Duration = Duration::from_secs(60);
 
 /// Options of a `fi_pingpong` that does not exit by itself.
@@ -70,8 +70,8 @@ impl Round {
     }
 }
 
-/// Counts of survivors that exited by themselves, and after SIGTERM: some wait for ever for a
-/// message of the killed side.
+/// Counts of survivors that exited on their own, and after SIGTERM: some wait forever for a message
+/// of the killed side.
 #[derive(Default)]
 pub(crate) struct Survivors {
     pub(crate) noticed: u32,

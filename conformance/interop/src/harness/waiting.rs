@@ -7,8 +7,8 @@ use super::unmet::Unmet;
 /// Interval of polls.
 const TICK: Duration = Duration::from_millis(5);
 
-/// Polls `look` until it returns a value, for at most `limit`. Until then `look` returns what is
-/// missing.
+/// Polls `look` until it returns a value, for at most `limit`. Until then `look` returns the reason
+/// why it has none.
 pub(crate) fn await_some<T>(
     limit: Duration,
     mut look: impl FnMut() -> Result<Result<T, String>, Unmet>,

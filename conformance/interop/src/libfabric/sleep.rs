@@ -29,10 +29,10 @@ const THREADS: &str = "the kernel's accounting of the sleeping thread is read, o
 const REFUSED: i32 = 3;
 const NOT_IMPLEMENTED: &str = "refused: Function not implemented (-38)";
 
-/// How long a thread's accounting must be constant for it to count as asleep.
+/// The time for which a thread's accounting must be constant for it to count as asleep.
 const SETTLED: Duration = Duration::from_millis(100);
 
-/// Quiet times before each message, of which one must have no wake-up.
+/// Quiet times before each message; one of them must have no wake-up.
 const QUIETS: u32 = 5;
 
 /// The largest processor time of one poll for messages.

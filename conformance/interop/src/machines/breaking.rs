@@ -21,7 +21,7 @@ const PORT: u16 = 47592;
 /// Heartbeat timeout of bridges, in cells that wait for it.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long a survivor may take to notice its peer's death.
+/// The time that a survivor may take to notice its peer's death.
 const NOTICE: Duration = Duration::from_secs(2);
 
 type Do = fn(&Bench) -> CellResult;

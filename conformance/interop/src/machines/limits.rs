@@ -9,10 +9,10 @@ use crate::harness::{Bench, Running, Unmet, await_some};
 
 pub(super) const GROUP: &str = "machines";
 
-/// How long it may take to create and connect machines, on a busy machine.
+/// The time that it may take to create and connect machines, on a busy machine.
 pub(super) const START: Duration = Duration::from_secs(60);
 
-/// How long bridges may take to exit by themselves.
+/// The time that bridges may take to exit.
 pub(super) const END: Duration = Duration::from_secs(60);
 
 /// The bridges exit with the last host. Nothing may be left in the shared memory of any machine.

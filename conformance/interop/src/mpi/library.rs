@@ -70,7 +70,7 @@ pub(crate) const OPENMPI: Library = Library {
     mixed: &["--map-by", "slot:NOOVERSUBSCRIBE"],
 };
 
-/// Open MPI 4.1.4 of Debian 12, over the libfabric 1.17 beside it.
+/// Open MPI 4.1.4 of Debian 12, over Debian's libfabric 1.17.
 pub(crate) const DEBIAN_OPENMPI: Library = Library {
     name: "openmpi-4.1.4",
     source: Source::Packages {
@@ -392,7 +392,7 @@ impl Installation {
                     command.arg(format!("FI_PROVIDER_PATH={}", providers.display()));
                     // The provider's name determines where it stores a message's source: in the
                     // tag, or in the completion data. Ranks that differ would wait for each other
-                    // for ever.
+                    // forever.
                     command.env("MPIR_CVAR_CH4_OFI_ENABLE_DATA", "1");
                 }
                 // A libfabric finds its own provider only if this variable is not set.

@@ -36,7 +36,7 @@ impl Workload {
         }
     }
 
-    /// As arguments of a child process.
+    /// The arguments of a child process.
     pub(crate) fn arguments(self) -> [String; 3] {
         [self.length, self.window, self.messages].map(|number| number.to_string())
     }
@@ -46,7 +46,7 @@ impl Workload {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Sample {
     pub(crate) wall: f64,
-    /// Of the process with all its threads, in user and kernel mode.
+    /// The time of the process with all its threads, in user and kernel mode.
     pub(crate) processor: f64,
 }
 

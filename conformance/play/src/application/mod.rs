@@ -39,7 +39,7 @@ pub struct Outcome {
     pub tag: u64,
     /// Remote completion data.
     pub data: Option<u64>,
-    /// The sender, if the application asked for sources and the sender is in its address vector.
+    /// The sender, if the application requested sources and the sender is in its address vector.
     pub source: Option<EndpointIndex>,
     /// How it ended.
     pub result: Result<(), Failure>,
@@ -104,8 +104,7 @@ pub trait Application {
         None
     }
 
-    /// Takes what the endpoint's device has said of requests that failed, if the application is
-    /// told, a line each.
+    /// Takes the device's reports of failed requests, one per line, if the application gets them.
     fn take_device_errors(&mut self) -> Vec<String> {
         Vec::new()
     }
@@ -126,7 +125,7 @@ pub struct Report {
     /// Remote completion data.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data: Option<u64>,
-    /// The sender, if the application asked for sources and the sender is in its address vector.
+    /// The sender, if the application requested sources and the sender is in its address vector.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<EndpointIndex>,
     /// The error, if the operation failed.

@@ -12,7 +12,7 @@ use crate::operation::pattern::Difference;
 use crate::operation::{EndpointIndex, Payload, Remote};
 use crate::scenario::{Capability, EndpointSpec, Settings};
 
-/// What a program is told.
+/// A command to a program.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Command {
@@ -27,7 +27,7 @@ pub enum Command {
     Insert {
         /// The peer's number in all that follows.
         peer: EndpointIndex,
-        /// Its raw address: 32 bytes, laid out as section 1.4 of the protocol says.
+        /// Its raw address: 32 bytes in the layout of section 1.4 of the protocol.
         address: Bytes,
     },
     /// Take a peer out of the address vector. Answer: `done`.
@@ -41,7 +41,7 @@ pub enum Command {
         id: Token,
         /// The operation.
         operation: Request,
-        /// Compare what a receive, a read or an atomic delivers with the message of this seed.
+        /// Compare the data of a receive, a read or an atomic with the message of this seed.
         #[serde(skip_serializing_if = "Option::is_none")]
         expect: Option<u64>,
     },
@@ -49,7 +49,7 @@ pub enum Command {
     Check {
         /// The memory.
         id: Token,
-        /// Where in it, in bytes.
+        /// The offset in the memory, in bytes.
         offset: usize,
         /// The bytes that have to be there.
         payload: Payload,
@@ -94,7 +94,7 @@ impl Command {
     }
 }
 
-/// What a program says.
+/// A message of a program.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Event {
@@ -102,7 +102,7 @@ pub enum Event {
     Hello {
         /// The version of this protocol that the program speaks.
         version: u32,
-        /// What is tested.
+        /// The tested software.
         software: Identity,
     },
     /// The endpoint is open, and has posted its receive buffers or will when it first makes
@@ -135,22 +135,23 @@ pub enum Event {
         /// Why.
         text: String,
     },
-    /// The program, or what it tests, cannot do this. The case ends as unsupported.
+    /// The program, or the software that it tests, does not support this. The case ends as
+    /// unsupported.
     Unsupported {
-        /// What it cannot do.
+        /// The unsupported feature.
         text: String,
     },
     /// An operation completed, or a peer wrote to this endpoint's memory with data. No answer.
     Completed(Report),
-    /// A part of the capture of the program's device, the parts in their order. No answer; not
+    /// A part of the capture of the program's device; the parts are in order. No answer. Not
     /// printed by programs, but after their end by the recorder under which `run --at` starts them.
     Captured {
-        /// Of a pcapng file.
+        /// Bytes of a pcapng file.
         bytes: Bytes,
     },
-    /// Something went wrong outside of any operation. No answer; the case fails.
+    /// An error outside of any operation. No answer; the case fails.
     Reported {
-        /// What.
+        /// The error.
         text: String,
     },
 }
@@ -205,7 +206,7 @@ impl Event {
         self
     }
 
-    /// Returns what the start of an operation gave, or the event itself if it does not say so.
+    /// Returns the result of starting an operation, or the event itself if it is another one.
     pub fn into_started(self) -> Result<Started, Event> {
         match self {
             Event::Started {} => Ok(Started::Operation),
@@ -215,7 +216,7 @@ impl Event {
     }
 }
 
-/// What a program says of what it tests.
+/// A program's description of the software that it tests.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Identity {
@@ -230,7 +231,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// What is known, by name.
+    /// The known properties, by name.
     pub fn properties(&self) -> impl Iterator<Item = (&'static str, &str)> {
         [
             ("name", Some(self.name.as_str())),
@@ -278,11 +279,11 @@ impl fmt::Display for Identity {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Opening {
-    /// The version of libfabric's interface that the application asks for. Releases derive defaults
+    /// The version of libfabric's interface that the application requests. Releases derive defaults
     /// from it.
     pub api: Version,
-    /// What the application uses. With `source` completions name the sender, with `directed-recv`
-    /// receives do.
+    /// The capabilities that the application uses. With `source` completions name the sender, with
+    /// `directed-recv` receives do.
     pub capabilities: Vec<Capability>,
     /// The application registers every buffer itself (`FI_MR_LOCAL`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -304,7 +305,7 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// Returns whether the application asks for `capability`.
+    /// Returns whether the application requests `capability`.
     pub fn has(&self, capability: Capability) -> bool {
         self.capabilities.contains(&capability)
     }

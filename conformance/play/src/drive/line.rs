@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 /// The number of characters of a line that a message shows.
 const SHOWN: usize = 80;
-/// The number of characters of an explanation, which may quote a value and lists what was expected.
+/// The number of characters of an explanation, which may quote a value and lists the expected ones.
 const EXPLAINED: usize = 400;
 
 /// The start of a program's output, for a message. It may be any text.
@@ -35,7 +35,7 @@ pub(crate) fn printable(text: &str) -> String {
     shown
 }
 
-/// Why a line cannot be parsed: the key, what is wrong with it, and what was expected.
+/// The reason why a line cannot be parsed: the key, the error, and the expected values.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct LineError(String);

@@ -22,7 +22,7 @@ pub struct Completion {
     pub tag: u64,
     /// Remote completion data, if the peer sent any.
     pub data: Option<u64>,
-    /// The sender, if the endpoint asked for sources and the sender is known.
+    /// The sender, if the endpoint requested sources and the sender is known.
     pub source: Option<Address>,
     /// The result.
     pub result: Result<(), Failure>,
@@ -46,8 +46,7 @@ pub struct Failure {
 #[derive(Default)]
 struct ErrorEntry {
     known: ffi::fi_cq_err_entry,
-    /// Space for members that later releases than that of the headers append, as 1.20 did with
-    /// `src_addr`.
+    /// Space for members that releases after the headers' append, as 1.20 did with `src_addr`.
     reserved: [u64; 8],
 }
 
@@ -84,7 +83,7 @@ impl Endpoint {
 
     fn read_error(&mut self) -> Result<Completion, Error> {
         let mut entry = ErrorEntry::default();
-        // SAFETY: the queue is open; a null `err_data` tells the provider to keep its own.
+        // SAFETY: the queue is open; with a null `err_data` the provider keeps its own.
         unsafe {
             let read = entry!((*self.cq).ops, ffi::fi_ops_cq, readerr)?;
             self.library
@@ -95,7 +94,7 @@ impl Endpoint {
         // SAFETY: the queue is open.
         let strerror = unsafe { entry!((*self.cq).ops, ffi::fi_ops_cq, strerror) };
         let cq = self.cq;
-        // SAFETY: the number and the data are those of the entry that was just read.
+        // SAFETY: the number and the data belong to the entry that was just read.
         let text = provider_text(|buffer, length| unsafe {
             strerror.map_or(ptr::null(), |strerror| {
                 strerror(cq, entry.prov_errno, entry.err_data, buffer, length)
@@ -119,8 +118,9 @@ impl Endpoint {
         })
     }
 
-    /// Returns the token of a completion's context, its buffer, and how many bytes of the prefix
-    /// its length includes. The completion of a peer's write to our memory has no context of ours.
+    /// Returns the token of a completion's context, its buffer, and the number of bytes of the
+    /// prefix that its length includes. The completion of a peer's write to our memory has no
+    /// context of ours.
     fn take(&mut self, context: *mut c_void) -> (Option<Token>, Vec<u8>, usize) {
         let key = context as usize;
         match self.pending.remove(&key) {
@@ -155,7 +155,7 @@ impl Endpoint {
             )
         };
         if count != ERROR_AVAILABLE {
-            // Nothing, or an event without an error.
+            // No event, or an event without an error.
             return if count == TRY_AGAIN {
                 Ok(None)
             } else {
@@ -163,7 +163,7 @@ impl Endpoint {
             };
         }
         let mut entry = ffi::fi_eq_err_entry::default();
-        // SAFETY: the queue is open; a null `err_data` tells the provider to keep its own.
+        // SAFETY: the queue is open; with a null `err_data` the provider keeps its own.
         unsafe {
             let read = entry!((*self.eq).ops, ffi::fi_ops_eq, readerr)?;
             self.library

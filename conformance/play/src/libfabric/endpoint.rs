@@ -65,8 +65,8 @@ pub(super) struct Margin {
     pub(super) prefix: usize,
     /// Bytes after the message, which do not count.
     pub(super) behind: usize,
-    /// How many bytes of the prefix a receive's completion counts as received if the packet arrived
-    /// in the buffer. If the message was copied there, its completion counts none.
+    /// The number of bytes of the prefix that a receive's completion counts as received if the
+    /// packet arrived in the buffer. If the message was copied there, its completion counts none.
     pub(super) counted: usize,
 }
 
@@ -123,7 +123,7 @@ impl Endpoint {
     /// The number of completions that the queue holds.
     const QUEUE_SIZE: usize = 4096;
 
-    /// How often an endpoint is opened if its name is taken.
+    /// The number of attempts to open an endpoint whose name is taken.
     const ATTEMPTS: u32 = 3;
 
     /// Opens and enables an endpoint.
@@ -165,7 +165,7 @@ impl Endpoint {
         let provider = CString::new(settings.provider.as_str())
             .map_err(|_| Error::Usage("a provider's name has no NUL bytes".into()))?;
         let functions = &self.library.0;
-        // SAFETY: NULL asks for an empty structure.
+        // SAFETY: NULL requests an empty structure.
         let hints = unsafe { (functions.dupinfo)(ptr::null()) };
         if hints.is_null() {
             return Err(Error::Missing("memory for fi_info"));
@@ -244,7 +244,7 @@ impl Endpoint {
     /// Lowers the limits with which the endpoint is opened, as applications may do: to messages of
     /// up to `size` bytes, without an order.
     fn promise(&mut self, size: usize) {
-        // SAFETY: `info` is a valid structure with its attributes, and nobody else has it.
+        // SAFETY: `info` is a valid structure with its attributes, and it is not used elsewhere.
         unsafe {
             let info = self.info;
             (*(*info).ep_attr).max_msg_size = size;

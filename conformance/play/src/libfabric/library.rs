@@ -162,7 +162,7 @@ impl Library {
 
 /// Fetches an entry of an operation table, if the table is long enough to have it.
 ///
-/// To be used inside an `unsafe` block: the table must be null or that of a live object.
+/// To be used inside an `unsafe` block: the table must be null or belong to a live object.
 macro_rules! entry {
     ($table:expr, $type:ty, $entry:ident) => {{
         let table: *const $type = $table;

@@ -42,7 +42,7 @@ pub struct Version {
 }
 
 impl Version {
-    /// The version that applications of the first protocol v4 releases ask for. The EFA provider
+    /// The version that applications of the first protocol v4 releases request. The EFA provider
     /// derives defaults from it: from 1.18 on, RDMA is used whenever the device has it.
     pub const BASELINE_API: Version = Version {
         major: 1,

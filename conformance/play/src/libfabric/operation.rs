@@ -50,7 +50,7 @@ struct Posting {
     ep: *mut ffi::fid_ep,
     buffer: *mut c_void,
     length: usize,
-    /// Of the buffer's registration.
+    /// The descriptor of the buffer's registration.
     desc: *mut c_void,
     context: *mut c_void,
 }
@@ -68,7 +68,7 @@ impl Posting {
 type Context = ffi::fi_context2;
 
 impl Pending {
-    /// Returns how many bytes in front of the message count as received.
+    /// Returns the number of bytes before the message that count as received.
     ///
     /// # Safety
     /// As for [`Pending::finish`].
@@ -430,8 +430,8 @@ impl Endpoint {
         self.begin("fi_atomic", token, operands, |on| {
             let (ep, mut desc, context) = (on.ep, on.desc, on.context);
             let base = on.buffer.cast::<u8>();
-            // SAFETY: as in `recv`; the three operands lie behind each other inside the memory,
-            // and the message and its vectors are only read during the call.
+            // SAFETY: as in `recv`; the three operands are consecutive in the memory, and the
+            // message and its vectors are only read during the call.
             unsafe {
                 let (operand, second) = (base.cast(), base.add(part).cast());
                 Ok(match atomic {

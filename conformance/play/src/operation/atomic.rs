@@ -14,8 +14,8 @@ pub enum AtomicAction {
     /// `fi_fetch_atomic`: changes the elements, unless it only reads them, and fetches the old
     /// ones.
     Fetch(#[serde(with = "names::fetched_op")] AtomicOp),
-    /// `fi_compare_atomic`: compares the elements with those of a message, changes some of them,
-    /// and fetches the old ones.
+    /// `fi_compare_atomic`: compares the elements with the elements of a message, changes some of
+    /// them, and fetches the old ones.
     Compare {
         /// The function.
         #[serde(with = "names::compared_op")]

@@ -1,9 +1,9 @@
 //! Operations of applications.
 //!
-//! They are plain data, and have the same type from a scenario's steps to the driver of what is
-//! tested. A payload is named by its seed, a peer by its place in the scenario. Only the name of a
-//! peer's memory differs: a scenario names a [`RegionOffset`] in memory that a step registered, an
-//! application needs the [`Remote`] that the memory's owner announced.
+//! They are plain data, and have the same type from a scenario's steps to the driver of the tested
+//! software. A payload is named by its seed, a peer by its index in the scenario. Only the name of
+//! a peer's memory differs: a scenario names a [`RegionOffset`] in memory that a step registered,
+//! an application needs the [`Remote`] that the memory's owner announced.
 
 mod atomic;
 mod memory;
@@ -40,7 +40,7 @@ pub enum Operation<M> {
     Send {
         /// The receiver.
         to: EndpointIndex,
-        /// What is sent.
+        /// The data to send.
         payload: Payload,
         /// The message is tagged, with this tag.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -56,7 +56,7 @@ pub enum Operation<M> {
     Register {
         /// The initial bytes.
         payload: Payload,
-        /// What peers may do.
+        /// The accesses that peers may make.
         access: Vec<RegionAccess>,
     },
     /// Write to a peer's memory.
@@ -65,7 +65,7 @@ pub enum Operation<M> {
         to: EndpointIndex,
         /// The peer's memory.
         remote: M,
-        /// What is written.
+        /// The data to write.
         payload: Payload,
         /// Remote completion data.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -261,7 +261,7 @@ impl SendMode {
     }
 }
 
-/// What peers may do with registered memory.
+/// The accesses that peers may make to registered memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[expect(missing_docs, reason = "the names are libfabric's")]
 pub enum RegionAccess {

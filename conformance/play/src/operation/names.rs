@@ -112,15 +112,15 @@ macro_rules! named {
 }
 
 named! {
-    /// What `fi_fetch_atomic` takes.
+    /// The operations of `fi_fetch_atomic`.
     fetched_op: AtomicOp = ATOMIC_OPS;
-    /// What `fi_compare_atomic` takes.
+    /// The operations of `fi_compare_atomic`.
     compared_op: AtomicOp = COMPARE_OPS;
     /// The type of an atomic's elements.
     datatype: AtomicDatatype = DATATYPES;
 }
 
-/// What `fi_atomic` takes.
+/// The operations of `fi_atomic`.
 pub(crate) mod updated_op {
     pub(crate) use super::fetched_op::serialize;
     use super::*;

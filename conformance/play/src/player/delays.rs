@@ -1,4 +1,4 @@
-//! Counts how often a program under test was too slow.
+//! Counts the times that a program under test was too slow.
 //!
 //! A suite has hundreds of cases. If a program hangs in each of them, or does not end after them,
 //! the suite must not wait the full time in each case.
@@ -11,17 +11,17 @@ use super::process::Patience;
 /// After this many hangs, patience is [`IMPATIENCE`] times shorter.
 const MOST_HANGS: u32 = 3;
 const IMPATIENCE: u32 = 10;
-/// How long a program may take to end after the end of its input.
+/// The time that a program may take to end after the end of its input.
 const END_TIME: Duration = Duration::from_secs(5);
-/// How long it may take if it did not end the last time.
+/// The time that it may take if it did not end the last time.
 const LINGERING_END_TIME: Duration = Duration::from_millis(100);
 
 /// The counts of all of a program's processes.
 #[derive(Debug, Default)]
 pub struct Delays {
-    /// How often it did not answer a command other than `hello`.
+    /// The number of times that it did not answer a command other than `hello`.
     hangs: AtomicU32,
-    /// How often in succession it did not end after the end of its input.
+    /// The number of successive times that it did not end after the end of its input.
     lingered: AtomicU32,
 }
 
@@ -55,7 +55,7 @@ impl Delays {
         }
     }
 
-    /// How long the program may take now to end after the end of its input.
+    /// The time that the program may take now to end after the end of its input.
     pub(super) fn end_time(&self) -> Duration {
         match self.lingered.load(Ordering::Relaxed) {
             0 => END_TIME,

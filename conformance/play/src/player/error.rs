@@ -25,7 +25,7 @@ pub enum PlayerError {
         endpoint: String,
         /// How it ended, if known.
         how: String,
-        /// Whether its exit status says that the environment is at fault.
+        /// Whether its exit status blames the environment.
         is_unfit: bool,
         /// The end of its standard error.
         tail: String,

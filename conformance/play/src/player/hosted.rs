@@ -1,10 +1,10 @@
 //! Runs any program on another host, without the driver protocol: stock software.
 //!
-//! `efa-conformance hosted -- PROGRAM` on that host starts it, and reports on its standard output
-//! what the program prints, when it listens at a port, and at the end what its device has sent and
-//! received. When its standard input is closed, because the caller is gone or needs no more, it
-//! ends the program. So nothing is left there except downloads: each host finds programs of other
-//! releases itself ([`resolve`]).
+//! `efa-conformance hosted -- PROGRAM` on that host starts it. It reports on its standard output
+//! the program's output, the time when it listens at a port, and at the end the frames of its
+//! device. When its standard input is closed, because the caller has ended or is done, it ends the
+//! program. So nothing is left there except downloads: each host finds programs of other releases
+//! itself ([`resolve`]).
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -42,9 +42,9 @@ const OWN: &str = "{efa-conformance}";
 /// The script that fetches software, by its name in the repository.
 pub const USERLAND: &str = "scripts/userland";
 
-/// How long a program may take to end after SIGTERM.
+/// The time that a program may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long output may take to end after its process. A grandchild may hold it open.
+/// The time that output may take to end after its process. A grandchild may hold it open.
 const DRAIN: Duration = Duration::from_secs(2);
 /// The interval of checks whether the program has ended, or listens.
 const TICK: Duration = Duration::from_millis(5);
@@ -67,7 +67,7 @@ pub enum HostedEvent {
     Listens {},
     /// A part of the capture of the program's device; the parts are in order.
     Captured {
-        /// Of a pcapng file.
+        /// Bytes of a pcapng file.
         bytes: Bytes,
     },
     /// The host lacks something, so the program was not started.
@@ -99,7 +99,7 @@ pub struct Hosted {
     pub environment: BTreeMap<String, String>,
     /// The program that starts it with the libraries of another release, with placeholders too.
     pub runner: Option<String>,
-    /// The plug-in that libfabric has to use, and no other provider.
+    /// The only plug-in that libfabric should use.
     pub provider: Option<String>,
     /// How its packets are recorded, if they are.
     pub recording: Option<Recording>,
@@ -162,8 +162,8 @@ impl Hosted {
     /// capture follows their output.
     ///
     /// # Errors
-    /// What this host lacks; for a program with the driver protocol it was not reported to
-    /// `output`.
+    /// The feature that this host lacks; for a program with the driver protocol it was not reported
+    /// to `output`.
     pub fn run(
         &self,
         input: impl Read + Send + 'static,
@@ -344,7 +344,7 @@ impl<W: Write> Output<W> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes an event. If the reader is gone, standard input ends too.
+    /// Writes an event. If the reader has ended, standard input ends too.
     fn say(&self, said: &HostedEvent) {
         let _ = write_line(&mut *self.lock(), said);
     }
@@ -370,7 +370,7 @@ impl<W: Write + Send + 'static> Output<W> {
 /// fetched at the first use, for the suite's files, and for this program.
 ///
 /// # Errors
-/// What this host lacks.
+/// The feature that this host lacks.
 pub fn resolve(word: &str) -> Result<String, LackError> {
     let mut word = word.to_owned();
     if word.contains(OWN) {

@@ -38,7 +38,8 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    /// A launcher that uses the `efa-emu` beside this program, or else the one in `PATH`.
+    /// A launcher that uses the `efa-emu` in the directory of this program, or else the one in
+    /// `PATH`.
     pub fn new(efa_emu: Option<PathBuf>) -> Result<Self, LauncherError> {
         let own = std::env::current_exe()?;
         let efa_emu = match efa_emu {

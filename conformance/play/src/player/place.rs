@@ -37,7 +37,7 @@ pub struct HostDevice {
     pub device: Option<String>,
 }
 
-/// `HOST` or `HOST%DEVICE`, as scopes are written behind addresses.
+/// `HOST` or `HOST%DEVICE`, as scopes are written after addresses.
 impl fmt::Display for HostDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.host)?;
@@ -226,7 +226,7 @@ pub enum PlaceError {
         /// The end of its standard error.
         tail: String,
     },
-    /// Nothing came from the host.
+    /// The host sent no answer.
     #[error(
         "{host} did not answer within {limit:?}{tail}; see that `{shell} {host} true` works, or give it more \
          time with --start-time"
@@ -332,7 +332,7 @@ pub struct PortError {
 /// How the packets of a program are recorded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Recording {
-    /// With the recorder that the host has.
+    /// With the host's own recorder.
     AsTheHostDoes,
     /// With this command.
     By(String),
@@ -345,7 +345,7 @@ pub struct Reach {
     pub shell: RemoteShell,
     /// `efa-conformance` there: a path, or a name for the shell.
     pub program: String,
-    /// How long a host may take to describe itself.
+    /// The time that a host may take to describe itself.
     pub limit: Duration,
 }
 

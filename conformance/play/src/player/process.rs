@@ -60,9 +60,9 @@ pub struct Player {
     tail: Option<Tail>,
     /// It answered `unsupported`, which its exit status may repeat.
     is_unsupported: bool,
-    /// It was killed, for a reason that has been told.
+    /// Whether it was killed, for a reason that was reported.
     is_killed: bool,
-    /// Where it runs, if that is not here.
+    /// The other host on which it runs, if any.
     place: Option<HostDevice>,
 }
 
@@ -416,7 +416,7 @@ impl Player {
             self.is_killed = true;
             let group: libc::pid_t = group;
             // SAFETY: sends a signal, touches no memory. The child was not waited for, so the
-            // number is that of its group.
+            // number is its group's.
             unsafe { libc::kill(-group, libc::SIGKILL) };
         }
     }

@@ -17,7 +17,7 @@ const FILE: &str = "{file}";
 /// answer.
 const IN_A_LINE: usize = 1 << 18;
 
-/// A command that runs a program and records what it sends and receives in a file.
+/// A command that runs a program and records its packets in a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Recorder {
     /// The words before the program; `{file}` is replaced by the capture's path.
@@ -51,11 +51,10 @@ impl Recorder {
     }
 
     /// The prefix of a program on this host that is not recorded: none for a real device; for an
-    /// emulated one `efa-emu run`, which makes the program use the device whatever its environment
-    /// says.
+    /// emulated one `efa-emu run`, which makes the program use the device in any environment.
     ///
     /// # Errors
-    /// The program that is missing.
+    /// The missing program.
     pub(super) fn without_capture() -> Result<Vec<String>, LackError> {
         let Ok(host) = HostConfig::from_env() else {
             return Ok(Vec::new());
@@ -73,7 +72,7 @@ impl Recorder {
     }
 }
 
-/// A program beside this one, or else in `PATH`.
+/// A program in the directory of this one, or else in `PATH`.
 fn find(name: &'static str) -> Result<String, LackError> {
     let own = std::env::current_exe().unwrap_or_default();
     match find_beside(&own, name) {

@@ -3,7 +3,7 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
-/// The exit status of a program that cannot do what is requested.
+/// The exit status of a program that does not support the request.
 pub const UNSUPPORTED: i32 = 127;
 /// The exit status of our programs for wrong usage or environment.
 pub(super) const UNFIT: i32 = 2;

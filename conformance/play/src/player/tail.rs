@@ -13,7 +13,7 @@ use crate::drive::line::printable;
 const KEPT: usize = 12;
 /// The number of bytes after which a line is split.
 const LONGEST: u64 = 400;
-/// How long to wait for the rest of an ended process's output.
+/// The time to wait for the rest of an ended process's output.
 const REST: Duration = Duration::from_secs(5);
 
 /// Marks of the first and last lines of reports by sanitisers and valgrind, which have more than

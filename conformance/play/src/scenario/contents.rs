@@ -12,7 +12,7 @@ use super::policy::PolicyOverride;
 use super::step::{Action, Operation, Step};
 use crate::operation::EndpointIndex;
 
-/// A checked scenario: every name refers to an object, and every step has what it needs.
+/// A checked scenario: every name refers to an object, and every step is complete.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// The file's name without its extension.

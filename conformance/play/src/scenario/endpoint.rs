@@ -10,7 +10,7 @@ use super::keys::{Keys, RawTable};
 use crate::libfabric::{Version, ffi};
 use crate::operation::{EndpointIndex, names};
 
-/// Which implementation an endpoint is.
+/// The implementation of an endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Software {
@@ -18,7 +18,7 @@ pub enum Software {
     Libfabric,
     /// The protocol engine of `efa-core`.
     Core,
-    /// None: the endpoint does what its packets say, which are written by hand.
+    /// None: the endpoint's packets are written by hand.
     Script,
 }
 
@@ -32,10 +32,10 @@ pub struct EndpointSpec {
     pub software: Software,
     /// The release that the recording needs, such as `1.17`.
     pub version: Option<Version>,
-    /// The version of the programming interface that its application asks for.
+    /// The version of the programming interface that its application requests.
     #[serde(default = "baseline_api")]
     pub api: Version,
-    /// What its application asks for.
+    /// The capabilities that its application requests.
     pub capabilities: Vec<Capability>,
     /// The profile of its emulated device; `None` is the emulator's default.
     pub profile: Option<String>,
@@ -49,13 +49,13 @@ pub struct EndpointSpec {
     /// that is not known is met through the raw address in its first packet.
     #[serde(skip)]
     pub address_vector: Vec<EndpointIndex>,
-    /// Why nothing else can take its place in a replay, if that is so: it does what it is free to
-    /// do and others do otherwise.
+    /// The reason why no other implementation can replace it in a replay, if there is one: it uses
+    /// a choice of the protocol that others make differently.
     pub not_under_test: Option<String>,
     /// Environment variables of its process.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
-    /// What the protocol engine must be set to in order to choose like this endpoint.
+    /// The settings of the protocol engine with which it chooses like this endpoint.
     #[serde(default, with = "FileSettings")]
     pub settings: Settings,
 }
@@ -65,13 +65,13 @@ fn baseline_api() -> Version {
 }
 
 impl EndpointSpec {
-    /// Whether the application asked for `capability`.
+    /// Whether the application requested `capability`.
     pub fn has(&self, capability: Capability) -> bool {
         self.capabilities.contains(&capability)
     }
 }
 
-/// A capability that an application asks for.
+/// A capability that an application requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[expect(missing_docs, reason = "the names are libfabric's")]
 pub enum Capability {
@@ -109,7 +109,7 @@ impl Capability {
 
 names::by_name!(Capability);
 
-/// Settings for the choice of subprotocols; what is not set is left as it is. Names and units are
+/// Settings for the choice of subprotocols; the others keep their defaults. Names and units are
 /// those of the protocol engine's configuration.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
@@ -123,10 +123,10 @@ pub struct Settings {
     /// Writes from this many bytes on are read by the receiver.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_read_write_size: Option<usize>,
-    /// How many bytes a runting read sends ahead.
+    /// The bytes that a runting read sends ahead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runt_size: Option<usize>,
-    /// How many packets a window of a CTS holds.
+    /// The packets in a window of a CTS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cts_window_packets: Option<u32>,
     /// Whether RDMA of the device is used.
@@ -136,7 +136,7 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handshake_before_messages: Option<bool>,
     /// Whether the queue pair is made for unsolicited writes.
-    // Of `efa_hw::NicConfig`; the simulated device decides by itself.
+    // A setting of `efa_hw::NicConfig`; the simulated device does not use it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unsolicited_write_recv: Option<bool>,
 }
@@ -147,8 +147,7 @@ impl Settings {
     }
 }
 
-/// [`Settings`] as a file writes them. A driver ignores those that it does not know, a file has none
-/// such.
+/// [`Settings`] as in a file. A driver ignores unknown ones; a file must not have any.
 #[derive(Deserialize)]
 #[serde(remote = "Settings", deny_unknown_fields)]
 struct FileSettings {

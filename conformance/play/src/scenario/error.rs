@@ -55,7 +55,7 @@ pub(super) type Result<T> = std::result::Result<T, ScenarioError>;
 pub(super) struct Source<'a> {
     path: &'a Path,
     text: &'a str,
-    /// Byte offsets of all newlines, ascending. Each key of a scenario asks for its line.
+    /// Byte offsets of all newlines, ascending. Each key of a scenario needs its line number.
     newlines: Vec<usize>,
 }
 

@@ -13,7 +13,7 @@ use crate::operation::EndpointIndex;
 pub struct WrittenPacket {
     /// The line of the file on which it begins.
     pub line: usize,
-    /// The step during which it is sent: the last one in front of it.
+    /// The step during which it is sent: the last one before it.
     pub step: usize,
     /// Its sender.
     pub from: EndpointIndex,
@@ -84,7 +84,7 @@ pub(super) fn packet(
     let from = from.ok_or_else(|| missing("from"))?;
     let to = match to {
         Some(to) => to,
-        // With two endpoints there is no choice.
+        // With two endpoints there is only one other.
         None if endpoints.len() == 2 => 1 - from,
         None => return Err(missing("to")),
     };

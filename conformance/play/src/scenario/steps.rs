@@ -13,8 +13,7 @@ use crate::operation::{
     AtomicAction, EndpointIndex, Payload, RegionOffset, SendMode, TagMatch, element_size, names,
 };
 
-/// Largest message or region that a scenario may ask for, in bytes: a typing error must not exhaust
-/// memory.
+/// The largest message or region of a scenario, in bytes: a typing error must not exhaust memory.
 const MAX_LENGTH: usize = 1 << 28;
 
 /// The values of `do`.

@@ -1,5 +1,5 @@
-//! Scenarios of hardware tag matching: two ends of a reliable connection, of which one, `b`, has a
-//! shared receive queue that matches tags. Their steps are those of the verbs.
+//! Scenarios of hardware tag matching: two ends of a reliable connection; one of them, `b`, has a
+//! shared receive queue that matches tags. Their steps are calls of verbs.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use super::error::{Result, ScenarioError, Source, suggest};
 /// A scenario of tag matching.
 #[derive(Clone, Debug)]
 pub struct TagScenario {
-    /// Its name: that of its file, without the extension.
+    /// Its name: its file's name without the extension.
     pub name: String,
     /// Its file.
     pub path: PathBuf,
@@ -102,7 +102,7 @@ pub enum TagAction {
         id: String,
         /// The name of the tag to delete.
         of: String,
-        /// As in `add`.
+        /// The same as in `add`.
         handled: Option<u32>,
     },
     /// `b` reports unexpected messages.
@@ -134,7 +134,7 @@ pub enum TagAction {
         offset: usize,
         /// Bytes that are read; the rest of the data by default.
         length: Option<usize>,
-        /// As in `send`.
+        /// The same as in `send`.
         status: Option<String>,
     },
     /// These completions come, in this order.
@@ -158,7 +158,7 @@ pub enum Message {
         /// The sender's own data.
         #[serde(default)]
         data: u32,
-        /// Bytes behind its header.
+        /// The bytes after its header.
         length: usize,
     },
     /// A message with its data.
@@ -168,7 +168,7 @@ pub enum Message {
         /// The sender's own data.
         #[serde(default)]
         data: u32,
-        /// Bytes behind its header.
+        /// The bytes after its header.
         length: usize,
     },
     /// The request of a rendezvous.
@@ -182,7 +182,7 @@ pub enum Message {
         length: usize,
         /// The message whose data is used again.
         again: Option<String>,
-        /// Bytes behind its headers.
+        /// The bytes after its headers.
         #[serde(default)]
         more: usize,
     },
@@ -198,7 +198,7 @@ pub enum Message {
     },
 }
 
-/// A completion that has to come.
+/// An expected completion.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Expected {

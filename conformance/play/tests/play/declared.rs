@@ -221,7 +221,7 @@ fn option(field: &Field) -> bool {
     type_of(field).starts_with("Option")
 }
 
-/// The type's name, or that of its contents.
+/// The type's name, or the name of its contents.
 fn last_word(field: &Field) -> String {
     let text = type_of(field);
     let mut words = text.split(|c: char| !c.is_alphanumeric());

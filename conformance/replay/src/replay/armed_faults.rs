@@ -37,7 +37,7 @@ pub(super) struct ArmedFaults {
 }
 
 impl ArmedFaults {
-    /// Arms rules for endpoints with these addresses. The error is what is missing.
+    /// Arms rules for endpoints with these addresses. The error is the missing feature.
     pub(super) fn arm(
         faults: &[Fault],
         addresses: &[(&str, RawAddress)],
@@ -65,7 +65,7 @@ impl ArmedFaults {
 
     /// The rules that have not been applied, in the emulator's format.
     pub(super) fn unapplied(&self) -> Vec<String> {
-        // A fabric that is gone has no rules.
+        // A removed fabric has no rules.
         let list = self.fault_command(&["list"], "").unwrap_or_default();
         let idle = list.lines().filter_map(|line| {
             let mut words = line.split_whitespace();
@@ -106,7 +106,7 @@ impl ArmedFaults {
 impl Drop for ArmedFaults {
     fn drop(&mut self) {
         for label in &self.labels {
-            // A fabric that is gone has no rules.
+            // A removed fabric has no rules.
             let _ = self.fault_command(&["clear", label], "");
         }
     }

@@ -62,7 +62,7 @@ pub trait Backend {
     fn open_beside(&mut self, first: &Self::Nic) -> Result<Self::Nic, BackendError>;
 
     /// Arms `faults` until the next reset. The endpoints in them are open, at `addresses`. Returns
-    /// what the backend lacks for them, as text.
+    /// the features that the backend lacks for them, as text.
     fn arm_faults(
         &mut self,
         faults: &[Fault],
@@ -117,8 +117,8 @@ pub trait Backend {
     }
 }
 
-/// Arms the faults of a scenario for endpoints with these addresses. Returns what the backend
-/// lacks.
+/// Arms the faults of a scenario for endpoints with these addresses. Returns the features that the
+/// backend lacks.
 pub(super) fn arm_faults<B: Backend>(
     backend: &mut B,
     scenario: &Scenario,

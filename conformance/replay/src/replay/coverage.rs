@@ -1,4 +1,4 @@
-//! Which traces the protocol engine and the scripted endpoints can play.
+//! The traces that the protocol engine and the scripted endpoints can play.
 
 use std::collections::BTreeSet;
 
@@ -35,7 +35,7 @@ pub fn beyond_engine(trace: &Trace) -> Option<String> {
     Some(format!("the engine lacks {}", names.join(", ")))
 }
 
-/// The reason why nobody can play the trace, if any: features that scripted endpoints lack.
+/// The reason why no endpoint can play the trace, if any: features that scripted endpoints lack.
 pub fn beyond_script(trace: &Trace) -> Option<String> {
     for (place, frame) in trace.capture.frames.iter().enumerate() {
         match frame.header.kind {

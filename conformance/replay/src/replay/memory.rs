@@ -106,7 +106,7 @@ impl<'t, B: Backend> Replay<'t, B> {
         }
     }
 
-    /// Compares the data that a scripted endpoint has read with that of the trace.
+    /// Compares the data that a scripted endpoint has read with the trace's.
     pub(super) fn has_read(
         &mut self,
         frame: usize,

@@ -7,7 +7,7 @@ use std::ops::Range;
 pub(super) struct Ranges(Vec<Range<u64>>);
 
 impl Ranges {
-    /// Adds a range. Returns how many of its offsets were in the set already.
+    /// Adds a range. Returns the number of its offsets that were in the set already.
     pub(super) fn insert(&mut self, range: Range<u64>) -> u64 {
         if range.is_empty() {
             return 0;

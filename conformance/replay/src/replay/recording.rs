@@ -62,7 +62,7 @@ impl Recording {
 
 impl Drop for Recording {
     fn drop(&mut self) {
-        // A recorder that was interrupted exits by itself after it has written its last output.
+        // A recorder that was interrupted exits after it has written its last output.
         if self.bytes.is_some() {
             let _ = self.recorder.kill();
         }

@@ -512,7 +512,8 @@ impl<'t> Script<'t> {
         is_answer.then(|| entry.clone())
     }
 
-    /// How many bytes of its operation's data the scripted sender of `place` may have sent by now.
+    /// The number of bytes of its operation's data that the scripted sender of `place` may have
+    /// sent by now.
     pub fn permitted(&self, place: usize) -> u64 {
         let operation = self.operations.operation(place);
         let transfer = operation.and_then(|operation| self.transfers.get(&operation));

@@ -106,7 +106,7 @@ impl<B: Backend> Replay<'_, B> {
         Stopped
     }
 
-    /// Whether requests fail for good, which an application may learn in any way.
+    /// Whether requests fail for good, which an application may detect in any way.
     pub(super) fn tells_of_failures(&self) -> bool {
         let mut refused = self.trace.refused.values();
         refused.any(|status| *status != Status::RemoteRnr)

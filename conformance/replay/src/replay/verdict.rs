@@ -19,7 +19,7 @@ pub struct Verdict {
     pub exchanged: Vec<Exchanged>,
     /// All differences from the recording, legal or not.
     pub findings: Vec<Finding>,
-    /// What the endpoint under test or its device lacks, so that there is no result.
+    /// The feature that the endpoint under test or its device lacks, so that there is no result.
     pub unsupported: Option<String>,
     /// A description of an operation that the endpoint under test started by another subprotocol
     /// than the recorded one, so that the recorded answers do not fit.

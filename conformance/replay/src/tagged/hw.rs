@@ -16,7 +16,7 @@ pub struct Verbs {
 }
 
 impl Verbs {
-    /// Opens the first device with tag matching. The error is what is missing.
+    /// Opens the first device with tag matching. The error is the missing feature.
     pub fn open() -> Result<Verbs, String> {
         let device = TagMatchingDevice::open().map_err(|error| error.to_string())?;
         let device = device.ok_or(

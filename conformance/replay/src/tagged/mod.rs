@@ -56,7 +56,7 @@ pub trait Devices {
     fn name(&self) -> &'static str;
 
     /// Connects two ends, `a` and `b`, with this much memory in bytes, and starts a capture if
-    /// possible. `b` has a tag list. The error is what is missing.
+    /// possible. `b` has a tag list. The error is the missing feature.
     fn connect(
         &mut self,
         memory: usize,
@@ -83,7 +83,7 @@ pub struct TagVerdict {
     pub played: usize,
     /// Differences from the scenario or its capture.
     pub findings: Vec<Finding>,
-    /// What the backend lacks for the scenario.
+    /// The feature that the backend lacks for the scenario.
     pub unsupported: Option<String>,
     /// The run's capture.
     pub capture: Option<Vec<u8>>,

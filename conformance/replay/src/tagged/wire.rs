@@ -171,7 +171,8 @@ impl Rendezvous {
     }
 }
 
-/// Compares the packets of a run with those of a capture. Returns how many were compared.
+/// Compares the packets of a run with the packets of a capture. Returns the number of compared
+/// packets.
 pub fn compare(recorded: &[WirePacket], actual: &[WirePacket]) -> (usize, Vec<Finding>) {
     let rendezvous = Rendezvous::of(recorded, actual);
     let (mut compared, mut findings) = (0, Vec::new());

@@ -24,7 +24,7 @@ const ALIKE: usize = 6;
 /// The prefix of statements about the application's view.
 const APPLICATION: &str = "ofi/";
 
-/// The recorded messages beside the actual ones.
+/// The recorded messages and the actual ones.
 #[derive(Template)]
 #[template(path = "ladder.svg", escape = "html", whitespace = "minimize")]
 pub(super) struct Drawing<'l> {

@@ -44,7 +44,7 @@ fn load(path: &Path) -> Trace {
     synthetic::load(path).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// With as many random networks as `EFA_SEEDS` says, or one.
+/// With the number of random networks in `EFA_SEEDS`, or one.
 fn in_networks() -> Options {
     let wanted = std::env::var("EFA_SEEDS").ok();
     Options {

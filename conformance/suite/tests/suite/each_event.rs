@@ -59,7 +59,7 @@ fn the_engine_gets_over_each_event() {
     assert!(runs > 100, "{runs}");
 }
 
-/// The engine with an error in what it reports to its application.
+/// The engine with an error in its reports to the application.
 struct Wrong(fn(Report) -> Vec<Report>);
 
 struct WrongSubject {

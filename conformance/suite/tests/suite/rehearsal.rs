@@ -115,7 +115,7 @@ pub(crate) fn rehearse(scenario: &Scenario) -> Trace {
                     }
                 }
                 let events = subject.events().unwrap();
-                // Where requests fail permanently, endpoints may report that too.
+                // If requests fail permanently, endpoints may report that too.
                 assert!(
                     events.is_empty() || !scenario.faults.is_empty(),
                     "{events:?}"

@@ -42,7 +42,7 @@ fn names_follow_their_current_addresses() {
     bridge.wait_for("connected with first");
     write(&hosts, &["127.0.0.2", "127.0.0.4", "127.0.0.3"]);
     bridge.wait_for("connected with second");
-    // A machine that is gone is not dialed for ever.
+    // A removed machine is not dialed forever.
     write(&hosts, &["127.0.0.4", "127.0.0.3"]);
     one.stop();
     bridge.wait_for(&format!("{here} is dialed no longer"));

@@ -2,7 +2,7 @@
 //!
 //! The outer layers are built and parsed by `smoltcp::wire`, the transport header by [`header`].
 //! IPv6 source and destination are the GIDs. The UDP destination port is [`UDP_PORT`] in both
-//! directions; the source port tells the path, as multipath networks hash on it.
+//! directions; the source port identifies the path, as multipath networks hash on it.
 
 mod error;
 mod ethernet;

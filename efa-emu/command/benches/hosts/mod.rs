@@ -20,10 +20,10 @@ const ENTER: &str = "--enter-hosts";
 /// Hosts on the other machine.
 const HOSTS: [usize; 4] = [1, 50, 150, 1000];
 
-/// How long the bridges are observed.
+/// The time for which the bridges are observed.
 const WATCHED: Duration = Duration::from_secs(5);
 
-/// The longest time until the other machine knows of the hosts.
+/// The longest time until the other machine has the hosts.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Queue pairs that a host may have.
@@ -58,7 +58,7 @@ pub(crate) fn enter(arguments: &Arguments) -> ExitCode {
     match enter() {
         Ok(_hosts) => {
             println!("entered");
-            // No byte ever comes.
+            // The input never has a byte.
             let _ = std::io::stdin().read(&mut [0]);
             ExitCode::SUCCESS
         }
@@ -105,7 +105,7 @@ pub(crate) fn table(machines: &Machines) -> Result<(), String> {
     Ok(())
 }
 
-/// Creates hosts on the second machine, and waits until the first one knows of them.
+/// Creates hosts on the second machine, and waits until the first one has them.
 fn start(machines: &Machines, bridges: &Bridges, hosts: usize) -> Result<Guard, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = machines.command(1, &own);

@@ -100,8 +100,7 @@ impl Machines {
         })
     }
 
-    /// Joins the fabrics of this name by bridges that use this port. `options` are those of the
-    /// bridges.
+    /// Joins the fabrics of this name by bridges with this port and these options.
     pub(crate) fn join(
         &self,
         fabric: &str,
@@ -165,7 +164,7 @@ fn text(Failure(reason): Failure) -> String {
 /// Starts a bridge, and waits until it prints this text.
 fn start(command: &mut Command, text: &str) -> Result<Guard, String> {
     command.stdin(Stdio::null()).stdout(Stdio::piped());
-    // Hides the messages of both bridges that the other one is gone, when they are ended.
+    // Hides the messages of both bridges about the loss of the other one, when they are ended.
     command.stderr(Stdio::null());
     let mut bridge = Guard::start(command, "efa-emu bridge")?;
     let output = bridge.0.stdout.take().ok_or("no standard output")?;

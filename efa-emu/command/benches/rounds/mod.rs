@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 const ROUNDS: usize = 5;
 /// The approximate time of the messages of one measurement.
 const MESSAGES_TIME: Duration = Duration::from_secs(1);
-/// Failures in succession after which a row is given up.
+/// The number of successive failures after which a row is skipped.
 const FAILURES: usize = 2;
 
 /// Calls `round` until it returns false, there were enough rounds, or the time is over; `round` can

@@ -32,11 +32,11 @@ pub(super) struct CaptureArguments {
     write: Option<PathBuf>,
     #[command(flatten)]
     options: CaptureOptions,
-    /// What to record, such as `host alice and qpn 2`; everything if it is missing.
+    /// The frames to record, such as `host alice and qpn 2`; by default all.
     ///
-    /// Tests: `host NAME` (what this host, or its device NAME:N, sent and received), `gid ADDRESS`,
-    /// `qpn NUMBER`, `type NAME`, `rdm`, `rdma`, `outbound` (each frame once, as sent), `inbound`;
-    /// combined with `and`, `or`, `not` and parentheses.
+    /// Tests: `host NAME` (frames that this host, or its device NAME:N, sent and received), `gid
+    /// ADDRESS`, `qpn NUMBER`, `type NAME`, `rdm`, `rdma`, `outbound` (each frame once, as sent),
+    /// `inbound`; combined with `and`, `or`, `not` and parentheses.
     #[arg(value_name = "FILTER", trailing_var_arg = true)]
     filter: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! `efa-emu run --pcap`: records what the processes of one run send and receive.
+//! `efa-emu run --pcap`: records the frames of the processes of one run.
 
 use std::path::{Path, PathBuf};
 

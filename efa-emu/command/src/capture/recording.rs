@@ -20,7 +20,7 @@ use super::spool::Spool;
 use efa_commands::Failure;
 use efa_options::capture_output::{Filter, Store, Written};
 
-/// How long devices may take to begin recording; a stopped process never does.
+/// The time that devices may take to begin recording; a stopped process never does.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The interval of checks whether they have begun.
@@ -50,7 +50,7 @@ impl From<io::Error> for RecordingError {
     }
 }
 
-/// A recording that goes on.
+/// A recording in progress.
 pub(crate) struct Recording {
     fabric: Fabric,
     /// Makes new hosts wait for this process.
@@ -84,7 +84,7 @@ impl Recording {
         self.store.set_filter(filter);
     }
 
-    /// The declared interfaces: all hosts so far, including those that are gone.
+    /// The declared interfaces: all hosts so far, including removed ones.
     pub(crate) fn interfaces(&self) -> &[Interface] {
         self.store.interfaces()
     }
@@ -109,7 +109,7 @@ impl Recording {
         }
     }
 
-    /// Follows the fabric's changes, and moves what was recorded into the capture.
+    /// Follows the fabric's changes, and moves the recorded frames to the capture.
     pub(crate) fn turn(&mut self) -> Result<(), RecordingError> {
         let hosts = self.fabric.hosts()?;
         self.join_new(&hosts)?;

@@ -1,7 +1,7 @@
 //! `efa-emu extcap`: running fabrics as interfaces of Wireshark.
 //!
-//! Wireshark starts every program in its extcap directory to ask for its interfaces, their link
-//! types and their options, and once more to capture into a pipe. During a capture, two more pipes
+//! Wireshark starts every program in its extcap directory to query its interfaces, their link types
+//! and their options, and once more to capture into a pipe. During a capture, two more pipes
 //! connect the program with a toolbar. The extcap interface (`man 4 extcap`) defines the options
 //! and the sentences that answer them.
 
@@ -54,20 +54,20 @@ pub(super) struct ExtcapArguments {
     /// Write the capture into this pipe.
     #[arg(long, value_name = "FILE")]
     fifo: Option<PathBuf>,
-    /// Record only this (see `efa-emu capture --help`). Without --capture: print what is wrong with
-    /// it.
+    /// Record only these frames (see `efa-emu capture --help`). Without --capture: print the errors
+    /// in the filter.
     #[arg(long, value_name = "FILTER")]
     extcap_capture_filter: Option<String>,
-    /// The pipe that tells what the user does in the toolbar.
+    /// The pipe with the user's actions in the toolbar.
     #[arg(long, value_name = "FILE")]
     extcap_control_in: Option<PathBuf>,
     /// The pipe that changes the toolbar.
     #[arg(long, value_name = "FILE")]
     extcap_control_out: Option<PathBuf>,
-    /// Record only what this host sends and receives; `*` stands for all hosts.
+    /// Record only frames of this host; `*` stands for all hosts.
     #[arg(long, value_name = "NAME", default_value = ALL_HOSTS)]
     host: String,
-    /// Record only what goes from or to queue pairs of this number.
+    /// Record only frames from or to queue pairs with this number.
     #[arg(long, value_name = "NUMBER")]
     qpn: Option<u16>,
     /// Record each frame once, as it was sent, and not again as it was received.

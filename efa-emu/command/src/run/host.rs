@@ -29,7 +29,7 @@ use crate::{fault, survivors};
 /// The options of a host, or of each of several hosts.
 #[derive(Args)]
 pub(crate) struct HostOptions {
-    /// How many devices the host has, up to 32: 1, or as many as the host has that is joined.
+    /// The number of devices of the host, up to 32: by default 1, or the number of the joined host.
     #[arg(long, value_name = "N")]
     devices: Option<u32>,
     /// The network that the host is on.
@@ -39,7 +39,7 @@ pub(crate) struct HostOptions {
     /// (TOML), as `efa-conformance survey` writes it.
     #[arg(long, value_name = "NAME", default_value = Profile::DEFAULT)]
     profile: OsString,
-    /// Write what the programs send and receive over the devices to this file (pcapng).
+    /// Write the frames that the programs send and receive over the devices to this file (pcapng).
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
     #[command(flatten)]
@@ -60,8 +60,8 @@ pub(crate) struct HostOptions {
     /// other than root a user namespace.
     #[arg(long)]
     sysfs: bool,
-    /// Do not say what would go unnoticed: that no process used the device, what a capture has and
-    /// lacks.
+    /// Do not report conditions that would go unnoticed: that no process used the device, or that a
+    /// capture is incomplete.
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]
@@ -92,10 +92,10 @@ struct NetworkArguments {
     /// Time after which a lost packet is sent again; doubled after each loss of it.
     #[arg(long, value_name = "DUR", default_value = "500us", value_parser = duration("retransmit-timeout"))]
     retransmit_timeout: Duration,
-    /// How often a packet is sent before its request fails.
+    /// The number of times that a packet is sent before its request fails.
     #[arg(long, value_name = "N", default_value_t = Reliability::default().attempts)]
     attempts: u32,
-    /// Which free queue pair number the next queue pair gets, if not as the profile says.
+    /// The free queue pair number that the next queue pair gets, if not as the profile says.
     #[arg(long, value_name = "lowest|oldest|random")]
     qpn_reuse: Option<QpnPolicy>,
 }
@@ -348,8 +348,8 @@ impl HostSettings {
         }
     }
 
-    /// Prints what would otherwise go unnoticed, one line each: why devices or rules were not used,
-    /// and what was recorded.
+    /// Prints conditions that would otherwise go unnoticed, one line each: the reasons why devices
+    /// or rules were not used, and the recorded frames.
     pub(crate) fn tell(&self, lines: impl IntoIterator<Item = String>) {
         if !self.quiet {
             lines.into_iter().for_each(|line| complain(&line));

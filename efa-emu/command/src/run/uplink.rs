@@ -27,7 +27,7 @@ pub(super) struct UplinkOptions {
     /// The key of all bridges of the fabric, made by `efa-emu bridge key`.
     #[arg(long, value_name = "FILE", requires = "uplink")]
     uplink_key: Option<PathBuf>,
-    /// Where the bridge is connected to; all addresses of this machine if not given.
+    /// The addresses that the bridge accepts connections at; by default all of this machine.
     #[arg(
         long,
         value_name = "ADDRESS",

@@ -21,7 +21,7 @@ use super::filter::{Filter, FilteredFrame};
 use super::options::CaptureOptions;
 use efa_commands::Failure;
 
-/// How long a frame is held for others that are older.
+/// The time that a frame is held for older ones.
 const HELD: Duration = Duration::from_millis(500);
 
 /// If more bytes than this are held, the older half is written.
@@ -130,13 +130,13 @@ impl std::fmt::Display for Written {
 pub struct Store {
     target: Target,
     filter: Filter,
-    /// The declared interfaces, in order. They stay declared after their hosts are gone, and are
-    /// reused if the hosts come back.
+    /// The declared interfaces, in order. They stay declared after their hosts were removed, and
+    /// are reused if the hosts return.
     interfaces: Vec<Interface>,
     /// Frames that are not written yet, and the number of their bytes.
     held: Vec<(InterfaceId, FollowedFrame)>,
     bytes_held: usize,
-    /// How many of them are sorted.
+    /// The number of them that are sorted.
     sorted: usize,
     /// When frames arrived, and the time of the youngest of them.
     arrivals: VecDeque<(Instant, Duration)>,

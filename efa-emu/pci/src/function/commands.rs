@@ -229,7 +229,7 @@ impl Function {
             return Err(AdminStatus::Unsupported);
         }
         let depth = u32::from(request.depth.get());
-        // Queues begin on separate pages, so there is space behind one short entry.
+        // Queues begin on separate pages, so there is space after one short entry.
         let bytes = (depth as usize * size.bytes()).max(CompletionRing::ENTRY_SIZE);
         let lent = self.memory.lend(request.base.get(), bytes as u64)?;
         let ring = CompletionRing::over(lent, depth, size).map_err(ring_error)?;

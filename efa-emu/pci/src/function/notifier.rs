@@ -177,8 +177,8 @@ impl Notifier {
     }
 
     /// Repeats interrupts to which the guest has not reacted. On an overloaded machine an emulated
-    /// guest loses some, and its driver would wait for ever, or give the device up. A spurious
-    /// interrupt is harmless.
+    /// guest loses some, and its driver would wait forever, or consider the device failed. A
+    /// spurious interrupt is harmless.
     pub(super) fn repeat_interrupts(&self) {
         let mut state = self.lock();
         if std::mem::take(&mut state.has_completed) && !state.is_masked {

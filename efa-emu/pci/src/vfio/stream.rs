@@ -29,7 +29,7 @@ const MAX_LENGTH: usize = (64 << 10) + 64;
 pub struct Message {
     /// Its header.
     pub header: Header,
-    /// The data behind the header.
+    /// The data after the header.
     pub body: Vec<u8>,
     /// Its file descriptors.
     pub descriptors: Vec<OwnedFd>,

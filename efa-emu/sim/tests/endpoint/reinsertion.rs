@@ -13,7 +13,7 @@ use crate::rig::{Program, Rig, config, pattern};
 /// Lengths for each subprotocol of messages.
 const LENGTHS: [usize; 6] = [0, 8, 3_000, 15_000, 25_000, 40_000];
 const ROOM: usize = 40_000;
-/// The offset of the data that a program sends, behind the data that it receives.
+/// The offset of the data that a program sends, after the data that it receives.
 const SOURCE: u64 = 20 * ROOM as u64;
 /// The context of receives while peers are removed.
 const EARLY: u64 = u64::MAX;

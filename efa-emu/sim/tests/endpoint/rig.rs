@@ -131,7 +131,7 @@ impl Rig {
         self.program(at).endpoint.insert_address(address).unwrap()
     }
 
-    /// Kills the program: its queue pair is destroyed, and no peer is told.
+    /// Kills the program: its queue pair is destroyed without notice to its peers.
     pub(crate) fn kill(&mut self, number: usize) -> SimHost {
         let program = self.programs[number].take().unwrap();
         program.host

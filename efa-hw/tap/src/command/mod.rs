@@ -19,7 +19,7 @@ Exit status:
   of the others  0
   2              wrong usage or an unfit environment";
 
-/// Capture what programs send and receive over EFA devices.
+/// Capture the packets that programs send and receive over EFA devices.
 #[derive(Parser)]
 #[command(name = "efa-tap", version, propagate_version = true,
           long_version = installation::version_text(), after_long_help = EXIT_STATUS)]
@@ -30,7 +30,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run a program, and write what it and its children send and receive to a file (pcapng).
+    /// Run a program, and write the packets that it and its children send and receive to a file
+    /// (pcapng).
     ///
     /// The exit status is the program's.
     Run(run::RunArguments),

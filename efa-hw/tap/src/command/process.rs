@@ -78,7 +78,7 @@ impl Mapped {
     }
 
     fn header(&self) -> &RingHeader {
-        // SAFETY: the mapping is longer; what others change is atomic.
+        // SAFETY: the mapping is longer; words that others change are atomic.
         unsafe { &*self.map.as_ptr().cast::<RingHeader>() }
     }
 
@@ -149,7 +149,7 @@ impl Process {
         })
     }
 
-    /// Moves what was recorded into the store. Returns whether there was anything.
+    /// Moves recorded data to the store. Returns whether there was any.
     pub(super) fn turn(
         &mut self,
         store: &mut Store,
@@ -243,7 +243,7 @@ impl Process {
     /// Counts the missing records.
     pub(super) fn finish(self, store: &mut Store) {
         let header = self.ring.header();
-        // A killed process leaves an incomplete record, and what follows it is unknown.
+        // A killed process leaves an incomplete record, after which the data is unknown.
         let unread = header.head.load(Ordering::Relaxed) > self.taken;
         let dropped = header.dropped.load(Ordering::Relaxed) + self.lost + u64::from(unread);
         if let Some(interface) = self.interface

@@ -42,17 +42,18 @@ const LAST_TURNS: usize = 1000;
 #[derive(Args)]
 #[command(override_usage = "efa-tap run --pcap FILE [OPTIONS] -- COMMAND [ARG]...")]
 pub(super) struct RunArguments {
-    /// Write what the program and its children send and receive over EFA devices to this file
-    /// (pcapng).
+    /// Write the packets that the program and its children send and receive over EFA devices to
+    /// this file (pcapng).
     #[arg(long, value_name = "FILE")]
     pcap: PathBuf,
     #[command(flatten)]
     capture: CaptureOptions,
-    /// Record the headers of RDM packets, and no user data: of each packet what is in front of its
-    /// data, of RDMA operations the requests.
+    /// Record the headers of RDM packets, and no user data: the bytes of each packet before its
+    /// data, and the requests of RDMA operations.
     #[arg(long)]
     headers_only: bool,
-    /// Record what passes this filter, such as `qpn 2 and type CTS`; see `efa-emu capture --help`.
+    /// Record frames that pass this filter, such as `qpn 2 and type CTS`; see `efa-emu capture
+    /// --help`.
     #[arg(
         long,
         value_name = "FILTER",
@@ -63,12 +64,12 @@ pub(super) struct RunArguments {
     /// Begin without recording: `efa-tap on PID` begins.
     #[arg(long)]
     idle: bool,
-    /// Memory for what was recorded and is not written yet, in each process; what has no room there
-    /// is lost, and counted.
+    /// The memory for records that were not written yet, in each process; records without room are
+    /// lost, and counted.
     #[arg(long, value_name = "MIB", default_value_t = 16,
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     buffer: u32,
-    /// Do not say what the capture has and lacks.
+    /// Do not report the content and the losses of the capture.
     #[arg(short, long)]
     quiet: bool,
     /// The program and its arguments.
@@ -210,7 +211,7 @@ impl Recording<'_> {
     }
 }
 
-/// Finds the library where [`ENV_LIBRARY`] says, else in the installation.
+/// Finds the library in the directory of [`ENV_LIBRARY`], else in the installation.
 fn library() -> Result<PathBuf, Failure> {
     let directories = match env::var_os(ENV_LIBRARY) {
         Some(directory) => vec![PathBuf::from(directory)],

@@ -1,4 +1,4 @@
-//! The functions that replace those of the libraries.
+//! The functions that replace functions of the libraries.
 //!
 //! Each passes the call on and returns its result. The contract of each is that of the function
 //! that it replaces; `SAFETY` comments call it "by contract".
@@ -472,9 +472,9 @@ unsafe extern "C" fn ibv_dereg_mr(region: *mut ffi::ibv_mr) -> c_int {
     }
 }
 
-/// A program that asks for the memory of a queue wants to use it without calls, which the tap could
-/// not see. It is told that the device does not support this, as older ones do not, and uses calls:
-/// libfabric does so.
+/// A program that queries the memory of a queue uses it without calls, which the tap could not see.
+/// It gets the error of a device that does not support this, as older ones do not, and then uses
+/// calls, as libfabric does.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn efadv_query_cq(
     queue: *mut ffi::ibv_cq,

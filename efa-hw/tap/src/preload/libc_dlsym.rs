@@ -10,7 +10,7 @@ pub(super) static DLSYM: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 /// The oldest version of the symbol, which every newer C library has as well.
 #[cfg(target_arch = "x86_64")]
 const VERSION: &CStr = c"GLIBC_2.2.5";
-/// As on x86-64.
+/// The same for arm64.
 #[cfg(target_arch = "aarch64")]
 const VERSION: &CStr = c"GLIBC_2.17";
 

@@ -163,7 +163,7 @@ pub(crate) unsafe extern "C" fn poll_cq(
         && let Some(context) = context()
     {
         for index in 0..count as usize {
-            // SAFETY: the library has written so many.
+            // SAFETY: the library has written this many.
             see(context, unsafe { &*completions.add(index) });
         }
     }
@@ -241,7 +241,7 @@ pub(crate) unsafe extern "C" fn next_poll(queue: *mut ffi::ibv_cq_ex) -> c_int {
 /// The queue has a current completion.
 #[inline(always)]
 unsafe fn see_current(queue: *mut ffi::ibv_cq_ex) {
-    // SAFETY: by contract. Functions that the program did not ask for are missing.
+    // SAFETY: by contract. Functions that the program did not request are missing.
     unsafe {
         let current = &*queue;
         if let Some(read_opcode) = current.read_opcode {

@@ -88,7 +88,7 @@ fn find(name: &CStr, library: &CStr) -> *mut c_void {
         name,
         found: null_mut(),
     };
-    // SAFETY: the callback gets what it expects, and it is called before this returns.
+    // SAFETY: the callback has the expected arguments, and is called before this returns.
     unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
     search.found
 }

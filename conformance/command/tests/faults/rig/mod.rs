@@ -21,7 +21,7 @@ use efa_testing::workspace;
 
 pub(crate) use operations::{COMPARE, FETCH, Region, UPDATE};
 
-/// How long nothing must happen before [`Rig::settle`] returns.
+/// The quiet time before [`Rig::settle`] returns.
 const QUIET: Duration = Duration::from_millis(150);
 
 /// The implementation under test.

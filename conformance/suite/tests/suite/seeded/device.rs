@@ -1,8 +1,8 @@
 //! A device between the engine and the simulator that makes a correct engine wrong.
 //!
-//! Most errors of an implementation show in what it sends, some in how it reads what arrives, some
-//! in its timing. So the device changes what passes between the engine and the network, and the
-//! engine itself has no code for faults.
+//! Most errors of an implementation show in the packets that it sends, some in its handling of
+//! arriving packets, some in its timing. So the device changes the packets between the engine and
+//! the network, and the engine itself has no code for faults.
 
 use std::cell::Cell;
 use std::collections::{HashSet, VecDeque};
@@ -26,7 +26,7 @@ const SPARE_BUFFERS: usize = 64;
 struct FaultState {
     /// The fault; `None` for a correct engine.
     act: Option<Act>,
-    /// How often it took effect.
+    /// The number of times that it took effect.
     applied: Rc<Cell<usize>>,
     /// The number of packets seen of those that the fault selects.
     seen: usize,

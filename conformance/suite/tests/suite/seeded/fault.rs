@@ -18,7 +18,7 @@ pub(crate) struct Fault {
     /// The trace that shows it, and the endpoint that the engine replaces.
     pub(crate) trace: &'static str,
     pub(crate) endpoint: usize,
-    /// What the peers announce in place of what was recorded.
+    /// The features that the peers announce in place of the recorded ones.
     pub(crate) announced: Option<u64>,
     pub(crate) act: Act,
     pub(crate) caught: Caught,
@@ -31,7 +31,7 @@ impl Fault {
     }
 }
 
-/// Which program detects a fault, and the rule that it names.
+/// The program that detects a fault, and the rule that it names.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Caught {
     /// `check`, on the capture alone, and therefore `run` too: this rule.
@@ -79,7 +79,7 @@ pub(crate) enum Act {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Packets {
     pub(crate) kind: PacketType,
-    /// Which of them, counted from 0; all if `None`.
+    /// The index of the one that is changed, from 0; all if `None`.
     nth: Option<usize>,
 }
 

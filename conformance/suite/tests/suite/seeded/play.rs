@@ -57,7 +57,7 @@ impl Opener<Emu> for Faulty<'_> {
 
 /// The outcome of playing a trace.
 pub(crate) struct Played {
-    /// How often the fault took effect.
+    /// The number of times that the fault took effect.
     pub(crate) applied: usize,
     pub(crate) passed: bool,
     /// Statements that the failures name, in their order.
@@ -68,8 +68,8 @@ pub(crate) struct Played {
     pub(crate) text: String,
 }
 
-/// A trace, the endpoint under test, and what its peers announce if that differs from the
-/// recording.
+/// A trace, the endpoint under test, and the features that its peers announce if they differ from
+/// the recording.
 pub(crate) type Play = (&'static str, usize, Option<u64>);
 
 /// Plays traces.
@@ -151,7 +151,8 @@ fn load((name, endpoint, announced): Play) -> Trace {
             }
         }
     }
-    // The recording does not match what the peers announce now; this is no error of theirs.
+    // The recording does not match the features that the peers announce now; this is no error of
+    // theirs.
     trace.capture.lossy = (0..trace.capture.interfaces.len()).collect();
     trace
 }
