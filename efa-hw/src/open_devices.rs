@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_to_open_leaves_nothing() {
+    fn a_failed_open_leaves_no_entry() {
         assert!(matches!(OPEN.get_or_open("broken", || Err(5)), Err(5)));
         assert_eq!(get("broken", 1).0, 1);
     }

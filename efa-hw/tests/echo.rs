@@ -14,7 +14,7 @@ fn echo(arguments: &[&str]) -> Command {
 }
 
 #[test]
-fn what_the_client_sends_comes_back() {
+fn the_server_returns_each_message() {
     let mut server = echo(&[]).stdout(Stdio::piped()).spawn().expect("it starts");
     let mut address = String::new();
     let output = server.stdout.take().expect("its output is a pipe");

@@ -84,7 +84,7 @@ fn a_library_without_a_function() {
 }
 
 #[test]
-fn a_library_that_is_none() {
+fn a_file_that_is_no_library_is_reported() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("libibverbs.so.1");
     std::fs::write(&file, "no library").unwrap();

@@ -527,7 +527,7 @@ fn a_refusing_or_absent_metadata_service_is_noted() {
 }
 
 #[test]
-fn devices_of_others_are_none_of_ours() {
+fn devices_of_other_vendors_are_ignored() {
     let staged = Staged::instance("c5n.18xlarge", "efa0", 1);
     let function = staged.path("sys/devices/pci0000:00/0000:00:00.0");
     fs::write(Path::new(&function).join("vendor"), "0x15b3\n").unwrap();

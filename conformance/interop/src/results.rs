@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_shard_is_refused() {
+    fn invalid_shards_are_refused() {
         for text in ["", "3", "0/12", "13/12", "1/0", "a/b", "1/2/3", "-1/2"] {
             let error = text.parse::<Shard>().unwrap_err();
             assert!(
@@ -245,7 +245,7 @@ mod tests {
 
     /// Also after a run that was killed during a write.
     #[test]
-    fn what_passed_is_kept_and_nothing_else() {
+    fn only_passed_results_are_kept() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("new/state.jsonl");
         let mut results = Results::open(&path).unwrap();

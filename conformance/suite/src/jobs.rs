@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_start_is_said_once() {
+    fn a_failed_start_is_reported_once() {
         let paths = [PathBuf::from("a"), PathBuf::from("b")];
         let says = |program: &str| {
             run_all(

@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "testsuite disabled")]
-    fn what_the_schema_lacks_is_noticed() {
+    fn elements_outside_the_schema_are_detected() {
         let xml = file("x").render().unwrap();
         validate(&xml.replace(" skipped=", " disabled="));
     }

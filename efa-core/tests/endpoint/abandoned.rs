@@ -665,7 +665,7 @@ fn sends_are_abandoned_despite_an_unknown_operation() {
 }
 
 #[test]
-fn a_side_that_is_none_is_refused() {
+fn an_unknown_side_is_refused() {
     let (mut script, _) = connected_to(TOLD);
     script.recv(0, 4000, 7);
     script.begin(Subprotocol::Medium, 0);

@@ -156,7 +156,7 @@ fn a_failed_neighbour_registration_leaves_the_key_out() {
 /// Without registrations data is transferred as without RDMA. Stock libfabric refuses a LONGCTS_RTW
 /// with all of its data.
 #[test]
-fn what_cannot_be_registered_travels_as_without_rdma() {
+fn unregistrable_memory_is_sent_without_rdma() {
     let settings = EndpointConfig {
         min_read_message_size: 500,
         min_read_write_size: 500,

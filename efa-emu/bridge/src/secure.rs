@@ -421,7 +421,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_follows_the_greeting_arrives_encrypted_and_plain() {
+    fn data_after_the_greeting_arrives_encrypted_and_plain() {
         let key = valid();
         for plain in [false, true] {
             let [dialer, acceptor] = meet(&key, &key).map(Result::unwrap);

@@ -575,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_use_is_told() {
+    fn misuse_is_reported() {
         for (words, part) in [
             (&["-x"][..], "needs a host"),
             (&["-p"], "-p needs a value"),

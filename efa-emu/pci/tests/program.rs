@@ -136,7 +136,7 @@ fn its_program_ends_when_it_is_killed() {
 }
 
 #[test]
-fn the_host_is_there_while_the_program_runs() {
+fn the_host_exists_while_the_program_runs() {
     let root = tempfile::tempdir().unwrap();
     let socket = root.path().join("socket");
     let mut program = pci(root.path());

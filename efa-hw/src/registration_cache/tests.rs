@@ -234,7 +234,7 @@ impl Bench {
 }
 
 #[test]
-fn what_is_leased_again_is_the_same_registration() {
+fn a_second_lease_reuses_the_registration() {
     let mut bench = Bench::new(8, 1000);
     let key = bench.touch(0, 64, READ);
     assert_eq!(bench.touch(0, 64, READ), key);

@@ -158,53 +158,56 @@ fn send_leased(
 }
 
 #[test]
-fn what_is_at_the_address_now_is_sent() {
-    with_pinned_pages("cache::what_is_at_the_address_now_is_sent", |device| {
-        let Some((mut a, mut b, to)) = pair(&device) else {
-            return;
-        };
-        let memory = Mapping::new();
-        // SAFETY: the memory is mapped whenever an operation uses it.
-        unsafe { a.allow_user(memory.slice()) }.unwrap();
+fn the_current_memory_of_an_address_is_sent() {
+    with_pinned_pages(
+        "cache::the_current_memory_of_an_address_is_sent",
+        |device| {
+            let Some((mut a, mut b, to)) = pair(&device) else {
+                return;
+            };
+            let memory = Mapping::new();
+            // SAFETY: the memory is mapped whenever an operation uses it.
+            unsafe { a.allow_user(memory.slice()) }.unwrap();
 
-        // A registration that the test keeps shows that the device still uses the old pages.
-        memory.fill(0x01);
-        let kept = a.register(memory.slice(), Access::empty()).unwrap();
-        memory.replace("munmap");
-        memory.fill(0x02);
-        let sent = send_from(&mut a, &mut b, to, memory.slice(), kept.local_key);
-        assert_eq!(
-            sent, [0x01; 4000],
-            "this device would hide stale registrations"
-        );
-        a.deregister(kept).unwrap();
-
-        let ways = [
-            "munmap",
-            "MAP_FIXED",
-            "MADV_DONTNEED",
-            "mremap",
-            "another thread",
-        ];
-        for (turn, how) in ways.into_iter().enumerate() {
-            let bytes = [0x10 + turn as u8, 0x20 + turn as u8];
-            memory.fill(bytes[0]);
-            let (sent, first) = send_leased(&mut a, &mut b, to, memory.slice());
-            assert_eq!(sent, [bytes[0]; 4000], "before {how}");
-            let hits = a.cache_statistics().unwrap().hits;
-            let (_, again) = send_leased(&mut a, &mut b, to, memory.slice());
-            // Pages that were removed at an unknown time are not cached until they are unmapped, by
-            // the next way.
-            assert_eq!(again, first, "the cache serves what it has");
-            assert_eq!(a.cache_statistics().unwrap().hits, hits + 1);
-            memory.replace(how);
-            memory.fill(bytes[1]);
-            let (sent, _) = send_leased(&mut a, &mut b, to, memory.slice());
-            assert_eq!(sent, [bytes[1]; 4000], "after {how}");
+            // A registration that the test keeps shows that the device still uses the old pages.
+            memory.fill(0x01);
+            let kept = a.register(memory.slice(), Access::empty()).unwrap();
             memory.replace("munmap");
-        }
-        assert!(a.cache_statistics().unwrap().invalidations >= ways.len() as u64);
-    });
+            memory.fill(0x02);
+            let sent = send_from(&mut a, &mut b, to, memory.slice(), kept.local_key);
+            assert_eq!(
+                sent, [0x01; 4000],
+                "this device would hide stale registrations"
+            );
+            a.deregister(kept).unwrap();
+
+            let ways = [
+                "munmap",
+                "MAP_FIXED",
+                "MADV_DONTNEED",
+                "mremap",
+                "another thread",
+            ];
+            for (turn, how) in ways.into_iter().enumerate() {
+                let bytes = [0x10 + turn as u8, 0x20 + turn as u8];
+                memory.fill(bytes[0]);
+                let (sent, first) = send_leased(&mut a, &mut b, to, memory.slice());
+                assert_eq!(sent, [bytes[0]; 4000], "before {how}");
+                let hits = a.cache_statistics().unwrap().hits;
+                let (_, again) = send_leased(&mut a, &mut b, to, memory.slice());
+                // Pages that were removed at an unknown time are not cached until they are unmapped, by
+                // the next way.
+                assert_eq!(again, first, "the cache serves what it has");
+                assert_eq!(a.cache_statistics().unwrap().hits, hits + 1);
+                memory.replace(how);
+                memory.fill(bytes[1]);
+                let (sent, _) = send_leased(&mut a, &mut b, to, memory.slice());
+                assert_eq!(sent, [bytes[1]; 4000], "after {how}");
+                memory.replace("munmap");
+            }
+            assert!(a.cache_statistics().unwrap().invalidations >= ways.len() as u64);
+        },
+    );
 }
 
 /// Memory whose changes are not reported is registered for each operation.

@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_leaves_a_barrier_early() {
+    fn no_member_leaves_a_barrier_early() {
         for ranks in 1..=17_usize {
             // The members whose arrival each member knows, directly or by others.
             let rounds = ranks.next_power_of_two().trailing_zeros() as usize;

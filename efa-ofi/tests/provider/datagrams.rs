@@ -277,8 +277,8 @@ fn hints_for_more_than_packets_find_nothing() {
 }
 
 #[test]
-fn who_asks_for_no_type_gets_both() {
-    with_provider("datagrams::who_asks_for_no_type_gets_both", |libfabric| {
+fn hints_without_a_type_get_both() {
+    with_provider("datagrams::hints_without_a_type_get_both", |libfabric| {
         let types = |mode| {
             let info = libfabric.info(|hints| {
                 hints.mode = mode;
@@ -438,10 +438,10 @@ fn a_full_queue_pushes_back() {
 }
 
 #[test]
-fn what_is_lost_is_lost_whole() {
+fn a_datagram_is_lost_as_a_whole() {
     const COUNT: usize = 200;
     let lossy = ["env", "EFA_EMU_NETWORK=seed=3,loss=0.4"];
-    let name = "datagrams::what_is_lost_is_lost_whole";
+    let name = "datagrams::a_datagram_is_lost_as_a_whole";
     with_provider_under(
         &lossy,
         name,

@@ -97,8 +97,8 @@ fn live(libfabric: &Libfabric, progress: fi_progress) {
 }
 
 #[test]
-fn what_is_closed_leaves_nothing() {
-    with_provider("lifetime::what_is_closed_leaves_nothing", |libfabric| {
+fn closed_objects_leave_no_resources() {
+    with_provider("lifetime::closed_objects_leave_no_resources", |libfabric| {
         for progress in [FI_PROGRESS_MANUAL, FI_PROGRESS_AUTO] {
             // The first run allocates what the process keeps.
             live(libfabric, progress);

@@ -45,9 +45,9 @@ fn get<T: Default>(side: &Side, option: c_int) -> Result<T, c_int> {
 }
 
 #[test]
-fn options_of_the_efa_provider_are_there() {
+fn options_of_the_efa_provider_are_supported() {
     with_provider(
-        "options::options_of_the_efa_provider_are_there",
+        "options::options_of_the_efa_provider_are_supported",
         |libfabric| {
             let side = Side::open(libfabric, &Options::default());
             for (option, limit) in (MAX_MSG_SIZE..=INJECT_ATOMIC_SIZE).zip([

@@ -187,8 +187,8 @@ fn no_wake_up_is_lost() {
 }
 
 #[test]
-fn who_waits_sleeps_and_does_not_spin() {
-    with_sleepers("waiting::who_waits_sleeps_and_does_not_spin", |_, pair| {
+fn a_waiting_thread_sleeps() {
+    with_sleepers("waiting::a_waiting_thread_sleeps", |_, pair| {
         let status = asleep(|| read_or_sleep(&pair.left, LONG).err());
         assert_eq!(status, Some(AGAIN as isize));
     });
@@ -217,9 +217,9 @@ fn a_signal_wakes_who_sleeps_on_a_queue() {
 }
 
 #[test]
-fn what_ends_within_a_call_wakes_another_thread() {
+fn completions_within_a_call_wake_another_thread() {
     with_sleepers(
-        "waiting::what_ends_within_a_call_wakes_another_thread",
+        "waiting::completions_within_a_call_wake_another_thread",
         |_, pair| {
             for tag in 0..20 {
                 // An unexpected message: the receive completes when it is posted.

@@ -280,9 +280,9 @@ fn too_long_a_message_fails_both_sides() {
 }
 
 #[test]
-fn what_the_device_cannot_do_is_refused() {
+fn features_that_the_device_lacks_are_refused() {
     with_provider(
-        "zero_copy::what_the_device_cannot_do_is_refused",
+        "zero_copy::features_that_the_device_lacks_are_refused",
         |libfabric| {
             let pair = pair(libfabric);
             let endpoint = pair.right.endpoint;

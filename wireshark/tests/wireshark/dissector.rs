@@ -1103,7 +1103,7 @@ fn cut_off(capture: &[u8], snaplen: usize) -> Vec<u8> {
 /// Bytes that a snap length removed are no fault of the sender, and transfers are followed as long
 /// as headers are whole.
 #[test]
-fn what_the_capture_cut_off_breaks_no_rule() {
+fn truncated_frames_break_no_rule() {
     let Some(tshark) = Tshark::find() else { return };
     let capture = joined_traces(&["long-cts", "runting-read", "read-emulated"]);
     let transfers = |shown: &Shown| -> Vec<(String, Vec<String>)> {

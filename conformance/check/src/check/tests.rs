@@ -761,7 +761,7 @@ fn data_must_follow_its_operations_cts() {
 }
 
 #[test]
-fn what_arrives_is_what_was_sent() {
+fn arriving_packets_equal_the_sent_ones() {
     let mut b = Builder::acquainted(all());
     b.send(A, B, &eager(1, None, Some(A)), b"payload");
     let last = b.capture.frames.last_mut().unwrap();
@@ -956,7 +956,7 @@ fn a_refused_packet_may_return_with_another_header() {
 }
 
 #[test]
-fn what_is_sent_again_is_the_same() {
+fn a_repeated_packet_must_be_equal() {
     let first = eager(1, Some(A), None);
     let again = eager(1, None, Some(A));
     let other_data = EagerRtm {
@@ -1627,7 +1627,7 @@ fn send_plain(b: &mut Builder, qkey: u32, first: u8, count: u8) {
 }
 
 #[test]
-fn queue_pair_numbers_of_other_protocols_are_those_of_rdm_before_and_later() {
+fn queue_pair_numbers_may_change_their_protocol() {
     let connid_of = |host: u8| Qkey(0x9000 + u32::from(host));
     // RDM, then plain SRD; the first send can be read as an RDM packet by chance.
     let mut b = Builder::acquainted(all());
@@ -1754,7 +1754,7 @@ fn a_second_job_starts_afresh() {
 }
 
 #[test]
-fn the_beginning_of_a_second_job_is_not_that_of_the_first() {
+fn a_second_jobs_first_request_is_separate() {
     // The capture begins after the first message of A, with the one of B that crossed it.
     let mut b = Builder::new();
     b.sequences[usize::from(A)] = 1;

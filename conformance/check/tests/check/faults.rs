@@ -572,7 +572,7 @@ fn is_found(checked: &Checked, rule: &Rule) -> bool {
 }
 
 #[test]
-fn what_is_not_found_without_directions_is_said() {
+fn skipped_rules_without_directions_are_reported() {
     let mut lost = BTreeSet::new();
     for &(trace, packet, mistake, rule) in MISTAKES {
         let rule = Rule::find(rule).unwrap();

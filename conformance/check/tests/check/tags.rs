@@ -61,7 +61,7 @@ fn every_rule_of_tag_matching_can_be_broken() {
 }
 
 #[test]
-fn what_is_right_breaks_no_rule() {
+fn correct_traffic_breaks_no_rule() {
     let talk = right_talk();
     for hosts in [&[0][..], &[1], &BOTH] {
         let checked = judged(&talk.capture(hosts));

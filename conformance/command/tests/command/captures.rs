@@ -128,7 +128,7 @@ fn is_of(body: &[u8], direction: Direction) -> bool {
 }
 
 #[test]
-fn what_is_not_judged_is_counted() {
+fn unjudged_packets_are_counted() {
     type Blocks = Vec<(u32, Vec<u8>)>;
     let cut = |most: usize, direction: Direction| {
         move |blocks: &mut Blocks| {

@@ -285,7 +285,7 @@ fn results_of_several_runs_make_one_page() {
 }
 
 #[test]
-fn new_and_mended_failures_are_on_the_page_of_two_runs() {
+fn the_page_of_two_runs_shows_their_differences() {
     let (directory, changed) = copy("eager-tagged");
     change_tag(&changed);
     let file = |name: &str| directory.path().join(name).display().to_string();

@@ -241,7 +241,7 @@ fn each_device_of_a_host_is_a_place() {
 }
 
 #[test]
-fn what_no_program_can_play_is_unsupported() {
+fn unplayable_traces_are_unsupported() {
     let names = ["releases/not-ready-eager-2.5"];
     let command = beside("2", &names, &PLACES);
     expect(command, 0, &["staged faults", "1 unsupported"]);

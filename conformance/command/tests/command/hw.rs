@@ -31,7 +31,7 @@ fn a_failure_names_what_the_device_reported() {
 
 /// A delay causes no failure.
 #[test]
-fn what_passes_says_nothing_of_the_device() {
+fn passed_cases_report_no_device_errors() {
     let text = run("{ delay = \"1ms\" }", 0);
     assert!(!text.contains("reported:"), "{text}");
 }

@@ -45,7 +45,7 @@ fn an_installed_program_uses_the_installed_corpus() {
 }
 
 #[test]
-fn what_is_not_installed_is_named() {
+fn missing_files_of_an_installation_are_named() {
     let prefix = tempfile::tempdir().unwrap();
     let run = install(prefix.path(), &["wireshark"]);
     for (arguments, missing) in [

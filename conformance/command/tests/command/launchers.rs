@@ -59,7 +59,7 @@ node2       -           -           -
 }
 
 #[test]
-fn the_command_that_repeats_a_failure_has_the_launcher() {
+fn the_command_for_a_failure_has_the_launcher() {
     if !is_installed("mpirun.openmpi", "openmpi-bin") {
         return;
     }

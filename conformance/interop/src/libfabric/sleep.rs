@@ -340,7 +340,7 @@ mod tests {
 
     /// A polling thread uses its processor until the kernel takes it away.
     #[test]
-    fn who_polls_does_not_sleep() {
+    fn a_polling_thread_does_not_sleep() {
         let quiet = |voluntary, involuntary, on_processor| Quiet {
             time: Duration::from_secs(1),
             voluntary,

@@ -635,7 +635,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_host_lacks_is_told() {
+    fn missing_features_of_a_host_are_reported() {
         let lacks = |hosted: &Hosted| match &run(hosted, Endless) {
             (None, said) => match &said[..] {
                 [HostedEvent::Lacks { text }] => text.clone(),

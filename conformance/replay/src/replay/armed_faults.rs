@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_concerns_whole_hosts_is_lacking() {
+    fn rules_about_whole_hosts_are_unsupported() {
         for rule in [
             r#"when = { on = "registration", host = "a" }, then = { fail = "ENOMEM" }"#,
             r#"when = { packet = "CTS" }, then = { kill = "a" }"#,

@@ -46,7 +46,7 @@ fn a_right_device_plays_all_traces() {
 
 /// Losses and reordering below the connection do not show.
 #[test]
-fn a_right_device_plays_them_in_a_bad_network() {
+fn a_correct_device_passes_in_a_bad_network() {
     for seed in 1..=5 {
         for path in traces() {
             let verdict = play(&load(&path), &mut Emu::disorderly(seed));

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_sends_a_datagram_again() {
+    fn datagrams_are_not_retransmitted() {
         let of = Reliability::default();
         assert_eq!(of.after_loss(Operation::Datagram, 0), Loss::Unnoticed);
         assert_eq!(of.after_last_loss(Operation::Datagram, 0), Loss::Unnoticed);

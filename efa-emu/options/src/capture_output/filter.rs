@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn filter_errors_name_the_word() {
         for (filter, reason) in [
             ("hosts a", "\"hosts\""),
             ("host", "a host's name"),

@@ -373,7 +373,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_not_mapped_is_an_error() {
+    fn unmapped_memory_is_an_error() {
         let memory = GuestMemory::default();
         memory
             .map(0x10000, PAGE, true, descriptor(&pages(1)), 0)

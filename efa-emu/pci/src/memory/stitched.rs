@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_region_cannot_have_is_an_error() {
+    fn invalid_ranges_of_a_region_are_errors() {
         let memory = GuestMemory::default();
         memory
             .map(0x1000, PAGE, false, descriptor(&pages(1)), 0)

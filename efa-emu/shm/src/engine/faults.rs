@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_a_time_waits_no_longer() {
+    fn a_timed_wait_ends_after_its_time() {
         let Some(faults) = Faults::new() else {
             return efa_testing::skip("userfaultfd is forbidden here");
         };

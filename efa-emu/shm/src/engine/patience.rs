@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_a_processor_never_sleeps() {
+    fn a_thread_with_a_processor_never_sleeps() {
         let mut thread = Thread::new();
         assert_eq!(thread.polls(1_000_000), []);
         // Kernel threads.
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gives_way_by_itself_does_not_sleep() {
+    fn a_yielding_thread_does_not_sleep() {
         let mut thread = Thread::new();
         for _ in 0..10 * WINDOW {
             thread.loses(MS);

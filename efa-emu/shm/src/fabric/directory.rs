@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_dead_is_removed_from_all_fabrics() {
+    fn dead_hosts_are_removed_from_all_fabrics() {
         let root = tempfile::tempdir().unwrap();
         let living = open(&root).unwrap();
         let user = living.fabric().user_directory().to_owned();

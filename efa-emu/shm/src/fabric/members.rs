@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_enter_all_devices_enters_none() {
+    fn a_host_enters_all_devices_or_none() {
         let root = tempfile::tempdir().unwrap();
         let fabric = fabric(&root);
         let _living = fabric.enter_host(Some("living"), None, 64).unwrap();

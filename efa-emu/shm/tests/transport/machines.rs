@@ -305,7 +305,7 @@ fn several_paths_to_a_machine_reorder() {
 }
 
 #[test]
-fn what_the_far_device_answers_comes_back() {
+fn answers_of_remote_devices_return() {
     let machines = Machines::new();
     let (mut alpha, beta) = machines.pair();
     see_refusals(&mut alpha, beta);

@@ -218,7 +218,7 @@ fn conversations_outlive_address_vector_entries() {
 }
 
 #[test]
-fn what_was_sent_arrives_despite_the_sender_removing() {
+fn sent_messages_arrive_despite_removal_by_the_sender() {
     let mut cancelled = 0;
     for seed in 0..SEEDS {
         let mut exchange = Exchange::new(seed);

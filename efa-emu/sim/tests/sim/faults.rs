@@ -317,7 +317,7 @@ fn a_restored_device_has_nothing_from_before() {
 }
 
 #[test]
-fn nobody_has_the_gid() {
+fn an_unknown_gid_fails_the_request() {
     let mut pair = Pair::orderly();
     let mut to = pair.bob.address();
     to.gid.0[15] ^= 0x40;

@@ -44,7 +44,7 @@ fn the_device_list() {
 
 /// Besides the table of [`crate::handles`]: calls that refuse its zeros whatever the handle is.
 #[test]
-fn domains_that_are_none() {
+fn invalid_domains_are_refused() {
     on_emulated_host("efa2", || {
         let context = Endpoint::new().context;
         let freed = ibv_alloc_pd(context);

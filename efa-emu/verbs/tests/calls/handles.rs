@@ -221,7 +221,7 @@ fn every_exported_function_is_in_the_table() {
 }
 
 #[test]
-fn that_are_none_are_refused_by_every_function() {
+fn every_function_refuses_invalid_handles() {
     on_emulated_host("efa2", || {
         let endpoint = Endpoint::new();
         let mut memory = [0u8; 64];

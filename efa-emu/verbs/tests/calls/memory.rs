@@ -158,7 +158,7 @@ fn behind_a_descriptor_is_registered() {
 
 /// Each combination of the fields of `ibv_reg_mr_ex`: 0, or the errno.
 #[test]
-fn that_is_described_by_a_mask_is_registered() {
+fn a_mask_selects_the_attributes_of_a_registration() {
     on_emulated_host("efa2", || {
         const IOVA: u64 = IBV_REG_MR_MASK_IOVA;
         const ADDR: u64 = IBV_REG_MR_MASK_ADDR;
@@ -220,7 +220,7 @@ fn that_is_described_by_a_mask_is_registered() {
 }
 
 #[test]
-fn that_the_library_allocates_is_registered_in_parts() {
+fn parts_of_a_library_buffer_are_registered() {
     on_emulated_host("efa2", || {
         let endpoint = Endpoint::new();
         let access = IBV_ACCESS_LOCAL_WRITE as c_int;

@@ -26,7 +26,7 @@ fn access(path: &CStr, mode: i32) -> Result<(), i32> {
 }
 
 #[test]
-fn it_is_there_for_whom_has_the_device() {
+fn programs_with_the_device_see_its_node() {
     on_emulated_host("efa2", || {
         assert_eq!(kind_of(NODE), Ok(libc::S_IFCHR));
         assert_eq!(access(NODE, libc::F_OK), Ok(()));

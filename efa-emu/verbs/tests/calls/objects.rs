@@ -344,7 +344,7 @@ fn have_what_was_asked_for_and_no_more() {
 
 /// A real device pins the pages of a region, so that they are present from then on.
 #[test]
-fn registered_memory_is_there() {
+fn registered_memory_is_resident() {
     on_emulated_host("efa2", || {
         let endpoint = Endpoint::new();
         let length = 16 * 4096;

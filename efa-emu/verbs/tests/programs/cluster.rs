@@ -181,7 +181,7 @@ fn a_command_ends_with_its_client() {
 
 /// Daemons continue after the command that started them, and end with the cluster.
 #[test]
-fn what_hosts_run_ends_with_the_cluster() {
+fn programs_on_hosts_end_with_the_cluster() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("process").display().to_string();
     let text = format!(
@@ -274,7 +274,7 @@ fn hosts_are_machines_of_their_own() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_in_one_line() {
+fn impossible_options_are_refused_in_one_line() {
     let fabric = TestFabric::new();
     let sleeper = Program::start(cluster(&fabric, "2", &["--", "sleep", "120"]));
     let wait = Wait::start();

@@ -55,7 +55,7 @@ fn a_running_fabric_is_a_wireshark_interface() {
 }
 
 #[test]
-fn what_wireshark_never_asks_is_refused() {
+fn unknown_extcap_queries_are_refused() {
     for (arguments, remedy) in [
         (&[][..], "--extcap-interfaces"),
         (&["--extcap-interface", "eth0", "--extcap-dlts"], "\"eth0\""),

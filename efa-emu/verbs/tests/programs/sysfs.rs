@@ -76,7 +76,7 @@ fn programs_get_terminals() {
 
 /// The other files of the machine are unchanged, inside and outside.
 #[test]
-fn what_the_machine_has_stays() {
+fn other_files_of_the_machine_are_unchanged() {
     let fabric = TestFabric::new();
     let script = "ls /sys /sys/class/net /sys/class /sys/bus/pci/devices /sys/devices /dev 2>/dev/null; \
                   cat /sys/class/net/lo/mtu; echo x >/dev/null; ls /dev/shm";

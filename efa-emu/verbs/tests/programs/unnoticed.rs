@@ -28,7 +28,7 @@ fn assert_line(said: &str, parts: &[&str]) {
 /// A reason is given only if it was seen: none for a static program, or one that has lost the run's
 /// environment.
 #[test]
-fn nobody_asks_for_devices() {
+fn runs_without_use_of_the_device_are_reported() {
     let fabric = TestFabric::new();
     let unused = "nothing was sent over the device: no process was seen to ask for devices";
     for words in [

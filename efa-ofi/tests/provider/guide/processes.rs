@@ -42,7 +42,7 @@ fn processes_get_every_element_of_collectives() {
 }
 
 #[test]
-fn nobody_waits_for_a_member_that_died() {
+fn no_member_waits_for_a_dead_one() {
     let directory = tempfile::tempdir().expect("a directory");
     let program = compile("member", directory.path());
     // The root of trees, a leaf, and a member in between. The others do not need the data that the

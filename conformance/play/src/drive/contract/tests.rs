@@ -143,7 +143,7 @@ fn atomics_that_there_are_not_are_no_commands() {
 }
 
 #[test]
-fn what_is_wrong_with_a_line_is_said() {
+fn errors_of_a_line_are_described() {
     let send =
         |rest: &str| format!(r#"{{"start":{{"id":1,"operation":{{"send":{{"to":1,{rest}}}}}}}}}"#);
     for (line, wrong) in [

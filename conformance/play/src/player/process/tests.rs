@@ -223,7 +223,7 @@ fn rubbish_is_quoted_with_what_is_wrong() {
 }
 
 #[test]
-fn who_is_killed_for_its_lines_has_not_crashed() {
+fn a_program_killed_for_invalid_lines_has_not_crashed() {
     let mut player = shell(&format!("{HELLO} read line; echo Hello; cat"));
     let rubbish = player.ask(&Command::Poll {}, &mut Vec::new());
     assert!(rubbish.unwrap_err().to_string().contains("`Hello`"));
@@ -248,7 +248,7 @@ fn protocol_version_1_is_rejected() {
 }
 
 #[test]
-fn what_comes_before_an_answer_is_kept() {
+fn events_before_an_answer_are_kept() {
     let completed = r#"{"completed":{"id":7,"length":5,
         "failure":{"code":265,"overflow":3,"text":"too long a message"}}}"#
         .replace('\n', "");

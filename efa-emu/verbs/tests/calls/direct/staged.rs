@@ -383,7 +383,7 @@ fn rules_of_faults_apply_as_to_calls() {
 }
 
 #[test]
-fn what_is_held_arrives_after_its_release() {
+fn held_frames_arrive_after_their_release() {
     on_emulated_host_with(&["--profile", "efa2"], || {
         both_ways(7, |client| {
             fault(&[
