@@ -65,7 +65,7 @@ impl Endpoint {
             ERROR_AVAILABLE => return self.read_error().map(Some),
             n => self.library.check("fi_cq_readfrom", n)?,
         }
-        let (token, buffer, counted) = self.take(entry.op_context);
+        let (token, buffer, counted) = self.take(entry.op_context, entry.flags);
         let has_data = entry.flags & ffi::FI_REMOTE_CQ_DATA != 0;
         let is_message = entry.flags & ffi::FI_RECV != 0;
         let counted = if is_message { counted } else { 0 };
@@ -90,7 +90,7 @@ impl Endpoint {
                 .check("fi_cq_readerr", read(self.cq, (&raw mut entry).cast(), 0))?;
         }
         let entry = entry.known;
-        let (token, buffer, _) = self.take(entry.op_context);
+        let (token, buffer, _) = self.take(entry.op_context, entry.flags);
         // SAFETY: the queue is open.
         let strerror = unsafe { entry!((*self.cq).ops, ffi::fi_ops_cq, strerror) };
         let cq = self.cq;
@@ -118,10 +118,14 @@ impl Endpoint {
         })
     }
 
-    /// Returns the token of a completion's context, its buffer, and the number of bytes of the
-    /// prefix that its length includes. The completion of a peer's write to our memory has no
-    /// context of ours.
-    fn take(&mut self, context: *mut c_void) -> (Option<Token>, Vec<u8>, usize) {
+    /// Returns the token of a completion's context, its buffer, and how many bytes of the prefix
+    /// its length includes. The completion of a peer's operation on our memory has no context of
+    /// ours: that of 1.21 to 2.6 is left over from an earlier operation, whose key may be in use
+    /// again (docs/findings.md, 16).
+    fn take(&mut self, context: *mut c_void, flags: u64) -> (Option<Token>, Vec<u8>, usize) {
+        if flags & (ffi::FI_REMOTE_WRITE | ffi::FI_REMOTE_READ) != 0 {
+            return (None, Vec::new(), 0);
+        }
         let key = context as usize;
         match self.pending.remove(&key) {
             None => (None, Vec::new(), 0),
