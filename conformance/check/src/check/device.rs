@@ -240,9 +240,9 @@ impl Remembered {
 
     fn shrink(&mut self) {
         // As many again come until requests are forgotten the next time.
-        self.requests.shrink_to(4 * self.requests.len());
+        self.requests.shrink_to(3 * self.requests.len());
         if let Some(index) = &mut self.index {
-            index.shrink_to(4 * self.requests.len());
+            index.shrink_to(3 * self.requests.len());
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Operations that an answer ends.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 
 use efa_wire::{PacketType, RmaIovs};
 use foldhash::HashMap;
@@ -14,8 +15,8 @@ const MOST_OVER: usize = 1024;
 /// on. Later ones are greater.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct OpId {
-    /// How many had begun before.
-    number: u64,
+    /// How many had begun with it.
+    number: NonZeroU64,
     slot: u32,
 }
 
@@ -258,7 +259,7 @@ impl Operations {
             self.slots.len() as u32 - 1
         });
         let id = OpId {
-            number: self.begun,
+            number: NonZeroU64::MIN.saturating_add(self.begun),
             slot,
         };
         self.begun += 1;
@@ -311,9 +312,9 @@ impl Operations {
         while self.slots.pop_if(|slot| slot.is_none()).is_some() {}
         self.free.retain(|slot| (*slot as usize) < self.slots.len());
         // As many again come until they are forgotten the next time.
-        self.slots.shrink_to(4 * self.slots.len());
-        self.free.shrink_to(4 * self.free.len());
-        self.over.shrink_to(4 * self.over.len());
+        self.slots.shrink_to(3 * self.slots.len());
+        self.free.shrink_to(3 * self.free.len());
+        self.over.shrink_to(3 * self.over.len());
         self.over.len()
     }
 
@@ -383,6 +384,6 @@ impl Names {
     /// Forgets the ids of operations that are not known any more.
     pub(super) fn retain_known(&mut self, operations: &Operations) {
         self.0.retain(|_, id| operations.get(*id).is_some());
-        self.0.shrink_to(4 * self.0.len());
+        self.0.shrink_to(3 * self.0.len());
     }
 }
