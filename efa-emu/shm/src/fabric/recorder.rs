@@ -109,19 +109,15 @@ impl Fabric {
         patience: Duration,
     ) -> Result<Option<&'a Host>, FabricError> {
         let faults = self.fault_generation();
-        let mut bridges = self.bridges()?;
         for device in devices {
             let started = Instant::now();
             let is_missing = |bridge: &String| {
                 known(device.directory(), bridge).is_none_or(|known| known < faults)
             };
-            while bridges.iter().any(is_missing) {
+            // A bridge that has ended meanwhile is not waited for.
+            while self.bridges()?.iter().any(is_missing) {
                 if started.elapsed() > patience {
-                    // A bridge that has ended meanwhile is not waited for.
-                    bridges = self.bridges()?;
-                    if bridges.iter().any(is_missing) {
-                        return Ok(Some(device));
-                    }
+                    return Ok(Some(device));
                 }
                 std::thread::sleep(PAUSE);
             }
