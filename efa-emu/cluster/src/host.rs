@@ -23,7 +23,7 @@ const RECORDER_PATIENCE: Duration = Duration::from_secs(3);
 
 /// How long a program waits for a live bridge to announce its hosts. On a busy machine, a bridge
 /// that needs longer would cost the first messages of the program, which have no destination.
-const BRIDGE_PATIENCE: Duration = Duration::from_secs(30);
+const BRIDGE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The variables that make programs load the emulated libraries, and the named provider.
 pub struct Injection {
