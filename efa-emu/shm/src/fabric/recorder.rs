@@ -109,17 +109,19 @@ impl Fabric {
         patience: Duration,
     ) -> Result<Option<&'a Host>, FabricError> {
         let faults = self.fault_generation();
+        let mut bridges = self.bridges()?;
         for device in devices {
             let started = Instant::now();
             let is_missing = |bridge: &String| {
                 known(device.directory(), bridge).is_none_or(|known| known < faults)
             };
-            // A bridge that has ended meanwhile is not waited for.
-            while self.bridges()?.iter().any(is_missing) {
+            while bridges.iter().any(is_missing) {
                 if started.elapsed() > patience {
                     return Ok(Some(device));
                 }
                 std::thread::sleep(PAUSE);
+                // A bridge that has ended meanwhile is not waited for.
+                bridges = self.bridges()?;
             }
         }
         Ok(None)
