@@ -85,13 +85,20 @@ mod tests {
         ended.sort_unstable();
         assert_eq!(ended, [(0, 0), (1, 10), (2, 20), (3, 30)]);
 
+        // The same item again, which now ends when the others are about to.
+        let (other, rest) = mpsc::channel();
+        let rest = std::sync::Mutex::new(rest);
+        let work = |item: &usize| {
+            match *item {
+                0 => (1..4).for_each(|_| rest.lock().unwrap().recv().unwrap()),
+                _ => other.send(()).unwrap(),
+            }
+            item * 10
+        };
         let mut ended = Vec::new();
-        in_order(
-            &items,
-            jobs,
-            |item| item * 10,
-            |item, result| ended.push((*item, result)),
-        );
+        in_order(&items, jobs, work, |item, result| {
+            ended.push((*item, result))
+        });
         assert_eq!(ended, [(0, 0), (1, 10), (2, 20), (3, 30)]);
     }
 }
