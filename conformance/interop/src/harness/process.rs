@@ -390,13 +390,23 @@ impl<'a> Running<'a> {
         Unmet::Failed(self.shown(how))
     }
 
-    /// Its name, `how` it ended, and the last lines of its output.
+    /// Its name, `how` it ended, and the last lines of its output. Longer output is kept in a file
+    /// of the cell's directory.
     fn shown(&self, how: &str) -> String {
         let mut text = format!("{} {how}", self.what);
         for (name, output) in [("stdout", &self.stdout), ("stderr", &self.stderr)] {
             let printed = output.text();
             let lines: Vec<&str> = printed.lines().collect();
-            for line in &lines[lines.len().saturating_sub(SHOWN)..] {
+            let hidden = lines.len().saturating_sub(SHOWN);
+            if hidden > 0 {
+                let file = self.bench.directory().join(format!("{}.{name}", self.id()));
+                let kept = match std::fs::write(&file, &printed) {
+                    Ok(()) => format!("in {}", file.display()),
+                    Err(error) => format!("lost: {}: {error}", file.display()),
+                };
+                text.push_str(&format!("\n{name}: {hidden} lines more {kept}"));
+            }
+            for line in &lines[hidden..] {
                 text.push_str(&format!("\n{name}: {line}"));
             }
         }
@@ -472,6 +482,26 @@ mod tests {
             assert!(
                 text.contains("stdout: out") && text.contains("stderr: err"),
                 "{text}"
+            );
+        });
+    }
+
+    #[test]
+    fn a_failure_keeps_all_that_was_printed() {
+        with_bench(LONG, |bench| {
+            let unmet = shell(bench, "seq 100 125; exit 3").success().unwrap_err();
+            let Unmet::Failed(text) = unmet else {
+                panic!("{unmet:?}")
+            };
+            assert!(
+                text.contains("stdout: 106\n") && !text.contains("105\n"),
+                "{text}"
+            );
+            let (_, file) = text.split_once("stdout: 6 lines more in ").unwrap();
+            let kept = std::fs::read_to_string(file.lines().next().unwrap()).unwrap();
+            assert_eq!(
+                kept,
+                (100..=125).map(|n| format!("{n}\n")).collect::<String>()
             );
         });
     }

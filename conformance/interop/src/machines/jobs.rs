@@ -136,7 +136,16 @@ fn under_slurm(bench: &Bench) -> CellResult {
         "--rsh".into(),
         path(&shell),
     ];
-    let tasks = ["srun", "--mpi=pmix", "-N", "2", "-n", "2"].map(str::to_owned);
+    let tasks = [
+        "srun",
+        "--kill-on-bad-exit",
+        "--mpi=pmix",
+        "-N",
+        "2",
+        "-n",
+        "2",
+    ]
+    .map(str::to_owned);
     let run = [
         path(&bench.lab().launcher.efa_emu),
         "run".into(),
