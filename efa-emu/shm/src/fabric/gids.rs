@@ -2,6 +2,7 @@
 
 use efa_core::address::Gid;
 
+use crate::identity::config::DEFAULT_FABRIC;
 use crate::identity::device_name::DeviceName;
 
 /// The number of hosts that have GIDs of their own.
@@ -32,17 +33,25 @@ pub fn is_emulated(gid: Gid) -> bool {
     bytes[..10] == GID_START && devices.contains(&bytes[10]) && bytes[11..13] == EUI_64
 }
 
-/// Numbers for a host in the order in which they should be tried. `host-N` prefers the number N;
-/// other names prefer a number from 0x100000 on that depends only on the name, so that a host that
-/// is created again keeps its GIDs.
-pub(super) fn preferred_numbers(name: &str) -> impl Iterator<Item = u32> {
-    let first = match name
+/// Numbers for a host in the order in which they should be tried. In the fabric `default`, `host-N`
+/// prefers the number N. All others prefer a number from 0x100000 on that depends only on the names
+/// of fabric and host, so that a host that is created again keeps its GIDs.
+///
+/// Fabrics of a machine share its `/dev/shm`, and libfabric 1.11 names its files there by user, GID
+/// and queue pair number alone. Two of its endpoints with the same address, in two fabrics, would
+/// use one file, and crash.
+pub(super) fn preferred_numbers(fabric: &str, host: &str) -> impl Iterator<Item = u32> + use<> {
+    let number = host
         .strip_prefix("host-")
-        .and_then(|n| n.parse::<u32>().ok())
-    {
-        Some(number) if number < 0x10_0000 => number,
-        // FNV-1a, folded to 20 bits.
+        .and_then(|n| n.parse::<u32>().ok());
+    let first = match (fabric, number) {
+        (DEFAULT_FABRIC, Some(number)) if number < 0x10_0000 => number,
         _ => {
+            let name = match fabric {
+                DEFAULT_FABRIC => host.to_owned(),
+                _ => format!("{fabric}/{host}"),
+            };
+            // FNV-1a, folded to 20 bits.
             let hash = name.bytes().fold(0x811c_9dc5u32, |hash, byte| {
                 (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
             });

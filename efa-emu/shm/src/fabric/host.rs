@@ -93,7 +93,7 @@ impl Host {
                         }
                         None => gid,
                     },
-                    None => preferred_numbers(name.host())
+                    None => preferred_numbers(fabric.name(), name.host())
                         .map(|number| device_gid(number, name.index()))
                         .find(|gid| known.with_gid(*gid).is_none())
                         .expect("there are more GIDs than hosts"),
@@ -162,7 +162,7 @@ impl Host {
         };
         let names = (0..devices).map(|index| DeviceName::new(&host, index, devices));
         // The GIDs of a host differ in the index only.
-        let number = preferred_numbers(&host)
+        let number = preferred_numbers(fabric.name(), &host)
             .find(|number| {
                 names.clone().all(|name| {
                     let owner = known.with_gid(device_gid(*number, name.index()));

@@ -232,6 +232,7 @@ impl Fabric {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::os::unix::fs::PermissionsExt;
     use std::time::Duration;
 
@@ -242,12 +243,25 @@ mod tests {
     use crate::fabric::participants::LOOKS;
     use crate::fabric::paths::file_names;
     use crate::fabric::status::ParticipantStatus;
+    use crate::identity::config::DEFAULT_FABRIC;
     use crate::identity::qpn::QpnChoice;
     use crate::link::staged::PortRules;
     use efa_device_model::qpn_policy::QpnPolicy;
 
     fn fabric(root: &tempfile::TempDir) -> Fabric {
-        Fabric::open_below(root.path(), "lab").unwrap()
+        Fabric::open_below(root.path(), DEFAULT_FABRIC).unwrap()
+    }
+
+    #[test]
+    fn hosts_of_two_fabrics_have_different_gids() {
+        let root = tempfile::tempdir().unwrap();
+        let fabrics = [DEFAULT_FABRIC, "lab", "lab-1"].map(|name| {
+            let fabric = Fabric::open_below(root.path(), name).unwrap();
+            let hosts = [None, None, Some("alpha"), Some("beta")];
+            hosts.map(|host| fabric.enter_host(host, None, 64).unwrap())
+        });
+        let gids: BTreeSet<_> = fabrics.iter().flatten().map(Host::gid).collect();
+        assert_eq!(gids.len(), 12, "{gids:?}");
     }
 
     #[test]
@@ -353,7 +367,7 @@ mod tests {
             let device = &entered[1][2];
             let mut program = None;
             let looked = looks(|| {
-                let opened = Fabric::open_below(root.path(), "lab").unwrap();
+                let opened = Fabric::open_below(root.path(), DEFAULT_FABRIC).unwrap();
                 let entered = opened.enter_device(device.name(), Some(device.gid()), 64);
                 program = Some(entered.unwrap());
             });
@@ -372,7 +386,7 @@ mod tests {
         let fabric = fabric(&root);
         let _living = fabric.enter_host(Some("living"), None, 64).unwrap();
         // Not ours, since others can write to it.
-        let number = preferred_numbers("node1").next().unwrap();
+        let number = preferred_numbers(fabric.name(), "node1").next().unwrap();
         let in_the_way = fabric.host_directory(device_gid(number, 1));
         std::fs::create_dir_all(in_the_way.join("notes")).unwrap();
         std::fs::set_permissions(&in_the_way, std::fs::Permissions::from_mode(0o770)).unwrap();
@@ -457,7 +471,7 @@ mod tests {
     fn colliding_names_get_different_gids() {
         let root = tempfile::tempdir().unwrap();
         let fabric = fabric(&root);
-        let mut numbers = preferred_numbers("alpha");
+        let mut numbers = preferred_numbers(fabric.name(), "alpha");
         let wanted = device_gid(numbers.next().unwrap(), 0);
         let _squatter = fabric
             .enter_host(Some("squatter"), Some(wanted), 64)
