@@ -138,22 +138,24 @@ impl CqTable {
             return;
         };
         if queue.producer == queue.attention {
-            return self.write_attentively(cq, entry);
+            return self.write_attentively(cq, *entry);
         }
         queue.ring.write(queue.producer, entry);
         queue.producer = queue.producer.wrapping_add(1);
     }
 
+    /// As [`CqTable::write`], with all that may have to be done. It gets a copy of the entry, because
+    /// a reference would keep every entry in memory.
     #[cold]
     #[inline(never)]
-    fn write_attentively(&mut self, cq: CqId, entry: &CompletionEntry) {
+    fn write_attentively(&mut self, cq: CqId, entry: CompletionEntry) {
         let Some(queue) = self.queues.get_mut(cq.0 as usize) else {
             return;
         };
         if queue.counted
             && let Some(attached) = self.counters.get(&entry.qpn())
         {
-            attached.count_entry(entry);
+            attached.count_entry(&entry);
         }
         if std::mem::take(&mut queue.loses_next) {
             queue.attention = queue.next_attention();
@@ -167,7 +169,7 @@ impl CqTable {
             }
             return;
         }
-        queue.ring.write_sized(queue.producer, entry);
+        queue.ring.write_sized(queue.producer, &entry);
         queue.producer = queue.producer.wrapping_add(1);
         if queue.watched {
             queue.read_doorbell();

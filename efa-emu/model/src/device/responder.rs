@@ -163,17 +163,18 @@ impl Device {
             }
             Err(refusal) => {
                 let is_dropped = !transfer.is_deferred();
-                self.refuse(from, header, refusal, is_dropped)
+                self.refuse(from, *header, refusal, is_dropped)
             }
         }
     }
 
-    /// Counts a refused request. Returns the status for its initiator.
+    /// Counts a refused request. Returns the status for its initiator. It gets a copy of the header,
+    /// because a reference would keep the header of every request in memory.
     #[cold]
     fn refuse(
         &mut self,
         from: Gid,
-        header: &RequestHeader,
+        header: RequestHeader,
         refusal: Refusal,
         is_dropped: bool,
     ) -> Status {

@@ -317,7 +317,7 @@ impl DeviceProxy {
         if let Some(ring) = self.ring(origin)
             && let Some((memory, at)) =
                 ring.consumer
-                    .payload(&origin.incoming, 0, into.len() as u32)
+                    .payload(origin.incoming.payload(), 0, into.len() as u32)
         {
             memory.read(at, into);
         }

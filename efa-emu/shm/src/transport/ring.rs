@@ -332,6 +332,24 @@ pub(crate) struct Incoming {
     pub(crate) record: Record,
 }
 
+/// Where the payload of a record is in the memory of its ring.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Payload {
+    at: usize,
+    length: u32,
+}
+
+impl Incoming {
+    /// The record's payload.
+    #[inline(always)]
+    pub(crate) fn payload(&self) -> Payload {
+        Payload {
+            at: self.payload_at,
+            length: self.record.payload(),
+        }
+    }
+}
+
 /// The receiving end.
 pub(crate) struct Consumer {
     memory: SharedMemory,
@@ -414,18 +432,17 @@ impl Consumer {
         self.unanswered -= 1;
     }
 
-    /// The memory and the offset of `length` bytes of the record's payload from `offset` on. `None`
-    /// if the payload is shorter.
+    /// The memory and the offset of `length` bytes of a record's payload from `offset` on. `None` if
+    /// the payload is shorter.
     #[inline]
     pub(crate) fn payload(
         &self,
-        incoming: &Incoming,
+        payload: Payload,
         offset: u32,
         length: u32,
     ) -> Option<(&SharedMemory, usize)> {
         let end = offset.checked_add(length)?;
-        (end <= incoming.record.payload())
-            .then(|| (&self.memory, incoming.payload_at + offset as usize))
+        (end <= payload.length).then(|| (&self.memory, payload.at + offset as usize))
     }
 
     /// Claims the initiator's memory of a direct RDMA record for copying. Returns false if the
@@ -515,7 +532,7 @@ mod tests {
     fn payload(consumer: &Consumer, incoming: &Incoming) -> Vec<u8> {
         let mut found = vec![0; incoming.record.payload() as usize];
         let (memory, at) = consumer
-            .payload(incoming, 0, incoming.record.payload())
+            .payload(incoming.payload(), 0, incoming.record.payload())
             .unwrap();
         memory.read(at, &mut found);
         found
@@ -816,8 +833,8 @@ mod tests {
                 match pair.consumer.take() {
                     Ok(Some(incoming)) => {
                         let record = &incoming.record;
-                        prop_assert!(pair.consumer.payload(&incoming, 0, record.payload()).is_some());
-                        prop_assert!(pair.consumer.payload(&incoming, 1, record.payload()).is_none());
+                        prop_assert!(pair.consumer.payload(incoming.payload(), 0, record.payload()).is_some());
+                        prop_assert!(pair.consumer.payload(incoming.payload(), 1, record.payload()).is_none());
                         payload(&pair.consumer, &incoming);
                         pair.consumer.begin_copy(&incoming);
                         pair.consumer.answer(&incoming, OK);

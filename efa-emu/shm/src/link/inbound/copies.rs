@@ -53,7 +53,7 @@ impl Inbound {
         let header = incoming.record.header();
         let mut bytes = [0; record::MAX_SEGMENTS * record::SEGMENT];
         let length = incoming.record.payload();
-        let list = ring.consumer.payload(incoming, 0, length);
+        let list = ring.consumer.payload(incoming.payload(), 0, length);
         let segments = list
             .and_then(|(memory, at)| {
                 let bytes = bytes.get_mut(..length as usize)?;

@@ -62,7 +62,7 @@ impl InRing {
     ) -> Answer {
         let mut transfer = MessageFromRing {
             consumer: &self.consumer,
-            incoming,
+            payload: incoming.payload(),
         };
         // A message has no RDMA fields to decode.
         let header = incoming.record.message_header();
@@ -177,9 +177,10 @@ pub(super) fn tap_data(tap: &mut LinkTap, from: Gid, transfer: &FromRing<'_>, st
 /// Captures the arrival of a request with its data.
 fn tap_arrival(tap: &mut LinkTap, from: Gid, transfer: &FromRing<'_>) {
     let mut payload = |offset: u32, into: &mut [u8]| {
-        let place = transfer
-            .consumer
-            .payload(transfer.incoming, offset, into.len() as u32);
+        let place =
+            transfer
+                .consumer
+                .payload(transfer.incoming.payload(), offset, into.len() as u32);
         place.map(|(memory, at)| memory.read(at, into)).is_some()
     };
     tap.received(from, &transfer.incoming.record, &mut payload);

@@ -48,7 +48,10 @@ impl Inbound {
             }
             _ => 0,
         };
-        if let Some((memory, at)) = ring.consumer.payload(&later.incoming, 0, length as u32) {
+        if let Some((memory, at)) =
+            ring.consumer
+                .payload(later.incoming.payload(), 0, length as u32)
+        {
             memory.read(at, &mut start[..length]);
         }
         // A request is subject to the network of its initiator.
@@ -138,7 +141,9 @@ impl Inbound {
                 return;
             };
             let mut data = vec![0; record.payload() as usize];
-            if let Some((memory, at)) = ring.consumer.payload(&later.incoming, 0, record.payload())
+            if let Some((memory, at)) =
+                ring.consumer
+                    .payload(later.incoming.payload(), 0, record.payload())
             {
                 memory.read(at, &mut data);
             }

@@ -61,7 +61,8 @@ impl Inbound {
                     length: record.payload(),
                 };
                 if let Some((memory, at)) =
-                    ring.consumer.payload(&later.incoming, 0, record.payload())
+                    ring.consumer
+                        .payload(later.incoming.payload(), 0, record.payload())
                 {
                     memory::scatter(memory, at, segments, window);
                 }

@@ -5,14 +5,14 @@ use efa_core::nic::Status;
 use crate::link::memory::{self, CopyError, Direction, Window};
 use crate::link::outbound::{BulkName, Outbound, PullName, PushError};
 use crate::transport::record::Answer;
-use crate::transport::ring::{Consumer, Incoming};
+use crate::transport::ring::{Consumer, Incoming, Payload};
 use crate::transport::segment::Address;
 use efa_device_model::link::{HostSegment, Transfer};
 
 /// The data of a send, in the ring.
 pub(super) struct MessageFromRing<'a> {
     pub(super) consumer: &'a Consumer,
-    pub(super) incoming: &'a Incoming,
+    pub(super) payload: Payload,
 }
 
 impl Transfer for MessageFromRing<'_> {
@@ -20,7 +20,7 @@ impl Transfer for MessageFromRing<'_> {
     fn fetch(&mut self, offset: u32, to: HostSegment) -> Result<(), Status> {
         let (memory, at) = self
             .consumer
-            .payload(self.incoming, offset, to.length)
+            .payload(self.payload, offset, to.length)
             .ok_or(Status::RemoteAbort)?;
         memory::copy_out(memory, at, to);
         Ok(())
@@ -64,7 +64,11 @@ impl Transfer for FromRing<'_> {
         if let Some((start, part)) = window.part_of(offset, to) {
             let (memory, at) = self
                 .consumer
-                .payload(self.incoming, start - record.offset(), part.length)
+                .payload(
+                    self.incoming.payload(),
+                    start - record.offset(),
+                    part.length,
+                )
                 .ok_or(Status::RemoteAbort)?;
             memory::copy_out(memory, at, part);
         }
@@ -80,7 +84,7 @@ impl Transfer for FromRing<'_> {
     fn peek(&mut self, offset: u32, into: &mut [u8]) -> Result<(), Status> {
         let place = self
             .consumer
-            .payload(self.incoming, offset, into.len() as u32);
+            .payload(self.incoming.payload(), offset, into.len() as u32);
         let (memory, at) = place.ok_or(Status::RemoteAbort)?;
         memory.read(at, into);
         Ok(())

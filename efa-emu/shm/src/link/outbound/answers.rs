@@ -13,22 +13,36 @@ use super::state::Outbound;
 use crate::process::clock::monotonic_now;
 use crate::transport::record::Answer;
 
+/// Gives the outcome of a request other than a success to the device. Returns false for an outcome
+/// that the device does not take at once.
+#[inline(never)]
+fn take_other(device: &mut Device, token: Token, answer: Answer) -> bool {
+    match answer {
+        // Only this status starts a timer.
+        Answer::Status(status) if status != Status::RemoteRnr => {
+            device.complete(Duration::ZERO, token, status);
+            true
+        }
+        Answer::Acknowledged => {
+            device.acknowledged(token);
+            true
+        }
+        _ => false,
+    }
+}
+
 impl Outbound {
     /// Takes the available answers, and gives the outcomes of requests to the device. Outcomes that
     /// start a timer wait for [`Outbound::next_completed`]. Returns whether there were any answers.
     #[inline(always)]
     pub(crate) fn reap(&mut self, device: &mut Device) -> bool {
+        // Nearly all are a success, for which one test is enough.
         self.take_answers(|token, answer| match answer {
-            // Only this status starts a timer.
-            Answer::Status(status) if status != Status::RemoteRnr => {
-                device.complete(Duration::ZERO, token, status);
+            Answer::Status(Status::Ok) => {
+                device.complete(Duration::ZERO, token, Status::Ok);
                 true
             }
-            Answer::Acknowledged => {
-                device.acknowledged(token);
-                true
-            }
-            _ => false,
+            other => take_other(device, token, other),
         })
     }
 
