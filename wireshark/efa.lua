@@ -1345,8 +1345,12 @@ local function is_proven(evidence, context)
     local has_beginning = born[near.endpoint] and (born[far.endpoint] or has_arrivals)
     -- The captures of two hosts, possibly with two clocks, may begin at different times.
     local has_order = has_beginning and c.from_start and not c.has_stray_answer
-    if not context.has_direction and c.has_copies and not has_order then
-        return false
+    if not context.has_direction and (near.has_copies or far.has_copies) then
+        -- If an end's packets were captured at one host only, they are in the order of its clock.
+        local is_one_sided = near.has_requests and far.has_requests and near.has_copies ~= far.has_copies
+        if is_one_sided or not has_order then
+            return false
+        end
     end
     if evidence == SENDER then
         return born[context.me.endpoint] ~= nil
@@ -1637,7 +1641,8 @@ function Identity.begin_anew(c, me, you)
     fresh.run, peer.run = me.run, you.run
     -- The sequence numbers of the two devices continue.
     for _, name in ipairs({ "packets", "bytes", "identities", "requests", "request_times", "rdma",
-        "rdma_base", "contents", "senders", "numbered", "refused_packets", "troubled" }) do
+        "rdma_base", "contents", "senders", "numbered", "refused_packets", "troubled", "has_requests",
+        "has_copies" }) do
         fresh[name], peer[name] = me[name], you[name]
     end
     if me == you then
@@ -2474,6 +2479,7 @@ local function follow_frame(context, h, tvb)
         end
         return
     end
+    me.has_requests = true
     local earlier = me.requests[sequence]
     local continues = name == "RDMA_WRITE" and h.rdma_offset > 0
     if not context.has_direction and not continues then
@@ -2482,7 +2488,7 @@ local function follow_frame(context, h, tvb)
         local identity = format("%d:%x:%s:%s:%s:", h.opcode, h.qkey, h.rdma_remote_address, h.rdma_remote_key,
             h.rdma_total_length) .. data
         if earlier and not h.retransmission and me.identities[sequence] == identity then
-            context.is_sighting, c.has_copies = true, true
+            context.is_sighting, me.has_copies = true, true
             state.without_header[frame] = state.without_header[earlier]
             return
         end

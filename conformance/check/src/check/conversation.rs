@@ -337,6 +337,33 @@ impl Speech {
     }
 }
 
+/// The frames of a conversation without directions, which may be from two hosts with two clocks.
+#[derive(Debug, Default)]
+struct Undirected {
+    /// The interface of the first frame, and whether another one captured frames too.
+    interface: Option<usize>,
+    has_interfaces: bool,
+    /// Whether each end sent requests, and whether any of them was captured twice.
+    requests: [bool; 2],
+    copies: [bool; 2],
+}
+
+impl Undirected {
+    fn has_copies(&self) -> bool {
+        self.copies.contains(&true)
+    }
+
+    /// Whether the first copies of the packets are in a possible order: there is one clock, or each
+    /// end's packets were captured at both. The requests of an end that only the other end's host
+    /// captured are in the order of that clock.
+    fn has_possible_order(&self) -> bool {
+        match self.has_copies() {
+            true => self.copies == self.requests,
+            false => !self.has_interfaces,
+        }
+    }
+}
+
 /// The packets between two endpoints, in the view of one of them.
 #[derive(Debug)]
 pub(super) struct Conversation {
@@ -366,8 +393,8 @@ pub(super) struct Conversation {
     target: Option<Qkey>,
     /// The findings about the present endpoints.
     findings: Findings,
-    /// Whether frames without a direction were captured at both ends, possibly with two clocks.
-    has_copies: bool,
+    /// The captured frames without directions.
+    undirected: Undirected,
     /// Whether there was an answer to a request that is not in the capture.
     has_stray_answer: bool,
 }
@@ -390,7 +417,7 @@ impl Conversation {
             at: 0,
             target: None,
             findings: Findings::default(),
-            has_copies: false,
+            undirected: Undirected::default(),
             has_stray_answer: false,
         }
     }
@@ -430,14 +457,17 @@ impl Conversation {
     }
 
     /// Handles any frame, the `at`-th of the capture, that `me` sent.
-    pub(super) fn sees(&mut self, me: End, at: u64) {
+    pub(super) fn sees(&mut self, me: End, at: u64, interface: usize) {
         self.sides[me].frames += 1;
         self.sides[me].last_frame = at;
+        let first = *self.undirected.interface.get_or_insert(interface);
+        self.undirected.has_interfaces |= interface != first;
     }
 
-    /// Handles a second copy of a request.
-    pub(super) fn sees_copy(&mut self) {
-        self.has_copies |= !self.view.has_direction;
+    /// Handles a request of `me`, or a second copy of it.
+    pub(super) fn sees_request(&mut self, me: End, is_copy: bool) {
+        self.undirected.requests[me] = true;
+        self.undirected.copies[me] |= is_copy;
     }
 
     /// Handles an answer to a request of `initiator`.
@@ -452,19 +482,21 @@ impl Conversation {
         let is_own = near.node == far.node;
         let has_both = is_own || near.frames > 0 && far.frames > 0;
         let has_directions = self.view.has_direction;
+        let has_possible_order = has_directions || self.undirected.has_possible_order();
         let was_born = |side: &Side| {
             let owner = (has_directions, side.id);
             side.born.is_some() || lives.began_between(owner, side.former_frame, side.last_frame)
         };
         let has_arrivals = has_directions && lives.has_all_arrivals(near.id);
         let has_beginning = has_both
+            && has_possible_order
             && self.from_start == Some(true)
             && was_born(near)
             && (is_own || was_born(far) || has_arrivals);
-        // The first copies of the packets are in a possible order. But if the two hosts' captures
-        // begin at different times, some of them are the second copies.
-        let has_order = has_beginning && !self.has_stray_answer;
-        let has_history = has_both && (has_directions || !self.has_copies || has_order);
+        // If the captures of two hosts begin at different times, some first copies are the second.
+        let has_first_copies = has_beginning && !self.has_stray_answer;
+        let is_in_order = !self.undirected.has_copies() || has_first_copies;
+        let has_history = has_both && has_possible_order && (has_directions || is_in_order);
         let is_talk = near.frames + far.frames > 0 && self.from_start.is_some();
         let speech = &mut self.speech;
         speech.lacks_direction |= is_talk && !has_both;

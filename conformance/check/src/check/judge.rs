@@ -218,7 +218,7 @@ impl CaptureState {
         };
         self.judge_frame(conversation, frame, from, id, position);
         let (me, _) = conversation.ends(from);
-        conversation.sees(me, self.at);
+        conversation.sees(me, self.at, frame.interface);
     }
 
     fn judge_frame(
@@ -266,10 +266,11 @@ impl CaptureState {
         let near = (frame.direction.is_some(), conversation.sides[0].id);
         let requests = &mut conversation.sides[me].requests;
         let attempt = requests.take(header, identity, position);
+        conversation.sees_request(me, matches!(attempt, Attempt::Sighting));
         let is_repetition = match attempt {
             Attempt::First => false,
             Attempt::Repetition => true,
-            Attempt::Sighting => return conversation.sees_copy(),
+            Attempt::Sighting => return,
         };
         let mut run = None;
         if is_arrival && header.sequence >= FIRST_TAPPED_SEQUENCE {

@@ -1374,6 +1374,42 @@ fn piece(msg_id: u32, offset: u64) -> MediumRtm {
     }
 }
 
+/// A request without raw address after a HANDSHAKE, without directions and on two clocks. The
+/// clock of B is behind, so its copies of the packets of A come first.
+#[test]
+fn packets_captured_at_one_end_only_are_in_no_order() {
+    let play = |is_handshake_there: bool, kept: &dyn Fn(&CapturedPacket) -> bool| {
+        let mut b = Builder::new();
+        b.send(A, B, &eager(0, Some(A), None), b"first");
+        if is_handshake_there {
+            b.send(B, A, &handshake(all(), B), b"");
+        }
+        b.send(A, B, &eager(1, None, Some(A)), b"");
+        b.send(B, A, &eager(0, Some(B), None), b"");
+        b.send(A, B, &handshake(all(), A), b"");
+        b.send(B, A, &eager(1, None, Some(B)), b"");
+        let frames = &mut b.capture.frames;
+        frames.retain(kept);
+        for frame in frames {
+            frame.direction = None;
+            frame.time += Duration::from_secs(1 - frame.interface as u64);
+        }
+        b.broken()
+    };
+    let sent = |frame: &CapturedPacket| frame.direction == Some(Direction::Outbound);
+    let all = |_: &CapturedPacket| true;
+    let but_sent_by_b = |frame: &CapturedPacket| frame.interface == 0 || !sent(frame);
+    let at_a = |frame: &CapturedPacket| frame.interface == 0;
+    let wrong = ("raw-address-first", 4);
+    assert_eq!(play(true, &but_sent_by_b), []);
+    assert_eq!(play(true, &sent), []);
+    assert_eq!(play(true, &all), []);
+    assert_eq!(play(true, &at_a), []);
+    // The order is known if both copies are there, or one host's only.
+    assert_eq!(play(false, &all), [wrong]);
+    assert_eq!(play(false, &at_a), [("raw-address-first", 3)]);
+}
+
 /// The network may deliver a PEER_ERROR before earlier packets.
 #[test]
 fn packets_may_arrive_after_their_message_was_abandoned() {

@@ -112,7 +112,8 @@ fn is_same(one: &CapturedPacket, other: &CapturedPacket) -> bool {
         && one.payload == other.payload
 }
 
-fn lose(capture: &mut Capture, loss: Loss, rng: &mut StdRng) {
+/// `keeps_interfaces`: that each clock has an interface of its own is not lost.
+fn lose(capture: &mut Capture, loss: Loss, keeps_interfaces: bool, rng: &mut StdRng) {
     let interfaces: BTreeSet<usize> = capture.frames.iter().map(|frame| frame.interface).collect();
     let interfaces: Vec<usize> = interfaces.into_iter().collect();
     let Some(&host) = interfaces.choose(rng) else {
@@ -149,7 +150,7 @@ fn lose(capture: &mut Capture, loss: Loss, rng: &mut StdRng) {
         Loss::Flags => {
             let is_every_host = rng.random_bool(0.7);
             // The classic format has one interface.
-            let is_one_interface = is_every_host && rng.random_bool(0.5);
+            let is_one_interface = is_every_host && rng.random_bool(0.5) && !keeps_interfaces;
             for frame in frames {
                 if is_every_host || frame.interface == host {
                     frame.direction = None;
@@ -247,12 +248,12 @@ pub(crate) fn damaged(capture: &Capture, seed: u64, losses: &[Loss]) -> (Capture
         .map(|_| *losses.choose(&mut rng).unwrap())
         .collect();
     losses.sort_unstable();
-    // Without directions, only an end that recorded both shows their order if the clocks differ.
-    if losses.contains(&Loss::Flags) && losses.contains(&Loss::Clocks) {
-        losses.retain(|loss| !matches!(loss, Loss::Direction | Loss::Duplicates));
-    }
+    // Two clocks on one interface look like one clock if no packet was captured twice.
+    let has_two_clocks = losses.contains(&Loss::Clocks);
+    let has_one_direction = losses.contains(&Loss::Direction);
     for loss in losses {
-        lose(&mut damaged, loss, &mut rng);
+        let keeps_interfaces = has_two_clocks && has_one_direction;
+        lose(&mut damaged, loss, keeps_interfaces, &mut rng);
         what.push(format!("{loss:?}"));
     }
     // Frames are numbered as in a file of the frames that remain.

@@ -770,6 +770,28 @@ const VISIBLE_LOSSES: [Loss; 7] = [
     Loss::Clocks,
 ];
 
+/// Whether two endpoints have frames without directions, and none of them twice. The dissector does
+/// not see interfaces, so it takes two clocks for one.
+fn was_captured_once(frames: &[CapturedPacket]) -> bool {
+    let (mut once, mut twice) = (HashSet::new(), HashSet::new());
+    let mut seen = HashSet::new();
+    for frame in frames.iter().filter(|frame| frame.direction.is_none()) {
+        let header = &frame.header;
+        // Other frames, and repetitions, have the number of another frame.
+        if header.kind != FrameKind::Send || header.retransmission {
+            continue;
+        }
+        let source = (frame.source, header.source_qpn);
+        let destination = (frame.destination, header.destination_qpn);
+        let pair = (source.min(destination), source.max(destination));
+        once.insert(pair);
+        if !seen.insert((source, destination, header.sequence, header.qkey)) {
+            twice.insert(pair);
+        }
+    }
+    once != twice
+}
+
 #[test]
 fn the_dissector_blames_nobody_after_losses() {
     let Some(tshark) = Tshark::find() else { return };
@@ -784,7 +806,9 @@ fn the_dissector_blames_nobody_after_losses() {
         let whole = Capture::load(path).unwrap();
         for seed in [2 * seed(), 2 * seed() + 1] {
             let (damaged, what) = damaged(&whole, seed, &VISIBLE_LOSSES);
-            if damaged.frames.is_empty() {
+            let has_two_clocks = what.contains("Clocks") && what.contains("Direction");
+            let has_no_order = has_two_clocks && was_captured_once(&damaged.frames);
+            if has_no_order || damaged.frames.is_empty() {
                 continue;
             }
             names.push(format!("{} without {what}", path.display()));
