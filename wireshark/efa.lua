@@ -687,6 +687,7 @@ local PACKET_RULES = {
     { "raw-address-first", PROTOCOL, ERROR, "No raw address before the handshake", SENDER },
     { "one-identity", PROTOCOL, NOTE, "Both raw address and connid header" },
     { "connid-true", PROTOCOL, ERROR, "The connection id is of another endpoint", HISTORY },
+    { "connid-fresh", PROTOCOL, ERROR, "A new endpoint has the connection id of the one before it", HISTORY },
     { "late-packet", SEQUENCE, NOTE, "From an endpoint that is gone" },
     { "qkey-true", PROTOCOL, ERROR, "The Q-key is not the receiver's", HISTORY },
     { "qpn-reused", SEQUENCE, NOTE, "Another endpoint has taken over the queue pair number" },
@@ -1186,6 +1187,7 @@ local function reset_state()
         -- has directions.
         born = { [true] = {}, [false] = {} },
         born_anywhere = { [true] = {}, [false] = {} }, -- the same, wherever it was seen
+        first_packets = {}, -- of queue pairs, by where they were seen and endpoint
         latest = {}, -- by view and endpoint, its latest request and the request's run of numbers
         all_arrivals = {}, -- queue pairs whose first arrival a tap saw
         ways = {}, -- ways[sender][receiver]: the frames that both ends have captured
@@ -1642,7 +1644,7 @@ function Identity.begin_anew(c, me, you)
     -- The sequence numbers of the two devices continue.
     for _, name in ipairs({ "packets", "bytes", "identities", "requests", "request_times", "rdma",
         "rdma_base", "contents", "senders", "numbered", "refused_packets", "troubled", "has_requests",
-        "has_copies" }) do
+        "has_copies", "generation" }) do
         fresh[name], peer[name] = me[name], you[name]
     end
     if me == you then
@@ -1721,11 +1723,42 @@ function Identity.endpoint_named(p)
     return format("[%s]:%d", tostring(p.tvb(p.gid_offset, 16):ipv6()), p["raw_addr.qpn"])
 end
 
+-- Whether the queue pair has begun anew since the endpoint's last packet, with the same connection id:
+-- its peer cannot know, and goes on with the numbers of the earlier endpoint.
+function Identity.keeps_connid(me, p, context, named)
+    local key = tostring(context.is_own) .. me.endpoint
+    local first = state.first_packets[key]
+    if context.sequence == 0 then
+        local content = p.tvb:raw()
+        if not first then
+            first = { content = content, connid = named, generation = 0 }
+            state.first_packets[key] = first
+        elseif first.content ~= content then
+            first.is_kept = named and named == first.connid
+            first.content, first.connid, first.generation = content, named, first.generation + 1
+        end
+    end
+    if not first or first.generation <= (me.generation or 0) then
+        return false
+    end
+    me.generation = first.generation
+    return first.is_kept and named == me.connid
+end
+
 -- Returns the ends of the conversation, and whether the packet is late: from or to an endpoint that
 -- no longer exists.
 function Identity.check(c, me, you, p, context)
     local frame = context.frame
     local raw = p["raw_addr.connid"]
+    local named = raw or p.connid
+    if Identity.keeps_connid(me, p, context, named) then
+        note(frame, "connid-fresh", format("the queue pair begins anew, with connection id 0x%08x as before",
+            named))
+        local peer = you.connid
+        me, you = Identity.begin_anew(c, me, you)
+        you.connid = peer
+        me.connid, c.from_start = named, false
+    end
     if p["raw_addr.qpn"] then
         local named = Identity.endpoint_named(p)
         if named ~= me.endpoint then

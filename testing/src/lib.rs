@@ -14,6 +14,7 @@ pub mod mpi;
 pub mod nic;
 pub mod patience;
 mod pattern;
+pub mod pcap;
 #[cfg(feature = "programs")]
 pub mod programs;
 pub mod self_talk;

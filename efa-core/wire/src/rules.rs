@@ -318,7 +318,7 @@ rules! {
             "A connid to a peer that did not ask for it",
             "REQ and CTSDATA packets carry a connid only to peers that announced connid: libfabric 1.13 and older take it for data.",
             "no connid in requests and CTSDATA to a peer without feature bit 3";
-        CONNID_FRESH: Error, Checker, History, Protocol,
+        CONNID_FRESH: Error, Both, History, Protocol,
             "connid-fresh", "v4/4.4/connid-fresh", "4.4",
             "A new endpoint has the connection id of the one before it",
             "An endpoint that gets the queue pair number of an earlier one has another connid. With the same one its peers go on with the numbers and ids of the earlier endpoint, and are not to blame. Seen where the sequence numbers of a queue pair begin anew.",

@@ -6,10 +6,10 @@ use std::time::Duration;
 use efa_capture::frame::{Frame, FrameKind, Repr};
 use efa_capture::{Direction, Reader};
 use efa_testing::addresses::gid;
+use efa_testing::pcap::{
+    self, ETHERNET, block, classic_header, classic_record, cooked, cooked_2, option, section,
+};
 use efa_wire::address::{Qkey, Qpn};
-
-/// Bytes of the Ethernet header.
-const ETHERNET: usize = 14;
 
 /// Microseconds since the epoch.
 const TIME: u64 = 1_700_000_000_123_456;
@@ -38,56 +38,19 @@ fn frame() -> Vec<u8> {
     bytes
 }
 
-fn block(code: u32, body: &[u8]) -> Vec<u8> {
-    let mut body = body.to_vec();
-    body.resize(body.len().next_multiple_of(4), 0);
-    let length = (body.len() as u32 + 12).to_le_bytes();
-    [&code.to_le_bytes()[..], &length, &body, &length].concat()
-}
-
-fn section() -> Vec<u8> {
-    block(
-        0x0a0d_0d0a,
-        b"\x4d\x3c\x2b\x1a\x01\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff",
-    )
-}
-
-fn option(code: u16, value: &[u8]) -> Vec<u8> {
-    let mut bytes = [code.to_le_bytes(), (value.len() as u16).to_le_bytes()].concat();
-    bytes.extend(value);
-    bytes.resize(bytes.len().next_multiple_of(4), 0);
-    bytes
-}
-
+/// An interface whose reserved field is not zero.
 fn interface(linktype: u16, options: &[u8]) -> Vec<u8> {
-    let reserved = 0xbeef_u16;
-    let mut body = [linktype.to_le_bytes(), reserved.to_le_bytes()].concat();
-    body.extend(0_u32.to_le_bytes());
-    body.extend(options);
-    block(1, &body)
+    pcap::interface(linktype, 0xbeef, options)
 }
 
 /// A packet of interface `id`, whose block of type `code` is enhanced or obsolete.
 fn packet(code: u32, id: u32, bytes: &[u8], options: &[u8]) -> Vec<u8> {
-    let length = bytes.len() as u32;
-    let words = [id, (TIME >> 32) as u32, TIME as u32, length, length];
-    let mut body: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    body.extend(bytes);
-    body.resize(body.len().next_multiple_of(4), 0);
-    body.extend(options);
-    block(code, &body)
+    pcap::packet(code, id, TIME, bytes, options)
 }
 
 fn classic(magic: u32, linktype: u32, fraction: u32, rest: &[u8], bytes: &[u8]) -> Vec<u8> {
-    let length = bytes.len() as u32;
-    let seconds = (TIME / 1_000_000) as u32;
-    let mut capture = magic.to_be_bytes().to_vec();
-    capture.extend(b"\0\x02\0\x04\0\0\0\0\0\0\0\0");
-    let words = [262_144, linktype, seconds, fraction, length, length];
-    capture.extend(words.iter().flat_map(|word: &u32| word.to_be_bytes()));
-    capture.extend(rest);
-    capture.extend(bytes);
-    capture
+    let record = classic_record((TIME / 1_000_000) as u32, fraction, rest, bytes);
+    [classic_header(magic, linktype), record].concat()
 }
 
 /// A frame of a capture: its number, time and direction, and its packet.
@@ -193,27 +156,14 @@ fn unrelated_interfaces_and_blocks_leave_numbers() {
 #[test]
 fn other_link_layers_are_read() {
     let ip = frame()[ETHERNET..].to_vec();
-    let sll = |kind: u8| {
-        [
-            &[0, kind, 0, 1, 0, 6, 2, 0, 0, 0, 0, 1, 0, 0, 0x86, 0xdd],
-            &ip[..],
-        ]
-        .concat()
-    };
-    let sll2 = |kind: u8| {
-        let header = [
-            0x86, 0xdd, 0, 0, 0, 0, 0, 2, 0, 1, kind, 6, 2, 0, 0, 0, 0, 1, 0, 0,
-        ];
-        [&header[..], &ip].concat()
-    };
     let (inbound, outbound) = (Some(Direction::Inbound), Some(Direction::Outbound));
     for (linktype, bytes, direction) in [
         (101, ip.clone(), None),
         (229, ip.clone(), None),
-        (113, sll(0), inbound),
-        (113, sll(4), outbound),
-        (276, sll2(0), inbound),
-        (276, sll2(4), outbound),
+        (113, cooked(&frame(), 0), inbound),
+        (113, cooked(&frame(), 4), outbound),
+        (276, cooked_2(&frame(), 0), inbound),
+        (276, cooked_2(&frame(), 4), outbound),
     ] {
         let expected = vec![(1, time(), direction, b"hello".to_vec())];
         let capture = [

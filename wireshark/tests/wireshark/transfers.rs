@@ -1046,6 +1046,15 @@ fn offender() -> (Talk, Vec<(u32, &'static str)>) {
         talk.packet(End::A, &eager(End::A, 12), b""),
         &["late-packet"],
     );
+    // Another endpoint takes over the queue pair of B, keeps its connection id, and sends to the
+    // Q-key of the one that is gone.
+    let header = eager(End::B, 0);
+    let mut packet = vec![0; header.header_len()];
+    header.emit(&mut packet).unwrap();
+    breaks(
+        talk.request(End::B, FrameKind::Send, 0, false, &packet),
+        &["connid-fresh", "late-packet"],
+    );
     (talk, broken)
 }
 

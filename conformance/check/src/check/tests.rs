@@ -16,6 +16,7 @@ use efa_wire::{
 use super::*;
 use crate::capture::{Capture, CapturedPacket};
 
+mod kept;
 mod misuse;
 mod mutations;
 
