@@ -32,9 +32,19 @@ fn every_finding_can_be_shown() {
     let sections: Vec<_> = page.split("\n## ").skip(1).collect();
     assert_eq!(rows.count(), sections.len());
     for section in sections {
-        for part in ["* **Where**", "* **Right**", "\n> "] {
-            let title = section.lines().next().unwrap();
+        let title = section.lines().next().unwrap();
+        for part in [
+            "* **Reproduced**",
+            "* **Trace**",
+            "* **Where**",
+            "* **Right**",
+            "\n> ",
+        ] {
             assert!(section.contains(part), "{part} of {title}");
+        }
+        let blocks = section.split("\n```").skip(1).step_by(2);
+        for block in blocks {
+            assert!(block.lines().count() <= 31, "{title}: {block}");
         }
     }
 }
