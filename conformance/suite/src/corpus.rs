@@ -37,6 +37,18 @@ pub enum CorpusError {
     /// There is neither a file nor a directory of this name.
     #[error("{} is neither a file nor a directory", .0.display())]
     Absent(PathBuf),
+    /// A scenario has no packets, and was not recorded.
+    #[error(
+        "{} has no packets, and no capture {} is beside it: \
+         make one with `efa-conformance record {} -o {}`",
+        scenario.display(), capture.display(), scenario.display(), capture.display()
+    )]
+    NotRecorded {
+        /// The scenario.
+        scenario: PathBuf,
+        /// The missing capture.
+        capture: PathBuf,
+    },
     /// No name matches the filter.
     #[error("no name contains `{0}`; `efa-conformance list` shows them")]
     Filtered(String),
@@ -81,7 +93,7 @@ fn find(
     };
     let mut all = Vec::new();
     for argument in arguments {
-        all.push(argument.clone());
+        all.push(recording(argument)?);
         let entries = std::fs::read_dir(argument).into_iter().flatten().flatten();
         let mut inside: Vec<PathBuf> = entries
             .map(|entry| entry.path())
@@ -91,6 +103,25 @@ fn find(
         all.extend(inside);
     }
     find_files(&all, "traces", is_one, filter)
+}
+
+/// The recording of a scenario without packets; any other path as it is.
+fn recording(path: &Path) -> Result<PathBuf, CorpusError> {
+    if !has_extension(path, "toml") || !path.is_file() || is_trace(path) {
+        return Ok(path.to_owned());
+    }
+    let capture = path.with_extension("pcapng");
+    if capture.is_file() {
+        return Ok(capture);
+    }
+    // A file that is no scenario has another error, which loading it tells.
+    if Scenario::load(path).is_err() && !TagTrace::is_one(path) {
+        return Ok(path.to_owned());
+    }
+    Err(CorpusError::NotRecorded {
+        scenario: path.to_owned(),
+        capture,
+    })
 }
 
 fn is_trace(path: &Path) -> bool {

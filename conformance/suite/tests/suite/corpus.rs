@@ -198,3 +198,26 @@ fn a_snap_length_breaks_no_rule() {
     }
     assert!(torn > 100, "only {torn} packets have half a header");
 }
+
+#[test]
+fn a_scenario_stands_for_its_recording() {
+    let of = |path: PathBuf| efa_suite::find_cases(&[path], None);
+    let named = |name: &str| workspace::traces().join(name);
+    for (scenario, trace) in [
+        ("eager-tagged.toml", "eager-tagged.pcapng"),
+        ("eager-tagged.pcapng", "eager-tagged.pcapng"),
+        ("written/read-iov-2.toml", "written/read-iov-2.toml"),
+    ] {
+        assert_eq!(of(named(scenario)).unwrap(), [named(trace)]);
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let alone = directory.path().join("eager-tagged.toml");
+    std::fs::copy(named("eager-tagged.toml"), &alone).unwrap();
+    let error = of(alone).unwrap_err().to_string();
+    assert!(error.contains("no capture "), "{error}");
+    assert!(error.contains("`efa-conformance record "), "{error}");
+    // What is wrong with it is said when it is loaded.
+    let broken = directory.path().join("broken.toml");
+    std::fs::write(&broken, "endpoint = 3").unwrap();
+    assert_eq!(of(broken.clone()).unwrap(), [broken]);
+}
