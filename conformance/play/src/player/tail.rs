@@ -18,7 +18,13 @@ const REST: Duration = Duration::from_secs(5);
 
 /// Marks of the first and last lines of reports by sanitisers and valgrind, which have more than
 /// [`KEPT`] lines.
-const TELLING: [&str; 2] = ["ERROR: ", "SUMMARY: "];
+const TELLING: [&str; 5] = [
+    "ERROR: ",
+    "SUMMARY: ",
+    "runtime error: ",
+    "Invalid ",
+    "uninitialised value",
+];
 
 #[derive(Debug, Default)]
 struct Lines {
