@@ -6,7 +6,7 @@
 
 use std::process::Command;
 
-use efa_testing::workspace::{conformance, root};
+use efa_testing::workspace::{conformance, efa_conformance_on_host, expect, root};
 
 /// The traces of eager messages and handshakes.
 const EAGER: [&str; 13] = [
@@ -118,4 +118,69 @@ fn it_passes_eager_cases_in_every_role() {
         });
         assert!(named, "{name}: {reason}: {cases:?}");
     }
+}
+
+/// The report of a case in which the example does something wrong when a receive completes: a
+/// statement before `complete`, and an option of the compiler. What only the application sees is
+/// the last rung of the ladder, after the case's packets.
+fn expect_last_rung(fault: &str, option: &str, texts: &[&str]) {
+    let source = root().join("conformance/examples/eager.c");
+    let source = std::fs::read_to_string(source).unwrap();
+    let before = "complete(receive, message), *to";
+    assert_eq!(source.matches(before).count(), 1);
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let faulty = source.replace(before, &format!("{fault}, {before}"));
+    std::fs::write(at("faulty.c"), faulty).unwrap();
+    let compile = "cc -g -o faulty faulty.c -libverbs -lefa";
+    let compiled = Command::new("sh")
+        .args(["-c", &format!("{compile} {option}")])
+        .current_dir(directory.path())
+        .output()
+        .unwrap();
+    if !compiled.status.success() {
+        let said = String::from_utf8_lossy(&compiled.stderr);
+        return efa_testing::skip(format_args!("{compile} {option}: {said}"));
+    }
+    let mut run = efa_conformance_on_host(&[], &["run"]);
+    run.arg(root().join("traces/eager-tagged.pcapng"));
+    run.args(["--backend", "hw", "--answer-time", "1", "--dut"]);
+    run.arg(format!("exec:{}", at("faulty").display()));
+    run.arg("--html").arg(at("report.html"));
+    run.arg("--captures").arg(at("captures"));
+    let printed = expect(run, 1, texts);
+    assert!(printed.contains("1 passed, "), "{printed}");
+    let page = std::fs::read_to_string(at("report.html")).unwrap();
+    // The failed case comes first.
+    let ladder = page.split("\"ladder diagram\"").nth(1).unwrap();
+    let (ladder, _) = ladder.split_once("</svg>").unwrap();
+    let (rungs, last) = ladder.rsplit_once("<rect").unwrap();
+    assert!(rungs.contains("EAGER_TAGRTM"), "{ladder}");
+    let begin: String = texts[0].chars().take(40).collect();
+    assert!(last.contains("✗") && last.contains(&begin), "{ladder}");
+}
+
+#[test]
+fn a_crash_under_a_sanitiser_is_the_last_rung() {
+    let texts = [
+        "polling failed: the process of endpoint `b` ended early (exit status: 1)",
+        "AddressSanitizer: heap-use-after-free",
+        " in complete",
+    ];
+    expect_last_rung("free(message->bytes)", "-fsanitize=address", &texts);
+}
+
+#[test]
+fn wrong_bytes_are_the_last_rung() {
+    let text = "`question-arrives`: bytes: expected those of the message, actual byte 7 is ";
+    expect_last_rung("message->bytes[7] ^= 1", "-O2", &[text]);
+}
+
+#[test]
+fn a_hang_is_the_last_rung() {
+    let text =
+        "polling failed: the process of endpoint `b` did not answer `{\"poll\":{}}` within 1s";
+    // It ends when its input does: the suite waits five seconds for one that does not.
+    let fault = "({ while (getchar() != EOF); exit(0); })";
+    expect_last_rung(fault, "-O2", &[text]);
 }
