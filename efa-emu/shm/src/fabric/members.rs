@@ -237,6 +237,7 @@ mod tests {
     use std::time::Duration;
 
     use efa_core::address::Qpn;
+    use efa_testing::patience::PATIENCE;
 
     use super::*;
     use crate::fabric::gids::{device_gid, is_emulated, preferred_numbers};
@@ -378,6 +379,27 @@ mod tests {
             assert_eq!(looked, devices, "each once");
             assert!(!fabric.directory().exists());
         }
+    }
+
+    /// The bridge lives when the wait begins, and ends before it looks at the device.
+    #[test]
+    fn an_ended_bridge_is_not_waited_for() {
+        let root = tempfile::tempdir().unwrap();
+        let fabric = fabric(&root);
+        let device = fabric.enter_host(None, None, 64).unwrap();
+        let bridge = fabric.announce_bridge().unwrap();
+        let missing = fabric.wait_for_bridges([&device], Duration::ZERO).unwrap();
+        assert!(missing.is_some(), "a live one is waited for");
+        let (sender, ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let devices = std::iter::once_with(|| {
+                drop(bridge);
+                &device
+            });
+            let missing = fabric.wait_for_bridges(devices, Duration::MAX).unwrap();
+            sender.send(missing.is_some()).unwrap();
+        });
+        assert_eq!(ended.recv_timeout(PATIENCE), Ok(false));
     }
 
     #[test]
