@@ -59,6 +59,8 @@ def turned(document, tree, trees):
 
 
 def main():
+    if len(sys.argv) != 2 or not Path(sys.argv[1]).is_dir():
+        sys.exit("usage: links.py STAGE, a directory with share/doc/efa-rdm (`scripts/dist` makes one)")
     stage = Path(sys.argv[1])
     trees = [stage / "share/doc/efa-rdm", stage / "share/efa-rdm"]
     for tree in trees:
