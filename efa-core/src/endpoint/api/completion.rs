@@ -34,8 +34,8 @@ bitflags::bitflags! {
         const REMOTE_READ = 1 << 12;
         /// A peer wrote local memory.
         const REMOTE_WRITE = 1 << 13;
-        /// The multi-receive buffer takes no more messages, and all its messages are complete. The
-        /// application may use it again.
+        /// The multi-receive buffer accepts no more messages, and all its messages are complete.
+        /// The application may reuse it.
         const MULTI_RECV = 1 << 16;
         /// `data` is meaningful.
         const REMOTE_CQ_DATA = 1 << 17;
@@ -116,8 +116,8 @@ impl core::error::Error for ErrorEntry {}
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// A packet was refused. Other packets of its sender are not affected. If a message is missing
-    /// now, [`Event::PeerFailed`] follows.
+    /// The endpoint refused a packet. Other packets of the sender are not affected. If a message is
+    /// now missing, [`Event::PeerFailed`] follows.
     PacketRefused {
         /// The sender, if known.
         peer: Option<PeerId>,
@@ -127,7 +127,7 @@ pub enum Event {
         reason: PacketError,
     },
     /// A packet that belongs to no operation of the application (a handshake, a CTS, ...) could not
-    /// be sent, although the peer is there.
+    /// be sent, although the peer exists.
     ControlSendFailed {
         /// The destination.
         peer: PeerId,
@@ -144,11 +144,11 @@ pub enum Event {
         /// The reason.
         failure: Failure,
     },
-    /// A peer that had only introduced itself was forgotten to make room for another; nothing was
-    /// under way with it
+    /// The endpoint forgot a peer that had only introduced itself, to make room for another. No
+    /// operation with the peer was in flight
     /// ([`EndpointConfig::max_implicit_peers`](crate::endpoint::EndpointConfig::max_implicit_peers)).
-    /// Its id is not valid any more. If it still sends, its next packet introduces it again,
-    /// provided that the packet has its address.
+    /// Its id is no longer valid. If the peer sends again, its next packet introduces it again,
+    /// provided that the packet contains its address.
     PeerForgotten {
         /// The peer.
         peer: PeerId,
@@ -156,8 +156,8 @@ pub enum Event {
         address: RawAddress,
     },
     /// A message or atomic to a peer was lost, and the peer may wait forever for it or for the rest
-    /// of it. Sends to the peer fail from now on, but its messages still arrive. To send again all
-    /// the same, remove the peer's address and insert it again.
+    /// of it. Sends to the peer fail from now on, but its messages still arrive. To resume sending
+    /// despite the loss, remove the peer's address and insert it again.
     SendingFailed {
         /// The peer.
         peer: PeerId,
@@ -168,7 +168,7 @@ pub enum Event {
     ReceivePostFailed(NicError),
     /// The device returned a receive buffer without a packet.
     ReceiveFailed(Status),
-    /// A registration that the endpoint had made could not be ended.
+    /// The device failed to end a registration of the endpoint.
     DeregistrationFailed(NicError),
     /// A one-sided operation of a peer named memory that could not be reached, or was malformed.
     RemoteOperationFailed {
@@ -201,8 +201,8 @@ pub enum PacketError {
         /// The id in the packet.
         id: u32,
     },
-    /// It reports that a message was given up, but the message is unknown here, and the operation
-    /// that it names is not a message (libfabric sends this packet for messages only).
+    /// It reports an abandoned message, but the message is unknown here, and the operation that it
+    /// names is not a message (libfabric sends this packet for messages only).
     NoMessage {
         /// The id in the packet.
         id: u32,
@@ -217,8 +217,8 @@ pub enum PacketError {
         /// The offset of its data in the message, in bytes.
         offset: u64,
     },
-    /// It opens a window of an operation whose last window is not used up, or that another
-    /// operation of the peer has opened: it, or the request before it, is a second copy.
+    /// It opens a window for an operation whose last window is not used up, or which another
+    /// operation of the peer has opened: either this packet or the earlier request is a duplicate.
     UnexpectedWindow {
         /// The id in the packet.
         id: u32,
@@ -241,7 +241,7 @@ pub enum PacketError {
 }
 
 impl PacketError {
-    /// Whether a second copy of a packet is refused for this.
+    /// Whether a duplicate of a packet is refused for this reason.
     pub const fn fits_second_copy(&self) -> bool {
         matches!(
             self,

@@ -8,10 +8,10 @@ use core::time::Duration;
 pub struct EndpointConfig {
     /// Receive buffers to keep posted, at most the device's receive queue. Default 8192.
     pub recv_buffers: usize,
-    /// Completions taken from the device per poll, in entries. Default 64.
+    /// Completions read from the device per poll, in entries. Default 64.
     pub poll_batch: usize,
     /// Completions that may wait for the application. At this number the endpoint stops polling the
-    /// device until the application takes some. Default 131,072.
+    /// device until the application reads some. Default 131,072.
     pub completion_queue: usize,
     /// Operations of the application that may be in flight: sends and writes; counted separately,
     /// receives, reads and fetching atomics. Operations of peers do not count. Together with
@@ -19,14 +19,13 @@ pub struct EndpointConfig {
     pub max_operations: usize,
     /// Operations of all peers together that may run at a time: emulated writes and reads of our
     /// memory, and messages of more than one packet that arrive in multi-receive buffers.
-    /// Operations of the application do not count. A peer may have as many as are still free; its
-    /// further operations wait. So if 16 peers ask for more than there are, each gets a
-    /// seventeenth, and the last seventeenth stays free for another peer. At least 1. Default
-    /// 65,536.
+    /// Operations of the application do not count. A peer may use as many as are still free; its
+    /// further operations wait. If 16 peers request more than the limit, each gets a seventeenth,
+    /// and the last seventeenth stays free for another peer. At least 1. Default 65,536.
     pub remote_operations: usize,
     /// How many message ids a peer may be ahead of the oldest missing one: a power of two up to
     /// 2^20. A packet beyond that violates the protocol (a stock sender of 1.11 or 1.17 aborts its
-    /// receiver at 16,384): it is refused, and the peer is given up with an
+    /// receiver at 16,384): the endpoint refuses it and gives up the peer with an
     /// [`Event::PeerFailed`](crate::endpoint::Event::PeerFailed). Default 65,536.
     pub reorder_window: u32,
     /// Bytes of early or unexpected packets that may be kept outside of device buffers. Beyond that
@@ -80,10 +79,10 @@ pub struct EndpointConfig {
     /// Whether RDMA read and write are used and announced if the device supports them
     /// (`FI_EFA_USE_DEVICE_RDMA`). Default true.
     pub use_device_rdma: bool,
-    /// The range of the first wait after repeated receiver-not-ready answers, in microseconds. The
-    /// wait is drawn at random. Default 40..=119.
+    /// The range of the first wait after repeated receiver-not-ready errors, in microseconds. The
+    /// wait is random. Default 40..=119.
     pub backoff_first_micros: (u32, u32),
-    /// Longest wait after receiver-not-ready answers. Default 1 s.
+    /// Longest wait after receiver-not-ready errors. Default 1 s.
     pub backoff_max: Duration,
     /// Seed of random back-off times and of the hash functions, so that runs are reproducible. It
     /// should be random where peers are not trusted, because they choose the hashed values. Default

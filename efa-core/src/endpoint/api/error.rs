@@ -29,9 +29,9 @@ macro_rules! errnos {
 errnos! {
     /// No such address.
     ENOENT = 2;
-    /// The data could not be moved.
+    /// The data could not be transferred.
     EIO = 5;
-    /// Resources are short now: make progress, then try again.
+    /// Resources are temporarily exhausted: make progress, then retry.
     EAGAIN = 11;
     /// Memory is exhausted.
     ENOMEM = 12;
@@ -45,7 +45,7 @@ errnos! {
     EMSGSIZE = 90;
     /// The peer or the device lacks the feature.
     EOPNOTSUPP = 95;
-    /// The peer is gone or does not respond.
+    /// The peer no longer exists or does not respond.
     ECONNABORTED = 103;
     /// The peer has no such queue pair, or no address handle for us.
     ENOTCONN = 107;
@@ -55,7 +55,7 @@ errnos! {
     EREMOTEIO = 121;
     /// The operation was cancelled.
     ECANCELED = 125;
-    /// Something else; the provider error number says what.
+    /// Another error; the provider error number identifies it.
     EOTHER = 256;
     /// The receive buffer was shorter than the message.
     ETRUNC = 265;
@@ -127,7 +127,7 @@ crate::wire::enumerated! {
         InvalidPacketType = 4098,
         /// A packet of an unassigned type arrived.
         UnknownPacketType = 4099,
-        /// A packet was refused by the local device.
+        /// The local device refused a packet.
         PacketPost = 4100,
         /// A packet could not be sent.
         PacketSend = 4101,
@@ -232,7 +232,7 @@ impl fmt::Display for Failure {
 }
 
 impl Failure {
-    /// The application ended the operation.
+    /// The application cancelled the operation.
     pub(crate) const CANCELED: Failure = Failure::new(Errno::ECANCELED, ProviderError::None);
     /// A part of the target is not memory of the application.
     pub(crate) const COPY_FAILED: Failure = Failure::new(Errno::EFAULT, ProviderError::ReceiveCopy);
@@ -240,7 +240,7 @@ impl Failure {
     pub(crate) const SIZE_MISMATCH: Failure =
         Failure::new(Errno::EIO, ProviderError::RequestSizeMismatch);
 
-    /// Returns whether the application ended the operation.
+    /// Returns whether the application cancelled the operation.
     pub(crate) fn is_cancelled(self) -> bool {
         self == Failure::CANCELED
     }
@@ -253,7 +253,7 @@ impl Failure {
         Failure { errno, provider }
     }
 
-    /// The failure of a message that its receiver has given up, for this reason.
+    /// The failure of a message that its receiver has abandoned for this reason.
     pub(crate) fn of_peer(prov_errno: u32) -> Self {
         let mut known = ProviderError::ALL.into_iter();
         let reason = known.find(|error| error.code() == prov_errno && prov_errno != 0);
@@ -370,10 +370,10 @@ impl Failure {
         Failure::new(error.errno(), ProviderError::PacketPost)
     }
 
-    /// Returns whether the failure means that the peer's endpoint does not exist any more, or that
-    /// our own is closing.
+    /// Returns whether the failure means that the peer's endpoint no longer exists, or that the
+    /// local endpoint is closing.
     pub(crate) fn is_peer_gone(self) -> bool {
-        // A peer that aborts an operation is there.
+        // A peer that aborts an operation still exists.
         self.provider != ProviderError::RemoteAbort
             && matches!(
                 self.errno,
@@ -381,7 +381,7 @@ impl Failure {
             )
     }
 
-    /// Returns whether the failure means that the peer's queue pair does not exist any more.
+    /// Returns whether the failure means that the peer's queue pair no longer exists.
     pub(crate) fn is_queue_pair_gone(self) -> bool {
         self.provider == ProviderError::RemoteBadDestQpn
     }

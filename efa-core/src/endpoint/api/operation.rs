@@ -50,16 +50,17 @@ bitflags::bitflags! {
     }
 }
 
-/// The senders from which a receive takes messages.
+/// The senders from which a receive accepts messages.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum SourceFilter {
-    /// Anybody (`FI_ADDR_UNSPEC`).
+    /// Any sender (`FI_ADDR_UNSPEC`).
     Any,
     /// One peer (a directed receive).
     Peer(PeerId),
 }
 
-/// The tags that a tagged receive takes: those that equal `tag` in every bit that is 0 in `ignore`.
+/// The tags that a tagged receive accepts: those that equal `tag` in every bit that is 0 in
+/// `ignore`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TagFilter {
     /// The tag.
@@ -69,12 +70,12 @@ pub struct TagFilter {
 }
 
 impl TagFilter {
-    /// Takes exactly this tag.
+    /// Accepts exactly this tag.
     pub const fn exact(tag: u64) -> Self {
         TagFilter { tag, ignore: 0 }
     }
 
-    /// Returns whether a message with this tag is taken.
+    /// Returns whether a message with this tag is accepted.
     pub const fn accepts(self, tag: u64) -> bool {
         (self.tag ^ tag) & !self.ignore == 0
     }
@@ -102,11 +103,11 @@ pub struct SendArgs<'a> {
 pub struct RecvArgs<'a> {
     /// The accepted senders.
     pub source: SourceFilter,
-    /// Where to: at most [`IOV_LIMIT`] pieces.
+    /// The destination: at most [`IOV_LIMIT`] pieces.
     pub buffer: &'a [IoVec],
     /// The accepted tags; `None` for untagged messages.
     pub tag: Option<TagFilter>,
-    /// How to receive: only [`OperationFlags::COMPLETION`] matters.
+    /// Only [`OperationFlags::COMPLETION`] has an effect.
     pub flags: OperationFlags,
     /// Returned in the completion (`op_context`).
     pub context: u64,
@@ -117,16 +118,16 @@ pub struct RecvArgs<'a> {
 pub struct MultiRecvArgs {
     /// The accepted senders.
     pub source: SourceFilter,
-    /// The buffer. Messages are placed one behind the other.
+    /// The buffer. Messages are placed consecutively.
     pub buffer: IoVec,
-    /// The buffer takes no more messages when fewer bytes than these are left
+    /// The buffer accepts no more messages when fewer free bytes than these remain
     /// (`FI_OPT_MIN_MULTI_RECV`). At least 1, at most the buffer's length.
     pub min_free: usize,
     /// Returned in the completions (`op_context`).
     pub context: u64,
 }
 
-/// A message that no receive has taken.
+/// A message that no receive has matched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MessageInfo {
     /// The sender.
@@ -144,9 +145,9 @@ pub struct MessageInfo {
 pub struct ClaimedRecvArgs<'a> {
     /// The message.
     pub claim: ClaimId,
-    /// Where to: at most [`IOV_LIMIT`] pieces.
+    /// The destination: at most [`IOV_LIMIT`] pieces.
     pub buffer: &'a [IoVec],
-    /// How to receive: only [`OperationFlags::COMPLETION`] matters.
+    /// Only [`OperationFlags::COMPLETION`] has an effect.
     pub flags: OperationFlags,
     /// Returned in the completion (`op_context`).
     pub context: u64,
@@ -170,9 +171,9 @@ pub struct WriteArgs<'a> {
     pub peer: PeerId,
     /// The data: at most [`IOV_LIMIT`] pieces.
     pub data: &'a [IoVec],
-    /// Where to; as long as `data`.
+    /// The destination; as long as `data`.
     pub remote: &'a [RemoteIoVec],
-    /// Remote CQ data: the target then gets a completion.
+    /// Remote CQ data. If it is present, the target gets a completion.
     pub cq_data: Option<u64>,
     /// How to write.
     pub flags: OperationFlags,
@@ -185,11 +186,11 @@ pub struct WriteArgs<'a> {
 pub struct ReadArgs<'a> {
     /// The owner of the memory.
     pub peer: PeerId,
-    /// Where the data goes: at most [`IOV_LIMIT`] pieces.
+    /// The destination of the data: at most [`IOV_LIMIT`] pieces.
     pub buffer: &'a [IoVec],
     /// Remote memory to read; as long as `buffer`.
     pub remote: &'a [RemoteIoVec],
-    /// How to read: only [`OperationFlags::COMPLETION`] matters.
+    /// Only [`OperationFlags::COMPLETION`] has an effect.
     pub flags: OperationFlags,
     /// Returned in the completion (`op_context`).
     pub context: u64,
@@ -225,12 +226,12 @@ pub enum AtomicKind<'a> {
     Write,
     /// Changes the elements and fetches the old ones.
     Fetch {
-        /// Where the old elements go; as long as the operand.
+        /// The destination of the old elements; as long as the operand.
         result: &'a [IoVec],
     },
     /// Changes the elements depending on a comparison, and fetches the old ones.
     Compare {
-        /// Where the old elements go; as long as the operand.
+        /// The destination of the old elements; as long as the operand.
         result: &'a [IoVec],
         /// Comparands of the old elements; as long as the operand.
         comparand: &'a [IoVec],

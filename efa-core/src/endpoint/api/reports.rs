@@ -1,4 +1,4 @@
-//! Completions and events that the application has not taken yet, and the counters.
+//! Completions and events that the application has not read yet, and the counters.
 
 use std::collections::VecDeque;
 
@@ -26,20 +26,20 @@ pub(crate) struct Report {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum EndReport {
     Nothing,
-    /// Nothing, but a success with these flags is counted.
+    /// No report, but a success with these flags is counted.
     Counted(CompletionFlags),
     Succeeded(CompletionEntry),
     Failed(ErrorEntry),
     Event(Event),
 }
 
-/// Completions and events that the application has not taken, and the counters.
+/// Completions and events that the application has not read, and the counters.
 pub(crate) struct Reports {
     completions: Fifo<Result<CompletionEntry, ErrorEntry>>,
     events: VecDeque<Event>,
     /// Events kept; older ones are dropped.
     max_events: usize,
-    /// Completions that may wait before no more are taken from the device.
+    /// The number of waiting completions at which the endpoint stops polling the device.
     max_completions: usize,
     pub(crate) statistics: Statistics,
 }
@@ -56,7 +56,7 @@ impl Reports {
         }
     }
 
-    /// Returns whether completions of the device may be taken.
+    /// Returns whether the device may be polled.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         self.completions.len() < self.max_completions
@@ -67,7 +67,7 @@ impl Reports {
         self.completions.pop_front()
     }
 
-    /// Takes all completions.
+    /// Removes all completions, and passes them to `take`.
     #[inline(always)]
     pub(crate) fn drain_completions(
         &mut self,
@@ -119,7 +119,7 @@ impl Reports {
         self.completions.push_back(Err(entry));
     }
 
-    /// Reports that a peer's device wrote our memory and left immediate data.
+    /// Reports that a peer's device wrote local memory with immediate data.
     pub(crate) fn written(&mut self, peer: Option<PeerId>, length: usize, immediate: u32) {
         let flags =
             CompletionFlags::RMA | CompletionFlags::REMOTE_WRITE | CompletionFlags::REMOTE_CQ_DATA;
@@ -176,7 +176,7 @@ impl Reports {
         self.events.push_back(event);
     }
 
-    /// Reports a packet that was not accepted.
+    /// Reports a refused packet.
     #[cold]
     pub(crate) fn refuse(&mut self, peer: Option<PeerId>, packet_type: u8, reason: PacketError) {
         self.statistics.packets_refused += 1;
@@ -187,7 +187,7 @@ impl Reports {
         });
     }
 
-    /// Reports a request that names memory which its sender may not use.
+    /// Reports a request that names memory which the sender may not access.
     #[cold]
     pub(crate) fn refuse_memory(&mut self, peer: PeerId, packet_type: PacketType) {
         self.event(Event::RemoteOperationFailed {
@@ -197,7 +197,7 @@ impl Reports {
         });
     }
 
-    /// Reports a packet that names an operation which does not exist, or which is not one with its
+    /// Reports a packet that names an operation which does not exist, or whose peer is not the
     /// sender.
     #[cold]
     pub(crate) fn refuse_id(&mut self, peer: PeerId, packet_type: PacketType, id: u32) {
@@ -206,7 +206,7 @@ impl Reports {
     }
 }
 
-/// Shows an event, with the fields that most kinds of events have.
+/// Traces an event, with the fields that most kinds of events have.
 fn trace(event: &Event) {
     let shown = tracing::field::display;
     match event {

@@ -14,19 +14,19 @@ pub struct Statistics {
     pub unknown_senders: u64,
     /// Packets that were refused. Each is also an event.
     pub packets_refused: u64,
-    /// Packets that were dropped because their sender was given up.
+    /// Packets that were dropped because the endpoint had given up their sender.
     pub from_failed_peers: u64,
-    /// Packets that came before their turn.
+    /// Packets that arrived before their turn.
     pub out_of_order: u64,
     /// Messages that arrived before a matching receive.
     pub unexpected_messages: u64,
     /// Sends for which the peer had no receive buffer. Each packet was sent again.
     pub receiver_not_ready: u64,
-    /// Control packets that were lost because the peer was gone.
+    /// Control packets that were lost because the peer no longer existed.
     pub control_packets_lost: u64,
     /// Completions of the device for requests that are not in flight.
     pub stray_completions: u64,
-    /// Events that were dropped because the application did not take them.
+    /// Events that were dropped because the application did not read them.
     pub events_dropped: u64,
     /// Bytes of user data that were copied, by [`Protocol`]; see [`Statistics::copied`].
     pub(crate) copied: [Copied; Protocol::COUNT],
@@ -39,7 +39,7 @@ pub struct Statistics {
     /// Reads, and atomics with a result.
     pub reads: Counter,
     /// Peers' writes, and their atomics without a result: those with CQ data, and those that the
-    /// device does not carry out by itself. It tells the target of no others.
+    /// device does not carry out by itself. The device does not report any others to the target.
     pub remote_writes: Counter,
     /// Peers' reads, and their atomics with a result, that the device does not carry out by itself.
     pub remote_reads: Counter,
@@ -144,17 +144,17 @@ pub struct Usage {
     pub outbound: usize,
     /// Receives posted, and operations in flight that receive data.
     pub inbound: usize,
-    /// Messages that no receive has taken.
+    /// Messages that no receive has matched.
     pub unexpected: usize,
-    /// Packets that wait: for their turn, or for a receive.
+    /// Packets that wait for their turn or for a receive.
     pub held_packets: usize,
-    /// Packets that the device has, or that wait to be posted again.
+    /// Packets in the device, or waiting to be posted again.
     pub packets: usize,
     /// Messages with missing packets.
     pub assemblies: usize,
     /// Messages that the application claimed.
     pub claimed: usize,
-    /// Answers to peers' requests (RECEIPT, EOR, ATOMRSP) that wait to be sent.
+    /// Responses to peers' requests (RECEIPT, EOR, ATOMRSP) that wait to be sent.
     pub owed: usize,
     /// Operations of peers that wait for room.
     pub waiting: usize,

@@ -12,7 +12,7 @@ use core::time::Duration;
 pub struct Instant(pub Duration);
 
 impl Instant {
-    /// The start itself.
+    /// The start.
     pub const START: Instant = Instant(Duration::ZERO);
 }
 

@@ -1,19 +1,19 @@
-//! Lists of elements by peer, so that the end of a peer takes time in proportion to its elements.
+//! Lists of elements by peer, so that ending a peer takes time in proportion to its elements.
 //!
-//! All links are in the elements, which are in slots elsewhere: inserting and removing one needs no
-//! memory of its own, and no look-up.
+//! All links are in the elements, which are in slots elsewhere. Inserting and removing an element
+//! needs neither an allocation nor a look-up.
 
 use crate::endpoint::base::ids::{Id, PeerId};
 
 /// No slot.
 const END: u32 = u32::MAX;
 
-/// An element's place among those of its peer.
+/// An element's position in the list of its peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PeerLinks {
-    /// The element before it; of the first element, the last one.
+    /// The previous element; for the first element, the last one.
     previous: u32,
-    /// The element behind it.
+    /// The next element.
     next: u32,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct ByPeer {
 }
 
 impl ByPeer {
-    /// Puts an element behind the others of its peer.
+    /// Appends an element to the list of its peer.
     #[inline]
     pub(crate) fn push(&mut self, nodes: &mut impl OfPeers, peer: PeerId, node: u32) {
         let slot = peer.index();
@@ -66,7 +66,7 @@ impl ByPeer {
         };
     }
 
-    /// Takes an element out.
+    /// Removes an element.
     #[inline]
     pub(crate) fn remove(&mut self, nodes: &mut impl OfPeers, peer: PeerId, node: u32) {
         let PeerLinks { previous, next } = *nodes.links(node);
@@ -124,7 +124,8 @@ mod tests {
     }
 
     proptest! {
-        /// After any sequence of insertions and removals, each peer has its own objects in order.
+        /// After any sequence of insertions and removals, each peer has exactly its objects, in
+        /// order.
         #[test]
         fn each_peer_has_its_own_in_order(steps in proptest::collection::vec((0..3_u32, 0..8_u32), 0..60)) {
             let mut nodes = Nodes(vec![PeerLinks::NONE; 8]);

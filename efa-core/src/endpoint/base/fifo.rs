@@ -1,10 +1,10 @@
 //! A queue in one piece of memory.
 
-/// A queue whose readers usually empty it. An element is written to its place and read from there;
-/// no index goes round, as that of a ring would.
+/// A queue that its readers usually empty. An element is written once and read from the same place;
+/// unlike in a ring, no index wraps around.
 pub(crate) struct Fifo<T> {
     elements: Vec<T>,
-    /// How many of the elements were taken.
+    /// The number of elements that were removed.
     taken: usize,
 }
 
@@ -17,13 +17,13 @@ impl<T: Copy> Fifo<T> {
         }
     }
 
-    /// The number of elements that were not taken.
+    /// The number of elements in the queue.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.elements.len() - self.taken
     }
 
-    /// Adds an element behind the others.
+    /// Appends an element.
     #[inline(always)]
     pub(crate) fn push_back(&mut self, element: T) {
         if self.elements.len() == self.elements.capacity() {
@@ -32,7 +32,7 @@ impl<T: Copy> Fifo<T> {
         self.elements.push(element);
     }
 
-    /// Takes the oldest element.
+    /// Removes the oldest element.
     #[inline(always)]
     pub(crate) fn pop_front(&mut self) -> Option<T> {
         let element = *self.elements.get(self.taken)?;
@@ -44,7 +44,7 @@ impl<T: Copy> Fifo<T> {
         Some(element)
     }
 
-    /// Takes all elements, oldest first, from where they are.
+    /// Removes all elements, oldest first, and passes each to `take` without moving it.
     #[inline(always)]
     pub(crate) fn drain(&mut self, mut take: impl FnMut(&T)) {
         for element in self.elements.get(self.taken..).unwrap_or_default() {
@@ -54,9 +54,8 @@ impl<T: Copy> Fifo<T> {
         self.taken = 0;
     }
 
-    /// Frees the places of elements that were taken if they are half of all, so that each element
-    /// is moved once on average, and memory stays in proportion to the length. Otherwise the
-    /// memory grows.
+    /// Frees the places of removed elements if they are half of all, so that each element is moved
+    /// once on average, and memory stays in proportion to the length. Otherwise the memory grows.
     #[cold]
     fn make_room(&mut self) {
         if self.taken * 2 >= self.elements.len() {
@@ -78,7 +77,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Also for a reader who never takes the last element.
+        /// This includes a reader that never removes the last element.
         #[test]
         fn elements_come_out_in_their_order(steps in proptest::collection::vec(any::<bool>(), 0..400)) {
             let mut fifo = Fifo::new();

@@ -22,8 +22,8 @@ impl PeerId {
         PeerId(bits)
     }
 
-    /// The peer's place among those that there are now. A place is used again after its peer was
-    /// removed, so that tables by place stay small.
+    /// The peer's place among the current peers. A place is reused after its peer was removed, so
+    /// that tables by place stay small.
     pub const fn place(self) -> usize {
         self.0 as u32 as usize
     }
@@ -112,7 +112,7 @@ macro_rules! operation_id {
         $vis struct $name(u32);
 
         impl $name {
-            /// The id as it is in packets.
+            /// The id as it appears in packets.
             #[allow(dead_code, reason = "not every kind of id travels")]
             $vis const fn to_wire(self) -> u32 {
                 self.0
@@ -143,7 +143,7 @@ macro_rules! operation_id {
                 (self.0 & ((1 << 20) - 1)) as usize
             }
 
-            // No generation of an object if the top bit is that of another kind.
+            // If the top bit is that of another kind, this is no generation of an object.
             fn generation(self) -> u32 {
                 (self.0 ^ $top << 31) >> 20
             }
@@ -160,7 +160,8 @@ operation_id! {
 
 operation_id! {
     /// An operation in which this endpoint is the destination of the data: the protocol's
-    /// `recv_id`. It has the bits of no [`OutboundId`], so that neither is taken for the other.
+    /// `recv_id`. Its top bit differs from that of an [`OutboundId`], so that the two cannot be
+    /// confused.
     pub(crate) InboundId with_top_bit
 }
 
@@ -175,7 +176,7 @@ operation_id! {
 }
 
 operation_id! {
-    /// A packet or RDMA request that the device has, or that waits to be posted.
+    /// A packet or RDMA request that is in the device, or waits to be posted.
     pub(crate) PacketId
 }
 
@@ -223,7 +224,7 @@ impl<T, I: Id> Arena<T, I> {
         self.limit += 1;
     }
 
-    /// Takes back the room of [`Arena::widen`], after its object was removed.
+    /// Removes the room of [`Arena::widen`], after its object was removed.
     pub(crate) fn narrow(&mut self) {
         self.limit -= 1;
     }
@@ -263,8 +264,8 @@ impl<T, I: Id> Arena<T, I> {
         self.slots.push((0, ArenaSlot::Free { next: END }));
     }
 
-    /// Takes the next id out of use without an object: no object has it, nor gets it before the
-    /// generations of its slot have gone round. `None` if the arena is full.
+    /// Skips the next id: no object has it until the generations of its slot have wrapped around.
+    /// `None` if the arena is full.
     pub(crate) fn skip_id(&mut self) -> Option<I> {
         let id = self.vacant()?.id;
         if let Some((generation, _)) = self.slots.get_mut(id.index()) {
@@ -405,7 +406,7 @@ impl<T, I> Vacant<'_, T, I> {
     /// Stores the object.
     #[inline(always)]
     pub(crate) fn fill(self, value: T) -> I {
-        // It always is, so there is no object to drop.
+        // The slot is always free here, so no object is dropped.
         if let ArenaSlot::Free { next } = *self.slot {
             core::mem::forget(core::mem::replace(self.slot, ArenaSlot::Used(value)));
             *self.free = next;

@@ -1,8 +1,8 @@
 //! Remote completion data as immediate data of the device.
 //!
-//! The specification does not state its byte order. Stock libfabric hands the number to verbs in
-//! the little-endian order of its hosts, although verbs expects network order. So the device
-//! transports the number with its bytes reversed.
+//! The specification does not state its byte order. Stock libfabric passes the number to verbs in
+//! the little-endian order of its hosts, although verbs expects network order. The device therefore
+//! transfers the number with its bytes reversed.
 
 /// The immediate data that carries `data`.
 pub(crate) fn of_cq_data(data: u32) -> u32 {

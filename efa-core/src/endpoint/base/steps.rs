@@ -6,17 +6,17 @@ std::thread_local! {
     static STEPS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Notes that an object was visited in a walk over many.
+/// Counts an object that was visited in a walk over many objects.
 pub(crate) fn step() {
     STEPS.set(STEPS.get() + 1);
 }
 
-/// How many objects this thread's endpoints have visited in walks over many.
+/// The number of objects that this thread's endpoints have visited in walks over many objects.
 pub fn steps_in_walks() -> usize {
     STEPS.get()
 }
 
-/// Calls `what`. Returns how many objects it visited, and its result.
+/// Calls `what`. Returns the number of objects that it visited, and its result.
 #[cfg(test)]
 pub(crate) fn counted<R>(what: impl FnOnce() -> R) -> (usize, R) {
     let before = STEPS.get();

@@ -32,13 +32,13 @@ impl<N: Nic> Channel<N> {
         if failure.is_peer_gone() || self.peers.is_given_up(peer) {
             return self.abort_not_sent(peer, what, failure, loss);
         }
-        // We understand ourselves without a HANDSHAKE.
+        // The local endpoint supports PEER_ERROR, so no HANDSHAKE is needed for packets to itself.
         let is_own = self.peers.addresses().address(peer) == Some(self.address);
         let features = self.peers.features(peer);
         let understands = features.map(|features| features.extra.permit(PacketType::PeerError));
         let understands = understands.or(is_own.then_some(true));
-        // It counts as an answer that waits to be sent. That there are too many is not the peer's
-        // fault, as it is with the other answers.
+        // The PEER_ERROR counts as a response that waits to be sent. Unlike with other responses,
+        // an excess of them is not the peer's fault.
         if understands == Some(false) || !self.quota.begin_answer(peer) {
             return self.abort_not_sent(peer, what, failure, loss);
         }
@@ -55,8 +55,8 @@ impl<N: Nic> Channel<N> {
         }
     }
 
-    /// Sends a PEER_ERROR. If it is about our own message, it takes the message's place in the
-    /// sequence: without it the peer may be unable to proceed behind the message.
+    /// Sends a PEER_ERROR. If it reports a message of this endpoint, it takes the message's place
+    /// in the sequence: without it the peer may be unable to proceed beyond the message.
     ///
     /// # Errors
     /// Only [`EndpointError::TryAgain`].
@@ -101,7 +101,7 @@ impl<N: Nic> Channel<N> {
         }
     }
 
-    /// Tells a peer of the messages that failed before its HANDSHAKE, which has arrived.
+    /// Notifies a peer, whose HANDSHAKE has arrived, of the messages that failed before.
     pub(crate) fn send_pending_aborts(&mut self, peer: PeerId) {
         for PendingAbort {
             what,
@@ -113,7 +113,7 @@ impl<N: Nic> Channel<N> {
         }
     }
 
-    /// Drops the pending notifications of failed messages: the peer is gone.
+    /// Drops the pending notifications of failed messages, because the peer no longer exists.
     pub(crate) fn drop_pending_aborts(&mut self, peer: PeerId, gone: Failure) {
         for PendingAbort { what, loss, .. } in self.take_pending_aborts(peer) {
             self.abort_not_sent(peer, what, gone, loss);

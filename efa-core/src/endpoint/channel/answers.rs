@@ -1,4 +1,4 @@
-//! Requests of peers, counted against each peer's share, and the answers to them.
+//! Requests of peers, counted against each peer's share, and the responses to them.
 
 use crate::endpoint::base::ids::{InboundId, PeerId};
 use crate::endpoint::posting::Work;
@@ -8,7 +8,8 @@ use crate::wire::{MsgId, PacketType, RecvId, SendId};
 use super::Channel;
 
 impl<N: Nic> Channel<N> {
-    /// Counts a pending request of a peer. Returns false if the peer has too many: it was given up.
+    /// Counts a pending request of a peer. Returns false if the peer exceeded its share: the
+    /// channel gave it up.
     pub(crate) fn begin_request(&mut self, peer: PeerId, packet_type: PacketType) -> bool {
         let begun = self.quota.begin_request(peer);
         if !begun {
@@ -51,8 +52,8 @@ impl<N: Nic> Channel<N> {
         }
     }
 
-    /// Counts an answer to a peer that waits to be sent. Returns false if the peer has too many: it
-    /// was given up.
+    /// Counts a response to a peer that waits to be sent. Returns false if the peer exceeded its
+    /// share: the channel gave it up.
     pub(crate) fn begin_answer(&mut self, peer: PeerId, packet_type: PacketType) -> bool {
         let begun = self.quota.begin_answer(peer);
         if !begun {

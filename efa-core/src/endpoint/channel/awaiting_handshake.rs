@@ -10,8 +10,8 @@ use crate::wire::EagerRtw;
 use super::Channel;
 
 impl<N: Nic> Channel<N> {
-    /// Sends an empty write, as stock libfabric does, to which the peer answers with its HANDSHAKE.
-    /// Does nothing if a request to the peer is already under way.
+    /// Sends an empty write, as stock libfabric does. The peer responds with its HANDSHAKE. Does
+    /// nothing if such a write to the peer is already in flight.
     fn provoke_handshake(&mut self, peer: PeerId) -> Result<(), EndpointError> {
         match self.peers.state_mut(peer) {
             Some(state) if state.handshake.has_to_be_provoked() => {}
@@ -30,7 +30,7 @@ impl<N: Nic> Channel<N> {
     }
 
     /// The error of an operation that cannot start until the peer's HANDSHAKE has arrived:
-    /// [`EndpointError::TryAgain`], or that the peer could not be reached.
+    /// [`EndpointError::TryAgain`], or the failure to reach the peer.
     fn await_handshake(&mut self, peer: PeerId) -> EndpointError {
         let state = self.peers.state_mut(peer);
         if let Some(failure) = state.and_then(|state| state.handshake.take_failure()) {
@@ -42,7 +42,8 @@ impl<N: Nic> Channel<N> {
         }
     }
 
-    /// The error of an operation that no protocol can carry out, or none before the HANDSHAKE.
+    /// The error of an operation that no protocol can carry out, either in general or before the
+    /// HANDSHAKE.
     #[cold]
     pub(crate) fn no_protocol(&mut self, peer: PeerId, reason: NoProtocol) -> EndpointError {
         tracing::debug!(%peer, %reason, "operation not started");

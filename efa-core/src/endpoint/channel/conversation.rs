@@ -19,11 +19,11 @@ pub(crate) struct Conversation {
     /// The ids of messages and atomics to the peer.
     pub(crate) sequence: Sequence,
     pub(crate) handshake: Handshaking,
-    /// Why the peer was given up, if it was: its packets are dropped.
+    /// The reason why the peer was given up, if it was. Its packets are dropped.
     pub(crate) failure: Option<Failure>,
-    /// Whether the peer sent something since this was last examined.
+    /// Whether the peer sent something since the last check.
     pub(crate) heard: bool,
-    /// Packets of the peer that came before their turn.
+    /// Packets of the peer that arrived before their turn.
     pub(crate) window: ReorderWindow,
     /// Failed messages that await the peer's HANDSHAKE. The peer is notified of them if it supports
     /// PEER_ERROR.
@@ -37,13 +37,13 @@ pub(crate) struct Conversation {
 }
 
 impl Conversation {
-    /// Returns whether nothing is under way in either direction.
+    /// Returns whether nothing is in flight in either direction.
     pub(crate) fn is_idle(&self) -> bool {
         self.sequence.is_idle() && self.held_bytes == 0 && self.backoff.is_idle()
     }
 
-    /// Takes a message whose turn it is, if the peer is owed no HANDSHAKE and nothing of it waits.
-    /// Otherwise returns false, and notes nothing.
+    /// Accepts a message whose turn it is, if no HANDSHAKE to the peer is due and none of its
+    /// packets wait. Otherwise returns false, and changes nothing.
     #[inline(always)]
     pub(crate) fn takes_at_once(&mut self, msg_id: MsgId) -> bool {
         let is_plain = self.failure.is_none() && self.handshake.is_greeted();
@@ -78,7 +78,7 @@ pub(crate) enum AfterLoss {
     Nothing,
     /// A no-op request must fill a gap in the sequence.
     Fill,
-    /// Sending of messages and atomics to the peer has failed.
+    /// Messages and atomics to the peer can no longer be sent.
     BrokenOff,
 }
 
@@ -139,7 +139,7 @@ impl Peers<Conversation> {
         state.map_or(self.first_msg_id(), |state| state.sequence.next())
     }
 
-    /// Why operations with a peer fail, if they do: the peer was removed or given up.
+    /// The reason why operations with a peer fail, if they do: the peer was removed or given up.
     #[inline]
     pub(crate) fn failure_of(&self, peer: PeerId) -> Option<Failure> {
         match self.state(peer) {
@@ -175,9 +175,9 @@ impl Peers<Conversation> {
         state.sequence.has_gaps()
     }
 
-    /// Notes that a packet arrived, which began the message or atomic `sequenced` if that is some.
-    /// Returns why operations with the peer fail, if they do: it may have been removed or given up
-    /// since.
+    /// Records the arrival of a packet, which started the message or atomic `sequenced`, if that is
+    /// present. Returns the reason why operations with the peer fail, if they do: the peer may have
+    /// been removed or given up since.
     #[inline(always)]
     pub(crate) fn arrived(&mut self, peer: PeerId, sequenced: Option<MsgId>) -> Option<Failure> {
         let Some(state) = self.existing_state_mut(peer) else {
@@ -200,7 +200,7 @@ impl Peers<Conversation> {
 
     /// Notes that a message or atomic was lost. If the peer has received no part of it, its id is
     /// reused, because the peer waits for it. Otherwise the id cannot be reused, and sending to the
-    /// peer ends, unless the application itself has ended the operation, without a loss.
+    /// peer ends, unless the application has cancelled the operation without a loss.
     pub(crate) fn request_lost(
         &mut self,
         peer: PeerId,
@@ -219,7 +219,8 @@ impl Peers<Conversation> {
         match loss {
             Loss::NotDelivered => {
                 state.sequence.not_delivered(msg_id);
-                // A peer that is gone is tried again when the application sends something.
+                // The endpoint contacts a peer that has disappeared again when the application
+                // sends something.
                 let is_gone = failure.is_peer_gone() && !failure.is_cancelled();
                 match state.sequence.has_gaps() && !is_gone {
                     true => AfterLoss::Fill,
@@ -280,8 +281,8 @@ impl Peers<Conversation> {
         true
     }
 
-    /// Takes `bytes` of a peer's share of `limit` bytes for packets that wait. Returns false, and
-    /// takes nothing, if the share is too small.
+    /// Reserves `bytes` of a peer's share of `limit` bytes for waiting packets. Returns false, and
+    /// reserves nothing, if the share is too small.
     pub(crate) fn take_share(&mut self, peer: PeerId, bytes: usize, limit: usize) -> bool {
         let Some(state) = self.state_mut(peer) else {
             return false;
@@ -293,7 +294,7 @@ impl Peers<Conversation> {
         fits
     }
 
-    /// Returns bytes of [`Peers::take_share`].
+    /// Releases bytes of [`Peers::take_share`].
     pub(crate) fn give_share_back(&mut self, peer: PeerId, bytes: usize) {
         if let Some(state) = self.state_mut(peer) {
             state.held_bytes -= bytes;

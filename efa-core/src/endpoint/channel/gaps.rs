@@ -12,8 +12,8 @@ use super::Channel;
 use super::conversation::AfterLoss;
 
 impl<N: Nic> Channel<N> {
-    /// Handles the loss of a message or atomic: queues the filling of its place, or reports that no
-    /// more can be sent.
+    /// Handles the loss of a message or atomic: queues the filling of its place, or reports that
+    /// the peer can no longer be sent to.
     pub(crate) fn request_lost(
         &mut self,
         peer: PeerId,
@@ -23,7 +23,7 @@ impl<N: Nic> Channel<N> {
     ) {
         let current = self.peers.current_id(peer);
         match self.peers.request_lost(current, msg_id, failure, loss) {
-            // The place of a message to a peer that was removed is filled whatever the reason.
+            // The place of a message to a removed peer is filled regardless of the reason.
             AfterLoss::Nothing if current == peer => {}
             AfterLoss::Nothing | AfterLoss::Fill => self.posting.queue(Work::Fill(current)),
             // The application expects no report about packets to a removed peer.
@@ -33,8 +33,8 @@ impl<N: Nic> Channel<N> {
     }
 
     /// Fills the gaps of lost messages and atomics with atomics on no memory, so that the peer
-    /// proceeds to the requests behind them. Similarly, stock libfabric uses an empty write to get
-    /// a HANDSHAKE.
+    /// proceeds to the later requests. Similarly, stock libfabric uses an empty write to get a
+    /// HANDSHAKE.
     ///
     /// # Errors
     /// Only [`EndpointError::TryAgain`].

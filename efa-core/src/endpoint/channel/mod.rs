@@ -1,8 +1,8 @@
 //! The channel to the peers: state and methods that operations in both directions need.
 //!
-//! [`Channel`] knows no operation. When it finds that an operation is affected (a peer has to be
-//! given up, an answer can be sent), it queues work or returns the fact. Its parts work on their
-//! own as far as possible: the conversations with peers ([`Conversation`]), [`Sizes`], [`Posting`],
+//! [`Channel`] has no knowledge of operations. When an operation is affected (a peer has to be
+//! given up, a response can be sent), the channel queues work or returns the fact. Its parts are
+//! mostly independent: the conversations with peers ([`Conversation`]), [`Sizes`], [`Posting`],
 //! [`Quota`], [`Reports`]. The methods of the channel combine them.
 
 mod aborts;
@@ -50,7 +50,7 @@ pub(crate) struct Channel<N> {
     pub(crate) peers: Peers<Conversation>,
     /// Peers that were given up and may still have operations. [`Work::GiveUp`] is queued for them.
     pub(crate) given_up: Vec<PeerId>,
-    /// Peers whose queue pair no longer exists, each with the failure that revealed it, for
+    /// Peers whose queue pair no longer exists, each with the failure that showed it, for
     /// [`Endpoint::end_waits`](crate::endpoint::Endpoint::end_waits).
     pub(crate) gone: Vec<(PeerId, Failure)>,
     pub(crate) quota: Quota<HeldOperation>,
@@ -60,8 +60,8 @@ pub(crate) struct Channel<N> {
 }
 
 impl<N: Nic> Channel<N> {
-    /// Gives up a peer that broke the protocol beyond repair. Its packets are dropped from now on;
-    /// its operations end with the next pending work.
+    /// Gives up a peer after an unrecoverable protocol violation. Its packets are dropped from now
+    /// on; its operations end with the next pending work.
     #[cold]
     pub(crate) fn give_up(&mut self, peer: PeerId, packet_type: PacketType) {
         let failure = Failure::new(Errno::EIO, ProviderError::for_request(packet_type));
@@ -72,8 +72,8 @@ impl<N: Nic> Channel<N> {
         }
     }
 
-    /// Notes that a packet was lost because the peer is gone. The peer will not answer earlier
-    /// packets.
+    /// Records that a packet was lost because the peer no longer exists. The peer will not respond
+    /// to earlier packets.
     #[cold]
     pub(crate) fn peer_gone(&mut self, peer: PeerId, failure: Failure) {
         let Some(state) = self.peers.state_mut(peer) else {
@@ -87,7 +87,8 @@ impl<N: Nic> Channel<N> {
         self.drop_pending_aborts(peer, failure);
     }
 
-    /// Takes a peer that was given up, and the reason, so that its operations can be ended.
+    /// Removes a given-up peer from the list, and returns it with the reason, so that its
+    /// operations can be ended.
     #[inline]
     pub(crate) fn next_given_up(&mut self) -> Option<(PeerId, Failure)> {
         let peer = self.given_up.pop()?;
@@ -95,8 +96,8 @@ impl<N: Nic> Channel<N> {
         Some((peer, failure.unwrap_or(Failure::CANCELED)))
     }
 
-    /// Forgets the state of a peer. Packets to it that wait for the end of a back-off are queued,
-    /// and will fail; the others end with their completions.
+    /// Drops the state of a peer. Packets to it that wait for the end of a back-off are queued, and
+    /// will fail; the others end with their completions.
     pub(crate) fn forget_conversation(&mut self, peer: PeerId) {
         self.drop_pending_aborts(peer, Failure::CANCELED);
         if let Some(mut state) = self.peers.forget(peer) {
@@ -113,7 +114,8 @@ impl<N: Nic> Channel<N> {
                 .forget_backoff(&mut core::mem::take(&mut state.backoff));
             state.failure = None;
             state.sequence.mend();
-            // The peer may be gone. An operation that needs its HANDSHAKE requests it again.
+            // The peer may no longer exist. An operation that needs its HANDSHAKE requests it
+            // again.
             state.handshake.request_lost();
             // Leftovers of earlier operations are recorded under the peer's earlier id.
             state.held_bytes = 0;

@@ -13,7 +13,7 @@ impl<N: Nic> Channel<N> {
     /// Registers the unregistered pieces of a buffer, for one operation.
     ///
     /// # Errors
-    /// The device refused. Nothing is registered then.
+    /// The device refused a registration. Then none of the pieces is registered.
     pub(crate) fn register_pieces(
         &mut self,
         mut pieces: Iov,

@@ -156,7 +156,7 @@ impl<N: Nic> Channel<N> {
         }
     }
 
-    /// Ends the back-offs whose time has come.
+    /// Ends the back-offs that have expired.
     pub(crate) fn end_backoffs(&mut self) {
         while let Some((until, peer)) = self.posting.next_over(self.now) {
             if let Some(state) = self.peers.state_mut(peer) {
@@ -165,8 +165,8 @@ impl<N: Nic> Channel<N> {
         }
     }
 
-    /// Handles a receive buffer that came back without a packet: the queue pair is closing, or the
-    /// device refused the buffer.
+    /// Handles a receive buffer that the device returned without a packet: the queue pair is
+    /// closing, or the device refused the buffer.
     pub(crate) fn receive_failed(&mut self, buffer: BufferId, status: Status) {
         self.posting.retire(buffer);
         if status != Status::Flushed {

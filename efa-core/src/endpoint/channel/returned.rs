@@ -12,8 +12,8 @@ use crate::wire::{OpeType, PacketType, PeerError};
 use super::Channel;
 
 impl<N: Nic> Channel<N> {
-    /// Handles a packet or RDMA request that the device gave back with an error status. Returns why
-    /// it is lost; `None` if it goes again.
+    /// Handles a packet or RDMA request that the device returned with an error status. Returns the
+    /// reason of the loss, or `None` if the request is posted again.
     #[cold]
     pub(crate) fn not_done(&mut self, id: PacketId, status: Status) -> Option<(Failure, Loss)> {
         if status == Status::RemoteRnr {
@@ -55,8 +55,8 @@ impl<N: Nic> Channel<N> {
         Ok(())
     }
 
-    /// Notes that a packet or RDMA request is lost: the effects for its peer and for the sequence
-    /// of messages. The effects for an operation are left to the caller.
+    /// Records the loss of a packet or RDMA request: the effects for its peer and for the sequence
+    /// of messages. The caller handles the effects for an operation.
     pub(crate) fn lost(&mut self, lost: &Finished, failure: Failure, loss: Loss) {
         tracing::debug!(
             peer = %lost.peer,
@@ -88,15 +88,14 @@ impl<N: Nic> Channel<N> {
                 state.sequence.done(msg_id);
             }
             match (lost.owner, lost.what) {
-                // How much of the message has reached the peer is known at the end of the
-                // operation.
+                // The operation decides at its end how much of the message has reached the peer.
                 (Owner::Outbound(_), _) => {}
-                // Whether the peer has the message is unknown. Without the PEER_ERROR it may wait
-                // for it.
+                // It is unknown whether the peer has the message. Without the PEER_ERROR it may
+                // wait for it.
                 (Owner::Control, FinishedRequest::Packet(PacketType::PeerError, _)) => {
                     self.request_lost(lost.peer, msg_id, failure, Loss::Unknown);
                 }
-                // A packet that was to fill a gap is lost too, although the peer is there.
+                // A packet that was to fill a gap is also lost, although the peer exists.
                 (Owner::Control, _) if !failure.is_peer_gone() => {
                     self.request_lost(lost.peer, msg_id, failure, Loss::Unknown);
                 }

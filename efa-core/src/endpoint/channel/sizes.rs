@@ -28,19 +28,19 @@ const CTSDATA_HEADER: usize = PacketType::CtsData.header_len(UniversalFlags::CON
 pub(crate) struct Sizes {
     /// Largest packet.
     pub(crate) mtu: usize,
-    /// Most bytes that an operation with [`OperationFlags::INJECT`] may have.
+    /// Maximum number of bytes of an operation with [`OperationFlags::INJECT`].
     ///
     /// [`OperationFlags::INJECT`]: crate::endpoint::OperationFlags::INJECT
     pub(crate) inject: usize,
-    /// Bytes that one CTS grants at most. At least 1.
+    /// Maximum number of bytes that one CTS grants. At least 1.
     pub(crate) window: u64,
-    /// Data that one READRSP holds. Peers have the same MTU.
+    /// Maximum data of one READRSP. All peers have the same MTU.
     pub(crate) read_response: u64,
-    /// Most bytes that may travel ahead of the RDMA read of a message.
+    /// Maximum number of bytes that may be sent before the RDMA read of a message.
     pub(crate) runt: u64,
-    /// Most bytes of one RDMA read that the engine posts. At least 1.
+    /// Maximum size of an RDMA read that the engine posts, in bytes. At least 1.
     pub(crate) rdma_read: usize,
-    /// Most bytes of an RDMA request.
+    /// Maximum size of an RDMA request, in bytes.
     rdma: u64,
 }
 

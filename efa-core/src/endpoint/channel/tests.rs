@@ -1,4 +1,4 @@
-//! The channel's parts together, over a device that delivers nothing.
+//! Tests of the channel's parts together, on a device that delivers nothing.
 
 use super::*;
 use crate::address::{Gid, Qkey, Qpn};
@@ -18,7 +18,7 @@ use crate::wire::{ExtraFeatures, Header, MsgId, OpeType, Packet, PeerError, RtaK
 
 const FAILURE: Failure = Failure::new(Errno::EIO, ProviderError::None);
 
-/// Why a device that is broken refuses.
+/// The error of a broken device.
 const BROKEN: NicError = NicError::Device {
     call: "the fake device",
     errno: 5,
@@ -45,7 +45,7 @@ fn usual() -> (Channel<FakeNic>, PeerId) {
     channel(EndpointConfig::default())
 }
 
-/// The packets that the device has, all for the peer.
+/// The packets in the device, all for the peer.
 fn posted(channel: &Channel<FakeNic>) -> Vec<Header> {
     let packets = channel.posting.nic().packets.iter();
     packets
@@ -118,7 +118,7 @@ fn an_unreportable_abandoned_message_ends_the_sequence() {
     }
 }
 
-/// As a packet that fills a gap, it keeps the ids from running too far ahead.
+/// Like a packet that fills a gap, it limits how far the ids run ahead.
 #[test]
 fn an_abandoned_message_is_outstanding_until_reported() {
     for side in [OpeType::TXE, OpeType::RXE] {
@@ -154,7 +154,7 @@ fn an_unposted_packet_returns_its_buffer() {
         [Event::ControlSendFailed { .. }]
     ));
     assert_eq!(channel.posting.nic().free.len(), free);
-    // A packet to a peer that is gone is not needed.
+    // A packet to a peer that no longer exists is not needed.
     let stranger = PeerId::new(99, 0);
     channel.send_control(stranger, &handshake).unwrap();
     assert!(events(&mut channel).is_empty());
@@ -190,7 +190,7 @@ fn a_failed_handshake_request_is_reported_next() {
             ..
         }
     ));
-    // The one after that tries again.
+    // The next operation tries again.
     let refused = channel.no_protocol(peer, NoProtocol::AwaitHandshake);
     assert!(matches!(refused, EndpointError::TryAgain));
     assert_eq!(posted(&channel).len(), 1);

@@ -1,4 +1,4 @@
-//! Packets of peers that wait. Each peer has a share of the memory for them.
+//! Waiting packets of peers. Each peer has a share of the memory for them.
 
 use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::memory::packet::ReceivedPacket;
@@ -9,10 +9,10 @@ use crate::wire::PacketType;
 use super::Channel;
 
 impl<N: Nic> Channel<N> {
-    /// Makes a packet of a peer wait, in front of the chain `next`.
+    /// Stores a waiting packet of a peer, in front of the chain `next`.
     ///
     /// # Errors
-    /// Returns the packet if too many wait, of all peers or of this one.
+    /// Returns the packet if too many packets wait, of all peers or of this one.
     pub(crate) fn hold(
         &mut self,
         peer: PeerId,
@@ -31,16 +31,15 @@ impl<N: Nic> Channel<N> {
             .inspect_err(|_| self.peers.give_share_back(peer, bytes))
     }
 
-    /// Keeps the first packet of an operation that must wait. Returns `None` if the peer has no
-    /// room left: the peer was given up.
+    /// Stores the first packet of an operation that must wait. Returns `None` if the peer has no
+    /// room left: the channel gave it up.
     pub(crate) fn make_wait(
         &mut self,
         peer: PeerId,
         packet: ReceivedPacket,
         packet_type: PacketType,
     ) -> Option<HeldId> {
-        // In one of the last device buffers, the packet would keep out the packets that it waits
-        // for.
+        // In one of the last device buffers, the packet would block the packets that it waits for.
         let held = match self.posting.has_memory_for(&packet) {
             true => self.hold(peer, packet, None),
             false => Err(packet),
@@ -50,7 +49,7 @@ impl<N: Nic> Channel<N> {
             .ok()
     }
 
-    /// Ends the wait of a peer's packet. Returns it, and the next one of its chain.
+    /// Removes a waiting packet of a peer. Returns it, and the next packet of its chain.
     pub(crate) fn take_held(
         &mut self,
         peer: PeerId,
@@ -63,7 +62,7 @@ impl<N: Nic> Channel<N> {
         Some((packet, next))
     }
 
-    /// Releases a chain of packets of a peer that wait.
+    /// Releases a chain of waiting packets of a peer.
     pub(crate) fn drop_held(&mut self, peer: PeerId, head: HeldId) {
         let mut next = Some(head);
         while let Some((packet, behind)) = next.and_then(|held| self.take_held(peer, held)) {
