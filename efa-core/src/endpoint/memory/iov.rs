@@ -6,8 +6,8 @@ use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::api::operation::{IOV_LIMIT, IoVec};
 use crate::endpoint::memory::packet::ReceivedPacket;
 
-/// The pieces of a buffer, kept while the operation runs. A single piece, which is the usual case,
-/// needs no allocation.
+/// The pieces of a buffer, stored while the operation runs. A single piece, which is the usual
+/// case, needs no allocation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Iov {
     One(IoVec),
@@ -99,8 +99,8 @@ pub(crate) fn parts(pieces: &[IoVec], offset: u64, length: u64) -> impl Iterator
     })
 }
 
-/// The first `length` bytes of a buffer, if it is one piece and `offset` is 0. Most small messages
-/// are.
+/// The first `length` bytes of a buffer, if it is one piece and `offset` is 0. This is the case for
+/// most small messages.
 #[inline]
 fn only_piece(pieces: &[IoVec], offset: u64, length: usize) -> Option<IoVec> {
     match pieces {
@@ -115,7 +115,7 @@ fn only_piece(pieces: &[IoVec], offset: u64, length: usize) -> Option<IoVec> {
     }
 }
 
-/// Shorter payloads are cheaper to copy than to gather, which takes a second entry in the work
+/// Shorter payloads are cheaper to copy than to gather, which needs a second entry in the work
 /// request and a second read by the device. In bytes.
 const MIN_GATHER: usize = 1024;
 
@@ -182,7 +182,7 @@ fn attach_parts<N: Nic>(
 }
 
 /// Copies `length` bytes of a packet from byte `from` on into the pieces, at byte `offset` of the
-/// buffer. Bytes beyond the end of the buffer are left out.
+/// buffer. Bytes beyond the end of the buffer are dropped.
 #[inline(always)]
 pub(crate) fn copy_out<N: Nic>(
     nic: &mut N,

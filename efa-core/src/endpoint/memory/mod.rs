@@ -1,4 +1,4 @@
-//! The application's memory in pieces, its registrations, and its way into and out of packets.
+//! The application's memory: its pieces, its registrations, and copies to and from packets.
 
 pub(crate) mod iov;
 pub(crate) mod packet;

@@ -2,7 +2,7 @@
 
 use crate::nic::{BufferId, Domain, Nic};
 
-/// A received packet. Its owner must pass it to `Posting::release` in the end.
+/// A received packet. Its owner must finally pass it to `Posting::release`.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct ReceivedPacket {

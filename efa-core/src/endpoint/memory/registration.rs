@@ -33,7 +33,7 @@ pub(crate) fn register_pieces<N: Nic>(
             Err(error) => return Err((error, Some(own.into()))),
         }
     }
-    // Only now, because after a failure the pieces are used without registrations.
+    // The pieces are changed last, because after a failure they are used without registrations.
     let pieces = iov.as_mut_slice().iter_mut().filter(|piece| lacking(piece));
     for (piece, region) in pieces.zip(&own) {
         piece.region = Some(*region);

@@ -1,6 +1,6 @@
 //! Effects of atomics on elements of memory: libfabric's operations on its data types.
 //!
-//! Elements are little-endian, as everything in the protocol.
+//! Elements are little-endian, like all values of the protocol.
 
 use crate::wire::{AtomicDatatype, AtomicOp};
 

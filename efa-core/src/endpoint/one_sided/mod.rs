@@ -32,7 +32,7 @@ pub(crate) struct AtomicResponse {
 }
 
 impl OneSided {
-    /// Keeps a response until there is a packet buffer for it. Returns its key.
+    /// Stores a response until a packet buffer is available. Returns its key.
     pub(crate) fn keep_response(&mut self, response: AtomicResponse) -> u32 {
         self.responses.insert(response) as u32
     }

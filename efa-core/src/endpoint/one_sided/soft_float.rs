@@ -207,7 +207,7 @@ mod tests {
             prop_assert_eq!(x == y, hard(a) == hard(b));
         }
 
-        /// Whatever a peer sends and whatever is in memory.
+        /// Neither the bits from a peer nor the bits in memory are restricted.
         #[test]
         fn any_bits_are_computed_with(
             a in proptest::array::uniform32(any::<u8>()),

@@ -23,12 +23,12 @@ pub(super) struct Values {
 }
 
 impl OneSided {
-    /// Carries out an atomic whose operands are `payload` of `packet`. The old values, at most
-    /// `limit` bytes, are [`OneSided::old_values`] then. Each element is changed by itself: the
-    /// application or other peers may change the memory meanwhile.
+    /// Carries out an atomic whose operands are `payload` of `packet`. Afterwards
+    /// [`OneSided::old_values`] returns the old values, at most `limit` bytes. Each element is
+    /// changed separately: the application or other peers may change the memory meanwhile.
     ///
     /// # Errors
-    /// The request contradicts itself, or names memory that the peer may not access.
+    /// The request is inconsistent, or names memory that the peer may not access.
     pub(crate) fn carry_out<N: Nic>(
         &mut self,
         nic: &mut N,
@@ -192,7 +192,7 @@ mod tests {
         carry_out(&mut one_sided, &mut nic, &rta, &operands, 6).unwrap();
         assert_eq!(nic.memory, [21, 0, 32, 0, 3, 0, 14, 1]);
         assert_eq!(one_sided.old_values(), [4, 0, 1, 0, 2, 0]);
-        // The memory for values is used again, and holds nothing of the last atomic.
+        // The memory for values is reused, and contains nothing of the last atomic.
         let rta = request(
             RtaKind::Fetch(RecvId(1)),
             AtomicOp::ATOMIC_READ,

@@ -1,9 +1,9 @@
 //! The address vector, and the sender of a packet.
 //!
 //! An address is a GID, a queue pair number and a connection id (the Q-key). The device
-//! distinguishes senders by GID and queue pair number only, so it cannot tell a queue pair from an
-//! earlier one with the same number. The connection id in packets distinguishes these
-//! *incarnations*: each address is a peer of its own, and peers with the same AHN and QPN form a
+//! distinguishes senders by GID and queue pair number only, so it cannot distinguish a queue pair
+//! from an earlier one with the same number. The connection id in packets distinguishes these
+//! *incarnations*: each address is a separate peer, and peers with the same AHN and QPN form a
 //! chain, newest first. A packet belongs to the peer of the chain that has its connection id, so a
 //! stale packet never reaches the successor.
 
@@ -63,7 +63,7 @@ impl PeerSlot {
 }
 
 /// The number of owners of one queue pair number that are remembered although the application did
-/// not insert them. Packets of a dead owner arrive for as long as the network may hold them.
+/// not insert them. Packets of a former owner may arrive while they are in the network.
 pub(super) const MAX_OWNERS: usize = 8;
 
 /// The address vector. The endpoints of a domain may share it.
@@ -75,7 +75,7 @@ pub(crate) struct AddressVector {
     gids: Gids,
     /// The number of peers that the application did not insert, or has removed.
     implicit: usize,
-    /// How many of them it has removed.
+    /// The number of them that it has removed.
     removed: usize,
     /// Peers that introduced themselves or were removed, in the order in which they are examined
     /// for eviction when the table is full. It may contain peers that were removed or inserted
@@ -180,7 +180,7 @@ impl AddressVector {
     fn search(&self, source: &Source, connid: Option<Connid>) -> Option<PeerId> {
         let Some(ahn) = source.ahn else {
             // The device did not know the sender when the packet arrived. The address may have been
-            // inserted since. If the device reports the GID, it can be found now.
+            // inserted since. If the device reports the GID, the address vector can look it up.
             return self.find(&RawAddress {
                 gid: source.gid?,
                 qpn: source.qpn,
@@ -295,18 +295,17 @@ impl AddressVector {
         Some(id)
     }
 
-    /// Puts a peer that introduced itself behind the others, for
-    /// [`AddressVector::next_introduced`].
+    /// Appends a peer that introduced itself to the list for [`AddressVector::next_introduced`].
     pub(crate) fn remember_introduced(&mut self, id: PeerId) {
         self.introduced.push_back(id);
-        // Entries of removed peers must not outnumber the others.
+        // Entries of removed peers must not outnumber the valid ones.
         if self.introduced.len() > 2 * self.implicit + 64 {
             let peers = &self.peers;
             self.introduced.retain(|id| is_implicit(peers, *id));
         }
     }
 
-    /// Takes the first of the peers that introduced themselves; see
+    /// Removes and returns the first of the peers that introduced themselves; see
     /// [`AddressVector::remember_introduced`].
     pub(crate) fn next_introduced(&mut self) -> Option<PeerId> {
         loop {

@@ -59,9 +59,9 @@ fn own_features(attributes: &NicAttributes, config: &EndpointConfig) -> ExtraFea
     features
 }
 
-/// Our HANDSHAKE. Each peer gets it once, in answer to its first packet of any type. Until the
-/// peer's own HANDSHAKE has arrived, our requests carry our raw address, because the peer may not
-/// know us.
+/// The local HANDSHAKE. Each peer gets it once, in response to its first packet of any type. Until
+/// the peer's HANDSHAKE has arrived, requests carry the local raw address, because the peer may not
+/// know it.
 pub(crate) fn own_handshake(
     attributes: &NicAttributes,
     config: &EndpointConfig,
@@ -90,11 +90,11 @@ pub(crate) fn own_handshake(
 /// are not both present.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Identity {
-    /// By its whole address: the peer may not know it, or requires headers of constant length.
+    /// By the whole address: the peer may not know it, or requires headers of constant length.
     RawAddress,
     /// By the connection id: the peer supports it.
     Connid,
-    /// By AHN and QPN alone: libfabric before 1.14 takes a connection id for data.
+    /// By AHN and QPN alone: libfabric before 1.14 parses a connection id as data.
     Nothing,
 }
 
@@ -166,7 +166,7 @@ impl Handshaking {
         self.greeted
     }
 
-    /// Notes that our HANDSHAKE was lost: another one answers the peer's next packet.
+    /// Records the loss of the local HANDSHAKE, so that another one answers the peer's next packet.
     pub(crate) fn greeting_lost(&mut self) {
         self.greeted = false;
     }
@@ -177,8 +177,8 @@ impl Handshaking {
         self.features.as_ref()
     }
 
-    /// Takes the peer's HANDSHAKE. Returns the operations that waited for it. A second HANDSHAKE
-    /// does not replace the first, because operations were chosen by it.
+    /// Stores the peer's HANDSHAKE. Returns the operations that waited for it. A second HANDSHAKE
+    /// does not replace the first, because the choice of operations was based on the first.
     pub(crate) fn receive(&mut self, features: PeerFeatures) -> Waiting {
         self.features.get_or_insert(features);
         core::mem::take(&mut self.waiting)
@@ -205,8 +205,8 @@ impl Handshaking {
         self.request_sent = true;
     }
 
-    /// Notes that a request was lost, or all of them because the peer is gone. Perhaps no HANDSHAKE
-    /// will answer the requests so far, so a new one is needed.
+    /// Records the loss of one request, or of all because the peer no longer exists. The requests
+    /// so far may never be answered with a HANDSHAKE, so a new one is needed.
     pub(crate) fn request_lost(&mut self) {
         if self.features.is_none() {
             self.request_sent = false;
@@ -220,7 +220,7 @@ impl Handshaking {
         self.failure = Some(failure);
     }
 
-    /// Takes the reason why the HANDSHAKE will not arrive.
+    /// Removes and returns the reason why the HANDSHAKE will not arrive.
     pub(crate) fn take_failure(&mut self) -> Option<Failure> {
         self.failure.take()
     }

@@ -55,7 +55,7 @@ impl<S: From<MsgId>> Peers<S> {
     }
 
     /// The oldest of the owners of a queue pair that introduced themselves, if there are
-    /// [`MAX_OWNERS`] of them. Peers about which another endpoint keeps state are left out.
+    /// [`MAX_OWNERS`] of them. Peers about which another endpoint keeps state are excluded.
     pub(crate) fn surplus_owner(&self, ahn: Ahn, qpn: Qpn) -> Option<PeerId> {
         let own = |id| u16::from(self.state(id).is_some());
         self.addresses.surplus_owner(ahn, qpn, own)
@@ -118,7 +118,7 @@ impl<S: From<MsgId>> Peers<S> {
         }
     }
 
-    /// The id that a peer has now, if it was removed since it had this one, and the state was kept.
+    /// The current id of a peer, if it was removed since it had this id, and the state was kept.
     #[cold]
     pub(crate) fn current_id(&self, id: PeerId) -> PeerId {
         match self.states.get(id.index()) {

@@ -4,7 +4,7 @@ use crate::address::{Ahn, Qpn};
 
 use super::address_vector::PeerSlot;
 
-/// What the device says of a sender: its AHN and its queue pair number.
+/// The sender as the device reports it: its AHN and its queue pair number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Sender(u32);
 

@@ -1,7 +1,7 @@
 //! Back-off after receiver-not-ready errors, with the wait times of stock libfabric.
 //!
 //! After its first refusal, a packet is posted again at once. A further refusal starts a wait,
-//! during which no packets are sent to the peer. Each wait is twice as long as the one before,
+//! during which no packets are sent to the peer. Each wait is twice as long as the previous one,
 //! until the peer accepts a packet.
 
 use core::cmp::Reverse;
@@ -130,7 +130,7 @@ impl Backoffs {
         self.timers.peek().map(|Reverse((until, _))| *until)
     }
 
-    /// Takes a peer whose wait ends at or before `now`, and the end of that wait.
+    /// Removes and returns a peer whose wait ends at or before `now`, and the end of that wait.
     #[inline]
     pub(super) fn next_over(&mut self, now: Instant) -> Option<(Instant, PeerId)> {
         let Reverse((until, _)) = self.timers.peek()?;

@@ -1,4 +1,5 @@
-//! Which packet buffers go to the receive queue: enough to keep it full without starving the sends.
+//! The choice of packet buffers for the receive queue: enough to keep it full without starving the
+//! sends.
 
 use crate::nic::BufferId;
 
@@ -35,7 +36,7 @@ impl ReceiveBuffers {
         self.to_post.push(buffer);
     }
 
-    /// Takes a buffer to be posted.
+    /// Removes and returns a buffer to post.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<BufferId> {
         self.to_post.pop()
@@ -46,8 +47,8 @@ impl ReceiveBuffers {
         !self.to_post.is_empty()
     }
 
-    /// Hands over the buffers that wait to be posted. The device took those that are missing
-    /// afterwards.
+    /// Passes the buffers that wait to be posted to `lend`. The device has accepted those that are
+    /// missing afterwards.
     #[inline]
     pub(super) fn post<R>(&mut self, lend: impl FnOnce(&mut Vec<BufferId>) -> R) -> R {
         let before = self.to_post.len();
@@ -56,7 +57,7 @@ impl ReceiveBuffers {
         result
     }
 
-    /// Notes that the device gave a buffer back.
+    /// Records that the device returned a buffer.
     #[inline]
     pub(super) fn returned(&mut self) {
         self.posted = self.posted.saturating_sub(1);

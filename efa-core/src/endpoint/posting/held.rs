@@ -1,9 +1,9 @@
 //! Received packets that wait.
 //!
-//! A packet that waits (it came too early, or no receive matches it yet) stays in its device buffer
-//! if few do, so that nothing is copied. Further packets are copied to memory of the engine, and
-//! their buffers return to the device: packets that wait must not keep out those that they wait
-//! for.
+//! A waiting packet (it arrived too early, or no receive matches it yet) stays in its device buffer
+//! if only a few packets wait, so that nothing is copied. Further packets are copied to memory of
+//! the engine, and their buffers return to the device: waiting packets must not block the packets
+//! that they wait for.
 
 use crate::nic::BufferId;
 
@@ -36,18 +36,18 @@ pub(crate) struct Held {
 /// Sizes of copies in bytes; larger packets have memory of exactly their size.
 const CLASSES: [usize; 4] = [128, 512, 2048, 9216];
 
-/// Bytes of memory that a packet takes, or would take, outside of a device buffer.
+/// The memory in bytes that a packet uses, or would use, outside of a device buffer.
 pub(crate) fn footprint(packet: &ReceivedPacket) -> usize {
     size_of_copy(packet.len())
 }
 
-/// Bytes of memory that a copy of `length` bytes takes.
+/// The memory in bytes of a copy of `length` bytes.
 fn size_of_copy(length: usize) -> usize {
     let class = CLASSES.into_iter().find(|size| length <= *size);
     class.unwrap_or(length)
 }
 
-/// Unused copies that are kept in each class.
+/// The maximum number of unused copies in each class.
 const MAX_FREE: usize = 1024;
 
 impl Held {
@@ -178,7 +178,7 @@ impl Held {
 mod tests {
     use super::*;
 
-    /// Holds a packet of 100 bytes in buffer `buffer`.
+    /// Stores a packet of 100 bytes in buffer `buffer`.
     fn hold(
         held: &mut Held,
         buffer: u32,

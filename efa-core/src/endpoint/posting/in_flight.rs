@@ -40,7 +40,7 @@ pub(crate) struct OutOfBuffer {
     pub(super) bytes: Box<[u8]>,
 }
 
-/// Which way an RDMA request moves data.
+/// The direction in which an RDMA request transfers data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Rdma {
     Read,
@@ -64,8 +64,8 @@ pub(crate) enum Owner {
     Provocation,
 }
 
-/// An operation of one packet, which ends when the device reports the packet's arrival. Nothing
-/// else is kept of it.
+/// An operation of one packet, which ends when the device reports the packet's arrival. No other
+/// state of it is stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct OnePacket {
     pub(crate) report: Report,
@@ -85,7 +85,7 @@ pub(crate) struct Outgoing {
     pub(crate) sequenced: Option<MsgId>,
 }
 
-/// A packet without a header, for a queue pair of the peer that takes only such.
+/// A packet without a header, for a queue pair of the peer that accepts only such packets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Headerless {
     pub(crate) qpn: Qpn,

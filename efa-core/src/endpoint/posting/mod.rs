@@ -1,8 +1,8 @@
 //! Packets and RDMA requests on their way to the device and back. Only this part owns the device.
 //!
 //! [`Posting`] posts requests and remembers them until their completion. It keeps the receive queue
-//! full. It holds received packets that wait, and work that waits for room in the device or for the
-//! end of a back-off. Its caller handles completions, and gets back the request of each.
+//! full. It stores received packets that wait, and work that waits for room in the device or for
+//! the end of a back-off. Its caller handles completions, and receives the request of each.
 
 mod backoff;
 mod buffers;
@@ -52,7 +52,7 @@ pub(crate) struct Posting<N> {
 }
 
 impl<N: Nic> Posting<N> {
-    /// Takes over the device, and takes buffers for its receive queue.
+    /// Takes ownership of the device, and buffers for its receive queue.
     pub(crate) fn new(mut nic: N, config: &EndpointConfig, wanted_receives: usize) -> Self {
         let mut receives = ReceiveBuffers::new(wanted_receives);
         for _ in 0..wanted_receives {
@@ -100,7 +100,7 @@ impl<N: Nic> Posting<N> {
         }
     }
 
-    /// Tells the device of all requests.
+    /// Rings the doorbell for all deferred requests.
     #[cold]
     pub(crate) fn flush(&mut self) {
         self.doorbell = Doorbell::Ring;
@@ -108,8 +108,8 @@ impl<N: Nic> Posting<N> {
         self.nic.flush();
     }
 
-    /// Releases the buffers of packets that the device does not have. The others are released with
-    /// the queue pair.
+    /// Releases the buffers of packets that are not in the device. The others are released with the
+    /// queue pair.
     pub(crate) fn release_buffers(&mut self) {
         while let Some(buffer) = self.receives.pop() {
             self.nic.release_buffer(buffer);
@@ -145,7 +145,7 @@ impl<N: Nic> Posting<N> {
 }
 
 impl<N: PolledNic> Posting<N> {
-    /// Takes completions from the device.
+    /// Polls completions from the device.
     #[inline]
     pub(crate) fn poll(&mut self, completions: &mut Vec<Completion>, limit: usize) -> usize {
         self.nic.poll(completions, limit)

@@ -18,7 +18,7 @@ impl<N: Nic> Posting<N> {
         self.work.requeue(self.priority(work), work);
     }
 
-    /// Takes the work to do next.
+    /// Removes and returns the next work.
     #[inline]
     pub(crate) fn next_work(&mut self) -> Option<Work> {
         self.work.pop()

@@ -14,7 +14,7 @@ use super::in_flight::{
 };
 
 impl<N: Nic> Posting<N> {
-    /// Takes a packet buffer and writes a header into it.
+    /// Acquires a packet buffer and writes a header into it.
     ///
     /// # Errors
     /// [`EndpointError::TryAgain`] if no buffer is free; [`EndpointError::OutOfRange`] if the
@@ -42,7 +42,7 @@ impl<N: Nic> Posting<N> {
         }
     }
 
-    /// Takes a packet buffer for a packet without a header.
+    /// Acquires a packet buffer for a packet without a header.
     ///
     /// # Errors
     /// [`EndpointError::TryAgain`] if no buffer is free.
@@ -171,7 +171,7 @@ impl<N: Nic> Posting<N> {
         self.in_flight.get(id).map(|in_flight| in_flight.peer)
     }
 
-    /// Forgets a request that is complete or given up. The caller passes its buffer, if it has one,
+    /// Removes a request that is complete or given up. The caller passes its buffer, if it has one,
     /// to [`Posting::recycle`].
     #[inline(never)]
     pub(crate) fn take(&mut self, id: PacketId) -> Option<Finished> {
@@ -179,8 +179,8 @@ impl<N: Nic> Posting<N> {
     }
 
     /// Ends a packet that is the whole operation and is still in its buffer, which is recycled.
-    /// `end` gets the peer, the operation and the id of the message, from where they are. Returns
-    /// the peer, or `None` for any other id.
+    /// `end` gets references to the peer, the operation and the id of the message. Returns the
+    /// peer, or `None` for any other id.
     #[inline(always)]
     pub(crate) fn end_one_packet(
         &mut self,

@@ -120,7 +120,7 @@ impl<N: Nic> Posting<N> {
     }
 
     /// Moves a packet that waits for its peer out of its buffer, so that a peer that is not ready
-    /// does not hold the buffers of all others. Returns the buffer.
+    /// does not use up the buffers of all others. Returns the buffer.
     fn move_out_of_buffer(&mut self, id: PacketId) -> Option<BufferId> {
         let InFlight { request, .. } = self.in_flight.get_mut(id)?;
         let PostedRequest::Packet(packet) = *request else {
@@ -163,8 +163,8 @@ impl<N: Nic> Posting<N> {
         self.backoffs.next_end()
     }
 
-    /// Takes a peer whose back-off may be over, for [`Posting::end_backoff`], with the end of that
-    /// back-off.
+    /// Removes and returns a peer whose back-off may be over, for [`Posting::end_backoff`], with
+    /// the end of that back-off.
     #[inline]
     pub(crate) fn next_over(&mut self, now: Instant) -> Option<(Instant, PeerId)> {
         self.backoffs.next_over(now)

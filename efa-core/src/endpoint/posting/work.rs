@@ -44,18 +44,19 @@ pub(crate) enum Work {
     },
 }
 
-/// A message that this side has given up, as a PEER_ERROR reports it.
+/// A message that this side has abandoned, as a PEER_ERROR reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Abandoned {
     pub(crate) msg_id: MsgId,
     /// The peer's operation, or [`PeerError::NO_OP`](crate::wire::PeerError::NO_OP).
     pub(crate) op_id: u32,
-    /// Which side of it this endpoint is.
+    /// The role of this endpoint in it.
     pub(crate) side: OpeType,
 }
 
 impl Work {
-    /// The peer to which an answer (RECEIPT, EOR, ATOMRSP or PEER_ERROR) goes, if this is one.
+    /// The peer to which a response (RECEIPT, EOR, ATOMRSP or PEER_ERROR) is sent, if this is a
+    /// response.
     pub(crate) fn answers(self) -> Option<PeerId> {
         match self {
             Work::Receipt { peer, .. }
@@ -79,12 +80,12 @@ pub(crate) const QUANTUM: usize = 32;
 /// The order in which work is done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Priority {
-    /// The end of peers that were given up, before anything is sent for their operations.
+    /// Ending peers that were given up, before anything is sent for their operations.
     GiveUp,
-    /// Resent packets that hold buffers, for which other work may be waiting.
+    /// Resent packets that occupy buffers, for which other work may be waiting.
     Retry,
-    /// Resent packets that need a buffer. Resent packets that hold one go first, because they may
-    /// hold all buffers.
+    /// Resent packets that need a buffer. Resent packets that occupy a buffer have priority,
+    /// because they may occupy all buffers.
     RetryWithoutBuffer,
     /// Everything else.
     Other,
@@ -99,19 +100,19 @@ pub(super) struct WorkQueues {
 }
 
 impl WorkQueues {
-    /// Puts work behind the rest of its priority.
+    /// Appends work to its priority's queue.
     pub(super) fn push(&mut self, priority: Priority, work: Work) {
         self.queues[priority as usize].push_back(work);
         self.len += 1;
     }
 
-    /// Puts work that was taken back in front.
+    /// Puts work that was removed back at the front.
     pub(super) fn requeue(&mut self, priority: Priority, work: Work) {
         self.queues[priority as usize].push_front(work);
         self.len += 1;
     }
 
-    /// Takes the work to do next.
+    /// Removes and returns the next work.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<Work> {
         match self.len {

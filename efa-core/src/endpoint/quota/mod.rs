@@ -1,17 +1,17 @@
 //! Limits on the requests of peers that are served at a time.
 //!
 //! Peers can request an unlimited amount of work: writes and reads of our memory, answers. Each
-//! request takes memory until it is finished, and a peer that accepts no packets delays that. Two
-//! limits bound the memory:
+//! request occupies memory until it is finished, and a peer that accepts no packets delays that.
+//! Two limits bound the memory:
 //!
 //! * *Pending requests*: each peer has a share
 //!   ([`EndpointConfig::peer_operations`](crate::endpoint::EndpointConfig::peer_operations)). A
-//!   peer that asks for more is given up, so that it does not starve the others.
+//!   peer that requests more is given up, so that it does not starve the others.
 //! * *Running operations*: emulated writes and reads, and messages for multi-receive buffers. A
-//!   peer may have as many as are still free (a dynamic threshold, as switches divide a buffer
-//!   among their ports). So a few busy peers do not take all the room, and a peer that has none
-//!   running finds some. Further operations wait, which costs the peer nothing but time, as it
-//!   waits for an answer anyway.
+//!   peer may use as many as are still free (a dynamic threshold, as switches divide a buffer among
+//!   their ports). So a few busy peers do not use all the room, and a peer without running
+//!   operations can start one. Further operations wait. This only delays the peer, which waits for
+//!   a response anyway.
 //!
 //! [`Quota`] counts for all peers together and for each peer. `W` is an operation that waits.
 
@@ -52,7 +52,7 @@ pub(crate) struct Quota<W> {
     max_pending: usize,
     /// The limit of [`Quota::running`] plus the peer's own [`Share::running`].
     max_running: usize,
-    /// Pending requests, including answers that wait to be sent; the answers alone.
+    /// Pending requests, including responses that wait to be sent; the responses alone.
     pending: usize,
     answers: usize,
     running: usize,
@@ -173,7 +173,7 @@ impl<W> Quota<W> {
         becomes_due
     }
 
-    /// Makes an operation wait behind the others of its peer.
+    /// Appends an operation to the waiting ones of its peer.
     pub(crate) fn hold(&mut self, peer: PeerId, operation: W) {
         if self.share(peer).waiting.is_empty() {
             self.line_up(peer);
@@ -182,7 +182,7 @@ impl<W> Quota<W> {
         self.waiting += 1;
     }
 
-    /// Gives a peer the last turn.
+    /// Moves a peer to the end of the rotation.
     fn line_up(&mut self, peer: PeerId) {
         let turn = self.next_turn;
         self.share(peer).turn = turn;
@@ -190,14 +190,14 @@ impl<W> Quota<W> {
         self.next_turn += 1;
     }
 
-    /// Begins a review of the waiting operations: the caller takes [`Quota::next_admitted`] until
-    /// it is `None`.
+    /// Begins a review of the waiting operations: the caller calls [`Quota::next_admitted`] until
+    /// it returns `None`.
     pub(crate) fn review(&mut self) {
         self.review_due = false;
     }
 
-    /// Takes the next waiting operation for which there is room, one of each peer in turn. It
-    /// counts as running only after [`Quota::begin_operation`].
+    /// Removes and returns the next waiting operation for which there is room, one of each peer in
+    /// turn. It counts as running only after [`Quota::begin_operation`].
     pub(crate) fn next_admitted(&mut self) -> Option<(PeerId, W)> {
         for _ in 0..self.turns.len() {
             let (_, peer) = self.turns.pop_first()?;

@@ -5,7 +5,7 @@ fn peer(number: u32) -> PeerId {
     PeerId::new(number, 0)
 }
 
-/// Takes all operations for which there is room, and runs them.
+/// Admits all operations for which there is room, and runs them.
 fn admit(quota: &mut Quota<&'static str>) -> Vec<(usize, &'static str)> {
     quota.review();
     let admitted: Vec<_> = core::iter::from_fn(|| quota.next_admitted()).collect();

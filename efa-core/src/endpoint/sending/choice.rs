@@ -1,8 +1,8 @@
-//! Chooses the subprotocol of an operation, by pure functions of the known facts about it.
+//! Chooses the subprotocol of an operation. All functions are pure.
 //!
 //! The thresholds and the order of the tests are those of stock libfabric 2.x (two-sided
-//! operations, writes and reads alike), except that a peer without a feature is served by the
-//! baseline protocols wherever they suffice (spec section 2.1, case a).
+//! operations, writes and reads alike), except that the baseline protocols serve a peer without a
+//! feature if they suffice (spec section 2.1, case a).
 
 use core::fmt;
 
@@ -87,7 +87,7 @@ pub(crate) struct MessageQuery {
     /// Bytes that may travel ahead of an RDMA read to this peer now.
     pub(crate) runt_budget: u64,
     pub(crate) delivery_complete: bool,
-    /// Whether the data leaves with the call. It fits a single packet then.
+    /// Whether the data is copied during the call. It then fits a single packet.
     pub(crate) inject: bool,
     pub(crate) tagged: bool,
 }
@@ -247,7 +247,7 @@ pub(crate) struct WriteQuery {
     /// The largest write in bytes that fits a single packet, with the headers that it would have.
     pub(crate) eager_capacity: u64,
     pub(crate) delivery_complete: bool,
-    /// Whether the data leaves with the call. It fits a single packet then.
+    /// Whether the data is copied during the call. It then fits a single packet.
     pub(crate) inject: bool,
     /// Whether the device can carry it out by itself.
     pub(crate) fits_rdma: FitsRdma,
@@ -347,7 +347,8 @@ pub(crate) fn read(
 ) -> Result<ReadProtocol, NoProtocol> {
     match peer {
         None => Err(NoProtocol::AwaitHandshake),
-        // A peer can refuse to read our memory into its own (READ_NACK), but not that we read.
+        // A peer can refuse to read local memory into its memory (READ_NACK), but not a read by
+        // this endpoint.
         Some(peer) if length > 0 && local.can_read(peer) && peer.peer_to_peer => {
             Ok(ReadProtocol::Direct)
         }
@@ -367,8 +368,8 @@ pub(crate) struct AtomicQuery {
     pub(crate) delivery_complete: bool,
 }
 
-/// Checks that an atomic can be sent. Any peer may be stock libfabric, because no feature tells
-/// implementations apart.
+/// Checks that an atomic can be sent. Any peer may be stock libfabric, because no feature
+/// distinguishes implementations.
 pub(crate) fn atomic(peer: Option<&PeerFeatures>, query: &AtomicQuery) -> Result<(), NoProtocol> {
     // Stock libfabric has no handlers for these types, and does not check for one before the call
     // (deviation 36).
@@ -380,7 +381,7 @@ pub(crate) fn atomic(peer: Option<&PeerFeatures>, query: &AtomicQuery) -> Result
             "atomics on double complex and long doubles, which crash targets that run stock libfabric",
         ));
     }
-    // Stock libfabric takes the operand of the first piece for all pieces (deviation 33).
+    // Stock libfabric uses the operand of the first piece for all pieces (deviation 33).
     if query.is_compare && query.remote_pieces > 1 {
         return Err(NoProtocol::Unsupported(
             "compare with more than one piece of remote memory",
@@ -392,7 +393,7 @@ pub(crate) fn atomic(peer: Option<&PeerFeatures>, query: &AtomicQuery) -> Result
     Ok(())
 }
 
-/// Checks that the peer takes packets of a type with delivery complete.
+/// Checks that the peer accepts packets of a type with delivery complete.
 fn require(peer: Option<&PeerFeatures>, packet_type: PacketType) -> Result<(), NoProtocol> {
     match peer {
         None => Err(NoProtocol::AwaitHandshake),

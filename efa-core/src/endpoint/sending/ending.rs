@@ -69,7 +69,7 @@ impl Sending {
                 return None;
             }
         }
-        // A peer that has given up the operation does not wait for it.
+        // A peer that has abandoned the operation does not wait for it.
         let is_lost = operation.failure.is_some() && !operation.peer_aborted;
         let abandoned = match is_lost {
             true => operation.abandoned(self.bulk_of(operation)),
@@ -99,7 +99,7 @@ impl Sending {
         })
     }
 
-    /// Takes the registrations of all operations, when the endpoint is closed.
+    /// Removes and returns the registrations of all operations, when the endpoint is closed.
     pub(crate) fn take_registrations(&mut self) -> Vec<OwnRegions> {
         self.bulks.drain().map(|bulk| bulk.own_regions).collect()
     }

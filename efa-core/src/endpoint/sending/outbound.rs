@@ -33,7 +33,7 @@ pub(crate) struct Outbound {
     pub(super) request_posted: bool,
     /// Whether the peer may have some of it.
     pub(super) reached: Loss,
-    /// Whether the peer has given it up.
+    /// Whether the peer has abandoned it.
     pub(super) peer_aborted: bool,
     /// The state of an operation that takes more than one packet.
     pub(super) bulk: Option<BulkKey>,
@@ -48,7 +48,7 @@ pub(super) struct BulkKey(pub(super) u32);
 /// The data of an operation that takes more than one packet, and its progress.
 pub(crate) struct Bulk {
     pub(crate) source: Iov,
-    /// Bytes that this side moves, in packets or by RDMA writes. The peer reads the rest.
+    /// Bytes that this side transfers, in packets or by RDMA writes. The peer reads the rest.
     pub(crate) to_move: u64,
     /// Bytes moved so far, from the start.
     pub(crate) moved: u64,

@@ -45,8 +45,8 @@ impl Sending {
     }
 
     /// The next packet or RDMA write of an operation. RDMA writes have at most `rdma_limit` bytes.
-    /// `connid` is our connection id; `data_connid` is that for CTSDATA, `None` if the peer does
-    /// not want one.
+    /// `connid` is our connection id; `data_connid` is the one for CTSDATA, `None` if the peer does
+    /// not expect one.
     pub(crate) fn next(
         &self,
         id: OutboundId,

@@ -11,7 +11,7 @@ use super::results::Mistake;
 use super::stream::{Request, Stream};
 
 impl Sending {
-    /// Takes a CTS, which grants a window.
+    /// Processes a CTS, which grants a window.
     ///
     /// # Errors
     /// The packet has no effect.
@@ -50,7 +50,7 @@ impl Sending {
         Ok(())
     }
 
-    /// Takes the packet for which an operation waits.
+    /// Processes the packet for which an operation waits.
     ///
     /// # Errors
     /// The packet has no effect.
@@ -69,8 +69,8 @@ impl Sending {
         }
     }
 
-    /// Takes a READ_NACK: the peer cannot read the data of an operation, and gets the rest in
-    /// packets. A message continues behind its runt, under the same `msg_id`; a write starts again.
+    /// Processes a READ_NACK: the peer cannot read the data of an operation, and gets the rest in
+    /// packets. A message continues after its runt, under the same `msg_id`; a write starts again.
     /// Returns the size in bytes of the runt, which must be ended in [`ReadBased`].
     ///
     /// # Errors
@@ -106,9 +106,9 @@ impl Sending {
         Ok(bulk.runt.take())
     }
 
-    /// Takes a PEER_ERROR: the receiver of a message has given it up, and the message fails here
-    /// too, if it has not failed already. The operation that the packet names counts only if it
-    /// belongs to that message.
+    /// Processes a PEER_ERROR: the receiver of a message has abandoned it, and the message fails
+    /// here too, if it has not failed already. The operation that the packet names counts only if
+    /// it belongs to that message.
     ///
     /// # Errors
     /// The packet has no effect.

@@ -1,5 +1,5 @@
-//! Results of the methods of [`Sending`](super::Sending): what the caller has to post, release and
-//! report.
+//! Results of the methods of [`Sending`](super::Sending): actions for the caller, which posts,
+//! releases and reports.
 
 use crate::endpoint::api::completion::PacketError;
 use crate::endpoint::api::error::Failure;
@@ -45,7 +45,7 @@ pub(crate) enum Mistake {
     NoOperation,
     /// The sizes contradict the operation.
     Sizes,
-    /// The operation takes no window now, or none of this operation of the peer.
+    /// The operation accepts no window now, or none of this operation of the peer.
     Window,
 }
 

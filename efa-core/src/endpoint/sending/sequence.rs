@@ -1,8 +1,8 @@
 //! The ids of messages and atomics to one peer (spec section 3.2). They are consecutive, because
 //! the peer processes a request only after all earlier ones.
 //!
-//! A request that did not arrive leaves a gap, behind which the peer would wait forever. If no
-//! later id was used, the id is used again. Otherwise a request that does nothing fills the gap.
+//! A request that did not arrive leaves a gap, at which the peer would wait forever. If no later id
+//! was used, the id is used again. Otherwise a request that does nothing fills the gap.
 
 use crate::endpoint::api::error::Failure;
 use crate::nic::Status;
@@ -145,7 +145,7 @@ impl Sequence {
         self.broken.replace(failure).is_none()
     }
 
-    /// Unblocks the sequence: the application takes the risk that the peer waits for a lost
+    /// Unblocks the sequence: the application accepts the risk that the peer waits for a lost
     /// request.
     pub(crate) fn mend(&mut self) {
         self.broken = None;

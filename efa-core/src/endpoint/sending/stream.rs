@@ -10,7 +10,7 @@ use crate::wire::{
 /// The type of the next packet of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stream {
-    /// There is none. The request is kept for the answer to a READ_NACK.
+    /// No packet is due. The request is kept for the response to a READ_NACK.
     Silent(Option<Request>),
     /// MEDIUM segments.
     Medium(MessageHead, SegmentSize),
@@ -176,13 +176,13 @@ pub(crate) struct NextPacket {
 pub(crate) struct HeaderSettings {
     /// Largest packet in bytes.
     pub(crate) mtu: usize,
-    /// The window that requests ask for, in data packets.
+    /// The window that requests specify, in data packets.
     pub(crate) credits: u32,
 }
 
 impl Stream {
     /// The next packet of the operation `id`. READRSP gets the connection id `connid`, CTSDATA gets
-    /// `data_connid`, which is `None` if the peer does not want one. `None` if no packet is due.
+    /// `data_connid`, which is `None` if the peer does not expect one. `None` if no packet is due.
     pub(super) fn next_packet(
         &self,
         id: OutboundId,

@@ -165,7 +165,7 @@ fn a_refused_read_continues_in_windows_after_runt() {
         ..bulk(2000, stream)
     };
     let id = start(&mut sending, 2000, Awaited::Eor, runt);
-    // The peer cannot know yet that it cannot read the rest.
+    // The peer cannot have found out yet that it cannot read the rest.
     assert_eq!(sending.nacked(peer(1), id), Err(Mistake::Sizes));
     assert!(matches!(
         post(&mut sending, id),
