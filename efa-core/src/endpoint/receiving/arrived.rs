@@ -11,7 +11,7 @@ use core::ops::Range;
 /// more ranges; a peer that causes more sends its data with gaps.
 const MAX_RANGES: usize = 4096;
 
-/// The most ranges for which memory is kept, to be used again.
+/// The maximum number of ranges whose memory is kept for reuse.
 const KEPT: usize = 512;
 
 /// The bytes of one message that have arrived.
@@ -28,9 +28,9 @@ pub(crate) struct Arrived {
 /// How a piece of data relates to the data that arrived before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Insertion {
-    /// None of it was there. It counts now.
+    /// None of it had arrived. It counts now.
     New,
-    /// All of it was there: it is a second copy.
+    /// All of it had arrived before: it is a duplicate.
     Repeated,
     /// The segment overlaps earlier ones in part, or is outside of the message.
     Misfit,
@@ -57,8 +57,7 @@ impl Arrived {
             || (self.ranges.get(at)).is_some_and(|range| range.start <= offset && end <= range.end)
     }
 
-    /// Takes a piece that must end at byte `limit` or before it. Only [`Insertion::New`] has an
-    /// effect.
+    /// Adds a piece that must end at or before byte `limit`. Only [`Insertion::New`] has an effect.
     #[inline]
     pub(super) fn add(&mut self, offset: u64, length: u64, limit: u64) -> Insertion {
         match offset.checked_add(length) {
@@ -119,13 +118,14 @@ impl Arrived {
     }
 }
 
-/// Memory for the ranges of messages that arrive out of order, so that none is allocated for each:
-/// at most [`KEPT`] ranges (8 KiB) for each of the messages that ever arrived at the same time.
+/// Memory for the ranges of messages that arrive out of order, to avoid an allocation for each. The
+/// pool has at most [`KEPT`] ranges (8 KiB) for each of the messages that ever arrived
+/// concurrently.
 #[derive(Debug, Default)]
 pub(super) struct RangePool(Vec<Vec<Range<u64>>>);
 
 impl RangePool {
-    /// Lends memory to a message that has received nothing yet.
+    /// Moves memory from the pool to a message that has received nothing yet.
     #[inline]
     pub(super) fn lend(&mut self, arrived: &mut Arrived) {
         if let Some(ranges) = self.0.pop() {
@@ -133,8 +133,8 @@ impl RangePool {
         }
     }
 
-    /// Takes back the memory of a message that has ended. More than [`KEPT`] is freed: a peer could
-    /// have left gaps on purpose.
+    /// Returns the memory of a message that has ended to the pool. Memory beyond [`KEPT`] ranges is
+    /// freed: a peer could have left gaps on purpose.
     #[inline]
     pub(super) fn take_back(&mut self, arrived: &mut Arrived) {
         let mut ranges = core::mem::take(&mut arrived.ranges);

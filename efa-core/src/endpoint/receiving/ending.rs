@@ -39,8 +39,8 @@ impl Ending {
         matches!(self.audience, Audience::Target(_))
     }
 
-    /// Returns whether a peer decided that there is this operation: it is a peer's write, or a
-    /// message for a multi-receive buffer, which takes as many messages as peers send.
+    /// Returns whether a peer started this operation on its own: a peer's write, or a message for a
+    /// multi-receive buffer, which accepts any number of messages.
     pub(crate) fn is_remote(&self) -> bool {
         self.is_peers() || self.part.is_some()
     }

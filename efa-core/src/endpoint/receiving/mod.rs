@@ -1,10 +1,10 @@
 //! Receiving: messages in order, their matching with receives, messages that wait, and the transfer
 //! of data to its destination.
 //!
-//! Each part owns its state and makes its own decisions: [`PostedReceives`],
-//! [`UnexpectedMessages`], [`Transfers`] and each [`Transfer`] in it, and the [`ReorderWindow`] of
-//! each peer. [`Receiving`] connects them. None accesses packets or memory: the caller has the
-//! packets, copies data, and reports to peers and the application.
+//! Each part owns its state and its decisions: [`PostedReceives`], [`UnexpectedMessages`],
+//! [`Transfers`] and each [`Transfer`] in it, and the [`ReorderWindow`] of each peer. [`Receiving`]
+//! connects them. None accesses packets or memory: the caller owns the packets, copies data, and
+//! reports to peers and the application.
 
 mod arrived;
 mod assembly;
@@ -140,7 +140,7 @@ impl Receiving {
         Some(peer)
     }
 
-    /// Handles the peer's answer to READ_NACK: the peer sends the rest in windows. Returns the
+    /// Handles the peer's response to READ_NACK: the peer sends the rest in windows. Returns the
     /// transfer, or `None` if the packet does not answer a READ_NACK.
     pub(crate) fn nack_answered(&mut self, peer: PeerId, long: &LongctsRtm) -> Option<InboundId> {
         let Segment::Transfer(id) = self.unexpected.segment(peer, long.msg_id) else {

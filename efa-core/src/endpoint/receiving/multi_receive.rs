@@ -2,7 +2,7 @@
 //!
 //! Each message gets the next part of the buffer and its own completion. The buffer is closed when
 //! the remaining space is less than the application's minimum for a message. The completion of its
-//! last message tells the application that it may reuse the buffer.
+//! last message allows the application to reuse the buffer.
 
 use core::num::NonZeroU32;
 
@@ -35,21 +35,21 @@ pub(crate) struct Part {
 /// A buffer for several messages.
 struct MultiBuffer {
     piece: IoVec,
-    /// Bytes given to messages, from the start of the buffer.
+    /// Bytes allocated to messages, from the start of the buffer.
     used: usize,
     min_free: usize,
     /// Messages that are not complete.
     incomplete: usize,
-    /// Whether it takes no more messages.
+    /// Whether it accepts no more messages.
     closed: bool,
 }
 
-/// Buffers that take messages or have incomplete ones.
+/// Buffers that accept messages or have incomplete ones.
 #[derive(Default)]
 pub(super) struct MultiBuffers(Slab<MultiBuffer>);
 
 impl MultiBuffers {
-    /// Adds a buffer, which takes messages while at least `min_free` bytes are left.
+    /// Adds a buffer, which accepts messages while at least `min_free` bytes are left.
     pub(super) fn insert(&mut self, piece: IoVec, min_free: usize) -> MultiKey {
         MultiKey::new(self.0.insert(MultiBuffer {
             piece,
@@ -60,8 +60,8 @@ impl MultiBuffers {
         }))
     }
 
-    /// Gives a message of `length` bytes the next part of a buffer. Also returns whether the buffer
-    /// takes no more messages.
+    /// Allocates the next part of a buffer to a message of `length` bytes. Also returns whether the
+    /// buffer accepts no more messages.
     pub(super) fn next_part(
         &mut self,
         buffer: MultiKey,
@@ -95,7 +95,7 @@ impl MultiBuffers {
         self.release(part.buffer)
     }
 
-    /// Makes a buffer take no more messages. Returns whether the application may use it again.
+    /// Closes a buffer for further messages. Returns whether the application may reuse it.
     pub(super) fn close(&mut self, buffer: MultiKey) -> bool {
         if let Some(multi) = self.0.get_mut(buffer.place()) {
             multi.closed = true;

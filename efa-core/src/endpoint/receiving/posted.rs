@@ -1,4 +1,4 @@
-//! Posted receives: those that wait for a message, and the choice of the one that takes it.
+//! Posted receives: those that wait for a message, and the choice of the receive for a message.
 
 use crate::endpoint::api::completion::CompletionFlags;
 use crate::endpoint::api::operation::IoVec;
@@ -37,7 +37,7 @@ pub(crate) struct Posted {
 }
 
 impl Posted {
-    /// How the end of a message that the receive takes is reported.
+    /// How the end of a message that the receive matches is reported.
     #[inline]
     pub(crate) fn ending(&self, tag: Option<u64>, cq_data: Option<u64>) -> Ending {
         Ending {
@@ -148,14 +148,14 @@ impl PostedReceives {
         Some(id)
     }
 
-    /// Takes the next id out of use, for a receive that is not posted because its message has
-    /// arrived. `None` if there are too many receives.
+    /// Skips the next id, for a receive that is not posted because its message has arrived. `None`
+    /// if there are too many receives.
     pub(crate) fn skip_id(&mut self) -> Option<ReceiveId> {
         self.receives.skip_id()
     }
 
-    /// Finds the oldest receive that accepts a message. Takes it out of the queues unless it takes
-    /// several messages: the caller [ends](PostedReceives::end_matched) or
+    /// Finds the oldest receive that accepts a message. Removes it from the queues unless it
+    /// matches several messages: the caller [ends](PostedReceives::end_matched) or
     /// [takes](PostedReceives::take_matched) it.
     #[inline(always)]
     pub(crate) fn match_message(&mut self, peer: PeerId, tag: Option<u64>) -> Option<Found> {
@@ -195,8 +195,8 @@ impl PostedReceives {
         self.receives.remove(id)
     }
 
-    /// Gives a message the next part of a multi-receive buffer. After its last part the buffer
-    /// leaves the posted receives. Returns `None` if no such buffer is posted.
+    /// Allocates the next part of a multi-receive buffer to a message. After its last part the
+    /// buffer is no longer posted. Returns `None` if no such buffer is posted.
     pub(crate) fn next_part(
         &mut self,
         id: ReceiveId,

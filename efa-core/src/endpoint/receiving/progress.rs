@@ -41,7 +41,7 @@ pub(crate) enum NextAction {
     Finish,
     /// Send a CTS: the peer waits for a window.
     Grant,
-    /// Tell the peer that its data cannot be read.
+    /// Notify the peer that its data cannot be read.
     Refuse,
 }
 
@@ -50,7 +50,7 @@ pub(crate) enum NextAction {
 pub(crate) enum ReadStart {
     /// The reads must start.
     Read,
-    /// Nothing: the data is being read, cannot be read, or arrives in packets.
+    /// No action: the data is being read, cannot be read, or arrives in packets.
     Nothing,
     /// The packet contradicts the known state of the transfer.
     Mismatch,
@@ -105,14 +105,14 @@ impl Progress {
         }
     }
 
-    /// Takes a piece of unsolicited data.
+    /// Records a piece of unsolicited data.
     #[inline]
     pub(super) fn take(&mut self, offset: u64, length: u64) -> Insertion {
         self.arrived.add(offset, length, self.in_packets)
     }
 
-    /// Takes a piece of a window, as [`Progress::take`] does. A new piece beyond the granted window
-    /// is a misfit.
+    /// Records a piece of a window, as [`Progress::take`] does. A new piece beyond the granted
+    /// window is a misfit.
     #[inline]
     pub(super) fn take_granted(&mut self, offset: u64, length: u64) -> Insertion {
         if let Supply::Windows { granted } = self.supply
@@ -130,7 +130,7 @@ impl Progress {
         }
     }
 
-    /// Notes that the peer sends the rest in windows.
+    /// Records that the peer sends the rest in windows.
     pub(super) fn windows_follow(&mut self) {
         self.supply = Supply::Windows { granted: 0 };
     }
@@ -140,8 +140,8 @@ impl Progress {
         self.supply = Supply::Windows { granted: bytes };
     }
 
-    /// Takes the statement of a packet that the data beyond the first `in_packets` bytes can be
-    /// read, from memory of `readable` bytes; `None` if that is too large a number.
+    /// Processes the announcement that the data beyond the first `in_packets` bytes can be read,
+    /// from memory of `readable` bytes; `None` if that number is too large.
     pub(super) fn readable(&self, in_packets: u64, readable: Option<u64>) -> ReadStart {
         if matches!(self.supply, Supply::Refused { .. } | Supply::Nacked)
             || in_packets == self.length
@@ -181,8 +181,8 @@ impl Progress {
         self.supply = Supply::Nacked;
     }
 
-    /// Takes the answer to READ_NACK, for a message of `length` bytes: the rest comes in windows.
-    /// Returns false if the packet does not answer a READ_NACK.
+    /// Processes the response to READ_NACK, for a message of `length` bytes: the rest arrives in
+    /// windows. Returns false if the packet does not answer a READ_NACK.
     pub(super) fn nack_answered(&mut self, length: u64) -> bool {
         let is_answer = self.supply == Supply::Nacked && self.length == length;
         if is_answer {
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(progress.take(u64::MAX, 2), Insertion::Misfit);
         assert_eq!(progress.take(60, 40), Insertion::New);
         assert_eq!(progress.take(0, 61), Insertion::Misfit);
-        // As many bytes as the message has, but not each of them.
+        // The number of bytes equals that of the message, but some are duplicates.
         assert_eq!(progress.take(60, 40), Insertion::Repeated);
         assert_eq!(
             (progress.lacking(), progress.next_action()),

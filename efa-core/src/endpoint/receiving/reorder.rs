@@ -2,7 +2,7 @@
 //! `msg_id`.
 //!
 //! Messages and atomics of one peer share one sequence (spec section 3.2; stock libfabric since
-//! 1.17 keeps it whatever ordering the application requested). Early packets are held. Ids wrap
+//! 1.17 keeps it whatever ordering the application requested). Early packets are stored. Ids wrap
 //! around from 2^32 - 1 to 0. Distances between ids are signed, so the wrap-around needs no special
 //! case.
 //!
@@ -33,8 +33,8 @@ pub(crate) enum Position {
     Beyond,
 }
 
-/// The packets of one peer that came too early. Packets with the same id form a chain; the window
-/// holds its head.
+/// The packets of one peer that arrived too early. Packets with the same id form a chain; the
+/// window stores its head.
 pub(crate) struct ReorderWindow {
     expected: MsgId,
     near: Option<Box<[Option<HeldId>; NEAR]>>,
@@ -86,7 +86,7 @@ impl ReorderWindow {
         true
     }
 
-    /// Holds a packet with an early id. `link` gets the head of the chain so far, puts the packet
+    /// Stores a packet with an early id. `link` gets the current head of the chain, puts the packet
     /// in front of it and returns the new head.
     pub(crate) fn hold(&mut self, id: MsgId, link: impl FnOnce(Option<HeldId>) -> HeldId) {
         if (id.distance_from(self.expected) as u32 as usize) < NEAR {
@@ -140,14 +140,14 @@ impl ReorderWindow {
         !known
     }
 
-    /// Takes the packets held for the expected id: up to two chains, of packets that came while the
-    /// id was beyond [`NEAR`], and of later ones.
+    /// Removes and returns the packets stored for the expected id: up to two chains, one of packets
+    /// that arrived while the id was beyond [`NEAR`], and one of later packets.
     #[inline]
     pub(crate) fn take_expected(&mut self) -> [Option<HeldId>; 2] {
         self.take(self.expected)
     }
 
-    /// Takes the packets held for an early id.
+    /// Removes and returns the packets stored for an early id.
     #[inline(always)]
     pub(crate) fn take(&mut self, id: MsgId) -> [Option<HeldId>; 2] {
         if self.near_held == 0 && self.far.is_empty() {
@@ -170,7 +170,8 @@ impl ReorderWindow {
         entry.ok().map(|entry| entry.remove().0.1)
     }
 
-    /// Takes all chains; their packets are dropped. Their ids are skipped when their turn comes.
+    /// Removes and returns all chains, so that their packets can be dropped. Their ids are skipped
+    /// when their turn comes.
     pub(crate) fn drain(&mut self) -> Vec<HeldId> {
         let mut held: Vec<(MsgId, HeldId)> = self.far.drain().collect();
         let expected = self.expected;

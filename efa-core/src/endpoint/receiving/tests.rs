@@ -40,7 +40,7 @@ fn tagged(context: u64, filter: Filter) -> NewReceive {
     }
 }
 
-/// How the end of a message that a receive takes is reported.
+/// How the end of a message that a receive matches is reported.
 fn ending() -> Ending {
     Ending {
         context: 1,
@@ -74,7 +74,7 @@ fn a_segmented_message_takes_over_its_receive() {
     assert_eq!((found.slot, found.stays), (first.slot(), false));
     let id = receiving.activate(found.slot, peer(1), MsgId(5), 60, (Some(7), Some(9)));
     assert_eq!(receiving.len(), 2);
-    // A receive that has taken a message cannot be cancelled.
+    // A receive that has matched a message cannot be cancelled.
     assert!(receiving.posted.withdraw(first).is_none());
     assert_eq!(receiving.posted.withdraw(second).unwrap().0, 2);
     assert!(receiving.posted.withdraw(second).is_none());

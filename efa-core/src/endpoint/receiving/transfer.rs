@@ -33,10 +33,10 @@ pub(crate) struct Transfer {
     send_id: SendId,
     /// Whether READRSP has arrived. CTSDATA may overtake it.
     responded: bool,
-    /// Whether the peer wants RECEIPT.
+    /// Whether the peer expects a RECEIPT.
     wants_receipt: bool,
     failure: Option<Failure>,
-    /// Whether the peer has given it up.
+    /// Whether the peer has abandoned it.
     peer_aborted: bool,
     /// Whether it ends with missing data, once the device no longer uses its memory.
     aborted: bool,
@@ -131,7 +131,7 @@ impl Demand {
         !core::mem::replace(&mut self.queued, true)
     }
 
-    /// Notes that the packet was sent, and whether there is more to post.
+    /// Records that the packet was sent, and whether more packets are due.
     pub(crate) fn served(&mut self, more: bool) {
         self.ask = Ask::Nothing;
         self.queued = more;
@@ -169,7 +169,7 @@ impl Transfer {
         }
     }
 
-    /// The memory to which the data goes.
+    /// The destination of the data.
     pub(crate) fn target(&self) -> &Iov {
         &self.target
     }
@@ -186,7 +186,7 @@ impl Transfer {
         is_message.then_some(self.msg_id)
     }
 
-    /// Notes that the peer has given up the message. [`Transfer::next_action`] returns when the
+    /// Records that the peer has abandoned the message. [`Transfer::next_action`] returns when the
     /// transfer ends.
     pub(crate) fn peer_aborted(&mut self) {
         self.peer_aborted = true;
@@ -250,7 +250,7 @@ impl Transfer {
 
 // Data in packets.
 impl Transfer {
-    /// Takes a piece of the data. With `in_window` the piece was granted by a CTS, otherwise the
+    /// Records a piece of the data. With `in_window` the piece was granted by a CTS, otherwise the
     /// peer sent it unsolicited.
     #[inline]
     pub(crate) fn arrived(&mut self, offset: u64, length: u64, in_window: bool) -> Arrival<'_> {
@@ -278,7 +278,7 @@ impl Transfer {
         self.progress.arrived_mut()
     }
 
-    /// Notes the peer's operation that wants a RECEIPT, if there is one.
+    /// Records the peer's operation that expects a RECEIPT, if there is one.
     pub(crate) fn note_receipt(&mut self, receipt: Option<SendId>) {
         if let Some(send_id) = receipt {
             self.send_id = send_id;
@@ -286,7 +286,7 @@ impl Transfer {
         }
     }
 
-    /// Notes that the peer's operation sends the rest in windows.
+    /// Records that the peer's operation sends the rest in windows.
     pub(crate) fn windows_follow(&mut self, send_id: SendId, delivery_complete: bool) {
         self.send_id = send_id;
         self.wants_receipt = delivery_complete;
@@ -318,7 +318,7 @@ impl Transfer {
         }
     }
 
-    /// Takes the first data of an emulated read. Returns whether it is the first.
+    /// Records the first data of an emulated read. Returns whether it is the first.
     pub(crate) fn responded(&mut self, send_id: SendId) -> bool {
         let is_first = self.ending.is_read() && !self.responded;
         if is_first {
@@ -331,7 +331,7 @@ impl Transfer {
 
 // Data that is read by RDMA, and READ_NACK.
 impl Transfer {
-    /// Takes a packet that announces where the data beyond the first `in_packets` bytes can be
+    /// Processes a packet that announces where the data beyond the first `in_packets` bytes can be
     /// read.
     pub(crate) fn readable(
         &mut self,
@@ -422,7 +422,7 @@ impl Transfer {
         self.progress.nacked();
     }
 
-    /// Takes the answer to READ_NACK. Returns whether it is one.
+    /// Processes the response to READ_NACK. Returns whether the packet is one.
     pub(super) fn nack_answered(
         &mut self,
         length: u64,
@@ -437,7 +437,7 @@ impl Transfer {
         is_answer
     }
 
-    /// Takes the registrations, when the endpoint is closed.
+    /// Removes and returns the registrations, when the endpoint is closed.
     pub(super) fn take_registrations(&mut self) -> OwnRegions {
         self.plan.as_mut()?.own_regions.take()
     }

@@ -106,7 +106,7 @@ impl Transfers {
         picked.map(|(id, _)| id).collect()
     }
 
-    /// Takes the registrations of all transfers, when the endpoint is closed.
+    /// Removes and returns the registrations of all transfers, when the endpoint is closed.
     pub(crate) fn take_registrations(&mut self) -> Vec<OwnRegions> {
         let transfers = self.transfers.iter_mut();
         transfers.map(Transfer::take_registrations).collect()

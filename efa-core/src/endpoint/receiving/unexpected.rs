@@ -1,6 +1,6 @@
-//! Messages that no receive has taken: those that wait for a receive, those that the application
-//! claimed, and those that wait for room. It also knows the destination of a message's further
-//! packets.
+//! Messages that no receive has matched: those that wait for a receive, those that the application
+//! claimed, and those that wait for room. This module also finds the destination of a message's
+//! further packets.
 
 use slab::Slab;
 
@@ -17,7 +17,7 @@ use super::assembly::{Assemblies, Assembly};
 use super::ending::{Audience, Ending, receive_flags};
 use super::matching::{Filter, MessageQueues};
 
-/// A message that no receive has taken yet.
+/// A message that no receive has matched yet.
 pub(crate) struct UnexpectedMessage {
     pub(crate) msg_id: MsgId,
     /// Length of the whole message in bytes.
@@ -29,18 +29,18 @@ pub(crate) struct UnexpectedMessage {
     pub(crate) head: HeldId,
     /// The data in them.
     pub(crate) arrived: Arrived,
-    /// Why the rest will not come, if that is known. The packets were dropped.
+    /// The reason why the rest will not arrive, if that is known. The packets were dropped.
     pub(crate) lost: Option<Failure>,
 }
 
 impl UnexpectedMessage {
-    /// Takes `length` bytes of data from `offset` on. Returns false if they are a second copy.
+    /// Records `length` bytes of data from `offset` on. Returns false if they are a duplicate.
     #[inline]
     pub(crate) fn takes(&mut self, offset: u64, length: u64) -> bool {
         self.arrived.add(offset, length, self.length) != Insertion::Repeated
     }
 
-    /// Returns whether nothing of it is missing.
+    /// Returns whether the message is complete.
     pub(crate) fn is_whole(&self) -> bool {
         self.arrived.bytes() >= self.length && self.lost.is_none()
     }
@@ -121,7 +121,7 @@ pub(crate) enum Segment {
     Unknown,
 }
 
-/// The messages that no receive has taken.
+/// The messages that no receive has matched.
 pub(crate) struct UnexpectedMessages {
     untagged: MessageQueues<UnexpectedMessage>,
     tagged: MessageQueues<UnexpectedMessage>,
@@ -167,7 +167,7 @@ impl UnexpectedMessages {
         self.claims.len()
     }
 
-    /// The number of incomplete messages, taken or not.
+    /// The number of incomplete messages, matched or not.
     pub(crate) fn assemblies_len(&self) -> usize {
         self.assemblies.len()
     }
@@ -180,7 +180,7 @@ impl UnexpectedMessages {
         }
     }
 
-    /// Keeps a message that no receive accepts.
+    /// Stores a message that no receive accepts.
     pub(crate) fn hold(&mut self, peer: PeerId, tag: Option<u64>, message: UnexpectedMessage) {
         let tagged = tag.is_some();
         let (msg_id, segmented) = (message.msg_id, message.segmented);
@@ -330,9 +330,9 @@ impl UnexpectedMessages {
         }
     }
 
-    /// Returns whether a packet with `length` bytes of data from `offset` on may join a message
-    /// that no receive has taken: not if it is a second copy. One that contradicts the others joins
-    /// them, so that the receive fails.
+    /// Returns whether a packet with `length` bytes of data from `offset` on may be added to a
+    /// message that no receive has matched. A duplicate may not. A packet that contradicts the
+    /// others is added, so that the receive fails.
     pub(crate) fn admits_segment(
         &mut self,
         peer: PeerId,
@@ -347,7 +347,7 @@ impl UnexpectedMessages {
         }
     }
 
-    /// Adds a packet, which waits in front of the others, to a message that no receive has taken.
+    /// Adds a packet, in front of the waiting ones, to a message that no receive has matched.
     pub(crate) fn add_segment(&mut self, peer: PeerId, msg_id: MsgId, packet: HeldId) {
         if let Some(assembly) = self.assemblies.get(peer, msg_id)
             && let Some(message) = self.message_of(assembly)
@@ -356,7 +356,7 @@ impl UnexpectedMessages {
         }
     }
 
-    /// Nothing of a message has arrived.
+    /// The state of a message of which nothing has arrived.
     #[inline]
     pub(crate) fn nothing_arrived(&mut self, segmented: bool) -> Arrived {
         let mut arrived = Arrived::default();
@@ -366,13 +366,13 @@ impl UnexpectedMessages {
         arrived
     }
 
-    /// Releases the memory of a message that was taken.
+    /// Releases the memory of a message that was removed.
     #[inline]
     pub(crate) fn left(&mut self, mut message: UnexpectedMessage) {
         self.ranges.take_back(&mut message.arrived);
     }
 
-    /// A message that no receive has taken.
+    /// A message that no receive has matched.
     fn message_of(&mut self, assembly: Assembly) -> Option<&mut UnexpectedMessage> {
         match assembly {
             Assembly::Unexpected { tagged, key } => Some(self.queues(tagged).get_mut(key).2),
@@ -383,11 +383,12 @@ impl UnexpectedMessages {
     }
 }
 
-// Messages whose remaining packets will not come.
+// Messages whose remaining packets will not arrive.
 impl UnexpectedMessages {
-    /// Notes that the sender of a message has given it up. No receive takes it any more; a receive
-    /// that has claimed it, or has a part of a buffer for it, fails. `waiting` are the peer's
-    /// messages that wait for room. Returns the packets to drop, or `None` for an unknown message.
+    /// Records that the sender of a message has abandoned it. No receive matches it any more; a
+    /// receive that has claimed it, or has a part of a buffer for it, fails. `waiting` are the
+    /// peer's messages that wait for room. Returns the packets to drop, or `None` for an unknown
+    /// message.
     pub(crate) fn abandon(
         &mut self,
         peer: PeerId,

@@ -1,5 +1,5 @@
-//! Atomics (spec section 3.3): one request, and a response with the old values if they are wanted.
-//! They take their turn among the messages of their sender.
+//! Atomics (spec section 3.3): one request, and a response with the old values if they are
+//! requested. They take their turn among the messages of their sender.
 //!
 //! The requester of an atomic that fetches receives the old values as it receives the data of a
 //! read. Otherwise it is the source of the data.
@@ -57,7 +57,7 @@ pub fn atomic_limits(
     Some(AtomicLimits { count, size })
 }
 
-/// An atomic of the application whose arguments agree, and whose peer can take it now.
+/// An atomic of the application whose arguments are consistent, and whose peer can accept it now.
 struct Request {
     target: RmaIovs,
     /// In bytes, of the operand and of all other buffers.
@@ -243,7 +243,7 @@ impl<N: Nic> AtomicTarget<'_, N> {
             RtaKind::Write | RtaKind::DcWrite(_) => CompletionFlags::REMOTE_WRITE,
             RtaKind::Fetch(_) | RtaKind::Compare(_) => CompletionFlags::REMOTE_READ,
         };
-        // One without memory only fills the place of a message that was lost.
+        // An atomic without memory only fills the place of a lost message.
         if rta.rma_iov.count() > 0 {
             let flags = CompletionFlags::ATOMIC | direction;
             self.channel.reports.succeeded_silently(flags);
@@ -287,7 +287,7 @@ impl<N: Nic> AtomicTarget<'_, N> {
         let AtomicResponse { peer, recv_id, .. } = response;
         let sent = send_old_values(self.channel, peer, recv_id, &response.values);
         if sent.is_err() {
-            // The slot that was just freed is the next one taken, so the key stays.
+            // The slot that was just freed is the next one used, so the key stays.
             let again = self.one_sided.keep_response(response);
             debug_assert_eq!(again, key);
         }

@@ -77,7 +77,7 @@ impl<N: Nic> SendSide<'_, N> {
 }
 
 impl<N: Nic> ReceiveSide<'_, N> {
-    /// Receives a message of one packet into the posted receive that takes it.
+    /// Receives a message of one packet into the posted receive that matches it.
     #[inline(always)]
     pub(crate) fn receive_eager(
         &mut self,

@@ -1,5 +1,5 @@
 //! Messages to zero-copy receivers. Stock libfabric 1.22 to 2.5 can receive directly into the
-//! application's buffers, on a second queue pair that its handshake states (extra request 7, which
+//! application's buffers, on a second queue pair that its handshake names (extra request 7, which
 //! the spec does not list). Packets to that queue pair consist of data only; CQ data travels as
 //! immediate data. Such a receiver refuses all other messages.
 

@@ -34,10 +34,10 @@ pub(crate) struct Rtm<'a> {
     pub(crate) payload: Payload,
 }
 
-/// Which part of its message a packet is.
+/// The part of its message that a packet contains.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum MessagePart<'a> {
-    /// All of it. Names the sender's operation if that wants a RECEIPT.
+    /// The whole message, with the sender's operation if that expects a RECEIPT.
     Whole(Option<SendId>),
     /// A segment. Others with the same `msg_id` may follow.
     Medium(&'a MediumRtm),
@@ -115,8 +115,8 @@ impl<'a> Rtm<'a> {
         })
     }
 
-    /// The message as one that no receive has taken. Its packet `head` waits; nothing else has
-    /// `arrived`.
+    /// The message as one that no receive has matched. Its packet `head` waits; only `arrived` has
+    /// arrived.
     pub(crate) fn unexpected(&self, head: HeldId, arrived: Arrived) -> UnexpectedMessage {
         let mut message = UnexpectedMessage {
             msg_id: self.msg_id,
@@ -147,8 +147,9 @@ impl<'a> Rtm<'a> {
 }
 
 impl<N: Nic> ReceiveSide<'_, N> {
-    /// Finds the receive for a message, or keeps the message. `rtm` returns its fields; a call in
-    /// each case keeps those of the usual one in registers.
+    /// Finds the receive for a message, or stores the message. `rtm` returns the fields of the
+    /// message; it is called separately in each case so that the fields of the usual case stay in
+    /// registers.
     #[inline(always)]
     pub(crate) fn match_message<'a>(
         &mut self,
@@ -194,7 +195,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         self.channel.posting.release(packet);
     }
 
-    /// Keeps a message that no receive accepts yet.
+    /// Stores a message that no receive accepts yet.
     pub(crate) fn keep_unexpected(&mut self, peer: PeerId, packet: ReceivedPacket, rtm: &Rtm<'_>) {
         self.channel.reports.statistics.unexpected_messages += 1;
         match self.channel.hold(peer, packet, None) {

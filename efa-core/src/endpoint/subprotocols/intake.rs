@@ -82,7 +82,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         }
     }
 
-    /// Tells the peer that its data cannot be read, once its features are known.
+    /// Notifies the peer that its data cannot be read, once its features are known.
     fn refuse_data(&mut self, id: InboundId) {
         let Some(transfer) = self.receiving.transfers.get_mut(id) else {
             return;

@@ -1,6 +1,6 @@
-//! Long-CTS transfers (spec section 3.2): the receiver grants one window after the other.
+//! Long-CTS transfers (spec section 3.2): the receiver grants successive windows.
 //!
-//! A CTS grants a number of bytes. The sender sends exactly this many, in CTSDATA packets whose
+//! A CTS grants a number of bytes. The sender sends exactly this number, in CTSDATA packets whose
 //! offsets count from the start of the message, including the data of the request. The receiver
 //! grants more only when all of them have arrived, as every stock libfabric does and expects.
 
@@ -78,7 +78,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         }
     }
 
-    /// Takes data of a window. Data that was not granted ends the transfer.
+    /// Processes data of a window. Data that was not granted ends the transfer.
     pub(crate) fn take_granted(
         &mut self,
         id: InboundId,

@@ -138,7 +138,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         }
     }
 
-    /// Goes on with a transfer whose data cannot be read, once the peer's features are known.
+    /// Continues a transfer whose data cannot be read, once the peer's features are known.
     pub(crate) fn refuse_read(&mut self, peer: PeerId, id: InboundId) {
         let Some(state) = self.channel.peers.state_mut(peer) else {
             return;

@@ -73,9 +73,9 @@ impl<N: Nic> SendSide<'_, N> {
         Ok(())
     }
 
-    /// Sends a message that takes more than its first packet. If the peer was to read it, but the
-    /// device refuses to register its memory, the message is sent without RDMA. Returns false, and
-    /// sends nothing, if it fits one packet then.
+    /// Sends a message that needs more than its first packet. If the peer was to read it, but the
+    /// device refuses to register its memory, the message is sent without RDMA. If it then fits one
+    /// packet, returns false and sends nothing.
     #[inline(never)]
     fn send_bulk(
         &mut self,

@@ -1,6 +1,6 @@
-//! PEER_ERROR: the other side of a message has given up its half. The effect depends on what this
-//! side knows of the message. The packet always names the message, and may also name the operation
-//! of this side, as a shortcut only. Operation ids are reused, so the shortcut counts only if the
+//! PEER_ERROR: the other side of a message has abandoned its half. The effect depends on the local
+//! state of the message. The packet always names the message, and may also name the local
+//! operation, only as a shortcut. Operation ids are reused, so the shortcut counts only if the
 //! operation belongs to that message. A PEER_ERROR about an unknown message that names a write,
 //! read or atomic is an error.
 
@@ -14,7 +14,7 @@ use crate::nic::Nic;
 use crate::wire::{MsgId, PeerError, RecvId};
 
 impl<N: Nic> SendSide<'_, N> {
-    /// The receiver of a message of ours has given it up.
+    /// The receiver of a message of this endpoint has abandoned it.
     ///
     /// # Errors
     /// The packet has no effect.
@@ -30,7 +30,7 @@ impl<N: Nic> SendSide<'_, N> {
 }
 
 impl<N: Nic> Turns<'_, N> {
-    /// The sender of a message to us has given it up.
+    /// The sender of a message to this endpoint has abandoned it.
     ///
     /// # Errors
     /// The packet has no effect.
@@ -64,7 +64,7 @@ impl<N: Nic> Turns<'_, N> {
             Position::Early if !state.window.has_passed(msg_id) => {
                 let held = state.window.take(msg_id);
                 let is_known = !names_no_message || held != [None; 2];
-                // The order goes on behind it when its turn comes.
+                // The sequence continues after the message when its turn comes.
                 if is_known {
                     state.window.pass(msg_id);
                 }

@@ -175,7 +175,7 @@ impl<N: Nic> SendSide<'_, N> {
             return;
         }
         let bulk = Bulk {
-            // libfabric 1.11 leaves the field unset in SHORT_RTR, which the spec allows.
+            // libfabric 1.11 does not set the field in SHORT_RTR, which the spec allows.
             allowed: match rtr.kind {
                 RtrKind::Short => length,
                 RtrKind::Longcts => length.min(rtr.recv_length.into()),

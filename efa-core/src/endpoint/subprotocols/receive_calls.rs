@@ -16,7 +16,7 @@ use crate::endpoint::subprotocols::ReceiveSide;
 use crate::endpoint::subprotocols::incoming_message::{MessagePart, Rtm};
 use crate::nic::Nic;
 
-/// Whether complete messages that wait for room are received when their sender is gone.
+/// Whether complete messages that wait for room are received when their sender no longer exists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CompleteMessages {
     /// They are received.
@@ -53,8 +53,8 @@ impl<N: Nic> ReceiveSide<'_, N> {
         posted.ok_or(EndpointError::TryAgain)
     }
 
-    /// Receives the first message to have arrived that the filter of a receive accepts, if there is
-    /// one. It gets values, because a reference would keep the arguments of every receive in
+    /// Receives the earliest arrived message that the filter of a receive accepts, if there is one.
+    /// The arguments are values, because a reference would keep the arguments of every receive in
     /// memory.
     #[inline(never)]
     fn receive_unexpected(
@@ -143,7 +143,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         Ok(())
     }
 
-    /// Drops a message that no receive took.
+    /// Drops a message that no receive matched.
     pub(crate) fn drop_unexpected(&mut self, peer: PeerId, message: UnexpectedMessage) {
         if message.segmented {
             let unexpected = &mut self.receiving.unexpected;
@@ -180,7 +180,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
             .receiving
             .post_multi(receive, args.buffer, args.min_free);
         let id = posted.ok_or(EndpointError::TryAgain)?;
-        // Messages that have already arrived come first.
+        // Messages that have already arrived are received first.
         while let Some((.., message)) = self.receiving.unexpected.first(false, &filter)
             && let (length, cq_data) = (message.length, message.cq_data)
             && let Some((target, ending)) = self.receiving.posted.next_part(id, length, cq_data)
@@ -203,7 +203,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         rtm: &Rtm<'_>,
     ) {
         let length = rtm.length;
-        // A message that ends with its first packet does not keep others from running.
+        // A message that ends with its first packet does not block others.
         if !matches!(rtm.extent, MessagePart::Whole(_)) && !self.channel.quota.admits(peer) {
             let Some(head) = self.channel.make_wait(peer, packet, rtm.packet_type) else {
                 return;

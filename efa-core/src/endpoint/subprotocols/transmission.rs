@@ -98,8 +98,8 @@ impl<N: Nic> SendSide<'_, N> {
             return Ok(());
         };
         let connid = Connid::from(self.channel.address.qkey);
-        // libfabric before 1.14, which does not announce the feature, would take a connection id
-        // for data.
+        // libfabric before 1.14, which does not announce the feature, would parse a connection id
+        // as data.
         let features = self.channel.peers.features(peer);
         let in_data = features
             .is_some_and(|features| features.extra.contains(ExtraFeatures::CONNID_HEADER))
@@ -134,7 +134,7 @@ impl<N: Nic> SendSide<'_, N> {
         Ok(())
     }
 
-    /// Ends an operation if nothing of it is missing.
+    /// Ends an operation if it is complete.
     #[inline]
     pub(crate) fn finish_outbound(&mut self, id: OutboundId) {
         let Some(ended) = self.sending.take_ended(id) else {

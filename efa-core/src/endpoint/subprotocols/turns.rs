@@ -80,7 +80,7 @@ impl<N: Nic> Turns<'_, N> {
                     false => self.later_packet(peer, packet, request),
                 }
             }
-            // Its sender has given it up.
+            // The sender has abandoned it.
             Position::Early if state.window.has_passed(msg_id) => {
                 self.later_packet(peer, packet, request);
             }
@@ -202,8 +202,8 @@ impl<N: Nic> Turns<'_, N> {
         }
     }
 
-    /// Handles a further segment of a message that no receive has taken. Unless it is a duplicate,
-    /// it joins the packets that wait, whose last one is `head`.
+    /// Handles a further segment of a message that no receive has matched. Unless it is a
+    /// duplicate, it is added to the waiting packets, whose last one is `head`.
     #[inline(never)]
     fn join_held(
         &mut self,

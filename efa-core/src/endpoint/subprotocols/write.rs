@@ -225,7 +225,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         {
             self.channel.queue_receipt(peer, send_id, MsgId(0));
         }
-        // A write without pieces and data only asks for a HANDSHAKE.
+        // A write without pieces and data only requests a HANDSHAKE.
         if iov.count() == 0 && options.cq_data.is_none() {
             return;
         }

@@ -1,8 +1,8 @@
 //! The unexpected messages in the order of their arrival.
 //!
-//! They are stored one behind the other with the values that a receive compares, so that a walk
-//! reads memory in order. A message that is taken leaves a hole. Holes are closed when they
-//! outnumber the messages.
+//! They are stored contiguously with the values that a receive compares, so that a walk reads
+//! memory in order. A removed message leaves a hole. Holes are closed when they outnumber the
+//! messages.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! The queues of messages that no receive has taken.
+//! The queues of messages that no receive has matched.
 
 use slab::Slab;
 
@@ -18,7 +18,7 @@ const BY_TAG: usize = 1;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct MessageKey(u32);
 
-/// The messages of one kind, tagged or untagged, that no receive has taken. `M` is a message.
+/// The messages of one kind, tagged or untagged, that no receive has matched. `M` is a message.
 pub(crate) struct MessageQueues<M> {
     messages: Slab<Queued<M>>,
     all: Arrivals,

@@ -1,12 +1,12 @@
 //! Matching of messages with receives, in libfabric's order.
 //!
-//! A message goes to the oldest posted receive that accepts it. A receive takes the earliest
+//! A message goes to the oldest posted receive that accepts it. A receive matches the earliest
 //! arrived message that it accepts. Both rules hold exactly, also between exact receives and
 //! receives with ignore bits or without a source.
 //!
 //! *Posted receives* are grouped by the kind of their filter: the ignore mask, and whether they
 //! name a source. Within a group the filter is a plain key, so a hash table of queues finds the
-//! oldest receive of the group at once. Among the groups, a counter tells which receive is the
+//! oldest receive of the group at once. Among the groups, a counter shows which receive is the
 //! oldest. Programs use few distinct masks, so the cost does not depend on the number of posted
 //! receives.
 //!
@@ -16,7 +16,7 @@
 //! contiguously.
 //!
 //! With many receives or messages, reading memory that is not in a cache dominates the cost. So the
-//! tables hold 4 bytes per queue and no keys, the links of a posted receive are in the receive
+//! tables have 4 bytes per queue and no keys, the links of a posted receive are in the receive
 //! itself, and the values that one match reads are close together.
 
 mod arrivals;
@@ -33,7 +33,7 @@ use crate::endpoint::base::ids::PeerId;
 pub(crate) use messages::{MessageKey, MessageQueues};
 pub(crate) use receives::{Found, PostedEntry, ReceiveQueues, Receives};
 
-/// The messages that a receive accepts. Untagged receives, which have queues of their own, have the
+/// The messages that a receive accepts. Untagged receives, which have separate queues, have the
 /// filter of tag 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Filter {

@@ -2,8 +2,7 @@
 //!
 //! All links are in the elements. A queue is a list of elements with the same key, and the first
 //! element of each queue is in the list of its bucket. So inserting and removing an element needs
-//! no memory of its own, and a look-up reads a bucket and the first elements of its queues, nearly
-//! always one.
+//! no allocation. A look-up reads a bucket and the first elements of its queues, nearly always one.
 
 use crate::endpoint::base::hash::Mixer;
 use crate::endpoint::base::ids::PeerId;
@@ -146,7 +145,7 @@ impl<const QUEUE: usize> Queues<QUEUE> {
         }
     }
 
-    /// Makes an element the first one of a bucket. Returns the one that it was before.
+    /// Makes an element the first one of a bucket. Returns the previous first one.
     #[inline]
     fn insert_front(&mut self, hash: u64, node: u32) -> u32 {
         let bucket = self.bucket(hash);

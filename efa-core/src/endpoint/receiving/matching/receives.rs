@@ -10,14 +10,14 @@ use super::queues::{Key, Links, Nodes, Queues};
 /// Differs from the queues of messages.
 const POSTED: usize = 2;
 
-/// The state that a [`ReceiveQueues`] keeps in a posted receive.
+/// The state of a posted receive that belongs to [`ReceiveQueues`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PostedEntry {
     order: u64,
     key: Key,
     links: Links,
     group: u32,
-    /// Whether it may take several messages.
+    /// Whether it may match several messages.
     stays: bool,
 }
 
@@ -61,7 +61,7 @@ impl<R: Receives> Nodes<POSTED> for R {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Found {
     pub(crate) slot: u32,
-    /// Whether it stays posted, because it may take several messages.
+    /// Whether it stays posted, because it may match several messages.
     pub(crate) stays: bool,
 }
 
@@ -174,8 +174,8 @@ impl ReceiveQueues {
         self.groups.len() - 1
     }
 
-    /// Finds the oldest receive that accepts a message, and removes it unless it stays. A function
-    /// of its own, so that it has the registers that it needs.
+    /// Finds the oldest receive that accepts a message, and removes it unless it stays. A separate
+    /// function, so that it has enough registers.
     #[inline(never)]
     pub(crate) fn take_oldest(
         &mut self,
