@@ -15,10 +15,10 @@ impl<N: PolledNic> Endpoint<N> {
     ///
     /// The peer is not notified, and the conversation with it continues. Later packets of the peer
     /// are handled as those of a peer that was never inserted. If the address is inserted again,
-    /// the conversation resumes where it was. The endpoint therefore remembers a removed peer like
-    /// a peer that introduced itself
+    /// the conversation resumes where it stopped. The endpoint therefore remembers a removed peer
+    /// like a peer that introduced itself
     /// ([`EndpointConfig::max_implicit_peers`](crate::endpoint::EndpointConfig::max_implicit_peers)),
-    /// unless the peer was given up.
+    /// unless it gave up the peer.
     ///
     /// # Errors
     /// The peer is not in the address vector.
@@ -96,7 +96,7 @@ impl<N: Nic> Endpoint<N> {
         self.channel.peers.addresses().find(address)
     }
 
-    /// Ends all operations with a peer, and drops its messages and packets that wait.
+    /// Ends all operations with a peer, and drops its waiting messages and packets.
     pub(crate) fn end_operations_with(&mut self, peer: PeerId, failure: Failure) {
         if let Some(state) = self.channel.peers.state_mut(peer) {
             state.failure.get_or_insert(failure);

@@ -21,7 +21,7 @@ impl<N: Nic> Endpoint<N> {
         let Completion {
             context, status, ..
         } = *completion;
-        // The usual two are told apart by two tests.
+        // Two comparisons distinguish the two most frequent kinds.
         if let CompletionKind::Recv {
             buffer,
             length,
@@ -67,7 +67,7 @@ impl<N: Nic> Endpoint<N> {
                     self.channel.posting.recycle(*buffer);
                 }
                 if status == Status::Ok {
-                    // No connection id comes with it.
+                    // The completion contains no connection id.
                     let peer = self.channel.peers.addresses().identify(source, None);
                     self.channel.reports.written(peer, *length, *immediate);
                 }
@@ -84,8 +84,8 @@ impl<N: Nic> Endpoint<N> {
         self.channel.reports.statistics.packets_received += 1;
         let bytes = self.channel.posting.nic().buffer(buffer);
         let length = length.min(bytes.len());
-        // Most packets are eager messages of a known peer, in their turn. They are parsed where
-        // they stay, without a `Header`, and their peer is looked up once.
+        // Most packets are eager messages of a known peer, in their turn. They are parsed in place,
+        // without a `Header`, and their peer is looked up once.
         if let Some((packet_type, eager, payload)) = Packet::parse_eager(&bytes[..length])
             && let connid = eager.options.sender_connid()
             && let Some(peer) = self.channel.peers.addresses().identify(source, connid)
@@ -119,8 +119,8 @@ impl<N: Nic> Endpoint<N> {
             }
             Err(error) => {
                 let packet_type = bytes.first().copied().unwrap_or(0);
-                // The connection id is unknown, so the packet may come from an earlier owner of the
-                // queue pair number. For a report that is good enough.
+                // The connection id is unknown, so the packet may be from an earlier owner of the
+                // queue pair number. This is accurate enough for a report.
                 let peer = self.channel.peers.addresses().identify(source, None);
                 let reason = match error.reason {
                     Reason::UnsentType { .. } => PacketError::UnsupportedType,
@@ -132,8 +132,8 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    /// Identifies the sender of a packet, and queues our HANDSHAKE for it if none was sent. Returns
-    /// `None` if the packet must be dropped.
+    /// Identifies the sender of a packet, and queues the local HANDSHAKE for it if none was sent.
+    /// Returns `None` if the packet must be dropped.
     fn sender(
         &mut self,
         source: &Source,
@@ -161,8 +161,8 @@ impl<N: Nic> Endpoint<N> {
     fn dispatch(&mut self, peer: PeerId, packet: ReceivedPacket, incoming: &Packet) {
         let payload = incoming.payload;
         match &incoming.header {
-            // The answer to READ_NACK has the `msg_id` of the request that was refused, so it takes
-            // no turn.
+            // The response to READ_NACK has the `msg_id` of the refused request, so it takes no
+            // turn.
             Header::LongctsRtm(long) if long.options.flags.contains(ReqFlags::READ_NACK) => {
                 self.receive_side()
                     .on_nack_answer(peer, incoming.base.packet_type, long);
@@ -217,7 +217,7 @@ impl<N: Nic> Endpoint<N> {
         self.channel.posting.release(packet);
     }
 
-    /// Handles a PEER_ERROR: the peer has given up its half of a message.
+    /// Handles a PEER_ERROR: the peer has abandoned its half of a message.
     #[cold]
     fn on_peer_error(&mut self, peer: PeerId, error: &PeerError) {
         let taken = match error.emitter_ope_type {
@@ -231,7 +231,7 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    /// Takes a peer's HANDSHAKE.
+    /// Processes a peer's HANDSHAKE.
     pub(crate) fn on_handshake(&mut self, peer: PeerId, features: PeerFeatures) {
         let Some(state) = self.channel.peers.state_mut(peer) else {
             return;

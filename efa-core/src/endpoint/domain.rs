@@ -1,12 +1,12 @@
 //! A domain: the state that several endpoints of a device share.
 //!
-//! Memory is registered and addresses are inserted here, before or after the endpoints are opened,
-//! and hold for all of them. Endpoints whose queue pairs use the same completion queue share it.
+//! Registrations and addresses are added here, before or after the endpoints are opened, and apply
+//! to all of them. Endpoints whose queue pairs use the same completion queue share it.
 //!
-//! The domain owns its endpoints. It lends the shared state (the device's domain, the address
+//! The domain owns its endpoints. It moves the shared state (the device's domain, the address
 //! vector, the registered memory) to the endpoint in use, which keeps it until another endpoint is
-//! used. An endpoint thus finds everything in its own fields, and a program that uses one endpoint
-//! for a while moves nothing. [`crate::nic`] explains the choice.
+//! used. An endpoint thus finds all state in its fields, and a program that uses one endpoint for a
+//! while moves nothing. [`crate::nic`] explains the choice.
 
 use core::mem;
 
@@ -36,7 +36,7 @@ pub struct Domain<D: nic::Domain> {
     by_queue_pair: HashMap<Qpn, EndpointId>,
     /// The endpoint that currently holds the shared state.
     holder: Option<EndpointId>,
-    /// The shared state. While an endpoint holds it, these are the endpoint's own parts.
+    /// The shared state. While an endpoint holds it, this field contains the endpoint's parts.
     shared: Shared<D>,
     /// The completion queues of the endpoints.
     queues: Vec<CompletionQueueId>,
@@ -51,7 +51,7 @@ struct Shared<D> {
 }
 
 impl<D: nic::Domain> Shared<D> {
-    /// Swaps the shared parts with an endpoint's own: lends them, or takes them back.
+    /// Swaps the shared parts with an endpoint's parts: moves them to the endpoint, or back.
     fn exchange(&mut self, endpoint: &mut Endpoint<LentNic<D>>) {
         mem::swap(&mut self.nic, endpoint.nic_mut().loan_mut());
         mem::swap(&mut self.addresses, endpoint.channel.peers.addresses_mut());
@@ -188,7 +188,7 @@ impl<D: nic::Domain> Domain<D> {
         }
     }
 
-    /// Closes the domain with all its endpoints and gives the device's domain back.
+    /// Closes the domain with all its endpoints, and returns the device's domain.
     pub fn close(mut self) -> D {
         while let Some(id) = self.order.last().copied() {
             self.close_endpoint(id);
@@ -210,7 +210,7 @@ impl<D: nic::Domain> Domain<D> {
         self.endpoints.get_mut(id)
     }
 
-    /// Lends the shared parts to an endpoint. `None` if it was closed.
+    /// Moves the shared parts to an endpoint. `None` if it was closed.
     #[inline(never)]
     fn lend_to(&mut self, id: EndpointId) -> Option<()> {
         self.bring_home();
@@ -219,7 +219,7 @@ impl<D: nic::Domain> Domain<D> {
         Some(())
     }
 
-    /// Takes the shared parts back.
+    /// Moves the shared parts back to the domain.
     fn bring_home(&mut self) -> &mut Shared<D> {
         if let Some(holder) = self.holder.take()
             && let Some(endpoint) = self.endpoints.get_mut(holder)
@@ -318,12 +318,11 @@ impl<D: nic::Domain> Domain<D> {
     }
 
     /// Makes progress on all endpoints, as [`Endpoint::progress`] does on one: flushes deferred
-    /// requests, takes completions from each completion queue, hands them to the endpoints whose
-    /// queue pairs they name, and posts pending packets. Returns the number of device completions
-    /// taken.
+    /// requests, polls each completion queue, passes the completions to the endpoints whose queue
+    /// pairs they name, and posts pending packets. Returns the number of device completions.
     ///
     /// A completion queue is not polled while one of its endpoints has
-    /// [`EndpointConfig::completion_queue`] completions that the application has not taken.
+    /// [`EndpointConfig::completion_queue`] completions that the application has not read.
     pub fn progress(&mut self, now: Instant) -> usize {
         for index in 0..self.order.len() {
             let id = self.order[index];
@@ -346,7 +345,7 @@ impl<D: nic::Domain> Domain<D> {
                 Some(limit) => taken += self.nic_mut().poll(queue, &mut batch, limit),
                 None => all_polled = false,
             }
-            // Most are of the queue pair of the one before.
+            // Most completions have the same queue pair as the previous one.
             for run in batch.chunk_by(|one, next| one.queue_pair == next.queue_pair) {
                 let id = self.by_queue_pair.get(&run[0].queue_pair).copied();
                 if let Some(endpoint) = id.and_then(|id| self.endpoint(id)) {
@@ -375,8 +374,8 @@ impl<D: nic::Domain> Domain<D> {
         taken
     }
 
-    /// The number of completions to take from a queue in one call; `None` if an endpoint has no
-    /// room for more.
+    /// The maximum number of completions to read from a queue in one call; `None` if an endpoint
+    /// has no room for more.
     fn room(&self, queue: CompletionQueueId) -> Option<usize> {
         let users = self.order.iter().filter_map(|id| self.endpoints.get(*id));
         let mut users = users.filter(|user| user.nic().queue_pair().completion_queue() == queue);

@@ -7,8 +7,7 @@ use crate::endpoint::channel::{Conversation, Introduced, Introduction};
 use crate::nic::{Nic, Source};
 
 impl<N: Nic> Endpoint<N> {
-    /// Finds the peer of a packet by the address that the packet states, or adds it to the address
-    /// vector.
+    /// Finds the peer of a packet by the address in the packet, or adds it to the address vector.
     #[cold]
     pub(crate) fn introduce(
         &mut self,
@@ -20,13 +19,12 @@ impl<N: Nic> Endpoint<N> {
             Introduced::New(address) => address,
             Introduced::Unknown => return None,
         };
-        // Of the remembered owners of a queue pair number, all but the newest are dead. Without a
-        // limit for them, one sender that makes up connection ids could take the room of all
-        // others.
+        // Of the remembered owners of a queue pair number, only the newest still exists. Without a
+        // limit for them, one sender that makes up connection ids could use the room of all others.
         if let Some(ahn) = source.ahn
             && let Some(oldest) = self.channel.peers.surplus_owner(ahn, source.qpn)
         {
-            // The only possible error concerns an address handle that is not needed any more.
+            // The only possible error concerns an address handle that is no longer needed.
             let _ = self.drop_address(oldest);
         }
         if self.channel.is_full_of_introduced() && !self.forget_idle_peer() {
@@ -37,8 +35,8 @@ impl<N: Nic> Endpoint<N> {
     }
 
     /// Makes room for a peer that introduces itself, by evicting an idle peer that introduced
-    /// itself earlier. Of the few peers that are examined, it evicts the one that was silent
-    /// longest. Returns whether it found one.
+    /// itself earlier. It examines a few peers and evicts the one that was silent longest. Returns
+    /// whether it found one.
     #[cold]
     pub(crate) fn forget_idle_peer(&mut self) -> bool {
         /// The number of peers that are examined for one packet.
@@ -86,7 +84,7 @@ impl<N: Nic> Endpoint<N> {
                 .reports
                 .event(Event::PeerForgotten { peer, address });
         }
-        // The only possible error concerns an address handle that is not needed any more.
+        // The only possible error concerns an address handle that is no longer needed.
         let _ = self.drop_address(peer);
     }
 }

@@ -1,10 +1,10 @@
 //! The protocol engine: one RDM endpoint over one [`Nic`].
 //!
 //! An [`Endpoint`] does no I/O by itself and reads no clock. The application starts operations
-//! ([`Endpoint::send`], [`Endpoint::recv`], ...). [`Endpoint::progress`] takes completions from the
-//! device and the time from its caller, and posts packets. [`Endpoint::poll_completion`] and
-//! [`Endpoint::poll_event`] return what happened. [`Endpoint::next_timeout`] returns when
-//! `progress` has to be called even if the device reports nothing.
+//! ([`Endpoint::send`], [`Endpoint::recv`], ...). [`Endpoint::progress`] reads completions from the
+//! device, gets the time from its caller, and posts packets. [`Endpoint::poll_completion`] and
+//! [`Endpoint::poll_event`] return the results. [`Endpoint::next_timeout`] returns when `progress`
+//! has to be called even if the device reports nothing.
 //!
 //! # Map
 //!
@@ -36,22 +36,22 @@
 //!
 //! # Guarantees
 //!
-//! * Each message is received once, in the order in which its sender sent it, as far as matching
-//!   can tell: messages of one sender that a receive accepts are taken in that order
-//!   (`FI_ORDER_SAS`). Without [`EndpointConfig::ordered`] they are taken as they arrive.
+//! * Each message is received once. Messages of one sender are matched in the order in which it
+//!   sent them (`FI_ORDER_SAS`). Without [`EndpointConfig::ordered`] they are matched in the order
+//!   of their arrival.
 //! * An endpoint with a second queue pair ([`Endpoint::with_user_receives`]) receives into the
 //!   application's buffers as the packets arrive, in any order.
 //! * A send completes when the device reports that its packets arrived; with
 //!   [`OperationFlags::DELIVERY_COMPLETE`], when the receiver has the data in its buffer.
 //! * Memory of the application is not accessed after its operation has completed.
-//! * Nothing that a peer sends makes the endpoint panic, affects other peers, or makes it keep more
-//!   than [`EndpointConfig::held_bytes`] of packets. Where peers are not trusted,
+//! * No packet of a peer makes the endpoint panic, affects other peers, or makes the endpoint store
+//!   more than [`EndpointConfig::held_bytes`] of packets. Where peers are not trusted,
 //!   [`EndpointConfig::peer_held_bytes`] and [`EndpointConfig::peer_operations`] limit each of
 //!   them.
-//! * Operations of peers and operations of the application have limits of their own
+//! * Operations of peers and operations of the application have separate limits
 //!   ([`EndpointConfig::remote_operations`], [`EndpointConfig::max_operations`]), so neither can
-//!   exhaust the other's. Peers that ask for more than there is room for wait, and always leave
-//!   room for another peer.
+//!   exhaust the other's. Peers that request more than the limit wait, and always leave room for
+//!   another peer.
 
 mod addresses;
 mod api;
@@ -112,8 +112,8 @@ type QueuePairOf<N> = <<N as Nic>::Domain as nic::Domain>::QueuePair;
 
 /// One RDM endpoint.
 pub struct Endpoint<N: Nic> {
-    /// Of an endpoint that receives into the application's buffers. It goes before the channel,
-    /// which has the domain that its queue pair uses.
+    /// Present if the endpoint receives into the application's buffers. The field precedes the
+    /// channel, whose domain its queue pair uses, so that it is dropped first.
     user_receives: Option<Box<UserReceives<QueuePairOf<N>>>>,
     channel: Channel<N>,
     sending: Sending,
@@ -139,8 +139,8 @@ impl<N: Nic> Endpoint<N> {
         self.channel.posting.nic()
     }
 
-    /// The device, for registrations and for whatever drives a simulated device. A caller that
-    /// posts or polls on it loses packets of the endpoint.
+    /// The device, for registrations and for the driver of a simulated device. If the caller posts
+    /// or polls on it, the endpoint loses packets.
     pub fn nic_mut(&mut self) -> &mut N {
         self.channel.posting.nic_mut()
     }

@@ -75,12 +75,12 @@ impl<N: PolledNic> Endpoint<N> {
     }
 
     /// Opens an endpoint that receives into the application's buffers, by a second queue pair,
-    /// which uses the same completion queue and domain. Its HANDSHAKE asks peers for messages
-    /// without headers to that queue pair (extra request 7). Messages of its own wait for the
-    /// handshake of the peer, as with [`EndpointConfig::handshake_before_messages`].
+    /// which uses the same completion queue and domain. Its HANDSHAKE requests messages without
+    /// headers to that queue pair (extra request 7). Messages that it sends wait for the handshake
+    /// of the peer, as with [`EndpointConfig::handshake_before_messages`].
     ///
-    /// Receives need one piece of registered memory, and take untagged messages of any sender. They
-    /// cannot be cancelled. A message that is longer than its receive fails on both sides with
+    /// Receives need one piece of registered memory, and accept untagged messages of any sender.
+    /// They cannot be cancelled. A message that is longer than its receive fails on both sides with
     /// `FI_EMSGSIZE`; messages with headers are refused
     /// ([`PacketError::MessageWithHeader`](crate::endpoint::PacketError::MessageWithHeader)).
     ///

@@ -87,14 +87,15 @@ impl<N: Nic> Endpoint<N> {
         self.receive_side().start_multi_recv(&args)
     }
 
-    /// Returns the first message that a receive with these filters would take, and leaves it there
+    /// Returns the first message that a receive with these filters would match, without removing it
     /// (`FI_PEEK`). `tag` is `None` for untagged messages.
     pub fn peek(&mut self, source: SourceFilter, tag: Option<TagFilter>) -> Option<MessageInfo> {
         self.receiving.unexpected.peek(source, tag)
     }
 
-    /// Returns the first message that a receive with these filters would take, and reserves it: no
-    /// other receive takes it (`FI_PEEK` with `FI_CLAIM`). It must be received or discarded.
+    /// Returns the first message that a receive with these filters would match, and reserves it, so
+    /// that no other receive matches it (`FI_PEEK` with `FI_CLAIM`). It must be received or
+    /// discarded.
     pub fn claim(
         &mut self,
         source: SourceFilter,
@@ -129,15 +130,15 @@ impl<N: Nic> Endpoint<N> {
         state.is_some_and(|state| state.handshake.is_awaited())
     }
 
-    /// Reports and counts the failure of an operation that the caller has kept back, behind the
+    /// Reports and counts the failure of an operation that the caller had deferred, after the
     /// completions so far.
     pub fn report_failure(&mut self, entry: ErrorEntry) {
         self.channel.reports.failed(entry);
     }
 
     /// Cancels a receive that no message has matched yet. It completes with `FI_ECANCELED`. Returns
-    /// whether there was such a receive. The device does not give receives of a zero-copy receiver
-    /// back.
+    /// whether the receive existed. The receives of a zero-copy receiver cannot be cancelled,
+    /// because the device does not return them.
     pub fn cancel(&mut self, receive: ReceiveId) -> bool {
         self.receive_side()
             .withdraw_posted(receive, Failure::CANCELED)

@@ -58,7 +58,7 @@ impl<N: Nic> Endpoint<N> {
     #[inline]
     pub(crate) fn end_waits(&mut self) {
         while let Some((peer, failure)) = self.channel.gone.pop() {
-            // It may have left the address vector since, and another may have its place.
+            // The peer may have left the address vector since, and another peer may have its place.
             if !self.channel.peers.addresses().contains(peer) {
                 continue;
             }
@@ -74,8 +74,8 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    /// Drops a peer's incomplete messages that no receive has taken and whose remaining packets
-    /// will not come, and the packets that wait for an earlier message.
+    /// Drops a peer's incomplete messages that no receive has matched and whose remaining packets
+    /// will not arrive, and the packets that wait for an earlier message.
     fn drop_unfinished(&mut self, peer: PeerId, failure: Failure) {
         for head in self.receiving.unexpected.abandon_unfinished(peer, failure) {
             self.channel.drop_held(peer, head);

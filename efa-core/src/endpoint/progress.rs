@@ -7,10 +7,9 @@ use crate::endpoint::api::completion::{CompletionEntry, ErrorEntry, Event};
 use crate::endpoint::api::time::Instant;
 
 impl<N: PolledNic> Endpoint<N> {
-    /// Makes all progress that is possible at time `now`: takes completions from the device (one
-    /// poll of `poll_batch`), handles packets, and posts pending and resent ones.
-    /// Returns the number of device completions taken. If that is the whole batch, there may be
-    /// more.
+    /// Makes all progress that is possible at time `now`: reads completions from the device (one
+    /// poll of `poll_batch`), handles packets, and posts pending and resent ones. Returns the
+    /// number of device completions. If that is the whole batch, there may be more.
     pub fn progress(&mut self, now: Instant) -> usize {
         self.channel.now = now;
         if self.channel.posting.is_deferring() {
@@ -44,19 +43,19 @@ impl<N: Nic> Endpoint<N> {
         self.channel.posting.next_backoff_end()
     }
 
-    /// Takes the next completion, in the order in which operations ended.
+    /// Removes and returns the next completion, in the order in which operations ended.
     pub fn poll_completion(&mut self) -> Option<Result<CompletionEntry, ErrorEntry>> {
         self.channel.reports.next_completion()
     }
 
-    /// Takes all completions, in the order in which operations ended: as often as
-    /// [`Endpoint::poll_completion`] returns one, but without a copy of each.
+    /// Removes all completions, in the order in which operations ended, and passes each to `take`.
+    /// Unlike [`Endpoint::poll_completion`], it does not copy them.
     #[inline(always)]
     pub fn drain_completions(&mut self, take: impl FnMut(&Result<CompletionEntry, ErrorEntry>)) {
         self.channel.reports.drain_completions(take);
     }
 
-    /// Takes the next event, oldest first.
+    /// Removes and returns the next event, oldest first.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.channel.reports.next_event()
     }

@@ -1,4 +1,4 @@
-//! Registered memory of the application, for its own operations and for those of peers.
+//! Registered memory of the application, for operations of the application and of peers.
 
 use crate::nic::{Access, Domain as _, Nic, PolledNic, Region, UserSlice};
 

@@ -6,7 +6,7 @@
 //! header. No matching is needed: the device writes the data directly to its destination. In return
 //! the endpoint supports neither tags nor directed, multiple or cancelled receives, a message is
 //! limited to one packet, and messages with a header are refused: a receive that is posted to the
-//! device cannot be taken back for them.
+//! device cannot be withdrawn for them.
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::{CompletionEntry, ErrorEntry, PacketError};
@@ -161,10 +161,10 @@ impl<N: Nic> Endpoint<N> {
         });
     }
 
-    /// The sender of a message without a header; none if its address was removed since we sent it
-    /// our HANDSHAKE.
+    /// The sender of a message without a header; `None` if its address was removed since the local
+    /// HANDSHAKE was sent.
     fn heard_from(&mut self, source: &Source) -> Option<PeerId> {
-        // No connection id comes with it.
+        // The completion contains no connection id.
         let peer = self.channel.peers.addresses().identify(source, None)?;
         if let Some(state) = self.channel.peers.state_mut(peer) {
             state.heard = true;

@@ -25,7 +25,7 @@ pub enum CompletionKind {
         length: usize,
         /// The sender.
         source: Source,
-        /// Immediate data, if the sender gave any.
+        /// Immediate data, if the sender supplied any.
         immediate: Option<u32>,
     },
     /// A packet arrived in memory of the user, which is the user's again
@@ -35,7 +35,7 @@ pub enum CompletionKind {
         length: usize,
         /// The sender.
         source: Source,
-        /// Immediate data, if the sender gave any.
+        /// Immediate data, if the sender supplied any.
         immediate: Option<u32>,
     },
     /// A peer's RDMA write with immediate arrived.

@@ -1,6 +1,6 @@
 //! Why a device refuses.
 
-/// Why a device did not take a request.
+/// The reason why a device refused a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NicError {
     /// The queue or pool is full; the same call may succeed after completions were polled.

@@ -1,4 +1,4 @@
-//! How an endpoint holds its queue pair and reaches its domain.
+//! How an endpoint owns its queue pair and accesses its domain.
 
 use core::ops::{Deref, DerefMut};
 
@@ -10,7 +10,7 @@ use super::memory::BufferId;
 use super::objects::{Domain, QueuePair};
 use super::request::{Doorbell, RdmaRequest, SendRequest};
 
-/// A queue pair with its domain at hand. It dereferences to the domain.
+/// A queue pair with access to its domain. It dereferences to the domain.
 pub trait Nic: DerefMut<Target = <Self as Nic>::Domain> {
     /// The domain.
     type Domain: Domain;
@@ -75,11 +75,11 @@ pub trait PolledNic: Nic {
     fn poll(&mut self, completions: &mut Vec<Completion>, limit: usize) -> usize;
 }
 
-/// A queue pair with a domain and a completion queue of its own: all that a program with one
-/// endpoint needs of a device.
+/// A queue pair with a private domain and completion queue: all that a program with one endpoint
+/// needs of a device.
 #[derive(Debug)]
 pub struct OwnNic<D: Domain> {
-    // The queue pair goes first: it uses the domain.
+    // The queue pair uses the domain, so it is the first field and is dropped first.
     queue_pair: D::QueuePair,
     domain: D,
 }

@@ -1,11 +1,11 @@
-//! A domain that several endpoints share. It is lent to the one that is in use.
+//! A domain that several endpoints share. It is moved to the endpoint in use.
 
 use core::ops::{Deref, DerefMut};
 
 use super::hold::Nic;
 use super::objects::Domain;
 
-/// A place for a value that may be lent to another place. Lending swaps two of these.
+/// A place for a value that may be moved to another place. Moving it swaps two of these.
 #[derive(Debug)]
 pub(crate) struct Loan<T>(Option<Box<T>>);
 
@@ -47,7 +47,7 @@ impl<T> DerefMut for Loan<T> {
     }
 }
 
-/// A queue pair whose domain is shared: the domain is here while the endpoint is used.
+/// A queue pair whose domain is shared. The domain is present while the endpoint is used.
 #[derive(Debug)]
 pub struct LentNic<D: Domain> {
     queue_pair: D::QueuePair,

@@ -42,7 +42,7 @@ pub struct UserSlice {
 /// A packet buffer of a domain, at least [`NicAttributes::mtu`](super::NicAttributes::mtu) bytes
 /// long.
 ///
-/// A buffer has one owner at a time: the pool; the endpoint that took it from there or got it with
-/// a completion; or the device, from the post until the completion.
+/// A buffer has one owner at a time: the pool; the endpoint that acquired it from the pool or
+/// received it with a completion; or the device, from the post until the completion.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct BufferId(pub u32);

@@ -9,12 +9,12 @@
 //! | [`QueuePair`] | posting, with or without the doorbell | `ibv_qp` | the device's side of a `fid_ep` |
 //!
 //! Two devices implement them: the deterministic in-process emulator (`efa_sim`) and real verbs
-//! (`efa_hw`). The protocol engine is generic over them, so that no call on the hot path is
-//! indirect.
+//! (`efa_hw`). The protocol engine is generic over them, so that the hot path contains no indirect
+//! call.
 //!
 //! # Memory
 //!
-//! *Packet buffers* belong to the domain: they are registered once, lent out as [`BufferId`]s and
+//! *Packet buffers* belong to the domain: they are registered once, handed out as [`BufferId`]s and
 //! reused. *User memory* is only ever named by address and length; the device reads and writes it
 //! ([`Domain::copy_from_user`], [`Domain::copy_to_user`], gather on send, RDMA) and answers a bad
 //! address with an error. So the engine needs no `unsafe` code, and each byte is copied at most
@@ -22,9 +22,9 @@
 //!
 //! # Who owns what
 //!
-//! A domain is a plain value with one owner, used through `&mut`. A queue pair is a value of its
-//! own, and takes its domain as an argument where it needs it. An endpoint has its queue pair and
-//! reaches the domain through a [`Nic`], in one of two ways that the type decides:
+//! A domain is a plain value with one owner, used through `&mut`. A queue pair is a separate value;
+//! methods that need the domain have it as an argument. An endpoint has its queue pair and reaches
+//! the domain through a [`Nic`], in one of two ways that the type decides:
 //!
 //! * [`OwnNic`]: the domain is inside. This is the simple use, one endpoint with a domain of its
 //!   own; the domain's fields are at a fixed distance from the endpoint's, and nothing is looked
@@ -34,7 +34,7 @@
 //!   them, which moves one pointer.
 //!
 //! The two obvious alternatives cost more. A handle that can be cloned (`Rc<RefCell<_>>`,
-//! `Arc<Mutex<_>>`) is counted and borrowed on every access, cannot hand out the bytes of a packet
+//! `Arc<Mutex<_>>`) costs a count and a borrow on every access, cannot return the bytes of a packet
 //! buffer as a slice, and decides for all users whether a domain may move between threads. A domain
 //! that is an argument of every operation would be an argument of nearly every function of the
 //! engine, and every caller with one endpoint would carry two values that belong together.

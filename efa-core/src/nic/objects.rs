@@ -29,8 +29,8 @@ pub trait Device {
 /// How a domain is made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DomainConfig {
-    /// Packet buffers, shared by all queue pairs of the domain. As many as their queues hold
-    /// requests together are enough for posted receives never to starve the sends.
+    /// Packet buffers, shared by all queue pairs of the domain. If there are as many as all
+    /// requests that their queues can hold, posted receives never starve the sends.
     pub packet_buffers: usize,
 }
 
@@ -41,7 +41,8 @@ pub struct QueuePairConfig {
     pub send_queue_depth: usize,
     /// Receives that the receive queue holds, at most the device's `recv_queue_depth`.
     pub recv_queue_depth: usize,
-    /// The Q-key; a random one if `None`. Its upper bit must be clear: the rest is privileged.
+    /// The Q-key; a random one if `None`. Its upper bit must be clear: Q-keys with that bit set are
+    /// privileged.
     pub qkey: Option<Qkey>,
     /// The number of device retries of a send to a receiver that is not ready, before the send
     /// completes with [`Status::RemoteRnr`](super::Status::RemoteRnr): 0 to 6, or 7 for unlimited.
@@ -62,7 +63,7 @@ impl QueuePairConfig {
 
     /// The number of entries for a completion queue that can hold the completions of all posted
     /// requests. Unsolicited writes add an unbounded number of completions; the queue has the same
-    /// number of entries again for them.
+    /// number of additional entries for them.
     pub fn completions(&self) -> usize {
         let queued = self.send_queue_depth.saturating_add(self.recv_queue_depth);
         match self.unsolicited_write_recv {
@@ -129,7 +130,7 @@ pub trait Domain: Sized {
     fn deregister(&mut self, region: Region) -> Result<(), NicError>;
 
     /// Registers unregistered user memory for one operation. The device may return a cached
-    /// registration of an earlier operation, if it knows that the memory still has the same pages.
+    /// registration of an earlier operation, if the memory is certain to have the same pages.
     ///
     /// # Errors
     /// As for [`Domain::register`].
@@ -146,16 +147,16 @@ pub trait Domain: Sized {
         self.deregister(region)
     }
 
-    /// Puts a GID into the address book, or takes another reference to it.
+    /// Adds a GID to the address book, or another reference to it.
     fn create_address_handle(&mut self, gid: Gid) -> Result<Ahn, NicError>;
 
     /// Releases one reference. The last release removes the GID from the address book.
     fn destroy_address_handle(&mut self, ahn: Ahn) -> Result<(), NicError>;
 
-    /// Takes a free packet buffer from the pool, `None` if all are in use.
+    /// Acquires a free packet buffer from the pool, `None` if all are in use.
     fn acquire_buffer(&mut self) -> Option<BufferId>;
 
-    /// Gives a buffer back to the pool.
+    /// Returns a buffer to the pool.
     fn release_buffer(&mut self, buffer: BufferId);
 
     /// The bytes of a buffer that the caller owns.
@@ -203,7 +204,8 @@ pub trait Domain: Sized {
     ) -> Result<bool, NicError>;
 }
 
-/// One SRD queue pair. Every call takes the `domain` that the queue pair was made in.
+/// One SRD queue pair. The `domain` argument of each call is the domain in which the queue pair was
+/// created.
 ///
 /// Delivery is reliable and unordered: every posted request completes exactly once, packets arrive
 /// in any order, and a completion may be polled after the peer's answer to it.
@@ -252,11 +254,11 @@ pub trait QueuePair: Sized {
     /// if the device has failed, the requests complete with an error.
     fn flush(&mut self, domain: &mut Self::Domain);
 
-    /// Lends a buffer to the receive queue.
+    /// Passes a buffer to the receive queue.
     fn post_recv(&mut self, domain: &mut Self::Domain, buffer: BufferId) -> Result<(), NicError>;
 
-    /// Lends buffers to the receive queue, from the last one on, and takes those that it lent out
-    /// of `buffers`. A device that can rings one doorbell for many.
+    /// Passes buffers to the receive queue, from the last one on, and removes the posted ones from
+    /// `buffers`. If the device supports it, one doorbell covers several buffers.
     ///
     /// # Errors
     /// [`NicError::QueueFull`] if the remaining buffers do not fit; otherwise the reason why the
@@ -275,7 +277,7 @@ pub trait QueuePair: Sized {
 
     /// Posts registered user memory to the receive queue, for one packet of at most its length. The
     /// device writes the packet there. `context` is returned in the completion, a
-    /// [`CompletionKind::RecvUser`](super::CompletionKind::RecvUser). A queue pair takes either
+    /// [`CompletionKind::RecvUser`](super::CompletionKind::RecvUser). A queue pair accepts either
     /// packet buffers or user memory, so a packet never lands in the wrong kind of memory.
     ///
     /// # Errors
