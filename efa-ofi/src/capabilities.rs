@@ -10,15 +10,15 @@ use crate::ffi::*;
 
 /// The version of the provider: the newest release of libfabric with whose efa provider it was
 /// tested, 2.5.1, numbered like libfabric's own providers: `FI_VERSION(major * 100 + minor,
-/// revision * 10)`. Open MPI's `btl/ofi` takes every provider whose name begins with `efa` for
-/// libfabric's, and refuses releases before 1.12.
+/// revision * 10)`. Open MPI's `btl/ofi` assumes that every provider whose name begins with `efa`
+/// is libfabric's, and refuses releases before 1.12.
 pub(crate) const VERSION: u32 = 205 << 16 | 10;
 
 /// The name of the fabric: all EFA devices that can reach each other.
 pub(crate) const FABRIC: &CStr = c"efa";
 
 /// The number of sends that an endpoint accepts until some complete, and of receive buffers of a
-/// packet each, on a device with that much room.
+/// packet each, on a device with enough room.
 pub(crate) const TX_SIZE: usize = 1024;
 pub(crate) const RX_SIZE: usize = 2048;
 

@@ -89,7 +89,7 @@ fn define_parameters(host: &Host) {
     }
 }
 
-/// Called before the provider is unloaded; takes and returns nothing, and there is nothing to do.
+/// Called before the provider is unloaded. It has nothing to do.
 extern "C" fn cleanup() {}
 
 /// Lists the infos that match the hints (`fi_getinfo`).

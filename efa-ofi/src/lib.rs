@@ -2,9 +2,9 @@
 //! `efa_rs`.
 //!
 //! A libfabric that finds the file in a directory of `FI_PROVIDER_PATH` calls
-//! [`fi_prov_ini`](entry::fi_prov_ini). All else goes through tables of functions in the objects
-//! that C holds. Each function is a thin shell: it checks its pointers ([`ffi`]), takes the
-//! domain's lock, and calls the engine.
+//! [`fi_prov_ini`](entry::fi_prov_ini). All other calls use tables of functions in the objects to
+//! which C has pointers. Each function is a thin shell: it checks its pointers ([`ffi`]), acquires
+//! the domain's lock, and calls the engine.
 //!
 //! The modules, from the top: [`entry`] is the entry point of libfabric; [`info`] answers hints,
 //! and [`open`] has the calls that open objects; [`calls`] transfer data; [`objects`] are the

@@ -73,11 +73,11 @@ fn transfers_of(domain: &Domain) -> &'static TransferCalls {
     }
 }
 
-/// Opens an object from another, and gives it to C.
+/// Opens an object from another, and passes it to C.
 ///
 /// # Safety
 /// `parent` may be any pointer, and `result` is null or valid for a write of a pointer to the
-/// structure that the object begins with.
+/// structure at the start of the object.
 unsafe fn open<P: Object, T: Object, C>(
     parent: *const c_void,
     result: *mut *mut C,

@@ -102,13 +102,13 @@ pub(crate) fn shared_memory() -> bool {
     is_on("FI_EFA_ENABLE_SHM_TRANSFER", true)
 }
 
-/// Whether endpoints receive into the application's buffers where they can.
+/// Whether endpoints receive into the application's buffers if they can.
 pub(crate) fn zero_copy() -> bool {
     is_on("FI_EFA_USE_ZCPY_RX", true)
 }
 
-/// A switch, in one of the ways in which libfabric's variables have it. Another value changes
-/// nothing, and is in the log.
+/// A boolean setting, in one of the forms that libfabric's variables accept. Another value changes
+/// nothing, and is logged.
 pub(crate) fn is_on(name: &str, default: bool) -> bool {
     let Some(text) = env::var_os(name) else {
         return default;

@@ -151,7 +151,7 @@ fn start_atomic(
         }
     };
     let operand = match (kind, action.operation) {
-        // An operand need not be there. As many bytes are sent, which the target does not use.
+        // The operand may be absent. The same number of bytes is sent, which the target ignores.
         (AtomicKind::Fetch { result }, AtomicOp::ATOMIC_READ) => match &operand {
             Ok(operand)
                 if is_memory(operand.as_slice())

@@ -233,7 +233,7 @@ transfer_calls! {
         Call { collective, result, ..call }.start(endpoint)
     }
 
-    /// Combines the operands of all members, and gives each its slice of `count` elements
+    /// Combines the operands of all members, and returns to each its slice of `count` elements
     /// (`fi_reduce_scatter`).
     fn reduce_scatter(
         endpoint, buffer: *const c_void, count: usize, _descriptor: *mut c_void,
@@ -309,8 +309,8 @@ transfer_calls! {
 }
 
 /// Joins the group of a set's members (`fi_join_collective`). An event reports that all members
-/// have joined. With the address `FI_ADDR_NOTAVAIL` the application asserts that they have, and the
-/// event comes at once.
+/// have joined. With the address `FI_ADDR_NOTAVAIL` the application asserts that they have joined,
+/// and the event is reported immediately.
 ///
 /// # Returns
 /// 0 with the group in `result`, or an error of [`Group::new`]; `-FI_ENOSYS` for groups other than

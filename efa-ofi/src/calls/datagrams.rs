@@ -70,7 +70,7 @@ pub(crate) fn start_receive(
 /// Whether the success of a call is reported.
 ///
 /// # Errors
-/// `FI_EBADFLAGS` for other flags than those `known`.
+/// `FI_EBADFLAGS` for flags that are not in `known`.
 fn reports(flags: &Flags, call: &Call, known: u64) -> Result<bool> {
     match call.flags.unwrap_or(0) & !known {
         0 => {

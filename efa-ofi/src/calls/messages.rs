@@ -20,7 +20,7 @@ use crate::objects::enabled::Enabled;
 use crate::objects::endpoint::Endpoint;
 use crate::state::domain::DomainState;
 
-/// The flags of receives. `FI_REMOTE_CQ_DATA` changes nothing, since data comes with the
+/// The flags of receives. `FI_REMOTE_CQ_DATA` has no effect, since the data arrives with the
 /// message in any case; MPICH 3.4 and Intel MPI set it when they probe.
 const RECEIVE_FLAGS: u64 =
     FI_MORE | FI_COMPLETION | FI_MULTI_RECV | FI_PEEK | FI_CLAIM | FI_DISCARD | FI_REMOTE_CQ_DATA;
@@ -78,7 +78,7 @@ fn send(
     Ok(0)
 }
 
-/// Posts a receive, looks for a message (`FI_PEEK`), or takes one that was claimed (`FI_CLAIM`).
+/// Posts a receive, looks for a message (`FI_PEEK`), or receives a claimed message (`FI_CLAIM`).
 #[inline(always)]
 fn start_receive(
     endpoint: &Endpoint,
@@ -206,7 +206,7 @@ fn take_claimed(
         context,
     });
     posted.map(|_| 0).map_err(|error| {
-        // It can be claimed once more.
+        // The message stays claimed, and can be received later.
         state.claims.insert((enabled.id, context), (claim, entry));
         error.errno()
     })

@@ -1,4 +1,4 @@
-//! The memory of operations, as C describes it and as the engine takes it.
+//! The memory of operations, in the types of C and of the engine.
 
 use std::ffi::c_void;
 
@@ -84,8 +84,8 @@ impl<T: Copy> Segments<T> {
     /// Reads a list, whose lengths are in units of `unit` bytes.
     ///
     /// # Errors
-    /// `FI_EINVAL` for more than [`IOV_LIMIT`] segments, and for more bytes than there is memory;
-    /// the errors of `convert`, which gets the index, the segment, and its length in bytes.
+    /// `FI_EINVAL` for more than [`IOV_LIMIT`] segments, and for a length that overflows; the
+    /// errors of `convert`, which gets the index, the segment, and its length in bytes.
     ///
     /// # Safety
     /// The list is null or has `count` segments.
@@ -139,8 +139,8 @@ pub(crate) unsafe fn local(
 /// `FI_EINVAL` for more than [`IOV_LIMIT`], and for an invalid descriptor.
 ///
 /// # Safety
-/// The list is null or has `count` segments, and there are as many descriptors unless their list is
-/// null; descriptors are as for [`local`].
+/// The list is null or has `count` segments. The list of descriptors is null or has `count`
+/// descriptors, as for [`local`].
 pub(crate) unsafe fn local_list<C: ListedSegment>(
     list: *const C,
     descriptors: *mut *mut c_void,

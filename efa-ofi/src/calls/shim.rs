@@ -1,8 +1,8 @@
 //! The C functions of calls that transfer data.
 
-/// Defines functions for libfabric's tables. Each begins with the endpoint, has an expression that
-/// starts the operation and returns `Result<usize>`, and gets the part of its documentation that is
-/// the same for all.
+/// Defines functions for libfabric's tables. The first argument of each is the endpoint. An
+/// expression starts the operation and returns `Result<usize>`. The macro adds the common part of
+/// the documentation.
 macro_rules! transfer_calls {
     ($(
         $(#[$documentation:meta])*

@@ -51,7 +51,7 @@ enum Inject {
     Always,
     /// If the flags have `FI_INJECT`.
     ByFlag,
-    /// It comes from the peer.
+    /// Never: the data is from the peer.
     Never,
 }
 
@@ -95,7 +95,7 @@ impl Call {
         }
     }
 
-    /// A call that gets data from the peer: its memory is in use until it has completed.
+    /// A call that fetches data from the peer: its memory is in use until it has completed.
     #[inline]
     pub(crate) fn fetching(self) -> Call {
         Call {
@@ -104,7 +104,7 @@ impl Call {
         }
     }
 
-    /// Whether the buffer is free when the call returns, and its success not reported.
+    /// Whether the buffer is free when the call returns, and its success is not reported.
     pub(crate) fn is_injected(&self) -> bool {
         matches!(self.inject, Inject::Always)
     }
@@ -223,7 +223,8 @@ pub(crate) fn start(
     start_or_defer(endpoint, call, completion, post, |_| None)
 }
 
-/// As [`start`]. An operation that waits for its peer's HANDSHAKE is kept as `defer` describes it.
+/// As [`start`]. An operation that waits for its peer's HANDSHAKE is stored as `defer` describes
+/// it.
 pub(crate) fn start_or_defer(
     endpoint: &Endpoint,
     call: &Call,
@@ -237,7 +238,7 @@ pub(crate) fn start_or_defer(
         let engine = state.core.endpoint(enabled.id).ok_or(EOPBADSTATE)?;
         match post(engine, &start) {
             Ok(()) => {}
-            // Injected data is copied within the call; its memory may be gone later, so the
+            // Injected data is copied within the call. Its memory may be freed later, so the
             // operation cannot wait.
             Err(EndpointError::TryAgain) if start.context != INJECTED => {
                 let waiting = Waiting {

@@ -1,5 +1,6 @@
-//! The functions of the libfabric that has loaded the provider, whatever its file is called: it
-//! links with none, so that one file serves all releases, and two of them in a process.
+//! The functions of the libfabric that has loaded the provider, regardless of its file name. The
+//! provider is not linked with libfabric, so one file works with all releases, even with two in a
+//! process.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
@@ -133,8 +134,8 @@ impl Host {
         }
     }
 
-    /// The newest interface of this libfabric. libfabric never asks a provider for a newer
-    /// interface than the provider declares, and structures only grow at their end.
+    /// The newest interface of this libfabric. libfabric never requests a newer interface from a
+    /// provider than the provider declares, and structures only grow at their end.
     pub(crate) fn version(&self) -> u32 {
         // SAFETY: takes nothing.
         unsafe { (self.version)() }

@@ -1,4 +1,4 @@
-//! Objects that C holds by pointers: given to it, found again, and closed.
+//! Objects that C refers to by pointers: passed to C, found by pointer, and closed.
 
 use std::ffi::{c_int, c_void};
 use std::ops::Deref;
@@ -19,7 +19,7 @@ use crate::ffi::{fi_ops, fid};
 pub(crate) unsafe trait Object: Sized {
     /// libfabric's number of the class (`FI_CLASS_...`).
     const CLASS: u32;
-    /// It is memory and nothing else, so that a forked child has one of its own.
+    /// It consists of memory only, so a forked child has a separate copy.
     const IS_MEMORY: bool = false;
     /// Distinguishes the object from objects of other providers.
     const OPERATIONS: &'static Table<fi_ops>;
@@ -32,10 +32,10 @@ pub(crate) unsafe trait Object: Sized {
         Ok(())
     }
 
-    /// Called when the object has the address that it keeps.
+    /// Called when the object is at its final address.
     fn opened(&self) {}
 
-    /// Gives the object to C, until [`close`].
+    /// Passes the object to C, until [`close`].
     fn give(self) -> *mut Self {
         let object = Box::into_raw(Box::new(self));
         // SAFETY: the object was allocated above, and begins with a `fid`.
@@ -45,12 +45,12 @@ pub(crate) unsafe trait Object: Sized {
             fid.ops = Self::OPERATIONS.as_c();
         }
         registry::insert(object.expose_provenance(), Self::CLASS, Self::IS_MEMORY);
-        // SAFETY: C does not know it yet.
+        // SAFETY: C does not have the pointer yet.
         unsafe { &*object }.opened();
         object
     }
 
-    /// Gives the object to C through a pointer to the structure that it begins with.
+    /// Passes the object to C as a pointer to the structure at its start.
     ///
     /// # Errors
     /// `FI_EINVAL` if the pointer is null.
@@ -67,7 +67,7 @@ pub(crate) unsafe trait Object: Sized {
     }
 }
 
-/// The `fid` at the start of an object; class and operations come with [`Object::give`].
+/// The `fid` at the start of an object; [`Object::give`] sets class and operations.
 pub(crate) fn new_fid(context: *mut c_void) -> fid {
     fid {
         context,
@@ -103,14 +103,15 @@ pub(crate) fn first_open<T: Object>(matches: impl Fn(&T) -> bool) -> *mut c_void
     first.map_or(std::ptr::null_mut(), std::ptr::with_exposed_provenance_mut)
 }
 
-/// As [`object`], for data transfers, which cannot afford the table: a pointer to something other
-/// than a `fid` is not noticed.
+/// As [`object`], for data transfers, for which the table is too slow: a pointer to something other
+/// than a `fid` is not detected.
 ///
 /// # Errors
 /// `FI_EINVAL` if the pointer is null, or the object of another type.
 ///
 /// # Safety
-/// The pointer is null, or leads to a live object of libfabric's, which C does not close meanwhile.
+/// The pointer is null, or points to a live object of libfabric's, which C does not close
+/// meanwhile.
 #[inline]
 pub(crate) unsafe fn transfer_object<'a, T: Object>(pointer: *const c_void) -> Result<&'a T> {
     // SAFETY: by the caller's contract a pointer that is not null points to a `fid`.
@@ -128,7 +129,7 @@ pub(crate) unsafe fn transfer_object<'a, T: Object>(pointer: *const c_void) -> R
 ///
 /// # Returns
 /// 0, `-FI_EINVAL` if the pointer does not point to an open object of this type, `-FI_EBUSY` while
-/// others need it, or the error of [`Object::before_close`].
+/// other objects need it, or the error of [`Object::before_close`].
 ///
 /// # Safety
 /// Any pointer is permitted. No other call uses the object, and none does after this.
@@ -144,7 +145,7 @@ pub(crate) unsafe extern "C" fn close<T: Object>(fid: *mut fid) -> c_int {
         // SAFETY: an open object is a `T` that `give` made from a box; C does not use its pointer
         // any more.
         unsafe {
-            // A transfer that comes too late is refused, as long as the memory is not used again.
+            // A transfer that arrives too late is refused, as long as the memory is not reused.
             (*fid).fclass = 0;
             drop(Box::from_raw(fid.cast::<T>()));
         }

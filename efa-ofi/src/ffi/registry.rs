@@ -1,6 +1,6 @@
-//! The objects that C holds, and their treatment in a forked child.
+//! The objects to which C has pointers, and their treatment in a forked child.
 //!
-//! Most of them own queues, descriptors and threads of the process, which destructors and exit
+//! Most objects own queues, descriptors and threads of the process, which destructors and exit
 //! handlers of a child would destroy for its parent. They are therefore marked as closed in a
 //! child: their calls fail, and `fi_close` returns 0.
 
@@ -64,28 +64,28 @@ pub(crate) fn insert(address: usize, number: u32, is_memory: bool) {
     by_address.insert(address, class);
 }
 
-/// Takes an object out of the table.
+/// Removes an object from the table.
 pub(crate) fn remove(address: usize) {
     if let Some(by_address) = registry().by_address.as_mut() {
         by_address.remove(&address);
     }
 }
 
-/// Has one more object keep the one at an address open.
+/// Adds an object that keeps the one at an address open.
 pub(crate) fn add_user(address: usize) {
     if let Some(class) = registry().class(address) {
         class.users += 1;
     }
 }
 
-/// Takes back one [`add_user`].
+/// Reverts one [`add_user`].
 pub(crate) fn remove_user(address: usize) {
     if let Some(class) = registry().class(address) {
         class.users -= 1;
     }
 }
 
-/// Whether others keep the object at an address open.
+/// Whether other objects keep the one at an address open.
 pub(crate) fn has_users(address: usize) -> bool {
     registry()
         .class(address)
@@ -125,12 +125,12 @@ fn watch_forks() {
 // The three handlers have the signature that `pthread_atfork` requires; a caller has no duties. A
 // thread whose local variables were destroyed forks without them.
 
-/// Called before a fork: takes the table, so that the child finds it whole.
+/// Called before a fork: locks the table, so that it is consistent in the child.
 unsafe extern "C" fn before() {
     let _ = FORKING.try_with(|held| held.set(Some(registry())));
 }
 
-/// Called in the parent after a fork: gives the table back.
+/// Called in the parent after a fork: unlocks the table.
 unsafe extern "C" fn in_parent() {
     let _ = FORKING.try_with(Cell::take);
 }
@@ -159,7 +159,7 @@ static CLOSED: Table<fi_ops> = Table::new(fi_ops {
     ..unsupported::FID
 });
 
-/// Closes an object of the parent in its child (`fi_close`): leaves it alone, and returns 0.
+/// Closes an object of the parent in its child (`fi_close`): does nothing, and returns 0.
 extern "C" fn close(_: *mut fid) -> c_int {
     0
 }

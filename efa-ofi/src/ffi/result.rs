@@ -49,7 +49,7 @@ pub(crate) fn ssize(call: impl FnOnce() -> Result<usize>) -> isize {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(count)) => count as isize,
         Ok(Err(errno)) => -(errno.0 as isize),
-        // The message went to standard error already.
+        // The panic hook has already printed the message to standard error.
         Err(_) => -(Errno::EOTHER.0 as isize),
     }
 }

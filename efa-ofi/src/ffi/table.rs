@@ -2,8 +2,9 @@
 //!
 //! libfabric's tables grow at their end. Most of its inline functions check the table's `size`
 //! before they use a member that a later release has added. `fi_xpu_ctx`, `fi_ep_export_xpu`,
-//! `fi_cq_export_xpu` and `fi_cntr_export_xpu` (2.7) do not: they jump through whatever bytes are
-//! at the offset of their slot. So every table that this provider gives to C is a [`Table`].
+//! `fi_cq_export_xpu` and `fi_cntr_export_xpu` (2.7) do not: they jump through the bytes at the
+//! offset of their slot, whether or not the table extends to it. So every table that this provider
+//! passes to C is a [`Table`].
 
 /// The number of slots after the operations of a table. From libfabric 1.17 to 2.7 no table has
 /// grown by more than 4.

@@ -161,8 +161,8 @@ impl Hints {
         Ok(wanted)
     }
 
-    /// Returns whether `caps` are there with the application's registration of memory: those that
-    /// let peers access memory need more than the others. `version` is the interface's.
+    /// Returns whether `caps` are available with the application's registration of memory: those
+    /// that let peers access memory need more than the others. `version` is the interface's.
     pub(crate) fn registers_for(&self, caps: u64, version: u32) -> bool {
         match self.mr_mode {
             None => true,

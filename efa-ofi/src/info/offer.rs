@@ -1,4 +1,4 @@
-//! The infos that applications get (`fi_getinfo`).
+//! The infos for applications (`fi_getinfo`).
 
 use std::ffi::{CString, c_char, c_void};
 
@@ -23,8 +23,7 @@ use crate::objects::domain::Domain;
 use crate::objects::fabric::Fabric;
 use crate::objects::zero_copy;
 
-/// The flag by which layers of libfabric request a core provider to build on
-/// (`OFI_CORE_PROV_ONLY`).
+/// The flag by which layers of libfabric request a core provider (`OFI_CORE_PROV_ONLY`).
 ///
 /// Layers are not offered datagrams. libfabric lists the infos that `ofi_rxd` derives from them
 /// before a plug-in's own infos, so an application that requests this provider and reliable
@@ -212,7 +211,8 @@ fn fill(
     };
     let domain_name = of.domain_name(device.name());
     let is_same = |domain: &Domain| domain.name == domain_name;
-    // Automatic progress takes a thread: on request only. There is one for both.
+    // Automatic progress needs a thread, so it is only offered on request. Control and data
+    // progress share one thread.
     let progress = match [hints.domain.control_progress, hints.domain.data_progress] {
         models if models.contains(&FI_PROGRESS_AUTO) => FI_PROGRESS_AUTO,
         _ => FI_PROGRESS_MANUAL,

@@ -75,7 +75,7 @@ static OPS: Table<Operations> = Table::new(Operations {
 });
 
 impl AddressVector {
-    /// Opens a vector. Attributes that the application leaves open get defaults.
+    /// Opens a vector. Attributes that the application does not set get defaults.
     ///
     /// # Errors
     /// `FI_ENOSYS` for features that this provider lacks: asynchronous insertion, vectors that are
@@ -98,7 +98,7 @@ impl AddressVector {
             _ => return Err(Errno::EINVAL),
         }
         let mut state = domain.state()?;
-        // Indices are not used again: endpoints of a vector that was closed keep theirs.
+        // Indices are not reused: endpoints of a vector that was closed keep theirs.
         let index = state.tables.vectors.len();
         state.tables.vectors.push(Some(Addresses::default()));
         Ok(AddressVector {
@@ -193,7 +193,7 @@ unsafe extern "C" fn bind(vector: *mut fid, queue: *mut fid, flags: u64) -> c_in
 /// The number of added addresses; `-FI_EINVAL` for unknown flags and missing addresses.
 ///
 /// # Safety
-/// `addresses` is null or has `count` addresses, and `results` is null or has room for as many
+/// `addresses` is null or has `count` addresses, and `results` is null or has room for `count`
 /// entries. With `FI_SYNC_ERR`, `context` is null or has room for `count` error numbers.
 unsafe extern "C" fn insert(
     vector: *mut fid_av,
@@ -256,7 +256,7 @@ unsafe extern "C" fn insert(
 /// Adds the address that two texts name (`fi_av_insertsvc`).
 ///
 /// # Returns
-/// 1, 0 if it cannot be reached, or `-FI_EINVAL` if the texts name none.
+/// 1, 0 if it cannot be reached, or `-FI_EINVAL` if the texts do not name an address.
 ///
 /// # Safety
 /// `node` and `service` are null or strings; the others are as for [`insert`] with one address.

@@ -67,7 +67,7 @@ static OPS: Table<fi_ops_cq> = Table::new(fi_ops_cq {
 });
 
 impl CompletionQueue {
-    /// Opens a queue. Attributes that the application leaves open get defaults.
+    /// Opens a queue. Attributes that the application does not set get defaults.
     ///
     /// # Errors
     /// `FI_EINVAL` for unknown flags and conditions, `FI_ENOSYS` for unsupported formats and wait
@@ -137,10 +137,10 @@ impl CompletionQueue {
     ///
     /// # Errors
     /// `FI_EAGAIN` if fewer than `least` completions are available and no error follows them,
-    /// `FI_EAVAIL` if an error comes first.
+    /// `FI_EAVAIL` if the next entry is an error.
     ///
     /// # Safety
-    /// `buffer` has room for `count` entries, and `sources`, unless null, for as many addresses.
+    /// `buffer` has room for `count` entries, and `sources`, unless null, for `count` addresses.
     unsafe fn read(
         &self,
         buffer: *mut c_void,
@@ -220,8 +220,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Asks for a notification at the next entry. Returns `None` if there are `enough` entries
-    /// already, or may be some soon.
+    /// Requests a notification at the next entry. Returns `None` if there are already `enough`
+    /// entries, or may be some soon.
     fn arm<'a>(&self, wait_fd: &'a Arc<WaitFd>, enough: usize) -> Result<Option<Sleeper<'a>>> {
         let mut state = self.domain.state()?;
         let waits = state.arm()? && state.tables.completions(self.key)?.arm(enough);
@@ -269,8 +269,8 @@ impl Drop for CompletionQueue {
 /// Reads completions (`fi_cq_read`).
 ///
 /// # Returns
-/// The number of completions that were read; `-FI_EAGAIN` if there are none, `-FI_EAVAIL` if a
-/// failure comes first.
+/// The number of completions that were read; `-FI_EAGAIN` if there are none, `-FI_EAVAIL` if the
+/// next entry is a failure.
 ///
 /// # Safety
 /// `queue` is null or a live object of libfabric's; `buffer` is null or has room for `count`
@@ -286,7 +286,7 @@ unsafe extern "C" fn read(queue: *mut fid_cq, buffer: *mut c_void, entries: usiz
 /// As [`read`].
 ///
 /// # Safety
-/// As for [`read`], and `sources` is null or has room for as many addresses.
+/// As for [`read`], and `sources` is null or has room for `count` addresses.
 unsafe extern "C" fn readfrom(
     queue: *mut fid_cq,
     buffer: *mut c_void,
@@ -355,7 +355,7 @@ unsafe extern "C" fn sreadfrom(
 /// Reads a failure (`fi_cq_readerr`).
 ///
 /// # Returns
-/// 1; `-FI_EAGAIN` if there is none, or successes come first; `-FI_EINVAL` for a wrong object.
+/// 1; `-FI_EAGAIN` if there is none, or successes precede it; `-FI_EINVAL` for a wrong object.
 ///
 /// # Safety
 /// `buffer` is null or points to an entry. If its `err_data_size` is not 0, `err_data` is null or
@@ -432,8 +432,8 @@ unsafe fn give_detail(to: &mut fi_cq_err_entry, detail: &CString, has_size: bool
     to.err_data_size = count;
 }
 
-/// Describes a provider's error number and a remedy, and the peer if `data` comes from the
-/// failure's entry (`fi_cq_strerror`). The text is also copied to the buffer unless that is null.
+/// Describes a provider's error number and a remedy, and the peer if `data` is from the failure's
+/// entry (`fi_cq_strerror`). The text is also copied to the buffer unless that is null.
 ///
 /// # Returns
 /// A string that is valid until the calling thread describes the next error.
@@ -468,8 +468,9 @@ unsafe extern "C" fn signal(queue: *mut fid_cq) -> c_int {
         if matches!(queue.wait_object, WaitObject::None) {
             return Err(Errno::EINVAL);
         }
-        // Before the eventfd, whose system calls order the two: a thread that it wakes sees the
-        // signal, and one that has looked for the signal earlier was already prepared to be woken.
+        // The flag is set before the eventfd, whose system calls order the two: a thread that the
+        // eventfd wakes sees the signal, and a thread that checked the flag earlier was already
+        // prepared to be woken.
         queue.signaled.store(true, Ordering::Release);
         if let Some(wait_fd) = queue.wait_object.fd() {
             wait_fd.eventfd.notify();

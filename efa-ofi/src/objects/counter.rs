@@ -84,8 +84,8 @@ impl Counter {
     /// Opens a counter of completions.
     ///
     /// # Errors
-    /// `FI_EINVAL` for flags, `FI_ENOSYS` for counters of bytes, which came with a later interface,
-    /// and for wait objects that there are not.
+    /// `FI_EINVAL` for flags, `FI_ENOSYS` for counters of bytes, which a later interface added, and
+    /// for unknown wait objects.
     pub(crate) fn open(
         domain: &Domain,
         attributes: Option<&fi_cntr_attr>,
@@ -147,7 +147,7 @@ impl Counter {
         }
     }
 
-    /// Keeps the final counts of an endpoint that closes.
+    /// Stores the final counts of an endpoint that is closing.
     pub(crate) fn detach(&self, endpoint: EndpointId, statistics: &Statistics) {
         if let Ok(mut counts) = self.counts.lock() {
             counts.detach(endpoint, statistics);
@@ -195,7 +195,8 @@ impl Counter {
         self.told.lock().map_err(|_| Errno::EOTHER)
     }
 
-    /// Notes that the application knows the values. Returns whether they are others than before.
+    /// Records that the application has read the values. Returns whether they have changed since
+    /// the last call.
     fn note_told(&self) -> Result<bool> {
         let values = self.values()?;
         Ok(std::mem::replace(&mut *self.told()?, values) != values)
@@ -232,8 +233,8 @@ impl Counter {
         }
     }
 
-    /// Asks for a notification when the counter has other values than now. Returns `None` if these
-    /// are not `values` any more, or may change soon.
+    /// Requests a notification when the counter's values change. Returns `None` if they are no
+    /// longer `values`, or may change soon.
     fn arm<'a>(
         &self,
         wait_fd: &'a Arc<WaitFd>,

@@ -1,4 +1,4 @@
-//! Domains: one device, opened for an application.
+//! Domains: an application's use of one device.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::Arc;

@@ -29,7 +29,7 @@ pub(crate) struct Enabled {
     pub(crate) receives: Flags,
     /// The bits that tags may have.
     pub(crate) tags: u64,
-    /// Receives name the sender whose messages they take (`FI_DIRECTED_RECV`).
+    /// Receives name the sender whose messages they accept (`FI_DIRECTED_RECV`).
     pub(crate) directed: bool,
     /// Receives are into the application's buffers ([`zero_copy`]).
     pub(crate) zero_copy: bool,
@@ -166,10 +166,10 @@ pub(crate) fn route(
     }
 }
 
-/// Gives the domain packet buffers until there are as many as are needed.
+/// Adds packet buffers to the domain up to the needed number.
 ///
 /// # Errors
-/// `FI_ENOMEM` if they cannot be registered, which is in the log.
+/// `FI_ENOMEM` if they cannot be registered, which is logged.
 pub(crate) fn add_packet_buffers(state: &mut DomainState, needed: usize) -> Result<()> {
     let nic = state.core.nic_mut();
     let missing = needed.saturating_sub(nic.packet_buffers());
@@ -186,8 +186,8 @@ fn open_queue_pairs(
     engine: EndpointConfig,
     notifies: bool,
 ) -> Result<EndpointId> {
-    // Each endpoint that is open has the packet buffers that its queues hold. A closed one leaves
-    // its own to the next.
+    // Each open endpoint needs the packet buffers that its queues can hold. The buffers of a closed
+    // endpoint are reused by the next.
     let needed = (state.endpoints.len() + 1) * (config.send_queue_depth + config.recv_queue_depth);
     add_packet_buffers(state, needed)?;
     let completions = config.completions() + user.map_or(0, |user| user.completions());
@@ -197,7 +197,7 @@ fn open_queue_pairs(
         if config.service_level == 0 {
             return Err(error);
         }
-        // A traffic class is a wish, and not every device and libefa knows service levels.
+        // A traffic class is a hint, and not every device and libefa supports service levels.
         log_info!(Endpoint, "without the traffic class: {error}");
         config.service_level = 0;
         nic.create_queue_pair(queue, &config)

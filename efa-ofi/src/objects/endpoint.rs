@@ -281,10 +281,10 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Gets or sets the flags of calls without any. `flags` have one direction.
+    /// Gets or sets the flags of calls that have none. `flags` have one direction.
     ///
     /// # Errors
-    /// `FI_EINVAL` without exactly one direction, `FI_EBADFLAGS` for flags that there are not.
+    /// `FI_EINVAL` without exactly one direction, `FI_EBADFLAGS` for unknown flags.
     fn operation_flags(&self, flags: &mut u64, sets: bool) -> Result<()> {
         let mut settings = self.settings()?;
         let attributes = &mut settings.attributes;
@@ -334,7 +334,7 @@ impl Endpoint {
             drop(state);
             match start.elapsed() {
                 passed if passed > LINGER => return Ok(()),
-                // A peer that takes no packets must not keep this thread spinning.
+                // A peer that accepts no packets must not make this thread spin forever.
                 passed if taken == 0 && passed > wait::SPIN => {
                     std::thread::sleep(LINGER_INTERVAL);
                 }
@@ -368,14 +368,14 @@ unsafe extern "C" fn bind(fid: *mut fid, other: *mut fid, flags: u64) -> c_int {
     })
 }
 
-/// Enables an endpoint (`FI_ENABLE`), and gets and sets the flags of calls without any
+/// Enables an endpoint (`FI_ENABLE`), and gets and sets the flags of calls that have none
 /// (`FI_GETOPSFLAG`, `FI_SETOPSFLAG`) (`fi_control`).
 ///
 /// # Returns
 /// 0; `-FI_ENOSYS` for other commands, or an error of [`Enabled::new`].
 ///
 /// # Safety
-/// For the two commands about flags, `argument` is null or leads to a `uint64_t`.
+/// For the two commands about flags, `argument` is null or points to a `uint64_t`.
 unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_void) -> c_int {
     status(|| {
         // SAFETY: any pointer is permitted.
@@ -388,7 +388,7 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_voi
                 let flags = unsafe { argument.cast::<u64>().as_mut() }.ok_or(Errno::EINVAL)?;
                 endpoint.operation_flags(flags, command == FI_SETOPSFLAG)
             }
-            // An alias would be the same queues with other flags, which `FI_SETOPSFLAG` gives as
+            // An alias would be the same queues with other flags, which `FI_SETOPSFLAG` provides as
             // well.
             _ => Err(ENOSYS),
         }
@@ -460,7 +460,7 @@ unsafe fn with_options<'a>(fid: fid_t, level: c_int) -> Result<&'a Endpoint> {
     }
 }
 
-/// Copies an option out (`fi_getopt`).
+/// Returns the value of an option (`fi_getopt`).
 ///
 /// # Returns
 /// 0, or an error of [`Options::get`].

@@ -26,7 +26,7 @@ pub(crate) struct EventQueue {
     _fabric: Ref<Fabric>,
 }
 
-/// Events that a queue holds unless its attributes have a size.
+/// Default number of events of a queue, if its attributes have no size.
 const SIZE: usize = 1024;
 
 // SAFETY: `#[repr(C)]`, and the first member begins with a `fid`; no other type has these
@@ -99,11 +99,11 @@ impl EventQueue {
         })
     }
 
-    /// Takes the first event, or only reads it.
+    /// Removes and returns the first event, or only returns it.
     ///
     /// # Errors
-    /// `FI_EAVAIL` if a failure comes first, `FI_EAGAIN` if there is none, `FI_ETOOSMALL` if the
-    /// event has no room, `FI_EINVAL` for other flags than `FI_PEEK`.
+    /// `FI_EAVAIL` if the next event is a failure, `FI_EAGAIN` if there is none, `FI_ETOOSMALL` if
+    /// the event does not fit the buffer, `FI_EINVAL` for other flags than `FI_PEEK`.
     ///
     /// # Safety
     /// `event` is valid for a write, and `buffer` for `length` bytes.
@@ -171,8 +171,8 @@ impl Waitable for EventQueue {
 /// Reads an event that the application has written (`fi_eq_read`).
 ///
 /// # Returns
-/// Its length in bytes; `-FI_EAGAIN` if there is none, `-FI_EAVAIL` if a failure comes first,
-/// `-FI_ETOOSMALL` if it has no room.
+/// Its length in bytes; `-FI_EAGAIN` if there is none, `-FI_EAVAIL` if the next event is a failure,
+/// `-FI_ETOOSMALL` if it does not fit the buffer.
 ///
 /// # Safety
 /// `event` is null or valid for a write, and `buffer` is null or has room for `length` bytes.

@@ -63,7 +63,7 @@ impl Registration {
         if self.flags & !FI_RMA_EVENT != 0 {
             return Err(EBADFLAGS);
         }
-        // No access means sends and receives, as with stock.
+        // No access flags mean sends and receives, as in stock libfabric.
         let wanted = match self.access {
             0 => FI_SEND | FI_RECV,
             access => access,
@@ -164,7 +164,7 @@ unsafe extern "C" fn reg(
 /// As [`reg`]; `-FI_EINVAL` for another number of pieces.
 ///
 /// # Safety
-/// `pieces` is null or leads to `count` pieces; the others are as for [`reg`].
+/// `pieces` is null or points to `count` pieces; the others are as for [`reg`].
 unsafe extern "C" fn regv(
     domain: *mut fid,
     pieces: *const iovec,
@@ -204,7 +204,8 @@ unsafe extern "C" fn regv(
 /// As [`regv`]; `-FI_ENOSYS` for memory of GPUs.
 ///
 /// # Safety
-/// `attributes` is null or valid with all that it leads to; the others are as for [`reg`].
+/// `attributes` is null or valid with all structures that it points to; the others are as for
+/// [`reg`].
 unsafe extern "C" fn regattr(
     domain: *mut fid,
     attributes: *const fi_mr_attr,

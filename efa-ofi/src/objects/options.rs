@@ -16,7 +16,7 @@ use crate::ffi::result::{ENOPROTOOPT, EOPBADSTATE, EOPNOTSUPP, Result};
 use crate::ffi::{FI_OPT_FI_HMEM_P2P, FI_OPT_RX_SIZE, FI_OPT_TX_SIZE};
 use crate::settings;
 
-/// Options that came after the headers from which the bindings are generated (libfabric 2.0,
+/// Options that are newer than the headers from which the bindings are generated (libfabric 2.0,
 /// `rdma/fi_endpoint.h`).
 const CUDA_API_PERMITTED: c_int = 10;
 const SHARED_MEMORY_PERMITTED: c_int = 11;
@@ -36,13 +36,13 @@ const SENDRECV_IN_ORDER: c_int = EFA + 5;
 const WRITE_IN_ORDER: c_int = EFA + 6;
 const HOMOGENEOUS_PEERS: c_int = EFA + 7;
 
-/// Whether memory of devices is reached directly: the option, and its values.
+/// Whether the device accesses memory of accelerators directly: the option, and its values.
 const P2P: c_int = FI_OPT_FI_HMEM_P2P as c_int;
 const P2P_ENABLED: c_int = 0;
 const P2P_REQUIRED: c_int = 1;
 const P2P_DISABLED: c_int = 3;
 
-/// The largest number of repetitions; it means without end.
+/// The largest number of repetitions, which means no limit.
 const RNR_WITHOUT_END: usize = 7;
 
 /// Upper limits of options.
@@ -163,7 +163,7 @@ impl Options {
     ///
     /// # Errors
     /// `FI_ENOPROTOOPT` for an unknown option, `FI_EINVAL` for an invalid value, `FI_EOPNOTSUPP`
-    /// for a feature that the device lacks, `FI_EOPBADSTATE` if it comes too late.
+    /// for a feature that the device lacks, `FI_EOPBADSTATE` if it can no longer be changed.
     ///
     /// # Safety
     /// `value` is null or has `length` bytes.

@@ -92,7 +92,7 @@ thread_local! {
 /// unless that is null.
 ///
 /// # Returns
-/// A string that lives until the calling thread describes the next one.
+/// A string that is valid until the calling thread describes the next one.
 ///
 /// # Safety
 /// `buffer` is null or valid for writes of `length` bytes.

@@ -87,7 +87,7 @@ impl WaitSet {
     fn wait(&self, until: Deadline) -> Result<()> {
         loop {
             for member in self.members()?.iter() {
-                // SAFETY: a member leaves before it is closed.
+                // SAFETY: a member is removed before it is closed.
                 if unsafe { (member.has_news)(member.object) }? {
                     return Ok(());
                 }
@@ -114,7 +114,7 @@ impl Waitable for WaitSet {
     fn try_wait(&self) -> Result<()> {
         let members = self.members()?;
         let mut members = members.iter();
-        // SAFETY: a member leaves before it is closed.
+        // SAFETY: a member is removed before it is closed.
         members.try_for_each(|member| unsafe { (member.arm)(member.object) })
     }
 
@@ -124,7 +124,8 @@ impl Waitable for WaitSet {
     }
 }
 
-/// The wait set of an object that was opened for one; the object leaves it when this is dropped.
+/// The wait set of an object that was opened for one. Dropping this removes the object from the
+/// set.
 pub(crate) struct Membership {
     set: Ref<WaitSet>,
     object: AtomicPtr<c_void>,

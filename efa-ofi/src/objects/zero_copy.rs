@@ -2,7 +2,7 @@
 //! 1.22 to 2.5 does: the application's receives are posted to a second queue pair, and peers send
 //! messages there without a header.
 //!
-//! It has no option of its own: an endpoint uses it if its application promises everything that it
+//! No single option selects it: an endpoint uses it if its application promises everything that it
 //! requires. Such an endpoint exchanges messages only with peers that support the request; messages
 //! of other peers are refused.
 

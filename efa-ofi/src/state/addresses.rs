@@ -47,7 +47,7 @@ impl Addresses {
         self.peers.iter().copied().flatten()
     }
 
-    /// Adds a peer; one that is there keeps its entry.
+    /// Adds a peer; an existing one keeps its entry.
     pub(crate) fn insert(&mut self, peer: PeerId) -> fi_addr_t {
         let place = peer.place();
         if self.by_peer.len() <= place {

@@ -54,7 +54,7 @@ pub(crate) struct Operation {
     questions: u32,
     /// The number of this member.
     rank: usize,
-    /// Whether the others know of a failure, or need not.
+    /// Whether the other members have been notified of a failure, or need not be.
     is_known: bool,
     failure: Option<(Failure, Option<PeerId>)>,
     end: Box<dyn End>,
@@ -279,11 +279,11 @@ impl Operation {
         }
     }
 
-    /// Tells the other members that the operation has failed.
+    /// Notifies the other members that the operation has failed.
     fn tell(&self, engine: &mut Endpoint<LentNic<HwDomain>>) {
         for (rank, peer) in self.members.iter().enumerate() {
             if rank != self.rank {
-                // A peer that the notice does not reach finds out by asking.
+                // A peer that the notice does not reach detects the failure by a probe.
                 let _ = self.notify(engine, *peer, &[1], NOTICE);
             }
         }
@@ -311,7 +311,7 @@ impl Operation {
         })
     }
 
-    /// Takes the messages that belong to no operation. Returns a member that has reported a
+    /// Receives the messages that belong to no operation. Returns a member that has reported a
     /// failure.
     fn failed_member(&self, engine: &mut Endpoint<LentNic<HwDomain>>) -> Option<PeerId> {
         let filter = TagFilter::exact(notice_tag(self.tag));
@@ -356,7 +356,8 @@ impl DomainState {
         self.deliver();
     }
 
-    /// Goes on with collective operations whose messages have ended, or have had no room.
+    /// Continues collective operations whose messages have ended, or could not be started for lack
+    /// of room.
     #[cold]
     pub(crate) fn advance_collectives(&mut self) {
         for (context, result) in std::mem::take(&mut self.tables.collective) {
@@ -403,7 +404,7 @@ impl DomainState {
     }
 
     /// Gives up the operations of a group. Returns whether none is left: the device still reads
-    /// memory of those whose messages it has.
+    /// memory of those whose messages are in flight.
     pub(crate) fn end_collectives(&mut self, group: &Arc<()>) -> bool {
         for (_, operation) in &mut self.collectives {
             if Arc::ptr_eq(&operation.group, group) {

@@ -7,11 +7,11 @@ pub(crate) const TAG: u64 = 1 << 63;
 /// numbers have. The others are the operation's key.
 pub(crate) const CONTEXT: u64 = 0xefa0 << 48;
 
-/// The context bit of probes that check whether a member is alive. Only their failures are
+/// The context bit of probes that check whether a member still exists. Only their failures are
 /// reported.
 pub(crate) const QUESTION: u64 = 1 << 47;
 
-/// The context of messages whose end matters to no operation.
+/// The context of messages whose end affects no operation.
 pub(crate) const NOTICE: u64 = CONTEXT | (QUESTION - 1);
 
 /// The number of an operation within its group: the lower bits of tags.

@@ -35,7 +35,7 @@ pub(crate) struct Reader {
 impl Reader {
     /// # Safety
     /// As long as this exists, `buffer` has room for `room` entries of the format, and `sources`,
-    /// unless null, for as many addresses.
+    /// unless null, for `room` addresses.
     pub(crate) unsafe fn new(
         format: Format,
         buffer: *mut c_void,
@@ -98,10 +98,10 @@ impl Reader {
 /// Unread completions.
 #[derive(Debug, Default)]
 pub(crate) struct Completions {
-    /// The call that reads and delivers now, which gets the next entries.
+    /// The call that currently reads and delivers, which gets the next entries.
     pub(crate) reader: Option<Reader>,
     done: VecDeque<(fi_cq_tagged_entry, fi_addr_t)>,
-    /// The number of successes that the application has taken.
+    /// The number of successes that the application has read.
     taken: u64,
     /// Failures, with the number of all earlier successes.
     failed: VecDeque<(u64, ErrorEntry)>,
@@ -186,15 +186,15 @@ impl Completions {
         }
     }
 
-    /// The number of successes that can be taken.
+    /// The number of successes that can be read.
     ///
     /// # Errors
-    /// `FI_EAGAIN` if there are not `least` and no failure after them, `FI_EAVAIL` if a failure
-    /// comes first.
+    /// `FI_EAGAIN` if there are fewer than `least` and no failure after them, `FI_EAVAIL` if the
+    /// next entry is a failure.
     #[inline]
     pub(crate) fn available(&self, least: usize) -> Result<usize> {
         match self.before_failure() {
-            // More do not come before the failure was read.
+            // No more entries are returned before the failure was read.
             Some(0) => Err(EAVAIL),
             Some(before) => Ok(before),
             None if self.done.len() < least => Err(Errno::EAGAIN),
@@ -202,7 +202,7 @@ impl Completions {
         }
     }
 
-    /// Takes that many successes, which there are.
+    /// Removes the given number of successes, all of which must be available.
     #[inline]
     pub(crate) fn take(
         &mut self,
@@ -212,7 +212,7 @@ impl Completions {
         self.done.drain(..count)
     }
 
-    /// Takes the next failure, unless successes come first.
+    /// Removes and returns the next failure, unless successes precede it.
     pub(crate) fn take_failure(&mut self) -> Option<ErrorEntry> {
         match self.before_failure() {
             Some(0) => self.failed.pop_front().map(|(_, entry)| entry),
@@ -220,8 +220,8 @@ impl Completions {
         }
     }
 
-    /// Asks for a notification at the next entry. Returns `false` if there are `enough` successes
-    /// already, or a failure; threads that wait for more are notified all the same.
+    /// Requests a notification at the next entry. Returns `false` if there are already `enough`
+    /// successes, or a failure; threads that wait for more are notified nevertheless.
     pub(crate) fn arm(&mut self, enough: usize) -> bool {
         let waits = self.done.len() < enough && self.failed.is_empty();
         self.armed |= waits;

@@ -32,7 +32,7 @@ impl Counts {
         values
     }
 
-    /// Keeps the final counts of an endpoint that closes.
+    /// Stores the final counts of an endpoint that is closing.
     pub(crate) fn detach(&mut self, endpoint: EndpointId, statistics: &Statistics) {
         let Counts { base, sources } = self;
         sources.retain(|(source, operations)| {

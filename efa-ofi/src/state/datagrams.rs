@@ -16,7 +16,7 @@ use crate::ffi::result::Result;
 use crate::state::route::Route;
 use crate::state::tables::Tables;
 
-/// Completions that are taken from the device at once.
+/// Completions that are read from the device per poll.
 const BATCH: usize = 64;
 
 /// An enabled datagram endpoint.
@@ -37,7 +37,7 @@ pub(crate) struct Posted {
     reports: bool,
     /// Bytes of a message that is sent.
     length: usize,
-    /// Whom it is sent to.
+    /// The destination.
     peer: Option<PeerId>,
     /// Registrations for this operation alone.
     leases: Vec<Region>,
@@ -84,7 +84,7 @@ impl Datagrams {
     ///
     /// # Errors
     /// `FI_EINVAL` if the first segment has no room for the prefix or the rest is longer than a
-    /// packet, as with stock; `FI_EAGAIN` while the queue is full.
+    /// packet, as in stock libfabric; `FI_EAGAIN` while the queue is full.
     pub(crate) fn send(
         &mut self,
         nic: &mut HwDomain,
@@ -138,7 +138,7 @@ impl Datagrams {
     ///
     /// # Errors
     /// `FI_EINVAL` if the first segment has no room for the prefix, or there are more segments than
-    /// the device takes; `FI_EAGAIN` while the queue is full.
+    /// the device supports; `FI_EAGAIN` while the queue is full.
     pub(crate) fn receive(
         &mut self,
         nic: &mut HwDomain,

@@ -8,7 +8,8 @@ use efa_core::endpoint::{
 use efa_core::nic::LentNic;
 use efa_hw::HwDomain;
 
-/// Operations that wait of one endpoint; more are refused with `FI_EAGAIN`. Stock has as many.
+/// Maximum number of waiting operations of one endpoint; more are refused with `FI_EAGAIN`. Stock
+/// libfabric has the same limit.
 pub(crate) const LIMIT: usize = 16;
 
 /// A read or write that waits.
@@ -32,8 +33,8 @@ pub(crate) enum Direction {
 }
 
 impl Deferred {
-    /// Starts it if the HANDSHAKE has come. Returns whether it waits no longer: if it cannot start,
-    /// its failure is reported.
+    /// Starts it if the HANDSHAKE has arrived. Returns whether it no longer waits: if it cannot
+    /// start, its failure is reported.
     pub(crate) fn resume(&self, engine: &mut Endpoint<LentNic<HwDomain>>) -> bool {
         let failure = match self.start(engine) {
             Ok(()) => return true,

@@ -72,7 +72,7 @@ impl DomainState {
             ENODATA
         }
         let device = HwDevice::shared(device).map_err(refused)?;
-        // Each endpoint adds its own.
+        // Each endpoint adds its packet buffers.
         let config = DomainConfig { packet_buffers: 0 };
         let mut domain = device.open_domain(&config).map_err(refused)?;
         // SAFETY: libfabric's interface requires of all memory in calls what `allow_user` requires.
@@ -167,11 +167,11 @@ impl DomainState {
         });
     }
 
-    /// Keeps an operation that its engine has refused with `FI_EAGAIN` until its peer's HANDSHAKE
-    /// has come.
+    /// Stores an operation that its engine has refused with `FI_EAGAIN` until its peer's HANDSHAKE
+    /// has arrived.
     ///
     /// # Errors
-    /// `FI_EAGAIN` if it does not wait for that, or too many do.
+    /// `FI_EAGAIN` if it does not wait for the HANDSHAKE, or too many operations do.
     #[cold]
     pub(crate) fn defer(&mut self, operation: Deferred) -> Result<()> {
         let id = operation.endpoint;
@@ -221,7 +221,7 @@ impl DomainState {
         }
     }
 
-    /// Notes that a peer has left an address vector. With its last vector it leaves the domain.
+    /// Removes a peer from an address vector, and from the domain with its last vector.
     ///
     /// # Errors
     /// The device does not destroy its address handle.

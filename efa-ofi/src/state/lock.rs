@@ -1,11 +1,11 @@
 //! The lock of a domain.
 //!
 //! An application that promises to make one call of a domain at a time (`FI_THREAD_DOMAIN`) needs
-//! none, unless the domain has a thread of its own for automatic progress. All others share a
-//! mutex, independent of the requested threading model.
+//! none, unless the domain has a thread for automatic progress. All others share a mutex,
+//! independent of the requested threading model.
 //!
-//! Each call takes it once. The mutex of `parking_lot` is one inlined atomic instruction at each
-//! end, while the code of the standard library's is too long to be inlined.
+//! Each call acquires it once. The mutex of `parking_lot` is one inlined atomic instruction at each
+//! end, while the code of the standard library's mutex is too long to be inlined.
 
 use std::cell::{Cell, UnsafeCell};
 use std::hint::cold_path;
@@ -35,7 +35,7 @@ pub(crate) struct Lock<T> {
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
-    /// A value that threads take turns in using.
+    /// A lock for several threads.
     pub(crate) fn new(value: T) -> Lock<T> {
         Lock {
             mutex: RawMutex::INIT,
@@ -57,10 +57,10 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Takes the lock.
+    /// Acquires the lock.
     ///
     /// # Errors
-    /// `FI_EOTHER` after a panic of a call that had it, and for a call within a call.
+    /// `FI_EOTHER` after a panic of a call that held it, and for a call within a call.
     #[inline(always)]
     pub(crate) fn lock(&self) -> Result<Guard<'_, T>> {
         if self.synchronized {
@@ -112,7 +112,7 @@ impl<T> Drop for Guard<'_, T> {
             self.lock.poisoned.set(true);
         }
         if self.lock.synchronized {
-            // SAFETY: this thread has taken the mutex, and gives it back once.
+            // SAFETY: this thread has acquired the mutex, and releases it once.
             unsafe { self.lock.mutex.unlock() };
         } else {
             self.lock.held.set(false);

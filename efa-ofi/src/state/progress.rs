@@ -29,8 +29,8 @@ impl Progress {
         let wait_fd = Arc::new(WaitFd::new(state.lock()?.device_events()?)?);
         let ends = Arc::new(AtomicBool::new(false));
         let moved = (Arc::clone(state), Arc::clone(&wait_fd), Arc::clone(&ends));
-        // The application's signals are for its own threads; a thread begins with the mask of the
-        // one that starts it.
+        // The application's signals are for the application's threads. A thread inherits the signal
+        // mask of the thread that starts it.
         let _blocked = BlockedSignals::new();
         let thread = std::thread::Builder::new()
             .name("efa_rs progress".into())
@@ -49,7 +49,7 @@ impl Progress {
     }
 }
 
-/// Keeps all signals from the current thread until it is dropped.
+/// Blocks all signals for the current thread until it is dropped.
 struct BlockedSignals(libc::sigset_t);
 
 impl BlockedSignals {
@@ -66,7 +66,7 @@ impl BlockedSignals {
 
 impl Drop for BlockedSignals {
     fn drop(&mut self) {
-        // SAFETY: the set is one that `pthread_sigmask` has given.
+        // SAFETY: `pthread_sigmask` has returned the set.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut()) };
     }
 }
@@ -78,7 +78,7 @@ fn run(state: &Lock<DomainState>, wait_fd: &WaitFd, ends: &AtomicBool) -> Result
         let is_quiet = state.lock()?.arm()?;
         match is_quiet {
             true => _ = wait::sleep(wait_fd.as_fd(), forever)?,
-            // Threads that wait for the lock take it first.
+            // Threads that wait for the lock acquire it first.
             false => std::thread::yield_now(),
         }
     }

@@ -22,7 +22,7 @@ pub(crate) const INJECTED: u64 = u64::MAX;
 /// Bindings of an enabled endpoint.
 #[derive(Clone, Debug)]
 pub(crate) struct Route {
-    /// The endpoint as the application knows it.
+    /// The endpoint's pointer in C.
     pub(crate) fid: *const fid,
     /// The address vector, as an index of [`Tables::vectors`].
     pub(crate) vector: usize,
@@ -136,8 +136,8 @@ impl Route {
     }
 }
 
-/// The failure that an event queue gets for something that belongs to no operation of the
-/// application, if it gets one.
+/// The failure that the event queue gets for an event that belongs to no operation of the
+/// application. `None` if the event is not reported there.
 fn failure_of(event: &Event) -> Option<Failure> {
     let Event::PacketRefused { reason, .. } = event else {
         return None;

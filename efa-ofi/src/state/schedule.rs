@@ -40,7 +40,7 @@ pub(crate) struct Piece {
     pub(crate) length: usize,
 }
 
-/// One thing that a member does. Members are named by their number.
+/// One step of a member. Members are named by their number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
     Send {
@@ -144,7 +144,7 @@ impl Schedule {
         }
     }
 
-    /// The members in a tree: this one's place below the root, and who has a place.
+    /// The members in a tree: this member's place below the root, and the member at each place.
     fn tree(&self, root: usize) -> (usize, impl Fn(usize) -> usize + use<>) {
         let ranks = self.ranks;
         let place = (self.rank + ranks - root) % ranks;

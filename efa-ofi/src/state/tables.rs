@@ -1,4 +1,4 @@
-//! Completions as C sees them: addresses of their peers, and entries of completion queues.
+//! Completions in C's representation: addresses of their peers, and entries of completion queues.
 
 use efa_core::endpoint::{Errno, Failure, PeerId};
 use slab::Slab;
@@ -12,7 +12,7 @@ use crate::state::completions::Completions;
 pub(crate) struct Tables {
     pub(crate) vectors: Vec<Option<Addresses>>,
     pub(crate) queues: Slab<Completions>,
-    /// Whether a queue may have been full since the last [`Tables::check_room`]: usually none is,
+    /// Whether a queue may have been full since the last [`Tables::check_room`]. Usually none is,
     /// and then no operation has to check.
     pub(crate) may_be_full: bool,
     /// Messages of collective operations that have ended, by their context.

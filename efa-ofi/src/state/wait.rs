@@ -5,10 +5,10 @@
 //! ([`DeviceEvents`]). Other threads use an eventfd that each object has. Both are combined in one
 //! descriptor ([`WaitFd`]), which applications get by `FI_GETWAIT`.
 //!
-//! No event is missed. A sleeper takes the domain's lock, requests an event from the devices, and
-//! only then checks for available work (`DomainState::arm`). From then on, device events make the
-//! descriptor readable. Another thread that consumes them by polling, under the lock, notifies the
-//! sleepers concerned.
+//! No event is missed. A sleeper acquires the domain's lock, requests an event from the devices,
+//! and only then checks for available work (`DomainState::arm`). From then on, device events make
+//! the descriptor readable. Another thread that consumes them by polling, under the lock, notifies
+//! the sleepers concerned.
 
 use std::ffi::c_int;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -207,7 +207,7 @@ impl AsFd for DeviceEvents {
     }
 }
 
-/// The descriptors of an object's sleepers: its domain's, and its own eventfd.
+/// The descriptors of an object's sleepers: the domain's, and the object's eventfd.
 #[derive(Debug)]
 pub(crate) struct WaitFd {
     pub(crate) eventfd: EventFd,
@@ -293,8 +293,8 @@ impl WaitObject {
         }
     }
 
-    /// Lets some time pass for a call that has been waiting since `start`, and sleeps if `arm`
-    /// gives it a [`Sleeper`], which it does when there is nothing to do.
+    /// Pauses a call that has been waiting since `start`. Sleeps if `arm` returns a [`Sleeper`],
+    /// which it does when there is nothing to do.
     ///
     /// # Errors
     /// Those of `arm` and of `poll(2)`.
