@@ -93,7 +93,7 @@ impl AddressBook {
             let handle = entry.handle;
             self.numbers.remove(&entry.gid);
             *slot = None;
-            // SAFETY: the entry that owned the handle is gone.
+            // SAFETY: the entry that owned the handle was removed.
             unsafe { loaded::ibv_destroy_ah(handle.as_ptr()) };
         }
         Ok(())

@@ -63,8 +63,8 @@ impl PacketBuffers {
         UserMemory::new(self.stride.checked_mul(count).ok_or(TOO_MANY)?)
     }
 
-    /// Adds memory that is registered with this key to the pool, as many buffers as it holds.
-    /// Buffers that were added earlier are acquired first.
+    /// Adds memory that is registered with this key to the pool, divided into buffers. Buffers that
+    /// were added earlier are acquired first.
     pub(crate) fn add(&mut self, memory: UserMemory, key: LocalKey) {
         let start = memory.start();
         let first = self.slots.len();
@@ -141,8 +141,8 @@ impl PacketBuffers {
         Ok((slot.start.as_ptr() as u64, slot.key))
     }
 
-    /// Takes a buffer back from the device, with its context. `None` if the device does not have
-    /// it.
+    /// Marks a buffer as returned by the device, and returns its context. `None` if the device does
+    /// not have it.
     #[inline]
     pub(crate) fn take_back(&mut self, buffer: BufferId) -> Option<u64> {
         let slot = self.slots.get_mut(buffer.0 as usize)?;

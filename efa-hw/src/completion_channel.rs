@@ -130,7 +130,7 @@ impl CompletionChannel {
 
 impl Drop for CompletionChannel {
     fn drop(&mut self) {
-        // SAFETY: the channel's completion queue is gone.
+        // SAFETY: the channel's completion queue was destroyed.
         unsafe { loaded::ibv_destroy_comp_channel(self.0.as_ptr()) };
     }
 }

@@ -112,7 +112,7 @@ impl CompletionQueue {
             unsafe { loaded::ibv_destroy_cq(cq.as_ptr().cast()) };
             return Err(error);
         };
-        // SAFETY: the queue is alive and was made by libefa.
+        // SAFETY: the queue is alive and was created by libefa.
         let efa = (wc_flags != 0)
             .then(|| NonNull::new(unsafe { loaded::efadv_cq_from_ibv_cq_ex(cq.as_ptr()) }))
             .flatten();
@@ -163,7 +163,7 @@ impl CompletionQueue {
         }
         let cq = self.cq.as_ptr();
         let mut attr = ffi::ibv_poll_cq_attr { comp_mask: 0 };
-        // SAFETY: the queue is alive, and the caller says that this is its only poll session.
+        // SAFETY: the queue is alive, and the caller guarantees that this is its only poll session.
         let mut result = unsafe { (self.calls.start)(cq, &mut attr) };
         if result != 0 {
             return 0;
@@ -191,8 +191,8 @@ impl CompletionQueue {
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
         // SAFETY: every queue pair on the queue holds a reference to it, so none is left. All
-        // events that were taken are acknowledged, so the call does not wait. The channel is
-        // dropped afterwards.
+        // events that were read are acknowledged, so the call does not wait. The channel is dropped
+        // afterwards.
         unsafe { loaded::ibv_destroy_cq(self.as_cq()) };
     }
 }

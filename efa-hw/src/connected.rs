@@ -94,7 +94,7 @@ pub struct Completion {
 pub struct ConnectionConfig {
     /// The size of its memory in bytes.
     pub memory: usize,
-    /// The size of its list of tags; `None` for its own receive queue.
+    /// The size of its list of tags; `None` for a private receive queue.
     pub tags: Option<u32>,
 }
 
@@ -407,7 +407,7 @@ impl Connection {
     /// If the memory does not have them.
     pub fn write(&mut self, offset: usize, bytes: &[u8]) {
         let place = &self.memory[offset..offset + bytes.len()];
-        // SAFETY: both have as many bytes, and nobody has a reference to them.
+        // SAFETY: both have the same number of bytes, and no reference to them exists.
         unsafe { UnsafeCell::raw_get(place.as_ptr()).copy_from(bytes.as_ptr(), bytes.len()) };
     }
 
@@ -435,7 +435,7 @@ impl Connection {
     /// Posts a signaled work request with a range of the memory.
     ///
     /// # Errors
-    /// [`OpenError::Verbs`] if the queue pair does not take it.
+    /// [`OpenError::Verbs`] if the queue pair refuses it.
     pub fn post(
         &mut self,
         wr_id: u64,
@@ -469,7 +469,7 @@ impl Connection {
     /// Posts a receive with a range of the memory.
     ///
     /// # Errors
-    /// [`OpenError::Verbs`] if the queue does not take it.
+    /// [`OpenError::Verbs`] if the queue refuses it.
     pub fn post_receive(
         &mut self,
         wr_id: u64,
@@ -498,7 +498,7 @@ impl Connection {
     /// Posts an operation on the list of tags. Returns the handle of a tag that was added.
     ///
     /// # Errors
-    /// [`OpenError::Verbs`] if the list does not take it, or if there is none.
+    /// [`OpenError::Verbs`] if the list refuses it, or if there is no list.
     pub fn post_tag_request(&mut self, request: &TagRequest) -> Result<u32, OpenError> {
         let mut flags = 0;
         if request.is_signaled {

@@ -102,7 +102,7 @@ impl HwDevice {
     }
 
     /// Returns the device with this name that this function has opened before, as long as a handle
-    /// of it exists, or opens it. One context for all users of a process saves the costs of each:
+    /// of it exists, or opens it. All users in a process share one context to avoid its costs:
     /// memory for doorbells, and for the emulated device a thread and rings. A removed device stays
     /// shared until its last handle is dropped. After a fork the child opens devices again.
     ///
@@ -179,7 +179,7 @@ impl HwDevice {
 
     /// The bytes of a packet that a send work request can include, if its entry in the queue has
     /// 128 bytes instead of 64 (see [`NicConfig::inline_size`](crate::NicConfig::inline_size)). On
-    /// devices without such entries the same as the `inline_size` of the device's attributes.
+    /// devices without such entries it equals the `inline_size` of the device's attributes.
     pub fn max_inline_size(&self) -> usize {
         self.0.max_inline_size
     }

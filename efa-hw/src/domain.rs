@@ -25,7 +25,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The number of completion errors that are kept until they are taken.
+/// The maximum number of completion errors that are stored until they are read.
 const KEPT_ERRORS: usize = 64;
 
 /// A protection domain of an EFA device with registered packet buffers, and its completion queues.
@@ -52,7 +52,7 @@ pub struct HwDomain {
     errors: VecDeque<CompletionError>,
 }
 
-// SAFETY: libibverbs allows calls from any thread, and `&mut self` keeps them apart.
+// SAFETY: libibverbs allows calls from any thread, and `&mut self` serializes them.
 unsafe impl Send for HwDomain {}
 
 impl Device for HwDevice {
@@ -156,7 +156,7 @@ impl HwDomain {
     /// by a registration of the caller, is readable and writable and not referenced by Rust
     /// references.
     ///
-    /// Between operations the caller may unmap the memory and map other memory in its place.
+    /// Between operations the caller may unmap the memory and replace it with another mapping.
     pub unsafe fn allow_user(&mut self, memory: UserSlice) -> Result<(), NicError> {
         // SAFETY: the caller's contract is the same.
         unsafe { self.address_space.allow(memory) }
@@ -206,9 +206,9 @@ impl HwDomain {
     }
 
     /// Registers memory behind a dma-buf, such as that of a GPU, for all queue pairs of the domain.
-    /// Work requests and peers address it by `memory.address`. The engine and the device move data
-    /// from and to it by RDMA and as the registered payload of packets; this process copies none of
-    /// it. [`Domain::deregister`] ends it.
+    /// Work requests and peers address it by `memory.address`. The engine and the device transfer
+    /// data from and to it by RDMA and as the registered payload of packets; this process copies
+    /// none of the data. [`Domain::deregister`] ends it.
     ///
     /// # Errors
     /// [`NicError::Device`] with `EBADF` for an invalid descriptor, `EINVAL` for another type of
@@ -238,8 +238,8 @@ impl HwDomain {
     /// the operation ends.
     ///
     /// # Errors
-    /// The memory cannot be watched; the message has the reason. Then each operation still
-    /// registers its memory itself.
+    /// The memory cannot be watched; the message has the reason. Each operation then continues to
+    /// register its memory.
     pub fn cache_registrations(&mut self, limits: CacheLimits) -> io::Result<()> {
         if self.cache.is_none() {
             self.cache = Some(RegistrationCache::new(Userfault::open()?, limits));
@@ -312,11 +312,11 @@ impl HwDomain {
     /// in this order:
     ///
     /// 1. `arm`;
-    /// 2. poll until the queue is empty. A completion may have come before the device got the
+    /// 2. poll until the queue is empty. A completion may have arrived before the device got the
     ///    request;
     /// 3. [`sleep`](Self::sleep), or wait for [`channel`](Self::channel) to be readable. A
     ///    completion since the first step ends the sleep at once;
-    /// 4. poll, and return to the first step before the next sleep: each `arm` gives one event.
+    /// 4. poll, and return to the first step before the next sleep: each `arm` requests one event.
     ///
     /// # Errors
     /// [`NicError::Invalid`] if there is no such queue, [`NicError::Unsupported`] if it has no
@@ -350,7 +350,7 @@ impl HwDomain {
     }
 
     /// A descriptor that is readable once there is a completion since the last [`arm`](Self::arm),
-    /// for `poll(2)` and similar calls. Programs wait for it and leave reading it to `arm`.
+    /// for `poll(2)` and similar calls. Programs only wait for it; `arm` reads it.
     ///
     /// # Errors
     /// As for [`arm`](Self::arm).
@@ -359,7 +359,7 @@ impl HwDomain {
         Ok(channel.ok_or(NO_CHANNEL)?.descriptor())
     }
 
-    /// Takes the errors of failed work requests, at most the newest 64.
+    /// Removes and returns the errors of failed work requests, at most the newest 64.
     pub fn take_errors(&mut self) -> Vec<CompletionError> {
         self.errors.drain(..).collect()
     }
@@ -374,12 +374,12 @@ impl HwDomain {
         self.buffers.len()
     }
 
-    /// Adds packet buffers to the initial ones of the domain, in a registration of their own: for
-    /// an additional queue pair, as many as its queues hold requests. They stay until the domain
-    /// ends.
+    /// Adds packet buffers to the initial ones of the domain, in a separate registration. An
+    /// additional queue pair needs as many as its queues can hold requests. The buffers stay until
+    /// the domain ends.
     ///
     /// # Errors
-    /// There is no memory, or the device cannot register that much; then nothing changes.
+    /// Memory is exhausted, or the device cannot register it; then nothing changes.
     pub fn add_packet_buffers(&mut self, count: usize) -> Result<(), OpenError> {
         if count == 0 {
             return Ok(());
@@ -549,7 +549,7 @@ fn finish_request(
     }
 }
 
-/// Keeps an error of a completion, and drops the oldest one if there are too many.
+/// Stores an error of a completion, and drops the oldest one if there are too many.
 #[cold]
 fn keep_error(
     errors: &mut VecDeque<CompletionError>,
@@ -811,7 +811,7 @@ impl Domain for HwDomain {
         let Some(source) = rest.get(..length) else {
             return Err(beyond_buffer(offset));
         };
-        // SAFETY: as in `copy_from_user`, the other way round.
+        // SAFETY: as in `copy_from_user`, in the opposite direction.
         unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), target, source.len()) };
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! The structures and constants of libefa, as `infiniband/efadv.h` declares them (symbol versions
 //! EFA_1.1 and EFA_1.2).
 //!
-//! Every call takes the size of the caller's structure, so these short forms stay valid with
-//! every newer libefa.
+//! Every call has the size of the caller's structure as an argument, so these short forms stay
+//! valid with every newer libefa.
 
 use efa_verbs_sys::{ibv_gid, ibv_wc_opcode};
 use std::ffi::c_int;

@@ -2,20 +2,20 @@
 //!
 //! An element of 1, 2, 4 or 8 bytes at an address that is a multiple of its size is read and
 //! changed by the processor's atomic instructions, so that concurrent changes by the application's
-//! threads, other processes and peers are not lost, as with stock libfabric. There are no such
+//! threads, other processes and peers are not lost, as in stock libfabric. There are no such
 //! instructions for other elements: a lock excludes the domains of this process from each other,
 //! and an application must not change such an element while a peer does.
 //!
-//! The lock is taken for all elements. Otherwise two peers that use elements of different sizes in
-//! the same word could make atomic accesses of different sizes at the same time, which is undefined
-//! in Rust.
+//! The lock is acquired for all elements. Otherwise two peers that use elements of different sizes
+//! in the same word could make atomic accesses of different sizes at the same time, which is
+//! undefined in Rust.
 
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 fn lock() -> MutexGuard<'static, ()> {
     static ELEMENTS: Mutex<()> = Mutex::new(());
-    // A panic leaves nothing half done.
+    // A panic cannot leave an element half changed.
     ELEMENTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -52,8 +52,8 @@ pub(crate) unsafe fn read(from: *mut u8, target: &mut [u8]) {
     });
 }
 
-/// Changes an element from `expected` to `new`. If the element has another value, returns false,
-/// and `expected` holds that value.
+/// Changes an element from `expected` to `new`. If the element has another value, stores that value
+/// in `expected` and returns false.
 ///
 /// # Safety
 /// As for [`read`], and the memory is writable.

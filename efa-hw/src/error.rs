@@ -47,7 +47,7 @@ pub enum OpenError {
     NoDevice {
         /// The number of RDMA devices.
         found: usize,
-        /// Their names, in parentheses, or nothing.
+        /// Their names, in parentheses, or empty.
         names: String,
     },
     /// No device has the given name.
@@ -125,7 +125,7 @@ fn message(error: &libloading::Error) -> String {
 
 /// The error of a verb that has just failed, from errno.
 ///
-/// `full` describes what the device has no room for, if errno is `ENOMEM`.
+/// `full` describes the exhausted resource of the device, if errno is `ENOMEM`.
 pub(crate) fn last_nic_error(call: &'static str, full: &'static str) -> NicError {
     match io::Error::last_os_error().raw_os_error() {
         Some(libc::ENOMEM) => NicError::Exhausted(full),

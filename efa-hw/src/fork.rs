@@ -15,7 +15,7 @@ use crate::loaded;
 /// The effect of a fork on registered memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ForkSupport {
-    /// Nothing: the kernel copies it for the child.
+    /// No action: the kernel copies it for the child.
     Unneeded,
     /// Children do not have it: libibverbs was configured for that ([`enable_fork_support`], or the
     /// variables `RDMAV_FORK_SAFE` and `IBV_FORK_SAFE`).
@@ -45,12 +45,12 @@ pub fn fork_support() -> Result<ForkSupport, OpenError> {
     })
 }
 
-/// Asks libibverbs to exclude registered memory from children. This has to be called before the
-/// first registration.
+/// Makes libibverbs exclude registered memory from children. This has to be called before the first
+/// registration.
 ///
 /// # Errors
-/// [`OpenError`] if libibverbs cannot be loaded, or refuses: `EINVAL` after a registration, `ENOSYS` without support by the
-/// kernel.
+/// [`OpenError`] if libibverbs cannot be loaded, or refuses: `EINVAL` after a registration,
+/// `ENOSYS` without support by the kernel.
 pub fn enable_fork_support() -> Result<(), OpenError> {
     let refused = |errno| OpenError::Verbs {
         call: "ibv_fork_init",

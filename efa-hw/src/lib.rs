@@ -12,7 +12,7 @@
 //!
 //! # Cached registrations
 //!
-//! An operation on memory that the application did not register needs a registration for its time.
+//! An operation on memory that the application did not register needs a temporary registration.
 //! [`HwDomain::cache_registrations`] keeps these for later operations. It is optional, because a
 //! peer that received a key for one operation can use it as long as the registration is kept.
 //!

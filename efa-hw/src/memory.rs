@@ -35,7 +35,7 @@ impl UserMemory {
         };
         let length = length.max(1);
         let room = length.checked_add(Self::ALIGNMENT).ok_or(invalid)?;
-        // The layout asks for no alignment: to an aligned one the system's allocator writes zeroes,
+        // The layout requests no alignment: the system's allocator writes zeroes to aligned memory,
         // while other memory is zero when the kernel maps it.
         let layout = Layout::from_size_align(room, 1).map_err(|_| invalid)?;
         // SAFETY: the layout's size is not zero.
@@ -84,7 +84,7 @@ pub(crate) struct AddressSpace {
 }
 
 impl AddressSpace {
-    /// Allocates memory and keeps it until the domain is dropped.
+    /// Allocates memory that is freed when the domain is dropped.
     pub(crate) fn allocate(&mut self, length: usize) -> Result<UserSlice, NicError> {
         let memory = UserMemory::new(length)?;
         let slice = UserSlice {

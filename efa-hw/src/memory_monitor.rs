@@ -1,9 +1,9 @@
 //! Reports memory whose pages were replaced to the cache of registrations.
 //!
-//! A registration pins the pages that are behind an address when it is made. If a program unmaps
-//! the memory and maps other memory in its place, the address has other pages, and the device still
-//! uses the old ones. A cache of registrations must therefore know each such change, by any thread,
-//! before the first operation on the new memory.
+//! A registration pins the pages that an address has at that time. If a program unmaps the memory
+//! and maps other memory in its place, the address has other pages, and the device still uses the
+//! old ones. A cache of registrations must therefore detect each such change, by any thread, before
+//! the first operation on the new memory.
 //!
 //! # Why userfaultfd
 //!
@@ -20,9 +20,9 @@
 //!
 //! * The kernel counts a change as pending before other threads can see its effect, and until its
 //!   report was read. While one is pending, the zero-length `UFFDIO_ZEROPAGE` fails with `EAGAIN`,
-//!   otherwise with `EINVAL`. The cache asks before each use; while a change is pending it serves
-//!   nothing. So a thread that gets an address which another thread is just unmapping finds no
-//!   stale registration.
+//!   otherwise with `EINVAL`. The cache checks before each use; while a change is pending it
+//!   returns no registration. So a thread that uses an address which another thread is currently
+//!   unmapping finds no stale registration.
 //! * `madvise(MADV_DONTNEED)` is reported *before* the pages are removed, and the removal itself is
 //!   not reported. A registration that was made in between would be stale soon. Such memory is not
 //!   served from the cache until it is unmapped.
@@ -35,7 +35,7 @@
 //!
 //! Memory that is not watched is registered for each operation, and so is all memory where the
 //! kernel or its administrator does not permit userfaultfd. `MADV_GUARD_INSTALL` (Linux 6.13)
-//! replaces pages without a report: programs must not use it on memory that they send from.
+//! replaces pages without a report: programs must not use it on memory from which they send.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Write as _};
@@ -156,7 +156,7 @@ impl Drop for Userfault {
             std::mem::forget(self.thread.take());
             return;
         }
-        // The thread has the other end, so this cannot fail.
+        // The thread has the read end of the pipe, so this cannot fail.
         let _ = self.stop.write_all(&[0]);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -240,7 +240,7 @@ impl Reported {
 
 /// The pages of a range of memory: the address of the first one, and the end of the last one.
 fn whole_pages(memory: UserSlice) -> Option<(u64, u64)> {
-    // SAFETY: asks for a number.
+    // SAFETY: the call only returns a number.
     let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok()?;
     let end = memory.address.checked_add(memory.length as u64)?;
     let end = end.checked_next_multiple_of(page)?;
@@ -354,7 +354,7 @@ mod abi {
         zeroed: i64,
     }
 
-    /// `struct uffd_msg`, with the arguments of the events that are asked for.
+    /// `struct uffd_msg`, with the arguments of the requested events.
     #[repr(C)]
     #[derive(Default)]
     struct Message {
@@ -420,8 +420,8 @@ mod abi {
         result == 0
     }
 
-    /// Returns whether a change is in progress whose report was not read, or whose caller does not
-    /// know yet that it was read.
+    /// Returns whether a change is in progress whose report was not read, or whose caller has not
+    /// been resumed since.
     pub(super) fn is_change_pending(userfault: &OwnedFd) -> bool {
         let mut nothing = ZeroPage {
             start: 0,
@@ -433,7 +433,7 @@ mod abi {
         // for every page, so the call changes nothing.
         let result =
             unsafe { libc::ioctl(userfault.as_raw_fd(), UFFDIO_ZEROPAGE, &raw mut nothing) };
-        // Only this error means that there is none.
+        // Only this error means that no change is pending.
         result == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EINVAL)
     }
 

@@ -1,4 +1,4 @@
-//! A queue pair with its own domain, for programs that need no more.
+//! A queue pair with a private domain, for programs that need no more.
 
 use crate::device::HwDevice;
 use crate::domain::HwDomain;
@@ -7,7 +7,7 @@ use crate::queue_pair::Inline;
 use efa_core::address::Qkey;
 use efa_core::nic::{Device as _, Domain as _, DomainConfig, OwnNic, QueuePairConfig};
 
-/// A queue pair of an EFA device with its own domain.
+/// A queue pair of an EFA device with a private domain.
 pub type HwNic = OwnNic<HwDomain>;
 
 /// The configuration of a [`HwNic`].
@@ -19,7 +19,8 @@ pub struct NicConfig {
     pub recv_queue_depth: usize,
     /// Packet buffers, shared by sends and receives.
     pub packet_buffers: usize,
-    /// The Q-key; a random one if `None`. Its upper bit must be clear: the rest is privileged.
+    /// The Q-key; a random one if `None`. Its upper bit must be clear: Q-keys with that bit set are
+    /// privileged.
     pub qkey: Option<Qkey>,
     /// As [`QueuePairConfig::rnr_retry`].
     pub rnr_retry: u8,
@@ -73,7 +74,7 @@ impl From<NicConfig> for QueuePairConfig {
 }
 
 impl HwDevice {
-    /// Creates a queue pair with its own domain.
+    /// Creates a queue pair with a private domain.
     ///
     /// # Errors
     /// [`OpenError::Config`] if a depth exceeds the device's limit, [`OpenError::Verbs`] with the

@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// The open devices of the process, by name. A forked child starts with an empty list.
 ///
-/// Each process has its own list and lock, so a child never waits for a lock that another thread of
-/// its parent held at the time of the fork. No device is opened or closed with the lock held.
+/// Each process has a separate list and lock, so a child never waits for a lock that another thread
+/// of its parent held at the time of the fork. No device is opened or closed with the lock held.
 pub(crate) struct OpenDevices<T> {
-    /// The list of the process that asked last: null, or a leaked box.
+    /// The list of the process that used it last: null, or a leaked box.
     list: AtomicPtr<List<T>>,
 }
 
@@ -28,7 +28,7 @@ impl<T> OpenDevices<T> {
     }
 
     /// Returns the device that is open under this name, or opens it. If two threads open the same
-    /// one, both get the first that was opened.
+    /// device, both get the one that was opened first.
     pub(crate) fn get_or_open<E>(
         &self,
         name: &str,
@@ -86,7 +86,7 @@ impl<T> List<T> {
         self.devices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes no reference to devices with other names: it might be the last one by the time it is
+    /// Acquires no reference to devices with other names: it might be the last one when it is
     /// dropped.
     fn find(&self, devices: &mut Vec<(String, Weak<T>)>, name: &str) -> Option<Arc<T>> {
         devices.retain(|(_, device)| device.strong_count() > 0);

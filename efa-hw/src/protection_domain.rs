@@ -138,7 +138,7 @@ impl MemoryRegion {
 
     /// Ends the registration, or returns it with the error if the device refuses.
     pub(crate) fn end(self) -> Result<(), (MemoryRegion, NicError)> {
-        // SAFETY: nobody else deregisters it, and after a success nothing refers to it any more.
+        // SAFETY: no other code deregisters it, and after a success nothing refers to it any more.
         match unsafe { loaded::ibv_dereg_mr(self.0.as_ptr()) } {
             0 => {
                 std::mem::forget(self);
@@ -157,7 +157,7 @@ impl MemoryRegion {
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
-        // SAFETY: nobody else deregisters it.
+        // SAFETY: no other code deregisters it.
         unsafe { loaded::ibv_dereg_mr(self.0.as_ptr()) };
     }
 }

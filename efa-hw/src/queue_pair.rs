@@ -73,8 +73,8 @@ pub struct HwQueuePair {
 // SAFETY: libibverbs allows calls from any thread, and `&mut self` excludes concurrent calls.
 unsafe impl Send for HwQueuePair {}
 
-/// A checked work request, without its data: the address of those goes to the library, and would
-/// keep the rest in memory too.
+/// A checked work request, without its data. The address of the data is passed to the library,
+/// which would force the whole request into memory.
 #[derive(Clone, Copy, Debug)]
 struct Prepared {
     id: WorkRequestId,
@@ -458,7 +458,8 @@ impl HwQueuePair {
                 sg_list: entry.write(sge(address, length, key)),
                 num_sge: 1,
             };
-            // SAFETY: there are as many requests as entries, of which this is number `count`.
+            // SAFETY: there are as many requests as entries, and `count` is the index of this
+            // entry.
             unsafe { first.add(count).write(request) };
             count += 1;
         }
@@ -503,8 +504,9 @@ impl HwQueuePair {
         (count, result)
     }
 
-    /// Passes a request to the device, or defers it until the next doorbell. `prepared` makes the
-    /// request when it is known which: one that is passed at once stays in registers.
+    /// Passes a request to the device, or defers it until the next doorbell. `prepared` creates the
+    /// request only after this decision, so that a request that is passed on immediately stays in
+    /// registers.
     #[inline(always)]
     fn post(
         &mut self,

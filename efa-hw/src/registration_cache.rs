@@ -1,4 +1,4 @@
-//! A cache of registrations, which outlive the operation that they were made for.
+//! A cache of registrations, which outlive the operation for which they were created.
 //!
 //! An operation on memory without a registration leases one. The cache returns a registration that
 //! covers the memory and grants the access, or makes a new one and keeps it. Registrations that no
@@ -94,7 +94,7 @@ pub(crate) struct RegistrationCache<R: Registrar, M> {
     by_key: HashMap<LocalKey, usize>,
     /// Kept registrations by the access that they grant.
     kept: BTreeMap<u32, Index>,
-    /// Kept registrations without users, by the time at which they lost the last one.
+    /// Kept registrations without users, ordered by the time at which they lost the last one.
     idle: BTreeMap<u64, usize>,
     clock: u64,
     /// Registrations that the device refused to end, with their memory. The next lease tries again.

@@ -40,7 +40,7 @@ pub struct DeviceReport {
 }
 
 impl HwDevice {
-    /// Asks the device for its identity and limits.
+    /// Queries the device for its identity and limits.
     ///
     /// # Errors
     /// [`OpenError::Verbs`] with the failed call.

@@ -133,5 +133,5 @@ fn too_little_locked_memory() {
     ] {
         assert!(text.contains(part), "{part} is not in {text}");
     }
-    // With enough of it the server starts: see `echo.rs`.
+    // With enough locked memory the server starts: see `echo.rs`.
 }

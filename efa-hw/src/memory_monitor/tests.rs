@@ -1,5 +1,5 @@
-//! The monitor over the kernel's userfaultfd. Where that is not permitted, the tests print a
-//! message and end.
+//! Tests of the monitor with the kernel's userfaultfd. Where userfaultfd is not permitted, the
+//! tests print a message and end.
 
 use super::*;
 use std::time::{Duration, Instant};
@@ -119,7 +119,7 @@ fn only_private_anonymous_memory_is_watched() {
         length: 100,
     };
     assert!(!monitor.watch(nowhere));
-    // SAFETY: asks for a number.
+    // SAFETY: the call only returns a number.
     let text = is_private_anonymous as *const () as u64;
     let pages = whole_pages(UserSlice {
         address: text,
@@ -130,8 +130,8 @@ fn only_private_anonymous_memory_is_watched() {
     unmap(shared, 2);
 }
 
-/// One thread unmaps pages. The other one finds the removed pages before the calls that unmap them
-/// return: their reports have arrived, or are pending.
+/// One thread unmaps pages. The other thread finds the removed pages before the calls that unmap
+/// them return: their reports have arrived, or are pending.
 #[test]
 fn changes_are_pending_from_effect_to_report() {
     let Some(mut monitor) = monitor() else { return };

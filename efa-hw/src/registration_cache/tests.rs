@@ -85,7 +85,7 @@ impl World {
         self.pages[page] = with_another.then(|| self.fresh());
     }
 
-    /// Starts to replace a page of a mapping that stays.
+    /// Starts to replace a page of a mapping that remains.
     fn discard(&mut self, page: usize) {
         if self.pages[page].is_none() {
             return;
@@ -267,7 +267,8 @@ fn the_least_recently_used_is_evicted() {
     assert_eq!(bench.touch(0, 16, READ), first);
     assert_ne!(bench.touch(16, 16, READ), second, "it was ended");
     assert_eq!(bench.cache.statistics().evictions, 2);
-    // Registrations in use are not ended; one beyond the limit is for one operation only.
+    // Registrations in use are not ended; a registration beyond the limit is for one operation
+    // only.
     let (one, two) = (bench.lease(0, 4, WRITE), bench.lease(16, 4, WRITE));
     let beyond = bench.touch(32, 4, WRITE);
     assert_eq!(bench.registered(), 2);

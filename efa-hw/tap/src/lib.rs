@@ -7,8 +7,8 @@
 //! is in [`preload::state`]. Records are written to a ring in shared memory (`exchange`), from
 //! which the command `efa-tap` (`command`) makes frames, as `efa-emu run --pcap` does.
 //!
-//! The library must never disturb its program: it does not wait or fail, and where it cannot
-//! record, it says so once and passes calls on.
+//! The library must never disturb its program: it does not wait or fail. If it cannot record, it
+//! reports this once and passes calls on.
 
 mod exchange;
 mod preload;

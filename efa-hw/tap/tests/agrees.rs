@@ -347,8 +347,8 @@ fn captures_of_writes_and_of_failures_agree() {
     assert!(has(&refused, "RemoteBadDestQpn"), "{refused:?}");
 }
 
-/// A program that opens the libraries itself gets the tap; a program that queries the memory of its
-/// queues is told to use calls.
+/// The tap also replaces functions that a program looks up dynamically. A program that queries the
+/// memory of its queues gets an error, so that it uses calls.
 #[test]
 fn dynamically_looked_up_functions_are_seen() {
     if installed("python3", "python3").is_none() {
@@ -383,8 +383,8 @@ print(efa.efadv_query_cq(None, None, 0))
     );
 }
 
-/// A client that writes its queues itself, as libfabric does with its data path direct, is told to
-/// use calls, and its operations are recorded.
+/// A client that writes its queues directly, as libfabric's data path direct does, gets an error
+/// for its query, so that it uses calls. Its operations are recorded.
 #[test]
 fn captures_of_direct_queue_clients_agree() {
     if installed("cc", "gcc").is_none() {

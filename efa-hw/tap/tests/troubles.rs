@@ -148,8 +148,8 @@ fn compile(source: &str, output: &Path, options: &[&str]) {
     assert!(compiled.expect("cc starts: Rust links with it").success());
 }
 
-/// A libibverbs that cannot report a device's GID, and no libefa at all: the program gets what the
-/// library has and continues, and missing functions and records are reported.
+/// libibverbs cannot report a device's GID, and libefa is missing: the program gets the results of
+/// the library and continues, and missing functions and records are reported.
 #[test]
 fn a_library_without_a_function_is_told() {
     if installed("python3", "python3").is_none() {
@@ -264,7 +264,7 @@ fn a_full_disk_costs_frames_only() {
 }
 
 /// If the program or the tap is killed, the other side of the dialogue does not notice the tap, the
-/// capture is readable up to there, and the next run removes the leftovers.
+/// part of the capture until then is readable, and the next run removes the leftovers.
 #[test]
 fn a_killed_tap_leaves_its_program_alone() {
     if installed("fi_pingpong", "libfabric-bin").is_none() {
@@ -282,7 +282,7 @@ fn a_killed_tap_leaves_its_program_alone() {
     let killed = client.inner_id();
     // SAFETY: takes no pointers.
     unsafe { libc::kill(killed, libc::SIGKILL) };
-    // Its program continues to the end of the dialogue: the server sees no difference.
+    // The program continues to the end of the dialogue: the server sees no difference.
     server.wait().expect_success("server");
     drop(client);
     let (frames, _) = counts(&capture);
@@ -402,7 +402,7 @@ fn recording_is_switched_on_and_off() {
     wait_for_frames(&capture);
     let off = efa_tap(&["off", &program]).output().unwrap();
     assert!(off.status.success(), "{off:?}");
-    // The frames recorded by then are written; the dialogue continues.
+    // The frames recorded until then are written; the dialogue continues.
     let mut before = 0;
     let wait = Wait::start();
     while length(&capture) != before {

@@ -1,4 +1,4 @@
-//! The cache of registrations on a device whose registrations keep their pages.
+//! Tests of the cache of registrations on a device whose registrations keep their pages.
 
 use efa_core::endpoint::{
     self, Endpoint, EndpointConfig, OperationFlags, RecvArgs, SendArgs, SourceFilter,
@@ -144,7 +144,7 @@ fn send_from(
     payload
 }
 
-/// Leases the memory, sends from it, and gives the lease back.
+/// Leases the memory, sends from it, and ends the lease.
 fn send_leased(
     a: &mut HwNic,
     b: &mut HwNic,
@@ -236,7 +236,7 @@ fn shared_memory_is_not_kept() {
     });
 }
 
-/// After `revoke_user` neither the device nor the cache has the memory.
+/// After `revoke_user` neither the device nor the cache refers to the memory.
 #[test]
 fn revoked_memory_is_not_kept() {
     with_pinned_pages("cache::revoked_memory_is_not_kept", |device| {

@@ -90,7 +90,7 @@ fn a_completion_ends_the_sleep_whenever_it_comes() {
             let during = wait(&mut [&mut b], 1);
             expect_received(&b, &during[0], b"during", None);
 
-            // One request gives one event: without another request the program is not woken.
+            // One request produces one event: without another request the program is not woken.
             arm(&mut b);
             assert!(!sleep(&mut b, SHORT), "old events are gone after `arm`");
         },

@@ -88,7 +88,7 @@ fn datagrams_arrive_scattered_behind_their_header() {
             (&b"dat"[..], &b"agram"[..])
         );
 
-        // The other calls are for SRD queue pairs.
+        // Other calls require SRD queue pairs.
         let access = RdmaRequest {
             destination: destination(ahn, to.address()),
             local: memory,

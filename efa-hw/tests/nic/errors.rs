@@ -61,7 +61,7 @@ fn errors_have_verb_and_device_code() {
             CompletionKind::RdmaWrite
         );
         one(&mut a, ("RDMA write", Status::RemoteBadAddress, 7));
-        // The errors are not read: only the newest ones are kept.
+        // The errors are not read, so only the newest ones are kept.
         for context in 0..80 {
             a.post_write(&RdmaRequest { context, ..rdma }, Doorbell::Ring)
                 .unwrap();

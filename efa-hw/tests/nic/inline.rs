@@ -50,7 +50,7 @@ fn packets_are_inside_of_wide_entries() {
     });
 }
 
-/// The memory of the send queue holds half as many wide entries.
+/// The memory of the send queue has room for half as many wide entries.
 #[test]
 fn wide_entries_take_the_room_of_two() {
     with_device("inline::wide_entries_take_the_room_of_two", |device| {
@@ -146,8 +146,8 @@ fn short_writes_are_inside_of_their_entries() {
                     assert_eq!(wait(&mut [&mut b], 1)[0].status, Status::Ok);
                 }
             }
-            // These refer to their memory, whose key is wrong: a longer one, one that waits for its
-            // doorbell, and one of memory that the domain does not know.
+            // These writes refer to their memory, whose key is wrong: a longer write, one that
+            // waits for its doorbell, and one of memory that is unknown to the domain.
             a.post_write(&write(widest + 1, None), Doorbell::Ring)
                 .unwrap();
             assert_eq!(wait(&mut [&mut a], 1)[0].status, Status::LocalInvalidLkey);

@@ -52,7 +52,7 @@ fn a_late_completion_ends_nothing(device: &HwDevice) {
     let ahn = domain.create_address_handle(first.address().gid).unwrap();
     let to = destination(ahn, first.address());
 
-    // The device writes both completions in one turn; the second one stays in the queue.
+    // The device writes both completions together; the second one stays in the queue.
     let buffers = [(); 2].map(|()| domain.acquire_buffer().unwrap());
     for (index, doorbell) in [Doorbell::Defer, Doorbell::Ring].into_iter().enumerate() {
         let packet = (to, buffers[index], index as u64);

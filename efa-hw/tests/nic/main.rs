@@ -20,7 +20,7 @@ use efa_testing::hw::with_device;
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// The limit of every wait, far above what any takes; reached only when a completion is lost.
+/// The limit of every wait, far above the usual time; reached only when a completion is lost.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn open(device: &HwDevice) -> HwNic {
@@ -236,7 +236,8 @@ fn senders_are_named_once_in_the_address_book() {
         for _ in 0..2 {
             post_receive(&mut b);
         }
-        // Address books belong to protection domains, and `b` has its own.
+        // Each protection domain has a separate address book, and `b` has its own protection
+        // domain.
         send(&mut a, to, b"unknown", None, 1);
         let received = wait(&mut [&mut b], 1);
         let source = expect_received(&b, &received[0], b"unknown", None);
@@ -315,7 +316,7 @@ fn rdma_works_both_ways_except_with_bad_keys() {
     });
 }
 
-/// After `revoke_user` a peer that knows the memory's key cannot reach the memory any more.
+/// After `revoke_user` a peer that has the memory's key can no longer access the memory.
 #[test]
 fn revoked_memory_is_out_of_reach_of_peers() {
     with_device("revoked_memory_is_out_of_reach_of_peers", |device| {
@@ -361,7 +362,7 @@ fn revoked_memory_is_out_of_reach_of_peers() {
         b.revoke_user(remote.address).unwrap();
         assert_ne!(write(&mut a, &mut b, 2), Status::Ok);
         assert!(bytes.iter().all(|byte| byte.get() == 0));
-        // Its registration has ended as well, so the domain does not know the region any more.
+        // Its registration has ended as well, so the region is no longer known to the domain.
         b.deregister(remote_region).unwrap_err();
         b.revoke_user(remote.address).unwrap_err();
         // The caller cannot revoke memory that the domain owns.
@@ -372,7 +373,7 @@ fn revoked_memory_is_out_of_reach_of_peers() {
 #[test]
 fn buffers_that_are_added_carry_packets_too() {
     with_device("buffers_that_are_added_carry_packets_too", |device| {
-        // One buffer of the first registration; another two of one of their own.
+        // One buffer is in the first registration, and another two are in a separate one.
         let config = NicConfig {
             packet_buffers: 1,
             ..NicConfig::default()

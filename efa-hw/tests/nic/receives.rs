@@ -41,7 +41,7 @@ fn many_receives_are_posted_with_few_doorbells() {
             used.sort_unstable_by_key(|buffer| buffer.0);
             assert_eq!(used, all[24..], "each of them once");
 
-            // One that the device already has is refused; the others behind it are posted.
+            // A buffer that the device already has is refused; the later ones are posted.
             let lent = buffers[20];
             b.post_recv(lent).unwrap();
             let refused = b.post_recvs(&mut buffers).unwrap_err();

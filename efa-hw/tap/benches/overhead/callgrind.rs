@@ -1,4 +1,4 @@
-//! Counts the instructions of the tap's library, and the calls that it gets.
+//! Counts the instructions of the tap's library, and the calls to it.
 
 use std::process::Command;
 
@@ -19,7 +19,7 @@ pub(crate) struct Counts {
     pub(crate) calls: u64,
 }
 
-/// Counts in a program; `command` gets the words of callgrind to start it with.
+/// Counts in a program; `command` is passed the words of callgrind to start it with.
 pub(crate) fn count(command: impl FnOnce(&[String]) -> Result<Command>) -> Result<Counts> {
     let file = std::env::temp_dir().join(format!("efa-tap-{}.callgrind", std::process::id()));
     let valgrind = [

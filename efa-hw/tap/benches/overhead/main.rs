@@ -113,7 +113,7 @@ impl End {
     }
 }
 
-/// Sends a message from one to the other, and returns when it has arrived.
+/// Sends a message from one end to the other, and returns when it has arrived.
 fn pass(from: &mut End, to: &mut End, peer: PeerId) -> Result<()> {
     to.receive()?;
     from.send(peer)?;

@@ -18,7 +18,8 @@ use efa_options::capture_output::Store;
 
 use crate::exchange::{ObjectRecord, Record, flag, kind};
 
-/// The most requests of a queue pair that are kept until they complete. No send queue is longer.
+/// The maximum number of requests of a queue pair that are stored until they complete. No send
+/// queue is longer.
 const MOST_REQUESTS: usize = 1 << 14;
 
 /// The data that is left out of frames.
@@ -26,7 +27,7 @@ const MOST_REQUESTS: usize = 1 << 14;
 pub(super) struct Cut {
     /// The bytes of a frame that are kept.
     pub(super) snaplen: u32,
-    /// Whether user data is left out.
+    /// Whether user data is excluded.
     pub(super) headers_only: bool,
 }
 

@@ -18,7 +18,7 @@ use crate::exchange::{
     ALIGNMENT, DATA, MAGIC, OBJECTS, ObjectRecord, RING, Record, RingHeader, kind, object,
 };
 
-/// The most records that are taken from a process at once.
+/// The maximum number of records that are read from a process at once.
 const BATCH: usize = 1 << 16;
 
 /// The rings in a directory.
@@ -108,7 +108,7 @@ pub(super) fn set_recording(ring: &Path, on: bool) -> io::Result<()> {
     let mapped = Mapped::open(ring)?;
     let turned = |switch: u32| ((switch % 2 == 1) != on).then(|| switch.wrapping_add(1));
     let order = Ordering::Relaxed;
-    // It fails if the switch already has the wanted state.
+    // The update fails if the switch already has the requested state.
     let _ = mapped.header().switch.fetch_update(order, order, turned);
     Ok(())
 }
@@ -116,7 +116,7 @@ pub(super) fn set_recording(ring: &Path, on: bool) -> io::Result<()> {
 /// A process of the run.
 pub(super) struct Process {
     ring: Mapped,
-    /// The number of bytes taken. The ring has it too, but there the process could change it.
+    /// The number of bytes read. The ring also contains it, but there the process could change it.
     taken: u64,
     /// Whether the ring is invalid and no longer read.
     is_damaged: bool,

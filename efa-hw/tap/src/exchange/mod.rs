@@ -1,18 +1,18 @@
-//! The interface between the preloaded library and the command `efa-tap`: files in the directory
-//! of a run.
+//! The interface between the preloaded library and the command `efa-tap`: files in the directory of
+//! a run.
 //!
 //! A process has two files, named after its number and a serial number. `PID-N.ring` begins with a
 //! [`RingHeader`]; from offset [`DATA`] on it has a [`Record`] with data for each posted request
 //! and completion. `PID-N.objects` has an [`ObjectRecord`] for each device, address handle and
 //! queue pair, which define the numbers in the records.
 //!
-//! The ring has many writers, the threads of the process, and one reader. A writer reserves bytes
-//! by adding to [`RingHeader::head`], fills them, and stores the first word last, which was zero.
-//! The reader takes records in order up to the first whose first word is zero, zeroes their bytes,
-//! and moves [`RingHeader::tail`]. If the ring is full, the writer counts a lost record and
-//! continues. No one ever waits.
+//! The ring has multiple writers, the threads of the process, and one reader. A writer reserves
+//! bytes by adding to [`RingHeader::head`], fills them, and stores the first word last, which was
+//! zero. The reader reads records in order up to the first whose first word is zero, zeroes their
+//! bytes, and moves [`RingHeader::tail`]. If the ring is full, the writer counts a lost record and
+//! continues. Neither side ever waits.
 //!
-//! The record of an object holds the ring's head at that time: records from this position on may
+//! The record of an object contains the ring's head at that time: records from this position on may
 //! refer to the object, and earlier ones refer to an older object with the same name.
 
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -28,7 +28,7 @@ pub(crate) const ENV_SEND_DATA: &str = "EFA_TAP_SEND_DATA";
 /// RDMA operations of more bytes are recorded without their data.
 pub(crate) const ENV_RDMA_DATA: &str = "EFA_TAP_RDMA_DATA";
 /// Nanoseconds from the monotonic clock to the time since the Unix epoch, the same for all
-/// processes of a run: their records stay in order when somebody sets the machine's clock.
+/// processes of a run: their records stay in order when the machine's clock is set.
 pub(crate) const ENV_CLOCK: &str = "EFA_TAP_CLOCK";
 /// Set if the library must not write to standard error.
 pub(crate) const ENV_QUIET: &str = "EFA_TAP_QUIET";
@@ -60,7 +60,7 @@ pub(crate) struct RingHeader {
     /// The number of bytes that were ever reserved.
     pub(crate) head: AtomicU64,
     _from: [u64; 15],
-    /// The number of bytes that were ever taken.
+    /// The total number of bytes that were read.
     pub(crate) tail: AtomicU64,
     _each_other: [u64; 15],
     /// Records for which there was no room.
@@ -138,7 +138,7 @@ pub(crate) struct Body {
     pub(crate) handle: u64,
     /// Bytes of the request's data.
     pub(crate) data_length: u32,
-    /// Bytes of it that follow the record.
+    /// Bytes of the data that follow the record.
     pub(crate) recorded: u32,
     pub(crate) immediate: u32,
     /// EFA's status of a completion.

@@ -154,7 +154,8 @@ unsafe fn adopt_context(context: *mut ffi::ibv_context) {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_close_device(context: *mut ffi::ibv_context) -> c_int {
     let close = real!(ibv_close_device, |errno| errno);
-    // Before the call: another thread may get a context at the same address directly after it.
+    // The context is removed before the call: another thread may get a context at the same address
+    // directly after it.
     let known = CONTEXTS.remove(context.addr());
     // SAFETY: by contract.
     let result = unsafe { close(context) };

@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering;
 use super::exports;
 use super::libc_dlsym::{DLSYM, real_dlsym};
 
-/// The replacement for a function that the program looks up; null if there is none. Leaves the C
+/// The replacement for a function that the program looks up; null if there is none. Stores the C
 /// library's `dlsym` in [`DLSYM`].
 ///
 /// # Safety

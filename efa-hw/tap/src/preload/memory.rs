@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use efa_verbs_sys::ibv_sge;
 
-/// The most entries of a gather list that are kept. EFA's lists are not longer.
+/// The maximum number of entries of a gather list that are stored. EFA's lists are not longer.
 const MOST: usize = 4;
 
 /// The memory of a work request.
@@ -148,7 +148,7 @@ impl Source<'_> {
                     let from =
                         core::ptr::with_exposed_provenance::<u8>(entry.addr as usize + skips);
                     // SAFETY: by contract. The program has passed this memory to its device, and
-                    // was not told that it belongs to the program again.
+                    // has not seen the completion that returns it.
                     unsafe { core::ptr::copy_nonoverlapping(from, to, part) };
                     to = to.wrapping_add(part);
                     length -= part;
@@ -186,7 +186,7 @@ fn is_readable(entry: &ibv_sge) -> bool {
     }
 }
 
-/// Forgets a registration that ends; another one may get its key.
+/// Removes a registration that ends; another one may get its key.
 pub(crate) fn forget(lkey: u32) {
     let slot = slot(lkey);
     if slot.load(Ordering::Relaxed) >> 8 == u64::from(lkey) {

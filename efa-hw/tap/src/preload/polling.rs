@@ -277,7 +277,7 @@ unsafe fn look_at_current(queue: *mut ffi::ibv_cq_ex, opcode: u32) {
         };
         let status = match current.status {
             0 => 0,
-            // Whatever status the library reports, it was no success.
+            // The operation did not succeed, so the recorded status must not be 0.
             _ => read(current.read_vendor_err)
                 .filter(|code| *code != 0)
                 .unwrap_or(u32::MAX),

@@ -9,7 +9,7 @@ const FEWEST: usize = 64;
 #[derive(Clone)]
 struct Posted {
     wr_id: u64,
-    /// Whether it was taken.
+    /// Whether it was removed.
     is_taken: bool,
     buffers: Buffers,
 }
@@ -66,8 +66,8 @@ impl Posts {
         self.entries = entries;
     }
 
-    /// Takes the first work request with this id. Returns whether there was one; its memory is in
-    /// `into`.
+    /// Removes the first work request with this id. Returns whether it existed, and stores its
+    /// memory in `into`.
     #[inline(always)]
     pub(crate) fn take(&mut self, wr_id: u64, into: &mut Buffers) -> bool {
         let place = self.place(self.head);
@@ -125,7 +125,7 @@ impl Posts {
         *self = Posts::default();
     }
 
-    /// Removes taken entries from the front.
+    /// Drops removed entries from the front.
     fn drop_taken(&mut self) {
         while !self.is_empty() && self.entries[self.place(self.head)].is_taken {
             self.head = self.head.wrapping_add(1);
@@ -174,7 +174,8 @@ mod tests {
         assert!(posts.is_empty());
     }
 
-    /// As many as a receive queue holds, at all positions of the queue, some of them out of order.
+    /// The test adds the entries of a full receive queue, at all positions of the queue, some of
+    /// them out of order.
     #[test]
     fn a_queue_grows_where_it_is_full() {
         let mut posts = Posts::default();

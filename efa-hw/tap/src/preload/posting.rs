@@ -93,7 +93,7 @@ impl QueuePair {
         })
     }
 
-    /// Keeps an RDMA read until it completes.
+    /// Stores an RDMA read until it completes.
     #[inline(never)]
     fn follow_read(&self, request: &Request) {
         self.reads
@@ -264,7 +264,7 @@ unsafe fn place_in(list: *mut ffi::ibv_send_wr, bad: *mut *mut ffi::ibv_send_wr)
     if next.is_null() { 0 } else { place }
 }
 
-/// `ibv_post_recv`. Receives are also kept while nothing is recorded, because they may complete
+/// `ibv_post_recv`. Receives are also stored while nothing is recorded, because they may complete
 /// later.
 ///
 /// # Safety
@@ -360,8 +360,8 @@ macro_rules! recorded {
                     // SAFETY: by contract.
                     unsafe { real($pair $(, $argument)*) };
                 }
-                // SAFETY: the caller is between `wr_start` and `wr_complete` or `wr_abort`: the
-                // session is its own.
+                // SAFETY: the caller is between `wr_start` and `wr_complete` or `wr_abort`, so it
+                // has exclusive access to the session.
                 let $session = unsafe { &mut *$known.session.get() };
                 if $session.recording == number {
                     $change
@@ -570,8 +570,8 @@ macro_rules! builders {
             RealBuilders { $($function: pair.$function),* }
         }
 
-        /// Puts the functions of this file into a known queue pair. Those that it lacks stay
-        /// missing.
+        /// Puts the functions of this file into a known queue pair. Functions that it lacks stay
+        /// null.
         pub(crate) fn install(pair: &mut ffi::ibv_qp_ex) {
             $(pair.$function = pair.$function.map(|_| $function as _);)*
         }

@@ -1,13 +1,13 @@
 //! The process's side of the ring.
 //!
 //! Threads reserve room by moving the head, fill it, and publish it by storing its first word,
-//! which is zero until then. The command takes records in their order, zeroes their room, and moves
+//! which is zero until then. The command reads records in their order, zeroes their room, and moves
 //! the tail. The memory orderings are sufficient because:
 //! * the first word is stored with release and loaded with acquire, so the command sees the rest of
 //!   the record;
 //! * the command stores the tail with release after it has zeroed the room. A writer that reserves
 //!   room has loaded the tail with acquire, or the process's copy of it, which was stored with
-//!   release by a thread that had done so. So the writer sees the zeroes, and its writes come after
+//!   release by a thread that had done so. So the writer sees the zeroes, and its writes follow
 //!   them. Two threads may store the copy in the wrong order; then it is older than necessary, and
 //!   the next writer without room loads the command's word again;
 //! * the head is moved with release, and the command loads it with acquire: objects that were
@@ -135,7 +135,7 @@ impl Ring {
                 .mode(0o600)
                 .open(path)
         };
-        // A process that executes another program keeps its number.
+        // A process that executes another program has the same number.
         let (objects, mut path) = (0..u32::MAX)
             .map(|serial| directory.join(format!("{pid}-{serial}{OBJECTS}")))
             .find_map(|path| match new(&path) {
@@ -302,7 +302,7 @@ const CACHE_LINE: u64 = 64;
 /// Prefetches a cache line that will be written.
 #[inline(always)]
 fn prefetch_for_write(address: NonNull<u8>) {
-    // SAFETY: a hint without an effect on memory. Processors that do not know it skip it.
+    // SAFETY: a hint without an effect on memory. Processors that do not support it skip it.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         core::arch::asm!("prefetchw [{}]", in(reg) address.as_ptr(), options(nostack, preserves_flags, readonly));

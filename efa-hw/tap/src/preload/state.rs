@@ -222,7 +222,7 @@ pub(crate) struct QueuePair {
     /// The library's builders.
     pub(crate) real: RealBuilders,
     /// Belongs to the thread between `wr_start` and `wr_complete` or `wr_abort`: the library admits
-    /// one. Aborted requests stay in it until the next session starts.
+    /// only one thread. Aborted requests stay in it until the next session starts.
     pub(crate) session: UnsafeCell<Session>,
     /// Receives that have not completed, in the order in which the device uses them.
     pub(crate) receives: Spin<Posts>,
@@ -231,7 +231,7 @@ pub(crate) struct QueuePair {
     pub(crate) reads_under_way: AtomicUsize,
 }
 
-/// Whether the data of any RDMA read was to be recorded. Until then, an idle tap ignores
+/// Whether the data of any RDMA read was to be recorded. Until this is set, an idle tap ignores
 /// completions of sends.
 pub(crate) static READS_FOLLOWED: AtomicBool = AtomicBool::new(false);
 

@@ -43,8 +43,8 @@ pub(crate) unsafe fn of(context: *mut ffi::ibv_context) -> Option<*mut VerbsCont
     let end = context
         .wrapping_byte_sub(offset_of!(VerbsContextEnd, context))
         .cast::<VerbsContextEnd>();
-    // SAFETY: the field says that the context is inside such a structure, whose last fields always
-    // existed.
+    // SAFETY: the field shows that the context is inside such a structure, whose last fields have
+    // always existed.
     let size = unsafe { (*end).size };
     (size >= size_of::<VerbsContextEnd>()).then_some(end)
 }

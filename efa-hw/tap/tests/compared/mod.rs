@@ -16,7 +16,7 @@ pub(crate) struct ComparedFrame {
     pub(crate) what: String,
     pub(crate) ends: [(Gid, u16); 2],
     pub(crate) qkey: u32,
-    /// Only for requests of the host itself: it does not know the numbers of others.
+    /// Present only for requests of this host, which cannot determine the numbers of other hosts.
     pub(crate) sequence: Option<u32>,
     pub(crate) immediate: Option<u32>,
     pub(crate) length: u32,
@@ -87,9 +87,9 @@ pub(crate) fn frames(path: &Path) -> Vec<ComparedFrame> {
     found.into_iter().map(|(_, seen)| seen).collect()
 }
 
-/// The host's own queue pair, with its Q-key where packets arrive, the direction, and whether it is
-/// RDMA data or a peer's write that arrived. Another queue pair with the same number has another
-/// Q-key. The order of peers' writes and of the completions of own requests is random.
+/// The local queue pair, with its Q-key where packets arrive, the direction, and whether it is RDMA
+/// data or an arrived write of a peer. Another queue pair with the same number has another Q-key.
+/// The order of peers' writes and of the completions of local requests is random.
 type Stream = ((Gid, u16), u32, bool, &'static str);
 
 fn streams(frames: Vec<ComparedFrame>) -> BTreeMap<Stream, Vec<ComparedFrame>> {
@@ -120,7 +120,7 @@ pub(crate) fn agree(tapped: &Path, emulated: &Path) {
 
 /// As [`agree`], for a program that polls with `ibv_poll_cq`, which does not report the sender as
 /// long as the receiver has no address handle for it: the first messages of a sender may lack its
-/// GID, but none after one that has it.
+/// GID. After the first message with a GID, all have it.
 ///
 /// # Panics
 /// As [`agree`], or if no message that arrives has a GID.
