@@ -20,7 +20,7 @@ use crate::output::{complain, report};
 use crate::secure::Wire;
 use crate::watch::{Wanted, Watch};
 
-/// Unsent bytes beyond which no more records are taken.
+/// When this number of unsent bytes is exceeded, no more records are read.
 const BATCH: usize = 256 << 10;
 
 /// Unsent bytes beyond which nothing more is received, because received requests need answers. A
@@ -36,7 +36,7 @@ const CHECK_PEERS: Duration = Duration::from_millis(20);
 /// Longest sleep.
 const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 
-/// The time that the other machine may take to read the notice of the shutdown.
+/// Maximum time for the other machine to read the notice of the shutdown.
 pub(crate) const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Most refused devices of a list that are logged.
@@ -209,7 +209,8 @@ impl<'a> Carrier<'a> {
     fn check_connection(&mut self) -> Uptake {
         let (uptake, fresh) = self.machine.look(BATCH + self.sent);
         if let Some(fresh) = fresh {
-            // The machine's bridge may be a new process, which knows no device of this machine.
+            // The machine's bridge may be a new process, to which no device of this machine was
+            // announced.
             self.machine.remote().admit(std::iter::empty());
             self.connection = Some(Connection {
                 wire: fresh.wire,
@@ -239,14 +240,14 @@ impl<'a> Carrier<'a> {
     fn receive(&mut self, connection: &mut Connection) -> Result<bool, End> {
         let mut remote = self.machine.remote();
         if remote.is_overloaded() {
-            // This machine cannot keep up, so the other one has to wait, too.
+            // This machine cannot keep up, so the other machine has to wait as well.
             connection.last_received = Instant::now();
             return Ok(false);
         }
         let any = match self.has_room() {
             true => connection.wire.receive(&mut connection.frames)?,
             false => {
-                // The other one cannot keep up. It is alive as long as it reads.
+                // The other machine cannot keep up. It is alive as long as it reads.
                 connection.last_received = connection.last_sent;
                 false
             }
@@ -367,7 +368,7 @@ impl<'a> Carrier<'a> {
         }
     }
 
-    /// Sends as much as possible.
+    /// Sends until the socket accepts no more.
     fn flush(&mut self, connection: &mut Connection) -> Result<bool, End> {
         let mut busy = false;
         while self.sent < self.messages.len() || connection.wire.has_unsent() {

@@ -26,7 +26,7 @@ const FABRIC: &str = "test";
 const NEVER: Duration = Duration::from_secs(3600);
 const OFTEN: Duration = Duration::from_millis(100);
 
-/// This machine, with a bridge that knows one other machine.
+/// This machine, with a bridge that is connected to one other machine.
 struct Bridge {
     root: tempfile::TempDir,
     key: Key,
@@ -283,7 +283,7 @@ fn messages_for_a_machine_wait_until_it_reconnects() {
     other.read(number);
     alpha.send();
     while !matches!(other.receive().unwrap(), Received::Message) {}
-    // A new process of the other bridge, which knows no devices.
+    // A new process of the other bridge, to which no devices were announced.
     other.wire.cut();
     bridge.await_loss();
     alpha.send();

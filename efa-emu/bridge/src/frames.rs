@@ -169,7 +169,7 @@ pub(crate) enum Frame<'a> {
 /// Received bytes, and their division into frames.
 pub(crate) struct Frames {
     bytes: Vec<u8>,
-    /// The bytes that were not taken.
+    /// The bytes that were not read yet.
     present: Range<usize>,
 }
 

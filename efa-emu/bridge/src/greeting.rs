@@ -36,7 +36,7 @@ pub(crate) struct Greeting {
     pub(crate) plain: bool,
     /// Its heartbeat timeout.
     pub(crate) timeout: Duration,
-    /// The number of times that the dialer was told to wait.
+    /// The number of times that the other bridge has asked the dialer to wait.
     pub(crate) patience: u32,
 }
 
@@ -152,7 +152,7 @@ impl Greeting {
         })
     }
 
-    /// Why the two do not match, in words for the other end and for this one.
+    /// The reason why the two do not match, in the words for the other end and for this one.
     fn difference(&self, theirs: &Greeting) -> Option<(String, String)> {
         let encrypts = |plain| match plain {
             true => "does not encrypt (--plain)",

@@ -1,4 +1,4 @@
-//! Keys: who may connect.
+//! Keys: which bridges may connect.
 //!
 //! A key file is PEM: a certificate, its private key, and the certificate of the authority that has
 //! signed it. `efa-emu bridge key` makes all three, and discards the authority's private key. The
@@ -22,7 +22,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
-/// The name in the certificates of all bridges. Only the authority determines who may connect.
+/// The name in the certificates of all bridges. Only the authority determines which bridges may
+/// connect.
 pub(crate) const NAME: &str = "efa-emu-bridge";
 
 /// ALPN protocol, so that another service is not mistaken for a bridge.

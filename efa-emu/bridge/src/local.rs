@@ -68,9 +68,9 @@ impl Local {
         known.alarms.push(alarm);
     }
 
-    /// Follows the fabric forever. `complain` is called once for each problem; `mark_if_known`
-    /// marks a device that all other machines know, and returns the generation of the rules that
-    /// they know.
+    /// Follows the fabric forever. `complain` is called once for each problem. `mark_if_known`
+    /// marks a device that was announced to all other machines, and returns the generation of the
+    /// rules that were announced to them.
     pub(crate) fn follow(
         &self,
         fabric: &Fabric,
@@ -119,7 +119,7 @@ impl Local {
         }
     }
 
-    /// Replaces the announcement, and gives it a new number.
+    /// Replaces the announcement, and assigns it a new number.
     pub(crate) fn update(&self, device_list: DeviceList) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let is_new = known.device_list.devices != device_list.devices

@@ -24,7 +24,7 @@ use crate::watch::Watch;
 pub(crate) struct Fresh {
     pub(crate) wire: Wire,
     pub(crate) watch: Arc<Watch>,
-    /// The heartbeat timeout: after this time of silence either end considers the other one dead.
+    /// The heartbeat timeout: after this time of silence either end considers the connection dead.
     pub(crate) longest_silence: Duration,
 }
 
@@ -175,8 +175,8 @@ impl Machine {
         lock(&self.remote)
     }
 
-    /// How to handle the records of local processes, if at most `up_to` bytes of them may be taken,
-    /// and a new connection, if any.
+    /// Returns how to handle the records of local processes, if at most `up_to` bytes of them may
+    /// be read, and a new connection, if any.
     pub(crate) fn look(&self, up_to: usize) -> (Uptake, Option<Fresh>) {
         let mut link = lock(&self.link);
         match &mut link.state {

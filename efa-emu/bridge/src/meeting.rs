@@ -1,7 +1,7 @@
 //! Connection setup: each bridge dials the given addresses, and accepts connections.
 //!
 //! Two bridges that dial each other need only one connection. The one with the smaller number
-//! ([`Greeting::incarnation`]) dials. The other one is told to wait a few times, in case it cannot
+//! ([`Greeting::incarnation`]) dials. The other one is asked to wait a few times, in case it cannot
 //! be reached.
 
 use std::collections::{BTreeMap, HashSet};
@@ -38,7 +38,7 @@ const CONNECT: Duration = Duration::from_secs(3);
 /// Pause between attempts.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// The number of times that a bridge that should not dial is told to wait.
+/// The number of times that a bridge which should not dial is asked to wait.
 const PATIENCE: u32 = 5;
 
 /// Most incoming connections that are not authenticated yet.
@@ -72,7 +72,7 @@ struct Meeting {
     timeout: Duration,
     machines: Mutex<BTreeMap<String, Met>>,
     strangers: AtomicUsize,
-    /// Makes programs wait until other machines know their hosts.
+    /// Makes programs wait until their hosts are announced to other machines.
     post: Mutex<Option<BridgePost>>,
 }
 
@@ -237,8 +237,8 @@ impl Meeting {
         Ok(machine)
     }
 
-    /// Marks a device of this machine if all reachable machines know it. Returns the generation of
-    /// the rules that they know.
+    /// Marks a device of this machine if it was announced to all reachable machines. Returns the
+    /// generation of the rules that were announced to them.
     fn mark_if_known(&self, gid: Gid) -> Option<u64> {
         let machines = self.machines.lock().unwrap_or_else(PoisonError::into_inner);
         let known: Option<Vec<u64>> = machines
@@ -393,7 +393,7 @@ impl Meeting {
         Ok(DialOutcome::Told(false))
     }
 
-    /// Tells the other machines of the shutdown, and leaves the fabric.
+    /// Notifies the other machines of the shutdown, and leaves the fabric.
     fn end(&self) {
         let machines = self.machines.lock().unwrap_or_else(PoisonError::into_inner);
         machines.values().for_each(|met| met.machine.end());
@@ -456,7 +456,8 @@ impl Dialed {
 enum DialOutcome {
     /// The address is this machine's own.
     Itself,
-    /// There is a connection, or the others make one; whether the other end said so.
+    /// A connection exists, or the other bridges make one. The flag shows whether the other end
+    /// reported it.
     Told(bool),
 }
 

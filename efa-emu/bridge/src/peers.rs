@@ -1,4 +1,4 @@
-//! The addresses of other bridges: given directly, in host files, or by a job's launcher.
+//! The addresses of other bridges: command-line arguments, host files, or a job's launcher.
 
 use std::io;
 use std::path::{Path, PathBuf};

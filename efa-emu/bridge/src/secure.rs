@@ -1,10 +1,10 @@
 //! The bytes of a connection: always authenticated, and encrypted unless both ends prefer no
 //! encryption.
 //!
-//! A connection begins with TLS, in which both ends prove that they have the key, and the greeting.
-//! Both block a thread. Afterwards the connection is non-blocking ([`Wire`]). Without encryption
-//! both ends continue in plain text on the same connection: until the greeting is over, a reader
-//! takes one TLS record at a time, so that it never reads beyond it.
+//! A connection begins with TLS, in which both ends prove that they have the key, and with the
+//! greeting. Both block a thread. Afterwards the connection is non-blocking ([`Wire`]). Without
+//! encryption both ends continue in plain text on the same connection: until the greeting ends, a
+//! reader reads one TLS record at a time, so that it never reads beyond the greeting.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -136,7 +136,7 @@ impl Secured {
         let mut record = vec![0; RECORD_HEADER];
         self.stream.read_exact(&mut record)?;
         let length = usize::from(u16::from_be_bytes([record[3], record[4]]));
-        // Otherwise it would wait for bytes that never come.
+        // Otherwise it would wait for bytes that never arrive.
         if !RECORD_TYPES.contains(&record[0]) || record[1] != 3 || length > LONGEST_RECORD {
             return Err(explain(Error::General("no TLS record".to_owned())));
         }
@@ -222,7 +222,7 @@ struct Cipher {
 }
 
 impl Wire {
-    /// Sends as much as possible. Returns the number of accepted bytes.
+    /// Sends until the socket accepts no more. Returns the number of accepted bytes.
     ///
     /// # Errors
     /// The connection is closed.
@@ -471,7 +471,7 @@ pub(crate) mod tests {
             acceptor.receive(100).unwrap();
             let [mut from, mut to] = [dialer, acceptor].map(|end| end.into_wire(plain).unwrap());
             to.send(&[1; 8]).unwrap();
-            // As much as the socket buffers can hold, and more.
+            // More than the socket buffers can hold.
             let mut sent = 0;
             loop {
                 match from.send(&[0; 100_000]).unwrap() {
@@ -502,7 +502,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// A client that keeps sending, but never a complete greeting.
+    /// The client sends continuously, but never a complete greeting.
     #[test]
     fn a_slow_greeting_times_out() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
