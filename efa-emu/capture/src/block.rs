@@ -39,13 +39,14 @@ pub(super) fn direction(flags: u32) -> Option<Direction> {
 }
 
 /// `pcap-file` writes the two 32-bit halves of a statistics block's times as one 64-bit integer in
-/// the section's byte order, but the format wants the upper half first in either order.
+/// the section's byte order, but the format requires the upper half first in either order.
 pub(super) const fn swap_halves(timestamp: u64) -> u64 {
     timestamp.rotate_left(32)
 }
 
 fn append<'a>(block: impl PcapNgBlock<'a>, bytes: &mut Vec<u8>) {
-    // Captures are little-endian on every machine, so that a seed gives the same file everywhere.
+    // Captures are little-endian on every machine, so that a seed produces the same file
+    // everywhere.
     block
         .into_block()
         .write_to::<LittleEndian, _>(bytes)
@@ -114,7 +115,7 @@ pub(super) fn snaplen(block: &[u8; SNAPLEN_END]) -> u32 {
 /// The end of the snap length in the block that declares an interface.
 pub(super) const SNAPLEN_END: usize = 16;
 
-/// Appends the first `snaplen` bytes of a frame that is given as bytes.
+/// Appends the first `snaplen` bytes of a frame, which the caller passes as bytes.
 pub(super) fn append_frame(
     interface: InterfaceId,
     time: Duration,

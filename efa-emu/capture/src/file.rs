@@ -22,7 +22,7 @@ struct Declared {
 }
 
 /// Writes one pcapng section with any number of interfaces into a file. After each
-/// [`FileWriter::flush`] the file consists of complete blocks. It holds the number of missing
+/// [`FileWriter::flush`] the file consists of complete blocks. It contains the number of missing
 /// frames of each interface; the space for that is written first, so that it can be updated on a
 /// full disk.
 #[derive(Debug)]
@@ -99,7 +99,7 @@ impl FileWriter {
         counts.dropped += frames;
     }
 
-    /// Writes as many buffered frames as there is room for, and drops the rest.
+    /// Writes the buffered frames that fit, and drops the rest.
     pub fn flush(&mut self) {
         let gathered = std::mem::take(&mut self.gathered);
         if self.append(&gathered).is_err() {
@@ -117,7 +117,7 @@ impl FileWriter {
         self.gathered.clear();
     }
 
-    /// Appends complete blocks, or nothing.
+    /// Appends all blocks, or none.
     fn append(&mut self, blocks: &[u8]) -> io::Result<()> {
         let end = self.length + blocks.len() as u64;
         let written =

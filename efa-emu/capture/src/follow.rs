@@ -30,7 +30,7 @@ pub struct FollowedFrame {
 
 impl FollowedFrame {
     /// The first `snaplen` bytes of a frame at `time` since the Unix epoch, for frames that no
-    /// shared capture recorded. Fails if the payload is not as long as the header says.
+    /// shared capture recorded. Fails if the payload's length differs from the one in the header.
     pub fn new(
         time: Duration,
         direction: Direction,
@@ -70,7 +70,7 @@ impl FollowedFrame {
         })
     }
 
-    /// The bytes that the frame takes in a capture.
+    /// The size of the frame in a capture, in bytes.
     pub fn recorded_len(&self) -> usize {
         self.block.len()
     }
@@ -113,7 +113,7 @@ impl Follower {
     /// this process would get a signal.
     pub fn may_have_writers(&self) -> bool {
         let set_lease = |kind: libc::c_int| {
-            // SAFETY: the descriptor is open, and this command takes an integer.
+            // SAFETY: the descriptor is open, and the argument of this command is an integer.
             unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_SETLEASE, kind) }
         };
         // The kernel grants the lease if the file is not open for writing. Some file systems grant

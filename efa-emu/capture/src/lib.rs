@@ -54,7 +54,7 @@ pub const WHOLE_FRAMES: u32 = 262_144;
 pub struct InterfaceId(pub u32);
 
 impl InterfaceId {
-    /// The interface of a device that records for itself, whatever its number in the file.
+    /// The interface of a device that records into a separate file, whatever its number there.
     pub const FIRST: InterfaceId = InterfaceId(0);
 }
 

@@ -39,7 +39,7 @@ pub(super) fn ip_packet(linktype: u32, bytes: &[u8]) -> Result<(usize, Option<Di
             (length, word(length - 2, length)?, None)
         }
         SLL => (16, word(14, 16)?, Some(word(0, 16)?)),
-        // One byte: the byte before it belongs to the ARPHRD type.
+        // One byte: the previous byte belongs to the ARPHRD type.
         SLL2 => (20, word(0, 20)?, Some(word(9, 20)? & 0xff)),
         _ if RAW.contains(&linktype) => return Ok((0, None)),
         _ => {

@@ -1,5 +1,5 @@
-//! Reads captures. The bytes are not trusted: nothing here panics, and memory is bounded by the
-//! longest permitted block.
+//! Reads captures. The bytes are not trusted: invalid input causes no panic, and memory is bounded
+//! by the longest permitted block.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -136,7 +136,8 @@ pub struct CapturedFrame<'a> {
     pub interface: InterfaceId,
     /// The time since the Unix epoch, or since the start of the simulation.
     pub time: Duration,
-    /// Whether the interface's host sent or received it, if the capture or its link layer tells.
+    /// Whether the interface's host sent or received it, if the capture or its link layer contains
+    /// this.
     pub direction: Option<Direction>,
     /// `opt_comment`: comments on the frame by the capture's author.
     pub comments: Vec<Cow<'a, str>>,
@@ -146,8 +147,8 @@ pub struct CapturedFrame<'a> {
     pub original_len: usize,
     /// All captured bytes of the frame, including its link layer's header.
     pub link_bytes: &'a [u8],
-    /// The bytes as a frame of the emulated wire, or why they are not one. If the snap length cut
-    /// them, the frame's payload is shorter than its header says.
+    /// The bytes as a frame of the emulated wire, or the reason why they are not one. If the snap
+    /// length truncated them, the frame's payload is shorter than the length in its header.
     pub frame: Result<Frame<'a>, frame::Error>,
 }
 
@@ -426,8 +427,9 @@ impl<R: Read> Reader<R> {
         None
     }
 
-    /// Reads until the buffer holds `wanted` bytes or the source ends, and returns how many it
-    /// holds. The buffer grows with the bytes that are read, not with what a length field claims.
+    /// Reads until the buffer contains `wanted` bytes or the source ends, and returns the number of
+    /// bytes in the buffer. The buffer grows with the bytes that are read, not with the value of a
+    /// length field.
     fn fill(&mut self, wanted: usize) -> Result<usize, ReadError> {
         while let missing = wanted.saturating_sub(self.buffer.len())
             && missing > 0

@@ -160,7 +160,7 @@ impl<T: CaptureTap> Recorder<T> {
         );
     }
 
-    /// Records a packet of a reliable connection, which has its own headers.
+    /// Records a packet of a reliable connection, which has different headers.
     fn packet(&mut self, moment: Moment, route: Route, length: u32, data: &mut dyn RequestData) {
         let length = (length as usize).min(frame::LONGEST_PACKET);
         self.payload.resize(length, 0);

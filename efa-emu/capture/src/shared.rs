@@ -1,12 +1,12 @@
-//! Captures in a file that several processes append to.
+//! Captures in a file to which several processes append.
 //!
 //! Every process that has a device open writes the frames that it sees into the device's capture.
-//! The recorder that asked for the capture follows the file and copies from it. A process may be
+//! The recorder that requested the capture follows the file and copies from it. A process may be
 //! killed at any instruction, even inside `write(2)`, and the disk may fill up, so a block can be
-//! truncated; the next writer must not put its own block after the fragment. Therefore each append
-//! takes an advisory lock, which the kernel releases when its holder dies, and first cuts a
-//! fragment off. A file always consists of complete blocks and at most one fragment at its end,
-//! which [`super::Reader`] and Wireshark accept.
+//! truncated; the next writer must not append its block to the fragment. Therefore each append
+//! acquires an advisory lock, which the kernel releases when its holder exits, and first truncates
+//! a fragment. A file always consists of complete blocks and at most one fragment at its end, which
+//! [`super::Reader`] and Wireshark accept.
 //!
 //! Few programs close their devices before they exit, so the count of frames that could not be
 //! recorded is not written at the end: it is in a statistics block at the start of the file, and a
@@ -32,8 +32,8 @@ use crate::frame::Frame;
 /// Frames beyond it are dropped.
 const LONGEST: u64 = 256 << 20;
 
-/// The number of attempts to take the lock before an append drops the frame. The lock is held for a
-/// few microseconds, unless its holder was stopped.
+/// The number of attempts to acquire the lock before an append drops the frame. The lock is held
+/// for a few microseconds, unless its holder was stopped.
 const LOCK_ATTEMPTS: u32 = 400;
 const LOCK_YIELDS: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_micros(25);
@@ -67,7 +67,8 @@ pub struct SharedFile {
     dropped_at: u64,
     /// Dropped frames that the count does not include yet.
     uncounted: u64,
-    /// The lock could not be taken last time. Its holder is probably stopped, so do not wait again.
+    /// The last attempt to acquire the lock failed. Its holder is probably stopped, so the next
+    /// append does not wait.
     impatient: bool,
     counts: Counts,
     error: Option<io::Error>,
@@ -134,7 +135,7 @@ impl SharedFile {
         self.error.as_ref()
     }
 
-    /// Ends the recording and returns the counts of this handle. An error means that the file's
+    /// Ends the recording and returns the counts of this handle. In case of an error the file's
     /// count of dropped frames is too low.
     pub fn close(mut self) -> io::Result<Counts> {
         if self.uncounted > 0 {

@@ -44,7 +44,7 @@ pub struct Writer<W: Write> {
     sink: W,
     snaplen: u32,
     counts: Vec<Counts>,
-    /// The sink's first error. Nothing is written after it, because a block may have been cut off.
+    /// The sink's first error. No data is written after it, because a block may be truncated.
     error: Option<io::Error>,
     frame: Vec<u8>,
     block: Vec<u8>,

@@ -42,7 +42,7 @@ pub enum Error {
         /// The bytes found.
         found: [u8; 2],
     },
-    /// A version of the transport header that this code does not know.
+    /// The version of the transport header is unknown.
     #[error(
         "transport header: version at offset {} is {found}, only version {} is known",
         offset::VERSION,

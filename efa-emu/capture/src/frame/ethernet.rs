@@ -25,8 +25,8 @@ pub const MAX_PAYLOAD: usize = u16::MAX as usize - UDP_HEADER_LEN - header::RDMA
 
 /// The Ethernet address of a GID.
 ///
-/// EFA devices have GIDs that contain a modified EUI-64 (RFC 4291, appendix A); such a GID gives
-/// the Ethernet address from which it was made. Any other GID gives a locally administered address
+/// EFA devices have GIDs that contain a modified EUI-64 (RFC 4291, appendix A); such a GID yields
+/// the Ethernet address from which it was made. Any other GID yields a locally administered address
 /// from its last five bytes. The result is never a group address.
 pub fn ethernet_address(gid: Gid) -> EthernetAddress {
     let g = gid.0;
@@ -64,8 +64,8 @@ impl<'a> Frame<'a> {
 
     /// Appends the frame's bytes to `buffer`, with a valid UDP checksum.
     ///
-    /// Fails, and does not change the buffer, if the payload is not as long as the header says, or
-    /// too long for a frame.
+    /// Fails, and does not change the buffer, if the payload's length differs from the one in the
+    /// header, or the payload is too long for a frame.
     pub fn emit(&self, buffer: &mut Vec<u8>) -> Result<(), Error> {
         if self.payload.len() != self.header.captured_len() {
             return Err(Error::PayloadLength {

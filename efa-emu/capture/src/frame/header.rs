@@ -198,7 +198,7 @@ pub struct Repr {
     pub path: u16,
     /// Length in bytes of this frame's data, even if the capture left the data out.
     pub payload_length: u32,
-    /// Whether the data is in the frame; `false` if the capture left it out.
+    /// Whether the data is in the frame; `false` if the capture excluded it.
     pub payload_captured: bool,
 }
 
@@ -355,7 +355,7 @@ impl Repr {
             Operation::Datagram => FrameKind::Datagram,
             Operation::RdmaRead => FrameKind::RdmaReadRequest(rdma()),
             Operation::RdmaWrite => FrameKind::RdmaWrite(rdma()),
-            // Such a packet has its own headers instead of ours: see `roce_frame`.
+            // Such a packet has InfiniBand headers instead of this one: see `roce_frame`.
             Operation::Connected => FrameKind::Datagram,
         };
         Repr {
