@@ -30,7 +30,7 @@ pub struct ClusterOptions {
     pub provider: Option<Provider>,
     /// The number of consecutive processes on a host; `None` to place one on each host in turn.
     pub slots: Option<u32>,
-    /// Whether each host has a name and shared memory of its own, if the system permits it.
+    /// Whether each host has a separate name and separate shared memory, if the system permits it.
     pub isolated: bool,
     /// Whether to fail if programs on a host would not find its devices in `/sys` and `/dev`.
     pub requires_view: bool,

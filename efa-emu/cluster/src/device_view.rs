@@ -59,11 +59,11 @@ impl DeviceView {
         }
     }
 
-    /// Makes the command see the devices. The process must have no other thread.
+    /// Makes the devices visible to the command. The process must have no other thread.
     ///
     /// # Errors
-    /// The system does not permit such a namespace. This is tried beforehand, because an error in
-    /// the started process would be mistaken for one of the program.
+    /// The system does not permit such a namespace. The method checks this beforehand, because an
+    /// error in the started process would look like an error of the program.
     pub fn prepare(&self, command: &mut Command) -> Result<(), Failure> {
         namespaces::try_in_child(|| self.enter()).map_err(|error| {
             let remedy = match mounts::root_is_mounted() {

@@ -21,8 +21,8 @@ const LONGEST_DEVICE_PATH: usize = 255;
 /// times a second.
 const RECORDER_PATIENCE: Duration = Duration::from_secs(3);
 
-/// How long a program waits for a live bridge to announce its hosts. On a busy machine, a bridge
-/// that needs longer would cost the first messages of the program, which have no destination.
+/// Maximum time that a program waits for a live bridge to announce its hosts. On a busy machine, a
+/// bridge that needs longer would cost the program its first messages, which have no destination.
 const BRIDGE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The variables that make programs load the emulated libraries, and the named provider.
@@ -62,7 +62,8 @@ impl EmulatedHosts {
         self.iter().flat_map(|host| &host.devices)
     }
 
-    /// Waits until other machines know these hosts. Returns a message if they do not.
+    /// Waits until these hosts are announced to the other machines. Returns a message if they are
+    /// not.
     ///
     /// # Errors
     /// The fabric cannot be read.

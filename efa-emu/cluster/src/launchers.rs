@@ -26,7 +26,7 @@ pub enum Middleware {
 /// A libfabric provider for all programs.
 #[derive(Debug)]
 pub struct Provider {
-    /// Its name, such as `efa_rs`.
+    /// The provider's name, such as `efa_rs`.
     pub name: String,
     /// The variables that make libfabric find it, and no other provider.
     pub variables: Vec<(&'static str, OsString)>,
@@ -76,7 +76,7 @@ impl Environment {
     }
 }
 
-/// Those of the given names that belong to a batch job.
+/// The names that belong to a batch job.
 fn of_batch_jobs(names: &[OsString]) -> Vec<OsString> {
     let is_there = |wanted: &&str| names.iter().any(|name| name == wanted);
     let systems = BATCH_SYSTEMS
@@ -107,7 +107,7 @@ pub(crate) struct Launchers<'a> {
     pub(crate) slots: Option<u32>,
     /// The cluster's directory for temporary files of the command.
     pub(crate) temporary: &'a Path,
-    /// Whether each host has a name and shared memory of its own.
+    /// Whether each host has a separate name and separate shared memory.
     pub(crate) isolated: bool,
     /// Whether all hosts are on this machine.
     pub(crate) is_alone: bool,
@@ -115,8 +115,8 @@ pub(crate) struct Launchers<'a> {
 
 /// Additional variables for a command that a launcher starts on a host.
 ///
-/// MPICH's ranks of one host use its own shared memory. The one of libfabric 2.5.1, in its wheel,
-/// aborts a rank at the start in some jobs (docs/cluster.md), and in writes.
+/// MPICH's ranks of one host use MPICH's shared memory. The shared memory of libfabric 2.5.1, in
+/// its wheel, aborts a rank at the start in some jobs (docs/cluster.md), and in writes.
 pub(crate) fn remedies(command: &OsStr) -> Vec<(&'static str, OsString)> {
     let mut variables = Variables(Vec::new());
     if contains(command, "hydra_pmi_proxy") {
@@ -153,7 +153,7 @@ pub(crate) fn of_host(directory: &Path) -> Vec<(&'static str, OsString)> {
 /// leaves the directories of killed daemons behind.
 const OPEN_MPI_TEMPORARY: [&str; 2] = ["OMPI_MCA_orte_tmpdir_base", "PRTE_MCA_prte_tmpdir_base"];
 
-/// Variables. The user's own values take precedence over preferences.
+/// Variables. The user's values take precedence over preferences.
 struct Variables(Vec<(&'static str, OsString)>);
 
 impl Variables {
@@ -213,7 +213,7 @@ impl Launchers<'_> {
             "PRTE_MCA_rmaps_default_mapping_policy",
             format!("{policy}:oversubscribe"),
         );
-        // Each host assumes that all processors are its own: bound ranks of several hosts would
+        // Each host assumes that it can use all processors: bound ranks of several hosts would
         // share the first ones. Waiting ranks yield.
         variables.prefer("OMPI_MCA_hwloc_base_binding_policy", "none");
         variables.prefer("PRTE_MCA_hwloc_default_binding_policy", "none");
@@ -254,7 +254,7 @@ impl Launchers<'_> {
             Middleware::Ofi => {
                 match self.provider {
                     Some(provider) => {
-                        // Intel's launcher passes its own variables to the ranks, in place of their
+                        // Intel's launcher passes its variables to the ranks, in place of their
                         // hosts' variables.
                         for (name, value) in &provider.variables {
                             variables.set(name, value);
@@ -268,7 +268,7 @@ impl Launchers<'_> {
                 }
                 variables.prefer("OMPI_MCA_pml", "cm");
                 variables.prefer("OMPI_MCA_mtl", "ofi");
-                // Otherwise 4.1 would use UCX for windows, whatever is chosen for messages.
+                // Otherwise 4.1 would use UCX for windows, regardless of the choice for messages.
                 variables.prefer("OMPI_MCA_osc", "^ucx");
                 variables.prefer("MPIR_CVAR_CH4_NETMOD", "ofi");
                 variables.prefer(

@@ -117,8 +117,8 @@ impl Layout {
         }
     }
 
-    /// The address of the host with this number: its own on this machine, otherwise that of its
-    /// machine.
+    /// The address of the host with this number: the host's address on this machine, otherwise that
+    /// of its machine.
     pub(crate) fn address(&self, number: u32) -> IpAddr {
         let mut others = self.others.iter();
         others

@@ -1,12 +1,12 @@
 //! Starting programs on emulated hosts: on one host for `efa-emu run`, or on a cluster of them,
 //! where launchers start programs through `efa-emu rsh`.
 //!
-//! Each host of a cluster is a process (`node`) with the host's namespaces (`namespaces`). It
-//! listens on a socket in the directory of the run, and executes the requests of `rsh` (`session`),
-//! as sshd does for ssh. It is forked while the cluster has one thread, and does not execute
-//! another program, because it would lose its capabilities. `launchers` has the environment for MPI
-//! libraries; `device_view` shows the devices in `/sys` and `/dev`; `members` and `gateway` are the
-//! hosts of other machines, and [`uplink`] is the bridge that a run starts.
+//! Each host of a cluster is a process (`node`) with the host's namespaces (`namespaces`). The
+//! process listens on a socket in the directory of the run, and executes the requests of `rsh`
+//! (`session`), as sshd does for ssh. It is forked while the cluster has one thread, and does not
+//! execute another program, because it would lose its capabilities. `launchers` has the environment
+//! for MPI libraries; `device_view` shows the devices in `/sys` and `/dev`; `members` and `gateway`
+//! are the hosts of other machines, and [`uplink`] is the bridge that a run starts.
 //!
 //! ```no_run
 //! use efa_shm::Fabric;

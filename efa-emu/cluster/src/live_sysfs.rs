@@ -44,8 +44,7 @@ impl<'a> LiveSysfs<'a> {
     /// Writes the values that have changed. Returns the time until the next call.
     pub fn update(&mut self) -> Duration {
         for live in &mut self.devices {
-            // An error such as a full disk must not end the program, which may not even read the
-            // file.
+            // An error such as a full disk must not end the program, which may never read the file.
             let _ = live.counters.write(&live.device.statistics());
             let link = live.state.as_mut().map(PortState::link);
             let _ = live.port.write(link.unwrap_or_default());

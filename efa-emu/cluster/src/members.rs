@@ -29,14 +29,14 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Interval of checks during that time.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The time that the other parts may take to exit.
+/// Maximum time for the other parts to exit.
 const END: Duration = Duration::from_secs(10);
 
 /// The prefix of the line with which a part reports that all its hosts are ready, followed by its
 /// directory. Login shells may print something before.
 const READY: &str = "efa-emu cluster is ready: ";
 
-/// The longest kept line.
+/// Maximum length of a stored line.
 const LONGEST: usize = 64 << 10;
 
 /// The machines over which the hosts of a cluster are distributed.
@@ -49,7 +49,7 @@ pub struct Machines {
     pub uplink_key: Option<PathBuf>,
     /// The port of the bridges; `None` for the default.
     pub uplink_port: Option<u16>,
-    /// The remote shell for the others.
+    /// The remote shell for the other parts.
     pub rsh: RemoteShell,
     /// The name of this machine, if the first one has started this part of the cluster.
     pub member: Option<String>,
@@ -104,8 +104,8 @@ impl Machines {
         }
     }
 
-    /// Starts the other parts of the cluster, if it was started here. `command` is the end of this
-    /// process's command line.
+    /// Starts the other parts of the cluster, if the cluster was started on this machine. `command`
+    /// is the end of this process's command line.
     ///
     /// # Errors
     /// A word of the command line is not valid text, or the remote shell cannot be run.
@@ -270,7 +270,7 @@ impl Members<'_> {
             if let Some(bridge) = uplink
                 && !bridge.look()?
             {
-                // Another bridge runs already.
+                // Another bridge is already running.
                 *uplink = None;
             }
             for member in &mut self.all {

@@ -10,9 +10,8 @@ use efa_shm::{DeviceName, Fabric};
 
 use crate::names::MOST_HOSTS;
 
-/// The memory of a host with one device before any program runs on it, in KiB: process, sysfs
-/// tree, its table of queue pair numbers and its namespaces (docs/cluster.md says how it was
-/// measured).
+/// The memory of a host with one device before any program runs on it, in KiB: process, sysfs tree,
+/// its table of queue pair numbers and its namespaces (docs/cluster.md describes the measurement).
 const HOST_KIB: u64 = 2048;
 
 /// The memory of each further device, in KiB.

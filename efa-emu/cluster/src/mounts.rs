@@ -6,14 +6,15 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Makes all mounts slaves: mounts of this namespace stay in it, outer ones still propagate.
+/// Makes all mounts slaves: mounts of this namespace do not propagate out of it, outer mounts still
+/// propagate into it.
 pub(crate) fn keep_private() -> io::Result<()> {
     let flags = libc::MS_REC | libc::MS_SLAVE;
     mount(None, Path::new("/"), None, flags, None)
 }
 
-/// Whether the root directory is a mount point. In a chroot it may not be; then no directory below
-/// can be made private.
+/// Whether the root directory is a mount point. In a chroot it may not be one; then no directory
+/// below can be made private.
 pub(crate) fn root_is_mounted() -> bool {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let mut points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
@@ -47,7 +48,7 @@ pub(crate) fn bind(source: &Path, target: &Path) -> io::Result<()> {
 pub(crate) fn copy(directory: &Path) -> io::Result<OwnedFd> {
     const FLAGS: u32 = libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC | libc::AT_RECURSIVE as u32;
     let directory = c_path(directory)?;
-    // SAFETY: the string lives through the call.
+    // SAFETY: the string is valid during the call.
     let opened = unsafe {
         libc::syscall(
             libc::SYS_open_tree,
@@ -64,7 +65,7 @@ pub(crate) fn copy(directory: &Path) -> io::Result<OwnedFd> {
 /// Attaches a copy at a directory.
 pub(crate) fn attach(copy: &OwnedFd, target: &Path) -> io::Result<()> {
     let target = c_path(target)?;
-    // SAFETY: the strings live through the call.
+    // SAFETY: the strings are valid during the call.
     let moved = unsafe {
         libc::syscall(
             libc::SYS_move_mount,
@@ -87,7 +88,7 @@ fn mount(
 ) -> io::Result<()> {
     let target = c_path(target)?;
     let pointer = |text: Option<&CStr>| text.map_or(std::ptr::null(), CStr::as_ptr);
-    // SAFETY: all pointers are null or to strings that live through the call.
+    // SAFETY: all pointers are null or to strings that are valid during the call.
     check(unsafe {
         libc::mount(
             pointer(source),

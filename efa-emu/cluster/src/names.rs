@@ -9,7 +9,7 @@ use crate::files::{ADDRESSES_FILE, NAMES_FILE};
 use crate::layout::Layout;
 use efa_commands::Failure;
 
-/// The most hosts of a cluster: as many processes can send to one process.
+/// Maximum number of hosts of a cluster: the number of processes that can send to one process.
 pub(crate) const MOST_HOSTS: u32 = 1024;
 
 /// The system's primary file for host names.

@@ -3,7 +3,7 @@
 //! All hosts of a cluster are in one user namespace, so that the system lets their processes copy
 //! from each other's memory, as the device does for RDMA. Inside, each host has separate namespaces
 //! for its name (UTS), for System V shared memory and queues (IPC), and for mounts: `/dev/shm` is
-//! its own except for the directories of fabrics and runs, and `/etc/hosts` contains all hosts.
+//! separate except for the directories of fabrics and runs, and `/etc/hosts` contains all hosts.
 //! They share the machine's network and processes.
 
 use std::fs::{self, File};
@@ -106,7 +106,7 @@ impl UserNamespace {
     }
 }
 
-/// Gives the calling process, which has all capabilities in its user namespace, the other
+/// Moves the calling process, which has all capabilities in its user namespace, to the other
 /// namespaces of a host.
 fn isolate(name: &str, views: &Views) -> io::Result<()> {
     unshare(libc::CLONE_NEWNS | libc::CLONE_NEWUTS | libc::CLONE_NEWIPC)?;
@@ -138,13 +138,13 @@ pub(crate) fn has_shared_memory() -> bool {
 fn show_hosts(list: &Path) -> io::Result<()> {
     match Path::new(SYSTEM_HOSTS).exists() {
         true => mounts::bind(list, Path::new(SYSTEM_HOSTS)),
-        // There is no file to mount over; such a machine resolves names elsewhere.
+        // There is no file to mount over; such a machine resolves names in another way.
         false => Ok(()),
     }
 }
 
-/// Gives the calling process, which is the host with this name, a boot id of its own: NCCL, UCX and
-/// Dragon identify machines by it. `directory` is the host's own.
+/// Sets a separate boot id for the calling process, which is the host with this name: NCCL, UCX and
+/// Dragon identify machines by it. `directory` is the host's directory.
 pub(crate) fn show_boot_id(name: &str, directory: &Path) -> io::Result<()> {
     let machines = fs::read_to_string(BOOT_ID)?;
     let mut hasher = DefaultHasher::new();
@@ -164,8 +164,8 @@ fn unshare(namespaces: i32) -> io::Result<()> {
     check(unsafe { libc::unshare(namespaces) })
 }
 
-/// Maps the users of the process's namespace: all of this one's if the system permits it, otherwise
-/// only the caller. All keep their numbers.
+/// Maps the users of the process's namespace: all users of this namespace if the system permits it,
+/// otherwise only the caller. All keep their numbers.
 fn map_users(process: i32) -> io::Result<()> {
     let write = |file: &str, text: &str| fs::write(format!("/proc/{process}/{file}"), text);
     let all = |file: &str| -> io::Result<String> {
@@ -208,8 +208,8 @@ fn map_user(process: &str, Caller { user, group }: Caller) -> io::Result<()> {
     write("gid_map", &format!("{group} {group} 1\n"))
 }
 
-/// Gives the calling process a separate mount namespace; without the required capability, inside of
-/// a user namespace that maps only itself.
+/// Moves the calling process to a new mount namespace; without the required capability, inside of a
+/// user namespace that maps only the caller.
 pub(crate) fn enter_own_mounts() -> io::Result<()> {
     if unshare(libc::CLONE_NEWNS).is_err() {
         // The user is not known in the new namespace before it is mapped.
@@ -220,8 +220,8 @@ pub(crate) fn enter_own_mounts() -> io::Result<()> {
     mounts::keep_private()
 }
 
-/// Executes `work` in a forked child, to find out whether the system permits it. The process must
-/// have no other thread.
+/// Executes `work` in a forked child, to check whether the system permits it. The process must have
+/// no other thread.
 pub(crate) fn try_in_child(work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     let (mut ours, mut theirs) = UnixStream::pair()?;
     let child = match process::fork()? {

@@ -109,7 +109,7 @@ impl<'a> Node<'a> {
         Ok((node, service))
     }
 
-    /// A command in the way of sshd: by the user's shell, in the home directory.
+    /// A command, started as by sshd: by the user's shell, in the home directory.
     fn command(&self, request: &Request) -> Command {
         let mut command = Command::new(&self.user.shell);
         match &request.command {
@@ -168,7 +168,7 @@ impl User {
         user.name = Some(text(entry.pw_name));
         let home = PathBuf::from(text(entry.pw_dir));
         // The home directory may be inaccessible, for example the system root's for root of a user
-        // namespace. sshd ignores it then, too.
+        // namespace. sshd ignores it in this case as well.
         if access(&home, Access::EXEC_OK).is_ok() && home.is_dir() {
             user.home = home;
         }

@@ -115,7 +115,7 @@ pub(crate) fn end_descendants(grace: Duration) {
         // Reaps zombies.
         while ended_child().is_some() {}
         // A process without children has no descendants, because orphans become its children. If
-        // each of many hosts scanned all processes of the machine, that would take quadratic time.
+        // each of many hosts scanned all processes of the machine, this would take quadratic time.
         if !has_children() || started.elapsed() > 2 * grace {
             return;
         }

@@ -21,7 +21,7 @@ use crate::{PROGRAM, complain};
 /// Exit status for errors of `rsh` itself, and for commands killed by a signal, as in ssh.
 const FAILED: u8 = 255;
 
-/// Options of ssh with a value, which may be the rest of the word or the next word.
+/// Options of ssh with a value, which is the rest of the word or the next word.
 const WITH_VALUE: &[u8] = b"BDEFIJLOPQRSWbceilmopw";
 
 /// Options of ssh without a value. `1` and `2` are from old releases, but still used by tools.
@@ -443,7 +443,7 @@ fn host_at<'a>(addresses: &str, names: &'a [&'a str], address: &OsStr) -> Option
     at.next().filter(|_| at.next().is_none())
 }
 
-/// The only running cluster of the user; with `EFA_EMU_FABRIC`, the one on that fabric.
+/// The only running cluster of the user. With `EFA_EMU_FABRIC`, the cluster on that fabric.
 fn only_cluster() -> Result<PathBuf, Failure> {
     let wanted = env::var(ENV_FABRIC).ok();
     let fabric_of = |directory: &Path| std::fs::read_to_string(directory.join(FABRIC_FILE)).ok();

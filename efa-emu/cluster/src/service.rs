@@ -14,8 +14,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::process;
 use crate::session::{self, Reply, Request, STREAMS};
 
-/// The time that a command may continue after its client has disconnected: it gets SIGHUP at once,
-/// and SIGKILL after this time.
+/// The time that a command may continue after its client has disconnected: it gets SIGHUP
+/// immediately, and SIGKILL after this time.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Time limit for a client's request.
@@ -184,7 +184,7 @@ impl Service {
         }
     }
 
-    /// Starts a command with a client's streams, in a session of its own.
+    /// Starts a command with a client's streams, in a new session.
     fn start(&self, mut command: Command, streams: [OwnedFd; STREAMS]) -> Result<i32, Failure> {
         let [input, output, errors] = streams.map(Stdio::from);
         command.stdin(input).stdout(output).stderr(errors);

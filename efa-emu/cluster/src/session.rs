@@ -18,8 +18,8 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Longest request in bytes: the arguments and the environment of a program can be 6 MiB, and each
-/// byte takes at most four characters.
+/// Longest request in bytes: the arguments and the environment of a program can be 6 MiB, and the
+/// encoding of a byte has at most four characters.
 const LONGEST: u64 = 4 * (6 << 20);
 
 /// The standard streams of a command.
@@ -74,7 +74,7 @@ impl Request {
 
     /// Receives a request and the streams.
     pub(crate) fn receive(connection: &UnixStream) -> io::Result<(Request, [OwnedFd; STREAMS])> {
-        // The streams come with the first byte.
+        // The streams arrive with the first byte.
         let mut first = [0];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(STREAMS))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);

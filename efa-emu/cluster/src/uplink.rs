@@ -174,8 +174,8 @@ impl Uplink {
         self.held.push_str(&news);
     }
 
-    /// Forwards the output, once it is known that this bridge stays: the output of one that exits
-    /// because of another is dropped.
+    /// Forwards the output, once it is certain that this bridge stays: the output of a bridge that
+    /// exits because another is running is dropped.
     fn tell(&mut self) {
         if !self.listens {
             return;
