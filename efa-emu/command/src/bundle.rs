@@ -17,8 +17,8 @@ const FILES: [(&str, &[u8]); 2] = [
     ),
 ];
 
-/// Writes the libraries to their own directory below `parent`, which belongs to the user, unless
-/// they are there. All runs of one build share it.
+/// Writes the libraries to a directory below `parent` that belongs to the user, unless they exist
+/// there. All runs of one build share it.
 pub(super) fn unpack_below(parent: &Path) -> io::Result<PathBuf> {
     let directory = parent.join(concat!("lib-", env!("EFA_EMU_BUNDLE_HASH")));
     fs::create_dir_all(&directory)?;

@@ -1,7 +1,7 @@
 //! Makes the program use the emulated libraries: `LD_PRELOAD` of a pair of libraries with the
 //! SONAMEs `libibverbs.so.1` and `libefa.so.1`, and a directory in `LD_LIBRARY_PATH` in which they
-//! have their other names. Then no library of rdma-core with the same purpose is loaded, whatever
-//! release the program's other libraries have.
+//! have their other names. Then no library of rdma-core with the same purpose is loaded,
+//! independent of the release of the program's other libraries.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -18,8 +18,8 @@ const ENV_LIBRARIES: &str = "EFA_EMU_LIB";
 const LD_PRELOAD: &str = "LD_PRELOAD";
 
 /// AddressSanitizer's variable for options, and the option that permits it not to be the first
-/// library of the program. It only needs to come before the C library, which it does: the program
-/// names it, and our libraries define nothing that it intercepts.
+/// library of the program. AddressSanitizer only needs to precede the C library, which it does: the
+/// program names it. The emulated libraries define no function that it intercepts.
 const ASAN_OPTIONS: &str = "ASAN_OPTIONS";
 const ANY_LINK_ORDER: &str = "verify_asan_link_order=0";
 
@@ -67,7 +67,7 @@ impl Libraries {
     }
 
     /// `LD_LIBRARY_PATH` for the program: first `directory`, in which links are created. The
-    /// dynamic linker knows a preloaded library only by its SONAME, so a program that opens
+    /// dynamic linker identifies a preloaded library only by its SONAME, so a program that opens
     /// `libibverbs.so`, the name in the development package, would otherwise get the system's
     /// library.
     pub(super) fn search_path(
@@ -89,14 +89,14 @@ impl Libraries {
         Ok((LD_LIBRARY_PATH, path))
     }
 
-    /// `LD_PRELOAD` for the program. The user's libraries stay, and stay first: some of them
-    /// (sanitizers) require it.
+    /// `LD_PRELOAD` for the program. The user's libraries remain, and precede the emulated ones,
+    /// because some of them (sanitizers) require it.
     pub(super) fn preload(&self) -> (&'static str, OsString) {
         let inherited = env::var_os(LD_PRELOAD).unwrap_or_default();
         (LD_PRELOAD, self.join(&inherited))
     }
 
-    /// The options of AddressSanitizer for programs that use it. The user's come last and take
+    /// The options of AddressSanitizer for programs that use it. The user's options follow and take
     /// precedence.
     pub(super) fn sanitizer_options() -> (&'static str, OsString) {
         let mut options = OsString::from(ANY_LINK_ORDER);

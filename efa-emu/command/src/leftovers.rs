@@ -2,16 +2,16 @@
 //!
 //! The fabric cleans up after itself. But libfabric too creates a shared memory object for each
 //! endpoint, for peers on the same host, and removes it when the endpoint is closed; after a kill
-//! it remains. Its name starts with the device's GID, which distinguishes ours from those of real
-//! devices.
+//! it remains. Its name starts with the device's GID, which distinguishes emulated devices from
+//! real ones.
 //!
 //! The object is named after its queue pair, and is kept as long as a live process has a queue pair
-//! of that number; the fabrics know. The users of other objects are read from `/proc`, which takes
-//! long on a busy machine. `/proc` shows neither the programs of other pid namespaces, which may
-//! share `/dev/shm` (containers of one pod), nor the files of programs that hide them. The fabric
-//! knows the live processes of both kinds by their locks; as long as a host has one, the objects of
-//! that host are kept. As long as a fabric cannot be read, all objects are kept: it may have
-//! another version, and its hosts are unknown.
+//! of that number, according to the fabrics. The users of other objects are read from `/proc`,
+//! which takes long on a busy machine. `/proc` shows neither the programs of other pid namespaces,
+//! which may share `/dev/shm` (containers of one pod), nor the files of programs that hide them.
+//! The fabric detects the live processes of both kinds by their locks. The objects of a host are
+//! kept while it has such a process. If a fabric cannot be read, all objects are kept: the fabric
+//! may have another version, and its hosts are unknown.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -38,8 +38,8 @@ pub(super) fn remove() {
 /// if a fabric cannot be read.
 fn remove_from(directory: &Path, hosts: impl FnOnce() -> Option<Vec<HostStatus>>) {
     let user = rustix::process::geteuid().as_raw();
-    // The objects are listed first: a program that has created one of them has it open, or has
-    // closed it after mapping it, by the time the processes are read.
+    // The objects are listed first: when the processes are read afterwards, a program that has
+    // created one of the objects has it open, or has mapped and closed it.
     let mut candidates: Vec<_> = fs::read_dir(directory)
         .into_iter()
         .flatten()
@@ -80,7 +80,8 @@ fn remove_from(directory: &Path, hosts: impl FnOnce() -> Option<Vec<HostStatus>>
     }
 }
 
-/// The GIDs of the hosts with a live process whose files are not visible, among those that matter.
+/// The GIDs of the hosts with a live process whose files are not visible, among those for which
+/// `matters` returns true.
 fn hosts_out_of_sight(hosts: &[HostStatus], matters: impl Fn(Gid) -> bool) -> HashSet<Gid> {
     let hosts = hosts.iter().filter(|host| {
         let mut processes = host.participants.iter();
@@ -229,7 +230,7 @@ mod tests {
         assert!(unused.exists(), "nothing is known of the hosts");
         let hosts = || {
             Some(vec![
-                // Lives, and has another queue pair.
+                // This process is alive, and has another queue pair.
                 host("fe80::ef:a0ff:fe00:1", own, 3),
                 host("fe80::ef:a0ff:fe00:4", 0, 3),
                 host("fe80::ef:a0ff:fe00:5", own, 2),

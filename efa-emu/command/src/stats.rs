@@ -47,7 +47,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 
 impl StatsArguments {
     pub(super) fn execute(self) -> Result<ExitCode, Failure> {
-        // The first call asks the devices for the counts that the second one reads.
+        // The first call requests from the devices the counts that the second one reads.
         let mut devices = self.look()?;
         if !devices.is_empty() {
             thread::sleep(ANSWER);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use efa_shm::usage::{self, Process, UsageStep};
 
-/// The time in which programs may end after the one that was started first.
+/// Maximum time for programs to end after the program that was started first.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 const PAUSE: Duration = Duration::from_millis(10);
@@ -57,7 +57,7 @@ fn is_alive(process: &Process, marks: &Path) -> bool {
     let of_process = |file: &str| std::fs::read(format!("/proc/{}/{file}", process.pid));
     let has_name = of_process("comm")
         .is_ok_and(|name| name.strip_suffix(b"\n") == Some(process.name.as_bytes()));
-    // Another process may have the number by now, and a process that has ended has no environment.
+    // Another process may have the number now, and a process that has ended has no environment.
     has_name
         && of_process("environ").is_ok_and(|environment| {
             environment.split(|byte| *byte == 0).any(|variable| {

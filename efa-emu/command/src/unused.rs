@@ -30,14 +30,13 @@ pub(super) struct Facts<'a> {
     pub(super) fi_provider: Option<String>,
     /// Whether programs can create files in the directory of POSIX shared memory.
     pub(super) has_shared_memory: bool,
-    /// Whether programs find the devices in `/sys` and `/dev`; looking there leaves no mark.
+    /// Whether programs find the devices in `/sys` and `/dev`. Reading there leaves no trace.
     pub(super) shows_devices: bool,
     /// The directory of the fabrics, by its path outside of containers.
     pub(super) fabrics: &'a Path,
-    /// Whether a device of the run's hosts has received packets, which leaves no mark.
+    /// Whether a device of the run's hosts has received packets. Receiving leaves no trace.
     pub(super) has_received: bool,
-    /// Whether the command failed, which explains that nothing was sent over a device that was
-    /// opened.
+    /// Whether the command failed, which explains an opened device without traffic.
     pub(super) has_failed: bool,
 }
 
@@ -127,8 +126,8 @@ fn describes(process: &Process) -> bool {
     DESCRIBING.contains(&&process.name[..])
 }
 
-/// Whether the program's file includes the code of libibverbs. It is recognised by the start of its
-/// warnings, which is also in this program, because it searches for it.
+/// Whether the program's file includes the code of libibverbs. The start of libibverbs's warnings
+/// identifies it. This program contains the same text, because it searches for it.
 fn has_own_verbs(process: &&Process) -> bool {
     const WARNING: &[u8] = b"libibverbs: Warning: ";
     if env::current_exe().is_ok_and(|own| own == process.executable) {
@@ -138,7 +137,7 @@ fn has_own_verbs(process: &&Process) -> bool {
     memchr::memmem::find(&program, WARNING).is_some()
 }
 
-/// Whether this value of `FI_PROVIDER` excludes the efa provider and ours.
+/// Whether this value of `FI_PROVIDER` excludes both the efa provider and efa_rs.
 fn excludes_efa(choice: &str) -> bool {
     let is_for_efa = |name: &str| ["efa", "efa_rs"].contains(&name.trim());
     let names = |list: &str| list.split([',', ';']).any(is_for_efa);

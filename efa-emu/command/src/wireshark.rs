@@ -107,7 +107,7 @@ fn caller_of(program: &Path) -> String {
 struct Folders(HashMap<String, PathBuf>);
 
 impl Folders {
-    /// Asks `tshark`. The names are the same in Wireshark 3.4 to 4.4.
+    /// Queries `tshark`. The names are the same in Wireshark 3.4 to 4.4.
     fn ask() -> Result<Folders, Failure> {
         let output = Command::new("tshark")
             .args(["-G", "folders"])
@@ -135,7 +135,7 @@ impl Folders {
         Folders(folders)
     }
 
-    /// The folder `name`, or for releases that do not print it the usual one below the user's home.
+    /// The folder `name`. For releases that do not print it, the usual one below the user's home.
     fn folder(&self, name: &str, usual: &str) -> Result<PathBuf, Failure> {
         if let Some(told) = self.0.get(name) {
             return Ok(told.clone());

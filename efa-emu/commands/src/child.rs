@@ -1,5 +1,5 @@
 //! Waits for the program so that a shell sees no difference: signals are passed to it, and this
-//! process ends as it ended.
+//! process ends in the same way.
 
 use std::ffi::OsStr;
 use std::io;
@@ -83,13 +83,13 @@ fn forward(child: &Child, signal: i32) {
     let Ok(pid) = i32::try_from(child.id()) else {
         return;
     };
-    // SAFETY: the child has not been waited for, so the pid is still its own.
+    // SAFETY: the child has not been waited for, so the pid still belongs to it.
     unsafe { libc::kill(pid, signal) };
 }
 
-/// Ends this process as the program ended: by the same signal, so that the caller can tell. MPICH's
-/// launcher ends a job when one of its processes dies from a signal, but not when one exits with
-/// the status that a shell reports for it.
+/// Ends this process as the program ended, if necessary by the same signal, so that the caller sees
+/// the signal. MPICH's launcher ends a job when a signal ends one of its processes, but not when a
+/// process exits with the status that a shell reports for the signal.
 ///
 /// Destructors of the caller do not run if it was a signal.
 pub fn end_as(status: ExitStatus) -> ExitCode {

@@ -1,5 +1,5 @@
 //! Programs that `efa-emu` starts for some of its commands. They are separate programs so that
-//! their dependencies do not burden the others.
+//! `efa-emu` does not have their dependencies.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 
 use super::Failure;
 
-/// The words of the command line before the program's own arguments, such as `efa-emu bridge`.
+/// The words of the command line before the program's arguments, such as `efa-emu bridge`.
 const OWN_WORDS: usize = 2;
 
 /// A program that is installed with this one.
@@ -30,7 +30,7 @@ impl Companion {
         Ok(std::env::current_exe()?.with_file_name(self.program))
     }
 
-    /// Replaces this process by the program, which gets the words after the command's own.
+    /// Replaces this process by the program, and passes the words after those of the command to it.
     ///
     /// # Errors
     /// It cannot be started; see [`Companion::missing`].

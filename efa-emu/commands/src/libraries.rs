@@ -9,7 +9,7 @@ use super::Failure;
 /// precedence, and `remedies` describes how to get the libraries.
 ///
 /// # Errors
-/// None of them has the files, or its path is not allowed in `LD_PRELOAD`.
+/// None of the directories has the files, or its path is not allowed in `LD_PRELOAD`.
 pub fn directory_of(
     files: &[&str],
     directories: &[PathBuf],

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use crate::Failure;
 
 /// Namespaces, and the process that keeps them. They end when this value is dropped, or with the
-/// program that holds it.
+/// program that owns it.
 #[derive(Debug)]
 pub struct Namespaces {
     keeper: Child,
@@ -38,7 +38,7 @@ impl Namespaces {
         if kinds.contains(&"--mount") {
             command.args(["--propagation", "private"]);
         }
-        // Its input is closed when the caller ends, for whatever reason.
+        // Its input is closed when the caller ends, in whatever way.
         let script = format!("{script} && echo ready && exec cat >/dev/null");
         command.args(["sh", "-c", &script]);
         command.stdin(Stdio::piped());
@@ -50,7 +50,7 @@ impl Namespaces {
         };
         let mut line = String::new();
         if let Some(output) = made.keeper.stdout.take() {
-            // Only the word `ready` matters.
+            // The rest of the output is not needed.
             let _ = BufReader::new(output).read_line(&mut line);
         }
         if line.trim_end() == "ready" {

@@ -49,7 +49,7 @@ pub fn fail(program: &str, error: &io::Error) {
     }
 }
 
-/// Whether output is missing that its reader waits for.
+/// Whether output is missing for which its reader waits.
 pub fn is_incomplete() -> bool {
     STATE.load(Ordering::Relaxed) == INCOMPLETE
 }

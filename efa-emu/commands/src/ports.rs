@@ -1,9 +1,9 @@
-//! TCP ports for programs that get theirs before they start, and a check whether they listen.
+//! TCP ports for programs that get their port before they start, and a check whether they listen.
 //!
-//! Such a port is chosen some time before it is used. If the kernel chose it, another process may
-//! take it meanwhile: the kernel gives it to the next process that leaves the choice to the kernel,
-//! as every rank of an MPI job does, and clients then connect to that process. So ports are chosen
-//! outside of the kernel's range.
+//! Such a port is chosen some time before it is used. If the kernel chose it, another process could
+//! get it meanwhile: the kernel assigns it to the next process that binds port 0, as every rank of
+//! an MPI job does, and clients would connect to that process. Therefore ports are chosen outside
+//! of the kernel's range.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -19,8 +19,8 @@ const FEWEST: usize = 1000;
 /// The number of ports that are tried before the choice is left to the kernel.
 const TRIES: usize = 100;
 
-/// Returns a TCP port on which no process of this host listens. The kernel does not give it to
-/// processes that leave the choice to the kernel, if there are such ports.
+/// Returns a TCP port on which no process of this host listens. If such ports exist, the kernel
+/// does not assign the port to processes that bind port 0.
 ///
 /// # Errors
 /// The system has no free port.
@@ -36,7 +36,7 @@ pub fn free_port() -> io::Result<u16> {
     }
 }
 
-/// The range of ports to choose from, given the kernel's own range.
+/// The range of ports to choose from, outside of the kernel's range.
 fn beside(kernel_range: &str) -> Option<RangeInclusive<u16>> {
     let mut bounds = kernel_range.split_whitespace();
     let mut bound = || bounds.next()?.parse::<u16>().ok();

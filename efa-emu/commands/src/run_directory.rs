@@ -1,4 +1,4 @@
-//! The directory of one `run`, which holds the generated sysfs tree and is removed with the run.
+//! The directory of one `run`, which contains the generated sysfs tree and is removed with the run.
 //!
 //! A run that is killed cannot remove its directory. So each run holds a lock on a file in it,
 //! which the program inherits; the next run removes the directories whose lock is free.
@@ -29,19 +29,20 @@ const PREFIX: &str = "run-";
 /// are in that directory of shared memory.
 const RUNS: &str = "efa-emu-runs";
 
-/// The program that keeps other files for its user.
+/// The program with a separate directory for each user.
 const EMULATOR: &str = "efa-emu";
 
 /// The directory of one run.
 pub struct RunDirectory {
     path: PathBuf,
-    /// Held open here, and inherited by the program.
+    /// Open in this process, and inherited by the program.
     _lock: OwnedFd,
 }
 
 impl RunDirectory {
-    /// Creates a new directory below the user's own, and removes the directories of dead runs: in
-    /// the directory of `TMPDIR`, else in shared memory, else in the directory for temporary files.
+    /// Creates a new directory below the user's directory, and removes the directories of ended
+    /// runs: in the directory of `TMPDIR`, else in shared memory, else in the directory for
+    /// temporary files.
     pub fn create() -> Result<RunDirectory, Failure> {
         RunDirectory::create_below(&place_of_runs(), RUNS)
     }
@@ -58,7 +59,7 @@ impl RunDirectory {
                 Err(error) => Some(Err(failed("create", &path)(error))),
             })
             .ok_or_else(|| Failure(format!("{} is full", parent.display())))??;
-        // Not close-on-exec: the lock lives as long as any process that the run started.
+        // Not close-on-exec: the lock is held until all processes of the run have ended.
         let lock = open(
             path.join(LOCK),
             OFlags::CREATE | OFlags::RDWR,
@@ -83,8 +84,8 @@ impl RunDirectory {
 
 impl Drop for RunDirectory {
     fn drop(&mut self) {
-        // The guard prevents that another run gets the same name before this directory is removed.
-        // The next run removes the files that cannot be removed now.
+        // The guard prevents another run from getting the same name before this directory is
+        // removed. The next run removes the files that cannot be removed now.
         let parent = self.path.parent().unwrap_or(&self.path);
         let path = parent.join(LOCK);
         let guard = File::open(&path).ok();
@@ -97,7 +98,8 @@ impl Drop for RunDirectory {
 }
 
 /// The directory of this user's runs of a program, and the lock that is held while directories are
-/// created and removed in it: a new one must not be taken for a dead one before it is locked.
+/// created and removed in it: otherwise a new directory could be removed as a dead one before its
+/// lock is held.
 fn guarded_parent(temporary: &Path, program: &str) -> Result<(PathBuf, File), Failure> {
     for _ in 0..MOST_ATTEMPTS {
         let parent = directory_of_user(temporary, program)?;
@@ -145,8 +147,9 @@ fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) -> Failure {
     move |error| Failure(format!("cannot {action} {path}: {error}"))
 }
 
-/// The parent of the directories of runs, unless a program has its own. A sysfs tree has a hundred
-/// small files; creating and removing them on a disk takes several times as long as in memory.
+/// The parent of the directories of runs, unless a program has a separate one. A sysfs tree has a
+/// hundred small files; creating and removing them on a disk takes several times as long as in
+/// memory.
 pub fn place_of_runs() -> PathBuf {
     let named = env::var_os("TMPDIR").filter(|path| !path.is_empty());
     named

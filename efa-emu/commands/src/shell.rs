@@ -26,15 +26,15 @@ pub enum SplitError {
 #[error("the command is not usable: {0}; write for example `ssh -p 2222`")]
 pub struct RemoteShellError(#[from] SplitError);
 
-/// A command that takes the arguments of ssh: a host, and a command for the shell there. Or a
-/// launcher, whose last word expects a host; a program and its arguments follow.
+/// A command with the arguments of ssh: a host, and a command for the shell there. Or a launcher,
+/// whose last word expects a host; a program and its arguments follow.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RemoteShell {
     words: Vec<String>,
 }
 
 impl RemoteShell {
-    /// The default. It never asks for a password, because no user would answer.
+    /// The default. It never prompts for a password, because no user would answer.
     pub const DEFAULT: &'static str = "ssh -o BatchMode=yes";
 
     /// Whether it is the launcher of a parallel job, which starts a program without a shell.

@@ -27,7 +27,7 @@ impl Signals {
     pub fn take(signals: &[i32]) -> Signals {
         let mut waited_for = MaybeUninit::uninit();
         let mut blocked_before = MaybeUninit::uninit();
-        // SAFETY: `sigemptyset` initialises the set that the others then change and read, and
+        // SAFETY: `sigemptyset` initialises the set that the other calls then change and read, and
         // `pthread_sigmask` the other set.
         unsafe {
             libc::sigemptyset(waited_for.as_mut_ptr());
@@ -46,7 +46,7 @@ impl Signals {
         }
     }
 
-    /// The program starts as if the signals had not been blocked here.
+    /// Restores the signal mask in the program, which then starts with the signals unblocked.
     pub fn unblock_in(&self, command: &mut Command) {
         let mask = self.blocked_before;
         let unblock = move || {

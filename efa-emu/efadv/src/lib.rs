@@ -2,7 +2,7 @@
 //! a library of that name while they share their state with `libibverbs.so.1`.
 //!
 //! Each function jumps to the one that `efa-emu-verbs` exports as `efa_emu_NAME`; arguments and
-//! result pass through untouched. For unsafe contracts and behaviour see `efadv` there.
+//! result pass through untouched. For unsafe contracts and behaviour see `efadv` in that crate.
 
 /// The jump to a function by its address, which the loader has put into the library's table.
 #[cfg(target_arch = "x86_64")]

@@ -101,8 +101,8 @@ pub(super) fn turn(recording: &mut Option<RunRecording<'_>>) -> Duration {
 }
 
 /// Calls `announce` when all devices record, then records as long as `goes_on` returns true; that
-/// function waits for a moment. Returns the totals, or nothing if the reader of the capture went
-/// away. `target` is the name of the output.
+/// function waits for a moment. Returns the totals, or `None` if the reader of the capture has
+/// closed it. `target` is the name of the output.
 pub(super) fn record(
     mut recording: Recording,
     target: &str,

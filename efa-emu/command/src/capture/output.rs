@@ -28,8 +28,8 @@ impl Output {
         self.0.try_clone()
     }
 
-    /// Whether the pipe has no reader any more. On a quiet fabric nothing is written, and so no
-    /// write error shows it.
+    /// Whether the pipe no longer has a reader. On a quiet fabric nothing is written, so no write
+    /// error reveals it.
     pub(crate) fn is_deserted(&self) -> bool {
         let mut descriptors = [PollFd::new(&self.0, PollFlags::empty())];
         let now = Timespec::default();

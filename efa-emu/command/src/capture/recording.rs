@@ -1,12 +1,11 @@
 //! Records a fabric: one capture of all its hosts, with an interface for each.
 //!
-//! The recording process enters every host of the fabric and asks its devices to record to a file,
+//! The recording process joins every host of the fabric and makes its devices record to a file,
 //! from which it moves the frames into the capture. When it ends, even by a kill, the devices stop
 //! recording.
 //!
 //! The first byte of the capture is written when all devices record, so that a program which waits
-//! for it misses nothing that happens afterwards. Hosts that come later wait for the recorder
-//! before they begin.
+//! for it misses no later event. Hosts that join later wait for the recorder before they begin.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,7 +19,7 @@ use super::spool::Spool;
 use efa_commands::Failure;
 use efa_options::capture_output::{Filter, Store, Written};
 
-/// The time that devices may take to begin recording; a stopped process never does.
+/// Maximum time for devices to begin recording; a stopped process never does.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The interval of checks whether they have begun.

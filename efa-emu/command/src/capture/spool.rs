@@ -92,8 +92,8 @@ impl Spool {
         Ok(())
     }
 
-    /// Reads files without writers once more and drops them, and drops the oldest if there are too
-    /// many. Makes devices that still write to old files check which file they record to.
+    /// Reads files without writers a last time and drops them, and drops the oldest if there are
+    /// too many. Makes devices that still write to old files check to which file they record.
     fn drop_retired(&mut self, host: &Host, store: &mut Store) -> Result<(), Failure> {
         let (written, ended): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.retired)
             .into_iter()
@@ -121,7 +121,8 @@ impl Spool {
             .try_fold(self.dropped, |sum, dropped| Ok(sum + dropped?))
     }
 
-    /// Determines why frames are missing as soon as they are: the reason may be gone later.
+    /// Determines why frames are missing as soon as they are: the cause may no longer be visible
+    /// later.
     fn notice_dropped(&mut self, store: &mut Store) -> io::Result<()> {
         let missing = self.all_dropped()?;
         if missing > self.missing {
@@ -242,7 +243,7 @@ mod tests {
         }
 
         fn turn(&mut self) {
-            // As if the last check were long ago.
+            // Simulates that the last check was long ago.
             self.spool.looked -= LOOK;
             self.spool.turn(&self.host, &mut self.store).unwrap();
         }
@@ -255,7 +256,7 @@ mod tests {
         }
     }
 
-    /// The files stay short, however long the recording is.
+    /// The files stay short, even during a long recording.
     #[test]
     fn files_without_a_writer_are_closed() {
         let mut rig = Rig::new("given-up");

@@ -1,9 +1,9 @@
 //! `efa-emu extcap`: running fabrics as interfaces of Wireshark.
 //!
 //! Wireshark starts every program in its extcap directory to query its interfaces, their link types
-//! and their options, and once more to capture into a pipe. During a capture, two more pipes
-//! connect the program with a toolbar. The extcap interface (`man 4 extcap`) defines the options
-//! and the sentences that answer them.
+//! and their options, and again to capture into a pipe. During a capture, two more pipes connect
+//! the program with a toolbar. The extcap interface (`man 4 extcap`) defines the options and the
+//! sentences that answer them.
 
 mod sentences;
 mod toolbar;
@@ -26,8 +26,8 @@ use toolbar::Toolbar;
 /// The prefix of interface names; the fabric's name follows.
 const INTERFACE_PREFIX: &str = "efa-emu-";
 
-/// The value that means all hosts, in the option and in the toolbar. No host can have it as its
-/// name.
+/// The value that means all hosts, in the option and in the toolbar. It is not a valid name of a
+/// host.
 const ALL_HOSTS: &str = "*";
 const ALL_HOSTS_LABEL: &str = "All hosts";
 
@@ -167,7 +167,7 @@ impl ExtcapArguments {
                 if let Some(selection) = toolbar.turn(recording.interfaces()) {
                     recording.set_filter(fixed.clone().and(selection.filter()));
                 }
-                // A Wireshark that was killed leaves the reader of the pipe behind.
+                // A killed Wireshark leaves the reader of the pipe running.
                 let is_wanted = !output.is_deserted() && rustix::process::getppid() == wireshark;
                 signals.wait_for(TICK).is_none() && is_wanted
             },

@@ -28,7 +28,7 @@ pub(super) enum Control {
 enum Command {
     /// The toolbar is ready.
     Initialized = 0,
-    /// Gives the control a value; an empty one clears a log.
+    /// Sets the value of a control; an empty one clears a log.
     Set = 1,
     /// Adds a value to a list, or text to a log.
     Add = 2,
@@ -115,7 +115,7 @@ impl Toolbar {
         }
     }
 
-    /// Takes a complete message: control, command and value.
+    /// Removes and returns a complete message: control, command and value.
     fn next_message(&mut self) -> Option<(u8, u8, Vec<u8>)> {
         let &[sign, high, middle, low, ..] = &self.received[..] else {
             return None;
@@ -172,7 +172,7 @@ impl Toolbar {
         let is_first = self.listed == 0 && !hosts.is_empty();
         for index in self.listed..hosts.len() {
             let Interface { host, profile, gid } = &hosts[index];
-            // A host that came back with another GID has another interface.
+            // A host that returned with another GID has another interface.
             if !hosts[..index].iter().any(|earlier| earlier.host == *host) {
                 self.add_host(host, host);
             }
@@ -204,7 +204,7 @@ impl Toolbar {
         self.to_send.extend_from_slice(value.as_bytes());
     }
 
-    /// Sends as much as fits into the pipe.
+    /// Sends until the pipe is full.
     fn send(&mut self) {
         if let Some(path) = &self.output_path {
             let mut options = OpenOptions::new();

@@ -127,7 +127,7 @@ impl NetworkArguments {
     }
 }
 
-/// The name of a profile or the path of its file, which goes into an environment variable.
+/// The name of a profile or the path of its file, for an environment variable.
 fn text_of_profile(profile: OsString) -> Result<String, Failure> {
     profile.into_string().map_err(|profile| {
         Failure(format!(
@@ -262,8 +262,8 @@ impl HostSettings {
 
     /// Hosts with these devices each.
     fn hosts(&self, entered: impl IntoIterator<Item = Vec<Host>>) -> EmulatedHosts {
-        // Read once for all hosts: waiting for each other at the registry would take the longer,
-        // the more hosts there are.
+        // The rules are read once for all hosts: with more hosts, the processes would wait longer
+        // for each other at the registry.
         let port_rules = PortRules::of(&self.fabric).ok();
         let host = |devices: Vec<Host>| {
             let mut config = HostConfig::new(self.fabric.name(), devices[0].name().host());
