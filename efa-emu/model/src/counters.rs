@@ -85,7 +85,7 @@ counters! {
     cmds_err,
     /// Commands without a completion. Never happens here.
     no_completion_cmds,
-    /// Keep-alive events from the device to its driver. Never happens here.
+    /// Keep-alive events from the device to its driver. The emulated device sends none.
     keep_alive_rcvd,
     /// Protection domains refused.
     alloc_pd_err,
@@ -182,7 +182,7 @@ counters! {
     retrans_bytes,
     /// Requests sent again because the receiver was not ready.
     retrans_pkts,
-    /// Requests given up because the receiver stayed not ready.
+    /// Requests given up because the receiver remained not ready.
     retrans_timeout_events,
     /// Peers that stopped answering.
     unresponsive_remote_events,

@@ -1,11 +1,12 @@
 //! The interface between the device model and the links that carry its requests.
 //!
-//! The device model ([`crate::device`]) knows queues, keys and completions but does not transport
-//! bytes to another host. A *link* does: the deterministic network of `efa-sim`, or the shared
-//! memory of `efa-shm`. It transports each request once, reliably and in no particular order:
+//! The device model ([`crate::device`]) implements queues, keys and completions but does not
+//! transport bytes to another host. A *link* does: the deterministic network of `efa-sim`, or the
+//! shared memory of `efa-shm`. It transports each request once, reliably and in no particular
+//! order:
 //!
 //! 1. the initiating device offers it to its link ([`Link::try_send`]);
-//! 2. the link delivers it to the responding device, which checks it, moves its data through
+//! 2. the link delivers it to the responding device, which checks it, transfers its data through
 //!    [`Transfer`] and answers with a [`Status`] (`Device::deliver`);
 //! 3. the link returns the status to the initiator (`Device::complete`).
 //!
@@ -33,7 +34,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Whether the initiator is not told the outcome of the request.
+    /// Whether the initiator does not learn the outcome of the request.
     #[inline]
     pub const fn is_unanswered(self) -> bool {
         matches!(self, Operation::Datagram | Operation::Connected)
@@ -111,7 +112,8 @@ pub enum LocalData<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Token(pub u64);
 
-/// The link cannot take another request now. The device keeps it in its send queue and tries again.
+/// The link cannot accept another request now. The device keeps it in its send queue and tries
+/// again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LinkBusy;
 
@@ -120,8 +122,8 @@ pub trait Link {
     /// Sends a request to the host with GID `to`.
     ///
     /// For sends and writes the link reads `data` before it returns or before the request
-    /// completes; the memory stays registered until then. A link that has taken a request completes
-    /// `token` exactly once, later, never during this call.
+    /// completes; the memory stays registered until then. A link that has accepted a request
+    /// completes `token` exactly once, later, never during this call.
     fn try_send(
         &mut self,
         to: Gid,
@@ -174,8 +176,8 @@ pub trait Transfer {
     /// Whether the request's data is complete after this transfer.
     ///
     /// A link may split a long RDMA request: it delivers the same request several times, and each
-    /// time moves another part of the data. The device checks the request each time, and counts and
-    /// completes it only at the last part.
+    /// time transfers another part of the data. The device checks the request each time, and counts
+    /// and completes it only at the last part.
     fn is_last(&self) -> bool {
         true
     }

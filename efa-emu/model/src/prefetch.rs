@@ -15,12 +15,12 @@ pub fn value<T: ?Sized>(value: &T) {
 /// Prefetches the cache line of `address` for writing.
 ///
 /// Any address is allowed: the processor ignores a hint that it cannot follow. On processors
-/// without such an instruction nothing happens.
+/// without such an instruction this has no effect.
 #[inline(always)]
 pub fn for_write(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch accesses no memory architecturally and never faults. Every 64-bit
-    // processor knows the instruction or treats it as a no-op.
+    // processor has the instruction or treats it as a no-op.
     unsafe {
         core::arch::asm!(
             "prefetchw [{}]",

@@ -41,9 +41,9 @@ impl RnrBackoff {
 /// The length of request ids in a send queue's work requests and completions.
 ///
 /// A client with 16-bit ids keeps a table from them to the application's ids. With 64 bits the
-/// device returns the application's id itself. Client and device agree on the size when the queue
-/// pair is created (rdma-core of August 2026: `EFA_CREATE_QP_WITH_SQ_64_BIT_REQ_ID`). Ids of
-/// receives always have 16 bits.
+/// device returns the application's id. Client and device agree on the size when the queue pair is
+/// created (rdma-core of August 2026: `EFA_CREATE_QP_WITH_SQ_64_BIT_REQ_ID`). Ids of receives
+/// always have 16 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RequestIdSize {
     /// Bytes 0 and 1 of an entry.
@@ -81,7 +81,7 @@ pub struct Statuses {
 }
 
 /// One generation of the device. [`Profile::by_name`] finds the built-in ones, [`Profile::named`]
-/// also those of files; a test may change any field of its own copy.
+/// also those of files; a test may change any field of its copy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Profile {
     /// The name that `efa-emu run --profile` takes.
@@ -337,7 +337,7 @@ impl Profile {
     /// Every attribute with its source, in the order of `efa-emu profiles`. Names, order and
     /// sources are the same for all profiles.
     pub fn attributes(&self) -> Vec<Attribute> {
-        /// A mock of the device by people who own one.
+        /// A mock of the device by owners of a real one.
         const MOCK: &str = "UCX contrib/ibmock, for part id 0xefa1";
         const GENERATION: &str = "which firmware of which generation has it is not public: ours";
         const MORE: &str =

@@ -17,8 +17,8 @@ pub enum QpnPolicy {
     /// successor.
     #[default]
     Lowest,
-    /// A number that was never used, otherwise the one that has been free for the longest time:
-    /// reuse as late as possible.
+    /// A number that was never used, otherwise the one that has been free for the longest time, so
+    /// that reuse is as late as possible.
     Oldest,
     /// Any free number.
     Random,

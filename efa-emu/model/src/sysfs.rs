@@ -40,8 +40,8 @@ pub const DEVICE_NAME: &str = "rdmap0s0";
 /// device has any other location that its topology library cannot find.
 const PCI_ADDRESS: &str = "0000:00:00.0";
 
-/// PCI bus of the first of several devices, and the distance between two: each device is alone on
-/// its bus below a host bridge of its own.
+/// PCI bus of the first of several devices, and the distance between two: each device is the only
+/// one on its bus, below a separate host bridge.
 const FIRST_BUS: u32 = 0x10;
 const BUS_STEP: u32 = 4;
 

@@ -1,9 +1,9 @@
 //! Address handles: the device's numbers for the GIDs of its peers.
 //!
 //! All handles of one GID have the same number, in all protection domains, as long as one of them
-//! exists. Each protection domain can use only the numbers of its own handles, and knows only their
-//! senders, so two libraries in one process (such as UCX and libfabric) do not see each other's
-//! handles.
+//! exists. Each protection domain can use only the numbers of its handles, and identifies only
+//! their senders, so two libraries in one process (such as UCX and libfabric) do not see each
+//! other's handles.
 
 use efa_core::address::{Ahn, Gid};
 use hashbrown::HashMap;

@@ -1,7 +1,7 @@
 //! Requests that the link refused, in a queue for each destination.
 //!
-//! A busy destination holds up only the requests for itself. The queues are chained through the
-//! requests' own slots, so that waiting costs no memory.
+//! A busy destination delays only its own requests. The queues are chained through the requests'
+//! own slots, so that waiting costs no memory.
 
 use efa_core::address::Ahn;
 
@@ -76,7 +76,7 @@ impl Backlogs {
         Some(ends.first)
     }
 
-    /// Takes the oldest request for a destination.
+    /// Removes and returns the oldest request for a destination.
     pub(super) fn pop(&mut self, ahn: Ahn, flight: &FlightTable) -> Option<u32> {
         let queue = self.queues.get_mut(usize::from(ahn.0))?;
         let QueueEnds { first, last } = (*queue)?;

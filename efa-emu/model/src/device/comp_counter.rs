@@ -35,7 +35,7 @@ pub struct CounterId(pub u32);
 /// The memory of one of a counter's two values.
 #[derive(Debug)]
 pub enum CounterValue {
-    /// In memory of its own.
+    /// In separate memory.
     Own(AtomicU64),
     /// In the program's memory.
     Program(*const AtomicU64),
@@ -47,7 +47,7 @@ unsafe impl Send for CounterValue {}
 unsafe impl Sync for CounterValue {}
 
 impl CounterValue {
-    /// A value of 0 in memory of its own.
+    /// A value of 0 in separate memory.
     pub const fn own() -> CounterValue {
         CounterValue::Own(AtomicU64::new(0))
     }

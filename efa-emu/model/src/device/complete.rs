@@ -16,13 +16,14 @@ use super::state::Device;
 use crate::link::{HostSegment, LocalData, Operation, RequestHeader, Token};
 
 impl Device {
-    /// Takes the answer to a request. A token of a request that the link does not have is ignored.
+    /// Processes the answer to a request. A token of a request that the link does not have is
+    /// ignored.
     ///
-    /// The status is a responder's, or the link's own: the remote is unresponsive or unreachable,
+    /// The status is a responder's, or one of the link: the remote is unresponsive or unreachable,
     /// or the lkey is invalid because the local memory was deregistered. Any other status is
     /// invalid and becomes [`Status::RemoteBadStatus`]. After "receiver not ready" the request
-    /// waits and is sent again, as often as the queue pair's attributes allow. A datagram succeeds
-    /// whatever the answer is.
+    /// waits and is sent again, as often as the queue pair's attributes allow. A datagram always
+    /// succeeds.
     #[inline]
     pub fn complete(&mut self, now: Duration, token: Token, status: Status) {
         let initiator = &mut self.initiator;

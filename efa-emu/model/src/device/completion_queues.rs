@@ -64,9 +64,9 @@ impl Device {
         self.command(Command::Other, |device| device.cqs.remove(cq))
     }
 
-    /// Reads a completion queue's doorbell, which its client has written. If the doorbell asks for
-    /// an event, the event is raised at once if there are entries beyond the consumer counter, and
-    /// with the next entry otherwise.
+    /// Reads a completion queue's doorbell, which its client has written. If the doorbell requests
+    /// an event, the event is raised immediately if there are entries beyond the consumer counter,
+    /// and with the next entry otherwise.
     pub fn arm_cq(&mut self, cq: CqId) -> Result<(), Error> {
         self.cqs.ring(cq)
     }
@@ -82,7 +82,7 @@ impl Device {
         self.cqs.has_events()
     }
 
-    /// Takes the events since the last call.
+    /// Removes and returns the events since the last call.
     pub fn take_events(&mut self) -> impl Iterator<Item = DeviceEvent> {
         self.cqs.events()
     }

@@ -248,8 +248,8 @@ impl CqTable {
         }
     }
 
-    /// Reads the doorbell. If it asks for an event and the queue has entries that the client has
-    /// not seen, the event is raised at once.
+    /// Reads the doorbell. If it requests an event and the queue has entries that the client has
+    /// not seen, the event is raised immediately.
     pub(super) fn ring(&mut self, cq: CqId) -> Result<(), Error> {
         let queue = self.get_mut(cq)?;
         let doorbell = queue.read_doorbell();

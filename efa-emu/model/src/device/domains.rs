@@ -141,7 +141,7 @@ impl Device {
     }
 
     /// Destroys one handle. With the last handle of a GID its number becomes free, and requests to
-    /// it that the link has not taken fail.
+    /// it that the link has not accepted fail.
     pub fn destroy_ah(&mut self, pd: PdId, ahn: Ahn) -> Result<(), Error> {
         self.command(Command::Other, |device| {
             let freed = device.book.destroy(pd, ahn)?;

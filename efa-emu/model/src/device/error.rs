@@ -35,7 +35,7 @@ pub enum Error {
     /// A staged fault fails the call with this errno.
     #[error("a staged fault fails this call with error {0}")]
     Staged(i32),
-    /// `ENOENT`: there is no such object.
+    /// `ENOENT`: the object does not exist.
     #[error("there is no {what} {value:#x}")]
     NotFound {
         /// The kind of object.

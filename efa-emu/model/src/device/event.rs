@@ -18,7 +18,7 @@ pub enum DeviceEvent {
     QpAccessError(Qpn),
     /// A connected queue pair has received an invalid request.
     QpRequestError(Qpn),
-    /// A failed connected queue pair takes no more receives from its shared receive queue.
+    /// A failed connected queue pair consumes no more receives from its shared receive queue.
     QpLastReceive(Qpn),
     /// A shared receive queue has fewer receives than its limit.
     SrqLimit(SrqId),

@@ -145,7 +145,7 @@ impl InFlight<'_> {
         self.free.push(self.index);
     }
 
-    /// Gives the request a new token before it is offered again. The old token becomes stale.
+    /// Assigns the request a new token before it is offered again. The old token becomes stale.
     pub(super) fn renew(self) -> Token {
         self.slot.generation = self.slot.generation.wrapping_add(1);
         self.slot.token(self.index)
@@ -160,8 +160,8 @@ pub(super) struct FlightTable {
 }
 
 impl FlightTable {
-    /// Takes a free slot. Returns its number, the token of its next request, and the slot's earlier
-    /// request, which the caller overwrites.
+    /// Claims a free slot. Returns its number, the token of its next request, and the slot's
+    /// earlier request, which the caller overwrites.
     #[inline(always)]
     pub(super) fn claim(&mut self) -> (u32, Token, &mut Request) {
         let index = match self.free.pop() {

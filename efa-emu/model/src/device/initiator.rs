@@ -98,7 +98,7 @@ impl Request {
     #[inline(always)]
     pub(super) fn offer(&self, token: Token, link: &mut impl Link) -> Result<(), LinkBusy> {
         match self.operation {
-            // Separate, so that the compiler knows that a send's header has no remote memory.
+            // Separate, so that the compiler can rely on a send's header having no remote memory.
             Operation::Send => {
                 let header = RequestHeader {
                     operation: Operation::Send,

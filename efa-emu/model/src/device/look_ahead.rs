@@ -2,8 +2,8 @@
 //! processor's caches.
 //!
 //! Real hardware writes into the host's last-level cache. This device writes with an ordinary
-//! processor, and a client such as libfabric posts so many buffers (8192 of 9 KB) that each has
-//! been evicted from all caches when it is used.
+//! processor, and a client such as libfabric posts a large number of buffers (8192 of 9 KB): each
+//! has been evicted from all caches when it is used.
 
 use efa_core::address::Qpn;
 use efa_core::nic::Access;
@@ -45,7 +45,7 @@ impl Device {
     }
 }
 
-/// How soon an event of the device will happen. The simulator knows it in advance.
+/// The expected delay until an event of the device. The simulator can compute it in advance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Nearness {
     /// After several other events: prefetch the fields of the device.

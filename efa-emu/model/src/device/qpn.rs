@@ -9,8 +9,8 @@ use crate::qpn_policy::QpnPolicy;
 ///
 /// A device never uses 0 and 1, which InfiniBand reserves for management. There are `count`
 /// numbers, a power of two. No two of them are equal modulo `count`, because clients look queue
-/// pairs up by `qpn & (count - 1)`. So *slot* `i` stands for the number `i`, except that the slots
-/// 0 and 1 stand for `count` and `count + 1`.
+/// pairs up by `qpn & (count - 1)`. So *slot* `i` is the number `i`, except that the slots 0 and 1
+/// are `count` and `count + 1`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QpnRange {
     count: u32,
@@ -90,7 +90,8 @@ impl QpnAllocator {
         self.policy
     }
 
-    /// Takes a number. `None` if all are in use. Only [`QpnPolicy::Random`] draws from `random`.
+    /// Allocates a number. `None` if all are in use. Only [`QpnPolicy::Random`] draws from
+    /// `random`.
     pub fn allocate(&mut self, random: &mut impl Rng) -> Option<Qpn> {
         let free = self.range.slots().filter_map(|slot| {
             let qpn = self.range.qpn(slot);
@@ -105,7 +106,8 @@ impl QpnAllocator {
         self.free.get(slot as usize).copied().unwrap_or(Some(0))
     }
 
-    /// Takes this number, whatever the policy is. Returns false if it is in use or out of range.
+    /// Allocates this number, regardless of the policy. Returns false if it is in use or out of
+    /// range.
     pub fn take(&mut self, qpn: Qpn) -> bool {
         let slot = self
             .range

@@ -109,8 +109,7 @@ pub struct QpChange {
 }
 
 impl QpChange {
-    /// The changes that take a queue pair from [`QpState::Reset`] to [`QpState::ReadyToSend`], in
-    /// order.
+    /// The changes from [`QpState::Reset`] to [`QpState::ReadyToSend`], in order.
     pub fn bring_up(qkey: Qkey, rnr_retry: Option<u8>) -> [QpChange; 3] {
         let to = |state| QpChange {
             state: Some(state),
@@ -235,7 +234,7 @@ pub(super) struct QueuePair {
     pub(super) watched: bool,
     /// Whether it has completion counters.
     pub(super) counted: bool,
-    /// Whether the device has failed it. Its client may not know.
+    /// Whether the device has failed it. Its client may not have noticed.
     pub(super) broken: bool,
 }
 

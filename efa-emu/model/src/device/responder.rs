@@ -43,7 +43,7 @@ pub(super) struct Malformed;
 
 impl QueuePair {
     /// The number of descriptors that were posted and not consumed. Reads the doorbell only if
-    /// fewer than `wanted` are known.
+    /// fewer than `wanted` are already known.
     #[inline(always)]
     pub(super) fn posted_descriptors(&mut self, wanted: u16) -> Result<u16, Malformed> {
         let available = self.recv.producer.wrapping_sub(self.recv.consumed);
@@ -141,7 +141,7 @@ impl Device {
     ///
     /// An error of `transfer` ends the request. With [`Status::LocalInvalidLkey`] this host's
     /// memory could not be accessed: the receive fails, and the initiator sees an abort. Any other
-    /// error is the initiator's, and no receive is consumed.
+    /// error belongs to the initiator, and no receive is consumed.
     ///
     /// The initiator ignores the answer to a datagram.
     #[inline(always)]

@@ -18,7 +18,7 @@ pub struct QueueError {
 /// The objects with a staged error.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum QueueKind {
-    /// Queue pairs, as if their queues or doorbells were invalid: outstanding requests are flushed.
+    /// Queue pairs fail as with an invalid queue or doorbell: outstanding requests are flushed.
     QueuePair,
     /// Completion queues, as if they were full: their next entry is lost.
     CompletionQueue,

@@ -32,7 +32,7 @@ pub struct Device {
     /// Without overruns, which the completion queues count.
     pub(super) trouble: TroubleCounters,
     pub(super) commands: CommandCounters,
-    /// The last receiving queue pair. [`Device::look_ahead`] takes it.
+    /// The last receiving queue pair, for [`Device::look_ahead`].
     pub(super) last_receiver: Option<Qpn>,
     pub(super) comp_counters: CounterTable,
     /// The device was removed. Only destroying objects is allowed.
@@ -91,8 +91,8 @@ impl Device {
         }
     }
 
-    /// Executes a command and counts it. The device's commands call this themselves. Other callers
-    /// need it for commands that they refuse before the device sees them.
+    /// Executes a command and counts it. The device's commands call this method. Other callers need
+    /// it for commands that they refuse before the device gets them.
     ///
     /// A removed device refuses to create objects.
     pub fn command<T, E: From<Error>>(

@@ -29,7 +29,7 @@ impl QueuePair {
 impl Device {
     /// Reads new send queue entries, retries requests after their RNR delay, and offers all of them
     /// to the link. Requests that the link refuses wait, without delaying requests to other
-    /// destinations. Returns the number of requests that the link took.
+    /// destinations. Returns the number of requests that the link accepted.
     #[inline]
     pub fn transmit(&mut self, now: Duration, link: &mut impl Link) -> usize {
         let before = self.counters.tx_pkts;

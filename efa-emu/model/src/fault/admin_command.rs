@@ -12,7 +12,7 @@ pub enum AdminCommand {
     CreateQp = 1,
     /// Changes the state of a queue pair.
     ModifyQp = 2,
-    /// Asks for the state of a queue pair.
+    /// Queries the state of a queue pair.
     QueryQp = 3,
     /// Ends a queue pair.
     DestroyQp = 4,
@@ -28,11 +28,11 @@ pub enum AdminCommand {
     CreateCq = 9,
     /// Ends a completion queue.
     DestroyCq = 10,
-    /// Asks for a feature.
+    /// Queries a feature.
     GetFeature = 11,
     /// Sets a feature.
     SetFeature = 12,
-    /// Asks for statistics.
+    /// Queries statistics.
     GetStats = 13,
     /// Makes a protection domain.
     AllocPd = 14,

@@ -208,7 +208,7 @@ impl PacketTypes {
     }
 }
 
-/// A host by its name in `efa-emu run --host`, which means all its devices, or one device by its
+/// A host by its name in `efa-emu run --host`, which includes all its devices, or one device by its
 /// name or its GID.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
@@ -265,8 +265,8 @@ pub enum Action {
     Delay(Delay),
     /// Lose the frame once; the reliability layer retransmits it.
     Drop,
-    /// Lose the request for good: it completes with [`Status::LocalUnresponsiveRemote`] after the
-    /// reliability layer has given up. A command is neither executed nor completed.
+    /// Lose the request permanently: it completes with [`Status::LocalUnresponsiveRemote`] after
+    /// the reliability layer has given up. A command is neither executed nor completed.
     Lose,
     /// Write the completion for the frame twice: the receive completion for a request, the send
     /// completion for an answer.

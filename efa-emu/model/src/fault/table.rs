@@ -26,7 +26,7 @@ pub enum Fate {
     Delay(Delay),
     /// The frame is lost once.
     Drop,
-    /// The request is lost for good.
+    /// The request is lost permanently.
     Lose,
     /// The frame's completion is written twice.
     Duplicate,
@@ -66,7 +66,8 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Takes the triggers that kill hosts. A host that a frame kills must not receive that frame.
+    /// Removes and returns the triggers that kill hosts. A host that a frame kills must not receive
+    /// that frame.
     pub fn take_deaths(&mut self) -> Vec<Trigger> {
         let deaths = |trigger: &mut Trigger| matches!(trigger, Trigger::Kill(_));
         self.triggers.extract_if(.., deaths).collect()
@@ -148,8 +149,8 @@ impl Faults {
     }
 
     /// Decides about an event. The first matching fault with an outcome decides, and faults after
-    /// it do not count the event. Faults that only trigger something else leave the decision to the
-    /// next.
+    /// it do not count the event. A fault that only triggers another action leaves the decision to
+    /// the next fault.
     pub fn decide(
         &mut self,
         event: &Event<'_>,
@@ -359,7 +360,7 @@ impl HostName {
 }
 
 impl Match {
-    /// Whether the event matches, whatever its number.
+    /// Whether the event matches, independent of its number.
     pub fn matches(&self, event: &Event<'_>, is_named: &IsNamed<'_>) -> bool {
         fn is<T: PartialEq>(wanted: Option<T>, actual: T) -> bool {
             wanted.is_none_or(|wanted| wanted == actual)

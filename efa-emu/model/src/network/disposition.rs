@@ -1,4 +1,4 @@
-//! What happens to an arriving frame, after the fault rules have been applied.
+//! The effect on an arriving frame, after the fault rules have been applied.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::fault::{Fate, FaultId};
 /// The part of a frame's effect that is duplicated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Duplicated {
-    /// Nothing.
+    /// No duplicate.
     #[default]
     Nothing,
     /// The completion for the frame is written twice.
@@ -20,7 +20,7 @@ pub enum Duplicated {
     Packet,
 }
 
-/// What happens to an arriving frame. A link executes it with its own clock and its own storage for
+/// The effect on an arriving frame. A link executes it with the link's clock and storage for
 /// frames; it makes no decisions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Disposition {
@@ -47,7 +47,7 @@ pub enum Disposition {
 }
 
 impl Disposition {
-    /// Derives what happens to this transmission from a rule's decision. `network` is that of the
+    /// Derives the effect on this transmission from a rule's decision. `network` is that of the
     /// sending host.
     pub fn new(
         fate: Option<(FaultId, Fate)>,
@@ -90,8 +90,9 @@ impl Disposition {
         }
     }
 
-    /// Whether the frame has passed, for frames that are deferred until later ones of their flow
-    /// have. A delayed frame counts as passed, because the rule wants others to overtake it.
+    /// Whether the frame has passed, for frames that are deferred until later frames of their flow
+    /// have passed. A delayed frame counts as passed, because the rule intends other frames to
+    /// overtake it.
     pub fn passes(&self) -> bool {
         matches!(self, Disposition::Proceeds { .. } | Disposition::Late(_))
     }

@@ -5,8 +5,8 @@
 //! purpose ([`Random`]). Purposes never share numbers, so that experiments stay comparable:
 //! enabling loss, for example, does not change the latencies of the same seed.
 //!
-//! The meaning of a seed is fixed by this module and by ChaCha8, whose output is specified, so no
-//! release of another crate can change it.
+//! This module and ChaCha8, whose output is specified, fix the meaning of a seed, so no release of
+//! another crate can change it.
 
 use core::time::Duration;
 
@@ -97,7 +97,7 @@ impl Random {
         Random(generator)
     }
 
-    /// The generator, for code that draws by itself.
+    /// The generator, for code that draws directly.
     pub fn generator(&mut self) -> &mut ChaCha8Rng {
         &mut self.0
     }

@@ -6,8 +6,8 @@ use crate::link::Operation;
 
 /// When a lost frame is retransmitted, and when the request fails.
 ///
-/// The real device's values are not public. With these defaults, an interruption of one second goes
-/// unnoticed, and a request to a dead host fails after two.
+/// The real device's values are not public. With these defaults, an interruption of one second has
+/// no visible effect, and a request to a dead host fails after two.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reliability {
     /// Time before the first retransmission of a lost frame; it doubles after each loss.
@@ -39,7 +39,7 @@ pub enum Loss {
         /// The time after the loss.
         after: Duration,
     },
-    /// None: a lost datagram is neither retransmitted nor reported.
+    /// No consequence: a lost datagram is neither retransmitted nor reported.
     Unnoticed,
 }
 

@@ -1,7 +1,7 @@
 //! The user-space half of the device: the work of rdma-core's libefa between an application's verbs
 //! calls and the device's rings.
 //!
-//! Nothing here accesses [`crate::device::Device`]: a [`SendQueue`] or [`RecvQueue`] writes ring
+//! No code here accesses [`crate::device::Device`]: a [`SendQueue`] or [`RecvQueue`] writes ring
 //! entries and a doorbell word, a [`CompletionQueue`] reads ring entries. After a doorbell the
 //! caller notifies the device (`Device::read_send_doorbell`, `Device::arm_cq`).
 //!

@@ -154,11 +154,11 @@ impl Completion {
     }
 }
 
-/// Finds the queues of completions. The C ABI looks the queue pair up by number and takes its
+/// Finds the queues of completions. The C ABI looks the queue pair up by number and acquires its
 /// locks; a program with one queue pair needs no lookup.
 pub trait QueueOwner {
-    /// Retires the request of a completion of `qpn`'s send queue; [`Retired::Stale`] if there is no
-    /// such queue pair.
+    /// Retires the request of a completion of `qpn`'s send queue; [`Retired::Stale`] if the queue
+    /// pair does not exist.
     fn retire_send(&mut self, qpn: Qpn, request_id: u16) -> Retired;
 
     /// As [`QueueOwner::retire_send`], for a completion of `qpn`'s receive queue.
@@ -200,7 +200,7 @@ impl CompletionQueue {
         self.stale
     }
 
-    /// Takes the next completion. Drops entries that belong to no outstanding work request of a
+    /// Returns the next completion. Drops entries that belong to no outstanding work request of a
     /// live queue pair, and successful ones of unsignaled requests.
     #[inline(always)]
     pub fn next(&mut self, owner: &mut impl QueueOwner) -> Option<Completion> {

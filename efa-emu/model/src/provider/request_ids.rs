@@ -5,8 +5,8 @@ use crate::device::queue::RequestIdSize;
 /// The request ids of a queue.
 ///
 /// A 16-bit id is an index into a table and, in the bits above, a generation of the queue pair. A
-/// 64-bit id is the application's work request id itself. The device returns it in the completion,
-/// so there is no table, and neither late nor duplicate completions can be detected.
+/// 64-bit id is the application's work request id. The device returns it in the completion, so
+/// there is no table, and neither late nor duplicate completions can be detected.
 pub struct RequestIds {
     /// The application's id, or the next free index. Grows on demand. Empty with 64-bit ids.
     places: Vec<IdPlace>,
@@ -47,8 +47,8 @@ pub enum Retired {
     Connected,
     /// This work request, whose success is not reported to the application.
     Unsignaled(u64),
-    /// None that is outstanding: the completion is a late one of an earlier queue pair with the
-    /// same number, or a duplicate.
+    /// No outstanding request: the completion is a late one of an earlier queue pair with the same
+    /// number, or a duplicate.
     Stale,
 }
 
@@ -87,7 +87,7 @@ impl RequestIds {
         usize::from(self.depth)
     }
 
-    /// Whether the most work requests are outstanding.
+    /// Whether the maximum number of work requests is outstanding.
     #[inline]
     pub fn is_full(&self) -> bool {
         self.outstanding() == self.depth()
@@ -99,8 +99,8 @@ impl RequestIds {
         usize::from(self.used)
     }
 
-    /// Takes a free index of the table for a work request. Returns `None` if there is none; then
-    /// the caller uses [`RequestIds::take_without_place`]. `signaled` is whether success is
+    /// Allocates a free index of the table for a work request. Returns `None` if there is none;
+    /// then the caller uses [`RequestIds::take_without_place`]. `signaled` is whether success is
     /// reported to the application.
     #[inline(always)]
     pub(super) fn take_place(&mut self, wr_id: u64, signaled: bool) -> Option<u16> {
@@ -115,8 +115,8 @@ impl RequestIds {
         Some(place | self.generation)
     }
 
-    /// Takes a request id if the table has no free index. Returns `None` if the queue is full. Work
-    /// requests with 64-bit ids are always signaled.
+    /// Allocates a request id if the table has no free index. Returns `None` if the queue is full.
+    /// Work requests with 64-bit ids are always signaled.
     #[cold]
     pub(super) fn take_without_place(&mut self, wr_id: u64, signaled: bool) -> Option<u64> {
         if self.is_full() {

@@ -40,7 +40,7 @@ pub struct SendQueueConfig {
     pub max_inline: u32,
     /// Writes may have inline data (128-byte work requests only).
     pub inline_write: bool,
-    /// Every work request is signaled, whatever its flags are.
+    /// Every work request is signaled, independent of its flags.
     pub signal_all: bool,
     /// Requests of the classic call need not be signaled, contrary to EFA. Request ids have 16 bits
     /// then.
@@ -72,7 +72,7 @@ pub enum SendOpcode {
     SendWithImmediate(u32),
 }
 
-/// The arguments of the classic call. They are not kept: the request is written into the ring.
+/// The arguments of the classic call. They are not stored: the request is written into the ring.
 #[derive(Clone, Copy, Debug)]
 pub struct SendRequest<'a> {
     /// Returned in the completion.
@@ -104,7 +104,7 @@ struct Session {
     taken: Vec<u64>,
     /// The request that the setters modify. Its data is in the ring already.
     current: Option<Current>,
-    /// The first error. Nothing of the session is posted then.
+    /// The first error. After an error no request of the session is posted.
     error: Option<Error>,
 }
 
@@ -293,8 +293,8 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Checks flags that an EFA refuses. Returns whether the request is signaled. Takes only the
-    /// flags, because a reference would force every request into memory.
+    /// Checks flags that an EFA refuses. Returns whether the request is signaled. The argument is
+    /// only the flags, because a reference would force every request into memory.
     #[cold]
     fn validate_unlike_efa(&self, flags: u32, refused: Error) -> Result<bool, Error> {
         if !self.config.unsignaled {

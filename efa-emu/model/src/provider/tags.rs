@@ -1,16 +1,16 @@
 //! The software half of tag matching: a library's part for a shared receive queue that matches
 //! tags, according to `tag_matching.txt`.
 //!
-//! The device holds the oldest receives up to a limit, this list all of them. Messages for which
-//! the device had no tag are passed to [`TagMatcher::unexpected`] in the order of their arrival,
-//! and are matched here. A message can arrive while the tag of a new receive is on its way to the
-//! device. So the device does not match new tags until it knows that all unexpected messages were
-//! handled here ([`TagMatcher::settle`]), and a receive that an unexpected message takes is deleted
-//! from the device before that.
+//! The device has the oldest receives up to a limit, this list all of them. Messages for which the
+//! device had no tag are passed to [`TagMatcher::unexpected`] in the order of their arrival, and
+//! are matched here. A message can arrive while the tag of a new receive is on its way to the
+//! device. So the device does not match new tags until [`TagMatcher::settle`] has reported that all
+//! unexpected messages were handled here, and a receive that an unexpected message matches is
+//! deleted from the device before that.
 //!
 //! With a limit of 0 the device matches nothing, and the results are the same.
 //!
-//! This module does no I/O: its user passes completions in, and executes the requests for the
+//! This module does no I/O: its user passes completions to it, and executes the requests for the
 //! device.
 
 use std::collections::VecDeque;
@@ -56,9 +56,9 @@ pub struct UnexpectedMessage<M> {
 pub enum Cancellation {
     /// The receive is removed, and no message will use it.
     Done,
-    /// The device was asked to delete it. [`TagMatcher::deleted`] returns the result.
+    /// The device was requested to delete it. [`TagMatcher::deleted`] returns the result.
     Requested,
-    /// There is no such receive: a message has taken it.
+    /// The receive does not exist: a message has matched it.
     Unknown,
 }
 
@@ -77,7 +77,7 @@ impl<F: FnMut(&TagRequest) -> Result<u32, Error>> TagListDevice for F {
 
 struct Posted {
     receive: TagReceive,
-    /// The handle, if the device holds it.
+    /// The handle, if the device has the receive.
     handle: u32,
 }
 
@@ -101,21 +101,21 @@ pub struct TagMatcher<M> {
     numbers: HashMap<u64, u64>,
     /// Number of receives posted so far.
     count: u64,
-    /// Receives with smaller numbers were given to the device, which still holds `held` of them.
+    /// Receives with smaller numbers were passed to the device, which still has `held` of them.
     given_below: u64,
     held: usize,
-    /// The most receives for the device to hold.
+    /// Maximum number of receives in the device.
     prefix: usize,
     /// In the order of arrival.
     unexpected: VecDeque<UnexpectedMessage<M>>,
     /// Number of unexpected messages that were handled here.
     handled: u32,
-    /// The value of `handled` that the device knows.
+    /// The value of `handled` that was last reported to the device.
     told: u32,
 }
 
 impl<M> TagMatcher<M> {
-    /// A matcher with a device that holds at most `prefix` receives; 0 to match here only.
+    /// A matcher with a device that has at most `prefix` receives; 0 to match here only.
     pub fn new(prefix: usize) -> TagMatcher<M> {
         TagMatcher {
             posted: MatchList::new(),
@@ -130,7 +130,7 @@ impl<M> TagMatcher<M> {
         }
     }
 
-    /// Number of receives that no message has taken.
+    /// Number of receives that no message has matched.
     pub fn outstanding(&self) -> usize {
         self.posted.len()
     }
@@ -140,7 +140,7 @@ impl<M> TagMatcher<M> {
         self.handled
     }
 
-    /// Posts a receive. Returns the unexpected message that it takes, if there is one.
+    /// Posts a receive. Returns the unexpected message that it matches, if there is one.
     ///
     /// # Errors
     /// Those of the device.
@@ -166,7 +166,7 @@ impl<M> TagMatcher<M> {
         Ok(None)
     }
 
-    /// Handles a message for which the device had no tag. Returns the receive that it takes, and
+    /// Handles a message for which the device had no tag. Returns the receive that it matches, or
     /// stores the message if there is none.
     ///
     /// # Errors
@@ -187,7 +187,7 @@ impl<M> TagMatcher<M> {
             && let Some(posted) = self.posted.get(number)
         {
             // The device has matched no new tags since the message arrived, but may do so as soon
-            // as it knows that the message was handled. So the deletion must come first.
+            // as it learns that the message was handled. So the deletion must precede that.
             device.request(&posted.deletion(false))?;
             self.held -= 1;
         }
@@ -198,7 +198,7 @@ impl<M> TagMatcher<M> {
     }
 
     /// Handles a message that the device has matched with a receive. Returns the receive, or `None`
-    /// if the device does not hold it.
+    /// if the device does not have it.
     ///
     /// # Errors
     /// Those of the device.
@@ -212,7 +212,7 @@ impl<M> TagMatcher<M> {
         Ok(taken)
     }
 
-    /// Cancels a receive, unless a message has taken it.
+    /// Cancels a receive, unless a message has matched it.
     ///
     /// # Errors
     /// Those of the device.
@@ -235,7 +235,7 @@ impl<M> TagMatcher<M> {
     }
 
     /// Handles the completion of a receive's deletion. Returns whether the receive is cancelled; if
-    /// not, a message has taken it.
+    /// not, a message has matched it.
     ///
     /// # Errors
     /// Those of the device.
@@ -284,7 +284,7 @@ impl<M> TagMatcher<M> {
         self.remove(number)
     }
 
-    /// Gives the oldest receives to the device, as many as it may hold.
+    /// Passes the oldest receives to the device, up to its limit.
     fn fill(&mut self, device: &mut impl TagListDevice) -> Result<(), Error> {
         while self.held < self.prefix
             && let Some((number, next)) = self.posted.from(self.given_below)

@@ -44,7 +44,7 @@ bitflags::bitflags! {
         const MAX_RD_ATOMIC = 1 << 13;
         /// The alternate path, which the device does not have.
         const ALTERNATE_PATH = 1 << 14;
-        /// The delay that an RNR NAK asks the peer for.
+        /// The delay that an RNR NAK requests from the peer.
         const MIN_RNR_TIMER = 1 << 15;
         /// The first packet sequence number to send.
         const SQ_PSN = 1 << 16;
@@ -82,7 +82,7 @@ pub struct ConnectionAttributes {
     pub retry_count: u8,
     /// Retries after RNR, 7 for unlimited.
     pub rnr_retry: u8,
-    /// The code of the delay that an RNR NAK asks the peer for, 5 bits.
+    /// The code of the delay that an RNR NAK requests from the peer, 5 bits.
     pub min_rnr_timer: u8,
     /// The first packet sequence number to receive.
     pub rq_psn: Psn,

@@ -10,11 +10,11 @@ use crate::link::HostSegment;
 /// The most buffers of one work request.
 pub const MAX_SGE: usize = 8;
 
-/// Registered buffers, one behind the other.
+/// Registered buffers, in order.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct BufferList(Buffers);
 
-/// Nearly every request has one buffer, which needs no memory of its own.
+/// Nearly every request has one buffer, which needs no allocation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Buffers {
     One(Buffer),
@@ -89,8 +89,8 @@ impl BufferList {
         self
     }
 
-    /// The places of `length` bytes from `offset` on. `None` if there are not as many, or if a
-    /// buffer is not of a region of `pd` that allows `access`.
+    /// The places of `length` bytes from `offset` on. `None` if there are fewer bytes, or if a
+    /// buffer is not in a region of `pd` that allows `access`.
     #[inline(always)]
     pub(super) fn resolve(
         &self,

@@ -41,14 +41,14 @@ pub struct TagRequest {
     pub operation: TagRequestOperation,
 }
 
-/// What is to be done to a list of tags.
+/// An operation on a list of tags.
 #[derive(Clone, Debug)]
 pub enum TagRequestOperation {
     /// Adds a tag.
     Add(TaggedBuffer),
     /// Deletes the tag with this handle.
     Delete(u32),
-    /// None: only the number of unexpected messages is reported.
+    /// No change: only the number of unexpected messages is reported.
     Sync,
 }
 
@@ -374,9 +374,8 @@ impl Device {
     /// # Errors
     /// [`Error::Invalid`] for a queue without tag matching, too many buffers, and a handle that was
     /// never returned; [`Error::QueueFull`] if the list is full. A failure because of an earlier
-    /// event, such as a message that has taken the tag, is reported in the completion instead. An
-    /// operation that completes with an error has no effect; its tag, if it was to add one, is
-    /// dropped.
+    /// event, such as a message that has matched the tag, is reported in the completion instead. An
+    /// operation that completes with an error has no effect; if it adds a tag, the tag is dropped.
     pub fn post_tag_request(&mut self, id: SrqId, request: &TagRequest) -> Result<u32, Error> {
         let queue = self.shared_queue(id)?;
         let no_tags = Error::invalid("shared receive queue without tags", id.0);

@@ -29,7 +29,7 @@ pub enum WcStatus {
     RetryExceeded = 12,
     /// The peer had no receive posted for all retries.
     RnrRetryExceeded = 13,
-    /// A message took the tag before it could be deleted.
+    /// A message matched the tag before it could be deleted.
     TagMatching = 22,
     /// The tagged buffer is too small for a rendezvous. It contains the headers of the request.
     RendezvousIncomplete = 23,

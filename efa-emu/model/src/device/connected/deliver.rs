@@ -31,7 +31,7 @@ const NOT_READY_TIMES: [u64; 32] = [
 /// A received packet.
 struct Packet<'a, T> {
     head: &'a Head,
-    /// Where in the transfer the payload begins, and how many bytes it has.
+    /// The offset of the payload in the transfer, and its length in bytes.
     at: u32,
     length: u32,
     transfer: &'a mut T,
@@ -214,7 +214,7 @@ impl Pair {
         }
     }
 
-    /// A request that was carried out comes again: its answer was lost.
+    /// Handles a duplicate of an executed request: its answer was lost.
     #[cold]
     fn take_duplicate<T: Transfer>(
         &mut self,
@@ -418,7 +418,7 @@ impl Pair {
         Some(receive)
     }
 
-    /// Where a message goes that begins with this packet. `None` if there is no receive.
+    /// The destination of the message that begins with this packet. `None` if there is no receive.
     #[inline(always)]
     fn begin_message<T: Transfer>(
         &mut self,
@@ -479,7 +479,7 @@ impl Pair {
     }
 
     /// Matches a message that begins with this packet with the tags of the shared receive queue. If
-    /// it matches none: what it is in a posted receive.
+    /// none matches, returns the kind of the message for a posted receive.
     #[inline(never)]
     fn match_tag<T: Transfer>(
         &mut self,
@@ -517,8 +517,8 @@ impl Pair {
         }
     }
 
-    /// Moves the payload to where it belongs. If that is not possible: how the receive ends, and
-    /// what the peer is told.
+    /// Copies the payload to its destination. If that is not possible, returns the status of the
+    /// receive and the answer to the peer.
     #[inline(always)]
     fn move_payload<T: Transfer>(
         &mut self,
@@ -591,7 +591,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Completes the receive of a message that could not be taken.
+    /// Completes the receive of a message that could not be received.
     #[cold]
     fn report_failure(
         &mut self,

@@ -141,9 +141,8 @@ impl Head {
         at
     }
 
-    /// Reads the headers of a packet from its first bytes, and returns how many bytes they have.
-    /// `None` if they are not those of a packet of a reliable connection, or if there are not as many
-    /// as there have to be.
+    /// Parses the headers of a packet from its first bytes, and returns their length. `None` if
+    /// they are not those of a packet of a reliable connection, or if bytes are missing.
     #[inline(always)]
     pub(super) fn parse(bytes: &[u8]) -> Option<(Head, usize)> {
         let (bth, mut rest) = Bth::read_from_prefix(bytes).ok()?;

@@ -27,7 +27,7 @@ pub struct ConnectedConfig {
     pub pd: PdId,
     /// The completion queue of the send queue.
     pub send_cq: CqId,
-    /// The completion queue of receives, unless a shared receive queue has its own.
+    /// The completion queue of receives, unless a shared receive queue has a separate one.
     pub recv_cq: CqId,
     /// The shared receive queue from which it receives.
     pub shared: Option<SrqId>,
@@ -50,7 +50,7 @@ pub(super) struct Surroundings<'a> {
 }
 
 impl Device {
-    /// A connected queue pair, with what it works with.
+    /// A connected queue pair, with the parts of the device that it uses.
     #[inline]
     pub(super) fn connected_pair(&mut self, qpn: Qpn) -> Option<(&mut Pair, Surroundings<'_>)> {
         let pair = self.connected.pairs.get_mut(qpn)?;
@@ -72,9 +72,9 @@ pub(super) struct Outflow {
     pub(super) connection: u8,
     /// Packets sent, for the network.
     pub(super) frames: u32,
-    /// Packets of requests that the link has taken and neither delivered nor lost.
+    /// Packets of requests that the link has accepted and neither delivered nor lost.
     pub(super) requests: u32,
-    /// Packets of answers that the link has taken and neither delivered nor lost.
+    /// Packets of answers that the link has accepted and neither delivered nor lost.
     pub(super) answers: u32,
 }
 
@@ -164,7 +164,7 @@ impl Pair {
         }
     }
 
-    /// Where completions of receives go.
+    /// The completion queue of receives.
     #[inline]
     pub(super) fn receive_cq(&self, shared: &Slab<SharedQueue>) -> CqId {
         self.config

@@ -1,9 +1,8 @@
 //! The requester: makes packets from the work requests of a send queue, and handles their answers.
 //!
-//! Work requests are executed in order. Each uses as many packet sequence numbers as it has
-//! packets, a read as many as its answer has. Unacknowledged packets are retransmitted from the
-//! first one that the responder misses: after a NAK, an answer that reveals the loss of an earlier
-//! one, or a time-out.
+//! Work requests are executed in order. Each uses one packet sequence number per packet, a read one
+//! per packet of its answer. Unacknowledged packets are retransmitted from the first one that the
+//! responder misses: after a NAK, an answer that reveals the loss of an earlier one, or a time-out.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -139,7 +138,7 @@ pub(super) enum Purpose {
         /// The sender's data in the header.
         data: u32,
     },
-    /// The device tells the sender of a rendezvous that its data was read.
+    /// The device notifies the sender of a rendezvous that its data was read.
     Finish,
 }
 
@@ -172,7 +171,7 @@ impl Request {
     }
 }
 
-/// How many packets so many bytes take.
+/// The number of packets for `length` bytes.
 #[inline]
 pub(super) fn packets_of(length: u32, mtu: u32) -> u32 {
     // Division is slow, and most messages are short.
@@ -182,7 +181,7 @@ pub(super) fn packets_of(length: u32, mtu: u32) -> u32 {
     }
 }
 
-/// What is left of a request that has ended.
+/// The remaining data of a request that has ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ended {
     pub(super) wr_id: u64,
@@ -212,7 +211,7 @@ pub(super) struct Outgoing {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Wait {
     Nothing,
-    /// A delay by an RNR NAK. It begins when the device next knows the time.
+    /// A delay by an RNR NAK. It begins when the device next gets the time.
     Requested(Duration),
     Until(Duration),
 }
@@ -220,7 +219,7 @@ enum Wait {
 /// The effect of a timer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Tick {
-    /// Nothing to do before this time.
+    /// No action before this time.
     Later(Option<Duration>),
     /// There are packets to send now, and the next timer.
     Send(Option<Duration>),
@@ -355,7 +354,7 @@ impl Requester {
         }
     }
 
-    /// The next packet to send. [`Requester::sent`] has to be told once it was.
+    /// The next packet to send. After sending it, the caller must call [`Requester::sent`].
     #[inline]
     pub(super) fn next_packet(
         &mut self,
@@ -381,7 +380,7 @@ impl Requester {
         })
     }
 
-    /// Whether there is a request without numbers that may have some.
+    /// Whether there is a request that has no sequence numbers yet and may get some.
     #[inline]
     fn can_start(&self, of: &ConnectionAttributes) -> bool {
         self.queue.get(self.started).is_some_and(|request| {
@@ -403,8 +402,8 @@ impl Requester {
         }
     }
 
-    /// Whether the first request that was not started can never be: it is a read, and the queue
-    /// pair may have none.
+    /// Whether the first request that was not started can never be started: it is a read, and the
+    /// queue pair permits none.
     #[inline]
     pub(super) fn is_stuck(&self, of: &ConnectionAttributes) -> bool {
         self.started == 0
@@ -614,7 +613,7 @@ impl Requester {
         self.end_front(status);
     }
 
-    /// Whether an RNR NAK was received, whose delay needs the time to begin.
+    /// Whether an RNR NAK was received whose delay begins at the next known time.
     #[inline]
     pub(super) fn needs_rnr_time(&self) -> bool {
         matches!(self.wait, Wait::Requested(_))
@@ -669,7 +668,7 @@ impl Requester {
         self.deadline = None;
     }
 
-    /// Whether the time has to be known, to give up waiting for an answer.
+    /// Whether the time is needed to limit the wait for an answer.
     #[inline]
     pub(super) fn needs_time(&self, timeout: Option<Duration>) -> bool {
         match self.wait {

@@ -10,7 +10,7 @@ use super::psn::Psn;
 use super::receives::RecvWr;
 use super::tags::{TagHeader, TaggedBuffer};
 
-/// Where a message goes.
+/// The destination of a message.
 #[derive(Debug)]
 pub(super) enum Target {
     /// Into a posted receive.
@@ -26,7 +26,7 @@ pub(super) enum Target {
 pub(super) enum Arrival {
     /// A message without tag matching, or an internal one such as the end of a rendezvous.
     Message,
-    /// A message whose header says that it has no tag.
+    /// A message whose header contains no tag.
     WithoutTag,
     /// A message that matches no tag.
     Unexpected,
@@ -133,7 +133,7 @@ impl Responder {
         self.nak_sent = false;
     }
 
-    /// Queues an answer. If there is no room it is dropped, as if it were lost in the network.
+    /// Queues an answer. If there is no room it is dropped, like an answer that the network loses.
     pub(super) fn queue_answer(&mut self, answer: Answer) {
         if self.answers.len() < MOST_ANSWERS {
             self.answers.push_back(answer);

@@ -1,6 +1,6 @@
-//! Tag matching according to `tag_matching.txt`: the list that a shared receive queue holds for the
-//! program, and the headers of messages. [`infiniband`](efa_core::wire::infiniband) declares the
-//! headers.
+//! Tag matching according to `tag_matching.txt`: the list that a shared receive queue stores for
+//! the program, and the headers of messages. [`infiniband`](efa_core::wire::infiniband) declares
+//! the headers.
 
 use efa_core::wire::infiniband::{Rvh, Tmh};
 use zerocopy::FromBytes;
@@ -121,7 +121,7 @@ pub struct TaggedBuffer {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Deletion {
     Done,
-    /// A message has taken the tag, or it was deleted before.
+    /// A message has matched the tag, or it was deleted before.
     Gone,
 }
 
@@ -175,7 +175,7 @@ impl TagList {
         self.arriving += 1;
     }
 
-    /// Notes that such a message has arrived, or was aborted. An aborted message is never visible
+    /// Records that such a message has arrived, or was aborted. An aborted message is never visible
     /// to the program, which cannot report it.
     pub(super) fn end_unexpected(&mut self, is_there: bool) {
         self.arriving -= 1;
@@ -219,7 +219,7 @@ impl TagList {
         Ok(())
     }
 
-    /// Takes an unused handle.
+    /// Allocates an unused handle.
     pub(super) fn take_handle(&mut self) -> u32 {
         let handle = self.handles as u32;
         self.handles += 1;
@@ -246,7 +246,7 @@ impl TagList {
         })
     }
 
-    /// Takes the first tag that matches.
+    /// Removes and returns the first tag that matches.
     pub(super) fn take_match(&mut self, tag: u64) -> Option<TaggedBuffer> {
         let number = self.tags.first(tag, self.matched_below)?;
         self.tags.remove(number)

@@ -239,7 +239,7 @@ impl Device {
 }
 
 impl Pair {
-    /// Has the device send what there may be to send.
+    /// Makes the device send pending packets.
     #[inline]
     pub(super) fn schedule(&mut self, around: &mut Surroundings<'_>) {
         let has_work = !(self.requester.is_idle() && self.responder.answers.is_empty());
@@ -249,8 +249,8 @@ impl Pair {
         }
     }
 
-    /// Asks for the time, if a time-out begins and the time is not known: by a timer that is due at
-    /// once.
+    /// Requests the time, if a time-out begins and the time is not known: by a timer that is due
+    /// immediately.
     #[inline]
     fn ask_for_time(&mut self, around: &mut Surroundings<'_>) {
         let is_due = match self.requester.needs_rnr_time() {

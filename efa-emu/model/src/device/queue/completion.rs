@@ -380,7 +380,7 @@ pub enum CompletionSlot {
     Empty,
     /// An entry.
     Entry(CompletionEntry),
-    /// Bytes that are not an entry: the client has overwritten its own memory.
+    /// The bytes are not an entry: the client has overwritten its memory.
     Garbage,
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CompletionSize {
     /// Without the sender's GID, and with 16 bits for the length of a write. rdma-core uses it
-    /// unless a client wants that GID.
+    /// unless a client requests that GID.
     Bytes16,
     /// The whole entry.
     Bytes32,
@@ -47,13 +47,13 @@ impl LentMemory {
     /// The required alignment of a ring's start, in bytes.
     pub const ALIGNMENT: usize = 64;
 
-    /// `length` bytes from `first` on, which exist as long as `owner` does.
+    /// `length` bytes from `first` on, which are valid until `owner` is dropped.
     ///
     /// # Safety
     /// The bytes must stay mapped for reading and writing until `owner` is dropped. This process
     /// must access them only as atomics of 8 bytes or through raw pointers, and have no references
-    /// of other types to them. Concurrent writes by others, such as the processors of a virtual
-    /// machine, only change values.
+    /// of other types to them. Concurrent writes from outside, such as by the processors of a
+    /// virtual machine, only change values.
     pub unsafe fn new(
         first: NonNull<u8>,
         length: usize,
@@ -96,8 +96,8 @@ mod tests {
         fn lend(self: &Arc<Self>, from: usize, length: usize) -> LentMemory {
             assert!(from + length <= size_of::<Pages>());
             let first = NonNull::from(&self.0).cast::<u8>();
-            // SAFETY: `from` is inside of the memory, which consists of atomics and lives as long
-            // as the `Arc`.
+            // SAFETY: `from` is inside of the memory, which consists of atomics and is valid as
+            // long as the `Arc`.
             unsafe { LentMemory::new(first.add(from), length, self.clone()) }
         }
 

@@ -120,8 +120,8 @@ unsafe impl<const N: usize> Send for RingMemory<N> {}
 unsafe impl<const N: usize> Sync for RingMemory<N> {}
 
 impl<const N: usize> RingMemory<N> {
-    /// Allocates `entries` entries, a power of two or 0. Pages of a long ring that are never used
-    /// take no memory.
+    /// Allocates `entries` entries, a power of two or 0. Unused pages of a long ring occupy no
+    /// memory.
     pub(super) fn new(entries: usize) -> Result<Self, RingError> {
         RingMemory::of(entries, |bytes| match bytes < OWN_PAGES {
             true => Ok((None, Owner::Heap)),
@@ -251,7 +251,7 @@ impl<const N: usize> Drop for RingMemory<N> {
 pub struct Doorbell(AtomicU32);
 
 impl Doorbell {
-    /// Writes the register. A reader of the value sees everything that was written before it.
+    /// Writes the register. A reader of the value sees all earlier writes.
     #[inline]
     pub fn write(&self, value: u32) {
         self.0.store(value, Ordering::Release);
@@ -269,7 +269,7 @@ impl Doorbell {
     }
 }
 
-/// A doorbell in a page of its own, so that the system can protect it.
+/// A doorbell in a separate page, so that the system can protect it.
 pub struct DoorbellPage(MmapRaw);
 
 /// The smallest unit of protection on the machines that EFA clients run on. With larger pages, a
@@ -327,7 +327,7 @@ mod tests {
             assert_eq!(result, 0);
             pages.iter().filter(|page| **page & 1 != 0).count()
         }
-        // Gives the allocator used memory to return, which must not be used for the ring.
+        // Frees used memory to the allocator. The ring must not reuse that memory.
         drop(vec![7u8; 1 << 20]);
         let memory = RingMemory::<8>::new(1 << 14).unwrap();
         assert_eq!((memory.len(), memory.as_ptr().addr() % 4096), (1 << 20, 0));
@@ -336,7 +336,7 @@ mod tests {
         memory
             .word(memory.len() / 8 - 1)
             .store(1, Ordering::Relaxed);
-        // Two pages, or as many as the system provides at once.
+        // Two pages, or the number that the system provides at once.
         let touched = resident(&memory);
         assert!((2..=64).contains(&touched), "{touched} of 256 pages");
     }

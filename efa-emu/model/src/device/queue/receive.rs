@@ -68,7 +68,7 @@ impl ReceiveDescriptor {
     }
 }
 
-/// A receive queue's ring and doorbell. The doorbell holds the 16-bit producer counter, in
+/// A receive queue's ring and doorbell. The doorbell contains the 16-bit producer counter, in
 /// descriptors.
 pub struct ReceiveRing {
     memory: RingMemory<WORDS>,

@@ -14,7 +14,7 @@ use super::work_request::{
 };
 use crate::prefetch;
 
-/// A send queue's ring and doorbell. The doorbell holds the 16-bit producer counter.
+/// A send queue's ring and doorbell. The doorbell contains the 16-bit producer counter.
 pub struct SendRing {
     /// The entries. Each has one or two cache lines.
     memory: RingMemory<WORDS_PER_LINE>,

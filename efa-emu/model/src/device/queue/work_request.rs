@@ -441,7 +441,7 @@ impl WorkRequest {
         self.buffer_at(self.is_send(), index)
     }
 
-    /// As [`WorkRequest::buffer`], for a caller that knows whether it is a send.
+    /// As [`WorkRequest::buffer`], for a caller that has already decoded whether it is a send.
     #[inline(always)]
     pub(in crate::device) fn buffer_at(&self, is_send: bool, index: usize) -> Buffer {
         // Only a send has a second buffer, at the offset of RDMA's first one.
@@ -476,7 +476,7 @@ impl WorkRequest {
         self.length_at(self.is_send())
     }
 
-    /// As [`WorkRequest::length`], for a caller that knows whether it is a send.
+    /// As [`WorkRequest::length`], for a caller that has already decoded whether it is a send.
     #[inline(always)]
     pub(in crate::device) fn length_at(&self, is_send: bool) -> u64 {
         if self.is_inline() {

@@ -149,7 +149,7 @@ fn every_key_is_looked_at() {
     }
 }
 
-/// What carries no packet does not count either: the first is the first packet.
+/// Events without a packet are not counted: number 1 is the first packet.
 #[test]
 fn only_packets_are_repeated() {
     let mut board = Board::with(&[r#"when = { nth = 1 }, then = "repeat""#]);
@@ -262,7 +262,7 @@ fn the_last_port_speed_holds_until_disarmed() {
         assert_eq!(board.fate(frame(&EAGER)), None, "it loses nothing");
         assert_eq!(speeds(&board), expected);
     }
-    // Armed before the other, and in force since.
+    // This fault was armed first, and has been in force since.
     board.faults.disarm(FaultId(0));
     assert_eq!(speeds(&board), [200, 100]);
 }
