@@ -28,8 +28,8 @@ const EXIT_STATUS: &str = "Exit status:\n";
 /// Writes a page for the command and one for each of its subcommands that are not hidden, and its
 /// completions.
 ///
-/// The pages have the date `SOURCE_DATE_EPOCH`, or none, so that they do not depend on when they
-/// are made.
+/// The pages have the date `SOURCE_DATE_EPOCH`, or none, so that they do not depend on the time of
+/// generation.
 ///
 /// # Errors
 /// A file cannot be written.
@@ -52,8 +52,8 @@ fn try_write(mut command: Command, share: &Path, time: Option<u64>) -> io::Resul
     }
     let pages = Pages {
         directory: share.join("man/man1"),
-        // Two quotation marks represent no date: the generator leaves an empty word out, and the
-        // word after it would become the date.
+        // Two quotation marks represent no date: the generator skips an empty word, and the next
+        // word would become the date.
         date: time.map_or_else(|| "\"\"".to_owned(), date),
         source: format!("{name} {}", command.get_version().unwrap_or_default()),
         exit_status: of_pages
@@ -135,7 +135,7 @@ fn completions(shell: Shell, command: &mut Command, name: &str) -> Vec<u8> {
     script.replace(&listed, &found).into_bytes()
 }
 
-/// `help COMMAND` shows the page of the command, so it needs no page of its own.
+/// `help COMMAND` shows the page of the command, so it needs no separate page.
 fn without_help(command: Command) -> Command {
     command
         .disable_help_subcommand(true)

@@ -1,4 +1,4 @@
-//! An emulated EFA device as a PCI device of a virtual machine, for the guest's own driver.
+//! An emulated EFA device as a PCI device of a virtual machine, for the guest's driver.
 //!
 //! Each module uses only those before it:
 //!

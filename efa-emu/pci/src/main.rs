@@ -65,7 +65,7 @@ fn execute() -> Result<ExitCode, Failure> {
             std::thread::spawn(serve);
             let mut command = Command::new(program);
             command.args(arguments);
-            // If this process dies, the virtual machine would wait for its device forever.
+            // If this process died, the virtual machine would wait for its device forever.
             let die = || {
                 rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
                 Ok(())

@@ -1,4 +1,4 @@
-//! One capture file, or a series of files of which the last are kept.
+//! One capture file, or a series of files of which only the last ones are kept.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -217,7 +217,7 @@ fn now() -> std::time::Duration {
         .unwrap_or_default()
 }
 
-/// The name of a file of a series in the form of dumpcap: number and local time come before the
+/// The name of a file of a series in the form of dumpcap: number and local time precede the
 /// extension.
 fn name_in_series(path: &Path, number: u32) -> PathBuf {
     let mut name = path.file_stem().unwrap_or_default().to_owned();

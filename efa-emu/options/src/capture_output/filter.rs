@@ -101,7 +101,7 @@ pub enum FilterError {
 }
 
 impl Filter {
-    /// Parses a filter. A text without words gives the filter that accepts all frames.
+    /// Parses a filter. An empty text yields the filter that accepts all frames.
     ///
     /// # Errors
     /// A wrong word, or a missing one.

@@ -3,7 +3,7 @@
 //! The processes of a host record independently of each other, and a process may lose its processor
 //! between reading the clock and writing the frame. Therefore frames are held for [`HELD`] and
 //! written sorted. A frame that arrives later still keeps its time, and is counted. The monotonic
-//! clock measures how long a frame was held, because the other clock may be set.
+//! clock measures how long a frame was held, because the real-time clock may be set.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -21,7 +21,7 @@ use super::filter::{Filter, FilteredFrame};
 use super::options::CaptureOptions;
 use efa_commands::Failure;
 
-/// The time that a frame is held for older ones.
+/// The time that a frame is held for older frames.
 const HELD: Duration = Duration::from_millis(500);
 
 /// If more bytes than this are held, the older half is written.
@@ -231,7 +231,7 @@ impl Store {
         }
     }
 
-    /// Notes why devices could not record frames. The first reason is kept.
+    /// Records why devices could not record frames. The first reason is kept.
     pub fn explain_dropped(&mut self, why: impl FnOnce() -> String) {
         self.written.why_dropped.get_or_insert_with(why);
     }

@@ -15,7 +15,7 @@ pub enum AsyncGroup {
 }
 
 impl AsyncGroup {
-    /// Bits of all groups that the driver knows, including warnings and notifications.
+    /// Bits of all groups that the driver supports, including warnings and notifications.
     pub const ALL: u32 = 0x1e;
 
     /// The group's bit.

@@ -350,7 +350,7 @@ requests! {
 mod tests {
     use super::*;
 
-    /// An entry in which each byte after the head is its own offset.
+    /// An entry in which the value of each byte after the head is its offset.
     fn entry(opcode: u8) -> [u8; ENTRY] {
         let mut entry = std::array::from_fn(|index| index as u8);
         entry[..4].copy_from_slice(&[0x34, 0x02, opcode, 0x01]);

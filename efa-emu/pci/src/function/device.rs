@@ -31,7 +31,7 @@ pub enum OpenError {
     /// The fabric refuses the device.
     #[error(transparent)]
     Fabric(#[from] FabricError),
-    /// The kernel's driver does not know the generation.
+    /// The kernel's driver does not support the generation.
     #[error("no kernel driver knows a device of profile {0}: use one of efa0 to efa3")]
     UnknownGeneration(String),
     /// The system has no memory for send queues.
@@ -202,7 +202,7 @@ impl Function {
         }
     }
 
-    /// Sends a keep-alive event. To be called every [`KEEP_ALIVE_INTERVAL`].
+    /// Sends a keep-alive event. To be called at every [`KEEP_ALIVE_INTERVAL`].
     pub fn send_keep_alive(&self) {
         self.notifier.repeat_interrupts();
         self.notifier.report_async(AsyncGroup::KeepAlive);

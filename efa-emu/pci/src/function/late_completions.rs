@@ -37,7 +37,7 @@ impl LateCompletions {
         self.0.iter().map(|late| late.due).min()
     }
 
-    /// Takes a completion that is due.
+    /// Removes and returns a completion that is due.
     pub(super) fn take(
         &mut self,
         now: Instant,

@@ -143,7 +143,7 @@ impl Notifier {
         self.lock().vectors.fill_with(|| None);
     }
 
-    /// Removes all queues. The vectors' eventfds stay.
+    /// Removes all queues. The vectors' eventfds remain.
     pub(super) fn reset(&self) {
         let mut state = self.lock();
         *state = NotifierState {
@@ -317,7 +317,7 @@ impl Notifier {
                 state.has_failed = true;
                 self.write_async(&mut state, AsyncGroup::FatalError);
             }
-            // The interface has no events for these, nor for connected queue pairs.
+            // The interface has no events for these, and none for connected queue pairs.
             DeviceEvent::CqError(_)
             | DeviceEvent::QpFatal(_)
             | DeviceEvent::QpAccessError(_)

@@ -79,7 +79,8 @@ impl SendQueues {
         self.used.insert(place, (start, length));
         // SAFETY: `start` is in the mapping.
         let first = unsafe { self.pages.0.add(start as usize) };
-        // SAFETY: `length` bytes from there on are in the mapping, which stays as long as `pages`.
+        // SAFETY: `length` bytes from there on are in the mapping, which is valid as long as
+        // `pages`.
         let lent = unsafe { LentMemory::new(first, length as usize, Arc::clone(&self.pages) as _) };
         Some((start, lent))
     }

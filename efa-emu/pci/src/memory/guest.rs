@@ -140,7 +140,7 @@ impl Mapping {
 
     fn byte(&self, offset: usize) -> &AtomicU8 {
         assert!(offset < self.length);
-        // SAFETY: in the mapping, which lives as long as `self`; any byte is a valid atomic.
+        // SAFETY: in the mapping, which is valid as long as `self`; any byte is a valid atomic.
         unsafe { AtomicU8::from_ptr(self.first.as_ptr().add(offset)) }
     }
 
@@ -166,7 +166,7 @@ pub(super) fn access(is_writable: bool) -> ProtFlags {
     }
 }
 
-/// The memory of a guest. A removed mapping stays while a queue or a region uses it.
+/// The memory of a guest. A removed mapping remains while a queue or a region uses it.
 #[derive(Default)]
 pub struct GuestMemory {
     maps: RwLock<BTreeMap<u64, Arc<Mapping>>>,
@@ -320,7 +320,7 @@ impl GuestMemory {
         }
         // SAFETY: `offset` is in the mapping, which has `bytes` from there on.
         let first = unsafe { map.first.add(offset) };
-        // SAFETY: the mapping stays as long as its `Arc`, and is accessed as atomics only.
+        // SAFETY: the mapping is valid as long as its `Arc`, and is accessed as atomics only.
         Ok(unsafe { LentMemory::new(first, bytes, map) })
     }
 }

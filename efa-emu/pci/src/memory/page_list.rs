@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn chains_of_lists_are_followed() {
-        // One list more than the first part of the chain has, and 7 pages in that list.
+        // One list more than in the first part of the chain, and 7 pages in that list.
         let count = PER_PART * BATCH + 7;
         let file = File::from(memfd_create("guest", MemfdFlags::CLOEXEC).unwrap());
         file.set_len((count + 1) * PAGE).unwrap();

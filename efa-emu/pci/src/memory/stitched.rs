@@ -251,7 +251,7 @@ mod tests {
         assert!(matches!(added, Some(StitchError::TooManyRuns)));
     }
 
-    /// A region with the most scattered pages, and another one after it was dropped.
+    /// A region with the maximum number of scattered pages, and another one after it was dropped.
     #[test]
     fn runs_are_those_of_all_regions() {
         let memory = GuestMemory::default();

@@ -33,7 +33,7 @@ impl Answer<'_> {
     }
 }
 
-/// One connection with a client that gives the function to a guest.
+/// One connection with a client that provides the function to a guest.
 pub struct Session<'a> {
     function: &'a mut Function,
 }
@@ -321,7 +321,7 @@ impl Server {
         self.has_served.load(Ordering::Relaxed)
     }
 
-    /// Serves one connection after the other.
+    /// Serves successive connections.
     ///
     /// # Errors
     /// No more connections can be accepted.

@@ -1,4 +1,4 @@
-//! A run: starts one guest after the other, and waits for all.
+//! A run: starts the guests in order, and waits for all.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -12,7 +12,7 @@ use super::machine::{MOST_GUESTS, Site};
 use super::software::Software;
 use super::{PROGRAM, contents};
 
-/// The line with which a guest asks for the number of its boot.
+/// The line by which a guest requests the number of its boot.
 const BOOTS: &str = "efa-emu-vm: boots";
 /// The line with which a guest reports that its command runs.
 const RUNS: &str = "efa-emu-vm: runs";

@@ -119,8 +119,8 @@ impl Site<'_> {
             .arg(format!("file:{}", self.console(guest).display()));
         qemu.args(["-serial", "stdio"]);
         // The driver gives up on a register after 50 ms. So writes block the guest's processor
-        // until the device has handled them. That costs little, because send queues are not written
-        // by messages.
+        // until the device has handled them. The cost is low, because messages do not write to send
+        // queues through this path.
         qemu.arg("-device").arg(format!(
             r#"{{"driver":"vfio-user-pci","x-no-posted-writes":true,"socket":{{"type":"unix","path":"{}"}}}}"#,
             socket.display()

@@ -40,7 +40,7 @@ impl Software {
         })
     }
 
-    /// A command for QEMU, which has its own C library.
+    /// A command for QEMU, which uses a separate C library.
     pub(crate) fn qemu(&self) -> Command {
         let libraries = self.qemu.join("lib/x86_64-linux-gnu");
         // The library that `efa-emu run` preloads needs another C library.
