@@ -68,7 +68,7 @@ pub enum FabricError {
         /// Its permission bits.
         mode: u32,
     },
-    /// Something else stands where the directory should be.
+    /// The path of the directory is not a directory.
     #[error("{} is not a directory: remove it{}", .path.display(), .holds.remedy())]
     NotADirectory {
         /// The path.
@@ -98,7 +98,7 @@ pub enum FabricError {
         /// The damage.
         what: &'static str,
     },
-    /// Another process does not let go of the registry.
+    /// Another process does not release the registry.
     #[error(
         "{} has been locked by process {holder} for {waited_ms} ms: continue or end that process",
         .path.display()
@@ -106,7 +106,7 @@ pub enum FabricError {
     Locked {
         /// The lock file.
         path: PathBuf,
-        /// The process that holds it, 0 if unknown.
+        /// The process that holds the lock, 0 if unknown.
         holder: i32,
         /// The time that this process has waited, in milliseconds.
         waited_ms: u64,
@@ -182,7 +182,7 @@ pub enum FabricError {
         /// A description of the problem.
         problem: String,
     },
-    /// The environment names a directory by a path that means another one in each directory.
+    /// The environment names a directory by a relative path, which differs in each directory.
     #[error("environment variable {variable} is {path:?}: it has to be an absolute path")]
     RelativePath {
         /// The variable.

@@ -25,7 +25,7 @@
 //! * `link`: the two halves of a device's [`Link`](efa_device_model::link::Link): from a
 //!   destination to a ring and its answers back, and from rings into the device. An RDMA request is
 //!   executed by the target's engine after the device's checks, by copying between the two address
-//!   spaces where the system permits it and through the rings elsewhere. The effects of
+//!   spaces if the system permits it, otherwise through the rings. The effects of
 //!   [`efa_device_model::network`] on a request, and of faults, are here too.
 //! * `engine`: one opened device behind a mutex, and the threads that run it.
 //! * [`remote`]: devices of other machines as members of the fabric, for a program that carries

@@ -1,4 +1,5 @@
-//! Attaches a device to the wire: requests leave through [`Uplink`], data moves through [`Dma`].
+//! Attaches a device to the wire: requests leave through [`Uplink`], data is transferred through
+//! [`Dma`].
 
 use efa_core::address::Gid;
 use efa_core::nic::Status;

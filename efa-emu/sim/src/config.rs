@@ -14,8 +14,8 @@ pub struct FabricConfig {
     pub network: NetworkConfig,
     /// How queue pair numbers are reused.
     pub qpn_policy: QpnPolicy,
-    /// A poll takes its completion at random from this many of the oldest; 1 keeps the order of the
-    /// completion queue.
+    /// A poll picks its completion at random from this number of the oldest; 1 keeps the order of
+    /// the completion queue.
     pub completion_window: usize,
     /// Whether the event log is kept. It grows by about 100 bytes per event.
     pub log: bool,

@@ -20,7 +20,7 @@ use super::world::{FabricStep, World};
 
 /// A network of simulated hosts. This is a handle: clones refer to the same fabric.
 ///
-/// Hosts and queue pairs hold the fabric too, so it lives as long as any of them.
+/// Hosts and queue pairs also hold a reference to the fabric, so it exists as long as any of them.
 ///
 /// # Panics
 /// Frame taps run inside the fabric: they panic if they call it.

@@ -39,16 +39,16 @@ impl SimHost {
         self.fabric.0.borrow().wire.port(self.id).gid
     }
 
-    /// The next queue pair on this host gets this number, whatever the policy, if the number is
-    /// free by then.
+    /// The next queue pair on this host gets this number, independent of the policy, if the number
+    /// is free at that time.
     pub fn prefer_qpn(&self, qpn: Qpn) {
         let next = self.local(Point::QueuePair);
         self.fabric
             .install(Fault::new(next, Action::Qpn(qpn)).times(1));
     }
 
-    /// Makes `times` memory registrations on this host fail, after the next `skip` ones, as if the
-    /// device had no regions left.
+    /// Makes `times` memory registrations on this host fail, after the next `skip` ones, with the
+    /// error for exhausted regions.
     pub fn fail_registrations(&self, skip: u64, times: u64) {
         let registrations = self.local(Point::Registration);
         let fail = Action::Fail(Errno(libc::ENOMEM));
@@ -89,7 +89,7 @@ impl SimHost {
     }
 
     /// Calls `f` with the host's device, for objects that no domain offers: reliable connections
-    /// and shared receive queues. If `f` gives the device something to send, it is sent at once.
+    /// and shared receive queues. Requests that `f` posts are sent immediately.
     pub fn with_device<T>(&self, f: impl FnOnce(&mut Device) -> T) -> T {
         let mut world = self.fabric.0.borrow_mut();
         let result = f(&mut world.host(self.id).device);

@@ -1,11 +1,10 @@
 //! A deterministic network of simulated hosts, in one thread and in virtual time.
 //!
-//! A [`Fabric`] holds any number of hosts. Each has the device model of
-//! [`efa_device_model::device`], its own memory with checked accesses, and any number of domains
-//! and queue pairs ([`SimDomain`], [`SimQueuePair`]; a [`SimNic`] is one of each). Work is only
-//! done when it is posted, and when [`Fabric::step`] and similar calls advance virtual time. All
-//! randomness comes from one seed, so the same calls give the same run, byte for byte in the [event
-//! log](Fabric::log).
+//! A [`Fabric`] has any number of hosts. Each has the device model of [`efa_device_model::device`],
+//! its own memory with checked accesses, and any number of domains and queue pairs ([`SimDomain`],
+//! [`SimQueuePair`]; a [`SimNic`] is one of each). Work is only done when it is posted, and when
+//! [`Fabric::step`] and similar calls advance virtual time. All randomness comes from one seed, so
+//! the same calls produce the same run, byte for byte in the [event log](Fabric::log).
 //!
 //! The difficult properties of EFA are on by default or need one setting: frames take different
 //! paths and overtake each other ([`efa_device_model::network`]); a send's completion and the

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-/// The record of a fabric's run: the same configuration and the same calls give the same bytes.
+/// The record of a fabric's run: the same configuration and the same calls produce the same bytes.
 ///
 /// A line is the virtual time in nanoseconds, the event, and its details, as in `12345 deliver
 /// host0:1 -> host1:4 SEND length=64 sequence=0 OK`.

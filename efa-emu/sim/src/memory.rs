@@ -60,14 +60,14 @@ enum Block {
 enum BufferSlot {
     /// Not mapped: the program owns the buffer, or it is in the pool.
     Unmapped,
-    /// Mapped for the device to write, and not written yet. It takes no memory.
+    /// Mapped for the device to write, and not written yet. It occupies no memory.
     Blank,
     /// Mapped for the device, with these bytes.
     Filled(Box<[u8]>),
 }
 
 impl AddressSpace {
-    /// An empty address space that starts at `base` and holds at most `limit` bytes.
+    /// An empty address space that starts at `base` and has at most `limit` bytes.
     pub(crate) fn new(base: u64, limit: u64) -> Self {
         AddressSpace {
             blocks: BTreeMap::new(),
@@ -131,8 +131,8 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Unused memory for a packet buffer of `size` bytes, if there is any. It still holds the bytes
-    /// of an earlier use.
+    /// Unused memory for a packet buffer of `size` bytes, if there is any. It still contains the
+    /// bytes of an earlier use.
     pub(crate) fn take_spare(&mut self, size: usize) -> Option<Box<[u8]>> {
         take_spare(&mut self.spare, size)
     }
@@ -149,7 +149,7 @@ impl AddressSpace {
         }
     }
 
-    /// Maps slot `index` of the slots at `base` for the device to write. It takes memory once it is
+    /// Maps slot `index` of the slots at `base` for the device to write. It is allocated when it is
     /// written, and cannot be read before.
     pub(crate) fn lend_blank(&mut self, base: u64, index: usize) {
         if let Some(slot) = self.slot(base, index) {

@@ -8,7 +8,7 @@ use super::domain::SimDomain;
 use super::host::SimHost;
 use super::queue_pair::SimQueuePair;
 
-/// A queue pair of a simulated host with a domain of its own.
+/// A queue pair of a simulated host with a private domain.
 pub type SimNic = OwnNic<SimDomain>;
 
 /// The configuration of a [`SimNic`].
@@ -20,7 +20,7 @@ pub struct NicConfig {
     pub send_queue_depth: usize,
     /// The depth of the receive queue, a power of two.
     pub recv_queue_depth: usize,
-    /// The number of packet buffers. A buffer takes memory when it is first used.
+    /// The number of packet buffers. A buffer is allocated when it is first used.
     pub packet_buffers: usize,
     /// The Q-key, `None` for a random one.
     pub qkey: Option<Qkey>,
@@ -59,7 +59,7 @@ impl From<NicConfig> for QueuePairConfig {
 }
 
 impl SimHost {
-    /// Opens a queue pair that is ready to send, with its own domain, completion queue and packet
+    /// Opens a queue pair that is ready to send, with a private domain, completion queue and packet
     /// buffers.
     pub fn open_nic(&self, config: NicConfig) -> Result<SimNic, NicError> {
         let packet_buffers = config.packet_buffers;

@@ -25,8 +25,8 @@ const HOST_IS_DOWN: NicError = NicError::Device {
     errno: libc::ENODEV,
 };
 
-/// One life of a host's device. Its objects are lost once the host has crashed, even if it was
-/// restarted, or once another device has replaced a removed one.
+/// One incarnation of a host's device. Its objects are lost once the host has crashed, even if it
+/// was restarted, or once another device has replaced a removed one.
 #[derive(Clone)]
 pub(super) struct HostLife {
     host: SimHost,

@@ -1,9 +1,10 @@
 //! The packet buffers of a domain.
 //!
-//! The bytes of a buffer are held in one place at a time: by the program while it owns the buffer,
-//! in the simulated host's memory while the device has it. This detects a program that touches a
-//! buffer after posting it, and nothing is copied. A buffer takes memory once the program accesses
-//! it, while it is sent, and once the device has written to it; posted receives take none.
+//! The bytes of a buffer are in one place at a time: in the program while it owns the buffer, in
+//! the simulated host's memory while the device has it. This detects a program that touches a
+//! buffer after posting it, and nothing is copied. A buffer occupies memory once the program
+//! accesses it, while it is sent, and once the device has written to it; posted receives occupy
+//! none.
 
 use std::cell::OnceCell;
 
@@ -154,7 +155,7 @@ impl PacketBuffers {
         }
     }
 
-    /// Takes a buffer back from the device.
+    /// Returns a buffer from the device.
     pub(super) fn take_back(&mut self, buffer: BufferId, memory: &mut AddressSpace) {
         // After a crash of the host its memory is lost; the buffer starts empty.
         let bytes = memory.take_back(self.pool.base, buffer.0 as usize);

@@ -18,7 +18,7 @@ pub struct ReceivedPacket {
     pub bytes: Vec<u8>,
     /// Its sender, as far as the device knows it.
     pub source: Source,
-    /// Immediate data, if the sender gave any.
+    /// Immediate data, if the sender supplied any.
     pub immediate: Option<u32>,
 }
 
@@ -32,7 +32,7 @@ pub struct FinishedRequest {
     pub status: Status,
 }
 
-/// A queue pair that sends exactly the bytes that it is given, and returns every packet that
+/// A queue pair that sends exactly the bytes that are passed to it, and returns every packet that
 /// arrives: the peer in a test of a protocol implementation.
 ///
 /// ```
@@ -61,8 +61,8 @@ pub struct ScriptedPeer {
 }
 
 impl ScriptedPeer {
-    /// Opens a queue pair and posts as many receives as it and its packet buffers allow, leaving
-    /// buffers for a full send queue.
+    /// Opens a queue pair and posts the maximum number of receives that it and its packet buffers
+    /// allow, leaving buffers for a full send queue.
     pub fn open(host: &SimHost, config: NicConfig) -> Result<Self, NicError> {
         let mut peer = Self::open_without_receives(host, config)?;
         let spare = config

@@ -2,8 +2,8 @@
 //!
 //! A request is one object for its whole life, with any number of frames. At any time it has at
 //! most one frame or timer, so an event never refers to a request that has ended.
-//! [`efa_device_model::network`] decides what happens to a frame, and the wire turns that into
-//! events. The wire never calls a device; [`super::world`] does so when an event requires it.
+//! [`efa_device_model::network`] decides the fate of a frame, and the wire turns that into events.
+//! The wire never calls a device; [`super::world`] does so when an event requires it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -32,7 +32,7 @@ use efa_device_model::prefetch;
 pub(super) enum WireEvent {
     /// The sender's port starts to send a frame.
     Depart(FlightId, Stage),
-    /// A frame reaches the other side. The rules have not been applied to it yet.
+    /// A frame reaches its destination. The rules have not been applied to it yet.
     Arrive(FlightId, Stage),
     /// A frame that faults deferred or delayed is handed over.
     HandOver(FlightId, Stage),
@@ -46,7 +46,7 @@ pub(super) enum WireEvent {
         life: u32,
         token: Token,
     },
-    /// A device asked to be called.
+    /// A device requested a call at this time.
     Timer(HostId),
     /// A fault kills a host.
     Kill(HostId),
@@ -63,7 +63,7 @@ pub(super) enum WireEvent {
 pub(super) struct Port {
     pub(super) gid: Gid,
     pub(super) alive: bool,
-    /// Counts the lives of the host: handles of an earlier life stay invalid.
+    /// Counts the incarnations of the host: handles of an earlier incarnation stay invalid.
     pub(super) life: u32,
     busy_until: Duration,
     in_flight: usize,
@@ -185,7 +185,7 @@ impl Wire {
         let mut data = self.spare.pop().unwrap_or_default();
         let mut reachable = true;
         match (header.operation, local) {
-            // The device is asked for the target when the data arrives.
+            // The device determines the target when the data arrives.
             (Operation::RdmaRead, _) => {}
             (_, LocalData::Inline(bytes)) => data.extend_from_slice(bytes),
             (_, LocalData::Segments(segments)) => reachable = gather(memory, segments, &mut data),
@@ -230,7 +230,7 @@ impl Wire {
         Ok(())
     }
 
-    /// Whether the host that posted a request is still in the same life.
+    /// Whether the host that posted a request is still in the same incarnation.
     pub(super) fn initiator_lives(&self, id: FlightId) -> bool {
         let flight = &self.flights[id.index()];
         let port = self.port(flight.initiator);
@@ -327,7 +327,7 @@ impl Wire {
         self.events.add(at, WireEvent::Arrive(id, stage));
     }
 
-    /// A frame reaches the other side. Returns whether it is handed over to the device there now.
+    /// A frame reaches its destination. Returns whether it is passed to the device there now.
     pub(super) fn arrive(&mut self, id: FlightId, stage: Stage) -> bool {
         if !self.is_received(id, stage) {
             return false;
@@ -335,7 +335,7 @@ impl Wire {
         self.faults.is_empty() || self.judge(id, stage)
     }
 
-    /// Whether the receiver of a frame lives: it may have died while the frame was in flight. If
+    /// Whether the receiver of a frame is alive: it may have died while the frame was in flight. If
     /// not, the frame is lost.
     pub(super) fn is_received(&mut self, id: FlightId, stage: Stage) -> bool {
         let to = self.flights[id.index()].receiver(stage);

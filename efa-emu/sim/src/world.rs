@@ -159,7 +159,7 @@ impl World {
         self.restart(id);
     }
 
-    /// Lets a host's device send, and notes when it asks to be called again.
+    /// Makes a host's device send, and records when it requests the next call.
     pub(super) fn drive(&mut self, id: HostId) {
         let host = &mut self.hosts[id.index()];
         let now = self.wire.now;

@@ -1,10 +1,10 @@
-//! Clients that make no calls: they write their send queues, write the doorbells, and read their
-//! completion queues themselves.
+//! Clients that make no calls: they write their send queues and the doorbells, and read their
+//! completion queues directly.
 //!
 //! A program that polls in this way occupies its processor, and the device's threads need one. A
 //! thread that is merely woken waits until the system preempts a program: for milliseconds.
-//! Therefore the client's thread is made to wait at the two moments at which real hardware would
-//! work.
+//! Therefore the device makes the client's thread wait at the two moments at which real hardware
+//! would work.
 //!
 //! *It writes a doorbell.* Before the device sleeps, it has the system protect the pages of
 //! doorbells. A thread that writes a doorbell then waits in its store until the device has polled
@@ -74,7 +74,7 @@ enum Protection {
 struct PolledQueue {
     cq: CqId,
     ring: Arc<CompletionRing>,
-    /// The page that was taken out of the client's mapping.
+    /// The page that was removed from the client's mapping.
     hidden: Option<usize>,
 }
 
@@ -101,9 +101,9 @@ impl PolledQueue {
 }
 
 impl Direct {
-    /// Asks the system for it, and starts the thread `answer`, which answers accesses until
-    /// [`Faults::wait`] returns the address that it is given. `None` if the system does not do that
-    /// for this process.
+    /// Sets it up in the system, and starts the thread `answer`, which answers accesses until
+    /// [`Faults::wait`] returns the address that was passed to it. `None` if the system does not
+    /// permit this for this process.
     pub(super) fn new(answer: impl FnOnce(&Faults, usize) + Send + 'static) -> Option<Direct> {
         let faults = Arc::new(Faults::new()?);
         let end = DoorbellPage::new(0).ok()?;
@@ -236,7 +236,7 @@ impl Direct {
             let start = pages.as_ptr().addr();
             let is_mapped = self.faults.map(start + page);
             if !is_mapped {
-                // No thread may wait for events that do not come.
+                // No thread may wait for events that never occur.
                 let length = pages.length().next_multiple_of(PAGE);
                 self.faults.unregister(start, length);
             }
@@ -244,14 +244,14 @@ impl Direct {
         });
     }
 
-    /// Something came that polls wait for.
+    /// Records the arrival of an event for which polls wait.
     pub(super) fn show_arrival(&mut self) {
         self.nap = FIRST_NAP;
         self.show();
     }
 
     /// A client reads a page outside of its mapping: the page is hidden, or was not mapped before.
-    /// A client with unread entries continues, the others wait.
+    /// A client with unread entries continues, other clients wait.
     pub(super) fn take_poll(
         &mut self,
         access: Access,
@@ -285,7 +285,7 @@ impl Direct {
         self.show();
     }
 
-    /// Whether others had the processor that a thread needed; see [`Delays::look`].
+    /// Whether other threads used the processor that a thread needed; see [`Delays::look`].
     pub(super) fn was_delayed(&mut self, thread: u32, now: Instant) -> bool {
         self.delays.look(thread, now)
     }
@@ -324,7 +324,8 @@ struct Delay {
 impl Delays {
     /// The shortest time between two checks.
     const EVERY: Duration = Duration::from_millis(1);
-    /// Whether others had the processor that a thread needed, for longer than devices need it.
+    /// Whether other threads used the processor that a thread needed, for longer than devices need
+    /// it.
     fn look(&mut self, thread: u32, now: Instant) -> bool {
         if self.thread != thread {
             let path = format!("/proc/self/task/{thread}/schedstat");
@@ -352,7 +353,7 @@ impl Delays {
 }
 
 impl Delay {
-    /// Threads of devices take a processor for less than this at a time.
+    /// Threads of devices use a processor for less than this at a time.
     const SHORT: Duration = Duration::from_micros(50);
 
     fn is_crowded_since(self, before: Delay) -> bool {
@@ -392,7 +393,7 @@ mod tests {
                         assert!(faults.protect(end, false));
                         return;
                     }
-                    // The receiver may be gone when the last accesses are let through.
+                    // The receiver may be closed when the last accesses continue.
                     Some(access) => drop(tell.send(access)),
                     None => {}
                 }
@@ -469,7 +470,7 @@ mod tests {
             let poll = scope.spawn(|| read(0));
             direct.take_poll(told.recv().unwrap(), now, next);
             assert_eq!(poll.join().unwrap(), 0);
-            // Something comes.
+            // An event arrives.
             direct.hide(next);
             let poll = scope.spawn(|| read(130));
             direct.take_poll(told.recv().unwrap(), now, next);
@@ -515,7 +516,7 @@ mod tests {
         let (mut delays, now) = (Delays::default(), Instant::now());
         assert!(!delays.look(thread, now));
         assert!(!delays.look(thread, now), "no time has passed");
-        // Another thread's figures are not compared with those.
+        // The figures of another thread are not compared with those.
         delays.last = delays.last.map(|(at, seen)| {
             let time = Duration::ZERO;
             (at, Delay { time, ..seen })

@@ -62,20 +62,20 @@ pub(super) struct Access {
     pub(super) thread: u32,
 }
 
-/// Tells of accesses to registered pages.
+/// Reports accesses to registered pages.
 pub(super) struct Faults {
     descriptor: OwnedFd,
     tells_reads: bool,
 }
 
 impl Faults {
-    /// Asks the system; `None` if it does not do that for this process.
+    /// Opens it; `None` if the system does not permit this for this process.
     pub(super) fn new() -> Option<Faults> {
         const ALL: u64 = FEATURE_WRITE_PROTECTION
             | FEATURE_THREAD
             | FEATURE_UNMAPPED_SHARED
             | FEATURE_EXACT_ADDRESS;
-        // A descriptor can be asked once.
+        // The features of a descriptor can be requested only once.
         [(ALL, true), (FEATURE_WRITE_PROTECTION, false)]
             .into_iter()
             .find_map(|(features, tells_reads)| {
@@ -128,7 +128,7 @@ impl Faults {
     /// Maps a page again, and continues the threads that wait for it.
     pub(super) fn map(&self, address: usize) -> bool {
         let mut request = request(address, PAGE, 0);
-        // If it is there already, they are to try once more.
+        // If the page is present already, the waiting threads retry.
         self.ask(UFFDIO_CONTINUE, &mut request) || self.ask(UFFDIO_WAKE, &mut request.range)
     }
 
@@ -138,7 +138,7 @@ impl Faults {
         unsafe { libc::ioctl(descriptor, what as libc::Ioctl, argument) == 0 }
     }
 
-    /// Waits for an access; `None` if there was none in time.
+    /// Waits for an access; `None` if none happened in time.
     ///
     /// # Errors
     /// The program has closed the descriptor, and nothing waits any more.

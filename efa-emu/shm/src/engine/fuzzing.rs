@@ -22,7 +22,7 @@ use efa_device_model::device::Device;
 use efa_device_model::link::{HostSegment, RequestHeader};
 use efa_device_model::qpn_policy::QpnPolicy;
 
-/// The files of two processes, one of them hostile. Made once, for many [`Meeting`]s.
+/// The files of two processes, one of them hostile. They are created once, for many [`Meeting`]s.
 #[derive(Debug)]
 pub struct Stage {
     fabric: Fabric,
@@ -74,7 +74,7 @@ impl Stage {
         (self.attacker.gid(), self.attacker_qpn)
     }
 
-    /// A device that was just opened, and shared memory as it is before anybody sends.
+    /// A device that was just opened, and shared memory in its state before any request.
     pub fn meet(&self, device: Device) -> Result<Meeting<'_>, FabricError> {
         for segment in [&self.to_victim, &self.to_attacker] {
             segment.take_doorbells(|_| {});
@@ -252,8 +252,8 @@ impl Meeting<'_> {
     }
 
     /// Writes a word of the victim's segment outside of the rings: the head with the doorbells, or
-    /// the descriptor of one of the first slots. The words that only the victim reads at opening
-    /// are left alone, so that later meetings find them.
+    /// the descriptor of one of the first slots. The words that the victim reads only at opening
+    /// are not changed, so that later meetings find them.
     pub fn scribble_head(&mut self, word: usize, value: u64) {
         self.stage.to_victim.scribble(word, value);
     }
@@ -263,7 +263,8 @@ impl Meeting<'_> {
         self.stage.to_attacker.scribble(word, value);
     }
 
-    /// The attacker takes the next record of the victim. Returns the request and the record's name.
+    /// Reads the next record of the victim as the attacker. Returns the request and the record's
+    /// name.
     pub fn take(&mut self) -> Option<(RequestHeader, u32)> {
         if self.back.is_none() {
             let segment = &self.stage.to_attacker;
@@ -288,7 +289,7 @@ impl Meeting<'_> {
         Some((record.header(), record.offset()))
     }
 
-    /// The attacker claims or releases the memory of the oldest record that it took.
+    /// Claims or releases, as the attacker, the memory of the oldest record that it has read.
     pub fn hold(&mut self, hold: bool) {
         if let Some(back) = &self.back
             && let Some(incoming) = back.taken.first()
@@ -300,7 +301,7 @@ impl Meeting<'_> {
         }
     }
 
-    /// The attacker answers the oldest record that it took with any code.
+    /// Answers, as the attacker, the oldest record that it has read with any code.
     pub fn answer(&mut self, code: u8) {
         if let Some(back) = &mut self.back
             && !back.taken.is_empty()

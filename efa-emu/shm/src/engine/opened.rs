@@ -1,4 +1,4 @@
-//! One opened device of one process, as its program calls it.
+//! One opened device of one process: the interface for its program.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -26,8 +26,8 @@ use crate::identity::device_name::DeviceName;
 use crate::process::fork::HomeProcess;
 use crate::transport::segment::Segment;
 
-/// The time that a verb that takes memory from the device waits for a peer that is copying from or
-/// to it. A peer copies 1 MiB at a time, so a peer that takes longer was stopped in the middle.
+/// The time that a verb that withdraws memory from the device waits for a peer that is copying from
+/// or to it. A peer copies 1 MiB at a time, so a peer that takes longer was stopped in the middle.
 const COPY_PATIENCE: Duration = Duration::from_secs(2);
 
 /// One opened device: the device model, its place in the fabric, and a thread that serves it while
@@ -37,9 +37,9 @@ const COPY_PATIENCE: Duration = Duration::from_secs(2);
 /// engine they fail with [`FabricError::Forked`] or do nothing.
 ///
 /// The application runs the device by [`Engine::progress`]. Then no other thread runs it, and no
-/// system call is made. Once it has stopped for about a millisecond, the engine's thread takes
-/// over; it may take longer while others need the application's processor, unless the application
-/// requests an event. Without work the thread sleeps until a peer wakes it.
+/// system call is made. Once the application has stopped for about a millisecond, the engine's
+/// thread takes over. This may take longer while other threads need the application's processor,
+/// unless the application requests an event. Without work the thread sleeps until a peer wakes it.
 pub struct Engine {
     pub(super) shared: Arc<Shared>,
     pub(super) profile: Profile,
@@ -117,10 +117,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Runs a verb on the device. Verbs that make or destroy a queue pair, whose numbers belong to
-    /// the host, and verbs that take memory from the device, which a peer may be copying from or
-    /// to, are functions of the engine instead: [`Engine::create_qp`], [`Engine::modify_qp`],
-    /// [`Engine::destroy_qp`], [`Engine::deregister_memory`].
+    /// Runs a verb on the device. Some verbs are functions of the engine instead: verbs that make
+    /// or destroy a queue pair, because its number belongs to the host, and verbs that withdraw
+    /// memory from the device, because a peer may be copying from or to it: [`Engine::create_qp`],
+    /// [`Engine::modify_qp`], [`Engine::destroy_qp`], [`Engine::deregister_memory`].
     pub fn with_device<R>(&self, verb: impl FnOnce(&mut Device) -> R) -> Result<R, FabricError> {
         let mut state = self.shared.lock()?;
         let result = verb(state.device());
@@ -192,7 +192,7 @@ impl Engine {
         )
     }
 
-    /// Takes all memory back from peers that copy from or to it; the requests fail. For the end of
+    /// Withdraws all memory from peers that copy from or to it; the requests fail. For the end of
     /// the device.
     ///
     /// # Errors
@@ -201,7 +201,7 @@ impl Engine {
         self.taking_memory("device", |_, _, _| true, |_| Ok(()))
     }
 
-    /// Runs a verb that takes memory from the device, which `chosen` requests use: once no peer
+    /// Runs a verb that withdraws memory from the device, which `chosen` requests use, once no peer
     /// copies from or to it.
     fn taking_memory(
         &self,
@@ -295,8 +295,8 @@ impl Engine {
         )
     }
 
-    /// Makes the device process a send queue whose doorbell was written, and sends as much as
-    /// possible.
+    /// Makes the device process a send queue whose doorbell was written, and sends all possible
+    /// requests.
     #[inline(always)]
     pub fn process_send_doorbell(&self, qpn: Qpn) -> Result<(), EngineError> {
         let mut state = self.shared.lock()?;
@@ -305,7 +305,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives the device work that comes without a ring, and sends as much as possible.
+    /// Passes work without a ring to the device, and sends all possible requests.
     pub fn post<R>(&self, work: impl FnOnce(&mut Device) -> R) -> Result<R, FabricError> {
         let mut state = self.shared.lock()?;
         let result = work(state.device());
@@ -404,7 +404,7 @@ impl Drop for Engine {
             return;
         }
         let state = self.shared.lock().ok();
-        // Without the lock, which threads that answer take.
+        // The lock is released first, because threads that answer acquire it.
         drop(state.and_then(|mut state| state.take_direct()));
         self.shared.stop();
         if let Some(worker) = worker {

@@ -2,15 +2,15 @@
 //! processors.
 //!
 //! A program that polls waits for another program. Real hardware works while programs wait; here
-//! the other program, or its device, needs a processor for that. A program that keeps polling uses
-//! up its time slice, and then the scheduler runs the others for milliseconds each. A program that
-//! sleeps keeps its share, so it runs as soon as a packet for it arrives.
+//! the other program, or its device, needs a processor for this. A program that keeps polling uses
+//! up its time slice, and then the scheduler runs other programs for milliseconds each. A program
+//! that sleeps keeps its share, so it runs as soon as a packet for it arrives.
 //!
 //! A thread that was preempted while it polled without success therefore sleeps from then on: after
 //! some empty polls, until an event for the device. It sleeps for a short time only, because the
-//! program may also be waiting for other events. A thread that has its processor to itself never
-//! sleeps; it makes four system calls in a thousand empty polls. A thread that yields between its
-//! polls, as MPI libraries do, does not sleep either: other programs get its processor anyway.
+//! program may also be waiting for other events. A thread without competition for its processor
+//! never sleeps; it makes four system calls in a thousand empty polls. A thread that yields between
+//! its polls, as MPI libraries do, does not sleep either: other programs get its processor anyway.
 //!
 //! Messages from and to other machines pass the threads of a bridge, which sleep when idle. A
 //! program with such peers does not sleep, since an idle processor takes long to wake. Instead it
@@ -19,16 +19,17 @@
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
-/// Polls in vain, 50 to 100 us of them, after which a look is taken whether others had the
-/// processor meanwhile.
+/// Number of empty polls, 50 to 100 us, after which the thread checks whether other threads used
+/// the processor meanwhile.
 const WINDOW: u32 = 1024;
 
-/// Others had the processor if it was gone for longer than this. Kernel threads take it for less.
+/// A thread has lost the processor to others if it did not run for longer than this. Kernel threads
+/// use the processor for less.
 pub(super) const LOST: Duration = Duration::from_micros(500);
 
-/// A thread that lost the processor as often as this in a window, and each time after less than
-/// [`KEPT`] of its time on average, gave it away itself: the system takes it away once in some
-/// milliseconds, and counts both alike.
+/// A thread that lost the processor at least this number of times in a window, each time after less
+/// than [`KEPT`] of its time on average, yielded it voluntarily: the system preempts a thread only
+/// once in some milliseconds, and counts both alike.
 const GIVEN_AWAY: u32 = 16;
 const KEPT: Duration = Duration::from_micros(500);
 
@@ -36,14 +37,14 @@ const KEPT: Duration = Duration::from_micros(500);
 /// make much fewer polls in that time than a window has.
 const GIVING_BELIEVED: Duration = Duration::from_secs(2);
 
-/// The time for which others are assumed to need the processor, at first and at most. To find out
-/// whether they still do, the thread must lose the processor once more; so the time grows as long
+/// The time for which other threads are assumed to need the processor, at first and at most. To
+/// check whether they still do, the thread must lose the processor again; so the time grows as long
 /// as they do.
 const BELIEVED: Duration = Duration::from_millis(200);
 const MOST_BELIEVED: Duration = Duration::from_secs(2);
 const GROWTH: u32 = 4;
 
-/// Others who are seen again within this time are taken for the same ones.
+/// Other threads that are seen again within this time are assumed to be the same ones.
 const SAME: Duration = Duration::from_millis(200);
 
 /// Polls in vain before a nap: about the time in which a peer answers that has a processor. The
@@ -51,13 +52,13 @@ const SAME: Duration = Duration::from_millis(200);
 const POLLS: u32 = 16;
 const POLLS_OF_CONNECTIONS: u32 = 48;
 
-/// Polls in vain, less than a microsecond of them, after which a thread lets others run for which
-/// no time is too short: the bridge, whose threads have to run for each message from another
-/// machine and to it.
+/// Number of empty polls, less than a microsecond, after which a thread yields to threads that must
+/// never wait: those of the bridge, which have to run for each message from another machine and to
+/// it.
 const GIVE_WAY: u32 = 4;
 
-/// A thread that takes longer than this from one poll to the next does something else besides
-/// polling, and has no time to sleep.
+/// A thread that needs longer than this from one poll to the next does other work besides polling,
+/// and has no time to sleep.
 const SPINNING: Duration = Duration::from_micros(20);
 
 /// The longest nap: at first, and after several naps without an event.
@@ -76,7 +77,7 @@ pub(super) struct Patience {
     most_polls: u32,
     last_look: Option<ProcessorSample>,
     crowd: Option<Crowd>,
-    /// When the last crowd was assumed to have gone.
+    /// The time at which the last contention was assumed to have ended.
     crowd_ended: Option<Instant>,
     /// The time for which the last crowd was assumed.
     believed: Duration,
@@ -101,12 +102,12 @@ pub(super) enum Rest {
 #[derive(Debug)]
 struct Crowd {
     until: Instant,
-    /// When the thread last began to poll, or asked whether to sleep.
+    /// The time at which the thread last began to poll, or checked whether to sleep.
     polls_since: Instant,
 }
 
 impl Patience {
-    /// `is_connected` says whether the device has connections.
+    /// `is_connected` is whether the device has connections.
     pub(super) fn new(is_connected: bool) -> Patience {
         Patience {
             done: 0,
@@ -125,8 +126,8 @@ impl Patience {
         }
     }
 
-    /// Counts a poll that found nothing, when the device had done `done` pieces of work altogether.
-    /// Returns whether the poll is to ask [`Patience::next_rest`].
+    /// Counts an empty poll, at which the device had done `done` pieces of work in total. Returns
+    /// whether the caller must call [`Patience::next_rest`].
     #[inline]
     pub(super) fn is_over(&mut self, done: u64) -> bool {
         self.polls += 1;
@@ -253,8 +254,8 @@ impl Patience {
     }
 }
 
-/// The kernel's accounting of the calling thread at one moment. The processor can be lost during
-/// each of the questions, so the count of losses is asked before and after.
+/// The kernel's accounting of the calling thread at one moment. The thread can lose the processor
+/// during each of the queries, so the count of losses is read before and after.
 #[derive(Debug)]
 pub(super) struct ProcessorSample {
     /// The address of a variable of the thread.
@@ -269,7 +270,7 @@ pub(super) struct ProcessorSample {
 /// The use of a thread's processor between two looks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Losses {
-    /// The number of times that others got it while the thread was ready.
+    /// The number of times that other threads got the processor while this thread was ready.
     count: u32,
     /// The time that the thread had it.
     processor: Duration,
@@ -287,8 +288,8 @@ impl ProcessorSample {
         }
     }
 
-    /// How others got the thread's processor since `before`; `None` if they had it for a short time
-    /// only.
+    /// How other threads got the thread's processor since `before`; `None` if they had it for a
+    /// short time only.
     fn losses_since(&self, before: &ProcessorSample) -> Option<Losses> {
         let passed = self.time - before.time;
         let processor = self.processor.saturating_sub(before.processor);
@@ -412,7 +413,7 @@ mod tests {
         assert_eq!(thread.polls(WINDOW), [], "the loss is being noticed");
         let naps = thread.polls(6 * POLLS);
         assert_eq!(naps, [50, 100, 200, 400, 500, 500].map(|us| us * US));
-        // Something comes: the next naps are short again.
+        // An event arrives: the next naps are short again.
         thread.done += 1;
         assert_eq!(thread.polls(POLLS - 1), []);
         assert_eq!(thread.polls(POLLS), [NAP]);
@@ -475,7 +476,7 @@ mod tests {
     fn rare_losses_do_not_give_the_processor_away() {
         let mut thread = Thread::new();
         thread.polls(2 * WINDOW);
-        // The program computes between its polls, and others take turns with it.
+        // The program computes between its polls, and other programs run alternately.
         for _ in 0..WINDOW {
             thread.processor += 5 * MS;
             thread.passed += 5 * MS;

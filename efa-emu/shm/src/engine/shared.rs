@@ -13,17 +13,17 @@ use crate::process::mutex::{Guard, Mutex};
 use crate::process::shared::futex;
 use crate::transport::segment::Segment;
 
-/// A time that never comes.
+/// A time that is never reached.
 const NEVER: u64 = u64::MAX;
 
-/// One opened device, as its threads share it.
+/// One opened device, in the form that its threads share.
 pub(super) struct Shared {
     pub(super) home: HomeProcess,
     pub(super) host: Host,
     pub(super) segment: Arc<Segment>,
     state: Mutex<EngineState>,
     started: Instant,
-    /// Counts the application's polls, so that the worker sees whether there are any.
+    /// Counts the application's polls, so that the worker detects whether there are any.
     polls: AtomicU32,
     stop: AtomicBool,
     /// The time at which the sleeping worker wakes without being woken, in nanoseconds since
@@ -31,7 +31,7 @@ pub(super) struct Shared {
     worker_wakes_at: AtomicU64,
     /// Changes when the worker is to end its nap.
     naps: AtomicU32,
-    /// The application has made so many empty polls that its polls should call [`Shared::rest`].
+    /// The application has made enough empty polls that its polls should call [`Shared::rest`].
     rest_is_due: AtomicBool,
     /// The time until which others are assumed to need the processors, in nanoseconds since
     /// `started`.
@@ -79,7 +79,7 @@ impl Shared {
 
     #[inline]
     pub(super) fn note_poll(&self) {
-        // Not an atomic increment: polls that get lost among many do not matter.
+        // Not an atomic increment: a few lost polls among many have no effect.
         let polls = self.polls.load(Ordering::Relaxed);
         self.polls.store(polls.wrapping_add(1), Ordering::Relaxed);
     }
@@ -117,7 +117,7 @@ impl Shared {
         }
     }
 
-    /// Takes back that the calling thread sleeps, and locks the state.
+    /// Withdraws the announcement that the calling thread sleeps, and locks the state.
     pub(super) fn wake_up(&self) -> Guard<'_, EngineState> {
         let mut state = self.state.lock();
         state.sleeper = Sleeper::Nobody;
@@ -140,14 +140,14 @@ impl Shared {
 
     /// Whether the application's polls have found contention for its processor. Never while the
     /// application requests an event: then it is about to sleep, and a poll before that does not
-    /// mean that it keeps polling.
+    /// mean that it continues to poll.
     pub(super) fn is_crowded(&self) -> bool {
         let until = Duration::from_nanos(self.crowded_until.load(Ordering::Relaxed));
         self.uptime() < until
     }
 
-    /// Notes that the application requests an event. It is going to sleep, and the worker has to
-    /// notice that soon.
+    /// Records that the application requests an event. It is going to sleep, and the worker has to
+    /// detect this soon.
     pub(super) fn leave_crowd(&self) {
         if self.crowded_until.swap(0, Ordering::Relaxed) != 0 {
             self.interrupt();
@@ -199,7 +199,7 @@ impl Shared {
         }
     }
 
-    /// Notes the time until which the worker is going to sleep, at most for `pause`, and returns
+    /// Records the time until which the worker is going to sleep, at most for `pause`, and returns
     /// the duration. The caller has locked the state.
     pub(super) fn plan_sleep(
         &self,

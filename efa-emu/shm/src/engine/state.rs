@@ -36,8 +36,8 @@ pub(super) const CHECK_PEERS: Duration = Duration::from_millis(5);
 /// Delay before a retry after a peer had no free slot.
 const RETRY_BUSY: Duration = Duration::from_millis(1);
 
-/// The thread that has announced that it sleeps until something comes for the device. There is one
-/// at most.
+/// The thread that has announced that it sleeps until an event for the device. There is at most
+/// one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Sleeper {
     Nobody,
@@ -82,7 +82,7 @@ pub(super) struct EngineState {
     watched: usize,
     /// Clients that make no calls, if there are any and the system reports their accesses.
     direct: Option<Direct>,
-    /// The count of arrivals for such clients at the last look.
+    /// The count of arrivals for such clients at the last check.
     arrivals: u64,
     captures: CaptureRequests,
     staged: Staged,
@@ -216,7 +216,7 @@ impl EngineState {
     }
 
     /// Serves clients that make no calls. `is_time` is set if no client has accessed a page since
-    /// the last check. Returns when to do it again, unless an access comes before.
+    /// the last check. Returns the time of the next call, unless an access happens before.
     pub(super) fn tend_direct(&mut self, is_time: bool) -> Option<Duration> {
         let now = Instant::now();
         let direct = self.direct.as_mut()?;
@@ -304,7 +304,7 @@ impl EngineState {
         self.started.elapsed()
     }
 
-    /// One turn: receives and sends as much as possible. Returns whether there was any work.
+    /// One turn: receives and sends all possible requests. Returns whether there was any work.
     #[inline(always)]
     pub(super) fn pass(&mut self) -> bool {
         if self.watched > 0 {
@@ -319,8 +319,8 @@ impl EngineState {
             outbound: &mut self.outbound,
             staged: &mut self.staged,
         });
-        // The application may be waiting for the received packets, so they are delivered at once.
-        // Answers to its own requests follow with its next poll.
+        // The application may be waiting for the received packets, so they are delivered
+        // immediately. Answers to its requests follow with its next poll.
         self.answers_wait = busy && !self.answers_wait;
         if self.answers_wait {
             self.raise_events();
@@ -344,7 +344,7 @@ impl EngineState {
         busy
     }
 
-    /// Takes the answers of peers. Returns whether there were any.
+    /// Processes the answers of peers. Returns whether there were any.
     #[inline(always)]
     fn reap(&mut self) -> bool {
         if !self.outbound.has_unanswered() {
@@ -367,7 +367,7 @@ impl EngineState {
         Ok(())
     }
 
-    /// Sends as much as possible, and raises the events that are due.
+    /// Sends all possible requests, and raises the events that are due.
     #[inline(always)]
     pub(super) fn send(&mut self) -> bool {
         let has_work = self.device.has_unsent()
@@ -384,7 +384,7 @@ impl EngineState {
         let mut busy = false;
         let has_timers = self.device.next_timeout().is_some();
         if has_timers || self.device.has_unsent() {
-            // The time matters only to timers.
+            // Only timers need the time.
             let now = if has_timers {
                 self.now()
             } else {
@@ -418,7 +418,8 @@ impl EngineState {
     }
 
     fn stage(&mut self, error: QueueError) {
-        // The same as for a removal. Completion queues take no memory from a peer.
+        // The same as for a removal. A failure of completion queues withdraws no memory from a
+        // peer.
         let taken = match error.kind {
             QueueKind::QueuePair => self
                 .try_take_back(|_, _, header| error.qpn.is_none_or(|qpn| qpn == header.source_qpn)),
@@ -443,7 +444,7 @@ impl EngineState {
         self.raise_events();
     }
 
-    /// Takes notice of faults that were armed, disarmed or released.
+    /// Detects faults that were armed, disarmed or released.
     #[inline]
     pub(super) fn look_for_faults(&mut self) {
         if let Some(change) = self.staged.look() {
@@ -592,7 +593,7 @@ impl EngineState {
         outbound.try_take_back(device, |token, header| chosen(device, token, header))
     }
 
-    /// Ends the requests whose memory was taken back, or continues them.
+    /// Ends the requests whose memory was withdrawn, or continues them.
     pub(super) fn settle_taken(&mut self, taken: TakenBack, ended: bool) {
         match ended {
             true => self.outbound.keep_back(taken),
@@ -614,21 +615,21 @@ impl EngineState {
         let dead = self.outbound.find_dead();
         let is_busy = !dead.is_empty();
         if is_busy {
-            // Records that the dead sent before their end still count: outcomes that they had
-            // announced, for one.
+            // Records that dead processes sent before their end are still valid, such as announced
+            // outcomes.
             self.pass_aside();
         }
         self.outbound.abandon_dead(dead);
         is_busy && self.pass_aside()
     }
 
-    /// Makes senders ring the doorbell from now on. Returns whether nothing had come before that
+    /// Makes senders ring the doorbell from now on. Returns whether no record arrived before that
     /// took effect.
     pub(super) fn prepare_to_sleep(&mut self) -> bool {
         self.inbound.prepare_to_sleep() && !self.pass_aside()
     }
 
-    /// Whether the application's polls were empty for so long that they should yield to others.
+    /// Whether the application's polls were empty long enough that they should yield.
     #[inline]
     pub(super) fn is_patience_over(&mut self) -> bool {
         let counters = self.device.counters();
@@ -652,7 +653,7 @@ impl EngineState {
         (rest, crowded_until)
     }
 
-    /// Whether there is work at a certain time without a wake-up.
+    /// Whether work is due at a certain time without a wake-up.
     #[inline]
     pub(super) fn has_deadlines(&self) -> bool {
         self.outbound.is_waiting()

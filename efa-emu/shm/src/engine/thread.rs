@@ -24,9 +24,9 @@ pub fn is_device_thread() -> bool {
 ///
 /// A new thread maps memory for its allocator. Monitors of registered memory (libfabric's memhooks,
 /// UCX's) overwrite the first instructions of `mmap`, `munmap` and others while the program runs,
-/// which kills a thread that is inside one of them. Real hardware has no such thread: the
+/// which crashes a thread that is inside one of them. Real hardware has no such thread: the
 /// application can install a monitor as soon as its call to open the device returns, so the
-/// thread's start must be finished by then.
+/// thread's start must be finished before that.
 pub(super) fn spawn(
     name: &str,
     run: impl FnOnce() + Send + 'static,
@@ -75,9 +75,9 @@ impl Drop for AbortUnlessWhole {
     }
 }
 
-/// Asks the system to give the calling thread a processor soon when it is woken, and to end its
-/// sleeps in time. Programs that poll would keep it until their turn is over. They are not asked to
-/// make their turns short: that was slower.
+/// Requests from the system that the calling thread gets a processor soon after a wake-up, and that
+/// its sleeps end in time. Polling programs would otherwise keep the processor until their time
+/// slice ends. They are not made to use shorter slices, because that was slower.
 pub(super) fn be_prompt() {
     // Linux before 6.12 ignores it.
     const TURN: Duration = Duration::from_micros(100);
@@ -87,7 +87,7 @@ pub(super) fn be_prompt() {
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1, 0, 0, 0) };
     let size = size_of::<libc::sched_attr>() as u32;
     let mut attributes = MaybeUninit::<libc::sched_attr>::zeroed();
-    // SAFETY: the structure has the size that is named, and all zeroes are a valid value of it.
+    // SAFETY: the structure has the size in its field, and all zeroes are a valid value of it.
     let mut attributes = unsafe {
         let pointer = attributes.as_mut_ptr();
         if libc::syscall(libc::SYS_sched_getattr, 0, pointer, size, 0) != 0 {

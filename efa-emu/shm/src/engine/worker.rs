@@ -17,7 +17,7 @@ const LOOK: Duration = Duration::from_millis(1);
 /// milliseconds, which does not mean that it has stopped.
 const LOOK_CROWDED: Duration = Duration::from_millis(16);
 
-/// The time that the worker polls for work before it sleeps: somewhat longer than a peer takes to
+/// The time that the worker polls for work before it sleeps: somewhat longer than a peer needs to
 /// answer, so that a dialogue does not cost a wake-up per message.
 const LINGER: Duration = Duration::from_micros(30);
 

@@ -76,7 +76,7 @@ pub struct ArmedFault {
     pub seen: u64,
     /// Events that it was applied to.
     pub applied: u64,
-    /// Frames that it holds now.
+    /// Frames that it currently holds.
     pub held: u64,
     /// The device of the participant with which it ends; `None`: it ends with the fabric.
     pub owner: Option<Gid>,
@@ -254,7 +254,7 @@ impl Board {
         (id.0 != 0).then_some(Address { gid: Gid(gid), id })
     }
 
-    /// Orders the release of everything that a rule holds.
+    /// Orders the release of all frames that a rule holds.
     pub(crate) fn release(&self, id: FaultId) {
         if let Some(slot) = self.slot(id) {
             self.word(slot, AT_RELEASES).fetch_add(1, Ordering::Release);
@@ -262,12 +262,12 @@ impl Board {
         }
     }
 
-    /// Counts the orders to release everything that a rule holds.
+    /// Counts the orders to release all frames that a rule holds.
     pub(crate) fn releases(&self, id: FaultId) -> u64 {
         self.count(id, AT_RELEASES)
     }
 
-    /// Notes that a device holds one frame more or less for a rule.
+    /// Counts one more or one less frame that a device holds for a rule.
     pub(crate) fn note_held(&self, id: FaultId, change: i64) {
         if let Some(slot) = self.slot(id) {
             self.word(slot, AT_HELD)
@@ -397,7 +397,7 @@ mod tests {
         assert_eq!(other.sight(next), 1, "counts start over");
     }
 
-    /// Two rules take turns in a slot, and none is read under the id of the other.
+    /// Two rules use a slot alternately, and neither is read under the id of the other.
     #[test]
     fn rules_are_read_whole_or_not() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! The capture files that a device records to, as other processes request, including its own run.
+//! The capture files into which a device records, as requested by other processes, including its
+//! run.
 
 use std::fs::Metadata;
 use std::io::{self, ErrorKind};
@@ -86,7 +87,7 @@ impl CaptureTap for CaptureFiles {
     }
 }
 
-/// A file, whatever its name.
+/// A file, independent of its name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct FileId {
     device: u64,
@@ -151,7 +152,7 @@ impl CaptureRequests {
         Some(Requested(wanted))
     }
 
-    /// Tells those who asked that the device records for them.
+    /// Confirms to the requesters that the device records for them.
     pub(crate) fn answer(&self, Requested(files): &Requested) {
         let inodes = files.iter().map(|(id, _)| id.inode);
         if let Err(error) = announce_recording(&self.host, self.own, inodes) {
@@ -201,7 +202,8 @@ pub(crate) fn requested_captures(
         .collect()
 }
 
-/// Says that the device of the participant `id` records into the capture files with these inodes.
+/// Announces that the device of the participant `id` records into the capture files with these
+/// inodes.
 fn announce_recording(
     host: &Path,
     id: ParticipantId,

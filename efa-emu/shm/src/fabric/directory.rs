@@ -1,5 +1,5 @@
-//! A fabric: the directory in which the devices of one emulated network meet. Which of them make a
-//! host together is told by their names ([`DeviceName`](crate::DeviceName)).
+//! A fabric: the directory of the devices of one emulated network. The names of devices show which
+//! of them belong to one host ([`DeviceName`](crate::DeviceName)).
 //!
 //! ```text
 //! /dev/shm/efa-emu-<uid>/            mode 0700
@@ -96,7 +96,7 @@ impl Fabric {
     }
 
     /// Removes the files of dead processes in all fabrics of the calling user. A fabric that cannot
-    /// be scanned now, because another process changes it or because it is damaged, stays
+    /// be scanned now, because another process changes it or because it is damaged, remains
     /// unchanged.
     pub fn remove_dead() {
         Fabric::remove_dead_below(&shared_memory_root());
@@ -158,8 +158,8 @@ impl Fabric {
     }
 
     /// Runs `work` on the hosts' directory under the lock of the registry, after removing the files
-    /// of dead processes. Removes the fabric afterwards if no host and no recorder is left in it.
-    /// The time grows with the number of devices.
+    /// of dead processes. Removes the fabric afterwards if it contains no host and no recorder. The
+    /// time grows with the number of devices.
     pub(crate) fn with_registry<T>(
         &self,
         work: impl FnOnce(&Path) -> Result<T, FabricError>,
@@ -238,7 +238,8 @@ impl Fabric {
                 .and_then(|()| private_directory(&self.directory, Holds::OneFabric))
                 .and_then(|()| RegistryLock::acquire(&self.directory.join("registry"), patience));
             match locked {
-                // The last participant to leave removes the directories, perhaps between our steps.
+                // The last participant to leave removes the directories, perhaps between two steps
+                // of this call.
                 Err(FabricError::Io { ref source, .. })
                     if source.kind() == io::ErrorKind::NotFound && attempts < 1000 => {}
                 result => return result,
@@ -452,7 +453,7 @@ mod tests {
                 matches!(error, FabricError::UnknownLayout { .. }),
                 "{error}"
             );
-            // Both builds, and where they are.
+            // The text names both builds and their paths.
             let text = error.to_string();
             for line in foreign.lines().chain([version::PACKAGE, own.as_str()]) {
                 assert!(text.contains(line), "{text}");

@@ -5,7 +5,7 @@ use efa_core::address::Gid;
 use crate::identity::config::DEFAULT_FABRIC;
 use crate::identity::device_name::DeviceName;
 
-/// The number of hosts that have GIDs of their own.
+/// The number of hosts that have separate GIDs.
 const NUMBERS: u32 = 1 << 24;
 
 /// Bytes of the GIDs of emulated devices: link-local EUI-64 addresses, as real ports have them, of
@@ -26,7 +26,7 @@ pub(super) fn device_gid(number: u32, index: u32) -> Gid {
     Gid(gid)
 }
 
-/// Returns whether a GID is one of those that emulated devices get.
+/// Returns whether a GID is one that is assigned to emulated devices.
 pub fn is_emulated(gid: Gid) -> bool {
     let Gid(bytes) = gid;
     let devices = FIRST_DEVICE..FIRST_DEVICE + DeviceName::MOST as u8;

@@ -28,7 +28,7 @@ use crate::transport::switchboard;
 use efa_device_model::device::Statistics;
 
 /// This process's participation in a device of a host. The device exists as long as any process
-/// takes part in it; dropping this value ends the participation, as the end of the process does.
+/// participates in it; dropping this value ends the participation, as the end of the process does.
 #[derive(Debug)]
 pub struct Host {
     fabric: Fabric,
@@ -61,8 +61,9 @@ impl Host {
             .transpose()
     }
 
-    /// Makes the caller a participant of a device, which is made if it is not there, and is known
-    /// then. `known` is all that is there. The registry is locked, and the dead are removed.
+    /// Makes the caller a participant of a device. If the device does not exist, it is created and
+    /// added to `known`, which contains all existing devices. The registry is locked, and dead
+    /// participants were removed.
     pub(crate) fn enter(
         known: &mut KnownDevices,
         fabric: &Fabric,
@@ -228,11 +229,12 @@ impl Host {
         }
     }
 
-    /// Asks the host's devices to record their frames, until this participation ends or
-    /// [`Host::request_capture`] is called again, which begins a new file. Active devices notice
-    /// within about a tenth of a second; [`Host::devices_not_recording`] lists the others and wakes
-    /// them. Devices that are opened later record from their first frame on. The first `snaplen`
-    /// bytes of each frame are recorded. Returns the capture file, which all devices write.
+    /// Makes the host's devices record their frames, until this participation ends or
+    /// [`Host::request_capture`] is called again, which begins a new file. Active devices detect
+    /// the request within about a tenth of a second; [`Host::devices_not_recording`] lists the
+    /// remaining ones and wakes them. Devices that are opened later record from their first frame
+    /// on. The first `snaplen` bytes of each frame are recorded. Returns the capture file, which
+    /// all devices write.
     pub fn request_capture(
         &self,
         recorded: Recorded,
@@ -284,8 +286,8 @@ impl Host {
         Ok(ids.filter_map(|id| alive.get(id).copied()).collect())
     }
 
-    /// The published counts of the host's devices since it was made. Also asks the devices to
-    /// publish newer counts, so with repeated calls the result lags by one call.
+    /// The published counts of the host's devices since its creation. Also requests newer counts
+    /// from the devices, so with repeated calls the result lags by one call.
     pub fn statistics(&self) -> Statistics {
         statistics_of(&self.table)
     }
@@ -305,8 +307,8 @@ impl Host {
         device_path(&self.directory, self.id)
     }
 
-    /// Takes a queue pair number that no other live queue pair of the host has: the preferred one
-    /// if that is free.
+    /// Acquires a queue pair number that no other live queue pair of the host has: the preferred
+    /// one if that is free.
     pub(crate) fn take_qpn(
         &self,
         choice: &mut QpnChoice,
@@ -320,15 +322,15 @@ impl Host {
         })
     }
 
-    /// Gives a number back; queue pairs of other participants are not touched.
+    /// Releases a number; queue pairs of other participants are not affected.
     pub(crate) fn release_qpn(&self, qpn: Qpn) {
         self.table.release(self.id, qpn);
     }
 }
 
 impl Host {
-    /// Ends participations in a fabric's devices, all at once. One by one, each would scan the
-    /// remaining files.
+    /// Ends participations in a fabric's devices, all together. Ended individually, each would scan
+    /// the remaining files.
     pub fn leave_all(hosts: impl IntoIterator<Item = Host>) {
         let mut fabric = None;
         for mut host in hosts {
@@ -342,8 +344,8 @@ impl Host {
         }
     }
 
-    /// Ends the participation, and leaves it to [`Fabric::sweep`] to remove the host if this was
-    /// the last one: once for many that leave together.
+    /// Ends the participation without removing the host. The caller calls [`Fabric::sweep`] for
+    /// this, once for many participations that end together.
     pub(crate) fn vacate(&mut self) {
         let Some(lock) = self.lock.take() else {
             return;
@@ -378,7 +380,7 @@ mod tests {
         Fabric::open_below(root.path(), "lab").unwrap()
     }
 
-    /// Ends a participation like a killed process: its files stay.
+    /// Ends a participation like a killed process: its files remain.
     fn kill(mut host: Host) -> Gid {
         let lock = host.lock.take().unwrap();
         drop(lock);
@@ -406,7 +408,7 @@ mod tests {
         let beta = enter("beta", other);
         assert_eq!(fabric.hosts().unwrap()[0].participants.len(), 1);
 
-        // Only the last process that leaves a device looks for dead ones elsewhere.
+        // Only the last process that leaves a device scans other devices for dead processes.
         let dead = fabric.host_directory(kill(enter("gamma", None)));
         drop(enter("beta", other));
         assert!(dead.exists());

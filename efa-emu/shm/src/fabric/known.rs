@@ -1,4 +1,4 @@
-//! The existing devices, as a process that enters one sees them.
+//! The existing devices, for a process that enters one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -71,7 +71,7 @@ impl KnownDevices {
         self.devices.get(self.by_gid.get(&gid)?)
     }
 
-    /// The number of devices that a host was made with, if any of them exists.
+    /// The number of devices with which a host was created, if any of them exists.
     pub(super) fn devices_of(&self, host: &str) -> Option<u32> {
         let mut from = self.devices.range((host.to_owned(), 0)..);
         let (_, device) = from.next().filter(|((of, _), _)| of == host)?;

@@ -42,8 +42,8 @@ impl Fabric {
     /// if it has several devices (see [`DeviceName`]): an existing live one, or a new one. `None`
     /// picks a new host `host-1`, `host-2`, ... With a `gid`, a new device gets exactly that one.
     ///
-    /// `queue_pairs` is the most queue pairs that the device may have at a time, which a device
-    /// keeps from its first participant on.
+    /// `queue_pairs` is the maximum number of queue pairs of the device at a time; the first
+    /// participant determines it.
     pub fn enter_host(
         &self,
         name: Option<&str>,
@@ -75,7 +75,7 @@ impl Fabric {
     ) -> Result<Host, FabricError> {
         check_name("host", name.host())?;
         self.with_lock(|hosts| {
-            // A job has many programs, so each one reads only the device that it was given.
+            // A job has many programs, so each one reads only its own device.
             if let Some(gid) = gid
                 && let Some(host) = Host::join(self, name, gid)?
             {
@@ -119,7 +119,7 @@ impl Fabric {
 
     /// Makes the caller a participant of all devices of the host `name`, in their order: of an
     /// existing live host, or of a new one with that number of devices (`None`: one). `None` for a
-    /// name picks a new one. The profile is visible as soon as the new devices are.
+    /// name picks a new one. The profile becomes visible together with the new devices.
     ///
     /// # Errors
     /// The number is out of range, or the host exists with another one.
@@ -136,7 +136,7 @@ impl Fabric {
     /// As [`Fabric::enter_devices`], for several hosts: about as fast as for one.
     ///
     /// # Errors
-    /// The caller takes part in none of them then.
+    /// The caller then participates in none of them.
     pub fn enter_hosts(
         &self,
         names: &[String],
@@ -206,15 +206,16 @@ impl Fabric {
         })
     }
 
-    /// The bytes that a device takes in the fabric's directory before a program opens it, if its
-    /// profile has this many queue pairs.
+    /// The size in bytes of a device in the fabric's directory before a program opens it, if its
+    /// profile has this number of queue pairs.
     pub fn bytes_of_device(queue_pairs: u32) -> u64 {
         /// The file with the name of the profile.
         const PROFILE: usize = 4096;
         (HostTable::bytes(queue_pairs) + PROFILE) as u64
     }
 
-    /// The bytes that a program that opens a device takes there, if one other sends to it.
+    /// The size in bytes of the files of a program that opens a device, if one other program sends
+    /// to it.
     pub fn bytes_of_program() -> u64 {
         segment::BYTES_WITH_ONE_RING as u64
     }
@@ -342,8 +343,8 @@ mod tests {
         (0..hosts).map(|number| format!("node{number}")).collect()
     }
 
-    /// Else a cluster of many hosts would take the time of the square of their number to begin and
-    /// to end, and so would a job there.
+    /// Otherwise the start and the end of a cluster, and of a job on it, would take time
+    /// proportional to the square of the number of hosts.
     #[test]
     fn joining_and_leaving_scan_no_other_hosts() {
         let root = tempfile::tempdir().unwrap();
@@ -449,7 +450,7 @@ mod tests {
             .enter_devices(None, Some(2), &Profile::all()[0])
             .unwrap();
         assert_eq!(gids(&two), ["fe80::ef:a0ff:fe00:1", "fe80::ef:a1ff:fe00:1"]);
-        // A process that joins gets the remaining devices, even if some were removed.
+        // A process that joins enters the remaining devices, even if some were removed.
         let joined = fabric
             .enter_devices(Some("host-1"), None, &Profile::all()[0])
             .unwrap();

@@ -28,12 +28,12 @@ pub(crate) fn is_alive(host: &Path, id: ParticipantId) -> bool {
         Ok(Some(liveness)) => liveness.process().is_some(),
         Ok(None) => false,
         // For example, this process has no free descriptors. A live owner must not lose its number
-        // because of that.
+        // because of this.
         Err(_) => true,
     }
 }
 
-/// The live participants of a host and the processes that they are.
+/// The live participants of a host and their processes.
 pub(super) fn participants(host: &Path) -> Result<BTreeMap<ParticipantId, i32>, FabricError> {
     participants_of(host, &file_names(host)?)
 }
@@ -57,7 +57,7 @@ pub(super) fn participants_of(
     Ok(alive)
 }
 
-/// The live participants of all hosts. The registry is locked, and the dead are removed.
+/// The live participants of all hosts. The registry is locked, and dead participants were removed.
 pub(crate) fn live_participants(hosts: &Path) -> Result<Vec<(Gid, ParticipantId)>, FabricError> {
     let mut all = Vec::new();
     for (gid, directory) in directories(hosts)? {
@@ -102,16 +102,16 @@ pub(crate) fn remove_dead(hosts: &Path) -> Result<(), FabricError> {
 /// The state of a device after its dead participants were removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Remains {
-    /// It has live ones.
+    /// It has live participants.
     Device,
-    /// It had no live participants and was removed, too.
+    /// It had no live participants and was removed as well.
     Nothing,
 }
 
 /// As [`remove_dead`], for one device.
 ///
-/// A directory inside a host's directory is not ours. It stays, and so does the directory around
-/// it; a host that is created again uses that one.
+/// A directory inside a host's directory does not belong to the fabric. It remains, and so does the
+/// directory around it; a host that is created again uses the existing directory.
 pub(crate) fn remove_dead_of(directory: &Path, gid: Gid) -> Result<Remains, FabricError> {
     #[cfg(test)]
     LOOKS.set(LOOKS.get() + 1);
@@ -142,7 +142,7 @@ pub(crate) fn remove_dead_of(directory: &Path, gid: Gid) -> Result<Remains, Fabr
         }
         match std::fs::remove_file(&path) {
             Ok(()) => {}
-            // An orderly leaver removes its own files without the registry.
+            // A participant that leaves in order removes its files without the registry.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(FabricError::io("remove", &path)(error)),
         }

@@ -12,7 +12,7 @@ use crate::error::{FabricError, Holds};
 use crate::identity::qpn::ParticipantId;
 use crate::transport::switchboard;
 
-/// Longest name of a fabric or host: the kernel permits a machine as much.
+/// Longest name of a fabric or host, which is the kernel's limit for the name of a machine.
 pub(super) const MAX_NAME: usize = 64;
 
 /// Refuses names that cannot be file names or that would be hard to read in messages.

@@ -1,11 +1,11 @@
 //! Processes that serve all present and future hosts of a fabric: they record them, or announce
 //! them to other machines.
 //!
-//! A recorder asks each host's devices to record ([`Host::request_capture`](crate::Host)), but it
+//! A recorder makes each host's devices record ([`Host::request_capture`](crate::Host)), but it
 //! detects new hosts by polling. Because of its lock in the fabric's directory, a process that
 //! makes a host waits until the recorder has seen it ([`Fabric::wait_for_recorders`]). The same
-//! holds for a bridge, which marks a device when all machines know it ([`BridgePost::mark_known`],
-//! [`Fabric::wait_for_bridges`]).
+//! applies to a bridge, which marks a device when it was announced to all machines
+//! ([`BridgePost::mark_known`], [`Fabric::wait_for_bridges`]).
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ use crate::process::lock::OwnLock;
 /// The interval of checks whether a device is attended.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Tells new hosts of the fabric that this process is going to record them, as long as it lives.
+/// Shows new hosts of the fabric that this process is going to record them, as long as it is alive.
 #[derive(Debug)]
 pub struct Recorder {
     fabric: Fabric,
@@ -71,8 +71,9 @@ impl Fabric {
     }
 
     /// Waits until the processes that record the fabric (see [`Recorder`]) record these devices of
-    /// it too, so that a program that opens one next misses none of its frames. Returns the first
-    /// device that one of them has not begun to record within `patience`: it may be stopped.
+    /// it too, so that a program that then opens a device misses none of its frames. Returns the
+    /// first device that a recorder has not begun to record within `patience`: the device's process
+    /// may be stopped.
     pub fn wait_for_recorders<'a>(
         &self,
         devices: impl IntoIterator<Item = &'a Host>,
@@ -82,7 +83,7 @@ impl Fabric {
             let started = Instant::now();
             loop {
                 let mut missing = self.recorders()?;
-                // Nor will those miss anything that come later.
+                // Hosts that join later cannot be missed either.
                 if missing.is_empty() {
                     return Ok(None);
                 }
@@ -165,8 +166,8 @@ pub struct BridgePost {
 }
 
 impl BridgePost {
-    /// All machines that this bridge is connected with know of the device, and of the rules of this
-    /// [generation](Fabric::fault_generation).
+    /// Marks that the device, and the rules of this [generation](Fabric::fault_generation), were
+    /// announced to all machines to which this bridge is connected.
     pub fn mark_known(&self, gid: Gid, faults: u64) {
         // A removed device needs no mark.
         let path = known_path(&self.fabric.host_directory(gid), &self.number.to_string());
@@ -180,19 +181,20 @@ impl Drop for BridgePost {
     }
 }
 
-/// The generation of rules that other machines have, according to the bridge with this number, if
-/// they know the device. `None` if they do not, or while the file is being written.
+/// The generation of rules on other machines, according to the bridge with this number, if the
+/// device was announced to them. `None` if it was not, or while the file is being written.
 fn known(host: &Path, bridge: &str) -> Option<u64> {
     let text = std::fs::read_to_string(known_path(host, bridge)).ok()?;
     text.parse().ok()
 }
 
-/// The file in which the bridge with this number records that other machines know a device.
+/// The file in which the bridge with this number records that a device was announced to other
+/// machines.
 fn known_path(host: &Path, bridge: &str) -> PathBuf {
     host.join(format!("known.{bridge}"))
 }
 
-/// Gives up the lock of this process.
+/// Releases the lock of this process.
 fn leave(fabric: &Fabric, home: HomeProcess, lock: &mut Option<OwnLock>) {
     if !home.is_current() {
         return;

@@ -54,7 +54,7 @@ pub(super) fn remove_dead(fabric: &Path) {
     }
 }
 
-/// Whether there are recorders or bridges, after the dead were removed.
+/// Whether there are recorders or bridges, after dead ones were removed.
 pub(super) fn are_any(fabric: &Path) -> bool {
     recorders_directory(fabric).exists() || bridges_directory(fabric).exists()
 }

@@ -21,7 +21,8 @@ pub struct HostStatus {
     /// The name of the device's profile, as announced by the process that made the host
     /// ([`Fabric::enter_devices`](crate::Fabric::enter_devices)).
     pub profile: Option<String>,
-    /// The live processes that take part in it, one entry per opened device and per `efa-emu run`.
+    /// The live processes that participate in it, one entry per opened device and per `efa-emu
+    /// run`.
     pub participants: Vec<ParticipantStatus>,
     /// The counters of its devices; see [`Host::statistics`](crate::Host::statistics).
     pub statistics: Statistics,
@@ -49,7 +50,7 @@ pub(crate) enum Listed {
     OfThisMachine,
 }
 
-/// Describes live hosts. The registry is locked, and the dead are removed.
+/// Describes live hosts. The registry is locked, and dead participants were removed.
 pub(crate) fn list(hosts: &Path, listed: Listed) -> Result<Vec<HostStatus>, FabricError> {
     let mut list = Vec::new();
     for (gid, directory) in directories(hosts)? {
@@ -85,14 +86,14 @@ pub(crate) fn list(hosts: &Path, listed: Listed) -> Result<Vec<HostStatus>, Fabr
     Ok(list)
 }
 
-/// Reads the statistics in a host's table, and asks the host's devices for more.
+/// Reads the statistics in a host's table, and requests newer ones from the host's devices.
 pub(super) fn statistics_of(table: &HostTable) -> Statistics {
     let statistics = Statistics::from_values(&table.statistics());
     table.ask_for_statistics();
     statistics
 }
 
-/// Reads the name of a host's profile; a file that holds no such name counts as none.
+/// Reads the name of a host's profile. A file without a valid name counts as none.
 fn profile_of(host: &Path) -> Option<String> {
     let name = std::fs::read_to_string(profile_path(host)).ok()?;
     check_name("profile", &name).ok().map(|()| name)

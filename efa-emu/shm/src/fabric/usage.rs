@@ -16,7 +16,7 @@ pub const ENVIRONMENT: &str = "EFA_EMU_USAGE";
 /// The approximate maximum length of a file of marks. Only the first lines matter.
 const LONGEST: u64 = 64 << 10;
 
-/// Stands for a variable that is not set.
+/// The representation of a variable that is not set.
 const UNSET: &str = "-";
 
 /// A step on the way to messages over the device.
@@ -34,7 +34,7 @@ pub enum UsageStep {
     Sent,
     /// The device was opened on a fabric in which the run is not.
     ApartFromRun,
-    /// Another `efa-emu run` was started, whose programs have devices of their own.
+    /// Another `efa-emu run` was started, whose programs use separate devices.
     RunInside,
 }
 
@@ -52,13 +52,13 @@ impl UsageStep {
     }
 }
 
-/// A process that took a step, as it was then.
+/// A process that reached a step, in its state at that time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Process {
-    /// Its number, in its own pid namespace.
+    /// Its number, in its pid namespace.
     pub pid: u32,
-    /// The kernel's name for the process: the first 15 bytes of the file name that was executed. If
-    /// that was the dynamic linker, which was given a program to run, the program's file name.
+    /// The kernel's name for the process: the first 15 bytes of the executed file's name. If that
+    /// was the dynamic linker with a program as its argument, the program's file name.
     pub name: String,
     /// Its variable `FI_PROVIDER`, which selects the providers of libfabric.
     pub fi_provider: Option<String>,
@@ -130,7 +130,7 @@ pub fn begin() {
     mark(UsageStep::Loaded);
 }
 
-/// Marks that this process took a step, if a run is to know and this is the first time.
+/// Marks that this process reached a step, if a run has requested it and this is the first time.
 #[cold]
 pub fn mark(step: UsageStep) {
     static MARKED: AtomicU32 = AtomicU32::new(0);
@@ -160,12 +160,12 @@ fn append(directory: &Path, step: UsageStep) {
     if let Ok(mut file) = file
         && file.metadata().is_ok_and(|file| file.len() < LONGEST)
     {
-        // One call, so that lines of several processes do not mix.
+        // One call, so that lines of several processes are not interleaved.
         let _ = file.write_all(Process::current().line().as_bytes());
     }
 }
 
-/// The processes that took a step, according to the marks in a directory.
+/// The processes that reached a step, according to the marks in a directory.
 pub fn processes(directory: &Path, step: UsageStep) -> Vec<Process> {
     let marks = fs::read(directory.join(step.file_name())).unwrap_or_default();
     String::from_utf8_lossy(&marks)

@@ -42,7 +42,7 @@ fn own_file() -> Option<PathBuf> {
     if found == 0 || info.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: a string of the dynamic linker, which keeps it as long as the object is loaded.
+    // SAFETY: a string of the dynamic linker, which is valid as long as the object is loaded.
     let name = unsafe { CStr::from_ptr(info.dli_fname) };
     let path = PathBuf::from(OsStr::from_bytes(name.to_bytes()));
     // For the program itself, the linker reports the name by which it was started.

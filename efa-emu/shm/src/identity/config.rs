@@ -1,4 +1,4 @@
-//! Settings that `efa-emu run` gives to programs, in environment variables.
+//! Settings that `efa-emu run` passes to programs, in environment variables.
 
 use std::fmt;
 use std::str::FromStr;
@@ -239,7 +239,7 @@ pub struct HostConfig {
     /// (`Profile::unknown_peer_check`).
     pub serve_unknown_peers: bool,
     /// The number of the run's participation in each device of the host, if a run started the
-    /// process: captures that the run requests are of its own processes
+    /// process: captures that the run requests are of its processes
     /// ([`Host::participant`](crate::Host::participant)).
     pub run: Vec<u32>,
     /// Bytes of each ring to a peer process; rounded to whole pages and limited to 64 KiB .. 1 MiB.

@@ -3,8 +3,8 @@
 //! A fabric's members are devices: each has a GID, a table of queue pair numbers and the segments
 //! of the processes that have opened it. A host is a group of devices, which share its name and
 //! nothing else: between two devices of a host there is the same network as between two hosts. The
-//! only device of a host goes by the host's name; if there are several, they are `HOST:0`, `HOST:1`
-//! and so on.
+//! only device of a host has the host's name; if there are several, they are `HOST:0`, `HOST:1` and
+//! so on.
 
 use std::fmt;
 
@@ -20,7 +20,7 @@ pub struct DeviceName {
 }
 
 impl DeviceName {
-    /// The most devices that a host may have, as many as the largest instances.
+    /// Maximum number of devices of a host, which is that of the largest instances.
     pub const MOST: u32 = 32;
 
     /// The device with this index, from 0, of a host with `devices` devices.

@@ -3,8 +3,8 @@
 //! The table is one file, mapped by every process that has opened the device and by every process
 //! that sends to it. Numbers are acquired and released by single compare-and-swap operations, so a
 //! process that is killed at any moment leaves at worst numbers owned by a dead participant, which
-//! the next process to acquire one recognises. A slot guards no other memory: the data of its owner
-//! is found through files. So the operations need no ordering.
+//! the next process to acquire one detects. A slot guards no other memory: the data of its owner is
+//! found through files. So the operations need no ordering.
 //!
 //! | offset | size | field |
 //! |---|---|---|
@@ -27,7 +27,7 @@
 //! | behind the slots, at the next multiple of 65536 | 8 each | statistics of all devices that the host had, see `device::Statistics` |
 //!
 //! `device::QpnRange` maps slots to numbers. In the table of a device of another machine, the first
-//! slot stands for all numbers: the process that represents the device here owns all of them.
+//! slot represents all numbers: the process that represents the device here owns all of them.
 
 use std::ops::Range;
 use std::path::Path;
@@ -99,8 +99,8 @@ impl HostTable {
         table_length(QpnRange::for_queue_pairs(queue_pairs))
     }
 
-    /// Writes a new table. The caller holds the registry lock and makes `path` the table's final
-    /// place only afterwards, so that a half-written one is never seen.
+    /// Writes a new table. The caller holds the registry lock and creates `path` as the table's
+    /// final path only afterwards, so that a half-written table is never visible.
     pub(crate) fn create(
         path: &Path,
         name: &DeviceName,
@@ -128,7 +128,7 @@ impl HostTable {
             .u32_at::<AT_COUNT>()
             .store(range.count(), Ordering::Relaxed);
         // A host that is created again must not repeat the numbers of its participants: peers may
-        // still know earlier ones.
+        // still use earlier ones.
         let first = rand::random::<u32>();
         memory
             .u32_at::<AT_PARTICIPANT>()
@@ -221,7 +221,7 @@ impl HostTable {
         self.memory.u32_at::<AT_RETIRED>().load(Ordering::Relaxed) != 0
     }
 
-    /// Declares the host gone, with all its queue pairs.
+    /// Marks the host as removed, with all its queue pairs.
     pub(crate) fn retire(&self) {
         self.memory
             .u32_at::<AT_RETIRED>()
@@ -237,8 +237,8 @@ impl HostTable {
         self.ask_for_statistics();
     }
 
-    /// Gives a removed device back to its host: it can be opened again. To who had it open before
-    /// it stays removed.
+    /// Returns a removed device to its host: it can be opened again. For processes that had it open
+    /// before, it remains removed.
     pub(crate) fn restore(&self) {
         let removals = self.memory.u32_at::<AT_REMOVALS>();
         let returned =
@@ -247,14 +247,14 @@ impl HostTable {
         let _ = removals.fetch_update(Ordering::Relaxed, Ordering::Relaxed, returned);
     }
 
-    /// The present stay of the device in its host; `None` while it is removed. A process that sees
+    /// The current stay of the device in its host; `None` while it is removed. A process that sees
     /// a later request for statistics than the removal sees the removal.
     pub(crate) fn stay(&self) -> Option<Stay> {
         let removals = self.memory.u32_at::<AT_REMOVALS>().load(Ordering::Relaxed);
         removals.is_multiple_of(2).then_some(Stay(removals))
     }
 
-    /// Leaves an order for the processes that have opened the device. They notice, as for
+    /// Stores an order for the processes that have opened the device. They detect it as for
     /// [`HostTable::ask_for_statistics`]. The registry is locked.
     pub(crate) fn order(&self, order: u64) {
         let count = self.memory.u64_at::<AT_ORDERS>();
@@ -277,14 +277,14 @@ impl HostTable {
         self.memory.u64_at::<AT_ORDERS>().load(Ordering::Acquire)
     }
 
-    /// The orders with these numbers, as far as they are kept.
+    /// The orders with these numbers that are still stored.
     pub(crate) fn kept_orders(&self, numbers: Range<u64>) -> impl Iterator<Item = u64> + '_ {
         let kept = numbers.start.max(numbers.end.saturating_sub(KEPT_ORDERS));
         (kept..numbers.end).map(|number| self.order_at(number).load(Ordering::Relaxed))
     }
 
-    /// Asks the host's devices to publish their counts to the statistics. Active devices do so at
-    /// once; sleeping devices have published before they went to sleep.
+    /// Requests that the host's devices publish their counts to the statistics. Active devices do
+    /// so immediately; sleeping devices have published before they went to sleep.
     pub(crate) fn ask_for_statistics(&self) {
         let asked = self.memory.u32_at::<AT_ASKED>();
         // Release: with the removal, if that is why.
@@ -369,8 +369,8 @@ impl HostTable {
         preferred: Option<Qpn>,
         is_alive: &mut dyn FnMut(ParticipantId) -> bool,
     ) -> Result<Qpn, FabricError> {
-        // Another process may win the chosen slot; each time around one number was taken by
-        // somebody, so the attempts are bounded by the numbers there are.
+        // Another process may acquire the chosen slot first. Each iteration means that some process
+        // acquired a number, so the attempts are bounded by the count of numbers.
         for _ in 0..=self.range.count() {
             let Some((index, seen)) = self.choose(choice, preferred, is_alive) else {
                 break;
@@ -425,7 +425,7 @@ impl HostTable {
         choice.policy.choose(free, choice.random.generator())
     }
 
-    /// Gives `qpn` back if `owner` has it.
+    /// Releases `qpn` if `owner` has it.
     pub(crate) fn release(&self, owner: ParticipantId, qpn: Qpn) {
         let Some(index) = self.range.slot(qpn) else {
             return;
@@ -433,7 +433,7 @@ impl HostTable {
         self.release_slot(index, |id| id == owner);
     }
 
-    /// Gives back all numbers of owners that `gone` selects.
+    /// Releases all numbers of owners that `gone` selects.
     pub(crate) fn release_all(&self, mut gone: impl FnMut(ParticipantId) -> bool) {
         for index in 0..self.range.count() {
             self.release_slot(index, &mut gone);
@@ -444,7 +444,7 @@ impl HostTable {
         let slot = self.slot(index);
         let seen = slot.load(Ordering::Relaxed);
         if Tenancy::from_slot(seen).is_some_and(|tenancy| gone(tenancy.owner())) {
-            // Losing the exchange means that another process took the number of a dead owner.
+            // If the exchange fails, another process has acquired the number of a dead owner.
             let _ = slot.compare_exchange(
                 seen,
                 slot_value(0, self.tick()),
@@ -492,7 +492,7 @@ impl TablePlace {
     const ALL: TablePlace = TablePlace(0);
 }
 
-/// One ownership of a queue pair number, from being taken to being given back.
+/// One ownership of a queue pair number, from its acquisition to its release.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Tenancy(u64);
 

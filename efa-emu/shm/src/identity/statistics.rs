@@ -1,6 +1,5 @@
-//! Statistics of a host's devices, added up in the host's table: the counters of a real device
-//! outlive the processes that use it, too. Orders for the device come the same
-//! way.
+//! Statistics of a host's devices, summed in the host's table: the counters of a real device also
+//! outlive the processes that use it. Orders for the device use the same mechanism.
 
 use std::sync::Arc;
 
@@ -9,11 +8,11 @@ use efa_core::address::Qpn;
 use super::qpn::{HostTable, Stay};
 use efa_device_model::device::{Device, QueueError, QueueKind, Statistics};
 
-/// One device's part.
+/// The part of one device.
 #[derive(Debug)]
 pub(crate) struct Publisher {
     table: Arc<HostTable>,
-    /// The stay in which this device was opened, if it was there.
+    /// The stay in which this device was opened, if the device was present.
     stay: Option<Stay>,
     /// The request number at this device's last addition to the statistics.
     known: u32,
@@ -47,7 +46,7 @@ impl Publisher {
         self.known = self.known.wrapping_sub(1);
     }
 
-    /// Whether the device was removed since it was opened, also if it has come back meanwhile.
+    /// Whether the device was removed since it was opened, even if it has been restored meanwhile.
     pub(crate) fn is_removed(&self) -> bool {
         self.stay.is_none() || self.table.stay() != self.stay
     }

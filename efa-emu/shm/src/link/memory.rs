@@ -3,8 +3,8 @@
 //! # Safety of addresses
 //! The device hands out [`HostSegment`]s only for memory that its client has registered and not
 //! deregistered, after checking keys and bounds. By registering memory the client promises that it
-//! stays mapped and that the device may read it, and write it where the access flags say so; this
-//! is the contract that every `unsafe` block here rests on.
+//! stays mapped and that the device may read it, and write it where the access flags permit this.
+//! Every `unsafe` block here relies on this contract.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,7 +29,7 @@ impl Window {
     }
 
     /// The part of a copy of `segment` in this window: the offset in the data, and the part of the
-    /// segment. The segment holds the request's data from `offset` on.
+    /// segment. The segment contains the request's data from `offset` on.
     #[inline(always)]
     pub(crate) fn part_of(self, offset: u32, segment: HostSegment) -> Option<(u32, HostSegment)> {
         let start = self.offset.max(offset);
@@ -108,7 +108,7 @@ pub(crate) fn gather_part(
     }
 }
 
-/// Scatters ring bytes at `at` to the places that `segments` give for the bytes of `window`.
+/// Scatters ring bytes at `at` to the places in `segments` for the bytes of `window`.
 pub(crate) fn scatter(ring: &SharedMemory, at: usize, segments: &[HostSegment], window: Window) {
     for (offset, part) in parts(segments, window) {
         copy_out(ring, at + (offset - window.offset) as usize, part);
@@ -179,7 +179,7 @@ const LINES_IN_FRONT: u64 = 3;
 /// The most bytes of a buffer that are prefetched; the processor itself detects longer runs.
 const FETCHED: u64 = 512;
 
-/// Has registered memory brought into this processor's caches, where it is going to be written.
+/// Prefetches registered memory that is going to be written into this processor's caches.
 pub(crate) fn fetch_near(buffer: HostSegment) {
     let line = CACHE_LINE as u64;
     let start = (buffer.address & !(line - 1)).wrapping_sub(LINES_IN_FRONT * line);
@@ -210,29 +210,29 @@ pub(crate) fn update(at: u64, change: &dyn Fn(u64) -> u64) -> u64 {
 /// The direction of a copy between processes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Direction {
-    /// From the other process into this one.
+    /// From the peer's process into this one.
     FromPeer,
-    /// From this process into the other one.
+    /// From this process into the peer's.
     ToPeer,
 }
 
 /// Why a copy between processes did not happen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CopyError {
-    /// The system does not let this process touch the other one's memory, or name the other
-    /// process.
+    /// The system does not permit this process to access the peer's memory, or this process has no
+    /// number for the peer.
     Forbidden,
-    /// The other process has ended.
+    /// The peer's process has ended.
     Gone,
-    /// The other process's memory is not mapped.
+    /// The peer's memory is not mapped.
     PeerFault,
     /// This process's memory is not mapped.
     OwnFault,
 }
 
 impl CopyError {
-    /// The status that a transfer reports to the device, which takes it for the memory of its own
-    /// host and every other one for warning on the initiator's side.
+    /// The status that a transfer reports to the device. The device attributes `LocalInvalidLkey`
+    /// to the memory of its own host, and every other status to the initiator.
     pub(crate) fn status(self) -> Status {
         match self {
             CopyError::OwnFault => Status::LocalInvalidLkey,
@@ -241,12 +241,12 @@ impl CopyError {
     }
 }
 
-/// Copies between `own` memory and the parts of `theirs` (memory of process `pid`) that hold the
+/// Copies between `own` memory and the parts of `theirs` (memory of process `pid`) that contain the
 /// request's data from `offset` on.
 ///
-/// Unmapped memory on either side is an error here and not a crash: the kernel checks both. A live
+/// Unmapped memory on either side is an error and not a crash: the kernel checks both. A live
 /// process without a number in this pid namespace (`pid` is 0; containers that share memory but not
-/// their process numbers) gives [`CopyError::Forbidden`], because the kernel's `ESRCH` would not
+/// their process numbers) causes [`CopyError::Forbidden`], because the kernel's `ESRCH` would not
 /// distinguish it from a dead process.
 pub(crate) fn copy_between(
     pid: i32,
@@ -323,7 +323,7 @@ fn copy_within(direction: Direction, own: u64, theirs: u64, length: usize) {
         Direction::ToPeer => (own, theirs),
     };
     // SAFETY: both are registered memory of this process (see the module documentation), which an
-    // initiator has not taken back, and may overlap.
+    // initiator has not withdrawn, and may overlap.
     unsafe { std::ptr::copy(from as *const u8, to as *mut u8, length) };
 }
 
@@ -344,7 +344,7 @@ fn transfer(
     };
     // SAFETY: `own` is registered memory (see the module documentation) or a local variable. The
     // other process agrees to accesses to its memory: it named the memory in its request and has
-    // not taken it back (the claim word of the record).
+    // not withdrawn it (the claim word of the record).
     let result = unsafe {
         match direction {
             Direction::FromPeer => libc::process_vm_readv(pid, &local, 1, &remote, 1, 0),

@@ -1,4 +1,4 @@
-//! Other processes of the fabric, as this one sees them.
+//! Other processes of the fabric, from the view of this process.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -74,7 +74,7 @@ impl Peers {
         self.own.address()
     }
 
-    /// Whether a peer was found that is on another machine.
+    /// Whether a peer on another machine was found.
     pub(crate) fn has_bridges(&self) -> bool {
         self.has_bridges
     }
@@ -84,7 +84,7 @@ impl Peers {
     }
 
     /// The peer whose ring is in a slot of this process's segment, and the reader of the ring.
-    /// `sender` and `capacity` are the slot's content. Returns `None` if the peer has died already,
+    /// `sender` and `capacity` are the slot's content. Returns `None` if the peer has already died,
     /// after which the slot is free, or if its ring is refused.
     pub(crate) fn adopt_ring(
         &mut self,
@@ -117,8 +117,8 @@ impl Peers {
         Ok(Some((peer, Consumer::new(memory))))
     }
 
-    /// The peer with this address; `None` if no such process exists (any more), or if it has not
-    /// opened a device.
+    /// The peer with this address; `None` if the process does not exist, or has not opened a
+    /// device.
     pub(crate) fn find(&mut self, address: Address) -> Result<Option<Arc<Peer>>, FabricError> {
         if let Some(peer) = self.known.get(&address).and_then(Weak::upgrade) {
             return Ok(Some(peer));

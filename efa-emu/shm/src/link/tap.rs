@@ -39,7 +39,7 @@ pub(crate) fn now(direction: Direction) -> Moment {
     }
 }
 
-/// Registered memory that holds a request's data, or a part of it, somewhere.
+/// Registered memory that contains a request's data, or a part of it, somewhere.
 struct Registered<'a>(LocalData<'a>);
 
 impl RequestData for Registered<'_> {
@@ -95,8 +95,8 @@ impl LinkTap {
             .request(moment, route, &header, header.retries > 0, &mut data);
     }
 
-    /// The outcome of a request came back. `memory` is where a read's data is now. An outcome
-    /// that this host's link determined was on no wire and is not recorded.
+    /// Records that the outcome of a request arrived. `memory` now contains a read's data. An
+    /// outcome that this host's link determined was on no wire and is not recorded.
     pub(crate) fn completed(
         &mut self,
         token: Token,
@@ -135,7 +135,7 @@ impl LinkTap {
         self.received(from, record, &mut data);
     }
 
-    /// The data of a peer's read leaves.
+    /// Records that the data of a peer's read leaves.
     pub(crate) fn read_data_sent(&mut self, to: Gid, record: &Record, memory: HostSegment) {
         let route = self.outbound(to, record.path());
         let memory = [memory];

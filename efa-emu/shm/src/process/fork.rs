@@ -48,8 +48,8 @@ pub(crate) struct HomeProcess {
 }
 
 impl HomeProcess {
-    /// The calling process. In a forked child of a process that has asked before, the wiped page
-    /// is of no more use, and the pid is compared instead.
+    /// The calling process. In a forked child of a process that has called this before, the wiped
+    /// page is of no more use, and the pid is compared instead.
     pub(crate) fn current() -> HomeProcess {
         HomeProcess {
             wiped: wiped_page().filter(|word| word.load(Ordering::Relaxed) == UNFORKED),
@@ -70,10 +70,10 @@ impl HomeProcess {
 /// The word of a [`ForkSafeMutex`] that is free. No process has this number.
 const FREE: u32 = 0;
 
-/// A mutex that a forked child finds usable although another thread of its parent held it at the
-/// time of the `fork`: its word is the pid of the holder. That thread may have been changing the
-/// value, so the child starts again with the default value and forgets the other one without
-/// reading it. For short and rare critical sections; a thread that waits yields.
+/// A mutex that a forked child can use although another thread of its parent held it at the time of
+/// the `fork`: its word is the pid of the holder. That thread may have been changing the value, so
+/// the child starts again with the default value and leaks the old value without reading it. For
+/// short and rare critical sections; a thread that waits yields.
 pub(crate) struct ForkSafeMutex<T> {
     holder: AtomicU32,
     value: UnsafeCell<T>,

@@ -1,12 +1,13 @@
 //! File locks that the kernel releases when a process ends, however it ends.
 //!
 //! They are POSIX record locks (`fcntl(F_SETLK)`), which belong to the process: a child made by
-//! `fork` does not inherit them, so a child that lives on never makes its dead parent look alive,
-//! and `F_GETLK` names the holder in the caller's own pid namespace. Their known trap is that a
-//! process loses its lock when it closes *any* descriptor of the file. Therefore a process never
-//! opens a file that it holds a lock on. It knows such a file by its time of modification, which is
-//! set to the [mark](own_mark) of the process. A table in memory would not do: several copies of
-//! this code can be in one process, the verbs library and a program that uses this package.
+//! `fork` does not inherit them, so a surviving child never makes its dead parent look alive, and
+//! `F_GETLK` names the holder in the caller's pid namespace. Their known trap is that a process
+//! loses its lock when it closes *any* descriptor of the file. Therefore a process never opens a
+//! file on which it holds a lock. It identifies such a file by its time of modification, which is
+//! set to the [mark](own_mark) of the process. A table in memory would not be sufficient: several
+//! copies of this code can be in one process, the verbs library and a program that uses this
+//! package.
 
 use std::fs::File;
 use std::io;
@@ -31,8 +32,8 @@ fn own_mark() -> SystemTime {
     }
 }
 
-/// Makes the mark of the process `pid`, which is this one: of its number, of the time when it
-/// began, and of the random number that the kernel gives to each program that it executes.
+/// Creates the mark of the process `pid`, which is this one, from its number, its start time, and
+/// the random number that the kernel gives to each program that it executes.
 fn make_mark(pid: u32) -> SystemTime {
     // SAFETY: returns a number, which is the address of 16 bytes that are never freed, or 0.
     let random = unsafe { libc::getauxval(libc::AT_RANDOM) } as *const [u8; 16];
@@ -86,7 +87,7 @@ fn byte(at: libc::off_t) -> libc::flock {
     request
 }
 
-/// Tries to take the exclusive lock, for the process; `Ok(false)` if another process has it.
+/// Tries to acquire the exclusive lock for the process; `Ok(false)` if another process has it.
 fn try_lock(file: &File) -> io::Result<bool> {
     try_lock_byte(file, libc::F_SETLK, PROCESS)
 }
@@ -137,7 +138,8 @@ impl OwnLock {
     /// Creates `path` and locks it. The caller holds the registry lock, so that no other process
     /// considers the file stale between the two steps.
     pub(crate) fn create(path: &Path) -> Result<OwnLock, FabricError> {
-        // No other process knows the name, so none opens the file before it is marked and locked.
+        // The name is unknown to other processes, so none opens the file before it is marked and
+        // locked.
         let draft = path.with_extension("draft");
         let file = opening::options()
             .create_new(true)
@@ -176,15 +178,15 @@ impl OwnLock {
 
 impl Drop for OwnLock {
     fn drop(&mut self) {
-        // The lock goes when the file is closed, after this. In a forked child both are the
-        // parent's.
+        // The lock is released when the file is closed, after this. In a forked child both belong
+        // to the parent.
         if self.mark == own_mark() {
             let _ = self.file.set_modified(SystemTime::UNIX_EPOCH);
         }
     }
 }
 
-/// Watches whether the process that locked a file still lives.
+/// Detects whether the process that locked a file is still alive.
 #[derive(Debug)]
 pub(crate) struct Liveness(Watch);
 
@@ -226,8 +228,8 @@ impl Liveness {
             Watch::Own(path) => std::fs::symlink_metadata(path)
                 .is_ok_and(|metadata| is_own(&metadata))
                 .then(|| std::process::id() as i32),
-            // A lock that cannot be queried (out of lock memory) counts as held: considering a live
-            // peer dead would lose its memory.
+            // A lock that cannot be queried (out of lock memory) counts as held: if a live peer
+            // were considered dead, its memory would be lost.
             Watch::Other(file) => holder(file).unwrap_or(Some(0)),
         }
     }
@@ -353,7 +355,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("registry");
         let lock = RegistryLock::acquire(&path, Duration::ZERO).unwrap();
-        // Another copy of the library does not know the mutex of this one.
+        // Another copy of the library has a different mutex.
         let file = File::options().read(true).write(true).open(&path).unwrap();
         let take = || try_lock_byte(&file, libc::F_OFD_SETLK, OPEN_FILE).unwrap();
         assert!(!take());

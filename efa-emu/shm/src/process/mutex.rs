@@ -11,7 +11,7 @@ use crate::sync::{SPINS, UnsafeCell, spin_loop};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
-/// Held, and a thread may sleep until it is not.
+/// Held, and a thread may sleep until it is released.
 const AWAITED: u32 = 2;
 
 /// A value that one thread at a time has access to.
@@ -40,7 +40,7 @@ impl<T> Mutex<T> {
         }
     }
 
-    /// Takes the mutex if it is free.
+    /// Acquires the mutex if it is free.
     #[inline(always)]
     pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
         self.word
@@ -57,8 +57,8 @@ impl<T> Mutex<T> {
                 return guard;
             }
         }
-        // A thread that takes the mutex from here on does not know whether others sleep. So it
-        // marks it as awaited, and wakes them when it is done.
+        // A thread that acquires the mutex from here on cannot tell whether others sleep. So it
+        // marks it as awaited, and wakes them when it releases it.
         while self.word.swap(AWAITED, Ordering::Acquire) != FREE {
             futex::wait(&self.word, AWAITED, None);
         }
@@ -81,7 +81,7 @@ impl<T> Deref for Guard<'_, T> {
 
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: this guard is the only way to the value as long as it lives.
+        // SAFETY: this guard is the only way to the value while it exists.
         unsafe { &*self.mutex.value.get() }
     }
 }
@@ -94,7 +94,7 @@ impl<T> DerefMut for Guard<'_, T> {
     }
 }
 
-// SAFETY: a shared guard gives out shared references to the value only.
+// SAFETY: a shared guard returns only shared references to the value.
 unsafe impl<T: Sync> Sync for Guard<'_, T> {}
 
 impl<T> Drop for Guard<'_, T> {
@@ -122,7 +122,7 @@ mod tests {
                         let mut value = mutex.lock();
                         let before = *value;
                         if round % 100 == 0 {
-                            // Long enough for the others to fall asleep.
+                            // Long enough for the other threads to fall asleep.
                             std::thread::sleep(Duration::from_millis(1));
                         }
                         *value = before + 1;

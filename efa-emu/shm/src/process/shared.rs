@@ -1,5 +1,5 @@
-//! Memory shared between processes. Whatever is in it may change at any time and may be hostile:
-//! words are read as atomics, bytes are copied out once, and nothing is ever borrowed from it.
+//! Memory shared between processes. Its content may change at any time and may be hostile: words
+//! are read as atomics, bytes are copied out once, and no reference to it is ever created.
 
 use std::fs::File;
 use std::io;
@@ -34,7 +34,7 @@ pub(crate) struct SharedMemory {
 
 // SAFETY: the mapping is process-wide memory, accessed through atomics and raw copies only.
 unsafe impl Send for SharedMemory {}
-// SAFETY: as above; no method gives out a reference to anything but atomics.
+// SAFETY: as above; methods return references to atomics only.
 unsafe impl Sync for SharedMemory {}
 
 impl SharedMemory {
@@ -84,7 +84,7 @@ impl SharedMemory {
     #[inline]
     pub(crate) fn u32(&self, offset: usize) -> &AtomicU32 {
         assert!(offset.is_multiple_of(4));
-        // SAFETY: in bounds, aligned (mappings start at a page), mapped as long as `self` lives.
+        // SAFETY: in bounds, aligned (mappings start at a page), mapped as long as `self` exists.
         unsafe { AtomicU32::from_ptr(self.at(offset, 4).cast()) }
     }
 
@@ -92,7 +92,7 @@ impl SharedMemory {
     #[inline]
     pub(crate) fn u64(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8));
-        // SAFETY: in bounds, aligned (mappings start at a page), mapped as long as `self` lives.
+        // SAFETY: in bounds, aligned (mappings start at a page), mapped as long as `self` exists.
         unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }
     }
 
@@ -100,7 +100,7 @@ impl SharedMemory {
     #[inline(always)]
     pub(crate) fn u32_at<const OFFSET: usize>(&self) -> &AtomicU32 {
         const { assert!(OFFSET.is_multiple_of(4) && OFFSET + 4 <= PAGE) };
-        // SAFETY: mappings have at least a page and start at one; mapped as long as `self` lives.
+        // SAFETY: mappings have at least a page and start at one; mapped as long as `self` exists.
         unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(OFFSET).cast()) }
     }
 
@@ -121,15 +121,15 @@ impl SharedMemory {
         // The length is a multiple of a page, so the whole line is in the mapping.
         let start = offset & !(size_of::<Line>() - 1);
         // SAFETY: in bounds as just checked, aligned (mappings start at a page), mapped as long as
-        // `self` lives, and only accessed as atomics.
+        // `self` exists, and only accessed as atomics.
         unsafe { &*self.base.as_ptr().add(start).cast() }
     }
 
     /// The answers of a ring, byte by byte.
     #[inline(always)]
     pub(crate) fn answers(&self) -> &[AtomicU8; ANSWERS] {
-        // SAFETY: mappings have at least a page, which lives as long as `self`; its end is only
-        // accessed as atomics.
+        // SAFETY: mappings have at least a page, which is mapped as long as `self` exists; its end
+        // is only accessed as atomics.
         unsafe { &*self.base.as_ptr().add(PAGE - ANSWERS).cast() }
     }
 
@@ -138,7 +138,7 @@ impl SharedMemory {
     pub(crate) fn write(&self, offset: usize, bytes: &[u8]) {
         let to = self.at(offset, bytes.len());
         // SAFETY: the target is in bounds; `bytes` is a Rust slice and so never in shared memory.
-        // Another process may read meanwhile and then sees old or new bytes, which it distrusts.
+        // Another process may read meanwhile and then sees old or new bytes, which it validates.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
     }
 
@@ -158,8 +158,8 @@ impl SharedMemory {
     #[inline]
     pub(crate) unsafe fn write_from(&self, offset: usize, address: u64, length: usize) {
         let to = self.at(offset, length);
-        // SAFETY: readable by contract, writable and in bounds as checked. `copy`, since nothing
-        // stops an application from naming memory of its own that overlaps the mapping.
+        // SAFETY: readable by contract, writable and in bounds as checked. `copy`, because an
+        // application may name memory that overlaps the mapping.
         unsafe { std::ptr::copy(address as *const u8, to, length) };
     }
 
@@ -190,17 +190,17 @@ impl Drop for SharedMemory {
     }
 }
 
-/// Gives a file `length` bytes, without allocating memory.
+/// Sets the length of a file to `length` bytes, without allocating memory.
 ///
 /// # Errors
-/// The file system refuses, or the process's limit on file sizes does; see [`file_size`].
+/// The file system refuses, or the process's limit on file sizes is exceeded; see [`file_size`].
 pub(crate) fn resize(file: &File, length: usize) -> io::Result<()> {
     file_size::check(length as u64)?;
     file.set_len(length as u64)
 }
 
-/// Takes real memory for a range of a file, so that a later access cannot fail (a full /dev/shm
-/// answers with SIGBUS instead of an error).
+/// Allocates memory for a range of a file, so that a later access cannot fail (a full /dev/shm
+/// causes SIGBUS instead of an error).
 pub(crate) fn reserve(file: &File, offset: usize, length: usize) -> io::Result<()> {
     // SAFETY: no memory is involved.
     let result = unsafe {
@@ -221,7 +221,7 @@ pub(crate) fn reserve(file: &File, offset: usize, length: usize) -> io::Result<(
     }
 }
 
-/// Gives the memory of a range back; it reads as zeroes afterwards.
+/// Releases the memory of a range; it reads as zeroes afterwards.
 pub(crate) fn discard(file: &File, offset: usize, length: usize) -> io::Result<()> {
     // SAFETY: no memory is involved.
     let result = unsafe {
@@ -270,7 +270,7 @@ pub(crate) mod futex {
     /// Most words that [`wait_any`] waits for.
     const MOST_WORDS: usize = 128;
 
-    /// A word to wait for, as the kernel takes it.
+    /// A word to wait for, in the kernel's representation.
     #[repr(C)]
     #[derive(Clone, Copy)]
     struct Awaited {

@@ -43,7 +43,7 @@ impl Warning {
     }
 }
 
-/// One line, whatever is quoted in the text.
+/// Formats the warning as one line, whatever the text quotes.
 fn line(text: &str) -> String {
     let plain = |c: char| if c.is_control() { ' ' } else { c };
     let text: String = text.chars().map(plain).take(LONGEST).collect();

@@ -12,7 +12,7 @@ use crate::process::clock::monotonic_now;
 use crate::transport::record::{Answer, RecordKind};
 use crate::transport::switchboard::LINES;
 
-/// Records of one ring that are taken before the next ring's turn.
+/// Records of one ring that are read before the next ring's turn.
 const RECORDS_PER_TURN: usize = 32;
 
 impl RemoteMachine {
@@ -179,7 +179,7 @@ impl RemoteMachine {
         })
     }
 
-    /// Takes the answers of local processes to requests of the machine.
+    /// Processes the answers of local processes to requests of the machine.
     fn take_answers(&mut self, index: usize, messages: &mut Vec<u8>) -> bool {
         let RemoteMachine {
             devices,

@@ -118,7 +118,7 @@ impl RemoteMachine {
             source_qpn: Qpn(0),
             destination_qpn: Qpn(0),
             qkey: Qkey(0),
-            // The name that the initiator gave the read.
+            // The name that the initiator assigned to the read.
             sequence: incoming.record.offset(),
             retries: 0,
             immediate: None,
@@ -244,8 +244,8 @@ impl RemoteMachine {
         any
     }
 
-    /// Whether so many bytes are queued for full rings of local processes that the caller should
-    /// deliver no more messages for now.
+    /// Whether too many bytes are queued for full rings of local processes, so that the caller
+    /// should deliver no more messages for now.
     pub fn is_overloaded(&self) -> bool {
         self.backlog.bytes() > MOST_BACKLOG
     }

@@ -49,11 +49,11 @@ pub(super) struct DeferredRequest {
 /// How records of local processes are handled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Uptake {
-    /// They are taken while fewer than this many bytes of messages are ready.
+    /// They are read while fewer than this number of bytes of messages are ready.
     Until(usize),
     /// They stay in their rings.
     Nothing,
-    /// They are answered as if the machine were unresponsive.
+    /// They are answered like requests to an unresponsive machine.
     Unresponsive,
 }
 
@@ -71,7 +71,7 @@ pub struct RemoteMachine {
     /// record.
     pub(super) deferred: HashMap<(usize, Address, u64), DeferredRequest>,
     pub(super) backlog: Backlog,
-    /// Answers that this module itself gives to requests of the machine.
+    /// Answers of this module to requests of the machine.
     pub(super) replies: Vec<u8>,
     pub(super) epoch: u32,
     /// The devices whose records are sent to the machine.
@@ -167,7 +167,8 @@ impl RemoteMachine {
         Ok(())
     }
 
-    /// Removes a device: requests that wait for its answer fail as if the queue pair did not exist.
+    /// Removes a device: requests that wait for its answer fail like requests to a missing queue
+    /// pair.
     pub fn leave(&mut self, gid: Gid) {
         self.leave_if(|other| *other == gid);
     }
@@ -244,7 +245,8 @@ impl RemoteMachine {
 
     // --- from local processes to the machine ---
 
-    /// Sets the local devices that the other machine knows. Records of other devices wait.
+    /// Sets the local devices that were announced to the other machine. Records of other devices
+    /// wait.
     pub fn admit(&mut self, devices: impl Iterator<Item = Gid>) {
         self.admitted.clear();
         self.admitted.extend(devices);

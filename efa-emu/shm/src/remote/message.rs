@@ -36,7 +36,7 @@ const REQUEST_HEADER: usize = 104;
 const READ_DATA_HEADER: usize = 32;
 const ANSWER_LENGTH: usize = 24;
 
-/// Most bytes of a message: one with a record as long as a ring, and the longest header.
+/// Maximum length of a message: a record as long as a ring, and the longest header.
 pub const LONGEST_MESSAGE: usize = REQUEST_HEADER + MAX_RING - LINE;
 
 /// The content of a message.
@@ -133,7 +133,7 @@ fn begin(bytes: &mut Vec<u8>, kind: u8, length: usize) {
     bytes.extend([kind, 0, 0, 0]);
 }
 
-/// Reads little-endian words one after the other.
+/// Reads successive little-endian words.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {

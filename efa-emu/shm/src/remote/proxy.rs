@@ -144,7 +144,7 @@ impl DeviceProxy {
             host.announce_profile(profile)?;
         }
         let peers = Peers::new(fabric.clone(), Arc::clone(&segment));
-        // Only now: a process that finds the numbers taken must find the segment.
+        // Announced last: a process that finds the numbers acquired must find the segment.
         host.table().take_all(host.address().id);
         Ok(DeviceProxy {
             host,
@@ -381,8 +381,8 @@ impl DeviceProxy {
         }
     }
 
-    /// Takes the answers of local processes: calls `answered` with the process, the number of the
-    /// record, its token and the answer.
+    /// Processes the answers of local processes: calls `answered` with the process, the number of
+    /// the record, its token and the answer.
     pub(super) fn reap(&mut self, mut answered: impl FnMut(Address, u64, Token, Answer)) -> bool {
         let mut any = false;
         let mut position = 0;
@@ -413,8 +413,8 @@ impl DeviceProxy {
 
     // --- the dead ---
 
-    /// Drops the rings of dead processes: calls `ended` for each record whose answer was not taken,
-    /// with the answer if there is one, and `gone` for each process. `is_known` as for
+    /// Drops the rings of dead processes: calls `ended` for each record whose answer was not read,
+    /// with the answer if there is one, and `gone` for each process. `is_known` is as for
     /// [`DeviceProxy::answer_doorbells`].
     pub(super) fn check_peers(
         &mut self,
@@ -447,7 +447,7 @@ impl DeviceProxy {
     fn free_dead_senders(&mut self, is_known: impl Fn(Gid) -> bool) {
         for slot in 0..self.in_rings.len() {
             let is_over = self.in_ring(slot).is_some_and(|ring| {
-                // Records of a device that is not known any more are never taken.
+                // Records of a device that is no longer known are never read.
                 let has_more = || ring.consumer.has_record() && is_known(ring.peer.address().gid);
                 !has_more() && ring.consumer.unanswered() == 0 && !ring.peer.is_alive()
             });

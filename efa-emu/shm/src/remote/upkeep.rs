@@ -22,8 +22,8 @@ impl RemoteMachine {
         self.unanswered.len()
     }
 
-    /// Drops the rings of dead processes. To be called now and then: it makes a system call for
-    /// each process.
+    /// Drops the rings of dead processes. The caller calls this only occasionally, because it makes
+    /// a system call for each process.
     pub fn check_peers(&mut self) {
         for index in 0..self.devices.capacity() {
             if !self.devices.contains(index) {
@@ -52,7 +52,7 @@ impl RemoteMachine {
             }
             for (token, answer) in ended {
                 match answer {
-                    // The process that would send the outcome is dead.
+                    // The process that would have sent the outcome is dead.
                     None | Some(Answer::Deferred) => self.undelivered(token, status),
                     Some(answer) => self.answered(token, answer),
                 }
@@ -91,7 +91,7 @@ impl RemoteMachine {
             device.is_listed = device.is_busy();
             device.is_listed
         });
-        // Records that may not be taken do not keep the thread awake.
+        // Records that may not be read do not keep the thread awake.
         let may_wait = uptake == Uptake::Nothing || self.has_strangers();
         (!self.collect(uptake, messages) && (is_quiet || may_wait)).then_some(sleep)
     }

@@ -14,7 +14,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 pub(crate) const OPEN: u32 = 0;
 /// The target is copying.
 const COPYING: u32 = 1;
-/// The initiator has taken its memory back.
+/// The initiator has withdrawn its memory.
 const WITHDRAWN: u32 = 2;
 
 /// Changes the claim `from` one state `to` another. If it is in another state, returns that state.
@@ -30,8 +30,8 @@ fn change(word: &AtomicU64, (from, to): (u32, u32), success: Ordering) -> Result
     Ok(())
 }
 
-/// Takes the initiator's memory back. Returns true if the target does not access it any more, false
-/// if the target is copying right now.
+/// Withdraws the initiator's memory. Returns true if the target no longer accesses it, false if the
+/// target is copying right now.
 pub(crate) fn withdraw(word: &AtomicU64) -> bool {
     // Acquire: the target's accesses to the memory are finished.
     match change(word, (OPEN, WITHDRAWN), Ordering::Acquire) {
@@ -40,10 +40,10 @@ pub(crate) fn withdraw(word: &AtomicU64) -> bool {
     }
 }
 
-/// Gives the target access to the memory again.
+/// Grants the target access to the memory again.
 pub(crate) fn reopen(word: &AtomicU64) {
     // Release: the initiator's accesses meanwhile are finished. The change fails if the target was
-    // found dead and so the memory was never withdrawn.
+    // found dead and the memory was therefore never withdrawn.
     let _ = change(word, (WITHDRAWN, OPEN), Ordering::Release);
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Both sides do two steps in opposite order, with a fence between them. The sender changes the
 //! segment and then checks whether the owner requests a notification. The owner requests one and
-//! then checks for changes. At least one of them therefore sees the other's step.
+//! then checks for changes. Therefore at least one side sees the other's step.
 
 use core::time::Duration;
 
@@ -63,7 +63,7 @@ fn wake_if_asleep(wake_word: &AtomicU32) {
 
 // --- the owner's side ---
 
-/// Takes all rung doorbells, and calls `look` for each slot. Returns the summary.
+/// Clears all rung doorbells, and calls `look` for each slot. Returns the summary.
 pub(crate) fn take<'a>(
     summary: &AtomicU64,
     words: usize,
@@ -93,7 +93,7 @@ pub(crate) fn stop_polling(attention: &AtomicU32) {
     fence(Ordering::SeqCst);
 }
 
-/// Announces that the owner is going to sleep. It must then check for all work once more, and call
+/// Announces that the owner is going to sleep. It must then check for all work again, and call
 /// either [`sleep`] or [`stay_awake`].
 pub(crate) fn fall_asleep(wake_word: &AtomicU32) {
     wake_word.swap(ASLEEP, Ordering::Relaxed);
@@ -119,8 +119,8 @@ pub(crate) fn sleep(wake_word: &AtomicU32, timeout: Option<Duration>) {
 /// Wakes the owner's thread from its own process, after a change for which it checks before it
 /// sleeps.
 pub(crate) fn interrupt(wake_word: &AtomicU32) {
-    // Release: an owner whose `fall_asleep` comes after this sees the change. An owner whose
-    // `fall_asleep` came before is woken.
+    // Release: an owner whose `fall_asleep` follows this sees the change. An owner whose
+    // `fall_asleep` precedes this is woken.
     wake_word.swap(AWAKE, Ordering::Release);
     futex::wake(wake_word);
 }

@@ -1,4 +1,4 @@
-//! How bytes get from one process to another: rings of records in shared segments, and the
+//! The transport of bytes from one process to another: rings of records in shared segments, and the
 //! doorbells that wake their owners. All content of shared memory is validated.
 
 pub(crate) mod claim;

@@ -269,13 +269,14 @@ impl Record {
         RecordKind::from_code(self.code() & 15).unwrap_or(RecordKind::Pad)
     }
 
-    /// Whether the record contains a whole send that can go to the device at once.
+    /// Whether the record contains a whole send that can be passed to the device immediately.
     #[inline(always)]
     pub(crate) fn is_message(&self) -> bool {
         self.0[0] & first::ROLE == first::MESSAGE
     }
 
-    /// Whether the record contains a packet of a connection that is due at once and without RNR.
+    /// Whether the record contains a packet of a connection that is due immediately and without
+    /// RNR.
     pub(crate) fn is_packet(&self) -> bool {
         self.0[0] & first::ROLE == first::PACKET && self.due() == 0
     }

@@ -2,12 +2,12 @@
 //!
 //! Only the sender writes records, and only the receiver writes answers. A record's commit word
 //! contains the number that the receiver expects there next. So one cache line shows whether there
-//! is a record, and the same line is its header. Before the sender commits a record it clears the
+//! is a record, and also contains its header. Before the sender commits a record it clears the
 //! commit word after it, which the receiver reads next.
 //!
 //! The bytes before the records contain one answer byte per record, at the record's number modulo
 //! [`ANSWERS`]. Bit 7 is 1 in even laps and 0 in odd ones, so that an answer differs from that of
-//! the previous lap; bits 0 to 5 are the [`Answer`]. Answers come in any order. The space of a
+//! the previous lap; bits 0 to 5 are the [`Answer`]. Answers arrive in any order. The space of a
 //! record is reused when it and all earlier ones are answered; the padding at the end of the ring
 //! is answered too.
 
@@ -189,8 +189,8 @@ impl<T> Producer<T> {
         Position { number, at }
     }
 
-    /// Takes the available answers, each with its record's `T` and number. If the receiver answers
-    /// in the order of the records, they are taken in that order.
+    /// Reads the available answers, each with its record's `T` and number. If the receiver answers
+    /// in the order of the records, they are returned in that order.
     #[inline(always)]
     pub(crate) fn reap(&mut self, mut answered: impl FnMut(T, u64, Answer)) {
         if self.waiting == 0 {
@@ -202,7 +202,7 @@ impl<T> Producer<T> {
         }
     }
 
-    /// Takes the answers of the oldest records up to the first unanswered one, and frees their
+    /// Reads the answers of the oldest records up to the first unanswered one, and frees their
     /// space.
     #[inline(always)]
     fn reap_oldest(&mut self, answered: &mut impl FnMut(T, u64, Answer)) {
@@ -235,8 +235,8 @@ impl<T> Producer<T> {
         let Some(found) = found else {
             return;
         };
-        // The oldest record may have been answered since it was checked, and must come first then:
-        // all answers that precede a visible answer are visible too.
+        // The oldest record may have been answered since it was checked, and must then be returned
+        // first: all answers that precede a visible answer are visible too.
         self.reap_oldest(&mut answered);
         for number in found.max(self.oldest)..end {
             let entry = &mut self.entries[answer_at(number)];
@@ -255,7 +255,7 @@ impl<T> Producer<T> {
         self.oldest == self.next
     }
 
-    /// Ends the ring: calls `ended` for every record whose answer was not taken, with its number,
+    /// Ends the ring: calls `ended` for every record whose answer was not read, with its number,
     /// and with the answer if there is one. A dead receiver may have answered after the last
     /// [`Producer::reap`].
     pub(crate) fn abandon(mut self, mut ended: impl FnMut(T, u64, Option<Answer>)) {
@@ -297,7 +297,7 @@ pub(crate) fn answer_code(memory: &SharedMemory, number: u64) -> Option<u8> {
     (byte & PHASE == phase(number)).then_some(byte & CODE)
 }
 
-/// Takes the answer of one record if it has arrived. Returns whether no answer is outstanding.
+/// Reads the answer of one record if it has arrived. Returns whether no answer is outstanding.
 #[inline(always)]
 fn look<T>(
     memory: &SharedMemory,
@@ -323,7 +323,7 @@ fn claim_word(memory: &SharedMemory, at: usize) -> &AtomicU64 {
     memory.u64(RECORDS + at + AT_CLAIM)
 }
 
-/// A record that was taken out of a ring and must be answered.
+/// A record that was read from a ring and must be answered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Incoming {
     pub(crate) number: u64,
@@ -379,7 +379,7 @@ impl Consumer {
         commit.load(Ordering::Relaxed) == self.next + 1
     }
 
-    /// Takes the next record. After an error the ring's content must not be interpreted any more.
+    /// Reads the next record. After an error the ring's content must not be interpreted any more.
     #[inline(always)]
     pub(crate) fn take(&mut self) -> Result<Option<Incoming>, BadRecord> {
         loop {
@@ -419,7 +419,7 @@ impl Consumer {
         }
     }
 
-    /// Number of records that were taken and are not answered.
+    /// Number of records that were read and are not answered.
     pub(crate) fn unanswered(&self) -> usize {
         self.unanswered
     }

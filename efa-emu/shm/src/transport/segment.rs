@@ -82,7 +82,7 @@ pub(crate) const BYTES_WITH_ONE_RING: usize = HEADER_BYTES + ANSWERS + MAX_RING;
 /// The length of the file in bytes.
 pub(crate) const LENGTH: usize = HEADER_BYTES + SLOTS * SLOT_STRIDE;
 
-/// Doorbell summary bit by which a sender asks the owner to free the slots of dead senders.
+/// Doorbell summary bit by which a sender requests that the owner frees the slots of dead senders.
 const SUMMARY_FULL: u64 = 1 << 63;
 
 /// State of a slot.
@@ -280,7 +280,7 @@ impl Segment {
     // --- the sender's side ---
 
     /// Claims a slot and sets up a ring of at most `capacity` bytes in it. `Ok(None)` if all slots
-    /// are taken; then the owner is requested to free the slots of dead senders.
+    /// are in use; then the owner is requested to free the slots of dead senders.
     pub(crate) fn claim_ring(
         &self,
         sender: Address,
@@ -356,7 +356,7 @@ impl Segment {
         self.line.is_some()
     }
 
-    /// Asks an owner of many segments to check the doorbells of this one.
+    /// Makes an owner of many segments check the doorbells of this one.
     fn ring_line(&self) {
         if let Some(line) = &self.line {
             line.board.ring(line.number);
@@ -415,7 +415,7 @@ impl Segment {
         self.summary().load(Ordering::Relaxed) != 0
     }
 
-    /// Takes all rung doorbells and calls `look` for each slot. Returns whether a sender found no
+    /// Clears all rung doorbells and calls `look` for each slot. Returns whether a sender found no
     /// free slot.
     pub(crate) fn take_doorbells(&self, mut look: impl FnMut(usize)) -> bool {
         doorbell::take(
@@ -439,8 +439,8 @@ impl Segment {
         doorbell::stop_polling(self.slot(slot).attention());
     }
 
-    /// Announces that the owner is going to sleep. It must then check for all work once more, and
-    /// call either [`Segment::sleep`] or [`Segment::stay_awake`].
+    /// Announces that the owner is going to sleep. It must then check for all work again, and call
+    /// either [`Segment::sleep`] or [`Segment::stay_awake`].
     pub(crate) fn fall_asleep(&self) {
         doorbell::fall_asleep(self.wake_word());
     }
@@ -524,8 +524,8 @@ impl Segment {
     /// Frees a slot for another sender. The caller must not use its ring any more, and the sender
     /// must be dead or have given the slot up.
     pub(crate) fn free(&self, index: usize) {
-        // If the memory cannot be released now, the next claimant releases it, or it goes with the
-        // file.
+        // If the memory cannot be released now, the next claimant releases it, or it is released
+        // with the file.
         let _ = shared::discard(&self.file, ring_offset(index), SLOT_STRIDE);
         let slot = self.slot(index);
         slot.state().store(state::SETTING_UP, Ordering::Relaxed);

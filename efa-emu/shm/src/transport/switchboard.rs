@@ -1,7 +1,7 @@
-//! A switchboard tells the owner of many segments which of them have new doorbells. The owner
+//! A switchboard shows the owner of many segments which of them have new doorbells. The owner
 //! sleeps on one wake word for all of them.
 //!
-//! A bridge has a proxy for each device of another machine, each with its own segment (module
+//! A bridge has a proxy for each device of another machine, each with a separate segment (module
 //! `segment`). Checking their wake words and doorbells one by one would be slow. So these segments
 //! refer to a line of a switchboard, a file with a name next to that of each segment.
 //!
@@ -97,7 +97,7 @@ impl Switchboard {
 
     // --- the sender's side ---
 
-    /// Asks the owner to check the doorbells of the segments with this line. The caller may have to
+    /// Makes the owner check the doorbells of the segments with this line. The caller may have to
     /// wake the owner afterwards.
     pub(crate) fn ring(&self, line: usize) {
         doorbell::ring(self.doorbell(line / 64), self.summary(), line);

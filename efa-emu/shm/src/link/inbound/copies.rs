@@ -67,7 +67,8 @@ impl Inbound {
         if !ring.consumer.begin_copy(incoming) {
             return Some(Answer::Withdrawn);
         }
-        // After the claim, because until then the initiator may withdraw its memory, or die.
+        // The lookup follows the claim, because until then the initiator may withdraw its memory,
+        // or die.
         let Some(pid) = ring.peer.process() else {
             ring.consumer.end_copy(incoming);
             return Some(Answer::Status(Status::RemoteAbort));

@@ -1,8 +1,8 @@
 //! Requests that fault rules defer.
 //!
 //! A send, or a write in one piece, is copied out of the ring and its space is released, so that
-//! later records can pass it, and so that it outlives its sender. Its answer is sent in a record of
-//! its own. RDMA that accesses the initiator's memory keeps its place in the ring.
+//! later records can pass it, and so that it outlives its sender. Its answer is sent in a separate
+//! record. RDMA that accesses the initiator's memory keeps its place in the ring.
 
 use efa_core::nic::Status;
 

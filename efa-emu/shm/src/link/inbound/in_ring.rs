@@ -134,7 +134,7 @@ impl InRing {
     }
 
     /// Answers a record and wakes its sender if it is visibly asleep. [`InRing::wake_answered`]
-    /// wakes a sender that falls asleep just now: detecting that takes a fence that waits for the
+    /// wakes a sender that is just falling asleep: detecting this needs a fence that waits for the
     /// answer's cache line, which must not delay the delivery of a message to the application.
     #[inline(always)]
     pub(super) fn answer(&mut self, incoming: &Incoming, answer: Answer) {
@@ -153,7 +153,7 @@ impl InRing {
     }
 }
 
-/// A record that is handled later. Its ring may be gone by then.
+/// A record that is handled later. Its ring may no longer exist at that time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Later {
     pub(super) slot: usize,

@@ -20,7 +20,8 @@ use efa_device_model::fault::{Event, FaultId, Flow, Frame, PACKET_START, Stage, 
 use efa_device_model::link::Operation;
 use efa_device_model::network::{Disposition, Duplicated, Journey, Transmission};
 
-/// Most requests that are deferred outside of their rings. Further ones stay in the ring.
+/// Maximum number of requests that are deferred outside of their rings. Further ones stay in the
+/// ring.
 const MOST_COPIES: usize = 1 << 16;
 
 impl Inbound {
@@ -174,7 +175,7 @@ impl Inbound {
     }
 
     /// Releases the deferred requests that an event selects, before the next frame arrives. The
-    /// board tells other processes. Returns the rules whose requests were released here.
+    /// board notifies other processes. Returns the rules whose requests were released here.
     fn release(&mut self, triggers: &[Trigger], work: &mut Work<'_>) -> Vec<FaultId> {
         let mut carried_out = Vec::new();
         let faults = triggers.iter().filter_map(|trigger| match trigger {
@@ -253,9 +254,9 @@ impl Inbound {
         busy
     }
 
-    /// The delay of an answer that leaves now, and if the answer is lost for good, the status with
-    /// which the initiator's network card completes the request. `None` if the answer arrives at
-    /// once.
+    /// The delay of an answer that leaves now, and if the answer is lost permanently, the status
+    /// with which the initiator's network card completes the request. `None` if the answer arrives
+    /// immediately.
     pub(super) fn reply(
         &self,
         from: Address,

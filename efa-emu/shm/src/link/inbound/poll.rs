@@ -1,4 +1,4 @@
-//! Takes records out of the rings, each at its time.
+//! Reads records from the rings, each at its time.
 
 use efa_core::nic::Status;
 use efa_device_model::network::Duplicated;
@@ -118,7 +118,7 @@ impl Inbound {
         true
     }
 
-    /// Takes a record other than a message, or one that the network or faults may still affect.
+    /// Handles a record other than a message, or one that the network or faults may still affect.
     /// Returns the number of records that it counts for.
     #[cold]
     fn take_other(&mut self, later: Later, work: &mut Work<'_>) -> usize {
@@ -131,7 +131,7 @@ impl Inbound {
         1
     }
 
-    /// Takes a record that the network or faults may still affect.
+    /// Handles a record that the network or faults may still affect.
     fn receive_in_time(&mut self, mut later: Later, work: &mut Work<'_>) {
         // The device must send acknowledgements as packets, so that the network and the faults
         // apply to them.
@@ -140,7 +140,7 @@ impl Inbound {
         if due == 0 {
             return self.arrive(later, None, work);
         }
-        // Scheduled even if its time has come, because a later record may be due earlier.
+        // Scheduled even if it is already due, because a later record may be due earlier.
         let task = ScheduledRecord {
             of: later,
             then: RecordStep::Arrive(None),

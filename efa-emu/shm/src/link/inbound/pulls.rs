@@ -12,8 +12,8 @@ pub(super) const PART: u32 = 16 << 10;
 /// Most parts of one read that are sent in one turn.
 pub(super) const PARTS_PER_TURN: u32 = 8;
 
-/// Most reads of one initiator that are served outside of its ring: as many as its device has
-/// outstanding. Further ones stay in the ring.
+/// Maximum number of reads of one initiator that are served outside of its ring: the number that
+/// its device can have outstanding. Further ones stay in the ring.
 pub(crate) const MOST_READS: usize = BulkTable::LIMIT;
 
 /// A read in progress.
@@ -82,7 +82,7 @@ impl PullTable {
         }
     }
 
-    /// Takes the answer to a part. Answers for finished reads are ignored.
+    /// Processes the answer to a part. Answers for finished reads are ignored.
     pub(super) fn settle(&mut self, name: PullName, status: Status) {
         if let Some(pull) = self.get_mut(name) {
             pull.in_flight = pull.in_flight.saturating_sub(1);

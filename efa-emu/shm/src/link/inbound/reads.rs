@@ -1,5 +1,5 @@
-//! Serves reads by peers whose data returns through the rings, and takes data for this device's
-//! own.
+//! Serves reads by peers whose data returns through the rings, and receives data for reads of this
+//! device.
 
 use efa_core::nic::Status;
 use efa_device_model::device::Device;
@@ -14,9 +14,9 @@ use crate::transport::record::Answer;
 use crate::transport::segment::Address;
 
 impl Inbound {
-    /// Begins to serve a read whose data returns through the rings. The request leaves its ring at
-    /// once. Otherwise two processes that read from each other could deadlock: the data for each
-    /// read would wait for space after the other's request.
+    /// Begins to serve a read whose data returns through the rings. The request is removed from its
+    /// ring immediately. Otherwise two processes that read from each other could deadlock: the data
+    /// for each read would wait for space behind the request of the peer.
     pub(super) fn begin_read(&mut self, later: Later) {
         let leaves = match self.ring(&later) {
             Some(ring) if ring.reads < pulls::MOST_READS => {
@@ -44,7 +44,7 @@ impl Inbound {
         self.conclude(to, of.incoming.number, &of.incoming.record, status);
     }
 
-    /// Takes data for a read by this device.
+    /// Receives data for a read by this device.
     pub(super) fn take_read_data(&mut self, later: Later, device: &Device, outbound: &Outbound) {
         let Some(ring) = self.ring(&later) else {
             return;

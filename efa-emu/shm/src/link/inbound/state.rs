@@ -113,7 +113,7 @@ impl Inbound {
         self.is_attentive = is_armed || self.replies.is_some();
     }
 
-    /// Whether any work takes longer than the current turn.
+    /// Whether any work needs longer than the current turn.
     #[inline(always)]
     pub(super) fn has_unfinished(&self) -> bool {
         // Non-short-circuit, without branches: there is hardly ever any.

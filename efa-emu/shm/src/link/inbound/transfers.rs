@@ -111,12 +111,11 @@ impl Transfer for FromRing<'_> {
 pub(super) enum Moved {
     /// The device's status is used.
     Done,
-    /// The initiator gets this answer, whatever the device's status is.
+    /// The initiator gets this answer, independent of the device's status.
     Instead(Answer),
 }
 
-/// This process copies between its own memory and the initiator's, one window of the data at a
-/// time.
+/// This process copies between its memory and the initiator's, one window of the data at a time.
 pub(super) struct BetweenProcesses<'a> {
     pub(super) pid: i32,
     pub(super) theirs: &'a [HostSegment],

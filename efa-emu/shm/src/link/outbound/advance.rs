@@ -1,4 +1,4 @@
-//! RDMA requests whose data goes through the rings, part by part.
+//! RDMA requests whose data is transferred through the rings, part by part.
 
 use efa_core::nic::Status;
 use efa_device_model::device::Device;
@@ -10,8 +10,8 @@ use crate::link::memory::{self, Window};
 use crate::transport::record::{Answer, Record, RecordKind};
 use crate::transport::ring::Full;
 
-/// Bytes of data in one part of an RDMA request whose data goes through the rings. A ring of the
-/// smallest size holds three.
+/// Bytes of data in one part of an RDMA request whose data is transferred through the rings. A ring
+/// of the smallest size has room for three.
 const PART: u32 = 16 << 10;
 
 /// Parts of one request that are sent before the next request's turn.
@@ -22,7 +22,7 @@ const PARTS_PER_TURN: u32 = 8;
 pub(super) enum BulkProgress {
     Sent,
     Blocked,
-    /// Nothing is left to send.
+    /// All data was sent.
     Finished,
 }
 

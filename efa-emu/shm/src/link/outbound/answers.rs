@@ -32,8 +32,9 @@ fn take_other(device: &mut Device, token: Token, answer: Answer) -> bool {
 }
 
 impl Outbound {
-    /// Takes the available answers, and gives the outcomes of requests to the device. Outcomes that
-    /// start a timer wait for [`Outbound::next_completed`]. Returns whether there were any answers.
+    /// Processes the available answers, and passes the outcomes of requests to the device. Outcomes
+    /// that start a timer wait for [`Outbound::next_completed`]. Returns whether there were any
+    /// answers.
     #[inline(always)]
     pub(crate) fn reap(&mut self, device: &mut Device) -> bool {
         // Nearly all are a success, for which one test is enough.
@@ -53,8 +54,8 @@ impl Outbound {
         self.take_answers(|_, _| false)
     }
 
-    /// Takes the answers that have come. Outcomes of requests that `complete` does not take wait
-    /// for [`Outbound::next_completed`].
+    /// Processes the answers that have arrived. Outcomes of requests that `complete` does not
+    /// accept wait for [`Outbound::next_completed`].
     #[inline(always)]
     fn take_answers(&mut self, mut complete: impl FnMut(Token, Answer) -> bool) -> bool {
         let mut any = false;
@@ -88,7 +89,7 @@ impl Outbound {
         any
     }
 
-    /// Takes the answers of a ring other than plain outcomes of requests.
+    /// Processes the answers of a ring other than plain outcomes of requests.
     #[cold]
     pub(super) fn take_others(&mut self, index: usize) {
         let mut others = std::mem::take(&mut self.others);
@@ -178,7 +179,7 @@ pub(super) fn settle(
             working.push_back(name);
             return;
         }
-        // The device has given the request up, or else it fails.
+        // If the device has not given up the request, the request fails.
         (BulkStage::TakenBack, Answer::UseRings | Answer::Withdrawn) => Status::LocalInvalidLkey,
         (
             BulkStage::Write {

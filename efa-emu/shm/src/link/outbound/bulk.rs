@@ -1,4 +1,4 @@
-//! RDMA requests that take more than one step: requests for which the target itself copies, and
+//! RDMA requests that need more than one step: requests for which the target copies the data, and
 //! requests whose data passes through the rings in parts.
 
 use efa_core::nic::Status;
@@ -44,10 +44,10 @@ pub(super) struct Bulk {
 pub(super) enum BulkStage {
     /// The target copies.
     Direct(Position),
-    /// The target was to copy, and the memory was taken back from it.
+    /// The target was to copy, and the memory was withdrawn from it.
     TakenBack,
-    /// A write whose parts go through the ring. The last part, which completes the request at the
-    /// target, leaves when all others are answered.
+    /// A write whose parts are sent through the ring. The last part, which completes the request at
+    /// the target, is sent when all others are answered.
     Write {
         /// Offset of the next part.
         next: u32,

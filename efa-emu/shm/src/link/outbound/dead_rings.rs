@@ -4,8 +4,8 @@ use super::out_ring::Pending;
 use super::state::Outbound;
 use crate::transport::record::Answer;
 
-/// Rings whose receivers are dead or refuse them, by their index, which they keep until they are
-/// abandoned.
+/// Rings whose receivers are dead or refuse them, by their index, which does not change until they
+/// are abandoned.
 #[must_use]
 pub(crate) struct DeadRings {
     pub(super) rings: Vec<usize>,

@@ -39,9 +39,9 @@ pub(super) struct OutRing {
     pub(super) rings_only: bool,
     /// The ring is in the list of those that wait for answers.
     pub(super) listed: bool,
-    /// Whether an answer came since the last check of the peer's life.
+    /// Whether an answer arrived since the last check whether the peer is alive.
     pub(super) progressed: bool,
-    /// Requests whose outcomes come in records of their own.
+    /// Requests whose outcomes arrive in separate records.
     pub(super) deferred: usize,
 }
 

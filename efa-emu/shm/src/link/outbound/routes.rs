@@ -173,7 +173,7 @@ impl Routes {
                 self.has_grown = true;
                 Ok(table)
             }
-            // A host that was there is taken for one that still is, without any queue pair: an
+            // A host that existed before is assumed to exist still, without any queue pair: an
             // emulated host ends with its last process, a real one seldom does.
             Ok(None) if known.is_some() => Err(NoRoute::Failed(self.nobody)),
             Ok(None) => Err(NoRoute::Failed(Status::LocalUnreachableRemote)),

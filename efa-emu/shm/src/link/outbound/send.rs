@@ -59,8 +59,8 @@ impl Link for Outbound {
     }
 }
 
-/// The time at which a request is about to leave, if a capture needs it. Afterwards it is too late:
-/// the answer may come before this process runs again.
+/// The time at which a request is about to leave, if a capture needs it. It must be read before:
+/// the answer may arrive before this process runs again.
 #[inline]
 fn leaving(tap: Option<&LinkTap>) -> Option<Moment> {
     tap.map(|_| now(Direction::Outbound))
@@ -151,7 +151,7 @@ impl Outbound {
         Ok(())
     }
 
-    /// A request that never arrives leaves.
+    /// Records that a request leaves which never arrives.
     #[cold]
     fn lose(
         &mut self,
@@ -188,7 +188,7 @@ impl Outbound {
         }
     }
 
-    /// Sends an RDMA request that takes more than one step.
+    /// Sends an RDMA request that needs more than one step.
     #[cold]
     fn send_bulk(
         &mut self,

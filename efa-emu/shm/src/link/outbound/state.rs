@@ -30,7 +30,7 @@ pub(crate) struct Outbound {
     pub(super) shapes: bool,
     pub(super) rdma: RdmaPath,
     pub(super) bulks: BulkTable,
-    /// Requests that their receivers keep, and reads that they serve, by ring and number of the
+    /// Requests that their receivers store, and reads that they serve, by ring and number of the
     /// record.
     pub(super) deferred: HashMap<(usize, u64), Pending>,
     /// Bulk requests that have something to send.
@@ -39,7 +39,7 @@ pub(crate) struct Outbound {
     pub(super) completed: VecDeque<(Token, Answer)>,
     /// Answers to data for peers' reads.
     pub(super) read_data: Vec<(PullName, Status)>,
-    /// Answers that were taken and need individual handling: empty between calls.
+    /// Answers that were read and need individual handling: empty between calls.
     pub(super) others: Vec<(u64, Pending, Answer)>,
     /// Requests that the network loses until they fail.
     pub(super) failing: EventQueue<Token>,
@@ -145,7 +145,7 @@ impl Outbound {
     }
 
     /// Leaves all rings. Records that are still in them have left this device and arrive: the peers
-    /// find the sender gone when they have taken them, as after the end of a process.
+    /// detect that the sender has left after they have read them, as after the end of a process.
     pub(crate) fn close(&mut self) {
         for ring in self.rings.drain() {
             if ring.producer.is_settled() {

@@ -7,7 +7,7 @@ use super::bulk::{BulkName, BulkStage};
 use super::state::Outbound;
 use crate::transport::ring::Position;
 
-/// Requests whose memory was withdrawn from their targets: either for good
+/// Requests whose memory was withdrawn from their targets: either permanently
 /// ([`Outbound::keep_back`]), or until [`Outbound::give_back`].
 #[derive(Debug, Default)]
 #[must_use]

@@ -82,7 +82,7 @@ impl LateAnswers {
         self.judge(outcome, None, device, outbound, staged)
     }
 
-    /// Something whose time has come and that completes now.
+    /// The next outcome that is due and completes now.
     pub(crate) fn next(
         &mut self,
         device: &Device,

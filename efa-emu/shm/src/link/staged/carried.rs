@@ -1,6 +1,6 @@
 //! Rules in the fabrics of several machines, and how bridges exchange the armed rules.
 //!
-//! A rule is armed on the machine where it was given, and as a copy on each connected machine. Each
+//! A rule is armed on the machine of the command, and as a copy on each connected machine. Each
 //! event happens on one machine and is matched with the rule there, so each machine counts its own
 //! events.
 
@@ -20,7 +20,7 @@ pub struct CarriedFault {
     pub id: FaultId,
     /// The rule.
     pub fault: Fault,
-    /// The number of orders to release everything that it holds.
+    /// The number of orders to release all frames that it holds.
     pub releases: u64,
 }
 
@@ -57,7 +57,7 @@ impl Fabric {
         })
     }
 
-    /// Releases everything that a rule holds.
+    /// Releases all frames that a rule holds.
     pub(crate) fn release_fault(&self, id: FaultId) -> Result<(), FabricError> {
         self.with_registry(|_| {
             if let Some(board) = Board::open_existing(self.directory())? {

@@ -65,7 +65,7 @@ impl Fabric {
         if !action.is_lasting() {
             self.disarm(|armed| armed.id == id)?;
         }
-        // Ends the matching manual actions. A rule may put its own action in force again.
+        // Ends the matching manual actions. A rule may put its action in force again.
         self.disarm(|armed| {
             armed.id != id && action.ends(&armed.fault.then) && armed.fault.when.is_none()
         })?;
@@ -89,7 +89,7 @@ impl Fabric {
         })
     }
 
-    /// Disarms the rules that `which` selects and releases everything that they hold. Returns the
+    /// Disarms the rules that `which` selects and releases all frames that they hold. Returns the
     /// number of rules.
     pub fn disarm(&self, which: impl Fn(&ArmedFault) -> bool) -> Result<usize, FabricError> {
         self.with_registry(|_| {
@@ -150,7 +150,7 @@ impl Fabric {
         }
     }
 
-    /// Removes a device or gives it back, or all of a host.
+    /// Removes or restores a device, or all devices of a host.
     fn plug(&self, name: &HostName, change: fn(&HostTable)) -> Result<(), FabricError> {
         for device in self.find_own_devices(name)? {
             let directory = self.host_directory(device.gid);

@@ -35,7 +35,7 @@ pub(crate) struct Change {
     pub(crate) released: Vec<FaultId>,
 }
 
-/// The rules as one device sees them.
+/// The rules in the state that one device has read.
 pub(crate) struct Staged {
     fabric: Fabric,
     board: Arc<Board>,
@@ -140,7 +140,7 @@ impl Staged {
         }
     }
 
-    /// Notes that this device has released everything that these rules held.
+    /// Records that this device has released all frames that these rules held.
     pub(crate) fn note_released(&mut self, faults: &[FaultId]) {
         for fault in faults {
             self.releases.insert(*fault, self.board.releases(*fault));
@@ -174,7 +174,7 @@ impl Staged {
         self.faults.port(gid, &named, &*self.board)
     }
 
-    /// Notes that a device holds one frame more or less for a rule.
+    /// Counts one more or one less frame that a device holds for a rule.
     pub(crate) fn note_held(&self, fault: FaultId, change: i64) {
         self.board.note_held(fault, change);
     }
