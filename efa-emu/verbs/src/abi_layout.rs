@@ -7,8 +7,8 @@ use std::process::Command;
 
 use crate::abi::*;
 
-/// The bytes by which `pthread_mutex_t` is longer than on x86-64, where it has 40. Fields after a
-/// mutex are moved by as many.
+/// The difference in bytes between `pthread_mutex_t` here and on x86-64, where it has 40. Fields
+/// after a mutex are shifted by the same number.
 const M: usize = if cfg!(target_arch = "aarch64") { 8 } else { 0 };
 
 /// A size or an offset.

@@ -193,8 +193,8 @@ implementations! { "EFA_EMU_1"
     }
 }
 
-// Programs that were linked against libibverbs 1.0, before 2008, pass structures of another layout.
-// They find no device, so they cannot call the other functions.
+// Programs that were linked against libibverbs 1.0, before 2008, pass structures with another
+// layout. They find no device, so they cannot call the other functions.
 exports! { "@"
     "IBVERBS_1.0" {
         not_supported_nothing = { ibv_ack_async_event ibv_ack_cq_events ibv_free_device_list }
@@ -213,7 +213,7 @@ exports! { "@"
 }
 
 // The private interface between rdma-core's libibverbs and its libraries for the devices of other
-// vendors, which programs such as perftest are linked to. With these definitions the libraries of
+// vendors, to which programs such as perftest are linked. With these definitions the libraries of
 // every release load. They register their drivers, find no device, and call nothing else. Some
 // tools call `ibv_query_gid_type` and `ibv_read_ibdev_sysfs_file`.
 macro_rules! private_exports {

@@ -16,7 +16,7 @@
 //! Each uses only those before it. A panic ends the process: verbs are called from C.
 //!
 //! [`efa_device_model::device`] models the hardware and the kernel driver,
-//! [`efa_device_model::provider`] models rdma-core's user-space driver, and [`efa_shm`] carries
+//! [`efa_device_model::provider`] models rdma-core's user-space driver, and [`efa_shm`] transports
 //! requests to other processes.
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! The registry: every object that programs have a pointer to, by that pointer.
+//! The registry: every object to which programs have a pointer, by that pointer.
 //!
 //! Calls off the data path look up every pointer of a program here: a null, freed or foreign
 //! pointer is `EINVAL` instead of an invalid access.
 //!
-//! Calls of the data path have no time for a lookup and follow the pointer. The memory of freed
-//! objects is kept for a while, so that a freed pointer leads to an object that is marked as
+//! A lookup would be too slow for calls of the data path, which follow the pointer. The memory of
+//! freed objects is kept for a while, so that a freed pointer points to an object that is marked as
 //! destroyed.
 
 use std::collections::{BTreeMap, VecDeque};

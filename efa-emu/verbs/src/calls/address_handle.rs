@@ -10,10 +10,10 @@ use crate::ffi::structures::{write, zeroed};
 use crate::objects::address_handle::AddressHandle;
 use crate::registry::{ADDRESS_HANDLES, CONTEXTS, DOMAINS};
 
-/// `ibv_wc_flags`: a GRH lies in front of the data.
+/// `ibv_wc_flags`: a GRH precedes the data.
 pub(super) const IBV_WC_GRH: u32 = 1 << 0;
 
-/// Makes an address handle. Of the attributes only the destination GID matters to the device.
+/// Makes an address handle. The device uses only the destination GID of the attributes.
 ///
 /// Returns the handle, or null with `errno`: `EINVAL` for an unknown `pd`, null attributes, or a
 /// port or GID index that the device does not have; or the device's error.
@@ -41,14 +41,14 @@ fn create(pd: *mut ibv_pd, attributes: &ibv_ah_attr) -> Result<*mut ibv_ah, Errn
 
 /// Destroys an address handle.
 ///
-/// Returns 0 or an errno: `EINVAL` for a pointer that is no handle, or the device's error, after
-/// which the handle is gone as well.
+/// Returns 0 or an errno: `EINVAL` for a pointer that is no handle, or the device's error, in which
+/// case the handle is destroyed as well.
 pub(crate) extern "C" fn ibv_destroy_ah(handle: *mut ibv_ah) -> c_int {
     errno::status_of_end(|| ADDRESS_HANDLES.remove(handle)?.destroy())
 }
 
-/// Writes the attributes for an answer to a received packet, from its GRH. A completion has no
-/// address of its own, only the number of an existing handle.
+/// Writes the attributes for an answer to a received packet, from its GRH. A completion contains no
+/// address, only the number of an existing handle.
 ///
 /// Returns 0, or -1 with `errno`: `EINVAL` for an unknown context or a null pointer that is needed.
 ///

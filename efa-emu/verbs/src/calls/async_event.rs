@@ -101,7 +101,7 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(
     }))
 }
 
-/// Acknowledges an event that the program took: its object may end. Does nothing for a null
+/// Acknowledges an event that the program read: its object may end. Does nothing for a null
 /// pointer.
 ///
 /// # Safety

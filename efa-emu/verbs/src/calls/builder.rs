@@ -91,7 +91,7 @@ unsafe fn in_session(pair: *mut ibv_qp_ex, work: impl FnOnce(&mut SendQueue, u64
     }
 }
 
-/// Begins a session, which keeps other threads out until [`wr_complete`] or [`wr_abort`].
+/// Begins a session, which excludes other threads until [`wr_complete`] or [`wr_abort`].
 ///
 /// # Safety
 /// `pair` is null or a queue pair of this library.
@@ -233,8 +233,8 @@ unsafe extern "C" fn wr_set_inline_data_list(
     unsafe {
         in_session(pair, |queue, _, _| match fits {
             true => queue.set_inline_data_list(&[copy.as_slice()]),
-            // A null list, or one longer than any work request allows, is refused like data too
-            // long for this one.
+            // A null list, or one longer than any work request allows, is refused like data that is
+            // too long for this request.
             false => queue.set_inline_data_list(&[copy.as_slice(), &[0; 128]]),
         });
     }

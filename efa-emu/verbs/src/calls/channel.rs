@@ -32,10 +32,10 @@ pub(crate) extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel
 
 /// Waits for the next event of the channel, unless its descriptor is non-blocking, and writes the
 /// completion queue that raised it to `*queue`, its `cq_context` to `*queue_context`. Each event
-/// taken has to be acknowledged before its completion queue can be destroyed.
+/// that was read has to be acknowledged before its completion queue can be destroyed.
 ///
 /// Returns 0, or -1 with `errno`: `EAGAIN` if there is no event and the descriptor is non-blocking,
-/// `EINVAL` for a pointer that is null or no channel.
+/// `EINVAL` for a pointer that is null or not a channel.
 ///
 /// # Safety
 /// `queue` and `queue_context` are null or valid for writes.
@@ -48,8 +48,8 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
         if queue.is_null() || queue_context.is_null() {
             return Err(Errno::INVAL);
         }
-        // Counted at once: a completion queue that is being destroyed finds the event either in the
-        // channel or in its own count.
+        // Counted immediately: a completion queue that is being destroyed finds the event either in
+        // the channel or in its count.
         let queue = channel.events()?.take(|address| {
             let queue = COMP_QUEUES.get(address.pointer()).ok()?;
             queue.count_event();

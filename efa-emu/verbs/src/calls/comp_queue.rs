@@ -44,8 +44,8 @@ fn channel(
     Ok(Some(channel))
 }
 
-/// Makes a completion queue with at least `entries` entries. `queue_context` comes back with its
-/// events, which go to `channel` unless that is null.
+/// Makes a completion queue with at least `entries` entries. `queue_context` is returned with its
+/// events, which are sent to `channel` unless that is null.
 ///
 /// Returns the queue, or null with `errno`: `EINVAL` for unknown handles or values that the device
 /// does not have, `EOPNOTSUPP` for a channel if its generation has no events; or the device's
@@ -185,7 +185,7 @@ pub(crate) unsafe extern "C" fn req_notify_cq(queue: *mut ibv_cq, solicited_only
     0
 }
 
-/// Acknowledges `events` events that the program took. Does nothing for a pointer that is no
+/// Acknowledges `events` events that the program read. Does nothing for a pointer that is not a
 /// completion queue.
 pub(crate) extern "C" fn ibv_ack_cq_events(queue: *mut ibv_cq, events: c_uint) {
     if let Ok(queue) = COMP_QUEUES.get(queue) {
@@ -193,7 +193,7 @@ pub(crate) extern "C" fn ibv_ack_cq_events(queue: *mut ibv_cq, events: c_uint) {
     }
 }
 
-/// Destroys a completion queue. Waits until all events that the program took are acknowledged:
+/// Destroys a completion queue. Waits until all events that the program read are acknowledged:
 /// events of its channel and asynchronous events.
 ///
 /// Returns 0 or an errno: `EBUSY` while queue pairs use the queue, `EINVAL` for a pointer that is

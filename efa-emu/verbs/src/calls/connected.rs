@@ -450,7 +450,7 @@ pub(super) fn extended(efa: ibv_cq_ex, wc_flags: u64) -> ibv_cq_ex {
 /// `queue` is null or a completion queue of this library, in a session of the caller if in any.
 unsafe fn show_status(queue: *mut ibv_cq_ex, result: c_int) -> c_int {
     if result == 0 {
-        // SAFETY: by contract. There is a session, which the caller holds.
+        // SAFETY: by contract. A session is in progress, and the caller owns it.
         unsafe {
             let status = poll::read(queue, 0, |completion| to_wc(completion).status);
             (*queue).status = status;

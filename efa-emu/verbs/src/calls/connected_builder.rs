@@ -59,7 +59,7 @@ unsafe fn queue_pair<'a>(pair: *mut ibv_qp_ex) -> Option<&'a QueuePair> {
     unsafe { QueuePair::from_pointer(pair.cast()) }
 }
 
-/// Begins a session, which keeps other threads out until [`wr_complete`] or [`wr_abort`].
+/// Begins a session, which excludes other threads until [`wr_complete`] or [`wr_abort`].
 ///
 /// # Safety
 /// `pair` is null or a queue pair of this library.
@@ -243,7 +243,7 @@ unsafe extern "C" fn wr_abort(pair: *mut ibv_qp_ex) {
     }
 }
 
-/// Takes the session, so that other threads can begin one.
+/// Ends the session, so that other threads can begin one.
 fn end(handle: &QueuePair) -> Option<Session> {
     let connection = handle.connection.as_ref()?;
     let locking = Locking::new();

@@ -80,10 +80,10 @@ fn c_structure(device: &Device, async_fd: RawFd) -> verbs_context {
     }
 }
 
-/// Opens the device and starts the threads that serve it. Each call makes a context of its own.
+/// Opens the device and starts the threads that serve it. Each call creates a separate context.
 ///
-/// Returns the context, or null with `errno`: `ENODEV` for a pointer that is no device of the list,
-/// or the reason why it cannot be opened, which is also printed.
+/// Returns the context, or null with `errno`: `ENODEV` for a pointer that is not a device of the
+/// list, or the reason why it cannot be opened, which is also printed.
 pub(crate) extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
     errno::pointer(with_cleared_stack(|| {
         let device = Device::find(device)?;
@@ -95,9 +95,9 @@ pub(crate) extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_co
 /// Closes the context: its thread, descriptors and memory are released when this returns. Its
 /// objects exist until they are destroyed, but do nothing.
 ///
-/// Returns 0 or an errno: `EINVAL` for a pointer that is no context; `EBUSY`, and the device stays
-/// open, while a stopped peer is in the middle of a copy from or to memory of the device, and would
-/// continue it.
+/// Returns 0 or an errno: `EINVAL` for a pointer that is not a context; `EBUSY`, and the device
+/// stays open, while a stopped peer is in the middle of a copy from or to memory of the device, and
+/// would continue it.
 pub(crate) extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     errno::status_of_end(|| {
         if let Ok(hardware) = CONTEXTS.get(context)?.hardware() {
@@ -107,7 +107,7 @@ pub(crate) extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
         for pair in QUEUE_PAIRS.remove_all(|pair| Arc::ptr_eq(&pair.context, &context)) {
             pair.close();
         }
-        // The handles stay: programs may still destroy these queues.
+        // The handles remain: programs may still destroy these queues.
         for queue in COMP_QUEUES.all(|queue| Arc::ptr_eq(&queue.context, &context)) {
             queue.release();
         }

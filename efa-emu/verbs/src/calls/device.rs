@@ -44,7 +44,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *
     list
 }
 
-/// Frees the array of a list; the devices themselves stay.
+/// Frees the array of a list; the devices remain.
 ///
 /// # Safety
 /// `list` is null or comes from [`ibv_get_device_list`], and is not used any more.
@@ -70,7 +70,7 @@ pub(crate) extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
     Device::find(device).map_or(0, Device::guid)
 }
 
-/// Returns the kernel's index of the device: -1, because the kernel does not know the device.
+/// Returns the kernel's index of the device: -1, because the device is unknown to the kernel.
 /// Clients then make no requests to the kernel by this number.
 pub(crate) extern "C" fn ibv_get_device_index(_device: *mut ibv_device) -> c_int {
     -1

@@ -1,13 +1,13 @@
 //! The devices' character devices, `/dev/infiniband/uverbs0` and so on, for programs that look for
 //! them.
 //!
-//! UCX silently leaves a device out unless `stat` finds a character device under its name and
-//! `access` lets it read and write. Making such a file requires root, and is not needed: programs
-//! never open it, because this library opens devices. Therefore `stat` and `access` are answered
-//! here, for these paths and only in a process that has the devices. Every other call goes to the
+//! UCX silently skips a device unless `stat` finds a character device under its name and `access`
+//! permits reading and writing. Making such a file requires root, and is not needed: programs never
+//! open it, because this library opens devices. Therefore this module answers `stat` and `access`
+//! for these paths, only in a process that has the devices. Every other call is passed to the
 //! kernel unchanged.
 //!
-//! The calls go to the kernel directly, not to the C library's functions of the same names.
+//! The calls are passed to the kernel directly, not to the C library's functions of the same names.
 //! Releases of the C library have different sets of these functions, and `dlsym` may allocate
 //! memory, while `stat` and `access` are also called from signal handlers and allocators.
 
@@ -30,7 +30,7 @@ const MODE: libc::mode_t = libc::S_IFCHR | 0o666;
 const STAT_VERSIONS: [c_int; 2] = [0, 1];
 
 /// The index of this process's device that `path` names, after the kernel has refused a call about
-/// it as `errno` says; `None` for other paths.
+/// it with `errno`; `None` for other paths.
 ///
 /// # Safety
 /// `path` is the argument of the call.
@@ -46,7 +46,7 @@ unsafe fn refused_ours(path: *const c_char) -> Option<u32> {
         .and_then(Device::with_node)
 }
 
-/// Calls the kernel, and answers for a device that it does not know.
+/// Calls the kernel, and answers for a device that is unknown to it.
 ///
 /// Returns 0, or -1 with the `errno` of `stat(2)`.
 ///

@@ -1,7 +1,7 @@
-//! The calls of libefa. Its own library re-exports them (package `efa-emu-efadv`).
+//! The calls of libefa. A separate library re-exports them (package `efa-emu-efadv`).
 //!
 //! Programs pass the size of the structure that they were compiled with. A shorter structure than
-//! today's is filled as far as it goes; a longer one is accepted if its unknown bytes are zero.
+//! today's is filled up to its size; a longer one is accepted if its unknown bytes are zero.
 
 use core::ffi::c_int;
 use core::mem::offset_of;
@@ -149,8 +149,8 @@ fn check_out<T>(to: *mut T, size: usize, shortest: usize) -> Result<(), Errno> {
 /// client may read entries and write the doorbell without a call, so the device polls the doorbell
 /// by itself.
 ///
-/// Returns 0 or an errno: `EINVAL` for a pointer that is no completion queue, null attributes, too
-/// few bytes, or a queue that was destroyed; or the device's error.
+/// Returns 0 or an errno: `EINVAL` for a pointer that is not a completion queue, null attributes,
+/// too few bytes, or a queue that was destroyed; or the device's error.
 ///
 /// # Safety
 /// `attributes` is null or valid for writes of `size` bytes.
@@ -179,8 +179,8 @@ pub(crate) unsafe extern "C" fn efadv_query_cq(
 /// Writes the addresses of the memory and the doorbells of a queue pair's queues. From now on the
 /// client may use them without a call, so the device polls the doorbells by itself.
 ///
-/// Returns 0 or an errno: `EINVAL` for a pointer that is no queue pair, null attributes, or too few
-/// bytes; or the device's error.
+/// Returns 0 or an errno: `EINVAL` for a pointer that is not a queue pair, null attributes, or too
+/// few bytes; or the device's error.
 ///
 /// # Safety
 /// `send` and `receive` are null or valid for writes of `size` bytes.

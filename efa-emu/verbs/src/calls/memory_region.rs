@@ -147,10 +147,10 @@ pub(crate) extern "C" fn ibv_reg_mr_iova2(
 }
 
 /// Registers `length` bytes from `offset` on of the memory behind a descriptor: a dma-buf of memory
-/// of this machine (udmabuf), or a memfd, in place of one where there is no such device.
+/// of this machine (udmabuf), or a memfd as a replacement where udmabuf does not exist.
 ///
-/// Returns the region, or null with `errno`: `EBADF` for a number that is no descriptor, `EINVAL`
-/// for other files or too few bytes, as the kernel does, or as [`ibv_reg_mr`].
+/// Returns the region, or null with `errno`: `EBADF` for a number that is not a descriptor,
+/// `EINVAL` for other files or too few bytes, as the kernel does, or as [`ibv_reg_mr`].
 pub(crate) extern "C" fn ibv_reg_dmabuf_mr(
     pd: *mut ibv_pd,
     offset: u64,

@@ -93,7 +93,7 @@ fn to_rest(polled: &Polled) -> Option<Arc<Hardware>> {
     hardware.should_rest().then(|| Arc::clone(hardware))
 }
 
-/// Takes up to `limit` completions. Called through the context's table.
+/// Polls up to `limit` completions. Called through the context's table.
 ///
 /// Returns their number, or a negative errno: `EINVAL` for a null or destroyed queue or a negative
 /// limit.
@@ -169,7 +169,7 @@ unsafe fn show(queue: *mut ibv_cq_ex, completion: &Completion) {
     }
 }
 
-/// Begins a session with the first completion. It keeps other threads out until [`end_poll`].
+/// Begins a session with the first completion. It excludes other threads until [`end_poll`].
 ///
 /// Returns 0, or an errno and begins no session: `ENOENT` if there is no completion, `EINVAL` for a
 /// null or destroyed queue or attributes with a `comp_mask`.
@@ -264,7 +264,7 @@ unsafe extern "C" fn end_poll(queue: *mut ibv_cq_ex) {
     }
 }
 
-/// Reads a property of the current completion. The last completion of a session stays readable
+/// Reads a property of the current completion. The last completion of a session remains readable
 /// after the session, as in rdma-core. `absent` before the first completion.
 ///
 /// # Safety

@@ -104,7 +104,8 @@ impl InlineCopy {
             })
     }
 
-    /// Appends memory. False, and nothing is read, if that is more than any work request allows.
+    /// Appends memory. Returns false without reading it if it is longer than any work request
+    /// allows.
     ///
     /// # Safety
     /// `address` is valid for reads of `length` bytes.
@@ -154,8 +155,8 @@ pub(crate) unsafe fn peer(handle: *const ibv_ah, qpn: u32, qkey: u32) -> UdAddre
 ///
 /// # Safety
 /// `pair` is null or a queue pair of this library. `requests` is null or a valid list, with gather
-/// lists and address handles that are valid for as long as the call takes, and inline data that can
-/// be read. `bad` is null or valid for a write.
+/// lists and address handles that are valid during the call, and inline data that can be read.
+/// `bad` is null or valid for a write.
 pub(crate) unsafe extern "C" fn post_send(
     pair: *mut ibv_qp,
     requests: *mut ibv_send_wr,
@@ -198,7 +199,7 @@ pub(crate) unsafe extern "C" fn post_send(
 ///
 /// # Safety
 /// `request` is valid for reads of the fields that every version of the structure has; its gather
-/// list and address handle are valid for as long as the call takes, and inline data can be read.
+/// list and address handle are valid during the call, and inline data can be read.
 #[inline(always)]
 unsafe fn write_send(queue: &mut SendQueue, request: *const ibv_send_wr) -> Result<(), Errno> {
     // Read field by field: programs that were built against an older header have a shorter

@@ -274,7 +274,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
 fn current_attributes(pair: &QueuePair, found: &QpAttributes) -> ibv_qp_attr {
     // SAFETY: the structure consists of integers.
     let mut attributes: ibv_qp_attr = unsafe { zeroed() };
-    // The driver leaves `cur_qp_state` zero.
+    // The driver does not set `cur_qp_state`.
     attributes.qp_state = state_number(found.state);
     attributes.qkey = found.qkey.0;
     attributes.sq_psn = found.sq_psn;
@@ -285,11 +285,11 @@ fn current_attributes(pair: &QueuePair, found: &QpAttributes) -> ibv_qp_attr {
     attributes
 }
 
-/// Destroys a queue pair. Waits until all asynchronous events that the program took are
+/// Destroys a queue pair. Waits until all asynchronous events that the program read are
 /// acknowledged.
 ///
-/// Returns 0 or an errno: `EINVAL` for a pointer that is no queue pair; `EBUSY`, and the queue pair
-/// is unchanged, while a stopped peer is in the middle of a copy from or to the memory of a
+/// Returns 0 or an errno: `EINVAL` for a pointer that is not a queue pair; `EBUSY`, and the queue
+/// pair is unchanged, while a stopped peer is in the middle of a copy from or to the memory of a
 /// request, and would continue it.
 pub(crate) extern "C" fn ibv_destroy_qp(pair: *mut ibv_qp) -> c_int {
     errno::status_of_end(|| {

@@ -177,7 +177,7 @@ pub(crate) unsafe extern "C" fn ibv_query_srq(
     }))
 }
 
-/// Destroys a shared receive queue. Waits until all asynchronous events that the program took are
+/// Destroys a shared receive queue. Waits until all asynchronous events that the program read are
 /// acknowledged.
 ///
 /// Returns 0 or an errno: `EOPNOTSUPP` on a device without connected queue pairs, `EINVAL` for a

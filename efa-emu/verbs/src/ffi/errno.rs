@@ -75,8 +75,8 @@ pub(crate) fn status(result: Result<(), Errno>) -> c_int {
     }
 }
 
-/// For verbs that destroy an object: [`status`] of `end`, unless a call that this one has
-/// interrupted may hold a lock.
+/// For verbs that destroy an object: [`status`] of `end`, unless this call has interrupted another
+/// one that may hold a lock.
 pub(crate) fn status_of_end(end: impl FnOnce() -> Result<(), Errno>) -> c_int {
     if inside_another_verb() {
         return 0;

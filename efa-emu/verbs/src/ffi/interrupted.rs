@@ -2,17 +2,18 @@
 //!
 //! Programs call `exit` in signal handlers (libfabric's shared memory provider does on `SIGTERM`),
 //! and their exit handlers destroy their objects and close the device. Verbs of the kernel's
-//! devices hold no lock that could block them. Here the interrupted call may hold any lock, and
-//! would never release it. Verbs that destroy objects therefore do nothing in this case: the
-//! process is about to end, and its objects end with it.
+//! devices hold no lock that could block them. In this library the interrupted call may hold any
+//! lock, and would never release it. Verbs that destroy objects therefore do nothing in this case:
+//! the process is about to end, and its objects end with it.
 
 use core::marker::PhantomData;
 use core::sync::atomic::{Ordering, compiler_fence};
 
-/// Marks that this thread holds, or is about to take, locks of this library. To be made before a
-/// lock is taken, and dropped after it was released; one is enough for all locks of a verb.
+/// Marks that this thread holds, or is about to acquire, locks of this library. It is created
+/// before a lock is acquired, and dropped after the lock was released; one is enough for all locks
+/// of a verb.
 pub(crate) struct Locking {
-    /// Keeps the value in its thread.
+    /// Makes the type neither `Send` nor `Sync`.
     _thread: PhantomData<*const ()>,
 }
 
@@ -20,7 +21,7 @@ impl Locking {
     #[inline(always)]
     pub(crate) fn new() -> Locking {
         locks::add();
-        // The handler runs in this thread, so it is enough that the compiler keeps the order.
+        // The handler runs in this thread, so a compiler fence is sufficient.
         compiler_fence(Ordering::SeqCst);
         Locking {
             _thread: PhantomData,
@@ -41,7 +42,8 @@ pub(crate) fn inside_another_verb() -> bool {
     locks::count() != 0
 }
 
-/// A number that only the calling thread has while it lives: the address of a variable of its own.
+/// A number that is unique to the calling thread while it exists: the address of one of its
+/// thread-local variables.
 #[inline(always)]
 pub(crate) fn this_thread() -> usize {
     locks::address()
@@ -54,7 +56,7 @@ mod locks;
 
 // A shared library finds a thread-local variable by a function of the C library, unless every
 // thread has the variable from its start (the initial-exec model). The C library reserves some room
-// for variables of that model in libraries that are loaded late; this variable takes 4 bytes of it.
+// for variables of that model in libraries that are loaded late; this variable uses 4 bytes of it.
 // Rust has no stable way to request the model, so the variable is declared in assembly. It saves a
 // call in each verb of the data path.
 core::arch::global_asm!(

@@ -58,7 +58,7 @@ macro_rules! read_masked {
 pub(crate) use read_masked;
 
 /// Reads a structure of `size` bytes. Fields that the program's version lacks are zero; bytes that
-/// this library does not know must be zero. `EINVAL` for a null pointer, for less than `shortest`
+/// are unknown to this library must be zero. `EINVAL` for a null pointer, for less than `shortest`
 /// bytes, or for unknown bytes that are not zero.
 ///
 /// # Safety
@@ -108,8 +108,8 @@ pub(crate) unsafe fn write<T>(to: *mut T, value: T) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Writes as much of `value` as the program's structure of `size` bytes has room for, and zeroes
-/// its bytes beyond `value`. `EINVAL` for a null pointer, or for less than `shortest` bytes.
+/// Writes the part of `value` that fits the program's structure of `size` bytes, and zeroes its
+/// bytes beyond `value`. `EINVAL` for a null pointer, or for less than `shortest` bytes.
 ///
 /// # Safety
 /// `to` is null or valid for writes of `size` bytes.

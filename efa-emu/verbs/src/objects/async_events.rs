@@ -26,7 +26,7 @@ pub(crate) const IBV_EVENT_DEVICE_SPEED_CHANGE: c_int = 20;
 /// Bytes of an event.
 const EVENT_SIZE: usize = 16;
 
-/// Whether events of this type are about an object, whose destruction waits for their
+/// Whether events of this type concern an object, whose destruction waits for their
 /// acknowledgement.
 fn is_about_object(event_type: c_int) -> bool {
     matches!(
@@ -40,7 +40,7 @@ fn is_about_object(event_type: c_int) -> bool {
     )
 }
 
-/// The number of events that programs took and have not acknowledged, for each object, by its
+/// The number of events that programs read and have not acknowledged, for each object, by its
 /// address. An acknowledged event does not name its context.
 static UNACKNOWLEDGED: Mutex<BTreeMap<usize, u32>> = Mutex::new(BTreeMap::new());
 static ACKNOWLEDGED: Condvar = Condvar::new();
@@ -66,7 +66,7 @@ pub(crate) fn acknowledge(event_type: c_int, object: usize) {
     ACKNOWLEDGED.notify_all();
 }
 
-/// The events of a context that the program has not taken yet.
+/// The events of a context that the program has not read yet.
 pub(crate) struct AsyncEvents(EventPipe<EVENT_SIZE>);
 
 impl AsyncEvents {
@@ -88,7 +88,7 @@ impl AsyncEvents {
         self.0.push(bytes);
     }
 
-    /// Takes the oldest event, waiting for it unless the program's descriptor is non-blocking.
+    /// Reads the oldest event, waiting for it unless the program's descriptor is non-blocking.
     pub(crate) fn take(&self) -> Result<(c_int, usize), Errno> {
         self.0.take(|bytes| {
             let (event_type, element) = read(&bytes);
@@ -100,7 +100,7 @@ impl AsyncEvents {
     }
 
     /// For an object that the device has destroyed: drops its events, and waits until the program
-    /// has acknowledged the events that it took.
+    /// has acknowledged the events that it read.
     pub(crate) fn drain(&self, object: usize) {
         self.0.discard(Discard::All, |bytes| {
             let (event_type, element) = read(bytes);

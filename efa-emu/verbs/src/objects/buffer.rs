@@ -1,5 +1,5 @@
-//! Buffers that the library allocates. EFA has no memory of its own for them, so they are ordinary
-//! memory, as rdma-core's default is.
+//! Buffers that the library allocates. EFA has no special memory for them, so they are ordinary
+//! memory, like rdma-core's default.
 
 use core::ffi::c_void;
 use core::ptr::null_mut;
@@ -55,7 +55,7 @@ impl Buffer {
         self.memory.0
     }
 
-    /// `EINVAL` unless the memory lies in the buffer, which must be of this protection domain.
+    /// `EINVAL` unless the memory is inside the buffer, which must be of this protection domain.
     pub(crate) fn check(
         &self,
         pd: *mut ibv_pd,

@@ -52,8 +52,8 @@ impl Channel {
 
     /// The number of completion queues that use the channel; programs may read the field.
     fn users(&self) -> &AtomicI32 {
-        // SAFETY: the field is aligned, lives as long as the channel and is accessed only through
-        // this atomic by the library.
+        // SAFETY: the field is aligned, is valid as long as the channel and is accessed only
+        // through this atomic by the library.
         unsafe { AtomicI32::from_ptr(&raw mut (*self.c.pointer()).refcnt) }
     }
 

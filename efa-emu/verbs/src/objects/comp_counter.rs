@@ -40,7 +40,7 @@ impl Counter {
         }))
     }
 
-    /// Takes the counter from the device; `EBUSY` while it is attached to a queue pair.
+    /// Removes the counter from the device; `EBUSY` while it is attached to a queue pair.
     pub(crate) fn destroy(&self) -> Result<(), Errno> {
         self.context
             .forget(|device| device.destroy_counter(self.id))

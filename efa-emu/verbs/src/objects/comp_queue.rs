@@ -40,21 +40,21 @@ pub(crate) struct CompQueue {
     pub(crate) context: Arc<Context>,
     pub(crate) id: CqId,
     pub(crate) life: Life,
-    /// Whether the device has destroyed the queue, and may give its id to another. Set under the
+    /// Whether the device has destroyed the queue, and may assign its id to another. Set under the
     /// device's lock.
     pub(crate) ended: AtomicBool,
     /// `None` once the queue was destroyed.
     pub(crate) polled: SpinCell<Option<Polled>>,
     /// The event that the program requested; [`CompQueue::catch_up`] requests it from the device.
     arm_pending: AtomicU8,
-    /// Events that the program took and that the queue has not noted yet; [`CompQueue::catch_up`]
-    /// notes them.
+    /// Events that the program read and that the queue has not counted yet; [`CompQueue::catch_up`]
+    /// counts them.
     taken_pending: AtomicU32,
     /// Whether the client may write the doorbell without a call.
     watched: AtomicBool,
     channel: Option<Arc<Channel>>,
     parent_domain: Option<Arc<Domain>>,
-    /// Events taken and events acknowledged.
+    /// Events read and events acknowledged.
     events: Mutex<Events>,
     acknowledged: Condvar,
 }
@@ -146,7 +146,7 @@ impl CompQueue {
         CqAddress::new(self.c_pointer())
     }
 
-    /// Counts an event that the program takes and has to acknowledge.
+    /// Counts an event that the program reads and has to acknowledge.
     pub(crate) fn count_event(&self) {
         self.events
             .lock()
@@ -163,8 +163,8 @@ impl CompQueue {
     }
 
     /// The last step of the destruction, after the device has destroyed the queue: drops its
-    /// events, and waits until the program has acknowledged the events that it took. Not in a
-    /// forked child, where the events are the parent's.
+    /// events, and waits until the program has acknowledged the events that it read. Not in a
+    /// forked child, where the events belong to the parent.
     fn drain_events(&self) {
         if let Some(channel) = &self.channel {
             if let Ok(hardware) = self.context.hardware() {
@@ -210,9 +210,9 @@ impl CompQueue {
         unsafe { (*self.c_pointer()).cq_context }
     }
 
-    /// Executes what other calls have left because the lock may have been held, even by a polling
-    /// session of their own thread: notes events that the program took, and requests an event. To
-    /// be called after such requests are left and after the lock is released.
+    /// Executes requests that other calls have queued because the lock may have been held, even by
+    /// a polling session of their own thread: counts events that the program read, and requests an
+    /// event. It must be called after such requests are queued and after the lock is released.
     #[inline]
     pub(crate) fn catch_up(&self) {
         if self.is_behind() {
@@ -232,8 +232,8 @@ impl CompQueue {
         while self.is_behind() {
             let Some(mut guard) = self.polled.try_lock(&locking) else {
                 // The thread that holds the lock catches up when it releases it. It may miss a
-                // request that is left at that moment. The next poll then catches up: a program
-                // that requests an event polls once more before it waits, as the verbs require.
+                // request that is queued at that moment. The next poll then catches up: a program
+                // that requests an event polls again before it waits, as the verbs require.
                 return;
             };
             let taken = self.taken_pending.swap(0, Ordering::Relaxed);
@@ -262,8 +262,8 @@ impl CompQueue {
     }
 
     /// To be called with the completions of each poll. If the program has polled all entries that
-    /// an event would announce, and has not taken the event, the event is taken back, and comes
-    /// with the next completion.
+    /// an event would announce, and has not read the event, the event is withdrawn, and is raised
+    /// again with the next completion.
     ///
     /// A hardware device could not do that, and programs must expect an event without completions.
     /// But perftest's latency tests request the next event before they poll, and rely on one event
@@ -301,7 +301,7 @@ impl CompQueue {
     }
 
     /// Destroys the queue in the device, and its handle with `remove`; `EBUSY` while queue pairs
-    /// use it. Waits until all events that the program took are acknowledged: events of its channel
+    /// use it. Waits until all events that the program read are acknowledged: events of its channel
     /// and asynchronous events.
     pub(crate) fn destroy(&self, remove: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
         self.life.end(|| {

@@ -15,7 +15,7 @@ use crate::ffi::errno::Errno;
 use crate::ffi::interrupted::Locking;
 
 /// An opened device. Programs read its table of functions on the data path, so the structure is
-/// kept for a while after the device was closed; its resources are released.
+/// kept for a while after the device was closed, without its resources.
 pub(crate) struct Context {
     c: CStruct<verbs_context>,
     /// The device of the context.

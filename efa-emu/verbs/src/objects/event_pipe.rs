@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::ffi::errno::Errno;
 
-/// Events of `SIZE` bytes that the program has not taken yet.
+/// Events of `SIZE` bytes that the program has not read yet.
 pub(crate) struct EventPipe<const SIZE: usize> {
     /// The read end for the program, which may make it non-blocking.
     program: OwnedFd,
@@ -25,7 +25,7 @@ struct PipeEnds<const SIZE: usize> {
 }
 
 impl<const SIZE: usize> PipeEnds<SIZE> {
-    /// Takes the oldest event, if there is one.
+    /// Removes and returns the oldest event, if there is one.
     fn pop(&mut self) -> Option<[u8; SIZE]> {
         let mut bytes = [0; SIZE];
         match self.read.read(&mut bytes) {
@@ -35,8 +35,8 @@ impl<const SIZE: usize> PipeEnds<SIZE> {
     }
 
     fn push(&mut self, event: [u8; SIZE]) {
-        // It fails if the pipe is full of thousands of events that the program does not take. More
-        // events would tell the program nothing.
+        // It fails if the pipe is full of thousands of unread events. More events would be of no
+        // use to the program.
         let _ = self.write.write(&event);
     }
 }
@@ -55,9 +55,9 @@ impl<const SIZE: usize> EventPipe<SIZE> {
         if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
             return Err(Errno::last());
         }
-        // SAFETY: new, and nobody else's.
+        // SAFETY: the descriptors are new and have no other owner.
         let [program, write] = ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) });
-        // Opened again, because the program may set its own descriptor to block or not.
+        // Opened again, because the program may change whether its descriptor blocks.
         let again = |end: &OwnedFd, options: &mut OpenOptions| {
             options
                 .custom_flags(libc::O_NONBLOCK)
@@ -86,7 +86,7 @@ impl<const SIZE: usize> EventPipe<SIZE> {
         self.ends().push(event);
     }
 
-    /// Removes events that match, and returns whether there were any. A concurrent reader may take
+    /// Removes events that match, and returns whether there were any. A concurrent reader may read
     /// a later event before an earlier one.
     pub(crate) fn discard(&self, which: Discard, matches: impl Fn(&[u8; SIZE]) -> bool) -> bool {
         let mut ends = self.ends();
@@ -105,7 +105,7 @@ impl<const SIZE: usize> EventPipe<SIZE> {
         removed
     }
 
-    /// Takes the oldest event for which `receive` returns a value. Waits for one unless the
+    /// Removes the oldest event for which `receive` returns a value. Waits for one unless the
     /// program's descriptor is non-blocking. `receive` runs under the lock: an event is either in
     /// the pipe or received.
     pub(crate) fn take<R>(

@@ -34,7 +34,7 @@ impl CqAddress {
     }
 }
 
-/// Events that the program has not taken yet.
+/// Events that the program has not read yet.
 pub(crate) struct EventQueue(EventPipe<EVENT_SIZE>);
 
 impl EventQueue {
@@ -59,14 +59,14 @@ impl EventQueue {
         self.0.discard(Discard::All, |event| *event == bytes);
     }
 
-    /// Takes back an event of a completion queue that the program has not taken yet, and returns
+    /// Withdraws an event of a completion queue that the program has not read yet, and returns
     /// whether there was one.
     pub(crate) fn take_back(&self, queue: CqAddress) -> bool {
         let bytes = queue.to_bytes();
         self.0.discard(Discard::Oldest, |event| *event == bytes)
     }
 
-    /// Takes the oldest event for which `receive` returns a value. Waits for one unless the
+    /// Removes the oldest event for which `receive` returns a value. Waits for one unless the
     /// program's descriptor is non-blocking. `receive` runs under the lock.
     pub(crate) fn take<R>(
         &self,

@@ -7,8 +7,8 @@ use core::cell::UnsafeCell;
 #[repr(transparent)]
 pub(crate) struct CStruct<T>(UnsafeCell<T>);
 
-// SAFETY: a shared reference gives only an address. Code that follows it has its own contract; the
-// pointers in the structure are addresses for the program.
+// SAFETY: a shared reference provides only an address. Code that dereferences it has a separate
+// contract; the pointers in the structure are addresses for the program.
 unsafe impl<T> Send for CStruct<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for CStruct<T> {}
@@ -55,8 +55,8 @@ macro_rules! data_path_handle {
             type C = $c;
 
             fn c_pointer(&self) -> *mut $c {
-                // Derived from the whole object, because `from_pointer` gets that back; only the
-                // content of the cell is written.
+                // The pointer is derived from the whole object, because `from_pointer` gets the
+                // object back; only the content of the cell is written.
                 const { assert!(core::mem::offset_of!($object, c) == 0) };
                 core::ptr::from_ref(self).cast_mut().cast()
             }
@@ -70,8 +70,8 @@ macro_rules! data_path_handle {
             /// ago.
             #[inline]
             pub(crate) unsafe fn from_pointer<'a>(pointer: *const $c) -> Option<&'a $object> {
-                // SAFETY: the C structure is at the start of the `repr(C)` object, which lives by
-                // contract.
+                // SAFETY: the C structure is at the start of the `repr(C)` object, which is valid
+                // by contract.
                 unsafe { pointer.cast::<$object>().as_ref() }
             }
         }

@@ -74,7 +74,7 @@ impl Hardware {
     }
 
     /// Whether this is a forked child of the process that opened the device: the threads that held
-    /// locks do not exist here.
+    /// locks do not exist in the child.
     pub(crate) fn is_forked(&self) -> bool {
         self.engine.is_forked()
     }
@@ -96,7 +96,7 @@ impl Hardware {
         }
     }
 
-    /// `EIO` after the device was removed. A forked child, which has no device, does not know.
+    /// `EIO` after the device was removed. A forked child, which has no device, cannot detect this.
     pub(crate) fn check_present(&self) -> Result<(), Errno> {
         let _locking = Locking::new();
         match self.engine.with_device(|device| device.check_present()) {
@@ -168,7 +168,7 @@ impl Hardware {
         Ok(self.engine.create_connected_qp(config)?)
     }
 
-    /// Gives the device work that has no ring.
+    /// Passes work without a ring to the device.
     #[inline(always)]
     pub(crate) fn post<R>(&self, work: impl FnOnce(&mut device::Device) -> R) -> Result<R, Errno> {
         let _locking = Locking::new();
@@ -193,7 +193,7 @@ impl Hardware {
         let _ = self.engine.arm_cq(queue);
     }
 
-    /// Makes the device poll a completion queue's doorbell by itself, or stops that.
+    /// Makes the device poll a completion queue's doorbell by itself, or stops this.
     pub(crate) fn watch_cq(&self, queue: CqId, watched: bool) -> Result<(), Errno> {
         let _locking = Locking::new();
         Ok(self.engine.watch_cq(queue, watched)?)
@@ -218,7 +218,7 @@ impl Hardware {
     }
 
     /// Yields the processor after a poll without a completion. The caller holds no lock; the engine
-    /// takes its own meanwhile.
+    /// acquires its lock meanwhile.
     pub(crate) fn rest(&self, _: &Locking) {
         self.engine.rest();
     }

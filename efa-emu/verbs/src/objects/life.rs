@@ -9,7 +9,7 @@ use crate::ffi::interrupted::Locking;
 
 /// Whether the device still has the object behind a handle. Code that uses the object by its number
 /// runs in [`Life::during`]: once another thread has destroyed the object, the number may belong to
-/// another one.
+/// another object.
 pub(crate) struct Life(RwLock<bool>);
 
 impl Life {

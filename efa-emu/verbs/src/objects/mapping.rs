@@ -36,8 +36,8 @@ impl Mapping {
     /// Maps `length` bytes from `offset` on.
     ///
     /// # Errors
-    /// The kernel's for a dma-buf: `EBADF` if there is no such descriptor, `EINVAL` if it is not
-    /// memory or has fewer bytes.
+    /// The kernel's for a dma-buf: `EBADF` for an invalid descriptor, `EINVAL` if it is not memory
+    /// or has fewer bytes.
     pub(crate) fn new(
         descriptor: c_int,
         offset: u64,

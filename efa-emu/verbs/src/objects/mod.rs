@@ -1,5 +1,5 @@
-//! The objects behind the handles of programs, and their parts. They take each other as references:
-//! [`crate::calls`] handles the programs' pointers and the registry that finds them.
+//! The objects behind the handles of programs, and their parts. They refer to each other by
+//! references: [`crate::calls`] handles the programs' pointers and the registry that finds them.
 
 pub(crate) mod address_handle;
 pub(crate) mod async_events;

@@ -7,7 +7,7 @@
 //! missing page of registered memory, the handler maps a private page there: a real device's copy
 //! would not reach the program either. Other faults are passed to the previous handler.
 //!
-//! This costs the data path nothing. A page that was mapped stays: at deregistration, the program
+//! This costs the data path nothing. A page that was mapped remains: at deregistration, the program
 //! may have mapped other memory in its place.
 
 use core::ffi::{c_int, c_void};

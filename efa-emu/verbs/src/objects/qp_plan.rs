@@ -28,7 +28,7 @@ pub(crate) struct QpPlan {
     pub(crate) wqe_size: WqeSize,
     /// Descriptors of the receive queue, a power of two.
     pub(crate) recv_descriptors: u32,
-    /// The granted capacities, which the program is told.
+    /// The granted capacities, which are returned to the program.
     pub(crate) cap: QpCap,
     pub(crate) inline_write: bool,
     pub(crate) unsolicited_write_recv: bool,
@@ -196,7 +196,7 @@ pub(crate) fn plan_connected(attributes: &ibv_qp_init_attr_ex) -> Result<QpPlan,
         return Err(Errno::OPNOTSUPP);
     }
     let wanted = &attributes.cap;
-    // A queue pair with a shared receive queue has no receives of its own.
+    // A queue pair with a shared receive queue has no separate receives.
     let (max_recv_wr, max_recv_sge) = match attributes.srq.is_null() {
         true => (wanted.max_recv_wr, wanted.max_recv_sge),
         false => (0, 0),

@@ -63,7 +63,7 @@ pub(crate) struct Connection {
     pub(crate) hardware: Arc<Hardware>,
     /// The shared receive queue that it uses.
     shared: Option<Arc<SharedQueue>>,
-    /// The peer's address as the program gave it.
+    /// The peer's address, in the form that the program passed.
     pub(crate) address: Mutex<Option<ibv_ah_attr>>,
     /// Work requests of a session.
     pub(crate) session: SpinCell<Option<Session>>,
@@ -86,7 +86,7 @@ pub(crate) struct Session {
     pub(crate) error: Option<Errno>,
 }
 
-/// Distinguishes the request ids of queue pairs that have the same number one after the other.
+/// Distinguishes the request ids of successive queue pairs with the same number.
 fn next_generation() -> u32 {
     static GENERATION: AtomicU32 = AtomicU32::new(1);
     GENERATION.fetch_add(1, Ordering::Relaxed)
@@ -329,8 +329,8 @@ impl QueuePair {
         self.show(state);
     }
 
-    /// As [`QueuePair::set_state`], for a queue pair that the device has failed. A queue in use
-    /// learns the state from its completions.
+    /// As [`QueuePair::set_state`], for a queue pair that the device has failed. The program
+    /// detects the state of a queue in use by its completions.
     fn show_failure(&self) {
         let locking = Locking::new();
         if let Some(mut queue) = self.queues.send.try_lock(&locking)
@@ -401,7 +401,7 @@ impl QueuePair {
 
     /// Destroys the queue pair in the device, and its handle with `remove`. `EBUSY`, and the queue
     /// pair is unchanged, while a stopped peer is in the middle of a copy from or to the memory of
-    /// a request, and would continue it. Waits until all asynchronous events that the program took
+    /// a request, and would continue it. Waits until all asynchronous events that the program read
     /// are acknowledged.
     pub(crate) fn destroy(&self, remove: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
         self.life.end(|| {
@@ -429,10 +429,10 @@ impl QueuePair {
         let _ = self.life.end(|| self.release());
     }
 
-    /// Destroys a queue pair that programs do not know any more.
+    /// Destroys a queue pair to which programs have no pointer any more.
     fn release(&self) -> Result<(), Errno> {
-        // First, because the device may give the number to another queue pair as soon as it is
-        // free.
+        // This is done first, because the device may assign the number to another queue pair as
+        // soon as it is free.
         let locking = Locking::new();
         let hardware = self.context.hardware().ok();
         // The threads of these sessions do not exist in a forked child.

@@ -10,7 +10,7 @@ use super::spin::SpinCell;
 use crate::ffi::errno::Errno;
 use crate::ffi::interrupted::Locking;
 
-/// Both queues of a queue pair, each behind its own lock. `None` once it was destroyed: their
+/// Both queues of a queue pair, each behind a separate lock. `None` once it was destroyed: their
 /// memory and their reference to the device are released before the handle is freed.
 pub(crate) struct Queues {
     pub(crate) send: SpinCell<Option<Sender>>,
@@ -31,7 +31,7 @@ impl Sender {
     }
 
     /// Makes the device process the queue of `qpn`, whose doorbell was written. The caller holds
-    /// the lock meanwhile, so that the hardware stays.
+    /// the lock meanwhile, so that the hardware exists.
     #[inline(always)]
     pub(crate) fn doorbell_written(&self, qpn: Qpn, locking: &Locking) -> Result<(), Errno> {
         self.hardware.ring_send_doorbell(qpn, locking)
@@ -116,14 +116,14 @@ impl QueueOwner for Owners<'_> {
     }
 }
 
-/// A completion queue together with the queue pairs that complete to it. They are entered and
-/// removed under the completion queue's lock, so that polling sees whole queue pairs only.
+/// A completion queue together with the queue pairs that complete to it. They are added and removed
+/// under the completion queue's lock, so that polling sees whole queue pairs only.
 pub(crate) struct Polled {
     /// The hardware that fills the queue.
     pub(crate) hardware: Arc<Hardware>,
     pub(crate) completions: CompletionQueue,
     pub(crate) owners: QueueIndex,
-    /// Whether an event was requested while entries were unread, and therefore raised at once.
+    /// Whether an event was requested while entries were unread, and therefore raised immediately.
     pub(crate) event_for_unread: bool,
 }
 

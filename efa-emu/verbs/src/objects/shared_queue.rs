@@ -81,7 +81,7 @@ impl SharedQueue {
     }
 
     /// Destroys the queue in the device, and its handle with `remove`; `EBUSY` while queue pairs
-    /// receive from it. Waits until all asynchronous events that the program took are acknowledged.
+    /// receive from it. Waits until all asynchronous events that the program read are acknowledged.
     pub(crate) fn destroy(&self, remove: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
         self.life.end(|| {
             self.context.forget(|device| device.destroy_srq(self.id))?;

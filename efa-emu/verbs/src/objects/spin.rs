@@ -1,7 +1,7 @@
 //! A lock that may stay held from one verb call to a later one.
 //!
 //! Polling a completion queue and building work requests are sessions of several calls. Other
-//! threads must stay out between the calls, which a guard's lifetime cannot express.
+//! threads must be excluded between the calls, which a guard's lifetime cannot express.
 
 use core::ops::{Deref, DerefMut};
 
@@ -12,7 +12,7 @@ use crate::sync::{SPINS, UnsafeCell, spin_loop, yield_now};
 const FREE: u32 = 0;
 /// Held by a call that is running.
 const CALL: u32 = 1;
-/// Held by a session whose next call has not come yet.
+/// Held by a session between two calls.
 const SESSION: u32 = 2;
 
 /// A value behind a lock with sessions.
@@ -54,15 +54,15 @@ impl<T> SpinCell<T> {
         }
     }
 
-    /// Takes the lock if it is free.
+    /// Acquires the lock if it is free.
     #[inline]
     pub(crate) fn try_lock<'a>(&'a self, locking: &'a Locking) -> Option<SpinGuard<'a, T>> {
         self.take(FREE, FREE, locking)
     }
 
     /// Continues the session that holds the lock until [`SpinGuard::end`]; `None` if there is none.
-    /// Only the owner knows which session it is: two threads that both believe it to be theirs take
-    /// turns call by call.
+    /// Only the owner can identify the session: two threads that both treat it as theirs alternate
+    /// call by call.
     #[inline]
     pub(crate) fn resume<'a>(&'a self, locking: &'a Locking) -> Option<SpinGuard<'a, T>> {
         self.take(SESSION, SESSION, locking)
@@ -77,8 +77,8 @@ impl<T> SpinCell<T> {
         if self.state.load(Ordering::Relaxed) != SESSION {
             return None;
         }
-        // SAFETY: the lock is held, and by contract the next call that may change the value comes
-        // after this one.
+        // SAFETY: the lock is held, and by contract the next call that may change the value follows
+        // this one.
         Some(unsafe { &*self.value.get() })
     }
 
@@ -141,11 +141,11 @@ pub(crate) struct SpinGuard<'a, T> {
     release_to: u32,
 }
 
-// SAFETY: a reference to the guard gives shared references to the value, and nothing else.
+// SAFETY: a reference to the guard provides only shared references to the value.
 unsafe impl<T: Sync> Sync for SpinGuard<'_, T> {}
 
 impl<T> SpinGuard<'_, T> {
-    /// Makes the call the first of a session of this thread: the lock stays held until
+    /// Makes the call the first of a session of this thread: the lock remains held until
     /// [`SpinCell::resume`] and [`SpinGuard::end`].
     #[inline]
     pub(crate) fn hold(mut self) {
@@ -212,7 +212,7 @@ mod tests {
     }
 
     /// The owner of a session may change the value during the session, which continues; another
-    /// thread waits for its end.
+    /// thread waits for the end of the session.
     #[test]
     fn only_a_sessions_owner_enters_again() {
         let cell = Arc::new(SpinCell::new(0));
@@ -228,7 +228,7 @@ mod tests {
             *value += 10;
             seen
         });
-        // The other thread sees the change even if it comes late.
+        // The other thread sees the change even if it happens late.
         std::thread::sleep(std::time::Duration::from_millis(20));
         *cell.lock_beside_session(&locking, false) += 1;
         assert!(!waiting.is_finished());

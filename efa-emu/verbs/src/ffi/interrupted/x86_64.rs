@@ -29,7 +29,8 @@ pub(super) fn subtract() {
 #[inline(always)]
 pub(super) fn address() -> usize {
     let address: usize;
-    // SAFETY: reads where this thread's variables are, which is also the first of them.
+    // SAFETY: the instruction reads the address of this thread's variables, which is also the first
+    // variable.
     unsafe {
         asm!(
             "mov {address}, qword ptr fs:[0]",
