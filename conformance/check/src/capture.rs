@@ -25,7 +25,7 @@ pub struct Capture {
     pub interfaces: Vec<String>,
     /// The frames, in file order.
     pub frames: Vec<CapturedPacket>,
-    /// Damage of the file that leaves it readable.
+    /// Damage of the file that does not prevent reading it.
     pub damage: Vec<String>,
     /// Indices of the interfaces that lost frames.
     pub lossy: Vec<usize>,
@@ -50,8 +50,8 @@ pub struct CapturedPacket {
     pub destination: Gid,
     /// The transport header.
     pub header: Repr,
-    /// Whether it goes to a queue pair that takes messages without the RDM header, according to an
-    /// earlier HANDSHAKE.
+    /// Whether it is sent to a queue pair that receives messages without the RDM header, according
+    /// to an earlier HANDSHAKE.
     pub headerless: bool,
     /// The bytes behind the transport header.
     pub payload: Vec<u8>,
@@ -91,8 +91,8 @@ impl CapturedPacket {
     }
 }
 
-/// The queue pairs that take messages without the RDM header, according to the frames of a capture
-/// so far.
+/// The queue pairs that receive messages without the RDM header, according to the frames of a
+/// capture so far.
 #[derive(Default)]
 pub(crate) struct UserRecvQps(HashSet<(Gid, Qpn)>);
 
@@ -143,7 +143,8 @@ pub struct Frames<R: Read> {
     foreign: u64,
 }
 
-/// Bytes that any payload has at least, so that they are kept for any other of the many that need less.
+/// Minimum capacity of a payload in bytes, so that an allocation can be reused for most other
+/// payloads.
 const SMALL: usize = 128;
 /// The number of damaged frames that are reported one by one.
 const MOST_DAMAGE: usize = 20;
@@ -171,7 +172,7 @@ impl<R: Read> Frames<R> {
         }
     }
 
-    /// Leaves RDMA data out.
+    /// Excludes RDMA data.
     #[must_use]
     pub fn without_rdma_data(mut self) -> Self {
         self.with_rdma_data = false;
@@ -332,7 +333,7 @@ impl<R: Read> Frames<R> {
             .collect()
     }
 
-    /// Returns the damage that leaves the file readable, after the last frame.
+    /// Returns the damage that did not prevent reading the file, after the last frame.
     pub fn damage(&self) -> Vec<String> {
         let mut damage = self.damage.clone();
         let more = self.damaged - self.damage.len() as u64;

@@ -27,7 +27,7 @@ const NARROWED: u32 = 100;
 /// A packet that was captured at both ends. Times are nanoseconds of the respective host's clock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Flight {
-    /// Whether it went from the first host to the second.
+    /// Whether its direction is from the first host to the second.
     pub outward: bool,
     /// The time at which it was sent.
     pub sent: i128,
@@ -44,7 +44,7 @@ impl Flight {
         }
     }
 
-    /// The second clock minus the first, if the packet took no time.
+    /// The second clock minus the first, if the latency of the packet was zero.
     fn difference(&self) -> i128 {
         match self.outward {
             true => self.arrived - self.sent,

@@ -21,7 +21,7 @@ pub enum MergeError {
     /// The merged file cannot be written.
     #[error("{path}: {source}")]
     Write {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
         /// Why.
         source: io::Error,
@@ -32,9 +32,9 @@ pub enum MergeError {
     /// A file is cut off.
     #[error("{path}: {truncation}")]
     Truncated {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
-        /// Where it ends.
+        /// The position at which it ends.
         truncation: Truncation,
     },
     /// An interface of a capture does not belong to an emulated host's device.
@@ -42,7 +42,7 @@ pub enum MergeError {
         "{path}: interface {index} is not a device's with nanoseconds; record it with `efa-emu run --pcap`"
     )]
     NoDevice {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
         /// The number of the interface.
         index: usize,
@@ -50,7 +50,7 @@ pub enum MergeError {
     /// A capture lacks frames.
     #[error("{path}: {dropped} frames were not captured; record again on a less busy machine")]
     Dropped {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
         /// The number of missing frames.
         dropped: u64,
@@ -136,7 +136,7 @@ pub fn merge_clocks(
             (first + interface, frame)
         }));
     }
-    // Stable: frames of one host with the same time stay in its order.
+    // The sort is stable: frames of one host with the same time keep their order.
     frames.sort_by_key(|(_, frame)| frame.time);
     annotate(&mut frames, annotations);
     let end = frames

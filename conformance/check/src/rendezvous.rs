@@ -1,9 +1,8 @@
-//! The rendezvous of tag matching in a capture: which packets belong to one, and which rules they
-//! violate.
+//! The rendezvous of tag matching in a capture: the packets of each, and violations of the rules.
 //!
 //! Packets do not show whether messages have tags. An ordinary packet may look like a request of a
-//! rendezvous. So nothing is reported about a request until the peer reads from its memory with its
-//! key, or returns it as FIN.
+//! rendezvous. So a request is not reported until the peer reads from its memory with its key, or
+//! returns it as FIN.
 
 use std::collections::VecDeque;
 
@@ -16,10 +15,11 @@ use foldhash::{HashMap, HashSet};
 use crate::roce::{ConnectedPacket, Transport};
 use crate::stream::{Acknowledged, Arrival, Stream, distance};
 
-/// The most requests of one host to another that are kept, because a capture may have any number.
+/// The maximum number of stored requests of one host to another, because a capture may contain any
+/// number.
 const MOST_REQUESTS: usize = 1024;
 
-/// The most reads that are kept, for one rendezvous and for all hosts.
+/// The maximum number of stored reads, for one rendezvous and for all hosts.
 const MOST_READS: usize = 1024;
 
 /// A read never has more packets than this.
@@ -114,7 +114,7 @@ struct Connection {
     unread: Vec<(Breach, StreamKey)>,
     /// The number of its first packet.
     since: u64,
-    /// The last read of a rendezvous: the packet of its request, and its own number.
+    /// The last read of a rendezvous: the packet of its request, and the read's number.
     last_read: Option<(u64, u32)>,
 }
 
@@ -132,7 +132,7 @@ struct Read {
 }
 
 impl Read {
-    /// The number of bytes that it reads of a range, and whether it reads others.
+    /// The number of bytes that it reads of a range, and whether it reads other bytes.
     fn of(&self, rvh: &Rvh) -> (u64, bool) {
         let (begin, end) = (rvh.address.get(), end_of(rvh));
         let last = u128::from(self.address) + u128::from(self.length);
@@ -217,7 +217,7 @@ impl Rendezvous {
             .sum()
     }
 
-    /// Takes the next packet.
+    /// Processes the next packet.
     pub(crate) fn follow(&mut self, packet: &ConnectedPacket) -> Followed {
         let is_arrival = packet.direction == Some(Direction::Inbound);
         let is_own_arrival = is_arrival && packet.source == packet.destination;

@@ -100,7 +100,7 @@ impl ConnectedPacket {
         })
     }
 
-    /// Its fields with their values, with names such as `tmh.tag`.
+    /// Its fields with their values. The names have the form `tmh.tag`.
     pub fn fields(&self) -> impl Iterator<Item = (String, HeaderField, u64)> {
         headers_of(&self.packet)
             .into_iter()

@@ -315,7 +315,7 @@ struct Shown<'a> {
     retransmission: bool,
     path: u64,
     bytes: u64,
-    /// The number of captured bytes, if a snap length cut off the others.
+    /// The number of captured bytes, if a snap length truncated the packet.
     #[serde(skip_serializing_if = "Option::is_none")]
     captured: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -9,7 +9,8 @@ use foldhash::HashSet;
 /// Packet numbers with a larger distance belong to a new connection of the queue pair.
 const WINDOW: i32 = 1 << 15;
 
-/// The most message ends that are kept until an acknowledgement contains the number of messages.
+/// The maximum number of message ends that are stored until an acknowledgement contains the number
+/// of messages.
 const MOST_ENDS: usize = 64;
 
 /// Mask of packet numbers.
@@ -36,8 +37,8 @@ pub(crate) enum Arrival {
 #[derive(Debug, Default)]
 pub(crate) struct Stream {
     first: u32,
-    /// The possible numbers of the next packet. A read uses as many as its data has packets, and
-    /// that number is not known.
+    /// The possible numbers of the next packet. A read uses one number per packet of its data, and
+    /// that count is not known.
     next: Option<Range<u32>>,
     missing: HashSet<u32>,
     is_torn: bool,

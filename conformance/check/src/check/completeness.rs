@@ -1,9 +1,9 @@
-//! The frames that a capture lacks, as far as its other frames show it.
+//! The frames that a capture lacks, as far as its other frames reveal them.
 //!
 //! An end of a conversation can be judged only if the capture contains what that end had received.
 //! A beginning therefore counts as captured if the first requests of both queue pairs are in the
-//! capture. A direction counts as captured if some of its frames are in the capture, and none that
-//! the other end's host captured is missing.
+//! capture. A direction counts as captured if some of its frames are in the capture, and no frame
+//! that the other end's host captured is missing.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -30,7 +30,7 @@ const NEAR: u32 = 64;
 /// A queue pair, in captures with and without directions.
 type Owner = (bool, NodeId);
 
-/// The lives of queue pairs, by the numbers of their requests.
+/// The lifetimes of queue pairs, by the numbers of their requests.
 #[derive(Debug, Default)]
 pub(super) struct Lives {
     /// The life of each queue pair, in captures without and with directions.
@@ -74,7 +74,7 @@ impl Lives {
         *run
     }
 
-    /// Handles a packet that a tap saw arrive, with the number that the tap gave it.
+    /// Handles a packet that a tap saw arrive, with the number that the tap assigned to it.
     pub(super) fn tapped(&mut self, at: NodeId, sequence: u32) {
         if sequence == FIRST_TAPPED_SEQUENCE {
             self.tapped.insert(at);
@@ -112,7 +112,7 @@ impl Lives {
 struct Mark {
     from: NodeId,
     to: NodeId,
-    /// Distinguishes lives of the queue pairs, which repeat the numbers.
+    /// Distinguishes lifetimes of queue pairs, which repeat the numbers.
     qkey: Qkey,
     sequence: u32,
     /// A repetition does not replace the first attempt, which may be the only one that a rule
@@ -133,7 +133,7 @@ struct Sightings {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FrameId(u32);
 
-/// Frames, and those that one end's host captured and the other's did not.
+/// Frames that the host of only one end captured.
 #[derive(Debug, Default)]
 pub(super) struct Unmatched {
     seen: Recent<Mark, Sightings>,
@@ -149,7 +149,7 @@ pub(super) struct Unmatched {
 }
 
 impl Unmatched {
-    /// Takes a frame. Returns its number if it is remembered.
+    /// Processes a frame. Returns its number if it is remembered.
     pub(super) fn frame(
         &mut self,
         nodes: &Nodes,
@@ -170,7 +170,7 @@ impl Unmatched {
         if from == to {
             return None;
         }
-        // Only the last packet of RDMA data matters to the rules.
+        // The rules only depend on the last packet of RDMA data.
         let is_piece = match frame.header.kind {
             FrameKind::RdmaReadResponse(rdma) => {
                 let ends_at = u64::from(rdma.offset) + u64::from(frame.header.payload_length);

@@ -10,7 +10,7 @@ use foldhash::fast::FixedState;
 
 use crate::capture::CapturedPacket;
 
-/// The number of bytes that are kept of an unparsable packet.
+/// The maximum number of stored bytes of an unparsable packet.
 const KEPT: usize = 512;
 /// The offsets of the flags in the base header.
 const FLAGS: std::ops::Range<usize> = 2..4;
@@ -127,7 +127,8 @@ impl Content {
     }
 
     /// The content without the headers that identify the sender. A sender that repeats a packet may
-    /// know by then that the peer has its raw address, and send its connection id instead.
+    /// have learned meanwhile that the peer has its raw address, and then sends its connection id
+    /// instead.
     pub(super) fn without_sender(&self) -> Content {
         let mut header = Vec::with_capacity(self.header.len());
         let mut known_to = 0;

@@ -92,7 +92,7 @@ pub(super) struct Side {
     pub(super) filled: VecDeque<u64>,
     /// Frames that it sent.
     frames: u64,
-    /// The last of them, and the last one of the previous endpoint.
+    /// The last of them, and the last frame of the previous endpoint.
     last_frame: u64,
     former_frame: u64,
     /// The time of its queue pair's first request, if the capture has it.
@@ -108,8 +108,8 @@ struct Refused {
     first: (u64, PacketType),
     /// The number of messages that had begun then.
     begun: u64,
-    /// The device has repeated one of them: the next repetition is an equal frame, which may be
-    /// missing from the capture.
+    /// The device has repeated one of these requests: the next repetition is an equal frame, which
+    /// may be missing from the capture.
     is_repeated: bool,
 }
 
@@ -118,7 +118,7 @@ pub(super) struct IdSpace {
     /// The packet field with an id.
     pub(super) field: &'static str,
     pub(super) of: fn(&mut Side) -> &mut Names,
-    /// Whether an id still refers to its operation, as far as the endpoint that assigned it knows.
+    /// Whether an id still refers to its operation, from the view of the endpoint that assigned it.
     pub(super) holds: fn(&Operation) -> bool,
 }
 
@@ -146,7 +146,7 @@ struct Progress {
     matched: HashMap<Option<u64>, u32>,
     atomic: Option<u32>,
     keys: Vec<u64>,
-    /// When what it has answered last arrived.
+    /// The times at which the packets that it answered last arrived.
     recent: VecDeque<u64>,
 }
 
@@ -289,12 +289,12 @@ impl Side {
 }
 
 /// The sends between two endpoints during the lifetime of their queue pairs, which show whether
-/// they speak the RDM protocol. The next owners of the numbers may speak another one.
+/// they use the RDM protocol. The next owners of the numbers may use another one.
 #[derive(Debug, Default)]
 struct Speech {
-    /// Whether a request stated its sender's true address, or there was a HANDSHAKE.
+    /// Whether a request stated its sender's true address, or a HANDSHAKE was sent.
     is_rdm: bool,
-    /// Whether the previous owners of the queue pairs spoke it.
+    /// Whether the previous owners of the queue pairs used it.
     follows_rdm: bool,
     /// The number of sends that could be RDM packets, and of sends that could not.
     valid: u64,
@@ -313,13 +313,13 @@ struct Speech {
 }
 
 impl Speech {
-    /// Whether the endpoints speak the RDM protocol.
+    /// Whether the endpoints use the RDM protocol.
     fn is_of_rdm(&self) -> bool {
         let weight = if self.follows_rdm { 1 } else { 8 };
         self.is_rdm || self.valid > 0 && self.valid >= weight * self.invalid
     }
 
-    /// Whether the endpoints speak another protocol. False without sends.
+    /// Whether the endpoints use another protocol. False without sends.
     fn is_foreign(&self) -> bool {
         !self.is_of_rdm() && self.invalid > 0
     }
@@ -374,11 +374,11 @@ pub(super) struct Conversation {
     pub(super) operations: Operations,
     /// Whether its beginning is in the capture; decided at the first packet.
     from_start: Option<bool>,
-    /// Whether the queue pair numbers had earlier owners, which may have spoken another protocol.
+    /// Whether the queue pair numbers had earlier owners, which may have used another protocol.
     is_later: bool,
     /// Whether packets were truncated, so that the history is incomplete.
     is_torn: bool,
-    /// Whether a device refused a request for the last time.
+    /// Whether a device refused a request permanently.
     pub(super) has_failed: bool,
     /// The sends of the present endpoints.
     speech: Speech,
@@ -614,7 +614,7 @@ impl Conversation {
     ) {
         let (me, you) = self.ends(frame.from);
         let Qkey(used) = frame.qkey;
-        // The present owners of the queue pairs may speak another protocol.
+        // The present owners of the queue pairs may use another protocol.
         let is_first = frame.sequence == 0 && !frame.retransmission;
         let is_reborn = place.is_own && is_first && self.sides[me].first.is_some();
         let is_to_unknown = self.speech.is_rdm && self.sides[you].known().is_none();
@@ -788,7 +788,7 @@ impl Conversation {
     }
 
     /// Handles a new endpoint with the connection id of the queue pair's previous owner. Its peer
-    /// cannot know, and continues.
+    /// cannot detect this, and continues.
     fn begins_with_old_connid(
         &mut self,
         place: FrameContext,
@@ -854,7 +854,8 @@ impl Conversation {
         self.from_start = Some(false);
     }
 
-    /// Ends the conversation of its endpoints; the given ends are other endpoints from now on.
+    /// Ends the conversation of its endpoints; the given ends belong to other endpoints from now
+    /// on.
     fn begin_anew(&mut self, lives: &Lives, ends: &[(End, bool); 2]) {
         // The first request of an endpoint that begins with the present frame is not the previous
         // endpoint's.
@@ -1221,9 +1222,9 @@ impl Conversation {
         }
     }
 
-    /// Ends the conversation, and decides whether it was one of the RDM protocol. `lacks_frames`:
-    /// the other end's host captured frames that are missing here. `lossy`: the interfaces that
-    /// lack frames.
+    /// Ends the conversation, and decides whether it used the RDM protocol. `lacks_frames`: the
+    /// other end's host captured frames that are missing here. `lossy`: the interfaces that lack
+    /// frames.
     pub(super) fn close(
         mut self,
         report: &mut Report,
@@ -1306,7 +1307,7 @@ pub(super) struct PacketFrame {
 }
 
 /// Whether a packet can only be the first of a conversation: the first request of a queue pair,
-/// message 0 to a peer that does not know the sender yet, or a request for a handshake.
+/// message 0 to a peer to which the sender is still unknown, or a request for a handshake.
 fn begins(frame: &PacketFrame, reading: &Reading) -> bool {
     if reading.raw_address().is_none() {
         return false;

@@ -17,7 +17,7 @@ const MOST_REQUESTS: usize = 4096;
 /// have become neighbours only because all between them were removed, there are no more at once.
 const EQUAL_REPETITIONS: u32 = 2;
 
-/// Where a frame is in a capture.
+/// The position of a frame in a capture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Position {
     /// Its number.
@@ -29,8 +29,8 @@ pub(super) struct Position {
 }
 
 impl Position {
-    /// Whether at most one frame of the interface is between this one and a later one, and none that is
-    /// not judged.
+    /// Whether at most one frame of the interface is between this frame and a later one, and none
+    /// that is not judged.
     fn is_next_to(self, later: Position) -> bool {
         later.interface == self.interface
             && later.of_interface - self.of_interface <= 2
@@ -54,7 +54,7 @@ pub(super) struct Named {
 }
 
 impl Named {
-    /// Whether two packets may be from one endpoint to one other.
+    /// Whether the sender and the receiver of two packets may be the same endpoints.
     fn may_be(self, other: Named) -> bool {
         let connids = self.connid.zip(other.connid);
         self.qkey == other.qkey && connids.is_none_or(|(one, other)| one == other)
@@ -85,23 +85,23 @@ pub(super) enum Attempt {
     Sighting,
 }
 
-/// Whether a packet that is a new request is one that was sent before.
+/// Whether a new request sends a packet that was sent before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Resent {
-    /// No equal one has to be sent again.
+    /// No equal packet is due to be sent again.
     No,
-    /// It is one that was refused.
+    /// It is a refused packet.
     Yes,
-    /// An equal one was refused or repeated, and may have been refused again where the capture lacks a
-    /// frame. What the conversation still misses tells; if that does not, whether it has been sent
-    /// again since the last refusal.
+    /// An equal packet was refused or repeated, and may have been refused again where the capture
+    /// lacks a frame. The packets that the conversation still misses decide. If they do not, the
+    /// decision depends on whether the packet has been sent again since the last refusal.
     Perhaps {
         /// It has not.
         is_due: bool,
     },
 }
 
-/// Packets without a number of their own that did not arrive at the first attempt.
+/// Packets without an id that did not arrive at the first attempt.
 #[derive(Debug, Default)]
 struct Troubled {
     /// And whether each was refused, and not sent again since.
@@ -129,9 +129,9 @@ impl Troubled {
 #[derive(Debug, Default)]
 struct Request {
     sequence: u32,
-    /// How many frames of the capture had come.
+    /// The number of frames of the capture up to this one.
     at: u64,
-    /// The endpoint that it is for, and what it says, in short.
+    /// The endpoint to which it is addressed, and a digest of its content.
     identity: (Qkey, u64),
     /// Of packets that have not been answered.
     content: Option<Content>,
@@ -163,11 +163,11 @@ pub(super) enum RequestOutcome {
         /// The device has repeated it, so that the next repetition is an equal frame.
         is_repeated: bool,
     },
-    /// It failed for good.
+    /// It failed permanently.
     Failed {
         /// The operation that fails with it.
         operation: Option<OpId>,
-        /// The message or atomic that it belongs to, if the receiver has certainly not got the
+        /// The message or atomic to which it belongs, if the receiver certainly did not get the
         /// packet.
         not_delivered: Option<u32>,
     },
@@ -239,7 +239,7 @@ impl Remembered {
     }
 
     fn shrink(&mut self) {
-        // As many again come until requests are forgotten the next time.
+        // The same number of requests is added before requests are forgotten the next time.
         self.requests.shrink_to(3 * self.requests.len());
         if let Some(index) = &mut self.index {
             index.shrink_to(3 * self.requests.len());
@@ -247,25 +247,25 @@ impl Remembered {
     }
 }
 
-/// The requests of one endpoint to another, as one of them saw them.
+/// The requests of one endpoint to another, in the view of one of them.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     remembered: Remembered,
-    /// Packets of messages and atomics that were refused and not sent again yet. One may be sent again
-    /// as a new request, and name its sender in another way then.
+    /// Packets of messages and atomics that were refused and not sent again yet. Such a packet may
+    /// be sent again as a new request, and may then identify its sender in another way.
     refused: HashMap<Content, Part>,
     /// Likewise other packets, whether sent again or not: equal ones may follow.
     troubled: Troubled,
     /// The latest request that is not remembered any more.
     forgotten: Option<u32>,
     last_repetition: Option<Repetition>,
-    /// How many repetitions were equal to the one before, and next to it.
+    /// The number of repetitions that were equal to the previous one, and next to it.
     equal_repetitions: u32,
 }
 
 impl Requests {
-    /// Takes a request. That it repeats an earlier one, its header says: a new queue pair begins its
-    /// sequence numbers anew. An equal one that does not say so was captured twice.
+    /// Records a request. Its header shows whether it repeats an earlier one: a new queue pair
+    /// restarts its sequence numbers. An equal request without that mark was captured twice.
     pub(super) fn take(&mut self, header: &Repr, identity: u64, position: Position) -> Attempt {
         let sequence = header.sequence;
         let is_forgotten = header.retransmission && self.is_forgotten(sequence);
@@ -289,7 +289,7 @@ impl Requests {
                 *known = request();
                 Attempt::First
             }
-            // What it repeats may be one of those that were forgotten.
+            // It may repeat one of the forgotten requests.
             None if is_forgotten => Attempt::Repetition,
             None => {
                 self.remembered.push(request());
@@ -306,13 +306,13 @@ impl Requests {
         self.forgotten = self.remembered.pop().or(self.forgotten);
     }
 
-    /// Whether a request is from before one that was forgotten.
+    /// Whether a request precedes a forgotten one.
     fn is_forgotten(&self, sequence: u32) -> bool {
         let latest = self.forgotten;
         latest.is_some_and(|latest| latest.wrapping_sub(sequence) < u32::MAX / 2)
     }
 
-    /// Compares a repetition with the one before.
+    /// Compares a repetition with the previous one.
     fn repeats(&mut self, header: &Repr, identity: u64, position: Position) {
         let repetition = Repetition {
             header: *header,
@@ -328,8 +328,8 @@ impl Requests {
         self.equal_repetitions += u32::from(is_equal);
     }
 
-    /// Whether the capture has not lost equal frames that follow each other closely (`editcap -d`), as
-    /// far as repetitions show.
+    /// Whether the capture has not lost equal frames that follow each other closely (`editcap -d`),
+    /// as far as repetitions show this.
     pub(super) fn keeps_equal_frames(&self) -> bool {
         self.equal_repetitions >= EQUAL_REPETITIONS
     }
@@ -345,10 +345,11 @@ impl Requests {
         self.remembered.requests.len()
     }
 
-    /// Takes the packet of a request, with its number. Returns whether it is sent again because its
-    /// last attempt was refused, by the device or as a new request. The same packet of another
-    /// endpoint is another packet. What the device repeats may be refused again, unseen: a message or
-    /// atomic is known when it returns. Other packets may be followed by ones that are the same.
+    /// Records the packet of a request, with its number. Returns whether it is sent again because
+    /// its last attempt was refused, by the device or as a new request. The same packet of another
+    /// endpoint is another packet. A packet that the device repeats may be refused again without
+    /// being captured: a message or atomic is identified when it is sent again. Other packets may
+    /// be followed by equal ones.
     pub(super) fn is_resent(
         &mut self,
         is_repetition: bool,
@@ -436,7 +437,7 @@ impl Requests {
         }
     }
 
-    /// Whether a request has been seen.
+    /// Whether a request has been captured.
     pub(super) fn knows(&self, sequence: u32) -> bool {
         self.remembered.get(sequence).is_some()
     }
@@ -445,7 +446,7 @@ impl Requests {
         self.remembered.get(sequence)?.part.operation
     }
 
-    /// Takes the response to a request.
+    /// Records the response to a request.
     pub(super) fn answered(&mut self, sequence: u32, status: Status) -> RequestOutcome {
         let mut unknown = Request::default();
         let request = self.remembered.get_mut(sequence).unwrap_or(&mut unknown);
@@ -463,7 +464,7 @@ impl Requests {
                 was_refused: std::mem::take(&mut request.is_behind),
             };
         }
-        // Who does not answer may have taken it.
+        // A receiver that does not answer may have received it.
         let is_refused = status != Status::LocalUnresponsiveRemote;
         let is_new = !std::mem::replace(&mut request.is_behind, status == Status::RemoteRnr);
         let is_repeated = request.is_repeated;

@@ -61,8 +61,8 @@ impl Follower<'_> {
         side.requests.belongs(self.sequence, id);
     }
 
-    /// Returns the operation that an id of the other end refers to, if it `waits` for this packet;
-    /// otherwise reports that there is none. The packet belongs to it.
+    /// Returns the operation to which an id of the other end refers, if it `waits` for this packet;
+    /// otherwise reports that there is none. The packet belongs to the operation.
     fn named(
         &mut self,
         ids: &IdSpace,
@@ -122,7 +122,7 @@ impl Follower<'_> {
         }
     }
 
-    /// Gives an operation an id of `me`.
+    /// Assigns an operation an id of `me`.
     fn gives_id(&mut self, ids: &IdSpace, value: u32, id: OpId) {
         let conversation = &mut *self.conversation;
         let names = (ids.of)(&mut conversation.sides[self.me]);
@@ -769,7 +769,7 @@ impl Follower<'_> {
     }
 
     /// Handles an EOR of a runting read with missing segments. If the peer has read the rest from
-    /// there on, `runt_length` is wrong.
+    /// that offset on, `runt_length` is wrong.
     fn short_runt(&mut self, runt: &ShortRunt, is_tapped: bool) {
         let ShortRunt { sent, length, .. } = *runt;
         if runt.read_from != Some(sent) || is_tapped {
@@ -816,7 +816,7 @@ impl Follower<'_> {
         }
     }
 
-    /// One side of a message aborts it: the other side owes nothing more.
+    /// One side of a message aborts it: no packet of the other side is due any more.
     fn abort(&mut self, abort: Abort) {
         let Abort {
             msg_id,
@@ -901,9 +901,9 @@ impl Follower<'_> {
 }
 
 impl Conversation {
-    /// Whether the conversation waits for a packet from a node, one without a number of its own:
-    /// then an equal earlier packet had no effect. No operation waits for ids without one. `None`
-    /// if it cannot be known.
+    /// Whether the conversation waits for a packet without an id from a node: then an equal earlier
+    /// packet had no effect. A packet whose ids name no operation is not awaited, unless it is a
+    /// request. `None` if it cannot be determined.
     pub(super) fn misses(&mut self, reading: &Reading, from: NodeId) -> Option<bool> {
         let (me, you) = self.ends(from);
         let sides = &mut self.sides;

@@ -60,7 +60,7 @@ pub(super) fn breaches(reading: &Reading) -> Vec<(&'static Rule, String)> {
 fn flags(reading: &Reading, found: &mut Vec<(&'static Rule, String)>) {
     let flags = ReqFlags::from_bits_retain(reading.flags);
     let needed = reading.packet_type.implied_flags();
-    // The dissector reports each flag on its own.
+    // The dissector reports each flag separately.
     for (_, flag) in needed.difference(flags).iter_names() {
         let text = format!("its flags {:#06x} lack {:#x}", flags.bits(), flag.bits());
         found.push((&rules::REQ_FLAGS, text));
@@ -95,7 +95,7 @@ fn atomic(reading: &Reading, atomic: &Atomic, found: &mut Vec<(&'static Rule, St
     iov(Some(atomic.rma_iov), operand, "rma_iov", found);
     let mut breach = |text| found.push((&rules::ATOMIC_OPERAND, text));
     let (operation, datatype) = (atomic.operation, atomic.datatype);
-    // fi_op has the comparing operations as 12 to 18, between the others; 19 is DIFF.
+    // The comparing operations of fi_op are 12 to 18, between the others; 19 is DIFF.
     let is_comparing = (12..=18).contains(&operation.0);
     let fits = match atomic.kind {
         RtaKind::Compare(_) => is_comparing,

@@ -27,8 +27,8 @@ use super::tagged::Tagged;
 use crate::capture::{Capture, CapturedPacket, UserRecvQps};
 use crate::roce::ConnectedPacket;
 
-/// The largest number of requests and completed operations that all conversations together keep;
-/// each takes a few hundred bytes. More requests are never in flight.
+/// The maximum number of requests and completed operations that all conversations together store;
+/// each occupies a few hundred bytes. More requests are never in flight.
 const MOST_REMEMBERED: usize = 1 << 17;
 
 /// Judges a capture, frame by frame.
@@ -45,7 +45,7 @@ pub struct Judge {
     tagged: Tagged,
     report: Report,
     lossy: BTreeSet<usize>,
-    /// The largest number of requests and operations that the conversations keep.
+    /// The number of requests and operations that the conversations store.
     remembered: usize,
 }
 
@@ -78,7 +78,7 @@ impl Judge {
         self.tagged.take(packet);
     }
 
-    /// Notes the hosts whose sends are in the capture, before the first of them is judged.
+    /// Records the hosts whose sends are in the capture, before the first of them is judged.
     fn knows(&mut self, frame: &CapturedPacket) {
         if frame.direction == Some(Direction::Outbound) {
             self.state.captured.insert(frame.source);
@@ -104,7 +104,8 @@ impl Judge {
         self.report.checked.not_judged = self.state.not_judged;
         self.tagged.close(&mut self.report, &self.lossy);
         let incomplete = self.state.unmatched.incomplete(&nodes);
-        // What has lost the directions of some frames shows no end all that it sent or received.
+        // If a tool removed the directions of some frames, no view contains all that the end sent
+        // or received.
         let pair = |view: &View| (view.near.min(view.far), view.near.max(view.far));
         let is_without = |(view, _): &&(View, Conversation)| !view.has_direction;
         let without: HashSet<_> = views
@@ -139,7 +140,7 @@ impl Judge {
             qpn: header.destination_qpn.0,
         };
         let is_arrival = frame.direction == Some(Direction::Inbound);
-        // An endpoint that sends to itself knows both its sends and its arrivals.
+        // An endpoint that sends to itself has both its sends and its arrivals.
         let is_known = sender == receiver && is_arrival;
         if matches!(header.kind, FrameKind::Datagram) || is_headerless || is_known {
             return;
@@ -173,7 +174,7 @@ impl Judge {
         }
     }
 
-    /// Forgets the older half of the state that the conversations keep.
+    /// Forgets the older half of the state of the conversations.
     fn forget(&mut self) {
         let until = self.state.at.saturating_sub(MOST_REMEMBERED as u64 / 4);
         let left = self.conversations.iter_mut();
@@ -296,7 +297,7 @@ impl CaptureState {
             return conversation.torn();
         }
         self.not_judged.cut_data += u64::from(place.is_judged && frame.cut_off > 0);
-        // None is left of what is the same.
+        // A copy without a difference needs no finding.
         if let Some(text) = sent.and_then(|sent| sent.difference(&content)) {
             let rule = &rules::COPIES_AGREE;
             let seen = FrameContext {

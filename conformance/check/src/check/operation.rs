@@ -11,8 +11,8 @@ use super::runs::Runs;
 /// Operations that are over but still known, so that a second answer is recognised as one.
 const MOST_OVER: usize = 1024;
 
-/// Names an operation of a conversation. The ids in packets may be given to others while it goes
-/// on. Later ones are greater.
+/// Names an operation of a conversation. The ids in packets may be assigned to other operations
+/// while it is in progress. Later operations have greater names.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct OpId {
     /// How many had begun with it.
@@ -60,8 +60,8 @@ impl Region {
     }
 }
 
-/// Which later answers prove that an answer is overdue, because the target handles requests in this
-/// order.
+/// The later answers that prove that an answer is overdue, because the target handles requests in
+/// this order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Turn {
     /// Everything that arrived later.
@@ -83,7 +83,7 @@ pub(super) struct Due {
     /// The packet that made it due, and its type.
     pub(super) packet: u64,
     pub(super) packet_type: PacketType,
-    /// What is due.
+    /// The packet that is due.
     pub(super) what: &'static str,
     /// When nothing was left to wait for, if that is known.
     pub(super) ripe: Option<u64>,
@@ -96,7 +96,7 @@ pub(super) struct Operation {
     pub(super) request: u64,
     pub(super) packet_type: PacketType,
     pub(super) kind: OperationKind,
-    /// Whether its request is judged where this is kept, see `FrameContext`.
+    /// Whether its request is judged in this conversation, see `FrameContext`.
     pub(super) is_judged: bool,
     /// Sender of the data.
     pub(super) source: End,
@@ -116,12 +116,12 @@ pub(super) struct Operation {
     pub(super) delivery_complete: bool,
     /// A read or atomic that has not been answered.
     pub(super) awaits_answer: bool,
-    /// Whether it is short enough that its answer brings all of it.
+    /// Whether it is short enough that its answer contains all data.
     pub(super) is_short: bool,
     pub(super) acknowledged: Option<u64>,
     pub(super) nacked: Option<u64>,
     pub(super) is_done: bool,
-    /// A device refused one of its packets for good.
+    /// A device refused one of its packets permanently.
     pub(super) has_failed: bool,
     /// Memory for the receiver to read.
     pub(super) regions: Vec<Region>,
@@ -133,7 +133,7 @@ pub(super) struct Operation {
     pub(super) reads_under_way: u64,
     /// Bytes that were read.
     pub(super) bytes_read: u64,
-    /// Another operation's memory overlaps, so that reads cannot be told apart.
+    /// The memory of another operation overlaps, so that reads cannot be attributed.
     pub(super) shares_memory: bool,
     pub(super) due: Option<Due>,
 }
@@ -199,7 +199,7 @@ impl Operation {
         None
     }
 
-    /// Whether its `send_id` still names it, as far as the endpoint that gave it knows.
+    /// Whether its `send_id` still refers to it, from the view of the endpoint that assigned it.
     pub(super) fn holds_send_id(&self) -> bool {
         if self.has_failed || self.acknowledged.is_some() || self.nacked.is_some() {
             return false;
@@ -212,7 +212,7 @@ impl Operation {
         }
     }
 
-    /// Whether its `recv_id` still names it, as far as the endpoint that gave it knows.
+    /// Whether its `recv_id` still refers to it, from the view of the endpoint that assigned it.
     pub(super) fn holds_recv_id(&self) -> bool {
         let waits_for_data = match self.kind {
             OperationKind::Fetch => self.awaits_answer,
@@ -239,12 +239,12 @@ pub(super) struct Operations {
     /// Slots without an operation.
     free: Vec<u32>,
     begun: u64,
-    /// With how many frames of the capture had come when they ended.
+    /// The operations that have ended, with the number of frames of the capture at their end.
     over: VecDeque<(OpId, u64)>,
 }
 
 impl Operations {
-    /// Begins an operation, the rest of which is set where it stays.
+    /// Begins an operation, whose other fields are set in place.
     pub(super) fn begin(
         &mut self,
         request: u64,
@@ -272,7 +272,7 @@ impl Operations {
         (*known == id).then_some(operation)
     }
 
-    /// The newest operation of which a predicate holds.
+    /// The newest operation for which a predicate is true.
     pub(super) fn find(&self, is_it: impl Fn(&Operation) -> bool) -> Option<OpId> {
         let found = self.slots.iter().flatten();
         let found = found.filter(|(_, operation)| is_it(operation));
@@ -311,7 +311,7 @@ impl Operations {
         }
         while self.slots.pop_if(|slot| slot.is_none()).is_some() {}
         self.free.retain(|slot| (*slot as usize) < self.slots.len());
-        // As many again come until they are forgotten the next time.
+        // The same number of operations is added before they are forgotten the next time.
         self.slots.shrink_to(3 * self.slots.len());
         self.free.shrink_to(3 * self.free.len());
         self.over.shrink_to(3 * self.over.len());
@@ -362,17 +362,17 @@ impl Operations {
     }
 }
 
-/// Operations by the ids that one endpoint gave them.
+/// Operations by the ids that one endpoint assigned to them.
 #[derive(Debug, Default)]
 pub(super) struct Names(HashMap<u32, OpId>);
 
 impl Names {
-    /// What an id named last.
+    /// The last operation with an id.
     pub(super) fn get(&self, id: u32) -> Option<OpId> {
         self.0.get(&id).copied()
     }
 
-    /// Gives an operation an id. Returns what it named last.
+    /// Assigns an id to an operation. Returns the previous operation with that id.
     pub(super) fn insert(&mut self, id: u32, operation: OpId) -> Option<OpId> {
         self.0.insert(id, operation)
     }

@@ -1,7 +1,7 @@
 //! Frames in the order of time.
 //!
 //! Several processes append to one capture, each with a delay, and captures of several hosts may be
-//! concatenated. A frame is held back until so many frames follow it that no earlier one is
+//! concatenated. A frame is held back until enough frames follow it that no earlier one is
 //! expected.
 
 use std::cmp::Ordering;
@@ -15,7 +15,7 @@ const HELD_BYTES: usize = 32 << 20;
 /// The bytes of a frame besides its payload.
 const FRAME_BYTES: usize = size_of::<CapturedPacket>();
 
-/// In a box, so that it stays where it is.
+/// In a box, so that it is not moved.
 struct ByTime(Box<CapturedPacket>);
 
 impl ByTime {
@@ -45,7 +45,7 @@ impl Ord for ByTime {
     }
 }
 
-/// The error of a frame that came after a later one had been judged.
+/// The error of a frame that is in the capture after a later one that had already been judged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "packet {number} was captured before packets that stand more than {} MiB further up in the file; \
@@ -60,9 +60,9 @@ pub struct OutOfOrder {
 /// Sorts frames by time.
 #[derive(Default)]
 pub(super) struct InOrder {
-    /// Frames that came in the order of time, which are most of them.
+    /// Frames that arrived in the order of time. This is the usual case.
     orderly: VecDeque<ByTime>,
-    /// Those that came behind a later one.
+    /// Frames that arrived after a later one.
     late: BinaryHeap<ByTime>,
     bytes: usize,
     released: Duration,

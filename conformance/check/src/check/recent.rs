@@ -1,4 +1,4 @@
-//! The latest things of a capture, found by what names them.
+//! The latest elements of a capture, found by key.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher as _, Hash};
@@ -7,14 +7,15 @@ use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 
-/// Things in the order in which they came, each found by its key. They lie next to each other, and only
-/// where they are is hashed: most come, are looked for soon or never, and go as the oldest.
+/// Elements in the order of their arrival, each found by its key. They are stored contiguously, and
+/// only their numbers are in the hash table: most elements are added, looked up soon or never, and
+/// removed as the oldest.
 #[derive(Debug)]
 pub(super) struct Recent<K, V> {
     things: VecDeque<(K, V)>,
     /// The numbers of things, which count all that there were.
     numbers: HashTable<u32>,
-    /// How many are gone.
+    /// The number of removed elements.
     gone: u32,
 }
 

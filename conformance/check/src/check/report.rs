@@ -50,7 +50,7 @@ pub struct Checked {
     /// Packets of reliable connections between hosts that send messages with tags.
     pub tagged: u64,
     /// Findings in the order of the capture, so that a cause precedes its consequences: missing
-    /// packets at the end come last, with any packet number. Only the first
+    /// packets at the end are the last findings, with any packet number. Only the first
     /// [`Checked::MOST_FINDINGS`].
     pub findings: Vec<Finding>,
     /// The number of findings of each severity, including dropped ones.
@@ -94,14 +94,14 @@ pub struct NotJudged {
 }
 
 impl NotJudged {
-    /// Whether everything could be checked.
+    /// Whether the whole capture could be checked.
     pub fn is_nothing(&self) -> bool {
         *self == NotJudged::default()
     }
 }
 
 impl Checked {
-    /// The most findings that are kept.
+    /// The maximum number of stored findings.
     pub const MOST_FINDINGS: usize = 1000;
 
     /// The number of findings of at least this severity.

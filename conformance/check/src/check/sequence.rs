@@ -39,7 +39,7 @@ pub(super) struct PartialMessage {
     pub(super) operation: Option<OpId>,
     /// The number of messages that had begun at its last packet.
     pub(super) begun: u64,
-    /// Whether its sender has aborted it: missing packets are not due any more.
+    /// Whether its sender has aborted it: missing packets are no longer due.
     pub(super) is_given_up: bool,
 }
 
@@ -50,7 +50,7 @@ pub(super) enum Id {
     New,
     /// The id belonged to a message that never arrived, because the device failed to send it.
     Again,
-    /// The sender aborted the message, and the abort came before its first packet.
+    /// The sender aborted the message, and the abort preceded its first packet.
     GivenUp,
     /// The id was used before.
     Used,
@@ -66,7 +66,7 @@ pub(super) struct Gap {
     pub(super) packet_type: PacketType,
     /// Whether the conversation's first message is missing.
     pub(super) is_first: bool,
-    /// Whether enough messages follow to prove that the gap is not just late.
+    /// Whether enough messages follow to prove that the gap is not caused by reordering.
     pub(super) is_proven: bool,
 }
 
@@ -90,7 +90,7 @@ pub(super) struct Sequence {
     lost: BTreeSet<u32>,
     /// Ids of messages in several packets, one of which has arrived.
     arriving: BTreeSet<u32>,
-    /// Ids of messages that were aborted before a packet of them was seen.
+    /// Ids of messages that were aborted before their first packet was captured.
     given_up: BTreeSet<u32>,
 }
 
@@ -117,8 +117,8 @@ impl Sequence {
         (id, gap)
     }
 
-    /// Aborts a message, which then holds back no others. The network may still deliver packets of
-    /// it: the first of them begins the message if none came before. Returns a gap that is proven
+    /// Aborts a message, which then delays no others. The network may still deliver packets of it:
+    /// the first of them begins the message if no packet preceded it. Returns a gap that is proven
     /// never to close.
     pub(super) fn abort(
         &mut self,
@@ -140,7 +140,7 @@ impl Sequence {
         gap
     }
 
-    /// Whether a packet of a message has been seen.
+    /// Whether a packet of a message has been captured.
     pub(super) fn knows(&self, msg_id: u32) -> bool {
         let Some((origin, expected)) = self.expected else {
             return false;
@@ -256,7 +256,7 @@ impl Sequence {
     }
 }
 
-/// The id nearest to the next one, of all ids that a msg_id may stand for.
+/// Of all ids that a msg_id may represent, the id nearest to the next one.
 fn nearest(msg_id: u32, expected: u64) -> u64 {
     let distance = msg_id.wrapping_sub(expected as u32) as i32;
     expected.wrapping_add_signed(distance.into())

@@ -416,7 +416,7 @@ fn senders_identify_themselves_and_truthfully() {
     b.send(A, B, &eager(2, None, Some(A)), b"");
     assert_eq!(b.broken(), [("constant-header", 9)]);
 
-    // Only a peer that requests connids gets them in requests.
+    // Only a peer that requests connids receives them in requests.
     let mut b = Builder::acquainted(all().difference(ExtraFeatures::CONNID_HEADER));
     b.send(A, B, &eager(1, None, None), b"");
     assert_eq!(b.broken(), []);
@@ -533,7 +533,7 @@ fn a_new_endpoint_starts_afresh() {
     let mut b = Builder::acquainted(all());
     b.send(A, B, &long_cts(1, 3000, 7), &[0; 1000]);
     b.send(B, A, &cts(7, 9, 2000, B), b"");
-    // The endpoint ends in the middle of the message; another one gets its queue pair.
+    // The endpoint ends in the middle of the message; another endpoint gets its queue pair.
     let restarted = RawAddress {
         qkey: Qkey(0x7777),
         ..address(A)
@@ -697,7 +697,7 @@ fn remote_memory_is_as_long_as_its_data() {
     b.send(A, B, &write, &[0; 9]);
     assert_eq!(b.broken(), [("iov-length", 7)]);
 
-    // Each packet of a runt has the address of the rest.
+    // Each packet of a runt contains the address of the rest.
     let memory = |length| [RmaIov::new(0x1000, length, 1)];
     let (right, wrong) = (memory(100), memory(99));
     let runt = RuntreadRtm {
@@ -1023,7 +1023,7 @@ fn a_failed_message_is_abandoned_whole() {
     );
     b.send(A, B, &medium(0, connid), &[1; 100]);
     assert_eq!(b.broken(), []);
-    // None of it arrived: another message may have its id, even an equal one.
+    // None of its packets arrived: another message may have its id, even an equal one.
     let mut b = sent_again(
         &medium(0, raw),
         &[1; 100],
@@ -1355,7 +1355,7 @@ fn an_abandoned_message_owes_nothing() {
     }
 }
 
-/// Keeps one copy of the packets that both ends captured: `host`'s.
+/// Keeps one copy of the packets that both ends captured: the copy of `host`.
 fn seen_by(mut b: Builder, host: u8) -> Builder {
     let frames = &mut b.capture.frames;
     frames.retain(|frame| frame.interface == usize::from(host) - 1);
@@ -1431,7 +1431,7 @@ fn packets_may_arrive_after_their_message_was_abandoned() {
     }
     let b = seen_by(b, B);
     assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
-    // An aborted message gets no answer.
+    // An aborted message is not answered.
     let dc = EagerRtm {
         receipt: Some(SendId(7)),
         ..eager(2, None, Some(A))
@@ -1463,7 +1463,7 @@ fn packets_may_arrive_after_their_message_was_abandoned() {
     b.send(A, B, &peer_error(2, none, OpeType::TXE, A), b"");
     b.send(A, B, &piece(2, 0), &[0; 100]);
     assert_eq!(seen_by(b, B).broken(), []);
-    // So many follow the gap that the aborted message is the last one to wait for it.
+    // Enough messages follow the gap: the aborted message is the last one that may wait for it.
     let mut b = Builder::acquainted(features);
     let count = 1 << 16;
     for msg_id in 2..2 + count {
@@ -1559,7 +1559,7 @@ fn missing_answers_are_reported_if_others_came() {
         (vec![], vec![("answer-missing", 8)])
     );
 
-    // With an open window the message was received: the next one must come.
+    // With an open window the message was received: the next message must arrive.
     let mut b = Builder::acquainted(all());
     b.send(A, B, &long_cts(1, 3000, 7), &[0; 1000]);
     b.send(B, A, &cts(7, 9, 1000, B), b"");
@@ -1573,7 +1573,7 @@ fn missing_answers_are_reported_if_others_came() {
 fn a_read_that_is_over_is_acknowledged() {
     let iov = [RmaIov::new(0x1000, 5000, 1)];
     let long_read = long_read(1, 7, iov[0]);
-    // Receives with other tags say nothing of this one, but the endpoint goes on.
+    // Receives with other tags prove nothing about this one, but the endpoint continues.
     let goes_on = |b: &mut Builder, tag: u32| {
         let tagged = EagerRtm {
             tag: Some(tag.into()),
@@ -1653,7 +1653,7 @@ fn other_protocols_are_named_and_not_judged() {
     assert_eq!(b.broken(), [("raw-address-first", 41), ("not-rdm", 39)]);
 }
 
-/// Sends of a program that does not speak RDM, on the queue pairs of A and B.
+/// Sends of a program that does not use RDM, on the queue pairs of A and B.
 fn send_plain(b: &mut Builder, qkey: u32, first: u8, count: u8) {
     for number in 0..count {
         for (from, to) in [(A, B), (B, A)] {

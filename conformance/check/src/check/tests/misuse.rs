@@ -61,8 +61,8 @@ fn refused_messages_may_return() {
         }
         assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
     }
-    // The device repeats it, and it is refused once more. The capture need not have the answer to
-    // an arrived packet.
+    // The device repeats it, and it is refused again. The capture need not contain the answer to an
+    // arrived packet.
     for last in [Some(Status::Ok), None] {
         let mut b = refused_twice();
         for status in [Some(Status::RemoteRnr), last] {

@@ -113,7 +113,7 @@ pub(super) const REASONS: &[Reason] = &[
     },
 ];
 
-/// Whether an eager message just has other bytes: its length is not stated.
+/// Whether an eager message only has other bytes: its length is not stated.
 fn takes_bytes_for_data(change: &Change, packet_type: PacketType) -> bool {
     let is_eager = matches!(
         packet_type,

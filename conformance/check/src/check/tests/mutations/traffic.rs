@@ -21,7 +21,7 @@ impl Acquaintance {
 }
 
 /// Traffic with a packet of this type, and the index of its first frame. The sender of an answer is
-/// known by then.
+/// known at that time.
 pub(super) fn traffic(
     packet_type: PacketType,
     acquaintance: Acquaintance,
@@ -268,8 +268,8 @@ impl Play {
         self.b.send(A, B, &request, &vec![5; operand]);
     }
 
-    /// The packets after a request, to the end of its operation. `shown` may be a packet that not
-    /// every such operation has.
+    /// The packets after a request, to the end of its operation. `shown` may be a packet that only
+    /// some such operations have.
     fn rest(&mut self, begun_by: PacketType, shown: PacketType) {
         use PacketType as T;
         match begun_by {
@@ -364,7 +364,7 @@ impl Play {
         self.b.send(B, A, &response, &[5; 24]);
     }
 
-    /// Later packets that prove that missing answers and messages never come: requests with the
+    /// Later packets that prove that missing answers and messages never arrive: requests with the
     /// same keys and the same tag are answered, and messages are sent in both directions.
     fn proof(&mut self) {
         let options = options(None, Some(A));
