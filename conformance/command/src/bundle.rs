@@ -117,7 +117,7 @@ struct Removed(PathBuf);
 
 impl Drop for Removed {
     fn drop(&mut self) {
-        // An error leaves the files beside the archive.
+        // If the removal fails, the files remain beside the archive.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! `doctor`: whether a machine is fit for EFA.
+//! `doctor`: checks whether a machine is fit for EFA.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

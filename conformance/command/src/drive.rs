@@ -1,4 +1,4 @@
-//! `drive`: our own programs that speak the driver protocol.
+//! `drive`: the programs of this package that speak the driver protocol.
 
 use std::env;
 use std::fs::File;
@@ -70,11 +70,12 @@ pub(crate) fn drive(arguments: &Drive) -> Outcome {
     }
 }
 
-/// Reserves standard output for answers: output of the library and its device goes to standard
-/// error.
+/// Reserves standard output for answers: output of the library and its device is redirected to
+/// standard error.
 pub(crate) fn private_output() -> io::Result<File> {
     let output = io::stdout().as_fd().try_clone_to_owned()?;
-    // SAFETY: touches no memory; both numbers stay valid, and nothing was written to the first yet.
+    // SAFETY: the call accesses no memory; both descriptors stay valid, and the first has no
+    // buffered output yet.
     if unsafe { libc::dup2(libc::STDERR_FILENO, libc::STDOUT_FILENO) } < 0 {
         return Err(io::Error::last_os_error());
     }

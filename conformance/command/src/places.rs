@@ -209,7 +209,7 @@ impl HostOptions {
         }
     }
 
-    /// Asks a host for its versions and devices. Prints a message if its packets cannot be
+    /// Queries a host for its versions and devices. Prints a message if its packets cannot be
     /// recorded.
     fn inspect(
         &self,
@@ -231,8 +231,8 @@ impl HostOptions {
         Ok(description)
     }
 
-    /// Asks all hosts for their versions and devices. Returns the places of the endpoints;
-    /// `unrecorded` gets the hosts whose packets cannot be recorded.
+    /// Queries all hosts for their versions and devices. Returns the places of the endpoints; hosts
+    /// whose packets cannot be recorded are added to `unrecorded`.
     pub(crate) fn seats(
         &self,
         reach: &Reach,

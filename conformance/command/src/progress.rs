@@ -12,7 +12,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Progress of `steps` steps. The bar goes to standard error, results to standard output.
+    /// Progress of `steps` steps. The bar is printed to standard error, results to standard output.
     pub(crate) fn new(steps: usize) -> Self {
         let bar = ProgressBar::with_draw_target(
             Some(steps as u64),

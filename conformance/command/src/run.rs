@@ -329,7 +329,7 @@ fn run_on_hosts(arguments: &Run, origin: &Origin) -> Result<Outcome, String> {
     let peer = arguments.places.peer();
     let peer = peer.map(|peer| peer.program(&arguments.libfabric, Provider::efa()));
     let under_test = places::introduce(&seats, &reach, &program, peer.as_ref(), patience)?;
-    // The lists that come with the program only apply to replays.
+    // The lists of expected failures that are part of the program only apply to replays.
     let usual = |_: &Identity| Expected::default();
     let steps = seats.len() * traces.played.len();
     let mut results = Results::begin(arguments, under_test, usual, steps, &traces)?;
@@ -367,8 +367,8 @@ struct Results<'r> {
 }
 
 impl<'r> Results<'r> {
-    /// Begins with the results of traces that are left out, before `steps` that are played. `usual`
-    /// gives the expected failures without `--expected`.
+    /// Begins with the results of excluded traces, before `steps` that are played. `usual` returns
+    /// the expected failures without `--expected`.
     fn begin(
         arguments: &'r Run,
         mut under_test: Identity,
@@ -547,7 +547,8 @@ fn command_for(case: &Case, arguments: &Run) -> String {
 /// The reason why a program did not identify itself.
 struct Unintroduced {
     text: String,
-    /// Whether the program is at fault, and not the command line or the environment.
+    /// Whether the failure is caused by the program, and not by the command line or the
+    /// environment.
     is_program: bool,
     /// The program's identity.
     started: Identity,

@@ -69,14 +69,14 @@ fn judge(bench: &Bench, release: Release, provider: &str) -> CellResult {
         &captures,
     ];
     let host = bench.host("suite");
-    // A program started by another release's dynamic linker does not know its own path, and finds
-    // no files next to itself.
+    // A program started by another release's dynamic linker cannot determine its path, and finds no
+    // files next to itself.
     let host = match provider {
         Provider::EFA => host,
         plug_in => host.option("--provider", plug_in),
     };
     let finished = host.start(&words)?.wait()?;
-    // The report has the results up to the end of the run, whatever ended it.
+    // The report contains the results up to the end of the run, even an abnormal one.
     let found = Report::read(json.as_ref());
     match found {
         Ok(report) if finished.status.success() => {

@@ -1,6 +1,6 @@
 //! Group `kill`: one side of a run is killed at a random moment, repeatedly, in one network.
 //!
-//! After each kill nothing may be left in the network.
+//! After each kill the network must contain no remains of the run.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -20,7 +20,7 @@ use super::mpi;
 
 const GROUP: &str = "kill";
 
-/// The time that a survivor may take to notice its peer's death.
+/// Maximum time for a survivor to detect its peer's death.
 const NOTICE: Duration = Duration::from_secs(1);
 
 pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, CellsError> {
@@ -143,7 +143,7 @@ fn start_pair<'a>(
     let common = [&["fi_pingpong", "-p", "efa", "-e", "rdm"], options].concat();
     // libinfinipath, which Debian's libfabric loads for another vendor's devices, calls `exit` in
     // its handler of SIGTERM. Destructors of libraries then deadlock on locks that the interrupted
-    // code holds: malloc's, or libfabric's own.
+    // code holds: those of malloc or libfabric.
     let host = |name| {
         let host = bench.host(name).env("IPATH_NO_BACKTRACE", "1");
         match host_option {
@@ -261,7 +261,7 @@ fn await_left(bench: &Bench, count: usize) -> Result<(), Unmet> {
 
 /// Fails if shared memory of the network or of libfabric is left.
 fn expect_no_files(bench: &Bench, gids: &BTreeSet<String>) -> Result<(), Unmet> {
-    // SAFETY: takes no pointers.
+    // SAFETY: the call takes no pointers.
     let user = unsafe { libc::geteuid() };
     let network = Path::new(SHARED_MEMORY)
         .join(format!("efa-emu-{user}"))

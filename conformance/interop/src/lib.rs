@@ -6,7 +6,7 @@
 //! limit, and reports its measurement. `docs/interop.md` explains how to add a cell.
 //!
 //! Most cells are data (`cells/`, read by `table`), others are code in the module of their group;
-//! `harness` is common to all, and `results` stores what passed.
+//! `harness` is common to all, and `results` stores the passed cells.
 
 mod corpus;
 mod engine;
@@ -32,7 +32,7 @@ pub struct Group {
     pub name: &'static str,
     /// Its subject, in one line.
     pub about: &'static str,
-    /// Why all of it only runs on emulated hosts, if so.
+    /// The reason why the whole group only runs on emulated hosts, if so.
     pub emulated: Option<&'static str>,
     /// The file of its cells as data.
     file: Option<&'static str>,
@@ -162,7 +162,7 @@ fn none(_: &Lab) -> Result<Vec<Cell>, CellsError> {
     Ok(Vec::new())
 }
 
-/// The cells of all groups, or of the one called `group`, with names that contain `filter`.
+/// The cells of all groups, or of the group `group`, with names that contain `filter`.
 pub fn select(
     lab: &Lab,
     group: Option<&str>,

@@ -41,7 +41,7 @@ impl FromStr for Shard {
 }
 
 impl Shard {
-    /// Whether it contains the cell called `name` of a group.
+    /// Whether it contains the cell `name` of a group.
     pub fn takes(self, group: &str, name: &str) -> bool {
         // FNV-1a, because it is independent of the compiler's release.
         let bytes = group.bytes().chain([0]).chain(name.bytes());

@@ -1,5 +1,5 @@
-//! Group `scenarios`: the protocol engine and stock libfabric, live, each in its own process and on
-//! its own emulated host.
+//! Group `scenarios`: the protocol engine and stock libfabric, live, each in a separate process and
+//! on a separate emulated host.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use efa_play::operation::EndpointIndex;
 use efa_play::record;
 use efa_play::scenario::{Scenario, Software};
 
-/// The time limit of a whole scenario; each of its waits has a limit of its own.
+/// The time limit of a whole scenario; each of its waits has a separate limit.
 const LIMIT: Duration = Duration::from_secs(120);
 
 pub(super) fn cells(lab: &Lab) -> Result<Vec<Cell>, CellsError> {

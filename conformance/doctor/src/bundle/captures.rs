@@ -73,8 +73,8 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(word.try_into().ok()?))
 }
 
-/// Copies the blocks that our captures use; an incomplete end stays incomplete. Blocks of other
-/// writers, such as names of addresses, are left out.
+/// Copies the blocks that captures of this project use; an incomplete end stays incomplete. Blocks
+/// of other writers, such as names of addresses, are dropped.
 fn cut(mut rest: &[u8], private: &Private) -> Result<Vec<u8>, BlockError> {
     let mut copy = Vec::with_capacity(rest.len() / 4);
     while let (Some(kind), Some(length)) = (word(rest, 0), word(rest, 4)) {
@@ -190,7 +190,8 @@ fn append_block(kind: u32, body: &[u8], copy: &mut Vec<u8>) {
     copy.extend_from_slice(&length);
 }
 
-/// The number of header bytes of a frame. No bytes are kept of a frame in another format than ours.
+/// The number of header bytes of a frame. A frame in a foreign format has none, so that none of its
+/// bytes are kept.
 fn headers(bytes: &[u8], original: usize) -> usize {
     let Ok(frame) = Frame::parse_cut(bytes, original) else {
         return 0;
@@ -202,8 +203,8 @@ fn headers(bytes: &[u8], original: usize) -> usize {
     before + fields
 }
 
-/// The number of bytes of a packet that are protocol fields. Its data is the field that takes the
-/// rest.
+/// The number of bytes of a packet that are protocol fields. Its data is the field that contains
+/// the rest.
 fn fields_of_packet(packet: &[u8]) -> Option<usize> {
     let fields = fields_of(packet)?;
     let known = fields.take_while(|field| !matches!(field.descriptor.width, Width::Rest));

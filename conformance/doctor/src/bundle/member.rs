@@ -37,8 +37,8 @@ impl MemberKind {
     }
 }
 
-/// The hosts that a file names: where endpoints were played, and where packets were captured, as in
-/// the file: with a user or a device.
+/// The hosts that a file names: hosts on which endpoints were played, and on which packets were
+/// captured. The names may contain a user or a device, as in the file.
 ///
 /// # Errors
 /// As [`member`].
@@ -60,7 +60,7 @@ pub fn hosts(path: &Path) -> Result<Vec<String>, BundleError> {
 /// profile.
 ///
 /// # Errors
-/// It is none of these, or cannot be read: nothing else is added to a bundle.
+/// It is none of these, or cannot be read: no other files are added to a bundle.
 pub fn member(path: &Path, private: &Private) -> Result<Member, BundleError> {
     let text = || std::fs::read_to_string(path).map_err(BundleError::io(path));
     let (folder, bytes) = match MemberKind::of(path)? {

@@ -162,7 +162,7 @@ mod tests {
             ("node2:1 (node1.example.com)", "HOST2:1 (HOST1)"),
             ("ec2-user@node2%rdmap0s6", "USER@HOST2%rdmap0s6"),
             ("from fd00::7 to node1.", "from HOST3 to HOST1."),
-            // Another name, and one that is too short to be searched for in a text.
+            // A different name, and a name that is too short to be searched for in a text.
             ("node17 xnode1 then3 n3", "node17 xnode1 then3 n3"),
             ("n3%efa_1", "HOST4%efa_1"),
             ("n3", "HOST4"),

@@ -15,7 +15,7 @@ use super::probe::{self, Answer, DeviceAnswer, Question};
 /// The range of the part ids of EFA devices.
 const PART_IDS: std::ops::RangeInclusive<u32> = 0xefa0..=0xefaf;
 
-/// An EFA device that the kernel's RDMA core knows.
+/// An EFA device of the kernel's RDMA core.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct EfaDevice {
     pub(super) name: String,
@@ -311,7 +311,7 @@ pub(super) fn examine_permissions(
     }
 }
 
-/// Asks the kernel whether the file may be opened.
+/// Checks with the kernel whether the file may be opened.
 fn may_open(path: &str) -> Result<(), Refusal> {
     let Ok(name) = std::ffi::CString::new(path) else {
         return Err(Refusal::Missing);

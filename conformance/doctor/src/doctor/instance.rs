@@ -39,7 +39,7 @@ const fn unknown(name: &'static str) -> Instance {
     }
 }
 
-/// The types with known features. `docs/hardware-checklist.md` asks for the others.
+/// The types with known features. `docs/hardware-checklist.md` asks users for the others.
 pub(super) const INSTANCES: [Instance; 14] = [
     Instance {
         devices: Some(1),

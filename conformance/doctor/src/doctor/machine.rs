@@ -13,7 +13,7 @@ use super::finding::Finding;
 /// The metadata service of an EC2 instance.
 const METADATA: &str = "169.254.169.254:80";
 
-/// Variables that tell AWS's own programs to use another metadata service, or none.
+/// Variables that make AWS's programs use another metadata service, or none.
 const ENV_METADATA_DISABLED: &str = "AWS_EC2_METADATA_DISABLED";
 const ENV_METADATA_ENDPOINT: &str = "AWS_EC2_METADATA_SERVICE_ENDPOINT";
 
@@ -50,7 +50,7 @@ impl Machine {
     }
 
     /// A machine whose files are below `root` and whose processes have these variables. Its
-    /// libraries are not loaded, its devices are not opened, and no metadata service is asked.
+    /// libraries are not loaded, its devices are not opened, and no metadata service is queried.
     pub fn below(root: &Path, environment: BTreeMap<String, String>) -> Machine {
         Machine {
             root: root.to_owned(),
@@ -71,7 +71,7 @@ impl Machine {
         self.program.as_deref()
     }
 
-    /// The address of the metadata service, if it may be asked.
+    /// The address of the metadata service, if it may be queried.
     pub(super) fn metadata(&self) -> Option<SocketAddr> {
         self.metadata
     }

@@ -96,7 +96,7 @@ fn request(address: SocketAddr, line: &str, header: &str) -> Result<String, Meta
         .ok_or_else(|| failed(MetadataProblem::Empty))
 }
 
-/// Reports whether the service answers, if it was asked.
+/// Reports whether the service answers, if it was queried.
 pub(super) fn examine(
     metadata: Option<&Result<Metadata, MetadataError>>,
     findings: &mut Vec<Finding>,

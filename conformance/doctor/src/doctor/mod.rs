@@ -1,4 +1,4 @@
-//! Examines whether a machine is fit for EFA: what it has, what is wrong, and how to fix it.
+//! Examines whether a machine is fit for EFA. The findings describe its parts, errors and remedies.
 //!
 //! [`examine`] checks a [`Machine`]. All files that it reads are below a root, so that tests, and a
 //! person with the files of another machine, can examine another directory. Libraries and devices

@@ -138,7 +138,7 @@ fn reason(error: &libloading::Error) -> String {
     }
 }
 
-/// Asks the question, if the machine is the running one.
+/// Sends the question to a probe process, if the machine is the running one.
 pub(super) fn ask(machine: &Machine, question: &Question) -> Option<Answer> {
     let mut command = Command::new(machine.program()?);
     command.args(["doctor", "--probe", &question.text()]);

@@ -519,8 +519,8 @@ fn with_read(profile: &Profile, answer: Answer) -> Answer {
 /// The number and the GID of a sender, as reported to its receiver.
 type Source = (Option<u16>, Option<[u8; 16]>);
 
-/// Sends to a queue pair with or without an address handle for the sender. Returns what its receive
-/// reports of the sender.
+/// Sends to a queue pair with or without an address handle for the sender. Returns the sender that
+/// its receive reports.
 fn received(lab: &Lab, is_known: bool) -> Result<(Pair, Source), SurveyError> {
     let pair = lab.pair(RETRIES, false)?;
     if is_known {
@@ -548,8 +548,7 @@ fn refused_read(lab: &Lab, access: Access, change: fn(&mut Rdma)) -> Result<Answ
     Ok(Answer::Status(pair.read(request)?))
 }
 
-/// Writes with immediate data, and reports what that consumes on the other side, which has one
-/// receive.
+/// Writes with immediate data, and reports whether that consumes the one receive of the other side.
 fn write_with_immediate(lab: &Lab, unsolicited: bool) -> Result<Answer, SurveyError> {
     if !lab.has(DeviceCaps::RDMA_WRITE) {
         return Ok(Answer::Absent(NO_WRITE));

@@ -31,7 +31,7 @@ pub struct Lab {
     pub(super) report: Limits,
 }
 
-/// A queue pair in its own protection domain.
+/// A queue pair in a separate protection domain.
 pub(super) struct Nic {
     side: Side,
     id: usize,
@@ -330,7 +330,8 @@ impl Pair {
         Ok(self.timed_send()?.0)
     }
 
-    /// Gives the second side an address handle for the first, without which RDMA may be refused.
+    /// Creates an address handle for the first side on the second, without which RDMA may be
+    /// refused.
     pub(super) fn introduce(&self) -> Result<(), SurveyError> {
         self.b.handle(self.a.gid).map(drop)
     }

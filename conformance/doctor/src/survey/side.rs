@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 /// The longest wait for a completion. A device that retries gives up after seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The longest time that a side on another host may take to answer.
+/// Maximum time for a side on another host to answer.
 const ANSWER: Duration = Duration::from_secs(90);
 /// The number of times that queue pairs are created and destroyed.
 const ROUNDS: usize = 4;
@@ -172,7 +172,7 @@ impl From<DeviceReport> for Limits {
 pub(super) enum Ask {
     /// The device's name and limits.
     Report,
-    /// Create a queue pair in its own protection domain.
+    /// Create a queue pair in a separate protection domain.
     Open { rnr_retry: u8, unsolicited: bool },
     /// Destroy it.
     Close { nic: usize },

@@ -26,7 +26,7 @@ const GROUP: &str = "engine";
 /// odd index.
 pub(super) const HOSTS: [&str; 3] = [script::ENGINE, script::STOCK, zero_copy::PEER];
 
-/// The time limit of a whole scenario; each of its waits has a limit of its own.
+/// The time limit of a whole scenario; each of its waits has a separate limit.
 const LIMIT: Duration = Duration::from_secs(90);
 
 /// The side that starts the operations.

@@ -62,8 +62,8 @@ impl Generation {
 
     /// The largest message that `sender` sends to such a receiver.
     fn largest(self, sender: &str, mtu: usize) -> usize {
-        /// Stock libfabric leaves room for the header of an EAGER_MSGRTM with a connection id, even
-        /// if there is no header.
+        /// Stock libfabric reserves room for the header of an EAGER_MSGRTM with a connection id,
+        /// even if there is no header.
         const HEADER: usize = 16;
         match self {
             Generation::UserRecvQp if sender != ENGINE => mtu - HEADER,
@@ -74,8 +74,8 @@ impl Generation {
     /// The environment for a release that receives `arriving` packets that are not messages.
     fn environment(self, arriving: &'static str) -> Vec<(&'static str, &'static str)> {
         match self {
-            // The number of its own buffers that 1.11 posts, once. Later packets use buffers of the
-            // application.
+            // The number of internal buffers that 1.11 posts, once. Later packets use buffers of
+            // the application.
             Generation::Unannounced => vec![("FI_EFA_ZCPY_RX_SEED", arriving)],
             Generation::ConstantHeader | Generation::UserRecvQp => Vec::new(),
         }
@@ -246,7 +246,7 @@ fn to_receiver(bench: &Bench, release: &Release, sender: &'static str) -> CellRe
         exchange.steps(message, &[RECEIVE]);
     }
     if generation == Generation::ConstantHeader {
-        // Because no receive was posted, the provider has posted a buffer of its own. A message in
+        // Because no receive was posted, the provider has posted an internal buffer. A message in
         // it matches only receives that are posted later.
         let copied = Message::new("copied", "send", 64);
         exchange.steps(&copied, &[SEND, SETTLE, RECEIVE, WAIT]);

@@ -56,7 +56,7 @@ impl Pair<'_> {
         let (region, remote) = self.register(blank)?;
         let data = 0x4321_8765;
         let written = self.write(size, remote, Some(data))?;
-        // The completion data means that the bytes have arrived.
+        // The arrival of the completion data implies that of the bytes.
         self.await_data(data)
             .and_then(|()| self.await_bytes(region, written, Duration::ZERO))
             .map_err(|unmet| at(unmet, "write"))?;

@@ -173,7 +173,7 @@ impl<'a> Pair<'a> {
         Unmet::Failed(text)
     }
 
-    /// Takes events of the endpoints. Returns whether there were any.
+    /// Processes events of the endpoints. Returns whether there were any.
     pub(super) fn listen(&mut self) -> Result<bool, Unmet> {
         let mut heard = false;
         for at in [INITIATOR, TARGET] {

@@ -31,7 +31,7 @@ pub enum Topic {
 impl Topic {
     /// Sizes in bytes for which subprotocols differ.
     pub const SMALL: [usize; 7] = [0, 1, 64, 4 << 10, (8 << 10) + 1, 64 << 10, 1 << 20];
-    /// Sizes in bytes that take many packets or more than one device operation.
+    /// Sizes in bytes that need several packets or more than one device operation.
     pub const LARGE: [usize; 2] = [8 << 20, 64 << 20];
 }
 

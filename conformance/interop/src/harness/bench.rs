@@ -17,7 +17,7 @@ use efa_core::rules::Severity;
 use efa_play::libfabric::Provider;
 use efa_play::player::{self, Hosted, Launcher, Patience, Player, Program, hosted};
 
-/// The number of cells that this process has run, so that each gets its own network.
+/// The number of cells that this process has run, so that each gets a separate network.
 static RUN: AtomicU32 = AtomicU32::new(0);
 
 /// A cell's own emulated network and directory, and the time limit for everything in it.

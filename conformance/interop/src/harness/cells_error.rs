@@ -18,7 +18,7 @@ pub enum CellsError {
         /// The names of all groups.
         known: String,
     },
-    /// The filter leaves no cell.
+    /// No cell passes the filter.
     #[error("no cell's name contains `{0}`; --list shows them")]
     Filtered(String),
     /// There are no scenarios.

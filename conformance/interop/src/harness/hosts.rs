@@ -9,7 +9,7 @@ use efa_play::player::{Description, HostDevice, PlaceError, Reach, Recording};
 /// The names of the initiating host and of the other one in cells.
 const NAMES: [[&str; 2]; 2] = [["a", "client"], ["b", "server"]];
 
-/// Two hosts. Each has its own software, and its own device.
+/// Two hosts. Each has separate software and a separate device.
 #[derive(Clone, Debug)]
 pub struct Hosts {
     reach: Reach,

@@ -74,7 +74,7 @@ impl Lab {
     /// Software of another release, downloaded at the first use. The cell is skipped if that fails.
     pub fn userland(&self, name: &str) -> Result<Userland, Unmet> {
         let directory = match self.hosts {
-            // Each host downloads its own.
+            // Each host downloads its software.
             Some(_) => hosted::software_there(name),
             None => hosted::software(&self.installation, name)
                 .map_err(|lack| Unmet::Skipped(lack.to_string()))?,

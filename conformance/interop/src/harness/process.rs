@@ -82,7 +82,7 @@ impl HostedOutput {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Handles the host's reports; the program's capture goes to a file.
+    /// Handles the host's reports, and writes the program's capture to a file.
     fn follow(
         &self,
         pipe: impl Read + Send + 'static,
@@ -156,8 +156,8 @@ impl<'a> Running<'a> {
     }
 
     /// Starts `command`, which runs a program on another host
-    /// ([`efa_play::player::Hosted::command`]). Its capture, if there is one, goes to the file
-    /// `capture`.
+    /// ([`efa_play::player::Hosted::command`]). Its capture, if there is one, is written to the
+    /// file `capture`.
     pub(crate) fn start_hosted(
         bench: &'a Bench<'a>,
         what: String,
@@ -269,7 +269,7 @@ impl<'a> Running<'a> {
     }
 
     /// Waits until a process on its host, such as the started server, listens on a TCP port. A
-    /// program on another host must be started by [`super::Host::serve`] for that.
+    /// program on another host must be started by [`super::Host::serve`] for this.
     pub fn await_listener(&mut self, port: u16) -> Result<(), Unmet> {
         match self.hosted.clone() {
             Some(hearing) => self.await_port(port, || hearing.lock().listens),
@@ -291,7 +291,8 @@ impl<'a> Running<'a> {
         self.wait_until_it(listens, &done, &not_done)
     }
 
-    /// Its result, for the failure of its peer program. It may take a moment to exit.
+    /// The program's result, for the failure message of its peer program. Waits a moment for the
+    /// program to exit.
     pub(crate) fn account(mut self) -> String {
         match self.ends_within(GRACE) {
             Some(status) => {
@@ -302,7 +303,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Waits for its exit, with any status. It is an error if that takes too long.
+    /// Waits for its exit, with any status. It is an error if that exceeds the time limit.
     pub fn wait(self) -> Result<Finished, Unmet> {
         self.ended(|_| true)
     }
@@ -424,7 +425,7 @@ impl<'a> Running<'a> {
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        // Another host kills the program.
+        // A program on another host is killed by that host.
         if self.wanted.take().is_some() {
             self.wait_until(Instant::now() + GRACE + GRACE);
         }
@@ -547,7 +548,7 @@ mod tests {
                 let mut running = shell(bench, "echo child $$; exec sleep 1000");
                 running.printed("child").unwrap();
                 let text = running.output();
-                // As after a kill of the thread: nothing is dropped.
+                // Simulates a kill of the thread: nothing is dropped.
                 std::mem::forget(running);
                 text
             })

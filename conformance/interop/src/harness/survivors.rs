@@ -12,10 +12,10 @@ use super::unmet::Unmet;
 /// The seed of the times, which a failing cell reports.
 pub(crate) const SEED: u64 = 0xefa;
 
-/// The time that programs may take until data flows.
+/// Maximum time for programs until data flows.
 pub(crate) const START: Duration = Duration::from_secs(60);
-/// The time that a survivor may take to exit after SIGTERM, and a launcher to end its job, on a
-/// busy machine.
+/// Maximum time for a survivor to exit after SIGTERM, and for a launcher to end its job, on a busy
+/// machine.
 pub(crate) const END: Duration = Duration::from_secs(60);
 
 /// Options of a `fi_pingpong` that does not exit by itself.

@@ -8,7 +8,7 @@ use super::unmet::Unmet;
 const TICK: Duration = Duration::from_millis(5);
 
 /// Polls `look` until it returns a value, for at most `limit`. Until then `look` returns the reason
-/// why it has none.
+/// why it has no value.
 pub(crate) fn await_some<T>(
     limit: Duration,
     mut look: impl FnMut() -> Result<Result<T, String>, Unmet>,

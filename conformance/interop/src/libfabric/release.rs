@@ -134,7 +134,7 @@ impl Release {
         found.ok_or_else(|| CellsError::unknown("release of libfabric", name))
     }
 
-    /// Whether it is the machine's own.
+    /// Whether it is installed on this machine.
     pub(crate) fn is_of_this_machine(&self) -> bool {
         self.userland.is_none()
     }

@@ -1,6 +1,6 @@
 //! Applications that sleep in `fi_cq_sread`: whether they sleep, and which events wake them.
 //!
-//! The kernel's accounting of the thread shows that: a sleeping thread is not scheduled, and a
+//! The kernel's accounting of the thread shows this: a sleeping thread is not scheduled, and a
 //! polling thread does not yield its processor. Neither depends on the load of the machine.
 
 use std::fs::{File, OpenOptions};
@@ -160,7 +160,8 @@ fn measure(bench: &Bench, case: &Case) -> CellResult {
             // nothing.
             visitor.run(&words("0"))?;
             let now = Quiet::between(begin.elapsed(), before, Accounts::of(thread)?);
-            // On a busy machine the acknowledgements of an earlier message may come this late.
+            // On a busy machine the acknowledgements of an earlier message may arrive as late as
+            // this.
             match now.judge(case.sleep) {
                 Err(_) if attempt < QUIETS => attempt += 1,
                 judged => {
@@ -338,7 +339,7 @@ mod tests {
         assert_eq!(Accounts::parse(status, ""), None);
     }
 
-    /// A polling thread uses its processor until the kernel takes it away.
+    /// A polling thread uses its processor until the kernel preempts it.
     #[test]
     fn a_polling_thread_does_not_sleep() {
         let quiet = |voluntary, involuntary, on_processor| Quiet {

@@ -1,6 +1,6 @@
 //! The network between machines is slow, loses packets or fails, or bridges are killed: received
-//! data is correct, initiators get errors for the rest, unaffected programs continue, and nothing
-//! is left behind.
+//! data is correct, initiators get errors for the rest, unaffected programs continue, and no files
+//! remain.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,13 +15,13 @@ use super::network::{Joining, Machines};
 use crate::harness::survivors::{END, ENDLESS, SEED, Survivors, rounds};
 use crate::harness::{Bench, Cell, CellResult, Running, Unmet, await_some, installed};
 
-/// The servers' port, because each machine has its own ports.
+/// The servers' port, which can be the same on all machines, because their ports are separate.
 const PORT: u16 = 47592;
 
 /// Heartbeat timeout of bridges, in cells that wait for it.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The time that a survivor may take to notice its peer's death.
+/// Maximum time for a survivor to detect its peer's death.
 const NOTICE: Duration = Duration::from_secs(2);
 
 type Do = fn(&Bench) -> CellResult;
@@ -309,7 +309,7 @@ fn await_queue_pairs(machines: &Machines, bench: &Bench, machine: usize) -> Resu
     })
 }
 
-/// Ends the bridges. Nothing may be left in the shared memory of any machine.
+/// Ends the bridges. No files may remain in the shared memory of any machine.
 fn end_without_trace(bench: &Bench, machines: &mut Machines) -> Result<(), Unmet> {
     machines.end_bridges()?;
     for machine in 0..machines.count() {
@@ -327,8 +327,8 @@ fn end_without_trace(bench: &Bench, machines: &mut Machines) -> Result<(), Unmet
     Ok(())
 }
 
-/// Remains of a fabric in a directory of shared memory, excluding libfabric's own objects, which
-/// killed programs leave.
+/// Remains of a fabric in a directory of shared memory, except libfabric's objects, which killed
+/// programs leave behind.
 fn within(path: &Path, fabric: &str) -> Option<String> {
     let below = path.join(fabric);
     below.exists().then(|| below.display().to_string())

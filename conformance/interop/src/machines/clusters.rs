@@ -165,8 +165,8 @@ fn commands(bench: &Bench) -> CellResult {
     Ok("4 hosts on 2 machines: names, networks, streams, variables, exit statuses".into())
 }
 
-/// While a cluster runs on two machines, another one is created on the same machines, with its own
-/// fabric and port. Each reaches its own hosts.
+/// While a cluster runs on two machines, another one is created on the same machines, with a
+/// separate fabric and port. Each reaches its hosts.
 fn two_at_a_time(bench: &Bench) -> CellResult {
     let machines = Machines::bare(bench, 2, Joining::DEFAULT)?;
     machines.make_key()?;
@@ -180,7 +180,7 @@ fn two_at_a_time(bench: &Bench) -> CellResult {
     let mut running = cluster(bench, &machines, 2, &first, &format!("{wait}; {names}"))?;
     running.printed("runs")?;
     let other = format!("{}-other", bench.fabric());
-    // The port is taken.
+    // The port is in use.
     let refused = cluster_on(&other, bench, &machines, 2, &first, "true")?.wait()?;
     if refused.status.success() || !refused.stderr.contains("--uplink-port") {
         return Err(Unmet::Failed(format!(
@@ -203,8 +203,7 @@ fn two_at_a_time(bench: &Bench) -> CellResult {
     Ok("each with its own 2 hosts on the same 2 machines".into())
 }
 
-/// A part of the cluster is killed: the first machine reports that, and continues with its own
-/// hosts.
+/// A part of the cluster is killed: the first machine reports this, and continues with its hosts.
 fn a_part_ends(bench: &Bench) -> CellResult {
     let machines = Machines::bare(bench, 2, Joining::DEFAULT)?;
     machines.make_key()?;
@@ -246,7 +245,7 @@ fn killed(bench: &Bench) -> CellResult {
     Ok("the other part ended with it".into())
 }
 
-/// Errors are reported on the first machine, with the name of the other.
+/// Errors are reported on the first machine, with the name of the other machine.
 fn mistakes(bench: &Bench) -> CellResult {
     let machines = Machines::bare(bench, 2, Joining::DEFAULT)?;
     machines.make_key()?;

@@ -9,13 +9,13 @@ use crate::harness::{Bench, Running, Unmet, await_some};
 
 pub(super) const GROUP: &str = "machines";
 
-/// The time that it may take to create and connect machines, on a busy machine.
+/// Maximum time to create and connect machines, on a busy machine.
 pub(super) const START: Duration = Duration::from_secs(60);
 
-/// The time that bridges may take to exit.
+/// Maximum time for bridges to exit.
 pub(super) const END: Duration = Duration::from_secs(60);
 
-/// The bridges exit with the last host. Nothing may be left in the shared memory of any machine.
+/// The bridges exit with the last host. No files may remain in the shared memory of any machine.
 pub(super) fn nothing_is_left(bench: &Bench, machines: &Machines) -> Result<(), Unmet> {
     for machine in 0..machines.count() {
         await_some(END, || {

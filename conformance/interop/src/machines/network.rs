@@ -7,9 +7,9 @@
 //!   m2  eth0 ── v2 ┘
 //! ```
 //!
-//! Each machine has its own host name, network, System V shared memory and `/dev/shm`, and shares
-//! files and processes with this machine. All of it ends with the processes that hold the
-//! namespaces, which exit when their standard input is closed, and so with the harness.
+//! Each machine has a separate host name, network, System V shared memory and `/dev/shm`, and
+//! shares files and processes with this machine. The namespaces end with the processes that hold
+//! them, which exit when their standard input is closed, and so with the harness.
 
 use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
@@ -26,8 +26,8 @@ use crate::harness::{Bench, Finished, Running, Unmet, installed};
 /// The program that forwards frames instead of a kernel bridge, by its name in the repository.
 const FORWARDER: &str = "conformance/interop/machines/forward.py";
 
-/// Variables of this process that commands on machines get, like those of a login. Others could
-/// select devices or libraries of this machine.
+/// Variables of this process that are passed to commands on machines, like those of a login. Other
+/// variables could select devices or libraries of this machine.
 const KEPT: [&str; 6] = ["PATH", "HOME", "USER", "LANG", "TMPDIR", "RUST_BACKTRACE"];
 
 /// How bridges are started.
@@ -68,8 +68,8 @@ pub(super) struct Machines<'a> {
     joining: Joining,
     key: PathBuf,
     is_root: bool,
-    /// The directory for temporary files, if it is not this process's: a user who is root on the
-    /// machines could not write to directories of root.
+    /// The directory for temporary files, if it differs from this process's: a user who is root on
+    /// the machines could not write to directories of root.
     temporary: Option<PathBuf>,
 }
 
@@ -210,7 +210,7 @@ impl<'a> Machines<'a> {
         Running::start(self.bench, what, command)
     }
 
-    /// Whether the machines have no user namespace of their own.
+    /// Whether the machines have no separate user namespace.
     pub(super) fn are_of_root(&self) -> bool {
         self.is_root
     }
@@ -276,7 +276,7 @@ impl<'a> Machines<'a> {
     }
 
     /// Starts the bridge of a machine, which dials the machines with lower numbers, and is dialed
-    /// by the others.
+    /// by those with higher numbers.
     pub(super) fn start_bridge(&mut self, machine: usize) -> Result<(), Unmet> {
         let mut command = self.command(machine);
         command

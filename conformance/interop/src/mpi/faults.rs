@@ -28,7 +28,7 @@ pub(crate) fn cells(_: &Lab) -> Result<Vec<Cell>, CellsError> {
 
 /// Shows that the job hangs over the device, and also over TCP.
 fn lost_wildcards(bench: &Bench, transport: Transport) -> CellResult {
-    /// A working job takes a small part of this time.
+    /// Counts as forever: a working job needs a small part of this time.
     const FOR_EVER: Duration = Duration::from_secs(15);
     let installation = Installation::find(bench, &MPICH)?;
     let words = [installation.compile(bench, "exercise.c")?, WILDCARDS.into()];

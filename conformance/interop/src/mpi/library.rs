@@ -94,7 +94,7 @@ pub(crate) const DEBIAN_MPICH: Library = Library {
     ..MPICH
 };
 
-/// Intel MPI 2021.18 of the wheel `impi-rt`, with a libfabric 2.4 of its own. Both libraries are
+/// Intel MPI 2021.18 of the wheel `impi-rt`, which contains libfabric 2.4. Both libraries are
 /// `libmpi.so.12` with the interface of MPICH.
 const INTEL_MPI: Library = Library {
     name: "intel-2021.18",
@@ -395,13 +395,13 @@ impl Installation {
                     // forever.
                     command.env("MPIR_CVAR_CH4_OFI_ENABLE_DATA", "1");
                 }
-                // A libfabric finds its own provider only if this variable is not set.
+                // A libfabric finds its provider only if this variable is not set.
                 None => _ = command.args(["-u", "FI_PROVIDER_PATH"]),
             }
             command.arg("FI_PROVIDER=efa");
             command.arg("I_MPI_OFI_PROVIDER=efa");
-            // The stock provider would wait for ever for a peer with its own address in `shm`,
-            // which the engine's provider does not use.
+            // The stock provider would wait forever for a peer with its own address in `shm`, which
+            // the engine's provider does not use.
             command.arg("FI_EFA_ENABLE_SHM_TRANSFER=0");
             command.args(program()).arg(":");
         }

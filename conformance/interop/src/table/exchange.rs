@@ -48,7 +48,7 @@ struct Device {
 /// Number of devices of a host with several.
 const DEVICES: &str = "4";
 
-/// The room for a header that stock libfabric leaves in a packet without one.
+/// The room for a header that stock libfabric reserves in a packet without one.
 const HEADER: usize = 16;
 
 impl Endpoint {
@@ -103,7 +103,8 @@ impl Endpoint {
 }
 
 /// The directory in which a release finds the engine. With the dynamic linker of another Debian
-/// release, which is outside of this installation, a program does not find the plug-in by itself.
+/// release, which is outside of this installation, a program does not find the plug-in without
+/// this.
 fn directory_for(release: &Release) -> Result<Option<PathBuf>, Unmet> {
     match release.is_of_this_machine() {
         true => Ok(None),
@@ -154,8 +155,8 @@ impl Exchange {
             initiator.host.capture = None;
             counts = counts + exchange(bench, [&initiator, &target], topic, &Topic::LARGE)?;
         }
-        // The cell's line shows that it works; only captures of failed cells are kept. A host may
-        // have no recorder.
+        // The cell's line shows that the exchange works; only captures of failed cells are kept. A
+        // host may have no recorder.
         for host in ["a", "b"] {
             let _ = std::fs::remove_file(bench.capture(host));
         }

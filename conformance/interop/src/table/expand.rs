@@ -96,8 +96,8 @@ pub(super) fn unknown_name(text: &str) -> Option<&str> {
     })
 }
 
-/// Replaces all `{NAME}`s by their values. Names without a value stay, and values are not expanded
-/// again.
+/// Replaces all `{NAME}`s by their values. Names without a value remain, and values are not
+/// expanded again.
 pub(crate) fn fill(text: &str, variables: &Variables) -> String {
     let mut filled = String::new();
     let mut rest = text;

@@ -104,7 +104,8 @@ pub(super) struct Program {
     pub(super) env: BTreeMap<String, String>,
     /// Fault rules for its host ([faults.md](../../../../docs/faults.md)).
     pub(super) faults: Option<String>,
-    /// Whether it listens on `{port}` of `{address}`. The next programs are started when it does.
+    /// Whether it listens on `{port}` of `{address}`. The next programs are started after it
+    /// listens.
     #[serde(default)]
     pub(super) listens: bool,
     /// The expected exit.

@@ -92,7 +92,8 @@ impl Spec {
             let finished = await_end(bench, running, program, &mut servers)?;
             measured.take(program, &finished, &variables)?;
         }
-        // Programs with an expected exit are awaited first, because they may need the others.
+        // Programs with an expected exit are awaited first, because they may need the other
+        // programs.
         let is_endless = |server: &Server| server.program.ends == Ends::Any;
         let (endless, servers): (Vec<_>, Vec<_>) = servers.into_iter().partition(is_endless);
         for Server { running, program } in servers {
@@ -167,7 +168,7 @@ impl Spec {
             name => {
                 let userland = bench.userland(name)?;
                 let packages = userland.directory().join("root");
-                // Wheels have no such directory.
+                // Wheels do not contain this directory.
                 let root = match packages.is_dir() {
                     true => &packages,
                     false => userland.directory(),
@@ -255,7 +256,7 @@ impl Program {
 
     fn words(&self, variables: &Variables) -> Result<Vec<String>, Unmet> {
         let fabric = self.release()?.map_or("", |release| release.fabric);
-        // It may be several words, or none. The other values are parts of words.
+        // The value may be several words, or none. The other values are parts of words.
         let run = self.run.replace("{fabric}", fabric);
         let words = split_words(&run).map_err(Unmet::failed)?;
         Ok(words.iter().map(|word| fill(word, variables)).collect())
