@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The number of bytes of a stream that are kept.
+/// The maximum number of stored bytes of a stream.
 const MOST_OUTPUT: u64 = 1 << 20;
-/// The longest time until a program ends after its input, and a stream after its program: a process
-/// that was left behind may hold the stream.
+/// Maximum time until a program ends after its input, and a stream after its program: a surviving
+/// child process may hold the stream open.
 const END: Duration = Duration::from_secs(5);
 /// The interval at which a process is polled.
 const TICK: Duration = Duration::from_millis(2);

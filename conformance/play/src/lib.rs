@@ -1,11 +1,12 @@
-//! Scenarios and the programs that play them: what the applications of a trace do and see
-//! ([`scenario`]), over our engine or stock libfabric ([`application`]), in this process or behind
-//! the driver protocol ([`drive`], [`player`]), and recorded ([`record`]) as a [`trace`].
+//! Scenarios and the programs that play them: the operations and results of the applications of a
+//! trace ([`scenario`]), over the protocol engine or stock libfabric ([`application`]), in this
+//! process or behind the driver protocol ([`drive`], [`player`]), and recorded ([`record`]) as a
+//! [`trace`].
 //!
 //! An [`operation`] has the same type from the step of a scenario to the driver of the software
 //! under test. [`runner`] implements the order of steps, which is the same for recording, replay
-//! and live runs, and [`verify`] compares what an application saw with its scenario. [`player`]
-//! also runs programs on other hosts, including those without the driver protocol
+//! and live runs, and [`verify`] compares the results of an application with its scenario.
+//! [`player`] also runs programs on other hosts, including those without the driver protocol
 //! ([`player::hosted`]).
 //!
 //! ```no_run

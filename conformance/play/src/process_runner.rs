@@ -171,7 +171,7 @@ impl<'a> ProcessRunner<'a> {
         }
     }
 
-    /// Opens the endpoints, plays all steps and ends the processes. If one of them fails, the
+    /// Opens the endpoints, plays all steps and ends the processes. If one endpoint fails, the
     /// others are ended too, and still return their captures.
     pub fn run(mut self) -> Played {
         let mut error = self.open().and_then(|()| runner::run(&mut self)).err();

@@ -90,7 +90,7 @@ impl Default for Stock {
     }
 }
 
-/// Plays a scenario, each endpoint on its own emulated host. Each host writes its capture to the
+/// Plays a scenario, each endpoint on a separate emulated host. Each host writes its capture to the
 /// directory `captures`, if given. The scenario's faults, or those in the file `faults` instead,
 /// apply as long as the first endpoint's host runs.
 pub fn run(

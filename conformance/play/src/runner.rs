@@ -4,7 +4,7 @@
 //! replay one endpoint is live, and the others send the recorded packets (`efa_replay::replay`) or
 //! are played by the engine (`efa_replay::replay::live`). This module is the common part: the order
 //! of the steps, the requests to applications, and the comparison of their results with the
-//! scenario. A [`Runner`] implements the access to an endpoint, and the waiting.
+//! scenario. A [`Runner`] implements the access to an endpoint, and the waits.
 
 use std::collections::HashMap;
 
@@ -84,8 +84,8 @@ impl<'s> Ledger<'s> {
         self.regions.get(id).copied()
     }
 
-    /// Takes a report of endpoint `at`'s application; returns a problem if the report belongs to no
-    /// operation.
+    /// Processes a report of endpoint `at`'s application. Returns a problem if the report belongs
+    /// to no operation.
     pub fn take(&mut self, at: EndpointIndex, report: Report) -> Option<String> {
         let Some(token) = report.token else {
             // A peer wrote to this endpoint's memory.

@@ -39,12 +39,12 @@ pub enum Outcome {
         /// The number of packets.
         packets: usize,
     },
-    /// The scenario says that no other implementation can take this endpoint's place.
+    /// The scenario states that no other implementation can replace this endpoint.
     NotUnderTest {
         /// The reason.
         reason: String,
     },
-    /// The release under test is known to fail the case by its own fault.
+    /// The release under test is known to fail the case because of a fault of that release.
     Expected {
         /// The row of docs/deviations.md with the reason and the evidence.
         row: u32,
@@ -71,7 +71,7 @@ pub struct Case {
     pub backend: String,
     /// The implementation under test, such as `core`.
     pub dut: String,
-    /// The endpoint whose place the implementation under test takes; `all` if it takes all of them,
+    /// The endpoint that the implementation under test replaces; `all` if it replaces all of them,
     /// or if the trace was not played.
     pub role: String,
     /// The sections of the protocol document that the trace is about.

@@ -26,7 +26,7 @@ pub enum CorpusError {
         /// The error.
         source: std::io::Error,
     },
-    /// A directory has no such file.
+    /// A directory does not contain the file.
     #[error("{} holds no {what}; make traces with `efa-conformance record`", path.display())]
     Empty {
         /// The directory.
@@ -34,7 +34,7 @@ pub enum CorpusError {
         /// The type of the searched files, such as `traces`.
         what: &'static str,
     },
-    /// There is neither a file nor a directory of this name.
+    /// Neither a file nor a directory of this name exists.
     #[error("{} is neither a file nor a directory", .0.display())]
     Absent(PathBuf),
     /// A scenario has no packets, and was not recorded.
@@ -56,10 +56,10 @@ pub enum CorpusError {
 
 /// Finds the traces that arguments name: files, or directories and the directories in them. Traces
 /// are recordings, `.pcapng`, and scenarios whose packets are written by hand. Traces of tag
-/// matching are not included, because no libfabric endpoint takes part in them.
+/// matching are not included, because no libfabric endpoint participates in them.
 ///
 /// # Errors
-/// If an argument names no trace, or the filter leaves none.
+/// If an argument names no trace, or no trace passes the filter.
 pub fn find_traces(
     arguments: &[PathBuf],
     filter: Option<&str>,
@@ -135,7 +135,7 @@ fn has_extension(path: &Path, extension: &str) -> bool {
 /// Finds the scenarios that arguments name: files, or in directories.
 ///
 /// # Errors
-/// If an argument names no scenario, or the filter leaves none.
+/// If an argument names no scenario, or no scenario passes the filter.
 pub fn find_scenarios(
     arguments: &[PathBuf],
     filter: Option<&str>,

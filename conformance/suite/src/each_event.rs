@@ -1,10 +1,10 @@
-//! Changes each event of a run once, one after the other.
+//! Changes each event of a run once, in separate runs.
 //!
-//! Random networks that change many things find errors that need many changes at once. Here each
+//! Random networks that change many events find errors that need many changes at once. Here each
 //! request and each completion of a run is changed in turn: it is late, it is refused because its
-//! receiver is not ready, or it fails. A late or refused event must not change what the application
-//! sees. After a failure, operations may fail too or stay open, but the application has to be told,
-//! and operations that complete must complete correctly.
+//! receiver is not ready, or it fails. A late or refused event must not change the results of the
+//! application. After a failure, operations may fail too or stay open, but the application must get
+//! an error, and operations that complete must complete correctly.
 
 use std::fmt;
 use std::str::FromStr;
@@ -85,7 +85,7 @@ pub struct Turns {
     pub texts: Vec<String>,
 }
 
-/// Longer than any other event in a network without changes takes.
+/// Longer than any other event in a network without changes.
 const LATE: Duration = Duration::from_millis(1);
 
 /// More than the three retries of the device itself.
@@ -143,8 +143,8 @@ fn kinds(change: Change, dut: &str) -> Vec<ChangedEvents> {
             )]
         }
         Change::Fail => {
-            // A request is an operation of the endpoint's own application, which must be told of
-            // its end. A missing packet of another type is noticed by the peer.
+            // A request is an operation of the endpoint's application, which must get an error at
+            // its end. The peer detects a missing packet of another type.
             let codes = |is_req: bool| {
                 let types = PacketType::ALL.iter().filter(|it| it.is_req() == is_req);
                 PacketTypes(types.map(|packet_type| packet_type.code()).collect())
@@ -200,7 +200,7 @@ pub fn run_with_changes(
             let mut emu = Emu::orderly().with_fault(fault);
             let verdict = match replay(trace, role, kind.strictness, &mut emu, opener) {
                 Ok(verdict) => verdict,
-                // A device without memory for its own buffers cannot be opened.
+                // A device without memory for its internal buffers cannot be opened.
                 Err(BackendError::Nic { .. }) => continue,
                 Err(error) => return Err(error),
             };
@@ -214,7 +214,7 @@ pub fn run_with_changes(
                 Some(_) if is_outcome && !trace.scenario.is_written() => {
                     live::play_with_engine(&trace.scenario, role, &mut emu, opener)?
                 }
-                // There is no answer to what it does instead.
+                // The trace has no answer to the packets of another subprotocol.
                 Some(_) => Vec::new(),
             };
             let ChangedEvents { change, events, .. } = kind;

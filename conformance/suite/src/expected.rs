@@ -1,4 +1,4 @@
-//! Cases that a release of stock software fails because of a known fault of its own.
+//! Cases that a release of stock software fails because of a known fault of that release.
 //!
 //! There is a file for each release, `conformance/suite/expected/NAME-RELEASE.toml`. Each entry
 //! names the row of docs/deviations.md that has the evidence. A case that fails as an entry

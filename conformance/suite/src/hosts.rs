@@ -1,9 +1,9 @@
 //! Plays scenarios on several hosts.
 //!
-//! There is no replay: scripted packets need the device's own frames, which a real device does not
-//! show. All endpoints are live, each on its host, and the applications' results are compared with
-//! the scenario. Where the hosts can record, their captures are merged, after a comparison of their
-//! clocks, and judged.
+//! There is no replay: scripted packets need the device's frames, which are not visible on a real
+//! device. All endpoints are live, each on its host, and the applications' results are compared
+//! with the scenario. Where the hosts can record, their captures are merged, after a comparison of
+//! their clocks, and judged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
@@ -243,7 +243,7 @@ impl Hosts {
                 "endpoint `{name}` has no place; say --at {name}=HOST"
             ));
         }
-        // Stock libfabric can always take the place of stock libfabric.
+        // Stock libfabric can always replace stock libfabric.
         let mut under_test =
             endpoints().filter(|(index, _)| role.is_none_or(|role| role == *index));
         let reason = under_test.find_map(|(_, it)| it.not_under_test.clone());
@@ -377,7 +377,7 @@ impl Hosts {
             Some(RunError::Player(PlayerError::Lost { host, .. })) => {
                 *lost.entry(host.clone()).or_default() += 1;
             }
-            // One of them was silent; the state of the others is unknown.
+            // One of the endpoints did not answer; the state of the others is unknown.
             Some(RunError::Player(PlayerError::Silent { .. })) => {
                 for host in hosts {
                     *lost.entry(host.clone()).or_default() += 1;
@@ -414,8 +414,8 @@ impl Judged {
 }
 
 /// Judges the captures of the endpoints as one. If that is impossible, because their clocks
-/// contradict each other or one of them lost frames, judges each alone. Errors of endpoints that
-/// are not under test are notes.
+/// contradict each other or one of them lost frames, judges each separately. Errors of endpoints
+/// that are not under test are notes.
 fn judge(scenario: &Scenario, role: Option<usize>, captures: &[Vec<u8>]) -> Judged {
     let mut judged = Judged::default();
     if captures.iter().all(Vec::is_empty) {
@@ -626,9 +626,9 @@ mod tests {
         assert!(judged.findings.is_empty(), "{:?}", judged.findings);
     }
 
-    /// A trace of the corpus as its hosts recorded it, each with its own clock. `shown` returns the
-    /// time on the clock of a host from the host's number, the number of the frame on it, and the
-    /// true time.
+    /// A trace of the corpus as its hosts recorded it, each with a separate clock. `shown` returns
+    /// the time on the clock of a host from the host's number, the number of the frame on it, and
+    /// the true time.
     fn recorded_apart(
         name: &str,
         shown: impl Fn(usize, usize, Duration) -> Duration,

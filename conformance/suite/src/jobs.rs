@@ -1,9 +1,9 @@
 //! Runs traces in several processes at once, each with its own fabric.
 //!
-//! A device and its fabric belong to a process, so cases that run at the same time without reaching
-//! each other need separate processes. Each process reads the settings from a line of JSON, and
-//! answers `null` or the reason why it cannot start. Each further line is the path of a trace,
-//! which the process answers with an [`Ended`].
+//! A device and its fabric belong to a process, so cases that run at the same time without
+//! affecting each other need separate processes. Each process reads the settings from a line of
+//! JSON, and answers `null` or the reason why it cannot start. Each further line is the path of a
+//! trace, which the process answers with an [`Ended`].
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
@@ -105,7 +105,7 @@ pub fn run_all(
         Ok::<(), JobsError>(())
     })?;
     if settings.hw {
-        // The fabrics of the jobs are dead by now.
+        // The fabrics of the jobs have no live process now.
         Fabric::remove_dead();
     }
     Ok(())
@@ -139,8 +139,8 @@ impl Job {
         }
     }
 
-    /// Takes traces until none is left. If the process dies, that is the trace's result, and
-    /// another process continues.
+    /// Runs traces until none is left. If the process dies, that is the trace's result, and another
+    /// process continues.
     fn work(
         mut self,
         paths: &[PathBuf],
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn results_are_ordered_one_process_each() {
         let paths: Vec<PathBuf> = (0..20).map(|n| format!("{n}").into()).collect();
-        // Some answers take longer than others, and each repeats its question.
+        // The delay of an answer depends on the question, and each answer repeats its question.
         let answer = r#"read settings; echo null
             while IFS= read -r path; do
                 [ "$path" != '"3"' ] || sleep 0.2

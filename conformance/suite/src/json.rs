@@ -79,7 +79,7 @@ pub struct CaseReport {
     pub backend: String,
     /// The implementation under test, such as `core`.
     pub dut: String,
-    /// The endpoint whose place the implementation under test took.
+    /// The endpoint that the implementation under test replaced.
     pub role: String,
     /// The sections of the protocol document that it covers.
     #[serde(default)]
@@ -179,7 +179,7 @@ impl<C> Cause<C> {
 }
 
 /// Failed cases by their cause, the most frequent first. The cause of a case is its first finding,
-/// because the others often follow from it.
+/// because later findings often follow from it.
 pub fn causes<C>(failed: impl IntoIterator<Item = C>, of: fn(&C) -> &CaseReport) -> Vec<Cause<C>> {
     let mut causes: Vec<Cause<C>> = Vec::new();
     for case in failed {
@@ -210,7 +210,7 @@ impl CaseReport {
         self.result == Ending::Failed
     }
 
-    /// `TRACE (WHAT as ROLE)`, and the hosts of the endpoints if they were others.
+    /// `TRACE (WHAT as ROLE)`, and the hosts of the endpoints if they were other hosts.
     pub fn name(&self) -> String {
         let places = self.places.iter();
         let at = places.map(|(endpoint, place)| format!(", {endpoint} at {place}"));

@@ -219,7 +219,7 @@ impl Ladder {
 }
 
 /// Joins recorded and actual messages: messages of the longest part in recorded order share rungs,
-/// and all others have their own rungs.
+/// and all others have separate rungs.
 fn beside(recorded: Vec<Rung>, happened: Vec<Rung>) -> Vec<Rung> {
     let places: HashMap<u64, usize> = recorded
         .iter()

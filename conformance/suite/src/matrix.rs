@@ -63,7 +63,7 @@ struct WantedCases {
     why: &'static str,
 }
 
-/// The number of messages that stock receivers keep while an earlier one is missing.
+/// The number of messages that stock receivers store while an earlier one is missing.
 const STOCK_WINDOW: u64 = 16384;
 
 const KINDS: [WantedCases; 12] = [
@@ -244,7 +244,7 @@ fn kinds(page: &mut String, traces: &[Trace], unexplained: &mut Vec<String>) {
     );
 }
 
-/// The number of these recordings in which each release takes part.
+/// The number of these recordings in which each release participates.
 fn by_release(recorded: &[&Trace]) -> String {
     let mut counts: BTreeMap<Version, usize> = BTreeMap::new();
     for trace in recorded {

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
     use std::sync::Barrier;
 
-    /// The first item only ends after all others, which takes as many threads as items.
+    /// The first item only ends after all others, which needs one thread per item.
     #[test]
     fn results_come_in_order_and_as_they_end() {
         let jobs = NonZeroUsize::new(4).unwrap();
@@ -85,7 +85,7 @@ mod tests {
         ended.sort_unstable();
         assert_eq!(ended, [(0, 0), (1, 10), (2, 20), (3, 30)]);
 
-        // The same item again, which now ends when the others are about to.
+        // The same item again, which now ends when the others are about to end.
         let (other, rest) = mpsc::channel();
         let rest = std::sync::Mutex::new(rest);
         let work = |item: &usize| {

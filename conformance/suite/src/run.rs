@@ -121,7 +121,7 @@ where
         if endpoint.software == Software::Script {
             continue;
         }
-        // Stock libfabric can always take the place of stock libfabric.
+        // Stock libfabric can always replace stock libfabric.
         if let Some(reason) = &endpoint.not_under_test
             && dut != STOCK
         {
@@ -268,7 +268,7 @@ fn judge(capture: &[u8], name: &str) -> Vec<Finding> {
         |found: &&check::Finding| hosts.get(found.interface).is_some_and(|host| host == name);
     let checked = judge.finish();
     let mut broken: Vec<_> = checked.worse_than(Severity::Note).filter(is_its).collect();
-    // A missing answer is often the consequence of a wrong packet, so it comes last.
+    // A missing answer is often the consequence of a wrong packet, so it is the last finding.
     broken.sort_by_key(|finding| finding.rule.id == rules::ANSWER_MISSING.id);
     broken.into_iter().map(Finding::of_capture).collect()
 }

@@ -1,4 +1,4 @@
-//! Runs traces, one after the other, on the selected backends.
+//! Runs traces in order, on the selected backends.
 
 use std::path::Path;
 

@@ -21,7 +21,7 @@ use crate::scenario::Settings;
 
 /// A device together with the memory of the application that uses it.
 pub trait HostNic: PolledNic {
-    /// Allocates memory that operations may use and that lives as long as the device.
+    /// Allocates memory that operations may use and that is freed with the device.
     fn allocate_user(&mut self, length: usize) -> Result<UserSlice, NicError>;
 
     /// Copies bytes to this memory.
@@ -30,7 +30,8 @@ pub trait HostNic: PolledNic {
     /// Copies bytes from this memory.
     fn dump_user(&mut self, source: UserSlice) -> Result<Vec<u8>, NicError>;
 
-    /// Takes the device's messages about failed requests, beyond their statuses, one line each.
+    /// Removes and returns the device's messages about failed requests, beyond their statuses, one
+    /// line each.
     fn take_device_errors(&mut self) -> Vec<String> {
         Vec::new()
     }
@@ -96,7 +97,7 @@ pub struct CoreApplication<N: HostNic> {
     report_sources: bool,
     /// Up to this many refused packets are duplicates, and not reported as events.
     repetitions: Option<Repetitions>,
-    /// The number of packets that were taken for duplicates.
+    /// The number of packets that were recognised as duplicates.
     copies: u64,
 }
 
@@ -159,8 +160,8 @@ impl<N: HostNic> CoreApplication<N> {
         })
     }
 
-    /// Packets are duplicated, as many as `repetitions` counts, and the duplicates are refused:
-    /// that is no failure.
+    /// Declares that packets are duplicated, as `repetitions` counts. Refused duplicates are then
+    /// not failures.
     #[must_use]
     pub fn meeting_second_copies(self, repetitions: Option<Repetitions>) -> Self {
         CoreApplication {

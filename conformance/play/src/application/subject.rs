@@ -43,10 +43,10 @@ pub trait Subject {
         payload: Payload,
     ) -> Result<Option<Difference>, RequestError>;
 
-    /// Makes progress once and takes completions.
+    /// Makes progress once and returns the completions.
     fn poll(&mut self) -> Result<Vec<Report>, RequestError>;
 
-    /// Takes the endpoint's reports outside of any operation.
+    /// Removes and returns the endpoint's reports outside of any operation.
     fn events(&mut self) -> Result<Vec<String>, RequestError>;
 
     /// The time at which progress is due even if nothing arrives.
@@ -55,7 +55,7 @@ pub trait Subject {
     /// Ends the application's program, if it has a separate one. It gets no more requests.
     ///
     /// # Errors
-    /// How it ended abnormally. Problems that were reported before are not repeated.
+    /// The description of an abnormal end. Problems that were reported before are not repeated.
     fn end(&mut self) -> Result<(), BadEnd> {
         Ok(())
     }

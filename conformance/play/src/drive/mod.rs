@@ -2,9 +2,9 @@
 //!
 //! The suite starts the program and writes a [`Command`] per line, as JSON, to its standard input;
 //! the program writes an [`Event`] per line to its standard output. `docs/driver.md` is the
-//! contract for authors of such programs; its tables are made from the declarations. [`serve`] is
-//! our own implementation, over stock libfabric or the protocol engine; [`crate::player`] is the
-//! driving side.
+//! contract for authors of such programs; its tables are generated from the declarations. [`serve`]
+//! is the implementation of this package, over stock libfabric or the protocol engine;
+//! [`crate::player`] is the driving side.
 
 mod contract;
 pub mod line;

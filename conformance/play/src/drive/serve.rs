@@ -23,8 +23,8 @@ use crate::application::{Application, RequestError};
 use crate::libfabric::{self, Library, Provider};
 use crate::scenario::Capability;
 
-/// The time that an endpoint may take to close after the end of the input. Stock libfabric's
-/// `fi_close` waits for outstanding completions, forever if a fault holds one.
+/// Maximum time for an endpoint to close after the end of the input. Stock libfabric's `fi_close`
+/// waits for outstanding completions, forever if a fault holds one.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// An implementation that can be driven.

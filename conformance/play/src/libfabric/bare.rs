@@ -7,7 +7,7 @@ use super::endpoint::{Address, Endpoint, close};
 use super::library::entry;
 use super::{ERROR_AVAILABLE, Error, TRY_AGAIN, ffi};
 
-/// Registered memory that the caller keeps.
+/// Registered memory that the caller owns.
 pub struct BareBuffer {
     memory: *mut [u8],
     mr: *mut ffi::fid_mr,
@@ -99,7 +99,7 @@ impl Endpoint {
         self.library.check(call, result).map(|()| true)
     }
 
-    /// Makes progress and takes at most as many completions as `entries` has room for.
+    /// Makes progress and reads completions, at most the length of `entries`.
     pub fn bare_poll(&self, entries: &mut [ffi::fi_cq_tagged_entry]) -> Result<usize, Error> {
         // SAFETY: the queue is open and of the tagged format, and `entries` has the stated length.
         let count = unsafe {

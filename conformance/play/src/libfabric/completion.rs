@@ -83,7 +83,7 @@ impl Endpoint {
 
     fn read_error(&mut self) -> Result<Completion, Error> {
         let mut entry = ErrorEntry::default();
-        // SAFETY: the queue is open; with a null `err_data` the provider keeps its own.
+        // SAFETY: the queue is open; with a null `err_data` the provider keeps its buffer.
         unsafe {
             let read = entry!((*self.cq).ops, ffi::fi_ops_cq, readerr)?;
             self.library
@@ -143,7 +143,7 @@ impl Endpoint {
         self.pending.len()
     }
 
-    /// Takes the next error that the provider reported outside of any operation.
+    /// Removes and returns the next error that the provider reported outside of any operation.
     pub fn poll_event(&mut self) -> Result<Option<Failure>, Error> {
         let mut event = 0;
         let mut bytes = [0_u8; 256];
@@ -167,7 +167,7 @@ impl Endpoint {
             };
         }
         let mut entry = ffi::fi_eq_err_entry::default();
-        // SAFETY: the queue is open; with a null `err_data` the provider keeps its own.
+        // SAFETY: the queue is open; with a null `err_data` the provider keeps its buffer.
         unsafe {
             let read = entry!((*self.eq).ops, ffi::fi_ops_eq, readerr)?;
             self.library
@@ -182,7 +182,7 @@ impl Endpoint {
     }
 }
 
-/// Asks the provider for its text on an error, which is either in the buffer or a separate string.
+/// Queries the provider's text for an error, which is either in the buffer or a separate string.
 fn provider_text(call: impl FnOnce(*mut c_char, usize) -> *const c_char) -> Option<String> {
     let mut buffer = [0 as c_char; 256];
     let text = call(buffer.as_mut_ptr(), buffer.len() - 1);

@@ -22,11 +22,12 @@ pub struct Settings {
     /// Register every buffer before it is used (`FI_MR_LOCAL`), instead of leaving that to the
     /// provider.
     pub register_local: bool,
-    /// The application promises to send and receive no message above this many bytes, to need no
-    /// order, and to leave room for a prefix before each message if the provider needs one. The EFA
-    /// provider of 1.11 to 2.5 then receives into the application's buffers if such a message fits
-    /// into a packet, buffers are registered ([`Settings::register_local`]), and neither tagged
-    /// messages, directed receives nor atomics are requested. `None`: messages of any size.
+    /// The application promises to send and receive no message longer than this, in bytes, to need
+    /// no order, and to reserve room for a prefix before each message if the provider needs one.
+    /// The EFA provider of 1.11 to 2.5 then receives into the application's buffers if such a
+    /// message fits into a packet, buffers are registered ([`Settings::register_local`]), and
+    /// neither tagged messages, directed receives nor atomics are requested. `None`: messages of
+    /// any size.
     pub max_message: Option<usize>,
     /// The name of the device; `None` is the first that the provider lists.
     pub device: Option<String>,
@@ -70,7 +71,7 @@ pub(super) struct Margin {
     pub(super) counted: usize,
 }
 
-/// A reliable-datagram endpoint of one provider, with its own completion queue, event queue and
+/// A reliable-datagram endpoint of one provider, with a private completion queue, event queue and
 /// address vector.
 pub struct Endpoint {
     pub(super) library: Library,
@@ -120,10 +121,10 @@ impl fmt::Debug for Endpoint {
 }
 
 impl Endpoint {
-    /// The number of completions that the queue holds.
+    /// The capacity of the completion queue.
     const QUEUE_SIZE: usize = 4096;
 
-    /// The number of attempts to open an endpoint whose name is taken.
+    /// The number of attempts to open an endpoint whose name is in use.
     const ATTEMPTS: u32 = 3;
 
     /// Opens and enables an endpoint.
@@ -154,7 +155,8 @@ impl Endpoint {
             margin: Margin::default(),
             pending: HashMap::new(),
         };
-        // Each step fills one member; on an error the drop of `endpoint` closes what was opened.
+        // Each step initialises one member; on an error the drop of `endpoint` closes the opened
+        // objects.
         endpoint.find(settings)?;
         endpoint.open_objects()?;
         endpoint.bind_and_enable()?;
@@ -223,7 +225,8 @@ impl Endpoint {
                 text: self.library.describe(-result),
             });
         }
-        // SAFETY: `chosen` is an entry of the library's list. The copy lets the others be freed.
+        // SAFETY: `chosen` is an entry of the library's list. The copy allows the other entries to
+        // be freed.
         let only = unsafe { (functions.dupinfo)(chosen) };
         // SAFETY: the list came from `fi_getinfo` and `chosen` is not used any more.
         unsafe { (functions.freeinfo)(self.info) };
@@ -260,9 +263,8 @@ impl Endpoint {
         }
     }
 
-    /// Returns the first entry that speaks the RDM protocol, of the named device if there is a
-    /// name. Releases from 2.1 on also list the fabric `efa-direct`, the device without the
-    /// protocol.
+    /// Returns the first entry with the RDM protocol, of the named device if there is a name.
+    /// Releases from 2.1 on also list the fabric `efa-direct`, the device without the protocol.
     fn choose(&self, device: Option<&str>) -> *mut ffi::fi_info {
         let mut info = self.info;
         while !info.is_null() {
@@ -393,8 +395,7 @@ impl Endpoint {
 
     /// Inserts a peer's raw address into the address vector.
     pub fn insert(&mut self, raw: &[u8]) -> Result<Address, Error> {
-        // The library reads as many bytes as its provider's addresses have, even if `raw` is
-        // shorter.
+        // The library reads the length of its provider's addresses, even if `raw` is shorter.
         let mut padded = [0_u8; 256];
         let Some(target) = padded.get_mut(..raw.len()) else {
             return Err(Error::Usage(format!(
@@ -461,7 +462,7 @@ impl Endpoint {
         Ok(mr)
     }
 
-    /// Registers memory that peers may read or write. The endpoint keeps the memory until it is
+    /// Registers memory that peers may read or write. The endpoint owns the memory until it is
     /// closed.
     pub fn register(&mut self, memory: Vec<u8>, access: u64) -> Result<RegionId, Error> {
         let memory = Box::into_raw(memory.into_boxed_slice());
@@ -499,8 +500,8 @@ impl Endpoint {
     pub fn region_bytes(&self, id: RegionId) -> Vec<u8> {
         let region = self.region(id);
         let mut bytes = vec![0; region.memory.len()];
-        // SAFETY: the region's memory lives as long as the endpoint. A peer may write to it at any
-        // time; any mixture of old and new bytes is acceptable here.
+        // SAFETY: the region's memory is valid as long as the endpoint. A peer may write to it at
+        // any time; any mixture of old and new bytes is acceptable here.
         unsafe {
             ptr::copy_nonoverlapping(
                 region.memory.cast::<u8>().cast_const(),

@@ -28,8 +28,8 @@ pub(super) struct Functions {
 /// The actions of a process on signals that kill it.
 ///
 /// Some builds of libfabric load libraries of other vendors, which handle these signals: a crash
-/// then leaves a file in the current directory and looks like a normal end. A crash of the software
-/// under test has to be visible.
+/// then creates a file in the current directory and looks like a normal end. A crash of the
+/// software under test has to be visible.
 struct CrashHandlers(Vec<(c_int, libc::sigaction)>);
 
 impl CrashHandlers {
@@ -77,7 +77,7 @@ impl Library {
             },
         };
         let handlers = CrashHandlers::save();
-        // SAFETY: libfabric's constructors only set up its own state; the caller chose the file.
+        // SAFETY: libfabric's constructors only set up internal state; the caller chose the file.
         let library = unsafe { libloading::Library::new(path) }.map_err(failed)?;
         handlers.restore();
         macro_rules! symbol {
@@ -101,14 +101,14 @@ impl Library {
 
     /// The library's release.
     pub fn version(&self) -> Version {
-        // SAFETY: takes nothing and returns a number.
+        // SAFETY: the function has no arguments and returns a number.
         Version::from_raw(unsafe { (self.0.version)() })
     }
 
     /// The library's release with all its numbers, such as `1.17.0`.
     pub fn release(&self) -> String {
         // SAFETY: for this type the function ignores the data; the result is null or a string that
-        // lives until the next call of this thread.
+        // is valid until the next call of this thread.
         let text = unsafe {
             let text = (self.0.tostr)(std::ptr::null(), ffi::FI_TYPE_VERSION as c_int);
             (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
@@ -116,11 +116,11 @@ impl Library {
         text.unwrap_or_else(|| self.version().to_string())
     }
 
-    /// The loaded file, or the requested name if the dynamic linker does not know the file.
+    /// The loaded file, or the requested name if the dynamic linker cannot name the file.
     pub fn file(&self) -> PathBuf {
         let code: *const std::ffi::c_void = self.0.getinfo as *const _;
         // SAFETY: the structure consists of pointers, for which zero is a value; `dladdr` fills it
-        // in for any address, and the name lives as long as the library is mapped.
+        // in for any address, and the name is valid as long as the library is mapped.
         let name = unsafe {
             let mut info: libc::Dl_info = std::mem::zeroed();
             let found = libc::dladdr(code, &mut info) != 0 && !info.dli_fname.is_null();

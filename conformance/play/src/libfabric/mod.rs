@@ -123,7 +123,7 @@ pub enum Error {
         /// The library's text for it.
         text: String,
     },
-    /// The library has no such operation.
+    /// The library does not support the operation.
     #[error("this libfabric does not offer {0}")]
     Missing(&'static str),
     /// `fi_getinfo` found no endpoint of the provider.

@@ -35,8 +35,8 @@ pub struct RemoteMemory {
 
 /// An outstanding operation.
 ///
-/// The context and the memory are raw pointers, because the library holds pointers to both until
-/// the completion.
+/// The context and the memory are raw pointers, because the library has pointers to both until the
+/// completion.
 pub(super) struct Pending {
     pub(super) token: Token,
     memory: *mut [u8],
@@ -80,7 +80,7 @@ impl Pending {
         if is_packet { self.margin.counted } else { 0 }
     }
 
-    /// Takes the operation back from the library.
+    /// Regains ownership of the operation from the library.
     ///
     /// # Safety
     /// `context` is the key under which this operation was pending, and the library has finished
@@ -331,7 +331,7 @@ impl Endpoint {
     }
 
     /// Writes `buffer` to a peer's memory, with completion data for the peer if `data` is given.
-    /// With `delivery_complete` the completion means that the memory has been written.
+    /// With `delivery_complete` the operation completes after the memory has been written.
     pub fn write(
         &mut self,
         token: Token,
@@ -397,9 +397,9 @@ impl Endpoint {
     }
 
     /// Applies an atomic operation to `count` elements of a peer's memory. `datatype` and `op` are
-    /// libfabric's numbers (`enum fi_datatype`, `enum fi_op`). `operands` holds the operand, then
-    /// the comparand and room for the result, as `call` needs them; the completion returns it with
-    /// the result.
+    /// libfabric's numbers (`enum fi_datatype`, `enum fi_op`). `operands` contains the operand,
+    /// then the comparand and room for the result, as `call` needs them; the completion returns it
+    /// with the result.
     #[expect(
         clippy::too_many_arguments,
         reason = "it is the library's own signature"

@@ -1,4 +1,4 @@
-//! The libfabric provider of an endpoint, and where libfabric finds it.
+//! The libfabric provider of an endpoint, and the directory where libfabric finds it.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -77,8 +77,8 @@ impl Provider {
     /// The value that [`Provider::CHOICE`] needs before libfabric is loaded, if its present value
     /// `choice` excludes this provider. A parallel job's choice for its MPI library, such as that
     /// of `efa-emu cluster`, does not overrule a provider that is named. But libfabric's own
-    /// provider for EFA is also the default if none is named, so a choice against it stands, and
-    /// the user gets the message that there is no such provider.
+    /// provider for EFA is also the default if none is named, so a choice against it is respected,
+    /// and the user gets the message that there is no such provider.
     pub fn instead_of_choice(&self, choice: &str) -> Option<&str> {
         let names = |list: &str| list.split([',', ';']).any(|name| name.trim() == self.name);
         let is_left_out = match choice.strip_prefix('^') {

@@ -4,8 +4,8 @@ use efa_core::wire::{AtomicDatatype, AtomicOp};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serializer};
 
-/// The names of the operations that `fi_atomic` and `fi_fetch_atomic` take, in scenarios and in the
-/// driver protocol.
+/// The names of the operations of `fi_atomic` and `fi_fetch_atomic`, in scenarios and in the driver
+/// protocol.
 pub const ATOMIC_OPS: [(&str, AtomicOp); 12] = [
     ("sum", AtomicOp::SUM),
     ("xor", AtomicOp::BXOR),
@@ -22,7 +22,7 @@ pub const ATOMIC_OPS: [(&str, AtomicOp); 12] = [
     ("band", AtomicOp::BAND),
 ];
 
-/// The names of the operations that `fi_compare_atomic` takes.
+/// The names of the operations of `fi_compare_atomic`.
 pub const COMPARE_OPS: [(&str, AtomicOp); 7] = [
     ("cswap", AtomicOp::CSWAP),
     ("cswap-ne", AtomicOp::CSWAP_NE),

@@ -4,9 +4,9 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-/// Prepares a command: its process prints to pipes, has its own process group, and gets SIGTERM
-/// when the thread that started it ends, because no destructor ends the children of a process that
-/// is interrupted or killed.
+/// Prepares a command: its process prints to pipes, has a separate process group, and gets SIGTERM
+/// when the thread that started it ends, because no destructor ends the children of an interrupted
+/// or killed process.
 pub fn contain(command: &mut Command) {
     command
         .stdout(Stdio::piped())

@@ -11,9 +11,9 @@ use super::process::Patience;
 /// After this many hangs, patience is [`IMPATIENCE`] times shorter.
 const MOST_HANGS: u32 = 3;
 const IMPATIENCE: u32 = 10;
-/// The time that a program may take to end after the end of its input.
+/// Maximum time for a program to end after the end of its input.
 const END_TIME: Duration = Duration::from_secs(5);
-/// The time that it may take if it did not end the last time.
+/// Maximum time if the program did not end the last time.
 const LINGERING_END_TIME: Duration = Duration::from_millis(100);
 
 /// The counts of all of a program's processes.
@@ -38,7 +38,7 @@ impl Delays {
         self.lingered.store(0, Ordering::Relaxed);
     }
 
-    /// The times that the program is given now.
+    /// The current time limits of the program.
     pub(super) fn shorten(&self, mut patience: Patience) -> Patience {
         if self.hangs.load(Ordering::Relaxed) >= MOST_HANGS {
             let shorter = (patience.answer / IMPATIENCE).max(Duration::from_secs(1));
@@ -55,7 +55,7 @@ impl Delays {
         }
     }
 
-    /// The time that the program may take now to end after the end of its input.
+    /// Current maximum time for the program to end after the end of its input.
     pub(super) fn end_time(&self) -> Duration {
         match self.lingered.load(Ordering::Relaxed) {
             0 => END_TIME,

@@ -25,7 +25,7 @@ pub enum PlayerError {
         endpoint: String,
         /// How it ended, if known.
         how: String,
-        /// Whether its exit status blames the environment.
+        /// Whether its exit status reports a deficiency of the environment.
         is_unfit: bool,
         /// The end of its standard error.
         tail: String,
@@ -132,7 +132,7 @@ pub enum PlayerError {
 }
 
 impl PlayerError {
-    /// Whether the process has ended, or was ended.
+    /// Whether the process has exited, or was killed.
     pub(super) fn is_over(&self) -> bool {
         !matches!(
             self,

@@ -42,9 +42,9 @@ const OWN: &str = "{efa-conformance}";
 /// The script that fetches software, by its name in the repository.
 pub const USERLAND: &str = "scripts/userland";
 
-/// The time that a program may take to end after SIGTERM.
+/// Maximum time for a program to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(2);
-/// The time that output may take to end after its process. A grandchild may hold it open.
+/// Maximum time for output to end after its process. A grandchild may hold it open.
 const DRAIN: Duration = Duration::from_secs(2);
 /// The interval of checks whether the program has ended, or listens.
 const TICK: Duration = Duration::from_millis(5);
@@ -150,16 +150,16 @@ impl Hosted {
         words
     }
 
-    /// The command that starts it on a host. Its standard input has to stay open as long as the
-    /// program should run.
+    /// The command that starts it on a host. Its standard input must remain open as long as the
+    /// program is to run.
     pub fn command(&self, host: &str, reach: &Reach) -> Command {
         let words = [vec![reach.program.clone()], self.arguments()].concat();
         reach.shell.command(host, &words)
     }
 
-    /// Runs the program on this host until it ends or `input` does; `output` gets [`HostedEvent`]
-    /// lines. Programs with the driver protocol use this process's streams instead, and their
-    /// capture follows their output.
+    /// Runs the program on this host until the program or `input` ends, and writes [`HostedEvent`]
+    /// lines to `output`. Programs with the driver protocol use this process's streams instead, and
+    /// their capture follows their output.
     ///
     /// # Errors
     /// The feature that this host lacks; for a program with the driver protocol it was not reported
@@ -182,7 +182,7 @@ impl Hosted {
                 if let Some((_directory, file)) = capture
                     && let Ok(file) = File::open(file)
                 {
-                    // The reader may be gone.
+                    // The reader may have exited.
                     let _ = write_lines(file, &mut *output.lock());
                 }
                 Ok(status)
@@ -260,7 +260,7 @@ impl Hosted {
         let is_wanted = Arc::new(AtomicBool::new(true));
         let wanted = Arc::clone(&is_wanted);
         thread::spawn(move || {
-            // Only the end of the input matters.
+            // The content of the input is not used, only its end.
             let _ = io::copy(&mut input, &mut io::sink());
             wanted.store(false, Ordering::Relaxed);
         });
@@ -424,7 +424,7 @@ pub fn software(installation: &Installation, name: &str) -> Result<PathBuf, Lack
     ))
 }
 
-/// Returns an error if this host has no such program.
+/// Returns an error if the program is not installed on this host.
 fn installed(program: &str) -> Result<(), LackError> {
     let has = match program.contains('/') {
         true => Path::new(program).is_file(),

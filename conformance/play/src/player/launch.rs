@@ -26,7 +26,7 @@ pub enum LauncherError {
     NoEmulator,
 }
 
-/// Starts driven processes, each on its own emulated host.
+/// Starts driven processes, each on a separate emulated host.
 #[derive(Clone, Debug)]
 pub struct Launcher {
     /// The `efa-emu` program.
@@ -74,7 +74,7 @@ pub struct Host {
 }
 
 impl Player {
-    /// Starts a program on its own emulated host.
+    /// Starts a program on a separate emulated host.
     pub fn launch(
         launcher: &Launcher,
         program: &Program,
@@ -113,7 +113,8 @@ impl Player {
     /// Starts a program at a place.
     ///
     /// # Errors
-    /// [`PlayerError::Start`]; errors on the other host appear when the program is first asked.
+    /// [`PlayerError::Start`]; errors on the other host appear with the first command to the
+    /// program.
     pub fn launch_at(
         endpoint: &str,
         place: &HostDevice,

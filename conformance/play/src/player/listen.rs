@@ -27,7 +27,7 @@ impl Unfinished {
         *text = shown(&String::from_utf8_lossy(line));
     }
 
-    /// The part of it for a message; empty if the last line is complete.
+    /// The part of it that is shown in a message; empty if the last line is complete.
     pub(super) fn shown(&self) -> String {
         let text = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         text.clone()

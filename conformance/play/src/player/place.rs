@@ -1,8 +1,8 @@
 //! Hosts that a remote shell reaches, and their descriptions of themselves.
 //!
 //! `efa-conformance place` on a host prints a line with its versions and its devices. Each host is
-//! asked before anything is played there, so that a missing part is reported once, with the host
-//! and the remedy.
+//! queried before the first scenario is played there, so that a missing part is reported once, with
+//! the host and the remedy.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,7 +31,8 @@ const LINE: &str = "efa-conformance-place ";
 /// A host, and the device of it that is used.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct HostDevice {
-    /// The host in the form that the remote shell takes: a name or an address, perhaps with a user.
+    /// The host in the form that the remote shell accepts: a name or an address, perhaps with a
+    /// user.
     pub host: String,
     /// The device's name; `None` is the first EFA device.
     pub device: Option<String>,
@@ -117,7 +118,7 @@ pub struct Description {
     /// The versions of the suite there.
     #[serde(flatten)]
     pub versions: Versions,
-    /// Its own host name.
+    /// The host's name for itself.
     pub host: String,
     /// Its EFA devices: their GIDs by their names.
     pub devices: BTreeMap<String, String>,
@@ -241,7 +242,7 @@ pub enum PlaceError {
         /// The end of its standard error.
         tail: String,
     },
-    /// The host has no such program.
+    /// The program is not installed on the host.
     #[error(
         "{host} has no program `{program}`{tail}; install it there in a directory that is in the PATH of \
          `{shell} {host}`, or name its path with --remote-program"
@@ -345,15 +346,16 @@ pub struct Reach {
     pub shell: RemoteShell,
     /// `efa-conformance` there: a path, or a name for the shell.
     pub program: String,
-    /// The time that a host may take to describe itself.
+    /// Maximum time for a host to describe itself.
     pub limit: Duration,
 }
 
 impl Reach {
-    /// Asks a host for its description, and compares its versions with those of this program.
+    /// Queries a host for its description, and compares its versions with those of this program.
     ///
     /// # Errors
-    /// [`PlaceError`] names the host and the remedy. It comes after [`Reach::limit`] at the latest.
+    /// [`PlaceError`] names the host and the remedy. It is returned after [`Reach::limit`] at the
+    /// latest.
     pub fn describe(&self, host: &str) -> Result<Description, PlaceError> {
         let shell = self.shell.to_string();
         let (name, program) = (host.to_owned(), self.program.clone());
@@ -407,7 +409,7 @@ impl Reach {
         }
     }
 
-    /// Asks a host for a TCP port without a listener there.
+    /// Queries a host for a TCP port without a listener on the host.
     ///
     /// # Errors
     /// The error, with the host's name.

@@ -27,7 +27,7 @@ const PRINT_ONE_ANSWER: &str = "print one answer for each command, and completio
 /// The largest number of completions before an answer; a program that sends more is broken.
 const MOST_ASIDE: usize = 1 << 16;
 
-/// The longest times of a program. No command takes long, but the machine may be busy.
+/// The time limits of a program. No command needs long, but the machine may be busy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Patience {
     /// Until it has started and answers `hello`.
@@ -291,7 +291,7 @@ impl Player {
             problem,
             is_unfinished,
         } = unclear;
-        // A program that crashes may leave a line unfinished.
+        // A program that crashes may not finish its last line.
         if is_unfinished
             && let Some(status) = self.wait_end(self.delays.end_time())
             && !status.success()
@@ -425,7 +425,7 @@ impl Player {
     /// Returns the capture that it printed: none, unless it ran under a recorder at another place.
     ///
     /// # Errors
-    /// [`PlayerError::Lingers`]; or how it ended badly, or what it printed unasked.
+    /// [`PlayerError::Lingers`]; or the description of an abnormal end, or of unrequested output.
     pub fn end(mut self) -> Result<Vec<u8>, PlayerError> {
         let limit = self.patience.answer;
         self.finish(limit)
@@ -503,8 +503,8 @@ impl Player {
     fn rest(&self) -> (Vec<u8>, Option<Result<Event, Unclear>>) {
         let mut capture = Vec::new();
         let mut unasked = None;
-        // All of its output was sent, or is sent while this waits. A process that it left behind
-        // may hold the output open.
+        // The program's output was sent, or is sent during this wait. A surviving child process may
+        // hold the output open.
         while let Ok(heard) = self.heard.recv_timeout(self.delays.end_time()) {
             match heard {
                 Ok(Event::Captured { bytes }) => capture.extend(bytes.0),

@@ -144,7 +144,7 @@ impl Subject for Driven {
         })
     }
 
-    /// `None`: the process has its own timers.
+    /// `None`: the process has separate timers.
     fn next_timeout(&self) -> Option<Instant> {
         None
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::drive::line::printable;
 
-/// The number of lines that are kept.
+/// The number of stored lines.
 const KEPT: usize = 12;
 /// The number of bytes after which a line is split.
 const LONGEST: u64 = 400;

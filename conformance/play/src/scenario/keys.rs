@@ -1,4 +1,4 @@
-//! A table of a scenario file, whose keys are read one by one into the types that hold them.
+//! A table of a scenario file, whose keys are read one by one into typed values.
 
 use std::collections::BTreeMap;
 

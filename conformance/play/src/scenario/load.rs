@@ -128,7 +128,7 @@ fn rule(source: &Source<'_>, given: &Spanned<String>) -> Result<&'static str> {
     })
 }
 
-/// Expected messages must exist and provide bytes, and a receive must say what it expects.
+/// Expected messages must exist and provide bytes, and a receive must state what it expects.
 fn check_messages(source: &Source<'_>, scenario: &Scenario) -> Result<()> {
     for step in &scenario.steps {
         let (message, required) = match &step.action {

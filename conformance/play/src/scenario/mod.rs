@@ -1,8 +1,9 @@
-//! Scenarios: what the applications of a trace do and see.
+//! Scenarios: the operations of the applications of a trace, and their results.
 //!
 //! A scenario is a TOML file for human readers: the endpoints, then the steps in their order. It is
 //! used to record a trace, to run the endpoint under test when the trace is replayed, and to check
-//! what that endpoint's application sees. `docs/scenarios.md` describes the format for authors.
+//! the results of that endpoint's application. `docs/scenarios.md` describes the format for
+//! authors.
 
 mod contents;
 mod endpoint;

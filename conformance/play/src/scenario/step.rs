@@ -44,13 +44,13 @@ pub enum Action {
         /// Endpoints that make progress; empty means all.
         progress: Vec<EndpointIndex>,
     },
-    /// Registered memory must hold a message's bytes now.
+    /// Checks that registered memory contains a message's bytes.
     Check {
         /// At which endpoint.
         at: EndpointIndex,
         /// Name of a `register` step.
         region: String,
-        /// Where in the region, in bytes.
+        /// The offset in the region, in bytes.
         offset: usize,
         /// Name of the operation whose bytes must be there.
         message: String,
@@ -59,7 +59,7 @@ pub enum Action {
 
 impl Step {
     /// The step in a line, such as `step 4: b sends question to a`; `index` counts from 0. Traces
-    /// include this line, which tells which packets belong to which step.
+    /// include this line, so that packets can be attributed to steps.
     pub fn describe(&self, index: usize, scenario: &Scenario) -> String {
         let name = |at: EndpointIndex| scenario.endpoints[at].name.as_str();
         let names = |all: &[EndpointIndex]| {

@@ -18,7 +18,7 @@ use super::recorded::{OperationIndex, Recorded};
 pub struct Bindings {
     pub(super) recorded: Vec<RawAddress>,
     pub(super) actual: Vec<RawAddress>,
-    /// The id that an endpoint has given to an operation.
+    /// The id that an endpoint has assigned to an operation.
     pub(super) ids: HashMap<(OperationIndex, EndpointIndex, IdKind), u64>,
     /// The operation of each id that a scripted endpoint has chosen.
     pub(super) scripted: HashMap<(EndpointIndex, IdKind, u64), OperationIndex>,
@@ -91,7 +91,7 @@ impl Bindings {
         Some(Address::of(part, self.actual[at]))
     }
 
-    /// Returns the id that scripted endpoint `owner` gives to an operation.
+    /// Returns the id that scripted endpoint `owner` assigns to an operation.
     fn scripted_id(
         &mut self,
         operation: OperationIndex,

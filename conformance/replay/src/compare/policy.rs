@@ -26,9 +26,9 @@ pub enum Rule {
     OneOf(Vec<u64>),
     /// Part of the raw address of the packet's sender.
     Address(AddressPart),
-    /// An id that the packet's sender has given to the packet's operation.
+    /// An id that the packet's sender has assigned to the packet's operation.
     Introduces(IdKind),
-    /// An id that the packet's receiver has given to the packet's operation.
+    /// An id that the packet's receiver has assigned to the packet's operation.
     Refers(IdKind),
     /// As [`Rule::Refers`], with the kind according to the packet's `emitter_ope_type`. A packet
     /// may also refer to no operation.
@@ -52,7 +52,7 @@ pub enum AddressPart {
     Connid,
 }
 
-/// The side that has given an id to an operation.
+/// The side that has assigned an id to an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum IdKind {
     /// The side that sends the data.
@@ -100,7 +100,7 @@ pub fn is_segment(packet_type: PacketType) -> bool {
 }
 
 /// Returns whether any number of packets of type `found` may replace packets of type `recorded`: a
-/// sender divides data, and a receiver grants it, in pieces of its own choice. A message without an
+/// sender divides data, and a receiver grants it, in pieces of any size. A message without an
 /// answer may be one eager packet or several medium ones.
 pub fn may_repeat(recorded: PacketType, found: PacketType) -> bool {
     use PacketType as T;

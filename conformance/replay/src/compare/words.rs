@@ -99,8 +99,8 @@ pub(crate) mod source {
         }))
     }
 
-    /// Interns the text, because sources are constants. There are as many as the protocol has
-    /// sections, tables and releases.
+    /// Interns the text, because sources are constants. Their number is bounded by the sections,
+    /// tables and releases of the protocol.
     fn constant(text: String) -> &'static str {
         static KNOWN: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);

@@ -89,9 +89,9 @@ impl<B: Backend> Replay<'_, B> {
         Ok(())
     }
 
-    /// Synthetic packets belong to a step. One that comes earlier has not waited for the event of
-    /// that step. The time of recorded packets depends on the machine, and refused packets arrive
-    /// late.
+    /// Synthetic packets belong to a step. A packet that arrives earlier has not waited for the
+    /// event of that step. The time of recorded packets depends on the machine, and refused packets
+    /// arrive late.
     fn check_time(&mut self, place: usize) -> Result<(), Stopped> {
         let scenario = &self.trace.scenario;
         let is_ordered = scenario.is_written() && self.strictness == Strictness::Fields;

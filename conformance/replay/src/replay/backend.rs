@@ -109,8 +109,8 @@ pub trait Backend {
         false
     }
 
-    /// Takes the RDMA requests of the device with this GID since the last call, if they are
-    /// visible.
+    /// Removes and returns the RDMA requests of the device with this GID since the last call, if
+    /// they are visible.
     fn rdma_requests(&mut self, gid: Gid) -> Vec<RdmaSeen> {
         let _ = gid;
         Vec::new()

@@ -59,7 +59,8 @@ pub fn check(trace: &Trace) -> (usize, Vec<String>) {
     (count, problems)
 }
 
-/// Compares a packet with the result of parsing and emitting it: all values, whatever their policy.
+/// Compares a packet with the result of parsing and emitting it: all values, independent of their
+/// policy.
 fn rewritten(recorded: Recorded<'_>, written: &[u8]) -> Vec<Finding> {
     let before = fields_of(recorded.bytes).into_iter().flatten();
     let after: Vec<_> = fields_of(written).into_iter().flatten().collect();

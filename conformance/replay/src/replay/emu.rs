@@ -38,7 +38,7 @@ pub struct Emu {
 const LATENCY: Duration = Duration::from_micros(5);
 /// Virtual time that passes if no event is scheduled.
 const IDLE_TIME: Duration = Duration::from_millis(1);
-/// Number of such attempts before nothing is expected any more.
+/// Number of such attempts before the replay stops waiting.
 const IDLE_ROUNDS: u32 = 5;
 
 impl Emu {

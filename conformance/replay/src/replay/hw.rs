@@ -1,4 +1,4 @@
-//! Verbs as a backend: a real EFA device, or another one with the same ABI.
+//! Verbs as a backend: a real EFA device, or another device with the same ABI.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub struct Hw {
 /// Sleep time when idle, and the number of sleeps before giving up: two seconds in total.
 const IDLE_SLEEP: Duration = Duration::from_micros(100);
 const IDLE_ROUNDS: u32 = 20_000;
-/// Ten milliseconds: a packet takes microseconds, but the process under test may have to be
+/// Ten milliseconds: a packet needs microseconds, but the process under test may have to be
 /// scheduled.
 pub(crate) const QUIET_ROUNDS: u32 = 200;
 

@@ -1,8 +1,8 @@
 //! Plays a scenario with the engine as the peer of the endpoint under test.
 //!
 //! A recorded peer has answers for the recorded packets only. An endpoint that chooses another
-//! subprotocol, as it may, needs other answers, which the engine gives. The application must see
-//! the results in the scenario, as always.
+//! subprotocol, which the protocol permits, needs other answers, which the engine provides. The
+//! application must see the results in the scenario, as in every replay.
 
 use efa_core::address::RawAddress;
 use efa_play::application::subject::{BadEnd, Subject};

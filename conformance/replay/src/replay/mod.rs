@@ -2,7 +2,7 @@
 //!
 //! One endpoint of the trace is under test: its application executes the scenario over the
 //! implementation. The other endpoints are *scripted* ([`peer`]): they send the recorded packets,
-//! each after all packets that its sender had received before have arrived ([`script`]). Every
+//! each after the arrival of all packets that its sender had received before ([`script`]). Every
 //! packet of the endpoint under test is compared with its recorded counterpart ([`crate::compare`])
 //! according to the protocol. Where that leaves a choice, such as the size of segments and windows,
 //! the scripted endpoints follow the choice of the endpoint under test. If it starts an operation

@@ -1,4 +1,4 @@
-//! The operations of a trace: which packets belong together.
+//! The operations of a trace, and the packets of each.
 //!
 //! Packets refer to operations by ids, which are reused after the end of an operation. This module
 //! follows all packets of a trace in the order in which they were sent, and assigns each to its

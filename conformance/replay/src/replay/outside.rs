@@ -17,7 +17,7 @@ use super::opener::Opener;
 /// Number of consecutive starts without a `hello` after which a program is not started again.
 const MOST_UNANSWERED: u32 = 3;
 
-/// Opens a program, in a process of its own on this host, as the endpoint under test.
+/// Opens a program, in a separate process on this host, as the endpoint under test.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outside {
     /// The program.

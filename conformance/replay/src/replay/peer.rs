@@ -51,7 +51,7 @@ pub struct Peer<N: HostNic> {
     endpoint: EndpointIndex,
     nic: N,
     to: Destination,
-    /// The device of the queue pair that takes messages without a header.
+    /// The device of the queue pair that receives messages without a header.
     headerless: Option<N>,
     /// The endpoint under test's address for such messages.
     to_headerless: Option<Destination>,
@@ -109,7 +109,7 @@ impl<N: HostNic> Peer<N> {
         &self.nic
     }
 
-    /// Takes the device's messages about failed requests.
+    /// Removes and returns the device's messages about failed requests.
     pub fn take_device_errors(&mut self) -> Vec<String> {
         let devices = self.headerless.iter_mut().chain([&mut self.nic]);
         devices.flat_map(HostNic::take_device_errors).collect()
@@ -136,7 +136,7 @@ impl<N: HostNic> Peer<N> {
         });
     }
 
-    /// Whether everything that was sent has arrived.
+    /// Whether all sent packets have arrived.
     pub fn is_idle(&self) -> bool {
         self.in_flight == 0 && self.again.is_empty() && !self.is_busy_with_rdma()
     }
@@ -302,7 +302,7 @@ impl<N: HostNic> Peer<N> {
         }
     }
 
-    /// Takes the device's events.
+    /// Processes the device's events.
     pub fn poll(&mut self) -> Vec<Arrival> {
         let mut arrivals = Vec::new();
         let mut completions = std::mem::take(&mut self.completions);

@@ -1,5 +1,5 @@
-//! A capture of this process's emulated fabric by `efa-emu capture`, which asks the devices of all
-//! processes.
+//! A capture of this process's emulated fabric by `efa-emu capture`, which makes the devices of all
+//! processes record.
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};

@@ -1,6 +1,7 @@
 //! The requirements of a trace on the endpoint under test and on its device.
 //!
-//! Without them the trace is unsupported, and says nothing about the endpoint's correctness.
+//! Without them the trace is unsupported, and its result does not depend on the endpoint's
+//! correctness.
 
 use efa_capture::frame::FrameKind;
 use efa_core::nic::{DeviceCaps, NicAttributes};
@@ -46,7 +47,8 @@ pub(super) fn features(trace: &Trace, dut: EndpointIndex) -> ExtraFeatures {
             needed |= feature;
         }
     }
-    // An endpoint that does not request connection ids gets none, and cannot detect a wrong one.
+    // An endpoint that does not request connection ids receives none, and cannot detect a wrong
+    // one.
     if trace.scenario.breaks.contains(&rules::CONNID_TRUE.id) {
         needed |= ExtraFeatures::CONNID_HEADER;
     }

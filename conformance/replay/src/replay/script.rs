@@ -81,7 +81,7 @@ pub enum PacketRole {
         /// The index of the recorded packet.
         place: usize,
     },
-    /// None: it is surplus.
+    /// No recorded packet: the packet is surplus.
     Surplus,
 }
 
@@ -353,8 +353,8 @@ impl<'t> Script<'t> {
                 place: expected.place,
             };
         }
-        // The same operation uses the same amount of memory in any subprotocol. Otherwise this is
-        // not another form of it, but perhaps a second copy of an earlier one.
+        // The same operation uses the same amount of memory in any subprotocol. With another amount
+        // this is not another form of the operation, but perhaps a duplicate of an earlier one.
         let memory = |bytes: &[u8]| number(bytes, "rma_iov.len");
         let other = |expected: &Expected| {
             !expected.matched
@@ -477,7 +477,7 @@ impl<'t> Script<'t> {
         let frames = &self.trace.capture.frames;
         let frame = &frames[entry.place];
         if frame.packet_type() == Some(PacketType::Handshake) && !entry.needs.is_empty() {
-            // It answers the first packet, whatever that is.
+            // It answers the first packet, regardless of its type.
             return self.reached.contains(&at).then(|| entry.clone());
         }
         let operation = self.operations.operation(entry.place);

@@ -31,8 +31,8 @@ pub enum Strictness {
     /// Packets are not compared: a request failed, and operations may fail or remain incomplete.
     /// The results of completed ones must be right.
     Survival {
-        /// The endpoint under test knows of the failure: if an operation remains incomplete, it
-        /// must report that.
+        /// The endpoint under test can detect the failure: if an operation remains incomplete, it
+        /// must report this.
         is_told: bool,
     },
 }
@@ -106,7 +106,7 @@ impl<B: Backend> Replay<'_, B> {
         Stopped
     }
 
-    /// Whether requests fail for good, which an application may detect in any way.
+    /// Whether requests fail permanently, which an application may detect in any way.
     pub(super) fn tells_of_failures(&self) -> bool {
         let mut refused = self.trace.refused.values();
         refused.any(|status| *status != Status::RemoteRnr)

@@ -39,7 +39,7 @@ pub(super) fn piece(step: usize, index: usize) -> Remote {
     }
 }
 
-/// The id that an endpoint gives to the operation of the step with this index.
+/// The id that an endpoint assigns to the operation of the step with this index.
 pub(super) fn id(step: usize, kind: IdKind) -> u64 {
     let number = step as u64 + 1;
     match kind {

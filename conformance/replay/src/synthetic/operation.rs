@@ -12,7 +12,7 @@ pub(super) struct SyntheticOperation {
     /// The step that starts it.
     pub(super) step: usize,
     pub(super) content: Vec<u8>,
-    /// Whether its data comes from the target.
+    /// Whether its data is from the target.
     pub(super) is_read: bool,
     pub(super) tag: Option<u64>,
     /// Remote completion data.

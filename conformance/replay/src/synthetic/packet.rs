@@ -163,7 +163,7 @@ impl Situation<'_> {
             "connid" => is_handshake || (self.has_handshake && !named.has("raw_addr.size")),
             "host_id" | "device_version" => is_handshake,
             "cq_data" => self.operation.is_some_and(|written| written.data.is_some()),
-            // Until the peer can know the sender by its connection id.
+            // Until the peer can identify the sender by its connection id.
             _ if name.starts_with("raw_addr") => {
                 packet_type.is_req() && !self.has_handshake && !named.has("connid")
             }

@@ -28,13 +28,14 @@ const PROFILE: &str = "tm";
 /// Work requests of each queue.
 const DEPTH: u32 = 256;
 
-/// Capacity for the completions of all steps of an end: the device is not told which were read.
+/// Capacity for the completions of all steps of an end: the device is not notified which
+/// completions were read.
 const COMPLETIONS: u32 = 1 << 14;
 
 /// The queue pair of each end.
 const QPN: Qpn = Qpn(7);
 
-/// One end, on a host of its own.
+/// One end, on a separate host.
 pub struct SimConnection {
     host: SimHost,
     memory: UserSlice,

@@ -43,7 +43,7 @@ pub trait Connection {
     /// Posts an operation on the tag list, and returns the handle of an added tag.
     fn post_tag_request(&mut self, request: &TagRequest) -> Result<u32, String>;
 
-    /// Takes the next completion.
+    /// Removes and returns the next completion.
     fn poll(&mut self) -> Option<Completion>;
 }
 

@@ -16,7 +16,7 @@ use crate::compare::Finding;
 /// The initial content of receive buffers, to detect writes outside of a message.
 const FILL: u8 = 0xee;
 
-/// Most calls in one wait, whatever happens.
+/// Maximum number of calls in one wait.
 const MOST_ROUNDS: u32 = 20_000;
 
 /// A range of an end's memory.
@@ -132,7 +132,7 @@ impl<'s, D: Devices> Player<'s, D> {
         Ok(())
     }
 
-    /// Lets time pass until the condition is true, or nothing happens for `most` rounds. Returns
+    /// Advances time until the condition is true, or no event happens for `most` rounds. Returns
     /// whether it is true.
     fn wait(&mut self, most: u32, is_so: impl Fn(&Self) -> bool) -> bool {
         let mut rounds = 0;

@@ -93,7 +93,7 @@ pub fn packets<R: Read>(reader: Reader<R>, mtu: u32) -> Result<Vec<WirePacket>, 
         let is_new = match is_response {
             true => answered.insert((from, psn)),
             false => {
-                // A read has as many numbers as its answer. A repeated read may request only the
+                // A read uses as many numbers as its answer. A repeated read may request only the
                 // rest.
                 let length = transport.reth.map_or(0, |reth: Reth| reth.length.get());
                 let numbers = match opcode {

@@ -17,7 +17,7 @@ const HEIGHT: usize = 26;
 const NOTE: usize = 16;
 /// The top of the first rung, below the names.
 const TOP: usize = 33;
-/// Longer texts are cut; the title of the rung holds the complete text.
+/// Longer texts are truncated; the title of the rung contains the complete text.
 const LONGEST: usize = 68;
 /// In a run of this many equal rungs, those in the middle are only counted.
 const ALIKE: usize = 6;
@@ -189,7 +189,7 @@ impl<'l> Drawing<'l> {
         let is_marked = |rung: &Rung| mark(rung, findings).is_some();
         let same = |a: &Rung, b: &Rung| alike(a, b) && !is_marked(a) && !is_marked(b);
         // A long run of equal unmarked rungs is shortened to the first, the last, and the number of
-        // the others.
+        // the omitted ones.
         for run in ladder.rungs.chunk_by(same) {
             match run {
                 [first, middle @ .., last] if run.len() >= ALIKE => {

@@ -109,7 +109,7 @@ fn answers_that_nobody_asked_for_are_named() {
     assert!(text.contains(told), "{text}");
     let mut player = shell(&format!("{HELLO} {twice}"));
     player.ask(&Command::Poll {}, &mut Vec::new()).unwrap();
-    // It could be taken for the answer to the next command, which it does not match.
+    // It could be parsed as the answer to the next command, which it does not match.
     let memory = player.ask(&Command::Dump { id: 0 }, &mut Vec::new());
     let text = match memory {
         Ok(event) => player.unexpected(&event).to_string(),
@@ -167,7 +167,7 @@ fn lingering_programs_are_waited_for_once() {
             )
         );
     }
-    // A program that does end is given the full time again.
+    // A program that does end gets the full time limit again.
     delays.ended();
     assert_eq!(delays.end_time(), Duration::from_secs(5));
 }
