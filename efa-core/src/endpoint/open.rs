@@ -44,8 +44,8 @@ pub(crate) fn check(
     let operations = config
         .max_operations
         .saturating_add(config.remote_operations);
-    // A message of one packet for a multi-receive buffer takes an id beyond both limits, while
-    // it is handled.
+    // A message of one packet for a multi-receive buffer uses an id beyond both limits, while it is
+    // handled.
     let ids = InboundId::MAX_SLOTS;
     if operations >= ids {
         return Err(EndpointError::OutOfRange {

@@ -61,8 +61,8 @@ impl<N: Nic> Endpoint<N> {
         })
     }
 
-    /// Posts a receive. If a matching message has already arrived, the receive completes at once,
-    /// in the completion queue.
+    /// Posts a receive. If a matching message has already arrived, the receive completes
+    /// immediately, in the completion queue.
     ///
     /// # Errors
     /// Nothing was posted; see [`EndpointError`].

@@ -1,4 +1,5 @@
-//! Requests of peers for access to our memory. They are carried out at once, or wait for room.
+//! Requests of peers for access to local memory. They are carried out immediately, or wait for
+//! room.
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::base::ids::PeerId;
@@ -7,7 +8,7 @@ use crate::endpoint::receiving::HeldOperation;
 use crate::nic::Nic;
 use crate::wire::{Header, LongctsRtw, LongreadRtw, Packet, PacketType, Payload, Rtr};
 
-/// A peer's request for our memory that takes more packets than the request.
+/// A peer's request for local memory that needs more packets than the request.
 pub(crate) struct MemoryRequest<'a> {
     packet_type: PacketType,
     access: MemoryAccess<'a>,
@@ -39,7 +40,7 @@ impl<'a> MemoryRequest<'a> {
 }
 
 impl<N: Nic> Endpoint<N> {
-    /// Handles a request for our memory: carries it out, or makes it wait.
+    /// Handles a request for local memory: carries it out, or makes it wait.
     pub(crate) fn on_request(
         &mut self,
         peer: PeerId,

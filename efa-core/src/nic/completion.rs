@@ -51,7 +51,7 @@ pub enum CompletionKind {
     },
 }
 
-/// The sender of a packet, as far as the device knows it.
+/// The sender of a packet, as far as it is known to the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Source {
     /// The sender's entry in the local address book; `None` if it has none.

@@ -1,4 +1,4 @@
-//! Why a device refuses.
+//! Reasons why a device refuses a request.
 
 /// The reason why a device refused a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

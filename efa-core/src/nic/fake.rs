@@ -28,7 +28,7 @@ pub(crate) struct FakeDomain {
     next_key: u32,
     /// Registrations from this one on are refused.
     pub(crate) refuse_from_key: u32,
-    /// Why a registration cannot be ended.
+    /// The reason why a registration cannot be ended.
     pub(crate) refuse_deregister: Option<NicError>,
     /// The memory of the user, from address 0 on.
     pub(crate) memory: Vec<u8>,

@@ -83,7 +83,7 @@ pub trait Domain: Sized {
     /// Its queue pairs.
     type QueuePair: QueuePair<Domain = Self>;
 
-    /// Why an object cannot be made.
+    /// The reason why an object cannot be made.
     type OpenError: core::error::Error + 'static;
 
     /// The device's identity, capabilities and limits.

@@ -57,6 +57,6 @@ pub enum Doorbell {
     /// At once, for this request and all deferred ones.
     Ring,
     /// With the next post that rings, or with [`QueuePair::flush`](super::QueuePair::flush). Until
-    /// then nothing is sent.
+    /// then the request is not sent.
     Defer,
 }

@@ -112,7 +112,7 @@ impl fmt::Display for ErrorEntry {
 
 impl core::error::Error for ErrorEntry {}
 
-/// Something that belongs to no operation of the application (libfabric's event queue).
+/// An event that belongs to no operation of the application (libfabric's event queue).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Event {
@@ -181,7 +181,7 @@ pub enum Event {
     },
 }
 
-/// Why a packet was refused.
+/// The reason why a packet was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PacketError {

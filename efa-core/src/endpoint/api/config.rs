@@ -17,15 +17,15 @@ pub struct EndpointConfig {
     /// receives, reads and fetching atomics. Operations of peers do not count. Together with
     /// [`EndpointConfig::remote_operations`] less than 1,048,576. Default 983,039.
     pub max_operations: usize,
-    /// Operations of all peers together that may run at a time: emulated writes and reads of our
+    /// Operations of all peers together that may run at a time: emulated writes and reads of local
     /// memory, and messages of more than one packet that arrive in multi-receive buffers.
     /// Operations of the application do not count. A peer may use as many as are still free; its
     /// further operations wait. If 16 peers request more than the limit, each gets a seventeenth,
     /// and the last seventeenth stays free for another peer. At least 1. Default 65,536.
     pub remote_operations: usize,
-    /// How many message ids a peer may be ahead of the oldest missing one: a power of two up to
-    /// 2^20. A packet beyond that violates the protocol (a stock sender of 1.11 or 1.17 aborts its
-    /// receiver at 16,384): the endpoint refuses it and gives up the peer with an
+    /// The number of message ids that a peer may be ahead of the oldest missing one: a power of two
+    /// up to 2^20. A packet beyond that violates the protocol (a stock sender of 1.11 or 1.17
+    /// aborts its receiver at 16,384): the endpoint refuses it and gives up the peer with an
     /// [`Event::PeerFailed`](crate::endpoint::Event::PeerFailed). Default 65,536.
     pub reorder_window: u32,
     /// Bytes of early or unexpected packets that may be kept outside of device buffers. Beyond that
@@ -50,8 +50,8 @@ pub struct EndpointConfig {
     /// ([`Event::PeerForgotten`](crate::endpoint::Event::PeerForgotten)). If none is idle, the
     /// packet of the new peer is refused. Default 65,536.
     pub max_implicit_peers: usize,
-    /// The first message id in either direction with every peer. The protocol wants 0; tests of the
-    /// wrap-around start just below 2^32.
+    /// The first message id in either direction with every peer. The protocol requires 0; tests of
+    /// the wrap-around start just below 2^32.
     pub first_msg_id: u32,
     /// Largest message sent as medium (`FI_EFA_INTER_MAX_MEDIUM_MESSAGE_SIZE`), in bytes.
     /// Default 65,536.

@@ -47,7 +47,8 @@ errnos! {
     EOPNOTSUPP = 95;
     /// The peer no longer exists or does not respond.
     ECONNABORTED = 103;
-    /// The peer has no such queue pair, or no address handle for us.
+    /// The queue pair does not exist at the peer, or the peer has no address handle for this
+    /// endpoint.
     ENOTCONN = 107;
     /// The peer's host cannot be reached.
     EHOSTUNREACH = 113;
@@ -80,7 +81,7 @@ impl fmt::Debug for Errno {
 
 crate::wire::enumerated! {
     /// The detail behind an [`Errno`]: a device status (below 4096), or one of the numbers that
-    /// stock libfabric's efa provider gives to its own errors (4096 and above, libfabric 1.17 to
+    /// stock libfabric's efa provider assigns to its errors (4096 and above, libfabric 1.17 to
     /// 2.6).
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
     #[repr(u32)]
@@ -287,7 +288,8 @@ impl From<Status> for Failure {
     }
 }
 
-/// Why a call of the application was refused. Nothing was started, and no completion follows.
+/// The reason why a call of the application was refused. Nothing was started, and no completion
+/// follows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EndpointError {

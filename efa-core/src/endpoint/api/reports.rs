@@ -134,7 +134,7 @@ impl Reports {
         });
     }
 
-    /// Counts the end of an operation that sends data, and reports it if that is wanted.
+    /// Counts the end of an operation that sends data, and reports it if requested.
     #[inline(always)]
     pub(crate) fn sent(
         &mut self,

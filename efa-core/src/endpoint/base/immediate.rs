@@ -18,7 +18,7 @@ pub(crate) fn to_cq_data(immediate: u32) -> u64 {
 mod tests {
     use super::*;
 
-    /// As seen in traffic of libfabric 2.1 and 2.5: 0x12345678 is 0x78563412 on the wire.
+    /// Observed in traffic of libfabric 2.1 and 2.5: 0x12345678 is 0x78563412 on the wire.
     #[test]
     fn bytes_are_ordered_as_in_libfabric() {
         assert_eq!(of_cq_data(0x1234_5678), 0x7856_3412);

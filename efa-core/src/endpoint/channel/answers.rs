@@ -18,7 +18,7 @@ impl<N: Nic> Channel<N> {
         begun
     }
 
-    /// Notes that an operation of a peer ended.
+    /// Records that an operation of a peer ended.
     pub(crate) fn end_operation(&mut self, peer: PeerId) {
         if self.quota.end_operation(peer) {
             self.posting.queue(Work::Admission);

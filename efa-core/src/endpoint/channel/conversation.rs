@@ -163,8 +163,8 @@ impl Peers<Conversation> {
         is_first
     }
 
-    /// Notes that a request with the next `msg_id` was posted to a peer. Returns whether earlier
-    /// requests were lost, while the peer was away, and their gaps must be filled.
+    /// Records that a request with the next `msg_id` was posted to a peer. Returns whether earlier
+    /// requests were lost while the peer was unreachable, and their gaps must be filled.
     #[inline]
     pub(crate) fn request_posted(&mut self, peer: PeerId) -> bool {
         let Some(state) = self.state_mut(peer) else {
@@ -198,7 +198,7 @@ impl Peers<Conversation> {
         }
     }
 
-    /// Notes that a message or atomic was lost. If the peer has received no part of it, its id is
+    /// Records that a message or atomic was lost. If the peer has received no part of it, its id is
     /// reused, because the peer waits for it. Otherwise the id cannot be reused, and sending to the
     /// peer ends, unless the application has cancelled the operation without a loss.
     pub(crate) fn request_lost(
@@ -251,14 +251,14 @@ impl Peers<Conversation> {
         }
     }
 
-    /// Notes that a request was posted for the [oldest gap](Peers::oldest_gap).
+    /// Records that a request was posted for the [oldest gap](Peers::oldest_gap).
     pub(crate) fn gap_filled(&mut self, peer: PeerId) {
         if let Some(state) = self.state_mut(peer) {
             state.sequence.filled();
         }
     }
 
-    /// Notes that a PEER_ERROR about a message to the peer was posted.
+    /// Records that a PEER_ERROR about a message to the peer was posted.
     pub(crate) fn abort_posted(&mut self, peer: PeerId, msg_id: MsgId) {
         if let Some(state) = self.state_mut(peer) {
             state.sequence.posted_again(msg_id);
@@ -266,9 +266,9 @@ impl Peers<Conversation> {
     }
 
     /// Makes an operation wait if its peer's HANDSHAKE has not arrived. The HANDSHAKE shows whether
-    /// CTSDATA may have a connection id. Without one the peer cannot distinguish our packets from
-    /// late packets of an earlier owner of our queue pair number. Stock libfabric since 1.17 waits
-    /// as well. Returns whether the operation waits.
+    /// CTSDATA may have a connection id. Without one the peer cannot distinguish packets of this
+    /// endpoint from late packets of an earlier owner of its queue pair number. Stock libfabric
+    /// since 1.17 waits as well. Returns whether the operation waits.
     pub(crate) fn waits_for_handshake(&mut self, peer: PeerId, id: OutboundId) -> bool {
         let waiting = self
             .state_mut(peer)
@@ -301,7 +301,7 @@ impl Peers<Conversation> {
         }
     }
 
-    /// Notes that a peer has stopped reading a message with this many bytes in packets.
+    /// Records that a peer has stopped reading a message with this many bytes in packets.
     pub(crate) fn end_read_based(&mut self, peer: PeerId, runt: u64) {
         if let Some(state) = self.state_mut(peer) {
             state.read_based.end(runt);

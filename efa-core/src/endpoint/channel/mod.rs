@@ -42,7 +42,7 @@ pub(crate) use unknown_senders::{Introduced, Introduction};
 pub(crate) struct Channel<N> {
     pub(crate) config: EndpointConfig,
     pub(crate) address: RawAddress,
-    /// The HANDSHAKE that we send to each peer.
+    /// The HANDSHAKE for each peer.
     pub(crate) handshake: Handshake,
     pub(crate) sizes: Sizes,
     pub(crate) local: Local,

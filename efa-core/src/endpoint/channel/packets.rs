@@ -124,8 +124,8 @@ impl<N: Nic> Channel<N> {
         }
     }
 
-    /// The optional headers of a request to a peer, which identify us in the form that the peer
-    /// needs (spec section 2.2; stock libfabric since 1.17).
+    /// The optional headers of a request to a peer, which identify this endpoint in the form that
+    /// the peer needs (spec section 2.2; stock libfabric since 1.17).
     #[inline]
     pub(crate) fn request_options(
         &self,
@@ -135,7 +135,7 @@ impl<N: Nic> Channel<N> {
         identity(features).options(self.address, cq_data)
     }
 
-    /// Notes that a request to a peer was posted, with the next `msg_id`.
+    /// Records that a request to a peer was posted, with the next `msg_id`.
     #[inline]
     pub(crate) fn request_posted(&mut self, peer: PeerId) {
         if self.peers.request_posted(peer) {
@@ -146,7 +146,7 @@ impl<N: Nic> Channel<N> {
 
 // Completions and back-off.
 impl<N: Nic> Channel<N> {
-    /// Notes that a peer accepted a packet.
+    /// Records that a peer accepted a packet.
     #[inline]
     pub(crate) fn got_through(&mut self, peer: PeerId) {
         if self.posting.any_rnr()

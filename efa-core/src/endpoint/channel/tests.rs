@@ -271,7 +271,7 @@ fn local_failures_do_not_give_up_peers() {
 fn a_packet_beyond_its_peers_share_comes_back() {
     let length = 100;
     let (mut channel, peer) = channel(EndpointConfig {
-        // Copies of packets of this length take 128 bytes.
+        // Copies of packets of this length occupy 128 bytes.
         peer_held_bytes: 2 * 128,
         ..EndpointConfig::default()
     });

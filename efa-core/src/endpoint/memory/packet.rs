@@ -10,7 +10,7 @@ pub(crate) struct ReceivedPacket {
     length: usize,
 }
 
-/// Where the bytes of a received packet are.
+/// The location of a received packet's bytes.
 #[derive(Debug)]
 pub(crate) enum Storage {
     Device(BufferId),
@@ -47,7 +47,7 @@ impl ReceivedPacket {
         self.length
     }
 
-    /// Where its bytes are: in a device buffer, or in memory of the engine.
+    /// The location of its bytes: a device buffer, or memory of the engine.
     pub(crate) fn into_storage(self) -> Storage {
         self.storage
     }

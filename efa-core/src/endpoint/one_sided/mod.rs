@@ -1,5 +1,5 @@
-//! Peers' accesses to our memory: the exposed regions, the arithmetic of atomics, and answers that
-//! wait to be sent.
+//! Peers' accesses to local memory: the exposed regions, the arithmetic of atomics, and responses
+//! that wait to be sent.
 
 pub(crate) mod arithmetic;
 mod exposed;

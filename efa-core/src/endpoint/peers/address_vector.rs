@@ -33,7 +33,7 @@ pub(super) struct Peer {
     newer: Option<PeerSlot>,
 }
 
-/// Why there is a peer.
+/// The reason why a peer is in the address vector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Origin {
     /// The application inserted it.
@@ -321,21 +321,22 @@ impl AddressVector {
         self.peers.get(id).map_or(0, |peer| peer.users)
     }
 
-    /// Notes that an endpoint keeps state about a peer from now on. Returns `None` for an unknown
+    /// Records that an endpoint keeps state about a peer from now on. Returns `None` for an unknown
     /// peer.
     pub(super) fn begin_use(&mut self, id: PeerId) -> Option<()> {
         self.peers.get_mut(id)?.users += 1;
         Some(())
     }
 
-    /// Notes that an endpoint of [`AddressVector::begin_use`] has dropped its state about the peer.
+    /// Records that an endpoint of [`AddressVector::begin_use`] has dropped its state about the
+    /// peer.
     pub(super) fn end_use(&mut self, id: PeerId) {
         if let Some(peer) = self.peers.get_mut(id) {
             peer.users -= 1;
         }
     }
 
-    /// Notes that the application inserted a peer that had introduced itself, or was removed.
+    /// Records that the application inserted a peer that had introduced itself, or was removed.
     pub(crate) fn make_explicit(&mut self, id: PeerId) {
         self.set_origin(id, Origin::Inserted);
     }

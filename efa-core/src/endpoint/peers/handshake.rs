@@ -1,4 +1,4 @@
-//! The handshake (spec chapter 2): whether our HANDSHAKE was sent, the contents of the peer's
+//! The handshake (spec chapter 2): whether the local HANDSHAKE was sent, the contents of the peer's
 //! HANDSHAKE, and the operations that wait for it.
 
 use crate::address::{Qkey, Qpn, RawAddress};
@@ -40,8 +40,8 @@ impl From<&Handshake> for PeerFeatures {
     }
 }
 
-/// The features that we announce: those of the engine, and of the device if the settings permit
-/// them.
+/// The features that this endpoint announces: those of the engine, and of the device if the
+/// settings permit them.
 fn own_features(attributes: &NicAttributes, config: &EndpointConfig) -> ExtraFeatures {
     let has = |cap| config.use_device_rdma && attributes.caps.contains(cap);
     // Without bits 1 and 4, libfabric 1.17 refuses operations instead of falling back.
@@ -98,7 +98,7 @@ pub(crate) enum Identity {
     Nothing,
 }
 
-/// How requests identify us to a peer with these features.
+/// How requests identify this endpoint to a peer with these features.
 #[inline]
 pub(crate) fn identity(features: Option<&PeerFeatures>) -> Identity {
     match features {
@@ -154,13 +154,13 @@ pub(crate) struct Waiting {
 }
 
 impl Handshaking {
-    /// Returns whether our HANDSHAKE must be sent, which is true once.
+    /// Returns whether the local HANDSHAKE must be sent, which is true once.
     #[inline]
     pub(crate) fn greet(&mut self) -> bool {
         !core::mem::replace(&mut self.greeted, true)
     }
 
-    /// Returns whether our HANDSHAKE was sent.
+    /// Returns whether the local HANDSHAKE was sent.
     #[inline]
     pub(crate) fn is_greeted(&self) -> bool {
         self.greeted
@@ -199,7 +199,7 @@ impl Handshaking {
         self.request_sent && self.features.is_none()
     }
 
-    /// Notes that a request was sent. The peer answers the first one with its HANDSHAKE.
+    /// Records that a request was sent. The peer answers the first one with its HANDSHAKE.
     #[inline]
     pub(crate) fn request_sent(&mut self) {
         self.request_sent = true;
@@ -213,8 +213,8 @@ impl Handshaking {
         }
     }
 
-    /// Notes that the packet that requests the HANDSHAKE was not delivered. The next operation that
-    /// needs the HANDSHAKE fails instead of waiting.
+    /// Records that the packet that requests the HANDSHAKE was not delivered. The next operation
+    /// that needs the HANDSHAKE fails instead of waiting.
     pub(crate) fn provocation_lost(&mut self, failure: Failure) {
         self.request_sent = false;
         self.failure = Some(failure);
@@ -343,7 +343,7 @@ mod tests {
         assert_eq!(handshake.take_failure(), None);
         handshake.request_sent();
         handshake.receive(features(ExtraFeatures::empty()));
-        // The HANDSHAKE has arrived, so the loss of the peer does not matter.
+        // The HANDSHAKE has arrived, so the loss of the peer has no effect.
         handshake.request_lost();
         assert!(!handshake.has_to_be_provoked());
     }

@@ -109,7 +109,7 @@ impl<S: From<MsgId>> Peers<S> {
         Some(())
     }
 
-    /// Notes that a peer's id has changed because it was [retired](AddressVector::retire).
+    /// Records that a peer's id has changed because it was [retired](AddressVector::retire).
     pub(crate) fn follow(&mut self, old: PeerId, new: PeerId) {
         if let Some(Some(known)) = self.states.get_mut(old.index())
             && known.id == old

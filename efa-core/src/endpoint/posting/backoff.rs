@@ -33,7 +33,7 @@ impl PeerBackoff {
         self.until.is_some()
     }
 
-    /// How long sending to the peer is suspended.
+    /// The duration for which sending to the peer is still suspended.
     pub(super) fn remaining(&self, now: Instant) -> Duration {
         let until = self.until.map_or(now.0, |until| until.0);
         until.saturating_sub(now.0)
@@ -76,7 +76,7 @@ impl Backoffs {
         }
     }
 
-    /// Notes that a peer had no receive buffer for a packet, for the `attempt`-th time.
+    /// Records that a peer had no receive buffer for a packet, for the `attempt`-th time.
     pub(super) fn rnr(
         &mut self,
         peer: PeerId,
@@ -112,7 +112,7 @@ impl Backoffs {
         self.waiting_peers > 0
     }
 
-    /// Notes that the peer accepted a packet: its next wait is a first one again.
+    /// Records that the peer accepted a packet: its next wait is a first one again.
     pub(super) fn got_through(&mut self, backoff: &mut PeerBackoff) {
         if !backoff.is_active() {
             self.forget(backoff);
@@ -125,7 +125,7 @@ impl Backoffs {
         backoff.last_wait = Duration::ZERO;
     }
 
-    /// When the next wait ends.
+    /// The time when the next wait ends.
     pub(super) fn next_end(&self) -> Option<Instant> {
         self.timers.peek().map(|Reverse((until, _))| *until)
     }

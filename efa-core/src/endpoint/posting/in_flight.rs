@@ -44,7 +44,7 @@ pub(crate) struct OutOfBuffer {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Rdma {
     Read,
-    /// With immediate data.
+    /// A write, with immediate data if `Some`.
     Write(Option<u32>),
 }
 

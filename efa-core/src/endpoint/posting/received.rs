@@ -19,7 +19,7 @@ impl<N: Nic> Posting<N> {
         }
     }
 
-    /// Notes that the device returned a receive buffer.
+    /// Records that the device returned a receive buffer.
     #[inline]
     pub(crate) fn receive_returned(&mut self) {
         self.receives.returned();

@@ -153,12 +153,12 @@ impl<N: Nic> Posting<N> {
         self.backoffs.any()
     }
 
-    /// Notes that a peer accepted a packet.
+    /// Records that a peer accepted a packet.
     pub(crate) fn got_through(&mut self, backoff: &mut PeerBackoff) {
         self.backoffs.got_through(backoff);
     }
 
-    /// When the next back-off ends.
+    /// The time when the next back-off ends.
     pub(crate) fn next_backoff_end(&self) -> Option<Instant> {
         self.backoffs.next_end()
     }

@@ -5,14 +5,14 @@ use std::collections::VecDeque;
 use crate::endpoint::base::ids::{InboundId, OutboundId, PacketId, PeerId};
 use crate::wire::{MsgId, OpeType, RecvId, SendId};
 
-/// Something to do when the device has room again.
+/// Work for the time when the device has room again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Work {
     /// End the operations with peers that were given up.
     GiveUp,
     /// Carry out operations of peers that waited for room.
     Admission,
-    /// Send our HANDSHAKE.
+    /// Send the local HANDSHAKE.
     Handshake(PeerId),
     /// Fill the places of lost messages with requests that do nothing.
     Fill(PeerId),

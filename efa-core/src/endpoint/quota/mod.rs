@@ -122,7 +122,7 @@ impl<W> Quota<W> {
         true
     }
 
-    /// Notes that a request was carried out or given up.
+    /// Records that a request was carried out or given up.
     pub(crate) fn end_request(&mut self, peer: PeerId) {
         self.pending -= 1;
         self.end(peer, |share| share.pending -= 1);
@@ -137,7 +137,7 @@ impl<W> Quota<W> {
         begun
     }
 
-    /// Notes that an answer was sent, or that its peer was removed.
+    /// Records that an answer was sent, or that its peer was removed.
     pub(crate) fn end_answer(&mut self, peer: PeerId) {
         self.answers -= 1;
         self.end_request(peer);
@@ -156,14 +156,14 @@ impl<W> Quota<W> {
         self.running + running < self.max_running
     }
 
-    /// Notes that an operation of a peer runs.
+    /// Records that an operation of a peer runs.
     pub(crate) fn begin_operation(&mut self, peer: PeerId) {
         self.running += 1;
         self.share(peer).running += 1;
     }
 
-    /// Notes that an operation of a peer ended. Returns whether a [`Quota::review`] of the waiting
-    /// operations must be queued.
+    /// Records that an operation of a peer ended. Returns whether a [`Quota::review`] of the
+    /// waiting operations must be queued.
     #[must_use]
     pub(crate) fn end_operation(&mut self, peer: PeerId) -> bool {
         self.running -= 1;

@@ -17,7 +17,7 @@ pub(crate) struct Ending {
     pub(crate) tag: u64,
     pub(crate) cq_data: Option<u64>,
     pub(crate) audience: Audience,
-    /// The part of a multi-receive buffer to which the message goes.
+    /// The part of a multi-receive buffer that receives the message.
     pub(crate) part: Option<Part>,
 }
 
@@ -34,7 +34,7 @@ pub(crate) enum Audience {
 }
 
 impl Ending {
-    /// Returns whether it is a peer's operation on our memory.
+    /// Returns whether it is a peer's operation on local memory.
     pub(crate) fn is_peers(&self) -> bool {
         matches!(self.audience, Audience::Target(_))
     }

@@ -69,7 +69,7 @@ impl Receiving {
         self.posted.len() + self.transfers.own_len() >= self.max_operations
     }
 
-    /// Posts a receive, without looking at messages that have arrived. `None` if there are too many
+    /// Posts a receive, without checking messages that have arrived. `None` if there are too many
     /// operations.
     #[inline(always)]
     pub(crate) fn post(&mut self, receive: NewReceive) -> Option<ReceiveId> {
@@ -127,7 +127,7 @@ impl Receiving {
         }
     }
 
-    /// Notes that the data of a transfer beyond the first `in_packets` bytes cannot be read.
+    /// Records that the data of a transfer beyond the first `in_packets` bytes cannot be read.
     /// Returns its peer.
     pub(crate) fn refuse_read(&mut self, id: InboundId, in_packets: u64) -> Option<PeerId> {
         let transfer = self.transfers.get_mut(id)?;

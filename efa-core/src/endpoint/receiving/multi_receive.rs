@@ -85,7 +85,7 @@ impl MultiBuffers {
         Some((Part { buffer, address }, target, multi.closed))
     }
 
-    /// Notes that a message of a buffer is complete. Returns whether the application may use the
+    /// Records that a message of a buffer is complete. Returns whether the application may use the
     /// buffer again.
     pub(super) fn end_part(&mut self, part: Part) -> bool {
         let Some(multi) = self.0.get_mut(part.buffer.place()) else {

@@ -213,8 +213,8 @@ impl PostedReceives {
         Some((target, ending))
     }
 
-    /// Notes that a message of a multi-receive buffer is complete. Returns whether the application
-    /// may use the buffer again.
+    /// Records that a message of a multi-receive buffer is complete. Returns whether the
+    /// application may use the buffer again.
     pub(crate) fn end_part(&mut self, part: Part) -> bool {
         self.multi_buffers.end_part(part)
     }

@@ -135,7 +135,7 @@ impl Progress {
         self.supply = Supply::Windows { granted: 0 };
     }
 
-    /// Notes that the peer was granted a window of this many bytes.
+    /// Records that the peer was granted a window of this many bytes.
     pub(super) fn granted(&mut self, bytes: u64) {
         self.supply = Supply::Windows { granted: bytes };
     }
@@ -166,17 +166,17 @@ impl Progress {
         end
     }
 
-    /// Notes that a read has brought this many bytes.
+    /// Records that a read has delivered this many bytes.
     pub(super) fn read(&mut self, bytes: u64) {
         self.to_read -= bytes;
     }
 
-    /// Notes that the data beyond the first `in_packets` bytes cannot be read.
+    /// Records that the data beyond the first `in_packets` bytes cannot be read.
     pub(super) fn refuse(&mut self, in_packets: u64) {
         self.supply = Supply::Refused { in_packets };
     }
 
-    /// Notes that READ_NACK was sent.
+    /// Records that READ_NACK was sent.
     pub(super) fn nacked(&mut self) {
         self.supply = Supply::Nacked;
     }

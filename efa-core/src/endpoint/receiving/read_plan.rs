@@ -50,13 +50,13 @@ impl ReadPlan {
         next_part(target, &self.remote, self.next, self.end, limit)
     }
 
-    /// Notes that the next read, of this many bytes, was posted.
+    /// Records that the next read, of this many bytes, was posted.
     pub(super) fn posted(&mut self, length: u64) {
         self.next += length;
         self.outstanding += 1;
     }
 
-    /// Notes that the device is done with a read.
+    /// Records that the device has completed a read.
     pub(super) fn done(&mut self) {
         self.outstanding -= 1;
     }

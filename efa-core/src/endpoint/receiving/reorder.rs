@@ -129,7 +129,7 @@ impl ReorderWindow {
         entry.any(|other| *other == id)
     }
 
-    /// Notes that an early id is processed before its turn. Returns false if it was processed
+    /// Records that an early id is processed before its turn. Returns false if it was processed
     /// already.
     pub(crate) fn pass(&mut self, id: MsgId) -> bool {
         let hash = far_hash(id);

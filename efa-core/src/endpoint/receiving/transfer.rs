@@ -124,7 +124,7 @@ impl Demand {
         self.ask
     }
 
-    /// Notes that the transfer has a packet to send or a read to post. Returns whether it must be
+    /// Records that the transfer has a packet to send or a read to post. Returns whether it must be
     /// queued.
     #[must_use]
     pub(crate) fn enqueue(&mut self) -> bool {
@@ -214,14 +214,14 @@ impl Transfer {
         }
     }
 
-    /// Notes that the transfer failed. [`Transfer::next_action`] returns when it ends.
+    /// Records that the transfer failed. [`Transfer::next_action`] returns when it ends.
     pub(crate) fn abort(&mut self, failure: Failure) {
         self.fail(failure);
         self.aborted = true;
         self.demand.ask(Ask::Nothing);
     }
 
-    /// Notes that the transfer fails when all its data has arrived.
+    /// Records that the transfer fails when all its data has arrived.
     pub(crate) fn fail(&mut self, failure: Failure) {
         self.failure.get_or_insert(failure);
     }
@@ -302,7 +302,7 @@ impl Transfer {
         }
     }
 
-    /// Notes that the peer was granted a window of this many bytes.
+    /// Records that the peer was granted a window of this many bytes.
     pub(crate) fn granted(&mut self, bytes: u64) {
         self.progress.granted(bytes);
     }
@@ -386,15 +386,15 @@ impl Transfer {
         }
     }
 
-    /// Notes that the next read was posted.
+    /// Records that the next read was posted.
     pub(crate) fn read_posted(&mut self, length: u64) {
         if let Some(plan) = &mut self.plan {
             plan.posted(length);
         }
     }
 
-    /// Notes that the device is done with a read, which has brought `length` bytes. Returns whether
-    /// the transfer has reads.
+    /// Records that the device has completed a read of `length` bytes. Returns whether the transfer
+    /// has reads.
     pub(crate) fn read_done(&mut self, length: u64) -> bool {
         let Some(plan) = &mut self.plan else {
             return false;
@@ -404,7 +404,7 @@ impl Transfer {
         true
     }
 
-    /// Notes that the data beyond the first `in_packets` bytes cannot be read.
+    /// Records that the data beyond the first `in_packets` bytes cannot be read.
     pub(super) fn refuse(&mut self, in_packets: u64) {
         self.progress.refuse(in_packets);
     }
@@ -417,7 +417,7 @@ impl Transfer {
         }
     }
 
-    /// Notes that READ_NACK was sent.
+    /// Records that READ_NACK was sent.
     pub(crate) fn nacked(&mut self) {
         self.progress.nacked();
     }

@@ -50,7 +50,7 @@ impl Local {
         self.obstacle_to_read(peer).is_none()
     }
 
-    /// Why the two devices cannot read from each other, if they cannot.
+    /// The reason why the two devices cannot read from each other, if they cannot.
     fn obstacle_to_read(&self, peer: &PeerFeatures) -> Option<&'static str> {
         let same_generation = peer.device_version.is_none_or(|version| {
             (version == FIRST_GENERATION) == (self.part_id == FIRST_GENERATION)
@@ -66,7 +66,7 @@ impl Local {
         }
     }
 
-    /// Why an operation of at least the size for RDMA read is sent by packets.
+    /// The reason why an operation of at least the size for RDMA read is sent by packets.
     fn reason_for_packets(&self, peer: Option<&PeerFeatures>) -> &'static str {
         match peer {
             None => "the peer's HANDSHAKE has not arrived",
@@ -115,7 +115,7 @@ impl MessageProtocol {
     }
 }
 
-/// Why [`message`] chose `protocol`, for the log.
+/// The reason why [`message`] chose `protocol`, for the log.
 pub(crate) fn why_message(
     local: &Local,
     peer: Option<&PeerFeatures>,
@@ -134,7 +134,7 @@ pub(crate) fn why_message(
     }
 }
 
-/// Why [`write`] chose `protocol`, for the log.
+/// The reason why [`write`] chose `protocol`, for the log.
 pub(crate) fn why_write(
     local: &Local,
     peer: Option<&PeerFeatures>,
@@ -155,7 +155,7 @@ pub(crate) fn why_write(
     }
 }
 
-/// Why [`read`] chose `protocol`, for the log.
+/// The reason why [`read`] chose `protocol`, for the log.
 pub(crate) fn why_read(
     local: &Local,
     peer: Option<&PeerFeatures>,
@@ -172,7 +172,7 @@ pub(crate) fn why_read(
     }
 }
 
-/// Why no protocol can carry out an operation, or none before the HANDSHAKE.
+/// The reason why no protocol can carry out an operation, or none before the HANDSHAKE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NoProtocol {
     /// The choice depends on the peer's handshake, which has not arrived.

@@ -10,7 +10,7 @@ use super::results::Ended;
 use super::sequence::Loss;
 
 impl Sending {
-    /// Notes that a packet or RDMA write of an operation arrived.
+    /// Records that a packet or RDMA write of an operation arrived.
     #[inline]
     pub(crate) fn done(&mut self, id: OutboundId) {
         if let Some(operation) = self.operations.get_mut(id) {
@@ -19,7 +19,7 @@ impl Sending {
         }
     }
 
-    /// Notes that a packet or RDMA write of an operation was lost. The operation fails.
+    /// Records that a packet or RDMA write of an operation was lost. The operation fails.
     pub(crate) fn lost(&mut self, id: OutboundId, failure: Failure, loss: Loss) {
         if let Some(operation) = self.operations.get_mut(id) {
             operation.outstanding -= 1;
@@ -33,7 +33,7 @@ impl Sending {
         self.fail(id, failure);
     }
 
-    /// Returns whether an operation is a peer's read of our memory.
+    /// Returns whether an operation is a peer's read of local memory.
     pub(crate) fn is_peers_read(&self, id: OutboundId) -> bool {
         let operation = self.operations.get(id);
         operation.is_some_and(|operation| operation.report.is_none())
@@ -48,7 +48,7 @@ impl Sending {
         })
     }
 
-    /// Notes that an operation failed. It ends when the device no longer uses its memory.
+    /// Records that an operation failed. It ends when the device no longer uses its memory.
     pub(crate) fn fail(&mut self, id: OutboundId, failure: Failure) {
         if let Some(operation) = self.operations.get_mut(id) {
             operation.failure.get_or_insert(failure);

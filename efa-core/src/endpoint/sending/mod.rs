@@ -34,7 +34,7 @@ pub(crate) struct Sending {
     operations: Arena<Outbound, OutboundId>,
     /// The operations by peer; each by its slot.
     by_peer: ByPeer,
-    /// The state of operations that take more than one packet.
+    /// The state of operations that need more than one packet.
     bulks: Slab<Bulk>,
     headers: HeaderSettings,
 }

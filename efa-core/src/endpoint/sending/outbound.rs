@@ -35,7 +35,7 @@ pub(crate) struct Outbound {
     pub(super) reached: Loss,
     /// Whether the peer has abandoned it.
     pub(super) peer_aborted: bool,
-    /// The state of an operation that takes more than one packet.
+    /// The state of an operation that needs more than one packet.
     pub(super) bulk: Option<BulkKey>,
     /// Its links among the operations with the same peer.
     pub(super) links: PeerLinks,
@@ -45,7 +45,7 @@ pub(crate) struct Outbound {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct BulkKey(pub(super) u32);
 
-/// The data of an operation that takes more than one packet, and its progress.
+/// The data of an operation that needs more than one packet, and its progress.
 pub(crate) struct Bulk {
     pub(crate) source: Iov,
     /// Bytes that this side transfers, in packets or by RDMA writes. The peer reads the rest.

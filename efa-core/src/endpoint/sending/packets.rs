@@ -11,7 +11,8 @@ use super::results::{Due, Next};
 use super::stream::{NextPacket, Progress, Stream};
 
 impl Sending {
-    /// Notes that an operation may have something to post. Returns whether it must be queued.
+    /// Records that an operation may have packets or requests to post. Returns whether it must be
+    /// queued.
     #[must_use]
     pub(crate) fn enqueue(&mut self, id: OutboundId) -> bool {
         let Some((operation, bulk)) = self.with_bulk(id) else {
@@ -22,7 +23,7 @@ impl Sending {
         due
     }
 
-    /// Notes that an operation is no longer queued.
+    /// Records that an operation is no longer queued.
     pub(crate) fn dequeue(&mut self, id: OutboundId) {
         if let Some((_, bulk)) = self.with_bulk(id) {
             bulk.queued = false;
@@ -45,8 +46,8 @@ impl Sending {
     }
 
     /// The next packet or RDMA write of an operation. RDMA writes have at most `rdma_limit` bytes.
-    /// `connid` is our connection id; `data_connid` is the one for CTSDATA, `None` if the peer does
-    /// not expect one.
+    /// `connid` is the local connection id; `data_connid` is the one for CTSDATA, `None` if the
+    /// peer does not expect one.
     pub(crate) fn next(
         &self,
         id: OutboundId,
@@ -85,7 +86,7 @@ impl Sending {
         Some((bulk.source.as_slice(), bulk.moved, bulk.protocol))
     }
 
-    /// Notes that the packet of [`Sending::next`] was posted.
+    /// Records that the packet of [`Sending::next`] was posted.
     pub(crate) fn packet_posted(&mut self, id: OutboundId, packet: &NextPacket) {
         if let Some((operation, bulk)) = self.with_bulk(id) {
             operation.outstanding += 1;
@@ -96,7 +97,7 @@ impl Sending {
         }
     }
 
-    /// Notes that the RDMA write of [`Sending::next`], of this many bytes, was posted.
+    /// Records that the RDMA write of [`Sending::next`], of this many bytes, was posted.
     pub(crate) fn write_posted(&mut self, id: OutboundId, length: u64) {
         if let Some((operation, bulk)) = self.with_bulk(id) {
             operation.outstanding += 1;

@@ -15,7 +15,7 @@ impl ReadBased {
         self.runts += runt;
     }
 
-    /// Notes that the peer has stopped reading a message of [`ReadBased::begin`].
+    /// Records that the peer has stopped reading a message of [`ReadBased::begin`].
     pub(crate) fn end(&mut self, runt: u64) {
         self.messages -= 1;
         self.runts -= runt;

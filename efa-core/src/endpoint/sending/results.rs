@@ -30,7 +30,7 @@ pub(crate) enum Next {
 /// Whether an operation has something to post.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Due {
-    /// Nothing now.
+    /// No packet now.
     Nothing,
     /// A packet or RDMA write.
     Post,
@@ -38,7 +38,7 @@ pub(crate) enum Due {
     Data(PeerId),
 }
 
-/// Why a peer's packet has no effect.
+/// The reason why a peer's packet has no effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mistake {
     /// The peer has no such operation, or the operation does not expect such a packet.

@@ -84,21 +84,21 @@ impl Sequence {
         self.next.0.is_multiple_of(SPAN) && self.pending[span(self.next)] > 0
     }
 
-    /// Notes that a request with the next id was posted.
+    /// Records that a request with the next id was posted.
     #[inline]
     pub(crate) fn used(&mut self) {
         self.pending[span(self.next)] += 1;
         self.next = self.next.next();
     }
 
-    /// Notes that the device has completed a request, successfully or not.
+    /// Records that the device has completed a request, successfully or not.
     #[inline]
     pub(crate) fn done(&mut self, id: MsgId) {
         let pending = &mut self.pending[span(id)];
         *pending = pending.saturating_sub(1);
     }
 
-    /// Notes that the peer has no request with this id.
+    /// Records that the peer has no request with this id.
     pub(crate) fn not_delivered(&mut self, id: MsgId) {
         let place = self.gaps.partition_point(|gap| gap.distance_from(id) > 0);
         self.gaps.insert(place, id);
@@ -126,20 +126,20 @@ impl Sequence {
         self.gaps.last().copied()
     }
 
-    /// Notes that a request was posted that fills the oldest gap.
+    /// Records that a request was posted that fills the oldest gap.
     pub(crate) fn filled(&mut self) {
         if let Some(id) = self.gaps.pop() {
             self.posted_again(id);
         }
     }
 
-    /// Notes that a packet was posted that the peer may need before it can proceed to requests
-    /// behind this id.
+    /// Records that a packet was posted that the peer may need before it can proceed to requests
+    /// after this id.
     pub(crate) fn posted_again(&mut self, id: MsgId) {
         self.pending[span(id)] += 1;
     }
 
-    /// Notes that the sequence is blocked. Returns false if it already was.
+    /// Records that the sequence is blocked. Returns false if it already was.
     pub(crate) fn break_off(&mut self, failure: Failure) -> bool {
         self.gaps.clear();
         self.broken.replace(failure).is_none()
@@ -157,7 +157,7 @@ impl Sequence {
         self.broken.is_some()
     }
 
-    /// Returns whether no request is under way and there are no gaps.
+    /// Returns whether no request is in flight and there are no gaps.
     pub(crate) fn is_idle(&self) -> bool {
         self.pending == [0; 2] && self.gaps.is_empty()
     }

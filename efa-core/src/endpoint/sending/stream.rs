@@ -1,4 +1,4 @@
-//! The packets of an operation that takes more than one: the next packet, and its header.
+//! The packets of an operation that needs more than one: the next packet, and its header.
 
 use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::ids::OutboundId;

@@ -39,9 +39,8 @@ pub struct AtomicLimits {
     pub size: usize,
 }
 
-/// Returns how large an operation may be on a device with these attributes; `None` if it is not
-/// defined for the data type and the kind of call (`fi_query_atomic`). Memory in `kind` does not
-/// matter.
+/// Returns the maximum size of an operation on a device with these attributes; `None` if it is not
+/// defined for the data type and the kind of call (`fi_query_atomic`). Memory in `kind` is ignored.
 pub fn atomic_limits(
     attributes: &NicAttributes,
     datatype: AtomicDatatype,

@@ -50,7 +50,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
             recv_length: window.length,
             ..Cts::default()
         };
-        // Only libfabric 1.11 looks at it.
+        // Only libfabric 1.11 reads it.
         cts.flags.set(CtsFlags::EMULATED_READ, window.is_read);
         self.send_for(id, peer, Owner::Inbound(id), &cts)?;
         if let Some(transfer) = self.receiving.transfers.get_mut(id) {

@@ -68,7 +68,8 @@ impl<N: Nic> SendSide<'_, N> {
         if is_eager {
             self.send_eager(args, destination, length, &mut header)?;
         }
-        // Only now, because an id that is not used would be a gap that stalls the peer.
+        // The id is counted after the post, because an unused id would be a gap that stalls the
+        // peer.
         self.channel.request_posted(args.peer);
         Ok(())
     }

@@ -156,7 +156,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
 
 // The responder's side.
 impl<N: Nic> SendSide<'_, N> {
-    /// Handles a peer's request to read our memory.
+    /// Handles a peer's request to read local memory.
     pub(crate) fn on_read(&mut self, peer: PeerId, rtr: &Rtr, packet_type: PacketType) {
         let length = rtr.msg_length;
         if rtr.rma_iov.total_len() != Some(length)

@@ -1,5 +1,5 @@
 //! Messages and atomics in turn: each is processed when all earlier ones of its sender have been
-//! processed, in whatever order they arrive. If the application does not need that
+//! processed, independent of the order in which they arrive. If the application does not need that
 //! ([`EndpointConfig::ordered`](crate::endpoint::EndpointConfig::ordered)), messages are processed
 //! as they arrive, and only atomics wait.
 

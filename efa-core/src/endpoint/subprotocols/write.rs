@@ -193,7 +193,7 @@ fn eager_header(head: &WriteHead, send_id: SendId) -> EagerRtw {
 
 // The responder's side.
 impl<N: Nic> ReceiveSide<'_, N> {
-    /// Handles a peer's write of our memory with all data in the request.
+    /// Handles a peer's write of local memory with all data in the request.
     pub(crate) fn on_eager_write(
         &mut self,
         peer: PeerId,
@@ -232,7 +232,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         self.end_inbound(&ending, peer, length, length, failure);
     }
 
-    /// Handles a peer's write of our memory in windows.
+    /// Handles a peer's write of local memory in windows.
     pub(crate) fn on_longcts_write(
         &mut self,
         peer: PeerId,
@@ -255,7 +255,8 @@ impl<N: Nic> ReceiveSide<'_, N> {
         }
     }
 
-    /// Handles a peer's write of our memory with data that we read from its memory.
+    /// Handles a peer's write of local memory with data that this endpoint reads from the peer's
+    /// memory.
     pub(crate) fn on_longread_write(
         &mut self,
         peer: PeerId,

@@ -46,7 +46,7 @@ pub(super) struct Links {
     previous: u32,
     /// The element behind it.
     next: u32,
-    /// Of the first element of a queue: the first element of another queue in the same bucket.
+    /// For the first element of a queue: the first element of another queue in the same bucket.
     neighbour: u32,
 }
 
