@@ -166,8 +166,8 @@ impl EndpointType {
     }
 }
 
-/// A capability without a direction has all of its directions. Secondary capabilities are
-/// there on request only.
+/// A capability without a direction has all of its directions. Secondary capabilities are only
+/// provided on request.
 fn with_directions(wanted: u64) -> u64 {
     let directions = |kind: u64, directions: u64| {
         if wanted & kind != 0 && wanted & directions == 0 {

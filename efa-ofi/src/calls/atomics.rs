@@ -382,7 +382,7 @@ fn limits(domain: &Domain, action: Action, kind: AtomicKind<'_>) -> Result<fi_at
     })
 }
 
-/// The kinds of atomics of `fi_query_atomic`, whose memory does not matter.
+/// The kinds of atomics of `fi_query_atomic`, whose memory is ignored.
 const FETCH: AtomicKind<'static> = AtomicKind::Fetch {
     result: &[] as &[IoVec],
 };

@@ -63,7 +63,7 @@ impl Host {
         else {
             return;
         };
-        // SAFETY: all are strings, which are copied; the format takes one.
+        // SAFETY: all arguments are strings, which are copied; the format has one string argument.
         let status =
             unsafe { define(provider, name.as_ptr(), kind, c"%s".as_ptr(), help.as_ptr()) };
         if status != 0 {
@@ -118,7 +118,7 @@ impl Host {
         let Ok(text) = CString::new(format!("{text}\n")) else {
             return;
         };
-        // SAFETY: the provider is never freed, and the format takes one string.
+        // SAFETY: the provider is never freed, and the format has one string argument.
         unsafe {
             if enabled(provider, level, from as u32) != 0 {
                 log(
@@ -137,13 +137,13 @@ impl Host {
     /// The newest interface of this libfabric. libfabric never requests a newer interface from a
     /// provider than the provider declares, and structures only grow at their end.
     pub(crate) fn version(&self) -> u32 {
-        // SAFETY: takes nothing.
+        // SAFETY: the function has no arguments.
         unsafe { (self.version)() }
     }
 
     /// Allocates an info with its attributes (`fi_allocinfo`), as large as this libfabric has it.
     pub(crate) fn allocate_info(&self) -> *mut fi_info {
-        // SAFETY: null is documented to give an empty one.
+        // SAFETY: null is documented to return an empty one.
         unsafe { (self.dup_info)(std::ptr::null()) }
     }
 }
@@ -162,7 +162,8 @@ fn callers() -> Vec<String> {
             found.assume_init()
         };
         (!found.dli_fname.is_null()).then(|| {
-            // SAFETY: the dynamic linker's strings live as long as the object, which is in use.
+            // SAFETY: the dynamic linker's strings are valid as long as the object, which is in
+            // use.
             let name = unsafe { CStr::from_ptr(found.dli_fname) };
             name.to_string_lossy().into_owned()
         })

@@ -86,7 +86,7 @@ pub(crate) fn new_fid(context: *mut c_void) -> fid {
 /// C does not close the object meanwhile.
 pub(crate) unsafe fn object<'a, T: Object>(pointer: *const c_void) -> Result<&'a T> {
     match registry::class_at(pointer.addr()) == Some(T::CLASS) {
-        // SAFETY: `give` has registered a `T` at this address, and it stays until `close`.
+        // SAFETY: `give` has registered a `T` at this address, and it is valid until `close`.
         true => Ok(unsafe { &*pointer.cast::<T>() }),
         false => Err(Errno::EINVAL),
     }
@@ -96,7 +96,7 @@ pub(crate) unsafe fn object<'a, T: Object>(pointer: *const c_void) -> Result<&'a
 /// none.
 pub(crate) fn first_open<T: Object>(matches: impl Fn(&T) -> bool) -> *mut c_void {
     let first = registry::first_of(T::CLASS, |address| {
-        // SAFETY: `give` has registered a `T` at this address, and it stays until `close`, which
+        // SAFETY: `give` has registered a `T` at this address, and it is valid until `close`, which
         // waits for the table.
         matches(unsafe { &*std::ptr::with_exposed_provenance::<T>(address) })
     });
@@ -142,8 +142,8 @@ pub(crate) unsafe extern "C" fn close<T: Object>(fid: *mut fid) -> c_int {
         }
         object.before_close()?;
         registry::remove(fid.addr());
-        // SAFETY: an open object is a `T` that `give` made from a box; C does not use its pointer
-        // any more.
+        // SAFETY: an open object is a `T` that `give` has created from a box; C does not use its
+        // pointer any more.
         unsafe {
             // A transfer that arrives too late is refused, as long as the memory is not reused.
             (*fid).fclass = 0;

@@ -1,4 +1,4 @@
-//! Tables of operations (`struct fi_ops_...`) as C sees them.
+//! Tables of operations (`struct fi_ops_...`) in the layout of C.
 //!
 //! libfabric's tables grow at their end. Most of its inline functions check the table's `size`
 //! before they use a member that a later release has added. `fi_xpu_ctx`, `fi_ep_export_xpu`,
@@ -41,7 +41,7 @@ impl<T> Table<T> {
 }
 
 /// The function in slots that have no operation; returns `-FI_ENOSYS`. The calling conventions of
-/// the processors that EFA is for (x86-64, aarch64) permit more arguments than a function takes,
+/// the processors that support EFA (x86-64, aarch64) permit more arguments than a function takes,
 /// and a caller that expects an `int` reads the lower half of the result.
 extern "C" fn later() -> isize {
     -(libc::ENOSYS as isize)

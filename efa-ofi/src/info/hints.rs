@@ -73,7 +73,7 @@ pub(crate) struct Hints {
     pub(crate) source: Option<Gid>,
     pub(crate) destination: Option<RawAddress>,
     addr_format: u32,
-    /// Attributes that are not there are zero.
+    /// Missing attributes are zero.
     pub(crate) ep: fi_ep_attr,
     pub(crate) tx: fi_tx_attr,
     pub(crate) rx: fi_rx_attr,
@@ -177,7 +177,7 @@ impl Hints {
     /// The types of endpoints that the hints permit.
     ///
     /// # Errors
-    /// `FI_ENODATA` if there are none of the requested type.
+    /// `FI_ENODATA` if the requested type does not exist.
     pub(crate) fn endpoint_types(&self) -> Result<Vec<&'static EndpointType>> {
         let numbers = ENDPOINT_TYPES.map(|of| of.number);
         one_of("endpoint type", self.ep.type_, &numbers)?;

@@ -72,7 +72,7 @@ impl Texts {
     }
 }
 
-/// The description of a device in hints: texts that are there have to be the device's.
+/// The description of a device in hints: its texts must equal the device's.
 #[derive(Debug, Default)]
 pub(crate) struct Wanted {
     texts: Vec<(&'static str, String)>,

@@ -217,7 +217,7 @@ unsafe extern "C" fn insert(
         vector.with(|state, entries| {
             let mut inserted = 0;
             for index in 0..count {
-                // SAFETY: there are `count` addresses, of any alignment.
+                // SAFETY: `addresses` has `count` addresses, of any alignment.
                 let bytes = unsafe {
                     addresses
                         .cast::<[u8; RawAddress::LEN]>()
@@ -235,7 +235,7 @@ unsafe extern "C" fn insert(
                     }
                     Err(_) => FI_ADDR_UNSPEC,
                 };
-                // SAFETY: both have room for `count` of them, if they are there.
+                // SAFETY: both have room for `count` of them, unless they are null.
                 unsafe {
                     if !results.is_null() {
                         results.add(index).write(address);
@@ -289,7 +289,7 @@ unsafe extern "C" fn insertsvc(
 /// Removes addresses (`fi_av_remove`).
 ///
 /// # Returns
-/// 0; `-FI_EINVAL` for flags and for entries that there are not.
+/// 0; `-FI_EINVAL` for flags and for missing entries.
 ///
 /// # Safety
 /// `addresses` is null or has `count` entries.

@@ -202,7 +202,7 @@ set_calls! {
     diff: |set, source| set.retain(|address| !source.contains(address));
 }
 
-/// Adds an address at the end (`fi_av_set_insert`), unless it is there.
+/// Adds an address at the end (`fi_av_set_insert`), unless the set contains it.
 ///
 /// # Returns
 /// 0; `-FI_EINVAL` for an object that is not a set, and for addresses outside of the vector.

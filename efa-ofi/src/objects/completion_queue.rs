@@ -423,7 +423,7 @@ unsafe fn give_detail(to: &mut fi_cq_err_entry, detail: &CString, has_size: bool
         return;
     }
     let count = bytes.len().min(to.err_data_size);
-    // SAFETY: there is room for as many bytes, by the caller's contract.
+    // SAFETY: the buffer has room for this number of bytes, by the caller's contract.
     unsafe {
         let buffer = to.err_data.cast::<u8>();
         std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer, count);

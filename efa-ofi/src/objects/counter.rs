@@ -260,7 +260,7 @@ impl Counter {
         Ok(Some(wait_fd.prepare()))
     }
 
-    /// Prepares for sleeping until there are other values than these, or than now.
+    /// Prepares for sleeping until the values differ from these, or from the current ones.
     fn try_wait_for(&self, values: Option<endpoint::Counter>) -> Result<()> {
         let wait_fd = self.wait_object.fd().ok_or(Errno::EINVAL)?;
         match self.arm(wait_fd, values)? {

@@ -13,7 +13,7 @@ use crate::objects::enabled::{Attributes, Flags, add_packet_buffers, refused, ro
 use crate::state::datagrams::Datagrams;
 
 /// The Q-key of the queue pair. libfabric 1.17 to 2.6 always send to this one, regardless of the
-/// address; 1.11 and releases after 2.6 take the Q-key from the address.
+/// address; 1.11 and releases after 2.6 use the Q-key of the address.
 const QKEY: Qkey = Qkey(0);
 
 /// Parts of an enabled datagram endpoint.

@@ -116,7 +116,7 @@ impl Domain {
     }
 
     /// Runs a call that starts an operation. Completions within the call are delivered at its end,
-    /// so that sleeping threads see them.
+    /// so that sleeping threads are woken.
     ///
     /// # Errors
     /// As for [`Domain::state`], and the errors of the call.

@@ -152,7 +152,7 @@ impl Completions {
         self.push(done, source)
     }
 
-    /// As [`Completions::add`], for an entry as C sees it.
+    /// As [`Completions::add`], for an entry in C's representation.
     #[inline(always)]
     pub(crate) fn push(&mut self, entry: fi_cq_tagged_entry, source: fi_addr_t) -> bool {
         if let Some(reader) = &mut self.reader

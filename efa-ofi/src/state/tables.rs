@@ -19,7 +19,7 @@ pub(crate) struct Tables {
     pub(crate) collective: Vec<(u64, std::result::Result<(), MessageFailure>)>,
 }
 
-/// Why a message failed, and its peer.
+/// The reason why a message failed, and its peer.
 pub(crate) type MessageFailure = (Failure, Option<PeerId>);
 
 impl Tables {

@@ -27,8 +27,8 @@ use rustix::time::{
 use crate::ffi::result::Result;
 use crate::ffi::{FI_WAIT_FD, FI_WAIT_NONE, FI_WAIT_YIELD, fi_wait_obj};
 
-/// The time that a waiting call polls before it sleeps: about as long as it takes to fall asleep
-/// and wake up.
+/// The time that a waiting call polls before it sleeps: about the time needed to fall asleep and
+/// wake up.
 pub(crate) const SPIN: Duration = Duration::from_micros(20);
 
 fn failed(error: rustix::io::Errno) -> Errno {
