@@ -167,9 +167,9 @@ impl PacketBuffers {
     #[inline]
     pub(crate) fn bytes(&self, buffer: BufferId) -> &[u8] {
         match self.slots.get(buffer.0 as usize) {
-            // SAFETY: `add` pointed the slot to that many bytes of the memory, which lives as long
-            // as `self` and which no other slot shares. The engine owns the buffer, so the device
-            // does not write to it, and `&self` excludes `bytes_mut`.
+            // SAFETY: `add` pointed the slot to that many bytes of the memory, which is valid as
+            // long as `self` and which no other slot shares. The engine owns the buffer, so the
+            // device does not write to it, and `&self` excludes `bytes_mut`.
             Some(slot) if slot.owner == Owner::Engine => unsafe {
                 std::slice::from_raw_parts(slot.start.as_ptr(), self.stride)
             },

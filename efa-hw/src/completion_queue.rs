@@ -370,7 +370,7 @@ impl CompletionEntry<'_> {
 
     fn source_gid(&self) -> Option<Gid> {
         let efa = self.0.efa?;
-        // SAFETY: the EFA part lives as long as the queue.
+        // SAFETY: the EFA part is valid as long as the queue.
         let read = unsafe { efa.as_ref() }.wc_read_sgid?;
         let mut gid = ffi::ibv_gid::default();
         // SAFETY: as in `read`; `gid` is a whole `ibv_gid`.

@@ -187,7 +187,7 @@ impl TagMatchingDevice {
         let access = ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0
             | ffi::ibv_access_flags::IBV_ACCESS_REMOTE_READ.0;
         let first = UnsafeCell::raw_get(memory.as_ptr());
-        // SAFETY: the memory lives as long as the registration, whose field is dropped first.
+        // SAFETY: the memory is valid as long as the registration, whose field is dropped first.
         let region =
             unsafe { loaded::ibv_reg_mr(pd.as_ptr(), first.cast(), memory.len(), access as c_int) };
         let region = Owned::new(region, loaded::ibv_dereg_mr);

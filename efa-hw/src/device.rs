@@ -284,7 +284,7 @@ impl DeviceList {
     }
 
     pub(crate) fn devices(&self) -> impl Iterator<Item = *mut ffi::ibv_device> + '_ {
-        // SAFETY: the list has `length` entries and lives as long as `self`.
+        // SAFETY: the list has `length` entries and is valid as long as `self`.
         unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.length) }
             .iter()
             .copied()
@@ -293,7 +293,8 @@ impl DeviceList {
 
 impl Drop for DeviceList {
     fn drop(&mut self) {
-        // SAFETY: the list came from `ibv_get_device_list`; open contexts keep their devices.
+        // SAFETY: the list is the result of `ibv_get_device_list`; open contexts keep their
+        // devices.
         unsafe { loaded::ibv_free_device_list(self.first.as_ptr()) };
     }
 }

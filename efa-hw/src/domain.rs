@@ -148,7 +148,8 @@ impl HwDomain {
     /// Permits operations on memory that the caller owns.
     ///
     /// # Errors
-    /// [`NicError::MemoryFault`] if it is empty or overlaps memory that the domain already knows.
+    /// [`NicError::MemoryFault`] if it is empty or overlaps memory that is already known to the
+    /// domain.
     ///
     /// # Safety
     /// Until [`HwDomain::revoke_user`] or the end of the domain, each part of the memory that is an
@@ -748,7 +749,7 @@ impl Domain for HwDomain {
     }
 
     fn create_address_handle(&mut self, gid: Gid) -> Result<Ahn, NicError> {
-        // SAFETY: the protection domain lives as long as `self` and never changes.
+        // SAFETY: the protection domain is valid as long as `self` and never changes.
         unsafe { self.address_book.create(self.pd.as_ptr(), gid) }
     }
 

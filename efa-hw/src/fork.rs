@@ -34,7 +34,7 @@ pub fn fork_support() -> Result<ForkSupport, OpenError> {
     // SAFETY: this is the function's type.
     let status =
         unsafe { loaded::optional::<unsafe extern "C" fn() -> c_int>("ibv_is_fork_initialized") }?;
-    // SAFETY: the function takes nothing.
+    // SAFETY: the function has no arguments.
     let status = status.map(|status| unsafe { status() });
     // The values of `enum ibv_fork_status`.
     Ok(match status {
@@ -60,7 +60,7 @@ pub fn enable_fork_support() -> Result<(), OpenError> {
     // SAFETY: this is the function's type.
     let enable = unsafe { loaded::optional::<unsafe extern "C" fn() -> c_int>("ibv_fork_init") }?;
     let enable = enable.ok_or_else(|| refused(libc::ENOSYS))?;
-    // SAFETY: the function takes nothing.
+    // SAFETY: the function has no arguments.
     match unsafe { enable() } {
         0 => Ok(()),
         errno => Err(refused(errno)),

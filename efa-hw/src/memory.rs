@@ -170,7 +170,7 @@ impl AddressSpace {
 #[inline]
 fn contains((start, length): (u64, usize), slice: UserSlice) -> bool {
     let offset = slice.address.wrapping_sub(start);
-    // An address below the start gives an offset beyond any length.
+    // An address below the start yields an offset beyond any length.
     offset <= length as u64 && slice.length as u64 <= length as u64 - offset
 }
 

@@ -64,7 +64,7 @@ pub(crate) struct Change {
     pub(crate) kind: ChangeKind,
 }
 
-/// When the pages change.
+/// The time at which the pages change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ChangeKind {
     /// They have changed.
@@ -93,7 +93,7 @@ struct Shared {
     reported: Mutex<Reported>,
 }
 
-/// The reports that the cache has not seen.
+/// The reports that the cache has not processed.
 ///
 /// The capacity does not grow: the allocator could unmap watched memory for that, and would then
 /// wait for its own thread to read the report.
@@ -380,7 +380,7 @@ mod abi {
     pub(super) fn open() -> io::Result<OwnedFd> {
         let open = |flags: i32| {
             let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | flags;
-            // SAFETY: takes no pointer.
+            // SAFETY: the call takes no pointer.
             let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
             match i32::try_from(fd) {
                 // SAFETY: a new descriptor.

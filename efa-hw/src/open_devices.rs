@@ -54,7 +54,7 @@ impl<T> OpenDevices<T> {
         let process = process::id();
         let mut current = self.list.load(Ordering::Acquire);
         loop {
-            // SAFETY: the pointer is null or comes from `Box::into_raw`, was published with
+            // SAFETY: the pointer is null or the result of `Box::into_raw`, was published with
             // release, and is never freed.
             if let Some(list) = unsafe { current.as_ref() }
                 && list.process == process
@@ -71,7 +71,7 @@ impl<T> OpenDevices<T> {
             {
                 Ok(_) => current = new,
                 Err(other) => {
-                    // SAFETY: no other thread has seen the box.
+                    // SAFETY: no other thread has access to the box.
                     drop(unsafe { Box::from_raw(new) });
                     current = other;
                 }

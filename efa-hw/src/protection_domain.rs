@@ -62,8 +62,8 @@ impl ProtectionDomain {
         access: Access,
     ) -> Result<MemoryRegion, NicError> {
         let start = memory.address as usize as *mut _;
-        // SAFETY: the protection domain is alive; `AddressSpace` knows the memory, or it is the
-        // domain's own. `Access` has the bits of `ibv_access_flags`.
+        // SAFETY: the protection domain is alive; `AddressSpace` contains the memory, or it belongs
+        // to the domain. `Access` has the bits of `ibv_access_flags`.
         let region = unsafe {
             loaded::ibv_reg_mr(self.pd.as_ptr(), start, memory.length, access.bits() as i32)
         };

@@ -310,8 +310,8 @@ fn captures_of_two_devices_of_a_process_agree() {
     assert_eq!((devices.len(), senders.len()), (2, 4), "{senders:?}");
 }
 
-/// Plays a trace of the corpus with our engine over verbs, both ends of which are on one device,
-/// and compares the captures.
+/// Plays a trace of the corpus with the protocol engine over verbs, both ends of which are on one
+/// device, and compares the captures.
 fn play(trace: &str) -> Vec<compared::ComparedFrame> {
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();

@@ -280,14 +280,14 @@ fn a_killed_tap_leaves_its_program_alone() {
     wait_for_frames(&capture);
     // `efa-emu run` has started a shell, which executed the tap.
     let killed = client.inner_id();
-    // SAFETY: takes no pointers.
+    // SAFETY: the call takes no pointers.
     unsafe { libc::kill(killed, libc::SIGKILL) };
     // The program continues to the end of the dialogue: the server sees no difference.
     server.wait().expect_success("server");
     drop(client);
     let (frames, _) = counts(&capture);
     assert!(frames > 10, "{frames}");
-    // SAFETY: takes no pointers.
+    // SAFETY: the call takes no pointers.
     let user = unsafe { libc::geteuid() };
     let runs = format!("/dev/shm/efa-tap-{user}");
     let of_killed = format!("run-{killed}-");
@@ -309,21 +309,21 @@ fn a_full_buffer_costs_frames_only() {
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();
     let tap = tap(directory.path(), "--buffer 1");
-    // Enough that the programs are still running when the first frames have been seen.
+    // Enough messages that the programs are still running when the first frames are captured.
     let dialogue = pingpong(&fabric, &tap, "10000");
     let server = dialogue.server(&HOSTS[0]);
     let client = dialogue.client(&HOSTS[1]);
     let stopped = client.inner_id();
     let capture = directory.path().join("beta.tap");
     wait_for_frames(&capture);
-    // SAFETY: takes no pointers.
+    // SAFETY: the call takes no pointers.
     unsafe { libc::kill(stopped, libc::SIGSTOP) };
     server.wait().expect_success("server");
-    // SAFETY: takes no pointers.
+    // SAFETY: the call takes no pointers.
     unsafe { libc::kill(stopped, libc::SIGCONT) };
     let outcome = client.wait().expect_success("client");
     let (frames, dropped) = counts(&capture);
-    // Of the 20000 messages, fewer than 300 have room.
+    // The file has room for fewer than 300 of the 20000 messages.
     assert!(frames > 100 && dropped > 500, "{frames} {dropped}");
     let said = format!("{dropped} dropped");
     assert!(outcome.stderr.contains(&said), "{}", outcome.stderr);
@@ -344,7 +344,7 @@ fn a_killed_program_leaves_a_readable_capture() {
     let capture = directory.path().join("beta.tap");
     wait_for_frames(&capture);
     let program = child_of(client.inner_id()).unwrap();
-    // SAFETY: takes no pointers.
+    // SAFETY: the call takes no pointers.
     unsafe { libc::kill(program, libc::SIGKILL) };
     let outcome = client.wait();
     assert_eq!(outcome.code(), 137, "{outcome:?}");

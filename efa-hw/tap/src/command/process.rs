@@ -44,7 +44,7 @@ impl Rings {
     }
 }
 
-/// A mapped ring. Its contents come from another process and are checked.
+/// A mapped ring. Another process writes its contents, which are checked.
 struct Mapped {
     map: MmapRaw,
     capacity: u64,
@@ -166,7 +166,7 @@ impl Process {
                 break;
             }
             let word = self.ring.word(self.taken).load(Ordering::Acquire);
-            // Not published yet; if its writer was killed, it never will be.
+            // The record is not published yet. If its writer was killed, it never will be.
             if word == 0 {
                 break;
             }

@@ -23,7 +23,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub(crate) const ENV_DIRECTORY: &str = "EFA_TAP_DIRECTORY";
 /// Bytes of a ring's records: a power of two.
 pub(crate) const ENV_RING: &str = "EFA_TAP_RING";
-/// The most bytes that are recorded of a send's data.
+/// Maximum number of bytes that are recorded of a send's data.
 pub(crate) const ENV_SEND_DATA: &str = "EFA_TAP_SEND_DATA";
 /// RDMA operations of more bytes are recorded without their data.
 pub(crate) const ENV_RDMA_DATA: &str = "EFA_TAP_RDMA_DATA";

@@ -473,9 +473,9 @@ unsafe extern "C" fn ibv_dereg_mr(region: *mut ffi::ibv_mr) -> c_int {
     }
 }
 
-/// A program that queries the memory of a queue uses it without calls, which the tap could not see.
-/// It gets the error of a device that does not support this, as older ones do not, and then uses
-/// calls, as libfabric does.
+/// A program that queries the memory of a queue uses it without calls, which the tap cannot
+/// observe. It gets the error of a device that does not support this, such as an older one, and
+/// then uses calls, as libfabric does.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn efadv_query_cq(
     queue: *mut ffi::ibv_cq,

@@ -71,7 +71,7 @@ impl QueuePair {
     #[inline(never)]
     fn request_completed(&self, ring: &'static Ring, seen: &Completion) {
         let read = self.take_read(seen.wr_id);
-        // Successful completions are not recorded, except for data that comes with them.
+        // Successful completions are not recorded, except for their data.
         if seen.status == 0 && read.is_none() {
             return;
         }

@@ -112,8 +112,8 @@ unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_
     c_int::from(!search.found.is_null())
 }
 
-/// The function in a loaded library, or those that it depends on; null if it is not there or our
-/// own.
+/// The function in a loaded library, or in its dependencies; null if it does not exist or belongs
+/// to the tap.
 fn find_in(name: &CStr, library: &CStr) -> *mut c_void {
     // SAFETY: strings that end with zero; nothing is loaded.
     let handle = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };

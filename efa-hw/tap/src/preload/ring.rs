@@ -46,7 +46,7 @@ pub(crate) struct Ring {
     objects: Mutex<File>,
     /// As [`ENV_CLOCK`].
     from_monotonic: u64,
-    /// The most bytes to record of a send.
+    /// Maximum number of bytes to record of a send.
     pub(crate) send_data: usize,
     /// RDMA operations of more bytes are recorded without data.
     pub(crate) rdma_data: usize,
@@ -151,7 +151,7 @@ impl Ring {
             return Err(io::Error::from(io::ErrorKind::FileTooLarge));
         }
         // On a full disk a write into the mapping would be fatal, so all of the file is allocated
-        // at the start. SAFETY: a call on our own descriptor.
+        // at the start. SAFETY: the descriptor belongs to this code.
         match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length as libc::off_t) } {
             0 => {}
             error => {

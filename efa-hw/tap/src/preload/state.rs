@@ -93,8 +93,8 @@ impl<T: Sync + 'static> Table<T> {
         }
         let Some(slot) = free else { return false };
         let value = core::ptr::from_ref(value).cast_mut();
-        // A reader that acquires the key sees the value, and through the value the object that it
-        // points to.
+        // A reader that acquires the key also acquires the value, and through the value the object
+        // to which it points.
         self.values[slot].store(value, Ordering::Release);
         self.keys[slot].store(key, Ordering::Release);
         true
@@ -133,7 +133,7 @@ impl<T: PartialEq + Sync + 'static> Common<T> {
         }
     }
 
-    /// The shared value, if there are objects and all have the same.
+    /// The shared value, if there are objects and all have the same value.
     #[inline]
     pub(crate) fn get(&self) -> Option<&'static T> {
         // SAFETY: values are never freed.
@@ -294,7 +294,7 @@ pub(crate) struct RealPolls {
     pub(crate) next_poll: Option<unsafe extern "C" fn(*mut ffi::ibv_cq_ex) -> c_int>,
 }
 
-// SAFETY: the pointer refers to a structure of the library, which lives as long as the queue.
+// SAFETY: the pointer refers to a structure of the library, which is valid as long as the queue.
 unsafe impl Sync for CompQueue {}
 // SAFETY: as above.
 unsafe impl Send for CompQueue {}

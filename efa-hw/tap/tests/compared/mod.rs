@@ -23,7 +23,7 @@ pub(crate) struct ComparedFrame {
     pub(crate) payload: Option<Vec<u8>>,
 }
 
-/// The frames of a capture that a tap can see: not the device's own answers and retransmissions.
+/// The frames of a capture that a tap can observe: not the device's answers and retransmissions.
 pub(crate) fn frames(path: &Path) -> Vec<ComparedFrame> {
     let mut reader = Reader::open(path).unwrap();
     let mut found: Vec<(u32, ComparedFrame)> = Vec::new();
@@ -50,7 +50,7 @@ pub(crate) fn frames(path: &Path) -> Vec<ComparedFrame> {
                 format!("{status:?}")
             }
             (FrameKind::Response(_), true) => {
-                // The device has refused it, so the host has not seen it.
+                // The device has refused it, so the host has no completion for it.
                 let peer = (frame.destination, header.destination_qpn.0);
                 let refused = found.iter().rposition(|(sequence, seen)| {
                     seen.direction == Direction::Inbound
@@ -151,7 +151,7 @@ pub(crate) fn agree_but_for_strangers(tapped: &Path, emulated: &Path) {
 }
 
 /// As [`agree`], for a program that closes queue pairs without a last poll: packets may have
-/// arrived that the program has never seen.
+/// arrived for which the program never polled.
 ///
 /// # Panics
 /// As [`agree`].
