@@ -46,7 +46,7 @@ const MOST_NAMED: usize = 64;
 /// even a heartbeat.
 const ENTERED_AT_ONCE: usize = 64;
 
-/// Why a connection has ended.
+/// The reason why a connection has ended.
 enum End {
     /// It broke, or was closed.
     Lost(io::Error),

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 /// Bytes of a frame's header: its length and its kind.
 pub(crate) const HEADER: usize = FRAME_HEADER;
 
-/// The most bytes of a list of devices.
+/// Maximum length of a list of devices, in bytes.
 const LONGEST: usize = 64 << 20;
 
 /// A control message between bridges.
@@ -201,7 +201,7 @@ impl Frames {
         &mut self.bytes[self.present.end..]
     }
 
-    /// Notes that `count` bytes of the free space were filled.
+    /// Records that `count` bytes of the free space were filled.
     pub(crate) fn filled(&mut self, count: usize) {
         self.present.end += count;
     }

@@ -18,7 +18,7 @@ pub(crate) const PROTOCOL: u32 = 3;
 /// each other.
 const KIND: u8 = 1;
 
-/// The most bytes of a greeting.
+/// Maximum length of a greeting, in bytes.
 const LONGEST: usize = 16 << 10;
 
 /// The identity that a bridge sends first.

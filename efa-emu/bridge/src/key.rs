@@ -35,7 +35,7 @@ const EARLIER: Duration = Duration::from_secs(24 * 3600);
 /// The longest key file that is read, in bytes.
 const LONGEST: u64 = 1 << 20;
 
-/// Why there is no usable key.
+/// The reason why there is no usable key.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KeyError {
     /// The file cannot be read or written.
@@ -56,7 +56,7 @@ pub(crate) enum KeyError {
     Certificate(#[from] rcgen::Error),
 }
 
-/// Why the text of a file is not a key.
+/// The reason why the text of a file is not a key.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KeyProblem {
     #[error(transparent)]

@@ -186,12 +186,12 @@ impl Machine {
         }
     }
 
-    /// Notes that the machine has read this list.
+    /// Records that the machine has read this list.
     pub(crate) fn has_read(&self, list: DeviceList) {
         lock(&self.link).known = Some(list);
     }
 
-    /// Notes that the connection has ended. The machine may connect again until this time.
+    /// Records that the connection has ended. The machine may connect again until this time.
     pub(crate) fn is_down(&self, until: Instant) {
         lock(&self.link).state = LinkState::Down { until };
     }

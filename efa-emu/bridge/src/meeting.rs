@@ -267,7 +267,7 @@ impl Meeting {
     fn accept(self: &Arc<Self>, listener: &TcpListener) {
         loop {
             let Ok((stream, from)) = listener.accept() else {
-                // For example because there are no descriptors left.
+                // One possible cause is a lack of descriptors.
                 std::thread::sleep(PAUSE);
                 continue;
             };
@@ -386,7 +386,7 @@ impl Meeting {
                 }
             }
         }
-        // Nothing to do while the other connection exists.
+        // The other connection is used while it exists.
         while self.is_connected(&theirs.machine) {
             std::thread::sleep(PAUSE);
         }
@@ -446,7 +446,7 @@ impl Dialed {
         self.lock().wanted.contains(&address)
     }
 
-    /// Notes that the address's thread has ended.
+    /// Records that the address's thread has ended.
     fn has_ended(&self, address: SocketAddr) {
         self.lock().running.remove(&address);
     }

@@ -14,7 +14,7 @@ const NODES: &str = "SLURM_JOB_NODELIST";
 /// Most names in a list.
 const MOST: usize = 4096;
 
-/// Why a value of `--peer` is invalid.
+/// The reason why a value of `--peer` is invalid.
 #[derive(Debug, thiserror::Error)]
 enum PeerError {
     #[error("{NODES} is not set: `{SLURM}` is for programs that srun or sbatch starts")]

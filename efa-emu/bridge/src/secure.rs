@@ -23,7 +23,7 @@ use crate::key::{Key, NAME};
 /// Time limit for authentication and greeting.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The length of a TLS record's header, and the most bytes after it.
+/// The length of a TLS record's header, and the maximum number of bytes after it.
 const RECORD_HEADER: usize = 5;
 const LONGEST_RECORD: usize = (16 << 10) + 256;
 
@@ -412,7 +412,8 @@ pub(crate) mod tests {
             });
             let stream = TcpStream::connect(address).unwrap();
             let dialed = Secured::begin(stream, End::Dialer, dialer).and_then(|mut secured| {
-                // The first record of the other end shows whether it has accepted our certificate.
+                // The first record of the other end shows whether it has accepted the local
+                // certificate.
                 secured.send(&[8, 0, 0, 0, 1, 0, 0, 0])?;
                 Ok(secured)
             });
@@ -512,7 +513,7 @@ pub(crate) mod tests {
             let patience = Duration::from_millis(200);
             Secured::begin_within(patience, stream, End::Acceptor, &valid()).err()
         });
-        // A TLS record of the largest length, which takes twelve minutes at this rate.
+        // A TLS record of the largest length, which needs twelve minutes at this rate.
         let record = [&[22, 3, 1, 0x40, 0][..], &[0; 0x4000]].concat();
         for byte in record {
             if begun.is_finished() || stranger.write_all(&[byte]).is_err() {

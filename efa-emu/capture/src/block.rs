@@ -1,4 +1,4 @@
-//! The pcapng blocks of our captures, as bytes.
+//! The pcapng blocks of captures of this project, as bytes.
 
 use std::borrow::Cow;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The fields of pcapng blocks and pcap records of any writer.
 //!
-//! A block is malformed only if its packet cannot be found. Options do not matter for that: they
-//! may lack an end mark, be cut off, or not be UTF-8, and the packet is still read.
+//! A block is malformed only if its packet cannot be found. Invalid options do not affect this:
+//! they may lack an end mark, be truncated, or not be UTF-8, and the packet is still read.
 
 use std::borrow::Cow;
 

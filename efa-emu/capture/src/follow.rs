@@ -14,7 +14,7 @@ use super::{Direction, InterfaceId};
 use crate::frame::{self, Frame};
 use crate::link;
 
-/// The most bytes of one read.
+/// Maximum number of bytes of one read.
 const CHUNK: usize = 1 << 20;
 
 /// Frames are far shorter; a longer block is damaged.

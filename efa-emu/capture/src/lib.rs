@@ -99,7 +99,7 @@ pub trait CaptureTap {
         frame: &Frame<'_>,
     );
 
-    /// As [`CaptureTap::frame`], for a frame with other headers than ours: its bytes from the
+    /// As [`CaptureTap::frame`], for a frame with a foreign header format: its bytes from the
     /// Ethernet header on.
     fn raw(&mut self, interface: InterfaceId, time: Duration, direction: Direction, bytes: &[u8]);
 }

@@ -78,7 +78,7 @@ pub enum Problem {
 pub struct Truncation {
     /// The offset of the incomplete block.
     pub offset: u64,
-    /// The number of its bytes that there are.
+    /// The number of its bytes that are present.
     pub have: u64,
 }
 
@@ -95,11 +95,11 @@ impl fmt::Display for Truncation {
 /// An interface as a capture declares it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CapturedInterface {
-    /// `if_name`: the host's name in our captures.
+    /// `if_name`: the host's name in captures of this project.
     pub name: Option<String>,
-    /// `if_hardware`: the device's profile in our captures.
+    /// `if_hardware`: the device's profile in captures of this project.
     pub hardware: Option<String>,
-    /// `if_IPv6addr`: the device's GID in our captures.
+    /// `if_IPv6addr`: the device's GID in captures of this project.
     pub gid: Option<Gid>,
     /// The frames of this interface read so far, plus the missing ones that the capture's
     /// statistics blocks report; `None` if no block reports any.
@@ -111,9 +111,9 @@ pub struct CapturedInterface {
 }
 
 impl CapturedInterface {
-    /// The device of the emulated host, if the interface is declared as in our captures: with
-    /// names, with Ethernet, and with times in nanoseconds. The GID may be missing, because
-    /// Wireshark's tools drop it.
+    /// The device of the emulated host, if the interface is declared as in captures of this
+    /// project: with names, with Ethernet, and with times in nanoseconds. The GID may be missing,
+    /// because Wireshark's tools drop it.
     pub fn device(&self) -> Option<Interface> {
         let is_ours = self.linktype == link::ETHERNET && self.time == TimeUnit::NANOSECONDS;
         let (host, profile) = self.name.clone().zip(self.hardware.clone())?;

@@ -275,7 +275,7 @@ struct BlockStart {
 }
 
 impl CaptureTap for SharedFile {
-    /// The file has only one interface, whatever number it has in other captures.
+    /// The file has only one interface, independent of its number in other captures.
     fn frame(&mut self, _: InterfaceId, time: Duration, direction: Direction, frame: &Frame<'_>) {
         self.frame.clear();
         let emitted = frame.emit(&mut self.frame).map_err(io::Error::other);

@@ -120,7 +120,8 @@ impl DeviceView {
         if nodes.is_dir() {
             mounts::memory(nodes, Writable::ByOwner)?;
         } else {
-            // Before the mount hides it. If it cannot be copied, there are no terminals.
+            // The copy is made before the mount hides the original. If the copy fails, there are no
+            // terminals.
             let machines = mounts::copy(Path::new("/dev")).ok();
             let copied = machines.iter().map(|_| TERMINALS.into()).collect();
             make_writable(Path::new("/dev"), &copied)?;

@@ -1,7 +1,7 @@
 //! The environment with which MPI launchers, and other programs that start programs on hosts, find
 //! the hosts of a cluster and choose the device.
 //!
-//! The names of variables come from Open MPI's MCA parameters (`ompi_info --all`, `prte_info
+//! The sources of the variables' names are Open MPI's MCA parameters (`ompi_info --all`, `prte_info
 //! --all`), MPICH's Hydra (`mpiexec -info`, its `MPIR_CVAR_` list), Intel MPI's reference, pdsh's
 //! and libfabric's manual pages.
 

@@ -101,7 +101,7 @@ impl UserNamespace {
     }
 
     fn enter(&self) -> io::Result<()> {
-        // SAFETY: takes no pointers.
+        // SAFETY: the call takes no pointers.
         check(unsafe { libc::setns(self.0.as_raw_fd(), libc::CLONE_NEWUSER) })
     }
 }
@@ -160,7 +160,7 @@ pub(crate) fn show_boot_id(name: &str, directory: &Path) -> io::Result<()> {
 }
 
 fn unshare(namespaces: i32) -> io::Result<()> {
-    // SAFETY: takes no pointers. The process's descriptors are not shared.
+    // SAFETY: the call takes no pointers. The process's descriptors are not shared.
     check(unsafe { libc::unshare(namespaces) })
 }
 

@@ -67,7 +67,7 @@ fn has_children() -> bool {
 /// belong to the starter of this process and are not meant for its programs.
 pub(crate) fn keep_descriptors() -> io::Result<()> {
     const FIRST: libc::c_uint = 3;
-    // SAFETY: takes no pointers, and closes nothing.
+    // SAFETY: the call takes no pointers, and closes nothing.
     let marked = unsafe {
         libc::syscall(
             libc::SYS_close_range,
@@ -86,7 +86,8 @@ pub(crate) fn keep_descriptors() -> io::Result<()> {
             .to_str()
             .and_then(|name| name.parse().ok());
         if let Some(descriptor) = number.filter(|number| *number >= FIRST as i32) {
-            // SAFETY: takes no pointers. A descriptor that was closed meanwhile is refused.
+            // SAFETY: the call takes no pointers. A descriptor that was closed meanwhile is
+            // refused.
             unsafe { libc::fcntl(descriptor, libc::F_SETFD, libc::FD_CLOEXEC) };
         }
     }
@@ -95,14 +96,14 @@ pub(crate) fn keep_descriptors() -> io::Result<()> {
 
 /// Makes the calling process the parent of its descendants that lose theirs.
 pub(crate) fn adopt_orphans() {
-    // SAFETY: takes no pointers. It cannot fail since Linux 3.4.
+    // SAFETY: the call takes no pointers. It cannot fail since Linux 3.4.
     unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
 }
 
 /// Sends a signal to a process or, if the number is negative, to a process group. It may have
 /// exited.
 pub(crate) fn signal(process: i32, signal: i32) {
-    // SAFETY: takes no pointers.
+    // SAFETY: the call takes no pointers.
     unsafe { libc::kill(process, signal) };
 }
 

@@ -44,8 +44,8 @@ impl<E: std::error::Error> From<E> for Failure {
 /// Exit status for wrong usage and environments that do not allow the command.
 const USAGE: u8 = 2;
 
-/// The exit status of the command `program`; the reason of a failure goes to standard error. A
-/// command whose [output](output::print()) is incomplete has failed.
+/// The exit status of the command `program`; the reason of a failure is printed to standard error.
+/// A command whose [output](output::print()) is incomplete has failed.
 pub fn end(program: &str, outcome: Result<ExitCode, Failure>) -> ExitCode {
     match outcome {
         Ok(ExitCode::SUCCESS) if output::is_incomplete() => ExitCode::from(USAGE),

@@ -122,6 +122,6 @@ impl Drop for Namespaces {
 }
 
 fn is_root() -> bool {
-    // SAFETY: takes no pointers.
+    // SAFETY: the call takes no pointers.
     unsafe { libc::geteuid() == 0 }
 }

@@ -148,7 +148,7 @@ fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) -> Failure {
 }
 
 /// The parent of the directories of runs, unless a program has a separate one. A sysfs tree has a
-/// hundred small files; creating and removing them on a disk takes several times as long as in
+/// hundred small files; creating and removing them on a disk is several times slower than in
 /// memory.
 pub fn place_of_runs() -> PathBuf {
     let named = env::var_os("TMPDIR").filter(|path| !path.is_empty());

@@ -1,4 +1,4 @@
-//! Commands in the form that shells take, on this machine and on others.
+//! Commands in the form that shells accept, on this machine and on others.
 
 use std::fmt;
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::str::FromStr;
 /// Prefixes of the names of launchers, which pass each word unchanged.
 const LAUNCHERS: [&str; 4] = ["srun", "mpirun", "mpiexec", "orterun"];
 
-/// Why a command cannot be split into words.
+/// The reason why a command cannot be split into words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SplitError {
     /// There is no word.

@@ -13,7 +13,7 @@ pub enum Error {
         what: &'static str,
         /// Its length in bytes.
         need: usize,
-        /// The bytes that there are.
+        /// The number of available bytes.
         have: usize,
     },
     /// Not an Ethernet frame with IPv6 and UDP to [`UDP_PORT`](super::UDP_PORT) inside.
@@ -83,7 +83,7 @@ pub enum Error {
     PayloadLength {
         /// The length according to the header.
         announced: usize,
-        /// The bytes that there are.
+        /// The number of available bytes.
         have: usize,
     },
     /// Too much data for one frame.

@@ -1,8 +1,9 @@
 //! The transport header, which the emulated network puts between UDP and the device's payload.
 //!
-//! SRD's own wire format is not public, so this one is ours. It is declared here, and the structs
-//! that read and write it, the tables of `docs/wire-format.md` and the dissector's tables are made
-//! from the declaration. Integers are little-endian, as in the RDM packets that follow.
+//! The wire format of SRD is not public, so this project defines a separate one. It is declared
+//! here. The structs that read and write it, the tables of `docs/wire-format.md` and the
+//! dissector's tables are generated from the declaration. Integers are little-endian, as in the RDM
+//! packets that follow.
 
 mod layout;
 

@@ -1,6 +1,6 @@
 //! Packets of reliable connections in the format of RoCE v2: Ethernet / IPv6 / UDP to port 4791 /
 //! the InfiniBand packet from its BTH on / invariant CRC (InfiniBand Architecture Specification,
-//! volume 1, annex A17). Wireshark reads them without our dissector.
+//! volume 1, annex A17). Wireshark reads them without a dissector of this project.
 
 use efa_wire::address::Gid;
 use smoltcp::phy::ChecksumCapabilities;

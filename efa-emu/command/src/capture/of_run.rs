@@ -14,7 +14,7 @@ pub(crate) struct RunRecording<'a> {
     path: PathBuf,
     devices: Vec<(&'a Host, Spool)>,
     store: Store,
-    /// Why the recording ended before the run.
+    /// The reason why the recording ended before the run.
     failure: Option<Failure>,
 }
 

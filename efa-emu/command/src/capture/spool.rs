@@ -14,8 +14,8 @@ use efa_options::capture_output::Store;
 /// The length after which another file is begun. The files of each recorded device are in memory.
 const LONGEST_FILE: u64 = 4 << 20;
 
-/// The most files that stopped processes may still write to. If there are more, the oldest is
-/// abandoned.
+/// Maximum number of files to which stopped processes may still write. If there are more, the
+/// oldest is abandoned.
 const MOST_RETIRED: usize = 8;
 
 /// The interval of checks whether files other than the current one are still written.
@@ -34,7 +34,7 @@ pub(super) struct Spool {
     current: Follower,
     /// Files that processes may still write to, the oldest first. They are unlinked.
     retired: VecDeque<Follower>,
-    /// When those were last checked.
+    /// The time at which those were last checked.
     looked: Instant,
     /// The number of frames that earlier files lack.
     dropped: u64,

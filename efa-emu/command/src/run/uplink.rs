@@ -10,7 +10,7 @@ use efa_shm::Fabric;
 
 use crate::output::complain;
 
-/// How long to wait for the first other machine.
+/// Maximum time to wait for the first other machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The interval of checks while waiting.

@@ -106,12 +106,12 @@ impl CaptureOptions {
         self.snaplen.unwrap_or(WHOLE_FRAMES)
     }
 
-    /// Whether any of the options is given.
+    /// Whether any of the options is present.
     pub fn are_given(&self) -> bool {
         self.snaplen.is_some() || !self.switch.is_empty()
     }
 
-    /// When to continue in another file; `None` for never.
+    /// The condition for continuing in another file; `None` for never.
     pub fn ring(&self) -> Result<Option<Ring>, Failure> {
         let mut ring = Ring::default();
         for switch in &self.switch {

@@ -46,7 +46,7 @@ pub struct Written {
     pub bytes: u64,
     /// Frames that are missing.
     pub dropped: u64,
-    /// Why frames are missing, if known.
+    /// The reason why frames are missing, if known.
     pub why_dropped: Option<String>,
     /// Frames that are written after younger ones.
     pub late: u64,
@@ -138,7 +138,7 @@ pub struct Store {
     bytes_held: usize,
     /// The number of them that are sorted.
     sorted: usize,
-    /// When frames arrived, and the time of the youngest of them.
+    /// The times at which frames arrived, and the time of the youngest of them.
     arrivals: VecDeque<(Instant, Duration)>,
     /// Frames up to this time were held long enough.
     held_up_to: Duration,

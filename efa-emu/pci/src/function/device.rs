@@ -1,4 +1,4 @@
-//! The function as seen by its guest: reads and writes of regions, and resets.
+//! The function in the view of its guest: reads and writes of regions, and resets.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::memory::GuestMemory;
 /// Interval of keep-alive events.
 pub const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Why a function cannot be opened.
+/// The reason why a function cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The fabric refuses the device.
@@ -42,8 +42,8 @@ pub enum OpenError {
 /// The last PCI device id in the driver's table, up to Linux 7.2.
 const LAST_PART: u32 = 0xefa3;
 
-/// The most registers that a driver may read before it starts a queue. It reads nine. A driver that
-/// does not see the responses reads the status repeatedly, for three seconds.
+/// Maximum number of registers that a driver may read before it starts a queue. It reads nine. A
+/// driver that does not get the responses reads the status repeatedly, for three seconds.
 const READS: u32 = 20;
 
 /// The notice to the user after more reads.

@@ -47,7 +47,7 @@ struct EventQueue {
     entries: Written,
     /// The next entry raises an interrupt.
     is_armed: bool,
-    /// Entries were written after the last interrupt, which the guest may not have seen.
+    /// Entries were written after the last interrupt, which the guest may not have processed.
     is_late: bool,
     /// The guest was interrupted and has not armed the queue since.
     is_unanswered: bool,

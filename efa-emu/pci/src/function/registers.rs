@@ -71,7 +71,7 @@ layout! {
 /// The first version whose completions have checksums.
 const VERSION: u32 = 0x0002;
 const CONTROLLER_VERSION: u32 = 0x0000_0001;
-/// A reset takes at most one second. Time-outs of commands are left to the driver.
+/// A reset needs at most one second. Time-outs of commands are determined by the driver.
 const RESET_TIMEOUT: u32 = 10;
 
 bitflags::bitflags! {

@@ -15,7 +15,7 @@ use super::PAGE;
 /// The most mappings, the same as QEMU's and the kernel's limits.
 const MAX_MAPS: usize = 65535;
 
-/// Why memory cannot be mapped or unmapped.
+/// The reason why memory cannot be mapped or unmapped.
 #[derive(Debug, thiserror::Error)]
 pub enum MapError {
     /// Address, offset or length are not multiples of a page, or exceed the address space.
@@ -153,7 +153,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`; there are no references to it any more.
+        // SAFETY: mapped by `new`; no references to it exist any more.
         let _ = unsafe { munmap(self.first.as_ptr().cast(), self.length) };
     }
 }
@@ -269,7 +269,7 @@ impl GuestMemory {
             }
             true
         })?;
-        // Later reads must not see older values.
+        // Later reads must not return older values.
         std::sync::atomic::fence(Ordering::Acquire);
         Ok(())
     }

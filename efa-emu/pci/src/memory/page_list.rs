@@ -6,7 +6,7 @@ use super::guest::{GuestMemory, NotMemory};
 use super::stitched::{Runs, StitchError, StitchedRegion};
 use crate::admin::{ControlBuffer, Head, RegMr};
 
-/// Why the pages of a region cannot be mapped.
+/// The reason why the pages of a region cannot be mapped.
 #[derive(Debug, thiserror::Error)]
 pub enum PageListError {
     /// The list, or a page in it, is not memory of the guest.

@@ -19,7 +19,7 @@ const MAX_RUNS: usize = 49_152;
 /// The number of mapped runs.
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
-/// Why a region cannot be mapped.
+/// The reason why a region cannot be mapped.
 #[derive(Debug, thiserror::Error)]
 pub enum StitchError {
     /// A page is not memory of the guest, or not writable.

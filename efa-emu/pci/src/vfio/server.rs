@@ -14,7 +14,7 @@ use super::message::{
 use super::stream::{Message, Stream, StreamError, structure};
 use crate::function::{Bars, ConfigSpace, Function, KEEP_ALIVE_INTERVAL, MSIX_VECTORS};
 
-/// The most bytes of an access to a region.
+/// Maximum number of bytes of an access to a region.
 const MAX_ACCESS: usize = 64 << 10;
 
 /// The data and descriptors of a reply.

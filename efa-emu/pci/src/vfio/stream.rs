@@ -35,7 +35,7 @@ pub struct Message {
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// Why a stream is unusable.
+/// The reason why a stream is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum StreamError {
     /// The other side closed the stream in the middle of a message.
