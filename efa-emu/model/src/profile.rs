@@ -84,7 +84,7 @@ pub struct Statuses {
 /// also those of files; a test may change any field of its copy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Profile {
-    /// The name that `efa-emu run --profile` takes.
+    /// The name of the profile for `efa-emu run --profile`.
     pub name: &'static str,
     /// A one-line description.
     pub description: &'static str,

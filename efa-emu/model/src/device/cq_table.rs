@@ -62,7 +62,7 @@ impl CqTable {
 
     pub(super) fn insert(&mut self, ring: Arc<CompletionRing>, request_ids: RequestIdSize) -> CqId {
         CqId(self.queues.insert(CompletionQueue {
-            // In lent memory every entry; see `next_attention`.
+            // In lent memory every entry needs attention; see `next_attention`.
             attention: if ring.is_lent() {
                 0
             } else {

@@ -4,8 +4,8 @@ use efa_core::nic::NicError;
 
 use super::queue::RingError;
 
-/// Why a verb was refused. Each variant has the errno that stock rdma-core and the kernel driver
-/// return in the same situation ([`Error::errno`]).
+/// The reason why a verb was refused. Each variant has the errno that stock rdma-core and the
+/// kernel driver return in the same situation ([`Error::errno`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Error {
     /// `EINVAL`: the device does not accept this argument, or the state of the object does not

@@ -14,7 +14,7 @@ use crate::link::{Link, LinkBusy, Operation, RequestHeader, Token};
 pub(super) struct Initiator {
     pub(super) flight: FlightTable,
     /// Queue pairs with entries that the device has not read, in the order of their turns. Each is
-    /// there at most once.
+    /// in the list at most once.
     pub(super) scheduled: Vec<Qpn>,
     /// Queue pairs whose clients write doorbells without a call.
     pub(super) watched: Vec<Qpn>,
@@ -58,14 +58,14 @@ impl Initiator {
         }
     }
 
-    /// Notes that a queue pair is in the error state.
+    /// Records that a queue pair is in the error state.
     pub(super) fn note_failed(&mut self, qpn: Qpn) {
         if !self.failed.contains(&qpn) {
             self.failed.push(qpn);
         }
     }
 
-    /// Notes that a queue pair is no longer in the error state.
+    /// Records that a queue pair is no longer in the error state.
     pub(super) fn note_reset(&mut self, qpn: Qpn) {
         self.failed.retain(|other| *other != qpn);
     }

@@ -10,7 +10,7 @@ const PAGE: usize = 1 << PAGE_BITS;
 
 type Page<T> = [Option<Box<T>>; PAGE];
 
-/// Queue pairs by number, in a table of two levels. An empty table takes 2 KiB.
+/// Queue pairs by number, in a table of two levels. An empty table occupies 2 KiB.
 pub(super) struct QpTable<T = QueuePair> {
     pages: [Option<Box<Page<T>>>; PAGE],
     live: u32,

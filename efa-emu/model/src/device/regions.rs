@@ -180,7 +180,7 @@ impl RegionTable {
     }
 }
 
-/// Why a peer cannot access memory.
+/// The reason why a peer cannot access memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Unreachable {
     UnknownKey,
@@ -199,7 +199,7 @@ impl Unreachable {
 }
 
 impl RegionTable {
-    /// Why [`RegionTable::remote`] has returned `None`.
+    /// The reason why [`RegionTable::remote`] has returned `None`.
     #[cold]
     pub(super) fn why_not(&self, pd: PdId, rkey: u32, address: u64, length: u32) -> Unreachable {
         let nothing = Access::empty();

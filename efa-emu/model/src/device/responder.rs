@@ -409,7 +409,7 @@ impl Device {
     }
 }
 
-/// Why a request was refused.
+/// The reason why a request was refused.
 #[derive(PartialEq, Eq)]
 enum Refusal {
     Status(Status),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::link::Operation;
 
-/// When a lost frame is retransmitted, and when the request fails.
+/// The times at which a lost frame is retransmitted, and at which the request fails.
 ///
 /// The real device's values are not public. With these defaults, an interruption of one second has
 /// no visible effect, and a request to a dead host fails after two.

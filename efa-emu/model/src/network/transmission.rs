@@ -27,8 +27,8 @@ pub struct Transmission {
     pub lost: u32,
 }
 
-/// The most retries that are distinguished. Links transport no more (see `record` of `efa-shm`),
-/// and only the choice of RNR must differ for each retry.
+/// Maximum number of retries that are distinguished. Links transport no more (see `record` of
+/// `efa-shm`), and only the choice of RNR must differ for each retry.
 const MOST_RETRIES: u32 = RequestHeader::MOST_CARRIED_RETRIES;
 
 impl Transmission {

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use super::{Profile, Statuses};
 use crate::qpn_policy::UnknownQpnPolicy;
 
-/// Why a profile cannot be used.
+/// The reason why a profile cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
     /// It is neither a built-in profile nor a file.

@@ -282,7 +282,7 @@ impl CompletionQueue {
         self.write_doorbell(true, true);
     }
 
-    /// Notes that the application has received an event, so that the next request is a new one.
+    /// Records that the application has received an event, so that the next request is a new one.
     pub fn event_received(&mut self) {
         self.sequence = self.sequence.wrapping_add(1) & 3;
     }

@@ -47,7 +47,8 @@ impl<T> Packet<'_, T> {
     }
 }
 
-/// Why a request ends the connection: the syndrome for the peer and the event for the client.
+/// The reason why a request ends the connection: the syndrome for the peer and the event for the
+/// client.
 struct Refusal {
     syndrome: Syndrome,
     event: fn(Qpn) -> DeviceEvent,
@@ -456,7 +457,7 @@ impl Pair {
         Ok(Some(Target::Receive(receive, arrival)))
     }
 
-    /// A message is there, or will never be.
+    /// Ends a message: it has arrived completely, or never will.
     #[inline]
     fn end_message(&self, incoming: &Incoming, is_there: bool, around: &mut Surroundings<'_>) {
         if matches!(incoming.target, Target::Receive(_, Arrival::Unexpected))
@@ -607,7 +608,7 @@ impl Pair {
         self.report(around, &completion);
     }
 
-    /// All of a message is there.
+    /// Completes a message, all of which has arrived.
     #[inline(always)]
     fn complete_message<T: Transfer>(
         &mut self,

@@ -207,7 +207,7 @@ pub(super) struct Outgoing {
     pub(super) is_repeated: bool,
 }
 
-/// Why a requester does not send.
+/// The reason why a requester does not send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Wait {
     Nothing,

@@ -128,7 +128,7 @@ impl Responder {
         }
     }
 
-    /// Notes that the expected packet has arrived.
+    /// Records that the expected packet has arrived.
     pub(super) fn clear_nak(&mut self) {
         self.nak_sent = false;
     }

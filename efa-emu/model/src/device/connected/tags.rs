@@ -167,7 +167,7 @@ impl TagList {
         self.arriving > 0 || self.unexpected != self.handled
     }
 
-    /// Notes that an unexpected message begins to arrive.
+    /// Records that an unexpected message begins to arrive.
     pub(super) fn begin_unexpected(&mut self) {
         if !self.needs_sync() {
             self.matched_below = self.handles;

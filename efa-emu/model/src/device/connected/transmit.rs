@@ -72,7 +72,7 @@ enum PacketRole {
     Answer,
 }
 
-/// Why a packet was not sent.
+/// The reason why a packet was not sent.
 enum Unsent {
     Busy,
     /// Its local memory is not registered any more.
@@ -137,7 +137,7 @@ impl Device {
         }
     }
 
-    /// Notes that the link has delivered or lost a packet of a connected queue pair.
+    /// Records that the link has delivered or lost a packet of a connected queue pair.
     #[cold]
     pub(in crate::device) fn packet_left(&mut self, token: Token, is_acknowledged: bool) {
         let found = timer_of(token.0).and_then(|qpn| self.connected_pair(qpn));

@@ -477,7 +477,7 @@ impl CompletionRing {
         self.consumer.load(Ordering::Acquire)
     }
 
-    /// Notes that the client has read the entries before this counter.
+    /// Records that the client has read the entries before this counter.
     #[inline(always)]
     pub(crate) fn set_consumer(&self, counter: u16) {
         self.consumer.store(counter, Ordering::Release);

@@ -1,5 +1,5 @@
-//! Rings in memory that a client lends: a virtual machine's guest, whose driver determines the
-//! addresses of its queues.
+//! Rings in memory of a client, which the device borrows: a virtual machine's guest, whose driver
+//! determines the addresses of its queues.
 
 use std::any::Any;
 use std::ptr::NonNull;

@@ -206,8 +206,8 @@ impl<const N: usize> RingMemory<N> {
     #[inline(always)]
     pub(super) fn entry(&self, counter: u32) -> &[AtomicU64; N] {
         let index = (counter & self.mask) as usize;
-        // SAFETY: there are `mask + 1` entries, aligned (to a page, if not by a box), which live as
-        // long as `self`, and any bytes are valid atomics.
+        // SAFETY: there are `mask + 1` entries, aligned (to a page, if not by a box), which are
+        // valid as long as `self`, and any bytes are valid atomics.
         unsafe { self.first.add(index).as_ref() }
     }
 
@@ -239,7 +239,7 @@ impl<const N: usize> Drop for RingMemory<N> {
     fn drop(&mut self) {
         if let Owner::Heap = self.owner {
             let lines = NonNull::slice_from_raw_parts(self.first.cast::<CacheLine>(), self.lines);
-            // SAFETY: the pointer was leaked from a box in `of`, and there are no references left.
+            // SAFETY: the pointer was leaked from a box in `of`, and no references to it exist.
             drop(unsafe { Box::from_raw(lines.as_ptr()) });
         }
     }
@@ -293,7 +293,7 @@ impl DoorbellPage {
 
     /// The doorbell. A write may wait until the device has read the queue.
     pub fn doorbell(&self) -> &Doorbell {
-        // SAFETY: a page is long enough, aligned, and lives as long as `self`; any bytes are a
+        // SAFETY: a page is long enough, aligned, and valid as long as `self`; any bytes are a
         // valid atomic.
         unsafe { &*self.0.as_ptr().cast::<Doorbell>() }
     }
@@ -364,7 +364,7 @@ mod tests {
     fn a_queue_without_entries_has_no_memory() {
         let memory = RingMemory::<8>::new(0).unwrap();
         assert_eq!((memory.is_empty(), memory.len()), (true, 0));
-        // A client that reads beyond the end does not see the memory of others.
+        // A client that reads beyond the end does not get the memory of other clients.
         assert_eq!(memory.entry(7)[7].load(Ordering::Relaxed), 0);
     }
 

@@ -30,7 +30,7 @@ pub use crate::profile::RequestIdSize;
 /// The length of the longest ring that 16-bit counters allow.
 const MAX_ENTRIES: u32 = 1 << 15;
 
-/// Why a ring cannot be created.
+/// The reason why a ring cannot be created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RingError {
     /// The number of entries is invalid for this ring.

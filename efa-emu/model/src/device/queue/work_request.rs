@@ -248,7 +248,7 @@ pub struct WorkRequest {
 /// An entry of either size.
 pub(super) type Words = [u64; MAX_WORDS];
 
-/// Why a work request in the ring cannot be executed.
+/// The reason why a work request in the ring cannot be executed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BadWorkRequest {
     /// The operation code is unknown.
@@ -444,7 +444,7 @@ impl WorkRequest {
     /// As [`WorkRequest::buffer`], for a caller that has already decoded whether it is a send.
     #[inline(always)]
     pub(in crate::device) fn buffer_at(&self, is_send: bool, index: usize) -> Buffer {
-        // Only a send has a second buffer, at the offset of RDMA's first one.
+        // Only a send has a second buffer, at the offset of the first buffer of RDMA.
         let (sizes, address) = match (index, is_send) {
             (0, true) => (self.words[HEAD_WORDS], self.words[HEAD_WORDS + 1]),
             _ => (self.words[HEAD_WORDS + 2], self.words[HEAD_WORDS + 3]),
