@@ -1,4 +1,4 @@
-//! Errors of a fabric, which name the thing, the value and the remedy.
+//! Errors of a fabric, which name the object, the value and the remedy.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ impl Holds {
     }
 }
 
-/// Why a fabric, a host or a device on it could not be opened.
+/// The reason why a fabric, a host or a device on it could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum FabricError {
     /// A fabric or host name that cannot be a file name.
@@ -143,12 +143,12 @@ pub enum FabricError {
     /// No host can have this many devices.
     #[error("a host cannot have {wanted} devices: choose a number from 1 to {most}")]
     DeviceCount {
-        /// How many it should have.
+        /// The required number of devices.
         wanted: u32,
         /// The most that it can have.
         most: u32,
     },
-    /// The host is there, with another number of devices.
+    /// The host exists, with another number of devices.
     #[error(
         "host {host:?} has {has} devices, not {wanted}: leave out --devices to join it, or choose another \
          --host name"
@@ -156,9 +156,9 @@ pub enum FabricError {
     OtherDevices {
         /// The host.
         host: String,
-        /// How many it has.
+        /// The number of its devices.
         has: u32,
-        /// How many it should have.
+        /// The required number of devices.
         wanted: u32,
     },
     /// The device was removed from its host.
@@ -206,7 +206,7 @@ pub enum FabricError {
     /// All queue pair numbers of the host are in use.
     #[error("host has no queue pair number left ({limit} are in use): destroy queue pairs")]
     QpnsExhausted {
-        /// How many a host may have.
+        /// Maximum number of devices of a host.
         limit: u32,
     },
     /// A rule's text is longer than the board has room for.
@@ -222,7 +222,7 @@ pub enum FabricError {
     /// The board is full.
     #[error("{limit} faults are armed, which is the limit: remove some with `efa-emu fault clear`")]
     TooManyFaults {
-        /// How many there can be.
+        /// Maximum number.
         limit: usize,
     },
     /// There is no host in the fabric.
@@ -298,7 +298,7 @@ impl FabricError {
     }
 }
 
-/// Why a verb of an opened device failed.
+/// The reason why a verb of an opened device failed.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// The device refused it.

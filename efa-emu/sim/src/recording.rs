@@ -32,7 +32,7 @@ struct RecordingState<W: Write> {
     /// The capture's interface of each host, by host number.
     interfaces: Vec<InterfaceId>,
     config: CaptureConfig,
-    /// Why an interface could not be declared.
+    /// The reason why an interface could not be declared.
     error: Option<io::Error>,
 }
 

@@ -16,7 +16,7 @@ use super::nic::{NicConfig, SimNic};
 pub struct ReceivedPacket {
     /// Its bytes.
     pub bytes: Vec<u8>,
-    /// Its sender, as far as the device knows it.
+    /// Its sender, as far as it is known to the device.
     pub source: Source,
     /// Immediate data, if the sender supplied any.
     pub immediate: Option<u32>,

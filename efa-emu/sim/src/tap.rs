@@ -7,12 +7,12 @@ use super::host_id::HostId;
 use efa_capture::{Direction, Interface};
 use efa_device_model::fault::Frame;
 
-/// A frame at a host's port. Only its sender sees a lost frame.
+/// A frame at a host's port. A lost frame is only reported at its sender.
 #[derive(Clone, Copy, Debug)]
 pub struct TappedFrame<'a> {
     /// Virtual time since the fabric's start.
     pub time: Duration,
-    /// The host at whose port the frame is seen.
+    /// The host at whose port the frame is observed.
     pub host: HostId,
     /// Whether that host sends or receives it.
     pub direction: Direction,

@@ -52,7 +52,7 @@ pub(super) enum WireEvent {
     Kill(HostId),
     /// A fault removes a host's device.
     Remove(HostId),
-    /// A fault gives a host a new device in place of the removed one.
+    /// A fault replaces a host's removed device with a new one.
     Restore(HostId),
     /// A fault causes an error of queues of a host's device.
     Stage(HostId, QueueError),
@@ -263,7 +263,7 @@ impl Wire {
         self.log.add(self.now, format_args!("kill {host}"));
     }
 
-    /// Notes that a queue pair was destroyed, and that its number is free.
+    /// Records that a queue pair was destroyed, and that its number is free.
     pub(super) fn close(&mut self, host: HostId, qpn: Qpn) {
         self.log.add(self.now, format_args!("close {host}:{qpn}"));
     }
@@ -589,7 +589,7 @@ fn gather(memory: &AddressSpace, segments: &[HostSegment], data: &mut Vec<u8>) -
     is_there
 }
 
-/// Whether a host has a given name, for faults.
+/// Whether a host has the specified name, for faults.
 fn is_named(interfaces: &[Interface], hosts: &BTreeMap<Gid, HostId>) -> impl Fn(Gid, &str) -> bool {
     move |gid, name| {
         let host = hosts.get(&gid);

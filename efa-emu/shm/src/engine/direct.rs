@@ -169,7 +169,8 @@ impl Direct {
         }
     }
 
-    /// Notes that a doorbell is being rung, and returns whose. The store is to be let through.
+    /// Records that a doorbell is being rung, and returns its queue pair. The caller must let the
+    /// store continue.
     pub(super) fn take_ring(&mut self, access: Access) -> Option<Qpn> {
         let mut doorbells = self.doorbells.iter_mut();
         let found = doorbells.find(|each| each.address() == access.address & !(PAGE - 1))?;

@@ -381,8 +381,8 @@ impl Engine {
         self.shared.should_rest()
     }
 
-    /// Yields the processor to others. If they were seen to need it: sleeps until the device has
-    /// work, but not longer than half a millisecond. If there are peers on other machines: yields
+    /// Yields the processor. If other threads were found to need it, sleeps until the device has
+    /// work, but not longer than half a millisecond. If there are peers on other machines, yields
     /// to ready threads. To be called by a poll without a completion, without locks.
     #[cold]
     pub fn rest(&self) {

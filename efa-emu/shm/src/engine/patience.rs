@@ -493,7 +493,7 @@ mod tests {
         let mut patience = Patience::new(false);
         let look =
             || -> ProcessorSample { unreachable!("nobody asks whether others want the processor") };
-        // Such peers are noticed when the first sample is due.
+        // Such peers are detected when the first sample is due.
         let first = (0..WINDOW).filter(|_| patience.is_over(0)).count();
         assert_eq!(first, 1);
         assert_eq!(patience.next_rest(true, look), Rest::GiveWay);

@@ -186,7 +186,7 @@ impl Shared {
                 self.segment.sleep(Some(time.min(longest)));
                 self.wake_up().patience.napped(Instant::now());
             }
-            // It has not noticed yet that there are polls again.
+            // It has not detected yet that there are polls again.
             Sleeper::Worker => {
                 drop(state);
                 self.interrupt();

@@ -53,7 +53,7 @@ pub(super) enum Doorbells {
     Protected,
     /// It has to poll them.
     Open,
-    /// One was rung, and served, just now.
+    /// A doorbell was rung, and has just been served.
     Rung,
 }
 
@@ -350,7 +350,7 @@ impl EngineState {
         if !self.outbound.has_unanswered() {
             return false;
         }
-        // Faults and captures see each outcome before the device does.
+        // Faults and captures process each outcome before the device does.
         let is_plain =
             !(self.staged.is_armed() | self.outbound.is_tapped()) && self.late_answers.is_empty();
         match is_plain {
@@ -683,7 +683,7 @@ impl EngineState {
             .min()
     }
 
-    /// The last step: peers see the device go.
+    /// The last step: peers detect that the device is closed.
     pub(super) fn close(&mut self) {
         self.publish();
         self.inbound.close(&mut self.outbound);

@@ -81,7 +81,7 @@ impl Drop for AbortUnlessWhole {
 pub(super) fn be_prompt() {
     // Linux before 6.12 ignores it.
     const TURN: Duration = Duration::from_micros(100);
-    // Not everybody may have it.
+    // The process may lack the permission for it.
     const NICE: i32 = -10;
     // SAFETY: a number is passed.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1, 0, 0, 0) };
@@ -95,7 +95,7 @@ pub(super) fn be_prompt() {
         }
         attributes.assume_init()
     };
-    // Another policy was chosen on purpose.
+    // The user has deliberately chosen another policy.
     if attributes.sched_policy != libc::SCHED_OTHER as u32 {
         return;
     }

@@ -10,7 +10,7 @@ use super::state::{CHECK_PEERS, Doorbells, Sleeper};
 use super::thread;
 
 /// The interval at which the worker checks whether the application still polls: the worker takes
-/// over after between once and twice this time.
+/// over after one to two intervals.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// The same under contention for the application's processor: a polling thread may be preempted for

@@ -48,7 +48,7 @@ use efa_capture::frame::header;
 /// The directory of `shm_open`.
 pub const SHARED_MEMORY: &str = "/dev/shm";
 
-/// Another layout of anything below the fabric's directory gets another number.
+/// A change of the layout of any file or directory below the fabric's directory needs a new number.
 pub const LAYOUT: u32 = 7;
 
 /// The longest registry file that is read, in bytes.

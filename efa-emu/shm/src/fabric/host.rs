@@ -43,7 +43,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// Makes the caller a participant of the device with this name and GID if it is there; else
+    /// Makes the caller a participant of the device with this name and GID if it exists; otherwise
     /// returns `None`. The registry is locked.
     pub(crate) fn join(
         fabric: &Fabric,

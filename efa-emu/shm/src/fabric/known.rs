@@ -11,7 +11,7 @@ use crate::error::FabricError;
 use crate::identity::device_name::DeviceName;
 use crate::identity::qpn::HostTable;
 
-/// A device that is there.
+/// An existing device.
 #[derive(Clone)]
 pub(crate) struct KnownDevice {
     pub(super) name: DeviceName,
@@ -37,7 +37,7 @@ impl KnownDevice {
     }
 }
 
-/// The devices that are there.
+/// The existing devices.
 #[derive(Default)]
 pub(crate) struct KnownDevices {
     /// By host and index.

@@ -528,8 +528,8 @@ mod tests {
                 "{error}"
             );
         }
-        // Folders, also with the names of our files, in a live host's directory and in a dead
-        // one's.
+        // Folders, including folders with the names of the fabric's files, in a live host's
+        // directory and in a dead one's.
         let strangers = ["notes", "7.lock", "8.device"];
         let alpha = fabric.enter_host(Some("alpha"), None, 64).unwrap();
         let directory = alpha.directory().to_owned();

@@ -3,7 +3,7 @@
 //!
 //! A recorder makes each host's devices record ([`Host::request_capture`](crate::Host)), but it
 //! detects new hosts by polling. Because of its lock in the fabric's directory, a process that
-//! makes a host waits until the recorder has seen it ([`Fabric::wait_for_recorders`]). The same
+//! makes a host waits until the recorder has found it ([`Fabric::wait_for_recorders`]). The same
 //! applies to a bridge, which marks a device when it was announced to all machines
 //! ([`BridgePost::mark_known`], [`Fabric::wait_for_bridges`]).
 

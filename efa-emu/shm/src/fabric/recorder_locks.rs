@@ -49,7 +49,7 @@ pub(super) fn remove_dead(fabric: &Path) {
         for lock in locks(&directory).filter(|lock| process(lock).is_none()) {
             let _ = std::fs::remove_file(lock);
         }
-        // Fails as long as there are any.
+        // Fails as long as the directory contains locks.
         let _ = std::fs::remove_dir(directory);
     }
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// The environment variable that names the directory of the marks.
 pub const ENVIRONMENT: &str = "EFA_EMU_USAGE";
 
-/// The approximate maximum length of a file of marks. Only the first lines matter.
+/// The approximate maximum length of a file of marks. Only the first lines are needed.
 const LONGEST: u64 = 64 << 10;
 
 /// The representation of a variable that is not set.
@@ -30,7 +30,7 @@ pub enum UsageStep {
     Opened,
     /// A queue pair was made.
     QueuePair,
-    /// Something was sent to a process.
+    /// Data was sent to a process.
     Sent,
     /// The device was opened on a fabric in which the run is not.
     ApartFromRun,

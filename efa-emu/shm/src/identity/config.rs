@@ -33,9 +33,9 @@ pub const ENV_UNKNOWN_PEERS: &str = "EFA_EMU_UNKNOWN_PEERS";
 /// The run that started the process: the numbers of its participation in each device of the host.
 pub const ENV_RUN: &str = "EFA_EMU_RUN";
 
-/// Name of the fabric if none is given.
+/// The default name of the fabric.
 pub const DEFAULT_FABRIC: &str = "default";
-/// Name of the device profile if none is given.
+/// The default name of the device profile.
 pub const DEFAULT_PROFILE: &str = "efa2";
 
 /// How the emulated network treats packets. The default is a perfect network: no added delay, one

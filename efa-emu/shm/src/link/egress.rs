@@ -3,7 +3,7 @@
 use crate::process::clock::monotonic_now;
 use efa_device_model::network::{Journey, Network, Transmission};
 
-/// When and how a request reaches its receiver.
+/// The time and the way in which a request reaches its receiver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Arrival {
     /// Delivery time in nanoseconds of the monotonic clock, 0 for at once.

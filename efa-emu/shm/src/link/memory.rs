@@ -176,7 +176,8 @@ fn copy_from(segments: &[HostSegment], offset: u32, into: &mut [u8]) -> usize {
 /// a buffer there (libfabric its packet entries), and read it as soon as a message arrives.
 const LINES_IN_FRONT: u64 = 3;
 
-/// The most bytes of a buffer that are prefetched; the processor itself detects longer runs.
+/// Maximum number of bytes of a buffer that are prefetched; the processor itself detects longer
+/// runs.
 const FETCHED: u64 = 512;
 
 /// Prefetches registered memory that is going to be written into this processor's caches.
@@ -199,7 +200,8 @@ pub(crate) fn fill(to: u64, bytes: &[u8]) {
 /// `change`. Returns the old value.
 pub(crate) fn update(at: u64, change: &dyn Fn(u64) -> u64) -> u64 {
     // SAFETY: the device named this memory; see the module documentation. It is aligned by
-    // contract. Concurrent writers use atomic operations, or lose against the device.
+    // contract. Concurrent writers use atomic operations, or their writes are overwritten by the
+    // device.
     let word = unsafe { AtomicU64::from_ptr(at as *mut u64) };
     let changed = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| {
         Some(change(word))
@@ -216,7 +218,7 @@ pub(crate) enum Direction {
     ToPeer,
 }
 
-/// Why a copy between processes did not happen.
+/// The reason why a copy between processes did not happen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CopyError {
     /// The system does not permit this process to access the peer's memory, or this process has no

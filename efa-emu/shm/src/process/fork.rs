@@ -12,8 +12,8 @@ const UNFORKED: u32 = 0xEFA0_0001;
 
 fn wiped_page() -> Option<&'static AtomicU32> {
     *WIPED_PAGE.get_or_init(|| {
-        // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no
-        // memory of ours; the result is checked before use.
+        // SAFETY: an anonymous private mapping at an address of the kernel's choice affects no
+        // existing memory; the result is checked before use.
         let page = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -27,7 +27,7 @@ fn wiped_page() -> Option<&'static AtomicU32> {
         if page == libc::MAP_FAILED {
             return None;
         }
-        // SAFETY: the page is ours and private, and exists to be wiped in a child.
+        // SAFETY: the page is private to this code, and exists to be wiped in a child.
         if unsafe { libc::madvise(page, 4096, libc::MADV_WIPEONFORK) } != 0 {
             // SAFETY: no reference points into the page.
             unsafe { libc::munmap(page, 4096) };
@@ -79,7 +79,7 @@ pub(crate) struct ForkSafeMutex<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: a guard gives access to one thread at a time.
+// SAFETY: a guard provides access to one thread at a time.
 unsafe impl<T: Send> Sync for ForkSafeMutex<T> {}
 
 impl<T: Default> ForkSafeMutex<T> {
@@ -163,7 +163,7 @@ mod tests {
             unsafe { libc::_exit(if noticed { 0 } else { 1 }) };
         }
         let mut status = 0;
-        // SAFETY: `child` is our child and `status` is valid for the write.
+        // SAFETY: `child` is a child of this process and `status` is valid for the write.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert_eq!(status, 0);
         assert!(home.is_current());

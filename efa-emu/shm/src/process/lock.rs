@@ -39,7 +39,7 @@ fn make_mark(pid: u32) -> SystemTime {
     let random = unsafe { libc::getauxval(libc::AT_RANDOM) } as *const [u8; 16];
     let random = match random.is_null() {
         true => [0; 16],
-        // SAFETY: see above; it need not be aligned.
+        // SAFETY: see above; the address need not be aligned.
         false => unsafe { random.read_unaligned() },
     };
     let status = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
@@ -303,7 +303,7 @@ impl RegistryLock {
 mod tests {
     use super::*;
 
-    /// Whether another process sees the lock of `path`.
+    /// Whether the lock of `path` is held from the view of another process.
     fn is_locked_for_others(path: &Path) -> bool {
         // SAFETY: the child makes system calls and ends without running the test harness's
         // handlers.
@@ -315,7 +315,7 @@ mod tests {
             unsafe { libc::_exit(i32::from(sees)) };
         }
         let mut status = 0;
-        // SAFETY: `child` is our child and `status` is valid for the write.
+        // SAFETY: `child` is a child of this process and `status` is valid for the write.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert!(libc::WIFEXITED(status), "{status}");
         libc::WEXITSTATUS(status) == 1

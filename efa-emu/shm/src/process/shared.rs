@@ -215,7 +215,8 @@ pub(crate) fn reserve(file: &File, offset: usize, length: usize) -> io::Result<(
         return Ok(());
     }
     match io::Error::last_os_error() {
-        // Not every file system can; then it is not one that runs full silently either.
+        // Not every file system supports this. One that does not cannot run full without an error
+        // either.
         error if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
         error => Err(error),
     }

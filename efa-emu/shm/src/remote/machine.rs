@@ -38,8 +38,8 @@ pub(super) struct Pull {
     pub(super) by: Option<Address>,
 }
 
-/// A request of the machine that a local process defers: the machine's name for it, and our name if
-/// it is a read.
+/// A request of the machine that a local process defers: the machine's name for it, and the local
+/// name if it is a read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DeferredRequest {
     pub(super) name: u64,

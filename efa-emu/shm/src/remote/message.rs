@@ -167,7 +167,7 @@ impl<'a> Message<'a> {
             .map_err(bad)
     }
 
-    /// `None` if there are too few bytes.
+    /// `None` if bytes are missing.
     fn read(kind: u8, reader: &mut Reader<'a>) -> Option<Result<Self, &'static str>> {
         if !(REQUEST..=OUTCOME).contains(&kind) {
             return Some(Err("kind"));

@@ -41,7 +41,7 @@ pub struct RemoteDevice {
 /// The value that a ring returns together with the answer of a local process.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Token {
-    /// A request of the machine: the machine's name for it, and our name if it is a read.
+    /// A request of the machine: the machine's name for it, and the local name if it is a read.
     Request { name: u64, pull: Option<u32> },
     /// Data of the machine for a read: the machine's name for it.
     ReadData { name: u64 },
@@ -375,7 +375,8 @@ impl DeviceProxy {
                 }
                 Ok(ring.peer.address())
             }
-            // An empty ring always has room for half of its capacity, wherever its end is.
+            // An empty ring always has room for half of its capacity, independent of the position
+            // of its end.
             Err(Full) if 2 * record.length() <= ring.producer.capacity() => Err(Unsent::Busy),
             Err(Full) => Err(Unsent::Failed(Status::RemoteBadLength)),
         }

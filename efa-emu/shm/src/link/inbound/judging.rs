@@ -28,7 +28,8 @@ impl Inbound {
     /// A request, or a part of one, arrives. `lost` as in [`RecordStep::Arrive`].
     pub(super) fn arrive(&mut self, mut later: Later, lost: Option<u32>, work: &mut Work<'_>) {
         let record = &later.incoming.record;
-        // Only the first part is a frame. Data for our own reads, and outcomes, are no frames.
+        // Only the first part is a frame. Data for reads of this device, and outcomes, are no
+        // frames.
         let is_frame = match record.kind() {
             RecordKind::Data => record.offset() == 0,
             RecordKind::Direct | RecordKind::Pull => true,

@@ -60,7 +60,7 @@ impl OutgoingRing for OutRing {
     }
 }
 
-/// Why data for a peer's read could not be sent.
+/// The reason why data for a peer's read could not be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PushError {
     /// Later.

@@ -27,7 +27,7 @@ pub(crate) trait OutgoingRing {
     fn new(producer: Producer<Self::Token>, peer: Arc<Peer>) -> Self;
 }
 
-/// Why a request has no ring.
+/// The reason why a request has no ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NoRoute {
     /// The receiver has no slot free at the moment.

@@ -91,7 +91,7 @@ impl Outbound {
     /// A ring has no room for a record of this length: now, or never.
     #[cold]
     fn cannot_send(&mut self, index: usize, token: Token, length: usize) -> Result<(), LinkBusy> {
-        // An empty ring has room for half of its capacity wherever its end is.
+        // An empty ring has room for half of its capacity, independent of the position of its end.
         if 2 * length <= self.rings[index].producer.capacity() {
             return Err(LinkBusy);
         }

@@ -48,7 +48,7 @@ impl LateAnswers {
         self.deferred.is_empty() & self.scheduled.is_empty() & self.free.is_empty()
     }
 
-    /// When the next one is due, on the monotonic clock.
+    /// The time at which the next one is due, on the monotonic clock.
     pub(crate) fn next_due(&self) -> Option<Duration> {
         self.scheduled.next_time()
     }

@@ -73,7 +73,7 @@ impl Fabric {
         | Action::PortUp(name)
         | Action::PortSpeed(PortSpeed { host: name, .. }) = &action
         {
-            // Wakes the programs of the device, so that sleeping ones see the change.
+            // Wakes the programs of the device, so that sleeping ones detect the change.
             for device in self.find_devices(name)? {
                 wake_all(&self.host_directory(device.gid), device.gid)?;
             }
