@@ -24,8 +24,8 @@ struct Fact {
 }
 
 /// Facts about a structure: its size and offsets. Headers of rdma-core 44 do not have the fields
-/// after `newer`, nor a size that is given as `newer`. `field as "path"` gives a field's name in C
-/// where it differs.
+/// after `newer`, nor a size that is marked as `newer`. `field as "path"` specifies a field's name
+/// in C where it differs.
 macro_rules! layout {
     ($facts:ident, $type:ident [newer $size:expr] $($fields:tt)*) => {
         $facts.push(size_of_fact!($type, $size, false));

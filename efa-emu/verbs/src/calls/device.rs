@@ -47,7 +47,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *
 /// Frees the array of a list; the devices remain.
 ///
 /// # Safety
-/// `list` is null or comes from [`ibv_get_device_list`], and is not used any more.
+/// `list` is null or the result of [`ibv_get_device_list`], and is not used any more.
 pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
     // SAFETY: from `calloc`, or null.
     unsafe { libc::free(list.cast()) };

@@ -103,7 +103,7 @@ macro_rules! stats {
 }
 
 stats! {
-    /// Writes the attributes of a file. A device of this process that the kernel does not know is
+    /// Writes the attributes of a file. A device of this process that is unknown to the kernel is
     /// shown as a character device.
     stat(*mut libc::stat);
     /// `stat` by another name.

@@ -34,7 +34,7 @@ pub(crate) extern "C" fn zero() -> u64 {
     0
 }
 
-/// For verbs that return a number of things. Returns 0.
+/// For verbs that return a count. Returns 0.
 pub(crate) extern "C" fn none() -> c_uint {
     0
 }

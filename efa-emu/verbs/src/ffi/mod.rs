@@ -1,5 +1,5 @@
-//! Helpers for C functions: error numbers, structures of other sizes than ours, signals that
-//! interrupt a call, and the caller's stack.
+//! Helpers for C functions: error numbers, structures of other versions, signals that interrupt a
+//! call, and the caller's stack.
 
 pub(crate) mod errno;
 pub(crate) mod interrupted;

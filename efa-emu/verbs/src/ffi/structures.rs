@@ -1,5 +1,5 @@
 //! Reading and writing the structures of programs. Programs may have been built against older or
-//! newer headers, and then have shorter or longer structures than ours.
+//! newer headers, and then have shorter or longer structures than this library.
 
 use core::mem::MaybeUninit;
 use core::ptr::copy_nonoverlapping;
@@ -41,7 +41,7 @@ macro_rules! read_masked {
         if from.is_null() {
             Err(Errno::INVAL)
         } else {
-            // SAFETY: the fields before `$first` are there in every version.
+            // SAFETY: every version has the fields before `$first`.
             let mut known = unsafe {
                 $crate::ffi::structures::read_prefix(from, core::mem::offset_of!($type, $first))
             };

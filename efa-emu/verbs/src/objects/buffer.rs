@@ -31,7 +31,7 @@ impl Buffer {
     /// Allocates page-aligned memory.
     pub(crate) fn allocate(pd: *mut ibv_pd, size: usize) -> Result<Arc<Buffer>, Errno> {
         let mut memory = null_mut();
-        // SAFETY: takes no pointers.
+        // SAFETY: the call takes no pointers.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as usize;
         // SAFETY: room for a pointer.
         match unsafe { libc::posix_memalign(&raw mut memory, page, size) } {

@@ -141,7 +141,7 @@ impl Device {
         (&raw const self.c).cast_mut().cast()
     }
 
-    /// The device's name, as programs see it.
+    /// The device's name, in the form for programs.
     pub(crate) fn name(&self) -> *const c_char {
         self.c.device.name.as_ptr()
     }

@@ -126,7 +126,7 @@ impl<const SIZE: usize> EventPipe<SIZE> {
     }
 
     fn wait(&self) -> Result<(), Errno> {
-        // SAFETY: takes no pointers.
+        // SAFETY: the call takes no pointers.
         let flags = unsafe { libc::fcntl(self.descriptor(), libc::F_GETFL) };
         if flags & libc::O_NONBLOCK != 0 {
             return Err(Errno::AGAIN);

@@ -19,7 +19,7 @@ unsafe impl Send for Mapping {}
 
 /// The page size in bytes.
 fn page() -> u64 {
-    // SAFETY: takes no pointers.
+    // SAFETY: the call takes no pointers.
     unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64
 }
 
@@ -44,12 +44,12 @@ impl Mapping {
         length: usize,
         is_written: bool,
     ) -> Result<Mapping, Errno> {
-        // SAFETY: takes no pointers.
+        // SAFETY: the call takes no pointers.
         if unsafe { libc::fcntl(descriptor, libc::F_GETFD) } < 0 {
             return Err(Errno::last());
         }
-        // SAFETY: takes no pointers. A dma-buf does not use the position; the position of a memfd
-        // is restored.
+        // SAFETY: the call takes no pointers. A dma-buf does not use the position; the position of
+        // a memfd is restored.
         let size = unsafe {
             let before = libc::lseek(descriptor, 0, libc::SEEK_CUR);
             let size = libc::lseek(descriptor, 0, libc::SEEK_END);

@@ -28,7 +28,7 @@ pub(crate) struct MemoryRegion {
 
 handle!(MemoryRegion, ibv_mr);
 
-/// The parts of a region that programs see, besides its keys.
+/// The parts of a region that are visible to programs, besides its keys.
 pub(crate) struct Shown {
     pub(crate) address: *mut c_void,
     pub(crate) mr_type: c_int,
@@ -39,7 +39,7 @@ pub(crate) struct Shown {
 /// libfabric 1.11 watches registered ranges with userfaultfd and never answers a fault on a missing
 /// page, so the first access to it would wait forever.
 fn populate(region: Registration) -> Result<(), Errno> {
-    // SAFETY: takes no pointers.
+    // SAFETY: the call takes no pointers.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64;
     let start = region.address - region.address % page;
     let end = region
@@ -62,7 +62,7 @@ fn populate(region: Registration) -> Result<(), Errno> {
         };
     let length = (end - start) as usize;
     match advise(length).map_err(Errno::number) {
-        // Not mapped at all.
+        // The memory is not mapped.
         Err(libc::ENOMEM | libc::EFAULT) => Err(Errno::FAULT),
         // The memory is not mapped for this access, or cannot be pinned. But Linux before 5.14 does
         // not support the advice, not even for an empty range.

@@ -42,7 +42,7 @@ static IS_REGISTERED: OnceLock<fn(u64) -> bool> = OnceLock::new();
 pub(crate) fn install(is_registered: fn(u64) -> bool) {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
-        // SAFETY: takes no pointers.
+        // SAFETY: the call takes no pointers.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         PAGE.store(page as usize, Ordering::Relaxed);
         IS_REGISTERED.get_or_init(|| is_registered);
@@ -57,7 +57,7 @@ pub(crate) fn install(is_registered: fn(u64) -> bool) {
     });
 }
 
-/// Returns the action of the process for a signal, and changes it if `new` is given.
+/// Returns the action of the process for a signal, and changes it if `new` is `Some`.
 fn action_on(signal: c_int, new: Option<&libc::sigaction>) -> libc::sigaction {
     // SAFETY: all zeroes is a valid value, which the call replaces.
     let mut before: libc::sigaction = unsafe { zeroed() };
@@ -137,7 +137,7 @@ unsafe fn pass_on(
             action_on(signal, Some(before));
             // A fault occurs again when the handler returns; a signal that was sent does not.
             if code <= 0 {
-                // SAFETY: takes no pointers.
+                // SAFETY: the call takes no pointers.
                 unsafe { libc::raise(signal) };
             }
         }

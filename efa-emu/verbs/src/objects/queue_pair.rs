@@ -59,7 +59,7 @@ pub(crate) struct QueuePair {
 
 /// The parts of a connected queue pair, whose queues are in the device.
 pub(crate) struct Connection {
-    /// The device that takes work requests at once.
+    /// The device that accepts work requests immediately.
     pub(crate) hardware: Arc<Hardware>,
     /// The shared receive queue that it uses.
     shared: Option<Arc<SharedQueue>>,

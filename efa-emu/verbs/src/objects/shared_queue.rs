@@ -23,7 +23,7 @@ pub(crate) struct SharedQueue {
     /// Counts the queue pairs that use it.
     pub(crate) life: SharedLife,
     domain: Arc<Domain>,
-    /// The device that takes work requests at once.
+    /// The device that accepts work requests immediately.
     pub(crate) hardware: Arc<Hardware>,
     /// The completion queue, if the queue matches tags.
     pub(crate) comp_queue: Option<Arc<CompQueue>>,
