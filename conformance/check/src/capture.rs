@@ -104,7 +104,8 @@ impl UserRecvQps {
         }
         let (from, to) = (frame.header.source_qpn, frame.header.destination_qpn);
         if !self.0.is_empty() {
-            // Such a queue pair only receives, so the sender is a new one with the same number.
+            // Such a queue pair only receives, so the sender is a new queue pair with the same
+            // number.
             self.0.remove(&(frame.source, from));
             if self.0.contains(&(frame.destination, to)) {
                 return true;

@@ -1,9 +1,10 @@
 //! Comparison of hosts' clocks by the packets between them.
 //!
 //! Captures of two machines have the times of two clocks. A packet in both captures bounds their
-//! difference, because it arrived after it was sent: packets in one direction give an upper bound,
-//! packets in the other a lower one. The handshakes, which go in both directions at the beginning,
-//! already give both bounds; the uncertainty is half of the shortest round trip.
+//! difference, because it arrived after it was sent: packets in one direction provide an upper
+//! bound, packets in the opposite direction a lower one. The handshakes, which are sent in both
+//! directions at the beginning, already provide both bounds; the uncertainty is half of the
+//! shortest round trip.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;

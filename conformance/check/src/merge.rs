@@ -2,8 +2,8 @@
 //!
 //! Each host keeps its interface, and each frame occurs as often as it was captured: as `outbound`
 //! at its sender and as `inbound` at its receiver. Replay needs both, because only the receiver's
-//! order shows which packets a host had received before it sent one. To see each packet once,
-//! filter for outbound frames (`frame.packet_flags_direction == 2` in Wireshark). No frame is
+//! order shows the packets that a host had received before it sent a packet. To see each packet
+//! once, filter for outbound frames (`frame.packet_flags_direction == 2` in Wireshark). No frame is
 //! dropped; captures with lost frames are refused.
 
 use std::fs::File;
@@ -23,7 +23,7 @@ pub enum MergeError {
     Write {
         /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// A file is not a capture, or is damaged.

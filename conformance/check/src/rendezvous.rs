@@ -202,7 +202,7 @@ struct View {
 /// The rendezvous of a capture.
 #[derive(Default)]
 pub(crate) struct Rendezvous {
-    /// A host's packets to itself are there twice, at the sender and at the receiver.
+    /// A host's packets to itself occur twice, at the sender and at the receiver.
     views: HashMap<(usize, bool), View>,
     /// Reads of any memory: the data of a rendezvous may be read over another device.
     reads: VecDeque<(u64, u64, u32)>,

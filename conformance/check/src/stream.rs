@@ -91,7 +91,7 @@ impl Stream {
         Arrival::Again
     }
 
-    /// Notes that a part of the stream is unknown.
+    /// Records that a part of the stream is unknown.
     pub(crate) fn tear(&mut self) {
         self.is_torn = true;
     }

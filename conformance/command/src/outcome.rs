@@ -20,7 +20,7 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    /// The outcome of two parts: a failure takes precedence.
+    /// The combined outcome of two parts: a failure takes precedence.
     pub(crate) fn and(self, other: Outcome) -> Outcome {
         match (self, other) {
             (Outcome::Failed, _) | (_, Outcome::Failed) => Outcome::Failed,

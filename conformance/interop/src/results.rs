@@ -243,7 +243,7 @@ mod tests {
         }
     }
 
-    /// Also after a run that was killed during a write.
+    /// The test includes a run that was killed during a write.
     #[test]
     fn only_passed_results_are_kept() {
         let directory = tempfile::tempdir().unwrap();

@@ -81,7 +81,7 @@ impl Lives {
         }
     }
 
-    /// Whether a tap has seen all packets that arrived at a queue pair.
+    /// Whether a tap has captured all packets that arrived at a queue pair.
     pub(super) fn has_all_arrivals(&self, at: NodeId) -> bool {
         self.tapped.contains(&at)
     }

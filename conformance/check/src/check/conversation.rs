@@ -1,10 +1,10 @@
 //! The packets between two endpoints, in the view of one of them.
 //!
 //! The view is that of the *near* end, in the order in which its host captured the frames. The near
-//! end sends its packets in this order, and cannot know of packets that have not arrived. The order
-//! in which the far end sent its packets is not known, but a packet that they answer arrived before
-//! they were sent. If both hosts are captured, there are two conversations, and each packet is
-//! judged in its sender's.
+//! end sends its packets in this order, and cannot react to packets that have not arrived. The
+//! order in which the far end sent its packets is not known, but a packet that they answer arrived
+//! before they were sent. If both hosts are captured, there are two conversations, and each packet
+//! is judged in its sender's.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -88,7 +88,7 @@ pub(super) struct Side {
     generation: u32,
     /// The least progress of the endpoint that its answers prove.
     come_to: Progress,
-    /// When the windows that the endpoint has filled were opened.
+    /// The times at which the windows that the endpoint has filled were opened.
     pub(super) filled: VecDeque<u64>,
     /// Frames that it sent.
     frames: u64,
@@ -150,8 +150,8 @@ struct Progress {
     recent: VecDeque<u64>,
 }
 
-/// This many answers to later arrivals prove that an endpoint has seen the end of a read:
-/// completions of reads and of receives may wait in two queues.
+/// This number of answers to later arrivals proves that an endpoint has processed the end of a
+/// read: completions of reads and of receives may wait in two queues.
 const PROVES_READ: usize = 4;
 /// The number of answers that are kept.
 const MOST_RECENT: usize = 64;
@@ -219,7 +219,7 @@ impl Side {
         self.known().is_some_and(|known| known != connid) && !self.is_former(connid)
     }
 
-    /// Notes that a packet of a message was refused, and has to be sent again.
+    /// Records that a packet of a message was refused, and has to be sent again.
     pub(super) fn left_behind(
         &mut self,
         msg_id: u32,
@@ -242,7 +242,7 @@ impl Side {
         refused.is_repeated |= is_repeated;
     }
 
-    /// Notes that a refused packet of a message was sent again.
+    /// Records that a refused packet of a message was sent again.
     pub(super) fn sent_again(&mut self, msg_id: u32) {
         if let Some(refused) = self.refused.get_mut(&msg_id) {
             refused.packets -= 1;
@@ -252,7 +252,7 @@ impl Side {
         }
     }
 
-    /// Notes that a message will not be sent again.
+    /// Records that a message will not be sent again.
     pub(super) fn is_taken_back(&mut self, msg_id: u32) {
         self.refused.remove(&msg_id);
     }
@@ -733,7 +733,7 @@ impl Conversation {
         }
         if let Some(Qkey(connid)) = raw.map(|address| address.qkey) {
             if self.sides[me].is_another(connid) {
-                // Another endpoint has the queue pair now: both ends start their numbers again.
+                // The queue pair now belongs to another endpoint: both ends restart their numbers.
                 self.sides[me].retire();
                 let is_same_peer = self.sides[you].connid.is_some_and(|(peer, _)| peer == used);
                 self.begin_anew(lives, &[(me, true), (you, !is_same_peer)]);
@@ -893,7 +893,8 @@ impl Conversation {
         let peer = self.sides[you].node;
         // Every endpoint accepts packets that need no feature.
         let needs_none = ExtraFeatures::empty().permit(packet_type);
-        // An endpoint knows its own features.
+        // A PEER_ERROR to an endpoint with the same node is sent to itself, which needs no
+        // HANDSHAKE.
         let is_itself = packet_type == PacketType::PeerError && self.sides[me].node == peer;
         if needs_none || is_itself {
             return;
@@ -975,12 +976,12 @@ impl Conversation {
         }
     }
 
-    /// Notes that one of the requests of `me` was refused.
+    /// Records that one of the requests of `me` was refused.
     pub(super) fn refused(&mut self, me: End) {
         self.sides[me].refusals += 1;
     }
 
-    /// Notes that `me` has sent a due answer.
+    /// Records that `me` has sent a due answer.
     pub(super) fn answered(
         &mut self,
         place: FrameContext,

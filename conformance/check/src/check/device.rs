@@ -13,8 +13,9 @@ use super::operation::OpId;
 /// Requests of one endpoint to another that are remembered. More are never under way.
 const MOST_REQUESTS: usize = 4096;
 
-/// Equal repetitions next to each other that show that a capture has not lost equal frames. Of two that
-/// have become neighbours only because all between them were removed, there are no more at once.
+/// Number of equal adjacent repetitions which show that a capture has not lost equal frames. If
+/// repetitions are adjacent only because all frames between them were removed, there are not more
+/// of them at once.
 const EQUAL_REPETITIONS: u32 = 2;
 
 /// The position of a frame in a capture.
@@ -23,7 +24,7 @@ pub(super) struct Position {
     /// Its number.
     pub(super) number: u64,
     pub(super) interface: usize,
-    /// How many frames were judged, of all and of its interface, this one included.
+    /// The number of judged frames up to this one, of the whole capture and of its interface.
     pub(super) at: u64,
     pub(super) of_interface: u64,
 }
@@ -104,7 +105,7 @@ pub(super) enum Resent {
 /// Packets without an id that did not arrive at the first attempt.
 #[derive(Debug, Default)]
 struct Troubled {
-    /// And whether each was refused, and not sent again since.
+    /// The part of each packet, and whether the packet was refused and not sent again since.
     parts: HashMap<Content, (Part, bool)>,
     order: VecDeque<Content>,
 }
@@ -133,10 +134,10 @@ struct Request {
     at: u64,
     /// The endpoint to which it is addressed, and a digest of its content.
     identity: (Qkey, u64),
-    /// Of packets that have not been answered.
+    /// Present for packets that have not been answered.
     content: Option<Content>,
     part: Part,
-    /// Its last attempt that was seen was refused.
+    /// Whether its last captured attempt was refused.
     is_behind: bool,
     /// The device has repeated it.
     is_repeated: bool,
@@ -173,14 +174,14 @@ pub(super) enum RequestOutcome {
     },
 }
 
-/// Requests in the order in which they were seen, which is that of their numbers as long as nothing is
-/// late and no queue pair begins anew: then no index is needed to find one.
+/// Requests in the order of their frames. This is the order of their numbers as long as no frame is
+/// late and no queue pair restarts its numbers; then finding a request needs no index.
 #[derive(Debug, Default)]
 struct Remembered {
     requests: VecDeque<Request>,
     /// By number, in the order of all that there were, once the order is not that of the numbers.
     index: Option<HashMap<u32, u64>>,
-    /// How many were forgotten.
+    /// The number of forgotten requests.
     forgotten: u64,
 }
 
@@ -254,7 +255,7 @@ pub(super) struct Requests {
     /// Packets of messages and atomics that were refused and not sent again yet. Such a packet may
     /// be sent again as a new request, and may then identify its sender in another way.
     refused: HashMap<Content, Part>,
-    /// Likewise other packets, whether sent again or not: equal ones may follow.
+    /// The same for other packets, whether sent again or not: equal packets may follow.
     troubled: Troubled,
     /// The latest request that is not remembered any more.
     forgotten: Option<u32>,

@@ -55,7 +55,7 @@ impl Follower<'_> {
         self.conversation.operations.get_mut(id)
     }
 
-    /// Notes that the packet belongs to an operation.
+    /// Records that the packet belongs to an operation.
     fn joins(&mut self, id: OpId) {
         let side = &mut self.conversation.sides[self.me];
         side.requests.belongs(self.sequence, id);
@@ -213,7 +213,7 @@ impl Follower<'_> {
     }
 
     /// Judges whether a message has to be sent to the receiver's user receive queue pair. A sender
-    /// that omits its raw address provably knows of that queue pair.
+    /// that omits its raw address has provably received the announcement of that queue pair.
     fn check_user_recv_qp(&mut self, message: &Message) {
         let peer = &self.conversation.sides[self.you];
         let is_zero_copy = peer.features.contains(ExtraFeatures::USER_RECV_QP);
@@ -702,7 +702,7 @@ impl Follower<'_> {
         };
         self.answered(id);
         let number = self.place.number;
-        // A tap does not see its own device serve the reads of others.
+        // A tap does not capture the reads of peers that its device serves.
         let is_tapped = self.sequence >= FIRST_TAPPED_SEQUENCE;
         // A capture without directions does not show the end of a read that its frames belong to.
         let reads_are_seen = self.conversation.has_order() && !is_tapped;

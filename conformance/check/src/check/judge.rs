@@ -85,7 +85,7 @@ impl Judge {
         }
     }
 
-    /// Notes that an interface did not capture all frames, so that missing ones prove nothing.
+    /// Records that an interface did not capture all frames, so that missing ones prove nothing.
     pub fn lossy(&mut self, interface: usize) {
         self.lossy.insert(interface);
     }

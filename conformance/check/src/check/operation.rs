@@ -15,7 +15,7 @@ const MOST_OVER: usize = 1024;
 /// while it is in progress. Later operations have greater names.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct OpId {
-    /// How many had begun with it.
+    /// The number of operations that had begun before it, plus one.
     number: NonZeroU64,
     slot: u32,
 }
@@ -85,7 +85,7 @@ pub(super) struct Due {
     pub(super) packet_type: PacketType,
     /// The packet that is due.
     pub(super) what: &'static str,
-    /// When nothing was left to wait for, if that is known.
+    /// The time after which it waits for no more packets, if known.
     pub(super) ripe: Option<u64>,
 }
 
@@ -105,7 +105,8 @@ pub(super) struct Operation {
     pub(super) runs: Runs,
     /// Bytes that may be sent: in requests, and by each window.
     pub(super) granted: u64,
-    /// When the last window was opened, and how many bytes had been sent then.
+    /// The time at which the last window was opened, and the number of bytes that had been sent
+    /// before.
     pub(super) window: Option<(u64, u64)>,
     /// Bytes that travel in requests.
     pub(super) in_requests: u64,

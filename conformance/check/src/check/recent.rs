@@ -13,7 +13,7 @@ use hashbrown::hash_table::Entry;
 #[derive(Debug)]
 pub(super) struct Recent<K, V> {
     things: VecDeque<(K, V)>,
-    /// The numbers of things, which count all that there were.
+    /// The numbers of elements, which count all that were ever added.
     numbers: HashTable<u32>,
     /// The number of removed elements.
     gone: u32,
@@ -47,7 +47,7 @@ impl<K: Hash + Eq, V> Recent<K, V> {
         self.numbers.find(hash(key), is_it).copied()
     }
 
-    /// The thing with a number.
+    /// The element with a number.
     pub(super) fn get(&self, number: u32) -> &(K, V) {
         &self.things[self.place(number)]
     }
@@ -57,7 +57,7 @@ impl<K: Hash + Eq, V> Recent<K, V> {
         &mut self.things[at].1
     }
 
-    /// The number of the thing with a key, which is added as the latest one if there is none.
+    /// The number of the element with a key, which is added as the latest one if it does not exist.
     pub(super) fn find_or_insert(&mut self, key: K, new: impl FnOnce() -> V) -> u32 {
         let (things, gone) = (&self.things, self.gone);
         let key_of = |number: &u32| &things[number.wrapping_sub(gone) as usize].0;
@@ -74,7 +74,7 @@ impl<K: Hash + Eq, V> Recent<K, V> {
         }
     }
 
-    /// Removes the oldest thing.
+    /// Removes the oldest element.
     pub(super) fn pop(&mut self) -> Option<(K, V)> {
         let (key, value) = self.things.pop_front()?;
         let oldest = self.gone;

@@ -84,7 +84,7 @@ pub(super) struct Sequence {
     before: BTreeSet<u64>,
     /// Messages of several packets that are not whole yet, by msg_id.
     pub(super) parts: HashMap<u32, PartialMessage>,
-    /// How many messages have begun.
+    /// The number of messages that have begun.
     pub(super) begun: u64,
     /// Ids of messages with a packet that the device failed to send, and without any that arrived.
     lost: BTreeSet<u32>,
@@ -153,7 +153,7 @@ impl Sequence {
         is_placed && !self.given_up.contains(&msg_id)
     }
 
-    /// Notes that the device failed to send a packet of a message, which may then be aborted or
+    /// Records that the device failed to send a packet of a message, which may then be aborted or
     /// sent again.
     pub(super) fn lost(&mut self, msg_id: u32) {
         if self.lost.len() < MOST_AHEAD && !self.arriving.contains(&msg_id) {
@@ -161,7 +161,7 @@ impl Sequence {
         }
     }
 
-    /// Notes that a packet of a message has arrived; `is_piece` if the message has several.
+    /// Records that a packet of a message has arrived; `is_piece` if the message has several.
     pub(super) fn arrived(&mut self, msg_id: u32, is_piece: bool) {
         self.lost.remove(&msg_id);
         if is_piece {

@@ -400,8 +400,8 @@ fn senders_identify_themselves_and_truthfully() {
     b.send(B, A, &handshake(all(), B), b"");
     assert_eq!(b.broken(), [("raw-address-first", 1)]);
 
-    // The arrival of the HANDSHAKE at the device does not prove that the software has seen it; a
-    // request without the address does.
+    // The arrival of the HANDSHAKE at the device does not prove that the software has processed it;
+    // a request without the address does.
     let mut b = Builder::acquainted(all());
     b.send(A, B, &eager(1, Some(A), None), b"");
     b.send(A, B, &eager(2, None, Some(A)), b"");
@@ -457,7 +457,7 @@ fn handshakes_are_sent_once_and_not_forgotten() {
         (b.broken(), b.suspected()),
         (vec![], vec![("handshake-answer", 3)])
     );
-    // An answer proves that it has seen the first packet.
+    // An answer proves that the first packet was processed.
     let mut b = Builder::new();
     let dc = EagerRtm {
         receipt: Some(SendId(4)),
@@ -1055,7 +1055,7 @@ fn reads_end_before_they_are_acknowledged() {
     b.send(B, A, &eor(7, B), b"");
     assert_eq!(b.broken(), [("eor-early", 9)]);
 
-    // A tap does not see the reads that its host's device serves.
+    // A tap does not capture the reads that its host's device serves.
     b.capture.frames.retain(|frame| frame.interface == 0);
     assert_eq!(b.broken(), [("eor-early", 10)]);
     for frame in &mut b.capture.frames {
@@ -1202,7 +1202,7 @@ fn zero_copy_receivers_get_messages_elsewhere() {
         ..handshake(all().union(ExtraFeatures::USER_RECV_QP), B)
     };
     b.send(B, A, &handshake, b"");
-    // It may not have seen the HANDSHAKE yet.
+    // The software may not have processed the HANDSHAKE yet.
     b.send(A, B, &eager(1, Some(A), None), b"");
     assert_eq!(b.broken(), []);
     b.send(A, B, &eager(2, None, Some(A)), b"");

@@ -18,7 +18,7 @@ const SECTION: u32 = 0x0a0d_0d0a;
 const INTERFACE: u32 = 1;
 const STATISTICS: u32 = 5;
 const ENHANCED_PACKET: u32 = 6;
-/// Blocks with packets in forms that our captures do not use.
+/// Blocks with packets in forms that captures of this project do not use.
 const OTHER_PACKETS: [u32; 2] = [2, 3];
 /// Bytes between the length of a block and its options.
 const FIXED: [(u32, usize); 3] = [(SECTION, 16), (INTERFACE, 8), (STATISTICS, 12)];
@@ -44,7 +44,7 @@ const BEFORE_FRAME: usize = 28;
 /// The names of the interfaces in a capture: hosts, some with the number of a device.
 ///
 /// # Errors
-/// The file cannot be read, or is no capture of ours.
+/// The file cannot be read, or is not a capture of this project.
 pub(super) fn hosts(path: &Path) -> Result<Vec<String>, BundleError> {
     let mut reader = Reader::open(path)?;
     while reader.next_frame()?.is_some() {}
@@ -57,7 +57,7 @@ pub(super) fn hosts(path: &Path) -> Result<Vec<String>, BundleError> {
 /// A copy of a capture without the data of applications and the names of hosts.
 ///
 /// # Errors
-/// The file cannot be read, or is no capture of ours.
+/// The file cannot be read, or is not a capture of this project.
 pub fn without_private_data(path: &Path, private: &Private) -> Result<Vec<u8>, BundleError> {
     // Reports the error of a file that is not a capture.
     Reader::open(path)?;

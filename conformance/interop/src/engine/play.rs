@@ -23,7 +23,7 @@ pub(super) const CELL: &str = "cell";
 pub(super) struct Played {
     /// The traffic of all hosts.
     pub(super) capture: Capture,
-    /// Why it was not played completely.
+    /// The reason why it was not played completely.
     pub(super) stopped: Option<String>,
     /// Differences between the applications' results and the scenario, and rules of the protocol
     /// that the traffic violates.

@@ -1,7 +1,7 @@
 //! Zero-copy receivers: stock endpoints that receive into the application's buffers.
 //!
 //! Stock libfabric does so if the application promises short messages and uses no feature that
-//! needs matching. On the wire there are three generations of such receivers; see [`Generation`].
+//! needs matching. There are three generations of such receivers on the wire; see [`Generation`].
 
 use efa_core::wire::{ExtraFeatures, Header, PacketType, Repr};
 

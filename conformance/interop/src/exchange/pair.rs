@@ -13,7 +13,7 @@ use efa_play::player::{self, Player, PlayerError, Program};
 
 /// The longest time without a completion while operations are in flight.
 pub(super) const STALLED: Duration = Duration::from_secs(30);
-/// How long to wait for an event.
+/// The interval between two checks for an event.
 const PAUSE: Duration = Duration::from_millis(1);
 /// The number of lines of standard error that a failure shows.
 const SHOWN: usize = 12;

@@ -19,7 +19,7 @@ pub struct Cell {
     group: &'static str,
     name: String,
     limit: Duration,
-    /// Why it only runs on emulated hosts, if so.
+    /// The reason why it only runs on emulated hosts, if so.
     emulated: Option<Cow<'static, str>>,
     run: Run,
 }

@@ -25,7 +25,7 @@ pub(crate) struct Seat {
     recording: Option<Recording>,
 }
 
-/// Why a host cannot be used.
+/// The reason why a host cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum HostsError {
     /// The place contains a device.

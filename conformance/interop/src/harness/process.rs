@@ -448,7 +448,7 @@ mod tests {
     use efa_play::drive::Bytes;
     use efa_play::player::Launcher;
 
-    /// Runs a script in a cell that may take `limit`.
+    /// Runs a script in a cell with the time limit `limit`.
     fn with_bench<T>(limit: Duration, body: impl FnOnce(&Bench) -> T) -> T {
         let launcher = Launcher {
             efa_emu: "efa-emu".into(),

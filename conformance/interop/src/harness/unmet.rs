@@ -1,4 +1,4 @@
-//! Why a cell has no measurement.
+//! The reason why a cell has no measurement.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use super::cells_error::CellsError;
 /// none.
 pub type CellResult = Result<String, Unmet>;
 
-/// Why there is no measurement.
+/// The reason why there is no measurement.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Unmet {
     /// It failed. The first line is the reason, the others are details.

@@ -239,7 +239,7 @@ impl Accounts {
     }
 }
 
-/// Waits until the thread has gone to sleep.
+/// Waits until the thread sleeps.
 fn asleep(bench: &Bench, thread: u32, sleep: Sleep) -> Result<Accounts, Unmet> {
     loop {
         let before = Accounts::of(thread)?;

@@ -79,7 +79,7 @@ impl<'a> Machines<'a> {
         for (program, package) in [("unshare", "util-linux"), ("ip", "iproute2")] {
             installed(program, package)?;
         }
-        // SAFETY: takes no pointers.
+        // SAFETY: the call takes no pointers.
         let is_root = unsafe { libc::geteuid() } == 0;
         let temporary = (!is_root).then(own_temporary).transpose();
         let temporary = temporary.map_err(Unmet::failed)?;
@@ -526,7 +526,7 @@ impl<'a> Machines<'a> {
 
 /// A private directory of the user with a name short enough for device paths below it.
 fn own_temporary() -> std::io::Result<PathBuf> {
-    // SAFETY: takes no pointers.
+    // SAFETY: the call takes no pointers.
     let user = unsafe { libc::geteuid() };
     let path = std::env::temp_dir().join(format!("efa-machines-{user}"));
     let mode = std::fs::Permissions::from_mode(0o700);

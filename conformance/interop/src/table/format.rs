@@ -38,7 +38,7 @@ pub(super) struct Spec {
     pub(super) name: String,
     /// Its time limit in seconds.
     pub(super) limit: u64,
-    /// Why it only runs on emulated hosts, if so.
+    /// The reason why it only runs on emulated hosts, if so.
     pub(super) emulated: Option<String>,
     /// Lists of variables. There is a cell for each combination of a row of each list; `{NAME}` in
     /// its texts stands for the value.
