@@ -86,7 +86,7 @@ impl RunError {
     }
 }
 
-/// When a step began.
+/// The start time of a step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mark {
     /// The index of the step, from 0.
@@ -109,7 +109,7 @@ pub struct RegionMark {
 /// The result of a scenario.
 #[derive(Clone, Debug, Default)]
 pub struct Transcript {
-    /// When each step began.
+    /// The start time of each step.
     pub marks: Vec<Mark>,
     /// The release of each endpoint's software.
     pub versions: Vec<String>,
@@ -126,7 +126,7 @@ pub struct Transcript {
 pub struct Played {
     /// The result so far.
     pub transcript: Transcript,
-    /// Why it was not played to its end, if so.
+    /// The reason why it was not played to its end, if so.
     pub error: Option<RunError>,
 }
 

@@ -47,8 +47,8 @@ pub enum Seats {
     Pair {
         /// The two hosts.
         pair: [HostDevice; 2],
-        /// The places of further endpoints, in turn. If there are none, those are at the places of
-        /// the pair in turn.
+        /// The places of further endpoints, in turn. If there are none, further endpoints use the
+        /// places of the pair in turn.
         others: Vec<HostDevice>,
     },
 }
@@ -492,7 +492,7 @@ struct Recorded {
     directory: Scratch,
     /// The endpoint, the file, and its content.
     captures: Vec<(usize, PathBuf, Capture)>,
-    /// Why others cannot be read.
+    /// The reasons why others cannot be read.
     problems: Vec<String>,
 }
 

@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     /// Elements, their attributes (`!` marks required ones) and permitted children, as in
-    /// `junit-10.xsd` of Jenkins' xUnit plug-in; only the elements that we write.
+    /// `junit-10.xsd` of Jenkins' xUnit plug-in; only the elements that this module writes.
     const SCHEMA: [(&str, &[&str], &[&str]); 8] = [
         (
             "testsuites",

@@ -55,7 +55,7 @@ fn why_not(packet_type: PacketType, release: Version) -> Option<&'static str> {
     (is_late && release < old).then_some("not known to this release")
 }
 
-/// Cases that a corpus should contain, whatever packets they need.
+/// Cases that a corpus should contain, independent of the packets that they need.
 struct WantedCases {
     name: &'static str,
     is_in: fn(&Trace) -> bool,

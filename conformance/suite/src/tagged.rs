@@ -42,7 +42,7 @@ pub(crate) fn run_over_verbs(path: &Path, trace: &TagTrace, options: &Options) -
     }
 }
 
-/// Runs a trace in the simulator, and in as many random networks as the options say.
+/// Runs a trace in the simulator, and in the number of random networks that the options specify.
 pub(crate) fn run_in_simulator(
     path: &Path,
     trace: &TagTrace,

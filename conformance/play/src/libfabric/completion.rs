@@ -10,7 +10,7 @@ use super::{ERROR_AVAILABLE, Error, TRY_AGAIN, Token, ffi};
 /// One completed operation.
 #[derive(Debug)]
 pub struct Completion {
-    /// The operation's token; `None` for a peer's write to our memory.
+    /// The operation's token; `None` for a peer's write to local memory.
     pub token: Option<Token>,
     /// The operation's buffer.
     pub buffer: Vec<u8>,
@@ -118,10 +118,10 @@ impl Endpoint {
         })
     }
 
-    /// Returns the token of a completion's context, its buffer, and how many bytes of the prefix
-    /// its length includes. The completion of a peer's operation on our memory has no context of
-    /// ours: that of 1.21 to 2.6 is left over from an earlier operation, whose key may be in use
-    /// again (docs/findings.md, 16).
+    /// Returns the token of a completion's context, its buffer, and the number of bytes of the
+    /// prefix that its length includes. The completion of a peer's operation on local memory has no
+    /// context of this endpoint: the context of 1.21 to 2.6 is left over from an earlier operation,
+    /// whose key may be in use again (docs/findings.md, 16).
     fn take(&mut self, context: *mut c_void, flags: u64) -> (Option<Token>, Vec<u8>, usize) {
         if flags & (ffi::FI_REMOTE_WRITE | ffi::FI_REMOTE_READ) != 0 {
             return (None, Vec::new(), 0);

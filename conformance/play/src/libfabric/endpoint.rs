@@ -202,7 +202,7 @@ impl Endpoint {
                 &mut self.info,
             )
         };
-        // SAFETY: `hints` came from `fi_dupinfo` and is not used any more.
+        // SAFETY: `hints` is the result of `fi_dupinfo` and is not used any more.
         unsafe { (functions.freeinfo)(hints) };
         let chosen = if result == 0 {
             self.choose(settings.device.as_deref())
@@ -228,7 +228,7 @@ impl Endpoint {
         // SAFETY: `chosen` is an entry of the library's list. The copy allows the other entries to
         // be freed.
         let only = unsafe { (functions.dupinfo)(chosen) };
-        // SAFETY: the list came from `fi_getinfo` and `chosen` is not used any more.
+        // SAFETY: the list is the result of `fi_getinfo` and `chosen` is not used any more.
         unsafe { (functions.freeinfo)(self.info) };
         self.info = only;
         if only.is_null() {

@@ -102,7 +102,7 @@ impl FromStr for Version {
     }
 }
 
-/// Why a call into libfabric failed.
+/// The reason why a call into libfabric failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The library could not be loaded, or lacks a symbol.

@@ -72,7 +72,7 @@ pub enum HostedEvent {
     },
     /// The host lacks something, so the program was not started.
     Lacks {
-        /// The missing thing.
+        /// The missing part.
         text: String,
     },
 }

@@ -67,7 +67,7 @@ pub struct Host {
     pub environment: BTreeMap<String, String>,
     /// The program that starts programs with the libraries of another release, if one is needed.
     pub runner: Option<PathBuf>,
-    /// The file for standard error; `None` is our own standard error.
+    /// The file for standard error; `None` is the standard error of this process.
     pub log: Option<PathBuf>,
     /// Further options of `efa-emu run`.
     pub options: Vec<String>,

@@ -126,11 +126,11 @@ pub struct Description {
     pub parts: BTreeMap<String, u32>,
     /// Its address on the network to other hosts.
     pub address: IpAddr,
-    /// Why it has no device.
+    /// The reason why it has no device.
     pub trouble: Option<String>,
     /// The emulated fabric to which the devices belong, if they are emulated.
     pub fabric: Option<String>,
-    /// Why packets of programs cannot be recorded there.
+    /// The reason why packets of programs cannot be recorded there.
     pub no_recorder: Option<String>,
 }
 
@@ -333,7 +333,7 @@ pub struct PortError {
 /// How the packets of a program are recorded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Recording {
-    /// With the host's own recorder.
+    /// With the recorder of the host.
     AsTheHostDoes,
     /// With this command.
     By(String),

@@ -5,7 +5,7 @@ use std::process::ExitStatus;
 
 /// The exit status of a program that does not support the request.
 pub const UNSUPPORTED: i32 = 127;
-/// The exit status of our programs for wrong usage or environment.
+/// The exit status of this project's programs for wrong usage or environment.
 pub(super) const UNFIT: i32 = 2;
 /// The exit status of ssh if there is no connection, or if a signal ended the command.
 pub(super) const NO_CONNECTION: i32 = 255;

@@ -28,7 +28,7 @@ pub struct PolicyOverride {
 pub enum FieldPolicy {
     /// The values must be equal.
     Exact,
-    /// A pair of values that was seen once has to appear together from then on.
+    /// A pair of values that occurred once has to occur together from then on.
     Bound,
     /// Not compared.
     Ignored,

@@ -137,7 +137,7 @@ pub enum TagAction {
         /// The same as in `send`.
         status: Option<String>,
     },
-    /// These completions come, in this order.
+    /// These completions arrive, in this order.
     See {
         /// The end that gets them.
         at: End,

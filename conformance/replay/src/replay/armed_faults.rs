@@ -13,7 +13,7 @@ use efa_play::player::Launcher;
 use efa_play::scenario::file_of_faults;
 use efa_shm::HostConfig;
 
-/// Why faults cannot be armed.
+/// The reason why faults cannot be armed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ArmError {
     #[error("staged faults, which need an emulated fabric")]

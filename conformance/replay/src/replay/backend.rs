@@ -9,7 +9,7 @@ use efa_play::application::engine::{HostNic, Repetitions};
 use efa_play::operation::Remote;
 use efa_play::scenario::{EndpointSpec, Scenario};
 
-/// Why a backend cannot be used.
+/// The reason why a backend cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
     /// There is no suitable device.

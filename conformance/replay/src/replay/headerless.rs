@@ -51,8 +51,8 @@ impl<B: Backend> Replay<'_, B> {
         }
     }
 
-    /// An endpoint that sends a message with a header before it knows that the peer accepts none is
-    /// not compatible with such a peer.
+    /// An endpoint that sends a message with a header before it has learned that the peer accepts
+    /// none is not compatible with such a peer.
     pub(super) fn check_queue_pair(
         &mut self,
         at: EndpointIndex,

@@ -543,8 +543,8 @@ impl<'t> Script<'t> {
         permit(transfer, packet_type, bytes);
     }
 
-    /// Notes that the scripted endpoint `at` has sent this many bytes of the due packet's data, but
-    /// not all.
+    /// Records that the scripted endpoint `at` has sent this many bytes of the due packet's data,
+    /// but not all.
     pub fn sent_part(&mut self, at: EndpointIndex, bytes: usize) {
         if let Some((entries, next)) = self.peers.get_mut(&at)
             && let Some(entry) = entries.get_mut(*next)
@@ -553,7 +553,7 @@ impl<'t> Script<'t> {
         }
     }
 
-    /// Notes that the scripted endpoint `at` has executed its due action.
+    /// Records that the scripted endpoint `at` has executed its due action.
     pub fn done(&mut self, at: EndpointIndex) {
         if let Some((_, next)) = self.peers.get_mut(&at) {
             *next += 1;
