@@ -141,7 +141,7 @@ fn unexpected_messages_and_wildcards() {
 }
 
 #[test]
-fn messages_that_come_out_of_order() {
+fn messages_that_arrive_out_of_order() {
     let mut subject = SelfTalk::new(config(), Loopback::ALL, true);
     assert_no_allocation("out of order", &mut subject, |subject, _| {
         for _ in 0..10 {

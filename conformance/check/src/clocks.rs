@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_was_set_is_told() {
+    fn a_clock_that_was_set_is_reported() {
         let flights = [
             flight(true, BEGIN, 20_000, 0, 0),
             flight(false, BEGIN, 20_000, 0, 0),

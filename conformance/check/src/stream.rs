@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_packets_may_come_later() {
+    fn missing_packets_may_arrive_later() {
         let mut stream = Stream::default();
         let arrivals = [0xff_fffe, 2, 0, 0].map(|psn| stream.take(psn, 1, true));
         assert_eq!(arrivals, [Reborn, New, New, Again]);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn responders_tell_whether_a_capture_has_the_beginning() {
+    fn acknowledgements_show_whether_a_capture_is_complete() {
         let mut stream = Stream::default();
         for (psn, ends_message) in [(7, true), (8, false), (9, true), (10, true)] {
             stream.take(psn, 1, ends_message);

@@ -282,7 +282,7 @@ fn another_expectation_fails() {
 
 /// Data before the CTS that grants it is too early.
 #[test]
-fn packets_must_follow_what_they_wait_for() {
+fn packets_must_follow_their_causes() {
     let cts = "[[packet]]\nfrom = \"b\"\ntype = \"CTS\"\nof = \"long\"\n";
     assert!(NACK.contains(cts));
     let (before, behind) = NACK.split_once(cts).unwrap();

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn new_and_mended_failures_are_told_apart() {
+    fn new_and_mended_failures_are_distinguished() {
         let before = report(&[
             ("stays", "failed"),
             ("mended", "failed"),

@@ -61,7 +61,7 @@ mod tests {
 
     /// The first item only ends after all others, which needs one thread per item.
     #[test]
-    fn results_come_in_order_and_as_they_end() {
+    fn results_are_passed_in_order_as_items_end() {
         let jobs = NonZeroUsize::new(4).unwrap();
         let items = [0, 1, 2, 3];
         let others = Barrier::new(4);

@@ -800,7 +800,7 @@ fn an_unreportable_break_ends_sending_to_the_peer() {
 
 /// The peer's half of such an operation is left as it is.
 #[test]
-fn a_write_that_fails_is_not_told() {
+fn a_failed_write_is_not_reported_to_the_peer() {
     let (mut script, peer) = connected_to(TOLD);
     // Ours in windows: the data is lost.
     let bare = Traits {
@@ -932,7 +932,7 @@ fn local_failures_before_handshake_keep_the_peer() {
 }
 
 #[test]
-fn an_endpoint_tells_itself_at_once() {
+fn an_endpoint_notifies_itself_without_a_handshake() {
     let mut script = Script::new();
     let own = script.dut.address();
     let itself = script.dut.insert_address(own).unwrap();

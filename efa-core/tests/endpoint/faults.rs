@@ -295,7 +295,7 @@ fn removing_a_peer_cancels_after_device_completion() {
 }
 
 #[test]
-fn removal_during_back_off_cancels_what_waits() {
+fn removal_during_back_off_cancels_waiting_sends() {
     let (mut script, peer) = connected();
     script.send_message(peer, 10, 1);
     for _ in 0..2 {
@@ -356,7 +356,7 @@ fn unread_completions_stop_polling() {
 }
 
 #[test]
-fn events_that_nobody_takes_are_dropped_and_counted() {
+fn unread_events_are_dropped_and_counted() {
     let mut script = Script::with(
         EndpointConfig {
             max_events: 3,

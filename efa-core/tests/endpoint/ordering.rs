@@ -64,7 +64,7 @@ fn own_message_ids_wrap_without_a_gap() {
 }
 
 #[test]
-fn a_message_that_comes_twice_is_refused() {
+fn a_duplicate_message_is_refused() {
     let mut script = Script::new();
     script.send(&script.eager(0), b"a");
     script.send(&script.eager(0), b"a");

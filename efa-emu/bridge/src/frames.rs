@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_cut_wherever_the_bytes_were() {
+    fn frames_are_parsed_from_any_pieces() {
         let mut bytes = Vec::new();
         append_notice(&mut bytes, &Notice::Alive);
         append(&mut bytes, 16, &[7; 100]);

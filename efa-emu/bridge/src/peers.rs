@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slurms_lists_stand_for_names() {
+    fn slurms_lists_expand_to_names() {
         for (list, names) in [
             ("node1", "node1"),
             ("login,node[1-3]", "login node1 node2 node3"),

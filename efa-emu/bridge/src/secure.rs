@@ -465,7 +465,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_last_words_arrive_whatever_was_not_received() {
+    fn sent_bytes_arrive_despite_unread_ones() {
         let key = valid();
         for plain in [false, true] {
             let [dialer, mut acceptor] = meet(&key, &key).map(Result::unwrap);

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_and_replies_come_across() {
+    fn streams_and_replies_are_received() {
         let directory = tempfile::tempdir().unwrap();
         let long = directory.path().join("l".repeat(150));
         std::fs::create_dir(&long).unwrap();

@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_version_tells_formats_and_places() {
+    fn the_version_names_formats_and_paths() {
         let text = version_text();
         assert!(text.starts_with(version::PACKAGE), "{text}");
         assert!(text.contains("\nEFA RDM protocol 4, transport header 1, fabric layout "));

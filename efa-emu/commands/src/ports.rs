@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn listeners_are_told_from_other_sockets() {
+    fn listeners_are_distinguished_from_other_sockets() {
         const LISTENER: &str = "   0: 00000000:B9E8 00000000:0000 0A 00000000:00000000 00:00000000";
         const CONNECTED: &str =
             "   1: 0100007F:B9E8 0100007F:8000 01 00000000:00000000 00:00000000";

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_tell_their_date_and_the_program() {
+    fn pages_have_their_date_and_the_program() {
         let [own, of_sub] = pages(Some(1_700_000_000));
         let rest = r#"1 2023-11-14 "my-tool 1.2" "User Commands""#;
         assert_eq!(title(&own), format!(".TH my-tool {rest}"));
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn each_page_says_how_the_program_ends() {
+    fn each_page_lists_the_exit_statuses() {
         for page in pages(None) {
             let (_, section) = page.split_once("\n.SH EXIT STATUS\n").expect(&page);
             let section = section.split("\n.SH ").next().unwrap();

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn freed_memory_is_gone_and_can_be_reallocated() {
+    fn freed_memory_is_invalid_and_can_be_reallocated() {
         let mut memory = AddressSpace::new(BASE, 100);
         let address = memory.allocate(60).unwrap();
         assert_eq!(memory.allocate(60).unwrap_err().free, 40);

@@ -109,7 +109,7 @@ fn programs_without_a_device_run_unchanged() {
 
 /// A program without a dynamic linker is reported; a file that is no ELF program is not.
 #[test]
-fn static_programs_are_told() {
+fn static_programs_are_reported() {
     let directory = tempfile::tempdir().unwrap();
     let capture = directory.path().join("none.pcapng");
     let program = directory.path().join("static");
@@ -151,7 +151,7 @@ fn compile(source: &str, output: &Path, options: &[&str]) {
 /// libibverbs cannot report a device's GID, and libefa is missing: the program gets the results of
 /// the library and continues, and missing functions and records are reported.
 #[test]
-fn a_library_without_a_function_is_told() {
+fn a_library_without_a_function_is_reported() {
     if installed("python3", "python3").is_none() {
         return;
     }

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_number_says_what_happened_and_helps() {
+    fn each_number_has_a_cause_and_a_remedy() {
         let unknown = explain(4000);
         for error in ProviderError::ALL {
             let (what, remedy) = explain(error.code() as c_int);

@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn every_member_gets_what_is_defined() {
+    fn every_member_gets_the_defined_result() {
         const LENGTH: usize = 3;
         for ranks in 1..=9 {
             let all = |collective, expected: &dyn Fn(usize) -> Vec<u8>| {

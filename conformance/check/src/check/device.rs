@@ -499,7 +499,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn requests_are_found_in_whatever_order_they_came(
+        fn requests_are_found_in_any_order(
             steps in prop::collection::vec((0..40_u32, 0..4_u8), 0..200),
         ) {
             let (mut remembered, mut expected) = (Remembered::default(), Vec::<u32>::new());

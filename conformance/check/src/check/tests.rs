@@ -628,7 +628,7 @@ fn windows_are_filled_exactly() {
 }
 
 #[test]
-fn answers_name_requests_and_come_once() {
+fn answers_name_requests_and_are_unique() {
     let dc = EagerRtm {
         receipt: Some(SendId(4)),
         ..eager(1, None, Some(A))
@@ -1525,7 +1525,7 @@ fn peer_errors_name_messages_and_need_support() {
 }
 
 #[test]
-fn missing_answers_are_reported_if_others_came() {
+fn missing_answers_are_reported_after_later_ones() {
     let dc = |msg_id, send_id| EagerRtm {
         receipt: Some(SendId(send_id)),
         ..eager(msg_id, None, Some(A))
@@ -1744,7 +1744,7 @@ fn the_clocks_of_two_hosts_need_not_agree() {
 }
 
 #[test]
-fn several_endpoints_of_one_host_are_told_apart() {
+fn several_endpoints_of_one_host_are_distinguished() {
     // Both endpoints are on host a, in one capture.
     let mut b = Builder::acquainted(all());
     b.send(A, B, &long_cts(1, 3000, 7), &[0; 1000]);

@@ -821,7 +821,7 @@ fn was_captured_once(frames: &[CapturedPacket]) -> bool {
 }
 
 #[test]
-fn the_dissector_blames_nobody_after_losses() {
+fn the_dissector_reports_no_errors_after_losses() {
     let Some(tshark) = Tshark::find() else { return };
     let (mut names, mut joined) = (Vec::new(), Joined::default());
     // A third of the corpus, or all of it if more mutations were asked for.

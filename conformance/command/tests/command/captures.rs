@@ -59,7 +59,7 @@ fn one_direction_is_said_and_blames_nobody() {
 }
 
 #[test]
-fn a_missing_beginning_is_said() {
+fn a_missing_beginning_is_reported() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("late.pcapng");
     write("long-cts", |frame| frame.number > 10, &path);

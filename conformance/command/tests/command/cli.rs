@@ -41,7 +41,7 @@ fn packet_offsets(path: &Path) -> Vec<usize> {
 }
 
 #[test]
-fn remarks_fail_where_that_is_asked_for() {
+fn remarks_fail_with_fail_on_note() {
     let trace = traces().join("releases/not-ready-eager-2.5.pcapng");
     let trace = trace.display().to_string();
     for (severity, status) in [("error", 0), ("note", 1)] {
@@ -410,7 +410,7 @@ fn beginning(name: &str, frames: usize) -> tempfile::NamedTempFile {
 }
 
 #[test]
-fn check_fails_on_what_it_is_told_to() {
+fn check_fails_from_the_given_severity_on() {
     // The capture ends before the message does. This proves nothing, so it is a note.
     let cut = beginning("long-cts.pcapng", 12);
     let path = cut.path().display().to_string();
@@ -423,7 +423,7 @@ fn check_fails_on_what_it_is_told_to() {
 }
 
 #[test]
-fn check_says_when_there_is_nothing_to_judge() {
+fn check_reports_that_there_is_nothing_to_judge() {
     let empty = beginning("ping-pong.pcapng", 0);
     let path = empty.path().display().to_string();
     expect(efa_conformance(&["check", &path]), 2, &["nothing to judge"]);
@@ -518,7 +518,7 @@ fn show_prints_json_for_programs() {
 }
 
 #[test]
-fn show_takes_out_what_is_asked_for() {
+fn show_prints_only_the_selected_packets() {
     let path = traces().join("long-cts.pcapng").display().to_string();
     let all = shown(&[&path]);
     let count = |keep: &dyn Fn(&serde_json::Value) -> bool| all.iter().filter(|p| keep(p)).count();
@@ -736,7 +736,7 @@ fn a_missing_program_is_named() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error() {
+fn a_closed_output_is_no_error() {
     for command in ["list", "run"] {
         let mut child =
             efa_conformance(&[command, &traces().join("written").display().to_string()])
@@ -753,7 +753,7 @@ fn a_reader_that_goes_away_is_no_error() {
 
 /// The exit statuses are those in `--help`.
 #[test]
-fn manual_pages_tell_program_day_and_exit_statuses() {
+fn manual_pages_have_program_date_and_exit_statuses() {
     let share = tempfile::tempdir().unwrap();
     let directory = share.path().to_str().unwrap();
     let mut pages = efa_conformance(&["pages", directory]);

@@ -259,7 +259,7 @@ fn repeated_hangs_shorten_the_timeout() {
 }
 
 #[test]
-fn reports_name_what_was_tested() {
+fn reports_name_the_tested_software() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     let file = |name: &str| path(name).display().to_string();

@@ -122,7 +122,7 @@ fn a_named_provider_works_outside_a_cluster() {
 }
 
 #[test]
-fn a_program_of_somebody_else_is_driven_there() {
+fn a_foreign_program_is_driven_on_the_host() {
     let (_directory, program) = script(r#"exec efa-conformance drive core "$@""#);
     let dut = format!("exec:{program}");
     expect(run(&["--dut", &dut]), 0, &["efa-core as all", "1 passed"]);
@@ -348,7 +348,7 @@ fn captures_with_different_clocks_are_judged_together() {
 }
 
 #[test]
-fn without_captures_only_what_applications_see_is_judged() {
+fn without_captures_only_application_results_are_judged() {
     let text = expect(run(&["--no-captures"]), 0, &[]);
     assert!(!text.contains("packets judged"), "{text}");
     // Without a recorder the program cannot be started.

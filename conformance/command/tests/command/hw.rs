@@ -20,7 +20,7 @@ fn run(action: &str, status: i32) -> String {
 
 /// The verb, the queue pair, and the device's own status are reported beside the consequences.
 #[test]
-fn a_failure_names_what_the_device_reported() {
+fn a_failure_contains_the_report_of_the_device() {
     let text = run("{ status = \"remote-abort\" }", 1);
     let mut lines = text.lines();
     let start = "the device of endpoint `a` reported";

@@ -89,7 +89,7 @@ fn a_fresh_recording_is_a_passing_trace() {
 }
 
 #[test]
-fn a_scenario_that_goes_otherwise_is_no_trace() {
+fn a_failed_scenario_is_not_recorded() {
     if !has_stock() {
         return;
     }

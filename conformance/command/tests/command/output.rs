@@ -85,7 +85,7 @@ fn cut(directory: &Path) -> String {
 }
 
 #[test]
-fn damage_is_told_in_either_form() {
+fn damage_is_reported_in_both_formats() {
     let directory = tempfile::tempdir().unwrap();
     let cut = cut(directory.path());
     for json in [&[][..], &["--json"]] {

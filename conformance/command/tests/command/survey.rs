@@ -264,7 +264,7 @@ fn a_lost_or_unfit_side_is_named() {
 }
 
 #[test]
-fn mistakes_are_told_with_what_there_is() {
+fn mistakes_are_reported_with_the_valid_values() {
     for (arguments, expected) in [
         (&["--only", "everything"][..], "--list"),
         (&["--against", "efa9"], "efa0, efa1"),

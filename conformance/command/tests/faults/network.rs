@@ -86,7 +86,7 @@ fn refusals_are_repeated_by_the_device() {
 }
 
 #[test]
-fn numbers_are_reused_as_asked() {
+fn numbers_are_reused_by_the_chosen_policy() {
     let next = |software: Software, policy: &str| {
         let mut rig = Rig::new([Side::new("a", software).option("--qpn-reuse", policy)]);
         let first = rig.qpn(0);

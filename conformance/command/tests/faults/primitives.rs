@@ -463,7 +463,7 @@ fn every_other_packet_is_selected() {
 }
 
 #[test]
-fn rdma_is_an_operation_of_its_own() {
+fn rdma_matches_as_a_separate_operation() {
     with_each(|software| {
         let sides = ["a", "b"].map(|name| Side::new(name, software).profile("efa2"));
         let mut rig = Rig::new(sides);

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn words_and_homes_are_hidden_wherever_they_are() {
+    fn words_and_homes_are_hidden_everywhere() {
         let mut private = private(&["alpha"]);
         private.home("/home/somebody");
         private.word("secret");

@@ -471,7 +471,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
-    fn a_failure_shows_what_was_printed() {
+    fn a_failure_shows_the_output() {
         with_bench(LONG, |bench| {
             let unmet = shell(bench, "echo out; echo err >&2; exit 3")
                 .success()

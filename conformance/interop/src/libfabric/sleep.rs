@@ -322,7 +322,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_the_program_and_the_kernel_say() {
+    fn output_and_accounts_are_parsed() {
         let printed = "thread 812 address 0a0b.\nmessage 1\n";
         assert_eq!(introduction(printed), Some((812, "0a0b".into())));
         assert_eq!(introduction("thread 812 address 0a0b"), None);

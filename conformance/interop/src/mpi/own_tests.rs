@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_has_its_number_and_what_failed() {
+    fn a_report_has_its_number_and_the_failures() {
         let text = "\
 ======================================================================
 FAIL: testRevoke (test_ulfm.TestULFMSelf.testRevoke)

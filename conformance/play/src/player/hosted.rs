@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn both_outputs_and_the_end_are_told() {
+    fn both_outputs_and_the_end_are_reported() {
         let hosted = Hosted {
             environment: BTreeMap::from([("WORD".to_owned(), "a b".to_owned())]),
             ..shell("printf \"$WORD\"; printf bad >&2; exit 7")
@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn the_capture_follows_what_the_program_prints() {
+    fn the_capture_follows_the_output_of_the_program() {
         let recorded = |recorder: &str| {
             let hosted = Hosted {
                 recording: Some(Recording::By(recorder.to_owned())),
@@ -615,7 +615,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_is_told_once() {
+    fn a_listener_is_reported_once() {
         let port = free_port().unwrap();
         let script = format!(
             "import socket, time; s = socket.create_server((\"127.0.0.1\", {port})); time.sleep(1)"
@@ -665,7 +665,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_puts_in_what_it_has() {
+    fn a_host_fills_in_its_paths() {
         let script = resolve(&data_there(USERLAND).display().to_string()).unwrap();
         assert!(Path::new(&script).is_file(), "{script}");
         let own = std::env::current_exe().unwrap();

@@ -538,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_without_device_says_why() {
+    fn a_host_without_device_reports_the_reason() {
         let own = Description {
             trouble: Some("no list".into()),
             ..Description::of_this_host()

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_join_and_say_what_was_there_before() {
+    fn ranges_join_and_count_known_offsets() {
         let mut ranges = Ranges::default();
         assert_eq!(ranges.insert(10..20), 0);
         assert_eq!(ranges.insert(30..40), 0);
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_found() {
+    fn the_first_missing_range_is_found() {
         let whole = set(&[(0, 100)]);
         let missing = |list| whole.first_outside(&set(list));
         assert_eq!(missing(&[(0, 40), (60, 100)]), Some(40..60));

@@ -88,7 +88,7 @@ fn traces_and_scenarios_pair_up() {
 /// The page about the corpus is the output of `efa-conformance list --matrix`, and gives a reason
 /// for everything that no trace covers.
 #[test]
-fn the_page_says_what_the_corpus_covers() {
+fn the_page_lists_the_coverage_of_the_corpus() {
     let traces: Vec<Trace> = traces().iter().map(|path| load(path)).collect();
     let (page, unexplained) = efa_suite::matrix::render(&traces);
     assert_eq!(unexplained, Vec::<String>::new());

@@ -394,7 +394,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_and_errors_say_what_they_are() {
+    fn failures_and_errors_are_described() {
         let failure = Failure::from(Status::RemoteBadDestQpn);
         assert_eq!(failure.to_string(), "FI_ENOTCONN (RemoteBadDestQpn, 9)");
         let truncated = Failure::new(Errno::ETRUNC, ProviderError::None);

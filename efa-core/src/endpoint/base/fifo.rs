@@ -79,7 +79,7 @@ mod tests {
     proptest! {
         /// This includes a reader that never removes the last element.
         #[test]
-        fn elements_come_out_in_their_order(steps in proptest::collection::vec(any::<bool>(), 0..400)) {
+        fn elements_are_removed_in_order(steps in proptest::collection::vec(any::<bool>(), 0..400)) {
             let mut fifo = Fifo::new();
             let mut expected = VecDeque::new();
             for (number, adds) in steps.into_iter().enumerate() {

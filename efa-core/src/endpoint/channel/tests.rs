@@ -268,7 +268,7 @@ fn local_failures_do_not_give_up_peers() {
 }
 
 #[test]
-fn a_packet_beyond_its_peers_share_comes_back() {
+fn a_packet_beyond_its_peers_share_is_returned() {
     let length = 100;
     let (mut channel, peer) = channel(EndpointConfig {
         // Copies of packets of this length occupy 128 bytes.
@@ -306,7 +306,7 @@ fn pieces(count: usize) -> Vec<IoVec> {
 }
 
 #[test]
-fn what_was_registered_in_vain_is_deregistered() {
+fn a_refused_registration_ends_the_earlier_ones() {
     let (mut channel, _) = usual();
     channel.posting.nic_mut().refuse_from_key = 3;
     let refused = channel.register_source(&pieces(3), Access::REMOTE_READ);

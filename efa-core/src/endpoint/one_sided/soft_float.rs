@@ -187,7 +187,7 @@ mod tests {
     proptest! {
         /// The same code with a format that Rust has a type for.
         #[test]
-        fn doubles_come_out_as_the_hardware_computes_them(a: u64, b: u64) {
+        fn doubles_are_computed_like_by_the_hardware(a: u64, b: u64) {
             let soft = |bits: u64| -> Soft<ieee::Double> {
                 <Soft<ieee::Double> as Element<8>>::from_bytes(bits.to_le_bytes())
             };

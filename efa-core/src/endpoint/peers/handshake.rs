@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_handshake_stands_and_releases_what_waited() {
+    fn the_first_handshake_counts_and_releases_operations() {
         let mut handshake = Handshaking::default();
         let refused = InboundId::from_wire(4);
         handshake.waiting().unwrap().refused_reads.push(refused);

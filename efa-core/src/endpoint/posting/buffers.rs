@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_count_wherever_they_are() {
+    fn waiting_posted_and_kept_buffers_all_count() {
         let mut buffers = ReceiveBuffers::new(3);
         buffers.push(BufferId(1));
         buffers.push(BufferId(2));

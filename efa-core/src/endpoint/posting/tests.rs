@@ -73,7 +73,7 @@ fn a_request_is_remembered_until_its_end() {
 }
 
 #[test]
-fn the_device_is_told_of_a_batch_once() {
+fn a_batch_rings_one_doorbell() {
     let mut posting = posting();
     posting.begin_batch();
     post(&mut posting, 1);

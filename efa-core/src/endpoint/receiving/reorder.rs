@@ -280,7 +280,7 @@ mod tests {
         /// Ids arrive in any order, each as one to three packets; every packet comes out once, in
         /// the order of the ids.
         #[test]
-        fn everything_comes_out_once_and_in_order(
+        fn each_packet_is_returned_once_and_in_order(
             first in prop_oneof![Just(0), Just(u32::MAX - 100), any::<u32>()],
             mut order in Just((0..300_u32).collect::<Vec<_>>()).prop_shuffle(),
             copies in proptest::collection::vec(1..4_u32, 300),

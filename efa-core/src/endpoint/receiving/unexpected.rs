@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_follow_their_message_wherever_it_goes() {
+    fn segments_are_found_in_every_state_of_their_message() {
         let mut messages = messages();
         let (peer, id) = (peer(1), MsgId(3));
         assert_eq!(messages.segment(peer, id), Segment::Unknown);
@@ -593,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_abandoned_wherever_it_is() {
+    fn a_message_is_abandoned_in_every_state() {
         const FAILURE: Failure = Failure::CANCELED;
         let mut messages = messages();
         let peer = peer(1);

@@ -109,7 +109,7 @@ fn medium_segments_cover_the_message_exactly() {
 }
 
 #[test]
-fn data_goes_as_far_as_it_was_granted() {
+fn data_is_sent_up_to_the_granted_window() {
     let mut sending = sending();
     let stream = Stream::LongCts(Request::Message(head()));
     let long = Bulk {
@@ -301,7 +301,7 @@ fn peer_removal_costs_its_own_operations_only() {
 }
 
 #[test]
-fn failed_messages_tell_whether_the_peer_has_parts() {
+fn failed_messages_report_whether_the_peer_has_parts() {
     for (first_arrives, loss, expected) in [
         (false, Loss::NotDelivered, Loss::NotDelivered),
         (false, Loss::Unknown, Loss::Unknown),

@@ -13,7 +13,7 @@ use efa_commands::ports::free_port;
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 #[test]
-fn bridges_that_do_not_belong_together_say_why() {
+fn mismatched_bridges_report_the_reason() {
     let directory = tempfile::tempdir().unwrap();
     let [ours, theirs] = ["ours", "theirs"].map(|name| key(directory.path(), name));
     let Some(first) = Machine::new("first") else {

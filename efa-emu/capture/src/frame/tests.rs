@@ -184,7 +184,7 @@ fn a_payload_left_out_keeps_its_length() {
 
 proptest! {
     #[test]
-    fn parsing_what_was_emitted_gives_the_same_frame(
+    fn an_emitted_frame_is_parsed_unchanged(
         source: [u8; 16],
         destination: [u8; 16],
         header in header::tests::repr(2000),

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_value_and_what_is_known() {
+    fn errors_name_the_value_and_the_valid_names() {
         for (error, expected) in [
             (status("rnr").unwrap_err(), "remote-rnr"),
             (operation("get").unwrap_err(), "read"),

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_that_do_not_proceed_are_gone() {
+    fn datagrams_that_do_not_proceed_are_lost() {
         for fate in [Fate::Drop, Fate::Lose, Fate::Answer(Status::RemoteAbort)] {
             let disposition = of(fate, Operation::Datagram, 0);
             assert_eq!(disposition, Disposition::Lost(Loss::Unnoticed), "{fate:?}");

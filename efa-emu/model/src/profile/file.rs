@@ -358,7 +358,7 @@ mod tests {
     use crate::qpn_policy::QpnPolicy;
 
     #[test]
-    fn every_profile_comes_back_from_its_file() {
+    fn every_profile_is_restored_from_its_file() {
         for built_in in Profile::all() {
             let mut profile = built_in.clone();
             assert_eq!(profile.fit(), Vec::<String>::new());
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_paths_are_told_apart() {
+    fn names_and_paths_are_distinguished() {
         assert_eq!(Profile::named("efa3").unwrap().name, "efa3");
         let unknown = Profile::named("efa").unwrap_err().to_string();
         assert!(

@@ -563,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn successes_of_unsignaled_sends_are_not_told() {
+    fn successes_of_unsignaled_sends_are_not_reported() {
         let mut owner = queue(true);
         let ring = Arc::new(CompletionRing::new(16).unwrap());
         let mut completions = CompletionQueue::new(Arc::clone(&ring));

@@ -299,7 +299,7 @@ proptest! {
     /// Random bytes: no panic, memory that is not addressed stays unchanged, and a connection
     /// between other hosts continues.
     #[test]
-    fn hostile_packets_disturb_nobody_else(
+    fn hostile_packets_do_not_affect_other_connections(
         packets in prop::collection::vec(
             (prop::collection::vec(any::<u8>(), 0..120), any::<bool>(), 0..24u8, 0..4u32), 1..12),
     ) {

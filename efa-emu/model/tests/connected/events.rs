@@ -46,7 +46,7 @@ fn network() -> Net {
 }
 
 #[test]
-fn only_solicited_messages_wake_who_asked_for_them() {
+fn only_solicited_messages_raise_solicited_events() {
     let mut net = network();
     assert_eq!(arm(&mut net, 0, true), 0);
     assert_eq!(message(&mut net, false), 0);
@@ -79,7 +79,7 @@ fn the_request_for_more_events_counts() {
 }
 
 #[test]
-fn failures_wake_who_waits_for_solicited_ones() {
+fn failures_raise_solicited_events() {
     let mut net = network();
     net.hosts[1].receive(Qpn(8), 1, 0, 64);
     assert_eq!(arm(&mut net, 0, true), 0);

@@ -69,7 +69,7 @@ fn queue_pairs_share_receives_in_order() {
 }
 
 #[test]
-fn the_limit_is_told_once_and_refusals_recover() {
+fn the_limit_is_reported_once_and_refusals_recover() {
     let (mut net, id) = network();
     for wr_id in 0..2 {
         post(&mut net, id, wr_id).unwrap();

@@ -131,7 +131,7 @@ fn an_aborted_session_posts_nothing() {
 }
 
 #[test]
-fn the_classic_call_refuses_what_rdma_core_refuses() {
+fn the_classic_call_refuses_the_same_as_rdma_core() {
     let mut net = Net::pair(Setup::default());
     let to = net.address(0, 1);
     let buffers = [net.hosts[0].buffer(0, 8); 3];

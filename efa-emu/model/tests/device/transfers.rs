@@ -289,7 +289,7 @@ fn an_unsolicited_write_consumes_no_receive() {
 }
 
 #[test]
-fn a_device_sends_to_itself_like_to_anybody() {
+fn a_device_can_send_to_itself() {
     let mut net = Net::new(&[Setup::default()]);
     let to = net.address(0, 0);
     net.hosts[0].bytes(0, 4).copy_from_slice(b"self");

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn doorbells_have_pages_of_their_own() {
+    fn doorbells_have_separate_pages() {
         let mut pages = std::collections::HashSet::new();
         for number in 0..OBJECTS {
             let doorbells = [Doorbell::Send, Doorbell::Receive, Doorbell::Completion];

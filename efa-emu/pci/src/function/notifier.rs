@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn queues_without_events_tell_nothing() {
+    fn queues_without_events_raise_no_interrupt() {
         let guest = Guest::new();
         let eqn = guest.create();
         guest.notifier.arm(eqn);
@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn signs_of_life_come_if_they_are_wanted() {
+    fn keep_alive_events_are_sent_if_enabled() {
         let guest = Guest::new();
         let shape = QueueShape {
             depth: 2,
@@ -558,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_eventfd_does_not_make_anybody_wait() {
+    fn a_full_eventfd_does_not_block() {
         let guest = Guest::new();
         let full = eventfd(0, EventfdFlags::empty()).unwrap();
         rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn queues_get_pages_of_their_own() {
+    fn queues_get_separate_pages() {
         let mut queues = SendQueues::new().unwrap();
         assert_eq!(place(&mut queues, 4096), Some(0));
         assert_eq!(place(&mut queues, 4097), Some(4096));

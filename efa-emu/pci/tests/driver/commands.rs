@@ -54,7 +54,7 @@ fn domains_and_access_regions_are_numbered_and_freed() {
 }
 
 #[test]
-fn a_queue_pair_says_its_state() {
+fn the_state_of_a_queue_pair_is_returned() {
     let (_root, mut driver) = driver("efa2");
     let profile = Profile::default();
     let endpoint = Endpoint::new(&mut driver, &profile, WqeSize::Bytes64, None);

@@ -129,7 +129,7 @@ fn a_command_of_the_wrong_lap_is_malformed() {
 }
 
 #[test]
-fn doorbells_of_nobody_ring_nothing() {
+fn unused_doorbells_have_no_effect() {
     let root = tempfile::tempdir().unwrap();
     let mut driver = driver(&root);
     for offset in [0, 4, 8, 4096, 8 << 20, (8 << 20) + 4, (16 << 20) - 4] {

@@ -122,7 +122,7 @@ fn a_reset_takes_everything_back() {
 
 /// The device needs a reset after it was restored. A reset before is not sufficient.
 #[test]
-fn a_restored_device_comes_back_with_a_reset() {
+fn a_restored_device_works_after_a_reset() {
     let root = tempfile::tempdir().unwrap();
     let mut driver = Driver::probe(root.path(), "vm", &Profile::default());
     // The host stays when the device is closed, as with `efa-emu run`.
@@ -205,7 +205,7 @@ fn a_driver_that_sees_nothing_is_noted_once() {
 }
 
 #[test]
-fn another_guest_may_come_after_the_first() {
+fn another_guest_may_connect_after_the_first() {
     let root = tempfile::tempdir().unwrap();
     let profile = Profile::default();
     let path = root.path().join("socket");

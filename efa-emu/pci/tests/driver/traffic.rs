@@ -181,7 +181,7 @@ fn guests_read_and_write_each_other() {
 }
 
 #[test]
-fn a_completion_interrupts_who_waits() {
+fn a_completion_raises_the_requested_interrupt() {
     let root = tempfile::tempdir().unwrap();
     let (mut a, mut b, to_b, _) = pair(root.path());
     for round in 0..3u64 {
@@ -442,21 +442,21 @@ fn interrupted(interruption: Interruption) {
 }
 
 #[test]
-fn a_rebind_during_traffic_harms_nobody() {
+fn a_rebind_during_traffic_is_harmless() {
     interrupted(Interruption::Rebind);
 }
 
 #[test]
-fn a_bus_reset_during_traffic_harms_nobody() {
+fn a_bus_reset_during_traffic_is_harmless() {
     interrupted(Interruption::BusReset);
 }
 
 #[test]
-fn a_reboot_during_traffic_harms_nobody() {
+fn a_reboot_during_traffic_is_harmless() {
     interrupted(Interruption::Reboot);
 }
 
 #[test]
-fn a_replug_during_traffic_harms_nobody() {
+fn a_replug_during_traffic_is_harmless() {
     interrupted(Interruption::Replug);
 }

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn files_tell_their_owner() {
+    fn file_names_contain_their_owner() {
         assert_eq!(file_owner("12.lock"), Some(ParticipantId(12)));
         for name in ["0.lock", "x.lock", "1.", "1", "table", "-1.device"] {
             assert_eq!(file_owner(name), None, "{name}");

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_build_tells_its_version_and_its_file() {
+    fn the_build_names_its_version_and_its_file() {
         let own = std::env::current_exe().unwrap();
         let identity = identity();
         assert!(identity.starts_with("efa-emu 0."), "{identity}");

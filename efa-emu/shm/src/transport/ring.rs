@@ -725,7 +725,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_and_full_segments_are_told() {
+    fn refused_and_full_segments_are_reported() {
         let pair = pair();
         assert!(!pair.producer.is_refused());
         pair.segment.refuse(pair.slot);

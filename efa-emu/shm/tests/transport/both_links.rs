@@ -669,7 +669,7 @@ fn held_frames_continue_on_release() {
 }
 
 #[test]
-fn completions_that_are_written_twice_come_twice() {
+fn completions_that_are_written_twice_arrive_twice() {
     let seen = check(
         4,
         &[
@@ -703,7 +703,7 @@ fn duplicated_packets_arrive_twice_and_complete_once() {
 
 /// A process that is killed leaves a device without that queue pair.
 #[test]
-fn a_killed_receivers_queue_pair_is_gone() {
+fn a_killed_receivers_queue_pair_is_removed() {
     let scenario = Scenario {
         rules: &[r#"when = { operation = "send", nth = 4 }, then = { kill = "beta" }"#],
         is_deadly: true,
@@ -720,7 +720,7 @@ fn a_killed_receivers_queue_pair_is_gone() {
 }
 
 #[test]
-fn datagrams_complete_whatever_becomes_of_them() {
+fn datagrams_complete_whether_or_not_they_arrive() {
     let scenario = Scenario {
         service: Service::Ud,
         rules: &[

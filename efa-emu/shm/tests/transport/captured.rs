@@ -60,7 +60,7 @@ fn capture(root: &Path, host: &str, recorded: Recorded, snaplen: u32) -> (Host, 
 
 /// The recorder is notified when the device starts to record: from then on the capture is complete.
 #[test]
-fn a_device_says_for_whom_it_records() {
+fn a_device_confirms_each_recorder() {
     let root = tempfile::tempdir().unwrap();
     let mut alpha = Client::open(root.path(), &config("alpha"));
     let mut beta = Client::open(root.path(), &config("beta"));

@@ -93,7 +93,7 @@ pub(crate) fn see_refusals(alpha: &mut Client, mut beta: Client) {
 }
 
 #[test]
-fn refusals_come_back() {
+fn refusals_are_returned() {
     let root = tempfile::tempdir().unwrap();
     let mut alpha = Client::open(root.path(), &config("alpha"));
     let beta = Client::open(root.path(), &config("beta"));

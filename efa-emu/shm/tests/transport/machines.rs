@@ -532,7 +532,7 @@ fn a_vanished_machine_delivers_nothing_twice() {
 }
 
 #[test]
-fn a_departed_hosts_queue_pairs_are_gone() {
+fn a_departed_hosts_queue_pairs_are_removed() {
     let machines = Machines::new();
     let (mut alpha, beta) = machines.pair();
     let to = alpha.connect(beta.address());

@@ -39,7 +39,7 @@ pub(crate) fn warned(parent: &Parent) {
 }
 
 #[test]
-fn each_kind_of_trouble_is_said_once() {
+fn each_kind_of_trouble_is_reported_once() {
     for (number, (_, part)) in CASES.iter().enumerate() {
         let root = tempfile::tempdir().unwrap();
         let errors = errors_of("warned", root.path(), number as u64);

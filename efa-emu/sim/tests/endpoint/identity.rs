@@ -169,7 +169,7 @@ fn only_operations_with_the_dead_peer_fail() {
 
 /// Receives that name a peer wait for that peer alone.
 #[test]
-fn directed_receives_tell_hosts_apart() {
+fn directed_receives_distinguish_hosts() {
     let mut rig = Rig::pair(orderly(), "efa2", &config());
     let (_, first) = rig.greet(0, 1);
     let third = rig.add("efa2", &config(), NicConfig::default());

@@ -96,7 +96,7 @@ fn messages_without_headers_land_in_the_buffers() {
 }
 
 #[test]
-fn completion_data_comes_with_the_message() {
+fn completion_data_arrives_with_the_message() {
     let (mut rig, peer) = pair();
     rig.program(1).recv(target(0), ROOM, 7);
     let data = [rig.program(0).piece(0, 8)];

@@ -127,7 +127,7 @@ fn a_busy_link_pushes_back_and_loses_nothing() {
 }
 
 #[test]
-fn every_request_ends_once_whatever_the_network_does() {
+fn every_request_ends_once_in_any_network() {
     for seed in 0..40 {
         let network = NetworkConfig {
             paths: 1 + (seed % 7) as u16,

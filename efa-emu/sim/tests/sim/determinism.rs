@@ -116,7 +116,7 @@ fn different_seeds_give_different_runs() {
 }
 
 #[test]
-fn the_busy_run_does_what_it_promises() {
+fn the_busy_run_contains_all_kinds_of_events() {
     let fabric = busy_run(1);
     let log = fabric.log();
     for event in [

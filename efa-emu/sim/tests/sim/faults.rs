@@ -112,7 +112,7 @@ fn overtaking_happens_without_staging() {
 }
 
 #[test]
-fn a_dropped_frame_comes_again_later() {
+fn a_dropped_frame_is_retransmitted_later() {
     let mut pair = Pair::orderly();
     let to = pair.bob.address();
     let fault = Fault::new(Match::packet(64), Action::Drop).times(2);

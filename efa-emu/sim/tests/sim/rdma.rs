@@ -139,7 +139,7 @@ fn writes_need_no_action_of_the_peer() {
 }
 
 #[test]
-fn a_write_with_immediate_tells_the_peer() {
+fn a_write_with_immediate_notifies_the_peer() {
     for unsolicited in [false, true] {
         let nic = NicConfig {
             unsolicited_write_recv: unsolicited,

@@ -573,7 +573,7 @@ impl Activity {
 
 /// The device polls doorbells only while a client may write them, and seldom while none does.
 #[test]
-fn doorbells_cost_those_who_asked_for_them() {
+fn doorbells_are_polled_only_while_mapped() {
     on_emulated_host("efa2", || {
         let (endpoint, queue, pair, region) = Endpoint::with_pair(64, 64);
         let by_calls = || {

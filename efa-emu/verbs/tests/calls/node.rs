@@ -37,7 +37,7 @@ fn programs_with_the_device_see_its_node() {
 }
 
 #[test]
-fn other_paths_are_what_they_are() {
+fn other_paths_are_unchanged() {
     on_emulated_host("efa2", || {
         for path in [c"/dev/infiniband/uverbs77", c"/dev/infiniband/uverbs0x"] {
             assert_eq!(kind_of(path), Err(libc::ENOENT), "{path:?}");

@@ -71,7 +71,7 @@ fn outlive_their_context() {
 }
 
 #[test]
-fn report_what_they_are() {
+fn report_their_attributes() {
     on_emulated_host("efa3", || {
         let endpoint = Endpoint::new();
         let Endpoint {
@@ -240,7 +240,7 @@ fn queue_pairs_change_state_by_the_table() {
 
 /// Features that a generation lacks are refused, so that libfabric falls back.
 #[test]
-fn of_older_generations_are_refused_what_they_lack() {
+fn of_older_generations_lack_newer_features() {
     on_emulated_host("efa0", || {
         let endpoint = Endpoint::new();
         // SAFETY: live objects, and attributes on the stack.
@@ -280,7 +280,7 @@ fn of_older_generations_are_refused_what_they_lack() {
 /// Readers of a completion that the program has not requested are null, and inline data has the
 /// requested limit: programs must not rely on more here than EFA has.
 #[test]
-fn have_what_was_asked_for_and_no_more() {
+fn have_only_the_requested_features() {
     on_emulated_host("efa2", || {
         let endpoint = Endpoint::new();
         let context = endpoint.context;

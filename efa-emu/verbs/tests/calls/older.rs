@@ -31,7 +31,7 @@ fn at_the_edge<T>(value: T, length: usize) -> *mut T {
 }
 
 #[test]
-fn fields_that_nobody_vouches_for_are_not_touched() {
+fn fields_beyond_the_mask_are_not_accessed() {
     on_emulated_host("efa2", || {
         let endpoint = Endpoint::new();
         let extended = verbs_context_of(endpoint.context);

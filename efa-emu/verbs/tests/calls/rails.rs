@@ -35,7 +35,7 @@ fn listed() -> Vec<(String, u64)> {
 }
 
 #[test]
-fn have_names_guids_and_nodes_of_their_own() {
+fn have_separate_names_guids_and_nodes() {
     on_emulated_host_with(&["--devices", "32"], || {
         let devices = listed();
         assert_eq!(devices.len(), 32);
@@ -218,7 +218,7 @@ fn reach_each_other() {
 
 /// A fault is staged on one device; the other devices work.
 #[test]
-fn are_struck_by_rules_of_their_own() {
+fn are_affected_only_by_their_rules() {
     let rules = tempfile::NamedTempFile::new().unwrap();
     let rule = "[[fault]]\nwhen = { on = \"registration\", host = \"alpha:1\" }\nthen = { fail = \"ENOMEM\" }\n";
     std::fs::write(rules.path(), rule).unwrap();

@@ -363,7 +363,7 @@ impl Drop for Peer {
 
 /// `--serve-unknown-peers` of the responder's host turns status 14 off.
 #[test]
-fn unknown_peers_are_served_if_asked_for() {
+fn unknown_peers_are_served_if_requested() {
     for option in [None, Some("--serve-unknown-peers")] {
         // Both processes run the same body, which finds its role in the environment.
         let mut options = vec!["--profile", "efa2"];

@@ -188,7 +188,7 @@ fn wait_until_stopped(pid: i32) {
 
 /// A new host waits for the recorder for a limited time only.
 #[test]
-fn a_recorder_that_was_stopped_holds_nobody_up() {
+fn a_stopped_recorder_does_not_block_new_hosts() {
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("fabric.pcapng");
@@ -338,7 +338,7 @@ fn processes_of_a_host_are_recorded_in_order() {
 }
 
 #[test]
-fn a_capture_that_somebody_writes_is_refused() {
+fn a_capture_that_is_being_written_is_refused() {
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("both");
@@ -384,7 +384,7 @@ fn a_capture_without_protocol_packets_is_reported() {
 }
 
 #[test]
-fn a_capture_of_connections_says_so() {
+fn a_capture_of_connections_is_explained() {
     needs!("ibv_rc_pingpong", "ibverbs-utils");
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();

@@ -242,7 +242,7 @@ fn a_host_that_dies_is_reported() {
 }
 
 #[test]
-fn hosts_are_machines_of_their_own() {
+fn hosts_are_separate_machines() {
     if !are_namespaces_permitted() {
         return;
     }
@@ -674,7 +674,7 @@ fn launchers_use_no_hosts_of_batch_jobs() {
 /// Containers run everything as root. Open MPI 5.0 does not always end after programs without MPI
 /// (docs/cluster.md); other tests start its jobs, as root if they run as root.
 #[test]
-fn open_mpi_as_root_is_said_once() {
+fn open_mpi_as_root_is_reported_once() {
     // SAFETY: takes no pointers.
     let is_root = unsafe { libc::geteuid() } == 0;
     needs!("mpirun.openmpi", "openmpi-bin");

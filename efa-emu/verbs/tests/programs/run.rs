@@ -191,7 +191,7 @@ fn other_frame_versions_are_refused_by_the_library() {
 }
 
 #[test]
-fn the_version_tells_commit_or_clone_and_formats() {
+fn the_version_names_commit_or_clone_and_formats() {
     let outcome = succeed(efa_emu(&["--version"]), "--version");
     let lines: Vec<_> = outcome.stdout.lines().collect();
     let clone = root().display();

@@ -177,7 +177,7 @@ const WITHOUT_SYS: &str = r#"
 "#;
 
 #[test]
-fn a_cluster_without_sys_says_so() {
+fn a_cluster_without_sys_is_reported() {
     let place = tempfile::tempdir().unwrap();
     let cluster = |options: &[&str]| {
         let fabric = TestFabric::new();

@@ -164,7 +164,7 @@ fn functions_with_flags() -> BTreeSet<String> {
 }
 
 #[test]
-fn calls_refuse_what_other_releases_have() {
+fn calls_refuse_features_of_other_releases() {
     let directory = tempfile::tempdir().expect("a directory");
     let fabric = TestFabric::new();
     let program = compile("future", directory.path());

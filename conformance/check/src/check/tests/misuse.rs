@@ -280,7 +280,7 @@ pub(super) fn runting_read(runt_length: u64, read_from: u64) -> Builder {
 }
 
 #[test]
-fn a_runt_is_as_long_as_it_says() {
+fn a_runt_has_the_stated_length() {
     assert_eq!(runting_read(2000, 2000).broken(), []);
     assert_eq!(runting_read(2100, 2000).broken(), [("runt-length", 7)]);
     // The receiver trusts it, and does not wait for the rest.
@@ -328,7 +328,7 @@ fn an_endpoint_has_a_connid_of_its_own() {
 }
 
 #[test]
-fn causes_come_before_their_consequences() {
+fn causes_precede_their_consequences() {
     let mut b = Builder::acquainted(all());
     b.send(A, B, &long_cts(1, 3000, 7), &[0; 1000]);
     b.send(B, A, &cts(8, 9, 2000, B), b"");

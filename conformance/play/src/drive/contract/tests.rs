@@ -208,7 +208,7 @@ fn an_explanation_is_short_and_without_control_characters() {
 }
 
 #[test]
-fn hints_that_nobody_knows_are_ignored() {
+fn unknown_hints_are_ignored() {
     let line = r#"{"open":{"api":"1.1","capabilities":[],"hints":{"new":1,"runt-size":7}}}"#;
     let Ok(Command::Open(opening)) = Command::parse(line) else {
         panic!("{line}");

@@ -99,7 +99,7 @@ fn an_unfinished_line_is_quoted() {
 }
 
 #[test]
-fn answers_that_nobody_asked_for_are_named() {
+fn unrequested_answers_are_reported() {
     let twice = r#"read line; echo '{"done":{}}'; echo '{"done":{}}'; cat >/dev/null"#;
     let mut player = shell(&format!("{HELLO} {twice}"));
     player.ask(&Command::Poll {}, &mut Vec::new()).unwrap();
@@ -209,7 +209,7 @@ fn a_process_that_closes_stdout_is_killed() {
 }
 
 #[test]
-fn rubbish_is_quoted_with_what_is_wrong() {
+fn invalid_output_is_quoted_with_the_error() {
     let text = ask("echo Hello, world; cat").unwrap_err().to_string();
     assert!(
         text.contains("`Hello, world`") && text.contains("docs/driver.md"),

@@ -233,7 +233,7 @@ fn tags_have_64_bits() {
 }
 
 #[test]
-fn a_receive_says_what_it_expects() {
+fn a_receive_states_its_expectation() {
     let text = message("expect = { message = \"question\" }", "");
     assert!(
         text.contains(":18: expect: the step does not say what must arrive"),

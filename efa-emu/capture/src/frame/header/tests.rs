@@ -217,7 +217,7 @@ pub(in crate::frame) fn repr(longest: u32) -> impl Strategy<Value = Repr> {
 
 proptest! {
     #[test]
-    fn parsing_what_was_emitted_gives_the_same_header(repr in repr(u32::MAX)) {
+    fn an_emitted_header_is_parsed_unchanged(repr in repr(u32::MAX)) {
         let mut bytes = vec![0xff; repr.header_len()];
         repr.emit(&mut bytes);
         prop_assert_eq!(Repr::parse(&bytes), Ok((repr, &[][..])));

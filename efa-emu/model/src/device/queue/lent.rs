@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn rings_do_not_exceed_what_is_lent() {
+    fn rings_do_not_exceed_the_lent_memory() {
         let pages = Pages::new();
         let error = |result: Result<(), RingError>| result.unwrap_err();
         let send = |from, length| SendRing::over(pages.lend(from, length), 2, WqeSize::Bytes128);

@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn inline_data_fills_what_the_head_leaves() {
+    fn inline_data_fills_the_entry_after_the_head() {
         let bytes: Vec<u8> = (1..=80).collect();
         for (size, capacity) in [(WqeSize::Bytes64, 32), (WqeSize::Bytes128, 80)] {
             let ring = SendRing::new(2, size).unwrap();
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_that_make_no_sense_are_told_apart() {
+    fn invalid_entries_are_distinguished() {
         let ring = SendRing::new(1, WqeSize::Bytes64).unwrap();
         let with = |byte: usize, value: u8| {
             write_send(&ring, 0);

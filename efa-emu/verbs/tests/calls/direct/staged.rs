@@ -191,7 +191,7 @@ fn of_each_pair(path: &Path) -> Vec<Vec<(Direction, Repr, Vec<u8>)>> {
 
 /// Each request is captured once outbound and once inbound, and so is its answer.
 #[test]
-fn captures_have_what_those_of_calls_have() {
+fn captures_equal_those_of_calls() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("capture.pcapng");
     let options = ["--profile", "efa2", "--pcap", file.to_str().unwrap()];
