@@ -74,7 +74,7 @@ pub enum OpenError {
         #[source]
         source: io::Error,
     },
-    /// The limit of locked memory is below what the program needs to register.
+    /// The limit of locked memory is below the memory that the program needs to register.
     #[error(
         "ibv_reg_mr failed on {device}: {source}; {needed} bytes of packet buffers have to stay in memory, and the \
          limit of locked memory is {limit} bytes: raise it (`ulimit -l unlimited`, or `memlock` in \

@@ -38,17 +38,17 @@
 //! # Errors
 //!
 //! A call that fails is an [`OpenError`] or a [`NicError`](efa_core::nic::NicError) with the verb
-//! and its errno. A work request that fails has a [`Status`](efa_core::nic::Status) in its
-//! completion, whose codes are the device's own, and [`HwDomain::take_errors`] has its verb and
-//! both codes, also for unknown statuses.
+//! and its errno. A work request that fails has a [`Status`](efa_core::nic::Status) with the
+//! device's code in its completion. [`HwDomain::take_errors`] returns its verb and both codes, also
+//! for unknown statuses.
 //!
 //! # Libraries
 //!
-//! The structures of the verbs come from `efa-verbs-sys`, which generates them from the installed
-//! headers. The crate `ibverbs` cannot be used with EFA: it keeps its context private and has
-//! neither SRD queue pairs nor address handles; its FFI layer, `ibverbs-sys`, compiles rdma-core.
-//! The structures of the `efadv_*` calls are declared in [`efadv`]. Both libraries are loaded at
-//! the first search for a device; programs start without them.
+//! `efa-verbs-sys` generates the structures of the verbs from the installed headers. The crate
+//! `ibverbs` cannot be used with EFA: its context is private, and it has neither SRD queue pairs nor
+//! address handles; its FFI layer, `ibverbs-sys`, compiles rdma-core. [`efadv`] declares the
+//! structures of the `efadv_*` calls. Both libraries are loaded at the first search for a device;
+//! programs start without them.
 
 mod address_book;
 mod buffers;

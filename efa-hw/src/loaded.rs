@@ -33,7 +33,7 @@ macro_rules! functions {
                         source,
                     })?;
                     $(
-                        // SAFETY: the type is the one in the library's header. `dlsym` returns the
+                        // SAFETY: the type is that of the library's header. `dlsym` returns the
                         // default version of the symbol, which is the header's.
                         let found = unsafe { library.get(stringify!($name).as_bytes()) };
                         let $name = *found.map_err(|source| OpenError::Symbol {

@@ -7,14 +7,14 @@
 //!
 //! # Why userfaultfd
 //!
-//! | way | why not, or why |
+//! | way | reasons for or against it |
 //! |---|---|
-//! | interception of `munmap`, `mmap`, `madvise`, `brk`, `shmdt` | calls within the C library, system calls without it, and programs that were linked statically are not seen: stale pages without a sign |
+//! | interception of `munmap`, `mmap`, `madvise`, `brk`, `shmdt` | calls within the C library, system calls without it, and statically linked programs are not intercepted: stale pages without an error |
 //! | validation of the mapping at each use | `/proc/self/maps` looks the same after `munmap` and `mmap` of the same size; the numbers of page frames are hidden from programs without rights |
 //! | userfaultfd | the kernel reports each change of watched memory, by any call, and lets that call return only once the report was read |
 //!
-//! Memory is watched in the mode for write protection and nothing is ever protected, so no access
-//! to it faults.
+//! Memory is watched in the mode for write protection and never protected, so no access to it
+//! faults.
 //!
 //! # What makes it exact
 //!
@@ -298,7 +298,7 @@ impl Mapping {
 mod signals {
     use std::mem::MaybeUninit;
 
-    /// Blocks all signals for this thread, and returns what was blocked before.
+    /// Blocks all signals for this thread, and returns the previous mask.
     pub(super) fn block_all() -> libc::sigset_t {
         let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
         // SAFETY: the first call fills `all`; the second one reads it, and fills `before`: with a

@@ -114,7 +114,7 @@ pub fn run_all(
 /// The main function of a process that [`run_all`] starts. It returns when its input ends.
 ///
 /// # Errors
-/// If its input is not what [`run_all`] writes, or its output cannot be written.
+/// If its input is not in the format of [`run_all`], or its output cannot be written.
 pub fn serve(mut input: impl BufRead, mut output: impl Write) -> io::Result<()> {
     let Some(settings) = read_line(&mut input)? else {
         return Ok(());

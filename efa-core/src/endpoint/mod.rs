@@ -16,7 +16,7 @@
 //! | folder or file | contents |
 //! |---|---|
 //! | `base` | ids and the arenas behind them, lists by peer, hashing, random numbers, immediate data |
-//! | `api` | what the application sees: arguments, completions, events, errors, settings, counters, time |
+//! | `api` | the application's interface: arguments, completions, events, errors, settings, counters, time |
 //! | `memory` | the application's memory in pieces, its registrations, copies between it and packets |
 //! | `quota` | limits on the requests of peers that are served at a time, and those that wait for room |
 //! | `peers` | the address vector, the sender of a packet, the handshake with each peer |
@@ -24,7 +24,7 @@
 //! | `receiving` | the order window of each peer; posted receives and their matching; messages that wait; transfers of incoming data, and their reports |
 //! | `sending` | the choice of a subprotocol, the packets of an operation, its end |
 //! | `one_sided` | memory that peers may access; carrying out atomics |
-//! | `channel` | what operations in both directions need: the conversation with each peer, posting packets to it, packets that come back, its share of the quota, reports to the application |
+//! | `channel` | common parts of both directions: the conversation with each peer, posting packets to it, packets that the device returns, its share of the quota, reports to the application |
 //! | `subprotocols` | each kind of operation, on the side that is the source of data (`SendSide`) and on the side that is its destination (`ReceiveSide`); messages and atomics in order (`Turns`) |
 //! | `dispatch`, `introduction`, `sent` | handling a received packet, also of an unknown sender, and the completion of a sent one |
 //! | `requests` | requests of peers for memory |
@@ -32,7 +32,7 @@
 //! | `progress`, `pending_work` | completions of the device; work that waited |
 //! | `operations`, `registered` | the calls that start and cancel operations; registered memory |
 //! | `open`, `addresses` | opening and closing; the address vector, and the end of a peer |
-//! | `domain` | what several endpoints share, and the endpoints in it |
+//! | `domain` | the state that several endpoints share, and the endpoints in it |
 //!
 //! # Guarantees
 //!

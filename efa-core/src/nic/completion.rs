@@ -10,7 +10,7 @@ use super::memory::BufferId;
 pub enum CompletionKind {
     /// A [`SendRequest`](super::SendRequest); its buffer is the endpoint's again.
     Send {
-        /// The buffer that held the packet's first bytes.
+        /// The buffer with the packet's first bytes.
         buffer: BufferId,
     },
     /// An RDMA read.

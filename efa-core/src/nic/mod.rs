@@ -2,7 +2,7 @@
 //!
 //! Three traits, each with its counterparts in verbs and libfabric:
 //!
-//! | trait | holds | of verbs | of libfabric |
+//! | trait | contents | of verbs | of libfabric |
 //! |---|---|---|---|
 //! | [`Device`] | identity, capabilities, limits | `ibv_context` | `fi_info` |
 //! | [`Domain`] | registrations, address handles, packet buffers, completion queues | `ibv_pd` | `fid_domain` |
@@ -20,7 +20,7 @@
 //! address with an error. So the engine needs no `unsafe` code, and each byte is copied at most
 //! once.
 //!
-//! # Who owns what
+//! # Ownership
 //!
 //! A domain is a plain value with one owner, used through `&mut`. A queue pair is a separate value;
 //! methods that need the domain have it as an argument. An endpoint has its queue pair and reaches

@@ -1,8 +1,8 @@
 //! Connection setup: each bridge dials the given addresses, and accepts connections.
 //!
-//! Two bridges that dial each other need only one connection. The one with the smaller number
-//! ([`Greeting::incarnation`]) dials. The other one is asked to wait a few times, in case it cannot
-//! be reached.
+//! Two bridges that dial each other need only one connection. The bridge with the smaller number
+//! ([`Greeting::incarnation`]) dials. It asks the other bridge to wait a few times, in case it
+//! cannot be reached.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;

@@ -1,4 +1,4 @@
-//! Captures of the emulated wire: pcapng files that Wireshark opens, written and read.
+//! Captures of the emulated wire: writing and reading pcapng files for Wireshark.
 //!
 //! A device or network reports its requests to a [`Recorder`], which makes frames of them
 //! ([`crate::frame`]) and passes these to a [`CaptureTap`]:
@@ -8,10 +8,10 @@
 //! * [`SharedFile`] appends to a file that several processes of one host write at once, each frame
 //!   whole or not at all. [`Follower`] reads such a file while it grows.
 //! * [`FileWriter`] and [`Writer::copy`] make one capture of several shared files: those of
-//!   `efa-emu capture` and `efa-emu run --pcap`, the one as a file and the other for a pipe.
+//!   `efa-emu capture` and `efa-emu run --pcap`, the first as a file and the second for a pipe.
 //!
 //! [`Reader`] reads captures of either kind, and captures that other tools changed or wrote: pcapng
-//! and the classic format, with any link layer that Linux captures IPv6 with, compressed or not.
+//! and the classic format, with any link layer with which Linux captures IPv6, compressed or not.
 //! Times are nanoseconds since the Unix epoch, or since the start of a simulation.
 //!
 //! ```no_run
@@ -54,7 +54,8 @@ pub const WHOLE_FRAMES: u32 = 262_144;
 pub struct InterfaceId(pub u32);
 
 impl InterfaceId {
-    /// The interface of a device that records into a separate file, whatever its number there.
+    /// The interface of a device that records into a separate file, independent of its number
+    /// there.
     pub const FIRST: InterfaceId = InterfaceId(0);
 }
 

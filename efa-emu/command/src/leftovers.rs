@@ -7,7 +7,7 @@
 //!
 //! The object is named after its queue pair, and is kept as long as a live process has a queue pair
 //! of that number, according to the fabrics. The users of other objects are read from `/proc`,
-//! which takes long on a busy machine. `/proc` shows neither the programs of other pid namespaces,
+//! which is slow on a busy machine. `/proc` shows neither the programs of other pid namespaces,
 //! which may share `/dev/shm` (containers of one pod), nor the files of programs that hide them.
 //! The fabric detects the live processes of both kinds by their locks. The objects of a host are
 //! kept while it has such a process. If a fabric cannot be read, all objects are kept: the fabric

@@ -38,7 +38,7 @@ impl Namespaces {
         if kinds.contains(&"--mount") {
             command.args(["--propagation", "private"]);
         }
-        // Its input is closed when the caller ends, in whatever way.
+        // Its input is closed when the caller ends, even if the caller is killed.
         let script = format!("{script} && echo ready && exec cat >/dev/null");
         command.args(["sh", "-c", &script]);
         command.stdin(Stdio::piped());

@@ -1,17 +1,17 @@
 //! A deterministic network of simulated hosts, in one thread and in virtual time.
 //!
 //! A [`Fabric`] has any number of hosts. Each has the device model of [`efa_device_model::device`],
-//! its own memory with checked accesses, and any number of domains and queue pairs ([`SimDomain`],
+//! separate memory with checked accesses, and any number of domains and queue pairs ([`SimDomain`],
 //! [`SimQueuePair`]; a [`SimNic`] is one of each). Work is only done when it is posted, and when
-//! [`Fabric::step`] and similar calls advance virtual time. All randomness comes from one seed, so
-//! the same calls produce the same run, byte for byte in the [event log](Fabric::log).
+//! [`Fabric::step`] and similar calls advance virtual time. All randomness is derived from one
+//! seed, so the same calls produce the same run, byte for byte in the [event log](Fabric::log).
 //!
 //! The difficult properties of EFA are on by default or need one setting: frames take different
 //! paths and overtake each other ([`efa_device_model::network`]); a send's completion and the
-//! peer's reaction to it are independent events; completions of one poll come in any order; queue
-//! pair numbers are reused ([`FabricConfig::qpn_policy`]); late packets reach the next owner of a
-//! number; frames are lost and retransmitted below the reliability layer; hosts die. A [`Fault`]
-//! causes the rest ([`Fabric::install`]).
+//! peer's reaction to it are independent events; completions of one poll are returned in any order;
+//! queue pair numbers are reused ([`FabricConfig::qpn_policy`]); late packets reach the next owner
+//! of a number; frames are lost and retransmitted below the reliability layer; hosts die. A
+//! [`Fault`] causes the rest ([`Fabric::install`]).
 //!
 //! ```
 //! use efa_core::nic::{

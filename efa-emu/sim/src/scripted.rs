@@ -91,8 +91,8 @@ impl ScriptedPeer {
         self.nic.address()
     }
 
-    /// The queue pair, for what this type does not offer. Do not poll it: its completions are
-    /// returned by [`ScriptedPeer::next_packet`] and [`ScriptedPeer::next_finished`].
+    /// The queue pair, for operations that this type does not offer. Do not poll it:
+    /// [`ScriptedPeer::next_packet`] and [`ScriptedPeer::next_finished`] return its completions.
     pub fn nic(&mut self) -> &mut SimNic {
         &mut self.nic
     }

@@ -4,14 +4,14 @@
 //! versions (`exports`); `efa-emu-efadv` builds the library with the SONAME `libefa.so.1`, which
 //! calls this one. `efa-emu run` preloads both.
 //!
-//! | module | holds | uses |
+//! | module | contents | uses |
 //! |---|---|---|
-//! | `abi`, a package of its own | layouts and constants of the C headers | |
+//! | `abi`, a separate package | layouts and constants of the C headers | |
 //! | `ffi` | error numbers, structures of other versions, signals that interrupt a call | |
 //! | `objects` | contexts, domains, regions, queues: safe code over the device | `abi`, `ffi` |
-//! | `registry` | every object that a program has a pointer to | `objects` |
+//! | `registry` | every object to which a program has a pointer | `objects` |
 //! | `calls` | the C functions by family: check, convert, look up, call | all of these |
-//! | `exports` | which function is exported under which name and version | `calls` |
+//! | `exports` | the name and version of each exported function | `calls` |
 //!
 //! Each uses only those before it. A panic ends the process: verbs are called from C.
 //!

@@ -281,7 +281,7 @@ impl Program {
     }
 }
 
-/// Sends the whole memory of `a` to that of `b`. Returns what arrives.
+/// Sends the whole memory of `a` to that of `b`. Returns the received bytes.
 fn transfer(a: &mut Program, b: &mut Program, to: endpoint::PeerId) -> Vec<u8> {
     let begin = Instant::now();
     let receive = RecvArgs {

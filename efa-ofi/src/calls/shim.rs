@@ -18,7 +18,7 @@ macro_rules! transfer_calls {
         /// # Safety
         /// The endpoint is null or a live object of libfabric's; so are descriptors, which belong
         /// to registrations. Structures and lists are null or valid with all structures that they
-        /// point to, and lists have as many elements as their count says. Buffers are the
+        /// point to, and lists have the number of elements in their count. Buffers are the
         /// application's until the operation has completed, or until this returns if its data is
         /// injected.
         unsafe extern "C" fn $name(

@@ -110,8 +110,7 @@ pub(crate) fn first_open<T: Object>(matches: impl Fn(&T) -> bool) -> *mut c_void
 /// `FI_EINVAL` if the pointer is null, or the object of another type.
 ///
 /// # Safety
-/// The pointer is null, or points to a live object of libfabric's, which C does not close
-/// meanwhile.
+/// The pointer is null, or points to a live object of libfabric, which C does not close meanwhile.
 #[inline]
 pub(crate) unsafe fn transfer_object<'a, T: Object>(pointer: *const c_void) -> Result<&'a T> {
     // SAFETY: by the caller's contract a pointer that is not null points to a `fid`.

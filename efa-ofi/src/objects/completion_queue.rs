@@ -273,8 +273,8 @@ impl Drop for CompletionQueue {
 /// next entry is a failure.
 ///
 /// # Safety
-/// `queue` is null or a live object of libfabric's; `buffer` is null or has room for `count`
-/// entries of the queue's format.
+/// `queue` is null or a live object of libfabric; `buffer` is null or has room for `count` entries
+/// of the queue's format.
 unsafe extern "C" fn read(queue: *mut fid_cq, buffer: *mut c_void, entries: usize) -> isize {
     // SAFETY: the caller's contract is the same; null is permitted for the sources.
     unsafe { readfrom(queue, buffer, entries, std::ptr::null_mut()) }

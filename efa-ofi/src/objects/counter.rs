@@ -316,7 +316,7 @@ macro_rules! read_calls {
         /// errors.
         ///
         /// # Safety
-        /// `counter` is null or a live object of libfabric's.
+        /// `counter` is null or a live object of libfabric.
         unsafe extern "C" fn $name(counter: *mut fid_cntr) -> u64 {
             let mut result = 0;
             status(|| {

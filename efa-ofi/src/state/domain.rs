@@ -75,7 +75,8 @@ impl DomainState {
         // Each endpoint adds its packet buffers.
         let config = DomainConfig { packet_buffers: 0 };
         let mut domain = device.open_domain(&config).map_err(refused)?;
-        // SAFETY: libfabric's interface requires of all memory in calls what `allow_user` requires.
+        // SAFETY: libfabric's interface has the same requirements for all memory in calls as
+        // `allow_user`.
         unsafe { domain.allow_user(USER_MEMORY) }.map_err(refused)?;
         if fork::is_kept_from_children() {
             log_info!(

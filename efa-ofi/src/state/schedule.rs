@@ -464,7 +464,8 @@ mod tests {
     #[test]
     fn no_member_leaves_a_barrier_early() {
         for ranks in 1..=17_usize {
-            // The members whose arrival each member knows, directly or by others.
+            // The members whose arrival has been signalled to each member, directly or through
+            // others.
             let rounds = ranks.next_power_of_two().trailing_zeros() as usize;
             let schedule = Schedule::new(Collective::Barrier, 0, ranks, 0);
             let waits = schedule.steps.iter().filter(|step| **step == Step::Wait);

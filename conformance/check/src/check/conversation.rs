@@ -841,8 +841,8 @@ impl Conversation {
         let is_next = self.view.has_direction && place.is_own;
         let run = self.sides[me].run;
         self.sides[me].run = frame.run.or(run);
-        // The first packet that arrives with another connection id than the one that the near end
-        // sent to is from a later endpoint, unless the capture is complete from the beginning.
+        // The first packet that arrives with another connection id than the near end's destination
+        // is from a later endpoint, unless the capture is complete from the beginning.
         let is_first = run.is_none() && !is_next && (self.is_from_start() || !is_other);
         let follows = frame.run.is_none() || run == frame.run || is_first;
         let is_known = told.is_some() && known.is_none_or(|known| told == Some(known));

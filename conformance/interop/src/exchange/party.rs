@@ -21,9 +21,9 @@ pub struct Party {
 }
 
 impl Party {
-    /// Makes the application promise what libfabric's efa provider requires for receiving into its
-    /// buffers: messages of at most `largest` bytes, which fit into a packet, in any order;
-    /// registered memory; no feature that needs matching.
+    /// Makes the application give the promises that libfabric's efa provider requires for receiving
+    /// into its buffers: messages of at most `largest` bytes, which fit into a packet, in any
+    /// order; registered memory; no feature that needs matching.
     pub fn promise_packets(&mut self, largest: usize) {
         self.opening.capabilities = vec![Capability::Msg, Capability::Rma];
         self.opening.register_local = true;

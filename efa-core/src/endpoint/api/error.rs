@@ -334,7 +334,7 @@ pub enum EndpointError {
         /// Bytes of the remote memory, or of the other operand.
         remote: u64,
     },
-    /// The peer or the local device lacks what the operation needs.
+    /// The peer or the local device lacks a feature that the operation needs.
     #[error("not supported: {0}")]
     Unsupported(&'static str),
     /// The device refused.

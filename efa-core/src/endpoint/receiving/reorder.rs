@@ -2,13 +2,13 @@
 //! `msg_id`.
 //!
 //! Messages and atomics of one peer share one sequence (spec section 3.2; stock libfabric since
-//! 1.17 keeps it whatever ordering the application requested). Early packets are stored. Ids wrap
-//! around from 2^32 - 1 to 0. Distances between ids are signed, so the wrap-around needs no special
-//! case.
+//! 1.17 keeps it independent of the ordering that the application requested). Early packets are
+//! stored. Ids wrap around from 2^32 - 1 to 0. Distances between ids are signed, so the wrap-around
+//! needs no special case.
 //!
 //! Packets that are at most [`NEAR`] ids early, the normal case, are found by index; the others in
-//! a hash table. So the memory is proportional to the number of held packets, not to how far a peer
-//! runs ahead. A peer that runs ahead by more than the window violates the protocol, which the
+//! a hash table. So the memory is proportional to the number of stored packets, not to how far a
+//! peer runs ahead. A peer that runs ahead by more than the window violates the protocol, which the
 //! caller reports.
 
 use hashbrown::HashTable;
@@ -277,7 +277,7 @@ mod tests {
     }
 
     proptest! {
-        /// Ids arrive in any order, each as one to three packets; every packet comes out once, in
+        /// Ids arrive in any order, each as one to three packets; every packet is returned once, in
         /// the order of the ids.
         #[test]
         fn each_packet_is_returned_once_and_in_order(

@@ -1,7 +1,7 @@
 //! Operations that send data: the subprotocol of each, its next packet, and its end.
 //!
-//! [`Sending`] owns the operations in flight and decides. It posts nothing and copies nothing: its
-//! caller posts what [`Sending::next`] returns, and reports to peers and the application.
+//! [`Sending`] owns the operations in flight and makes the decisions. It neither posts nor copies:
+//! its caller posts the results of [`Sending::next`], and reports to peers and the application.
 
 pub(crate) mod choice;
 mod ending;

@@ -20,7 +20,7 @@ pub struct QueueError {
 pub enum QueueKind {
     /// Queue pairs fail as with an invalid queue or doorbell: outstanding requests are flushed.
     QueuePair,
-    /// Completion queues, as if they were full: their next entry is lost.
+    /// Completion queues overflow: their next entry is lost.
     CompletionQueue,
 }
 

@@ -304,7 +304,7 @@ pub enum Action {
     PortSpeed(PortSpeed),
     /// Fail queue pairs, as the device does if their queues or doorbells are invalid.
     QpError(Queues),
-    /// Lose the next entry of completion queues, as if they were full.
+    /// Lose the next entry of completion queues, as on an overflow.
     CqError(Queues),
 }
 

@@ -4,27 +4,27 @@
 //! ```text
 //! /dev/shm/efa-emu-<uid>/            mode 0700
 //!   <fabric>/                        mode 0700
-//!     registry                       versions of the layout and of frames, and who made it; its lock guards every change below
+//!     registry                       versions of the layout and of frames, and the program that created it; its lock guards every change below
 //!     faults                         armed faults (module `board`)
 //!     hosts/<gid, 32 hex digits>/
 //!       table                        name, queue pair numbers (module `qpn`)
 //!       <n>.lock                     locked by the process that is participant n as long as it lives
 //!       <n>.device                   the shared segment of participant n, if it opened a device
-//!       <n>.switchboard              where participant n, a bridge with many such devices, is woken (module `switchboard`)
+//!       <n>.switchboard              the wake word of participant n, a bridge with many such devices (module `switchboard`)
 //!       profile                      name of the devices' profile
-//!       <n>.capture                  where the host's devices record if participant n asked for it
-//!       <n>.run-capture              likewise, the devices of the processes that participant n started
-//!       <n>.recording                into which captures the device of participant n records
-//!       known.<n>                    other machines know of the host, says the bridge n
+//!       <n>.capture                  the capture of the host's devices, if participant n requested one
+//!       <n>.run-capture              the same for the devices of the processes that participant n started
+//!       <n>.recording                the captures into which the device of participant n records
+//!       known.<n>                    the bridge n has announced the host to other machines
 //!     recorders/<n>.lock             locked by a process that records all hosts (module `recorder`)
-//!     bridges/<n>.lock               locked by a process that tells other machines of all hosts
+//!     bridges/<n>.lock               locked by a process that announces all hosts to other machines
 //! ```
 //!
 //! The fabric needs no daemon. A process announces itself by a lock that the kernel releases when
-//! the process ends. The files of dead processes are removed by the next process that lists the
-//! hosts, makes one or is the last to leave one. Programs join and leave existing hosts without a
-//! scan of other devices: otherwise the start and the end of a job would take time proportional to
-//! the square of its size.
+//! the process ends. The next process that lists the hosts, creates one or is the last to leave one
+//! removes the files of dead processes. Programs join and leave existing hosts without a scan of
+//! other devices: otherwise the start and the end of a job would take time proportional to the
+//! square of its size.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};

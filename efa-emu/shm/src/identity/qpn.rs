@@ -12,17 +12,17 @@
 //! | 8 | 4 | layout version |
 //! | 12 | 4 | numbers that the host has (a power of two) |
 //! | 16 | 16 | GID |
-//! | 32 | 4 | 1 once the host is gone (the file is about to be unlinked, or is) |
+//! | 32 | 4 | 1 once the host was removed (the file is unlinked, or about to be) |
 //! | 36 | 4 | number of the last participant |
-//! | 40 | 4 | clock: counts numbers given back |
+//! | 40 | 4 | clock: counts released numbers |
 //! | 44 | 4 | counts requests for the statistics |
 //! | 48 | 4 | index of the device among those of its host |
-//! | 52 | 4 | how many devices the host has |
+//! | 52 | 4 | number of devices of the host |
 //! | 56 | 4 | counts removals of the device from the host and its returns: odd while it is removed |
 //! | 64 | 64 | name of the host, zero-padded |
-//! | 128 | 8 | counts errors of queues that were staged |
+//! | 128 | 8 | counts staged errors of queues |
 //! | 136 | 8 each | the last 32 of them, see `statistics` |
-//! | 448 | 64 | name of the machine that the device is on if it is another one, zero-padded |
+//! | 448 | 64 | name of the device's machine if it is another one, zero-padded |
 //! | 65536 | 8 each | slot i: owner (low 32 bits, 0 = free), time of the last change (high 32) |
 //! | behind the slots, at the next multiple of 65536 | 8 each | statistics of all devices that the host had, see `device::Statistics` |
 //!

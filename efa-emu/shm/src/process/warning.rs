@@ -43,7 +43,7 @@ impl Warning {
     }
 }
 
-/// Formats the warning as one line, whatever the text quotes.
+/// Formats the warning as one line, even if the text quotes line breaks.
 fn line(text: &str) -> String {
     let plain = |c: char| if c.is_control() { ' ' } else { c };
     let text: String = text.chars().map(plain).take(LONGEST).collect();

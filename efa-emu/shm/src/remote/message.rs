@@ -8,7 +8,7 @@
 //! | 0 | 4 | length of the frame | | |
 //! | 4 | 1 | kind: 16 | 17 | 18, 19 |
 //! | 5 | 3 | 0 | | |
-//! | 8 | 8 | name of the request at its sender, 0 if no answer is expected | the same, of the data | name of what is answered, at the receiver |
+//! | 8 | 8 | name of the request at its sender, 0 if no answer is expected | the same, of the data | name of the answered request, at the receiver |
 //! | 16 | | GID of the initiator, 16 bytes | name of the read at the receiver, 8 bytes | code of the answer or status, 1 byte; 7 zeros |
 //! | 24 | | | offset of the data in the read, 4 bytes; 4 zeros | |
 //! | 32 | | GID of the responder, 16 bytes | data | |

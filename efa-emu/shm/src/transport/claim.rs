@@ -5,8 +5,8 @@
 //! bits, so the claim is changed in such words too.
 //!
 //! The initiator's withdrawal and the target's claim both change this word, so exactly one of them
-//! comes first. The target's accesses to the memory happen before its [`release`], and a successful
-//! [`withdraw`] synchronises with that release.
+//! succeeds first. The target's accesses to the memory happen before its [`release`], and a
+//! successful [`withdraw`] synchronises with that release.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 

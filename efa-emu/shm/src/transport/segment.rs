@@ -12,11 +12,11 @@
 //! | 12 | 4 | number of slots |
 //! | 16 | 16 | GID |
 //! | 32 | 4 | participant number |
-//! | 36 | 4 | process id as the owner sees it (for people) |
+//! | 36 | 4 | process id in the owner's pid namespace (for people) |
 //! | 64 | 4 | wake word: 1 while the owner sleeps on it |
-//! | 68 | 4 | 0, or 1 and the segment's line at the switchboard of the owner (module `switchboard`), whose wake word stands for this one |
+//! | 68 | 4 | 0, or 1 and the segment's line at the switchboard of the owner (module `switchboard`), whose wake word replaces this one |
 //! | 128 | 8 | doorbell summary: bit w is set when doorbell word w may have bits; bit 63: no slot is free |
-//! | 192 | 128 | doorbell words: bit s of word w asks for a look at slot 64 w + s |
+//! | 192 | 128 | doorbell words: bit s of word w requests a check of slot 64 w + s |
 //! | 320 | 256 | the owner's network options as text, padded with zeros |
 //! | 65536 | 64 each | slot descriptors |
 //! | 131072 | | rings, [`SLOT_STRIDE`] bytes apart: a page that ends with the answers, then the records |
@@ -27,7 +27,7 @@
 //! | 8 | 4 | state: 0 being set up, 1 in use, 2 refused by the owner, 3 given up by the sender |
 //! | 12 | 4 | bytes for records |
 //! | 16 | 16 | GID of the sender |
-//! | 32 | 4 | attention: 1 while the owner polls this ring, 0 when it wants the doorbell |
+//! | 32 | 4 | attention: 1 while the owner polls this ring, 0 when it requests the doorbell |
 //!
 //! Only senders claim slots and only the owner frees them.
 

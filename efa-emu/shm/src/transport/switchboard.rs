@@ -11,7 +11,7 @@
 //! | 8 | 4 | layout version |
 //! | 64 | 4 | wake word, in the place of those of the segments |
 //! | 128 | 8 | doorbell summary: bit w is set when doorbell word w may have bits |
-//! | 192 | 504 | doorbell words: bit l of word w asks for a look at the doorbells of the segments with line 64 w + l |
+//! | 192 | 504 | doorbell words: bit l of word w requests a check of the doorbells of the segments with line 64 w + l |
 
 use std::path::Path;
 use std::sync::Arc;

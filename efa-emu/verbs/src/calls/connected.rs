@@ -239,7 +239,7 @@ unsafe fn send_wr(pair: &QueuePair, request: *const ibv_send_wr) -> Result<SendW
             (*request).send_flags,
         )
     };
-    // SAFETY: the members of the union are integers, and as large as the one that is declared.
+    // SAFETY: the members of the union are integers of the same size as the declared one.
     let (rdma, atomic) = unsafe {
         let union = (&raw const (*request).ud).cast::<c_void>();
         (

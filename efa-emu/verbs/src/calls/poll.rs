@@ -348,8 +348,8 @@ fn behind(efa: *mut efadv_cq) -> *mut ibv_cq_ex {
 /// it, `EINVAL` for a null `gid`.
 ///
 /// # Safety
-/// `efa` is null or comes from `efadv_cq_from_ibv_cq_ex`, in a session of the caller; `gid` is null
-/// or valid for a write.
+/// `efa` is null or the result of `efadv_cq_from_ibv_cq_ex`, in a session of the caller; `gid` is
+/// null or valid for a write.
 unsafe extern "C" fn wc_read_sgid(efa: *mut efadv_cq, gid: *mut ibv_gid) -> c_int {
     // SAFETY: by contract.
     let sender = unsafe { read(behind(efa), None, Completion::sgid) };
@@ -367,7 +367,7 @@ unsafe extern "C" fn wc_read_sgid(efa: *mut efadv_cq, gid: *mut ibv_gid) -> c_in
 /// Returns whether the completion is a write with immediate that consumed no receive.
 ///
 /// # Safety
-/// `efa` is null or comes from `efadv_cq_from_ibv_cq_ex`, in a session of the caller.
+/// `efa` is null or the result of `efadv_cq_from_ibv_cq_ex`, in a session of the caller.
 unsafe extern "C" fn wc_is_unsolicited(efa: *mut efadv_cq) -> bool {
     // SAFETY: by contract.
     unsafe { read(behind(efa), false, Completion::is_unsolicited) }

@@ -8,7 +8,7 @@
 
 use std::hint::black_box;
 
-/// Bytes below the frame of a call, about four times what the calls need in a debug build.
+/// Bytes below the frame of a call, about four times the need of the calls in a debug build.
 const DEPTH: usize = 64 << 10;
 
 /// Runs a call, and clears the stack that it has used.

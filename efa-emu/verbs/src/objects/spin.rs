@@ -1,4 +1,4 @@
-//! A lock that may stay held from one verb call to a later one.
+//! A lock that one verb call may acquire and a later one release.
 //!
 //! Polling a completion queue and building work requests are sessions of several calls. Other
 //! threads must be excluded between the calls, which a guard's lifetime cannot express.

@@ -222,7 +222,7 @@ fn library() -> Result<PathBuf, Failure> {
     Ok(directory_of(&[LIBRARY], &directories, remedies, ENV_LIBRARY)?.join(LIBRARY))
 }
 
-/// `LD_PRELOAD` for the program: the tap comes before all other libraries, including emulated ones.
+/// `LD_PRELOAD` for the program: the tap precedes all other libraries, including emulated ones.
 fn preload(library: &Path) -> OsString {
     let mut all = library.as_os_str().to_owned();
     if let Some(inherited) = env::var_os(LD_PRELOAD).filter(|list| !list.is_empty()) {

@@ -247,7 +247,7 @@ unsafe fn post_recorded(
     result
 }
 
-/// The number of requests before the one that was refused.
+/// The number of requests before the refused one.
 ///
 /// # Safety
 /// The list is valid; `bad` is null or valid.

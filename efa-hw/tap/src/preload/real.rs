@@ -175,7 +175,7 @@ macro_rules! functions {
                 /// The function, if a library has it.
                 pub(crate) fn get() -> Option<Function> {
                     let address = REAL.address();
-                    // SAFETY: the type is the one in the library's header; null is `None`.
+                    // SAFETY: the type is that of the library's header; null is `None`.
                     unsafe { core::mem::transmute::<*mut c_void, Option<Function>>(address) }
                 }
             }

@@ -1,8 +1,8 @@
 //! Changes every field of every packet type in correct traffic. Each change is found as an error,
 //! or there is a reason why it cannot be found in packets alone.
 //!
-//! The fields come from the declarations of `efa_wire`. The table of `docs/mutations.md` is
-//! generated here: `EFA_UPDATE=1 cargo test -p efa-check --lib mutations` rewrites it.
+//! The declarations of `efa_wire` provide the fields. The table of `docs/mutations.md` is generated
+//! here: `EFA_UPDATE=1 cargo test -p efa-check --lib mutations` rewrites it.
 
 mod change;
 mod reasons;

@@ -6,7 +6,7 @@
 //! order. They recover from losses like real devices: with sequence numbers, acknowledgements, NAKs
 //! and time-outs.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | `psn`, `packet` | sequence numbers; headers as bytes |
 //! | `attributes` | the attributes of a connection and its changes of state |
