@@ -45,8 +45,8 @@
 //! # Libraries
 //!
 //! `efa-verbs-sys` generates the structures of the verbs from the installed headers. The crate
-//! `ibverbs` cannot be used with EFA: its context is private, and it has neither SRD queue pairs nor
-//! address handles; its FFI layer, `ibverbs-sys`, compiles rdma-core. [`efadv`] declares the
+//! `ibverbs` cannot be used with EFA: its context is private, and it has neither SRD queue pairs
+//! nor address handles; its FFI layer, `ibverbs-sys`, compiles rdma-core. [`efadv`] declares the
 //! structures of the `efadv_*` calls. Both libraries are loaded at the first search for a device;
 //! programs start without them.
 
