@@ -488,7 +488,7 @@ impl Connection {
         let result = match (&self.shared, calls.post_srq_recv, calls.post_recv) {
             // SAFETY: the queue is alive, and the call copies the receive.
             (Some(shared), Some(call), _) => unsafe { call(shared.as_ptr(), &mut wr, &mut bad) },
-            // SAFETY: likewise.
+            // SAFETY: as above.
             (None, _, Some(call)) => unsafe { call(self.qp.as_ptr(), &mut wr, &mut bad) },
             _ => libc::EOPNOTSUPP,
         };

@@ -316,7 +316,7 @@ impl HwDomain {
     /// 2. poll until the queue is empty. A completion may have arrived before the device got the
     ///    request;
     /// 3. [`sleep`](Self::sleep), or wait for [`channel`](Self::channel) to be readable. A
-    ///    completion since the first step ends the sleep at once;
+    ///    completion since the first step ends the sleep immediately;
     /// 4. poll, and return to the first step before the next sleep: each `arm` requests one event.
     ///
     /// # Errors

@@ -117,7 +117,7 @@ pub enum OpenError {
     },
 }
 
-/// The dynamic linker's message, which `libloading` provides as the cause of its own.
+/// The dynamic linker's message, which `libloading` provides as the cause of its error.
 fn message(error: &libloading::Error) -> String {
     let cause = std::error::Error::source(error);
     cause.map_or_else(|| error.to_string(), ToString::to_string)

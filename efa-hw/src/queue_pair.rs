@@ -215,7 +215,7 @@ impl Session<'_> {
             piece.length = entry.length as usize;
         }
         // SAFETY: as in `send`; the segments refer to memory that the domain may read, which is
-        // copied at once.
+        // copied immediately.
         unsafe { (self.0.set_inline_data_list)(self.qp(), count, pieces.as_ptr()) };
     }
 }

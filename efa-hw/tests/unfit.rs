@@ -7,7 +7,7 @@ use std::process::Command;
 use efa_testing::hw::kernel;
 use efa_testing::workspace::{built, efa_emu};
 
-/// The message of an echo server that ends at once.
+/// The message of an echo server that ends immediately.
 fn message(command: &mut Command) -> String {
     let output = command.output().expect("it starts");
     let text = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -112,7 +112,7 @@ unsafe extern "C" fn getinfo(
         efa_log::init();
         // SAFETY: by the caller's contract.
         let result = unsafe { result.as_mut() }.ok_or(Errno::EINVAL)?;
-        // SAFETY: likewise.
+        // SAFETY: as above.
         *result = unsafe { offer(version, node, service, flags, hints) }?;
         Ok(())
     })
@@ -133,7 +133,7 @@ unsafe extern "C" fn fabric(
     status(|| {
         // SAFETY: by the caller's contract.
         let version = unsafe { attributes.as_ref() }.map_or(0, |attributes| attributes.api_version);
-        // SAFETY: likewise.
+        // SAFETY: as above.
         unsafe { Fabric::new(version, &open::FABRIC, context).give_to(result) }
     })
 }

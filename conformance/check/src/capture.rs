@@ -53,7 +53,7 @@ pub struct CapturedPacket {
     /// Whether it is sent to a queue pair that receives messages without the RDM header, according
     /// to an earlier HANDSHAKE.
     pub headerless: bool,
-    /// The bytes behind the transport header.
+    /// The bytes after the transport header.
     pub payload: Vec<u8>,
     /// Number of payload bytes at the end that the capture's snap length cut off. They are replaced
     /// by zeros.
@@ -360,7 +360,7 @@ impl<R: Read> Frames<R> {
 }
 
 impl Capture {
-    /// Reads a whole capture. Frames that are not of the emulated wire are left out.
+    /// Reads a whole capture. Frames that are not of the emulated wire are skipped.
     pub fn load(path: &Path) -> Result<Self, ReadError> {
         let mut source = Frames::open(path)?;
         let mut frames = Vec::new();

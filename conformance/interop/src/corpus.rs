@@ -10,7 +10,7 @@ use efa_suite::json::Report;
 const GROUP: &str = "corpus";
 const LIMIT: Duration = Duration::from_secs(1200);
 
-/// The number of traces at once. They mostly wait for timers of stock libfabric.
+/// The number of traces that run simultaneously. They mostly wait for timers of stock libfabric.
 const JOBS: &str = "4";
 
 pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, CellsError> {

@@ -64,7 +64,7 @@ fn text(stream: impl Read + Send + 'static) -> Receiver<String> {
     let (sender, text) = channel();
     thread::spawn(move || {
         let mut bytes = Vec::new();
-        // An unreadable rest is left out.
+        // Bytes that cannot be read are dropped.
         let _ = stream.take(MOST_OUTPUT).read_to_end(&mut bytes);
         let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
     });

@@ -127,7 +127,7 @@ impl From<PlayerError> for Stop {
 
 impl Hosts {
     /// `program` plays the endpoints under test, and `peer` the others; without `peer` all are
-    /// under test at once.
+    /// under test simultaneously.
     pub fn new(
         reach: Reach,
         program: Program,
@@ -159,7 +159,8 @@ impl Hosts {
         }
     }
 
-    /// Plays all tasks, up to `jobs` at once. `ended` gets the results in the order of `tasks`.
+    /// Plays all tasks, up to `jobs` simultaneously. `ended` gets the results in the order of
+    /// `tasks`.
     pub fn run_all(&self, tasks: &[Task], jobs: NonZeroUsize, ended: impl FnMut(&Task, Ended)) {
         parallel::in_order(tasks, jobs, |task| self.run(task), ended);
     }

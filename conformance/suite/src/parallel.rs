@@ -1,4 +1,4 @@
-//! Work on several items at once, in threads.
+//! Work on several items simultaneously, in threads.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
-/// Calls `work` for all items, for up to `jobs` at once, and `ended` with an item's index and its
-/// result as soon as there is one.
+/// Calls `work` for all items, for up to `jobs` simultaneously, and `ended` with an item's index
+/// and its result as soon as it is available.
 pub fn as_they_end<T: Sync, R: Send>(
     items: &[T],
     jobs: NonZeroUsize,

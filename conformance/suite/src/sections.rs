@@ -58,7 +58,7 @@ pub struct SectionReport {
     pub statements: Vec<Tally>,
 }
 
-/// The tree of some cases. Sections that no case covers are left out.
+/// The tree of some cases. Sections that no case covers are excluded.
 pub(crate) fn of(cases: &[CaseReport]) -> Vec<SectionReport> {
     let was_played =
         |case: &&CaseReport| matches!(case.result, Ending::Passed | Ending::Failed | Ending::Known);

@@ -51,7 +51,7 @@ pub struct RdmaRequest {
     pub context: u64,
 }
 
-/// Whether a post rings the doorbell at once.
+/// Whether a post rings the doorbell immediately.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Doorbell {
     /// At once, for this request and all deferred ones.

@@ -126,7 +126,7 @@ impl Other {
         for notice in notices {
             frames::append_notice(&mut bytes, notice);
         }
-        // All bytes are encrypted at once.
+        // All bytes are encrypted by one call.
         assert_eq!(self.wire.send(&bytes).unwrap(), bytes.len());
         while self.wire.has_unsent() {
             self.wire.send(&[]).unwrap();
@@ -324,7 +324,7 @@ fn changes_are_announced_after_the_last_was_read() {
 fn a_machine_flooding_device_lists_is_disconnected() {
     let bridge = Bridge::new();
     let mut other = bridge.connect(OFTEN);
-    // In one TLS record, so that both are received at once.
+    // In one TLS record, so that both are received together.
     other.send(&[list(1, &[device("beta", 1)]), list(2, &[])]);
     let error = loop {
         if let Err(error) = other.receive() {

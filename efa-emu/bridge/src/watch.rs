@@ -1,9 +1,9 @@
 //! Waits for a connection in a separate thread, while the carrier's thread sleeps until local
 //! processes wake it.
 //!
-//! No system call waits for a socket and for futexes at once. So one thread waits for the socket,
-//! and rings the alarm of the sleeping thread. While the carrier is awake, events of the socket
-//! wake no thread.
+//! No system call waits for a socket and for futexes simultaneously. So one thread waits for the
+//! socket, and rings the alarm of the sleeping thread. While the carrier is awake, events of the
+//! socket wake no thread.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -32,7 +32,7 @@ pub(crate) fn fork() -> io::Result<Forked> {
 
 /// Exits a forked child, without running the parent's destructors.
 pub(crate) fn leave(status: i32) -> ! {
-    // SAFETY: exits the process at once.
+    // SAFETY: exits the process immediately.
     unsafe { libc::_exit(status) }
 }
 

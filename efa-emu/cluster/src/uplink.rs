@@ -29,7 +29,7 @@ const CANNOT_LISTEN: &str = "cannot listen on ";
 /// The bridge's message for a new connection.
 const CONNECTED: &str = "connected with ";
 
-/// Most bytes of the bridge's output that are forwarded at once.
+/// Maximum number of bytes of the bridge's output that are forwarded per read.
 const CHUNK: usize = 64 << 10;
 
 /// The parameters of the bridge.
@@ -81,7 +81,7 @@ pub fn turn(uplink: &mut Option<Uplink>) -> Duration {
 }
 
 impl Uplink {
-    /// Starts a bridge, which exits at once if the fabric has one.
+    /// Starts a bridge, which exits immediately if the fabric has one.
     ///
     /// # Errors
     /// The program cannot be started.

@@ -161,8 +161,8 @@ pub(super) struct Pool {
     pub(super) lkey: Lkey,
 }
 
-/// The objects of a domain. Dropping it destroys them, so that a creation which fails half-way
-/// leaves nothing behind.
+/// The objects of a domain. Dropping it destroys them, so that no objects remain after a creation
+/// that fails half-way.
 pub(super) struct DomainObjects {
     pub(super) life: HostLife,
     pool: Option<u64>,

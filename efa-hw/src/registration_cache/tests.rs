@@ -66,8 +66,8 @@ impl World {
         pages.collect::<Option<_>>().expect("the memory is mapped")
     }
 
-    /// Removes a page, and may put another one in its place. The report is delivered at once, or
-    /// pending.
+    /// Removes a page, and may put another one in its place. The report is delivered immediately,
+    /// or pending.
     fn replace(&mut self, page: usize, with_another: bool, at_once: bool) {
         let change = Change {
             start: page as u64 * PAGE,
@@ -91,7 +91,7 @@ impl World {
             return;
         }
         if !self.watched[page] {
-            // The kernel continues at once, without releasing its lock.
+            // The kernel continues immediately, without releasing its lock.
             self.pages[page] = Some(self.fresh());
             return;
         }

@@ -14,8 +14,8 @@ const CONFIG: QueuePairConfig = QueuePairConfig {
     service_level: 0,
 };
 
-/// Sends a packet from this buffer. With a `payload` without a valid key the device fails it at
-/// once.
+/// Sends a packet from this buffer. With a `payload` without a valid key the device fails it
+/// immediately.
 fn send_from(
     (pair, domain): (&mut HwQueuePair, &mut HwDomain),
     (destination, buffer, context): (Destination, BufferId, u64),

@@ -200,7 +200,7 @@ unsafe fn start_message(
     let call = Call::message(message.addr, message.data, flags, message.context);
     call.check_flags()?;
     let action = Action::new(message.datatype, message.op);
-    // SAFETY: likewise.
+    // SAFETY: as above.
     let (operand, remote) = unsafe {
         (
             action.local_list(message.msg_iov, message.desc, message.iov_count),

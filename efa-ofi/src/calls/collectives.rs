@@ -286,7 +286,7 @@ transfer_calls! {
     ) {
         // SAFETY: by the caller's contract.
         let message = unsafe { message.as_ref() }.ok_or(Errno::EINVAL)?;
-        // SAFETY: likewise.
+        // SAFETY: as above.
         let piece = |list: *const fi_ioc, count| unsafe {
             match (count, list.as_ref()) {
                 (0, _) => Ok((std::ptr::null_mut(), 0)),
@@ -343,7 +343,7 @@ unsafe extern "C" fn join(
         let is_agreed = address.coll_addr == FI_ADDR_UNSPEC;
         if !is_agreed && address.coll_addr != set.name() {
             let name = std::ptr::with_exposed_provenance(address.coll_addr as usize);
-            // SAFETY: likewise.
+            // SAFETY: as above.
             let _: &Group = unsafe { object(name) }?;
         }
         let group = Group::new(endpoint, set, context)?.give();

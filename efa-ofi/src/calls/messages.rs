@@ -307,7 +307,7 @@ macro_rules! message_calls {
                 // SAFETY: by the caller's contract.
                 let message = unsafe { message.as_ref() }.ok_or(Errno::EINVAL)?;
                 let buffer =
-                    // SAFETY: likewise.
+                    // SAFETY: as above.
                     unsafe { local_list(message.msg_iov, message.desc, message.iov_count, 1) }?;
                 let call = Call::message(message.addr, message.data, flags, message.context);
                 start_receive(endpoint, buffer.as_slice(), $filter_of(message), call)
@@ -338,7 +338,7 @@ macro_rules! message_calls {
                 // SAFETY: by the caller's contract.
                 let message = unsafe { message.as_ref() }.ok_or(Errno::EINVAL)?;
                 let buffer =
-                    // SAFETY: likewise.
+                    // SAFETY: as above.
                     unsafe { local_list(message.msg_iov, message.desc, message.iov_count, 1) }?;
                 let call = Call::message(message.addr, message.data, flags, message.context);
                 start_send(endpoint, buffer.as_slice(), $value_of(message), call)

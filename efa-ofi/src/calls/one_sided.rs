@@ -133,7 +133,7 @@ transfer_calls! {
     fn readmsg(endpoint, message: *const fi_msg_rma, flags: u64) {
         // SAFETY: by the caller's contract.
         let message = unsafe { message.as_ref() }.ok_or(Errno::EINVAL)?;
-        // SAFETY: likewise.
+        // SAFETY: as above.
         let (data, remote) = unsafe {
             (
                 local_list(message.msg_iov, message.desc, message.iov_count, 1)?,
@@ -170,7 +170,7 @@ transfer_calls! {
     fn writemsg(endpoint, message: *const fi_msg_rma, flags: u64) {
         // SAFETY: by the caller's contract.
         let message = unsafe { message.as_ref() }.ok_or(Errno::EINVAL)?;
-        // SAFETY: likewise.
+        // SAFETY: as above.
         let (data, remote) = unsafe {
             (
                 local_list(message.msg_iov, message.desc, message.iov_count, 1)?,

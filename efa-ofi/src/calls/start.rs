@@ -127,8 +127,8 @@ pub(crate) struct Start {
     pub(crate) flags: OperationFlags,
     /// The context that the engine returns.
     pub(crate) context: u64,
-    /// The application's context, if a success is to be reported at once: the engine reports
-    /// nothing of data that was copied within the call.
+    /// The application's context, if a success is to be reported immediately: the engine does not
+    /// report data that was copied within the call.
     pub(crate) reports_now: Option<u64>,
 }
 
@@ -147,7 +147,7 @@ impl Start {
         Ok(start)
     }
 
-    /// Reports the success of an operation that was started, if that is to be done at once.
+    /// Reports the success of an operation that was started, if the report is due immediately.
     #[inline(never)]
     pub(crate) fn report(
         &self,

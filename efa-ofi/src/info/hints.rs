@@ -129,18 +129,18 @@ impl Hints {
             mr_mode: domain.map(|attributes| attributes.mr_mode as u64),
             // SAFETY: by the caller's contract.
             domain_name: domain.and_then(|attributes| unsafe { text(attributes.name) }),
-            // SAFETY: likewise.
+            // SAFETY: as above.
             fabric_name: unsafe { text(fabric.name) },
             fabric: fabric.fabric,
             open_domain: None,
-            // SAFETY: likewise.
+            // SAFETY: as above.
             nic: unsafe { nic::Wanted::new(hints.nic) },
             handle: hints.handle,
         };
-        // SAFETY: likewise.
+        // SAFETY: as above.
         wanted.destination =
             unsafe { address("destination", hints.dest_addr, hints.dest_addrlen) }?;
-        // SAFETY: likewise.
+        // SAFETY: as above.
         let source = unsafe { address("source", hints.src_addr, hints.src_addrlen) }?;
         if source.is_some_and(|source| source.qpn.0 != 0) {
             return Err(refuse(
@@ -154,7 +154,7 @@ impl Hints {
             let domain = domain.map_err(|_| refuse("the domain is not one of this provider"))?;
             wanted.open_domain = Some(domain.name.clone());
         }
-        // SAFETY: likewise.
+        // SAFETY: as above.
         if !fabric.fabric.is_null() && unsafe { object::<Fabric>(fabric.fabric.cast()) }.is_err() {
             return Err(refuse("the fabric is not one of this provider"));
         }

@@ -88,7 +88,7 @@ impl Wanted {
         let Some(nic) = (unsafe { nic.as_ref() }) else {
             return Wanted::default();
         };
-        // SAFETY: likewise.
+        // SAFETY: as above.
         let (device, link) = unsafe {
             let device = nic.device_attr.as_ref().copied().unwrap_or_default();
             let link = nic.link_attr.as_ref().copied().unwrap_or_default();
@@ -107,7 +107,7 @@ impl Wanted {
         let texts = texts.into_iter();
         Wanted {
             texts: texts
-                // SAFETY: likewise.
+                // SAFETY: as above.
                 .filter_map(|(what, asked)| Some((what, unsafe { text(asked) }?)))
                 .collect(),
             mtu: link.mtu,
@@ -230,7 +230,7 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_voi
         if u32::try_from(command) != Ok(FI_DUP) {
             return Err(ENOSYS);
         }
-        // SAFETY: likewise.
+        // SAFETY: as above.
         let to = unsafe { argument.cast::<*mut fid_nic>().as_mut() }.ok_or(Errno::EINVAL)?;
         *to = Nic::new(nic.texts.clone()).give().cast();
         Ok(())
@@ -251,7 +251,7 @@ unsafe extern "C" fn tostr(fid: *const fid, buffer: *mut c_char, length: usize) 
         if buffer.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: likewise.
+        // SAFETY: as above.
         let used = unsafe { libc::strnlen(buffer, length) };
         let text = nic.describe();
         let count = text.len().min(length.saturating_sub(used + 1));

@@ -47,9 +47,9 @@ pub(crate) unsafe fn offer(
     let host = Host::get().ok_or(ENODATA)?;
     // SAFETY: by the caller's contract.
     let hints = unsafe { hints.as_ref() };
-    // SAFETY: likewise.
+    // SAFETY: as above.
     let node = unsafe { text(node) };
-    // SAFETY: likewise.
+    // SAFETY: as above.
     let service = unsafe { text(service) };
     // A service without a node is a port of other providers.
     let (source, destination) = match &node {

@@ -178,7 +178,7 @@ unsafe extern "C" fn bind(vector: *mut fid, queue: *mut fid, flags: u64) -> c_in
     status(|| {
         // SAFETY: any pointer is permitted.
         let _: &AddressVector = unsafe { object(vector.cast()) }?;
-        // SAFETY: likewise.
+        // SAFETY: as above.
         let _: &EventQueue = unsafe { object(queue.cast()) }?;
         match flags {
             0 => Ok(()),

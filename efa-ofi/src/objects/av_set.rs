@@ -159,7 +159,7 @@ pub(crate) unsafe extern "C" fn open(
         // SAFETY: by the caller's contract.
         let attributes = unsafe { attributes.as_ref() }.ok_or(Errno::EINVAL)?;
         let set = AvSet::open(vector, attributes, context)?;
-        // SAFETY: likewise.
+        // SAFETY: as above.
         unsafe { set.give_to(result) }
     })
 }
@@ -179,7 +179,7 @@ macro_rules! set_calls {
             status(|| {
                 // SAFETY: any pointer is permitted.
                 let set: &AvSet = unsafe { object(set.cast()) }?;
-                // SAFETY: likewise.
+                // SAFETY: as above.
                 let $source = set.of_source(unsafe { object(source.cast()) }?)?;
                 let mut $set = set.addresses()?;
                 $change;

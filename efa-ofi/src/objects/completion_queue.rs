@@ -296,7 +296,7 @@ unsafe extern "C" fn readfrom(
     ssize(|| {
         // SAFETY: by the caller's contract.
         let queue: &CompletionQueue = unsafe { transfer_object(queue.cast()) }?;
-        // SAFETY: likewise.
+        // SAFETY: as above.
         unsafe { queue.read(buffer, entries, sources, 1) }
     })
 }
@@ -347,7 +347,7 @@ unsafe extern "C" fn sreadfrom(
     ssize(|| {
         // SAFETY: by the caller's contract.
         let queue: &CompletionQueue = unsafe { transfer_object(queue.cast()) }?;
-        // SAFETY: likewise.
+        // SAFETY: as above.
         unsafe { queue.wait(buffer, entries, sources, condition, timeout) }
     })
 }
@@ -450,7 +450,7 @@ unsafe extern "C" fn strerror(
     // SAFETY: by the caller's contract.
     let detail = (!data.is_null()).then(|| unsafe { CStr::from_ptr(data.cast()) });
     let detail = detail.map(|detail| detail.to_string_lossy());
-    // SAFETY: likewise.
+    // SAFETY: as above.
     unsafe { describe(provider_errno, detail.as_deref(), buffer, length) }
 }
 

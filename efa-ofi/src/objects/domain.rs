@@ -149,7 +149,7 @@ unsafe extern "C" fn bind(domain: *mut fid, queue: *mut fid, flags: u64) -> c_in
     status(|| {
         // SAFETY: any pointer is permitted.
         let _: &Domain = unsafe { object(domain.cast()) }?;
-        // SAFETY: likewise.
+        // SAFETY: as above.
         let _: &EventQueue = unsafe { object(queue.cast()) }?;
         match flags {
             0 => Ok(()),

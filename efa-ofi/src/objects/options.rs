@@ -177,7 +177,7 @@ impl Options {
     ) -> Result<()> {
         // SAFETY: the caller's contract is the same.
         let size = || unsafe { take(value, length) }.map(usize::from_ne_bytes);
-        // SAFETY: likewise.
+        // SAFETY: as above.
         let switch = || unsafe { take(value, length) }.map(|[byte]| byte != 0);
         let before_enable = || match is_enabled {
             true => Err(EOPBADSTATE),

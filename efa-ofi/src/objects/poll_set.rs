@@ -36,7 +36,7 @@ impl Member {
         if let Ok(queue) = unsafe { object::<CompletionQueue>(fid) } {
             return Ok(Member::Queue(Ref::new(queue)));
         }
-        // SAFETY: likewise.
+        // SAFETY: as above.
         unsafe { object::<Counter>(fid) }.map(|counter| Member::Counter(Ref::new(counter)))
     }
 

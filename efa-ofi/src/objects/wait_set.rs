@@ -162,7 +162,7 @@ impl Membership {
                 object,
                 // SAFETY: the pointer of a member leads to an open object of its type.
                 has_news: |object| unsafe { &*object.cast::<T>() }.has_news(),
-                // SAFETY: likewise.
+                // SAFETY: as above.
                 arm: |object| unsafe { &*object.cast::<T>() }.arm_for_news(),
             });
         }

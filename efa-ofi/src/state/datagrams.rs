@@ -80,7 +80,7 @@ impl Datagrams {
     }
 
     /// Sends the datagram after the prefix of `data`. The bytes are copied, so the application's
-    /// memory need not be registered and can be reused at once.
+    /// memory need not be registered and can be reused immediately.
     ///
     /// # Errors
     /// `FI_EINVAL` if the first segment has no room for the prefix or the rest is longer than a

@@ -202,8 +202,8 @@ impl DomainState {
     pub(crate) fn deliver(&mut self) {
         loop {
             self.hand_over();
-            // An operation that they start may end at once, and then nothing would wake a sleeper
-            // for it.
+            // An operation that they start may end immediately, and then no event would wake a
+            // sleeper for it.
             if self.tables.collective.is_empty() {
                 break;
             }

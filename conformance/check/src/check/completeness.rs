@@ -22,9 +22,9 @@ use crate::capture::CapturedPacket;
 
 /// The number of first requests that are kept for each queue pair number.
 const MOST_BIRTHS: usize = 64;
-/// Frames that are under way at once.
+/// Maximum number of frames that are in flight simultaneously.
 const MOST_FRAMES: usize = 1 << 15;
-/// A packet this far behind or ahead of the last one is of the same queue pair.
+/// A packet within this distance before or after the last one is of the same queue pair.
 const NEAR: u32 = 64;
 
 /// A queue pair, in captures with and without directions.

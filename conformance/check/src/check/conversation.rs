@@ -257,7 +257,7 @@ impl Side {
         self.refused.remove(&msg_id);
     }
 
-    /// The messages that were left behind, and the number of messages since then that were not
+    /// The messages that were not sent again, and the number of messages since then that were not
     /// refused.
     fn abandoned(&self) -> Vec<(u32, Refused, u64)> {
         let behind = |refused: &Refused| {

@@ -10,7 +10,7 @@ use foldhash::HashMap;
 use super::content::Content;
 use super::operation::OpId;
 
-/// Requests of one endpoint to another that are remembered. More are never under way.
+/// Requests of one endpoint to another that are remembered. More are never in flight.
 const MOST_REQUESTS: usize = 4096;
 
 /// Number of equal adjacent repetitions which show that a capture has not lost equal frames. If

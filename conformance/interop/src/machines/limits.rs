@@ -1,4 +1,4 @@
-//! Time limits for machines, and the check that nothing is left behind.
+//! Time limits for machines, and the check for remaining files.
 
 use std::time::Duration;
 

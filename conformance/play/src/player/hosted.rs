@@ -330,8 +330,8 @@ fn spawn(command: &mut Command) -> Result<Child, LackError> {
 /// Sends a signal to the group of a child that was not waited for yet, or has just been.
 fn signal(child: &Child, number: libc::c_int) {
     if let Ok(group) = libc::pid_t::try_from(child.id()) {
-        // SAFETY: sends a signal, touches no memory. The number belongs to the group as long as the
-        // group has members, and this is called at once when its first process has ended.
+        // SAFETY: sends a signal, accesses no memory. The number belongs to the group as long as
+        // the group has members, and this is called immediately after the end of its first process.
         unsafe { libc::kill(-group, number) };
     }
 }
@@ -409,7 +409,7 @@ pub fn software(installation: &Installation, name: &str) -> Result<PathBuf, Lack
         command: format!("{USERLAND} {name}"),
         reason: reason.to_owned(),
     };
-    // The script limits the time of its own downloads.
+    // The script limits the time of its downloads.
     let output = Command::new(script)
         .arg(name)
         .stdin(Stdio::null())

@@ -108,7 +108,7 @@ impl Player {
             place,
         };
         // The answer is read when it is needed, so that programs start in parallel. A program that
-        // ends at once is detected then.
+        // ends immediately is detected then.
         let _ = player.write(&Command::Hello { version: VERSION });
         Ok(player)
     }

@@ -40,7 +40,7 @@ pub struct ConnectionSpec {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum End {
-    /// It has a receive queue of its own.
+    /// It has a private receive queue.
     A,
     /// It matches tags.
     B,

@@ -38,8 +38,8 @@ bitflags::bitflags! {
     /// Options of an operation, in libfabric's bit numbers.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct OperationFlags: u64 {
-        /// More operations follow at once (`FI_MORE`). The doorbell is rung by the next operation
-        /// without the flag, or by `progress`.
+        /// More operations follow immediately (`FI_MORE`). The next operation without the flag, or
+        /// `progress`, rings the doorbell.
         const MORE = 1 << 18;
         /// A success is reported. Without the flag only errors are reported (selective completion).
         const COMPLETION = 1 << 24;

@@ -16,7 +16,7 @@ const BAD_MEMORY: Failure = Failure::new(Errno::EINVAL, ProviderError::RmaAddres
 /// The values of the last atomic, and the memory for them, which the next one uses again.
 #[derive(Default)]
 pub(super) struct Values {
-    /// The old values, and behind them the operands and the comparands of the request.
+    /// The old values, followed by the operands and the comparands of the request.
     bytes: Vec<u8>,
     /// The number of bytes of the old values.
     old: usize,
@@ -161,7 +161,7 @@ mod tests {
         }
     }
 
-    /// Carries out a request with these operands, which lie behind 3 other bytes of the packet.
+    /// Carries out a request with these operands, which follow 3 other bytes of the packet.
     fn carry_out(
         one_sided: &mut OneSided,
         nic: &mut FakeNic,

@@ -1,6 +1,6 @@
 //! Back-off after receiver-not-ready errors, with the wait times of stock libfabric.
 //!
-//! After its first refusal, a packet is posted again at once. A further refusal starts a wait,
+//! After its first refusal, a packet is posted again immediately. A further refusal starts a wait,
 //! during which no packets are sent to the peer. Each wait is twice as long as the previous one,
 //! until the peer accepts a packet.
 

@@ -115,7 +115,7 @@ impl Held {
         Some(copy)
     }
 
-    /// Links a packet to the chain behind it.
+    /// Links a packet to the chain of later packets.
     pub(crate) fn set_next(&mut self, id: HeldId, next: Option<HeldId>) {
         if let Some(held) = self.packets.get_mut(id) {
             held.next = next;

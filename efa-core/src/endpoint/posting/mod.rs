@@ -45,7 +45,7 @@ pub(crate) struct Posting<N> {
     receives: ReceiveBuffers,
     /// Received packets that wait.
     held: Held,
-    /// Whether each post rings the doorbell at once.
+    /// Whether each post rings the doorbell immediately.
     doorbell: Doorbell,
     /// Whether requests may have been posted without the doorbell.
     is_deferring: bool,

@@ -79,7 +79,7 @@ impl<N: Nic> Posting<N> {
         Ok(id)
     }
 
-    /// Links a packet that waits to the chain behind it.
+    /// Links a packet that waits to the chain of later packets.
     pub(crate) fn link_held(&mut self, id: HeldId, next: Option<HeldId>) {
         self.held.set_next(id, next);
     }

@@ -1,4 +1,4 @@
-//! Retries of packets: after RNR (the peer had no receive buffer), at once or after the peer's
+//! Retries of packets: after RNR (the peer had no receive buffer), immediately or after the peer's
 //! back-off, and after other errors of the peer's device.
 
 use crate::endpoint::api::error::EndpointError;

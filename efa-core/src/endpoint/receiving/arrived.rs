@@ -21,7 +21,7 @@ pub(crate) struct Arrived {
     front: u64,
     /// The number of bytes in `ranges`.
     beyond: u64,
-    /// The data behind `front`, in order. No two of them touch, and none touches `front`.
+    /// The data after `front`, in order. No two ranges touch, and none touches `front`.
     ranges: Vec<Range<u64>>,
 }
 
@@ -112,7 +112,7 @@ impl Arrived {
         Insertion::New
     }
 
-    /// The first range that ends behind a byte.
+    /// The first range that ends after a byte.
     fn first_behind(&self, offset: u64) -> usize {
         self.ranges.partition_point(|range| range.end <= offset)
     }

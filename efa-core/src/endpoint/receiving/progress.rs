@@ -11,7 +11,7 @@ pub(crate) struct Progress {
     length: u64,
     /// The bytes that have arrived in packets, including those for which the target has no room.
     arrived: Arrived,
-    /// The end of the bytes that packets bring. RDMA reads bring those behind it.
+    /// The end of the bytes that arrive in packets. RDMA reads fetch the later bytes.
     in_packets: u64,
     /// Bytes that RDMA reads have not brought.
     to_read: u64,

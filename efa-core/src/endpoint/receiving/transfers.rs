@@ -9,7 +9,7 @@ use crate::wire::{MsgId, RecvId};
 use super::arrived::RangePool;
 use super::transfer::Transfer;
 
-/// The transfers under way.
+/// The transfers in progress.
 pub(crate) struct Transfers {
     transfers: Arena<Transfer, InboundId>,
     by_peer: ByPeer,

@@ -119,8 +119,8 @@ impl Outbound {
             .filter(|_| report.flags.contains(CompletionFlags::SEND))
     }
 
-    /// The message to report to the peer if the operation fails, because the peer would wait in
-    /// vain.
+    /// The message to report to the peer if the operation fails, because the peer would otherwise
+    /// wait forever.
     pub(super) fn abandoned(&self, bulk: Option<&Bulk>) -> Option<Abandoned> {
         let msg_id = self.message()?;
         // If the peer has received no part of the message, the message id is reused.

@@ -163,7 +163,7 @@ pub(crate) fn segment_size(length: u64, capacity: usize) -> SegmentSize {
 /// The next packet of an operation.
 pub(crate) struct NextPacket {
     pub(crate) header: Header,
-    /// Bytes of data behind the header.
+    /// Bytes of data after the header.
     pub(crate) size: usize,
     /// The id of the message that the packet begins.
     pub(crate) sequenced: Option<MsgId>,
@@ -303,7 +303,7 @@ pub(super) struct Progress {
     pub(super) to_move: u64,
 }
 
-/// Bytes of data that fit behind a header.
+/// Bytes of data that fit after a header.
 fn room(mtu: usize, header: &impl Repr) -> u64 {
     mtu.saturating_sub(header.header_len()) as u64
 }

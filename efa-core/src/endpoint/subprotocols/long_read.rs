@@ -102,7 +102,7 @@ impl<N: Nic> SendSide<'_, N> {
         self.on_acknowledged(peer, eor.send_id.0, Awaited::Eor, PacketType::Eor);
     }
 
-    /// Handles a READ_NACK: sends the missing data in packets. A message continues behind its runt,
+    /// Handles a READ_NACK: sends the missing data in packets. A message continues after its runt,
     /// under the same `msg_id`; a write starts again.
     pub(crate) fn on_read_nack(&mut self, peer: PeerId, nack: &ReadNack) {
         let id = OutboundId::from_wire(nack.send_id.0);

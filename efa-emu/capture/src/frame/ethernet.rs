@@ -220,7 +220,7 @@ impl<'a> Frame<'a> {
 }
 
 /// The sum of 16-bit words of Internet checksums (RFC 1071), of bytes and further words. It adds in
-/// the machine's byte order and several words at once, which is ten times as fast as `smoltcp`'s.
+/// the machine's byte order and several words per step, which is ten times as fast as `smoltcp`'s.
 fn ones_complement_sum(bytes: &[u8], words: [u16; 2]) -> u16 {
     let (chunks, rest) = bytes.as_chunks();
     let mut last = [0; 4];

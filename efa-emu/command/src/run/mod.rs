@@ -41,7 +41,7 @@ impl RunArguments {
             None if self.uplink.is_wanted() => Some(name_of_machine()?),
             name => name,
         };
-        // A bridge that is started in vain would run for a while.
+        // An unneeded bridge would run for a while.
         if let Some(name) = &name {
             Fabric::check_host_name(name)?;
         }

@@ -20,8 +20,8 @@ impl Device {
         Ok(())
     }
 
-    /// As [`Device::read_send_doorbell`], and also reads the new entries at once and offers them to
-    /// the link, unless other queue pairs have their turns first.
+    /// As [`Device::read_send_doorbell`], and also reads the new entries immediately and offers
+    /// them to the link, unless other queue pairs have their turns first.
     #[inline(always)]
     pub fn serve_send_doorbell(&mut self, qpn: Qpn, link: &mut impl Link) -> Result<(), Error> {
         if self.take_send_doorbell(qpn)? {

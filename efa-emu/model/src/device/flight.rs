@@ -9,8 +9,8 @@ use crate::prefetch::{self, CACHE_LINE};
 /// The state of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RequestPlace {
-    /// In the queue for its destination, because the link was busy. `next` is the slot of the
-    /// request behind it.
+    /// In the queue for its destination, because the link was busy. `next` is the slot of the next
+    /// request.
     Backlog { next: Option<u32> },
     /// With the link.
     Link,

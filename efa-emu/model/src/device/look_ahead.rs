@@ -128,7 +128,7 @@ impl QueuePair {
             }
             recv.fetched = counter.wrapping_add(1);
         }
-        // The descriptors behind them.
+        // The later descriptors.
         self.rings.recv.prefetch(recv.fetched.wrapping_add(AHEAD));
         self.rings.send.prefetch(self.send.producer);
     }

@@ -243,8 +243,8 @@ mod tests {
     }
 
     proptest! {
-        /// Compared with an ordered map, with events that are due at once, soon, and far away, and
-        /// with a clock that stops or jumps.
+        /// Compared with an ordered map, with events that are due immediately, soon, and far away,
+        /// and with a clock that stops or jumps.
         #[test]
         fn events_are_ordered_by_time_then_age(
             steps in prop::collection::vec((0u8..10, 0u64..200_000, any::<bool>()), 1..400),

@@ -50,7 +50,7 @@ const PART: u64 = 4096;
 /// Number of addresses in a part of a chain.
 const PER_PART: u64 = (PART - size_of::<ControlBuffer>() as u64) / 8;
 
-/// Number of addresses read at once.
+/// Number of addresses per read.
 const BATCH: u64 = 512;
 
 impl PageList {

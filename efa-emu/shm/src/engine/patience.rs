@@ -47,8 +47,8 @@ const GROWTH: u32 = 4;
 /// Other threads that are seen again within this time are assumed to be the same ones.
 const SAME: Duration = Duration::from_millis(200);
 
-/// Polls in vain before a nap: about the time in which a peer answers that has a processor. The
-/// device does more for a packet of a connection than for a message.
+/// Number of empty polls before a nap: about the time in which a peer with a processor answers. The
+/// device does more work for a packet of a connection than for a message.
 const POLLS: u32 = 16;
 const POLLS_OF_CONNECTIONS: u32 = 48;
 
@@ -71,7 +71,7 @@ pub(super) struct Patience {
     /// The device's count of work at the last poll that found nothing, in a crowd or with peers
     /// on other machines.
     done: u64,
-    /// Polls in vain since the last look or nap.
+    /// Empty polls since the last check or nap.
     polls: u32,
     /// The number of polls before a nap.
     most_polls: u32,
@@ -355,7 +355,7 @@ mod tests {
             self.start + self.passed
         }
 
-        /// A poll in vain, of a tenth of a microsecond.
+        /// An empty poll, of a tenth of a microsecond.
         fn poll(&mut self) -> Option<Duration> {
             self.passed += US / 10;
             self.processor += US / 10;
@@ -377,7 +377,7 @@ mod tests {
             nap
         }
 
-        /// The naps of some polls in vain.
+        /// The naps of some empty polls.
         fn polls(&mut self, count: u32) -> Vec<Duration> {
             (0..count).filter_map(|_| self.poll()).collect()
         }
@@ -502,7 +502,7 @@ mod tests {
             assert_eq!(polls, GIVE_WAY as usize);
             assert_eq!(patience.next_rest(true, look), Rest::GiveWay);
         }
-        // The first poll in vain after the device has done something.
+        // The first empty poll after the device has done some work.
         assert!(patience.is_over(1));
         assert_eq!(patience.next_rest(true, look), Rest::GiveWay);
         assert!(!patience.is_over(1));

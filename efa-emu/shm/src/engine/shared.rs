@@ -125,7 +125,7 @@ impl Shared {
         state
     }
 
-    /// Counts a poll in vain.
+    /// Counts an empty poll.
     #[inline]
     pub(super) fn note_poll_in_vain(&self, state: &mut EngineState) {
         if state.is_patience_over() {

@@ -491,7 +491,7 @@ impl EngineState {
         }
     }
 
-    /// Hands the outcomes to the device that did not go there at once.
+    /// Passes to the device the outcomes that were not passed to it immediately.
     #[cold]
     fn complete(&mut self) -> bool {
         if self.staged.is_armed() || !self.late_answers.is_empty() {

@@ -275,7 +275,7 @@ impl Board {
         }
     }
 
-    /// The armed rules, in the order in which they were armed. Unreadable ones are left out.
+    /// The armed rules, in the order in which they were armed. Unreadable ones are skipped.
     pub(crate) fn list(&self) -> Vec<ArmedFault> {
         let mut list: Vec<_> = (0..SLOTS).filter_map(|slot| self.read(slot)).collect();
         list.sort_by_key(|armed| armed.id);

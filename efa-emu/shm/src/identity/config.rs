@@ -42,7 +42,7 @@ pub const DEFAULT_PROFILE: &str = "efa2";
 /// path, no loss.
 ///
 /// `Display` and `FromStr` are inverse: `seed=1,latency=10000ns,jitter=0ns,paths=4,loss=0.001,
-/// rnr=0,retransmit-timeout=500000ns,attempts=12,qpn-reuse=oldest`; options may be left out.
+/// rnr=0,retransmit-timeout=500000ns,attempts=12,qpn-reuse=oldest`; options may be omitted.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct NetworkOptions {
     /// Seed of every random choice.

@@ -6,7 +6,7 @@ use efa_device_model::network::{Journey, Network, Transmission};
 /// The time and the way in which a request reaches its receiver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Arrival {
-    /// Delivery time in nanoseconds of the monotonic clock, 0 for at once.
+    /// Delivery time in nanoseconds of the monotonic clock, 0 for immediately.
     pub(crate) due: u64,
     pub(crate) path: u16,
     /// The receiver must answer it with RNR.

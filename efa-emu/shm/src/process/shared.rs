@@ -282,7 +282,7 @@ pub(crate) mod futex {
     }
 
     /// As [`wait`], for several words: sleeps while each word has its expected value. Returns false
-    /// at once if the system does not support that: Linux before 5.16, or too many words.
+    /// immediately if the system does not support this: Linux before 5.16, or too many words.
     pub(crate) fn wait_any(words: &[(&AtomicU32, u32)], timeout: Duration) -> bool {
         const FUTEX2_SIZE_U32: u32 = 2;
         if words.len() > MOST_WORDS {

@@ -161,7 +161,7 @@ impl DeviceProxy {
         })
     }
 
-    /// Makes several devices leave the fabric at once.
+    /// Makes several devices leave the fabric together.
     pub(super) fn leave_all(fabric: &Fabric, proxies: impl Iterator<Item = DeviceProxy>) {
         for mut proxy in proxies {
             proxy.host.vacate();

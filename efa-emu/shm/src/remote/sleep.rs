@@ -8,7 +8,7 @@ use crate::process::shared::futex;
 use crate::transport::doorbell;
 use crate::transport::switchboard::Switchboard;
 
-/// Longest sleep if the system cannot wait for two futexes at once.
+/// Longest sleep if the system cannot wait for two futexes simultaneously.
 const NAP: Duration = Duration::from_micros(200);
 
 /// Wakes the sleeping thread.

@@ -238,7 +238,7 @@ impl Record {
         self
     }
 
-    /// Sets the delivery time, in nanoseconds of `CLOCK_MONOTONIC`; 0 for at once.
+    /// Sets the delivery time, in nanoseconds of `CLOCK_MONOTONIC`; 0 for immediately.
     pub(crate) fn due_at(mut self, due: u64) -> Record {
         self.0[5] = due;
         self
@@ -348,7 +348,7 @@ impl Record {
         (self.0[0] >> first::PATH) as u16
     }
 
-    /// Delivery time in nanoseconds of `CLOCK_MONOTONIC`; 0 for at once.
+    /// Delivery time in nanoseconds of `CLOCK_MONOTONIC`; 0 for immediately.
     #[inline(always)]
     pub(crate) fn due(&self) -> u64 {
         self.0[5]

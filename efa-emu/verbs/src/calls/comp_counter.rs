@@ -193,7 +193,7 @@ pub(crate) unsafe extern "C" fn ibv_qp_attach_comp_cntr(
         let counter = COUNTERS.get(counter)?;
         // SAFETY: valid by contract.
         let attributes = unsafe { attributes.as_ref() }.ok_or(Errno::INVAL)?;
-        // Unknown operations are left out, as rdma-core does.
+        // Unknown operations are ignored, as in rdma-core.
         let ops = CountedOps::from_bits_truncate(attributes.op_mask);
         if !Arc::ptr_eq(&pair.context, &counter.context)
             || attributes.comp_mask != 0

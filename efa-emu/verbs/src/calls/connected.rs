@@ -1,5 +1,5 @@
 //! Connected queue pairs: their attributes, posting, and their completions. They have no rings:
-//! work requests go to the device at once.
+//! work requests are passed to the device immediately.
 
 use core::ffi::{c_int, c_uint, c_void};
 use std::sync::{Arc, PoisonError};

@@ -1,7 +1,7 @@
-//! An event queue behind a descriptor that reads as the kernel's does: a pipe.
+//! An event queue behind a descriptor that reads like the kernel's: a pipe.
 //!
 //! Most programs read it through the library. libfabric's direct data path (from 2.6 on) reads the
-//! descriptor of a completion channel itself.
+//! descriptor of a completion channel directly.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};

@@ -22,7 +22,7 @@ use crate::exchange::{ObjectRecord, Record, flag, kind};
 /// queue is longer.
 const MOST_REQUESTS: usize = 1 << 14;
 
-/// The data that is left out of frames.
+/// The data that is excluded from frames.
 #[derive(Clone, Copy)]
 pub(super) struct Cut {
     /// The bytes of a frame that are kept.

@@ -18,7 +18,7 @@ use crate::exchange::{
     ALIGNMENT, DATA, MAGIC, OBJECTS, ObjectRecord, RING, Record, RingHeader, kind, object,
 };
 
-/// The maximum number of records that are read from a process at once.
+/// The maximum number of records that are read from a process per turn.
 const BATCH: usize = 1 << 16;
 
 /// The rings in a directory.

@@ -45,7 +45,7 @@ impl Request {
 pub(crate) struct Session {
     /// The recording ([`current`](super::ring::current)) in which it began, or 0 if it is not
     /// recorded. If the recording is switched off and on in between, its number differs, and the
-    /// session is left out.
+    /// session is not recorded.
     pub(super) recording: u32,
     /// Whether `last` was started.
     pub(super) is_begun: bool,

@@ -34,7 +34,7 @@ pub(super) struct Arrivals {
 }
 
 impl Arrivals {
-    /// Puts a message behind all others.
+    /// Appends a message.
     pub(super) fn push(&mut self, source: PeerId, tag: u64, node: u32) -> ArrivalNumber {
         let place = ArrivalNumber(self.first + self.arrivals.len() as u64);
         self.arrivals

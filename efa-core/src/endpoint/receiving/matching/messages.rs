@@ -84,7 +84,7 @@ impl<M> MessageQueues<M> {
         }
     }
 
-    /// Adds a message behind all others.
+    /// Appends a message.
     pub(crate) fn push(&mut self, source: PeerId, tag: u64, message: M) -> MessageKey {
         let node = self.messages.vacant_key() as u32;
         let nodes = &mut self.messages;

@@ -44,7 +44,7 @@ const END: u32 = u32::MAX;
 pub(super) struct Links {
     /// The element before it; of the first element, the last one.
     previous: u32,
-    /// The element behind it.
+    /// The next element.
     next: u32,
     /// For the first element of a queue: the first element of another queue in the same bucket.
     neighbour: u32,

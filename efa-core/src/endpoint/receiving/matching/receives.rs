@@ -124,7 +124,7 @@ impl ReceiveQueues {
         }
     }
 
-    /// Posts a receive behind all others. Its entry, which is in its slot, was the last one that
+    /// Appends a receive to the posted ones. Its entry, which is in its slot, was the last one that
     /// [`ReceiveQueues::new_entry`] made.
     #[inline]
     pub(crate) fn post(&mut self, receives: &mut impl Receives, slot: u32, entry: PostedEntry) {

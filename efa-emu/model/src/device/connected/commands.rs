@@ -25,7 +25,7 @@ pub const MAX_SRQ: u32 = 1 << 10;
 /// The most tags of a shared receive queue.
 pub const MAX_TAGS: u32 = 1 << 12;
 
-/// The most outstanding operations on a tag list. Each is executed at once.
+/// Maximum number of outstanding operations on a tag list. Each is executed immediately.
 pub const MAX_TAG_OPERATIONS: u32 = 1 << 12;
 
 /// An operation on the list of tags of a shared receive queue.

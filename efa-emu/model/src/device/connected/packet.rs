@@ -1,6 +1,6 @@
 //! The packets of a reliable connection: the InfiniBand transport headers of RoCE v2, from the BTH
 //! on, which [`infiniband`](efa_core::wire::infiniband) declares. Between devices the packets have
-//! no invariant CRC behind the payload, because neither link changes bytes. Captures contain it.
+//! no invariant CRC after the payload, because neither link changes bytes. Captures contain it.
 
 pub(super) use efa_core::wire::infiniband::{AtomicEth, RcOpcode as Opcode, Reth};
 
@@ -67,7 +67,7 @@ impl Syndrome {
 pub(super) struct Head {
     pub(super) opcode: Opcode,
     pub(super) is_solicited: bool,
-    /// Zeroes behind the payload.
+    /// Zeroes after the payload.
     pub(super) padding: u8,
     /// The receiver's queue pair.
     pub(super) destination: u32,

@@ -58,7 +58,7 @@ impl PacketToken {
     }
 }
 
-/// The data of a packet behind its headers.
+/// The data of a packet after its headers.
 enum Content<'a> {
     Nothing,
     Memory(&'a [HostSegment], u32),

@@ -79,7 +79,7 @@ pub(crate) struct Inbound {
     pub(super) deferred: Deferred<DeferredRequest>,
     /// The outcomes of copied requests and of reads, with their departure times.
     pub(super) outcomes: VecDeque<(Duration, OutcomeNotice)>,
-    /// The network model for answers; `None` if they arrive at once.
+    /// The network model for answers; `None` if they arrive immediately.
     pub(super) replies: Option<Network>,
     /// Records do not go straight to the device: faults are armed, or answers are delayed.
     pub(super) is_attentive: bool,
@@ -129,7 +129,7 @@ impl Inbound {
         self.scheduled.next_time().into_iter().chain(outcome).min()
     }
 
-    /// Sends all delayed answers at once: on the emulated network they have already left this
+    /// Sends all delayed answers immediately: on the emulated network they have already left this
     /// device, which is closing.
     pub(crate) fn close(&mut self, outbound: &mut Outbound) {
         while let Some((_, ScheduledRecord { of, then })) = self.scheduled.pop() {

@@ -28,7 +28,7 @@ impl BulkName {
     }
 }
 
-/// An RDMA request under way.
+/// An RDMA request in progress.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bulk {
     pub(super) token: Token,
