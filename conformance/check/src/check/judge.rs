@@ -297,7 +297,7 @@ impl CaptureState {
             return conversation.torn();
         }
         self.not_judged.cut_data += u64::from(place.is_judged && frame.cut_off > 0);
-        // A copy without a difference needs no finding.
+        // `sent` is `None` here if the copy is equal.
         if let Some(text) = sent.and_then(|sent| sent.difference(&content)) {
             let rule = &rules::COPIES_AGREE;
             let seen = FrameContext {
