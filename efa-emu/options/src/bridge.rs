@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 
 use efa_shm::{DEFAULT_FABRIC, FabricError, parse_duration};
 
-/// The shortest `--timeout`: a silent machine is never considered gone earlier.
+/// The shortest `--timeout`: a silent machine is never considered unreachable earlier.
 pub const SHORTEST_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Join the fabric of this machine with the fabrics of other machines.
