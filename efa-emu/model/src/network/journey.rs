@@ -49,16 +49,40 @@ pub struct Network {
     /// The parameters.
     pub config: NetworkConfig,
     seed: u64,
+    /// Bits of GIDs that are inverted before anything is drawn for them.
+    inverted: u128,
 }
 
 impl Network {
     /// The network for one seed.
     pub fn new(config: NetworkConfig, seed: u64) -> Self {
-        Network { config, seed }
+        Network {
+            config,
+            seed,
+            inverted: 0,
+        }
+    }
+
+    /// The same network for hosts whose GIDs have these bits inverted: its choices are those that
+    /// [`Network::new`] makes for the original GIDs.
+    #[must_use]
+    pub fn for_inverted_gids(self, inverted: u128) -> Self {
+        Network { inverted, ..self }
+    }
+
+    /// The transmission between the original GIDs.
+    fn original(&self, transmission: &Transmission) -> Transmission {
+        let original = |gid: Gid| Gid((u128::from_be_bytes(gid.0) ^ self.inverted).to_be_bytes());
+        Transmission {
+            initiator: original(transmission.initiator),
+            responder: original(transmission.responder),
+            ..*transmission
+        }
     }
 
     /// The outcome of one transmission.
     pub fn transmit(&self, transmission: &Transmission) -> Transit {
+        let transmission = self.original(transmission);
         let draws = transmission.draws(self.seed);
         let config = &self.config;
         let path = draws.below(Purpose::Path, config.paths.max(1).into()) as u16;
@@ -136,14 +160,15 @@ impl Network {
     pub fn answers_rnr(&self, request: &Transmission) -> bool {
         // Each retry draws a new number. Otherwise some requests would never succeed.
         request.operation == Operation::Send
-            && request
+            && self
+                .original(request)
                 .request_draws(self.seed, request.retries)
                 .chance(Purpose::ReceiverNotReady, self.config.rnr)
     }
 
     /// The delay that a rule adds to a frame.
     pub(super) fn delay(&self, transmission: &Transmission, delay: Delay) -> Duration {
-        drawn(transmission.draws(self.seed), delay)
+        drawn(self.original(transmission).draws(self.seed), delay)
     }
 
     /// The delay that a rule adds to the command with this number of an admin queue.

@@ -118,6 +118,34 @@ fn a_transmission_has_the_same_outcome_every_run() {
     assert_eq!(first, Duration::from_nanos(689_391_837));
 }
 
+/// The same hosts in another fabric have other GIDs, and with the same seed the same network.
+#[test]
+fn inverted_gids_have_the_same_network() {
+    let config = NetworkConfig {
+        paths: 16,
+        path_spread: Duration::from_secs(1),
+        jitter: Duration::from_secs(1),
+        rnr: Probability::new(0.5).unwrap(),
+        ..NetworkConfig::default()
+    };
+    let original = Network::new(config, 1);
+    let inverted = original.clone().for_inverted_gids(0x12_3456);
+    let invert = |gid: Gid| Gid((u128::from_be_bytes(gid.0) ^ 0x12_3456).to_be_bytes());
+    let mut differing = 0;
+    for sequence in 0..100 {
+        let there = send(sequence);
+        let here = Transmission {
+            initiator: invert(there.initiator),
+            responder: invert(there.responder),
+            ..there
+        };
+        assert_eq!(inverted.journey(&here), original.journey(&there));
+        assert_eq!(inverted.answers_rnr(&here), original.answers_rnr(&there));
+        differing += u32::from(original.journey(&here) != original.journey(&there));
+    }
+    assert!(differing > 50, "{differing}");
+}
+
 #[test]
 fn wire_time_follows_the_bandwidth() {
     let network = NetworkConfig::default();

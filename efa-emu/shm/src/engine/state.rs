@@ -105,7 +105,7 @@ impl EngineState {
         let Address { id, .. } = host.address();
         let seed = config.network.seed ^ u64::from(id.0) << 32;
         segment.declare_network(&config.network);
-        let replies = config.network.network();
+        let replies = config.network.network(host.fabric().inverted_gid_bits());
         let replies = (!replies.config.is_immediate()).then_some(replies);
         let nobody = device.profile().statuses.unknown_queue_pair;
         let patience = Patience::new(device.profile().connected);

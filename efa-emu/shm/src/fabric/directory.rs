@@ -34,6 +34,7 @@ use std::time::{Duration, SystemTime};
 use efa_core::address::Gid;
 
 use super::board::{Board, board_path, draft_path};
+use super::gids;
 use super::participants::{self, Remains};
 use super::paths::{check_name, effective_user, gid_name, private_directory};
 use super::recorder_locks;
@@ -122,6 +123,11 @@ impl Fabric {
     /// The fabric's name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The bits in which its hosts' GIDs differ from those of the same hosts in the fabric `default`.
+    pub(crate) fn inverted_gid_bits(&self) -> u128 {
+        gids::inverted_bits(&self.name).into()
     }
 
     /// The fabric's directory.

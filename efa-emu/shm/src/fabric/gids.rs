@@ -33,30 +33,41 @@ pub fn is_emulated(gid: Gid) -> bool {
     bytes[..10] == GID_START && devices.contains(&bytes[10]) && bytes[11..13] == EUI_64
 }
 
+/// FNV-1a.
+fn hash(name: &str) -> u32 {
+    name.bytes().fold(0x811c_9dc5, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    })
+}
+
+/// The bits in which GIDs of a fabric differ from those of hosts with the same names in the fabric
+/// `default`. Fabrics of a machine share its `/dev/shm`, and libfabric 1.11 names its files there by
+/// user, GID and queue pair number alone. Two of its endpoints with the same address, in two
+/// fabrics, would use one file, and crash.
+pub(super) fn inverted_bits(fabric: &str) -> u32 {
+    match fabric {
+        DEFAULT_FABRIC => 0,
+        name => {
+            let hash = hash(name);
+            ((hash >> 24) ^ hash) % NUMBERS
+        }
+    }
+}
+
 /// Numbers for a host in the order in which they should be tried. In the fabric `default`, `host-N`
-/// prefers the number N. All others prefer a number from 0x100000 on that depends only on the names
-/// of fabric and host, so that a host that is created again keeps its GIDs.
-///
-/// Fabrics of a machine share its `/dev/shm`, and libfabric 1.11 names its files there by user, GID
-/// and queue pair number alone. Two of its endpoints with the same address, in two fabrics, would
-/// use one file, and crash.
+/// prefers the number N. All others prefer a number from 0x100000 on that depends only on their
+/// names, so that a host that is created again keeps its GIDs.
 pub(super) fn preferred_numbers(fabric: &str, host: &str) -> impl Iterator<Item = u32> + use<> {
     let number = host
         .strip_prefix("host-")
         .and_then(|n| n.parse::<u32>().ok());
-    let first = match (fabric, number) {
-        (DEFAULT_FABRIC, Some(number)) if number < 0x10_0000 => number,
+    let first = match number {
+        Some(number) if number < 0x10_0000 => number,
         _ => {
-            let name = match fabric {
-                DEFAULT_FABRIC => host.to_owned(),
-                _ => format!("{fabric}/{host}"),
-            };
-            // FNV-1a, folded to 20 bits.
-            let hash = name.bytes().fold(0x811c_9dc5u32, |hash, byte| {
-                (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-            });
+            let hash = hash(host);
             0x10_0000 + ((hash >> 20) ^ hash) % (NUMBERS - 0x10_0000)
         }
     };
-    (0..NUMBERS).map(move |step| (first + step) % NUMBERS)
+    let inverted = inverted_bits(fabric);
+    (0..NUMBERS).map(move |step| ((first + step) % NUMBERS) ^ inverted)
 }

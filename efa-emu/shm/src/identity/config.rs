@@ -100,9 +100,9 @@ impl NetworkOptions {
         }
     }
 
-    /// The network of each packet.
-    pub(crate) fn network(&self) -> Network {
-        Network::new(self.config(), self.seed)
+    /// The network of each packet in a fabric that inverts these bits of GIDs.
+    pub(crate) fn network(&self, inverted: u128) -> Network {
+        Network::new(self.config(), self.seed).for_inverted_gids(inverted)
     }
 }
 

@@ -51,7 +51,7 @@ mod tests {
     use efa_device_model::link::Operation;
 
     fn egress(options: &str, operation: Operation) -> Egress {
-        let network = options.parse::<NetworkOptions>().unwrap().network();
+        let network = options.parse::<NetworkOptions>().unwrap().network(0);
         let request = Transmission {
             stage: Stage::Request,
             operation,

@@ -136,7 +136,8 @@ impl Peers {
         let Some(segment) = segment else {
             return Ok(None);
         };
-        let network = segment.network()?.network();
+        let network = segment.network()?;
+        let network = network.network(self.fabric.inverted_gid_bits());
         let peer = Arc::new(Peer {
             segment,
             network,

@@ -15,8 +15,9 @@ use efa_device_model::provider::{
 use efa_shm::{Engine, Fabric, HostConfig};
 use efa_testing::device::{ClientQueues, RdmaOperation};
 
-/// Name of the fabric of all tests; each test has its own directory for it.
-pub(crate) const FABRIC: &str = "test";
+/// Name of the fabric of all tests; each test has its own directory for it. In this fabric, a seed
+/// means the same to given GIDs as in the simulation.
+pub(crate) const FABRIC: &str = efa_shm::DEFAULT_FABRIC;
 
 /// The address of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

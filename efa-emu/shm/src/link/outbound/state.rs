@@ -49,7 +49,7 @@ pub(crate) struct Outbound {
 impl Outbound {
     pub(crate) fn new(config: &HostConfig, peers: Peers, nobody: Status) -> Outbound {
         let own = peers.own_address();
-        let network = config.network.network();
+        let network = config.network.network(peers.fabric().inverted_gid_bits());
         Outbound {
             own: own.gid,
             shapes: !network.config.is_perfect(),
