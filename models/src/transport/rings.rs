@@ -74,7 +74,8 @@ impl Receiver {
             return;
         };
         assert_eq!(incoming.record.sequence(), self.taken);
-        let (memory, at) = self.consumer.payload(&incoming, 0, 1).expect("a byte");
+        let payload = incoming.payload();
+        let (memory, at) = self.consumer.payload(payload, 0, 1).expect("a byte");
         assert_eq!(memory.look(at), self.taken as u8);
         self.consumer
             .answer(&incoming, Answer::Status(Status::RemoteRnr));
