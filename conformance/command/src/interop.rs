@@ -42,6 +42,10 @@ pub(crate) struct Interop {
     /// Write how the cells of all parts ended with this source, as Markdown.
     #[arg(long, value_name = "FILE", requires = "resume", value_parser = crate::outcome::report_file())]
     table: Option<PathBuf>,
+    /// Keep captures and output of cells here instead of in target/interop. What runs at once needs
+    /// a directory each.
+    #[arg(long, value_name = "DIR")]
+    directory: Option<PathBuf>,
     /// Print the cells instead of running them.
     #[arg(long)]
     list: bool,
@@ -131,6 +135,11 @@ fn table(arguments: &Interop) -> Result<Outcome, String> {
         .map_err(|error| format!("cannot find this program's own file: {error}"))?;
     let mut lab =
         Lab::new(&installation, launcher, scenarios).map_err(|error| error.to_string())?;
+    if let Some(directory) = &arguments.directory {
+        let directory = std::path::absolute(directory);
+        let directory = directory.map_err(|error| format!("--directory: {error}"))?;
+        lab = lab.in_directory(directory);
+    }
     let group = arguments.group.as_deref().or(only);
     let all = interop::select(&lab, group, arguments.filter.as_deref())
         .map_err(|error| error.to_string())?;

@@ -4,12 +4,12 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use efa_check::capture::Capture;
-use efa_testing::workspace::{conformance, efa_conformance, efa_emu, expect, root, traces};
+use efa_testing::workspace::{conformance, efa_conformance, efa_emu, expect, traces};
 
 /// The directory of the built programs, and then the directories of this process.
 fn search_path() -> String {
@@ -399,10 +399,12 @@ fn a_missing_program_is_a_usage_error() {
     expect(run(&options), 2, &["node0", "/no/such/libfabric.so"]);
 }
 
-/// Runs cells of the interoperability table on the hosts of a cluster that has these options.
-fn interop(hosts: &str, cluster: &[&str], options: &[&str]) -> Command {
-    let words = [&["interop", "--rsh", "efa-emu rsh"], options].concat();
-    suite_beside(hosts, cluster, &words)
+/// Runs cells of the interoperability table on the hosts of a cluster that has these options. Their
+/// files are in the directory.
+fn interop(hosts: &str, cluster: &[&str], directory: &Path, options: &[&str]) -> Command {
+    let directory = directory.display().to_string();
+    let words = ["interop", "--rsh", "efa-emu rsh", "--directory", &directory];
+    suite_beside(hosts, cluster, &[&words, options].concat())
 }
 
 /// Whether the machine has a program; a test that needs it prints a message if not.
@@ -426,7 +428,8 @@ fn stock_programs_run_across_two_hosts() {
     let json = directory.path().join("t.json").display().to_string();
     let cells = |filter, options: &[&str]| {
         let group = ["--group", "libfabric", "--filter", filter, "--json", &json];
-        interop("2", &[], &[&SIDES[..], &group, options].concat())
+        let options = [&SIDES[..], &group, options].concat();
+        interop("2", &[], directory.path(), &options)
     };
     // A server and a client, with their output and packets.
     let texts = [
@@ -451,7 +454,8 @@ fn stock_programs_run_across_two_hosts() {
     let texts = ["SKIP", "the kernel's accounting of the sleeping thread"];
     expect(cells("1.17 fi_cq_sread", &[]), 0, &texts);
     // The programs really were on the two hosts: each capture comes from its host's device.
-    let directory = root().join("target/interop/libfabric/1.17_fi_pingpong_dgram_at_node0_node1");
+    let cell = "libfabric/1.17_fi_pingpong_dgram_at_node0_node1";
+    let directory = directory.path().join(cell);
     for (side, host) in [("client", "node0"), ("server", "node1")] {
         let capture = Capture::load(&directory.join(format!("{side}.pcapng"))).unwrap();
         assert_eq!(capture.interfaces, [host]);
@@ -465,6 +469,8 @@ fn stock_programs_run_across_two_hosts() {
 
 #[test]
 fn the_table_covers_host_pairs_and_names_gaps() {
+    let files = tempfile::tempdir().unwrap();
+    let files = files.path();
     let pairs = ["--hosts", "node0,node1,node2", "--pairs", "ring"];
     let cell = ["--group", "rdma_core", "--filter", "ibv_ud_pingpong 44"];
     if has("ibv_ud_pingpong") {
@@ -474,7 +480,11 @@ fn the_table_covers_host_pairs_and_names_gaps() {
             "a at node2, b at node0: ",
             "3 passed, 0 known, 0 skipped, 0 failed",
         ];
-        expect(interop("3", &[], &[&pairs[..], &cell].concat()), 0, &texts);
+        expect(
+            interop("3", &[], files, &[&pairs[..], &cell].concat()),
+            0,
+            &texts,
+        );
     }
     // Each host reports what it lacks.
     let (_directory, without) = script("PATH=/usr/sbin:/bin/nowhere; exec \"${0%/*}/own\" \"$@\"");
@@ -486,7 +496,7 @@ fn the_table_covers_host_pairs_and_names_gaps() {
         "node0: ibv_ud_pingpong is not installed",
         "1 skipped",
     ];
-    let command = interop("2", &[], &[&SIDES[..], &cell, &options].concat());
+    let command = interop("2", &[], files, &[&SIDES[..], &cell, &options].concat());
     expect(command, 0, &texts);
     // The sides have names, and stock programs use the first device.
     for (wrong, text) in [
@@ -505,6 +515,10 @@ fn the_table_covers_host_pairs_and_names_gaps() {
         ),
         (&["--hosts", "node0"], "pairs need two hosts at least"),
     ] {
-        expect(interop("2", &[], &[wrong, &cell].concat()), 2, &[text]);
+        expect(
+            interop("2", &[], files, &[wrong, &cell].concat()),
+            2,
+            &[text],
+        );
     }
 }

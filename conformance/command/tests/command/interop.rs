@@ -23,7 +23,9 @@ fn all_of(group: &str, names: &[&str]) {
         fabric: format!("interop-tests-{}", std::process::id()),
     };
     let installation = Installation::of_this_program().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let lab = Lab::new(&installation, launcher, Selection::default()).unwrap();
+    let lab = lab.in_directory(directory.path().to_owned());
     for name in names {
         let cells = efa_interop::select(&lab, Some(group), Some(name)).unwrap();
         let cell = cells.iter().find(|cell| cell.name() == *name).unwrap();

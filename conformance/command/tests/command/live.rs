@@ -50,8 +50,10 @@ fn engine_and_libfabric_interoperate_in_both_directions() {
         "long-read",
     ] {
         let scenario = path(&format!("{name}.toml"));
+        let directory = tempfile::tempdir().unwrap();
+        let files = directory.path().display().to_string();
         expect(
-            in_workspace(&["interop", &scenario]),
+            in_workspace(&["interop", &scenario, "--directory", &files]),
             0,
             &[
                 "efa-core 0.1.0 and libfabric",

@@ -181,7 +181,9 @@ fn two_hosts_are_reached_by_ssh() {
     let texts = ["a at node0, b at node1: ", " packets judged", "2 passed"];
     expect(run(["a=node0", "b=node1"]), 0, &texts);
     // Programs that do not speak the suite's protocol, with their captures.
-    let mut table = efa_conformance(&["interop", "--group", "libfabric"]);
+    let directory = tempfile::tempdir().unwrap();
+    let mut table = efa_conformance(&["interop", "--group", "libfabric", "--directory"]);
+    table.arg(directory.path());
     table.args([
         "--filter",
         "1.17 fi_pingpong rdm",

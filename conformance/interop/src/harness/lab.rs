@@ -56,6 +56,12 @@ impl Lab {
         Lab { hosts, ..self }
     }
 
+    /// The same lab with this directory for captures and other files of cells.
+    #[must_use]
+    pub fn in_directory(self, directory: PathBuf) -> Self {
+        Lab { directory, ..self }
+    }
+
     /// The real hosts of cells, if they are not emulated.
     pub(crate) fn hosts(&self) -> Option<&Hosts> {
         self.hosts.as_ref()
