@@ -696,8 +696,9 @@ fn open_mpi_as_root_is_reported_once() {
     ];
     assert_eq!(said(&job, &own), 0, "{job:?}");
     let job = [&["--quiet", "--"], &job[..]].concat();
-    let quiet = succeed(cluster(&TestFabric::new(), "2", &job), "--quiet");
-    assert_eq!(quiet.stderr, "");
+    let quiet = succeed(cluster(&TestFabric::new(), "2", &job), "--quiet").stderr;
+    // Open MPI may warn of a race of its own, in which it sets the process group of a child twice.
+    assert!(!quiet.contains("efa-emu"), "{quiet}");
     assert_eq!(said(&["ssh", "node0", "true"], &[]), 0);
 }
 

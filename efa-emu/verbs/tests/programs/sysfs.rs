@@ -64,7 +64,9 @@ fn programs_get_terminals() {
     needs!("script", "bsdutils");
     let terminal = "script -qec 'test -t 1 && echo typed' /dev/null </dev/null";
     let of_run = TestFabric::new().run(&["--sysfs", "--quiet", "--", "sh", "-c", terminal]);
-    let of_host = efa_emu(&["cluster", "1", "--quiet", "--", "ssh", "node0", terminal]);
+    let fabric = TestFabric::new();
+    let mut of_host = efa_emu(&["cluster", "1", "--fabric", fabric.name(), "--quiet"]);
+    of_host.args(["--", "ssh", "node0", terminal]);
     for command in [of_run, of_host] {
         let Some(outcome) = run_if_permitted(command) else {
             return;
