@@ -71,7 +71,6 @@ fn text(stream: impl Read + Send + 'static) -> Receiver<String> {
     text
 }
 
-/// Waits for the end of a process until the deadline.
 fn wait(child: &mut Child, deadline: Instant) -> Option<ExitStatus> {
     loop {
         match child.try_wait() {
@@ -123,18 +122,13 @@ pub fn serve<Q: DeserializeOwned, A: Serialize>(
 /// The reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum NoAnswer {
-    /// The program has closed its streams.
     #[error("its output ended{0}")]
     Ended(String),
-    /// It did not answer in time.
     #[error("it did not answer within {0:?}")]
     Late(Duration),
-    /// The line is not an answer to the question.
     #[error("it printed `{line}`: {source}")]
     Unclear {
-        /// The line.
         line: String,
-        /// The error.
         source: serde_json::Error,
     },
 }

@@ -21,6 +21,8 @@
 //! # }
 //! ```
 
+#![allow(missing_docs, reason = "only this workspace uses it")]
+
 pub mod answers;
 pub mod application;
 pub mod drive;

@@ -21,44 +21,30 @@ const TRY_AGAIN: (u32, Duration) = (2000, Duration::from_millis(1));
 /// The reason why a scenario was not played to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// A process failed.
     #[error(transparent)]
     Player(#[from] PlayerError),
-    /// The wrong release of a library was loaded.
     #[error(
         "endpoint `{endpoint}` needs libfabric {needed}, but {library} has {found}; name another \
          library with --libfabric PATH"
     )]
     Version {
-        /// The endpoint.
         endpoint: String,
-        /// The scenario's requirement.
         needed: Version,
-        /// The loaded version.
         found: String,
-        /// The file of the library.
         library: PathBuf,
     },
-    /// The scenario cannot be played by programs.
     #[error(
         "the packets of endpoint `{endpoint}` are written by hand, nothing plays it; `efa-conformance \
          run` tests the others"
     )]
-    Scripted {
-        /// The endpoint.
-        endpoint: String,
-    },
-    /// The scenario's faults cannot be passed to the emulator.
+    Scripted { endpoint: String },
     #[error("cannot write the scenario's faults to a temporary file: {0}")]
     Faults(std::io::Error),
-    /// Operations did not complete.
     #[error("line {line}: {operations} did not complete within {limit:?}")]
     Timeout {
         /// The step's line in the scenario.
         line: usize,
-        /// The incomplete operations.
         operations: String,
-        /// The time waited.
         limit: Duration,
     },
 }
@@ -100,7 +86,6 @@ pub struct Mark {
 pub struct RegionMark {
     /// The `register` step's id.
     pub id: String,
-    /// Its address and key.
     pub remote: Remote,
     /// The time of the registration, since the Unix epoch.
     pub time: Duration,
@@ -113,7 +98,6 @@ pub struct Transcript {
     pub marks: Vec<Mark>,
     /// The release of each endpoint's software.
     pub versions: Vec<String>,
-    /// The memory of each `register` step.
     pub regions: Vec<RegionMark>,
     /// Differences between the applications' results and the scenario.
     pub problems: Vec<String>,
@@ -124,7 +108,6 @@ pub struct Transcript {
 /// A played scenario, perhaps not to its end.
 #[derive(Debug)]
 pub struct Played {
-    /// The result so far.
     pub transcript: Transcript,
     /// The reason why it was not played to its end, if so.
     pub error: Option<RunError>,

@@ -14,16 +14,12 @@ use crate::trace::{END_OF_STEPS, region_comment};
 /// The reason why nothing was recorded.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// The scenario is wrong.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
-    /// The scenario was not played to its end.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// The captures cannot be merged into a trace.
     #[error(transparent)]
     Merge(#[from] MergeError),
-    /// The applications' results differ from the scenario.
     #[error(
         "{} went otherwise than it says; what was captured is in {}:\n  {}",
         scenario.display(),
@@ -31,14 +27,11 @@ pub enum RecordError {
         problems.join("\n  ")
     )]
     Different {
-        /// The scenario.
         scenario: PathBuf,
         /// The capture, which is not a trace.
         capture: PathBuf,
-        /// Each difference.
         problems: Vec<String>,
     },
-    /// The environment is at fault.
     #[error("{0}")]
     Environment(String),
 }
@@ -59,7 +52,6 @@ impl RecordError {
 pub struct Stock {
     /// The library: a path, or a name for the dynamic linker.
     pub library: PathBuf,
-    /// The provider that endpoints are opened with.
     pub provider: Provider,
     /// A program that starts its first argument with the libraries of another release.
     pub runner: Option<PathBuf>,
@@ -155,9 +147,7 @@ pub fn run(
 /// A recorded trace.
 #[derive(Debug)]
 pub struct Recording {
-    /// The number of frames.
     pub frames: usize,
-    /// The software at each endpoint.
     pub versions: Vec<String>,
 }
 
@@ -212,10 +202,7 @@ pub fn record(
 }
 
 /// A directory that is removed on drop.
-pub struct Scratch(
-    /// Its path.
-    pub PathBuf,
-);
+pub struct Scratch(pub PathBuf);
 
 impl Scratch {
     /// Makes one among the temporary files.

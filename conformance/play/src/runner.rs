@@ -18,7 +18,6 @@ use crate::verify;
 pub struct Ledger<'s> {
     scenario: &'s Scenario,
     tokens: HashMap<&'s str, Token>,
-    /// The memory of `register` steps.
     regions: HashMap<&'s str, Remote>,
     reports: HashMap<Token, Report>,
     /// Completion data of peers' writes, by the target endpoint.
@@ -28,13 +27,10 @@ pub struct Ledger<'s> {
 /// An operation for an endpoint to start.
 #[derive(Clone, Debug)]
 pub struct Start<'s> {
-    /// The endpoint.
     pub at: EndpointIndex,
-    /// The step's id.
     pub id: &'s str,
     /// The operation's name in reports.
     pub token: Token,
-    /// The operation.
     pub request: Request,
     /// The seed of the message whose bytes it must deliver.
     pub seed: Option<u64>,
@@ -51,9 +47,7 @@ pub struct Comparison<'s> {
     pub token: Token,
     /// The offset in the memory, in bytes.
     pub offset: usize,
-    /// The message's id.
     pub message: &'s str,
-    /// The message.
     pub payload: Payload,
 }
 

@@ -16,28 +16,17 @@ use crate::scenario::{Scenario, ScenarioError};
 /// The reason why a capture or trace cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// The capture cannot be read.
     #[error(transparent)]
     Capture(#[from] ReadError),
-    /// The trace's scenario cannot be used.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
-    /// The trace's scenario is missing.
     #[error(
         "{trace} has no scenario: {scenario} is missing; a trace is a capture with its scenario"
     )]
-    NoScenario {
-        /// The trace.
-        trace: PathBuf,
-        /// The path of the missing scenario.
-        scenario: PathBuf,
-    },
-    /// The capture does not belong to the scenario.
+    NoScenario { trace: PathBuf, scenario: PathBuf },
     #[error("{trace}: {problem}; record it again with `efa-conformance record`")]
     Foreign {
-        /// The trace.
         trace: PathBuf,
-        /// The contradiction.
         problem: MismatchError,
     },
 }
@@ -45,31 +34,18 @@ pub enum TraceError {
 /// How a capture contradicts a scenario. Packets have the numbers that they have in the capture.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MismatchError {
-    /// An interface has the name of no endpoint.
     #[error("the scenario has no endpoint `{0}`")]
     NoEndpoint(String),
-    /// A packet was not captured completely.
     #[error("a snap length cut off packet {0}")]
     CutOff(u64),
-    /// No comment names the step during which a packet was captured.
     #[error("packet {0} belongs to no step: the capture has no step comments")]
     NoStep(u64),
-    /// The comment of a packet names no step.
     #[error("packet {packet}: `{comment}` is not a step of the scenario")]
-    UnknownStep {
-        /// The packet.
-        packet: u64,
-        /// The comment.
-        comment: String,
-    },
-    /// The comment of a packet describes its step in other words than the scenario.
+    UnknownStep { packet: u64, comment: String },
     #[error("packet {packet}: it was recorded in `{comment}`, but the scenario says `{described}`")]
     OtherStep {
-        /// The packet.
         packet: u64,
-        /// The comment.
         comment: String,
-        /// The scenario's description.
         described: String,
     },
 }
@@ -77,15 +53,12 @@ pub enum MismatchError {
 /// A capture with the scenario that was played.
 #[derive(Clone, Debug)]
 pub struct Trace {
-    /// The scenario.
     pub scenario: Scenario,
-    /// The capture.
     pub capture: Capture,
     /// The endpoint of each interface.
     pub endpoint_of: Vec<EndpointIndex>,
     /// The step during which each frame was captured; the number of steps means after the last one.
     pub step_of: Vec<usize>,
-    /// The memory of each `register` step.
     pub regions: HashMap<String, Remote>,
     /// Statuses of requests that were not served, by the indices of their outgoing frames.
     pub refused: HashMap<usize, Status>,

@@ -88,7 +88,6 @@ pub struct CoreApplication<N: HostNic> {
     endpoint: Endpoint<N>,
     clock: Box<dyn FnMut() -> Instant>,
     peers: HashMap<EndpointIndex, PeerId>,
-    /// The buffer of each operation in flight.
     buffers: HashMap<Token, UserSlice>,
     /// Operations whose completions state no length, because they fill their whole buffer: reads
     /// and fetching atomics.
@@ -239,7 +238,6 @@ impl<N: HostNic> CoreApplication<N> {
         Ok(slice)
     }
 
-    /// Memory for `length` bytes.
     fn blank(&mut self, length: usize) -> Result<UserSlice, RequestError> {
         Ok(self.endpoint.nic_mut().allocate_user(length)?)
     }

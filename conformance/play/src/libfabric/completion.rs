@@ -12,19 +12,16 @@ use super::{ERROR_AVAILABLE, Error, TRY_AGAIN, Token, ffi};
 pub struct Completion {
     /// The operation's token; `None` for a peer's write to local memory.
     pub token: Option<Token>,
-    /// The operation's buffer.
     pub buffer: Vec<u8>,
     /// Completion flags (`FI_RECV`, `FI_REMOTE_CQ_DATA`, ...).
     pub flags: u64,
     /// Bytes received.
     pub length: usize,
-    /// The message's tag, if it was a tagged receive.
     pub tag: u64,
     /// Remote completion data, if the peer sent any.
     pub data: Option<u64>,
     /// The sender, if the endpoint requested sources and the sender is known.
     pub source: Option<Address>,
-    /// The result.
     pub result: Result<(), Failure>,
 }
 
@@ -35,7 +32,6 @@ pub struct Failure {
     pub code: i32,
     /// The provider's own number.
     pub provider_code: i32,
-    /// The provider's explanation.
     pub text: String,
     /// Bytes that did not fit.
     pub overflow: usize,

@@ -17,7 +17,6 @@ pub struct Settings {
     /// The version of the programming interface to request. The library's own version is used if
     /// that is lower.
     pub api: Version,
-    /// Capability bits (`FI_MSG`, `FI_TAGGED`, ...).
     pub capabilities: u64,
     /// Register every buffer before it is used (`FI_MR_LOCAL`), instead of leaving that to the
     /// provider.
@@ -87,7 +86,6 @@ pub struct Endpoint {
     pub(super) register_local: bool,
     /// Whether peers name memory by its virtual address rather than by its offset in the region.
     virtual_addresses: bool,
-    /// The room around each message.
     pub(super) margin: Margin,
     pub(super) pending: HashMap<usize, Pending>,
 }
@@ -121,7 +119,6 @@ impl fmt::Debug for Endpoint {
 }
 
 impl Endpoint {
-    /// The capacity of the completion queue.
     const QUEUE_SIZE: usize = 4096;
 
     /// The number of attempts to open an endpoint whose name is in use.

@@ -35,9 +35,7 @@ const ERROR_AVAILABLE: isize = -(ffi::FI_EAVAIL as isize);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Version {
-    /// Major number.
     pub major: u16,
-    /// Minor number.
     pub minor: u16,
 }
 
@@ -105,28 +103,17 @@ impl FromStr for Version {
 /// The reason why a call into libfabric failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The library could not be loaded, or lacks a symbol.
     #[error("cannot load libfabric from {path}: {reason}; name the library with --libfabric PATH")]
-    Load {
-        /// The requested library.
-        path: PathBuf,
-        /// The loader's message.
-        reason: String,
-    },
-    /// A call returned an error.
+    Load { path: PathBuf, reason: String },
     #[error("libfabric's {call} failed: {text} (error {code})")]
     Call {
-        /// The function.
         call: &'static str,
         /// The positive error number.
         code: i32,
-        /// The library's text for it.
         text: String,
     },
-    /// The library does not support the operation.
     #[error("this libfabric does not offer {0}")]
     Missing(&'static str),
-    /// `fi_getinfo` found no endpoint of the provider.
     #[error(
         "libfabric {version} finds no endpoint of its provider {provider} for reliable datagrams with the \
          requested capabilities: {text}; `fi_info -l` shows its providers ({} has plug-ins); run under \
@@ -134,23 +121,14 @@ pub enum Error {
         Provider::SEARCH_PATH
     )]
     NoEndpoint {
-        /// The provider's name.
         provider: String,
-        /// The library's release.
         version: Version,
-        /// Its text for the error.
         text: String,
     },
-    /// The provider does not list the device.
     #[error(
         "libfabric's provider {provider} lists no device {device}; `fi_info -p {provider}` shows those that it has"
     )]
-    NoDevice {
-        /// The provider's name.
-        provider: String,
-        /// The device's name.
-        device: String,
-    },
+    NoDevice { provider: String, device: String },
     /// A caller's mistake.
     #[error("{0}")]
     Usage(String),

@@ -14,7 +14,6 @@ pub struct Token(pub u64);
 /// The receiver of a message, its tag and its completion data.
 #[derive(Clone, Copy, Debug)]
 pub struct Destination {
-    /// The peer.
     pub peer: Address,
     /// `Some` for a tagged message.
     pub tag: Option<u64>,
@@ -25,11 +24,8 @@ pub struct Destination {
 /// A peer's registered memory.
 #[derive(Clone, Copy, Debug)]
 pub struct RemoteMemory {
-    /// The peer.
     pub peer: Address,
-    /// First byte.
     pub address: u64,
-    /// The peer's key.
     pub key: u64,
 }
 
@@ -40,7 +36,6 @@ pub struct RemoteMemory {
 pub(super) struct Pending {
     pub(super) token: Token,
     memory: *mut [u8],
-    /// The parts of the memory around the operation's bytes.
     margin: Margin,
     mr: *mut ffi::fid_mr,
 }
@@ -100,7 +95,6 @@ impl Pending {
 }
 
 impl Endpoint {
-    /// Prepares an operation on `buffer` and posts it by `post`.
     fn begin(
         &mut self,
         call: &'static str,
@@ -123,7 +117,6 @@ impl Endpoint {
         self.begin_within(self.margin, call, token, memory, post)
     }
 
-    /// Returns a message with its margin.
     fn with_margin(&self, mut message: Vec<u8>) -> Vec<u8> {
         message.splice(..0, vec![0; self.margin.prefix]);
         message.resize(message.len() + self.margin.behind, 0);

@@ -54,15 +54,9 @@ const TICK: Duration = Duration::from_millis(5);
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum HostedEvent {
     /// The program wrote to its standard output.
-    Printed {
-        /// The bytes.
-        bytes: Bytes,
-    },
+    Printed { bytes: Bytes },
     /// The program wrote to its standard error.
-    Complained {
-        /// The bytes.
-        bytes: Bytes,
-    },
+    Complained { bytes: Bytes },
     /// A process of the host listens at the requested port.
     Listens {},
     /// A part of the capture of the program's device; the parts are in order.
@@ -71,10 +65,7 @@ pub enum HostedEvent {
         bytes: Bytes,
     },
     /// The host lacks something, so the program was not started.
-    Lacks {
-        /// The missing part.
-        text: String,
-    },
+    Lacks { text: String },
 }
 
 impl Line for HostedEvent {}
@@ -101,7 +92,6 @@ pub struct Hosted {
     pub runner: Option<String>,
     /// The only plug-in that libfabric should use.
     pub provider: Option<String>,
-    /// How its packets are recorded, if they are.
     pub recording: Option<Recording>,
     /// The port at which it will listen.
     pub port: Option<u16>,
@@ -309,7 +299,6 @@ impl Hosted {
     }
 }
 
-/// Runs a command with the streams of this process.
 fn drive(mut command: Command) -> Result<ExitStatus, LackError> {
     let mut child = spawn(&mut command)?;
     let ended = child.wait();
@@ -424,7 +413,6 @@ pub fn software(installation: &Installation, name: &str) -> Result<PathBuf, Lack
     ))
 }
 
-/// Returns an error if the program is not installed on this host.
 fn installed(program: &str) -> Result<(), LackError> {
     let has = match program.contains('/') {
         true => Path::new(program).is_file(),

@@ -15,10 +15,8 @@ use super::program::{Program, find_beside};
 /// The reason why nothing can be launched.
 #[derive(Debug, thiserror::Error)]
 pub enum LauncherError {
-    /// The path of this program's own file is unknown.
     #[error("cannot find this program's own file: {0}")]
     OwnFile(#[from] std::io::Error),
-    /// There is no `efa-emu`.
     #[error(
         "efa-emu is neither beside this program nor in PATH; build it with `cargo build -p efa-emu` or \
          name it with --efa-emu PATH"
@@ -29,9 +27,7 @@ pub enum LauncherError {
 /// Starts driven processes, each on a separate emulated host.
 #[derive(Clone, Debug)]
 pub struct Launcher {
-    /// The `efa-emu` program.
     pub efa_emu: PathBuf,
-    /// This program.
     pub efa_conformance: PathBuf,
     /// Name of the emulated fabric, different from all others in use.
     pub fabric: String,
@@ -59,11 +55,8 @@ impl Launcher {
 pub struct Host {
     /// Name of the endpoint and of its emulated host.
     pub name: String,
-    /// Device profile.
     pub profile: Option<String>,
-    /// The path of the host's capture.
     pub capture: Option<PathBuf>,
-    /// Environment variables.
     pub environment: BTreeMap<String, String>,
     /// The program that starts programs with the libraries of another release, if one is needed.
     pub runner: Option<PathBuf>,

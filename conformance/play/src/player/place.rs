@@ -115,7 +115,6 @@ impl fmt::Display for Versions {
 /// A host's description of itself.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Description {
-    /// The versions of the suite there.
     #[serde(flatten)]
     pub versions: Versions,
     /// The host's name for itself.
@@ -204,72 +203,50 @@ fn efa_devices() -> Result<BTreeMap<String, HwDevice>, efa_hw::OpenError> {
 /// The reason why nothing can be played at a place.
 #[derive(Debug, thiserror::Error)]
 pub enum PlaceError {
-    /// The remote shell could not be started.
     #[error("cannot start `{shell}` to reach {host}: {source}; name the command with --rsh")]
     Start {
-        /// The host.
         host: String,
-        /// The remote shell.
         shell: String,
-        /// The error.
         source: std::io::Error,
     },
-    /// There was no connection.
     #[error(
         "cannot reach {host}: `{shell} {host}` ended with status 255{tail}; see that `{shell} {host} true` \
          works without questions, or name another command with --rsh"
     )]
     Unreachable {
-        /// The host.
         host: String,
-        /// The remote shell.
         shell: String,
         /// The end of its standard error.
         tail: String,
     },
-    /// The host sent no answer.
     #[error(
         "{host} did not answer within {limit:?}{tail}; see that `{shell} {host} true` works, or give it more \
          time with --start-time"
     )]
     Silent {
-        /// The host.
         host: String,
-        /// The remote shell.
         shell: String,
-        /// The time waited.
         limit: Duration,
-        /// The end of its standard error.
         tail: String,
     },
-    /// The program is not installed on the host.
     #[error(
         "{host} has no program `{program}`{tail}; install it there in a directory that is in the PATH of \
          `{shell} {host}`, or name its path with --remote-program"
     )]
     NoProgram {
-        /// The host.
         host: String,
-        /// The program.
         program: String,
-        /// The remote shell.
         shell: String,
-        /// The end of its standard error.
         tail: String,
     },
-    /// The program did not describe the host.
     #[error(
         "`{program} place` on {host} ended with {status}{tail}; install efa-conformance {} there",
         version::build()
     )]
     Refused {
-        /// The host.
         host: String,
-        /// The program.
         program: String,
-        /// How it ended.
         status: ExitStatus,
-        /// The end of its standard error.
         tail: String,
     },
     /// Another program wrote to standard output.
@@ -278,44 +255,26 @@ pub enum PlaceError {
          when `{shell}` logs in, such as a banner or ~/.bashrc; silence it for shells that have no terminal"
     )]
     Banner {
-        /// The host.
         host: String,
-        /// The printed line.
         line: String,
-        /// The program.
         program: String,
-        /// The remote shell.
         shell: String,
     },
-    /// The versions differ.
     #[error(
         "{host} has {there}; here is {here}: install the same release on both, or name another program of \
          {host} with --remote-program"
     )]
     Different {
-        /// The host.
         host: String,
-        /// Its versions.
         there: Box<Versions>,
-        /// The versions of this program.
         here: Box<Versions>,
     },
-    /// The host has no EFA device.
     #[error("{host} has no EFA device: {trouble}")]
-    NoDevice {
-        /// The host.
-        host: String,
-        /// The reason.
-        trouble: String,
-    },
-    /// The host has no device of this name.
+    NoDevice { host: String, trouble: String },
     #[error("{host} has no EFA device {wanted}; it has {}", found.join(", "))]
     NoSuchDevice {
-        /// The host.
         host: String,
-        /// The name.
         wanted: String,
-        /// The devices that it has.
         found: Vec<String>,
     },
 }
@@ -324,7 +283,6 @@ pub enum PlaceError {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{host} names no free port: {reason}")]
 pub struct PortError {
-    /// The host.
     pub host: String,
     /// The output instead, or why there was none.
     pub reason: String,
@@ -342,7 +300,6 @@ pub enum Recording {
 /// How hosts are reached.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Reach {
-    /// The remote shell.
     pub shell: RemoteShell,
     /// `efa-conformance` there: a path, or a name for the shell.
     pub program: String,

@@ -284,7 +284,6 @@ impl Player {
         }
     }
 
-    /// The error for a line that is not an event.
     fn unclear(&mut self, unclear: Unclear) -> PlayerError {
         let Unclear {
             line,

@@ -15,10 +15,8 @@ pub enum Program {
     Libfabric {
         /// The library: a path, or a name for the dynamic linker.
         library: PathBuf,
-        /// The provider that the endpoint is opened with.
         provider: Provider,
     },
-    /// Any other program.
     Exec {
         /// The program, then its arguments.
         words: Vec<String>,

@@ -17,15 +17,11 @@ use crate::operation::EndpointIndex;
 pub struct Scenario {
     /// The file's name without its extension.
     pub name: String,
-    /// The path of the file.
     pub path: PathBuf,
-    /// A description in one or more sentences.
     pub description: String,
     /// Sections of the protocol specification that the trace exercises.
     pub spec: Vec<String>,
-    /// The endpoints.
     pub endpoints: Vec<EndpointSpec>,
-    /// The steps, in this order.
     pub steps: Vec<Step>,
     /// The packets, if they are written by hand, in their order.
     pub packets: Vec<WrittenPacket>,

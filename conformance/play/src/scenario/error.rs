@@ -6,32 +6,24 @@ use std::path::{Path, PathBuf};
 /// The reason why a scenario cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
-    /// The file cannot be read.
     #[error("cannot read the scenario {file}: {source}")]
     Unreadable {
-        /// The file.
         file: PathBuf,
-        /// The error.
         source: std::io::Error,
     },
-    /// A key of the file is wrong.
     #[error("{file}:{line}: {key}: {problem}; {remedy}")]
     Invalid {
-        /// The file.
         file: PathBuf,
         /// Line, counted from 1.
         line: usize,
         /// The key, as written.
         key: String,
-        /// The problem.
         problem: String,
-        /// The remedy.
         remedy: String,
     },
 }
 
 impl ScenarioError {
-    /// An error about a key of `file`.
     pub(crate) fn invalid(
         file: &Path,
         line: usize,
@@ -84,13 +76,11 @@ impl<'a> Source<'a> {
         ScenarioError::invalid(self.path, line, key, problem, remedy)
     }
 
-    /// Explains an error of the TOML parser.
     pub(super) fn toml(&self, error: &toml::de::Error) -> ScenarioError {
         let span = error.span().unwrap_or(0..0);
         self.explain(self.line(span.start), &self.key_at(&span), error.message())
     }
 
-    /// Explains serde's error about the value of `key`.
     pub(super) fn explain(&self, line: usize, key: &str, message: &str) -> ScenarioError {
         let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
         let (problem, remedy) = match *quoted.as_slice() {

@@ -34,7 +34,6 @@ pub fn file_of_faults(rules: &[Fault]) -> String {
     format!("fault = [\n{}\n]\n", rules.join(",\n"))
 }
 
-/// The hosts that a rule names.
 fn hosts(rule: &Fault) -> Vec<&HostName> {
     let matched = rule.when.iter();
     let mut hosts: Vec<&HostName> = matched

@@ -72,7 +72,6 @@ impl<'a> Keys<'a> {
         *self.lines.get(key).unwrap_or(&self.line)
     }
 
-    /// The value of a key, if it is present.
     pub(super) fn optional<T: DeserializeOwned>(&mut self, key: &'static str) -> Result<Option<T>> {
         self.asked.push(key);
         let Some(value) = self.values.remove(key) else {
@@ -83,7 +82,6 @@ impl<'a> Keys<'a> {
             .map_err(|error| self.explain(key, error.path(), error.inner()))
     }
 
-    /// The value of a required key.
     pub(super) fn need<T: DeserializeOwned>(&mut self, key: &'static str) -> Result<T> {
         let value = self.optional(key)?;
         value.ok_or_else(|| self.missing(key))

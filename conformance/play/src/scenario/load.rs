@@ -114,7 +114,6 @@ impl Scenario {
     }
 }
 
-/// The id of a rule.
 fn rule(source: &Source<'_>, given: &Spanned<String>) -> Result<&'static str> {
     let id = given.as_ref();
     let found = RULES.iter().find(|rule| rule.id == id);

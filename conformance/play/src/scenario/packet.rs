@@ -15,9 +15,7 @@ pub struct WrittenPacket {
     pub line: usize,
     /// The step during which it is sent: the last one before it.
     pub step: usize,
-    /// Its sender.
     pub from: EndpointIndex,
-    /// Its receiver.
     pub to: EndpointIndex,
     /// Its other keys.
     pub keys: Vec<WrittenKey>,
@@ -26,11 +24,8 @@ pub struct WrittenPacket {
 /// A key of a packet.
 #[derive(Clone, PartialEq, Debug)]
 pub struct WrittenKey {
-    /// The key.
     pub name: String,
-    /// Its line in the file.
     pub line: usize,
-    /// Its value.
     pub value: toml::Value,
 }
 

@@ -11,28 +11,22 @@ use super::keys::{Keys, RawTable};
 /// A per-trace departure from the suite's policy for one field.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PolicyOverride {
-    /// The line of the file.
     pub line: usize,
     /// Packet type, such as `HANDSHAKE`; `*` is any.
     pub packet: String,
     /// Field, such as `extra_info`.
     pub field: String,
-    /// How the field is compared in this trace.
     pub policy: FieldPolicy,
-    /// The reason.
     pub reason: String,
 }
 
 /// How a field of a packet under test is compared with the recorded one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FieldPolicy {
-    /// The values must be equal.
     Exact,
     /// A pair of values that occurred once has to occur together from then on.
     Bound,
-    /// Not compared.
     Ignored,
-    /// The value must be one of these.
     OneOf(Vec<u64>),
 }
 
@@ -46,7 +40,6 @@ enum PolicyName {
     OneOf,
 }
 
-/// Reads a policy.
 pub(super) fn policy(source: &Source<'_>, table: RawTable) -> Result<PolicyOverride> {
     let mut keys = Keys::new(source, "a policy", table);
     let named: String = keys.need("field")?;

@@ -12,22 +12,17 @@ pub type Operation = operation::Operation<RegionOffset>;
 /// One step.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// The line of the file on which the step begins.
     pub line: usize,
-    /// The action.
     pub action: Action,
 }
 
 /// The action of a step.
 #[derive(Clone, Debug)]
 pub enum Action {
-    /// An application starts an operation.
     Start {
-        /// At which endpoint.
         at: EndpointIndex,
         /// The operation's name, unique in the scenario.
         id: String,
-        /// The operation.
         operation: Operation,
         /// The expected completion; meaningless for operations without one.
         expect: Expectation,
@@ -46,7 +41,6 @@ pub enum Action {
     },
     /// Checks that registered memory contains a message's bytes.
     Check {
-        /// At which endpoint.
         at: EndpointIndex,
         /// Name of a `register` step.
         region: String,

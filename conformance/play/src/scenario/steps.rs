@@ -66,7 +66,6 @@ pub(super) struct Steps<'a> {
 }
 
 impl<'a> Steps<'a> {
-    /// A reader that has read no step yet.
     pub(super) fn new(source: &'a Source<'a>, endpoints: &'a [EndpointSpec]) -> Self {
         Steps {
             source,
@@ -75,7 +74,6 @@ impl<'a> Steps<'a> {
         }
     }
 
-    /// Reads the next step.
     pub(super) fn step(&mut self, raw: RawTable) -> Result<Step> {
         let mut keys = Keys::new(self.source, "the step", raw);
         let table = format!("`{}`", keys.text("do").unwrap_or_default());

@@ -14,15 +14,11 @@ use super::error::{Result, ScenarioError, Source, suggest};
 pub struct TagScenario {
     /// Its name: its file's name without the extension.
     pub name: String,
-    /// Its file.
     pub path: PathBuf,
-    /// Its description.
     pub description: String,
     /// The sections of the document that it covers.
     pub spec: Vec<String>,
-    /// The parameters of the connection.
     pub connection: ConnectionSpec,
-    /// The steps, in this order.
     pub steps: Vec<TagStep>,
 }
 
@@ -61,9 +57,7 @@ impl End {
 /// A step, and the line on which it begins.
 #[derive(Clone, Debug)]
 pub struct TagStep {
-    /// The line.
     pub line: usize,
-    /// The action.
     pub action: TagAction,
 }
 
@@ -71,11 +65,8 @@ pub struct TagStep {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(tag = "do", rename_all = "lowercase", deny_unknown_fields)]
 pub enum TagAction {
-    /// A plain receive is posted.
     Receive {
-        /// The end that posts it.
         at: End,
-        /// Its name.
         id: String,
         /// Bytes of memory.
         length: usize,
@@ -84,7 +75,6 @@ pub enum TagAction {
     Add {
         /// The name of the receive and of the operation.
         id: String,
-        /// The tag.
         tag: u64,
         /// The bits of it that are compared; all by default.
         mask: Option<u64>,
@@ -98,34 +88,22 @@ pub enum TagAction {
     },
     /// `b` deletes a tag.
     Delete {
-        /// The operation's name.
         id: String,
         /// The name of the tag to delete.
         of: String,
-        /// The same as in `add`.
         handled: Option<u32>,
     },
     /// `b` reports unexpected messages.
-    Sync {
-        /// The operation's name.
-        id: String,
-        /// The number of handled messages.
-        handled: u32,
-    },
-    /// A message is sent.
+    Sync { id: String, handled: u32 },
     Send {
-        /// The sender.
         at: End,
-        /// Its name.
         id: String,
-        /// The message.
         message: Message,
         /// The status of its work request; success by default.
         status: Option<String>,
     },
     /// `b` reads the data of a rendezvous.
     Read {
-        /// The read's name.
         id: String,
         /// The message that requested the rendezvous.
         of: String,
@@ -134,16 +112,10 @@ pub enum TagAction {
         offset: usize,
         /// Bytes that are read; the rest of the data by default.
         length: Option<usize>,
-        /// The same as in `send`.
         status: Option<String>,
     },
     /// These completions arrive, in this order.
-    See {
-        /// The end that gets them.
-        at: End,
-        /// The completions.
-        completions: Vec<Expected>,
-    },
+    See { at: End, completions: Vec<Expected> },
 }
 
 /// A message.
@@ -163,7 +135,6 @@ pub enum Message {
     },
     /// A message with its data.
     Eager {
-        /// Its tag.
         tag: u64,
         /// The sender's own data.
         #[serde(default)]
@@ -171,9 +142,7 @@ pub enum Message {
         /// The bytes after its header.
         length: usize,
     },
-    /// The request of a rendezvous.
     Rendezvous {
-        /// Its tag.
         tag: u64,
         /// The sender's own data.
         #[serde(default)]
@@ -191,9 +160,7 @@ pub enum Message {
         /// The message that requested it.
         of: String,
     },
-    /// Plain bytes.
     Plain {
-        /// The bytes.
         bytes: Vec<u8>,
     },
 }
@@ -211,11 +178,8 @@ pub struct Expected {
     /// Its flags likewise.
     #[serde(default)]
     pub flags: Vec<String>,
-    /// The number of bytes that it reports.
     pub length: Option<u32>,
-    /// The tag that it reports.
     pub tag: Option<u64>,
-    /// The sender's data that it reports.
     pub data: Option<u32>,
     /// The message whose data is in the memory: the bytes after the headers in a tagged buffer; the
     /// complete message in a plain receive, and in a tagged buffer that was too small for a
