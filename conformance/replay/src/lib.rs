@@ -17,6 +17,8 @@
 //! # }
 //! ```
 
+#![allow(missing_docs, reason = "only this workspace uses it")]
+
 pub mod compare;
 pub mod replay;
 pub mod synthetic;

@@ -33,7 +33,6 @@ pub(super) const FIRST_SCRIPTED_ID: u64 = 0x5EED_0001;
 /// A scripted packet refers to a value that the endpoint under test never introduced.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unbound {
-    /// The field.
     pub field: String,
     /// The recorded value.
     pub value: u64,

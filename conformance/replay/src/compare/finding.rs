@@ -15,7 +15,6 @@ pub struct Finding {
     /// Notes are legal differences from the recording; warnings are violations of recommendations.
     #[serde(with = "words::severity")]
     pub severity: Severity,
-    /// The violated rule.
     #[serde(with = "words::rule")]
     pub rule: Option<&'static Rule>,
     /// The number of the packet in the trace.
@@ -24,10 +23,8 @@ pub struct Finding {
     pub packet_type: String,
     /// The field; empty if there is no single field.
     pub field: String,
-    /// The source of the requirement.
     #[serde(with = "words::source")]
     pub source: Option<Source>,
-    /// The description.
     pub text: String,
 }
 

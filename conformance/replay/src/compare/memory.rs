@@ -10,20 +10,16 @@ use super::recorded::{Recorded, numbers};
 /// Recorded registered memory, and its actual counterpart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BoundRegion {
-    /// The owner of the memory.
     pub owner: EndpointIndex,
     /// Its length in bytes.
     pub length: u64,
-    /// The recorded address and key.
     pub recorded: Remote,
-    /// The actual address and key.
     pub actual: Remote,
 }
 
 /// An entry of an `rma_iov` or `read_iov` array.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IovEntry {
-    /// Address and key.
     pub remote: Remote,
     /// Length in bytes.
     pub length: u64,

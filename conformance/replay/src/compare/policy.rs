@@ -12,7 +12,6 @@ use efa_play::scenario::{FieldPolicy, PolicyOverride};
 /// The rule for one field.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Rule {
-    /// The values are equal.
     Exact,
     /// The values are equal in these bits. Other bits are free.
     Masked(u64),
@@ -22,7 +21,6 @@ pub enum Rule {
     AtLeast(u64),
     /// Not compared, because the bytes have no meaning.
     Ignored,
-    /// The value is one of these.
     OneOf(Vec<u64>),
     /// Part of the raw address of the packet's sender.
     Address(AddressPart),
@@ -45,7 +43,6 @@ pub enum Rule {
 
 /// The part of a raw address in a field.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[expect(missing_docs, reason = "the names are the fields'")]
 pub enum AddressPart {
     Gid,
     Qpn,
@@ -64,13 +61,9 @@ pub enum IdKind {
 /// The part of an `efa_rma_iov` in a field, and the owner of the memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum MemoryPart {
-    /// The address of memory of the packet's sender.
     SenderAddress,
-    /// The key of memory of the packet's sender.
     SenderKey,
-    /// The address of memory of the packet's receiver.
     ReceiverAddress,
-    /// The key of memory of the packet's receiver.
     ReceiverKey,
 }
 

@@ -15,13 +15,9 @@ pub type OperationIndex = usize;
 pub struct Recorded<'a> {
     /// Its number in the trace.
     pub number: u64,
-    /// The endpoint that sent it.
     pub sender: EndpointIndex,
-    /// The receiving endpoint.
     pub receiver: EndpointIndex,
-    /// The operation to which it belongs, if any.
     pub operation: Option<OperationIndex>,
-    /// Its bytes.
     pub bytes: &'a [u8],
 }
 

@@ -8,7 +8,6 @@ use super::frames::sent_requests;
 /// The frames of a trace do not determine one address for each endpoint.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(super) enum AddressError {
-    /// An endpoint has sent from two queue pairs.
     #[error(
         "packet {packet}, transport header: sender [{}]:{}, but endpoint `{endpoint}` is [{}]:{}",
         .seen.0, .seen.1, .known.0, .known.1
@@ -19,7 +18,6 @@ pub(super) enum AddressError {
         seen: (Gid, Qpn),
         known: (Gid, Qpn),
     },
-    /// Two packets to one endpoint have different Q-keys.
     #[error(
         "packet {packet}, transport header field `Q-key`: expected {:#x} as in packet {first}, \
          actual {:#x}",

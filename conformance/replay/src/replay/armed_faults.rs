@@ -20,10 +20,8 @@ pub(super) enum ArmError {
     NoFabric,
     #[error("staged faults of whole hosts, which need a host for each endpoint")]
     WholeHost,
-    /// `efa-emu fault` cannot be run.
     #[error(transparent)]
     Io(#[from] std::io::Error),
-    /// `efa-emu fault` has refused the rules.
     #[error("staged faults: {0}")]
     Refused(String),
 }
@@ -80,7 +78,6 @@ impl ArmedFaults {
         idle.collect()
     }
 
-    /// Runs `efa-emu fault` and returns its output.
     fn fault_command(&self, arguments: &[&str], input: &str) -> Result<String, ArmError> {
         let mut process = Command::new(&self.efa_emu)
             .args(["fault", "--fabric", &self.fabric])

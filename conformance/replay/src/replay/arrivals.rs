@@ -13,7 +13,6 @@ use super::script::PacketRole;
 use super::session::{Replay, Stopped, Strictness};
 use crate::compare::{Finding, Recorded};
 
-/// A section of the specification.
 const fn section(section: &'static str) -> Option<Source> {
     Some(Source::Spec {
         section,

@@ -12,15 +12,12 @@ use efa_play::scenario::{EndpointSpec, Scenario};
 /// The reason why a backend cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
-    /// There is no suitable device.
     #[error("{0}")]
     Unfit(String),
-    /// The device refused a request that every device should accept.
     #[error("the device refused to {what}: {source}")]
     Nic {
         /// The request.
         what: &'static str,
-        /// The error.
         source: NicError,
     },
     /// The backend works, but the implementation under test cannot be opened.
@@ -33,7 +30,6 @@ pub enum BackendError {
 pub struct RdmaSeen {
     /// The owner of the memory.
     pub gid: Gid,
-    /// Address and key of the memory.
     pub remote: Remote,
     /// Length in bytes.
     pub length: u64,
@@ -46,7 +42,6 @@ pub type Clock = Box<dyn FnMut() -> Instant>;
 
 /// Devices and the network between them.
 pub trait Backend {
-    /// A device.
     type Nic: HostNic;
 
     /// The name, as in `--backend`.

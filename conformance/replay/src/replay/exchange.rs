@@ -6,13 +6,10 @@ use efa_play::operation::EndpointIndex;
 /// A packet, request or refusal in a replay.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Exchanged {
-    /// The sender.
     pub from: EndpointIndex,
-    /// The receiver.
     pub to: EndpointIndex,
     /// The index of the corresponding frame in the capture, if any.
     pub place: Option<usize>,
-    /// The content.
     pub event: WireEvent,
 }
 

@@ -20,7 +20,6 @@ use crate::compare::policy::{IdKind, Rule, is_segment, kind_in_peer_error, stand
 pub struct Operation {
     /// The data in its packets, by their offsets.
     pub content: Vec<u8>,
-    /// Indices of its packets.
     pub packets: Vec<usize>,
 }
 

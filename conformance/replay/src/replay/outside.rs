@@ -20,7 +20,6 @@ const MOST_UNANSWERED: u32 = 3;
 /// Opens a program, in a separate process on this host, as the endpoint under test.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outside {
-    /// The program.
     pub program: Program,
     /// The time limit for its answers.
     pub patience: Patience,

@@ -17,23 +17,19 @@ pub enum Arrival {
     Packet(Vec<u8>),
     /// A message of the endpoint under test without a header.
     Headerless {
-        /// The message.
         bytes: Vec<u8>,
         /// Its completion data.
         immediate: Option<u32>,
     },
     /// An RDMA write with immediate data of the endpoint under test arrived.
     Written {
-        /// The immediate data.
         immediate: u32,
     },
-    /// A packet was not delivered.
     Failed(Status),
     /// An RDMA read of memory of the endpoint under test completed.
     Read {
         /// The name of the read, as the caller chose it.
         name: usize,
-        /// The data, or the error.
         result: Result<Vec<u8>, Status>,
     },
 }

@@ -30,7 +30,6 @@ impl Ranges {
         known
     }
 
-    /// Whether all offsets of a range are in the set.
     pub(super) fn contains(&self, range: &Range<u64>) -> bool {
         range.is_empty()
             || self
@@ -39,7 +38,6 @@ impl Ranges {
                 .any(|known| known.start <= range.start && range.end <= known.end)
     }
 
-    /// The number of offsets in the set.
     pub(super) fn count(&self) -> u64 {
         self.0.iter().map(|range| range.end - range.start).sum()
     }

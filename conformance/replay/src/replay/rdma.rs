@@ -25,7 +25,6 @@ type Memory = (EndpointIndex, u64, bool);
 /// The state of the endpoint under test's RDMA requests.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Requests {
-    /// Whether requests are visible.
     visible: bool,
     /// The recorded requests, with the recorded addresses.
     recorded: Vec<(EndpointIndex, Remote, u64, bool)>,

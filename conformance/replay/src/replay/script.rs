@@ -52,14 +52,12 @@ struct Expected {
     receiver: EndpointIndex,
     operation: Option<OperationIndex>,
     need: Need,
-    /// Whether a packet was matched with it.
     matched: bool,
 }
 
 /// The progress of an operation's data. Data in packets flows in one direction only.
 #[derive(Clone, Debug, Default)]
 struct Transfer {
-    /// The bytes that were sent.
     sent: Ranges,
     /// The end of the bytes that its receiver has granted.
     granted: u64,
@@ -69,10 +67,7 @@ struct Transfer {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PacketRole {
     /// The counterpart of the recorded packet at `place`.
-    Recorded {
-        /// The index of the recorded packet.
-        place: usize,
-    },
+    Recorded { place: usize },
     /// It requests a HANDSHAKE, which the recorded endpoint did not do. That is always allowed.
     Provocation,
     /// It starts an operation that the recorded endpoint started with the packet at `place`, by

@@ -49,7 +49,6 @@ pub(super) struct Replay<'t, B: Backend> {
     pub(super) subject: Box<dyn Subject>,
     pub(super) peers: Vec<Peer<B::Nic>>,
     pub(super) script: Script<'t>,
-    /// The current step.
     pub(super) step: usize,
     pub(super) bindings: Bindings,
     /// The addresses of the endpoints.

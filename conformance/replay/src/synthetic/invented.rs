@@ -9,7 +9,6 @@ use efa_play::operation::{EndpointIndex, Remote};
 
 use crate::compare::policy::IdKind;
 
-/// The address of an endpoint.
 pub(super) fn address(at: EndpointIndex) -> RawAddress {
     let number = at as u16 + 1;
     RawAddress {

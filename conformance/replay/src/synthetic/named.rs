@@ -12,7 +12,6 @@ use toml::Value;
 pub(super) struct KeyValue<'s> {
     /// The key as written.
     pub(super) key: &'s str,
-    /// Its line in the file.
     pub(super) line: usize,
     pub(super) value: &'s Value,
 }
@@ -55,7 +54,6 @@ impl<'s> Named<'s> {
         named
     }
 
-    /// Reads the remaining keys as fields of `packet_type`.
     pub(super) fn read_fields(
         &mut self,
         packet: &'s WrittenPacket,
@@ -144,7 +142,6 @@ impl<'s> Named<'s> {
         Ok(())
     }
 
-    /// The value of a field, if it is given.
     pub(super) fn get(&self, name: FieldName) -> Option<KeyValue<'s>> {
         self.fields.get(&(name.name, name.index)).copied()
     }
@@ -166,7 +163,6 @@ impl<'s> Named<'s> {
         self.others.get(key).copied()
     }
 
-    /// The value of a required text key.
     pub(super) fn need_text(&self, key: &str) -> Result<(&'s str, KeyValue<'s>), ScenarioError> {
         let Some(given) = self.other(key) else {
             return Err(self.scenario.error_at(
@@ -209,7 +205,6 @@ fn is_array(packet_type: PacketType, name: &str) -> bool {
         .any(|place| place.array.is_some() && place.descriptor.name.split('.').next() == Some(name))
 }
 
-/// A field's name as in scenarios.
 fn shown(place: LayoutField) -> String {
     place.descriptor.name.to_owned()
 }

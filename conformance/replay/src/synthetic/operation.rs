@@ -9,7 +9,6 @@ use super::invented;
 /// An operation of a scenario.
 #[derive(Clone, Debug)]
 pub(super) struct SyntheticOperation {
-    /// The step that starts it.
     pub(super) step: usize,
     pub(super) content: Vec<u8>,
     /// Whether its data is from the target.
@@ -20,7 +19,6 @@ pub(super) struct SyntheticOperation {
     /// The target memory at the peer, if any.
     pub(super) target: Remote,
     pub(super) atomic: Option<(AtomicOp, AtomicDatatype)>,
-    /// Its message id, once it has one.
     pub(super) msg_id: Option<u64>,
     /// Number of sent bytes.
     pub(super) sent: usize,

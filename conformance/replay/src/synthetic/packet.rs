@@ -31,9 +31,7 @@ pub(super) struct Situation<'a> {
     pub(super) sender: EndpointIndex,
     /// Whether the sender has the receiver's HANDSHAKE.
     pub(super) has_handshake: bool,
-    /// The operation of the packet.
     pub(super) operation: Option<&'a SyntheticOperation>,
-    /// The message id of its message.
     pub(super) msg_id: u64,
 }
 
@@ -66,7 +64,6 @@ const CREDITS: u64 = 32;
 const RAW_ADDRESS: u64 = RawAddress::LEN as u64;
 
 impl Situation<'_> {
-    /// Writes a packet of `packet_type`.
     pub(super) fn emit(
         &self,
         packet_type: PacketType,
@@ -376,7 +373,6 @@ impl Situation<'_> {
         }
     }
 
-    /// The endpoint with the given name.
     fn endpoint(
         &self,
         named: &Named<'_>,

@@ -22,7 +22,6 @@ use super::{Connection, Devices};
 use crate::replay::backend::Backend as _;
 use crate::replay::emu::Emu;
 
-/// The profile of the devices.
 const PROFILE: &str = "tm";
 
 /// Work requests of each queue.

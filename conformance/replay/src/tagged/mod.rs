@@ -85,17 +85,14 @@ pub struct TagVerdict {
     pub findings: Vec<Finding>,
     /// The feature that the backend lacks for the scenario.
     pub unsupported: Option<String>,
-    /// The run's capture.
     pub capture: Option<Vec<u8>>,
 }
 
 /// A scenario or its capture cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TagTraceError {
-    /// The scenario.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
-    /// The capture.
     #[error(transparent)]
     Capture(#[from] ReadError),
 }
@@ -103,9 +100,7 @@ pub enum TagTraceError {
 /// A scenario with the packets of its capture.
 #[derive(Clone, Debug)]
 pub struct TagTrace {
-    /// The scenario.
     pub scenario: TagScenario,
-    /// The packets.
     pub recorded: Vec<wire::WirePacket>,
 }
 
