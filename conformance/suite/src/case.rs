@@ -33,29 +33,18 @@ pub enum Outcome {
     },
     /// The trace cannot be played: its packets were only parsed, written again and checked against
     /// the rules.
-    CodecOnly {
-        /// The reason.
-        reason: String,
-        /// The number of packets.
-        packets: usize,
-    },
+    CodecOnly { reason: String, packets: usize },
     /// The scenario states that no other implementation can replace this endpoint.
-    NotUnderTest {
-        /// The reason.
-        reason: String,
-    },
+    NotUnderTest { reason: String },
     /// The release under test is known to fail the case because of a fault of that release.
     Expected {
         /// The row of docs/deviations.md with the reason and the evidence.
         row: u32,
-        /// The reasons of the failure.
         findings: Vec<Finding>,
     },
     /// A statement of the protocol or of the scenario does not hold.
     Failed {
-        /// The violated statements.
         findings: Vec<Finding>,
-        /// The capture of the case.
         capture: Option<PathBuf>,
     },
 }
@@ -63,11 +52,8 @@ pub enum Outcome {
 /// One trace, on one backend, with one endpoint under test.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Case {
-    /// The trace's name.
     pub trace: String,
-    /// The trace's file.
     pub path: PathBuf,
-    /// The backend's name.
     pub backend: String,
     /// The implementation under test, such as `core`.
     pub dut: String,
@@ -80,12 +66,10 @@ pub struct Case {
     pub subprotocols: Vec<String>,
     /// The host of each endpoint, if it was not this one.
     pub places: BTreeMap<String, String>,
-    /// The result.
     pub outcome: Outcome,
     /// The recorded messages and the actual ones; empty unless [`crate::Options::ladders`] requests
     /// them.
     pub ladder: Ladder,
-    /// The duration of the case.
     pub duration: Duration,
 }
 

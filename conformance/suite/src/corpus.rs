@@ -9,47 +9,32 @@ use efa_replay::tagged::TagTrace;
 /// A trace that cannot be used.
 #[derive(Debug)]
 pub struct Unusable {
-    /// The file.
     pub path: PathBuf,
-    /// The error.
     pub error: TraceError,
 }
 
 /// The arguments contain no traces or scenarios.
 #[derive(Debug, thiserror::Error)]
 pub enum CorpusError {
-    /// A directory cannot be read.
     #[error("{}: {source}", path.display())]
     Unreadable {
-        /// The directory.
         path: PathBuf,
-        /// The error.
         source: std::io::Error,
     },
-    /// A directory does not contain the file.
     #[error("{} holds no {what}; make traces with `efa-conformance record`", path.display())]
     Empty {
-        /// The directory.
         path: PathBuf,
         /// The type of the searched files, such as `traces`.
         what: &'static str,
     },
-    /// Neither a file nor a directory of this name exists.
     #[error("{} is neither a file nor a directory", .0.display())]
     Absent(PathBuf),
-    /// A scenario has no packets, and was not recorded.
     #[error(
         "{} has no packets, and no capture {} is beside it: \
          make one with `efa-conformance record {} -o {}`",
         scenario.display(), capture.display(), scenario.display(), capture.display()
     )]
-    NotRecorded {
-        /// The scenario.
-        scenario: PathBuf,
-        /// The missing capture.
-        capture: PathBuf,
-    },
-    /// No name matches the filter.
+    NotRecorded { scenario: PathBuf, capture: PathBuf },
     #[error("no name contains `{0}`; `efa-conformance list` shows them")]
     Filtered(String),
 }

@@ -27,7 +27,6 @@ pub enum Change {
     Delay,
     /// Its receiver is not ready, so often that its sender must send it again.
     Refuse,
-    /// It fails.
     Fail,
 }
 

@@ -61,7 +61,6 @@ pub struct Deviation {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Expected {
-    /// The deviations.
     #[serde(default, rename = "deviation")]
     pub deviations: Vec<Deviation>,
 }
@@ -69,20 +68,14 @@ pub struct Expected {
 /// A file of deviations cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ExpectedError {
-    /// It cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Unreadable {
-        /// The file.
         path: PathBuf,
-        /// The error.
         source: std::io::Error,
     },
-    /// Its content is not a list of deviations.
     #[error("{}: {source}; docs/conformance.md describes the keys", path.display())]
     Invalid {
-        /// The file.
         path: PathBuf,
-        /// The error.
         source: toml::de::Error,
     },
 }

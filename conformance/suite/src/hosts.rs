@@ -40,12 +40,10 @@ const MOST_LOST: u32 = 3;
 /// The hosts of the endpoints.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Seats {
-    /// Endpoints by their names.
     Named(BTreeMap<String, HostDevice>),
     /// The first endpoint of each scenario is at the first place of the pair, the second at the
     /// second.
     Pair {
-        /// The two hosts.
         pair: [HostDevice; 2],
         /// The places of further endpoints, in turn. If there are none, further endpoints use the
         /// places of the pair in turn.
@@ -63,7 +61,6 @@ impl Seats {
         .into_iter()
     }
 
-    /// The place of an endpoint.
     fn of(&self, index: usize, name: &str) -> Option<&HostDevice> {
         match self {
             Seats::Named(places) => places.get(name),
@@ -80,9 +77,7 @@ impl Seats {
 /// A scenario to play.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Task {
-    /// The trace.
     pub path: PathBuf,
-    /// The hosts of its endpoints.
     pub seats: Seats,
 }
 
@@ -97,7 +92,6 @@ pub struct Hosts {
     dut: String,
     patience: Patience,
     options: Options,
-    /// How packets are recorded, if they are.
     recording: Option<Recording>,
     /// The hosts on which packets cannot be recorded.
     unrecorded: BTreeSet<String>,
@@ -393,7 +387,6 @@ impl Hosts {
 /// The judgement of a case's captures.
 #[derive(Default)]
 struct Judged {
-    /// Violated rules.
     findings: Vec<Finding>,
     /// The comparison of the clocks, and the gaps of the captures. These do not fail a case.
     statements: Vec<Finding>,
@@ -527,7 +520,6 @@ struct Merged {
     capture: Capture,
     /// The endpoint of each interface.
     endpoints: Vec<usize>,
-    /// The comparison of the hosts' clocks.
     clocks: Vec<String>,
 }
 
@@ -656,7 +648,6 @@ mod tests {
         (scenario, captures.collect())
     }
 
-    /// The number of frames in a capture.
     fn frames_of(bytes: &[u8]) -> usize {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), bytes).unwrap();

@@ -24,24 +24,19 @@ use super::runner::{Ended, Runner, Settings};
 /// The traces cannot be run.
 #[derive(Debug, thiserror::Error)]
 pub enum JobsError {
-    /// There is no device.
     #[error(transparent)]
     Backend(#[from] BackendError),
-    /// Several jobs would share a real device.
     #[error(
         "--jobs {jobs} with verbs needs emulated devices, which `efa-emu run` provides; on real \
          ones cases would meet: use --jobs 1 ({source})"
     )]
     RealDevice {
-        /// The number of jobs.
         jobs: NonZeroUsize,
         /// The reason why this process has no emulated devices.
         source: FabricError,
     },
-    /// A process cannot be started.
     #[error("cannot start a process that runs traces: {0}")]
     Start(#[from] io::Error),
-    /// A process has started, but does not report whether it can run traces.
     #[error("cannot start a process that runs traces: {0}")]
     NoAnswer(#[from] NoAnswer),
     /// A process has started, and reports why it cannot run traces.

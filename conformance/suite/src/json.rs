@@ -17,12 +17,10 @@ use super::{Case, Outcome, Summary};
 /// The results of a run as they are written; docs/json.md describes them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
-    /// The implementation under test.
     pub under_test: Identity,
     /// The run. Reports of earlier versions of the suite do not have it.
     #[serde(default)]
     pub run: RunReport,
-    /// The number of cases by their result.
     pub summary: Summary,
     /// The results by section of the protocol document.
     #[serde(default)]
@@ -30,7 +28,6 @@ pub struct Report {
     /// The results by the pair of places, of cases that were played on other hosts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pairs: Vec<PairReport>,
-    /// The result of each case.
     pub cases: Vec<CaseReport>,
 }
 
@@ -45,7 +42,6 @@ pub struct RunReport {
     pub host: String,
     /// The command line, for a shell.
     pub command: String,
-    /// The working directory of the command.
     #[serde(serialize_with = "as_text")]
     pub directory: PathBuf,
     /// The versions of the participating software, by name.
@@ -73,9 +69,7 @@ pub enum Ending {
 /// The result of a case.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CaseReport {
-    /// The trace's name.
     pub trace: String,
-    /// The backend's name.
     pub backend: String,
     /// The implementation under test, such as `core`.
     pub dut: String,
@@ -84,7 +78,6 @@ pub struct CaseReport {
     /// The sections of the protocol document that it covers.
     #[serde(default)]
     pub sections: Vec<String>,
-    /// The subprotocols that are recorded.
     #[serde(default)]
     pub subprotocols: Vec<String>,
     /// The shell command that repeats it.
@@ -93,7 +86,6 @@ pub struct CaseReport {
     /// The host of each endpoint, if it was not the suite's host.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub places: BTreeMap<String, String>,
-    /// The result.
     pub result: Ending,
     /// The reason why nothing was tested.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -136,10 +128,8 @@ pub struct FindingReport {
     /// The number of the packet in the trace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packet: Option<u64>,
-    /// The packet's type.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub packet_type: String,
-    /// The field.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub field: String,
     /// The complete finding as text.
@@ -314,10 +304,8 @@ where
 /// The reason why a file is not a report.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
-    /// The file cannot be read.
     #[error("{0}: {1}")]
     Read(PathBuf, io::Error),
-    /// The file is not a report.
     #[error(
         "{0} is not a report of a run: {1}; `efa-conformance run --json FILE` writes such files"
     )]

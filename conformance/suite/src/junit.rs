@@ -12,7 +12,6 @@ use super::json::{CaseReport, Ending, Report};
 #[derive(Clone, Debug, Template)]
 #[template(path = "junit.xml", whitespace = "minimize")]
 pub struct JUnit {
-    /// Its name.
     pub name: String,
     /// The start of the tests, in the format of RFC 3339; empty if unknown.
     pub timestamp: String,
@@ -20,29 +19,23 @@ pub struct JUnit {
     pub host: String,
     /// The properties of the run, by name.
     pub properties: Vec<(String, String)>,
-    /// The tests.
     pub suites: Vec<Suite>,
 }
 
 /// A group of tests.
 #[derive(Clone, Debug)]
 pub struct Suite {
-    /// Their name.
     pub name: String,
-    /// The tests.
     pub tests: Vec<Test>,
 }
 
 /// A test.
 #[derive(Clone, Debug)]
 pub struct Test {
-    /// Its name.
     pub name: String,
     /// The class name, with dots.
     pub class: String,
-    /// The duration.
     pub seconds: f64,
-    /// The result.
     pub result: TestResult,
     /// Further output.
     pub output: String,
@@ -51,11 +44,8 @@ pub struct Test {
 /// The result of a test.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TestResult {
-    /// The test passed.
     Passed,
-    /// The test did not run, for this reason.
     Skipped(String),
-    /// The test failed.
     Failed {
         /// The failure in one line.
         message: String,

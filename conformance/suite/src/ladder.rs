@@ -18,7 +18,6 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Nature {
-    /// A packet.
     Packet,
     /// A request to a device to read or write memory.
     Request,
@@ -35,27 +34,21 @@ pub struct Message {
     pub detail: String,
     /// The number of the recorded packet that it is, or that it corresponds to.
     pub number: Option<u64>,
-    /// Whether it is a packet, or a device's request or refusal.
     pub nature: Nature,
 }
 
 /// A rung: a recorded message, the actual one in its place, or both.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Rung {
-    /// The sender.
     pub from: EndpointIndex,
-    /// The receiver.
     pub to: EndpointIndex,
-    /// The recorded message.
     pub expected: Option<Message>,
-    /// The actual message.
     pub actual: Option<Message>,
 }
 
 /// The recorded messages and the actual ones.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Ladder {
-    /// The names of the endpoints.
     pub endpoints: Vec<String>,
     /// The rungs in the order of time.
     pub rungs: Vec<Rung>,

@@ -17,6 +17,8 @@
 //! # }
 //! ```
 
+#![allow(missing_docs, reason = "only this workspace uses it")]
+
 mod case;
 pub mod changes;
 mod corpus;

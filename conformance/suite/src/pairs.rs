@@ -11,7 +11,6 @@ use super::{Case, Summary};
 pub struct PairReport {
     /// The places, in the order of the endpoints that were played there.
     pub places: [String; 2],
-    /// The number of cases by their result.
     pub summary: Summary,
 }
 

@@ -20,7 +20,6 @@ pub struct Summary {
     pub unsupported: usize,
     /// Cases that the release under test is known to fail.
     pub known: usize,
-    /// Cases that failed.
     pub failed: usize,
 }
 

@@ -24,7 +24,6 @@ pub struct Settings {
     pub outside: Option<Outside>,
     /// The name in results of the implementation under test.
     pub dut: String,
-    /// The options of cases.
     pub options: Options,
 }
 

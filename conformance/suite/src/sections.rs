@@ -46,15 +46,12 @@ pub struct Tally {
 pub struct SectionReport {
     /// Its number in the document; `stock`, `device` or `ofi` for other statements.
     pub section: String,
-    /// The title.
     pub title: String,
     /// Passed cases that cover it.
     pub passed: usize,
     /// Played cases that cover it. All played cases cover the parts outside of the document.
     pub total: usize,
-    /// By subprotocol.
     pub subprotocols: Vec<Tally>,
-    /// By statement.
     pub statements: Vec<Tally>,
 }
 

@@ -69,7 +69,6 @@ pub(crate) fn run_in_simulator(
     case
 }
 
-/// Runs a trace.
 fn run<D: Devices>(path: &Path, trace: &TagTrace, devices: &mut D, options: &Options) -> Case {
     let start = Instant::now();
     let verdict = play(trace, devices);

@@ -78,7 +78,6 @@ impl<'r> Case<'r> {
         }
     }
 
-    /// The case's anchor for links.
     fn anchor(&self) -> String {
         let Case { report, case, .. } = self;
         let mut name = format!(
