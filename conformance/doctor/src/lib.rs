@@ -9,6 +9,8 @@
 //! }
 //! ```
 
+#![allow(missing_docs, reason = "only this workspace uses it")]
+
 pub mod bundle;
 pub mod doctor;
 pub mod survey;

@@ -15,7 +15,6 @@ use super::private::{self, Private};
 pub struct Member {
     /// Its path in the bundle.
     pub name: String,
-    /// Its bytes.
     pub bytes: Vec<u8>,
 }
 

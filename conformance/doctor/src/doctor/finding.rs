@@ -6,7 +6,6 @@ use serde::Serialize;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// No problem.
     Ok,
     /// Worth knowing.
     Note,
@@ -96,16 +95,13 @@ pub const CHECKS: [(&str, &str); 18] = [
 /// A finding.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Finding {
-    /// The severity.
     pub level: Level,
     /// The check: a name of [`CHECKS`].
     pub check: &'static str,
     /// The object, if there may be several: a device, a file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
-    /// The found value.
     pub value: String,
-    /// The remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }

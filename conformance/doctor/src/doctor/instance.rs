@@ -14,11 +14,8 @@ pub(super) struct Instance {
     pub(super) devices: Option<u32>,
     /// The part id of the devices, if a device's attributes were published.
     pub(super) part_id: Option<u32>,
-    /// Whether the devices support RDMA read.
     pub(super) rdma_read: Option<bool>,
-    /// Whether the devices support RDMA write.
     pub(super) rdma_write: Option<bool>,
-    /// The source of these values.
     pub(super) source: &'static str,
 }
 

@@ -32,7 +32,6 @@ const DIRECTORIES: [&str; 8] = [
 /// Directories of Python packages, some of which include a libfabric.
 const PYTHON: [&str; 3] = ["/usr/lib", "/usr/local/lib", "/opt/conda/lib"];
 
-/// Reports the libraries of the machine.
 pub(super) fn examine(machine: &Machine, findings: &mut Vec<Finding>) {
     let found = find(machine);
     rdma_core(machine, &found, findings);

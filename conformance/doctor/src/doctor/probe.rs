@@ -56,7 +56,6 @@ pub struct DeviceAnswer {
     pub capabilities: u32,
     /// The largest packet in bytes.
     pub packet_size: usize,
-    /// PCI part id.
     pub part_id: u32,
 }
 
@@ -64,12 +63,10 @@ pub struct DeviceAnswer {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Answer {
-    /// Of a device.
     Device(DeviceAnswer),
     /// For a library: the newest version of its interface of which it has a call, if any version is
     /// known here.
     Library(Option<String>),
-    /// The reason why there is no answer.
     Error(String),
 }
 

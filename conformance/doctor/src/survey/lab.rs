@@ -206,7 +206,6 @@ impl Nic {
         }
     }
 
-    /// An address handle.
     pub(super) fn handle(&self, gid: [u8; 16]) -> Result<u16, SurveyError> {
         match self.ask(|nic| Ask::Handle { nic, gid })? {
             Reply::Handle(ahn) => Ok(ahn),
@@ -249,7 +248,6 @@ impl Nic {
         self.done(|nic| Ask::Deregister { nic, memory })
     }
 
-    /// Posts a receive.
     pub(super) fn receive(&self) -> Result<(), SurveyError> {
         self.done(|nic| Ask::Receive { nic })
     }

@@ -24,7 +24,6 @@ pub use side::{SurveyError, serve};
 pub enum Answer {
     /// A limit.
     Number(u64),
-    /// The status of a request.
     Status(Status),
     /// The next queue pair number.
     Reuse(QpnPolicy),
@@ -67,9 +66,7 @@ impl fmt::Display for Answer {
 
 /// One assumption of the device model, and its test.
 pub struct Experiment {
-    /// Its name.
     pub id: &'static str,
-    /// The question.
     pub question: &'static str,
     measure: fn(&Lab) -> Result<Answer, SurveyError>,
     assumed: fn(&Profile) -> Answer,
@@ -85,7 +82,6 @@ impl Experiment {
 
 /// An experiment with its result.
 pub struct Measured {
-    /// The experiment.
     pub experiment: &'static Experiment,
     /// The result, or why it failed.
     pub answer: Result<Answer, SurveyError>,

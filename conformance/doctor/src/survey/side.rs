@@ -30,7 +30,6 @@ const ROUNDS: usize = 4;
 pub struct SurveyError(String);
 
 impl SurveyError {
-    /// An error with this text.
     pub(super) fn new(text: impl std::fmt::Display) -> Self {
         SurveyError(text.to_string())
     }
@@ -219,7 +218,6 @@ pub(super) enum Ask {
     Reuse,
 }
 
-/// The answer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum Reply {
     Nothing,
