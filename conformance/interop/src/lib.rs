@@ -8,6 +8,8 @@
 //! Most cells are data (`cells/`, read by `table`), others are code in the module of their group;
 //! `harness` is common to all, and `results` stores the passed cells.
 
+#![allow(missing_docs, reason = "only this workspace uses it")]
+
 mod corpus;
 mod engine;
 pub mod exchange;

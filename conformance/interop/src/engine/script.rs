@@ -14,7 +14,6 @@ pub(super) const STOCK: &str = "stock";
 /// The key of endpoints whose application registers its memory.
 pub(super) const REGISTERED: &str = ", register_local = true";
 
-/// A stock endpoint.
 pub(super) struct StockEndpoint<'a> {
     pub(super) name: &'a str,
     pub(super) release: &'a Release,
@@ -55,7 +54,6 @@ impl<'a> Script<'a> {
         ));
     }
 
-    /// The engine's endpoint.
     pub(super) fn engine(&mut self, unsolicited: bool, settings: &[String]) {
         let own = format!("unsolicited_write_recv = {unsolicited}");
         let settings = [&[own], settings].concat().join(", ");
@@ -63,7 +61,6 @@ impl<'a> Script<'a> {
         self.endpoint(ENGINE, &keys);
     }
 
-    /// A stock endpoint.
     pub(super) fn stock(&mut self, endpoint: &StockEndpoint) {
         let fixed = [("FI_PROVIDER", "efa"), ("FI_EFA_ENABLE_SHM_TRANSFER", "0")];
         let variables = fixed.iter().chain(&endpoint.environment);
@@ -85,7 +82,6 @@ impl<'a> Script<'a> {
         self.steps.push('\n');
     }
 
-    /// The scenario.
     pub(super) fn finish(self) -> String {
         format!(
             "description = {:?}\nspec = []\nendpoint = [\n{}]\nstep = [\n{}]\n",

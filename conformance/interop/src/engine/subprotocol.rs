@@ -27,9 +27,7 @@ struct File {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Operations {
-    /// The capabilities that the applications request.
     capabilities: Vec<String>,
-    /// The steps of the scenario.
     steps: String,
 }
 
@@ -47,7 +45,6 @@ pub(super) struct Subprotocol {
     /// The devices of both hosts.
     #[serde(default = "default_profile")]
     profile: String,
-    /// Whether both sides use RDMA.
     #[serde(default)]
     rdma: bool,
     /// The environment in which stock libfabric chooses it.
@@ -61,13 +58,11 @@ pub(super) struct Subprotocol {
     /// Their length in bytes.
     #[serde(default)]
     length: usize,
-    /// Whether they use `FI_DELIVERY_COMPLETE`.
     #[serde(default)]
     delivery_complete: bool,
     /// For writes with completion data: whether the device accepts them without a receive, which
     /// both HANDSHAKEs must announce.
     pub(super) unsolicited_data: Option<bool>,
-    /// Fault rules.
     #[serde(default)]
     faults: String,
     /// Whether stock's application registers its memory (`FI_MR_LOCAL`) or leaves that to the
@@ -124,12 +119,10 @@ fn file() -> Result<&'static File, CellsError> {
     })
 }
 
-/// All subprotocols.
 pub(super) fn all() -> Result<&'static [Subprotocol], CellsError> {
     Ok(&file()?.subprotocol)
 }
 
-/// Operations by their name.
 fn operations(name: &str) -> Result<&'static Operations, CellsError> {
     let found = file()?.operations.get(name);
     found.ok_or_else(|| CellsError::UnknownOperations(name.to_owned()))
@@ -150,7 +143,6 @@ fn values([first, second]: [&str; 2], length: usize) -> Variables {
     ])
 }
 
-/// Adds the steps of writes with completion data.
 pub(super) fn writes_with_data(
     script: &mut Script,
     hosts: [&str; 2],

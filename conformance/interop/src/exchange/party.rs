@@ -12,9 +12,7 @@ pub(super) const TARGET: usize = 1;
 /// One of the two endpoints.
 #[derive(Clone, Debug)]
 pub struct Party {
-    /// The program that implements it.
     pub program: Program,
-    /// How the endpoint is opened.
     pub opening: Opening,
     /// The host on which it runs. The bench fills in the name and the log.
     pub host: player::Host,

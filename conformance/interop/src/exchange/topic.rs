@@ -19,7 +19,6 @@ pub enum Topic {
     DeliveryComplete,
     /// Reads and writes of memory.
     Rma,
-    /// Writes of memory with remote completion data.
     WriteData,
     /// Atomics on 64-bit elements: updating, fetching, comparing.
     Atomics,
@@ -47,14 +46,12 @@ impl Topic {
         ("zero-copy", Topic::ZeroCopy),
     ];
 
-    /// The topic with this name in cells.
     pub(crate) fn named(name: &str) -> Result<Topic, CellsError> {
         let found = Self::NAMES.iter().find(|(named, _)| *named == name);
         let topic = found.map(|(_, topic)| *topic);
         topic.ok_or_else(|| CellsError::unknown("topic", name))
     }
 
-    /// The number of messages for these sizes.
     pub(crate) fn count_of_messages(self, sizes: &[usize]) -> usize {
         let messages = self.messages();
         let of_size = |size: &usize| messages.iter().filter(|one| *size <= one.largest).count();

@@ -5,7 +5,6 @@ use std::fmt;
 /// Counts of what was verified.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Verified {
-    /// Operations.
     pub operations: usize,
     /// Bytes that arrived and were compared.
     pub bytes: usize,

@@ -67,7 +67,6 @@ impl Cell {
         self.measure(lab, || Ok(bench.within(lab, deadline)))
     }
 
-    /// Its time limit.
     pub(crate) fn limit(&self) -> Duration {
         let known = known::fault(self.group, &self.name).ok().flatten();
         known.and_then(KnownFault::limit).unwrap_or(self.limit)
@@ -120,7 +119,6 @@ impl Cell {
 /// The result of a cell.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// It works.
     Passed {
         /// The measurement.
         measured: String,
@@ -162,15 +160,11 @@ impl Outcome {
 /// The result of a cell: a line of the table.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// The cell's group.
     pub group: &'static str,
-    /// The cell's name.
     pub name: String,
     /// The hosts of the sides; empty if they were emulated.
     pub places: BTreeMap<String, String>,
-    /// The result.
     pub outcome: Outcome,
-    /// The duration.
     pub duration: Duration,
 }
 
@@ -218,13 +212,10 @@ impl fmt::Display for Row {
 /// Counts of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Summary {
-    /// Cells that work.
     pub passed: usize,
     /// Cells that fail because of stock software.
     pub known: usize,
-    /// Cells that were not run.
     pub skipped: usize,
-    /// Cells that failed.
     pub failed: usize,
 }
 

@@ -31,7 +31,6 @@ pub enum HostsError {
     /// The place contains a device.
     #[error("{0}: stock programs take the first EFA device of a host: name the host alone")]
     Device(HostDevice),
-    /// The host cannot be reached, or lacks a requirement.
     #[error(transparent)]
     Place(#[from] PlaceError),
 }
@@ -64,7 +63,6 @@ impl Hosts {
         Ok(Hosts { reach, seats })
     }
 
-    /// The access to the hosts.
     pub(crate) fn reach(&self) -> &Reach {
         &self.reach
     }
@@ -78,7 +76,6 @@ impl Hosts {
         })
     }
 
-    /// The names of the hosts by the sides.
     pub(crate) fn names(&self) -> BTreeMap<String, String> {
         let seats = NAMES.iter().zip(&self.seats);
         let names = seats.map(|([side, _], seat)| ((*side).to_owned(), seat.place.to_string()));

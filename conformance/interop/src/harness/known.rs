@@ -40,7 +40,6 @@ pub(crate) struct KnownFault {
     captures: Vec<String>,
     /// The time limit of the cells in seconds, if programs hang because of it.
     limit: Option<u64>,
-    /// The fault of the software.
     reason: String,
 }
 
@@ -51,7 +50,6 @@ fn expressions<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<Regex>, D::Err
     expressions.map_err(D::Error::custom)
 }
 
-/// All known faults.
 fn all() -> Result<&'static [KnownFault], CellsError> {
     static KNOWN: LazyLock<Result<Vec<KnownFault>, toml::de::Error>> =
         LazyLock::new(|| toml::from_str(TEXT).map(|file: File| file.known));
@@ -61,7 +59,6 @@ fn all() -> Result<&'static [KnownFault], CellsError> {
     })
 }
 
-/// The known fault of a cell.
 pub(crate) fn fault(group: &str, cell: &str) -> Result<Option<&'static KnownFault>, CellsError> {
     let cell = format!("{group} {cell}");
     Ok(all()?.iter().find(|known| known.is_of(&cell)))
@@ -95,7 +92,6 @@ impl KnownFault {
         }
     }
 
-    /// Whether a failure shows this fault.
     fn explains(&self, bench: &Bench, failure: &str) -> bool {
         let answers = |capture: &Path, status: u8| {
             Capture::load(capture).is_ok_and(|capture| {

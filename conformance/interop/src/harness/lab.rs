@@ -13,7 +13,6 @@ use efa_play::record::Stock;
 pub struct Selection {
     /// Scenarios, or directories of scenarios.
     pub paths: Vec<PathBuf>,
-    /// The libfabric.
     pub stock: Stock,
 }
 
@@ -22,7 +21,6 @@ pub struct Selection {
 pub struct Lab {
     /// The `efa-emu` and `efa-conformance` programs, and the prefix of the names of fabrics.
     pub launcher: Launcher,
-    /// The selected scenarios.
     pub scenarios: Selection,
     /// The real hosts instead of emulated ones, if there are any.
     hosts: Option<Hosts>,
@@ -62,7 +60,6 @@ impl Lab {
         Lab { directory, ..self }
     }
 
-    /// The real hosts of cells, if they are not emulated.
     pub(crate) fn hosts(&self) -> Option<&Hosts> {
         self.hosts.as_ref()
     }

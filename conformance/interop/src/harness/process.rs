@@ -132,11 +132,8 @@ fn append(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
 /// A process that has ended.
 #[derive(Clone, Debug)]
 pub struct Finished {
-    /// The exit status.
     pub status: ExitStatus,
-    /// Standard output.
     pub stdout: String,
-    /// Standard error.
     pub stderr: String,
 }
 

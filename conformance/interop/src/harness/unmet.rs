@@ -18,7 +18,6 @@ pub enum Unmet {
     Skipped(String),
     /// It fails because of a fault of stock software.
     Known {
-        /// The fault of the software.
         reason: String,
         /// The traffic that shows it.
         capture: PathBuf,

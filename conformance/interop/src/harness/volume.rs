@@ -27,7 +27,6 @@ pub(crate) struct Volume {
 }
 
 impl Volume {
-    /// The number of frames of all kinds.
     pub(crate) fn frames(&self) -> u64 {
         self.sends + self.datagrams + self.reads + self.writes + self.connected
     }

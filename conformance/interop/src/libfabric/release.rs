@@ -17,7 +17,6 @@ pub(crate) struct Release {
     pub(crate) name: &'static str,
     /// Its name in cells of the group `engine`.
     pub(crate) full_name: &'static str,
-    /// Its release number.
     pub(crate) version: Version,
     /// Options that make its programs choose the fabric with the RDM protocol, if it has another
     /// one.
@@ -31,7 +30,6 @@ pub(crate) struct Release {
     library: &'static str,
     /// The userland whose programs run with its library, if it has no programs.
     programs: Option<&'static str>,
-    /// Environment variables for the release.
     environment: &'static [(&'static str, &'static str)],
 }
 

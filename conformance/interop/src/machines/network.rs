@@ -320,7 +320,6 @@ impl<'a> Machines<'a> {
         }
     }
 
-    /// Kills the bridge of a machine.
     pub(super) fn kill_bridge(&mut self, machine: usize) -> Result<(), Unmet> {
         if let Some(bridge) = self.machines[machine].bridge.take() {
             bridge.kill();
@@ -535,7 +534,6 @@ fn own_temporary() -> std::io::Result<PathBuf> {
     Ok(path)
 }
 
-/// The address of a machine.
 fn address(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 61, 0, number + 1)
 }

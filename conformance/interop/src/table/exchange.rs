@@ -39,7 +39,6 @@ struct Endpoint {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Device {
-    /// Its name.
     name: String,
     /// Its index among the host's devices.
     index: usize,

@@ -34,7 +34,6 @@ type Each = Vec<Vec<BTreeMap<String, String>>>;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Spec {
-    /// Its name within the group.
     pub(super) name: String,
     /// Its time limit in seconds.
     pub(super) limit: u64,
@@ -99,7 +98,6 @@ pub(super) struct Program {
     /// Whether it finds the devices in `/sys` and `/dev` (`efa-emu run --sysfs`).
     #[serde(default)]
     pub(super) sysfs: bool,
-    /// Its environment.
     #[serde(default)]
     pub(super) env: BTreeMap<String, String>,
     /// Fault rules for its host ([faults.md](../../../../docs/faults.md)).
@@ -108,7 +106,6 @@ pub(super) struct Program {
     /// listens.
     #[serde(default)]
     pub(super) listens: bool,
-    /// The expected exit.
     #[serde(default)]
     pub(super) ends: Ends,
     /// Texts that its output must contain. Spaces and line ends are equivalent.
@@ -123,7 +120,6 @@ pub(super) struct Program {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Job {
-    /// The software between the library and the device.
     pub(super) transport: String,
     ranks: String,
     hosts: String,
@@ -225,9 +221,7 @@ pub(super) enum Ends {
     Success,
     /// Another exit status, or a signal.
     Failure,
-    /// This exit status.
     Status(i32),
-    /// Any, or none.
     Any,
 }
 
@@ -272,7 +266,6 @@ pub(super) enum FigureError {
 }
 
 impl Figure {
-    /// The value in the output.
     pub(super) fn of(&self, printed: &str) -> Result<Found, FigureError> {
         let find = Regex::new(&self.find)?;
         let (mut count, mut distinct, mut shown) = (0, BTreeSet::new(), String::new());
