@@ -21,7 +21,6 @@ pub(crate) enum Format {
 
 /// A capture and its findings.
 pub(crate) struct Annotated {
-    /// Its path.
     pub(crate) capture: String,
     pub(crate) findings: Vec<Finding>,
 }

@@ -159,7 +159,6 @@ fn list_rules() {
 /// A capture and the verdict on it.
 struct Judged {
     checked: Checked,
-    /// Defects of the file.
     damage: Vec<String>,
     /// The number of frames of other protocols than the emulated wire.
     foreign_frames: u64,

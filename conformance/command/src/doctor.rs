@@ -124,7 +124,6 @@ pub(crate) fn of_this_machine() -> Result<Diagnosis, String> {
     Ok(Diagnosis::of(doctor::examine(&this_machine()?)))
 }
 
-/// The machine that this process runs on.
 fn this_machine() -> Result<Machine, String> {
     std::env::current_exe()
         .map(Machine::this)

@@ -157,7 +157,6 @@ const SRUN: &str = "srun --nodes=1 --ntasks=1 --overlap --quiet -w";
 const ALL_DEVICES: &str = "all";
 
 impl HostOptions {
-    /// Returns whether hosts are named.
     pub(crate) fn are_named(&self) -> bool {
         !self.at.is_empty() || self.have_hosts()
     }

@@ -17,7 +17,6 @@ pub(crate) struct ProviderOptions {
 }
 
 impl ProviderOptions {
-    /// The named provider.
     pub(crate) fn provider(&self) -> Provider {
         Provider {
             name: self.provider.clone(),

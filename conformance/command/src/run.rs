@@ -550,7 +550,6 @@ struct Unintroduced {
     /// Whether the failure is caused by the program, and not by the command line or the
     /// environment.
     is_program: bool,
-    /// The program's identity.
     started: Identity,
 }
 
