@@ -13,7 +13,6 @@ const OWN_WORDS: usize = 2;
 /// A program that is installed with this one.
 #[derive(Clone, Copy, Debug)]
 pub struct Companion {
-    /// Its name.
     pub program: &'static str,
     /// The package that builds it.
     pub package: &'static str,

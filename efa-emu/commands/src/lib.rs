@@ -10,6 +10,8 @@
 //! # Ok::<(), efa_commands::shell::RemoteShellError>(())
 //! ```
 
+#![allow(missing_docs, reason = "only this workspace uses it")]
+
 pub mod child;
 pub mod companion;
 pub mod installation;

@@ -10,13 +10,10 @@ const LAUNCHERS: [&str; 4] = ["srun", "mpirun", "mpiexec", "orterun"];
 /// The reason why a command cannot be split into words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SplitError {
-    /// There is no word.
     #[error("it is empty")]
     Empty,
-    /// A backslash has no character after it to quote.
     #[error("it ends in the middle of `\\`")]
     Backslash,
-    /// A quotation mark is not closed.
     #[error("the quotation mark {0} is not closed")]
     Quote(char),
 }

@@ -10,13 +10,11 @@ use std::time::Duration;
 /// Signals that this thread waits for, and that have no other effect on the process.
 pub struct Signals {
     waited_for: libc::sigset_t,
-    /// The signals that were blocked before.
     blocked_before: libc::sigset_t,
 }
 
 /// A received signal.
 pub struct Signal {
-    /// The signal's number.
     pub number: i32,
     /// Whether a process sent it. The terminal sends signals to a whole process group.
     pub from_process: bool,
