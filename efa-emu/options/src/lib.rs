@@ -16,6 +16,8 @@
 //! # Ok::<(), efa_commands::Failure>(())
 //! ```
 
+#![allow(missing_docs, reason = "only this workspace uses it")]
+
 pub mod bridge;
 pub mod capture_output;
 pub mod pages;

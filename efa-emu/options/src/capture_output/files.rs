@@ -23,7 +23,6 @@ pub(super) struct Totals {
 
 /// The files that a capture is written to.
 pub(super) struct Files {
-    /// The path from the user.
     path: PathBuf,
     snaplen: u32,
     ring: Option<Ring>,

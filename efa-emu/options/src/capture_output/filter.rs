@@ -27,14 +27,12 @@ pub struct FilteredFrame<'a> {
     pub device: &'a DeviceName,
     /// Whether the device sent or received it.
     pub direction: Direction,
-    /// The frame.
     pub frame: &'a Frame<'a>,
 }
 
 /// Decides which frames are recorded.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Filter {
-    /// All frames.
     #[default]
     All,
     /// Frames that this host, or this one of its devices, sent or received.
@@ -65,37 +63,26 @@ const TESTS: &str = "host, gid, qpn, type, inbound, outbound, rdm or rdma";
 /// The reason why a text is not a filter.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FilterError {
-    /// A word is in the place of `and` or `or`.
     #[error("expected `and` or `or` instead of {0:?}")]
     NoOperator(String),
-    /// A word is not a test.
     #[error("expected {TESTS} instead of {0:?}")]
     NoTest(String),
-    /// The text ends where a test is expected.
     #[error("it ends where {TESTS} is expected")]
     Incomplete,
-    /// The filter has too many levels.
     #[error("more than {DEEPEST} `not` and parentheses within each other")]
     TooDeep,
-    /// A parenthesis is not closed.
     #[error("a closing parenthesis is missing")]
     Unclosed,
-    /// The value of a test is missing.
     #[error("`{test}` needs {what} behind it")]
     NoValue {
-        /// The test.
         test: &'static str,
         /// A description of the value.
         what: &'static str,
     },
-    /// The value of a test is invalid.
     #[error("`{test}` needs {what}, not {value:?}")]
     Value {
-        /// The test.
         test: &'static str,
-        /// A description of the value.
         what: &'static str,
-        /// The value that was found.
         value: String,
     },
 }
