@@ -29,7 +29,6 @@ impl Holds {
 /// The reason why a fabric, a host or a device on it could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum FabricError {
-    /// A fabric or host name that cannot be a file name.
     #[error(
         "{what} name {name:?} is not valid: use 1 to {max} letters, digits, '-', '_' or '.', \
          not starting with '.'"
@@ -37,46 +36,33 @@ pub enum FabricError {
     InvalidName {
         /// `"fabric"` or `"host"`.
         what: &'static str,
-        /// The name.
         name: String,
         /// Longest allowed name in bytes.
         max: usize,
     },
-    /// The directory belongs to another user.
     #[error(
         "{} belongs to user {owner}, this process runs as user {user}, and fabrics are never shared \
          between users: let user {owner} or root remove it{}", .path.display(), .holds.remedy()
     )]
     ForeignOwner {
-        /// The directory.
         path: PathBuf,
-        /// Its content.
         holds: Holds,
         /// User id of its owner.
         owner: u32,
         /// Effective user id of this process.
         user: u32,
     },
-    /// Others may write to the directory.
     #[error(
         "{} can be written by other users (mode {mode:03o}): run `chmod 700` on it, or remove it",
         .path.display()
     )]
     WritableByOthers {
-        /// The directory.
         path: PathBuf,
         /// Its permission bits.
         mode: u32,
     },
-    /// The path of the directory is not a directory.
     #[error("{} is not a directory: remove it{}", .path.display(), .holds.remedy())]
-    NotADirectory {
-        /// The path.
-        path: PathBuf,
-        /// Its expected content.
-        holds: Holds,
-    },
-    /// The fabric was made by another version of this program.
+    NotADirectory { path: PathBuf, holds: Holds },
     #[error(
         "{} has layout {found:?}, this program knows only {expected:?}: use one of the two for all \
          programs, choose another --fabric name, or end the programs that use the fabric and remove the \
@@ -85,176 +71,97 @@ pub enum FabricError {
     UnknownLayout {
         /// The fabric's directory, or the file in it.
         path: PathBuf,
-        /// The version that was found.
         found: String,
-        /// The version of this program.
         expected: String,
     },
-    /// A file of the fabric is damaged.
     #[error("{} is damaged ({what}): remove {} while no program uses the fabric", .path.display(), .path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// The damage.
-        what: &'static str,
-    },
-    /// Another process does not release the registry.
+    Damaged { path: PathBuf, what: &'static str },
     #[error(
         "{} has been locked by process {holder} for {waited_ms} ms: continue or end that process",
         .path.display()
     )]
     Locked {
-        /// The lock file.
         path: PathBuf,
         /// The process that holds the lock, 0 if unknown.
         holder: i32,
-        /// The time that this process has waited, in milliseconds.
         waited_ms: u64,
     },
-    /// The GID belongs to another live host.
     #[error(
         "GID {gid} belongs to the live host {owner:?}: choose another --host name, or end that host"
     )]
-    GidTaken {
-        /// The GID.
-        gid: Gid,
-        /// The host that has it.
-        owner: String,
-    },
-    /// A device of this name is on one machine already.
+    GidTaken { gid: Gid, owner: String },
     #[error(
         "{device} is a device of {}: choose another --host name", .machine.as_deref().map_or_else(
             || "this machine".to_owned(), |machine| format!("the machine {machine}"))
     )]
     OnTwoMachines {
-        /// The device.
         device: String,
         /// The machine that it is on; `None`: this one.
         machine: Option<String>,
     },
-    /// A host can only be changed on its own machine.
     #[error("{host} is on the machine {machine}: run this command there")]
-    Elsewhere {
-        /// The host or device.
-        host: String,
-        /// Its machine.
-        machine: String,
-    },
-    /// No host can have this many devices.
+    Elsewhere { host: String, machine: String },
     #[error("a host cannot have {wanted} devices: choose a number from 1 to {most}")]
-    DeviceCount {
-        /// The required number of devices.
-        wanted: u32,
-        /// The most that it can have.
-        most: u32,
-    },
-    /// The host exists, with another number of devices.
+    DeviceCount { wanted: u32, most: u32 },
     #[error(
         "host {host:?} has {has} devices, not {wanted}: leave out --devices to join it, or choose another \
          --host name"
     )]
-    OtherDevices {
-        /// The host.
-        host: String,
-        /// The number of its devices.
-        has: u32,
-        /// The required number of devices.
-        wanted: u32,
-    },
-    /// The device was removed from its host.
+    OtherDevices { host: String, has: u32, wanted: u32 },
     #[error(
         "device {device} was removed from its host: `efa-emu fault --fabric {fabric} restore {device}` gives \
          it back, and so does the end of the host's programs"
     )]
-    Removed {
-        /// The fabric.
-        fabric: String,
-        /// Its name.
-        device: String,
-    },
-    /// The environment names no host, or names it wrongly.
+    Removed { fabric: String, device: String },
     #[error(
         "environment variable {variable} {problem}: start the program with `efa-emu run -- COMMAND`"
     )]
     Environment {
-        /// The variable.
         variable: &'static str,
-        /// A description of the problem.
         problem: String,
     },
     /// The environment names a directory by a relative path, which differs in each directory.
     #[error("environment variable {variable} is {path:?}: it has to be an absolute path")]
     RelativePath {
-        /// The variable.
         variable: &'static str,
-        /// The path.
         path: PathBuf,
     },
-    /// A network option that cannot be understood.
     #[error("option {option}={value} is not valid: {expected}")]
     NetworkOption {
-        /// The option.
         option: String,
-        /// Its value.
         value: String,
-        /// The accepted values.
         expected: &'static str,
     },
-    /// The device profile does not exist.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// All queue pair numbers of the host are in use.
     #[error("host has no queue pair number left ({limit} are in use): destroy queue pairs")]
     QpnsExhausted {
         /// Maximum number of devices of a host.
         limit: u32,
     },
-    /// A rule's text is longer than the board has room for.
     #[error("fault {label:?} takes {length} bytes as text, the limit is {limit}: say it shorter")]
     FaultTooLong {
-        /// The rule's label.
         label: String,
-        /// Length of its text.
         length: usize,
-        /// Longest text.
         limit: usize,
     },
-    /// The board is full.
     #[error("{limit} faults are armed, which is the limit: remove some with `efa-emu fault clear`")]
-    TooManyFaults {
-        /// Maximum number.
-        limit: usize,
-    },
-    /// There is no host in the fabric.
+    TooManyFaults { limit: usize },
     #[error(
         "no host runs in fabric {fabric:?}: start one with `efa-emu run --fabric {fabric}`, or give \
          the rules to it with --faults"
     )]
-    NoHosts {
-        /// The fabric.
-        fabric: String,
-    },
-    /// The host does not exist.
+    NoHosts { fabric: String },
     #[error(
         "no host {host:?} runs in fabric {fabric:?}: `efa-emu ps --fabric {fabric}` lists them"
     )]
-    NoSuchHost {
-        /// The fabric.
-        fabric: String,
-        /// The host.
-        host: String,
-    },
-    /// The call was made in a child process after `fork`.
+    NoSuchHost { fabric: String, host: String },
     #[error("a device is not usable in a forked child: open the device in the child")]
     Forked,
-    /// The operating system refused.
     #[error("cannot {action} {}: {source}", .path.display())]
     Io {
-        /// The attempted action.
         action: &'static str,
-        /// The path of the failed operation.
         path: PathBuf,
-        /// The system's error.
         source: io::Error,
     },
 }
@@ -301,10 +208,8 @@ impl FabricError {
 /// The reason why a verb of an opened device failed.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// The device refused it.
     #[error(transparent)]
     Device(#[from] efa_device_model::device::Error),
-    /// The fabric refused it.
     #[error(transparent)]
     Fabric(#[from] FabricError),
 }

@@ -222,7 +222,6 @@ impl Direct {
         }
     }
 
-    /// Whether any page is hidden.
     pub(super) fn is_hiding(&self) -> bool {
         self.queues.iter().any(|each| each.hidden.is_some())
     }

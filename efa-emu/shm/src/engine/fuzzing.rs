@@ -119,7 +119,6 @@ struct Back {
 /// The attacker's fields of a record besides its request.
 #[derive(Clone, Copy, Debug)]
 pub struct Extra {
-    /// The kind's code.
     pub kind: u8,
     /// Offset of the payload in the request's data, or a name.
     pub offset: u32,

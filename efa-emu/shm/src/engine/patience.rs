@@ -241,7 +241,6 @@ impl Patience {
         self.believe(now);
     }
 
-    /// Assumes that others need the processor.
     fn believe(&mut self, now: Instant) {
         self.believed = match self.crowd_ended {
             Some(ended) if now - ended < SAME => (GROWTH * self.believed).min(MOST_BELIEVED),
@@ -261,7 +260,6 @@ pub(super) struct ProcessorSample {
     /// The address of a variable of the thread.
     thread: usize,
     losses_before: i64,
-    /// Processor time of the thread.
     processor: Duration,
     time: Instant,
     losses_after: i64,

@@ -469,7 +469,6 @@ impl EngineState {
         self.raise_events();
     }
 
-    /// The rules that are armed.
     pub(super) fn staged(&mut self) -> &mut Staged {
         &mut self.staged
     }

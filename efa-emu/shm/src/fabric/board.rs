@@ -68,7 +68,6 @@ const LENGTH: usize = AT_SLOTS + SLOTS * SLOT;
 /// An armed rule, with its state so far.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ArmedFault {
-    /// Its name.
     pub id: FaultId,
     /// The rule as it was read.
     pub fault: Fault,
@@ -89,7 +88,6 @@ pub(crate) struct Board {
     path: PathBuf,
 }
 
-/// The path of a fabric's board.
 pub(crate) fn board_path(fabric: &Path) -> PathBuf {
     fabric.join("faults")
 }

@@ -204,7 +204,6 @@ impl Host {
         &self.fabric
     }
 
-    /// This participation.
     pub(crate) fn address(&self) -> Address {
         Address {
             gid: self.gid,
@@ -292,7 +291,6 @@ impl Host {
         statistics_of(&self.table)
     }
 
-    /// The table that the host's devices share.
     pub(crate) fn table(&self) -> &Arc<HostTable> {
         &self.table
     }

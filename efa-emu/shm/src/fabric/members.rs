@@ -225,7 +225,6 @@ impl Fabric {
         participants::network_of(&self.host_directory(gid), gid)
     }
 
-    /// All live participants.
     pub(crate) fn participants(&self) -> Result<Vec<(Gid, ParticipantId)>, FabricError> {
         self.with_registry(participants::live_participants)
     }

@@ -34,7 +34,6 @@ pub(crate) fn check_name(what: &'static str, name: &str) -> Result<(), FabricErr
     }
 }
 
-/// The effective user id.
 pub(super) fn effective_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
@@ -99,12 +98,10 @@ pub(crate) fn gid_from_name(name: &str) -> Option<Gid> {
 pub(super) const CAPTURE: &str = "capture";
 pub(super) const RUN_CAPTURE: &str = "run-capture";
 
-/// The path of a host's table.
 pub(crate) fn table_path(host: &Path) -> PathBuf {
     host.join("table")
 }
 
-/// The path of a participant's lock.
 pub(crate) fn lock_path(host: &Path, id: ParticipantId) -> PathBuf {
     host.join(format!("{}.lock", id.0))
 }
@@ -124,7 +121,6 @@ pub(super) fn draft_path(host: &Path, id: ParticipantId) -> PathBuf {
     host.join(format!("{}.draft", id.0))
 }
 
-/// The path of the name of a host's profile.
 pub(super) fn profile_path(host: &Path) -> PathBuf {
     host.join("profile")
 }

@@ -16,7 +16,6 @@ use efa_device_model::device::Statistics;
 pub struct HostStatus {
     /// The device's name, which contains the host's name.
     pub name: DeviceName,
-    /// The device's GID.
     pub gid: Gid,
     /// The name of the device's profile, as announced by the process that made the host
     /// ([`Fabric::enter_devices`](crate::Fabric::enter_devices)).
@@ -38,7 +37,6 @@ pub struct ParticipantStatus {
     pub pid: i32,
     /// Whether the process opened the device.
     pub has_device: bool,
-    /// Its queue pairs.
     pub queue_pairs: Vec<Qpn>,
 }
 

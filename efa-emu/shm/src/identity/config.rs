@@ -221,9 +221,7 @@ pub enum RdmaPath {
 /// The emulated host that a process belongs to, and how its device and network behave.
 #[derive(Clone, PartialEq, Debug)]
 pub struct HostConfig {
-    /// Name of the fabric.
     pub fabric: String,
-    /// Name of the host.
     pub host: String,
     /// GIDs of the host's devices; none: one device, whose GID is derived from the name.
     pub gids: Vec<Gid>,
@@ -231,9 +229,7 @@ pub struct HostConfig {
     pub device: u32,
     /// Name of the device profile, or the path of its file.
     pub profile: String,
-    /// The network.
     pub network: NetworkOptions,
-    /// How RDMA moves data.
     pub rdma: RdmaPath,
     /// The device serves RDMA of hosts for which it has no address handle, which it refuses else
     /// (`Profile::unknown_peer_check`).

@@ -202,12 +202,10 @@ impl HostTable {
         self.is_remote.then(|| text(&self.memory, AT_MACHINE))
     }
 
-    /// Whether the device is on another machine.
     pub(crate) fn is_remote(&self) -> bool {
         self.is_remote
     }
 
-    /// The device's name.
     pub(crate) fn name(&self) -> DeviceName {
         DeviceName::new(
             &text(&self.memory, AT_NAME),
@@ -312,7 +310,6 @@ impl HostTable {
         std::array::from_fn(|index| self.statistic(index).load(Ordering::Relaxed))
     }
 
-    /// A number for a new participant.
     pub(crate) fn next_participant(&self) -> ParticipantId {
         loop {
             let id = self
@@ -502,7 +499,6 @@ impl Tenancy {
         (value as u32 != 0).then_some(Tenancy(value))
     }
 
-    /// The participant that owns the number.
     pub(crate) fn owner(self) -> ParticipantId {
         ParticipantId(self.0 as u32)
     }

@@ -170,7 +170,6 @@ impl OwnLock {
         })
     }
 
-    /// The file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -293,7 +292,6 @@ impl RegistryLock {
         }
     }
 
-    /// The registry file.
     pub(crate) fn file(&self) -> &File {
         &self.file
     }

@@ -31,7 +31,6 @@ impl<T> Mutex<T> {
         }
     }
 
-    /// Waits for the mutex.
     #[inline(always)]
     pub(crate) fn lock(&self) -> Guard<'_, T> {
         match self.try_lock() {
@@ -40,7 +39,6 @@ impl<T> Mutex<T> {
         }
     }
 
-    /// Acquires the mutex if it is free.
     #[inline(always)]
     pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
         self.word

@@ -320,7 +320,6 @@ pub(crate) mod futex {
         result >= 0 || !is_unknown()
     }
 
-    /// Wakes the waiters of `word`.
     pub(crate) fn wake(word: &AtomicU32) {
         // SAFETY: `word` is a valid address during the call.
         unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };

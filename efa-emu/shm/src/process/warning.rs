@@ -15,15 +15,12 @@ const LONGEST: usize = 1000;
 /// A kind of warning.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Warning {
-    /// A rule of the fabric cannot be read.
     UnreadableRule,
     /// A trigger of a rule cannot be carried out.
     FaultWithoutEffect,
     /// The queue pairs of a host cannot be found.
     UnreachableHost,
-    /// No ring leads to a process.
     UnreachableProcess,
-    /// A process's ring is refused.
     RefusedRing,
     /// A requested capture cannot be written, or not ended correctly.
     Capture,

@@ -106,7 +106,6 @@ pub(super) fn append_read_data(
     append_data(bytes, length, fill);
 }
 
-/// Appends an answer.
 pub(super) fn append_answer(bytes: &mut Vec<u8>, name: u64, code: u8) {
     append_code(bytes, ANSWER, name, code);
 }

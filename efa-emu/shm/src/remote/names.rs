@@ -43,7 +43,6 @@ impl<T> Names<T> {
         u64::from(place.generation) << 32 | u64::from(index)
     }
 
-    /// The number of entries.
     pub(super) fn len(&self) -> usize {
         self.taken
     }

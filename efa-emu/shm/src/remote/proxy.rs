@@ -26,15 +26,11 @@ const RING_BYTES: usize = 1 << 20;
 /// The description of a device of another machine.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RemoteDevice {
-    /// Its name.
     pub name: DeviceName,
-    /// Its GID.
     pub gid: Gid,
-    /// The name of its profile.
     pub profile: Option<String>,
     /// The status of requests to queue pair numbers that no process owns.
     pub nobody: Status,
-    /// The network options of its frames.
     pub network: NetworkOptions,
 }
 
@@ -169,7 +165,6 @@ impl DeviceProxy {
         fabric.sweep();
     }
 
-    /// Whether the device has this name.
     pub(super) fn is(&self, name: &DeviceName) -> bool {
         self.host.name() == name
     }

@@ -262,7 +262,6 @@ impl Record {
         self.flags() & FLAG_ACKNOWLEDGE != 0
     }
 
-    /// The record's purpose.
     #[inline(always)]
     pub(crate) fn kind(&self) -> RecordKind {
         // The code was checked before.
@@ -281,14 +280,12 @@ impl Record {
         self.0[0] & first::ROLE == first::PACKET && self.due() == 0
     }
 
-    /// The operation for the responder.
     #[inline(always)]
     pub(crate) fn operation(&self) -> Operation {
         // The code was checked before.
         operation_from_code(self.code() >> 4).unwrap_or(Operation::Connected)
     }
 
-    /// The request's header.
     pub(crate) fn header(&self) -> RequestHeader {
         let operation = self.operation();
         let is_rdma = matches!(operation, Operation::RdmaRead | Operation::RdmaWrite);
@@ -495,7 +492,6 @@ pub(crate) fn segments_from_bytes(
 /// The receiver's answer to a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
-    /// The status of the request.
     Status(Status),
     /// The target cannot access the initiator's memory. The initiator must repeat the request with
     /// its data in the rings.

@@ -340,7 +340,6 @@ pub(crate) struct Payload {
 }
 
 impl Incoming {
-    /// The record's payload.
     #[inline(always)]
     pub(crate) fn payload(&self) -> Payload {
         Payload {

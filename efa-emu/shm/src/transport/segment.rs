@@ -259,7 +259,6 @@ impl Segment {
         String::from_utf8_lossy(text).parse()
     }
 
-    /// The owner of the segment.
     pub(crate) fn address(&self) -> Address {
         self.address
     }
@@ -548,7 +547,6 @@ pub(crate) enum SlotContent {
     Pending {
         claim: u64,
     },
-    /// A ring.
     InUse {
         sender: Address,
         capacity: usize,

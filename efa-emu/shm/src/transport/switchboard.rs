@@ -105,7 +105,6 @@ impl Switchboard {
 
     // --- the owner's side ---
 
-    /// Whether any line was rung.
     pub(crate) fn is_rung(&self) -> bool {
         self.summary().load(Ordering::Relaxed) != 0
     }

@@ -22,7 +22,6 @@ const PARTS_PER_TURN: u32 = 8;
 pub(super) enum BulkProgress {
     Sent,
     Blocked,
-    /// All data was sent.
     Finished,
 }
 

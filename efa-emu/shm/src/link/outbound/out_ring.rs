@@ -15,7 +15,6 @@ use crate::transport::ring::Producer;
 /// The request of a record without an answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Pending {
-    /// A whole request.
     Request(Token),
     /// A datagram: it completed when it left.
     Datagram,

@@ -93,7 +93,6 @@ impl Routes {
         self
     }
 
-    /// The status of a request to a queue pair number without owner.
     pub(crate) fn nobody(&self) -> Status {
         self.nobody
     }

@@ -75,7 +75,6 @@ impl Outbound {
         !(self.completed.is_empty() & self.failing.is_empty())
     }
 
-    /// Whether there is a capture.
     #[inline(always)]
     pub(crate) fn is_tapped(&self) -> bool {
         self.tap.is_some()
@@ -102,7 +101,6 @@ impl Outbound {
         }
     }
 
-    /// The peers that this device knows.
     pub(crate) fn peers(&mut self) -> &mut Peers {
         self.routes.peers()
     }

@@ -41,7 +41,6 @@ pub(crate) struct LateAnswers {
 }
 
 impl LateAnswers {
-    /// Whether there are none.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         // Without a branch for each: there is hardly ever any.

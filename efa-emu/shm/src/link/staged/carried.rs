@@ -18,7 +18,6 @@ use efa_device_model::fault::{Fault, FaultId};
 pub struct CarriedFault {
     /// Its name here.
     pub id: FaultId,
-    /// The rule.
     pub fault: Fault,
     /// The number of orders to release all frames that it holds.
     pub releases: u64,
@@ -67,7 +66,6 @@ impl Fabric {
         })
     }
 
-    /// Whether a device is another machine's.
     fn is_remote(&self, gid: Gid) -> bool {
         let table = HostTable::open(&table_path(&self.host_directory(gid)), gid);
         table.is_ok_and(|table| table.is_some_and(|table| table.is_remote()))

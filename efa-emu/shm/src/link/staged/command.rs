@@ -17,7 +17,6 @@ use efa_device_model::device::QueueError;
 use efa_device_model::fault::{Action, Fault, FaultId, Faults, HostName, PortSpeed, Trigger};
 
 impl Fabric {
-    /// The fabric's board of faults.
     pub(super) fn board(&self) -> Result<Arc<Board>, FabricError> {
         self.with_lock(|_| Board::open(self.directory()).map(Arc::new))
     }

@@ -47,7 +47,6 @@ pub(crate) struct Staged {
 }
 
 impl Staged {
-    /// The rules of a fabric.
     pub(crate) fn new(fabric: &Fabric) -> Result<Staged, FabricError> {
         Ok(Staged::on(fabric, fabric.board()?))
     }
@@ -64,13 +63,11 @@ impl Staged {
         }
     }
 
-    /// Whether any rule is armed.
     #[inline]
     pub(crate) fn is_armed(&self) -> bool {
         !self.faults.is_empty()
     }
 
-    /// Whether a rule is armed.
     pub(crate) fn has(&self, id: FaultId) -> bool {
         self.faults.is_armed(id)
     }
@@ -168,7 +165,6 @@ impl Staged {
         self.decide_at_once(&Event::Command { host, command })
     }
 
-    /// The link of a device's port.
     pub(crate) fn port(&self, gid: Gid) -> PortLink {
         let named = is_named(&self.fabric, &self.names);
         self.faults.port(gid, &named, &*self.board)
