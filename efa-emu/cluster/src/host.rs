@@ -99,11 +99,9 @@ impl EmulatedHosts {
 pub struct EmulatedHost {
     /// At least one.
     pub devices: Vec<Host>,
-    /// The profile of all devices.
     pub profile: Profile,
     /// The rules for the state of ports; `None` if they cannot be read.
     pub port_rules: Option<PortRules>,
-    /// The host's settings for programs.
     pub config: HostConfig,
 }
 

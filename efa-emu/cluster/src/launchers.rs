@@ -67,7 +67,6 @@ impl Environment {
         }
     }
 
-    /// Applies the changes to the command.
     pub(crate) fn apply(&self, command: &mut Command) {
         for name in &self.removed {
             command.env_remove(name);
@@ -98,7 +97,6 @@ pub(crate) fn permits_root() -> bool {
 /// The inputs for the variables.
 pub(crate) struct Launchers<'a> {
     pub(crate) middleware: Middleware,
-    /// The libfabric provider for all programs, if one is named.
     pub(crate) provider: Option<&'a Provider>,
     pub(crate) lists: &'a HostLists,
     /// The program that is called as `ssh`.

@@ -20,9 +20,7 @@ pub struct Layout {
 pub struct OtherMachine {
     /// The name under which the machine is reached.
     pub machine: String,
-    /// Its address.
     pub address: IpAddr,
-    /// The numbers of its hosts.
     pub hosts: Range<u32>,
 }
 
@@ -102,7 +100,6 @@ impl Layout {
         self.is_member
     }
 
-    /// The number of all hosts.
     pub(crate) fn total(&self) -> u32 {
         let others: usize = self.others.iter().map(|part| part.hosts.len()).sum();
         (self.own.len() + others) as u32

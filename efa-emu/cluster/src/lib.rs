@@ -17,6 +17,8 @@
 //! # Ok::<(), efa_commands::Failure>(())
 //! ```
 
+#![allow(missing_docs, reason = "only this workspace uses it")]
+
 pub mod bridge;
 mod cluster;
 mod device_view;

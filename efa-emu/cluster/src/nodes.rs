@@ -26,7 +26,6 @@ const LOOK: Duration = Duration::from_millis(250);
 /// The processes of the hosts. They end when this is dropped.
 pub struct Nodes {
     processes: Vec<NodeProcess>,
-    /// The cluster's directory.
     directory: PathBuf,
     shortcoming: Option<String>,
 }

@@ -14,7 +14,6 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// The two results of a fork.
 pub(crate) enum Forked {
     Child,
-    /// The process id of the child.
     Parent(i32),
 }
 
@@ -36,7 +35,6 @@ pub(crate) fn leave(status: i32) -> ! {
     unsafe { libc::_exit(status) }
 }
 
-/// Waits for the exit of a child.
 pub(crate) fn wait_for(child: i32) {
     let mut status = 0;
     // SAFETY: the pointer is to a local variable.

@@ -38,15 +38,12 @@ pub(crate) struct Request {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Reply {
-    /// It was started.
     Started,
     /// It was started on a host that lacks this.
     StartedWithout(String),
     /// It could not be started, for this reason.
     Refused(String),
-    /// It has exited with this status.
     Exited(u8),
-    /// It was killed by a signal.
     Killed(u8),
     /// The cluster ends, and the command with it.
     ClusterEnds,
@@ -72,7 +69,6 @@ impl Request {
         connection.write_all(&line[sent..])
     }
 
-    /// Receives a request and the streams.
     pub(crate) fn receive(connection: &UnixStream) -> io::Result<(Request, [OwnedFd; STREAMS])> {
         // The streams arrive with the first byte.
         let mut first = [0];

@@ -34,7 +34,6 @@ const CHUNK: usize = 64 << 10;
 
 /// The parameters of the bridge.
 pub struct Wanted<'a> {
-    /// The key of all bridges of the fabric.
     pub key: &'a Path,
     /// The address at which it listens.
     pub listen: &'a str,
@@ -153,7 +152,6 @@ impl Uplink {
         self.is_connected
     }
 
-    /// Reads its new output.
     fn hear(&mut self) {
         let mut bytes = vec![0; CHUNK];
         // The file's position belongs to the bridge, which writes there. Reads from memory do not
