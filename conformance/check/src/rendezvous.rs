@@ -12,7 +12,7 @@ use efa_wire::infiniband::{Aeth, RcOpcode, Reth, Rvh, SHORTEST_MTU, Tmh};
 use efa_wire::rules::{self, Rule};
 use foldhash::{HashMap, HashSet};
 
-use crate::roce::{ConnectedPacket, Transport};
+use crate::roce::{ConnectedPacket, Step, Transport};
 use crate::stream::{Acknowledged, Arrival, Stream, distance};
 
 /// The maximum number of stored requests of one host to another, because a capture may contain any
@@ -27,26 +27,6 @@ const LONGEST_READ: u32 = 1 << 22;
 
 /// The code of a negative acknowledgement that refuses access to memory.
 const ACCESS_REFUSED: u8 = 0b011_00010;
-
-/// The role of a packet in a rendezvous, with the number of the request's packet.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Step {
-    /// A read of the data.
-    Read(u64),
-    /// Data, or the refusal of a read.
-    Answer(u64),
-    /// The confirmation that the data was read.
-    Finish(u64),
-}
-
-impl Step {
-    /// The number of the packet that has requested the rendezvous.
-    pub(crate) fn request(self) -> u64 {
-        match self {
-            Step::Read(number) | Step::Answer(number) | Step::Finish(number) => number,
-        }
-    }
-}
 
 /// A packet, as described in findings.
 #[derive(Clone, Debug)]

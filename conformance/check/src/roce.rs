@@ -11,8 +11,6 @@ use efa_wire::infiniband::{
 use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 
-use crate::rendezvous::Step;
-
 /// A packet of a reliable connection, as captured.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConnectedPacket {
@@ -52,6 +50,26 @@ pub struct Transport<'p> {
     pub payload: &'p [u8],
     /// Length of the payload in bytes.
     pub payload_length: usize,
+}
+
+/// The role of a packet in a rendezvous, with the number of the request's packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    /// A read of the data.
+    Read(u64),
+    /// Data, or the refusal of a read.
+    Answer(u64),
+    /// The confirmation that the data was read.
+    Finish(u64),
+}
+
+impl Step {
+    /// The number of the packet that has requested the rendezvous.
+    pub(crate) fn request(self) -> u64 {
+        match self {
+            Step::Read(number) | Step::Answer(number) | Step::Finish(number) => number,
+        }
+    }
 }
 
 impl ConnectedPacket {

@@ -11,8 +11,8 @@ use efa_wire::{Packet, PacketType, ParseError, fields};
 use serde::{Serialize, Serializer};
 
 use crate::capture::{CapturedItem, CapturedPacket, Frames, UserRecvQps};
-use crate::rendezvous::{Rendezvous, Step};
-use crate::roce::{self, ConnectedPacket};
+use crate::rendezvous::Rendezvous;
+use crate::roce::{self, ConnectedPacket, Step};
 
 /// The reason why a capture was not shown to its end.
 #[derive(Debug, thiserror::Error)]
