@@ -7,6 +7,7 @@ mod check;
 mod corpus;
 mod doctor;
 mod drive;
+mod dut;
 mod hosted;
 mod interop;
 mod job;

@@ -16,8 +16,8 @@ use efa_play::player::{
 use efa_suite::Case;
 use efa_suite::hosts::Seats;
 
+use crate::dut::Dut;
 use crate::outcome::{Outcome, complain, say};
-use crate::run::Dut;
 
 /// An endpoint of a scenario, or a side of two programs, and its place.
 #[derive(Clone, PartialEq, Eq, Debug)]

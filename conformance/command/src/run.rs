@@ -1,10 +1,8 @@
 //! `run`: replaying traces.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::num::{NonZeroU16, NonZeroUsize};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -13,7 +11,7 @@ use efa_device_model::profile::Profile;
 use efa_play::drive::serve::Engine;
 use efa_play::drive::{Command, Identity, Line, VERSION};
 use efa_play::libfabric::{Library, Provider};
-use efa_play::player::{Patience, PlayerError, Program, join, split_words};
+use efa_play::player::{Patience, PlayerError, Program, join};
 use efa_replay::replay::outside::Outside;
 use efa_replay::tagged::TagTrace;
 use efa_shm::{HostConfig, NetworkOptions};
@@ -22,11 +20,12 @@ use efa_suite::expected::Expected;
 use efa_suite::hosts::{Hosts, Task};
 use efa_suite::json::{CaseReport, Cause, Report};
 use efa_suite::pairs::Matrix;
-use efa_suite::runner::{Ended, Settings};
-use efa_suite::{Case, Options, jobs};
+use efa_suite::runner::Settings;
+use efa_suite::{Case, Ended, Options, jobs};
 
 use crate::check::severity;
 use crate::corpus;
+use crate::dut::Dut;
 use crate::origin::Origin;
 use crate::outcome::{Outcome, complain, say};
 use crate::places::{self, Places};
@@ -41,63 +40,6 @@ enum BackendChoice {
     Hw,
     /// Both.
     All,
-}
-
-/// An implementation under test, in the form of an option.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Dut {
-    Core,
-    Libfabric,
-    Exec(Vec<String>),
-}
-
-impl FromStr for Dut {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match (text, text.strip_prefix("exec:")) {
-            ("core", _) => Ok(Dut::Core),
-            ("libfabric", _) => Ok(Dut::Libfabric),
-            (_, Some(command)) => split_words(command).map(Dut::Exec).map_err(|problem| {
-                format!(
-                    "the command is not usable: {problem}; write for example exec:'./program -x'"
-                )
-            }),
-            _ => Err(
-                "write `core`, `libfabric`, or `exec:` and the command that starts a program \
-                      of yours (docs/driver.md)"
-                    .into(),
-            ),
-        }
-    }
-}
-
-/// The form that `--dut` accepts.
-impl fmt::Display for Dut {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Dut::Core => f.write_str("core"),
-            Dut::Libfabric => f.write_str("libfabric"),
-            Dut::Exec(words) => write!(f, "exec:{}", join(words)),
-        }
-    }
-}
-
-impl Dut {
-    /// The program that plays it; `libfabric` is the library of stock libfabric, and `provider` the
-    /// provider of its endpoints.
-    pub(crate) fn program(&self, libfabric: &Path, provider: Provider) -> Program {
-        match self {
-            Dut::Core => Program::Core,
-            Dut::Libfabric => Program::Libfabric {
-                library: libfabric.to_owned(),
-                provider,
-            },
-            Dut::Exec(words) => Program::Exec {
-                words: words.clone(),
-            },
-        }
-    }
 }
 
 #[derive(clap::Args)]
