@@ -117,7 +117,7 @@ pub(super) fn examine(
     }
     if devices.is_empty() && orphans.is_empty() {
         let finding = Finding::error("device", "there is no EFA device");
-        findings.push(match (instance, super::instance::is_ec2(machine)) {
+        findings.push(match (instance, machine.is_ec2()) {
             (None, false) => finding.remedy(
                 "take an EC2 instance with EFA (docs/ec2.md), or an emulated one: efa-emu run -- \
                  COMMAND",

@@ -90,19 +90,13 @@ pub(super) const INSTANCES: [Instance; 14] = [
     unknown("r5dn."),
 ];
 
-/// Returns whether the firmware reports an EC2 instance.
-pub(super) fn is_ec2(machine: &Machine) -> bool {
-    let vendor = machine.text("/sys/devices/virtual/dmi/id/sys_vendor");
-    vendor.is_some_and(|vendor| vendor == "Amazon EC2")
-}
-
 /// Reports the type of the instance. Returns its known features.
 pub(super) fn examine(
     machine: &Machine,
     metadata: Option<&Result<Metadata, MetadataError>>,
     findings: &mut Vec<Finding>,
 ) -> Option<&'static Instance> {
-    if !is_ec2(machine) {
+    if !machine.is_ec2() {
         let vendor = machine.text("/sys/devices/virtual/dmi/id/sys_vendor");
         let value = match vendor {
             Some(vendor) => format!("no EC2 instance: the firmware says `{vendor}`"),

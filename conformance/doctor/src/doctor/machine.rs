@@ -114,6 +114,12 @@ impl Machine {
         Some((host, self.variable(ENV_PROFILE).unwrap_or("unknown")))
     }
 
+    /// Whether the firmware reports an EC2 instance.
+    pub(super) fn is_ec2(&self) -> bool {
+        let vendor = self.text("/sys/devices/virtual/dmi/id/sys_vendor");
+        vendor.is_some_and(|vendor| vendor == "Amazon EC2")
+    }
+
     /// Kernel, distribution and emulator.
     pub(super) fn examine_system(&self, findings: &mut Vec<Finding>) {
         let release = self.text("/proc/sys/kernel/osrelease");

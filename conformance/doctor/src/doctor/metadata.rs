@@ -5,7 +5,6 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use super::finding::Finding;
-use super::instance;
 use super::machine::Machine;
 
 /// The service runs on the machine's own host. Elsewhere than on EC2 the wait must be short.
@@ -47,7 +46,7 @@ enum MetadataProblem {
 /// answer.
 pub(super) fn ask(machine: &Machine) -> Option<Result<Metadata, MetadataError>> {
     let address = machine.metadata()?;
-    if !instance::is_ec2(machine) {
+    if !machine.is_ec2() {
         return None;
     }
     Some(ask_at(address))

@@ -6,12 +6,9 @@ use efa_core::nic::{Access, DeviceCaps, Status};
 use efa_device_model::profile::Profile;
 use efa_device_model::qpn_policy::QpnPolicy;
 
-use super::lab::{Lab, Pair};
+use super::lab::{Lab, Pair, RETRIES};
 use super::side::{Done, DoneKind, Rdma, Reuse, SurveyError};
 use super::{Answer, Experiment};
-
-/// The RNR retries that stock libfabric sets.
-pub(super) const RETRIES: u8 = 3;
 
 /// Bytes of the memory that peers read and write.
 const REGION: usize = 4096;

@@ -13,6 +13,9 @@ use super::side::{
     Ask, Connection, Done, Limits, Memory, Rdma, Reply, Reuse, Served, SurveyError, To, status_of,
 };
 
+/// The RNR retries that stock libfabric sets.
+pub(super) const RETRIES: u8 = 3;
+
 /// The sending side and the receiving side.
 enum Link {
     Here(Served),
@@ -157,12 +160,12 @@ impl Lab {
 
     /// A queue pair of the sending side.
     pub(super) fn open(&self) -> Result<Nic, SurveyError> {
-        self.sides[0].open(super::experiments::RETRIES, false)
+        self.sides[0].open(RETRIES, false)
     }
 
     /// A queue pair of the receiving side.
     pub(super) fn open_target(&self) -> Result<Nic, SurveyError> {
-        self.sides[1].open(super::experiments::RETRIES, false)
+        self.sides[1].open(RETRIES, false)
     }
 
     /// Two queue pairs, of which the first has an address handle for the second.
