@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use super::process::Patience;
+use serde::{Deserialize, Serialize};
 
 /// After this many hangs, patience is [`IMPATIENCE`] times shorter.
 const MOST_HANGS: u32 = 3;
@@ -15,6 +15,23 @@ const IMPATIENCE: u32 = 10;
 const END_TIME: Duration = Duration::from_secs(5);
 /// Maximum time if the program did not end the last time.
 const LINGERING_END_TIME: Duration = Duration::from_millis(100);
+
+/// The time limits of a program. No command needs long, but the machine may be busy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Patience {
+    /// Until it has started and answers `hello`.
+    pub start: Duration,
+    /// Until it answers another command.
+    pub answer: Duration,
+}
+
+impl Patience {
+    /// The default.
+    pub const DEFAULT: Patience = Patience {
+        start: Duration::from_secs(60),
+        answer: Duration::from_secs(60),
+    };
+}
 
 /// The counts of all of a program's processes.
 #[derive(Debug, Default)]

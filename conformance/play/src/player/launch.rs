@@ -6,10 +6,11 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Command as Process, Stdio};
 
+use super::delays::Patience;
 use super::error::PlayerError;
 use super::hosted::Hosted;
 use super::place::{HostDevice, Reach};
-use super::process::{Patience, Player};
+use super::process::Player;
 use super::program::{Program, find_beside};
 
 /// The reason why nothing can be launched.

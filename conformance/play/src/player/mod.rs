@@ -16,7 +16,7 @@ mod subject;
 mod tail;
 
 pub use contained::contain;
-pub use delays::Delays;
+pub use delays::{Delays, Patience};
 pub use efa_commands::shell::{RemoteShell, join, quote, split_words};
 pub use error::PlayerError;
 pub use hosted::Hosted;
@@ -26,7 +26,7 @@ pub use place::{
     Description, HostDevice, ParseHostDeviceError, PlaceError, PortError, Reach, Recording,
     Versions, own_address,
 };
-pub use process::{Patience, Player};
+pub use process::Player;
 pub use program::Program;
 pub use recorder::Recorder;
 pub use status::{UNSUPPORTED, status_as};

@@ -10,9 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use efa_core::address::RawAddress;
-use serde::{Deserialize, Serialize};
 
-use super::delays::Delays;
+use super::delays::{Delays, Patience};
 use super::error::PlayerError;
 use super::listen::{Unclear, Unfinished, is_version_1, listen};
 use super::place::HostDevice;
@@ -26,23 +25,6 @@ use crate::drive::{Bytes, Command, Event, Identity, Line, VERSION};
 const PRINT_ONE_ANSWER: &str = "print one answer for each command, and completions before it";
 /// The largest number of completions before an answer; a program that sends more is broken.
 const MOST_ASIDE: usize = 1 << 16;
-
-/// The time limits of a program. No command needs long, but the machine may be busy.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Patience {
-    /// Until it has started and answers `hello`.
-    pub start: Duration,
-    /// Until it answers another command.
-    pub answer: Duration,
-}
-
-impl Patience {
-    /// The default.
-    pub const DEFAULT: Patience = Patience {
-        start: Duration::from_secs(60),
-        answer: Duration::from_secs(60),
-    };
-}
 
 /// A running driven program.
 #[derive(Debug)]
