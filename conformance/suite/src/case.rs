@@ -157,3 +157,30 @@ impl fmt::Display for Case {
         }
     }
 }
+
+/// The results of a trace.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Ended {
+    /// One for each backend and endpoint.
+    pub cases: Vec<Case>,
+    /// Reasons why cases are missing, in the trace or in the environment.
+    pub unfit: Vec<String>,
+}
+
+impl Ended {
+    pub(crate) fn unfit(problem: String) -> Ended {
+        Ended {
+            cases: Vec::new(),
+            unfit: vec![problem],
+        }
+    }
+}
+
+impl From<Case> for Ended {
+    fn from(case: Case) -> Ended {
+        Ended {
+            cases: vec![case],
+            unfit: Vec::new(),
+        }
+    }
+}

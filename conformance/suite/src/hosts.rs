@@ -25,9 +25,9 @@ use efa_play::record::Scratch;
 use efa_play::scenario::{EndpointSpec, Scenario, Software};
 use efa_replay::compare::Finding;
 
+use super::Ended;
 use super::ladder::Ladder;
 use super::parallel;
-use super::runner::Ended;
 use super::{Case, Options, Outcome, STOCK};
 
 /// The name of this backend in results.

@@ -19,7 +19,8 @@ use efa_play::answers::{self, Conversation, NoAnswer, read_line, write_line};
 use efa_replay::replay::backend::BackendError;
 use efa_shm::{ENV_FABRIC, ENV_RUN, Fabric, FabricError, HostConfig};
 
-use super::runner::{Ended, Runner, Settings};
+use super::Ended;
+use super::runner::{Runner, Settings};
 
 /// The traces cannot be run.
 #[derive(Debug, thiserror::Error)]

@@ -40,7 +40,7 @@ pub mod sections;
 mod subprotocols;
 mod tagged;
 
-pub use case::{Case, Outcome};
+pub use case::{Case, Ended, Outcome};
 pub use corpus::{CorpusError, Unusable, find_cases, find_scenarios, find_traces, name_of};
 pub use results::Summary;
 pub use run::{ENGINE, Options, STOCK, run_engine, run_outside, run_trace};

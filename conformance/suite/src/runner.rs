@@ -11,7 +11,7 @@ use efa_replay::tagged::{TagTrace, Verbs};
 use serde::{Deserialize, Serialize};
 
 use super::each_event::Changes;
-use super::{Case, Options, run_engine, run_outside, tagged};
+use super::{Case, Ended, Options, run_engine, run_outside, tagged};
 
 /// The implementation under test, and the backends.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -25,33 +25,6 @@ pub struct Settings {
     /// The name in results of the implementation under test.
     pub dut: String,
     pub options: Options,
-}
-
-/// The results of a trace.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Ended {
-    /// One for each backend and endpoint.
-    pub cases: Vec<Case>,
-    /// Reasons why cases are missing, in the trace or in the environment.
-    pub unfit: Vec<String>,
-}
-
-impl Ended {
-    pub(crate) fn unfit(problem: String) -> Ended {
-        Ended {
-            cases: Vec::new(),
-            unfit: vec![problem],
-        }
-    }
-}
-
-impl From<Case> for Ended {
-    fn from(case: Case) -> Ended {
-        Ended {
-            cases: vec![case],
-            unfit: Vec::new(),
-        }
-    }
 }
 
 /// Runs traces.

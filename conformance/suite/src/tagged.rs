@@ -10,8 +10,7 @@ use efa_replay::tagged::{Devices, TagTrace, Verbs, play};
 
 use crate::ladder::Ladder;
 use crate::run::keep;
-use crate::runner::Ended;
-use crate::{Case, Options, Outcome};
+use crate::{Case, Ended, Options, Outcome};
 
 /// The device's name in results, because no protocol engine is under test.
 const DEVICE: &str = "device";
