@@ -1,11 +1,16 @@
 //! The distribution of a cluster's hosts over machines.
 
-use std::net::{IpAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
 use std::ops::Range;
 
 use efa_commands::Failure;
 
-use crate::names;
+/// The loopback address of the host with this number on this machine. It is outside of
+/// 127.0.0.0/16, where the machine's own names are.
+pub(crate) fn address(number: u32) -> Ipv4Addr {
+    const FIRST: u32 = u32::from_be_bytes([127, 1, 0, 1]);
+    Ipv4Addr::from_bits(FIRST + number)
+}
 
 /// The hosts of a cluster, by their numbers.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -120,7 +125,7 @@ impl Layout {
         let mut others = self.others.iter();
         others
             .find(|part| part.hosts.contains(&number))
-            .map_or_else(|| names::address(number).into(), |part| part.address)
+            .map_or_else(|| address(number).into(), |part| part.address)
     }
 }
 
@@ -146,6 +151,13 @@ mod tests {
 
     fn machines(names: &str) -> Vec<String> {
         names.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn each_host_has_its_own_loopback_address() {
+        assert_eq!(address(0), Ipv4Addr::new(127, 1, 0, 1));
+        assert_eq!(address(255), Ipv4Addr::new(127, 1, 1, 0));
+        assert!(address(crate::names::MOST_HOSTS - 1).is_loopback());
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
 use crate::files::{ADDRESSES_FILE, NAMES_FILE};
@@ -18,13 +17,6 @@ pub(crate) const SYSTEM_HOSTS: &str = "/etc/hosts";
 /// The name of the host with this number, from 0.
 pub fn name(number: u32) -> String {
     format!("node{number}")
-}
-
-/// The loopback address of the host with this number on this machine. It is outside of
-/// 127.0.0.0/16, where the machine's own names are.
-pub(crate) fn address(number: u32) -> Ipv4Addr {
-    const FIRST: u32 = u32::from_be_bytes([127, 1, 0, 1]);
-    Ipv4Addr::from_bits(FIRST + number)
 }
 
 /// The files that list the hosts of a cluster.
@@ -108,13 +100,6 @@ fn addresses(system: &str, machine: &str, layout: &Layout) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn each_host_has_its_own_loopback_address() {
-        assert_eq!(address(0), Ipv4Addr::new(127, 1, 0, 1));
-        assert_eq!(address(255), Ipv4Addr::new(127, 1, 1, 0));
-        assert!(address(MOST_HOSTS - 1).is_loopback());
-    }
 
     #[test]
     fn the_machines_addresses_and_name_remain() {
