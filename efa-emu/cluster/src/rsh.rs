@@ -3,66 +3,33 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{BufReader, Write as _};
+use std::io::BufReader;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use efa_commands::{Failure, living_directories, output};
+use efa_commands::{Failure, living_directories};
 use efa_shm::ENV_FABRIC;
 
+use crate::complain;
 use crate::files::{ADDRESSES_FILE, ENV_CLUSTER, FABRIC_FILE, NAMES_FILE};
-use crate::node::User;
 use crate::process::{self, Forked};
 use crate::session::{self, Reply, Request};
-use crate::{PROGRAM, complain};
 
 /// Exit status for errors of `rsh` itself, and for commands killed by a signal, as in ssh.
 const FAILED: u8 = 255;
 
-/// Options of ssh with a value, which is the rest of the word or the next word.
-const WITH_VALUE: &[u8] = b"BDEFIJLOPQRSWbceilmopw";
+/// Options of ssh with a value, which is the rest of the word or the next word. Those whose effect
+/// callers would miss are refused: `-N`, `-G`, `-V`, `-Q`, `-O`, `-W`.
+const WITH_VALUE: &[u8] = b"BDEFIJLPRSbceilmopw";
 
 /// Options of ssh without a value. `1` and `2` are from old releases, but still used by tools.
-const WITHOUT_VALUE: &[u8] = b"1246ACGKMNTVXYafgknqstvxy";
-
-/// The output of `-V`: scripts search for the name, and derive features from the version.
-const VERSION: &str = concat!(
-    "efa-emu ",
-    env!("CARGO_PKG_VERSION"),
-    ", in the place of OpenSSH_9.2p1"
-);
-
-/// The algorithm queries of `-Q`. Connections are not encrypted, so the answers are empty.
-const QUERIES: [&str; 16] = [
-    "cipher",
-    "cipher-auth",
-    "compression",
-    "help",
-    "kex",
-    "kex-gss",
-    "key",
-    "key-ca-sign",
-    "key-cert",
-    "key-plain",
-    "key-sig",
-    "mac",
-    "protocol-version",
-    "sig",
-    "Ciphers",
-    "HostKeyAlgorithms",
-];
-
-/// The URL scheme of a host.
-const SCHEME: &str = "ssh://";
-
-/// The command for `-N`, with the longest time that any `sleep` accepts.
-const WAIT: &str = "exec sleep 2147483647";
+const WITHOUT_VALUE: &[u8] = b"1246ACKMTXYafgknqstvxy";
 
 /// Executes the arguments like ssh.
 pub fn main(words: Vec<OsString>) -> ExitCode {
-    match Invocation::parse(words).and_then(|invocation| invocation.execute()) {
+    match Invocation::parse(words).and_then(|invocation| invocation.run()) {
         Ok(status) => ExitCode::from(status),
         Err(Failure(reason)) => {
             complain(&reason);
@@ -71,36 +38,10 @@ pub fn main(words: Vec<OsString>) -> ExitCode {
     }
 }
 
-/// The action that the options select.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-enum Purpose {
-    /// Run a command, or a shell.
-    #[default]
-    Command,
-    /// `-N`: wait until killed.
-    Nothing,
-    /// `-G`: print the configuration of a host.
-    Configuration,
-    /// `-V`: print the version.
-    Version,
-    /// `-Q`: print the algorithms of this type.
-    Algorithms(OsString),
-}
-
-impl Purpose {
-    /// Whether the host argument is optional.
-    fn is_of_program(&self) -> bool {
-        matches!(self, Purpose::Version | Purpose::Algorithms(_))
-    }
-}
-
 /// The parsed arguments of ssh.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Invocation {
-    purpose: Purpose,
     host: OsString,
-    user: Option<OsString>,
-    port: Option<OsString>,
     /// The words of the command, separated by blanks.
     command: Option<OsString>,
     /// `-n`, `-f`: no standard input.
@@ -110,7 +51,6 @@ struct Invocation {
     quiet: bool,
     /// Patterns for names of variables to pass on.
     send_env: Vec<OsString>,
-    set_env: Vec<(OsString, OsString)>,
 }
 
 impl Invocation {
@@ -125,9 +65,6 @@ impl Invocation {
                     break;
                 }
                 invocation.option(word.as_bytes(), || words.next())?;
-                if invocation.purpose.is_of_program() {
-                    return Ok(invocation);
-                }
             }
             if host.is_none() {
                 host = words.next();
@@ -135,29 +72,16 @@ impl Invocation {
         }
         let host =
             host.ok_or_else(|| Failure("rsh needs a host: efa-emu rsh HOST COMMAND".into()))?;
-        invocation.destination(host.as_bytes());
+        // `[USER@]HOST`, in lower case like ssh.
+        let host = host
+            .as_bytes()
+            .rsplit(|byte| *byte == b'@')
+            .next()
+            .unwrap_or_default();
+        invocation.host = OsString::from_vec(host.to_ascii_lowercase());
         let command: Vec<_> = words.collect();
         invocation.command = (!command.is_empty()).then(|| command.join(OsStr::new(" ")));
         Ok(invocation)
-    }
-
-    /// Parses `[USER@]HOST` or `ssh://[USER@]HOST[:PORT]`. Earlier options take precedence.
-    fn destination(&mut self, text: &[u8]) {
-        let owned = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
-        let uri = text.strip_prefix(SCHEME.as_bytes());
-        let mut host = uri.map_or(text, |uri| uri.strip_suffix(b"/").unwrap_or(uri));
-        if let Some(at) = host.iter().rposition(|byte| *byte == b'@') {
-            self.user.get_or_insert_with(|| owned(&host[..at]));
-            host = &host[at + 1..];
-        }
-        if uri.is_some()
-            && let Some(at) = host.iter().rposition(|byte| *byte == b':')
-        {
-            self.port.get_or_insert_with(|| owned(&host[at + 1..]));
-            host = &host[..at];
-        }
-        // Like ssh.
-        self.host = owned(&host.to_ascii_lowercase());
     }
 
     /// Parses a word of options. The last option's value may be the next word.
@@ -171,12 +95,6 @@ impl Invocation {
                 b'n' => self.no_input = true,
                 b'f' => (self.background, self.no_input) = (true, true),
                 b'q' => self.quiet = true,
-                b'N' => self.purpose = Purpose::Nothing,
-                b'G' => self.purpose = Purpose::Configuration,
-                b'V' => {
-                    self.purpose = Purpose::Version;
-                    return Ok(());
-                }
                 letter if WITHOUT_VALUE.contains(letter) => {}
                 letter if WITH_VALUE.contains(letter) => {
                     let value = match &word[at + 1..] {
@@ -186,113 +104,46 @@ impl Invocation {
                         })?,
                         rest => OsStr::from_bytes(rest).to_owned(),
                     };
-                    return self.option_with_value(*letter, value);
+                    return match letter {
+                        b'o' => self.setting(value.as_bytes()),
+                        _ => Ok(()),
+                    };
                 }
                 letter => {
                     let letter = letter.escape_ascii();
-                    return Err(Failure(format!("rsh: ssh has no option -{letter}")));
+                    return Err(Failure(format!("rsh has no option -{letter}")));
                 }
             }
-        }
-        Ok(())
-    }
-
-    fn option_with_value(&mut self, letter: u8, value: OsString) -> Result<(), Failure> {
-        match letter {
-            b'o' => return self.setting(value.as_bytes()),
-            b'l' => {
-                self.user.get_or_insert(value);
-            }
-            b'p' => {
-                self.port.get_or_insert(value);
-            }
-            b'Q' => self.purpose = Purpose::Algorithms(value),
-            b'O' => {
-                return Err(Failure(format!(
-                    "rsh: -O {}: there is no connection that calls share, and none is needed",
-                    value.display()
-                )));
-            }
-            b'W' => {
-                return Err(Failure(format!(
-                    "rsh: -W {}: nothing is forwarded, as the hosts have the machine's network: connect to it directly",
-                    value.display()
-                )));
-            }
-            _ => {}
         }
         Ok(())
     }
 
     /// Parses `KEY=VALUE` or `KEY VALUE` in the format of ssh's configuration files.
     fn setting(&mut self, text: &[u8]) -> Result<(), Failure> {
-        let text = text.trim_ascii_start();
-        let is_gap = |byte: &u8| *byte == b'=' || byte.is_ascii_whitespace();
-        let Some(at) = text.iter().position(is_gap) else {
-            return Ok(());
-        };
-        let (key, rest) = (&text[..at], text[at..].trim_ascii_start());
-        let values = split_values(rest.strip_prefix(b"=").unwrap_or(rest)).ok_or_else(|| {
-            let text = text.escape_ascii();
-            Failure(format!("rsh: -o {text}: a quotation mark is not closed"))
-        })?;
-        let first = values.first().cloned();
-        if key.eq_ignore_ascii_case(b"SendEnv") {
-            self.send_env.extend(values);
-        } else if key.eq_ignore_ascii_case(b"SetEnv") {
-            self.set_env.extend(values.iter().filter_map(|value| {
-                let value = value.as_bytes();
-                let at = value.iter().position(|byte| *byte == b'=')?;
-                let text = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
-                (at > 0).then(|| (text(&value[..at]), text(&value[at + 1..])))
-            }));
-        } else if key.eq_ignore_ascii_case(b"User") {
-            self.user = self.user.take().or(first);
-        } else if key.eq_ignore_ascii_case(b"Port") {
-            self.port = self.port.take().or(first);
+        let text = String::from_utf8_lossy(text);
+        let is_gap = |byte: char| byte == '=' || byte.is_ascii_whitespace();
+        let (key, values) = text.trim().split_once(is_gap).unwrap_or_default();
+        if key.eq_ignore_ascii_case("SendEnv") {
+            let values = values.trim_start_matches(is_gap).split_ascii_whitespace();
+            self.send_env.extend(values.map(OsString::from));
+        } else if key.eq_ignore_ascii_case("SetEnv") {
+            return Err(Failure(
+                "rsh does not follow SetEnv: write `env NAME=VALUE` before the command".into(),
+            ));
         }
         Ok(())
     }
 
     fn variables(&self) -> Vec<(OsString, OsString)> {
-        let sent = env::vars_os().filter(|(name, _)| {
+        let is_sent = |name: &OsStr| {
             let mut patterns = self.send_env.iter();
             patterns.any(|pattern| matches(pattern.as_bytes(), name.as_bytes()))
-        });
-        sent.chain(self.set_env.iter().cloned()).collect()
-    }
-
-    fn execute(&self) -> Result<u8, Failure> {
-        match &self.purpose {
-            Purpose::Command => self.run(self.command.clone(), self.no_input),
-            Purpose::Nothing => self.run(Some(WAIT.into()), true),
-            Purpose::Configuration => Ok(answer(&self.configuration())),
-            Purpose::Version => {
-                // The same stream as ssh.
-                let _ = writeln!(std::io::stderr(), "{VERSION}");
-                Ok(0)
-            }
-            Purpose::Algorithms(kind) if kind == "help" => Ok(answer(&(QUERIES.join("\n") + "\n"))),
-            Purpose::Algorithms(kind) if QUERIES.iter().any(|query| *kind == **query) => Ok(0),
-            Purpose::Algorithms(kind) => Err(Failure(format!(
-                "rsh: -Q {}: ssh has no such query: -Q help lists them",
-                kind.display()
-            ))),
-        }
-    }
-
-    /// The output of `-G`: the settings that callers use.
-    fn configuration(&self) -> String {
-        let host = self.host.display();
-        let own = || User::current().name.unwrap_or_default();
-        let user = self.user.clone().unwrap_or_else(own);
-        let port = self.port.clone().unwrap_or_else(|| "22".into());
-        let (user, port) = (user.display(), port.display());
-        format!("host {host}\nuser {user}\nhostname {host}\nport {port}\n")
+        };
+        env::vars_os().filter(|(name, _)| is_sent(name)).collect()
     }
 
     /// Runs a command with the user's shell, or a shell, on the host.
-    fn run(&self, command: Option<OsString>, no_input: bool) -> Result<u8, Failure> {
+    fn run(&self) -> Result<u8, Failure> {
         let name = self.host.display();
         let directory = find_host(&self.host)?;
         let lost = |error| {
@@ -302,11 +153,11 @@ impl Invocation {
         };
         let mut connection = session::connect(&directory).map_err(lost)?;
         let request = Request {
-            command,
+            command: self.command.clone(),
             variables: self.variables(),
         };
         let (input, output, errors) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
-        let nothing = match no_input {
+        let nothing = match self.no_input {
             true => Some(File::open("/dev/null")?),
             false => None,
         };
@@ -346,46 +197,8 @@ impl Invocation {
     }
 }
 
-/// Prints an answer, and returns the exit status.
-fn answer(text: &str) -> u8 {
-    output::print(PROGRAM, text);
-    match output::is_incomplete() {
-        true => FAILED,
-        false => 0,
-    }
-}
-
 fn is_option(word: &OsStr) -> bool {
     word.len() > 1 && word.as_bytes()[0] == b'-'
-}
-
-/// The words of a setting. Blanks inside of `'...'` and `"..."` belong to a word; `\` quotes
-/// quotation marks and itself, and a blank outside. `None`: a quotation mark is not closed.
-fn split_values(text: &[u8]) -> Option<Vec<OsString>> {
-    let mut values = Vec::new();
-    let mut value: Option<Vec<u8>> = None;
-    let mut quote = None;
-    let mut bytes = text.iter().copied().peekable();
-    while let Some(byte) = bytes.next() {
-        match (byte, quote) {
-            (b'\\', _) => {
-                let quoted = bytes.next_if(|next| {
-                    matches!(next, b'\'' | b'"' | b'\\') || quote.is_none() && *next == b' '
-                });
-                value.get_or_insert_default().push(quoted.unwrap_or(byte));
-            }
-            (_, Some(end)) if byte == end => quote = None,
-            (b'\'' | b'"', None) => {
-                quote = Some(byte);
-                value.get_or_insert_default();
-            }
-            (_, None) if byte.is_ascii_whitespace() => values.extend(value.take()),
-            _ => value.get_or_insert_default().push(byte),
-        }
-    }
-    values.extend(value);
-    let values = values.into_iter().map(OsString::from_vec).collect();
-    quote.is_none().then_some(values)
 }
 
 /// Returns whether a name matches a pattern of ssh: `*` matches any characters, `?` one.
@@ -486,71 +299,33 @@ mod tests {
             command: Some(command.into()),
             ..Invocation::default()
         };
-        let as_user = |user: &str, command: &str| Invocation {
-            user: Some(user.into()),
-            ..node(command)
-        };
-        let cases: [(&[&str], Invocation); 12] = [
-            (&["node1", "true"], node("true")),
+        let cases: [(&[&str], Invocation); 8] = [
             (&["NODE1", "true"], node("true")),
-            (
-                &["ssh://me@Node1:2222", "true"],
-                Invocation {
-                    port: Some("2222".into()),
-                    ..as_user("me", "true")
-                },
-            ),
-            (&["ssh://node1/", "true"], node("true")),
-            (
-                &["-N", "node1"],
-                Invocation {
-                    purpose: Purpose::Nothing,
-                    command: None,
-                    ..node("")
-                },
-            ),
             // Open MPI
             (
                 &["-x", "node1", "orted", "-mca", "ess", "\"env\""],
                 node("orted -mca ess \"env\""),
             ),
             // pdsh
-            (
-                &["-2", "-a", "-x", "-lroot", "node1", "date"],
-                as_user("root", "date"),
-            ),
+            (&["-2", "-a", "-x", "-lroot", "node1", "date"], node("date")),
             (
                 &[
-                    "-l",
-                    "me",
                     "-p",
                     "22",
                     "-oBatchMode=yes",
                     "-i",
                     "key",
-                    "you@node1",
+                    "me@node1",
                     "a",
                     "b c",
                 ],
-                Invocation {
-                    port: Some("22".into()),
-                    ..as_user("me", "a b c")
-                },
+                node("a b c"),
             ),
             (
                 &["-vvT4", "-o", "Port 22", "--", "node1", "--", "-x"],
-                Invocation {
-                    port: Some("22".into()),
-                    ..node("-x")
-                },
+                node("-x"),
             ),
-            (
-                &["a@b@node1", "-p", "22", "ls", "-l"],
-                Invocation {
-                    port: Some("22".into()),
-                    ..as_user("a@b", "ls -l")
-                },
-            ),
+            (&["a@b@node1", "-p", "22", "ls", "-l"], node("ls -l")),
             (
                 &["-xn", "node1", "true"],
                 Invocation {
@@ -581,29 +356,12 @@ mod tests {
             (&["-p"], "-p needs a value"),
             (&["-Z", "node1"], "no option -Z"),
             (&[], "needs a host"),
-            (&["-G"], "needs a host"),
-            (&["-W", "h:22", "node1"], "-W h:22: nothing is forwarded"),
-            (&["-Ocheck", "node1"], "-O check: there is no connection"),
-            (&["-oSetEnv=A=\"b", "node1"], "is not closed"),
+            (&["-N", "node1"], "no option -N"),
+            (&["-oSetEnv=A=b", "node1"], "env NAME=VALUE"),
         ] {
             let reason = parse(words).unwrap_err();
             assert!(reason.contains(part), "{words:?}: {reason}");
         }
-    }
-
-    #[test]
-    fn questions_about_the_program_need_no_host() {
-        let purpose = |words: &[&str]| parse(words).unwrap().purpose;
-        assert_eq!(purpose(&["-V"]), Purpose::Version);
-        assert_eq!(
-            purpose(&["-Q", "cipher"]),
-            Purpose::Algorithms("cipher".into())
-        );
-        let known = ["-p", "7", "-G", "-l", "me", "Node1"];
-        assert_eq!(
-            parse(&known).unwrap().configuration(),
-            "host node1\nuser me\nhostname node1\nport 7\n"
-        );
     }
 
     #[test]
@@ -622,27 +380,13 @@ mod tests {
         let words = [
             "-oSendEnv=LC_* LANG",
             "-o",
-            "setenv A=1 B=2=3",
-            "-o",
-            "SetEnv = C=\"a b\" 'D=it\"s' E=\\\"\\x F=a\\ b =g",
+            "sendenv = A",
             "-o",
             "Junk",
             "node1",
         ];
         let invocation = parse(&words).unwrap();
-        assert_eq!(invocation.send_env, ["LC_*", "LANG"]);
-        let pair = |name: &str, value: &str| (OsString::from(name), OsString::from(value));
-        assert_eq!(
-            invocation.set_env,
-            [
-                pair("A", "1"),
-                pair("B", "2=3"),
-                pair("C", "a b"),
-                pair("D", "it\"s"),
-                pair("E", "\"\\x"),
-                pair("F", "a b")
-            ]
-        );
+        assert_eq!(invocation.send_env, ["LC_*", "LANG", "A"]);
         for (pattern, name, expected) in [
             ("LC_*", "LC_ALL", true),
             ("LC_*", "LC", false),

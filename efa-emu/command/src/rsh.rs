@@ -11,8 +11,8 @@ use clap::Args;
     override_usage = "efa-emu rsh [OPTIONS OF SSH] [USER@]HOST [COMMAND [ARG]...]"
 )]
 pub(super) struct RshArguments {
-    /// The arguments of ssh. The options -f, -n, -q, -G, -N, -Q, -V, and SendEnv and SetEnv of -o
-    /// are followed, -O and -W are refused, and the others are ignored.
+    /// The arguments of ssh. The options -f, -n, -q and SendEnv of -o are followed, -G, -N, -O, -Q,
+    /// -V, -W and SetEnv of -o are refused, and the others are ignored.
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,

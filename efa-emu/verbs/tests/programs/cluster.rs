@@ -88,15 +88,14 @@ fn variables_come_from_the_terminal_only() {
     let text = r#"
         export SET_LATER=yes LC_TEST=sent
         ssh node0 'echo ${FROM_THE_TERMINAL-no} ${SET_LATER-no} ${LC_TEST-no}'
-        ssh -o 'SendEnv LC_*' -oSetEnv=OTHER=1 node0 'echo ${SET_LATER-no} $LC_TEST $OTHER'
+        ssh -o 'SendEnv LC_*' node0 'echo ${SET_LATER-no} $LC_TEST'
         cd /; ssh node0 'test "$PWD" = ~ && echo home'
     "#;
-    assert_eq!(printed("1", &[], text), "yes no no\nno sent 1\nhome\n");
+    assert_eq!(printed("1", &[], text), "yes no no\nno sent\nhome\n");
 }
 
-/// Launchers and scripts test ssh in such ways before they use it, and use all of these forms of
-/// host names. Ranks that wait for others sleep for 100 us at a time: many of them would leave no
-/// processor to the others.
+/// Ranks that wait for others sleep for 100 us at a time: many of them would leave no processor to
+/// the others.
 #[test]
 fn sleeps_of_all_programs_may_end_late() {
     let slack = |options: &[&str]| {
@@ -112,23 +111,18 @@ fn sleeps_of_all_programs_may_end_late() {
     outcome.expect_stderr(&["--timer-slack", "timer-slack=5", "a duration such as"]);
 }
 
+/// Launchers use all of these forms of host names. An option whose effect a caller would miss is
+/// an error.
 #[test]
 fn ssh_options_and_host_names_are_as_usual() {
     let text = r#"
-        ssh -V 2>&1 >/dev/null | grep -o OpenSSH_; ssh -V 2>/dev/null; echo $?
-        ssh -Q cipher; echo $?; ssh -Q nonsense 2>/dev/null; echo $?
-        ssh -G -p 7 me@NODE1 | grep -v '^host '
-        for host in NODE1 127.1.0.2 ssh://me@node1:22; do ssh $host 'echo $EFA_EMU_HOST'; done
+        for host in NODE1 127.1.0.2 me@node1; do ssh -x -p 22 $host 'echo $EFA_EMU_HOST'; done
         ssh 127.1.0.3 true 2>/dev/null; echo $?
-        for options in '-W localhost:1' '-O check'; do echo 'echo shell' | ssh $options node1 2>/dev/null; echo $?; done
-        ssh -o 'SetEnv=BAZ="a  b"' node0 'echo "$BAZ"'
-        echo 'echo shell' | ssh -N node1 & waiting=$!
-        sleep 0.5; kill -0 $waiting && kill $waiting
-        wait $waiting 2>/dev/null; echo $?
-        ssh -N node7 2>/dev/null; echo $?
+        for options in -N -G -V '-Q cipher' '-W localhost:1' '-O check' -oSetEnv=A=b; do
+            echo 'echo shell' | ssh $options node1 2>/dev/null; echo $?
+        done
     "#;
-    let expected = "OpenSSH_\n0\n0\n255\nuser me\nhostname node1\nport 7\nnode1\nnode1\nnode1\n255\n\
-                    255\n255\na  b\n143\n255\n";
+    let expected = "node1\n".repeat(3) + &"255\n".repeat(8);
     assert_eq!(printed("2", &[], text), expected);
 }
 
@@ -295,7 +289,7 @@ fn impossible_options_are_refused_in_one_line() {
     refused(rsh(&["-x", "me@node2", "true"]), 255, unknown);
     refused(rsh(&["-x"]), 255, "needs a host");
     refused(rsh(&[]), 255, "needs a host");
-    refused(rsh(&["-V"]), 0, "OpenSSH_");
+    refused(rsh(&["-V"]), 255, "rsh has no option -V");
     let start = |hosts: &str, command: &str| run(cluster(&fabric, hosts, &["--", command]));
     start("1", "true").expect_refusal(&["has a host node0 already"]);
     start("0", "true").expect_refusal(&["1 to 1024"]);
