@@ -58,7 +58,7 @@ fn file(path: &str, is_test: bool) -> PathBuf {
         (true, Some(("connected", _))) => vec![format!("efa-emu/model/tests/{path}.rs")],
         (true, Some(("faults", _))) => vec![format!("conformance/command/tests/{path}.rs")],
         (true, Some(("calls", _))) => vec![format!("efa-emu/verbs/tests/{path}.rs")],
-        (true, Some(("promises", rest))) => vec![format!("efa-emu/promises/{rest}.rs")],
+        (true, Some(("promises", _))) => vec![format!("efa-emu/promises/tests/{path}.rs")],
         (true, Some(("sim", _))) => vec![format!("efa-emu/sim/tests/{path}.rs")],
         (true, _) => vec![format!("efa-core/tests/{path}.rs")],
         (false, Some(("model", rest))) => vec![format!("efa-emu/model/src/{rest}.rs")],

@@ -53,7 +53,7 @@ const BINARIES: [(&str, usize, &str); 9] = [
     ("wire", 1, "tests/wire/main.rs"),
     ("device", 2, "tests/endpoint/main.rs"),
     ("sim", 2, "tests/sim/main.rs"),
-    ("promises", 2, "main.rs"),
+    ("promises", 2, "tests/promises/main.rs"),
     ("unit/model", 3, "unittests src/lib.rs"),
     ("connected", 3, "tests/connected/main.rs"),
 ];
