@@ -6,7 +6,6 @@
 mod command;
 mod documented;
 mod known_failures;
-mod network;
 mod primitives;
 mod rig;
 mod transfers;

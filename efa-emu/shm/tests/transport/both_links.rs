@@ -594,6 +594,7 @@ fn answers_are_prescribed_and_receivers_not_ready() {
             r#"when = { operation = "send", nth = 1 }, then = { not-ready = 2 }"#,
             r#"when = { on = "answer", operation = "send", nth = 6 }, then = { status = "remote-bad-address" }"#,
             r#"when = { operation = "read" }, then = { status = "remote-bad-length" }"#,
+            r#"when = { on = "answer", status = "remote-rnr" }, then = { release = "nothing" }"#,
         ],
     );
     assert_eq!(outcome(&seen, 0).0, Status::RemoteAbort);
@@ -601,6 +602,8 @@ fn answers_are_prescribed_and_receivers_not_ready() {
     assert_eq!(outcome(&seen, READ).0, Status::RemoteBadLength);
     // The rule itself refuses the first retry; the second is a separate event.
     assert_eq!(seen.applied[..2], [11, 1]);
+    // Rules for answers see the statuses that other rules prescribe.
+    assert_eq!(seen.applied[8], 2);
 }
 
 /// Loss, refusals and delays that depend on the seed.

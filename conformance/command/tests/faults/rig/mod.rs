@@ -7,7 +7,6 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use efa_core::address::Gid;
 use efa_device_model::fault::Action;
 use efa_play::application::{Failure, Report, Request, Started, Token};
 use efa_play::drive::{Bytes, Command, Event, Opening};
@@ -273,11 +272,6 @@ impl Rig {
     pub(crate) fn remove(&mut self, at: EndpointIndex, peer: EndpointIndex) {
         let answer = self.ask(at, &Command::Remove { peer }).unwrap();
         assert_eq!(answer, Event::Done {});
-    }
-
-    /// The GID of an endpoint's host.
-    pub(crate) fn gid(&self, at: EndpointIndex) -> Gid {
-        Gid(self.addresses[at][..16].try_into().unwrap())
     }
 
     /// An endpoint's queue pair number.

@@ -127,31 +127,22 @@ impl Rig {
     /// Registers memory that peers may read and write.
     #[track_caller]
     pub(crate) fn register(&mut self, at: EndpointIndex, length: usize) -> Region {
-        let region = self.try_register(at, length);
-        region.unwrap_or_else(|error| panic!("{error}"))
-    }
-
-    /// As [`Rig::register`]; returns the error if the registration is refused.
-    pub(crate) fn try_register(
-        &mut self,
-        at: EndpointIndex,
-        length: usize,
-    ) -> Result<Region, PlayerError> {
         let payload = Payload {
             length,
             seed: BEFORE,
         };
         let access = vec![RegionAccess::RemoteRead, RegionAccess::RemoteWrite];
-        let (token, started) = self.start(at, Request::Register { payload, access }, None)?;
+        let started = self.start(at, Request::Register { payload, access }, None);
+        let (token, started) = started.unwrap_or_else(|error| panic!("{error}"));
         let Started::Region(remote) = started else {
             panic!("{started:?}");
         };
-        Ok(Region {
+        Region {
             at,
             token,
             remote,
             payload,
-        })
+        }
     }
 
     /// Writes a whole region.

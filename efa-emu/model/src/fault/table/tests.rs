@@ -226,8 +226,9 @@ fn refusals_follow_the_retries_of_their_request_only() {
 #[test]
 fn cuts_are_triggered_and_healed() {
     let mut board = Board::with(&[
-        r#"when = { msg-id = 1 }, then = { cut = ["beta", "alpha"] }"#,
+        r#"when = { msg-id = 1, every = 1 }, then = { cut = ["beta", "alpha"] }"#,
         r#"then = { heal = ["alpha", "beta"] }"#,
+        r#"when = { msg-id = 2 }, then = { heal = ["alpha", "beta"] }"#,
     ]);
     assert_eq!(board.fate(frame(&EAGER)), None);
     let mut trigger = EAGER;
@@ -240,6 +241,15 @@ fn cuts_are_triggered_and_healed() {
     };
     assert_eq!(board.fate(within), None);
     board.faults.begin(FaultId(1), &board.tally);
+    assert_eq!(board.fate(frame(&EAGER)), None);
+    // Packets of others heal a cut, too.
+    board.fate(frame(&trigger));
+    assert_eq!(board.fate(frame(&EAGER)), Some(Fate::Drop));
+    trigger[4] = 2;
+    board.fate(Frame {
+        data: &trigger,
+        ..within
+    });
     assert_eq!(board.fate(frame(&EAGER)), None);
 }
 
