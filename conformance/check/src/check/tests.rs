@@ -615,6 +615,12 @@ fn windows_are_filled_exactly() {
     b.send(B, A, &cts(7, 9, 1000, B), b"");
     assert_eq!(b.broken(), [("cts-early", 13)]);
 
+    let mut b = start();
+    b.send(B, A, &cts(7, 9, 1000, B), b"");
+    b.send(A, B, &data(9, 1000, 1000, A), &[0; 1000]);
+    b.send(B, A, &cts(7, 10, 1000, B), b"");
+    assert_eq!(b.broken(), [("answer-names-request", 13)]);
+
     // Data is sent after the HANDSHAKE has arrived.
     let mut b = Builder::new();
     let unknown = LongctsRtm {
@@ -659,6 +665,11 @@ fn answers_name_requests_and_are_unique() {
     let mut b = Builder::acquainted(all());
     b.send(A, B, &dc, b"");
     b.send(B, A, &receipt(5, 1), b"");
+    assert_eq!(b.broken(), [("answer-names-request", 9)]);
+
+    let mut b = Builder::acquainted(all());
+    b.send(A, B, &dc, b"");
+    b.send(B, A, &eor(4, B), b"");
     assert_eq!(b.broken(), [("answer-names-request", 9)]);
 
     let atomic = AtomRsp {
