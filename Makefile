@@ -81,6 +81,7 @@ lint: setup
 deny:
 	@$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install cargo-deny --locked
 	$(CARGO) deny check
+	@scripts/dist licences >/dev/null
 
 ## minimum-rust: all code with the oldest Rust that Cargo.toml permits, which rustup fetches
 MINIMUM_RUST = $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
