@@ -1,4 +1,5 @@
-//! Collective operations through the C interface, among several domains of a process.
+//! Collective operations through the C interface, among several domains of a process. Their results
+//! are in `guide::processes`.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{null, null_mut};
@@ -6,9 +7,6 @@ use std::ptr::{null, null_mut};
 use crate::common::c::*;
 use crate::common::{AGAIN, EINVAL, Libfabric, Options, Side, bind, close, with_provider};
 use efa_testing::patience::Wait;
-
-/// Not a power of two, so that the trees have branches that end early.
-const MEMBERS: usize = 5;
 
 /// One member of a group.
 struct Member {
@@ -168,97 +166,6 @@ fn carry_out(members: &[Member], mut start: impl FnMut(usize, *mut c_void) -> is
                 assert_eq!(error, AGAIN, "{:?}", members[number].side.read_error());
                 false
             }
-        }
-    });
-}
-
-/// The operand of a member.
-fn operand(number: usize, at: usize) -> u64 {
-    (1000 * number + at) as u64
-}
-
-fn sum(at: usize) -> u64 {
-    (0..MEMBERS).map(|number| operand(number, at)).sum()
-}
-
-#[test]
-fn members_get_what_is_defined() {
-    with_provider("collectives::members_get_what_is_defined", |libfabric| {
-        let members = joined(libfabric, MEMBERS);
-        // In one packet, in several, and read by the receiver.
-        for count in [1, 3, 6_000, 200_000] {
-            let whole = count * MEMBERS;
-            let mut buffers: Vec<Vec<u64>> = (0..MEMBERS)
-                .map(|number| (0..whole).map(|at| operand(number, at)).collect())
-                .collect();
-            let mut results = vec![vec![0_u64; whole]; MEMBERS];
-            let addresses = |number: usize| &members[number].addresses;
-            let (no, sums) = (null_mut(), FI_SUM);
-            let mut run = |root: usize, what: fi_collective_op| {
-                results.iter_mut().for_each(|result| result.fill(u64::MAX));
-                carry_out(&members, |number, context| {
-                    let endpoint = members[number].side.endpoint;
-                    let (group, root) = (members[number].name(), addresses(number)[root]);
-                    let from = buffers[number].as_mut_ptr().cast::<c_void>();
-                    let into = results[number].as_mut_ptr().cast::<c_void>();
-                    let kind = FI_UINT64;
-                    match what {
-                        FI_BARRIER => call!(endpoint => collective.barrier(group, context)),
-                        FI_BROADCAST => call!(endpoint => collective.broadcast(
-                            from, count, no, group, root, kind, 0, context)),
-                        FI_ALLTOALL => call!(endpoint => collective.alltoall(
-                            from, count, no, into, no, group, kind, 0, context)),
-                        FI_ALLREDUCE => call!(endpoint => collective.allreduce(
-                            from, count, no, into, no, group, kind, sums, 0, context)),
-                        FI_ALLGATHER => call!(endpoint => collective.allgather(
-                            from, count, no, into, no, group, kind, 0, context)),
-                        FI_REDUCE_SCATTER => call!(endpoint => collective.reduce_scatter(
-                            from, count, no, into, no, group, kind, sums, 0, context)),
-                        FI_REDUCE => call!(endpoint => collective.reduce(
-                            from, count, no, into, no, group, root, kind, sums, 0, context)),
-                        FI_SCATTER => call!(endpoint => collective.scatter(
-                            from, count, no, into, no, group, root, kind, 0, context)),
-                        _ => call!(endpoint => collective.gather(
-                            from, count, no, into, no, group, root, kind, 0, context)),
-                    }
-                });
-                results.clone()
-            };
-            let slice = |of: &dyn Fn(usize) -> u64, from: usize| -> Vec<u64> {
-                (from..from + count).map(of).collect()
-            };
-            run(0, FI_BARRIER);
-            let all_reduced = run(0, FI_ALLREDUCE);
-            let reduced = run(3, FI_REDUCE);
-            let gathered = run(2, FI_GATHER);
-            let all_gathered = run(0, FI_ALLGATHER);
-            let scattered = run(4, FI_SCATTER);
-            let exchanged = run(0, FI_ALLTOALL);
-            let reduce_scattered = run(0, FI_REDUCE_SCATTER);
-            run(1, FI_BROADCAST);
-            let collected: Vec<u64> = (0..whole)
-                .map(|at| operand(at / count, at % count))
-                .collect();
-            for number in 0..MEMBERS {
-                let own = number * count;
-                assert_eq!(all_reduced[number][..count], slice(&sum, 0));
-                assert_eq!(all_gathered[number], collected);
-                let from_root = slice(&|at| operand(4, at), own);
-                assert_eq!(scattered[number][..count], from_root);
-                assert_eq!(reduce_scattered[number][..count], slice(&sum, own));
-                let exchanged_here: Vec<u64> = (0..whole)
-                    .map(|at| operand(at / count, own + at % count))
-                    .collect();
-                assert_eq!(exchanged[number], exchanged_here);
-                let broadcast = slice(&|at| operand(1, at), 0);
-                assert_eq!(buffers[number][..count], broadcast);
-            }
-            assert_eq!(reduced[3][..count], slice(&sum, 0));
-            assert_eq!(gathered[2], collected);
-            assert_eq!(reduced[0][0], u64::MAX, "the result is the root's");
-        }
-        for member in members {
-            member.close(libfabric);
         }
     });
 }

@@ -240,7 +240,8 @@ fn every_slot_refuses_other_objects() {
     with_provider("newest::every_slot_refuses_other_objects", |libfabric| {
         let all = All::open(libfabric);
         let mut wrong: Vec<*mut c_void> = all.objects.iter().map(|(object, ..)| *object).collect();
-        wrong.push(null_mut());
+        let mut zeros = [0_u64; 32];
+        wrong.extend([null_mut(), zeros.as_mut_ptr().cast()]);
         let mut calls = 0;
         for (own, table, slots) in all.tables() {
             let others = || wrong.iter().copied().filter(|other| *other != own);
