@@ -4,12 +4,14 @@ use efa_capture::frame::header::FIRST_TAPPED_SEQUENCE;
 use efa_wire::rules;
 use efa_wire::{ExtraFeatures, OpeType, PacketType, RtaKind};
 
-use super::conversation::{Conversation, FETCH_IDS, FrameContext, IdSpace, RECV_IDS, SEND_IDS};
+use super::conversation::Conversation;
+use super::frame::FrameContext;
 use super::node::NodeId;
 use super::operation::{Due, End, OpId, Operation, OperationKind, Turn, regions};
 use super::packet::{Abort, Announced, Atomic, Ids, PacketBody, Read, Reading, Window};
 use super::runs::Runs;
 use super::sequence::{Gap, Id, PartialMessage, Shape};
+use super::side::{FETCH_IDS, IdSpace, RECV_IDS, SEND_IDS};
 use efa_wire::{Message, Transfer};
 
 /// A packet that is being judged, with its conversation.

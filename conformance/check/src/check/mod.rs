@@ -7,15 +7,16 @@
 //! * `judge`: frames, one by one, each as part of its conversation (`node`).
 //! * `births`: new queue pairs with a reused number.
 //! * `order`: sorts frames by time.
-//! * `conversation`: two endpoints in the view of one of them: identity, handshakes, and the
-//!   operations that are incomplete at the end.
+//! * `conversation`: two endpoints in the view of one of them: identity and handshakes; `ends`: what
+//!   is incomplete at the end.
+//! * `side`: one of the two endpoints; `speech`: whether they use the protocol.
 //! * `follow`: operations, packet by packet; `rdma`: RDMA requests and their ends.
 //! * `sequence`, `operation`, `runs`, `device`, `recent`: the state that these keep.
 //! * `completeness`: missing frames of the capture; `copies`: the same packet at both ends.
 //! * `content`: digests of packets, to recognise copies and retransmissions.
 //! * `explain`: the packets of a correct sender.
 //! * `tagged`: packets of reliable connections, which `crate::rendezvous` follows.
-//! * `packet`: the meaning of a packet; `format`: rules that depend on a single packet only.
+//! * `packet`: the meaning of a packet; `frame`: its frame; `format`: rules that depend on a single packet only.
 
 mod births;
 mod completeness;
@@ -23,9 +24,11 @@ mod content;
 mod conversation;
 mod copies;
 mod device;
+mod ends;
 mod explain;
 mod follow;
 mod format;
+mod frame;
 mod judge;
 mod node;
 mod operation;
@@ -36,6 +39,8 @@ mod recent;
 mod report;
 mod runs;
 mod sequence;
+mod side;
+mod speech;
 mod tagged;
 
 pub use explain::Explanation;

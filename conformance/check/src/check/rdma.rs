@@ -5,8 +5,9 @@ use efa_wire::ExtraFeatures;
 use efa_wire::Status;
 use efa_wire::rules::{self, Rule};
 
-use super::conversation::{Conversation, FrameContext};
+use super::conversation::Conversation;
 use super::device::RequestOutcome;
+use super::frame::FrameContext;
 use super::operation::End;
 
 impl Conversation {
