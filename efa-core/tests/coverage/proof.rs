@@ -38,21 +38,18 @@ const BUILDS: [&[&str]; 4] = [
         "--test",
         "endpoint",
         "--test",
-        "sim",
-        "--test",
         "promises",
     ],
     &["-p", "efa-device-model", "--lib", "--test", "connected"],
 ];
 /// The test binaries: the prefix of their tests in the page, the build that produces them, and the
 /// name that cargo gives them.
-const BINARIES: [(&str, usize, &str); 9] = [
+const BINARIES: [(&str, usize, &str); 8] = [
     ("unit", 0, "unittests src/lib.rs"),
     ("unit/wire", 1, "unittests src/lib.rs"),
     ("endpoint", 0, "tests/endpoint/main.rs"),
     ("wire", 1, "tests/wire/main.rs"),
     ("device", 2, "tests/endpoint/main.rs"),
-    ("sim", 2, "tests/sim/main.rs"),
     ("promises", 2, "tests/promises/main.rs"),
     ("unit/model", 3, "unittests src/lib.rs"),
     ("connected", 3, "tests/connected/main.rs"),

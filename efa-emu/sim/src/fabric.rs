@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use efa_core::address::Gid;
-use efa_device_model::fault::{Action, Fault, FaultId};
+use efa_device_model::fault::{Fault, FaultId};
 use efa_device_model::network::{Network, Purpose, Random};
 
 use super::config::{FabricConfig, HostConfig};
@@ -125,21 +125,6 @@ impl Fabric {
     pub fn note(&self, line: fmt::Arguments<'_>) {
         let wire = &mut self.0.borrow_mut().wire;
         wire.log.add(wire.now, format_args!("note {line}"));
-    }
-
-    /// Cuts the connection of two hosts: frames between them are lost until it is healed.
-    pub fn cut(&self, a: HostId, b: HostId) {
-        let mut world = self.0.borrow_mut();
-        let pair = world.wire.pair(a, b);
-        world.wire.arm(Fault::at_once(Action::Cut(pair)));
-    }
-
-    /// Undoes [`Fabric::cut`].
-    pub fn heal(&self, a: HostId, b: HostId) {
-        let wire = &mut self.0.borrow_mut().wire;
-        let pair = wire.pair(a, b);
-        let heal = wire.arm(Fault::at_once(Action::Heal(pair)));
-        wire.disarm(heal);
     }
 
     /// A host loses power. Its queue pairs and memory are lost, even after a restart. Frames that

@@ -491,11 +491,6 @@ impl Wire {
         faults.decide(event, &is_named(interfaces, hosts_by_gid), tally)
     }
 
-    /// Two hosts, in the form that a cut needs.
-    pub(super) fn pair(&self, a: HostId, b: HostId) -> [HostName; 2] {
-        [a, b].map(|host| HostName::Gid(self.port(host).gid))
-    }
-
     /// Arms a fault and runs its immediate actions.
     pub(super) fn arm(&mut self, fault: Fault) -> FaultId {
         let id = FaultId(self.next_fault);

@@ -217,25 +217,33 @@ fn destroying_a_handle_fails_its_deferred_requests() {
 }
 
 #[test]
-fn read_targets_may_be_deregistered_midway() {
-    let mut net = Net::pair(Setup::default());
-    let to = net.address(0, 1);
-    let rdma = Rdma {
-        kind: RdmaOperation::Read,
-        local: (0, 8),
-        remote: MEMORY,
-        rkey: net.hosts[1].keys.rkey.0,
-    };
-    net.hosts[1].bytes(0, 8).fill(1);
-    net.hosts[0].post_rdma(1, to, rdma);
-    net.transmit(0);
-    let mut packet = net.packets.pop_front().unwrap();
-    let status = net.deliver(&mut packet);
-    let lkey = net.hosts[0].keys.lkey;
-    net.hosts[0].device.deregister_memory(lkey).unwrap();
-    net.answer(&packet, status);
-    assert_eq!(net.hosts[0].outcome(), Some((1, Status::LocalInvalidLkey)));
-    assert_eq!(net.hosts[0].bytes(0, 8), [0; 8]);
+fn read_data_outlives_neither_memory_nor_queue_pair() {
+    for deregistered in [true, false] {
+        let mut net = Net::pair(Setup::default());
+        let to = net.address(0, 1);
+        let rdma = Rdma {
+            kind: RdmaOperation::Read,
+            local: (0, 8),
+            remote: MEMORY,
+            rkey: net.hosts[1].keys.rkey.0,
+        };
+        net.hosts[1].bytes(0, 8).fill(1);
+        net.hosts[0].post_rdma(1, to, rdma);
+        net.transmit(0);
+        let mut packet = net.packets.pop_front().unwrap();
+        let status = net.deliver(&mut packet);
+        let mut ended = None;
+        if deregistered {
+            let lkey = net.hosts[0].keys.lkey;
+            net.hosts[0].device.deregister_memory(lkey).unwrap();
+            ended = Some((1, Status::LocalInvalidLkey));
+        } else {
+            net.hosts[0].recreate_qp();
+        }
+        net.answer(&packet, status);
+        assert_eq!(net.hosts[0].outcome(), ended);
+        assert_eq!(net.hosts[0].bytes(0, 8), [0; 8]);
+    }
 }
 
 #[test]

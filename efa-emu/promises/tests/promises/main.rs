@@ -112,6 +112,22 @@ fn run_seeds(count: u64, mut prepare: impl FnMut(&Plan, &Fabric)) -> Troubles {
 }
 
 #[test]
+fn a_seed_gives_the_same_run() {
+    for seed in 0..10 {
+        let mut plan = Plan::new(seed);
+        plan.fabric.log = true;
+        let all: Vec<usize> = (0..plan.steps.len()).collect();
+        let [first, second] = [(), ()].map(|()| {
+            let mut made = None;
+            run::run(&plan, &all, |fabric| made = Some(fabric.clone())).unwrap();
+            made.unwrap().log().text().to_owned()
+        });
+        assert!(first == second, "seed {seed}");
+        assert!(first.lines().count() > 100, "seed {seed} has few events");
+    }
+}
+
+#[test]
 fn the_programs_use_every_packet_of_the_protocol() {
     let seen = Rc::new(RefCell::new(BTreeSet::new()));
     let (reads, writes) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));

@@ -3,11 +3,9 @@
 mod capture;
 mod delivery;
 mod determinism;
-mod engine;
 mod faults;
 mod identity;
 mod memory;
-mod rdma;
 
 use std::time::Duration;
 
@@ -25,16 +23,12 @@ struct Pair {
 
 impl Pair {
     fn new(config: FabricConfig) -> Self {
-        Self::with(config, NicConfig::default())
-    }
-
-    fn with(config: FabricConfig, nic: NicConfig) -> Self {
         let fabric = Fabric::new(config);
         let alice = fabric.add_host(HostConfig::default());
         let bob = fabric.add_host(HostConfig::default());
         Pair {
-            alice: ScriptedPeer::open(&alice, nic).unwrap(),
-            bob: ScriptedPeer::open(&bob, nic).unwrap(),
+            alice: ScriptedPeer::open(&alice, NicConfig::default()).unwrap(),
+            bob: ScriptedPeer::open(&bob, NicConfig::default()).unwrap(),
             fabric,
         }
     }
@@ -64,13 +58,4 @@ fn finished(peer: &mut ScriptedPeer) -> Vec<(u64, Status)> {
         .collect();
     finished.sort_unstable_by_key(|(context, _)| *context);
     finished
-}
-
-/// The number of lines of the event log that contain `text`.
-fn count(fabric: &Fabric, text: &str) -> usize {
-    let log = fabric.log();
-    log.text()
-        .lines()
-        .filter(|line| line.contains(text))
-        .count()
 }
