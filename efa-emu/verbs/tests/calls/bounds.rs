@@ -1,10 +1,12 @@
-//! Random RDMA against regions with all kinds of access: a refused operation changes no byte.
+//! RDMA against regions with all kinds of access: a refused operation changes no byte.
+
+use std::ptr::null_mut;
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use crate::exchange::{ALL_OPS, build};
-use crate::on_emulated_host;
+use crate::{on_emulated_host, on_emulated_host_with};
 use efa_testing::verbs::*;
 use efa_verbs_abi::*;
 
@@ -130,4 +132,51 @@ fn keys_access_and_bounds_hold() {
             "{served} served"
         );
     });
+}
+
+/// `--serve-unknown-peers` of the responder's host turns status 14 off.
+#[test]
+fn unknown_peers_are_served_if_requested() {
+    for option in [None, Some("--serve-unknown-peers")] {
+        // Both processes run the same body, which finds its role in the environment.
+        let mut options = vec!["--profile", "efa2"];
+        options.extend(option);
+        on_emulated_host_with(&options, || {
+            let served = std::env::var("EFA_EMU_UNKNOWN_PEERS").unwrap() == "serve";
+            let outcome = if served { (0, 0) } else { (14, 11) };
+            let endpoint = Endpoint::new();
+            let queue = endpoint.cq(16);
+            let pair = endpoint.srd(queue, ALL_OPS);
+            let mut memory = [0u8; 16];
+            let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+            let to = sge(region, 0, 16);
+            // A device without address handles.
+            let context = open();
+            let pd = ibv_alloc_pd(context);
+            let target = Endpoint {
+                context,
+                pd,
+                handle: null_mut(),
+                gid: endpoint.gid,
+            };
+            let target_pair = target.srd(target.cq(16), 0);
+            let mut remote = [7u8; 16];
+            let access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ;
+            let remote = target.register(&mut remote, access);
+            // SAFETY: live objects, used as a correct program does.
+            let posted = unsafe {
+                let (qpn, there) = ((*target_pair).qp_num, &*remote);
+                let address = there.addr.addr() as u64;
+                build(pair, 1, |builders| {
+                    (*builders).wr_rdma_read.unwrap()(builders, there.rkey, address);
+                    (*builders).wr_set_ud_addr.unwrap()(builders, endpoint.handle, qpn, QKEY);
+                    (*builders).wr_set_sge.unwrap()(builders, to.lkey, to.addr, to.length);
+                })
+            };
+            assert_eq!(posted, 0);
+            let found = wait_for(queue, 1)[0];
+            assert_eq!((found.vendor_err, found.status), outcome);
+            assert_eq!(memory, [if served { 7 } else { 0 }; 16]);
+        });
+    }
 }

@@ -19,7 +19,6 @@ mod node;
 mod objects;
 mod older;
 mod rails;
-mod statuses;
 mod steady;
 
 use efa_testing::programs::{Program, TestFabric};
