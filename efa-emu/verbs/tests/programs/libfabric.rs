@@ -1,10 +1,11 @@
-//! Stock libfabric (`fi_info`, `fi_pingpong`) over the emulated device.
+//! Stock libfabric's `fi_pingpong` over the emulated device. The cells of `efa-conformance interop` run
+//! it with each release and each generation of the device.
 
 use std::path::Path;
 
 use efa_testing::patience::Wait;
 use efa_testing::programs::{
-    Dialogue, Finished, NO_FOREIGN_HANDLER, Program, TestFabric, files_with, needs,
+    Dialogue, Finished, NO_FOREIGN_HANDLER, TestFabric, files_with, needs,
 };
 
 const PACKAGE: &str = "libfabric-bin";
@@ -31,66 +32,14 @@ fn sizes(outcome: &Finished) -> Vec<&str> {
 const ALL_SIZES: [&str; 6] = ["64", "256", "1k", "4k", "64k", "1m"];
 
 #[test]
-fn fi_info_lists_both_endpoint_types() {
-    needs!("fi_info", PACKAGE);
-    let fabric = TestFabric::new();
-    let info = Program::start(fabric.host(&["fi_info", "-p", "efa"]));
-    let info = info.wait().expect_success("fi_info").stdout;
-    for expected in ["rdmap0s0-rdm", "FI_EP_RDM", "rdmap0s0-dgrm", "FI_EP_DGRAM"] {
-        assert!(info.contains(expected), "{expected} is not in\n{info}");
-    }
-    let verbose =
-        Program::start(fabric.run(&["--profile", "efa1", "--", "fi_info", "-p", "efa", "-v"]));
-    let verbose = verbose.wait().expect_success("fi_info -v").stdout;
-    for expected in [
-        "device_id: 0xefa1",
-        "vendor_id: 0x1d0f",
-        "driver: efa",
-        "device_version: 6",
-        "firmware: 1.1",
-    ] {
-        assert!(
-            verbose.contains(expected),
-            "{expected} is not in\n{verbose}"
-        );
-    }
-}
-
-#[test]
-fn pingpong_rdm_between_two_hosts() {
+fn pingpong_verifies_its_data() {
     needs!("fi_pingpong", PACKAGE);
     let fabric = TestFabric::new();
-    let [server, client] = pingpong(&fabric, &["-e", "rdm"]).run(&[], &[]);
-    assert_eq!(sizes(&server), ALL_SIZES);
-    assert_eq!(sizes(&client), ALL_SIZES);
-}
-
-#[test]
-fn pingpong_rdm_verifies_its_data() {
-    needs!("fi_pingpong", PACKAGE);
-    let fabric = TestFabric::new();
-    let [_, client] = pingpong(&fabric, &["-e", "rdm", "-c"]).run(&[], &[]);
-    assert_eq!(sizes(&client), ALL_SIZES);
-}
-
-#[test]
-fn pingpong_rdm_with_one_size() {
-    needs!("fi_pingpong", PACKAGE);
-    for (size, shown) in [("64", "64"), ("8192", "8k"), ("1048576", "1m")] {
-        let fabric = TestFabric::new();
-        let [_, client] = pingpong(&fabric, &["-e", "rdm", "-c", "-S", size]).run(&[], &[]);
-        assert_eq!(sizes(&client), [shown]);
-    }
-}
-
-#[test]
-fn pingpong_dgram_between_two_hosts() {
-    needs!("fi_pingpong", PACKAGE);
-    let fabric = TestFabric::new();
-    // The largest default size that fits the MTU.
-    for arguments in [&["-e", "dgram"][..], &["-e", "dgram", "-c"]] {
-        let [_, client] = pingpong(&fabric, arguments).run(&[], &[]);
-        assert_eq!(sizes(&client), ALL_SIZES[..4]);
+    // Datagrams have the default sizes that fit the MTU.
+    for (endpoint, expected) in [("rdm", &ALL_SIZES[..]), ("dgram", &ALL_SIZES[..4])] {
+        let [server, client] = pingpong(&fabric, &["-e", endpoint, "-c"]).run(&[], &[]);
+        assert_eq!(sizes(&server), expected);
+        assert_eq!(sizes(&client), expected);
     }
 }
 
@@ -105,16 +54,6 @@ fn pingpong_within_one_host() {
     let mut over_device = pingpong(&fabric, &["-e", "rdm", "-c"]);
     over_device.environment = &[("FI_EFA_ENABLE_SHM_TRANSFER", "0")];
     over_device.run(&options, &options);
-}
-
-#[test]
-fn pingpong_with_every_generation() {
-    needs!("fi_pingpong", PACKAGE);
-    for profile in ["efa0", "efa1", "efa2", "efa3"] {
-        let fabric = TestFabric::new();
-        let options = ["--profile", profile];
-        pingpong(&fabric, &["-e", "rdm", "-c", "-I", "3"]).run(&options, &options);
-    }
 }
 
 /// Delays, many paths, loss below the reliability layer, receivers that are not ready, reused

@@ -8,7 +8,6 @@ mod extcap;
 mod json;
 mod libfabric;
 mod network;
-mod perftest;
 mod places;
 mod poor_machines;
 mod poor_places;
