@@ -1,22 +1,15 @@
 //! Stale, contradictory, malformed and made-up packets.
 
-use core::time::Duration;
-
 use efa_core::endpoint::*;
 use efa_core::nic::{Domain, Status};
 use efa_core::wire::fields::fields_of;
 use efa_core::wire::{
     AtomRsp, Cts, CtsData, EagerRtw, Eor, ExtraFeatures, LongctsRtm, MediumRtm, MsgId, OpeType,
-    PacketType, PeerError, ReadNack, ReadRsp, Receipt, RecvId, Repr, RmaIov, RmaIovs, RuntreadRtm,
-    SendId,
+    PeerError, ReadNack, ReadRsp, Receipt, RecvId, Repr, RmaIov, RmaIovs, RuntreadRtm, SendId,
 };
-use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
 
 use crate::abandoned::{Subprotocol, TOLD};
-use crate::script::{
-    MODERN, Script, config, connected, connected_with, connid_of, memory, peer_memory, traits,
-};
+use crate::script::{MODERN, Script, connected, connid_of, memory, peer_memory, traits};
 use efa_testing::nic::{MEMORY, Traits};
 
 #[test]
@@ -296,113 +289,6 @@ fn malformed_and_unsupported_packets_are_events() {
         assert_eq!(script.refusal(), PacketError::UnsupportedType, "{bytes:?}");
     }
     script.expect_silence();
-}
-
-/// Whatever packets arrive: the engine neither panics nor loops, it keeps no more than its limits,
-/// and messages of another peer are received.
-#[test]
-fn mutated_packets_do_no_harm() {
-    for seed in 0..30 {
-        let mut rng = SmallRng::seed_from_u64(seed);
-        let (mut script, peer) = connected_with(
-            EndpointConfig {
-                held_bytes: 1 << 16,
-                ..config()
-            },
-            Traits {
-                recv_depth: 256,
-                send_depth: 32,
-                ..traits()
-            },
-        );
-        let region = script
-            .dut
-            .register(memory(0, 4096).memory, efa_core::nic::Access::all())
-            .unwrap();
-        let mut corpus: Vec<Vec<u8>> = Vec::new();
-        for _ in 0..3000 {
-            match rng.random_range(0..12) {
-                0 => {
-                    let length = rng.random_range(0..20_000);
-                    let flags = match rng.random() {
-                        true => OperationFlags::DELIVERY_COMPLETE,
-                        false => OperationFlags::empty(),
-                    };
-                    let _ = script.try_send(peer, length, flags, 0);
-                }
-                1 => {
-                    let length = rng.random_range(0..5000);
-                    script.recv(8192, length, 0);
-                }
-                2 => {
-                    let iovs = [RmaIov::new(MEMORY, 8, region.remote_key.0)];
-                    let write = EagerRtw {
-                        rma_iov: RmaIovs::new(&iovs).unwrap(),
-                        ..EagerRtw::default()
-                    };
-                    corpus.push(write.to_packet(&[9; 8]));
-                }
-                3 => {
-                    let _ =
-                        script.read(peer, memory(8192, 3000), &[peer_memory(0x7000, 3000, 5)], 0);
-                }
-                4 | 5 => {
-                    if script.network.flights() > 0 {
-                        let bytes = script.network.swallow(0);
-                        // Its own packets make good material: the ids in them are real.
-                        corpus.push(bytes);
-                    }
-                }
-                6 if script.network.flights() > 0 => {
-                    let status =
-                        [Status::RemoteRnr, Status::RemoteBadDestQpn][rng.random_range(0..2)];
-                    script.network.fail(0, status);
-                }
-                _ => {
-                    let mut bytes = match corpus.len() {
-                        0 => vec![64, 4, 0, 0, 0, 0, 0, 0],
-                        count => corpus[rng.random_range(0..count)].clone(),
-                    };
-                    if corpus.len() > 200 {
-                        corpus.swap_remove(rng.random_range(0..200));
-                    }
-                    for _ in 0..rng.random_range(0..4) {
-                        match rng.random_range(0..4) {
-                            0 if !bytes.is_empty() => {
-                                let index = rng.random_range(0..bytes.len().min(64));
-                                bytes[index] = rng.random();
-                            }
-                            1 => bytes.truncate(rng.random_range(0..=bytes.len())),
-                            2 => {
-                                let code =
-                                    PacketType::ALL[rng.random_range(0..PacketType::ALL.len())];
-                                if let Some(first) = bytes.first_mut() {
-                                    *first = code.code();
-                                }
-                            }
-                            _ if bytes.len() >= 16 => {
-                                // Small numbers are the ids and lengths in use.
-                                let index = rng.random_range(1..4) * 4;
-                                let small: u32 = rng.random_range(0..8);
-                                bytes[index..index + 4].copy_from_slice(&small.to_le_bytes());
-                            }
-                            _ => {}
-                        }
-                    }
-                    bytes.truncate(1024);
-                    let source = script.source();
-                    let _ = script.network.inject(0, source, &bytes);
-                }
-            }
-            script.now = script.now + Duration::from_micros(10);
-            for _ in 0..4 {
-                script.dut.progress(script.now);
-            }
-            while script.dut.poll_completion().is_some() {}
-            while script.dut.poll_event().is_some() {}
-        }
-        script.expect_others_served(&format!("seed {seed}"));
-    }
 }
 
 /// The operation in progress when a PEER_ERROR arrives.

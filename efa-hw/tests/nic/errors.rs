@@ -21,6 +21,10 @@ fn errors_have_verb_and_device_code() {
             assert_eq!(errors[0].meaning(), expected.1.describe());
             assert!(a.take_errors().is_empty(), "they are taken once");
         };
+        send(&mut a, to, b"no receive posted", None, 1);
+        let completion = wait(&mut [&mut a, &mut b], 1)[0];
+        expect_sent(&completion, 1, Status::RemoteRnr);
+        one(&mut a, ("send", Status::RemoteRnr, 10));
         let nobody = Destination {
             qkey: Qkey(to.qkey.0 ^ 1),
             ..to
