@@ -101,50 +101,6 @@ fn a_trace_passes_and_the_reports_are_written() {
     assert!(!html.contains("class=\"m\""), "{html}");
 }
 
-/// One byte in the file is changed, as by a hex editor: in the sender's copy of a packet, and in
-/// the receiver's.
-#[test]
-fn a_changed_capture_byte_fails_and_is_named() {
-    for direction in [Direction::Outbound, Direction::Inbound] {
-        for name in [
-            "type",
-            "version",
-            "flags",
-            "msg_id",
-            "tag",
-            "raw_addr.qpn",
-            "raw_addr.connid",
-        ] {
-            let (_directory, path) = copy("eager-tagged");
-            let capture = Capture::load(&path).unwrap();
-            let place = capture
-                .frames
-                .iter()
-                .position(|f| f.kind() == "EAGER_TAGRTM" && f.direction == Some(direction))
-                .unwrap();
-            let frame = &capture.frames[place];
-            let field = field_of(&frame.payload, name).unwrap();
-            let at = packet_offsets(&path)[place] + field.offset;
-            let mut bytes = std::fs::read(&path).unwrap();
-            bytes[at] ^= 0x01;
-            std::fs::write(&path, bytes).unwrap();
-
-            let command = efa_conformance(&["run", &path.display().to_string()]);
-            let printed = expect(command, 1, &[]);
-            // The two copies differ now, and the engine sends the originally recorded value.
-            let named = printed.lines().map(str::trim).any(|line| {
-                line.trim_start_matches("error: ").starts_with("packet ")
-                    && line.contains(&format!("`{name}` (spec section "))
-                    && line.contains(": expected ")
-                    && line.contains(", actual ")
-            });
-            assert!(named, "{direction:?} {name}:\n{printed}");
-            // The checksum of the frame is also wrong now.
-            assert!(printed.contains("checksum"), "{name}: {printed}");
-        }
-    }
-}
-
 /// Changes the tag of the recorded message.
 fn change_tag(path: &Path) {
     let capture = Capture::load(path).unwrap();
@@ -172,7 +128,8 @@ fn a_failure_is_kept_grouped_and_repeatable() {
     command.arg("--json").arg(file("report.json"));
     command.arg("--junit").arg(file("junit.xml"));
     command.arg("--html").arg(file("report.html"));
-    let printed = expect(command, 1, &[]);
+    // The checksum of the frame is wrong as well.
+    let printed = expect(command, 1, &["checksum"]);
     let html = std::fs::read_to_string(file("report.html")).unwrap();
     // The engine's packet differs from the sender's, and is marked.
     assert!(html.contains("v4/3.2/request-as-asked tag"), "{html}");
