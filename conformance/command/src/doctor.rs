@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use efa_doctor::doctor::{self, Finding, Level, Machine, probe};
-use efa_play::player::{HostDevice, Patience, Reach, RemoteShell};
+use efa_play::player::{HostDevice, Reach, RemoteShell, Timeouts};
 use serde::Serialize;
 
 use crate::outcome::{Outcome, complain, say};
@@ -112,7 +112,7 @@ fn diagnose(arguments: &Doctor) -> Result<Diagnosis, String> {
     let reach = Reach {
         shell: arguments.rsh.clone(),
         program: arguments.remote_program.clone(),
-        limit: Patience::DEFAULT.start,
+        limit: Timeouts::DEFAULT.start,
     };
     let peers = arguments.peer.iter();
     findings.extend(peers.map(|place| doctor::reach(place, &reach)));

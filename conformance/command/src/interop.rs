@@ -15,7 +15,7 @@ use efa_commands::installation::Installation;
 use efa_interop::{
     self as interop, Cell, GROUPS, Hosts, Lab, Results, Row, Selection, Shard, Summary,
 };
-use efa_play::player::{Launcher, Patience};
+use efa_play::player::{Launcher, Timeouts};
 use efa_suite::hosts::Seats;
 use efa_suite::parallel;
 
@@ -74,7 +74,7 @@ fn places(options: &HostOptions) -> Result<Vec<Option<Hosts>>, String> {
     if !options.are_named() {
         return Ok(vec![None]);
     }
-    let reach = options.reach(Patience::DEFAULT.start);
+    let reach = options.reach(Timeouts::DEFAULT.start);
     let recording = options.recording();
     let pair = |seats: Seats| match seats {
         Seats::Pair { pair, .. } => Ok(pair),

@@ -10,8 +10,8 @@ use clap::ValueEnum;
 use efa_commands::ports::free_port;
 use efa_play::drive::{Command, Identity, Line, VERSION};
 use efa_play::player::{
-    Description, HostDevice, Hosted, LackError, ParseHostDeviceError, Patience, Player,
-    PlayerError, Program, Reach, Recorder, Recording, RemoteShell,
+    Description, HostDevice, Hosted, LackError, ParseHostDeviceError, Player, PlayerError, Program,
+    Reach, Recorder, Recording, RemoteShell, Timeouts,
 };
 use efa_suite::Case;
 use efa_suite::hosts::Seats;
@@ -373,7 +373,7 @@ pub(crate) fn introduce(
     reach: &Reach,
     program: &Program,
     peer: Option<&Program>,
-    patience: Patience,
+    timeouts: Timeouts,
 ) -> Result<Identity, String> {
     let mut found: Option<Identity> = None;
     let mut places: Vec<&HostDevice> = Vec::new();
@@ -383,7 +383,7 @@ pub(crate) fn introduce(
         }
     }
     for place in places {
-        let identity = identity(place, reach, program, patience)?;
+        let identity = identity(place, reach, program, timeouts)?;
         match &found {
             None => found = Some(identity),
             Some(first) if first.release != identity.release => {
@@ -392,7 +392,7 @@ pub(crate) fn introduce(
             Some(_) => {}
         }
         if let Some(peer) = peer {
-            let identity = identity_of_peer(place, reach, peer, patience)?;
+            let identity = identity_of_peer(place, reach, peer, timeouts)?;
             say(format_args!("peer at {place}: {}", identity.details()));
         }
     }
@@ -403,19 +403,19 @@ fn identity_of_peer(
     place: &HostDevice,
     reach: &Reach,
     peer: &Program,
-    patience: Patience,
+    timeouts: Timeouts,
 ) -> Result<Identity, String> {
-    identity(place, reach, peer, patience).map_err(|problem| format!("--peer: {problem}"))
+    identity(place, reach, peer, timeouts).map_err(|problem| format!("--peer: {problem}"))
 }
 
 fn identity(
     place: &HostDevice,
     reach: &Reach,
     program: &Program,
-    patience: Patience,
+    timeouts: Timeouts,
 ) -> Result<Identity, String> {
     let hosted = Hosted::driven(program);
-    let player = Player::launch_at("under-test", place, reach, &hosted, patience);
+    let player = Player::launch_at("under-test", place, reach, &hosted, timeouts);
     let identity = player.and_then(|mut player| player.identity());
     identity.map_err(|error: PlayerError| match program {
         Program::Exec { words } => format!(

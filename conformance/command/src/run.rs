@@ -11,7 +11,7 @@ use efa_device_model::profile::Profile;
 use efa_play::drive::serve::Engine;
 use efa_play::drive::{Command, Identity, Line, VERSION};
 use efa_play::libfabric::{Library, Provider};
-use efa_play::player::{Patience, PlayerError, Program, join};
+use efa_play::player::{PlayerError, Program, Timeouts, join};
 use efa_replay::replay::outside::Outside;
 use efa_replay::tagged::TagTrace;
 use efa_shm::{HostConfig, NetworkOptions};
@@ -57,12 +57,12 @@ pub(crate) struct Run {
     dut: Dut,
     /// The time that a program under test may take to start, until it answers `hello`, before it
     /// counts as hung.
-    #[arg(long, value_name = "SECONDS", default_value_t = Patience::DEFAULT.start.as_secs(),
+    #[arg(long, value_name = "SECONDS", default_value_t = Timeouts::DEFAULT.start.as_secs(),
           value_parser = clap::value_parser!(u64).range(1..))]
     start_time: u64,
     /// The time that a program under test may take to answer another command before it counts as
     /// hung.
-    #[arg(long, value_name = "SECONDS", default_value_t = Patience::DEFAULT.answer.as_secs(),
+    #[arg(long, value_name = "SECONDS", default_value_t = Timeouts::DEFAULT.answer.as_secs(),
           value_parser = clap::value_parser!(u64).range(1..))]
     answer_time: u64,
     /// The commit from which the implementation under test was built, for the reports.
@@ -119,8 +119,8 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    fn patience(&self) -> Patience {
-        Patience {
+    fn timeouts(&self) -> Timeouts {
+        Timeouts {
             start: Duration::from_secs(self.start_time),
             answer: Duration::from_secs(self.answer_time),
         }
@@ -206,7 +206,7 @@ fn replay(arguments: &Run, origin: &Origin) -> Result<Outcome, String> {
         Dut::Core => None,
         dut => Some(Outside::new(
             dut.program(library, arguments.provider.provider()),
-            arguments.patience(),
+            arguments.timeouts(),
         )),
     };
     if outside.is_some() && arguments.backend != BackendChoice::Hw {
@@ -264,13 +264,13 @@ fn run_on_hosts(arguments: &Run, origin: &Origin) -> Result<Outcome, String> {
     let traces = arguments.traces()?;
     let provider = arguments.provider.provider();
     let program = arguments.dut.program(&arguments.libfabric, provider);
-    let patience = arguments.patience();
-    let reach = arguments.places.hosts.reach(patience.start);
+    let timeouts = arguments.timeouts();
+    let reach = arguments.places.hosts.reach(timeouts.start);
     let mut unrecorded = BTreeSet::new();
     let seats = arguments.places.hosts.seats(&reach, &mut unrecorded)?;
     let peer = arguments.places.peer();
     let peer = peer.map(|peer| peer.program(&arguments.libfabric, Provider::efa()));
-    let under_test = places::introduce(&seats, &reach, &program, peer.as_ref(), patience)?;
+    let under_test = places::introduce(&seats, &reach, &program, peer.as_ref(), timeouts)?;
     // The lists of expected failures that are part of the program only apply to replays.
     let usual = |_: &Identity| Expected::default();
     let steps = seats.len() * traces.played.len();
@@ -280,7 +280,7 @@ fn run_on_hosts(arguments: &Run, origin: &Origin) -> Result<Outcome, String> {
         program,
         peer,
         results.under_test.name.clone(),
-        patience,
+        timeouts,
         arguments.options(),
     )
     .recorded(arguments.places.hosts.recording(), unrecorded);
@@ -455,12 +455,12 @@ fn command_for(case: &Case, arguments: &Run) -> String {
             (
                 "--start-time",
                 arguments.start_time,
-                Patience::DEFAULT.start,
+                Timeouts::DEFAULT.start,
             ),
             (
                 "--answer-time",
                 arguments.answer_time,
-                Patience::DEFAULT.answer,
+                Timeouts::DEFAULT.answer,
             ),
         ] {
             if seconds != default.as_secs() {

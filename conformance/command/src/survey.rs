@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use efa_device_model::profile::Profile;
 use efa_doctor::survey::{self, EXPERIMENTS, Lab, Measured};
 use efa_hw::{DeviceName, HwDevice};
-use efa_play::player::{HostDevice, Patience};
+use efa_play::player::{HostDevice, Timeouts};
 
 use crate::drive::private_output;
 use crate::outcome::{Outcome, complain, say};
@@ -102,7 +102,7 @@ fn measure(arguments: &Survey) -> Result<Outcome, String> {
     }
     let lab = match places(&arguments.at)? {
         None => Lab::here(open(arguments)?),
-        Some(places) => Lab::between(places, &arguments.access.reach(Patience::DEFAULT.start)),
+        Some(places) => Lab::between(places, &arguments.access.reach(Timeouts::DEFAULT.start)),
     }
     .map_err(|error| error.to_string())?;
     let base = survey::assumed_profile(lab.part_id());

@@ -18,7 +18,7 @@ use efa_check::merge::merge_clocks;
 use efa_core::rules;
 use efa_core::rules::Severity;
 use efa_play::player::{
-    HostDevice, Hosted, Patience, Player, PlayerError, Program, Reach, Recording,
+    HostDevice, Hosted, Player, PlayerError, Program, Reach, Recording, Timeouts,
 };
 use efa_play::process_runner::{Played, ProcessRunner, RunError, Transcript};
 use efa_play::record::Scratch;
@@ -90,7 +90,7 @@ pub struct Hosts {
     peer: Option<Program>,
     /// The name in results of the software under test.
     dut: String,
-    patience: Patience,
+    timeouts: Timeouts,
     options: Options,
     recording: Option<Recording>,
     /// The hosts on which packets cannot be recorded.
@@ -127,7 +127,7 @@ impl Hosts {
         program: Program,
         peer: Option<Program>,
         dut: String,
-        patience: Patience,
+        timeouts: Timeouts,
         options: Options,
     ) -> Self {
         Hosts {
@@ -135,7 +135,7 @@ impl Hosts {
             program,
             peer,
             dut,
-            patience,
+            timeouts,
             options,
             recording: None,
             unrecorded: BTreeSet::new(),
@@ -354,7 +354,7 @@ impl Hosts {
             ..Hosted::driven(program)
         };
         let (name, reach) = (&endpoint.name, &self.reach);
-        Player::launch_at(name, place, reach, &hosted, self.patience)
+        Player::launch_at(name, place, reach, &hosted, self.timeouts)
     }
 
     fn may_try(&self, host: &str) -> Result<(), Stop> {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use efa_play::drive::Command;
 use efa_play::libfabric::Provider;
-use efa_play::player::{Patience, Player, PlayerError, Program};
+use efa_play::player::{Player, PlayerError, Program, Timeouts};
 
 use super::finding::Finding;
 use super::machine::Machine;
@@ -211,7 +211,7 @@ fn ask_libfabric(path: &Path) -> Finding {
         Finding::error("libfabric", format!("cannot be loaded: {error}"))
             .remedy("remove it, or the directory from LD_LIBRARY_PATH")
     };
-    let player = Player::launch_here("libfabric", &program, &BTreeMap::new(), Patience::DEFAULT);
+    let player = Player::launch_here("libfabric", &program, &BTreeMap::new(), Timeouts::DEFAULT);
     let mut player = match player {
         Ok(player) => player,
         Err(error) => return broken(&error),

@@ -7,7 +7,7 @@ use efa_play::application::subject::Subject;
 use efa_play::application::{Request, RequestError};
 use efa_play::drive::Opening;
 use efa_play::operation::{Payload, SendMode};
-use efa_play::player::{Driven, HostDevice, Hosted, Patience, Player, Program, Reach};
+use efa_play::player::{Driven, HostDevice, Hosted, Player, Program, Reach, Timeouts};
 
 use super::finding::Finding;
 
@@ -68,9 +68,9 @@ fn exchange(place: &HostDevice, by: &Reach) -> Result<(), Broken> {
     };
     by.inspect(place).map_err(|error| unfit(THERE, &error))?;
     let (program, nothing) = (Program::Core, BTreeMap::new());
-    let here = Player::launch_here(HERE, &program, &nothing, Patience::DEFAULT);
+    let here = Player::launch_here(HERE, &program, &nothing, Timeouts::DEFAULT);
     let hosted = Hosted::driven(&program);
-    let there = Player::launch_at(THERE, place, by, &hosted, Patience::DEFAULT);
+    let there = Player::launch_at(THERE, place, by, &hosted, Timeouts::DEFAULT);
     let mut sides = Vec::new();
     for (who, player, device) in [(HERE, here, None), (THERE, there, place.device.clone())] {
         let opening = Opening {

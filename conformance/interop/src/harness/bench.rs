@@ -15,7 +15,7 @@ use efa_check::check::check;
 use efa_check::merge::merge;
 use efa_core::rules::Severity;
 use efa_play::libfabric::Provider;
-use efa_play::player::{self, Hosted, Launcher, Patience, Player, Program, hosted};
+use efa_play::player::{self, Hosted, Launcher, Player, Program, Timeouts, hosted};
 
 /// The number of cells that this process has run, so that each gets a separate network.
 static RUN: AtomicU32 = AtomicU32::new(0);
@@ -161,7 +161,7 @@ impl<'a> Bench<'a> {
             ..Hosted::driven(program)
         };
         let (place, reach) = (seat.place(), hosts.reach());
-        let player = Player::launch_at(&host.name, place, reach, &hosted, Patience::DEFAULT)?;
+        let player = Player::launch_at(&host.name, place, reach, &hosted, Timeouts::DEFAULT)?;
         Ok(player)
     }
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// After this many hangs, patience is [`IMPATIENCE`] times shorter.
+/// After this many hangs, timeouts are [`SHORTER`] times shorter.
 const MOST_HANGS: u32 = 3;
-const IMPATIENCE: u32 = 10;
+const SHORTER: u32 = 10;
 /// Maximum time for a program to end after the end of its input.
 const END_TIME: Duration = Duration::from_secs(5);
 /// Maximum time if the program did not end the last time.
@@ -18,16 +18,16 @@ const LINGERING_END_TIME: Duration = Duration::from_millis(100);
 
 /// The time limits of a program. No command needs long, but the machine may be busy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Patience {
+pub struct Timeouts {
     /// Until it has started and answers `hello`.
     pub start: Duration,
     /// Until it answers another command.
     pub answer: Duration,
 }
 
-impl Patience {
+impl Timeouts {
     /// The default.
-    pub const DEFAULT: Patience = Patience {
+    pub const DEFAULT: Timeouts = Timeouts {
         start: Duration::from_secs(60),
         answer: Duration::from_secs(60),
     };
@@ -56,12 +56,12 @@ impl Delays {
     }
 
     /// The current time limits of the program.
-    pub(super) fn shorten(&self, mut patience: Patience) -> Patience {
+    pub(super) fn shorten(&self, mut timeouts: Timeouts) -> Timeouts {
         if self.hangs.load(Ordering::Relaxed) >= MOST_HANGS {
-            let shorter = (patience.answer / IMPATIENCE).max(Duration::from_secs(1));
-            patience.answer = patience.answer.min(shorter);
+            let shorter = (timeouts.answer / SHORTER).max(Duration::from_secs(1));
+            timeouts.answer = timeouts.answer.min(shorter);
         }
-        patience
+        timeouts
     }
 
     /// A note that it did not end in a longer time before; empty if it did.

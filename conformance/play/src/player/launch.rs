@@ -6,7 +6,7 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Command as Process, Stdio};
 
-use super::delays::Patience;
+use super::delays::Timeouts;
 use super::error::PlayerError;
 use super::hosted::Hosted;
 use super::place::{HostDevice, Reach};
@@ -101,7 +101,7 @@ impl Player {
             })?;
             process.stderr(file);
         }
-        Self::spawn(host.name.clone(), process, Patience::DEFAULT, None)
+        Self::spawn(host.name.clone(), process, Timeouts::DEFAULT, None)
     }
 
     /// Starts a program at a place.
@@ -114,12 +114,12 @@ impl Player {
         place: &HostDevice,
         reach: &Reach,
         hosted: &Hosted,
-        patience: Patience,
+        timeouts: Timeouts,
     ) -> Result<Self, PlayerError> {
         let mut process = hosted.command(&place.host, reach);
         process.stderr(Stdio::piped());
         let endpoint = format!("{endpoint} at {place}");
-        Self::spawn(endpoint, process, patience, Some(place.clone()))
+        Self::spawn(endpoint, process, timeouts, Some(place.clone()))
     }
 
     /// Starts a program on this host, with this process's device.
@@ -127,7 +127,7 @@ impl Player {
         endpoint: &str,
         program: &Program,
         environment: &BTreeMap<String, String>,
-        patience: Patience,
+        timeouts: Timeouts,
     ) -> Result<Self, PlayerError> {
         let start = |source| PlayerError::Start {
             endpoint: endpoint.to_owned(),
@@ -142,6 +142,6 @@ impl Player {
         let mut process = Process::new(file);
         process.args(arguments).envs(environment);
         process.stderr(Stdio::piped());
-        Self::spawn(endpoint.to_owned(), process, patience, None)
+        Self::spawn(endpoint.to_owned(), process, timeouts, None)
     }
 }

@@ -16,7 +16,7 @@ mod subject;
 mod tail;
 
 pub use contained::contain;
-pub use delays::{Delays, Patience};
+pub use delays::{Delays, Timeouts};
 pub use efa_commands::shell::{RemoteShell, join, quote, split_words};
 pub use error::PlayerError;
 pub use hosted::Hosted;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use efa_core::address::RawAddress;
 
-use super::delays::{Delays, Patience};
+use super::delays::{Delays, Timeouts};
 use super::error::PlayerError;
 use super::listen::{Unclear, Unfinished, is_version_1, listen};
 use super::place::HostDevice;
@@ -36,7 +36,7 @@ pub struct Player {
     unfinished: Unfinished,
     /// The expected output, for messages.
     expected: String,
-    patience: Patience,
+    timeouts: Timeouts,
     delays: Arc<Delays>,
     identity: Option<Identity>,
     tail: Option<Tail>,
@@ -52,7 +52,7 @@ impl Player {
     pub(super) fn spawn(
         endpoint: String,
         mut process: Process,
-        patience: Patience,
+        timeouts: Timeouts,
         place: Option<HostDevice>,
     ) -> Result<Self, PlayerError> {
         let program = PathBuf::from(process.get_program());
@@ -81,7 +81,7 @@ impl Player {
             heard,
             unfinished,
             expected: String::new(),
-            patience,
+            timeouts,
             delays: Arc::default(),
             identity: None,
             tail,
@@ -95,10 +95,10 @@ impl Player {
         Ok(player)
     }
 
-    /// Counts slow answers in `delays`, and shortens the patience by those counted before.
+    /// Counts slow answers in `delays`, and shortens the timeouts by those counted before.
     #[must_use]
     pub fn with_delays(mut self, delays: &Arc<Delays>) -> Self {
-        self.patience = delays.shorten(self.patience);
+        self.timeouts = delays.shorten(self.timeouts);
         self.delays = Arc::clone(delays);
         self
     }
@@ -119,7 +119,7 @@ impl Player {
             return Ok(identity.clone());
         }
         let hello = Command::Hello { version: VERSION };
-        let answer = self.answer(&hello, self.patience.start, &mut Vec::new())?;
+        let answer = self.answer(&hello, self.timeouts.start, &mut Vec::new())?;
         match answer {
             Event::Hello {
                 version: VERSION,
@@ -172,7 +172,7 @@ impl Player {
             }
         }
         self.tell(command)?;
-        self.answer(command, self.patience.answer, aside)
+        self.answer(command, self.timeouts.answer, aside)
     }
 
     fn answer(
@@ -408,7 +408,7 @@ impl Player {
     /// # Errors
     /// [`PlayerError::Lingers`]; or the description of an abnormal end, or of unrequested output.
     pub fn end(mut self) -> Result<Vec<u8>, PlayerError> {
-        let limit = self.patience.answer;
+        let limit = self.timeouts.answer;
         self.finish(limit)
     }
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use efa_play::drive::{Command, Event, LONGEST_ANSWER, LONGEST_COMMAND, Line, VERSION};
 use efa_play::operation::pattern;
-use efa_play::player::{Patience, UNSUPPORTED};
+use efa_play::player::{Timeouts, UNSUPPORTED};
 
 use crate::declared::{Declarations, Variant};
 
@@ -158,7 +158,7 @@ fn figures_are_those_of_the_code() {
         format!("ends with status {UNSUPPORTED} "),
         format!(
             "answer another command ({} each by default)",
-            Patience::DEFAULT.answer.as_secs()
+            Timeouts::DEFAULT.answer.as_secs()
         ),
     ] {
         assert!(text.contains(&claim), "{claim}");

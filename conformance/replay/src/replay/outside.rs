@@ -6,7 +6,7 @@ use std::sync::Arc;
 use efa_play::application::RequestError;
 use efa_play::application::subject::Subject;
 use efa_play::drive::{Identity, Opening};
-use efa_play::player::{Delays, Driven, Patience, Player, PlayerError, Program};
+use efa_play::player::{Delays, Driven, Player, PlayerError, Program, Timeouts};
 use efa_play::scenario::EndpointSpec;
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +22,7 @@ const MOST_UNANSWERED: u32 = 3;
 pub struct Outside {
     pub program: Program,
     /// The time limit for its answers.
-    pub patience: Patience,
+    pub timeouts: Timeouts,
     /// The number of its last consecutive starts without a `hello`.
     unanswered: u32,
     #[serde(skip)]
@@ -31,10 +31,10 @@ pub struct Outside {
 
 impl Outside {
     /// A program that has not been started.
-    pub fn new(program: Program, patience: Patience) -> Self {
+    pub fn new(program: Program, timeouts: Timeouts) -> Self {
         Outside {
             program,
-            patience,
+            timeouts,
             unanswered: 0,
             delays: Arc::default(),
         }
@@ -53,10 +53,10 @@ impl Outside {
         if self.unanswered >= MOST_UNANSWERED {
             return Err(PlayerError::GivenUp {
                 starts: MOST_UNANSWERED,
-                limit: self.patience.start,
+                limit: self.timeouts.start,
             });
         }
-        let player = Player::launch_here(endpoint, &self.program, environment, self.patience)?;
+        let player = Player::launch_here(endpoint, &self.program, environment, self.timeouts)?;
         let mut player = player.with_delays(&self.delays);
         let identity = player.identity();
         self.unanswered = match identity {

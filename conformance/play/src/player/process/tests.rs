@@ -8,7 +8,7 @@ use crate::player::{Host, Launcher, Program};
 fn shell(script: &str) -> Player {
     let mut process = Process::new("sh");
     process.args(["-c", script]).stderr(Stdio::piped());
-    Player::spawn("a".into(), process, Patience::DEFAULT, None).unwrap()
+    Player::spawn("a".into(), process, Timeouts::DEFAULT, None).unwrap()
 }
 
 const HELLO: &str = r#"read line
@@ -51,7 +51,7 @@ fn status_127_is_unsupported() {
 fn a_silent_process_is_reported_with_the_command() {
     let mut player = shell(&format!("{HELLO} echo thinking >&2; sleep 1000"));
     player.identity().unwrap();
-    player.patience.answer = Duration::from_millis(100);
+    player.timeouts.answer = Duration::from_millis(100);
     player.delays.lingered();
     let error = player.ask(&Command::Poll {}, &mut Vec::new()).unwrap_err();
     assert!(matches!(&error, PlayerError::Silent { command, .. } if command == r#"{"poll":{}}"#));
@@ -62,7 +62,7 @@ fn an_unflushed_answer_is_recognised() {
     // The program buffers its output, and flushes it when its input ends.
     let mut player = shell(&format!("{HELLO} exec sed 's/.*poll.*/{{\"done\":{{}}}}/'"));
     player.identity().unwrap();
-    player.patience.answer = Duration::from_millis(100);
+    player.timeouts.answer = Duration::from_millis(100);
     let error = player.ask(&Command::Poll {}, &mut Vec::new()).unwrap_err();
     let text = error.to_string();
     let told = "it printed `{\"done\":{}}` only when its input had ended: flush standard output \
@@ -79,7 +79,7 @@ fn an_unfinished_line_is_quoted() {
     while player.unfinished.shown().is_empty() {
         thread::yield_now();
     }
-    player.patience.answer = Duration::from_millis(100);
+    player.timeouts.answer = Duration::from_millis(100);
     player.delays.lingered();
     let error = player.ask(&Command::Poll {}, &mut Vec::new()).unwrap_err();
     let told = "it printed `{\"done\":{}}` without the line feed that ends a line; the answer \
