@@ -3,7 +3,7 @@
 use std::io;
 use std::process::ExitCode;
 
-use efa_play::player::{Hosted, LackError, Recording, UNSUPPORTED, status_as};
+use efa_play::player::{Hosted, Recording, RequirementError, UNSUPPORTED, status_as};
 
 use crate::outcome::{Outcome, complain};
 
@@ -61,7 +61,7 @@ pub(crate) fn hosted(arguments: &Arguments) -> ExitCode {
     match hosted.run(io::stdin(), io::stdout()) {
         Ok(status) => u8::try_from(status_as(status)).map_or(ExitCode::FAILURE, ExitCode::from),
         // The status for a program that does not support the request.
-        Err(problem) if arguments.driven && !matches!(problem, LackError::Start { .. }) => {
+        Err(problem) if arguments.driven && !matches!(problem, RequirementError::Start { .. }) => {
             let _ = complain(problem, Outcome::Unfit);
             u8::try_from(UNSUPPORTED).map_or(ExitCode::FAILURE, ExitCode::from)
         }

@@ -10,8 +10,8 @@ use clap::ValueEnum;
 use efa_commands::ports::free_port;
 use efa_play::drive::{Command, Identity, Line, VERSION};
 use efa_play::player::{
-    Description, HostDevice, Hosted, LackError, ParseHostDeviceError, Player, PlayerError, Program,
-    Reach, Recorder, Recording, RemoteShell, Timeouts,
+    Description, HostDevice, Hosted, ParseHostDeviceError, Player, PlayerError, Program, Reach,
+    Recorder, Recording, RemoteShell, RequirementError, Timeouts,
 };
 use efa_suite::Case;
 use efa_suite::hosts::Seats;
@@ -143,7 +143,7 @@ pub(crate) struct Places {
     peer: Option<Dut>,
 }
 
-fn recorder(command: &str) -> Result<String, LackError> {
+fn recorder(command: &str) -> Result<String, RequirementError> {
     Recorder::parse(command).map(|_| command.to_owned())
 }
 

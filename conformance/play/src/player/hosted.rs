@@ -23,10 +23,10 @@ use efa_commands::{Failure, RunDirectory, temporary_directory};
 use serde::{Deserialize, Serialize};
 
 use super::contained::contain;
-use super::lack::LackError;
 use super::place::{Reach, Recording};
 use super::program::Program;
 use super::recorder::{Recorder, write_lines};
+use super::requirement::RequirementError;
 use crate::answers::write_line;
 use crate::drive::{Bytes, Line};
 use crate::libfabric::Provider;
@@ -158,7 +158,7 @@ impl Hosted {
         &self,
         input: impl Read + Send + 'static,
         output: impl Write + Send + 'static,
-    ) -> Result<ExitStatus, LackError> {
+    ) -> Result<ExitStatus, RequirementError> {
         let output = Output(Arc::new(Mutex::new(output)));
         let ended = self.command_here().and_then(|(command, capture)| {
             let status = match self.driven {
@@ -188,7 +188,7 @@ impl Hosted {
     }
 
     /// The command on this host, and the path of its capture.
-    fn command_here(&self) -> Result<(Command, Option<(RunDirectory, PathBuf)>), LackError> {
+    fn command_here(&self) -> Result<(Command, Option<(RunDirectory, PathBuf)>), RequirementError> {
         let mut words = Vec::new();
         let mut capture = None;
         let recorder = match &self.recording {
@@ -202,7 +202,7 @@ impl Hosted {
                 // If this process is killed, the next one removes the directory.
                 let directory =
                     RunDirectory::create_below(&temporary_directory(), "efa-conformance")
-                        .map_err(|Failure(reason)| LackError::Directory(reason))?;
+                        .map_err(|Failure(reason)| RequirementError::Directory(reason))?;
                 let file = directory.path().join("capture.pcapng");
                 words.extend(recorder.words(&file));
                 capture = Some((directory, file));
@@ -236,7 +236,7 @@ impl Hosted {
         mut command: Command,
         mut input: impl Read + Send + 'static,
         output: &Output<W>,
-    ) -> Result<ExitStatus, LackError> {
+    ) -> Result<ExitStatus, RequirementError> {
         command.stdin(Stdio::null());
         contain(&mut command);
         let mut child = spawn(&mut command)?;
@@ -270,7 +270,7 @@ impl Hosted {
         child: &mut Child,
         is_wanted: &AtomicBool,
         output: &Output<W>,
-    ) -> Result<ExitStatus, LackError> {
+    ) -> Result<ExitStatus, RequirementError> {
         let mut port = self.port;
         let mut told: Option<Instant> = None;
         loop {
@@ -279,7 +279,7 @@ impl Hosted {
                 Ok(None) => {}
                 Err(source) => {
                     let program = self.words[0].clone();
-                    return Err(LackError::Wait { program, source });
+                    return Err(RequirementError::Wait { program, source });
                 }
             }
             if port.is_some_and(is_listened_on) {
@@ -299,20 +299,20 @@ impl Hosted {
     }
 }
 
-fn drive(mut command: Command) -> Result<ExitStatus, LackError> {
+fn drive(mut command: Command) -> Result<ExitStatus, RequirementError> {
     let mut child = spawn(&mut command)?;
     let ended = child.wait();
     ended.map_err(|source| {
         let program = command.get_program().to_string_lossy().into_owned();
-        LackError::Wait { program, source }
+        RequirementError::Wait { program, source }
     })
 }
 
-fn spawn(command: &mut Command) -> Result<Child, LackError> {
+fn spawn(command: &mut Command) -> Result<Child, RequirementError> {
     let started = command.spawn();
     started.map_err(|source| {
         let program = command.get_program().to_string_lossy().into_owned();
-        LackError::Start { program, source }
+        RequirementError::Start { program, source }
     })
 }
 
@@ -360,16 +360,16 @@ impl<W: Write + Send + 'static> Output<W> {
 ///
 /// # Errors
 /// The feature that this host lacks.
-pub fn resolve(word: &str) -> Result<String, LackError> {
+pub fn resolve(word: &str) -> Result<String, RequirementError> {
     let mut word = word.to_owned();
     if word.contains(OWN) {
-        let own = std::env::current_exe().map_err(LackError::OwnFile)?;
+        let own = std::env::current_exe().map_err(RequirementError::OwnFile)?;
         word = word.replace(OWN, &own.display().to_string());
     }
     if !word.contains(DATA) && !word.contains(SOFTWARE) {
         return Ok(word);
     }
-    let installation = Installation::of_this_program().map_err(LackError::OwnFile)?;
+    let installation = Installation::of_this_program().map_err(RequirementError::OwnFile)?;
     if word.contains(DATA) {
         let data = installation.data().unwrap_or_default();
         word = word.replace(DATA, &data.display().to_string());
@@ -377,7 +377,7 @@ pub fn resolve(word: &str) -> Result<String, LackError> {
     while let Some(begin) = word.find(SOFTWARE) {
         let name = &word[begin + SOFTWARE.len()..];
         let Some((name, _)) = name.split_once('}') else {
-            return Err(LackError::Unnamed(word));
+            return Err(RequirementError::Unnamed(word));
         };
         let directory = software(&installation, name)?;
         word = word.replace(
@@ -392,9 +392,9 @@ pub fn resolve(word: &str) -> Result<String, LackError> {
 ///
 /// # Errors
 /// The reason why it cannot be fetched.
-pub fn software(installation: &Installation, name: &str) -> Result<PathBuf, LackError> {
+pub fn software(installation: &Installation, name: &str) -> Result<PathBuf, RequirementError> {
     let script = installation.file(USERLAND)?;
-    let lacks = |reason: &str| LackError::Software {
+    let lacks = |reason: &str| RequirementError::Software {
         command: format!("{USERLAND} {name}"),
         reason: reason.to_owned(),
     };
@@ -413,7 +413,7 @@ pub fn software(installation: &Installation, name: &str) -> Result<PathBuf, Lack
     ))
 }
 
-fn installed(program: &str) -> Result<(), LackError> {
+fn installed(program: &str) -> Result<(), RequirementError> {
     let has = match program.contains('/') {
         true => Path::new(program).is_file(),
         false => {
@@ -423,17 +423,20 @@ fn installed(program: &str) -> Result<(), LackError> {
     };
     match has {
         true => Ok(()),
-        false => Err(LackError::Program(program.to_owned())),
+        false => Err(RequirementError::Program(program.to_owned())),
     }
 }
 
 /// The variables that make libfabric find a plug-in that belongs to this program, and use no other
 /// provider. `path` is the search path in the program's environment.
-fn plug_in(name: &str, path: Option<&String>) -> Result<[(&'static str, String); 2], LackError> {
-    let installation = Installation::of_this_program().map_err(LackError::OwnFile)?;
+fn plug_in(
+    name: &str,
+    path: Option<&String>,
+) -> Result<[(&'static str, String); 2], RequirementError> {
+    let installation = Installation::of_this_program().map_err(RequirementError::OwnFile)?;
     let directory = installation
         .provider_directory(name)
-        .ok_or_else(|| LackError::Provider(name.to_owned()))?;
+        .ok_or_else(|| RequirementError::Provider(name.to_owned()))?;
     let mut directories = directory.display().to_string();
     if let Some(path) = path {
         directories += &format!(":{}", resolve(path)?);

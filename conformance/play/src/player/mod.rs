@@ -4,13 +4,13 @@ mod contained;
 mod delays;
 mod error;
 pub mod hosted;
-mod lack;
 mod launch;
 mod listen;
 mod place;
 mod process;
 mod program;
 mod recorder;
+mod requirement;
 mod status;
 mod subject;
 mod tail;
@@ -20,7 +20,6 @@ pub use delays::{Delays, Timeouts};
 pub use efa_commands::shell::{RemoteShell, join, quote, split_words};
 pub use error::PlayerError;
 pub use hosted::Hosted;
-pub use lack::LackError;
 pub use launch::{Host, Launcher, LauncherError};
 pub use place::{
     Description, HostDevice, ParseHostDeviceError, PlaceError, PortError, Reach, Recording,
@@ -29,5 +28,6 @@ pub use place::{
 pub use process::Player;
 pub use program::Program;
 pub use recorder::Recorder;
+pub use requirement::RequirementError;
 pub use status::{UNSUPPORTED, status_as};
 pub use subject::Driven;

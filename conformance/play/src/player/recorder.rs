@@ -7,8 +7,8 @@ use std::path::Path;
 use efa_commands::shell::split_words;
 use efa_shm::HostConfig;
 
-use super::lack::LackError;
 use super::program::find_beside;
+use super::requirement::RequirementError;
 use crate::drive::{Bytes, Event, Line};
 
 /// The placeholder for the capture's file in a recorder's command.
@@ -29,11 +29,11 @@ impl Recorder {
     ///
     /// # Errors
     /// The error in it.
-    pub fn parse(command: &str) -> Result<Self, LackError> {
+    pub fn parse(command: &str) -> Result<Self, RequirementError> {
         let words = split_words(command)?;
         match words.iter().any(|word| word.contains(FILE)) {
             true => Ok(Recorder { words }),
-            false => Err(LackError::CaptureFile),
+            false => Err(RequirementError::CaptureFile),
         }
     }
 
@@ -41,7 +41,7 @@ impl Recorder {
     ///
     /// # Errors
     /// The program that is missing.
-    pub fn of_this_host() -> Result<Self, LackError> {
+    pub fn of_this_host() -> Result<Self, RequirementError> {
         let mut words = match HostConfig::from_env() {
             Ok(host) => on_emulated_host(find("efa-emu")?, &host),
             Err(_) => vec![find("efa-tap")?, "run".into(), "-q".into()],
@@ -55,7 +55,7 @@ impl Recorder {
     ///
     /// # Errors
     /// The missing program.
-    pub(super) fn without_capture() -> Result<Vec<String>, LackError> {
+    pub(super) fn without_capture() -> Result<Vec<String>, RequirementError> {
         let Ok(host) = HostConfig::from_env() else {
             return Ok(Vec::new());
         };
@@ -73,11 +73,11 @@ impl Recorder {
 }
 
 /// A program in the directory of this one, or else in `PATH`.
-fn find(name: &'static str) -> Result<String, LackError> {
+fn find(name: &'static str) -> Result<String, RequirementError> {
     let own = std::env::current_exe().unwrap_or_default();
     match find_beside(&own, name) {
         Some(path) => Ok(path.display().to_string()),
-        None => Err(LackError::Recorder { name, own }),
+        None => Err(RequirementError::Recorder { name, own }),
     }
 }
 

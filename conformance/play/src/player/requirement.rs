@@ -8,7 +8,7 @@ use efa_commands::shell::SplitError;
 
 /// The reason why a program was not started, or not run to its end.
 #[derive(Debug, thiserror::Error)]
-pub enum LackError {
+pub enum RequirementError {
     #[error("{0} is not installed")]
     Program(String),
     #[error("{name} is neither beside {} nor in PATH", own.display())]
