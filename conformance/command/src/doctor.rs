@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use efa_doctor::doctor::{self, Finding, Level, Machine, probe};
-use efa_play::player::{HostDevice, Reach, RemoteShell, Timeouts};
+use efa_play::player::{HostDevice, RemoteAccess, RemoteShell, Timeouts};
 use serde::Serialize;
 
 use crate::outcome::{Outcome, complain, say};
@@ -109,7 +109,7 @@ fn diagnose(arguments: &Doctor) -> Result<Diagnosis, String> {
         None => this_machine()?,
     };
     let mut findings = doctor::examine(&machine);
-    let reach = Reach {
+    let reach = RemoteAccess {
         shell: arguments.rsh.clone(),
         program: arguments.remote_program.clone(),
         limit: Timeouts::DEFAULT.start,

@@ -10,8 +10,8 @@ use clap::ValueEnum;
 use efa_commands::ports::free_port;
 use efa_play::drive::{Command, Identity, Line, VERSION};
 use efa_play::player::{
-    Description, HostDevice, Hosted, ParseHostDeviceError, Player, PlayerError, Program, Reach,
-    Recorder, Recording, RemoteShell, RequirementError, Timeouts,
+    Description, HostDevice, Hosted, ParseHostDeviceError, Player, PlayerError, Program, Recorder,
+    Recording, RemoteAccess, RemoteShell, RequirementError, Timeouts,
 };
 use efa_suite::Case;
 use efa_suite::hosts::Seats;
@@ -72,7 +72,7 @@ pub(crate) struct HostAccess {
 
 impl HostAccess {
     /// How hosts are reached; `limit` is the time in which they have to answer.
-    pub(crate) fn reach(&self, limit: Duration) -> Reach {
+    pub(crate) fn reach(&self, limit: Duration) -> RemoteAccess {
         let program = self.remote_program.clone();
         let own = || {
             std::env::current_exe()
@@ -85,7 +85,7 @@ impl HostAccess {
             true => own().unwrap_or_else(|| REMOTE_PROGRAM.into()),
             false => REMOTE_PROGRAM.into(),
         };
-        Reach {
+        RemoteAccess {
             shell: self.rsh.clone(),
             program: program.unwrap_or_else(usual),
             limit,
@@ -195,7 +195,7 @@ impl HostOptions {
     }
 
     /// How they are reached; `limit` is the time in which they have to answer.
-    pub(crate) fn reach(&self, limit: Duration) -> Reach {
+    pub(crate) fn reach(&self, limit: Duration) -> RemoteAccess {
         self.access.reach(limit)
     }
 
@@ -212,7 +212,7 @@ impl HostOptions {
     /// recorded.
     fn inspect(
         &self,
-        reach: &Reach,
+        reach: &RemoteAccess,
         place: &HostDevice,
         unrecorded: &mut BTreeSet<String>,
     ) -> Result<Description, String> {
@@ -234,7 +234,7 @@ impl HostOptions {
     /// whose packets cannot be recorded are added to `unrecorded`.
     pub(crate) fn seats(
         &self,
-        reach: &Reach,
+        reach: &RemoteAccess,
         unrecorded: &mut BTreeSet<String>,
     ) -> Result<Vec<Seats>, String> {
         if !self.at.is_empty() {
@@ -370,7 +370,7 @@ fn pairs_of(places: &[HostDevice], pairs: Pairs) -> Vec<Seats> {
 /// the first.
 pub(crate) fn introduce(
     seats: &[Seats],
-    reach: &Reach,
+    reach: &RemoteAccess,
     program: &Program,
     peer: Option<&Program>,
     timeouts: Timeouts,
@@ -401,7 +401,7 @@ pub(crate) fn introduce(
 
 fn identity_of_peer(
     place: &HostDevice,
-    reach: &Reach,
+    reach: &RemoteAccess,
     peer: &Program,
     timeouts: Timeouts,
 ) -> Result<Identity, String> {
@@ -410,7 +410,7 @@ fn identity_of_peer(
 
 fn identity(
     place: &HostDevice,
-    reach: &Reach,
+    reach: &RemoteAccess,
     program: &Program,
     timeouts: Timeouts,
 ) -> Result<Identity, String> {

@@ -18,7 +18,7 @@ use efa_check::merge::merge_clocks;
 use efa_core::rules;
 use efa_core::rules::Severity;
 use efa_play::player::{
-    HostDevice, Hosted, Player, PlayerError, Program, Reach, Recording, Timeouts,
+    HostDevice, Hosted, Player, PlayerError, Program, Recording, RemoteAccess, Timeouts,
 };
 use efa_play::process_runner::{Played, ProcessRunner, RunError, Transcript};
 use efa_play::record::Scratch;
@@ -84,7 +84,7 @@ pub struct Task {
 /// The hosts, and the software under test.
 #[derive(Debug)]
 pub struct Hosts {
-    reach: Reach,
+    reach: RemoteAccess,
     program: Program,
     /// The program of the endpoints that are not under test; `None` if all are.
     peer: Option<Program>,
@@ -123,7 +123,7 @@ impl Hosts {
     /// `program` plays the endpoints under test, and `peer` the others; without `peer` all are
     /// under test simultaneously.
     pub fn new(
-        reach: Reach,
+        reach: RemoteAccess,
         program: Program,
         peer: Option<Program>,
         dut: String,

@@ -7,7 +7,7 @@ use efa_play::application::subject::Subject;
 use efa_play::application::{Request, RequestError};
 use efa_play::drive::Opening;
 use efa_play::operation::{Payload, SendMode};
-use efa_play::player::{Driven, HostDevice, Hosted, Player, Program, Reach, Timeouts};
+use efa_play::player::{Driven, HostDevice, Hosted, Player, Program, RemoteAccess, Timeouts};
 
 use super::finding::Finding;
 
@@ -28,7 +28,7 @@ enum Broken {
 
 /// Exchanges messages with another host, which the remote shell reaches, and reports whether they
 /// arrived.
-pub fn reach(place: &HostDevice, by: &Reach) -> Finding {
+pub fn reach(place: &HostDevice, by: &RemoteAccess) -> Finding {
     let started = Instant::now();
     let finding = match exchange(place, by) {
         Ok(()) => {
@@ -59,7 +59,7 @@ pub fn reach(place: &HostDevice, by: &Reach) -> Finding {
     finding.of(place.to_string())
 }
 
-fn exchange(place: &HostDevice, by: &Reach) -> Result<(), Broken> {
+fn exchange(place: &HostDevice, by: &RemoteAccess) -> Result<(), Broken> {
     const HERE: &str = "this host";
     const THERE: &str = "the peer";
     let unfit = |who, problem: &dyn std::fmt::Display| Broken::Unfit {

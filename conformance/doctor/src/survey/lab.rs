@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use efa_core::nic::{Access, DeviceCaps, Status};
 use efa_hw::HwDevice;
-use efa_play::player::{HostDevice, Reach};
+use efa_play::player::{HostDevice, RemoteAccess};
 
 use super::side::{
     Ask, Connection, Done, Limits, Memory, Rdma, Reply, Reuse, Served, SurveyError, To, status_of,
@@ -120,7 +120,7 @@ impl Lab {
     /// # Errors
     /// A host cannot be reached, or the devices are of two generations, which have no common
     /// profile.
-    pub fn between(places: [&HostDevice; 2], reach: &Reach) -> Result<Lab, SurveyError> {
+    pub fn between(places: [&HostDevice; 2], reach: &RemoteAccess) -> Result<Lab, SurveyError> {
         let mut sides = Vec::new();
         for place in places {
             reach.inspect(place).map_err(SurveyError::new)?;

@@ -13,7 +13,7 @@ use efa_core::nic::{
 };
 use efa_hw::{DeviceReport, HwDevice, HwNic, NicConfig};
 use efa_play::answers::{self, Conversation, NoAnswer};
-use efa_play::player::{HostDevice, Reach};
+use efa_play::player::{HostDevice, RemoteAccess};
 use serde::{Deserialize, Serialize};
 
 /// The longest wait for a completion. A device that retries gives up after seconds.
@@ -610,7 +610,7 @@ impl Connection {
     ///
     /// # Errors
     /// The remote shell cannot be started. Errors on the other host appear in the first answer.
-    pub(super) fn start(place: &HostDevice, reach: &Reach) -> Result<Self, SurveyError> {
+    pub(super) fn start(place: &HostDevice, reach: &RemoteAccess) -> Result<Self, SurveyError> {
         let mut words = [reach.program.as_str(), "survey", "--side"]
             .map(str::to_owned)
             .to_vec();

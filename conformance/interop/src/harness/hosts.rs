@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::unmet::Unmet;
 use efa_device_model::profile::Profile;
-use efa_play::player::{Description, HostDevice, PlaceError, Reach, Recording};
+use efa_play::player::{Description, HostDevice, PlaceError, Recording, RemoteAccess};
 
 /// The names of the initiating host and of the other one in cells.
 const NAMES: [[&str; 2]; 2] = [["a", "client"], ["b", "server"]];
@@ -12,7 +12,7 @@ const NAMES: [[&str; 2]; 2] = [["a", "client"], ["b", "server"]];
 /// Two hosts. Each has separate software and a separate device.
 #[derive(Clone, Debug)]
 pub struct Hosts {
-    reach: Reach,
+    reach: RemoteAccess,
     seats: [Seat; 2],
 }
 
@@ -41,7 +41,7 @@ impl Hosts {
     /// # Errors
     /// A host cannot be used; the error has its name and the remedy.
     pub fn ask(
-        reach: Reach,
+        reach: RemoteAccess,
         places: [HostDevice; 2],
         recording: Option<&Recording>,
     ) -> Result<Self, HostsError> {
@@ -63,7 +63,7 @@ impl Hosts {
         Ok(Hosts { reach, seats })
     }
 
-    pub(crate) fn reach(&self) -> &Reach {
+    pub(crate) fn reach(&self) -> &RemoteAccess {
         &self.reach
     }
 

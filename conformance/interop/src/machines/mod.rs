@@ -14,7 +14,7 @@ mod network;
 
 use std::str::FromStr as _;
 
-use efa_play::player::{HostDevice, Launcher, Reach, Recording, RemoteShell};
+use efa_play::player::{HostDevice, Launcher, Recording, RemoteAccess, RemoteShell};
 
 use self::limits::{GROUP, START};
 use self::network::{Joining, Machines};
@@ -52,7 +52,7 @@ fn on_two_hosts(bench: &Bench, cell: &Cell) -> CellResult {
         device: None,
     };
     let shell = machines.shell_of_hosts()?.display().to_string();
-    let reach = Reach {
+    let reach = RemoteAccess {
         shell: RemoteShell::from_str(&shell).map_err(|error| Unmet::Failed(error.to_string()))?,
         program: bench.lab().launcher.efa_conformance.display().to_string(),
         limit: START,

@@ -23,7 +23,7 @@ use efa_commands::{Failure, RunDirectory, temporary_directory};
 use serde::{Deserialize, Serialize};
 
 use super::contained::contain;
-use super::place::{Reach, Recording};
+use super::place::{Recording, RemoteAccess};
 use super::program::Program;
 use super::recorder::{Recorder, write_lines};
 use super::requirement::RequirementError;
@@ -142,7 +142,7 @@ impl Hosted {
 
     /// The command that starts it on a host. Its standard input must remain open as long as the
     /// program is to run.
-    pub fn command(&self, host: &str, reach: &Reach) -> Command {
+    pub fn command(&self, host: &str, reach: &RemoteAccess) -> Command {
         let words = [vec![reach.program.clone()], self.arguments()].concat();
         reach.shell.command(host, &words)
     }

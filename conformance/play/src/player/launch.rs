@@ -9,7 +9,7 @@ use std::process::{Command as Process, Stdio};
 use super::delays::Timeouts;
 use super::error::PlayerError;
 use super::hosted::Hosted;
-use super::place::{HostDevice, Reach};
+use super::place::{HostDevice, RemoteAccess};
 use super::process::Player;
 use super::program::{Program, find_beside};
 
@@ -112,7 +112,7 @@ impl Player {
     pub fn launch_at(
         endpoint: &str,
         place: &HostDevice,
-        reach: &Reach,
+        reach: &RemoteAccess,
         hosted: &Hosted,
         timeouts: Timeouts,
     ) -> Result<Self, PlayerError> {

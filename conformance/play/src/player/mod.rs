@@ -22,7 +22,7 @@ pub use error::PlayerError;
 pub use hosted::Hosted;
 pub use launch::{Host, Launcher, LauncherError};
 pub use place::{
-    Description, HostDevice, ParseHostDeviceError, PlaceError, PortError, Reach, Recording,
+    Description, HostDevice, ParseHostDeviceError, PlaceError, PortError, Recording, RemoteAccess,
     Versions, own_address,
 };
 pub use process::Player;

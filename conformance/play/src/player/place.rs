@@ -299,7 +299,7 @@ pub enum Recording {
 
 /// How hosts are reached.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Reach {
+pub struct RemoteAccess {
     pub shell: RemoteShell,
     /// `efa-conformance` there: a path, or a name for the shell.
     pub program: String,
@@ -307,11 +307,11 @@ pub struct Reach {
     pub limit: Duration,
 }
 
-impl Reach {
+impl RemoteAccess {
     /// Queries a host for its description, and compares its versions with those of this program.
     ///
     /// # Errors
-    /// [`PlaceError`] names the host and the remedy. It is returned after [`Reach::limit`] at the
+    /// [`PlaceError`] names the host and the remedy. It is returned after [`RemoteAccess::limit`] at the
     /// latest.
     pub fn describe(&self, host: &str) -> Result<Description, PlaceError> {
         let shell = self.shell.to_string();
@@ -382,10 +382,10 @@ impl Reach {
         port.map_err(|_| failed(&format!("it printed `{}`{}", shown(&output), tail(&errors))))
     }
 
-    /// As [`Reach::describe`], and checks that the place's device exists.
+    /// As [`RemoteAccess::describe`], and checks that the place's device exists.
     ///
     /// # Errors
-    /// As [`Reach::describe`], [`PlaceError::NoDevice`] and [`PlaceError::NoSuchDevice`].
+    /// As [`RemoteAccess::describe`], [`PlaceError::NoDevice`] and [`PlaceError::NoSuchDevice`].
     pub fn inspect(&self, place: &HostDevice) -> Result<Description, PlaceError> {
         let description = self.describe(&place.host)?;
         let host = || place.host.clone();
@@ -448,8 +448,8 @@ mod tests {
 
     /// A remote shell that runs `script` in place of the command; host and command are its
     /// arguments.
-    fn reach(script: &str) -> Reach {
-        Reach {
+    fn reach(script: &str) -> RemoteAccess {
+        RemoteAccess {
             shell: format!("sh -c {}", quote(script)).parse().unwrap(),
             program: "efa-conformance".into(),
             limit: Duration::from_secs(60),
@@ -521,7 +521,7 @@ mod tests {
     #[test]
     fn a_silent_host_times_out() {
         for script in ["sleep 1000", "exec >&-; sleep 1000", "sleep 1000 & exit 0"] {
-            let reach = Reach {
+            let reach = RemoteAccess {
                 limit: Duration::from_millis(300),
                 ..reach(script)
             };
