@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::application::Started;
-use crate::drive::{Bytes, Command, Event, Line, Opening};
+use crate::drive::{Bytes, Command, EndpointOptions, Event, Line};
 use crate::libfabric::Version;
 use crate::operation::{EndpointIndex, Remote};
 use crate::player::{Player, PlayerError};
@@ -202,9 +202,9 @@ impl<'a> ProcessRunner<'a> {
                 }
                 _ => {}
             }
-            let command = Command::Open(Opening {
+            let command = Command::Open(EndpointOptions {
                 device: self.players[at].device().map(str::to_owned),
-                ..Opening::from(endpoint)
+                ..EndpointOptions::from(endpoint)
             });
             let answer = self.ask(at, &command)?;
             let Event::Opened { address } = answer else {

@@ -16,7 +16,7 @@ mod peer;
 pub mod probe;
 mod process;
 
-use efa_play::drive::Opening;
+use efa_play::drive::EndpointOptions;
 use efa_play::libfabric::Version;
 use efa_play::scenario::{Capability, Settings};
 
@@ -45,8 +45,8 @@ pub fn examine(machine: &Machine) -> Vec<Finding> {
 }
 
 /// The endpoint of an application that sends and receives messages.
-fn messages() -> Opening {
-    Opening {
+fn messages() -> EndpointOptions {
+    EndpointOptions {
         api: Version::BASELINE_API,
         capabilities: vec![Capability::Msg, Capability::Tagged, Capability::Source],
         register_local: false,

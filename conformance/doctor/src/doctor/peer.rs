@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use efa_play::application::subject::Subject;
 use efa_play::application::{Request, RequestError};
-use efa_play::drive::Opening;
+use efa_play::drive::EndpointOptions;
 use efa_play::operation::{Payload, SendMode};
 use efa_play::player::{Driven, HostDevice, Hosted, Player, Program, RemoteAccess, Timeouts};
 
@@ -73,7 +73,7 @@ fn exchange(place: &HostDevice, by: &RemoteAccess) -> Result<(), Broken> {
     let there = Player::launch_at(THERE, place, by, &hosted, Timeouts::DEFAULT);
     let mut sides = Vec::new();
     for (who, player, device) in [(HERE, here, None), (THERE, there, place.device.clone())] {
-        let opening = Opening {
+        let opening = EndpointOptions {
             device,
             ..super::messages()
         };

@@ -1,6 +1,6 @@
 //! The two endpoints of an exchange.
 
-use efa_play::drive::Opening;
+use efa_play::drive::EndpointOptions;
 use efa_play::player::{self, Program};
 use efa_play::scenario::Capability;
 
@@ -13,7 +13,7 @@ pub(super) const TARGET: usize = 1;
 #[derive(Clone, Debug)]
 pub struct Party {
     pub program: Program,
-    pub opening: Opening,
+    pub opening: EndpointOptions,
     /// The host on which it runs. The bench fills in the name and the log.
     pub host: player::Host,
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::exchange::Party;
 use crate::harness::{Bench, CellsError, Host, Unmet, Userland};
-use efa_play::drive::Opening;
+use efa_play::drive::EndpointOptions;
 use efa_play::libfabric::{Library, Provider, Version};
 use efa_play::player::{self, Program};
 use efa_play::scenario::{Capability, Settings};
@@ -242,7 +242,7 @@ impl Release {
             .collect();
         Ok(Party {
             program: Program::Libfabric { library, provider },
-            opening: Opening {
+            opening: EndpointOptions {
                 // A program built with the release requests its version.
                 api: self.version,
                 capabilities: vec![

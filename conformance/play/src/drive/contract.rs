@@ -22,7 +22,7 @@ pub enum Command {
         version: u32,
     },
     /// Open an endpoint; an earlier one has been closed. Answer: `opened`.
-    Open(Opening),
+    Open(EndpointOptions),
     /// Put a peer into the address vector. Answer: `done`.
     Insert {
         /// The peer's number in all that follows.
@@ -259,7 +259,7 @@ impl fmt::Display for Identity {
 /// The parameters with which an endpoint is opened.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Opening {
+pub struct EndpointOptions {
     /// The version of libfabric's interface that the application requests. Releases derive defaults
     /// from it.
     pub api: Version,
@@ -285,16 +285,16 @@ pub struct Opening {
     pub settings: Settings,
 }
 
-impl Opening {
+impl EndpointOptions {
     /// Returns whether the application requests `capability`.
     pub fn has(&self, capability: Capability) -> bool {
         self.capabilities.contains(&capability)
     }
 }
 
-impl From<&EndpointSpec> for Opening {
+impl From<&EndpointSpec> for EndpointOptions {
     fn from(endpoint: &EndpointSpec) -> Self {
-        Opening {
+        EndpointOptions {
             api: endpoint.api,
             capabilities: endpoint.capabilities.clone(),
             register_local: endpoint.register_local,

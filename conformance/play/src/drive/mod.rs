@@ -10,7 +10,7 @@ mod contract;
 pub mod line;
 pub mod serve;
 
-pub use contract::{Command, Event, Identity, Opening};
+pub use contract::{Command, EndpointOptions, Event, Identity};
 pub use line::{Bytes, Line, LineError};
 
 /// The version of the protocol.

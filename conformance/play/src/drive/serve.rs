@@ -14,7 +14,7 @@ use efa_core::endpoint::Instant;
 use efa_hw::{DeviceName, HwDevice, NicConfig};
 
 use super::line::shown;
-use super::{Bytes, Command, Event, Identity, Line, Opening, VERSION};
+use super::{Bytes, Command, EndpointOptions, Event, Identity, Line, VERSION};
 use crate::answers::write_line;
 use crate::application::engine::{CoreApplication, configuration};
 use crate::application::stock::StockApplication;
@@ -33,7 +33,7 @@ pub trait Implementation {
     fn identity(&self) -> Identity;
 
     /// Opens an endpoint.
-    fn open(&mut self, opening: &Opening) -> Result<Box<dyn Application>, RequestError>;
+    fn open(&mut self, opening: &EndpointOptions) -> Result<Box<dyn Application>, RequestError>;
 }
 
 /// Stock libfabric, with one of its providers.
@@ -60,7 +60,7 @@ impl Implementation for Stock {
         }
     }
 
-    fn open(&mut self, opening: &Opening) -> Result<Box<dyn Application>, RequestError> {
+    fn open(&mut self, opening: &EndpointOptions) -> Result<Box<dyn Application>, RequestError> {
         let settings = libfabric::Settings {
             provider: self.provider.name.clone(),
             api: opening.api,
@@ -102,7 +102,7 @@ impl Implementation for Engine {
         Engine::identity()
     }
 
-    fn open(&mut self, opening: &Opening) -> Result<Box<dyn Application>, RequestError> {
+    fn open(&mut self, opening: &EndpointOptions) -> Result<Box<dyn Application>, RequestError> {
         let refused = |error: efa_hw::OpenError| RequestError::Refused(error.to_string());
         let name = match &opening.device {
             Some(name) => DeviceName::Named(name.clone()),

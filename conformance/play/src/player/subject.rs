@@ -6,7 +6,7 @@ use super::error::PlayerError;
 use super::process::Player;
 use crate::application::subject::{BadEnd, Subject};
 use crate::application::{Report, Request, RequestError, Started, Token};
-use crate::drive::{Bytes, Command, Event, Opening};
+use crate::drive::{Bytes, Command, EndpointOptions, Event};
 use crate::operation::pattern::Difference;
 use crate::operation::{EndpointIndex, Payload};
 
@@ -34,7 +34,7 @@ impl Driven {
     ///
     /// # Errors
     /// It was not opened.
-    pub fn open(player: Player, opening: &Opening) -> Result<Self, RequestError> {
+    pub fn open(player: Player, opening: &EndpointOptions) -> Result<Self, RequestError> {
         let mut driven = Driven {
             player,
             is_over: false,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use efa_play::application::RequestError;
 use efa_play::application::subject::Subject;
-use efa_play::drive::{Identity, Opening};
+use efa_play::drive::{EndpointOptions, Identity};
 use efa_play::player::{Delays, Driven, Player, PlayerError, Program, Timeouts};
 use efa_play::scenario::EndpointSpec;
 use serde::{Deserialize, Serialize};
@@ -76,7 +76,7 @@ impl Opener<Hw> for Outside {
         let (player, _) = self
             .start(&endpoint.name, &endpoint.environment)
             .map_err(RequestError::from)?;
-        let driven = Driven::open(player, &Opening::from(endpoint))?;
+        let driven = Driven::open(player, &EndpointOptions::from(endpoint))?;
         Ok(Box::new(driven))
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use efa_device_model::fault::Action;
 use efa_play::application::{Failure, Report, Request, Started, Token};
-use efa_play::drive::{Bytes, Command, Event, Opening};
+use efa_play::drive::{Bytes, Command, EndpointOptions, Event};
 use efa_play::libfabric::{Library, Provider, Version};
 use efa_play::operation::EndpointIndex;
 use efa_play::player::{Host, Launcher, Player, PlayerError, Program};
@@ -217,7 +217,7 @@ impl Rig {
 
     /// Opens the endpoint of a process; closes an earlier one first.
     pub(crate) fn open(&mut self, at: EndpointIndex) {
-        let command = Command::Open(Opening {
+        let command = Command::Open(EndpointOptions {
             api: Version::BASELINE_API,
             capabilities: vec![
                 Capability::Msg,
