@@ -10,7 +10,7 @@ use crate::operation::{EndpointIndex, Payload};
 
 /// A program that did not end normally after it had completed all commands.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum BadEnd {
+pub enum ExitError {
     /// It crashed, ended with another status than 0, or printed unrequested output.
     Failed(String),
     /// It did not end, and was killed.
@@ -56,7 +56,7 @@ pub trait Subject {
     ///
     /// # Errors
     /// The description of an abnormal end. Problems that were reported before are not repeated.
-    fn end(&mut self) -> Result<(), BadEnd> {
+    fn end(&mut self) -> Result<(), ExitError> {
         Ok(())
     }
 

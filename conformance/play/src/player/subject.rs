@@ -4,7 +4,7 @@ use efa_core::endpoint::Instant;
 
 use super::error::PlayerError;
 use super::process::Player;
-use crate::application::subject::{BadEnd, Subject};
+use crate::application::subject::{ExitError, Subject};
 use crate::application::{Report, Request, RequestError, Started, Token};
 use crate::drive::{Bytes, Command, EndpointOptions, Event};
 use crate::operation::pattern::Difference;
@@ -51,7 +51,7 @@ impl Driven {
             Ok(event) => Err(driven.player.unexpected(&event).into()),
             // A program that reports `unsupported` must still not crash.
             Err(unsupported @ RequestError::Unsupported(_)) => match driven.end() {
-                Err(BadEnd::Failed(text)) => Err(RequestError::Refused(text)),
+                Err(ExitError::Failed(text)) => Err(RequestError::Refused(text)),
                 _ => Err(unsupported),
             },
             Err(error) => Err(error),
@@ -134,13 +134,13 @@ impl Subject for Driven {
         Ok(std::mem::take(&mut self.events))
     }
 
-    fn end(&mut self) -> Result<(), BadEnd> {
+    fn end(&mut self) -> Result<(), ExitError> {
         if std::mem::replace(&mut self.is_over, true) {
             return Ok(());
         }
         self.player.end_soon().map_err(|error| match error {
-            PlayerError::Lingers { .. } => BadEnd::Lingers(error.to_string()),
-            error => BadEnd::Failed(error.to_string()),
+            PlayerError::Lingers { .. } => ExitError::Lingers(error.to_string()),
+            error => ExitError::Failed(error.to_string()),
         })
     }
 

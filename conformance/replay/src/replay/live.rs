@@ -5,7 +5,7 @@
 //! application must see the results in the scenario, as in every replay.
 
 use efa_core::address::RawAddress;
-use efa_play::application::subject::{BadEnd, Subject};
+use efa_play::application::subject::{ExitError, Subject};
 use efa_play::application::{RequestError, Started};
 use efa_play::operation::{EndpointIndex, Remote};
 use efa_play::runner::{self, Comparison, Ledger, Runner, Start};
@@ -77,7 +77,7 @@ where
     // If it stopped early, the problems have the reason.
     let _ = runner::run(&mut live);
     // The earlier replay has reported it if its program does not exit.
-    if let Err(BadEnd::Failed(text)) = live.subjects[dut].end() {
+    if let Err(ExitError::Failed(text)) = live.subjects[dut].end() {
         live.problems.push(text);
     }
     Ok(live.problems)

@@ -6,7 +6,7 @@ use efa_core::address::RawAddress;
 use efa_core::nic::{Nic, QueuePair, Status};
 use efa_core::rules::{self, Severity};
 use efa_play::application::RequestError;
-use efa_play::application::subject::BadEnd;
+use efa_play::application::subject::ExitError;
 use efa_play::operation::EndpointIndex;
 use efa_play::runner::{self, Ledger};
 use efa_play::trace::Trace;
@@ -153,8 +153,8 @@ fn replay_trace<'t, B: Backend>(
     let _ = runner::run(&mut replay);
     match replay.subject.end() {
         Ok(()) => {}
-        Err(BadEnd::Lingers(text)) => replay.verdict.add([Finding::plain(Severity::Note, text)]),
-        Err(BadEnd::Failed(text)) => {
+        Err(ExitError::Lingers(text)) => replay.verdict.add([Finding::plain(Severity::Note, text)]),
+        Err(ExitError::Failed(text)) => {
             // Missing features do not excuse this.
             replay.verdict.unsupported = None;
             replay.verdict.add([Finding::of(&rules::OUTCOME, text)]);
