@@ -16,15 +16,14 @@ use efa_device_model::device::queue::{
 use efa_device_model::device::{
     CqId, Device, DeviceEvent, MemoryRegion, PdId, QpState, RegionKeys,
 };
-use efa_device_model::link::{
-    HostSegment, Link, LinkBusy, LocalData, RequestHeader, Token, Transfer,
-};
+use efa_device_model::link::{Link, LinkBusy, LocalData, RequestHeader, Token};
 use efa_device_model::profile::Profile;
 use rand::{Rng as _, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// The first address of a host's memory.
-pub const MEMORY: u64 = 0x10_0000;
+pub use super::MEMORY;
+use super::{Copier, range};
+pub use crate::addresses::gid;
 
 /// Bytes of a host's memory.
 pub const SIZE: usize = 1 << 17;
@@ -110,18 +109,6 @@ pub struct Net {
     random: ChaCha8Rng,
 }
 
-/// The GID of a host.
-pub fn gid(host: usize) -> Gid {
-    let mut gid = [0; 16];
-    (gid[0], gid[15]) = (0xfe, host as u8 + 1);
-    Gid(gid)
-}
-
-fn range(segment: &HostSegment) -> std::ops::Range<usize> {
-    let start = (segment.address - MEMORY) as usize;
-    start..start + segment.length as usize
-}
-
 struct Wire<'a> {
     memory: &'a [u8],
     out: Vec<(Gid, Token, RequestHeader, Vec<u8>)>,
@@ -157,52 +144,6 @@ impl Link for Wire<'_> {
         assert_eq!(copy.len() % 4, 0, "packets are whole words");
         self.out.push((to, token, *header, copy));
         Ok(())
-    }
-}
-
-struct Copier<'a> {
-    data: &'a [u8],
-    memory: &'a mut [u8],
-    /// Whether the device has acknowledged the packet, if the link returns acknowledgements.
-    acknowledged: Option<bool>,
-}
-
-impl Transfer for Copier<'_> {
-    fn fetch(&mut self, offset: u32, to: HostSegment) -> Result<(), Status> {
-        let from = offset as usize..(offset + to.length) as usize;
-        self.memory[range(&to)].copy_from_slice(&self.data[from]);
-        Ok(())
-    }
-
-    fn store(&mut self, _: u32, _: HostSegment) -> Result<(), Status> {
-        panic!("a connection does not store");
-    }
-
-    fn acknowledge(&mut self) -> bool {
-        if let Some(acknowledged) = &mut self.acknowledged {
-            *acknowledged = true;
-        }
-        self.acknowledged.is_some()
-    }
-
-    fn fill(&mut self, to: u64, bytes: &[u8]) -> Result<(), Status> {
-        let start = (to - MEMORY) as usize;
-        self.memory[start..start + bytes.len()].copy_from_slice(bytes);
-        Ok(())
-    }
-
-    fn peek(&mut self, offset: u32, into: &mut [u8]) -> Result<(), Status> {
-        let start = offset as usize;
-        into.copy_from_slice(&self.data[start..start + into.len()]);
-        Ok(())
-    }
-
-    fn update(&mut self, at: u64, change: &dyn Fn(u64) -> u64) -> Result<u64, Status> {
-        let start = (at - MEMORY) as usize;
-        let word: &mut [u8; 8] = (&mut self.memory[start..start + 8]).try_into().unwrap();
-        let before = u64::from_ne_bytes(*word);
-        *word = change(before).to_ne_bytes();
-        Ok(before)
     }
 }
 
@@ -448,7 +389,7 @@ impl Net {
                 }
                 let packet = Packet {
                     from,
-                    to: usize::from(to.0[15] - 1),
+                    to: usize::from(to.0[15]),
                     token: Some(token),
                     header,
                     data,
@@ -501,7 +442,7 @@ impl Net {
 
     /// Delivers a packet to a device.
     pub fn inject(&mut self, from: usize, to: usize, header: &RequestHeader, data: &[u8]) {
-        self.deliver(from, to, None, header, data);
+        self.deliver(from, to, None, header, &mut data.to_vec());
     }
 
     fn deliver(
@@ -510,8 +451,9 @@ impl Net {
         to: usize,
         token: Option<Token>,
         header: &RequestHeader,
-        data: &[u8],
+        data: &mut Vec<u8>,
     ) {
+        let sent = data.len();
         let host = &mut self.hosts[to];
         let mut transfer = Copier {
             data,
@@ -521,6 +463,7 @@ impl Net {
         let status = host.device.deliver(gid(from), header, &mut transfer);
         assert_eq!(status, Status::Ok, "packets are not answered by the link");
         let acknowledged = transfer.acknowledged;
+        assert_eq!(data.len(), sent, "a connection does not store");
         let device = &mut self.hosts[from].device;
         match (token, acknowledged) {
             (Some(token), Some(true)) => device.acknowledged(token),
@@ -551,9 +494,9 @@ impl Net {
                 to,
                 token,
                 header,
-                data,
+                mut data,
             } = packet;
-            self.deliver(from, to, token, &header, &data);
+            self.deliver(from, to, token, &header, &mut data);
         }
         true
     }

@@ -1,17 +1,15 @@
 //! Hosts and a network between them.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::ops::Range;
 use std::time::Duration;
 
 use efa_core::address::{Ahn, Gid};
 use efa_core::nic::Status;
 use efa_device_model::device::Device;
-use efa_device_model::link::{
-    HostSegment, Link, LinkBusy, LocalData, RequestHeader, Token, Transfer,
-};
+use efa_device_model::link::{Link, LinkBusy, LocalData, RequestHeader, Token};
 use efa_device_model::provider::UdAddress;
 pub(crate) use efa_testing::addresses::gid;
+use efa_testing::device::{Copier, range};
 pub(crate) use efa_testing::device::{Host, MEMORY, MEMORY_SIZE, QKEY, Rdma, RdmaOperation, Setup};
 
 /// A request in the network. Sends and writes contain a copy of their data.
@@ -107,10 +105,12 @@ impl Net {
         };
         let mut transfer = Copier {
             data: &mut packet.data,
-            length: packet.header.length,
             memory: &mut host.memory,
+            acknowledged: None,
         };
-        host.device.deliver(from, &packet.header, &mut transfer)
+        let status = host.device.deliver(from, &packet.header, &mut transfer);
+        assert!(packet.data.len() <= packet.header.length as usize);
+        status
     }
 
     /// Returns an answer to the initiator, with the data of a read.
@@ -161,11 +161,6 @@ impl Net {
     }
 }
 
-pub(crate) fn range(segment: &HostSegment) -> Range<usize> {
-    let start = (segment.address - MEMORY) as usize;
-    start..start + segment.length as usize
-}
-
 struct Wire<'a> {
     from: usize,
     memory: &'a [u8],
@@ -209,33 +204,6 @@ impl Link for Wire<'_> {
             header: *header,
             data: copy,
         });
-        Ok(())
-    }
-}
-
-struct Copier<'a> {
-    data: &'a mut Vec<u8>,
-    length: u32,
-    memory: &'a mut [u8],
-}
-
-impl Transfer for Copier<'_> {
-    fn fetch(&mut self, offset: u32, to: HostSegment) -> Result<(), Status> {
-        assert!(offset + to.length <= self.length);
-        let from = offset as usize..(offset + to.length) as usize;
-        self.memory[range(&to)].copy_from_slice(&self.data[from]);
-        Ok(())
-    }
-
-    fn store(&mut self, offset: u32, from: HostSegment) -> Result<(), Status> {
-        assert!(offset as usize == self.data.len() && offset + from.length <= self.length);
-        self.data.extend_from_slice(&self.memory[range(&from)]);
-        Ok(())
-    }
-
-    fn fill(&mut self, to: u64, bytes: &[u8]) -> Result<(), Status> {
-        let start = (to - MEMORY) as usize;
-        self.memory[start..start + bytes.len()].copy_from_slice(bytes);
         Ok(())
     }
 }
