@@ -121,9 +121,9 @@ fn it_passes_eager_cases_in_every_role() {
 }
 
 /// The report of a case in which the example does something wrong when a receive completes: a
-/// statement before `complete`, and an option of the compiler. What only the application sees is
-/// the last rung of the ladder, after the case's packets.
-fn expect_last_rung(fault: &str, option: &str, texts: &[&str]) {
+/// statement before `complete`, and an option of the compiler. `under`: the command that runs it,
+/// if any. What only the application sees is the last rung of the ladder, after the case's packets.
+fn expect_last_rung(fault: &str, option: &str, under: &str, texts: &[&str]) {
     let source = root().join("conformance/examples/eager.c");
     let source = std::fs::read_to_string(source).unwrap();
     let before = "complete(receive, message), *to";
@@ -144,8 +144,10 @@ fn expect_last_rung(fault: &str, option: &str, texts: &[&str]) {
     }
     let mut run = efa_conformance_on_host(&[], &["run"]);
     run.arg(root().join("traces/eager-tagged.pcapng"));
-    run.args(["--backend", "hw", "--answer-time", "1", "--dut"]);
-    run.arg(format!("exec:{}", at("faulty").display()));
+    // A program in valgrind is slow.
+    let patience = if under.is_empty() { "1" } else { "60" };
+    run.args(["--backend", "hw", "--answer-time", patience, "--dut"]);
+    run.arg(format!("exec:{under} {}", at("faulty").display()));
     run.arg("--html").arg(at("report.html"));
     run.arg("--captures").arg(at("captures"));
     let printed = expect(run, 1, texts);
@@ -167,13 +169,32 @@ fn a_crash_under_a_sanitiser_is_the_last_rung() {
         "AddressSanitizer: heap-use-after-free",
         " in complete",
     ];
-    expect_last_rung("free(message->bytes)", "-fsanitize=address", &texts);
+    expect_last_rung("free(message->bytes)", "-fsanitize=address", "", &texts);
+}
+
+/// The program answers everything: only its exit status says that something was wrong.
+#[test]
+fn what_valgrind_finds_is_the_last_rung() {
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        return efa_testing::skip("valgrind is not installed");
+    }
+    let manual = std::fs::read_to_string(root().join("docs/driver.md")).unwrap();
+    let (_, options) = manual.split_once("With valgrind: `").unwrap();
+    let (options, _) = options.split_once('`').unwrap();
+    let texts = [
+        "the process of endpoint `b` answered everything, but when its input had ended it ended with \
+         exit status: 9",
+        "Invalid read of size 1",
+        ": progress (faulty.c:",
+    ];
+    let under = format!("valgrind {options}");
+    expect_last_rung("free(message->bytes)", "-O0", &under, &texts);
 }
 
 #[test]
 fn wrong_bytes_are_the_last_rung() {
     let text = "`question-arrives`: bytes: expected those of the message, actual byte 7 is ";
-    expect_last_rung("message->bytes[7] ^= 1", "-O2", &[text]);
+    expect_last_rung("message->bytes[7] ^= 1", "-O2", "", &[text]);
 }
 
 #[test]
@@ -182,5 +203,5 @@ fn a_hang_is_the_last_rung() {
         "polling failed: the process of endpoint `b` did not answer `{\"poll\":{}}` within 1s";
     // It ends when its input does: the suite waits five seconds for one that does not.
     let fault = "({ while (getchar() != EOF); exit(0); })";
-    expect_last_rung(fault, "-O2", &[text]);
+    expect_last_rung(fault, "-O2", "", &[text]);
 }
