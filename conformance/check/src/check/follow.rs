@@ -373,6 +373,7 @@ impl Follower<'_> {
             operation.keys = iov.as_slice().iter().map(|iov| iov.key()).collect();
         }
         if let Some(iov) = message.read_iov {
+            operation.is_to_be_read = true;
             operation.regions = regions(iov);
         }
         self.joins(id);
@@ -697,7 +698,7 @@ impl Follower<'_> {
     fn acknowledge(&mut self, send_id: u32, receipt_of: Option<u32>) {
         let is_eor = receipt_of.is_none();
         let Some(id) = self.named(&SEND_IDS, send_id, |operation| match is_eor {
-            true => !operation.regions.is_empty(),
+            true => operation.is_to_be_read,
             false => operation.delivery_complete,
         }) else {
             return;
@@ -735,6 +736,7 @@ impl Follower<'_> {
         let is_early = if is_eor {
             let reads_are_known = reads_are_seen
                 && !operation.shares_memory
+                && !operation.regions.is_empty()
                 && operation.length > operation.in_requests;
             let begun = operation.reads_begun;
             let text = match operation.reads_under_way {

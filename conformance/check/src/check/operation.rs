@@ -124,7 +124,9 @@ pub(super) struct Operation {
     pub(super) is_done: bool,
     /// A device refused one of its packets permanently.
     pub(super) has_failed: bool,
-    /// Memory for the receiver to read.
+    /// Whether its request is of a type whose data the receiver reads, and the memory that it
+    /// offers.
+    pub(super) is_to_be_read: bool,
     pub(super) regions: Vec<Region>,
     /// The keys of the target's memory.
     pub(super) keys: Vec<u64>,
@@ -169,6 +171,7 @@ impl Operation {
             nacked: None,
             is_done: false,
             has_failed: false,
+            is_to_be_read: false,
             regions: Vec::new(),
             keys: Vec::new(),
             read_from: None,

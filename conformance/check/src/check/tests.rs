@@ -729,6 +729,16 @@ fn remote_memory_is_as_long_as_its_data() {
     b.send(A, B, &runt, &[0; 10]);
     b.send(A, B, &rest, &[0; 10]);
     assert_eq!(b.broken(), [("iov-length", 9)]);
+
+    // The EOR answers the request as it is: its sender is not to blame.
+    let nowhere = RuntreadRtm {
+        read_iov: RmaIovs::default(),
+        ..runt
+    };
+    let mut b = Builder::acquainted(all());
+    b.send(A, B, &nowhere, &[0; 20]);
+    b.send(B, A, &eor(4, B), b"");
+    assert_eq!(b.broken(), [("iov-length", 7)]);
 }
 
 #[test]
@@ -1420,6 +1430,26 @@ fn packets_captured_at_one_end_only_are_in_no_order() {
     // The order is known if both copies are there, or one host's only.
     assert_eq!(play(false, &all), [wrong]);
     assert_eq!(play(false, &at_a), [("raw-address-first", 3)]);
+}
+
+/// The first packet of a queue pair that arrives behind others may be that of its next owner.
+#[test]
+fn a_later_first_packet_does_not_prove_that_the_capture_has_all_of_its_sender() {
+    let play = |frames: [usize; 4]| {
+        let mut b = Builder::new();
+        b.send(A, B, &eager(0, Some(A), None), b"");
+        b.send(B, A, &handshake(all(), B), b"");
+        b.send(B, A, &eager(0, None, Some(B)), b"");
+        b.send(A, B, &handshake(all(), A), b"");
+        let at_a = frames.map(|at| b.capture.frames[at].clone());
+        b.capture.frames = at_a.into();
+        for (frame, number) in b.capture.frames.iter_mut().zip(1..) {
+            (frame.number, frame.time) = (number, Duration::from_micros(number));
+        }
+        b.broken()
+    };
+    assert_eq!(play([0, 3, 5, 6]), [("raw-address-first", 3)]);
+    assert_eq!(play([0, 5, 3, 6]), []);
 }
 
 /// The network may deliver a PEER_ERROR before earlier packets.
