@@ -688,13 +688,13 @@ local PACKET_RULES = {
     { "one-identity", PROTOCOL, NOTE, "Both raw address and connid header" },
     { "connid-true", PROTOCOL, ERROR, "The connection id is of another endpoint", HISTORY },
     { "connid-fresh", PROTOCOL, ERROR, "A new endpoint has the connection id of the one before it", HISTORY },
-    { "late-packet", SEQUENCE, NOTE, "From an endpoint that is gone" },
+    { "late-packet", SEQUENCE, NOTE, "From an endpoint that is gone", HISTORY },
     { "qkey-true", PROTOCOL, ERROR, "The Q-key is not the receiver's", HISTORY },
     { "qpn-reused", SEQUENCE, NOTE, "Another endpoint has taken over the queue pair number" },
     { "handshake-once", SEQUENCE, ERROR, "A second handshake", HISTORY },
     { "device-version", PROTOCOL, WARN, "Handshake without device version", HISTORY },
     { "feature-announced", PROTOCOL, ERROR, "A feature is used that the peer has not announced", HISTORY },
-    { "feature-early", SEQUENCE, NOTE, "A feature is used before the peer's handshake" },
+    { "feature-early", SEQUENCE, NOTE, "A feature is used before the peer's handshake", SENDER },
     { "msg-id-once", SEQUENCE, ERROR, "The message id was used before", HISTORY },
     { "msg-id-ahead", SEQUENCE, NOTE, "Earlier messages are missing so far" },
     { "msg-id-window", SEQUENCE, WARN, "Too far ahead of the messages that are missing", HISTORY },
@@ -716,8 +716,8 @@ local TAG_RULES = {
     { "tag-operation", PROTOCOL, WARN, "No operation of tag matching", HISTORY },
     { "rendezvous-memory", PROTOCOL, ERROR, "The memory of a rendezvous cannot be read", HISTORY },
     { "rendezvous-read-range", SEQUENCE, ERROR, "More was read than the rendezvous has", BEGINNING },
-    { "rendezvous-part-read", SEQUENCE, NOTE, "Finished after a part was read" },
-    { "rendezvous-read-late", SEQUENCE, NOTE, "Read after the rendezvous was finished" },
+    { "rendezvous-part-read", SEQUENCE, NOTE, "Finished after a part was read", HISTORY },
+    { "rendezvous-read-late", SEQUENCE, NOTE, "Read after the rendezvous was finished", HISTORY },
     { "rendezvous-fin-early", SEQUENCE, ERROR, "Finished before the data was read", BEGINNING },
     { "rendezvous-fin-names-request", SEQUENCE, ERROR, "Not the end of an open rendezvous", BEGINNING },
 }
@@ -1211,12 +1211,18 @@ end
 reset_state()
 
 local function note(frame, id, text)
+    local context = state.following
+    -- A first request that comes later may be that of the queue pair's next owner.
+    if EVIDENCE_OF[id] == SENDER
+        and not state.born_anywhere[context.has_direction][context.me.endpoint] then
+        return
+    end
     local issues = state.issues_of[frame]
     if not issues then
         issues = {}
         state.issues_of[frame] = issues
     end
-    issues[#issues + 1] = { RULES[id], text, EVIDENCE_OF[id], state.following }
+    issues[#issues + 1] = { RULES[id], text, EVIDENCE_OF[id], context }
 end
 
 -- Frames that one end's host has captured and the other's has not. Without all of an end's frames
@@ -1354,10 +1360,7 @@ local function is_proven(evidence, context)
             return false
         end
     end
-    if evidence == SENDER then
-        return born[context.me.endpoint] ~= nil
-    end
-    return evidence == HISTORY or has_beginning
+    return evidence ~= BEGINNING or has_beginning
 end
 
 -- One end of a conversation, with the state of all numbers that it assigned.
@@ -2183,8 +2186,8 @@ do
     FOLLOW[TYPE.PEER_ERROR] = function(c, me, you, p, frame, now)
         note(frame, "peer-error", format("provider error %.0f", p.prov_errno))
         if not OPE_TYPES[p.emitter_ope_type] then
-            return note(frame, "peer-error-message", format("emitter_ope_type %.0f names no side of a message",
-                p.emitter_ope_type))
+            return c.from_start and note(frame, "peer-error-message",
+                format("emitter_ope_type %.0f names no side of a message", p.emitter_ope_type))
         end
         -- The message decides, not op_id, which may be reused.
         local is_source = p.emitter_ope_type == OPE_TYPE.TXE

@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 
-use efa_wire::rules::{Chapter, Evidence, Group, RULES, Rule, Severity};
+use efa_wire::rules::{Chapter, Evidence, Group, Judge, RULES, Rule, Severity};
 
 /// The tables of `docs/rules.md`.
 fn documentation() -> String {
@@ -55,12 +55,14 @@ fn dissector() -> String {
                 Severity::Warning => "WARN",
                 Severity::Note => "NOTE",
             };
-            // A note is no one's error.
-            let evidence = match (rule.severity, rule.evidence) {
-                (Severity::Note, _) | (_, Evidence::Packet) => "",
-                (_, Evidence::History) => ", HISTORY",
-                (_, Evidence::Sender) => ", SENDER",
-                (_, Evidence::Beginning) => ", BEGINNING",
+            // A note of the dissector alone is no one's error.
+            let is_hint = (rule.severity, rule.judge) == (Severity::Note, Judge::Dissector);
+            let evidence = match rule.evidence {
+                _ if is_hint => "",
+                Evidence::Packet => "",
+                Evidence::History => ", HISTORY",
+                Evidence::Sender => ", SENDER",
+                Evidence::Beginning => ", BEGINNING",
             };
             writeln!(
                 text,

@@ -787,6 +787,64 @@ fn dissector_and_checker_agree_on_mutated_captures() {
     assert!(broken.len() > 8, "only {broken:?} were broken");
 }
 
+/// Mutations that one of the two judges once took for a breach: trace, host, change, and a breach
+/// of which the capture has no proof.
+#[test]
+fn dissector_and_checker_agree_where_they_once_differed() {
+    let Some(tshark) = Tshark::find() else { return };
+    type Change = fn(&mut Vec<CapturedPacket>);
+    type Case = (&'static str, usize, Change, (u64, &'static str));
+    let cases: [Case; 4] = [
+        // A request without address arrives before the first packet of its sender.
+        (
+            "two-senders",
+            0,
+            |frames| frames.swap(1, 3),
+            (2, "raw-address-first"),
+        ),
+        // EOR for a runting read of no memory.
+        (
+            "runting-read",
+            1,
+            |frames| {
+                let fields = fields_of(&frames[3].payload).into_iter().flatten();
+                let mut fields = fields.filter(|field| field.name().name == "read_iov_count");
+                let at = fields.next().unwrap().offset;
+                frames[3].payload[at] = 0;
+            },
+            (11, "answer-names-request"),
+        ),
+        // Both have no known beginning.
+        (
+            "medium-untagged",
+            1,
+            |frames| frames[3].payload[0] = PacketType::PeerError.code(),
+            (4, "peer-error-message"),
+        ),
+        (
+            "two-senders",
+            1,
+            |frames| frames[1].payload[0] = PacketType::ReadNack.code(),
+            (2, "feature-early"),
+        ),
+    ];
+    let mut joined = Joined::default();
+    for (name, host, change, ..) in &cases {
+        let path = efa_testing::workspace::traces().join(format!("{name}.pcapng"));
+        let mut view = views(&path).swap_remove(*host);
+        change(&mut view);
+        joined.push(&view);
+    }
+    let (by_dissector, by_check) = (joined.by_dissector(&tshark), joined.by_check());
+    for ((name, _, _, (frame, rule)), found) in
+        cases.into_iter().zip(by_dissector.iter().zip(&by_check))
+    {
+        assert_eq!(disagreement(found.0, found.1), None, "{name}");
+        let breach = (frame, rule.to_owned());
+        assert!(!found.1.contains(&breach), "{name}: {found:?}");
+    }
+}
+
 /// The losses that the dissector can detect: it does not see how many frames were dropped.
 const VISIBLE_LOSSES: [Loss; 7] = [
     Loss::Direction,
