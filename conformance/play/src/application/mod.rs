@@ -24,6 +24,7 @@ pub type Request = Operation<Remote>;
 pub enum Started {
     /// A completion will follow, except for injected messages.
     Operation,
+    /// Memory is registered.
     Region(Remote),
 }
 
@@ -34,11 +35,13 @@ pub struct Outcome {
     pub token: Option<Token>,
     /// Bytes received.
     pub length: u64,
+    /// The tag of a tagged receive.
     pub tag: u64,
     /// Remote completion data.
     pub data: Option<u64>,
     /// The sender, if the application requested sources and the sender is in its address vector.
     pub source: Option<EndpointIndex>,
+    /// How it ended.
     pub result: Result<(), Failure>,
     /// The operation's buffer.
     pub bytes: Vec<u8>,
@@ -50,6 +53,7 @@ pub struct Outcome {
 pub struct Failure {
     /// libfabric's positive error number, such as 265 (`FI_ETRUNC`).
     pub code: i32,
+    /// An explanation.
     #[serde(default)]
     pub text: String,
     /// Bytes that did not fit (truncation).
@@ -60,10 +64,13 @@ pub struct Failure {
 /// Why a request was not started.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
+    /// Resources are exhausted at the moment: poll, then try again.
     #[error("resources are short: poll, then try again")]
     TryAgain,
+    /// The request cannot be started.
     #[error("{0}")]
     Refused(String),
+    /// The implementation under test has no such operation.
     #[error("{0}")]
     Unsupported(String),
 }
@@ -112,6 +119,7 @@ pub struct Report {
     pub token: Option<Token>,
     /// Bytes received.
     pub length: u64,
+    /// The tag of the message that a tagged receive got.
     #[serde(default)]
     pub tag: u64,
     /// Remote completion data.
@@ -120,6 +128,7 @@ pub struct Report {
     /// The sender, if the application requested sources and the sender is in its address vector.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<EndpointIndex>,
+    /// The error, if the operation failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
     /// The first difference between the bytes that arrived and those expected.

@@ -31,11 +31,15 @@ pub enum Command {
         address: Bytes,
     },
     /// Take a peer out of the address vector. Answer: `done`.
-    Remove { peer: EndpointIndex },
+    Remove {
+        /// The peer's number.
+        peer: EndpointIndex,
+    },
     /// Start an operation. Answer: `started`, or `again`; for `register` it is `registered`.
     Start {
         /// The operation's name in its completion, or the memory's.
         id: Token,
+        /// The operation.
         operation: Request,
         /// Compare the data of a receive, a read or an atomic with the message of this seed.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -43,6 +47,7 @@ pub enum Command {
     },
     /// Compare registered memory with a message. Answer: `checked`.
     Check {
+        /// The memory.
         id: Token,
         /// The offset in the memory, in bytes.
         offset: usize,
@@ -50,7 +55,10 @@ pub enum Command {
         payload: Payload,
     },
     /// Show registered memory. Answer: `memory`.
-    Dump { id: Token },
+    Dump {
+        /// The memory.
+        id: Token,
+    },
     /// Make progress once. Answer: `done`, after the completions that there are.
     Poll {},
     /// Make progress, and report completions as they come, until `pause`. Answer: `done`, at once.
@@ -94,35 +102,43 @@ pub enum Event {
     Hello {
         /// The version of this protocol that the program speaks.
         version: u32,
+        /// The tested software.
         software: Identity,
     },
     /// The endpoint is open, and has posted its receive buffers or will when it first makes
     /// progress.
     Opened {
+        /// Its raw address.
         address: Bytes,
     },
     /// The command was carried out.
     Done {},
     /// The operation was started; a completion follows, except for sends whose mode is `inject`.
     Started {},
+    /// The memory is registered.
     Registered(Remote),
     /// Resources are short: nothing was started. The same command comes again, after progress.
     Again {},
+    /// The comparison was made.
     Checked {
         /// The first byte that differs; without it, all are right.
         #[serde(skip_serializing_if = "Option::is_none")]
         difference: Option<Difference>,
     },
+    /// The memory.
     Memory {
+        /// All of it.
         bytes: Bytes,
     },
     /// The command failed. The case fails, with this text.
     Refused {
+        /// Why.
         text: String,
     },
     /// The program, or the software that it tests, does not support this. The case ends as
     /// unsupported.
     Unsupported {
+        /// The unsupported feature.
         text: String,
     },
     /// An operation completed, or a peer wrote to this endpoint's memory with data. No answer.
@@ -135,6 +151,7 @@ pub enum Event {
     },
     /// An error outside of any operation. No answer; the case fails.
     Reported {
+        /// The error.
         text: String,
     },
 }
@@ -205,9 +222,11 @@ impl Event {
 pub struct Identity {
     /// Such as `libfabric`.
     pub name: String,
+    /// Its release.
     pub release: Option<String>,
     /// The file it was loaded from.
     pub path: Option<String>,
+    /// The commit it was built from.
     pub commit: Option<String>,
 }
 

@@ -17,6 +17,7 @@ pub enum AtomicAction {
     /// `fi_compare_atomic`: compares the elements with the elements of a message, changes some of
     /// them, and fetches the old ones.
     Compare {
+        /// The function.
         #[serde(with = "names::compared_op")]
         op: AtomicOp,
         /// The message's seed. It is as long as the operand.

@@ -27,5 +27,6 @@ impl RegionOffset {
 pub struct Remote {
     /// Its first byte, as its owner names it.
     pub address: u64,
+    /// Its key.
     pub key: u64,
 }

@@ -25,6 +25,7 @@ pub type EndpointIndex = usize;
 #[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case")]
 #[serde(deny_unknown_fields)]
 pub enum Operation<M> {
+    /// Post a receive.
     Recv {
         /// Size of the buffer in bytes.
         length: usize,
@@ -35,25 +36,36 @@ pub enum Operation<M> {
         #[serde(skip_serializing_if = "Option::is_none")]
         tag: Option<TagMatch>,
     },
+    /// Send a message.
     Send {
+        /// The receiver.
         to: EndpointIndex,
+        /// The data to send.
         payload: Payload,
+        /// The message is tagged, with this tag.
         #[serde(skip_serializing_if = "Option::is_none")]
         tag: Option<u64>,
         /// Remote completion data.
         #[serde(skip_serializing_if = "Option::is_none")]
         data: Option<u64>,
+        /// How it is sent, if it is not `normal`.
         #[serde(default, skip_serializing_if = "SendMode::is_normal")]
         mode: SendMode,
     },
+    /// Register memory for peers.
     Register {
         /// The initial bytes.
         payload: Payload,
+        /// The accesses that peers may make.
         access: Vec<RegionAccess>,
     },
+    /// Write to a peer's memory.
     Write {
+        /// The peer.
         to: EndpointIndex,
+        /// The peer's memory.
         remote: M,
+        /// The data to write.
         payload: Payload,
         /// Remote completion data.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -62,8 +74,11 @@ pub enum Operation<M> {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         delivery_complete: bool,
     },
+    /// Read a peer's memory.
     Read {
+        /// The peer.
         from: EndpointIndex,
+        /// The peer's memory.
         remote: M,
         /// The number of bytes.
         length: usize,
@@ -71,7 +86,9 @@ pub enum Operation<M> {
     /// Apply an atomic operation to elements of a peer's memory. If it fetches the old elements,
     /// they arrive as the operation's bytes.
     Atomic {
+        /// The peer.
         to: EndpointIndex,
+        /// The peer's memory.
         remote: M,
         /// The type of the elements, if it is not `uint64`.
         #[serde(
@@ -204,6 +221,7 @@ impl<M> Operation<M> {
 pub struct Payload {
     /// The number of bytes.
     pub length: usize,
+    /// The seed.
     pub seed: u64,
 }
 
@@ -218,6 +236,7 @@ impl Payload {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TagMatch {
+    /// The tag.
     pub tag: u64,
     /// Bits that are not compared.
     pub ignore: u64,

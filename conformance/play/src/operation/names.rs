@@ -116,6 +116,7 @@ named! {
     fetched_op: AtomicOp = ATOMIC_OPS;
     /// The operations of `fi_compare_atomic`.
     compared_op: AtomicOp = COMPARE_OPS;
+    /// The type of an atomic's elements.
     datatype: AtomicDatatype = DATATYPES;
 }
 

@@ -41,7 +41,9 @@ pub fn bytes(seed: u64, length: usize) -> Vec<u8> {
 pub struct Difference {
     /// Its position, from 0.
     pub position: usize,
+    /// Its value.
     pub actual: u8,
+    /// The right value.
     pub expected: u8,
 }
 

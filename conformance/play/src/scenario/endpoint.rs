@@ -14,6 +14,7 @@ use crate::operation::{EndpointIndex, names};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Software {
+    /// Stock libfabric.
     Libfabric,
     /// The protocol engine of `efa-core`.
     Core,
@@ -27,12 +28,14 @@ pub enum Software {
 pub struct EndpointSpec {
     /// Its name in the scenario; also the name of its emulated host.
     pub name: String,
+    /// The implementation.
     pub software: Software,
     /// The release that the recording needs, such as `1.17`.
     pub version: Option<Version>,
     /// The version of the programming interface that its application requests.
     #[serde(default = "baseline_api")]
     pub api: Version,
+    /// The capabilities that its application requests.
     pub capabilities: Vec<Capability>,
     /// The profile of its emulated device; `None` is the emulator's default.
     pub profile: Option<String>,
@@ -49,6 +52,7 @@ pub struct EndpointSpec {
     /// The reason why no other implementation can replace it in a replay, if there is one: it uses
     /// a choice of the protocol that others make differently.
     pub not_under_test: Option<String>,
+    /// Environment variables of its process.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
     /// The settings of the protocol engine with which it chooses like this endpoint.
@@ -156,6 +160,7 @@ struct FileSettings {
     unsolicited_write_recv: Option<bool>,
 }
 
+/// Reads all endpoints.
 pub(super) fn endpoints(source: &Source<'_>, tables: Vec<RawTable>) -> Result<Vec<EndpointSpec>> {
     let mut endpoints: Vec<EndpointSpec> = Vec::new();
     let mut known = Vec::new();
@@ -196,6 +201,7 @@ pub(super) fn endpoints(source: &Source<'_>, tables: Vec<RawTable>) -> Result<Ve
     Ok(endpoints)
 }
 
+/// The endpoint that a key names.
 pub(super) fn endpoint_named(
     source: &Source<'_>,
     endpoints: &[EndpointSpec],
