@@ -225,9 +225,11 @@ pub(crate) fn corpus() -> Vec<PathBuf> {
     found
 }
 
-fn number(variable: &str) -> Option<u64> {
+/// The number in an environment variable, if it is set.
+pub(crate) fn number(variable: &str) -> Option<u64> {
     let value = std::env::var(variable).ok()?;
-    Some(value.parse().unwrap())
+    let number = value.parse();
+    Some(number.unwrap_or_else(|_| panic!("{variable} is not a number: {value}")))
 }
 
 /// A damaged copy of a capture, and which of `losses` it suffered.

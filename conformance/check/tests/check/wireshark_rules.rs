@@ -27,7 +27,7 @@ use efa_wireshark::Tshark;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use crate::losses::{Loss, corpus, damaged};
+use crate::losses::{Loss, corpus, damaged, number};
 
 /// (frame, rule)
 type Breaches = BTreeSet<(u64, String)>;
@@ -931,11 +931,4 @@ fn mutations() -> usize {
 /// The seed of the random changes: `EFA_SEED`, or a constant.
 fn seed() -> u64 {
     number("EFA_SEED").unwrap_or(1)
-}
-
-/// The number in an environment variable, if it is set.
-fn number(variable: &str) -> Option<u64> {
-    let value = std::env::var(variable).ok()?;
-    let number = value.parse();
-    Some(number.unwrap_or_else(|_| panic!("{variable} is not a number: {value}")))
 }
