@@ -28,6 +28,7 @@ pub mod hosts;
 pub mod html;
 pub mod jobs;
 pub mod json;
+mod judged;
 pub mod junit;
 pub mod ladder;
 pub mod matrix;
