@@ -42,7 +42,7 @@ pub(crate) struct Check {
     /// Print the result as one JSON object, and of several captures a list of them.
     #[arg(long, conflicts_with = "rules")]
     json: bool,
-    /// Explain each finding: what was item, the statement, what a right sender would have sent, the
+    /// Explain each finding: what was seen, the statement, what a right sender would have sent, the
     /// frames to look at.
     #[arg(long, conflicts_with_all = ["rules", "json", "format"])]
     explain: bool,
