@@ -22,7 +22,8 @@ impl<R: Read> Unpacked<R> {
         let mut start = Vec::new();
         (&mut source).take(4).read_to_end(&mut start)?;
         let magic: Option<[u8; 4]> = start.first_chunk().copied();
-        let whole = BufReader::with_capacity(1 << 18, Cursor::new(start).chain(source));
+        // It fits into the second cache beside the frames that are read from it.
+        let whole = BufReader::with_capacity(1 << 16, Cursor::new(start).chain(source));
         Ok(match magic {
             Some([0x1f, 0x8b, ..]) => {
                 Unpacked::Gzip(Box::new(BufReader::new(MultiGzDecoder::new(whole))))
