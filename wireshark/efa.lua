@@ -1191,6 +1191,8 @@ local function reset_state()
         latest = {}, -- by view and endpoint, its latest request and the request's run of numbers
         all_arrivals = {}, -- queue pairs whose first arrival a tap saw
         ways = {}, -- ways[sender][receiver]: the frames that both ends have captured
+        request_numbers = { [true] = {}, [false] = {} }, -- of endpoints, where they are sent
+        missing = { [true] = {}, [false] = {} }, -- the number of requests that each host lacks
         following = nil, -- the packet that is being followed
         undirected = {}, -- conversations of captures without directions
         pairs = {}, pair_count = 0, -- numbers of conversations, in any view
@@ -1335,6 +1337,68 @@ function Sightings.lacks(c)
     return is_missing(from.sent) or is_missing(to.arrived)
 end
 
+-- Requests that the capture lacks: a queue pair counts those to all receivers, from 0. If some were
+-- captured where they were sent and not those between, the capture has lost frames.
+local RequestNumbers = {}
+
+-- The number of missing requests of a queue pair from which on none of them can be late.
+RequestNumbers.MOST = 4096
+
+-- Takes a frame of a host's endpoint. Arrivals prove nothing: the endpoint sends to others, too.
+function RequestNumbers.take(context, h, host, source, destination, tvb)
+    local sequence = h.sequence
+    if IS_ANSWER[h.opcode] or OPCODES[h.opcode] == "DATAGRAM" or not context.is_own
+        or sequence >= FIRST_TAPPED then
+        return
+    end
+    local of_all, missing = state.request_numbers[context.has_direction], state.missing[context.has_direction]
+    local numbers = of_all[source]
+    if sequence == 0 and not h.retransmission then
+        local data = tvb:len() > h.header_length and tvb(h.header_length):raw() or ""
+        local first = format("%s %d ", destination, h.qkey) .. data
+        -- Another request with this number begins the next queue pair. An equal one is a copy.
+        if not numbers or numbers.first ~= first then
+            numbers = { start = 0, next = 0, missing = {}, count = 0, first = first }
+        end
+    end
+    numbers = numbers or { start = sequence, next = sequence, missing = {}, count = 0 }
+    of_all[source] = numbers
+    local first, last = numbers.next, sequence - 1
+    if sequence < numbers.start then
+        first, last = sequence + 1, numbers.start - 1
+    elseif sequence < numbers.next then
+        if numbers.missing[sequence] then
+            numbers.missing[sequence], numbers.count = nil, numbers.count - 1
+            missing[host] = missing[host] - 1
+        end
+        return
+    end
+    local gap = last - first + 1
+    if numbers.count + gap > RequestNumbers.MOST then
+        missing[host] = math.huge
+    elseif gap > 0 then
+        for number = first, last do
+            numbers.missing[number] = true
+        end
+        numbers.count, missing[host] = numbers.count + gap, (missing[host] or 0) + gap
+    end
+    numbers.start = math.min(numbers.start, sequence)
+    numbers.next = math.max(numbers.next, sequence + 1)
+end
+
+-- Whether a host's capture lacks requests or, without directions, the capture lacks any.
+function RequestNumbers.are_missing(context)
+    if context.has_direction then
+        return (state.missing[true][context.near_host] or 0) > 0
+    end
+    for _, count in pairs(state.missing[false]) do
+        if count > 0 then
+            return true
+        end
+    end
+    return false
+end
+
 -- Whether the capture has, so far, the evidence against the sender of a packet: frames of both
 -- ends, all frames that the other host has captured of them, and first requests.
 local function is_proven(evidence, context)
@@ -1346,7 +1410,7 @@ local function is_proven(evidence, context)
     if c.is_torn or near ~= far and (near.packets == 0 or far.packets == 0) or Sightings.is_mixed(c) then
         return false
     end
-    if context.has_direction and Sightings.lacks(c) then
+    if context.has_direction and Sightings.lacks(c) or RequestNumbers.are_missing(context) then
         return false
     end
     local has_arrivals = context.has_direction and state.all_arrivals[near.endpoint]
@@ -1707,7 +1771,7 @@ function Identity.end_after_break(c, me, you, p, context)
     end
     -- The numbers of arriving packets have gaps, so they prove less.
     local is_next = context.has_direction and context.is_own
-    local is_known = told and (not known or told == known)
+    local is_known = told and told == known
     -- The first packet that arrives with another connection id than the one that the near end sent
     -- to is from a later endpoint, unless the capture is complete from the beginning.
     local is_first = not before and not is_next and (c.from_start or not is_other)
@@ -3149,6 +3213,8 @@ function efa.dissector(tvb, pinfo, tree)
             state.all_arrivals[destination] = true
         end
         context.conversation.last_frame = frame
+        context.near_host = tostring(context.is_own and pinfo.src or pinfo.dst)
+        RequestNumbers.take(context, h, context.near_host, source, destination, tvb)
         Sightings.see(context, h, source, destination)
         state.following = context
         follow_frame(context, h, tvb)

@@ -503,7 +503,7 @@ impl Conversation {
         // is from a later endpoint, unless the capture is complete from the beginning.
         let is_first = run.is_none() && !is_next && (self.is_from_start() || !is_other);
         let follows = frame.run.is_none() || run == frame.run || is_first;
-        let is_known = told.is_some() && known.is_none_or(|known| told == Some(known));
+        let is_known = told.is_some() && told == known;
         let is_same = follows && (is_next || !is_to_another || is_known);
         if is_same || reading.raw_address().is_some() || !is_other && !is_to_another {
             return;

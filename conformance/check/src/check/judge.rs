@@ -20,6 +20,7 @@ use super::device::{Attempt, Named, Position, Resent};
 use super::follow::Follower;
 use super::format;
 use super::frame::{FrameContext, PacketFrame};
+use super::gaps::RequestNumbers;
 use super::node::{Node, NodeId, Nodes, View};
 use super::order::{InOrder, OutOfOrder};
 use super::packet::Reading;
@@ -43,6 +44,7 @@ pub struct Judge {
     /// The index of each conversation.
     views: HashMap<View, u32>,
     state: CaptureState,
+    numbers: RequestNumbers,
     tagged: Tagged,
     report: Report,
     lossy: BTreeSet<usize>,
@@ -96,6 +98,7 @@ impl Judge {
         while let Some(frame) = self.order.pop() {
             self.judge(&frame);
         }
+        self.lossy.extend(self.numbers.lossy());
         let nodes = self.nodes;
         let mut views = self.conversations;
         views.sort_by_key(|(view, _)| {
@@ -143,10 +146,14 @@ impl Judge {
         let is_arrival = frame.direction == Some(Direction::Inbound);
         // An endpoint that sends to itself has both its sends and its arrivals.
         let is_known = sender == receiver && is_arrival;
-        if matches!(header.kind, FrameKind::Datagram) || is_headerless || is_known {
+        if matches!(header.kind, FrameKind::Datagram) || is_known {
             return;
         }
         let [from, to] = self.nodes.ids([sender, receiver]);
+        self.numbers.take(frame, from);
+        if is_headerless {
+            return;
+        }
         let id = self.state.unmatched.frame(&self.nodes, frame, from, to);
         let (near, far) = match frame.direction {
             Some(Direction::Outbound) => (from, to),

@@ -1677,6 +1677,78 @@ fn captures_that_lack_something_prove_less() {
     assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
 }
 
+/// Two receipts that name no request, at the end of a conversation with four more messages.
+fn unnamed_receipts(change: impl Fn(&mut Vec<CapturedPacket>)) -> (Vec<(&'static str, u64)>, u64) {
+    let mut b = Builder::acquainted(all());
+    for msg_id in 1..5 {
+        b.send(A, B, &eager(msg_id, None, Some(A)), b"data");
+    }
+    b.send(B, A, &receipt(4, 1), b"");
+    b.send(B, A, &receipt(5, 2), b"");
+    change(&mut b.capture.frames);
+    b.capture.frames.sort_by_key(|frame| frame.time);
+    (b.broken(), check(&b.capture).unproven)
+}
+
+#[test]
+fn a_gap_in_request_numbers_counts_as_dropped_frames() {
+    let is = |frame: &CapturedPacket, host: u8, number: u32, direction| {
+        let is_request = (frame.source, frame.header.sequence) == (address(host).gid, number);
+        is_request && frame.direction == direction
+    };
+    let (sent, arrived) = (Some(Direction::Outbound), Some(Direction::Inbound));
+    let both = vec![("answer-names-request", 15), ("answer-names-request", 17)];
+    assert_eq!(unnamed_receipts(|_| {}), (both.clone(), 0));
+
+    let neither = |host, number| {
+        move |frames: &mut Vec<CapturedPacket>| {
+            let is_copy =
+                |frame: &_| is(frame, host, number, sent) || is(frame, host, number, arrived);
+            frames.retain(|frame| !is_copy(frame));
+        }
+    };
+    assert_eq!(unnamed_receipts(neither(B, 1)), (vec![], 1));
+    // No request after the last one shows that it is missing.
+    let first = vec![("answer-names-request", 15)];
+    assert_eq!(unnamed_receipts(neither(B, 2)), (first, 0));
+    // The requests of A's host say nothing about the capture of B's.
+    assert_eq!(unnamed_receipts(neither(A, 3)).0, both);
+
+    // Without directions both copies have to be missing.
+    let undirected = |frames: &mut Vec<CapturedPacket>| {
+        frames.iter_mut().for_each(|frame| frame.direction = None);
+    };
+    let (before, _) = unnamed_receipts(undirected);
+    assert_eq!(before, both);
+    for host in [A, B] {
+        let one_copy = |frames: &mut Vec<_>| {
+            frames.retain(|frame| !is(frame, host, 1, sent));
+            undirected(frames);
+        };
+        assert_eq!(unnamed_receipts(one_copy).1, 0, "{host}");
+        let no_copy = |frames: &mut Vec<_>| {
+            neither(host, 1)(frames);
+            undirected(frames);
+        };
+        assert_eq!(unnamed_receipts(no_copy).0, [], "{host}");
+    }
+
+    // A frame that is late closes the gap, and one with number 0 that is captured again opens none.
+    let late = |frames: &mut Vec<CapturedPacket>| {
+        undirected(frames);
+        for number in [0, 2] {
+            let again = frames.iter().find(|frame| is(frame, A, number, None));
+            let mut again = again.unwrap().clone();
+            if number == 2 {
+                frames.retain(|frame| !is(frame, A, number, None));
+            }
+            again.time = Duration::from_secs(1);
+            frames.push(again);
+        }
+    };
+    assert_eq!(unnamed_receipts(late), (both, 0));
+}
+
 #[test]
 fn other_protocols_are_named_and_not_judged() {
     let mut b = Builder::new();

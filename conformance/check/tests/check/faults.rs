@@ -10,6 +10,8 @@ use efa_check::check::{Checked, NEED_ORDER, check};
 use efa_testing::workspace::traces;
 use efa_wire::rules::{Rule, Severity};
 
+use crate::numbers::{close_gap, next_number};
+
 /// A packet of a trace: its type, and its index among the packets of this type that its host sends.
 type Packet = (&'static str, usize);
 
@@ -91,12 +93,16 @@ fn mistaken(capture: &Capture, packet: Packet, mistake: Mistake) -> Capture {
     let mut capture = capture.clone();
     let wrong = find(&capture, packet);
     match mistake {
-        Missing => capture.frames.retain(|frame| {
-            let answers = matches!(frame.header.kind, FrameKind::RdmaReadResponse(_))
-                && frame.header.sequence == wrong.2
-                && frame.destination == wrong.0;
-            key(frame) != wrong && !answers
-        }),
+        Missing => {
+            let is_omitted = |frame: &mut CapturedPacket| {
+                let answers = matches!(frame.header.kind, FrameKind::RdmaReadResponse(_))
+                    && frame.header.sequence == wrong.2
+                    && frame.destination == wrong.0;
+                key(frame) == wrong || answers
+            };
+            let omitted: Vec<_> = capture.frames.extract_if(.., is_omitted).collect();
+            close_gap(&mut capture.frames, &omitted[0]);
+        }
         Twice => {
             let again: Vec<_> = capture
                 .frames
@@ -104,8 +110,9 @@ fn mistaken(capture: &Capture, packet: Packet, mistake: Mistake) -> Capture {
                 .filter(|frame| key(frame) == wrong)
                 .cloned()
                 .collect();
+            let next = next_number(&capture.frames, &again[0]);
             for mut frame in again {
-                frame.header.sequence += 1_000_000;
+                frame.header.sequence = next;
                 capture.frames.push(frame);
             }
         }

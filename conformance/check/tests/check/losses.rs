@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use efa_capture::Direction;
 use efa_capture::frame::FrameKind;
+use efa_capture::frame::header::FIRST_TAPPED_SEQUENCE;
 use efa_check::capture::{Capture, CapturedPacket};
 use efa_check::check::check;
 use efa_testing::workspace::traces;
@@ -36,19 +37,22 @@ pub(crate) enum Loss {
     Frames,
     /// The directions, as in the classic format; sometimes the interfaces too.
     Flags,
-    /// Times finer than microseconds, milliseconds or seconds.
-    Times,
-    /// Equal frames that follow each other closely: `editcap -d`.
-    Duplicates,
     /// The frames before a given time.
     Beginning,
     /// The frames after a given time.
     End,
+    /// Some frames, which nothing counts; a queue pair's requests show it, because one between two
+    /// others is among them.
+    Uncounted,
+    /// Times finer than microseconds, milliseconds or seconds.
+    Times,
+    /// Equal frames that follow each other closely: `editcap -d`.
+    Duplicates,
     /// The ends of long packets.
     Bytes,
 }
 
-const LOSSES: [Loss; 10] = [
+const LOSSES: [Loss; 11] = [
     Loss::Direction,
     Loss::Host,
     Loss::Frames,
@@ -57,6 +61,7 @@ const LOSSES: [Loss; 10] = [
     Loss::Duplicates,
     Loss::Beginning,
     Loss::End,
+    Loss::Uncounted,
     Loss::Bytes,
     Loss::Clocks,
 ];
@@ -102,6 +107,57 @@ fn cut(frames: &mut Vec<CapturedPacket>, end: Loss, rng: &mut StdRng) {
         Loss::Beginning => drop(frames.drain(..at)),
         _ => frames.truncate(at),
     }
+}
+
+/// Drops frames of one recorder, among them one between two others of the same queue pair.
+fn drop_uncounted(frames: &mut Vec<CapturedPacket>, rng: &mut StdRng) {
+    let is_sent = |frame: &CapturedPacket| {
+        let is_answer = matches!(
+            frame.header.kind,
+            FrameKind::Response(_) | FrameKind::RdmaReadResponse(_) | FrameKind::Datagram
+        );
+        let is_numbered = frame.header.sequence < FIRST_TAPPED_SEQUENCE;
+        frame.direction != Some(Direction::Inbound) && !is_answer && is_numbered
+    };
+    let sent: Vec<_> = frames.iter().filter(|frame| is_sent(frame)).collect();
+    let Some(&example) = sent.choose(rng) else {
+        return;
+    };
+    // Without directions it is not known who recorded a frame.
+    let has_direction = example.direction.is_some();
+    let interface = example.interface;
+    let is_of_recorder = |frame: &CapturedPacket| {
+        frame.direction.is_some() == has_direction
+            && (frame.interface == interface || !has_direction)
+    };
+    let ends = (example.source, example.header.source_qpn);
+    let is_of_sender =
+        |frame: &CapturedPacket| is_sent(frame) && ends == (frame.source, frame.header.source_qpn);
+    let numbers = sent
+        .iter()
+        .filter(|frame| is_of_recorder(frame) && is_of_sender(frame));
+    let numbers: BTreeSet<u32> = numbers.map(|frame| frame.header.sequence).collect();
+    let numbers: Vec<u32> = numbers.into_iter().collect();
+    let Some((before, [number, after])) = numbers
+        .array_windows()
+        .map(|[before, number, after]| (*before, [*number, *after]))
+        .collect::<Vec<_>>()
+        .choose(rng)
+        .copied()
+    else {
+        return;
+    };
+    let share = rng.random_range(0.0..0.5);
+    frames.retain(|frame| {
+        if !is_of_recorder(frame) {
+            return true;
+        }
+        match is_of_sender(frame) {
+            true if frame.header.sequence == number => false,
+            true if [before, after].contains(&frame.header.sequence) => true,
+            _ => !rng.random_bool(share),
+        }
+    });
 }
 
 /// Compares what tools that remove duplicates compare. They ignore directions.
@@ -186,6 +242,7 @@ fn lose(capture: &mut Capture, loss: Loss, keeps_interfaces: bool, rng: &mut Std
             }
         }
         Loss::Beginning | Loss::End => cut(frames, loss, rng),
+        Loss::Uncounted => drop_uncounted(frames, rng),
         Loss::Bytes => {
             let most = rng.random_range(0..400);
             for frame in frames {
@@ -268,6 +325,58 @@ pub(crate) fn damaged(capture: &Capture, seed: u64, losses: &[Loss]) -> (Capture
 /// The errors in a damaged copy of a capture that the complete one does not have, and its losses.
 fn errors_after_losses(capture: &Capture, seed: u64) -> Option<String> {
     let (damaged, what) = damaged(capture, seed, &LOSSES);
+    if std::env::var_os("DBG").is_some()
+        && capture
+            .path
+            .to_str()
+            .unwrap()
+            .contains(&std::env::var("DBG").unwrap())
+    {
+        for f in &damaged.frames {
+            eprintln!(
+                "{} if{} {:?} {:?} {}:{} -> {} qkey {:x} seq {} re {} {} cut {} {:02x?}",
+                f.number,
+                f.interface,
+                f.direction,
+                f.time,
+                f.source,
+                f.header.source_qpn.0,
+                f.destination,
+                f.header.qkey.0,
+                f.header.sequence,
+                f.header.retransmission,
+                f.kind(),
+                f.cut_off,
+                &f.payload[..f.payload.len().min(48)]
+            )
+        }
+        eprintln!("{:?}", damaged.lossy);
+    } // DBG
+    if std::env::var_os("DBG").is_some()
+        && capture
+            .path
+            .to_str()
+            .unwrap()
+            .contains(&std::env::var("DBG").unwrap())
+    {
+        for f in &damaged.frames {
+            eprintln!(
+                "{} if{} {:?} {:?} {}:{} -> {} seq {} re {} {} cut {}",
+                f.number,
+                f.interface,
+                f.direction,
+                f.time,
+                f.source,
+                f.header.source_qpn.0,
+                f.destination,
+                f.header.sequence,
+                f.header.retransmission,
+                f.kind(),
+                f.cut_off
+            )
+        }
+        eprintln!("{:?}", damaged.lossy);
+    }
     let errors: Vec<String> = check(&damaged)
         .worse_than(Severity::Warning)
         .map(ToString::to_string)

@@ -4,6 +4,7 @@
 mod example;
 mod faults;
 mod losses;
+mod numbers;
 mod rules_generated;
 mod tagged_captures;
 mod tags;

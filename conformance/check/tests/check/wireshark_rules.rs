@@ -2,7 +2,7 @@
 //!
 //! Both implement the rules of `docs/rules.md`. The dissector judges each end of a conversation
 //! separately, so both get captures of one host: the captures of the corpus, and copies of them
-//! with frames lost, duplicated, exchanged and changed. Needs `tshark`; without it the tests print
+//! with frames lost, omitted, duplicated, exchanged and changed. Needs `tshark`; without it the tests print
 //! a message and pass.
 
 use std::collections::{BTreeSet, HashSet};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use efa_capture::frame::{Frame, FrameKind};
-use efa_capture::{Direction, Interface, InterfaceId, RecordedFrame, Writer};
+use efa_capture::{Direction, Interface, RecordedFrame, Writer};
 use efa_check::capture::{Capture, CapturedPacket};
 use efa_check::check::check;
 use efa_testing::workspace::captures;
@@ -28,6 +28,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use crate::losses::{Loss, corpus, damaged, number};
+use crate::numbers::{close_gap, next_number};
 
 /// (frame, rule)
 type Breaches = BTreeSet<(u64, String)>;
@@ -46,16 +47,20 @@ fn views(path: &Path) -> Vec<Vec<CapturedPacket>> {
         .collect()
 }
 
-/// A capture of one host with these frames.
+/// A capture with these frames, and their interfaces.
 fn pcapng(frames: &[CapturedPacket]) -> Vec<u8> {
     let mut writer = Writer::new(Vec::new()).unwrap();
-    let interface = Interface {
-        host: "a".into(),
-        profile: "test".into(),
-        gid: frames[0].source,
-    };
-    let id = writer.add_interface(&interface).unwrap();
-    assert_eq!(id, InterfaceId::FIRST);
+    let count = frames.iter().map(|frame| frame.interface + 1).max();
+    let interfaces: Vec<_> = (0..count.unwrap_or(1))
+        .map(|index| {
+            let interface = Interface {
+                host: index.to_string(),
+                profile: "test".into(),
+                gid: frames[0].source,
+            };
+            writer.add_interface(&interface).unwrap()
+        })
+        .collect();
     for (number, captured) in frames.iter().enumerate() {
         let mut header = captured.header;
         header.payload_length = captured.payload.len() as u32;
@@ -74,14 +79,16 @@ fn pcapng(frames: &[CapturedPacket]) -> Vec<u8> {
             bytes,
             comments: Vec::new(),
         };
-        writer.add(id, &recorded).unwrap();
+        writer
+            .add(interfaces[captured.interface], &recorded)
+            .unwrap();
     }
     writer.finish(Duration::ZERO).unwrap()
 }
 
 /// Captures of one host each, joined into one that both tools read at once, because starting
-/// `tshark` takes longer than most captures. Each has its own GIDs, so that no two share a
-/// conversation.
+/// `tshark` takes longer than most captures. Each has its own interface and GIDs, so that no two
+/// share a conversation.
 #[derive(Default)]
 struct Joined {
     frames: Vec<CapturedPacket>,
@@ -107,6 +114,7 @@ impl Joined {
         };
         for frame in frames {
             let mut frame = frame.clone();
+            frame.interface = self.ends.len();
             frame.source = renamed(frame.source);
             frame.destination = renamed(frame.destination);
             let addresses = fields_of(&frame.payload).into_iter().flatten();
@@ -206,12 +214,16 @@ fn mutate(frames: &mut Vec<CapturedPacket>, rng: &mut StdRng) -> String {
     let at = packets[rng.random_range(0..packets.len())];
     match rng.random_range(0..10) {
         0 => {
-            frames.remove(at);
-            format!("frame {} lost", at + 1)
+            let removed = frames.remove(at);
+            if rng.random_bool(0.2) {
+                return format!("frame {} lost", at + 1);
+            }
+            close_gap(frames, &removed);
+            format!("frame {} omitted", at + 1)
         }
         1 => {
             let mut again = frames[at].clone();
-            again.header.sequence = 1_000_000 + at as u32;
+            again.header.sequence = next_number(frames, &again);
             frames.push(again);
             format!("frame {} again at the end", at + 1)
         }
