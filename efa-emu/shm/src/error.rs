@@ -177,6 +177,12 @@ impl FabricError {
         }
     }
 
+    /// Whether a file or directory is missing.
+    pub(crate) fn is_not_found(&self) -> bool {
+        let kind = io::ErrorKind::NotFound;
+        matches!(self, FabricError::Io { source, .. } if source.kind() == kind)
+    }
+
     /// The `errno` that a verbs call reports for this error.
     pub fn errno(&self) -> i32 {
         match self {

@@ -114,7 +114,6 @@ fn two_that_sleep_in_turn_lose_no_message() {
             );
             /// Answers each message with the next number, and sleeps between them.
             fn play(nic: &mut HwNic, to: Destination, begins: bool) {
-                post_receive(nic);
                 if begins {
                     send(nic, to, &0_u64.to_le_bytes(), None, 0);
                 }
@@ -146,6 +145,9 @@ fn two_that_sleep_in_turn_lose_no_message() {
                     }
                 }
             }
+            // Before either begins: a sender does not wait for a thread that does not run yet.
+            post_receive(&mut a);
+            post_receive(&mut b);
             std::thread::scope(|scope| {
                 scope.spawn(|| play(&mut a, to_b, true));
                 scope.spawn(|| play(&mut b, to_a, false));

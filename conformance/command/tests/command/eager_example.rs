@@ -122,8 +122,9 @@ fn it_passes_eager_cases_in_every_role() {
 
 /// The report of a case in which the example does something wrong when a receive completes: a
 /// statement before `complete`, and an option of the compiler. `under`: the command that runs it,
-/// if any. What only the application sees is the last rung of the ladder, after the case's packets.
-fn expect_last_rung(fault: &str, option: &str, under: &str, texts: &[&str]) {
+/// if any; `patience`: its answer time in seconds. What only the application sees is the last rung of
+/// the ladder, after the case's packets.
+fn expect_last_rung(fault: &str, option: &str, under: &str, patience: &str, texts: &[&str]) {
     let source = root().join("conformance/examples/eager.c");
     let source = std::fs::read_to_string(source).unwrap();
     let before = "complete(receive, message), *to";
@@ -144,8 +145,6 @@ fn expect_last_rung(fault: &str, option: &str, under: &str, texts: &[&str]) {
     }
     let mut run = efa_conformance_on_host(&[], &["run"]);
     run.arg(root().join("traces/eager-tagged.pcapng"));
-    // A program in valgrind is slow.
-    let patience = if under.is_empty() { "1" } else { "60" };
     run.args(["--backend", "hw", "--answer-time", patience, "--dut"]);
     run.arg(format!("exec:{under} {}", at("faulty").display()));
     run.arg("--html").arg(at("report.html"));
@@ -169,7 +168,13 @@ fn a_crash_under_a_sanitiser_is_the_last_rung() {
         "AddressSanitizer: heap-use-after-free",
         " in complete",
     ];
-    expect_last_rung("free(message->bytes)", "-fsanitize=address", "", &texts);
+    expect_last_rung(
+        "free(message->bytes)",
+        "-fsanitize=address",
+        "",
+        "60",
+        &texts,
+    );
 }
 
 /// The program answers everything: only its exit status says that something was wrong.
@@ -188,20 +193,20 @@ fn what_valgrind_finds_is_the_last_rung() {
         ": progress (faulty.c:",
     ];
     let under = format!("valgrind {options}");
-    expect_last_rung("free(message->bytes)", "-O0", &under, &texts);
+    expect_last_rung("free(message->bytes)", "-O0", &under, "60", &texts);
 }
 
 #[test]
 fn wrong_bytes_are_the_last_rung() {
     let text = "`question-arrives`: bytes: expected those of the message, actual byte 7 is ";
-    expect_last_rung("message->bytes[7] ^= 1", "-O2", "", &[text]);
+    expect_last_rung("message->bytes[7] ^= 1", "-O2", "", "60", &[text]);
 }
 
 #[test]
 fn a_hang_is_the_last_rung() {
     let text =
-        "polling failed: the process of endpoint `b` did not answer `{\"poll\":{}}` within 1s";
+        "polling failed: the process of endpoint `b` did not answer `{\"poll\":{}}` within 5s";
     // It ends when its input does: the suite waits five seconds for one that does not.
     let fault = "({ while (getchar() != EOF); exit(0); })";
-    expect_last_rung(fault, "-O2", "", &[text]);
+    expect_last_rung(fault, "-O2", "", "5", &[text]);
 }

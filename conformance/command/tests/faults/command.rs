@@ -44,7 +44,7 @@ fn rules_are_added_listed_released_and_cleared() {
         works(&rig, &["add", "--file", "-"], file);
         let arrives = rig.trecv(1, 1, 64);
         rig.tsend(0, 1, 1, 64);
-        rig.await_applied("k", 1);
+        rig.await_held("k", &[1]);
         let list = works(&rig, &["list"], "");
         let lines: Vec<Vec<_>> = list
             .lines()

@@ -27,7 +27,7 @@
 //! square of its size.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, Write};
+use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -106,7 +106,11 @@ impl Fabric {
     /// As [`Fabric::remove_dead`], below another directory.
     pub fn remove_dead_below(root: &Path) {
         for fabric in Fabric::all_below(root) {
-            let _ = fabric.with_lock_within(Duration::ZERO, participants::remove_dead);
+            let swept = fabric.with_existing(Duration::ZERO, participants::remove_dead);
+            if swept.is_err_and(|error| error.is_not_found()) {
+                // Its last process was killed while it removed the fabric, or is about to end that.
+                let _ = std::fs::remove_dir(&fabric.directory);
+            }
         }
     }
 
@@ -182,16 +186,25 @@ impl Fabric {
         &self,
         work: impl FnOnce(&Path) -> Result<T, FabricError>,
     ) -> Result<T, FabricError> {
-        self.with_lock_within(REGISTRY_PATIENCE, work)
+        self.with_registry_lock(self.lock_registry()?, work)
     }
 
-    /// As [`Fabric::with_lock`], waiting no longer than `patience` for other processes.
-    fn with_lock_within<T>(
+    /// As [`Fabric::with_lock`], waiting no longer than `patience` for other processes. A fabric
+    /// that another process has removed is not created again.
+    fn with_existing<T>(
         &self,
         patience: Duration,
         work: impl FnOnce(&Path) -> Result<T, FabricError>,
     ) -> Result<T, FabricError> {
-        let registry = self.lock_registry(patience)?;
+        let registry = RegistryLock::acquire(&self.directory.join("registry"), false, patience)?;
+        self.with_registry_lock(registry, work)
+    }
+
+    fn with_registry_lock<T>(
+        &self,
+        registry: RegistryLock,
+        work: impl FnOnce(&Path) -> Result<T, FabricError>,
+    ) -> Result<T, FabricError> {
         check_layout(registry.file(), &self.directory)?;
         let hosts = self.directory.join("hosts");
         private_directory(&hosts, Holds::OneFabric)?;
@@ -218,36 +231,37 @@ impl Fabric {
     /// Removes hosts without participants, and an empty fabric. A failure is ignored, because the
     /// next change of the registry tries again.
     pub(crate) fn sweep(&self) {
-        let _ = self.with_registry(|_| Ok(()));
+        let _ = self.with_existing(REGISTRY_PATIENCE, participants::remove_dead);
     }
 
     /// As [`Fabric::sweep`], for a participant of a device that has left: as long as the device has
     /// others, no other device is checked.
     pub(crate) fn sweep_after(&self, gid: Gid) {
-        let _ = self.with_lock(|hosts| {
-            match participants::remove_dead_of(&self.host_directory(gid), gid)? {
+        let _ = self.with_existing(
+            REGISTRY_PATIENCE,
+            |hosts| match participants::remove_dead_of(&self.host_directory(gid), gid)? {
                 Remains::Device => Ok(()),
                 Remains::Nothing => participants::remove_dead(hosts),
-            }
-        });
+            },
+        );
     }
 
     fn user_directory(&self) -> &Path {
         self.directory.parent().expect("a fabric has a parent")
     }
 
-    fn lock_registry(&self, patience: Duration) -> Result<RegistryLock, FabricError> {
+    fn lock_registry(&self) -> Result<RegistryLock, FabricError> {
+        let registry = self.directory.join("registry");
         let mut attempts = 0;
         loop {
             attempts += 1;
             let locked = private_directory(self.user_directory(), Holds::AllFabrics)
                 .and_then(|()| private_directory(&self.directory, Holds::OneFabric))
-                .and_then(|()| RegistryLock::acquire(&self.directory.join("registry"), patience));
+                .and_then(|()| RegistryLock::acquire(&registry, true, REGISTRY_PATIENCE));
             match locked {
                 // The last participant to leave removes the directories, perhaps between two steps
                 // of this call.
-                Err(FabricError::Io { ref source, .. })
-                    if source.kind() == io::ErrorKind::NotFound && attempts < 1000 => {}
+                Err(ref error) if error.is_not_found() && attempts < 1000 => {}
                 result => return result,
             }
         }
@@ -354,15 +368,37 @@ mod tests {
         let dead = user.join("forgotten/hosts").join(gid_name(Gid([1; 16])));
         std::fs::create_dir_all(&dead).unwrap();
         std::fs::write(dead.join("1.lock"), "").unwrap();
+        std::fs::write(user.join("forgotten/registry"), "").unwrap();
+        let half_removed = user.join("half-removed");
+        std::fs::create_dir(&half_removed).unwrap();
         let running = Fabric::running_below(root.path());
         let names: Vec<_> = running.iter().map(Fabric::name).collect();
         assert_eq!(names, ["lab"]);
         Fabric::remove_dead_below(root.path());
         assert!(!user.join("forgotten").exists());
+        assert!(!half_removed.exists());
         assert_eq!(living.fabric().hosts().unwrap().len(), 1);
         drop(living);
         Fabric::remove_dead_below(root.path());
         assert!(!user.exists());
+    }
+
+    /// A process that sweeps looks at fabrics that others remove meanwhile.
+    #[test]
+    fn a_removed_fabric_is_not_created_by_sweeping() {
+        let root = tempfile::tempdir().unwrap();
+        let living = open(&root).unwrap();
+        let user = living.fabric().user_directory();
+        let removed = Fabric {
+            name: "removed".into(),
+            directory: user.join("removed"),
+        };
+        let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1);
+        File::open(user).unwrap().set_modified(long_ago).unwrap();
+        removed.sweep();
+        removed.sweep_after(living.gid());
+        let changed = std::fs::metadata(user).unwrap().modified().unwrap();
+        assert_eq!(changed, long_ago);
     }
 
     #[test]

@@ -204,5 +204,5 @@ fn leave(fabric: &Fabric, home: HomeProcess, lock: &mut Option<OwnLock>) {
     }
     // Removes the fabric if it is empty. A failure is ignored, because the next change of the
     // registry tries again.
-    let _ = fabric.with_registry(|_| Ok(()));
+    fabric.sweep();
 }

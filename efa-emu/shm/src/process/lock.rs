@@ -250,14 +250,18 @@ pub(crate) struct RegistryLock {
 }
 
 impl RegistryLock {
-    /// Waits up to `patience` for the lock on the file `path`, creating the file if needed. Does
+    /// Waits up to `patience` for the lock on the file `path`, which is created if `creates`. Does
     /// not nest.
-    pub(crate) fn acquire(path: &Path, patience: Duration) -> Result<RegistryLock, FabricError> {
+    pub(crate) fn acquire(
+        path: &Path,
+        creates: bool,
+        patience: Duration,
+    ) -> Result<RegistryLock, FabricError> {
         let process = REGISTRY.lock();
         let started = Instant::now();
         loop {
             let file = opening::options()
-                .create(true)
+                .create(creates)
                 .truncate(false)
                 .open(path)
                 .map_err(FabricError::io("open", path))?;
@@ -352,7 +356,7 @@ mod tests {
     fn registry_locks_separate_copies_of_the_code() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("registry");
-        let lock = RegistryLock::acquire(&path, Duration::ZERO).unwrap();
+        let lock = RegistryLock::acquire(&path, true, Duration::ZERO).unwrap();
         // Another copy of the library has a different mutex.
         let file = File::options().read(true).write(true).open(&path).unwrap();
         let take = || try_lock_byte(&file, libc::F_OFD_SETLK, OPEN_FILE).unwrap();

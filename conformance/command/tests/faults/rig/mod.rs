@@ -331,9 +331,24 @@ impl Rig {
 
     /// Waits until a rule was applied `times` times.
     pub(crate) fn await_applied(&mut self, label: &str, times: u64) {
+        self.await_armed(
+            label,
+            |rules| matches!(rules, [rule] if rule.applied >= times),
+        );
+    }
+
+    /// Waits until each rule with this label holds as many frames: it counts as applied before it
+    /// holds them.
+    pub(crate) fn await_held(&mut self, label: &str, frames: &[u64]) {
+        self.await_armed(label, |rules| {
+            rules.iter().map(|it| it.held).eq(frames.iter().copied())
+        });
+    }
+
+    fn await_armed(&mut self, label: &str, is_so: impl Fn(&[ArmedFault]) -> bool) {
         let wait = Wait::start();
-        while self.armed(label).applied < times {
-            wait.check(|| format!("{:?}", self.armed(label)));
+        while !is_so(&self.all_armed(label)) {
+            wait.check(|| format!("{:?}", self.all_armed(label)));
             self.turn();
         }
     }
