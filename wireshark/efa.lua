@@ -1752,6 +1752,9 @@ end
 function Identity.end_after_break(c, me, you, p, context)
     local before = me.run
     me.run = context.run or before
+    -- As long as its numbers go on, the queue pair has not been replaced.
+    context.is_same = context.has_direction and context.is_own and context.run and context.run == before
+        and me.connid
     -- After packets of another protocol only the Q-key is known.
     local is_foreign = c.speech.invalid > 0 and not is_of_rdm(c.speech)
     local named = p["raw_addr.connid"] or p.connid
@@ -1832,7 +1835,7 @@ function Identity.check(c, me, you, p, context)
             note(frame, "raw-address-true", format("%s names itself %s", me.endpoint, named))
         end
     end
-    if raw and Identity.is_another(me, raw) then
+    if raw and Identity.is_another(me, raw) and not context.is_same then
         note(frame, "qpn-reused", format("connection id 0x%08x instead of 0x%08x", raw, Identity.known(me)))
         local peer_connid = you.connid
         if me.connid then

@@ -1028,7 +1028,7 @@ fn offender() -> (Talk, Vec<(u32, &'static str)>) {
         &["retransmission"],
     );
 
-    // The queue pair is reused by another endpoint.
+    // Another endpoint gets a queue pair with this number, which counts its requests from 0.
     let new = RawAddress {
         qkey: Qkey(0x7777),
         ..End::A.address()
@@ -1041,9 +1041,17 @@ fn offender() -> (Talk, Vec<(u32, &'static str)>) {
         options,
         ..EagerRtm::default()
     };
-    breaks(talk.packet(End::A, &new.into(), b""), &["qpn-reused"]);
+    let mut packet = vec![0; new.header_len()];
+    new.emit(&mut packet).unwrap();
     breaks(
-        talk.packet(End::A, &eager(End::A, 12), b""),
+        talk.request(End::A, FrameKind::Send, 0, false, &packet),
+        &["qpn-reused"],
+    );
+    let late = eager(End::A, 12);
+    let mut packet = vec![0; late.header_len()];
+    late.emit(&mut packet).unwrap();
+    breaks(
+        talk.request(End::A, FrameKind::Send, 1, false, &packet),
         &["late-packet"],
     );
     // Another endpoint takes over the queue pair of B, keeps its connection id, and sends to the

@@ -91,14 +91,18 @@ impl Lives {
         self.births(owner).any(|&(_, is_own)| is_own)
     }
 
-    /// The time of the latest first request of a queue pair number.
-    pub(super) fn is_born(&self, owner: Owner) -> Option<u64> {
-        Some(self.births(owner).next_back()?.0)
+    /// The time of the latest first request of a queue pair number; `is_own`: as its own host
+    /// captured it, since the clock of another may be late.
+    pub(super) fn is_born(&self, owner: Owner, is_own: bool) -> Option<u64> {
+        let mut births = self.births(owner).rev();
+        Some(births.find(|(_, own)| *own || !is_own)?.0)
     }
 
-    /// Whether a queue pair's first request was captured after one frame and not after another.
-    pub(super) fn began_between(&self, owner: Owner, after: u64, until: u64) -> bool {
-        self.births(owner).any(|&(at, _)| at > after && at <= until)
+    /// Whether a queue pair's first request was captured after one frame and not after another;
+    /// `is_own` as for [`Lives::is_born`].
+    pub(super) fn began_between(&self, owner: Owner, is_own: bool, after: u64, until: u64) -> bool {
+        let mut births = self.births(owner);
+        births.any(|&(at, own)| at > after && at <= until && (own || !is_own))
     }
 
     fn births(&self, owner: Owner) -> impl DoubleEndedIterator<Item = &(u64, bool)> {

@@ -141,16 +141,17 @@ impl Conversation {
         let has_both = is_own || near.frames > 0 && far.frames > 0;
         let has_directions = self.view.has_direction;
         let has_possible_order = has_directions || self.undirected.has_possible_order();
-        let was_born = |side: &Side| {
+        let was_born = |side: &Side, is_own| {
             let owner = (has_directions, side.id);
-            side.born.is_some() || lives.began_between(owner, side.former_frame, side.last_frame)
+            let (after, until) = (side.former_frame, side.last_frame);
+            side.born.is_some() || lives.began_between(owner, is_own, after, until)
         };
         let has_arrivals = has_directions && lives.has_all_arrivals(near.id);
         let has_beginning = has_both
             && has_possible_order
             && self.from_start == Some(true)
-            && was_born(near)
-            && (is_own || was_born(far) || has_arrivals);
+            && was_born(near, has_directions)
+            && (is_own || was_born(far, false) || has_arrivals);
         // If the captures of two hosts begin at different times, some first copies are the second.
         let has_first_copies = has_beginning && !self.has_stray_answer;
         let is_in_order = !self.undirected.has_copies() || has_first_copies;
@@ -316,8 +317,14 @@ impl Conversation {
             self.from_start = Some(is_from_birth || begins(frame, reading));
         }
         let (me, you) = self.ends(frame.from);
+        // As long as its numbers go on, the queue pair has not been replaced.
+        let is_same = self.view.has_direction
+            && place.is_own
+            && frame.run.is_some()
+            && frame.run == self.sides[me].run;
         self.ends_after_a_break(place, lives, frame, reading, (me, you));
-        let is_present = !is_repetition && self.identify(place, lives, frame, reading, me, you);
+        let is_present =
+            !is_repetition && self.identify(place, lives, frame, reading, (me, you), is_same);
         self.hear(me, reading);
         let packet_type = reading.packet_type;
         self.speech.packets += u64::from(place.is_judged && !is_repetition);
@@ -352,16 +359,16 @@ impl Conversation {
     }
 
     /// Judges the identification of the packet's sender and receiver. Returns whether they are the
-    /// present owners of their queue pairs.
-    #[allow(clippy::too_many_arguments)]
+    /// present owners of their queue pairs. `is_same`: the sender's certainly is the owner of the
+    /// last packet.
     fn identify(
         &mut self,
         place: FrameContext,
         lives: &Lives,
         frame: &PacketFrame,
         reading: &Reading,
-        me: End,
-        you: End,
+        (me, you): (End, End),
+        is_same: bool,
     ) -> bool {
         let packet_type = reading.packet_type;
         let raw = reading.raw_address();
@@ -390,7 +397,8 @@ impl Conversation {
             self.from_start = Some(false);
         }
         if let Some(Qkey(connid)) = raw.map(|address| address.qkey) {
-            if self.sides[me].is_another(connid) {
+            let is_named = self.sides[me].connid.is_some();
+            if self.sides[me].is_another(connid) && !(is_same && is_named) {
                 // The queue pair now belongs to another endpoint: both ends restart their numbers.
                 self.sides[me].retire();
                 let is_same_peer = self.sides[you].connid.is_some_and(|(peer, _)| peer == used);

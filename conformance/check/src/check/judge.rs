@@ -288,7 +288,8 @@ impl CaptureState {
             run = Some(self.lives.request(owner, !is_arrival, self.at, header));
         }
         if conversation.sides[me].born.is_none() {
-            conversation.is_born(me, self.lives.is_born(owner));
+            let is_own = frame.direction == Some(Direction::Outbound);
+            conversation.is_born(me, self.lives.is_born(owner, is_own));
         }
         match header.kind {
             FrameKind::RdmaReadRequest(rdma) if !is_repetition => {

@@ -545,6 +545,13 @@ fn a_new_endpoint_starts_afresh() {
         },
         ..eager(0, None, None)
     };
+    // As long as the numbers of the queue pair go on, it has not been replaced.
+    let numbers = b.sequences;
+    b.send(A, B, &first, b"");
+    assert!(b.broken().contains(&("connid-true", 11)));
+    b.capture.frames.truncate(10);
+    b.sequences = numbers;
+    b.sequences[usize::from(A)] = 0;
     b.send(A, B, &first, b"");
     assert_eq!(
         (b.broken(), b.suspected()),
