@@ -1753,8 +1753,7 @@ function Identity.end_after_break(c, me, you, p, context)
     local before = me.run
     me.run = context.run or before
     -- As long as its numbers go on, the queue pair has not been replaced.
-    context.is_same = context.has_direction and context.is_own and context.run and context.run == before
-        and me.connid
+    context.is_same = context.has_direction and context.is_own and context.run and context.run == me.named_run
     -- After packets of another protocol only the Q-key is known.
     local is_foreign = c.speech.invalid > 0 and not is_of_rdm(c.speech)
     local named = p["raw_addr.connid"] or p.connid
@@ -1860,7 +1859,9 @@ function Identity.check(c, me, you, p, context)
             return me, you, true
         end
         me.connid = me.connid or connid
-        if connid ~= me.connid then
+        if connid == me.connid then
+            me.named_run = context.run or me.named_run
+        else
             note(frame, "connid-true", format("connection id 0x%08x, the endpoint's is 0x%08x", connid,
                 me.connid))
         end

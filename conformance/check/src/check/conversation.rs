@@ -321,7 +321,7 @@ impl Conversation {
         let is_same = self.view.has_direction
             && place.is_own
             && frame.run.is_some()
-            && frame.run == self.sides[me].run;
+            && frame.run == self.sides[me].named_run;
         self.ends_after_a_break(place, lives, frame, reading, (me, you));
         let is_present =
             !is_repetition && self.identify(place, lives, frame, reading, (me, you), is_same);
@@ -359,8 +359,8 @@ impl Conversation {
     }
 
     /// Judges the identification of the packet's sender and receiver. Returns whether they are the
-    /// present owners of their queue pairs. `is_same`: the sender's certainly is the owner of the
-    /// last packet.
+    /// present owners of their queue pairs. `is_same`: the sender's is the owner that stated its
+    /// connection id last.
     fn identify(
         &mut self,
         place: FrameContext,
@@ -397,8 +397,7 @@ impl Conversation {
             self.from_start = Some(false);
         }
         if let Some(Qkey(connid)) = raw.map(|address| address.qkey) {
-            let is_named = self.sides[me].connid.is_some();
-            if self.sides[me].is_another(connid) && !(is_same && is_named) {
+            if self.sides[me].is_another(connid) && !is_same {
                 // The queue pair now belongs to another endpoint: both ends restart their numbers.
                 self.sides[me].retire();
                 let is_same_peer = self.sides[you].connid.is_some_and(|(peer, _)| peer == used);
@@ -427,7 +426,9 @@ impl Conversation {
                 return false;
             }
             let (known, first) = *side.connid.get_or_insert((connid, place.number));
-            if known != connid {
+            if known == connid {
+                side.named_run = frame.run.or(side.named_run);
+            } else {
                 let text = format!(
                     "`{field}` is {connid:#x}, but packet {first} shows that {} has {known:#x}",
                     side.node

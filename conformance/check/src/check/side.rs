@@ -27,6 +27,8 @@ pub(super) struct Side {
     pub(super) addressed: Option<u32>,
     /// The run of requests of its last packet.
     pub(super) run: Option<u64>,
+    /// The run of requests of the last packet that stated its connection id.
+    pub(super) named_run: Option<u64>,
     /// The connection ids of earlier owners of the queue pair.
     pub(super) former: Vec<u32>,
     /// The packet number of its HANDSHAKE.
@@ -130,6 +132,7 @@ impl Side {
             connid: None,
             addressed: None,
             run: None,
+            named_run: None,
             former: Vec::new(),
             handshake: None,
             features: ExtraFeatures::empty(),
