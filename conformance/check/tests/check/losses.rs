@@ -325,58 +325,6 @@ pub(crate) fn damaged(capture: &Capture, seed: u64, losses: &[Loss]) -> (Capture
 /// The errors in a damaged copy of a capture that the complete one does not have, and its losses.
 fn errors_after_losses(capture: &Capture, seed: u64) -> Option<String> {
     let (damaged, what) = damaged(capture, seed, &LOSSES);
-    if std::env::var_os("DBG").is_some()
-        && capture
-            .path
-            .to_str()
-            .unwrap()
-            .contains(&std::env::var("DBG").unwrap())
-    {
-        for f in &damaged.frames {
-            eprintln!(
-                "{} if{} {:?} {:?} {}:{} -> {} qkey {:x} seq {} re {} {} cut {} {:02x?}",
-                f.number,
-                f.interface,
-                f.direction,
-                f.time,
-                f.source,
-                f.header.source_qpn.0,
-                f.destination,
-                f.header.qkey.0,
-                f.header.sequence,
-                f.header.retransmission,
-                f.kind(),
-                f.cut_off,
-                &f.payload[..f.payload.len().min(48)]
-            )
-        }
-        eprintln!("{:?}", damaged.lossy);
-    } // DBG
-    if std::env::var_os("DBG").is_some()
-        && capture
-            .path
-            .to_str()
-            .unwrap()
-            .contains(&std::env::var("DBG").unwrap())
-    {
-        for f in &damaged.frames {
-            eprintln!(
-                "{} if{} {:?} {:?} {}:{} -> {} seq {} re {} {} cut {}",
-                f.number,
-                f.interface,
-                f.direction,
-                f.time,
-                f.source,
-                f.header.source_qpn.0,
-                f.destination,
-                f.header.sequence,
-                f.header.retransmission,
-                f.kind(),
-                f.cut_off
-            )
-        }
-        eprintln!("{:?}", damaged.lossy);
-    }
     let errors: Vec<String> = check(&damaged)
         .worse_than(Severity::Warning)
         .map(ToString::to_string)
