@@ -12,7 +12,8 @@
 //! * `side`: one of the two endpoints; `speech`: whether they use the protocol.
 //! * `follow`: operations, packet by packet; `rdma`: RDMA requests and their ends.
 //! * `sequence`, `operation`, `runs`, `device`, `recent`: the state that these keep.
-//! * `completeness`: missing frames of the capture; `gaps`: the same by request numbers; `copies`: the same packet at both ends.
+//! * `completeness`: missing frames of the capture; `gaps`: the same by request numbers.
+//! * `copies`: the same packet at both ends.
 //! * `content`: digests of packets, to recognise copies and retransmissions.
 //! * `explain`: the packets of a correct sender.
 //! * `tagged`: packets of reliable connections, which `crate::rendezvous` follows.
