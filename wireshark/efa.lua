@@ -1417,9 +1417,11 @@ local function is_proven(evidence, context)
     local has_beginning = born[near.endpoint] and (born[far.endpoint] or has_arrivals)
     -- The captures of two hosts, possibly with two clocks, may begin at different times.
     local has_order = has_beginning and c.from_start and not c.has_stray_answer
-    if not context.has_direction and (near.has_copies or far.has_copies) then
+    local has_copies = near.has_copies or far.has_copies
+    -- A tool may have removed all copies. If the first ones were the second, requests are late.
+    if not context.has_direction and (has_copies or near.has_late or far.has_late) then
         -- If an end's packets were captured at one host only, they are in the order of its clock.
-        local is_one_sided = near.has_requests and far.has_requests and near.has_copies ~= far.has_copies
+        local is_one_sided = near.latest_request and far.latest_request and near.has_copies ~= far.has_copies
         if is_one_sided or not has_order then
             return false
         end
@@ -1710,8 +1712,8 @@ function Identity.begin_anew(c, me, you)
     fresh.run, peer.run = me.run, you.run
     -- The sequence numbers of the two devices continue.
     for _, name in ipairs({ "packets", "bytes", "identities", "requests", "request_times", "rdma",
-        "rdma_base", "contents", "senders", "numbered", "refused_packets", "troubled", "has_requests",
-        "has_copies", "generation" }) do
+        "rdma_base", "contents", "senders", "numbered", "refused_packets", "troubled", "latest_request",
+        "has_late", "has_copies", "generation" }) do
         fresh[name], peer[name] = me[name], you[name]
     end
     if me == you then
@@ -1739,6 +1741,16 @@ end
 -- An endpoint's connection id as it states it or, before it does, as its peer states it.
 function Identity.known(side)
     return side.connid or side.addressed
+end
+
+-- Takes the connection id that a frame stated, or was sent to.
+function Identity.confirm(side, connid, frame)
+    if connid and connid == Identity.known(side) then
+        if side.confirmed ~= connid then
+            side.confirmed, side.known_from = connid, frame
+        end
+        side.known_until = frame
+    end
 end
 
 -- Whether a connection id belongs to a new endpoint.
@@ -1773,7 +1785,9 @@ function Identity.end_after_break(c, me, you, p, context)
     end
     -- The numbers of arriving packets have gaps, so they prove less.
     local is_next = context.has_direction and context.is_own
-    local is_known = told and told == known
+    -- If its id became known after the last packet with the peer's old one, both are new.
+    local is_known = told and told == known and me.known_from and you.known_until
+        and me.known_from <= you.known_until
     -- The first packet that arrives with another connection id than the one that the near end sent
     -- to is from a later endpoint, unless the capture is complete from the beginning.
     local is_first = not before and not is_next and (c.from_start or not is_other)
@@ -1875,6 +1889,8 @@ function Identity.check(c, me, you, p, context)
             you.connid))
     end
     you.addressed = context.qkey
+    Identity.confirm(me, named, frame)
+    Identity.confirm(you, context.qkey, frame)
     return me, you, false
 end
 
@@ -2583,7 +2599,12 @@ local function follow_frame(context, h, tvb)
         end
         return
     end
-    me.has_requests = true
+    me.latest_request = me.latest_request or sequence
+    if not h.retransmission then
+        -- The number 0 begins the next queue pair.
+        me.has_late = me.has_late or sequence > 0 and sequence < me.latest_request
+        me.latest_request = sequence
+    end
     local earlier = me.requests[sequence]
     local continues = name == "RDMA_WRITE" and h.rdma_offset > 0
     if not context.has_direction and not continues then

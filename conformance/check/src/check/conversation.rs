@@ -52,7 +52,7 @@ pub(super) struct Conversation {
     /// The findings about the present endpoints.
     findings: Findings,
     /// The captured frames without directions.
-    undirected: Undirected,
+    pub(super) undirected: Undirected,
     /// Whether there was an answer to a request that is not in the capture.
     has_stray_answer: bool,
 }
@@ -122,12 +122,6 @@ impl Conversation {
         self.undirected.has_interfaces |= interface != first;
     }
 
-    /// Handles a request of `me`, or a second copy of it.
-    pub(super) fn sees_request(&mut self, me: End, is_copy: bool) {
-        self.undirected.requests[me] = true;
-        self.undirected.copies[me] |= is_copy;
-    }
-
     /// Handles an answer to a request of `initiator`.
     pub(super) fn sees_answer(&mut self, initiator: End, sequence: u32) {
         let is_known = self.sides[initiator].requests.knows(sequence);
@@ -153,8 +147,10 @@ impl Conversation {
             && was_born(near, has_directions)
             && (is_own || was_born(far, false) || has_arrivals);
         // If the captures of two hosts begin at different times, some first copies are the second.
+        // A tool may have removed all others.
         let has_first_copies = has_beginning && !self.has_stray_answer;
-        let is_in_order = !self.undirected.has_copies() || has_first_copies;
+        let may_have_copies = self.undirected.has_copies() || self.undirected.is_late;
+        let is_in_order = !may_have_copies || has_first_copies;
         let has_history = has_both && has_possible_order && (has_directions || is_in_order);
         let is_talk = near.frames + far.frames > 0 && self.from_start.is_some();
         let speech = &mut self.speech;
@@ -451,6 +447,10 @@ impl Conversation {
             self.breach(place, packet_type, &rules::QKEY_TRUE, text);
         }
         self.sides[you].addressed = Some(used);
+        if let Some(connid) = named {
+            self.sides[me].confirm(connid, self.at);
+        }
+        self.sides[you].confirm(used, self.at);
         true
     }
 
@@ -512,7 +512,9 @@ impl Conversation {
         // is from a later endpoint, unless the capture is complete from the beginning.
         let is_first = run.is_none() && !is_next && (self.is_from_start() || !is_other);
         let follows = frame.run.is_none() || run == frame.run || is_first;
-        let is_known = told.is_some() && told == known;
+        // If its id became known after the last packet with the peer's old one, both are new.
+        let is_known =
+            told.is_some() && told == known && self.sides[me].is_known_with(&self.sides[you]);
         let is_same = follows && (is_next || !is_to_another || is_known);
         if is_same || reading.raw_address().is_some() || !is_other && !is_to_another {
             return;
@@ -543,9 +545,11 @@ impl Conversation {
         for &(end, is_another) in &ends[..count] {
             let side = &mut self.sides[end];
             let (connid, addressed) = (side.connid, side.addressed);
+            let confirmed = side.confirmed.take();
             side.renew(is_another);
             side.connid = connid.filter(|_| !is_another);
             side.addressed = addressed.filter(|_| !is_another);
+            side.confirmed = confirmed.filter(|_| !is_another);
         }
         self.operations = Operations::default();
         self.has_failed = false;

@@ -275,7 +275,8 @@ impl CaptureState {
         let near = (frame.direction.is_some(), conversation.sides[0].id);
         let requests = &mut conversation.sides[me].requests;
         let attempt = requests.take(header, identity, position);
-        conversation.sees_request(me, matches!(attempt, Attempt::Sighting));
+        let is_copy = matches!(attempt, Attempt::Sighting);
+        conversation.undirected.sees_request(me, header, is_copy);
         let is_repetition = match attempt {
             Attempt::First => false,
             Attempt::Repetition => true,

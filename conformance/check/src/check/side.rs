@@ -1,6 +1,7 @@
 //! The state of one end of a conversation.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::RangeInclusive;
 
 use efa_wire::{ExtraFeatures, PacketType};
 use foldhash::HashMap;
@@ -25,6 +26,8 @@ pub(super) struct Side {
     pub(super) connid: Option<(u32, u64)>,
     /// The last Q-key that packets were sent to.
     pub(super) addressed: Option<u32>,
+    /// The known connection id, and the first and the last frame with it.
+    pub(super) confirmed: Option<(u32, RangeInclusive<u64>)>,
     /// The run of requests of its last packet.
     pub(super) run: Option<u64>,
     /// The run of requests of the last packet that stated its connection id.
@@ -131,6 +134,7 @@ impl Side {
             id,
             connid: None,
             addressed: None,
+            confirmed: None,
             run: None,
             named_run: None,
             former: Vec::new(),
@@ -181,6 +185,24 @@ impl Side {
     /// Its connection id as it states it or, before it does, as its peer states it.
     pub(super) fn known(&self) -> Option<u32> {
         self.connid.map(|(connid, _)| connid).or(self.addressed)
+    }
+
+    /// Records that the frame `at` stated the connection id, or was sent to it.
+    pub(super) fn confirm(&mut self, connid: u32, at: u64) {
+        if self.known() != Some(connid) {
+            return;
+        }
+        let first = match &self.confirmed {
+            Some((known, frames)) if *known == connid => *frames.start(),
+            _ => at,
+        };
+        self.confirmed = Some((connid, first..=at));
+    }
+
+    /// Whether its connection id was known when that of `peer` was last confirmed.
+    pub(super) fn is_known_with(&self, peer: &Side) -> bool {
+        let frames = self.confirmed.as_ref().zip(peer.confirmed.as_ref());
+        frames.is_some_and(|((_, own), (_, of_peer))| own.start() <= of_peer.end())
     }
 
     /// Whether a connection id belongs to a new endpoint.

@@ -1,7 +1,9 @@
 //! What shows which protocol two endpoints use, and what is known about the order of their frames.
 
+use efa_capture::frame::Repr;
 use efa_wire::PacketType;
 
+use super::operation::End;
 use super::report::Findings;
 
 /// The sends between two endpoints during the lifetime of their queue pairs, which show whether
@@ -59,12 +61,26 @@ pub(super) struct Undirected {
     /// The interface of the first frame, and whether another one captured frames too.
     pub(super) interface: Option<usize>,
     pub(super) has_interfaces: bool,
-    /// Whether each end sent requests, and whether any of them was captured twice.
-    pub(super) requests: [bool; 2],
+    /// The latest request number of each end, and whether any request was captured twice.
+    pub(super) latest: [Option<u32>; 2],
     pub(super) copies: [bool; 2],
+    /// Whether a request came after one with a greater number.
+    pub(super) is_late: bool,
 }
 
 impl Undirected {
+    /// Handles a request, or a second copy of it.
+    pub(super) fn sees_request(&mut self, me: End, header: &Repr, is_copy: bool) {
+        self.copies[me] |= is_copy;
+        let sequence = header.sequence;
+        let latest = self.latest[me].get_or_insert(sequence);
+        if !header.retransmission {
+            // The number 0 begins the next queue pair.
+            self.is_late |= sequence > 0 && sequence < *latest;
+            *latest = sequence;
+        }
+    }
+
     pub(super) fn has_copies(&self) -> bool {
         self.copies.contains(&true)
     }
@@ -74,7 +90,7 @@ impl Undirected {
     /// captured are in the order of that clock.
     pub(super) fn has_possible_order(&self) -> bool {
         match self.has_copies() {
-            true => self.copies == self.requests,
+            true => self.copies == self.latest.map(|latest| latest.is_some()),
             false => !self.has_interfaces,
         }
     }

@@ -1930,6 +1930,60 @@ fn a_second_jobs_first_request_is_separate() {
     assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
 }
 
+/// One copy of each frame, without directions and with one clock.
+fn undirected(frames: &mut Vec<CapturedPacket>) {
+    frames.retain(|frame| frame.direction == Some(Direction::Outbound));
+    for frame in frames {
+        (frame.direction, frame.interface) = (None, 0);
+    }
+}
+
+#[test]
+fn a_connid_that_only_the_second_job_stated_does_not_join_it_to_the_first() {
+    let mut b = Builder::new();
+    b.sequences = [1; 256];
+    for msg_id in [2, 3] {
+        b.send(A, B, &eager(msg_id, None, None), b"");
+    }
+    let mut first_job = b.capture.frames;
+    let mut b = Builder::new();
+    b.sequences = [3; 256];
+    let unnamed = Handshake {
+        connid: None,
+        ..handshake(all(), B)
+    };
+    b.send(B, A, &unnamed, b"");
+    b.send(A, B, &handshake(all(), A), b"");
+    b.send(A, B, &eager(2, None, None), b"");
+    let second_job = second_job(&b.capture.frames, first_job.len());
+    first_job.extend(second_job);
+    b.capture.frames = first_job;
+    undirected(&mut b.capture.frames);
+    assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
+    // The connection ids of one job: the message is sent twice.
+    for frame in &mut b.capture.frames[..2] {
+        frame.header.qkey.0 += 0x5000;
+    }
+    assert_eq!(b.broken(), [("msg-id-once", 9)]);
+}
+
+#[test]
+fn requests_that_are_late_without_directions_may_be_second_copies() {
+    let broken = |numbers: [u32; 3]| {
+        let mut b = Builder::new();
+        b.sequences = [14; 256];
+        b.send(B, A, &eager(9, None, Some(B)), b"");
+        for (msg_id, number) in [(4, numbers[0]), (5, numbers[1]), (4, numbers[2])] {
+            b.sequences[usize::from(A)] = number;
+            b.send(A, B, &eager(msg_id, None, Some(A)), b"");
+        }
+        undirected(&mut b.capture.frames);
+        b.broken()
+    };
+    assert_eq!(broken([14, 15, 16]), [("msg-id-once", 7)]);
+    assert_eq!(broken([15, 14, 16]), []);
+}
+
 #[test]
 fn an_earlier_refusal_does_not_hide_later_packets() {
     let mut b = Builder::acquainted(all());
