@@ -102,7 +102,7 @@ impl ExtcapArguments {
         if self.extcap_dlts {
             crate::output::print(sentences::LINK_TYPES);
         } else if self.extcap_config {
-            crate::output::print(&sentences::options(&Fabric::open(fabric)?.hosts()?));
+            crate::output::print(&sentences::options(&efa_shm::list_hosts(fabric)?));
         } else if let Some(filter) = &self.extcap_capture_filter {
             // No output means that the filter is valid.
             if let Err(reason) = Filter::parse(filter) {

@@ -74,26 +74,27 @@ impl Fabric {
     /// names, else the machine's shared memory directory (`/dev/shm`, else `$XDG_RUNTIME_DIR`, else
     /// `$TMPDIR`, else `/tmp`).
     pub fn open(name: &str) -> Result<Fabric, FabricError> {
-        let root = shared_memory_root();
-        match root.is_absolute() {
-            true => Fabric::open_below(&root, name),
-            false => Err(FabricError::RelativePath {
-                variable: ENV_FABRICS,
-                path: root,
-            }),
-        }
+        Fabric::open_below(&absolute_root()?, name)
+    }
+
+    /// As [`Fabric::open`], but creates nothing: the fabric may not exist.
+    pub fn find(name: &str) -> Result<Fabric, FabricError> {
+        Fabric::find_below(&absolute_root()?, name)
     }
 
     /// As [`Fabric::open`], below another directory.
     pub fn open_below(root: &Path, name: &str) -> Result<Fabric, FabricError> {
-        check_name("fabric", name)?;
-        let directory = user_directory_below(root).join(name);
-        let fabric = Fabric {
-            name: name.to_owned(),
-            directory,
-        };
+        let fabric = Fabric::find_below(root, name)?;
         fabric.with_lock(|_| Ok(()))?;
         Ok(fabric)
+    }
+
+    fn find_below(root: &Path, name: &str) -> Result<Fabric, FabricError> {
+        check_name("fabric", name)?;
+        Ok(Fabric {
+            name: name.to_owned(),
+            directory: user_directory_below(root).join(name),
+        })
     }
 
     /// Removes the files of dead processes in all fabrics of the calling user. A fabric that cannot
@@ -191,7 +192,7 @@ impl Fabric {
 
     /// As [`Fabric::with_lock`], waiting no longer than `patience` for other processes. A fabric
     /// that another process has removed is not created again.
-    fn with_existing<T>(
+    pub(super) fn with_existing<T>(
         &self,
         patience: Duration,
         work: impl FnOnce(&Path) -> Result<T, FabricError>,
@@ -282,6 +283,17 @@ pub fn check_limits() -> Result<(), FabricError> {
         "make a device's file in",
         &shared_memory_root(),
     ))
+}
+
+fn absolute_root() -> Result<PathBuf, FabricError> {
+    let root = shared_memory_root();
+    match root.is_absolute() {
+        true => Ok(root),
+        false => Err(FabricError::RelativePath {
+            variable: ENV_FABRICS,
+            path: root,
+        }),
+    }
 }
 
 pub(super) fn shared_memory_root() -> PathBuf {
@@ -385,7 +397,7 @@ mod tests {
 
     /// A process that sweeps looks at fabrics that others remove meanwhile.
     #[test]
-    fn a_removed_fabric_is_not_created_by_sweeping() {
+    fn a_removed_fabric_is_not_created_by_sweeping_or_listing() {
         let root = tempfile::tempdir().unwrap();
         let living = open(&root).unwrap();
         let user = living.fabric().user_directory();
@@ -397,6 +409,7 @@ mod tests {
         File::open(user).unwrap().set_modified(long_ago).unwrap();
         removed.sweep();
         removed.sweep_after(living.gid());
+        assert!(removed.hosts().unwrap().is_empty());
         let changed = std::fs::metadata(user).unwrap().modified().unwrap();
         assert_eq!(changed, long_ago);
     }

@@ -14,12 +14,13 @@ use crate::error::FabricError;
 use crate::identity::config::NetworkOptions;
 use crate::identity::device_name::DeviceName;
 use crate::identity::qpn::{HostTable, ParticipantId, Purview};
+use crate::process::lock::REGISTRY_PATIENCE;
 use crate::transport::segment;
 use efa_device_model::profile::Profile;
 
 /// All live hosts of the fabric `name`, ordered by their names.
 pub fn list_hosts(name: &str) -> Result<Vec<HostStatus>, FabricError> {
-    Fabric::open(name)?.hosts()
+    Fabric::find(name)?.hosts()
 }
 
 impl Fabric {
@@ -199,11 +200,16 @@ impl Fabric {
     }
 
     fn list(&self, listed: Listed) -> Result<Vec<HostStatus>, FabricError> {
-        self.with_registry(|hosts| {
+        let list = self.with_existing(REGISTRY_PATIENCE, |hosts| {
+            participants::remove_dead(hosts)?;
             let mut list = status::list(hosts, listed)?;
             list.sort_by(|a, b| a.name.cmp(&b.name));
             Ok(list)
-        })
+        });
+        match list {
+            Err(error) if error.is_not_found() => Ok(Vec::new()),
+            list => list,
+        }
     }
 
     /// The size in bytes of a device in the fabric's directory before a program opens it, if its
