@@ -109,6 +109,15 @@ fn programs_talk_and_a_killed_bridge_disconnects() {
     again.wait_for("connected with first");
     second.wait_for_host("gamma");
     drop((gamma, delta));
+    // Their processes may end a moment later.
+    let wait = Wait::start();
+    loop {
+        let (_, listed) = second.emulator(&["ps"]).wait_end();
+        if !listed.contains("gamma") && !listed.contains("delta") {
+            break;
+        }
+        wait.pause(|| listed);
+    }
     // Bridges that get a signal send a notice of the shutdown, and leave no files.
     let mut here = here;
     here.stop();

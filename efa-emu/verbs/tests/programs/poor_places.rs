@@ -23,6 +23,7 @@ const READ_ONLY_SHM: &str = "mount -t tmpfs -o ro tmpfs /dev/shm";
 const SMALL_SHM: &str = "mount -t tmpfs -o size=1m tmpfs /dev/shm";
 
 const READ_ONLY_HOME: &str = r#"
+    mount -t tmpfs tmpfs /dev/shm
     mount -t tmpfs -o ro tmpfs "$PLACE"
     export HOME=$PLACE
 "#;
