@@ -116,9 +116,10 @@ fn traces_break_no_rule_and_round_trip() {
     }
 }
 
-#[test]
-fn the_engine_takes_the_place_of_stock_libfabric() {
-    in_parallel(&traces(), |path| {
+/// Replays the traces with the engine in each role.
+fn replay_with_the_engine(traces: &[PathBuf]) {
+    assert!(!traces.is_empty());
+    in_parallel(traces, |path| {
         let trace = load(path);
         for case in efa_suite::run_engine(&trace, &mut Emu::orderly(), &in_networks()).unwrap() {
             let passed = matches!(case.outcome, Outcome::Passed { .. });
@@ -130,6 +131,24 @@ fn the_engine_takes_the_place_of_stock_libfabric() {
             assert!(passed || excused || lacks, "{case}");
         }
     });
+}
+
+/// Traces between two releases, and all others.
+fn traces_by_release() -> (Vec<PathBuf>, Vec<PathBuf>) {
+    let releases = workspace::traces().join("releases");
+    traces()
+        .into_iter()
+        .partition(|it| it.starts_with(&releases))
+}
+
+#[test]
+fn the_engine_takes_the_place_of_stock_libfabric() {
+    replay_with_the_engine(&traces_by_release().1);
+}
+
+#[test]
+fn the_engine_takes_the_place_of_each_release() {
+    replay_with_the_engine(&traces_by_release().0);
 }
 
 /// The engine plays every scenario with itself, and its capture can be replayed in every role and

@@ -39,12 +39,13 @@ fn left_behind(machine: &Machine) -> String {
     String::from_utf8(listed.stdout).unwrap()
 }
 
+/// A bridge that does not run for so long on a busy machine is not lost.
+const TIMEOUT: [&str; 2] = ["--timeout", "15s"];
+
 #[test]
 fn programs_talk_and_a_killed_bridge_disconnects() {
     let directory = tempfile::tempdir().unwrap();
-    // A bridge that does not run for so long on a busy machine is not lost.
-    let timeout = ["--timeout", "15s"];
-    let Some([(first, here), (second, mut there)]) = joined(directory.path(), &timeout) else {
+    let Some([(first, here), (second, mut there)]) = joined(directory.path(), &TIMEOUT) else {
         return;
     };
     let port = free_port().unwrap();
@@ -81,15 +82,6 @@ fn programs_talk_and_a_killed_bridge_disconnects() {
     // A program starts when all machines know its host.
     let (_, listed) = second.emulator(&["ps"]).wait_end();
     assert!(listed.contains("gamma"), "{listed}");
-    // A bridge that does not respond is waited for, up to a limit.
-    let stop = |signal| rustix::process::kill_process(here.child_id(), signal).unwrap();
-    stop(rustix::process::Signal::STOP);
-    let waiting = first.emulator(&["run", "--host", "late", "--", "sleep", "600"]);
-    waiting.wait_for("the bridge of the fabric default does not answer");
-    stop(rustix::process::Signal::CONT);
-    second.wait_for_host("late");
-    drop(waiting);
-
     let delta = second.emulator(&["run", "--host", "delta", "--", "sleep", "600"]);
     first.wait_for_host("delta");
     there.child.kill().unwrap();
@@ -105,7 +97,7 @@ fn programs_talk_and_a_killed_bridge_disconnects() {
     // The bridge is started again.
     let key = directory.path().join("key");
     let peer = address(&here);
-    let again = second.bridge(&key, &[&["--peer", &peer], &timeout[..]].concat());
+    let again = second.bridge(&key, &[&["--peer", &peer], &TIMEOUT[..]].concat());
     again.wait_for("connected with first");
     second.wait_for_host("gamma");
     drop((gamma, delta));
@@ -131,6 +123,26 @@ fn programs_talk_and_a_killed_bridge_disconnects() {
         let left = left_behind(machine);
         assert!(left.is_empty(), "{left}");
     }
+}
+
+/// A program waits for it up to a limit, and then starts. The other machine learns of its host when
+/// the bridge responds again.
+#[test]
+fn a_bridge_that_does_not_respond_is_awaited() {
+    let directory = tempfile::tempdir().unwrap();
+    // Longer than it is stopped, also on a busy machine.
+    let Some([(first, here), (second, _there)]) = joined(directory.path(), &["--timeout", "60s"])
+    else {
+        return;
+    };
+    let stop = |signal| rustix::process::kill_process(here.child_id(), signal).unwrap();
+    stop(rustix::process::Signal::STOP);
+    let program = "echo started && exec sleep 600";
+    let waiting = first.emulator(&["run", "--host", "late", "--", "sh", "-c", program]);
+    waiting.wait_for("the bridge of the fabric default does not answer");
+    waiting.wait_for("started");
+    stop(rustix::process::Signal::CONT);
+    second.wait_for_host("late");
 }
 
 /// Like a bridge that was started in a session which has ended.
