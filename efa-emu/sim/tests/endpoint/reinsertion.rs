@@ -208,13 +208,17 @@ const SEEDS: u64 = 150;
 
 #[test]
 fn conversations_outlive_address_vector_entries() {
-    for removers in [&[0][..], &[1], &[0, 1]] {
-        for seed in 0..SEEDS {
-            let mut exchange = Exchange::new(seed);
-            exchange.trouble(removers);
-            exchange.all_arrives(removers);
+    std::thread::scope(|scope| {
+        for removers in [&[0][..], &[1], &[0, 1]] {
+            scope.spawn(move || {
+                for seed in 0..SEEDS {
+                    let mut exchange = Exchange::new(seed);
+                    exchange.trouble(removers);
+                    exchange.all_arrives(removers);
+                }
+            });
         }
-    }
+    });
 }
 
 #[test]
