@@ -27,12 +27,20 @@ fn wait_for_listener(port: u16) {
     }
 }
 
-/// The content of a machine's shared memory. Killed runs leave their directories, which the next
-/// run removes.
+/// The files in a machine's shared memory. Killed runs leave their directories, which the next run
+/// removes.
 fn left_behind(machine: &Machine) -> String {
-    let mut listing = machine.command(Path::new("ls"));
+    let mut listing = machine.command(Path::new("find"));
     let listed = listing
-        .args(["-A", "--ignore=efa-emu-runs-*", "/dev/shm"])
+        .args([
+            "/dev/shm",
+            "-ignore_readdir_race",
+            "-mindepth",
+            "1",
+            "-not",
+            "-path",
+            "*/efa-emu-runs-*",
+        ])
         .output()
         .unwrap();
     assert!(listed.status.success(), "{listed:?}");

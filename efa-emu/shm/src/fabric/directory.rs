@@ -110,7 +110,7 @@ impl Fabric {
             let swept = fabric.with_existing(Duration::ZERO, participants::remove_dead);
             if swept.is_err_and(|error| error.is_not_found()) {
                 // Its last process was killed while it removed the fabric, or is about to end that.
-                let _ = std::fs::remove_dir(&fabric.directory);
+                fabric.remove_empty_directories();
             }
         }
     }
@@ -181,6 +181,26 @@ impl Fabric {
         })
     }
 
+    /// As [`Fabric::with_registry`], but a fabric without a process is not created: returns the
+    /// default of `T` then.
+    pub(crate) fn with_existing_registry<T: Default>(
+        &self,
+        work: impl FnOnce(&Path) -> Result<T, FabricError>,
+    ) -> Result<T, FabricError> {
+        let done = self.with_existing(REGISTRY_PATIENCE, |hosts| {
+            participants::remove_dead(hosts)?;
+            work(hosts)
+        });
+        match done {
+            Err(error) if error.is_not_found() => {
+                // A process may have ended while it removed the fabric.
+                self.remove_empty_directories();
+                Ok(T::default())
+            }
+            done => done,
+        }
+    }
+
     /// As [`Fabric::with_registry`], but without removing the files of dead processes: the time
     /// does not depend on the number of devices.
     pub(crate) fn with_lock<T>(
@@ -223,16 +243,21 @@ impl Fabric {
                 return result;
             }
             let _ = std::fs::remove_file(self.directory.join("registry"));
-            let _ = std::fs::remove_dir(&self.directory);
-            let _ = std::fs::remove_dir(self.user_directory());
+            self.remove_empty_directories();
         }
         result
+    }
+
+    /// Fails where another process is creating the fabric again, or has another one.
+    fn remove_empty_directories(&self) {
+        let _ = std::fs::remove_dir(&self.directory);
+        let _ = std::fs::remove_dir(self.user_directory());
     }
 
     /// Removes hosts without participants, and an empty fabric. A failure is ignored, because the
     /// next change of the registry tries again.
     pub(crate) fn sweep(&self) {
-        let _ = self.with_existing(REGISTRY_PATIENCE, participants::remove_dead);
+        let _ = self.with_existing_registry(|_| Ok(()));
     }
 
     /// As [`Fabric::sweep`], for a participant of a device that has left: as long as the device has

@@ -14,7 +14,6 @@ use crate::error::FabricError;
 use crate::identity::config::NetworkOptions;
 use crate::identity::device_name::DeviceName;
 use crate::identity::qpn::{HostTable, ParticipantId, Purview};
-use crate::process::lock::REGISTRY_PATIENCE;
 use crate::transport::segment;
 use efa_device_model::profile::Profile;
 
@@ -200,16 +199,11 @@ impl Fabric {
     }
 
     fn list(&self, listed: Listed) -> Result<Vec<HostStatus>, FabricError> {
-        let list = self.with_existing(REGISTRY_PATIENCE, |hosts| {
-            participants::remove_dead(hosts)?;
+        self.with_existing_registry(|hosts| {
             let mut list = status::list(hosts, listed)?;
             list.sort_by(|a, b| a.name.cmp(&b.name));
             Ok(list)
-        });
-        match list {
-            Err(error) if error.is_not_found() => Ok(Vec::new()),
-            list => list,
-        }
+        })
     }
 
     /// The size in bytes of a device in the fabric's directory before a program opens it, if its
@@ -232,7 +226,7 @@ impl Fabric {
     }
 
     pub(crate) fn participants(&self) -> Result<Vec<(Gid, ParticipantId)>, FabricError> {
-        self.with_registry(participants::live_participants)
+        self.with_existing_registry(participants::live_participants)
     }
 }
 
@@ -257,6 +251,26 @@ mod tests {
 
     fn fabric(root: &tempfile::TempDir) -> Fabric {
         Fabric::open_below(root.path(), DEFAULT_FABRIC).unwrap()
+    }
+
+    /// Their processes may be the last of the fabric: nobody would remove what they create.
+    #[test]
+    fn questions_and_sweeps_create_no_fabric() {
+        let root = tempfile::tempdir().unwrap();
+        let fabric = fabric(&root);
+        let directory = fabric.root().to_owned();
+        // Creating the fabric would fail.
+        root.close().unwrap();
+        assert!(fabric.hosts().unwrap().is_empty());
+        assert_eq!(fabric.participants().unwrap(), []);
+        assert_eq!(fabric.armed().unwrap(), []);
+        assert_eq!(fabric.faults_of_this_machine().unwrap(), (0, Vec::new()));
+        assert_eq!(fabric.disarm(|_| true).unwrap(), 0);
+        // A process ended while it removed the fabric.
+        std::fs::create_dir_all(fabric.directory()).unwrap();
+        fabric.sweep();
+        assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
+        std::fs::remove_dir(directory).unwrap();
     }
 
     #[test]

@@ -35,7 +35,7 @@ impl Fabric {
     /// The rules that were armed on this machine, without one-time actions, and their
     /// [generation](Fabric::fault_generation).
     pub fn faults_of_this_machine(&self) -> Result<(u64, Vec<CarriedFault>), FabricError> {
-        self.with_registry(|_| {
+        self.with_existing_registry(|_| {
             let Some(board) = Board::open_existing(self.directory())? else {
                 return Ok((0, Vec::new()));
             };
@@ -58,7 +58,7 @@ impl Fabric {
 
     /// Releases all frames that a rule holds.
     pub(crate) fn release_fault(&self, id: FaultId) -> Result<(), FabricError> {
-        self.with_registry(|_| {
+        self.with_existing_registry(|_| {
             if let Some(board) = Board::open_existing(self.directory())? {
                 board.release(id);
             }

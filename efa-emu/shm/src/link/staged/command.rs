@@ -82,7 +82,7 @@ impl Fabric {
 
     /// The armed rules, in the order in which they were armed.
     pub fn armed(&self) -> Result<Vec<ArmedFault>, FabricError> {
-        self.with_registry(|_| {
+        self.with_existing_registry(|_| {
             let board = Board::open_existing(self.directory())?;
             Ok(board.map(|board| board.list()).unwrap_or_default())
         })
@@ -91,7 +91,7 @@ impl Fabric {
     /// Disarms the rules that `which` selects and releases all frames that they hold. Returns the
     /// number of rules.
     pub fn disarm(&self, which: impl Fn(&ArmedFault) -> bool) -> Result<usize, FabricError> {
-        self.with_registry(|_| {
+        self.with_existing_registry(|_| {
             let Some(board) = Board::open_existing(self.directory())? else {
                 return Ok(0);
             };
