@@ -1,7 +1,7 @@
 //! From a completion of the device to the subprotocol of the packet: parses the packet, identifies
 //! its sender, answers a first packet with a HANDSHAKE, and dispatches by type.
 
-use crate::endpoint::channel::Introduction;
+use crate::endpoint::channel::UnknownSender;
 use crate::endpoint::posting::Work;
 use crate::endpoint::requests::MemoryRequest;
 use crate::endpoint::subprotocols::incoming_message::{Rtm, Sequenced};
@@ -108,7 +108,7 @@ impl<N: Nic> Endpoint<N> {
         let bytes = packet.bytes(self.channel.posting.nic());
         match Packet::parse(bytes) {
             Ok(incoming) => {
-                let introduction = || Introduction {
+                let introduction = || UnknownSender {
                     packet_type: incoming.base.packet_type,
                     raw_address: incoming.raw_address(),
                 };
@@ -138,7 +138,7 @@ impl<N: Nic> Endpoint<N> {
         &mut self,
         source: &Source,
         connid: Option<Connid>,
-        introduction: impl FnOnce() -> Introduction,
+        introduction: impl FnOnce() -> UnknownSender,
     ) -> Option<PeerId> {
         let peer = match self.channel.peers.addresses().identify(source, connid) {
             Some(peer) => peer,

@@ -14,7 +14,7 @@ use hashbrown::HashMap;
 
 use crate::address::{Qpn, RawAddress};
 use crate::nic::{
-    self, Access, Completion, CompletionQueueId, Destination, LentNic, Loan, Nic, QueuePair,
+    self, Access, Completion, CompletionQueueId, Destination, LentNic, MovableSlot, Nic, QueuePair,
     Region, Source, UserSlice,
 };
 
@@ -22,9 +22,9 @@ use crate::endpoint::Endpoint;
 use crate::endpoint::api::config::EndpointConfig;
 use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::api::time::Instant;
-use crate::endpoint::base::hash::Mixer;
+use crate::endpoint::base::hash::SeededHasher;
 use crate::endpoint::base::ids::{Arena, EndpointId, PeerId};
-use crate::endpoint::one_sided::Exposed;
+use crate::endpoint::one_sided::ExposedRegions;
 use crate::endpoint::open;
 use crate::endpoint::peers::AddressVector;
 
@@ -45,15 +45,15 @@ pub struct Domain<D: nic::Domain> {
 }
 
 struct Shared<D> {
-    nic: Loan<D>,
+    nic: MovableSlot<D>,
     addresses: AddressVector,
-    exposed: Exposed,
+    exposed: ExposedRegions,
 }
 
 impl<D: nic::Domain> Shared<D> {
     /// Swaps the shared parts with an endpoint's parts: moves them to the endpoint, or back.
     fn exchange(&mut self, endpoint: &mut Endpoint<LentNic<D>>) {
-        mem::swap(&mut self.nic, endpoint.nic_mut().loan_mut());
+        mem::swap(&mut self.nic, endpoint.nic_mut().slot_mut());
         mem::swap(&mut self.addresses, endpoint.channel.peers.addresses_mut());
         mem::swap(&mut self.exposed, &mut endpoint.one_sided.exposed);
     }
@@ -69,9 +69,9 @@ impl<D: nic::Domain> Domain<D> {
             by_queue_pair: HashMap::new(),
             holder: None,
             shared: Shared {
-                nic: Loan::new(nic),
-                addresses: AddressVector::new(Mixer::new(seed)),
-                exposed: Exposed::default(),
+                nic: MovableSlot::new(nic),
+                addresses: AddressVector::new(SeededHasher::new(seed)),
+                exposed: ExposedRegions::default(),
             },
             queues: Vec::new(),
             batch: Vec::new(),
@@ -135,7 +135,7 @@ impl<D: nic::Domain> Domain<D> {
         let qpn = queue_pair.address().qpn;
         let nic = LentNic::new(queue_pair, mem::take(&mut shared.nic));
         let mut endpoint = Endpoint::build(nic, user, config);
-        mem::swap(&mut shared.nic, endpoint.nic_mut().loan_mut());
+        mem::swap(&mut shared.nic, endpoint.nic_mut().slot_mut());
         match self.endpoints.insert(endpoint) {
             Ok(id) => {
                 self.order.push(id);

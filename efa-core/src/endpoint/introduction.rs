@@ -3,7 +3,7 @@
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::Event;
 use crate::endpoint::base::ids::PeerId;
-use crate::endpoint::channel::{Conversation, Introduced, Introduction};
+use crate::endpoint::channel::{Conversation, SenderLookup, UnknownSender};
 use crate::nic::{Nic, Source};
 
 impl<N: Nic> Endpoint<N> {
@@ -12,12 +12,12 @@ impl<N: Nic> Endpoint<N> {
     pub(crate) fn introduce(
         &mut self,
         source: &Source,
-        introduction: &Introduction,
+        introduction: &UnknownSender,
     ) -> Option<PeerId> {
         let address = match self.channel.introduced(source, introduction) {
-            Introduced::Peer(peer) => return Some(peer),
-            Introduced::New(address) => address,
-            Introduced::Unknown => return None,
+            SenderLookup::Peer(peer) => return Some(peer),
+            SenderLookup::New(address) => address,
+            SenderLookup::Unknown => return None,
         };
         // Of the remembered owners of a queue pair number, only the newest still exists. Without a
         // limit for them, one sender that makes up connection ids could use the room of all others.

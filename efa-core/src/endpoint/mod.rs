@@ -25,7 +25,7 @@
 //! | `sending` | the choice of a subprotocol, the packets of an operation, its end |
 //! | `one_sided` | memory that peers may access; carrying out atomics |
 //! | `channel` | common parts of both directions: the conversation with each peer, posting packets to it, packets that the device returns, its share of the quota, reports to the application |
-//! | `subprotocols` | each kind of operation, on the side that is the source of data (`SendSide`) and on the side that is its destination (`ReceiveSide`); messages and atomics in order (`Turns`) |
+//! | `subprotocols` | each kind of operation, on the side that is the source of data (`SendSide`) and on the side that is its destination (`ReceiveSide`); messages and atomics in order (`OrderedDelivery`) |
 //! | `dispatch`, `introduction`, `sent` | handling a received packet, also of an unknown sender, and the completion of a sent one |
 //! | `requests` | requests of peers for memory |
 //! | `user_receives` | receiving into the application's buffers, by a second queue pair |
@@ -84,7 +84,7 @@ pub use api::operation::{
     AtomicArgs, AtomicKind, ClaimedRecvArgs, IOV_LIMIT, IoVec, MessageInfo, MultiRecvArgs,
     OperationFlags, ReadArgs, RecvArgs, RemoteIoVec, SendArgs, SourceFilter, TagFilter, WriteArgs,
 };
-pub use api::statistics::{Copied, Counter, Protocol, Statistics, Usage};
+pub use api::statistics::{CopiedBytes, Counter, Protocol, Statistics, Usage};
 pub use api::time::Instant;
 pub use base::ids::{ClaimId, EndpointId, PeerId, ReceiveId};
 #[cfg(any(test, debug_assertions))]
@@ -103,7 +103,7 @@ use one_sided::OneSided;
 use receiving::Receiving;
 use sending::Sending;
 use subprotocols::atomics::AtomicTarget;
-use subprotocols::turns::Turns;
+use subprotocols::turns::OrderedDelivery;
 use subprotocols::{ReceiveSide, SendSide};
 use user_receives::UserReceives;
 
@@ -196,8 +196,8 @@ impl<N: Nic> Endpoint<N> {
     }
 
     #[inline(always)]
-    fn turns(&mut self) -> Turns<'_, N> {
-        Turns {
+    fn turns(&mut self) -> OrderedDelivery<'_, N> {
+        OrderedDelivery {
             channel: &mut self.channel,
             receiving: &mut self.receiving,
             one_sided: &mut self.one_sided,

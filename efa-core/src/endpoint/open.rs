@@ -8,7 +8,7 @@ use crate::endpoint::api::config::EndpointConfig;
 use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::api::reports::Reports;
 use crate::endpoint::api::time::Instant;
-use crate::endpoint::base::hash::Mixer;
+use crate::endpoint::base::hash::SeededHasher;
 use crate::endpoint::base::ids::{Id, InboundId, PeerId};
 use crate::endpoint::channel::{Channel, MAX_REQUEST_HEADER, Sizes};
 use crate::endpoint::one_sided::OneSided;
@@ -17,7 +17,7 @@ use crate::endpoint::peers::handshake::own_handshake;
 use crate::endpoint::posting::Posting;
 use crate::endpoint::quota::Quota;
 use crate::endpoint::receiving::Receiving;
-use crate::endpoint::sending::choice::Local;
+use crate::endpoint::sending::choice::LocalCapabilities;
 use crate::endpoint::sending::{HeaderSettings, Sending};
 use crate::endpoint::user_receives::UserReceives;
 
@@ -130,7 +130,7 @@ impl<N: Nic> Endpoint<N> {
         let mtu = attributes.mtu;
         let wanted_receives = config.recv_buffers.clamp(1, attributes.recv_queue_depth);
         let has = |caps| config.use_device_rdma && attributes.caps.contains(caps);
-        let local = Local {
+        let local = LocalCapabilities {
             rdma_read: has(DeviceCaps::RDMA_READ),
             rdma_write: has(DeviceCaps::RDMA_WRITE),
             unsolicited_write_recv: has(DeviceCaps::UNSOLICITED_WRITE_RECV),
@@ -141,13 +141,13 @@ impl<N: Nic> Endpoint<N> {
             min_read_write_size: config.min_read_write_size as u64,
         };
         let address = nic.address();
-        let mixer = Mixer::new(config.seed ^ u64::from(address.qkey.0));
+        let hasher = SeededHasher::new(config.seed ^ u64::from(address.qkey.0));
         let headers = HeaderSettings {
             mtu,
             credits: config.cts_window_packets,
         };
         let mut endpoint = Endpoint {
-            receiving: Receiving::new(&config, mixer),
+            receiving: Receiving::new(&config, hasher),
             sending: Sending::new(config.max_operations, headers),
             one_sided: OneSided::default(),
             batch: Vec::with_capacity(config.poll_batch),
@@ -161,7 +161,7 @@ impl<N: Nic> Endpoint<N> {
                 ),
                 sizes: Sizes::new(attributes, &config),
                 local,
-                peers: Peers::new(mixer, MsgId(config.first_msg_id)),
+                peers: Peers::new(hasher, MsgId(config.first_msg_id)),
                 given_up: Vec::new(),
                 gone: Vec::new(),
                 quota: Quota::new(config.peer_operations, config.remote_operations),

@@ -4,7 +4,7 @@ use crate::nic::{Access, Domain as _, Nic, PolledNic, Region, UserSlice};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
-use crate::endpoint::one_sided::Withdrawn;
+use crate::endpoint::one_sided::WithdrawnRegion;
 
 impl<N: PolledNic> Endpoint<N> {
     /// Registers memory, for use as [`IoVec::region`](crate::endpoint::IoVec::region) and, if
@@ -33,7 +33,7 @@ impl<N: PolledNic> Endpoint<N> {
 impl<N: Nic> Endpoint<N> {
     /// Ends the accesses of peers to a region that they may not use any more: after deregistration
     /// its memory may be used for something else.
-    pub(crate) fn end_accesses(&mut self, gone: &Withdrawn) {
+    pub(crate) fn end_accesses(&mut self, gone: &WithdrawnRegion) {
         if self.channel.quota.pending() == 0 {
             return;
         }

@@ -4,7 +4,7 @@ use crate::endpoint::Endpoint;
 use crate::endpoint::api::error::{EndpointError, Failure};
 use crate::endpoint::base::ids::PacketId;
 use crate::endpoint::channel::Channel;
-use crate::endpoint::posting::{Finished, FinishedRequest, Owner};
+use crate::endpoint::posting::{CompletedRequest, FinishedRequest, PacketOwner};
 use crate::endpoint::sending::Loss;
 use crate::nic::{Nic, Status};
 
@@ -52,21 +52,21 @@ impl<N: Nic> Endpoint<N> {
         }
         let failure = self.channel.peers.arrived(done.peer, done.sequenced);
         match done.owner {
-            Owner::OnePacket(operation) => {
+            PacketOwner::OnePacket(operation) => {
                 self.channel
                     .reports
                     .sent(done.peer, &operation.report, operation.length, failure);
             }
-            Owner::Outbound(id) => {
+            PacketOwner::Outbound(id) => {
                 self.sending.done(id);
                 self.send_side().finish_outbound(id);
             }
-            Owner::Inbound(id) => {
+            PacketOwner::Inbound(id) => {
                 if let FinishedRequest::Read(length) = done.what {
                     self.receive_side().on_read_done(id, length, None);
                 }
             }
-            Owner::Control | Owner::Provocation => {}
+            PacketOwner::Control | PacketOwner::Provocation => {}
         }
     }
 
@@ -86,9 +86,9 @@ impl<N: Nic> Endpoint<N> {
 
     /// Forgets a packet or RDMA request.
     #[inline]
-    fn take_packet(&mut self, id: PacketId) -> Option<Finished> {
+    fn take_packet(&mut self, id: PacketId) -> Option<CompletedRequest> {
         let taken = self.channel.posting.take(id)?;
-        if let Owner::OnePacket(_) = taken.owner {
+        if let PacketOwner::OnePacket(_) = taken.owner {
             self.sending.free();
         }
         Some(taken)
@@ -101,7 +101,7 @@ impl<N: Nic> Endpoint<N> {
         };
         self.channel.lost(&lost, failure, loss);
         match (lost.owner, lost.what) {
-            (Owner::OnePacket(operation), _) => {
+            (PacketOwner::OnePacket(operation), _) => {
                 let failure = self.channel.peers.failure_of(lost.peer).unwrap_or(failure);
                 self.channel.reports.sent(
                     lost.peer,
@@ -110,18 +110,18 @@ impl<N: Nic> Endpoint<N> {
                     Some(failure),
                 );
             }
-            (Owner::Outbound(id), what) => {
+            (PacketOwner::Outbound(id), what) => {
                 if self.sending.is_peers_read(id) {
                     self.channel.answer_lost(lost.peer, what, failure);
                 }
                 self.sending.lost(id, failure, loss);
                 self.send_side().finish_outbound(id);
             }
-            (Owner::Inbound(id), FinishedRequest::Packet(..)) => {
+            (PacketOwner::Inbound(id), FinishedRequest::Packet(..)) => {
                 self.receive_side().fail_inbound(id, failure)
             }
-            (Owner::Inbound(id), _) => self.receive_side().on_read_done(id, 0, Some(failure)),
-            (Owner::Control | Owner::Provocation, _) => {}
+            (PacketOwner::Inbound(id), _) => self.receive_side().on_read_done(id, 0, Some(failure)),
+            (PacketOwner::Control | PacketOwner::Provocation, _) => {}
         }
     }
 }

@@ -7,12 +7,12 @@ use super::objects::Domain;
 
 /// A place for a value that may be moved to another place. Moving it swaps two of these.
 #[derive(Debug)]
-pub(crate) struct Loan<T>(Option<Box<T>>);
+pub(crate) struct MovableSlot<T>(Option<Box<T>>);
 
-impl<T> Default for Loan<T> {
+impl<T> Default for MovableSlot<T> {
     /// An empty place.
     fn default() -> Self {
-        Loan(None)
+        MovableSlot(None)
     }
 }
 
@@ -21,9 +21,9 @@ fn not_here() -> ! {
     unreachable!("an endpoint of a shared domain is used through the domain, which lends it first")
 }
 
-impl<T> Loan<T> {
+impl<T> MovableSlot<T> {
     pub(crate) fn new(value: T) -> Self {
-        Loan(Some(Box::new(value)))
+        MovableSlot(Some(Box::new(value)))
     }
 
     pub(crate) fn into_inner(self) -> T {
@@ -31,7 +31,7 @@ impl<T> Loan<T> {
     }
 }
 
-impl<T> Deref for Loan<T> {
+impl<T> Deref for MovableSlot<T> {
     type Target = T;
 
     #[inline(always)]
@@ -40,7 +40,7 @@ impl<T> Deref for Loan<T> {
     }
 }
 
-impl<T> DerefMut for Loan<T> {
+impl<T> DerefMut for MovableSlot<T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
         self.0.as_deref_mut().unwrap_or_else(|| not_here())
@@ -51,16 +51,16 @@ impl<T> DerefMut for Loan<T> {
 #[derive(Debug)]
 pub struct LentNic<D: Domain> {
     queue_pair: D::QueuePair,
-    domain: Loan<D>,
+    domain: MovableSlot<D>,
 }
 
 impl<D: Domain> LentNic<D> {
-    pub(crate) fn new(queue_pair: D::QueuePair, domain: Loan<D>) -> Self {
+    pub(crate) fn new(queue_pair: D::QueuePair, domain: MovableSlot<D>) -> Self {
         LentNic { queue_pair, domain }
     }
 
     /// The domain's place.
-    pub(crate) fn loan_mut(&mut self) -> &mut Loan<D> {
+    pub(crate) fn slot_mut(&mut self) -> &mut MovableSlot<D> {
         &mut self.domain
     }
 

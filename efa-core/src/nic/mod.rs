@@ -55,7 +55,7 @@ pub use completion::{Completion, CompletionKind, Source};
 pub use error::NicError;
 pub use hold::{Nic, OwnNic, PolledNic};
 pub use lent::LentNic;
-pub(crate) use lent::Loan;
+pub(crate) use lent::MovableSlot;
 pub use memory::{Access, BufferId, LocalKey, Region, RemoteKey, UserSlice};
 pub use objects::{CompletionQueueId, Device, Domain, DomainConfig, QueuePair, QueuePairConfig};
 pub use request::{Destination, Doorbell, RdmaRequest, SendRequest};

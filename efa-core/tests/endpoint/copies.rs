@@ -54,7 +54,7 @@ fn send(script: &mut Script, peer: PeerId, data: &[IoVec]) {
 }
 
 /// The bytes copied in total, and by one protocol.
-fn copied(script: &Script, protocol: Protocol) -> (u64, u64, Copied) {
+fn copied(script: &Script, protocol: Protocol) -> (u64, u64, CopiedBytes) {
     let all = Protocol::ALL.map(|protocol| script.dut.statistics().copied(protocol));
     let sent = all.iter().map(|copied| copied.sent).sum();
     let received = all.iter().map(|copied| copied.received).sum();
@@ -174,7 +174,7 @@ fn data_moved_by_rdma_is_not_copied() {
     assert_eq!(contexts, [2, 3]);
     for protocol in Protocol::ALL {
         let (.., copied) = copied(&script, protocol);
-        assert_eq!(copied, Copied::default(), "{protocol:?}");
+        assert_eq!(copied, CopiedBytes::default(), "{protocol:?}");
     }
 }
 

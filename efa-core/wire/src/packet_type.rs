@@ -22,7 +22,7 @@ bitflags::bitflags! {
 }
 
 /// Implemented by formats that have packet types.
-pub(super) trait OfTypes {
+pub(super) trait TypedFormat {
     /// The type of this format with these traits.
     fn type_with(traits: TypeTraits) -> PacketType;
 }

@@ -29,7 +29,7 @@ pub struct Statistics {
     /// Events that were dropped because the application did not read them.
     pub events_dropped: u64,
     /// Bytes of user data that were copied, by [`Protocol`]; see [`Statistics::copied`].
-    pub(crate) copied: [Copied; Protocol::COUNT],
+    pub(crate) copied: [CopiedBytes; Protocol::COUNT],
     /// Sends, reported or not.
     pub sends: Counter,
     /// Receives, reported or not.
@@ -77,7 +77,7 @@ impl Protocol {
 
 /// Bytes of user data that the engine copied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Copied {
+pub struct CopiedBytes {
     /// Bytes copied from user memory to packet buffers. Registered pieces of at least 1 KiB are
     /// gathered by the device instead.
     pub sent: u64,
@@ -96,7 +96,7 @@ pub struct Counter {
 
 impl Statistics {
     /// The bytes of user data that were copied for a protocol.
-    pub fn copied(&self, protocol: Protocol) -> Copied {
+    pub fn copied(&self, protocol: Protocol) -> CopiedBytes {
         self.copied[protocol as usize]
     }
 

@@ -27,23 +27,23 @@ impl PeerLinks {
 
 /// Slots with elements that can belong to a peer. The methods may panic for a slot without an
 /// element, which is a mistake of the caller.
-pub(crate) trait OfPeers {
+pub(crate) trait PeerNodes {
     fn links(&self, node: u32) -> &PeerLinks;
     fn links_mut(&mut self, node: u32) -> &mut PeerLinks;
 }
 
 /// A list of elements for each peer, in the order of their insertion.
 #[derive(Default)]
-pub(crate) struct ByPeer {
+pub(crate) struct PeerLists {
     /// The first element of each list, by slot of the peer. A list is empty before its slot is used
     /// for another peer.
     first: Vec<u32>,
 }
 
-impl ByPeer {
+impl PeerLists {
     /// Appends an element to the list of its peer.
     #[inline]
-    pub(crate) fn push(&mut self, nodes: &mut impl OfPeers, peer: PeerId, node: u32) {
+    pub(crate) fn push(&mut self, nodes: &mut impl PeerNodes, peer: PeerId, node: u32) {
         let slot = peer.index();
         if self.first.len() <= slot {
             self.first.resize(slot + 1, END);
@@ -68,7 +68,7 @@ impl ByPeer {
 
     /// Removes an element.
     #[inline]
-    pub(crate) fn remove(&mut self, nodes: &mut impl OfPeers, peer: PeerId, node: u32) {
+    pub(crate) fn remove(&mut self, nodes: &mut impl PeerNodes, peer: PeerId, node: u32) {
         let PeerLinks { previous, next } = *nodes.links(node);
         let first = &mut self.first[peer.index()];
         if *first == node {
@@ -85,7 +85,7 @@ impl ByPeer {
     }
 
     /// The elements of a peer, in the order of their insertion.
-    pub(crate) fn of(&self, nodes: &impl OfPeers, peer: PeerId) -> Vec<u32> {
+    pub(crate) fn of(&self, nodes: &impl PeerNodes, peer: PeerId) -> Vec<u32> {
         let first = self.first.get(peer.index()).copied();
         let mut node = first.unwrap_or(END);
         let mut found = Vec::new();
@@ -113,7 +113,7 @@ mod tests {
 
     struct Nodes(Vec<PeerLinks>);
 
-    impl OfPeers for Nodes {
+    impl PeerNodes for Nodes {
         fn links(&self, node: u32) -> &PeerLinks {
             &self.0[node as usize]
         }
@@ -129,7 +129,7 @@ mod tests {
         #[test]
         fn each_peer_has_its_own_in_order(steps in proptest::collection::vec((0..3_u32, 0..8_u32), 0..60)) {
             let mut nodes = Nodes(vec![PeerLinks::NONE; 8]);
-            let mut lists = ByPeer::default();
+            let mut lists = PeerLists::default();
             let mut expected: [Vec<u32>; 3] = Default::default();
             for (peer, node) in steps {
                 let owner = expected.iter().position(|list| list.contains(&node));

@@ -3,14 +3,14 @@
 /// Hashes two words, seeded so that a peer cannot choose tags that collide without knowing the
 /// seed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Mixer {
+pub(crate) struct SeededHasher {
     seed: u64,
 }
 
-impl Mixer {
+impl SeededHasher {
     pub(crate) const fn new(seed: u64) -> Self {
         // An odd multiple, so that seed 0 is not the identity.
-        Mixer {
+        SeededHasher {
             seed: seed ^ 0x9e37_79b9_7f4a_7c15,
         }
     }

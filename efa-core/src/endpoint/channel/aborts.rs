@@ -4,7 +4,7 @@
 
 use crate::endpoint::api::error::{EndpointError, Failure};
 use crate::endpoint::base::ids::PeerId;
-use crate::endpoint::posting::{Abandoned, Owner, Work};
+use crate::endpoint::posting::{AbandonedMessage, PacketOwner, Work};
 use crate::endpoint::sending::Loss;
 use crate::nic::Nic;
 use crate::wire::{OpeType, PacketType, PeerError};
@@ -13,7 +13,7 @@ use super::Channel;
 
 /// A message that failed before the HANDSHAKE showed whether the peer supports PEER_ERROR.
 pub(crate) struct PendingAbort {
-    what: Abandoned,
+    what: AbandonedMessage,
     failure: Failure,
     loss: Option<Loss>,
 }
@@ -25,7 +25,7 @@ impl<N: Nic> Channel<N> {
     pub(crate) fn abandon(
         &mut self,
         peer: PeerId,
-        what: Abandoned,
+        what: AbandonedMessage,
         failure: Failure,
         loss: Option<Loss>,
     ) {
@@ -63,7 +63,7 @@ impl<N: Nic> Channel<N> {
     pub(crate) fn send_peer_error(
         &mut self,
         peer: PeerId,
-        what: Abandoned,
+        what: AbandonedMessage,
         code: u32,
     ) -> Result<(), EndpointError> {
         let error = PeerError {
@@ -77,7 +77,7 @@ impl<N: Nic> Channel<N> {
         let sequenced = (what.side == OpeType::TXE).then_some(what.msg_id);
         let posted = self.posting.start_packet(&error).and_then(|mut packet| {
             packet.sequenced = sequenced;
-            self.post_packet(peer, Owner::Control, packet)
+            self.post_packet(peer, PacketOwner::Control, packet)
         });
         match (sequenced, &posted) {
             (None, _) | (_, Err(EndpointError::TryAgain)) => {}
@@ -92,7 +92,7 @@ impl<N: Nic> Channel<N> {
     fn abort_not_sent(
         &mut self,
         peer: PeerId,
-        what: Abandoned,
+        what: AbandonedMessage,
         failure: Failure,
         loss: Option<Loss>,
     ) {

@@ -2,7 +2,7 @@
 
 use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::base::ids::PeerId;
-use crate::endpoint::posting::Owner;
+use crate::endpoint::posting::PacketOwner;
 use crate::endpoint::sending::choice::NoProtocol;
 use crate::nic::Nic;
 use crate::wire::EagerRtw;
@@ -21,7 +21,7 @@ impl<N: Nic> Channel<N> {
             options: self.request_options(None, None),
             ..EagerRtw::default()
         })?;
-        self.post_packet(peer, Owner::Provocation, packet)?;
+        self.post_packet(peer, PacketOwner::Provocation, packet)?;
         tracing::debug!(%peer, "empty write sent, to get the peer's HANDSHAKE");
         if let Some(state) = self.peers.state_mut(peer) {
             state.handshake.request_sent();

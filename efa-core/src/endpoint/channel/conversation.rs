@@ -5,7 +5,7 @@ use crate::endpoint::api::error::{EndpointError, Failure, ProviderError};
 use crate::endpoint::api::operation::SourceFilter;
 use crate::endpoint::base::ids::{OutboundId, PeerId};
 use crate::endpoint::peers::Peers;
-use crate::endpoint::peers::handshake::{Handshaking, PeerFeatures};
+use crate::endpoint::peers::handshake::{HandshakeState, PeerFeatures};
 use crate::endpoint::posting::PeerBackoff;
 use crate::endpoint::receiving::ReorderWindow;
 use crate::endpoint::sending::{Loss, ReadBased, Sequence};
@@ -18,7 +18,7 @@ use super::aborts::PendingAbort;
 pub(crate) struct Conversation {
     /// The ids of messages and atomics to the peer.
     pub(crate) sequence: Sequence,
-    pub(crate) handshake: Handshaking,
+    pub(crate) handshake: HandshakeState,
     /// The reason why the peer was given up, if it was. Its packets are dropped.
     pub(crate) failure: Option<Failure>,
     /// Whether the peer sent something since the last check.
@@ -59,7 +59,7 @@ impl From<MsgId> for Conversation {
     fn from(first: MsgId) -> Self {
         Conversation {
             sequence: Sequence::new(first),
-            handshake: Handshaking::default(),
+            handshake: HandshakeState::default(),
             failure: None,
             heard: false,
             window: ReorderWindow::new(first),
@@ -327,7 +327,7 @@ mod tests {
     use super::*;
     use crate::address::{Ahn, Gid, Qkey, Qpn, RawAddress};
     use crate::endpoint::api::error::Errno;
-    use crate::endpoint::base::hash::Mixer;
+    use crate::endpoint::base::hash::SeededHasher;
     use crate::endpoint::base::ids::Id;
     use crate::wire::ExtraFeatures;
 
@@ -335,7 +335,7 @@ mod tests {
 
     /// The conversations of an endpoint that counts messages from 5 on, with one peer.
     fn conversations() -> (Peers<Conversation>, PeerId) {
-        let mut peers = Peers::new(Mixer::new(1), MsgId(5));
+        let mut peers = Peers::new(SeededHasher::new(1), MsgId(5));
         let address = RawAddress {
             gid: Gid([1; 16]),
             qpn: Qpn(7),

@@ -3,7 +3,7 @@
 use crate::endpoint::api::completion::Event;
 use crate::endpoint::api::error::{EndpointError, Failure};
 use crate::endpoint::base::ids::PeerId;
-use crate::endpoint::posting::{Owner, Work};
+use crate::endpoint::posting::{PacketOwner, Work};
 use crate::endpoint::sending::Loss;
 use crate::nic::Nic;
 use crate::wire::{AtomicDatatype, AtomicOp, MsgId, RmaIovs, Rta, RtaKind};
@@ -51,7 +51,7 @@ impl<N: Nic> Channel<N> {
             };
             let posted = self.posting.start_packet(&header).and_then(|mut packet| {
                 packet.sequenced = Some(msg_id);
-                self.post_packet(peer, Owner::Control, packet)
+                self.post_packet(peer, PacketOwner::Control, packet)
             });
             match posted {
                 Ok(()) => self.peers.gap_filled(peer),

@@ -29,14 +29,14 @@ use crate::endpoint::posting::{Posting, Work};
 use crate::endpoint::quota::Quota;
 use crate::endpoint::receiving::HeldOperation;
 use crate::endpoint::sending::ReadBased;
-use crate::endpoint::sending::choice::Local;
+use crate::endpoint::sending::choice::LocalCapabilities;
 use crate::nic::Nic;
 use crate::wire::{Handshake, PacketType};
 
 pub(crate) use conversation::Conversation;
 pub use sizes::MAX_REQUEST_HEADER;
 pub(crate) use sizes::{Sizes, atomic_operand};
-pub(crate) use unknown_senders::{Introduced, Introduction};
+pub(crate) use unknown_senders::{SenderLookup, UnknownSender};
 
 /// State that operations in both directions need.
 pub(crate) struct Channel<N> {
@@ -45,7 +45,7 @@ pub(crate) struct Channel<N> {
     /// The HANDSHAKE for each peer.
     pub(crate) handshake: Handshake,
     pub(crate) sizes: Sizes,
-    pub(crate) local: Local,
+    pub(crate) local: LocalCapabilities,
     pub(crate) posting: Posting<N>,
     pub(crate) peers: Peers<Conversation>,
     /// Peers that were given up and may still have operations. [`Work::GiveUp`] is queued for them.

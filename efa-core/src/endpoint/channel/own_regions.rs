@@ -24,8 +24,8 @@ impl<N: Nic> Channel<N> {
                 pieces,
                 own_regions,
             }),
-            Err((error, leftovers)) => {
-                self.deregister_own(leftovers);
+            Err((error, resources)) => {
+                self.deregister_own(resources);
                 Err(error)
             }
         }

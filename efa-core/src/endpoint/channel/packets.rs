@@ -7,7 +7,7 @@ use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::memory::rdma::RdmaPart;
 use crate::endpoint::peers::handshake::{PeerFeatures, identity};
-use crate::endpoint::posting::{Outgoing, Owner, Rdma, Work};
+use crate::endpoint::posting::{Outgoing, PacketOwner, Rdma, Work};
 use crate::nic::{BufferId, Destination, Nic, Status};
 use crate::wire::{PacketType, Repr, ReqOptions};
 
@@ -45,7 +45,7 @@ impl<N: Nic> Channel<N> {
     pub(crate) fn post_packet(
         &mut self,
         peer: PeerId,
-        owner: Owner,
+        owner: PacketOwner,
         packet: Outgoing,
     ) -> Result<(), EndpointError> {
         let destination = self
@@ -60,7 +60,7 @@ impl<N: Nic> Channel<N> {
         &mut self,
         peer: PeerId,
         destination: Destination,
-        owner: Owner,
+        owner: PacketOwner,
         packet: Outgoing,
     ) -> Result<(), EndpointError> {
         self.posting.post_packet(peer, destination, owner, packet)?;
@@ -72,7 +72,7 @@ impl<N: Nic> Channel<N> {
     pub(crate) fn post_rdma(
         &mut self,
         peer: PeerId,
-        owner: Owner,
+        owner: PacketOwner,
         part: RdmaPart,
         rdma: Rdma,
     ) -> Result<(), EndpointError> {
@@ -95,7 +95,7 @@ impl<N: Nic> Channel<N> {
         let posted = self
             .posting
             .start_packet(header)
-            .and_then(|packet| self.post_packet(peer, Owner::Control, packet));
+            .and_then(|packet| self.post_packet(peer, PacketOwner::Control, packet));
         self.control_posted(peer, header.packet_type(), posted)
     }
 

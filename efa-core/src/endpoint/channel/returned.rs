@@ -4,7 +4,7 @@
 use crate::endpoint::api::completion::Event;
 use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
 use crate::endpoint::base::ids::{PacketId, PeerId};
-use crate::endpoint::posting::{Abandoned, Finished, FinishedRequest, Owner};
+use crate::endpoint::posting::{AbandonedMessage, CompletedRequest, FinishedRequest, PacketOwner};
 use crate::endpoint::sending::Loss;
 use crate::nic::{Nic, Status};
 use crate::wire::{OpeType, PacketType, PeerError};
@@ -57,7 +57,7 @@ impl<N: Nic> Channel<N> {
 
     /// Records the loss of a packet or RDMA request: the effects for its peer and for the sequence
     /// of messages. The caller handles the effects for an operation.
-    pub(crate) fn lost(&mut self, lost: &Finished, failure: Failure, loss: Loss) {
+    pub(crate) fn lost(&mut self, lost: &CompletedRequest, failure: Failure, loss: Loss) {
         tracing::debug!(
             peer = %lost.peer,
             packet_type = %lost.what,
@@ -89,18 +89,18 @@ impl<N: Nic> Channel<N> {
             }
             match (lost.owner, lost.what) {
                 // The operation decides at its end how much of the message has reached the peer.
-                (Owner::Outbound(_), _) => {}
+                (PacketOwner::Outbound(_), _) => {}
                 // It is unknown whether the peer has the message. Without the PEER_ERROR it may
                 // wait for it.
-                (Owner::Control, FinishedRequest::Packet(PacketType::PeerError, _)) => {
+                (PacketOwner::Control, FinishedRequest::Packet(PacketType::PeerError, _)) => {
                     self.request_lost(lost.peer, msg_id, failure, Loss::Unknown);
                 }
                 // A packet that was to fill a gap is also lost, although the peer exists.
-                (Owner::Control, _) if !failure.is_peer_gone() => {
+                (PacketOwner::Control, _) if !failure.is_peer_gone() => {
                     self.request_lost(lost.peer, msg_id, failure, Loss::Unknown);
                 }
-                (Owner::OnePacket(_), _) if loss == Loss::Unknown => {
-                    let what = Abandoned {
+                (PacketOwner::OnePacket(_), _) if loss == Loss::Unknown => {
+                    let what = AbandonedMessage {
                         msg_id,
                         op_id: PeerError::NO_OP,
                         side: OpeType::TXE,
@@ -111,13 +111,13 @@ impl<N: Nic> Channel<N> {
             }
         }
         match lost.owner {
-            Owner::Control => self.answer_lost(lost.peer, lost.what, failure),
-            Owner::Provocation => {
+            PacketOwner::Control => self.answer_lost(lost.peer, lost.what, failure),
+            PacketOwner::Provocation => {
                 if let Some(state) = self.peers.state_mut(peer) {
                     state.handshake.provocation_lost(failure);
                 }
             }
-            Owner::OnePacket(_) | Owner::Outbound(_) | Owner::Inbound(_) => {}
+            PacketOwner::OnePacket(_) | PacketOwner::Outbound(_) | PacketOwner::Inbound(_) => {}
         }
     }
 

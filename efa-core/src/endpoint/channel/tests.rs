@@ -9,7 +9,7 @@ use crate::endpoint::base::ids::Id;
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::memory::registration::Registered;
 use crate::endpoint::peers::handshake::PeerFeatures;
-use crate::endpoint::posting::Abandoned;
+use crate::endpoint::posting::AbandonedMessage;
 use crate::endpoint::sending::Loss;
 use crate::endpoint::sending::choice::NoProtocol;
 use crate::nic::fake::{FakeNic, fake_nic};
@@ -102,7 +102,7 @@ fn an_unreportable_abandoned_message_ends_the_sequence() {
     for side in [OpeType::TXE, OpeType::RXE] {
         let (mut channel, peer) = usual();
         channel.request_posted(peer);
-        let what = Abandoned {
+        let what = AbandonedMessage {
             msg_id: MsgId(channel.config.first_msg_id),
             op_id: PeerError::NO_OP,
             side,
@@ -126,7 +126,7 @@ fn an_abandoned_message_is_outstanding_until_reported() {
         channel.request_posted(peer);
         let msg_id = MsgId(channel.config.first_msg_id);
         channel.peers.arrived(peer, Some(msg_id));
-        let what = Abandoned {
+        let what = AbandonedMessage {
             msg_id,
             op_id: PeerError::NO_OP,
             side,
@@ -238,14 +238,14 @@ fn local_failures_do_not_give_up_peers() {
                 peer_to_peer: true,
             });
         }
-        let what = Abandoned {
+        let what = AbandonedMessage {
             msg_id: MsgId(channel.config.first_msg_id),
             op_id: PeerError::NO_OP,
             side: OpeType::TXE,
         };
         channel.abandon(peer, what, FAILURE, Some(Loss::Unknown));
         assert_eq!(events(&mut channel), []);
-        let received = Abandoned {
+        let received = AbandonedMessage {
             side: OpeType::RXE,
             ..what
         };

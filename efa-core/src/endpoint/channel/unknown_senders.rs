@@ -9,14 +9,14 @@ use crate::wire::PacketType;
 use super::Channel;
 
 /// The address in a packet of a sender that is not in the address vector.
-pub(crate) struct Introduction {
+pub(crate) struct UnknownSender {
     pub(crate) packet_type: PacketType,
     pub(crate) raw_address: Option<RawAddress>,
 }
 
 /// The sender of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Introduced {
+pub(crate) enum SenderLookup {
     /// A peer of the address vector.
     Peer(PeerId),
     /// A new peer, with this address.
@@ -31,8 +31,8 @@ impl<N: Nic> Channel<N> {
     pub(crate) fn introduced(
         &mut self,
         source: &Source,
-        introduction: &Introduction,
-    ) -> Introduced {
+        introduction: &UnknownSender,
+    ) -> SenderLookup {
         let Some(address) = introduction.raw_address else {
             self.reports.statistics.unknown_senders += 1;
             tracing::debug!(
@@ -42,18 +42,18 @@ impl<N: Nic> Channel<N> {
                 reason = "the sender is not in the address vector, and the packet has no raw address",
                 "packet dropped"
             );
-            return Introduced::Unknown;
+            return SenderLookup::Unknown;
         };
         let addresses = self.peers.addresses();
         if !addresses.is_plausible(source, &address) {
             let packet_type = introduction.packet_type.code();
             self.reports
                 .refuse(None, packet_type, PacketError::ForeignAddress);
-            return Introduced::Unknown;
+            return SenderLookup::Unknown;
         }
         match addresses.find(&address) {
-            Some(peer) => Introduced::Peer(peer),
-            None => Introduced::New(address),
+            Some(peer) => SenderLookup::Peer(peer),
+            None => SenderLookup::New(address),
         }
     }
 

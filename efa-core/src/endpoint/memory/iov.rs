@@ -120,7 +120,7 @@ fn only_piece(pieces: &[IoVec], offset: u64, length: usize) -> Option<IoVec> {
 const MIN_GATHER: usize = 1024;
 
 /// The payload of a packet: the bytes in the packet buffer, and the memory that the device gathers.
-pub(crate) struct Attached {
+pub(crate) struct AttachedPayload {
     pub(crate) in_buffer: usize,
     pub(crate) gathered: Option<(UserSlice, LocalKey)>,
 }
@@ -137,14 +137,14 @@ pub(crate) fn attach<N: Nic>(
     offset: u64,
     length: usize,
     may_gather: bool,
-) -> Result<Attached, NicError> {
+) -> Result<AttachedPayload, NicError> {
     let Some(piece) = only_piece(pieces, offset, length)
         .filter(|piece| length < MIN_GATHER || piece.region.is_none() || !may_gather)
     else {
         return attach_parts(nic, buffer, header, pieces, offset, length, may_gather);
     };
     nic.copy_from_user(buffer, header, piece.memory)?;
-    Ok(Attached {
+    Ok(AttachedPayload {
         in_buffer: header + length,
         gathered: None,
     })
@@ -159,7 +159,7 @@ fn attach_parts<N: Nic>(
     offset: u64,
     length: usize,
     may_gather: bool,
-) -> Result<Attached, NicError> {
+) -> Result<AttachedPayload, NicError> {
     let mut at = header;
     for part in parts(pieces, offset, length as u64) {
         if let Some(region) = part.region
@@ -167,7 +167,7 @@ fn attach_parts<N: Nic>(
             && part.memory.length == length
             && length >= MIN_GATHER
         {
-            return Ok(Attached {
+            return Ok(AttachedPayload {
                 in_buffer: header,
                 gathered: Some((part.memory, region.local_key)),
             });
@@ -175,7 +175,7 @@ fn attach_parts<N: Nic>(
         nic.copy_from_user(buffer, at, part.memory)?;
         at += part.memory.length;
     }
-    Ok(Attached {
+    Ok(AttachedPayload {
         in_buffer: at,
         gathered: None,
     })

@@ -18,11 +18,11 @@ struct ExposedRegion {
 
 /// Registered memory, by remote key.
 #[derive(Default)]
-pub(crate) struct Exposed(HashMap<u64, ExposedRegion>);
+pub(crate) struct ExposedRegions(HashMap<u64, ExposedRegion>);
 
 /// A region that peers may no longer access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Withdrawn {
+pub(crate) struct WithdrawnRegion {
     memory: UserSlice,
     region: Region,
 }
@@ -42,7 +42,7 @@ fn overlap(a: UserSlice, b: UserSlice) -> bool {
     a.address < end(b) && b.address < end(a)
 }
 
-impl Exposed {
+impl ExposedRegions {
     /// Registers memory, and records the access of peers. The registration on the device includes
     /// only the access that it supports; the rest is emulated.
     ///
@@ -103,14 +103,14 @@ impl Exposed {
     }
 
     /// Removes a region. `None` if it was not exposed.
-    pub(crate) fn withdraw(&mut self, region: Region) -> Option<Withdrawn> {
+    pub(crate) fn withdraw(&mut self, region: Region) -> Option<WithdrawnRegion> {
         let ExposedRegion { memory, region, .. } = self.0.remove(&region.remote_key.0)?;
-        Some(Withdrawn { memory, region })
+        Some(WithdrawnRegion { memory, region })
     }
 
     /// Returns whether the withdrawal of a region ends a peer's operation on these pieces: it uses
     /// the region, or no other region permits its access.
-    pub(crate) fn loses(&self, withdrawn: &Withdrawn, pieces: &Iov, access: Access) -> bool {
+    pub(crate) fn loses(&self, withdrawn: &WithdrawnRegion, pieces: &Iov, access: Access) -> bool {
         let is_exposed = |piece: UserSlice| {
             self.0.values().any(|entry| {
                 entry.access.contains(access)
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_key_permits_its_region_and_access_only() {
-        let mut exposed = Exposed::default();
+        let mut exposed = ExposedRegions::default();
         exposed.insert(slice(1000, 100), Access::REMOTE_READ, region(7));
         let read = Access::REMOTE_READ;
         assert!(exposed.memory(&pieces(1000, 100, 7), read).is_some());
@@ -168,11 +168,11 @@ mod tests {
 
     #[test]
     fn a_read_only_region_is_not_a_target() {
-        let mut exposed = Exposed::default();
+        let mut exposed = ExposedRegions::default();
         let write = Access::REMOTE_WRITE;
         exposed.insert(slice(1000, 100), write, region(7));
         exposed.insert(slice(2000, 100), write | Access::LOCAL_WRITE, region(8));
-        let region_of = |exposed: &Exposed, address, key| {
+        let region_of = |exposed: &ExposedRegions, address, key| {
             let found = exposed.memory(&pieces(address, 1, key), write).unwrap();
             found.as_slice()[0].region
         };
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn operations_keep_memory_that_another_region_covers() {
-        let mut exposed = Exposed::default();
+        let mut exposed = ExposedRegions::default();
         let read = Access::REMOTE_READ;
         exposed.insert(slice(1000, 100), read, region(7));
         exposed.insert(slice(1050, 100), read, region(8));

@@ -11,17 +11,17 @@ use slab::Slab;
 use crate::endpoint::base::ids::PeerId;
 use crate::wire::RecvId;
 
-use values::Values;
+use values::AtomicValues;
 
-pub(crate) use exposed::{Exposed, Withdrawn};
+pub(crate) use exposed::{ExposedRegions, WithdrawnRegion};
 
 /// The responder's side of one-sided operations.
 #[derive(Default)]
 pub(crate) struct OneSided {
     /// The memory that peers may access.
-    pub(crate) exposed: Exposed,
+    pub(crate) exposed: ExposedRegions,
     responses: Slab<AtomicResponse>,
-    values: Values,
+    values: AtomicValues,
 }
 
 /// The old values for the requester of an atomic, which wait for a packet buffer.

@@ -10,40 +10,40 @@ use crate::endpoint::one_sided::arithmetic::Element;
 
 /// `long double`: 80 bits in 16 bytes on x86-64, IEEE quadruple precision elsewhere.
 #[cfg(target_arch = "x86_64")]
-pub(crate) type LongDouble = Soft<ieee::X87DoubleExtended>;
+pub(crate) type LongDouble = SoftFloat<ieee::X87DoubleExtended>;
 /// `long double`: 80 bits in 16 bytes on x86-64, IEEE quadruple precision elsewhere.
 #[cfg(not(target_arch = "x86_64"))]
-pub(crate) type LongDouble = Soft<ieee::Quad>;
+pub(crate) type LongDouble = SoftFloat<ieee::Quad>;
 
-pub(crate) type Float16 = Soft<ieee::Half>;
-pub(crate) type Bfloat16 = Soft<ieee::BFloat>;
+pub(crate) type Float16 = SoftFloat<ieee::Half>;
+pub(crate) type Bfloat16 = SoftFloat<ieee::BFloat>;
 /// Without infinities.
-pub(crate) type Float8E4m3 = Soft<ieee::Float8E4M3FN>;
-pub(crate) type Float8E5m2 = Soft<ieee::Float8E5M2>;
+pub(crate) type Float8E4m3 = SoftFloat<ieee::Float8E4M3FN>;
+pub(crate) type Float8E5m2 = SoftFloat<ieee::Float8E5M2>;
 
 /// A number as its bits. They change only by a computation.
 #[derive(Clone, Copy)]
-pub(crate) struct Soft<F> {
+pub(crate) struct SoftFloat<F> {
     bits: u128,
     format: PhantomData<F>,
 }
 
-impl<F: Float> Soft<F> {
+impl<F: Float> SoftFloat<F> {
     fn value(self) -> F {
         F::from_bits(self.bits)
     }
 }
 
-impl<F: Float> From<F> for Soft<F> {
+impl<F: Float> From<F> for SoftFloat<F> {
     fn from(value: F) -> Self {
-        Soft {
+        SoftFloat {
             bits: value.to_bits(),
             format: PhantomData,
         }
     }
 }
 
-impl<F: Float> PartialEq for Soft<F> {
+impl<F: Float> PartialEq for SoftFloat<F> {
     fn eq(&self, other: &Self) -> bool {
         self.value() == other.value()
     }
@@ -51,11 +51,11 @@ impl<F: Float> PartialEq for Soft<F> {
 
 const ROUND: Round = Round::NearestTiesToEven;
 
-impl<F: Float, const SIZE: usize> Element<SIZE> for Soft<F> {
+impl<F: Float, const SIZE: usize> Element<SIZE> for SoftFloat<F> {
     fn from_bytes(bytes: [u8; SIZE]) -> Self {
         let mut wide = [0; 16];
         wide[..SIZE].copy_from_slice(&bytes);
-        Soft {
+        SoftFloat {
             bits: u128::from_le_bytes(wide),
             format: PhantomData,
         }
@@ -126,7 +126,7 @@ mod tests {
     }
 
     fn bytes<F: Float>(number: &str) -> [u8; 16] {
-        let number: Soft<F> = F::from_str_r(number, ROUND).unwrap().value.into();
+        let number: SoftFloat<F> = F::from_str_r(number, ROUND).unwrap().value.into();
         number.to_bytes()
     }
 
@@ -188,8 +188,8 @@ mod tests {
         /// The same code with a format that Rust has a type for.
         #[test]
         fn doubles_are_computed_like_by_the_hardware(a: u64, b: u64) {
-            let soft = |bits: u64| -> Soft<ieee::Double> {
-                <Soft<ieee::Double> as Element<8>>::from_bytes(bits.to_le_bytes())
+            let soft = |bits: u64| -> SoftFloat<ieee::Double> {
+                <SoftFloat<ieee::Double> as Element<8>>::from_bytes(bits.to_le_bytes())
             };
             let hard = |bits| f64::from_bits(bits);
             let (x, y) = (soft(a), soft(b));

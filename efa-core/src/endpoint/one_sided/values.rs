@@ -5,7 +5,7 @@ use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::nic::{Access, Domain, Nic, UserSlice};
 use crate::wire::{AtomicOp, Payload, Rta, RtaKind};
 
-use super::{Exposed, OneSided, arithmetic};
+use super::{ExposedRegions, OneSided, arithmetic};
 
 /// Bytes of the largest element: a complex number of two long doubles.
 const LARGEST_ELEMENT: usize = 32;
@@ -15,7 +15,7 @@ const BAD_MEMORY: Failure = Failure::new(Errno::EINVAL, ProviderError::RmaAddres
 
 /// The values of the last atomic, and the memory for them, which the next one uses again.
 #[derive(Default)]
-pub(super) struct Values {
+pub(super) struct AtomicValues {
     /// The old values, followed by the operands and the comparands of the request.
     bytes: Vec<u8>,
     /// The number of bytes of the old values.
@@ -45,15 +45,15 @@ impl OneSided {
 
     /// The values that the memory of the last atomic had before it.
     pub(crate) fn old_values(&self) -> &[u8] {
-        let Values { bytes, old } = &self.values;
+        let AtomicValues { bytes, old } = &self.values;
         &bytes[..*old]
     }
 }
 
-impl Values {
+impl AtomicValues {
     fn carry_out<N: Nic>(
         &mut self,
-        exposed: &Exposed,
+        exposed: &ExposedRegions,
         nic: &mut N,
         packet: &ReceivedPacket,
         payload: Payload,

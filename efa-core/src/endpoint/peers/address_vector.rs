@@ -14,7 +14,7 @@ use hashbrown::HashTable;
 
 use crate::address::{Ahn, Gid, Qpn, RawAddress};
 use crate::endpoint::api::error::EndpointError;
-use crate::endpoint::base::hash::Mixer;
+use crate::endpoint::base::hash::SeededHasher;
 use crate::endpoint::base::ids::{Arena, Id, PeerId};
 use crate::nic::{Destination, Domain, Source};
 use crate::wire::Connid;
@@ -81,7 +81,7 @@ pub(crate) struct AddressVector {
     /// for eviction when the table is full. It may contain peers that were removed or inserted
     /// since.
     introduced: VecDeque<PeerId>,
-    mixer: Mixer,
+    hasher: SeededHasher,
 }
 
 /// The GID of an AHN.
@@ -94,7 +94,7 @@ fn address_of(gids: &Gids, peer: &Peer) -> Option<RawAddress> {
 }
 
 impl AddressVector {
-    pub(crate) fn new(mixer: Mixer) -> Self {
+    pub(crate) fn new(hasher: SeededHasher) -> Self {
         AddressVector {
             peers: Arena::new(usize::MAX),
             by_address: HashTable::new(),
@@ -103,7 +103,7 @@ impl AddressVector {
             implicit: 0,
             removed: 0,
             introduced: VecDeque::new(),
-            mixer,
+            hasher,
         }
     }
 
@@ -147,7 +147,7 @@ impl AddressVector {
     }
 
     fn address_hash(&self, address: &RawAddress) -> u64 {
-        address_hash(self.mixer, address)
+        address_hash(self.hasher, address)
     }
 
     /// The peer with an address.
@@ -279,14 +279,14 @@ impl AddressVector {
             current.newer = Some(slot);
         }
         self.gids[index] = Some((gid, uses));
-        let (peers, gids, mixer) = (&self.peers, &self.gids, self.mixer);
+        let (peers, gids, hasher) = (&self.peers, &self.gids, self.hasher);
         self.senders
             .set(Sender::new(ahn, qpn), slot, |slot| sender_of(peers, slot));
-        let hash = address_hash(mixer, &address);
+        let hash = address_hash(hasher, &address);
         self.by_address.insert_unique(hash, slot, |slot| {
             let peer = peers.at(slot.index());
             peer.and_then(|(_, peer)| address_of(gids, peer))
-                .map_or(0, |address| address_hash(mixer, &address))
+                .map_or(0, |address| address_hash(hasher, &address))
         });
         if !explicit {
             self.implicit += 1;
@@ -454,10 +454,10 @@ fn sender_of(peers: &Arena<Peer, PeerId>, slot: PeerSlot) -> Sender {
     }
 }
 
-fn address_hash(mixer: Mixer, address: &RawAddress) -> u64 {
+fn address_hash(hasher: SeededHasher, address: &RawAddress) -> u64 {
     let gid = u128::from_le_bytes(address.gid.0);
     let endpoint = u64::from(address.qpn.0) << 32 | u64::from(address.qkey.0);
-    mixer.hash(gid as u64 ^ endpoint.rotate_left(24), (gid >> 64) as u64)
+    hasher.hash(gid as u64 ^ endpoint.rotate_left(24), (gid >> 64) as u64)
 }
 
 #[cfg(test)]
@@ -484,7 +484,7 @@ mod tests {
     }
 
     fn peers() -> AddressVector {
-        AddressVector::new(Mixer::new(3))
+        AddressVector::new(SeededHasher::new(3))
     }
 
     #[test]

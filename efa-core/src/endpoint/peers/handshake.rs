@@ -130,7 +130,7 @@ impl Identity {
 
 /// The handshake with one peer.
 #[derive(Default)]
-pub(crate) struct Handshaking {
+pub(crate) struct HandshakeState {
     /// Our HANDSHAKE was sent, or is about to be.
     greeted: bool,
     /// The peer's HANDSHAKE.
@@ -139,12 +139,12 @@ pub(crate) struct Handshaking {
     request_sent: bool,
     /// The failure of the packet that requests the peer's HANDSHAKE.
     failure: Option<Failure>,
-    waiting: Waiting,
+    waiting: HandshakeWaiters,
 }
 
 /// Operations that wait for a peer's HANDSHAKE.
 #[derive(Default)]
-pub(crate) struct Waiting {
+pub(crate) struct HandshakeWaiters {
     /// Transfers whose data cannot be read. They wait for the HANDSHAKE, which shows whether the
     /// peer supports READ_NACK.
     pub(crate) refused_reads: Vec<InboundId>,
@@ -153,7 +153,7 @@ pub(crate) struct Waiting {
     pub(crate) granted_data: Vec<OutboundId>,
 }
 
-impl Handshaking {
+impl HandshakeState {
     /// Returns whether the local HANDSHAKE must be sent, which is true once.
     #[inline]
     pub(crate) fn greet(&mut self) -> bool {
@@ -179,13 +179,13 @@ impl Handshaking {
 
     /// Stores the peer's HANDSHAKE. Returns the operations that waited for it. A second HANDSHAKE
     /// does not replace the first, because the choice of operations was based on the first.
-    pub(crate) fn receive(&mut self, features: PeerFeatures) -> Waiting {
+    pub(crate) fn receive(&mut self, features: PeerFeatures) -> HandshakeWaiters {
         self.features.get_or_insert(features);
         core::mem::take(&mut self.waiting)
     }
 
     /// The operations that wait for the peer's HANDSHAKE. `None` once it has arrived.
-    pub(crate) fn waiting(&mut self) -> Option<&mut Waiting> {
+    pub(crate) fn waiting(&mut self) -> Option<&mut HandshakeWaiters> {
         self.features.is_none().then_some(&mut self.waiting)
     }
 
@@ -308,14 +308,14 @@ mod tests {
 
     #[test]
     fn we_greet_once() {
-        let mut handshake = Handshaking::default();
+        let mut handshake = HandshakeState::default();
         assert!(handshake.greet());
         assert!(!handshake.greet());
     }
 
     #[test]
     fn the_first_handshake_counts_and_releases_operations() {
-        let mut handshake = Handshaking::default();
+        let mut handshake = HandshakeState::default();
         let refused = InboundId::from_wire(4);
         handshake.waiting().unwrap().refused_reads.push(refused);
         let waited = handshake.receive(features(ExtraFeatures::READ_NACK));
@@ -329,7 +329,7 @@ mod tests {
 
     #[test]
     fn a_failed_handshake_request_is_repeated() {
-        let mut handshake = Handshaking::default();
+        let mut handshake = HandshakeState::default();
         assert!(handshake.has_to_be_provoked());
         handshake.request_sent();
         assert!(!handshake.has_to_be_provoked());

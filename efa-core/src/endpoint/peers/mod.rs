@@ -5,7 +5,7 @@ pub(crate) mod handshake;
 mod senders;
 
 use crate::address::{Ahn, Qpn};
-use crate::endpoint::base::hash::Mixer;
+use crate::endpoint::base::hash::SeededHasher;
 use crate::endpoint::base::ids::{Id, PeerId};
 use crate::nic::Destination;
 use crate::wire::MsgId;
@@ -17,12 +17,12 @@ pub(crate) use address_vector::AddressVector;
 pub(crate) struct Peers<S> {
     addresses: AddressVector,
     /// By slot of the peer.
-    states: Vec<Option<Box<Known<S>>>>,
+    states: Vec<Option<Box<PeerState<S>>>>,
     first_msg_id: MsgId,
 }
 
 /// The state of the peer `id`.
-struct Known<S> {
+struct PeerState<S> {
     id: PeerId,
     /// The peer's id when the state was made. Each removal changes the id.
     first: PeerId,
@@ -30,9 +30,9 @@ struct Known<S> {
 }
 
 impl<S: From<MsgId>> Peers<S> {
-    pub(crate) fn new(mixer: Mixer, first_msg_id: MsgId) -> Self {
+    pub(crate) fn new(hasher: SeededHasher, first_msg_id: MsgId) -> Self {
         Peers {
-            addresses: AddressVector::new(mixer),
+            addresses: AddressVector::new(hasher),
             states: Vec::new(),
             first_msg_id,
         }
@@ -105,7 +105,7 @@ impl<S: From<MsgId>> Peers<S> {
         }
         let state = self.first_msg_id.into();
         let first = id;
-        self.states[slot] = Some(Box::new(Known { id, first, state }));
+        self.states[slot] = Some(Box::new(PeerState { id, first, state }));
         Some(())
     }
 
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn peer_state_begins_and_ends_with_the_peer() {
-        let mut peers = Peers::<MsgId>::new(Mixer::new(3), MsgId(5));
+        let mut peers = Peers::<MsgId>::new(SeededHasher::new(3), MsgId(5));
         let addresses = peers.addresses_mut();
         let id = addresses.insert(address(7, 100), Ahn(4), true).unwrap();
         assert_eq!(peers.lookup(id).unwrap().1, None);
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn peer_state_does_not_outlive_its_slot() {
-        let mut peers = Peers::<MsgId>::new(Mixer::new(3), MsgId(5));
+        let mut peers = Peers::<MsgId>::new(SeededHasher::new(3), MsgId(5));
         let addresses = peers.addresses_mut();
         let old = addresses.insert(address(7, 100), Ahn(4), true).unwrap();
         *peers.state_mut(old).unwrap() = MsgId(6);
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn earlier_ids_lead_to_kept_state_only() {
-        let mut peers = Peers::<MsgId>::new(Mixer::new(3), MsgId(5));
+        let mut peers = Peers::<MsgId>::new(SeededHasher::new(3), MsgId(5));
         let addresses = peers.addresses_mut();
         let before = addresses.insert(address(6, 100), Ahn(4), true).unwrap();
         addresses.remove(before).unwrap();
@@ -216,12 +216,12 @@ mod tests {
 
     #[test]
     fn surplus_owners_in_use_elsewhere_are_spared() {
-        let mut shared = AddressVector::new(Mixer::new(3));
+        let mut shared = AddressVector::new(SeededHasher::new(3));
         let ids: Vec<PeerId> = (0..MAX_OWNERS as u32)
             .map(|qkey| shared.insert(address(7, qkey), Ahn(4), false).unwrap())
             .collect();
-        let mut one = Peers::<MsgId>::new(Mixer::new(3), MsgId(0));
-        let mut other = Peers::<MsgId>::new(Mixer::new(3), MsgId(0));
+        let mut one = Peers::<MsgId>::new(SeededHasher::new(3), MsgId(0));
+        let mut other = Peers::<MsgId>::new(SeededHasher::new(3), MsgId(0));
         core::mem::swap(&mut shared, one.addresses_mut());
         one.state_mut(ids[0]).unwrap();
         assert_eq!(one.surplus_owner(Ahn(4), Qpn(7)), Some(ids[0]));
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn idle_peers_are_small() {
-        let slot = size_of::<(u32, Peer)>() + size_of::<Option<Box<Known<MsgId>>>>();
+        let slot = size_of::<(u32, Peer)>() + size_of::<Option<Box<PeerState<MsgId>>>>();
         assert!(slot <= 32, "{slot} bytes");
     }
 }

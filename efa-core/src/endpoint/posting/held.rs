@@ -21,7 +21,7 @@ struct HeldPacket {
 }
 
 /// The packets that wait.
-pub(crate) struct Held {
+pub(crate) struct HeldPackets {
     packets: Arena<HeldPacket, HeldId>,
     /// The number of packets in device buffers, and its limit.
     in_buffers: usize,
@@ -50,11 +50,11 @@ fn size_of_copy(length: usize) -> usize {
 /// The maximum number of unused copies in each class.
 const MAX_FREE: usize = 1024;
 
-impl Held {
+impl HeldPackets {
     /// At most `max_in_buffers` packets stay in device buffers, and `max_copied_bytes` bytes are
     /// used for copies.
     pub(crate) fn new(max_in_buffers: usize, max_copied_bytes: usize) -> Self {
-        Held {
+        HeldPackets {
             packets: Arena::new(usize::MAX),
             in_buffers: 0,
             max_in_buffers,
@@ -180,7 +180,7 @@ mod tests {
 
     /// Stores a packet of 100 bytes in buffer `buffer`.
     fn hold(
-        held: &mut Held,
+        held: &mut HeldPackets,
         buffer: u32,
         next: Option<HeldId>,
     ) -> Result<(HeldId, Option<BufferId>), ReceivedPacket> {
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn excess_packets_are_copied_while_memory_lasts() {
-        let mut held = Held::new(1, 128);
+        let mut held = HeldPackets::new(1, 128);
         let (first, freed) = hold(&mut held, 1, None).unwrap();
         assert_eq!(freed, None);
         let (second, freed) = hold(&mut held, 2, Some(first)).unwrap();

@@ -16,7 +16,7 @@ use crate::wire::{MsgId, PacketType};
 /// A packet or RDMA request that the device has, or that waits to be posted again.
 pub(crate) struct InFlight {
     pub(crate) peer: PeerId,
-    pub(crate) owner: Owner,
+    pub(crate) owner: PacketOwner,
     pub(crate) request: PostedRequest,
     /// The number of receiver-not-ready errors.
     pub(super) rnr_count: u32,
@@ -29,13 +29,13 @@ pub(crate) struct InFlight {
 pub(crate) enum PostedRequest {
     Packet(Outgoing),
     /// A packet that waits outside of a packet buffer, because others need the buffer.
-    OutOfBuffer(Box<OutOfBuffer>),
+    Copied(Box<CopiedPacket>),
     Rdma(RdmaPart, Rdma),
 }
 
 /// A packet, and the bytes of its buffer.
 #[derive(Debug)]
-pub(crate) struct OutOfBuffer {
+pub(crate) struct CopiedPacket {
     pub(super) packet: Outgoing,
     pub(super) bytes: Box<[u8]>,
 }
@@ -50,7 +50,7 @@ pub(crate) enum Rdma {
 
 /// The operation that a packet belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Owner {
+pub(crate) enum PacketOwner {
     /// The packet is the whole operation.
     OnePacket(OnePacket),
     /// A sending operation, which ends after the packet's completion.
@@ -96,9 +96,9 @@ pub(crate) struct Headerless {
 
 /// A packet or RDMA request that is complete.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Finished {
+pub(crate) struct CompletedRequest {
     pub(crate) peer: PeerId,
-    pub(crate) owner: Owner,
+    pub(crate) owner: PacketOwner,
     pub(crate) what: FinishedRequest,
     /// The id of the message or atomic that the packet began.
     pub(crate) sequenced: Option<MsgId>,
@@ -128,15 +128,15 @@ impl fmt::Display for FinishedRequest {
 impl InFlight {
     /// The values that are needed after the end.
     #[inline(always)]
-    pub(super) fn finished(&self) -> Finished {
-        Finished {
+    pub(super) fn finished(&self) -> CompletedRequest {
+        CompletedRequest {
             peer: self.peer,
             owner: self.owner,
             what: match &self.request {
                 PostedRequest::Packet(packet) => {
                     FinishedRequest::Packet(packet.packet_type, Some(packet.buffer))
                 }
-                PostedRequest::OutOfBuffer(stored) => {
+                PostedRequest::Copied(stored) => {
                     FinishedRequest::Packet(stored.packet.packet_type, None)
                 }
                 PostedRequest::Rdma(part, Rdma::Read) => {
@@ -146,7 +146,7 @@ impl InFlight {
             },
             sequenced: match &self.request {
                 PostedRequest::Packet(packet) => packet.sequenced,
-                PostedRequest::OutOfBuffer(stored) => stored.packet.sequenced,
+                PostedRequest::Copied(stored) => stored.packet.sequenced,
                 PostedRequest::Rdma(..) => None,
             },
         }
@@ -156,7 +156,7 @@ impl InFlight {
     pub(crate) fn buffer(&self) -> Option<BufferId> {
         match &self.request {
             PostedRequest::Packet(packet) => Some(packet.buffer),
-            PostedRequest::OutOfBuffer(_) | PostedRequest::Rdma(..) => None,
+            PostedRequest::Copied(_) | PostedRequest::Rdma(..) => None,
         }
     }
 }
@@ -195,7 +195,7 @@ pub(super) fn hand_over<N: Nic>(
             nic.post_send(&request, doorbell)
         }
         // The packet has no buffer, so it cannot be posted again.
-        PostedRequest::OutOfBuffer(_) => Err(NicError::QueueFull),
+        PostedRequest::Copied(_) => Err(NicError::QueueFull),
         PostedRequest::Rdma(part, rdma) => {
             let mut request = RdmaRequest {
                 destination,

@@ -20,16 +20,16 @@ use crate::nic::{Completion, Domain, Doorbell, Nic, PolledNic, QueuePair};
 
 use backoff::Backoffs;
 use buffers::ReceiveBuffers;
-use held::Held;
+use held::HeldPackets;
 use in_flight::InFlight;
 use work::WorkQueues;
 
 pub(crate) use backoff::PeerBackoff;
 pub(crate) use held::{HeldId, footprint};
 pub(crate) use in_flight::{
-    Finished, FinishedRequest, Headerless, OnePacket, Outgoing, Owner, Rdma,
+    CompletedRequest, FinishedRequest, Headerless, OnePacket, Outgoing, PacketOwner, Rdma,
 };
-pub(crate) use work::{Abandoned, QUANTUM, Work};
+pub(crate) use work::{AbandonedMessage, QUANTUM, Work};
 
 /// The device, requests in flight, pending work, and packet buffers.
 pub(crate) struct Posting<N> {
@@ -44,7 +44,7 @@ pub(crate) struct Posting<N> {
     max_held_work_buffers: usize,
     receives: ReceiveBuffers,
     /// Received packets that wait.
-    held: Held,
+    held: HeldPackets,
     /// Whether each post rings the doorbell immediately.
     doorbell: Doorbell,
     /// Whether requests may have been posted without the doorbell.
@@ -70,7 +70,7 @@ impl<N: Nic> Posting<N> {
             held_work_buffers: 0,
             receives,
             // A quarter of the receive queue may wait in buffers, so that new packets still arrive.
-            held: Held::new(wanted_receives / 4, config.held_bytes),
+            held: HeldPackets::new(wanted_receives / 4, config.held_bytes),
             doorbell: Doorbell::Ring,
             is_deferring: false,
         }

@@ -28,7 +28,7 @@ impl<N: Nic> Posting<N> {
         match work {
             Work::Retry(id) => match self.in_flight.get(id) {
                 Some(InFlight {
-                    request: PostedRequest::OutOfBuffer(_),
+                    request: PostedRequest::Copied(_),
                     ..
                 }) => Priority::RetryWithoutBuffer,
                 _ => Priority::Retry,

@@ -3,14 +3,15 @@
 use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::api::operation::IoVec;
 use crate::endpoint::base::ids::{PacketId, PeerId};
-use crate::endpoint::memory::iov::{Attached, attach};
+use crate::endpoint::memory::iov::{AttachedPayload, attach};
 use crate::endpoint::memory::rdma::RdmaPart;
 use crate::nic::{Destination, Domain, Nic};
 use crate::wire::{MsgId, PacketType, Repr};
 
 use super::Posting;
 use super::in_flight::{
-    Finished, Headerless, InFlight, OnePacket, Outgoing, Owner, PostedRequest, Rdma, hand_over,
+    CompletedRequest, Headerless, InFlight, OnePacket, Outgoing, PacketOwner, PostedRequest, Rdma,
+    hand_over,
 };
 
 impl<N: Nic> Posting<N> {
@@ -85,7 +86,7 @@ impl<N: Nic> Posting<N> {
             length,
             may_gather,
         ) {
-            Ok(Attached {
+            Ok(AttachedPayload {
                 in_buffer: end,
                 gathered,
             }) => {
@@ -113,7 +114,7 @@ impl<N: Nic> Posting<N> {
         &mut self,
         peer: PeerId,
         destination: Destination,
-        owner: Owner,
+        owner: PacketOwner,
         packet: Outgoing,
     ) -> Result<(), EndpointError> {
         let posted = self.post(peer, destination, owner, PostedRequest::Packet(packet));
@@ -128,7 +129,7 @@ impl<N: Nic> Posting<N> {
         &mut self,
         peer: PeerId,
         destination: Destination,
-        owner: Owner,
+        owner: PacketOwner,
         part: RdmaPart,
         rdma: Rdma,
     ) -> Result<(), EndpointError> {
@@ -140,7 +141,7 @@ impl<N: Nic> Posting<N> {
         &mut self,
         peer: PeerId,
         destination: Destination,
-        owner: Owner,
+        owner: PacketOwner,
         request: PostedRequest,
     ) -> Result<(), EndpointError> {
         let place = self.in_flight.vacant().ok_or(EndpointError::TryAgain)?;
@@ -174,7 +175,7 @@ impl<N: Nic> Posting<N> {
     /// Removes a request that is complete or given up. The caller passes its buffer, if it has one,
     /// to [`Posting::recycle`].
     #[inline(never)]
-    pub(crate) fn take(&mut self, id: PacketId) -> Option<Finished> {
+    pub(crate) fn take(&mut self, id: PacketId) -> Option<CompletedRequest> {
         self.in_flight.end(id, |packet| Some(packet.finished()))
     }
 
@@ -189,7 +190,7 @@ impl<N: Nic> Posting<N> {
     ) -> Option<PeerId> {
         let (peer, buffer) = self.in_flight.end(id, |in_flight| {
             match (&in_flight.owner, &in_flight.request) {
-                (Owner::OnePacket(operation), PostedRequest::Packet(packet)) => {
+                (PacketOwner::OnePacket(operation), PostedRequest::Packet(packet)) => {
                     end(in_flight.peer, operation, packet.sequenced);
                     Some((in_flight.peer, packet.buffer))
                 }
@@ -207,7 +208,7 @@ impl<N: Nic> Posting<N> {
 
     /// The number of operations of one packet.
     pub(crate) fn one_packet_operations(&self) -> usize {
-        let is_whole = |in_flight: &InFlight| matches!(in_flight.owner, Owner::OnePacket(_));
+        let is_whole = |in_flight: &InFlight| matches!(in_flight.owner, PacketOwner::OnePacket(_));
         let in_flight = self.in_flight.iter();
         in_flight.filter(|(_, packet)| is_whole(packet)).count()
     }

@@ -8,7 +8,9 @@ use crate::nic::{BufferId, Destination, Domain, Nic};
 
 use super::Posting;
 use super::backoff::{AfterRnr, PeerBackoff};
-use super::in_flight::{Finished, InFlight, OutOfBuffer, Outgoing, PostedRequest, hand_over};
+use super::in_flight::{
+    CompletedRequest, CopiedPacket, InFlight, Outgoing, PostedRequest, hand_over,
+};
 use super::work::{Priority, Work};
 
 /// The number of retries of a packet that the peer's device refuses.
@@ -22,7 +24,7 @@ impl<N: Nic> Posting<N> {
             return;
         };
         packet.rnr_count += 1;
-        let Finished {
+        let CompletedRequest {
             peer,
             what,
             sequenced,
@@ -127,14 +129,14 @@ impl<N: Nic> Posting<N> {
             return None;
         };
         let bytes = self.nic.buffer(packet.buffer)[..packet.in_buffer].into();
-        *request = PostedRequest::OutOfBuffer(Box::new(OutOfBuffer { packet, bytes }));
+        *request = PostedRequest::Copied(Box::new(CopiedPacket { packet, bytes }));
         Some(packet.buffer)
     }
 
     /// Moves a packet back into a buffer, if it is not in one.
     fn move_into_buffer(&mut self, id: PacketId) -> Result<(), EndpointError> {
         if let Some(InFlight { request, .. }) = self.in_flight.get_mut(id)
-            && let PostedRequest::OutOfBuffer(stored) = request
+            && let PostedRequest::Copied(stored) = request
         {
             let buffer = self.nic.acquire_buffer().ok_or(EndpointError::TryAgain)?;
             self.nic.buffer_mut(buffer)[..stored.bytes.len()].copy_from_slice(&stored.bytes);

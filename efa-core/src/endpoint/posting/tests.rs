@@ -40,7 +40,7 @@ fn post(posting: &mut Posting<FakeNic>, operation: u32) -> (PacketId, Vec<u8>) {
     let id = posting.in_flight.vacant().unwrap().id;
     let packet = posting.start_packet(&header).unwrap();
     posting
-        .post_packet(peer(), TO, Owner::Control, packet)
+        .post_packet(peer(), TO, PacketOwner::Control, packet)
         .unwrap();
     (id, header.to_packet(&[]))
 }
@@ -59,7 +59,7 @@ fn a_request_is_remembered_until_its_end() {
     let (id, bytes) = post(&mut posting, 1);
     assert_eq!(last_posted(&posting), bytes);
     assert_eq!(posting.peer(id), Some(peer()));
-    let Some(Finished {
+    let Some(CompletedRequest {
         what: FinishedRequest::Packet(PacketType::Eor, Some(buffer)),
         ..
     }) = posting.take(id)

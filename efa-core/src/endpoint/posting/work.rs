@@ -39,14 +39,14 @@ pub(crate) enum Work {
     /// Send PEER_ERROR.
     PeerError {
         peer: PeerId,
-        what: Abandoned,
+        what: AbandonedMessage,
         code: u32,
     },
 }
 
 /// A message that this side has abandoned, as a PEER_ERROR reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Abandoned {
+pub(crate) struct AbandonedMessage {
     pub(crate) msg_id: MsgId,
     /// The peer's operation, or [`PeerError::NO_OP`](crate::wire::PeerError::NO_OP).
     pub(crate) op_id: u32,

@@ -22,7 +22,7 @@ use hashbrown::HashMap;
 use crate::endpoint::base::ids::PeerId;
 
 /// Requests of one peer.
-struct Share<W> {
+struct PeerRequests<W> {
     /// Pending requests, including answers that wait to be sent.
     pending: usize,
     /// Running operations.
@@ -33,8 +33,8 @@ struct Share<W> {
     turn: u64,
 }
 
-impl<W> Share<W> {
-    const NONE: Self = Share {
+impl<W> PeerRequests<W> {
+    const NONE: Self = PeerRequests {
         pending: 0,
         running: 0,
         waiting: VecDeque::new(),
@@ -48,9 +48,9 @@ impl<W> Share<W> {
 
 /// Requests of all peers.
 pub(crate) struct Quota<W> {
-    /// The limit of [`Share::pending`].
+    /// The limit of [`PeerRequests::pending`].
     max_pending: usize,
-    /// The limit of [`Quota::running`] plus the peer's own [`Share::running`].
+    /// The limit of [`Quota::running`] plus the peer's own [`PeerRequests::running`].
     max_running: usize,
     /// Pending requests, including responses that wait to be sent; the responses alone.
     pending: usize,
@@ -59,7 +59,7 @@ pub(crate) struct Quota<W> {
     waiting: usize,
     /// The peers with a share that is not idle. The share of a removed peer ends with its
     /// operations.
-    shares: HashMap<PeerId, Share<W>>,
+    shares: HashMap<PeerId, PeerRequests<W>>,
     /// Peers with operations that wait, by turn.
     turns: BTreeMap<u64, PeerId>,
     next_turn: u64,
@@ -85,12 +85,12 @@ impl<W> Quota<W> {
         }
     }
 
-    fn share(&mut self, peer: PeerId) -> &mut Share<W> {
-        self.shares.entry(peer).or_insert(Share::NONE)
+    fn share(&mut self, peer: PeerId) -> &mut PeerRequests<W> {
+        self.shares.entry(peer).or_insert(PeerRequests::NONE)
     }
 
     /// Changes the share of a peer, and removes it if it becomes idle.
-    fn end(&mut self, peer: PeerId, end: impl FnOnce(&mut Share<W>)) {
+    fn end(&mut self, peer: PeerId, end: impl FnOnce(&mut PeerRequests<W>)) {
         if let Some(share) = self.shares.get_mut(&peer) {
             end(share);
             if share.is_idle() {

@@ -16,7 +16,7 @@ const KEPT: usize = 512;
 
 /// The bytes of one message that have arrived.
 #[derive(Debug, Default)]
-pub(crate) struct Arrived {
+pub(crate) struct ReceivedRanges {
     /// All bytes before this one have arrived.
     front: u64,
     /// The number of bytes in `ranges`.
@@ -36,7 +36,7 @@ pub(crate) enum Insertion {
     Misfit,
 }
 
-impl Arrived {
+impl ReceivedRanges {
     /// The number of bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.front + self.beyond
@@ -127,7 +127,7 @@ pub(super) struct RangePool(Vec<Vec<Range<u64>>>);
 impl RangePool {
     /// Moves memory from the pool to a message that has received nothing yet.
     #[inline]
-    pub(super) fn lend(&mut self, arrived: &mut Arrived) {
+    pub(super) fn lend(&mut self, arrived: &mut ReceivedRanges) {
         if let Some(ranges) = self.0.pop() {
             arrived.ranges = ranges;
         }
@@ -136,7 +136,7 @@ impl RangePool {
     /// Returns the memory of a message that has ended to the pool. Memory beyond [`KEPT`] ranges is
     /// freed: a peer could have left gaps on purpose.
     #[inline]
-    pub(super) fn take_back(&mut self, arrived: &mut Arrived) {
+    pub(super) fn take_back(&mut self, arrived: &mut ReceivedRanges) {
         let mut ranges = core::mem::take(&mut arrived.ranges);
         if (1..=KEPT).contains(&ranges.capacity()) {
             ranges.clear();
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn duplicates_are_ignored_and_partial_overlaps_refused() {
-        let mut arrived = Arrived::default();
+        let mut arrived = ReceivedRanges::default();
         let mut add = |offset, length| arrived.add(offset, length, 100);
         assert_eq!(add(0, 10), Insertion::New);
         assert_eq!(add(0, 10), Insertion::Repeated);
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_leaves_gaps_is_stopped() {
-        let mut arrived = Arrived::default();
+        let mut arrived = ReceivedRanges::default();
         let most = MAX_RANGES as u64;
         for number in 1..=most {
             assert_eq!(arrived.add(2 * number, 1, u64::MAX), Insertion::New);
@@ -197,13 +197,13 @@ mod tests {
     #[test]
     fn range_memory_is_reused_empty() {
         let mut pool = RangePool::default();
-        let mut arrived = Arrived::default();
+        let mut arrived = ReceivedRanges::default();
         assert_eq!(arrived.add(5, 5, 10), Insertion::New);
         let place = arrived.ranges.as_ptr();
         pool.take_back(&mut arrived);
-        pool.take_back(&mut Arrived::default());
+        pool.take_back(&mut ReceivedRanges::default());
         assert_eq!(pool.0.len(), 1);
-        let mut next = Arrived::default();
+        let mut next = ReceivedRanges::default();
         pool.lend(&mut next);
         assert_eq!((next.bytes(), next.ranges.as_ptr()), (0, place));
         assert_eq!(pool.0.len(), 0);
@@ -213,7 +213,7 @@ mod tests {
     fn memory_of_messages_with_gaps_is_freed() {
         let mut pool = RangePool::default();
         for (gaps, kept) in [(KEPT, 1), (KEPT + 1, 1), (MAX_RANGES, 1), (1, 2)] {
-            let mut arrived = Arrived::default();
+            let mut arrived = ReceivedRanges::default();
             for number in 1..=gaps as u64 {
                 assert_eq!(arrived.add(2 * number, 1, u64::MAX), Insertion::New);
             }
@@ -231,7 +231,7 @@ mod tests {
         fn each_byte_counts_once(
             pieces in proptest::collection::vec((0..70_u64, 0..12_u64), 0..60)
         ) {
-            let mut arrived = Arrived::default();
+            let mut arrived = ReceivedRanges::default();
             let mut model = [false; 64];
             for (offset, length) in pieces {
                 let piece = offset as usize..(offset + length) as usize;

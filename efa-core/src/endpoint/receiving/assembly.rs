@@ -7,7 +7,7 @@ use crate::wire::MsgId;
 
 use super::matching::MessageKey;
 use super::unexpected::PartKey;
-use crate::endpoint::base::hash::Mixer;
+use crate::endpoint::base::hash::SeededHasher;
 use crate::endpoint::base::ids::{ClaimId, InboundId, PeerId};
 
 /// The destination of a message's further packets.
@@ -27,19 +27,19 @@ pub(crate) enum Assembly {
 /// Messages that expect further packets with the same `msg_id`.
 pub(crate) struct Assemblies {
     table: HashTable<(PeerId, MsgId, Assembly)>,
-    mixer: Mixer,
+    hasher: SeededHasher,
 }
 
 impl Assemblies {
-    pub(crate) fn new(mixer: Mixer) -> Self {
+    pub(crate) fn new(hasher: SeededHasher) -> Self {
         Assemblies {
             table: HashTable::new(),
-            mixer,
+            hasher,
         }
     }
 
     fn hash(&self, peer: PeerId, msg_id: MsgId) -> u64 {
-        self.mixer.hash(peer.to_bits(), u64::from(msg_id.0))
+        self.hasher.hash(peer.to_bits(), u64::from(msg_id.0))
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -56,7 +56,7 @@ impl Assemblies {
 
     pub(crate) fn set(&mut self, peer: PeerId, msg_id: MsgId, assembly: Assembly) {
         let hash = self.hash(peer, msg_id);
-        let mixer = self.mixer;
+        let hasher = self.hasher;
         match self
             .table
             .find_mut(hash, |(other, id, _)| *other == peer && *id == msg_id)
@@ -65,7 +65,7 @@ impl Assemblies {
             None => {
                 self.table
                     .insert_unique(hash, (peer, msg_id, assembly), |(peer, id, _)| {
-                        mixer.hash(peer.to_bits(), u64::from(id.0))
+                        hasher.hash(peer.to_bits(), u64::from(id.0))
                     });
             }
         }

@@ -10,20 +10,20 @@ use super::multi_receive::Part;
 
 /// How the end of a transfer is reported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Ending {
+pub(crate) struct TransferEnding {
     pub(crate) context: u64,
     pub(crate) report_success: bool,
     pub(crate) flags: CompletionFlags,
     pub(crate) tag: u64,
     pub(crate) cq_data: Option<u64>,
-    pub(crate) audience: Audience,
+    pub(crate) recipient: ReportRecipient,
     /// The part of a multi-receive buffer that receives the message.
     pub(crate) part: Option<Part>,
 }
 
 /// The recipient of the report about the end of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Audience {
+pub(crate) enum ReportRecipient {
     /// The application that started it.
     Starter,
     /// No report: the application discarded the message.
@@ -33,10 +33,10 @@ pub(crate) enum Audience {
     Target(PacketType),
 }
 
-impl Ending {
+impl TransferEnding {
     /// Returns whether it is a peer's operation on local memory.
     pub(crate) fn is_peers(&self) -> bool {
-        matches!(self.audience, Audience::Target(_))
+        matches!(self.recipient, ReportRecipient::Target(_))
     }
 
     /// Returns whether a peer started this operation on its own: a peer's write, or a message for a
@@ -68,16 +68,16 @@ impl Ending {
         if self.part.is_some() {
             flags.set(CompletionFlags::MULTI_RECV, is_free);
         }
-        match (failure, self.audience) {
-            (_, Audience::None) => EndReport::Nothing,
-            (Some(failure), Audience::Target(request)) => {
+        match (failure, self.recipient) {
+            (_, ReportRecipient::None) => EndReport::Nothing,
+            (Some(failure), ReportRecipient::Target(request)) => {
                 EndReport::Event(Event::RemoteOperationFailed {
                     peer,
                     packet_type: request.code(),
                     failure,
                 })
             }
-            (Some(failure), Audience::Starter) => EndReport::Failed(ErrorEntry {
+            (Some(failure), ReportRecipient::Starter) => EndReport::Failed(ErrorEntry {
                 context: self.context,
                 flags,
                 length: length.min(capacity),
@@ -130,14 +130,14 @@ mod tests {
     }
 
     /// A tagged receive that reports its success.
-    fn receive() -> Ending {
-        Ending {
+    fn receive() -> TransferEnding {
+        TransferEnding {
             context: 7,
             report_success: true,
             flags: receive_flags(true, Some(5)),
             tag: 9,
             cq_data: Some(5),
-            audience: Audience::Starter,
+            recipient: ReportRecipient::Starter,
             part: None,
         }
     }
@@ -157,7 +157,7 @@ mod tests {
         };
         let outcome = receive().outcome(peer(), 10, 10, None, false);
         assert_eq!(outcome, EndReport::Succeeded(expected));
-        let silent = Ending {
+        let silent = TransferEnding {
             report_success: false,
             ..receive()
         };
@@ -169,7 +169,7 @@ mod tests {
     fn earlier_failures_take_precedence_over_truncation() {
         for (failure, expected) in [(None, Errno::ETRUNC), (Some(FAILURE), Errno::EIO)] {
             // The failure is reported although a success is not.
-            let silent = Ending {
+            let silent = TransferEnding {
                 report_success: false,
                 ..receive()
             };
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_read_names_no_source() {
-        let read = Ending {
+        let read = TransferEnding {
             flags: CompletionFlags::RMA | CompletionFlags::READ,
             ..receive()
         };
@@ -196,8 +196,8 @@ mod tests {
 
     #[test]
     fn discarded_messages_are_never_reported() {
-        let discarded = Ending {
-            audience: Audience::None,
+        let discarded = TransferEnding {
+            recipient: ReportRecipient::None,
             ..receive()
         };
         for failure in [None, Some(FAILURE)] {
@@ -208,9 +208,9 @@ mod tests {
 
     #[test]
     fn write_data_is_reported_and_failure_an_event() {
-        let write = |report_success| Ending {
+        let write = |report_success| TransferEnding {
             report_success,
-            audience: Audience::Target(PacketType::LongctsRtw),
+            recipient: ReportRecipient::Target(PacketType::LongctsRtw),
             ..receive()
         };
         assert!(write(false).is_peers() && write(false).is_remote());

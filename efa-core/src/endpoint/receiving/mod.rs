@@ -21,17 +21,17 @@ mod unexpected;
 
 use crate::endpoint::api::config::EndpointConfig;
 use crate::endpoint::api::operation::IoVec;
-use crate::endpoint::base::hash::Mixer;
+use crate::endpoint::base::hash::SeededHasher;
 use crate::endpoint::base::ids::{InboundId, PeerId, ReceiveId};
 use crate::wire::{LongctsRtm, MsgId};
 
-pub(crate) use arrived::Arrived;
-pub(crate) use ending::{Audience, Ending, message_flags, receive_flags};
+pub(crate) use arrived::ReceivedRanges;
+pub(crate) use ending::{ReportRecipient, TransferEnding, message_flags, receive_flags};
 pub(crate) use matching::Filter;
 pub(crate) use posted::{NewReceive, PostedReceives};
 pub(crate) use progress::{NextAction, ReadStart};
 pub(crate) use reorder::{Position, ReorderWindow};
-pub(crate) use transfer::{Arrival, Ask, EndedTransfer, Nack, Transfer};
+pub(crate) use transfer::{ControlPacket, DataAction, EndedTransfer, Nack, Transfer};
 pub(crate) use transfers::Transfers;
 pub(crate) use unexpected::{
     HeldOperation, HeldPart, PartKey, Segment, UnexpectedMessage, UnexpectedMessages,
@@ -48,11 +48,11 @@ pub(crate) struct Receiving {
 
 impl Receiving {
     /// Reserves room for [`EndpointConfig::max_operations`] operations of the application.
-    pub(crate) fn new(config: &EndpointConfig, mixer: Mixer) -> Self {
+    pub(crate) fn new(config: &EndpointConfig, hasher: SeededHasher) -> Self {
         let max_operations = config.max_operations;
         Receiving {
-            posted: PostedReceives::new(max_operations, mixer),
-            unexpected: UnexpectedMessages::new(max_operations, mixer),
+            posted: PostedReceives::new(max_operations, hasher),
+            unexpected: UnexpectedMessages::new(max_operations, hasher),
             transfers: Transfers::new(),
             max_operations,
         }

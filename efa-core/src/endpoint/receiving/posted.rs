@@ -2,13 +2,13 @@
 
 use crate::endpoint::api::completion::CompletionFlags;
 use crate::endpoint::api::operation::IoVec;
-use crate::endpoint::base::by_peer::{ByPeer, OfPeers, PeerLinks};
-use crate::endpoint::base::hash::Mixer;
+use crate::endpoint::base::by_peer::{PeerLinks, PeerLists, PeerNodes};
+use crate::endpoint::base::hash::SeededHasher;
 use crate::endpoint::base::ids::{Arena, PeerId, ReceiveId};
 use crate::endpoint::memory::iov::Iov;
 
-use super::ending::{Audience, Ending, message_flags, receive_flags};
-use super::matching::{Filter, Found, PostedEntry, ReceiveQueues, Receives};
+use super::ending::{ReportRecipient, TransferEnding, message_flags, receive_flags};
+use super::matching::{Filter, MatchedReceive, PostedEntry, ReceiveQueues, Receives};
 use super::multi_receive::{MultiBuffers, MultiKey, Part};
 
 /// A receive to post.
@@ -22,7 +22,7 @@ pub(crate) struct NewReceive {
 }
 
 /// A posted receive.
-pub(crate) struct Posted {
+pub(crate) struct PostedReceive {
     context: u64,
     report_success: bool,
     pub(crate) target: Iov,
@@ -36,17 +36,17 @@ pub(crate) struct Posted {
     links: PeerLinks,
 }
 
-impl Posted {
+impl PostedReceive {
     /// How the end of a message that the receive matches is reported.
     #[inline]
-    pub(crate) fn ending(&self, tag: Option<u64>, cq_data: Option<u64>) -> Ending {
-        Ending {
+    pub(crate) fn ending(&self, tag: Option<u64>, cq_data: Option<u64>) -> TransferEnding {
+        TransferEnding {
             context: self.context,
             report_success: self.report_success,
             flags: receive_flags(self.tagged, cq_data),
             tag: tag.unwrap_or(0),
             cq_data,
-            audience: Audience::Starter,
+            recipient: ReportRecipient::Starter,
             part: None,
         }
     }
@@ -65,22 +65,22 @@ impl Posted {
 
 /// The posted receives.
 pub(crate) struct PostedReceives {
-    receives: Arena<Posted, ReceiveId>,
+    receives: Arena<PostedReceive, ReceiveId>,
     untagged: ReceiveQueues,
     tagged: ReceiveQueues,
     /// Those that name a source, by peer; each by its slot.
-    by_source: ByPeer,
+    by_source: PeerLists,
     multi_buffers: MultiBuffers,
 }
 
 impl PostedReceives {
     /// Makes room for at most `limit` receives.
-    pub(super) fn new(limit: usize, mixer: Mixer) -> Self {
+    pub(super) fn new(limit: usize, hasher: SeededHasher) -> Self {
         PostedReceives {
             receives: Arena::new(limit),
-            untagged: ReceiveQueues::new(mixer),
-            tagged: ReceiveQueues::new(mixer),
-            by_source: ByPeer::default(),
+            untagged: ReceiveQueues::new(hasher),
+            tagged: ReceiveQueues::new(hasher),
+            by_source: PeerLists::default(),
             multi_buffers: MultiBuffers::default(),
         }
     }
@@ -92,7 +92,10 @@ impl PostedReceives {
 
     /// The queues of tagged or of untagged receives, and the receives.
     #[inline]
-    fn queues(&mut self, tagged: bool) -> (&mut ReceiveQueues, &mut Arena<Posted, ReceiveId>) {
+    fn queues(
+        &mut self,
+        tagged: bool,
+    ) -> (&mut ReceiveQueues, &mut Arena<PostedReceive, ReceiveId>) {
         match tagged {
             true => (&mut self.tagged, &mut self.receives),
             false => (&mut self.untagged, &mut self.receives),
@@ -129,7 +132,7 @@ impl PostedReceives {
             target,
         } = receive;
         let entry = self.queues(tagged).0.new_entry(&filter, multi.is_some());
-        let posted = Posted {
+        let posted = PostedReceive {
             context,
             report_success,
             target,
@@ -158,7 +161,11 @@ impl PostedReceives {
     /// matches several messages: the caller [ends](PostedReceives::end_matched) or
     /// [takes](PostedReceives::take_matched) it.
     #[inline(always)]
-    pub(crate) fn match_message(&mut self, peer: PeerId, tag: Option<u64>) -> Option<Found> {
+    pub(crate) fn match_message(
+        &mut self,
+        peer: PeerId,
+        tag: Option<u64>,
+    ) -> Option<MatchedReceive> {
         let (queues, receives) = self.queues(tag.is_some());
         queues.take_oldest(receives, peer, tag.unwrap_or(0))
     }
@@ -170,7 +177,7 @@ impl PostedReceives {
 
     /// A receive that [`PostedReceives::match_message`] found.
     #[inline(always)]
-    pub(crate) fn matched(&self, slot: u32) -> Option<&Posted> {
+    pub(crate) fn matched(&self, slot: u32) -> Option<&PostedReceive> {
         self.receives.at(slot as usize).map(|(_, posted)| posted)
     }
 
@@ -187,7 +194,7 @@ impl PostedReceives {
 
     /// Removes a receive that [`PostedReceives::match_message`] found.
     #[inline(never)]
-    pub(super) fn take_matched(&mut self, slot: u32) -> Option<Posted> {
+    pub(super) fn take_matched(&mut self, slot: u32) -> Option<PostedReceive> {
         let (id, posted) = self.receives.at(slot as usize)?;
         if let Some(peer) = posted.entry.source() {
             self.by_source.remove(&mut self.receives, peer, slot);
@@ -202,7 +209,7 @@ impl PostedReceives {
         id: ReceiveId,
         length: u64,
         cq_data: Option<u64>,
-    ) -> Option<(IoVec, Ending)> {
+    ) -> Option<(IoVec, TransferEnding)> {
         let posted = self.receives.get(id)?;
         let mut ending = posted.ending(None, cq_data);
         let (part, target, is_last) = self.multi_buffers.next_part(posted.multi?, length)?;
@@ -220,7 +227,7 @@ impl PostedReceives {
     }
 
     /// Removes a receive that is in a queue.
-    fn remove(&mut self, id: ReceiveId) -> Option<Posted> {
+    fn remove(&mut self, id: ReceiveId) -> Option<PostedReceive> {
         let tagged = self.receives.get(id)?.tagged;
         let (queues, receives) = self.queues(tagged);
         queues.remove(receives, id.slot());
@@ -265,7 +272,7 @@ impl PostedReceives {
     }
 }
 
-impl OfPeers for Arena<Posted, ReceiveId> {
+impl PeerNodes for Arena<PostedReceive, ReceiveId> {
     fn links(&self, slot: u32) -> &PeerLinks {
         match self.at(slot as usize) {
             Some((_, posted)) => &posted.links,
@@ -281,7 +288,7 @@ impl OfPeers for Arena<Posted, ReceiveId> {
     }
 }
 
-impl Receives for Arena<Posted, ReceiveId> {
+impl Receives for Arena<PostedReceive, ReceiveId> {
     #[inline]
     fn entry(&self, slot: u32) -> &PostedEntry {
         match self.at(slot as usize) {
@@ -316,7 +323,7 @@ mod tests {
     }
 
     fn posted() -> PostedReceives {
-        PostedReceives::new(4, Mixer::new(1))
+        PostedReceives::new(4, SeededHasher::new(1))
     }
 
     fn piece() -> IoVec {
@@ -346,7 +353,7 @@ mod tests {
 
     #[test]
     fn a_posted_receive_takes_few_cache_lines() {
-        let slot = size_of::<(u32, Option<Posted>)>();
+        let slot = size_of::<(u32, Option<PostedReceive>)>();
         assert!(slot <= 128, "{slot} bytes");
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Only byte counts: this module is independent of packets and memory.
 
-use super::arrived::{Arrived, Insertion};
+use super::arrived::{Insertion, ReceivedRanges};
 
 /// The progress of one transfer.
 #[derive(Debug)]
@@ -10,17 +10,17 @@ pub(crate) struct Progress {
     /// Length of the whole message in bytes.
     length: u64,
     /// The bytes that have arrived in packets, including those for which the target has no room.
-    arrived: Arrived,
+    arrived: ReceivedRanges,
     /// The end of the bytes that arrive in packets. RDMA reads fetch the later bytes.
     in_packets: u64,
     /// Bytes that RDMA reads have not brought.
     to_read: u64,
-    supply: Supply,
+    flow_control: FlowControl,
 }
 
 /// How the data arrives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Supply {
+enum FlowControl {
     /// Unsolicited: the peer sends it, or it is read by RDMA.
     Unasked,
     /// In windows. This is the number of granted bytes that have not arrived.
@@ -61,16 +61,16 @@ impl Progress {
     pub(super) fn new(length: u64) -> Self {
         Progress {
             length,
-            arrived: Arrived::default(),
+            arrived: ReceivedRanges::default(),
             in_packets: length,
             to_read: 0,
-            supply: Supply::Unasked,
+            flow_control: FlowControl::Unasked,
         }
     }
 
     /// The data that arrived in packets.
     #[inline]
-    pub(super) fn arrived_mut(&mut self) -> &mut Arrived {
+    pub(super) fn arrived_mut(&mut self) -> &mut ReceivedRanges {
         &mut self.arrived
     }
 
@@ -94,14 +94,15 @@ impl Progress {
         if self.is_complete() {
             return NextAction::Finish;
         }
-        match self.supply {
-            Supply::Windows { granted: 0 } => NextAction::Grant,
-            Supply::Refused { in_packets } if self.arrived.bytes() >= in_packets => {
+        match self.flow_control {
+            FlowControl::Windows { granted: 0 } => NextAction::Grant,
+            FlowControl::Refused { in_packets } if self.arrived.bytes() >= in_packets => {
                 NextAction::Refuse
             }
-            Supply::Unasked | Supply::Windows { .. } | Supply::Refused { .. } | Supply::Nacked => {
-                NextAction::Wait
-            }
+            FlowControl::Unasked
+            | FlowControl::Windows { .. }
+            | FlowControl::Refused { .. }
+            | FlowControl::Nacked => NextAction::Wait,
         }
     }
 
@@ -115,12 +116,12 @@ impl Progress {
     /// window is a misfit.
     #[inline]
     pub(super) fn take_granted(&mut self, offset: u64, length: u64) -> Insertion {
-        if let Supply::Windows { granted } = self.supply
+        if let FlowControl::Windows { granted } = self.flow_control
             && let Some(granted) = granted.checked_sub(length)
         {
             let insertion = self.take(offset, length);
             if insertion == Insertion::New {
-                self.supply = Supply::Windows { granted };
+                self.flow_control = FlowControl::Windows { granted };
             }
             return insertion;
         }
@@ -132,19 +133,21 @@ impl Progress {
 
     /// Records that the peer sends the rest in windows.
     pub(super) fn windows_follow(&mut self) {
-        self.supply = Supply::Windows { granted: 0 };
+        self.flow_control = FlowControl::Windows { granted: 0 };
     }
 
     /// Records that the peer was granted a window of this many bytes.
     pub(super) fn granted(&mut self, bytes: u64) {
-        self.supply = Supply::Windows { granted: bytes };
+        self.flow_control = FlowControl::Windows { granted: bytes };
     }
 
     /// Processes the announcement that the data beyond the first `in_packets` bytes can be read,
     /// from memory of `readable` bytes; `None` if that number is too large.
     pub(super) fn readable(&self, in_packets: u64, readable: Option<u64>) -> ReadStart {
-        if matches!(self.supply, Supply::Refused { .. } | Supply::Nacked)
-            || in_packets == self.length
+        if matches!(
+            self.flow_control,
+            FlowControl::Refused { .. } | FlowControl::Nacked
+        ) || in_packets == self.length
         {
             return ReadStart::Nothing;
         }
@@ -173,18 +176,18 @@ impl Progress {
 
     /// Records that the data beyond the first `in_packets` bytes cannot be read.
     pub(super) fn refuse(&mut self, in_packets: u64) {
-        self.supply = Supply::Refused { in_packets };
+        self.flow_control = FlowControl::Refused { in_packets };
     }
 
     /// Records that READ_NACK was sent.
     pub(super) fn nacked(&mut self) {
-        self.supply = Supply::Nacked;
+        self.flow_control = FlowControl::Nacked;
     }
 
     /// Processes the response to READ_NACK, for a message of `length` bytes: the rest arrives in
     /// windows. Returns false if the packet does not answer a READ_NACK.
     pub(super) fn nack_answered(&mut self, length: u64) -> bool {
-        let is_answer = self.supply == Supply::Nacked && self.length == length;
+        let is_answer = self.flow_control == FlowControl::Nacked && self.length == length;
         if is_answer {
             self.windows_follow();
         }

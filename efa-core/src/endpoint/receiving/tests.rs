@@ -15,7 +15,7 @@ fn receiving() -> Receiving {
         max_operations: 4,
         ..EndpointConfig::default()
     };
-    Receiving::new(&config, Mixer::new(1))
+    Receiving::new(&config, SeededHasher::new(1))
 }
 
 fn any(tag: u64) -> Filter {
@@ -41,19 +41,19 @@ fn tagged(context: u64, filter: Filter) -> NewReceive {
 }
 
 /// How the end of a message that a receive matches is reported.
-fn ending() -> Ending {
-    Ending {
+fn ending() -> TransferEnding {
+    TransferEnding {
         context: 1,
         report_success: true,
         flags: receive_flags(true, None),
         tag: 7,
         cq_data: None,
-        audience: Audience::Starter,
+        recipient: ReportRecipient::Starter,
         part: None,
     }
 }
 
-fn transfer(peer: PeerId, ending: Ending) -> Transfer {
+fn transfer(peer: PeerId, ending: TransferEnding) -> Transfer {
     Transfer::new(peer, MsgId(0), 1, Iov::NONE, ending)
 }
 
@@ -80,7 +80,7 @@ fn a_segmented_message_takes_over_its_receive() {
     assert!(receiving.posted.withdraw(second).is_none());
     let ended = receiving.finish(id.unwrap()).unwrap();
     assert_eq!((ended.length, ended.capacity), (60, 100));
-    let Ending {
+    let TransferEnding {
         context,
         tag,
         cq_data,
@@ -100,8 +100,8 @@ fn the_operation_limit_leaves_room_for_peers() {
     assert!(receiving.is_full());
     assert!(receiving.post(tagged(4, any(1))).is_none());
     assert!(receiving.start(transfer(peer(1), ending())).is_none());
-    let write = Ending {
-        audience: Audience::Target(crate::wire::PacketType::LongctsRtw),
+    let write = TransferEnding {
+        recipient: ReportRecipient::Target(crate::wire::PacketType::LongctsRtw),
         ..ending()
     };
     let id = receiving.start(transfer(peer(1), write)).unwrap();
@@ -171,7 +171,7 @@ fn peer_removal_costs_its_own_operations_only() {
         max_operations: 10_000,
         ..EndpointConfig::default()
     };
-    let mut receiving = Receiving::new(&config, Mixer::new(7));
+    let mut receiving = Receiving::new(&config, SeededHasher::new(7));
     let from = |number, tag| Filter {
         source: SourceFilter::Peer(peer(number)),
         ..any(tag)

@@ -12,8 +12,8 @@ use crate::endpoint::memory::rdma::RdmaPart;
 use crate::endpoint::memory::registration::{OwnRegions, Registered};
 use crate::wire::{MsgId, RmaIovs, SendId};
 
-use super::arrived::{Arrived, Insertion};
-use super::ending::Ending;
+use super::arrived::{Insertion, ReceivedRanges};
+use super::ending::TransferEnding;
 use super::progress::{NextAction, Progress, ReadStart};
 use super::read_plan::ReadPlan;
 
@@ -24,7 +24,7 @@ pub(crate) struct Transfer {
     progress: Progress,
     /// The RDMA reads of the transfer, if there are any.
     plan: Option<ReadPlan>,
-    pub(crate) demand: Demand,
+    pub(crate) pending_control: PendingControl,
     /// The message id, for further packets and for RECEIPT.
     pub(super) msg_id: MsgId,
     /// Whether further packets find the transfer by `msg_id`.
@@ -40,23 +40,23 @@ pub(crate) struct Transfer {
     peer_aborted: bool,
     /// Whether it ends with missing data, once the device no longer uses its memory.
     aborted: bool,
-    pub(super) ending: Ending,
+    pub(super) ending: TransferEnding,
     /// Its links among the transfers with the same peer.
     pub(super) links: PeerLinks,
 }
 
-/// A packet or request that a transfer needs.
+/// The next control packet of a transfer.
 #[derive(Debug)]
-pub(crate) struct Demand {
+pub(crate) struct PendingControl {
     /// The next packet to send to the peer.
-    ask: Ask,
+    packet: ControlPacket,
     /// Whether the transfer is in the work queue.
     queued: bool,
 }
 
 /// A packet to send to the peer of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Ask {
+pub(crate) enum ControlPacket {
     Nothing,
     Cts,
     ReadNack,
@@ -64,7 +64,7 @@ pub(crate) enum Ask {
 
 /// The action for a piece of data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Arrival<'a> {
+pub(crate) enum DataAction<'a> {
     /// Copy it to these pieces, which have room for `fits` bytes of it.
     Copy { target: &'a [IoVec], fits: u64 },
     /// Drop it: the transfer has failed.
@@ -98,7 +98,7 @@ pub(crate) struct Nack {
 #[derive(Debug)]
 pub(crate) struct EndedTransfer {
     pub(crate) peer: PeerId,
-    pub(crate) ending: Ending,
+    pub(crate) ending: TransferEnding,
     /// Length of the whole message, and of the buffer, in bytes.
     pub(crate) length: u64,
     pub(crate) capacity: u64,
@@ -113,15 +113,15 @@ pub(crate) struct EndedTransfer {
     pub(crate) abandoned: Option<(MsgId, SendId)>,
 }
 
-impl Demand {
+impl PendingControl {
     /// Notes the next packet to send to the peer.
-    pub(crate) fn ask(&mut self, ask: Ask) {
-        self.ask = ask;
+    pub(crate) fn set(&mut self, packet: ControlPacket) {
+        self.packet = packet;
     }
 
     /// The packet to send to the peer now.
-    pub(crate) fn asks(&self) -> Ask {
-        self.ask
+    pub(crate) fn packet(&self) -> ControlPacket {
+        self.packet
     }
 
     /// Records that the transfer has a packet to send or a read to post. Returns whether it must be
@@ -133,7 +133,7 @@ impl Demand {
 
     /// Records that the packet was sent, and whether more packets are due.
     pub(crate) fn served(&mut self, more: bool) {
-        self.ask = Ask::Nothing;
+        self.packet = ControlPacket::Nothing;
         self.queued = more;
     }
 }
@@ -145,15 +145,15 @@ impl Transfer {
         msg_id: MsgId,
         length: u64,
         target: Iov,
-        ending: Ending,
+        ending: TransferEnding,
     ) -> Self {
         Transfer {
             peer,
             target,
             progress: Progress::new(length),
             plan: None,
-            demand: Demand {
-                ask: Ask::Nothing,
+            pending_control: PendingControl {
+                packet: ControlPacket::Nothing,
                 queued: false,
             },
             msg_id,
@@ -218,7 +218,7 @@ impl Transfer {
     pub(crate) fn abort(&mut self, failure: Failure) {
         self.fail(failure);
         self.aborted = true;
-        self.demand.ask(Ask::Nothing);
+        self.pending_control.set(ControlPacket::Nothing);
     }
 
     /// Records that the transfer fails when all its data has arrived.
@@ -253,20 +253,20 @@ impl Transfer {
     /// Records a piece of the data. With `in_window` the piece was granted by a CTS, otherwise the
     /// peer sent it unsolicited.
     #[inline]
-    pub(crate) fn arrived(&mut self, offset: u64, length: u64, in_window: bool) -> Arrival<'_> {
+    pub(crate) fn arrived(&mut self, offset: u64, length: u64, in_window: bool) -> DataAction<'_> {
         let piece = match in_window {
             false => self.progress.take(offset, length),
             true => self.progress.take_granted(offset, length),
         };
         match piece {
             Insertion::New => {}
-            Insertion::Repeated => return Arrival::Repeated,
-            Insertion::Misfit => return Arrival::Misfit,
+            Insertion::Repeated => return DataAction::Repeated,
+            Insertion::Misfit => return DataAction::Misfit,
         }
         if self.failure.is_some() {
-            return Arrival::Drop;
+            return DataAction::Drop;
         }
-        Arrival::Copy {
+        DataAction::Copy {
             fits: length.min(self.target.length().saturating_sub(offset)),
             target: self.target.as_slice(),
         }
@@ -274,7 +274,7 @@ impl Transfer {
 
     /// The data that arrived in packets.
     #[inline]
-    pub(super) fn arrived_mut(&mut self) -> &mut Arrived {
+    pub(super) fn arrived_mut(&mut self) -> &mut ReceivedRanges {
         self.progress.arrived_mut()
     }
 
@@ -447,7 +447,7 @@ impl Transfer {
 mod tests {
     use super::*;
     use crate::endpoint::base::ids::Id;
-    use crate::endpoint::receiving::ending::{Audience, receive_flags};
+    use crate::endpoint::receiving::ending::{ReportRecipient, receive_flags};
     use crate::endpoint::{Errno, ProviderError};
     use crate::nic::{LocalKey, Region, RemoteKey, UserSlice};
     use crate::wire::RmaIov;
@@ -456,13 +456,13 @@ mod tests {
 
     /// A transfer of `length` bytes into a buffer of `capacity`, in registered memory at 1000.
     fn transfer(length: u64, capacity: usize) -> Transfer {
-        let ending = Ending {
+        let ending = TransferEnding {
             context: 0,
             report_success: true,
             flags: receive_flags(true, None),
             tag: 0,
             cq_data: None,
-            audience: Audience::Starter,
+            recipient: ReportRecipient::Starter,
             part: None,
         };
         let target = Iov::One(IoVec {
@@ -500,10 +500,10 @@ mod tests {
     #[test]
     fn data_is_copied_within_the_target() {
         let mut transfer = transfer(100, 70);
-        assert_eq!(transfer.arrived(60, 41, false), Arrival::Misfit);
+        assert_eq!(transfer.arrived(60, 41, false), DataAction::Misfit);
         for (offset, length, expected) in [(60, 40, 10), (0, 60, 60)] {
             let arrival = transfer.arrived(offset, length, false);
-            assert!(matches!(arrival, Arrival::Copy { fits, .. } if fits == expected));
+            assert!(matches!(arrival, DataAction::Copy { fits, .. } if fits == expected));
         }
         assert_eq!(transfer.next_action(), NextAction::Finish);
         let ended = transfer.end();
@@ -516,7 +516,7 @@ mod tests {
         let mut transfer = transfer(100, 100);
         transfer.note_receipt(Some(SendId(4)));
         transfer.fail(FAILURE);
-        assert_eq!(transfer.arrived(0, 100, false), Arrival::Drop);
+        assert_eq!(transfer.arrived(0, 100, false), DataAction::Drop);
         assert_eq!(transfer.next_action(), NextAction::Finish);
         let ended = transfer.end();
         assert_eq!((ended.receipt, ended.failure), (None, Some(FAILURE)));
@@ -526,17 +526,17 @@ mod tests {
     fn windowed_messages_are_granted_the_rest_and_receipted() {
         let mut transfer = transfer(100, 100);
         transfer.windows_follow(SendId(6), true);
-        assert!(transfer.arrived(0, 30, false) != Arrival::Misfit);
+        assert!(transfer.arrived(0, 30, false) != DataAction::Misfit);
         assert_eq!(transfer.next_action(), NextAction::Grant);
         let window = transfer.next_window(50);
         assert_eq!((window.send_id, window.length), (SendId(6), 50));
         transfer.granted(50);
-        assert_eq!(transfer.arrived(30, 51, true), Arrival::Misfit);
-        assert!(transfer.arrived(30, 50, true) != Arrival::Misfit);
+        assert_eq!(transfer.arrived(30, 51, true), DataAction::Misfit);
+        assert!(transfer.arrived(30, 50, true) != DataAction::Misfit);
         assert_eq!(transfer.next_action(), NextAction::Grant);
         assert_eq!(transfer.next_window(50).length, 20);
         transfer.granted(20);
-        assert!(transfer.arrived(80, 20, true) != Arrival::Misfit);
+        assert!(transfer.arrived(80, 20, true) != DataAction::Misfit);
         assert_eq!(transfer.next_action(), NextAction::Finish);
         assert_eq!(transfer.end().receipt, Some((SendId(6), MsgId(5))));
     }
@@ -545,7 +545,7 @@ mod tests {
     fn reads_fit_the_target_and_end_the_transfer() {
         let mut transfer = read(120);
         let arrival = transfer.arrived(0, 10, false);
-        assert!(matches!(arrival, Arrival::Copy { fits: 10, .. }));
+        assert!(matches!(arrival, DataAction::Copy { fits: 10, .. }));
         let mut lengths = Vec::new();
         while let Some(part) = transfer.next_read(60).unwrap() {
             assert_eq!(part.local.address - 1000, part.remote_address - 5000);
@@ -602,11 +602,11 @@ mod tests {
     #[test]
     fn an_aborted_transfer_requests_nothing() {
         let mut transfer = transfer(100, 100);
-        transfer.demand.ask(Ask::Cts);
-        assert_eq!(transfer.demand.asks(), Ask::Cts);
+        transfer.pending_control.set(ControlPacket::Cts);
+        assert_eq!(transfer.pending_control.packet(), ControlPacket::Cts);
         transfer.abort(FAILURE);
         assert_eq!(transfer.next_action(), NextAction::Finish);
-        assert_eq!(transfer.demand.asks(), Ask::Nothing);
+        assert_eq!(transfer.pending_control.packet(), ControlPacket::Nothing);
     }
 
     #[test]
@@ -622,11 +622,11 @@ mod tests {
     #[test]
     fn work_of_a_transfer_is_queued_once() {
         let mut transfer = transfer(1, 1);
-        assert!(transfer.demand.enqueue());
-        assert!(!transfer.demand.enqueue());
-        transfer.demand.served(true);
-        assert!(!transfer.demand.enqueue());
-        transfer.demand.served(false);
-        assert!(transfer.demand.enqueue());
+        assert!(transfer.pending_control.enqueue());
+        assert!(!transfer.pending_control.enqueue());
+        transfer.pending_control.served(true);
+        assert!(!transfer.pending_control.enqueue());
+        transfer.pending_control.served(false);
+        assert!(transfer.pending_control.enqueue());
     }
 }

@@ -1,6 +1,6 @@
 //! The transfers of an endpoint, by id and by peer.
 
-use crate::endpoint::base::by_peer::{ByPeer, OfPeers, PeerLinks};
+use crate::endpoint::base::by_peer::{PeerLinks, PeerLists, PeerNodes};
 use crate::endpoint::base::ids::{Arena, Id, InboundId, PeerId};
 use crate::endpoint::memory::iov::Iov;
 use crate::endpoint::memory::registration::OwnRegions;
@@ -12,7 +12,7 @@ use super::transfer::Transfer;
 /// The transfers in progress.
 pub(crate) struct Transfers {
     transfers: Arena<Transfer, InboundId>,
-    by_peer: ByPeer,
+    by_peer: PeerLists,
     ranges: RangePool,
     /// The number of those that peers [decided on](super::Ending::is_remote).
     remote: usize,
@@ -22,7 +22,7 @@ impl Transfers {
     pub(super) fn new() -> Self {
         Transfers {
             transfers: Arena::new(InboundId::MAX_SLOTS),
-            by_peer: ByPeer::default(),
+            by_peer: PeerLists::default(),
             ranges: RangePool::default(),
             remote: 0,
         }
@@ -113,7 +113,7 @@ impl Transfers {
     }
 }
 
-impl OfPeers for Arena<Transfer, InboundId> {
+impl PeerNodes for Arena<Transfer, InboundId> {
     fn links(&self, slot: u32) -> &PeerLinks {
         match self.at(slot as usize) {
             Some((_, transfer)) => &transfer.links,

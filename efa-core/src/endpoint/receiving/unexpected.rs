@@ -6,15 +6,15 @@ use slab::Slab;
 
 use crate::endpoint::api::error::Failure;
 use crate::endpoint::api::operation::{IoVec, MessageInfo, SourceFilter, TagFilter};
-use crate::endpoint::base::by_peer::{ByPeer, OfPeers, PeerLinks};
-use crate::endpoint::base::hash::Mixer;
+use crate::endpoint::base::by_peer::{PeerLinks, PeerLists, PeerNodes};
+use crate::endpoint::base::hash::SeededHasher;
 use crate::endpoint::base::ids::{Arena, ClaimId, InboundId, PeerId};
 use crate::endpoint::posting::HeldId;
 use crate::wire::MsgId;
 
-use super::arrived::{Arrived, Insertion, RangePool};
+use super::arrived::{Insertion, RangePool, ReceivedRanges};
 use super::assembly::{Assemblies, Assembly};
-use super::ending::{Audience, Ending, receive_flags};
+use super::ending::{ReportRecipient, TransferEnding, receive_flags};
 use super::matching::{Filter, MessageQueues};
 
 /// A message that no receive has matched yet.
@@ -28,7 +28,7 @@ pub(crate) struct UnexpectedMessage {
     /// Its packets so far.
     pub(crate) head: HeldId,
     /// The data in them.
-    pub(crate) arrived: Arrived,
+    pub(crate) arrived: ReceivedRanges,
     /// The reason why the rest will not arrive, if that is known. The packets were dropped.
     pub(crate) lost: Option<Failure>,
 }
@@ -57,7 +57,7 @@ impl UnexpectedMessage {
             cq_data: None,
             segmented: true,
             head: crate::endpoint::base::ids::Id::new(msg_id, 0),
-            arrived: Arrived::default(),
+            arrived: ReceivedRanges::default(),
             lost: None,
         };
         assert!(message.takes(0, 10));
@@ -77,14 +77,14 @@ pub(crate) struct Claim {
 
 impl Claim {
     /// How the end of its receive is reported.
-    pub(crate) fn ending(&self) -> Ending {
-        Ending {
+    pub(crate) fn ending(&self) -> TransferEnding {
+        TransferEnding {
             context: 0,
             report_success: false,
             flags: receive_flags(self.tagged, self.message.cq_data),
             tag: self.tag,
             cq_data: self.message.cq_data,
-            audience: Audience::Starter,
+            recipient: ReportRecipient::Starter,
             part: None,
         }
     }
@@ -107,7 +107,7 @@ pub(crate) struct PartKey(u32);
 pub(crate) struct HeldPart {
     pub(crate) message: UnexpectedMessage,
     pub(crate) target: IoVec,
-    pub(crate) ending: Ending,
+    pub(crate) ending: TransferEnding,
 }
 
 /// The destination of a message's further packets.
@@ -127,7 +127,7 @@ pub(crate) struct UnexpectedMessages {
     tagged: MessageQueues<UnexpectedMessage>,
     claims: Arena<Claim, ClaimId>,
     /// The claims by peer; each by its slot.
-    claims_by_peer: ByPeer,
+    claims_by_peer: PeerLists,
     parts: Slab<HeldPart>,
     assemblies: Assemblies,
     ranges: RangePool,
@@ -135,14 +135,14 @@ pub(crate) struct UnexpectedMessages {
 
 impl UnexpectedMessages {
     /// Makes room for at most `max_claims` claims.
-    pub(super) fn new(max_claims: usize, mixer: Mixer) -> Self {
+    pub(super) fn new(max_claims: usize, hasher: SeededHasher) -> Self {
         UnexpectedMessages {
-            untagged: MessageQueues::new(mixer),
-            tagged: MessageQueues::new(mixer),
+            untagged: MessageQueues::new(hasher),
+            tagged: MessageQueues::new(hasher),
             claims: Arena::new(max_claims),
-            claims_by_peer: ByPeer::default(),
+            claims_by_peer: PeerLists::default(),
             parts: Slab::new(),
-            assemblies: Assemblies::new(mixer),
+            assemblies: Assemblies::new(hasher),
             ranges: RangePool::default(),
         }
     }
@@ -358,8 +358,8 @@ impl UnexpectedMessages {
 
     /// The state of a message of which nothing has arrived.
     #[inline]
-    pub(crate) fn nothing_arrived(&mut self, segmented: bool) -> Arrived {
-        let mut arrived = Arrived::default();
+    pub(crate) fn nothing_arrived(&mut self, segmented: bool) -> ReceivedRanges {
+        let mut arrived = ReceivedRanges::default();
         if segmented {
             self.ranges.lend(&mut arrived);
         }
@@ -469,7 +469,7 @@ impl UnexpectedMessages {
     }
 }
 
-impl OfPeers for Arena<Claim, ClaimId> {
+impl PeerNodes for Arena<Claim, ClaimId> {
     fn links(&self, slot: u32) -> &PeerLinks {
         match self.at(slot as usize) {
             Some((_, claim)) => &claim.links,
@@ -497,7 +497,7 @@ mod tests {
     use crate::nic::UserSlice;
 
     fn messages() -> UnexpectedMessages {
-        UnexpectedMessages::new(4, Mixer::new(1))
+        UnexpectedMessages::new(4, SeededHasher::new(1))
     }
 
     fn peer(number: u32) -> PeerId {

@@ -14,7 +14,7 @@ use crate::endpoint::peers::handshake::PeerFeatures;
 
 /// The capabilities of the endpoint's own side, and its settings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Local {
+pub(crate) struct LocalCapabilities {
     /// Whether the device supports RDMA read and the settings allow it.
     pub(crate) rdma_read: bool,
     /// Whether the device supports RDMA write and the settings allow it.
@@ -33,10 +33,10 @@ pub(crate) struct Local {
 /// generations.
 const FIRST_GENERATION: u32 = 0xEFA0;
 
-impl Local {
+impl LocalCapabilities {
     /// The same without RDMA: for an operation whose memory the device refused to register.
-    pub(crate) fn without_rdma(self) -> Local {
-        Local {
+    pub(crate) fn without_rdma(self) -> LocalCapabilities {
+        LocalCapabilities {
             rdma_read: false,
             rdma_write: false,
             ..self
@@ -117,7 +117,7 @@ impl MessageProtocol {
 
 /// The reason why [`message`] chose `protocol`, for the log.
 pub(crate) fn why_message(
-    local: &Local,
+    local: &LocalCapabilities,
     peer: Option<&PeerFeatures>,
     query: &MessageQuery,
     protocol: MessageProtocol,
@@ -136,7 +136,7 @@ pub(crate) fn why_message(
 
 /// The reason why [`write`] chose `protocol`, for the log.
 pub(crate) fn why_write(
-    local: &Local,
+    local: &LocalCapabilities,
     peer: Option<&PeerFeatures>,
     query: &WriteQuery,
     protocol: WriteProtocol,
@@ -157,7 +157,7 @@ pub(crate) fn why_write(
 
 /// The reason why [`read`] chose `protocol`, for the log.
 pub(crate) fn why_read(
-    local: &Local,
+    local: &LocalCapabilities,
     peer: Option<&PeerFeatures>,
     length: u64,
     protocol: ReadProtocol,
@@ -194,7 +194,7 @@ impl fmt::Display for NoProtocol {
 /// could be read by RDMA does not wait for the handshake; it is sent as long-CTS.
 #[inline]
 pub(crate) fn message(
-    local: &Local,
+    local: &LocalCapabilities,
     peer: Option<&PeerFeatures>,
     query: &MessageQuery,
 ) -> Result<MessageProtocol, NoProtocol> {
@@ -288,7 +288,7 @@ impl WriteProtocol {
 /// Chooses the subprotocol of a write. It waits for the peer's handshake, as in stock libfabric
 /// since 2.0, because the device may be able to carry it out by itself.
 pub(crate) fn write(
-    local: &Local,
+    local: &LocalCapabilities,
     peer: Option<&PeerFeatures>,
     query: &WriteQuery,
 ) -> Result<WriteProtocol, NoProtocol> {
@@ -340,7 +340,7 @@ pub(crate) enum ReadProtocol {
 /// Chooses the subprotocol of a read of `length` bytes. One READRSP holds up to `capacity` bytes.
 /// The read waits for the peer's handshake as a write does.
 pub(crate) fn read(
-    local: &Local,
+    local: &LocalCapabilities,
     peer: Option<&PeerFeatures>,
     length: u64,
     capacity: u64,
@@ -406,7 +406,7 @@ fn require(peer: Option<&PeerFeatures>, packet_type: PacketType) -> Result<(), N
 mod tests {
     use super::*;
 
-    const LOCAL: Local = Local {
+    const LOCAL: LocalCapabilities = LocalCapabilities {
         rdma_read: true,
         rdma_write: true,
         unsolicited_write_recv: true,
@@ -417,7 +417,7 @@ mod tests {
         min_read_write_size: 65_536,
     };
 
-    const NO_READ: Local = Local {
+    const NO_READ: LocalCapabilities = LocalCapabilities {
         rdma_read: false,
         ..LOCAL
     };
@@ -663,7 +663,7 @@ mod tests {
 
     #[test]
     fn first_generation_devices_read_only_each_other() {
-        let local = |part_id| Local { part_id, ..LOCAL };
+        let local = |part_id| LocalCapabilities { part_id, ..LOCAL };
         let peer = |version| PeerFeatures {
             extra: ExtraFeatures::RDMA_READ,
             device_version: Some(version),

@@ -5,8 +5,8 @@ use crate::endpoint::base::ids::OutboundId;
 use crate::endpoint::memory::registration::OwnRegions;
 
 use super::Sending;
-use super::outbound::{Awaited, Bulk, Outbound};
-use super::results::Ended;
+use super::outbound::{AwaitedPacket, Bulk, Outbound};
+use super::results::EndedOperation;
 use super::sequence::Loss;
 
 impl Sending {
@@ -43,7 +43,7 @@ impl Sending {
     pub(crate) fn waits(&self, id: OutboundId) -> bool {
         self.operations.get(id).is_some_and(|operation| {
             let bulk = self.bulk_of(operation);
-            operation.awaited != Awaited::Nothing
+            operation.awaited != AwaitedPacket::Nothing
                 || bulk.is_some_and(|bulk| !bulk.is_moved() && !bulk.has_work())
         })
     }
@@ -57,7 +57,7 @@ impl Sending {
 
     /// Removes an operation if it has ended.
     #[inline]
-    pub(crate) fn take_ended(&mut self, id: OutboundId) -> Option<Ended> {
+    pub(crate) fn take_ended(&mut self, id: OutboundId) -> Option<EndedOperation> {
         let operation = self.operations.get(id)?;
         // The device still uses the memory.
         if operation.outstanding > 0 {
@@ -65,7 +65,7 @@ impl Sending {
         }
         if operation.failure.is_none() {
             let moved = self.bulk_of(operation).is_none_or(Bulk::is_moved);
-            if !moved || operation.awaited != Awaited::Nothing {
+            if !moved || operation.awaited != AwaitedPacket::Nothing {
                 return None;
             }
         }
@@ -88,14 +88,14 @@ impl Sending {
         if report.is_none() {
             self.operations.narrow();
         }
-        Some(Ended {
+        Some(EndedOperation {
             peer,
             report,
             length,
             failure,
             lost: msg_id.filter(|_| is_lost).map(|id| (id, reached)),
             abandoned,
-            leftovers: self.take_leftovers(bulk),
+            resources: self.take_resources(bulk),
         })
     }
 

@@ -16,16 +16,16 @@ mod stream;
 use slab::Slab;
 
 use crate::endpoint::api::reports::Report;
-use crate::endpoint::base::by_peer::{ByPeer, OfPeers, PeerLinks};
+use crate::endpoint::base::by_peer::{PeerLinks, PeerLists, PeerNodes};
 use crate::endpoint::base::ids::{Arena, OutboundId, PeerId};
 use crate::endpoint::memory::iov::Iov;
 use crate::endpoint::memory::registration::OwnRegions;
 
 use outbound::BulkKey;
 
-pub(crate) use outbound::{Awaited, Bulk, Outbound};
+pub(crate) use outbound::{AwaitedPacket, Bulk, Outbound};
 pub(crate) use read_based::ReadBased;
-pub(crate) use results::{Due, Leftovers, Next};
+pub(crate) use results::{NextRequest, OperationResources, PendingPost};
 pub(crate) use sequence::{Loss, Sequence};
 pub(crate) use stream::{HeaderSettings, MessageHead, Request, Stream, WriteHead, segment_size};
 
@@ -33,13 +33,13 @@ pub(crate) use stream::{HeaderSettings, MessageHead, Request, Stream, WriteHead,
 pub(crate) struct Sending {
     operations: Arena<Outbound, OutboundId>,
     /// The operations by peer; each by its slot.
-    by_peer: ByPeer,
+    by_peer: PeerLists,
     /// The state of operations that need more than one packet.
     bulks: Slab<Bulk>,
     headers: HeaderSettings,
 }
 
-impl OfPeers for Arena<Outbound, OutboundId> {
+impl PeerNodes for Arena<Outbound, OutboundId> {
     fn links(&self, slot: u32) -> &PeerLinks {
         match self.at(slot as usize) {
             Some((_, operation)) => &operation.links,
@@ -65,7 +65,7 @@ impl Sending {
     pub(crate) fn new(max_operations: usize, headers: HeaderSettings) -> Self {
         Sending {
             operations: Arena::new(max_operations),
-            by_peer: ByPeer::default(),
+            by_peer: PeerLists::default(),
             bulks: Slab::new(),
             headers,
         }
@@ -122,7 +122,7 @@ impl Sending {
         peer: PeerId,
         report: Option<Report>,
         length: u64,
-        awaited: Awaited,
+        awaited: AwaitedPacket,
         bulk: Bulk,
     ) -> Result<OutboundId, OwnRegions> {
         if report.is_none() {
@@ -150,19 +150,19 @@ impl Sending {
     }
 
     /// Removes an operation that could not be started.
-    pub(crate) fn discard(&mut self, id: OutboundId) -> Option<(PeerId, Leftovers)> {
+    pub(crate) fn discard(&mut self, id: OutboundId) -> Option<(PeerId, OperationResources)> {
         let operation = self.remove(id)?;
-        Some((operation.peer, self.take_leftovers(operation.bulk)))
+        Some((operation.peer, self.take_resources(operation.bulk)))
     }
 
-    fn take_leftovers(&mut self, bulk: Option<BulkKey>) -> Leftovers {
+    fn take_resources(&mut self, bulk: Option<BulkKey>) -> OperationResources {
         match bulk {
-            None => Leftovers::default(),
+            None => OperationResources::default(),
             Some(BulkKey(key)) => {
                 let Bulk {
                     own_regions, runt, ..
                 } = self.bulks.remove(key as usize);
-                Leftovers { own_regions, runt }
+                OperationResources { own_regions, runt }
             }
         }
     }

@@ -9,7 +9,7 @@ use crate::endpoint::base::by_peer::PeerLinks;
 use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::memory::iov::Iov;
 use crate::endpoint::memory::registration::OwnRegions;
-use crate::endpoint::posting::Abandoned;
+use crate::endpoint::posting::AbandonedMessage;
 
 use super::sequence::Loss;
 use super::stream::Stream;
@@ -23,7 +23,7 @@ pub(crate) struct Outbound {
     /// Length of the data in bytes.
     pub(crate) length: u64,
     /// The packet of the peer that ends the operation.
-    pub(crate) awaited: Awaited,
+    pub(crate) awaited: AwaitedPacket,
     /// The number of packets and RDMA requests that the device has.
     pub(crate) outstanding: u32,
     pub(crate) failure: Option<Failure>,
@@ -68,7 +68,7 @@ pub(crate) struct Bulk {
 
 /// The packet of the peer that ends an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Awaited {
+pub(crate) enum AwaitedPacket {
     Nothing,
     /// RECEIPT: the receiver has the data in its buffer.
     Receipt,
@@ -76,13 +76,13 @@ pub(crate) enum Awaited {
     Eor,
 }
 
-impl Awaited {
+impl AwaitedPacket {
     /// The packet that ends an operation whose data travels in packets.
     pub(crate) fn for_packets(delivery_complete: bool) -> Self {
         if delivery_complete {
-            Awaited::Receipt
+            AwaitedPacket::Receipt
         } else {
-            Awaited::Nothing
+            AwaitedPacket::Nothing
         }
     }
 }
@@ -94,7 +94,7 @@ impl Outbound {
         msg_id: Option<MsgId>,
         report: Report,
         length: u64,
-        awaited: Awaited,
+        awaited: AwaitedPacket,
     ) -> Self {
         Outbound {
             peer,
@@ -121,7 +121,7 @@ impl Outbound {
 
     /// The message to report to the peer if the operation fails, because the peer would otherwise
     /// wait forever.
-    pub(super) fn abandoned(&self, bulk: Option<&Bulk>) -> Option<Abandoned> {
+    pub(super) fn abandoned(&self, bulk: Option<&Bulk>) -> Option<AbandonedMessage> {
         let msg_id = self.message()?;
         // If the peer has received no part of the message, the message id is reused.
         if self.reached == Loss::NotDelivered {
@@ -132,7 +132,7 @@ impl Outbound {
             _ => PeerError::NO_OP,
         };
         let side = OpeType::TXE;
-        Some(Abandoned {
+        Some(AbandonedMessage {
             msg_id,
             op_id,
             side,

@@ -7,7 +7,7 @@ use crate::endpoint::memory::rdma::next_part;
 use crate::wire::Connid;
 
 use super::Sending;
-use super::results::{Due, Next};
+use super::results::{NextRequest, PendingPost};
 use super::stream::{NextPacket, Progress, Stream};
 
 impl Sending {
@@ -31,17 +31,17 @@ impl Sending {
     }
 
     /// Whether a queued operation has something to post. If not, it leaves the queue.
-    pub(crate) fn due(&mut self, id: OutboundId) -> Due {
+    pub(crate) fn due(&mut self, id: OutboundId) -> PendingPost {
         let Some((operation, bulk)) = self.with_bulk(id) else {
-            return Due::Nothing;
+            return PendingPost::Nothing;
         };
         if operation.failure.is_some() || !bulk.has_work() {
             bulk.queued = false;
-            return Due::Nothing;
+            return PendingPost::Nothing;
         }
         match bulk.stream {
-            Stream::CtsData(_) => Due::Data(operation.peer),
-            _ => Due::Post,
+            Stream::CtsData(_) => PendingPost::Data(operation.peer),
+            _ => PendingPost::Post,
         }
     }
 
@@ -54,15 +54,15 @@ impl Sending {
         rdma_limit: usize,
         connid: Connid,
         data_connid: Option<Connid>,
-    ) -> Option<Next> {
+    ) -> Option<NextRequest> {
         let operation = self.operations.get(id)?;
         let bulk = self.bulk_of(operation)?;
         if let Stream::RdmaWrite(target, immediate) = &bulk.stream {
             let (source, end) = (bulk.source.as_slice(), bulk.to_move);
             return Some(
                 match next_part(source, target, bulk.moved, end, rdma_limit) {
-                    Some(part) => Next::Write(part, *immediate),
-                    None => Next::Unregistered,
+                    Some(part) => NextRequest::Write(part, *immediate),
+                    None => NextRequest::Unregistered,
                 },
             );
         }
@@ -76,7 +76,7 @@ impl Sending {
             .stream
             .next_packet(id, progress, self.headers, connid, data_connid)?;
         next.sequenced = operation.msg_id.filter(|_| !operation.request_posted);
-        Some(Next::Packet(next))
+        Some(NextRequest::Packet(next))
     }
 
     /// The source of an operation, the offset of the next packet's data in it, and the protocol to

@@ -6,8 +6,8 @@ use crate::endpoint::base::ids::{OutboundId, PeerId};
 use crate::wire::{Cts, PeerError};
 
 use super::Sending;
-use super::outbound::{Awaited, Outbound};
-use super::results::Mistake;
+use super::outbound::{AwaitedPacket, Outbound};
+use super::results::RejectReason;
 use super::stream::{Request, Stream};
 
 impl Sending {
@@ -20,7 +20,7 @@ impl Sending {
         peer: PeerId,
         id: OutboundId,
         cts: &Cts,
-    ) -> Result<(), Mistake> {
+    ) -> Result<(), RejectReason> {
         let bulk = match self.with_bulk(id) {
             Some((operation, bulk))
                 if operation.peer == peer
@@ -29,7 +29,7 @@ impl Sending {
             {
                 bulk
             }
-            _ => return Err(Mistake::NoOperation),
+            _ => return Err(RejectReason::NoOperation),
         };
         // All windows of an operation are opened by the same operation of the peer. A different one
         // was started by a duplicate of the request, and the data must not be divided between the
@@ -40,10 +40,10 @@ impl Sending {
         // duplicate.
         let is_early = bulk.moved < bulk.allowed;
         if is_others || is_early {
-            return Err(Mistake::Window);
+            return Err(RejectReason::Window);
         }
         if cts.recv_length == 0 || cts.recv_length > bulk.to_move - bulk.allowed {
-            return Err(Mistake::Sizes);
+            return Err(RejectReason::Sizes);
         }
         bulk.stream = Stream::CtsData(Some(cts.recv_id));
         bulk.allowed += cts.recv_length;
@@ -58,14 +58,14 @@ impl Sending {
         &mut self,
         peer: PeerId,
         id: OutboundId,
-        awaited: Awaited,
-    ) -> Result<(), Mistake> {
+        awaited: AwaitedPacket,
+    ) -> Result<(), RejectReason> {
         match self.operations.get_mut(id) {
             Some(operation) if operation.peer == peer && operation.awaited == awaited => {
-                operation.awaited = Awaited::Nothing;
+                operation.awaited = AwaitedPacket::Nothing;
                 Ok(())
             }
-            _ => Err(Mistake::NoOperation),
+            _ => Err(RejectReason::NoOperation),
         }
     }
 
@@ -75,18 +75,22 @@ impl Sending {
     ///
     /// # Errors
     /// The packet has no effect.
-    pub(crate) fn nacked(&mut self, peer: PeerId, id: OutboundId) -> Result<Option<u64>, Mistake> {
+    pub(crate) fn nacked(
+        &mut self,
+        peer: PeerId,
+        id: OutboundId,
+    ) -> Result<Option<u64>, RejectReason> {
         let (operation, bulk) = match self.with_bulk(id) {
             Some((operation, bulk))
-                if operation.peer == peer && operation.awaited == Awaited::Eor =>
+                if operation.peer == peer && operation.awaited == AwaitedPacket::Eor =>
             {
                 (operation, bulk)
             }
-            _ => return Err(Mistake::NoOperation),
+            _ => return Err(RejectReason::NoOperation),
         };
         let Stream::Silent(Some(request)) = bulk.stream else {
             // The runt was not sent completely, so the peer cannot have tried to read the rest.
-            return Err(Mistake::Sizes);
+            return Err(RejectReason::Sizes);
         };
         bulk.to_move = operation.length;
         let delivery_complete = match request {
@@ -102,7 +106,7 @@ impl Sending {
         };
         bulk.allowed = bulk.moved;
         bulk.protocol = bulk.stream.protocol();
-        operation.awaited = Awaited::for_packets(delivery_complete);
+        operation.awaited = AwaitedPacket::for_packets(delivery_complete);
         Ok(bulk.runt.take())
     }
 

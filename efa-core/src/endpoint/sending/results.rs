@@ -7,7 +7,7 @@ use crate::endpoint::api::reports::Report;
 use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::memory::rdma::RdmaPart;
 use crate::endpoint::memory::registration::OwnRegions;
-use crate::endpoint::posting::Abandoned;
+use crate::endpoint::posting::AbandonedMessage;
 use crate::wire::MsgId;
 
 use super::sequence::Loss;
@@ -18,7 +18,7 @@ use super::stream::NextPacket;
     clippy::large_enum_variant,
     reason = "packets are the usual case, and it lives for one call"
 )]
-pub(crate) enum Next {
+pub(crate) enum NextRequest {
     /// A packet. Data of the operation's source follows its header.
     Packet(NextPacket),
     /// An RDMA write, with immediate data.
@@ -29,7 +29,7 @@ pub(crate) enum Next {
 
 /// Whether an operation has something to post.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Due {
+pub(crate) enum PendingPost {
     /// No packet now.
     Nothing,
     /// A packet or RDMA write.
@@ -40,7 +40,7 @@ pub(crate) enum Due {
 
 /// The reason why a peer's packet has no effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Mistake {
+pub(crate) enum RejectReason {
     /// The peer has no such operation, or the operation does not expect such a packet.
     NoOperation,
     /// The sizes contradict the operation.
@@ -49,19 +49,19 @@ pub(crate) enum Mistake {
     Window,
 }
 
-impl Mistake {
+impl RejectReason {
     /// The error to report for a packet that names the operation `id`.
     pub(crate) fn error(self, id: u32) -> PacketError {
         match self {
-            Mistake::NoOperation => PacketError::StaleOperation { id },
-            Mistake::Sizes => PacketError::SizeMismatch,
-            Mistake::Window => PacketError::UnexpectedWindow { id },
+            RejectReason::NoOperation => PacketError::StaleOperation { id },
+            RejectReason::Sizes => PacketError::SizeMismatch,
+            RejectReason::Window => PacketError::UnexpectedWindow { id },
         }
     }
 }
 
 /// Effects of an operation that ended.
-pub(crate) struct Ended {
+pub(crate) struct EndedOperation {
     pub(crate) peer: PeerId,
     pub(crate) report: Option<Report>,
     /// Length of the data in bytes.
@@ -70,13 +70,13 @@ pub(crate) struct Ended {
     /// The `msg_id` of a message or atomic that failed, and whether the peer may have some of it.
     pub(crate) lost: Option<(MsgId, Loss)>,
     /// The message to name in a PEER_ERROR, if one can be sent.
-    pub(crate) abandoned: Option<Abandoned>,
-    pub(crate) leftovers: Leftovers,
+    pub(crate) abandoned: Option<AbandonedMessage>,
+    pub(crate) resources: OperationResources,
 }
 
 /// Resources of an operation that must be released.
 #[derive(Default)]
-pub(crate) struct Leftovers {
+pub(crate) struct OperationResources {
     /// Registrations to end.
     pub(crate) own_regions: OwnRegions,
     /// The size in bytes of the runt to end in [`ReadBased`].

@@ -1,4 +1,4 @@
-use super::results::Mistake;
+use super::results::RejectReason;
 use super::*;
 use crate::endpoint::base::ids::Id;
 use crate::endpoint::base::steps;
@@ -57,7 +57,7 @@ fn bulk(length: u64, stream: Stream) -> Bulk {
     Bulk::new(source(length as usize), length, stream)
 }
 
-fn start(sending: &mut Sending, length: u64, awaited: Awaited, bulk: Bulk) -> OutboundId {
+fn start(sending: &mut Sending, length: u64, awaited: AwaitedPacket, bulk: Bulk) -> OutboundId {
     let started = sending.start_bulk(peer(1), report(), length, awaited, bulk);
     started.unwrap()
 }
@@ -65,7 +65,7 @@ fn start(sending: &mut Sending, length: u64, awaited: Awaited, bulk: Bulk) -> Ou
 /// Posts the next packet.
 fn post(sending: &mut Sending, id: OutboundId) -> (Header, usize) {
     match sending.next(id, 1000, CONNID, None) {
-        Some(Next::Packet(packet)) => {
+        Some(NextRequest::Packet(packet)) => {
             sending.packet_posted(id, &packet);
             (packet.header, packet.size)
         }
@@ -85,9 +85,14 @@ fn cts(recv_id: u32, length: u64) -> Cts {
 fn medium_segments_cover_the_message_exactly() {
     let mut sending = sending();
     let stream = Stream::Medium(head(), segment_size(2000, 900));
-    let id = start(&mut sending, 2000, Awaited::Nothing, bulk(2000, stream));
+    let id = start(
+        &mut sending,
+        2000,
+        AwaitedPacket::Nothing,
+        bulk(2000, stream),
+    );
     let mut offset = 0;
-    while sending.due(id) == Due::Post {
+    while sending.due(id) == PendingPost::Post {
         let (Header::MediumRtm(header), size) = post(&mut sending, id) else {
             panic!("another packet");
         };
@@ -116,7 +121,7 @@ fn data_is_sent_up_to_the_granted_window() {
         allowed: 0,
         ..bulk(5000, stream)
     };
-    let id = start(&mut sending, 5000, Awaited::Nothing, long);
+    let id = start(&mut sending, 5000, AwaitedPacket::Nothing, long);
     let (Header::LongctsRtm(header), first) = post(&mut sending, id) else {
         panic!("another packet");
     };
@@ -124,24 +129,24 @@ fn data_is_sent_up_to_the_granted_window() {
         (header.credit_request, header.send_id),
         (4, SendId(id.to_wire()))
     );
-    assert_eq!(sending.due(id), Due::Nothing);
+    assert_eq!(sending.due(id), PendingPost::Nothing);
     let left = 5000 - first as u64;
     assert_eq!(
         sending.granted(peer(2), id, &cts(8, 10)),
-        Err(Mistake::NoOperation)
+        Err(RejectReason::NoOperation)
     );
     assert_eq!(
         sending.granted(peer(1), id, &cts(8, 0)),
-        Err(Mistake::Sizes)
+        Err(RejectReason::Sizes)
     );
     assert_eq!(
         sending.granted(peer(1), id, &cts(8, left + 1)),
-        Err(Mistake::Sizes)
+        Err(RejectReason::Sizes)
     );
     assert_eq!(sending.granted(peer(1), id, &cts(8, 10)), Ok(()));
     assert!(sending.enqueue(id));
     assert!(!sending.enqueue(id));
-    assert_eq!(sending.due(id), Due::Data(peer(1)));
+    assert_eq!(sending.due(id), PendingPost::Data(peer(1)));
     let (Header::CtsData(data), size) = post(&mut sending, id) else {
         panic!("another packet");
     };
@@ -149,7 +154,7 @@ fn data_is_sent_up_to_the_granted_window() {
         (data.recv_id, data.seg_offset, size),
         (RecvId(8), first as u64, 10)
     );
-    assert_eq!(sending.due(id), Due::Nothing);
+    assert_eq!(sending.due(id), PendingPost::Nothing);
     assert!(sending.granted(peer(1), id, &cts(8, left - 10)).is_ok());
 }
 
@@ -164,16 +169,16 @@ fn a_refused_read_continues_in_windows_after_runt() {
         runt: Some(300),
         ..bulk(2000, stream)
     };
-    let id = start(&mut sending, 2000, Awaited::Eor, runt);
+    let id = start(&mut sending, 2000, AwaitedPacket::Eor, runt);
     // The peer cannot have found out yet that it cannot read the rest.
-    assert_eq!(sending.nacked(peer(1), id), Err(Mistake::Sizes));
+    assert_eq!(sending.nacked(peer(1), id), Err(RejectReason::Sizes));
     assert!(matches!(
         post(&mut sending, id),
         (Header::RuntreadRtm(_), 300)
     ));
-    assert_eq!(sending.nacked(peer(2), id), Err(Mistake::NoOperation));
+    assert_eq!(sending.nacked(peer(2), id), Err(RejectReason::NoOperation));
     assert_eq!(sending.nacked(peer(1), id), Ok(Some(300)));
-    assert_eq!(sending.nacked(peer(1), id), Err(Mistake::NoOperation));
+    assert_eq!(sending.nacked(peer(1), id), Err(RejectReason::NoOperation));
     let (Header::LongctsRtm(answer), 0) = post(&mut sending, id) else {
         panic!("another packet");
     };
@@ -198,20 +203,24 @@ fn eor_ends_read_operations_and_their_registrations() {
         runt: Some(0),
         ..bulk(2000, stream)
     };
-    let id = start(&mut sending, 2000, Awaited::Eor, read);
+    let id = start(&mut sending, 2000, AwaitedPacket::Eor, read);
     assert!(matches!(
         post(&mut sending, id),
         (Header::LongreadRtm(_), 0)
     ));
     // EOR may overtake the completion of the request.
-    let wrong = sending.acknowledged(peer(1), id, Awaited::Receipt);
-    assert_eq!(wrong, Err(Mistake::NoOperation));
-    assert!(sending.acknowledged(peer(1), id, Awaited::Eor).is_ok());
+    let wrong = sending.acknowledged(peer(1), id, AwaitedPacket::Receipt);
+    assert_eq!(wrong, Err(RejectReason::NoOperation));
+    assert!(
+        sending
+            .acknowledged(peer(1), id, AwaitedPacket::Eor)
+            .is_ok()
+    );
     assert!(sending.take_ended(id).is_none());
     sending.done(id);
-    let leftovers = sending.take_ended(id).unwrap().leftovers;
-    assert!(leftovers.own_regions.is_some());
-    assert_eq!(leftovers.runt, Some(0));
+    let resources = sending.take_ended(id).unwrap().resources;
+    assert!(resources.own_regions.is_some());
+    assert_eq!(resources.runt, Some(0));
 }
 
 #[test]
@@ -219,10 +228,10 @@ fn rdma_writes_are_cut_at_the_limit() {
     let mut sending = sending();
     let remote = RmaIovs::first_of([RmaIov::new(9000, 250, 2)]);
     let write = bulk(250, Stream::RdmaWrite(remote, Some(4)));
-    let id = start(&mut sending, 250, Awaited::Nothing, write);
+    let id = start(&mut sending, 250, AwaitedPacket::Nothing, write);
     let mut lengths = Vec::new();
-    while sending.due(id) == Due::Post {
-        let Some(Next::Write(part, Some(4))) = sending.next(id, 100, CONNID, None) else {
+    while sending.due(id) == PendingPost::Post {
+        let Some(NextRequest::Write(part, Some(4))) = sending.next(id, 100, CONNID, None) else {
             panic!("another request");
         };
         lengths.push(part.local.length);
@@ -235,10 +244,15 @@ fn rdma_writes_are_cut_at_the_limit() {
 fn failed_operations_post_nothing_and_await_the_device() {
     let mut sending = sending();
     let stream = Stream::Medium(head(), segment_size(2000, 900));
-    let id = start(&mut sending, 2000, Awaited::Receipt, bulk(2000, stream));
+    let id = start(
+        &mut sending,
+        2000,
+        AwaitedPacket::Receipt,
+        bulk(2000, stream),
+    );
     post(&mut sending, id);
     sending.fail(id, FAILURE);
-    assert_eq!(sending.due(id), Due::Nothing);
+    assert_eq!(sending.due(id), PendingPost::Nothing);
     assert!(!sending.enqueue(id));
     assert!(sending.take_ended(id).is_none());
     sending.done(id);
@@ -251,14 +265,20 @@ fn the_operation_limit_leaves_room_for_peer_reads() {
     let stream = Stream::ReadResponse(RecvId(4));
     sending.reserve();
     for _ in 0..2 {
-        let one = Outbound::one_packet(peer(1), None, report().unwrap(), 8, Awaited::Receipt);
+        let one = Outbound::one_packet(peer(1), None, report().unwrap(), 8, AwaitedPacket::Receipt);
         assert!(sending.start(one).is_some());
     }
     assert!(sending.is_full());
-    let refused = sending.start_bulk(peer(1), report(), 8, Awaited::Nothing, bulk(8, stream));
+    let refused = sending.start_bulk(
+        peer(1),
+        report(),
+        8,
+        AwaitedPacket::Nothing,
+        bulk(8, stream),
+    );
     assert!(refused.is_err());
     let id = sending
-        .start_bulk(peer(1), None, 8, Awaited::Nothing, bulk(8, stream))
+        .start_bulk(peer(1), None, 8, AwaitedPacket::Nothing, bulk(8, stream))
         .unwrap();
     assert_eq!(sending.peers_reads(|_| true), [id]);
     let (Header::ReadRsp(response), 8) = post(&mut sending, id) else {
@@ -288,7 +308,7 @@ fn peer_removal_costs_its_own_operations_only() {
             None,
             report().unwrap(),
             8,
-            Awaited::Receipt,
+            AwaitedPacket::Receipt,
         );
         ids.push(sending.start(one).unwrap());
     }
@@ -309,9 +329,14 @@ fn failed_messages_report_whether_the_peer_has_parts() {
     ] {
         let mut sending = sending();
         let stream = Stream::Medium(head(), segment_size(1500, 900));
-        let id = start(&mut sending, 1500, Awaited::Nothing, bulk(1500, stream));
+        let id = start(
+            &mut sending,
+            1500,
+            AwaitedPacket::Nothing,
+            bulk(1500, stream),
+        );
         let sequenced = [0; 2].map(|_| match sending.next(id, 1000, CONNID, None) {
-            Some(Next::Packet(packet)) => {
+            Some(NextRequest::Packet(packet)) => {
                 sending.packet_posted(id, &packet);
                 packet.sequenced
             }

@@ -14,10 +14,10 @@ use crate::endpoint::channel::{Channel, atomic_operand};
 use crate::endpoint::memory::iov::{Iov, total_length};
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::one_sided::{AtomicResponse, OneSided, arithmetic};
-use crate::endpoint::posting::{Owner, Work};
-use crate::endpoint::receiving::{Audience, Ending, Transfer};
+use crate::endpoint::posting::{PacketOwner, Work};
+use crate::endpoint::receiving::{ReportRecipient, Transfer, TransferEnding};
 use crate::endpoint::sending::choice::{self, AtomicQuery};
-use crate::endpoint::sending::{Awaited, Outbound};
+use crate::endpoint::sending::{AwaitedPacket, Outbound};
 use crate::endpoint::subprotocols::outgoing_message::check_pieces;
 use crate::endpoint::subprotocols::write::remote_pieces;
 use crate::endpoint::subprotocols::{ReceiveSide, SendSide};
@@ -125,7 +125,7 @@ impl Request {
         channel: &mut Channel<N>,
         args: &AtomicArgs<'_>,
         kind: RtaKind,
-        owner: Owner,
+        owner: PacketOwner,
     ) -> Result<(), EndpointError> {
         let mut packet = channel.posting.start_packet(&Rta {
             kind,
@@ -164,7 +164,7 @@ impl<N: Nic> SendSide<'_, N> {
             flags: CompletionFlags::ATOMIC | CompletionFlags::WRITE,
             success: args.flags.contains(OperationFlags::COMPLETION) && !inject,
         };
-        let awaited = Awaited::for_packets(delivery_complete);
+        let awaited = AwaitedPacket::for_packets(delivery_complete);
         let (msg_id, length) = (Some(request.msg_id), request.length);
         let outbound = Outbound::one_packet(args.peer, msg_id, report, length, awaited);
         let started = self.sending.start(outbound);
@@ -174,7 +174,7 @@ impl<N: Nic> SendSide<'_, N> {
             false => RtaKind::Write,
         };
         request
-            .post(self.channel, args, kind, Owner::Outbound(id))
+            .post(self.channel, args, kind, PacketOwner::Outbound(id))
             .inspect_err(|_| self.discard_outbound(id))
     }
 }
@@ -187,13 +187,13 @@ impl<N: Nic> ReceiveSide<'_, N> {
         result: &[IoVec],
     ) -> Result<(), EndpointError> {
         let request = Request::new(self.channel, args, false)?;
-        let ending = Ending {
+        let ending = TransferEnding {
             context: args.context,
             report_success: args.flags.contains(OperationFlags::COMPLETION),
             flags: CompletionFlags::ATOMIC | CompletionFlags::READ,
             tag: 0,
             cq_data: None,
-            audience: Audience::Starter,
+            recipient: ReportRecipient::Starter,
             part: None,
         };
         let target = Iov::new(result)?;
@@ -206,7 +206,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
             false => RtaKind::Fetch(recv_id),
         };
         request
-            .post(self.channel, args, kind, Owner::Inbound(id))
+            .post(self.channel, args, kind, PacketOwner::Inbound(id))
             .inspect_err(|_| {
                 self.receiving.finish(id);
             })
@@ -316,7 +316,7 @@ fn send_old_values<N: Nic>(
         .start_packet(&header)
         .and_then(|mut packet| {
             channel.posting.attach_bytes(&mut packet, values);
-            channel.post_packet(peer, Owner::Control, packet)
+            channel.post_packet(peer, PacketOwner::Control, packet)
         });
     channel.control_posted(peer, PacketType::AtomRsp, posted)
 }

@@ -12,8 +12,8 @@ use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::memory::iov::copy_out;
 use crate::endpoint::memory::packet::ReceivedPacket;
-use crate::endpoint::posting::Owner;
-use crate::endpoint::sending::{Awaited, Outbound};
+use crate::endpoint::posting::PacketOwner;
+use crate::endpoint::sending::{AwaitedPacket, Outbound};
 use crate::endpoint::subprotocols::incoming_message::Rtm;
 
 impl<N: Nic> SendSide<'_, N> {
@@ -32,19 +32,19 @@ impl<N: Nic> SendSide<'_, N> {
         }
         let report = send_report(args);
         let owner = match &mut header.receipt {
-            None => Owner::OnePacket(OnePacket { report, length }),
+            None => PacketOwner::OnePacket(OnePacket { report, length }),
             Some(send_id) => {
-                let (msg_id, awaited) = (Some(header.msg_id), Awaited::Receipt);
+                let (msg_id, awaited) = (Some(header.msg_id), AwaitedPacket::Receipt);
                 let outbound = Outbound::one_packet(args.peer, msg_id, report, length, awaited);
                 let Some(id) = self.sending.start(outbound) else {
                     return Err(EndpointError::TryAgain);
                 };
                 *send_id = SendId(id.to_wire());
-                Owner::Outbound(id)
+                PacketOwner::Outbound(id)
             }
         };
         if let Err(error) = self.post_eager(args, destination, length, header, owner) {
-            if let Owner::Outbound(id) = owner {
+            if let PacketOwner::Outbound(id) = owner {
                 self.sending.discard(id);
             }
             return Err(error);
@@ -63,7 +63,7 @@ impl<N: Nic> SendSide<'_, N> {
         destination: Destination,
         length: u64,
         header: &EagerRtm,
-        owner: Owner,
+        owner: PacketOwner,
     ) -> Result<(), EndpointError> {
         let mut packet = self.channel.posting.start_packet(header)?;
         packet.sequenced = Some(header.msg_id);

@@ -12,7 +12,7 @@ use crate::endpoint::api::operation::{OperationFlags, SendArgs};
 use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::immediate;
 use crate::endpoint::posting::OnePacket;
-use crate::endpoint::posting::{Headerless, Owner};
+use crate::endpoint::posting::{Headerless, PacketOwner};
 use crate::endpoint::subprotocols::outgoing_message::send_report;
 
 impl<N: Nic> SendSide<'_, N> {
@@ -56,7 +56,7 @@ impl<N: Nic> SendSide<'_, N> {
             may_gather,
         )?;
         // The packet's arrival is its delivery, so no RECEIPT is needed.
-        let owner = Owner::OnePacket(OnePacket {
+        let owner = PacketOwner::OnePacket(OnePacket {
             report: send_report(args),
             length,
         });

@@ -11,7 +11,7 @@ use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::ids::{InboundId, PeerId};
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::posting::HeldId;
-use crate::endpoint::receiving::{Arrived, ReadStart, UnexpectedMessage};
+use crate::endpoint::receiving::{ReadStart, ReceivedRanges, UnexpectedMessage};
 
 /// A request that takes its turn among the requests of its sender: a message or an atomic.
 #[derive(Clone, Copy, Debug)]
@@ -117,7 +117,7 @@ impl<'a> Rtm<'a> {
 
     /// The message as one that no receive has matched. Its packet `head` waits; only `arrived` has
     /// arrived.
-    pub(crate) fn unexpected(&self, head: HeldId, arrived: Arrived) -> UnexpectedMessage {
+    pub(crate) fn unexpected(&self, head: HeldId, arrived: ReceivedRanges) -> UnexpectedMessage {
         let mut message = UnexpectedMessage {
             msg_id: self.msg_id,
             length: self.length,

@@ -6,8 +6,8 @@ use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::ids::{InboundId, PeerId};
 use crate::endpoint::memory::iov::copy_out;
 use crate::endpoint::memory::packet::ReceivedPacket;
-use crate::endpoint::posting::{Abandoned, Owner, Work};
-use crate::endpoint::receiving::{Arrival, Ask, Ending, Nack, NextAction};
+use crate::endpoint::posting::{AbandonedMessage, PacketOwner, Work};
+use crate::endpoint::receiving::{ControlPacket, DataAction, Nack, NextAction, TransferEnding};
 use crate::endpoint::subprotocols::ReceiveSide;
 use crate::nic::Nic;
 use crate::wire::{OpeType, PacketType, Payload, ReadNack, RecvId};
@@ -30,10 +30,10 @@ impl<N: Nic> ReceiveSide<'_, N> {
             return false;
         };
         match transfer.arrived(offset, payload.length as u64, in_window) {
-            Arrival::Misfit => return false,
-            Arrival::Drop => {}
-            Arrival::Repeated => self.refuse_repeated(id, packet, offset),
-            Arrival::Copy { target, fits } => {
+            DataAction::Misfit => return false,
+            DataAction::Drop => {}
+            DataAction::Repeated => self.refuse_repeated(id, packet, offset),
+            DataAction::Copy { target, fits } => {
                 let copied = copy_out(
                     self.channel.posting.nic_mut(),
                     packet,
@@ -75,7 +75,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
             NextAction::Wait => {}
             NextAction::Finish => self.finish_inbound(id),
             NextAction::Grant => {
-                transfer.demand.ask(Ask::Cts);
+                transfer.pending_control.set(ControlPacket::Cts);
                 self.queue_inbound(id);
             }
             NextAction::Refuse => self.refuse_data(id),
@@ -90,7 +90,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         match self.channel.peers.features(transfer.peer) {
             None => {}
             Some(features) if features.extra.permit(PacketType::ReadNack) => {
-                transfer.demand.ask(Ask::ReadNack);
+                transfer.pending_control.set(ControlPacket::ReadNack);
                 self.queue_inbound(id);
             }
             Some(_) => {
@@ -105,7 +105,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
     /// Queues a transfer that has a packet to send or a read to post.
     pub(crate) fn queue_inbound(&mut self, id: InboundId) {
         if let Some(transfer) = self.receiving.transfers.get_mut(id)
-            && transfer.demand.enqueue()
+            && transfer.pending_control.enqueue()
         {
             self.channel.posting.queue(Work::Inbound(id));
         }
@@ -120,14 +120,14 @@ impl<N: Nic> ReceiveSide<'_, N> {
         let Some(transfer) = self.receiving.transfers.get(id) else {
             return Ok(false);
         };
-        match transfer.demand.asks() {
-            Ask::Nothing => {}
-            Ask::Cts => self.send_cts(id)?,
-            Ask::ReadNack => self.send_read_nack(id)?,
+        match transfer.pending_control.packet() {
+            ControlPacket::Nothing => {}
+            ControlPacket::Cts => self.send_cts(id)?,
+            ControlPacket::ReadNack => self.send_read_nack(id)?,
         }
         let more = self.post_reads(id)?;
         if let Some(transfer) = self.receiving.transfers.get_mut(id) {
-            transfer.demand.served(more);
+            transfer.pending_control.served(more);
         }
         Ok(more)
     }
@@ -144,9 +144,9 @@ impl<N: Nic> ReceiveSide<'_, N> {
             ..ReadNack::default()
         };
         let owner = if is_write {
-            Owner::Control
+            PacketOwner::Control
         } else {
-            Owner::Inbound(id)
+            PacketOwner::Inbound(id)
         };
         self.send_for(id, peer, owner, &nack)?;
         if is_write {
@@ -169,7 +169,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         &mut self,
         id: InboundId,
         peer: PeerId,
-        owner: Owner,
+        owner: PacketOwner,
         header: &impl crate::wire::Repr,
     ) -> Result<(), EndpointError> {
         let posted = self
@@ -207,7 +207,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
             self.channel.queue_receipt(peer, send_id, msg_id);
         }
         if let (Some((msg_id, send_id)), Some(failure)) = (ended.abandoned, ended.failure) {
-            let what = Abandoned {
+            let what = AbandonedMessage {
                 msg_id,
                 op_id: send_id.0,
                 side: OpeType::RXE,
@@ -222,7 +222,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
     #[inline(always)]
     pub(crate) fn end_inbound(
         &mut self,
-        ending: &Ending,
+        ending: &TransferEnding,
         peer: PeerId,
         length: u64,
         capacity: u64,

@@ -11,8 +11,8 @@ use crate::wire::{Cts, CtsData, CtsFlags, PacketType, Payload, Receipt, RecvId};
 use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::base::ids::{InboundId, OutboundId, PeerId};
 use crate::endpoint::memory::packet::ReceivedPacket;
-use crate::endpoint::posting::Owner;
-use crate::endpoint::sending::Awaited;
+use crate::endpoint::posting::PacketOwner;
+use crate::endpoint::sending::AwaitedPacket;
 
 impl<N: Nic> SendSide<'_, N> {
     /// Handles a CTS.
@@ -20,10 +20,10 @@ impl<N: Nic> SendSide<'_, N> {
         let id = OutboundId::from_wire(cts.send_id.0);
         match self.sending.granted(peer, id, cts) {
             Ok(()) => self.queue_outbound(id),
-            Err(mistake) => self.channel.reports.refuse(
+            Err(reason) => self.channel.reports.refuse(
                 Some(peer),
                 PacketType::Cts.code(),
-                mistake.error(cts.send_id.0),
+                reason.error(cts.send_id.0),
             ),
         }
     }
@@ -52,7 +52,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         };
         // Only libfabric 1.11 reads it.
         cts.flags.set(CtsFlags::EMULATED_READ, window.is_read);
-        self.send_for(id, peer, Owner::Inbound(id), &cts)?;
+        self.send_for(id, peer, PacketOwner::Inbound(id), &cts)?;
         if let Some(transfer) = self.receiving.transfers.get_mut(id) {
             transfer.granted(window.length);
         }
@@ -104,7 +104,7 @@ impl<N: Nic> SendSide<'_, N> {
         self.on_acknowledged(
             peer,
             receipt.send_id.0,
-            Awaited::Receipt,
+            AwaitedPacket::Receipt,
             PacketType::Receipt,
         );
     }

@@ -10,7 +10,7 @@ use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::api::reports::Report;
 use crate::endpoint::base::ids::{InboundId, OutboundId, PeerId};
 use crate::endpoint::memory::registration::{Registered, readable_pieces};
-use crate::endpoint::sending::{Awaited, Bulk};
+use crate::endpoint::sending::{AwaitedPacket, Bulk};
 use crate::endpoint::sending::{MessageHead, Request, Stream, segment_size};
 
 // The sender's side.
@@ -36,7 +36,7 @@ impl<N: Nic> SendSide<'_, N> {
             runt: Some(0),
             ..Bulk::new(source, length, Stream::LongRead(request, remote))
         };
-        self.start_read_based(peer, report, length, Awaited::Eor, bulk)
+        self.start_read_based(peer, report, length, AwaitedPacket::Eor, bulk)
     }
 
     /// Starts a message whose first `runt` bytes travel in packets.
@@ -62,9 +62,9 @@ impl<N: Nic> SendSide<'_, N> {
         );
         // If nothing remains to be read, no EOR follows.
         let awaited = if runt < length {
-            Awaited::Eor
+            AwaitedPacket::Eor
         } else {
-            Awaited::Nothing
+            AwaitedPacket::Nothing
         };
         let bulk = Bulk {
             to_move: runt,
@@ -81,7 +81,7 @@ impl<N: Nic> SendSide<'_, N> {
         peer: PeerId,
         report: Report,
         length: u64,
-        awaited: Awaited,
+        awaited: AwaitedPacket,
         bulk: Bulk,
     ) -> Result<OutboundId, EndpointError> {
         let runt = bulk.runt.unwrap_or(0);
@@ -99,7 +99,7 @@ impl<N: Nic> SendSide<'_, N> {
 
     /// Handles an EOR.
     pub(crate) fn on_eor(&mut self, peer: PeerId, eor: &Eor) {
-        self.on_acknowledged(peer, eor.send_id.0, Awaited::Eor, PacketType::Eor);
+        self.on_acknowledged(peer, eor.send_id.0, AwaitedPacket::Eor, PacketType::Eor);
     }
 
     /// Handles a READ_NACK: sends the missing data in packets. A message continues after its runt,
@@ -114,11 +114,11 @@ impl<N: Nic> SendSide<'_, N> {
                 }
                 self.queue_outbound(id);
             }
-            Err(mistake) => {
+            Err(reason) => {
                 self.channel.reports.refuse(
                     Some(peer),
                     PacketType::ReadNack.code(),
-                    mistake.error(nack.send_id.0),
+                    reason.error(nack.send_id.0),
                 );
             }
         }

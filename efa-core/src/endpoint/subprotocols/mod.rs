@@ -20,7 +20,7 @@ pub(crate) mod turns;
 pub(crate) mod write;
 
 use crate::endpoint::channel::Channel;
-use crate::endpoint::one_sided::Exposed;
+use crate::endpoint::one_sided::ExposedRegions;
 use crate::endpoint::receiving::Receiving;
 use crate::endpoint::sending::Sending;
 
@@ -29,7 +29,7 @@ use crate::endpoint::sending::Sending;
 pub(crate) struct SendSide<'a, N> {
     pub(crate) channel: &'a mut Channel<N>,
     pub(crate) sending: &'a mut Sending,
-    pub(crate) exposed: &'a Exposed,
+    pub(crate) exposed: &'a ExposedRegions,
 }
 
 /// This endpoint as a destination of data: receives and reads of its application, and emulated
@@ -37,5 +37,5 @@ pub(crate) struct SendSide<'a, N> {
 pub(crate) struct ReceiveSide<'a, N> {
     pub(crate) channel: &'a mut Channel<N>,
     pub(crate) receiving: &'a mut Receiving,
-    pub(crate) exposed: &'a Exposed,
+    pub(crate) exposed: &'a ExposedRegions,
 }

@@ -13,7 +13,7 @@ use crate::endpoint::base::ids::{OutboundId, PeerId};
 use crate::endpoint::memory::iov::{Iov, total_length};
 use crate::endpoint::receiving::message_flags;
 use crate::endpoint::sending::choice::{self, MessageProtocol, MessageQuery};
-use crate::endpoint::sending::{Awaited, Bulk};
+use crate::endpoint::sending::{AwaitedPacket, Bulk};
 use crate::endpoint::sending::{MessageHead, Request, Stream, segment_size};
 
 impl<N: Nic> SendSide<'_, N> {
@@ -152,7 +152,7 @@ impl<N: Nic> SendSide<'_, N> {
             length,
             self.channel.sizes.mtu.saturating_sub(header.header_len()),
         );
-        let awaited = Awaited::for_packets(head.delivery_complete);
+        let awaited = AwaitedPacket::for_packets(head.delivery_complete);
         let bulk = Bulk::new(source, length, Stream::Medium(head, size));
         let id = self.new_bulk(peer, Some(report), length, awaited, bulk)?;
         self.start_stream(id)
@@ -175,7 +175,7 @@ impl<N: Nic> SendSide<'_, N> {
             allowed: 0,
             ..Bulk::new(source, length, Stream::LongCts(request))
         };
-        let awaited = Awaited::for_packets(delivery_complete);
+        let awaited = AwaitedPacket::for_packets(delivery_complete);
         let id = self.new_bulk(peer, Some(report), length, awaited, bulk)?;
         self.start_stream(id)?;
         Ok(id)

@@ -9,7 +9,7 @@ use crate::endpoint::api::error::Failure;
 use crate::endpoint::base::ids::{InboundId, PeerId};
 use crate::endpoint::receiving::{HeldOperation, Position, Segment};
 use crate::endpoint::subprotocols::SendSide;
-use crate::endpoint::subprotocols::turns::Turns;
+use crate::endpoint::subprotocols::turns::OrderedDelivery;
 use crate::nic::Nic;
 use crate::wire::{MsgId, PeerError, RecvId};
 
@@ -29,7 +29,7 @@ impl<N: Nic> SendSide<'_, N> {
     }
 }
 
-impl<N: Nic> Turns<'_, N> {
+impl<N: Nic> OrderedDelivery<'_, N> {
     /// The sender of a message to this endpoint has abandoned it.
     ///
     /// # Errors

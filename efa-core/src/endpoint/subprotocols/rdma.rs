@@ -2,7 +2,7 @@
 
 use crate::endpoint::api::error::{EndpointError, Failure};
 use crate::endpoint::base::ids::InboundId;
-use crate::endpoint::posting::{Owner, QUANTUM, Rdma};
+use crate::endpoint::posting::{PacketOwner, QUANTUM, Rdma};
 use crate::endpoint::subprotocols::ReceiveSide;
 use crate::nic::{Access, Nic, NicError};
 use crate::wire::RmaIovs;
@@ -52,7 +52,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
             let length = part.local.length as u64;
             match self
                 .channel
-                .post_rdma(transfer.peer, Owner::Inbound(id), part, Rdma::Read)
+                .post_rdma(transfer.peer, PacketOwner::Inbound(id), part, Rdma::Read)
             {
                 Ok(()) => transfer.read_posted(length),
                 Err(EndpointError::TryAgain) => return Err(EndpointError::TryAgain),

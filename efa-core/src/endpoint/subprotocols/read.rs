@@ -13,11 +13,11 @@ use crate::endpoint::api::operation::{OperationFlags, ReadArgs};
 use crate::endpoint::base::ids::{InboundId, PeerId};
 use crate::endpoint::memory::iov::{Iov, total_length};
 use crate::endpoint::memory::packet::ReceivedPacket;
-use crate::endpoint::posting::Owner;
-use crate::endpoint::receiving::{Audience, Ending, Transfer};
+use crate::endpoint::posting::PacketOwner;
+use crate::endpoint::receiving::{ReportRecipient, Transfer, TransferEnding};
 use crate::endpoint::sending::Stream;
-use crate::endpoint::sending::choice::{self, Local, ReadProtocol};
-use crate::endpoint::sending::{Awaited, Bulk};
+use crate::endpoint::sending::choice::{self, LocalCapabilities, ReadProtocol};
+use crate::endpoint::sending::{AwaitedPacket, Bulk};
 use crate::endpoint::subprotocols::write::remote_pieces;
 
 // The requester's side.
@@ -30,18 +30,19 @@ impl<N: Nic> ReceiveSide<'_, N> {
         let capacity = self.channel.sizes.read_response;
         let features = self.channel.peers.features(args.peer).copied();
         let local = self.channel.local;
-        let choose = |local: &Local| choice::read(local, features.as_ref(), length, capacity);
+        let choose =
+            |local: &LocalCapabilities| choice::read(local, features.as_ref(), length, capacity);
         let protocol = match choose(&local) {
             Ok(protocol) => protocol,
             Err(reason) => return Err(self.channel.no_protocol(args.peer, reason)),
         };
-        let ending = Ending {
+        let ending = TransferEnding {
             context: args.context,
             report_success: args.flags.contains(OperationFlags::COMPLETION),
             flags: CompletionFlags::RMA | CompletionFlags::READ,
             tag: 0,
             cq_data: None,
-            audience: Audience::Starter,
+            recipient: ReportRecipient::Starter,
             part: None,
         };
         let transfer = Transfer::new(args.peer, MsgId(0), length, target, ending);
@@ -49,7 +50,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
             .receiving
             .start(transfer)
             .ok_or(EndpointError::TryAgain)?;
-        let show = |local: &Local, subprotocol| {
+        let show = |local: &LocalCapabilities, subprotocol| {
             let reason = choice::why_read(local, features.as_ref(), length, subprotocol);
             tracing::debug!(peer = %args.peer, ?subprotocol, length, reason, "read");
         };
@@ -101,7 +102,8 @@ impl<N: Nic> ReceiveSide<'_, N> {
                 .request_options(self.channel.peers.features(peer), None),
         };
         let packet = self.channel.posting.start_packet(&header)?;
-        self.channel.post_packet(peer, Owner::Inbound(id), packet)?;
+        self.channel
+            .post_packet(peer, PacketOwner::Inbound(id), packet)?;
         if let Some(transfer) = self.receiving.transfers.get_mut(id) {
             transfer.granted(header.recv_length.into());
         }
@@ -182,7 +184,7 @@ impl<N: Nic> SendSide<'_, N> {
             },
             ..Bulk::new(source, length, Stream::ReadResponse(rtr.recv_id))
         };
-        if let Ok(id) = self.new_bulk(peer, None, length, Awaited::Nothing, bulk) {
+        if let Ok(id) = self.new_bulk(peer, None, length, AwaitedPacket::Nothing, bulk) {
             self.channel.quota.begin_operation(peer);
             self.queue_outbound(id);
         }

@@ -9,8 +9,8 @@ use crate::endpoint::base::ids::{ClaimId, PeerId, ReceiveId};
 use crate::endpoint::memory::iov::Iov;
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::receiving::{
-    Audience, Ending, Filter, HeldOperation, HeldPart, NewReceive, PartKey, Transfer,
-    UnexpectedMessage, receive_flags,
+    Filter, HeldOperation, HeldPart, NewReceive, PartKey, ReportRecipient, Transfer,
+    TransferEnding, UnexpectedMessage, receive_flags,
 };
 use crate::endpoint::subprotocols::ReceiveSide;
 use crate::endpoint::subprotocols::incoming_message::{MessagePart, Rtm};
@@ -65,13 +65,13 @@ impl<N: Nic> ReceiveSide<'_, N> {
         buffer: &[IoVec],
     ) -> Option<Result<ReceiveId, EndpointError>> {
         let (peer, tag, message) = self.receiving.unexpected.take(tagged, &filter)?;
-        let ending = Ending {
+        let ending = TransferEnding {
             context,
             report_success,
             flags: receive_flags(tagged, message.cq_data),
             tag,
             cq_data: message.cq_data,
-            audience: Audience::Starter,
+            recipient: ReportRecipient::Starter,
             part: None,
         };
         let target = Iov::new(buffer);
@@ -97,7 +97,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         peer: PeerId,
         message: UnexpectedMessage,
         target: Iov,
-        ending: Ending,
+        ending: TransferEnding,
     ) -> Result<ReceiveId, EndpointError> {
         let id = self.receiving.posted.skip_id();
         let id = id.ok_or(EndpointError::TryAgain)?;
@@ -115,7 +115,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         peer: PeerId,
         message: UnexpectedMessage,
         target: Iov,
-        ending: Ending,
+        ending: TransferEnding,
     ) -> Result<(), EndpointError> {
         let transfer = Transfer::new(peer, message.msg_id, message.length, target, ending);
         let id = self
@@ -242,7 +242,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         peer: PeerId,
         message: UnexpectedMessage,
         target: IoVec,
-        ending: Ending,
+        ending: TransferEnding,
     ) {
         let part = HeldPart {
             message,
@@ -297,7 +297,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         peer: PeerId,
         message: UnexpectedMessage,
         target: IoVec,
-        ending: Ending,
+        ending: TransferEnding,
     ) {
         self.channel.quota.begin_operation(peer);
         // Operations of peers always have room.
@@ -318,7 +318,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         }
         let claim = self.receiving.unexpected.take_claim(args.claim);
         let claim = claim.ok_or(EndpointError::UnknownClaim)?;
-        let ending = Ending {
+        let ending = TransferEnding {
             context: args.context,
             report_success: args.flags.contains(OperationFlags::COMPLETION),
             ..claim.ending()
@@ -334,8 +334,8 @@ impl<N: Nic> ReceiveSide<'_, N> {
         let claim = claim.ok_or(EndpointError::UnknownClaim)?;
         // The message is received without a buffer, so that the sender's side of the protocol ends
         // normally.
-        let ending = Ending {
-            audience: Audience::None,
+        let ending = TransferEnding {
+            recipient: ReportRecipient::None,
             ..claim.ending()
         };
         self.receive_held(claim.peer, claim.message, Iov::NONE, ending)

@@ -4,8 +4,8 @@ use crate::endpoint::api::completion::CompletionFlags;
 use crate::endpoint::api::error::{EndpointError, Failure};
 use crate::endpoint::api::reports::Report;
 use crate::endpoint::base::ids::{OutboundId, PeerId};
-use crate::endpoint::posting::{Owner, QUANTUM, Rdma, Work};
-use crate::endpoint::sending::{Awaited, Bulk, Due, Leftovers, Next};
+use crate::endpoint::posting::{PacketOwner, QUANTUM, Rdma, Work};
+use crate::endpoint::sending::{AwaitedPacket, Bulk, NextRequest, OperationResources, PendingPost};
 use crate::endpoint::subprotocols::SendSide;
 use crate::nic::{Domain, Nic};
 use crate::wire::{Connid, ExtraFeatures, PacketType};
@@ -20,7 +20,7 @@ impl<N: Nic> SendSide<'_, N> {
         peer: PeerId,
         report: Option<Report>,
         length: u64,
-        awaited: Awaited,
+        awaited: AwaitedPacket,
         bulk: Bulk,
     ) -> Result<OutboundId, EndpointError> {
         self.sending
@@ -44,17 +44,17 @@ impl<N: Nic> SendSide<'_, N> {
 
     /// Removes an operation that could not be started.
     pub(crate) fn discard_outbound(&mut self, id: OutboundId) {
-        if let Some((peer, leftovers)) = self.sending.discard(id) {
-            self.drop_leftovers(peer, leftovers);
+        if let Some((peer, resources)) = self.sending.discard(id) {
+            self.drop_resources(peer, resources);
         }
     }
 
     #[inline]
-    fn drop_leftovers(&mut self, peer: PeerId, leftovers: Leftovers) {
-        if leftovers.own_regions.is_some() {
-            self.channel.deregister_own(leftovers.own_regions);
+    fn drop_resources(&mut self, peer: PeerId, resources: OperationResources) {
+        if resources.own_regions.is_some() {
+            self.channel.deregister_own(resources.own_regions);
         }
-        if let Some(runt) = leftovers.runt {
+        if let Some(runt) = resources.runt {
             self.channel.peers.end_read_based(peer, runt);
         }
     }
@@ -73,11 +73,11 @@ impl<N: Nic> SendSide<'_, N> {
     pub(crate) fn send_stream(&mut self, id: OutboundId) -> Result<bool, EndpointError> {
         for _ in 0..QUANTUM {
             match self.sending.due(id) {
-                Due::Nothing => return Ok(false),
-                Due::Data(peer) if self.channel.peers.waits_for_handshake(peer, id) => {
+                PendingPost::Nothing => return Ok(false),
+                PendingPost::Data(peer) if self.channel.peers.waits_for_handshake(peer, id) => {
                     return Ok(false);
                 }
-                Due::Data(_) | Due::Post => {}
+                PendingPost::Data(_) | PendingPost::Post => {}
             }
             match self.send_next(id) {
                 Ok(()) => {}
@@ -107,18 +107,22 @@ impl<N: Nic> SendSide<'_, N> {
         let limit = self.channel.posting.nic().attributes().max_rdma_size.max(1);
         match self.sending.next(id, limit, connid, in_data) {
             None => {}
-            Some(Next::Unregistered) => {
+            Some(NextRequest::Unregistered) => {
                 return Err(EndpointError::Unsupported(
                     "an RDMA write of unregistered memory",
                 ));
             }
-            Some(Next::Write(part, immediate)) => {
+            Some(NextRequest::Write(part, immediate)) => {
                 let length = part.local.length as u64;
-                self.channel
-                    .post_rdma(peer, Owner::Outbound(id), part, Rdma::Write(immediate))?;
+                self.channel.post_rdma(
+                    peer,
+                    PacketOwner::Outbound(id),
+                    part,
+                    Rdma::Write(immediate),
+                )?;
                 self.sending.write_posted(id, length);
             }
-            Some(Next::Packet(next)) => {
+            Some(NextRequest::Packet(next)) => {
                 let mut packet = self.channel.posting.start_packet(&next.header)?;
                 if let Some((source, from, protocol)) = self.sending.data(id) {
                     let part = (from, next.size);
@@ -127,7 +131,7 @@ impl<N: Nic> SendSide<'_, N> {
                 }
                 packet.sequenced = next.sequenced;
                 self.channel
-                    .post_packet(peer, Owner::Outbound(id), packet)?;
+                    .post_packet(peer, PacketOwner::Outbound(id), packet)?;
                 self.sending.packet_posted(id, &next);
             }
         }
@@ -153,7 +157,7 @@ impl<N: Nic> SendSide<'_, N> {
                 (None, None) => {}
             }
         }
-        self.drop_leftovers(peer, ended.leftovers);
+        self.drop_resources(peer, ended.resources);
         match ended.report {
             Some(report) => self
                 .channel
@@ -182,16 +186,16 @@ impl<N: Nic> SendSide<'_, N> {
         &mut self,
         peer: PeerId,
         id: u32,
-        awaited: Awaited,
+        awaited: AwaitedPacket,
         packet_type: PacketType,
     ) {
         let operation = OutboundId::from_wire(id);
         match self.sending.acknowledged(peer, operation, awaited) {
             Ok(()) => self.finish_outbound(operation),
-            Err(mistake) => {
+            Err(reason) => {
                 self.channel
                     .reports
-                    .refuse(Some(peer), packet_type.code(), mistake.error(id))
+                    .refuse(Some(peer), packet_type.code(), reason.error(id))
             }
         }
     }

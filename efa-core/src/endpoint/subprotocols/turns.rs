@@ -17,13 +17,13 @@ use crate::endpoint::subprotocols::atomics::AtomicTarget;
 use crate::endpoint::subprotocols::incoming_message::Sequenced;
 
 /// State that messages and atomics need to take their turn.
-pub(crate) struct Turns<'a, N> {
+pub(crate) struct OrderedDelivery<'a, N> {
     pub(crate) channel: &'a mut Channel<N>,
     pub(crate) receiving: &'a mut Receiving,
     pub(crate) one_sided: &'a mut OneSided,
 }
 
-impl<N: Nic> Turns<'_, N> {
+impl<N: Nic> OrderedDelivery<'_, N> {
     #[inline(always)]
     pub(super) fn receive_side(&mut self) -> ReceiveSide<'_, N> {
         ReceiveSide {

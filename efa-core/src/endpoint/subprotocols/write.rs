@@ -19,10 +19,10 @@ use crate::endpoint::base::immediate;
 use crate::endpoint::memory::iov::{Iov, copy_out, total_length};
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::memory::registration::Registered;
-use crate::endpoint::posting::Owner;
-use crate::endpoint::receiving::{Audience, Ending, Transfer};
+use crate::endpoint::posting::PacketOwner;
+use crate::endpoint::receiving::{ReportRecipient, Transfer, TransferEnding};
 use crate::endpoint::sending::choice::{self, WriteProtocol, WriteQuery};
-use crate::endpoint::sending::{Awaited, Bulk, Outbound};
+use crate::endpoint::sending::{AwaitedPacket, Bulk, Outbound};
 use crate::endpoint::sending::{Request, Stream, WriteHead};
 use crate::endpoint::subprotocols::outgoing_message::check_pieces;
 
@@ -131,7 +131,7 @@ impl<N: Nic> SendSide<'_, N> {
         head: &WriteHead,
         report: Report,
     ) -> Result<(), EndpointError> {
-        let awaited = Awaited::for_packets(head.delivery_complete);
+        let awaited = AwaitedPacket::for_packets(head.delivery_complete);
         let outbound = Outbound::one_packet(args.peer, None, report, length, awaited);
         let Some(id) = self.sending.start(outbound) else {
             return Err(EndpointError::TryAgain);
@@ -152,7 +152,7 @@ impl<N: Nic> SendSide<'_, N> {
                     may_gather,
                 )?;
                 self.channel
-                    .post_packet(args.peer, Owner::Outbound(id), packet)
+                    .post_packet(args.peer, PacketOwner::Outbound(id), packet)
             });
         if posted.is_err() {
             self.sending.discard(id);
@@ -178,7 +178,13 @@ impl<N: Nic> SendSide<'_, N> {
             own_regions,
             ..Bulk::new(source, length, Stream::RdmaWrite(target, immediate))
         };
-        let id = self.new_bulk(args.peer, Some(report), length, Awaited::Nothing, bulk)?;
+        let id = self.new_bulk(
+            args.peer,
+            Some(report),
+            length,
+            AwaitedPacket::Nothing,
+            bulk,
+        )?;
         self.start_stream(id)
     }
 }
@@ -305,7 +311,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         rma_iov: &RmaIovs,
         length: u64,
         options: &ReqOptions,
-    ) -> Option<(Iov, Ending)> {
+    ) -> Option<(Iov, TransferEnding)> {
         let cq_data = options.cq_data;
         if rma_iov.total_len() != Some(length) {
             self.channel
@@ -319,14 +325,14 @@ impl<N: Nic> ReceiveSide<'_, N> {
         };
         let mut flags = CompletionFlags::RMA | CompletionFlags::REMOTE_WRITE;
         flags.set(CompletionFlags::REMOTE_CQ_DATA, cq_data.is_some());
-        let ending = Ending {
+        let ending = TransferEnding {
             context: 0,
             // A peer's write without CQ data is not reported to the application.
             report_success: cq_data.is_some(),
             flags,
             tag: 0,
             cq_data,
-            audience: Audience::Target(packet_type),
+            recipient: ReportRecipient::Target(packet_type),
             part: None,
         };
         Some((target, ending))

@@ -36,7 +36,7 @@ use crate::descriptor::{Array, FieldKind, Section, Source};
 use crate::error::ParseError;
 use crate::flags::UniversalFlags;
 use crate::ids::Connid;
-use crate::packet_type::{OfTypes, TypeTraits};
+use crate::packet_type::{TypeTraits, TypedFormat};
 
 /// A value that formats consist of.
 pub(crate) trait Part: Copy {
@@ -95,7 +95,7 @@ pub(crate) trait Fields: Copy {
 }
 
 /// The format of a packet that has a struct.
-pub(crate) trait Format: Fields + OfTypes {
+pub(crate) trait Format: Fields + TypedFormat {
     /// The sections that the packet may consist of, from the base header on.
     const SECTIONS: &'static [&'static Section];
 
@@ -121,7 +121,7 @@ pub(crate) struct Line {
     /// The field's name in the spec, if it differs from the struct's field.
     pub(crate) name: &'static str,
     /// The packets that have it.
-    pub(crate) when: When,
+    pub(crate) when: FieldCondition,
     /// The meaning of the bytes, if it differs from the type's.
     pub(crate) kind: Option<FieldKind>,
     /// The name and the bytes of the padding after it.
@@ -136,7 +136,7 @@ pub(crate) struct Line {
 
 /// The packets of a format that have a field.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum When {
+pub(crate) enum FieldCondition {
     Always,
     /// Packets of the types with this trait.
     Type(TypeTraits),
@@ -149,9 +149,10 @@ pub(crate) enum When {
 }
 
 /// Types that have a tag.
-pub(crate) const TAGGED: When = When::Type(TypeTraits::TAGGED);
+pub(crate) const TAGGED: FieldCondition = FieldCondition::Type(TypeTraits::TAGGED);
 /// Types that request a RECEIPT.
-pub(crate) const DELIVERY_COMPLETE: When = When::Type(TypeTraits::DELIVERY_COMPLETE);
+pub(crate) const DELIVERY_COMPLETE: FieldCondition =
+    FieldCondition::Type(TypeTraits::DELIVERY_COMPLETE);
 /// The flag that the sender's connection id is there.
 pub(crate) const CONNID_HDR: u16 = UniversalFlags::CONNID_HDR.bits();
 /// For numbers that are shown in hexadecimal.
@@ -188,7 +189,7 @@ impl Line {
     pub(crate) const fn new(name: &'static str, source: Source, meaning: &'static str) -> Line {
         Line {
             name,
-            when: When::Always,
+            when: FieldCondition::Always,
             kind: None,
             pad: ("", 0),
             array: None,
@@ -366,9 +367,9 @@ pub(crate) mod prelude {
     pub(crate) use super::super::req::ReqOptions;
     pub(crate) use super::super::sections::{concat, count, section_of};
     pub(crate) use super::{
-        CONNID_HDR, DELIVERY_COMPLETE, Fields, Format, HEX, Line, Lines, Output, PADDING, Part,
-        Shape, TAGGED, When, all_sections, check_tail, development, fields, lines, packet_format,
-        section, stock, table,
+        CONNID_HDR, DELIVERY_COMPLETE, FieldCondition, Fields, Format, HEX, Line, Lines, Output,
+        PADDING, Part, Shape, TAGGED, all_sections, check_tail, development, fields, lines,
+        packet_format, section, stock, table,
     };
     pub(crate) use crate::atomic::{AtomicDatatype, AtomicOp};
     pub(crate) use crate::descriptor::{

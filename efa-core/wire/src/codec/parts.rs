@@ -4,7 +4,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::cursor::Cursor;
-use super::declare::{Line, Output, Part, Shape, When};
+use super::declare::{FieldCondition, Line, Output, Part, Shape};
 use crate::address::Qkey;
 use crate::atomic::{AtomicDatatype, AtomicOp};
 use crate::descriptor::FieldKind;
@@ -107,11 +107,11 @@ impl<T: Word> Part for Option<T> {
     #[inline(always)]
     fn parse(line: &Line, cursor: &mut Cursor<'_>) -> Result<Self, ParseError> {
         let is_there = match line.when {
-            When::Always => true,
-            When::Type(traits) => cursor.packet_type().is(traits),
-            When::Flag(flag) | When::FlagOrPadding(flag) | When::FlagOrRoom(flag) => {
-                cursor.flags() & flag != 0
-            }
+            FieldCondition::Always => true,
+            FieldCondition::Type(traits) => cursor.packet_type().is(traits),
+            FieldCondition::Flag(flag)
+            | FieldCondition::FlagOrPadding(flag)
+            | FieldCondition::FlagOrRoom(flag) => cursor.flags() & flag != 0,
         };
         if is_there {
             let value = T::parse(line, cursor)?;
@@ -119,8 +119,8 @@ impl<T: Word> Part for Option<T> {
             return Ok(Some(value));
         }
         match line.when {
-            When::FlagOrPadding(_) => cursor.skip(size_of::<T::Raw>())?,
-            When::FlagOrRoom(_) if cursor.rest().len() >= size_of::<T::Raw>() => {
+            FieldCondition::FlagOrPadding(_) => cursor.skip(size_of::<T::Raw>())?,
+            FieldCondition::FlagOrRoom(_) if cursor.rest().len() >= size_of::<T::Raw>() => {
                 cursor.skip(size_of::<T::Raw>())?;
             }
             _ => {}
@@ -133,16 +133,18 @@ impl<T: Word> Part for Option<T> {
         match (self, line.when) {
             (Some(value), when) => {
                 match when {
-                    When::Always => {}
-                    When::Type(traits) => output.traits(traits),
-                    When::Flag(flag) | When::FlagOrPadding(flag) | When::FlagOrRoom(flag) => {
+                    FieldCondition::Always => {}
+                    FieldCondition::Type(traits) => output.traits(traits),
+                    FieldCondition::Flag(flag)
+                    | FieldCondition::FlagOrPadding(flag)
+                    | FieldCondition::FlagOrRoom(flag) => {
                         output.flags(flag);
                     }
                 }
                 value.write(line, output);
                 output.zeroes(line.pad.1);
             }
-            (None, When::FlagOrPadding(_) | When::FlagOrRoom(_)) => {
+            (None, FieldCondition::FlagOrPadding(_) | FieldCondition::FlagOrRoom(_)) => {
                 output.zeroes(size_of::<T::Raw>());
             }
             (None, _) => {}
@@ -164,12 +166,12 @@ impl Part for bool {
 
     #[inline(always)]
     fn parse(line: &Line, cursor: &mut Cursor<'_>) -> Result<Self, ParseError> {
-        Ok(matches!(line.when, When::Type(traits) if cursor.packet_type().is(traits)))
+        Ok(matches!(line.when, FieldCondition::Type(traits) if cursor.packet_type().is(traits)))
     }
 
     #[inline(always)]
     fn write(&self, line: &Line, output: &mut impl Output) {
-        if let (true, When::Type(traits)) = (*self, line.when) {
+        if let (true, FieldCondition::Type(traits)) = (*self, line.when) {
             output.traits(traits);
         }
     }
@@ -219,24 +221,24 @@ impl Output for Length {
 
 /// Collects the values for the base header.
 #[derive(Clone, Copy)]
-pub(crate) struct Stated {
+pub(crate) struct BaseHeaderValues {
     /// Its flags, without the packet type's.
     pub(crate) flags: u16,
     /// The traits of the packet type.
     pub(crate) traits: TypeTraits,
 }
 
-impl Default for Stated {
+impl Default for BaseHeaderValues {
     #[inline(always)]
-    fn default() -> Stated {
-        Stated {
+    fn default() -> BaseHeaderValues {
+        BaseHeaderValues {
             flags: 0,
             traits: TypeTraits::empty(),
         }
     }
 }
 
-impl Output for Stated {
+impl Output for BaseHeaderValues {
     #[inline(always)]
     fn flags(&mut self, flags: u16) {
         self.flags |= flags;

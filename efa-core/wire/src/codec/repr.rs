@@ -6,7 +6,7 @@ use zerocopy::IntoBytes;
 
 use super::base::{BaseHeader, RawBase};
 use super::declare::{Format, Output};
-use super::parts::{Length, Stated};
+use super::parts::{BaseHeaderValues, Length};
 use crate::PROTOCOL_VERSION;
 use crate::error::EmitError;
 use crate::packet_type::{PacketType, TypeTraits};
@@ -17,7 +17,7 @@ struct Writer<'b> {
     rest: &'b mut [u8],
     /// The buffer is too short.
     overflow: bool,
-    stated: Stated,
+    stated: BaseHeaderValues,
 }
 
 impl Writer<'_> {
@@ -124,15 +124,15 @@ impl<F: Format> sealed::Sealed for F {}
 
 /// The values for the base header that follow from the presence of a header's fields.
 #[inline(always)]
-fn stated(header: &impl Format) -> Stated {
-    let mut stated = Stated::default();
+fn stated(header: &impl Format) -> BaseHeaderValues {
+    let mut stated = BaseHeaderValues::default();
     header.write(&mut stated);
     stated
 }
 
 /// The base header of a packet whose fields state this.
 #[inline(always)]
-fn base<F: Format>(stated: Stated) -> BaseHeader {
+fn base<F: Format>(stated: BaseHeaderValues) -> BaseHeader {
     let packet_type = F::type_with(stated.traits);
     BaseHeader {
         packet_type,
@@ -181,7 +181,7 @@ impl<F: Format> Repr for F {
         let mut writer = Writer {
             rest,
             overflow: false,
-            stated: Stated::default(),
+            stated: BaseHeaderValues::default(),
         };
         self.write(&mut writer);
         let Writer {

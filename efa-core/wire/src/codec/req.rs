@@ -15,9 +15,9 @@ fields! {
     /// Senders add it until the peer's handshake has arrived (spec section 2.2).
     pub raw_address: Option<RawAddressHeader>, "raw address of the sender";
     /// The wire has always 64 bits for it.
-    pub cq_data: Option<u64>, { when: When::Flag(CQ_DATA_HDR), kind: HEX }
+    pub cq_data: Option<u64>, { when: FieldCondition::Flag(CQ_DATA_HDR), kind: HEX }
         "data for the completion at the target";
-    pub connid: Option<Connid>, { when: When::Flag(CONNID_HDR), source: section("4.4") }
+    pub connid: Option<Connid>, { when: FieldCondition::Flag(CONNID_HDR), source: section("4.4") }
         "connection id of the sender";
     pub flags: ReqFlags,
         "Flags beyond those that follow from the packet type and from the fields above.";

@@ -1,7 +1,7 @@
 //! Makes the tables from the declarations. All of this runs at compile time.
 
 use super::base::BASE;
-use super::declare::{Line, PADDING, Shape, When};
+use super::declare::{FieldCondition, Line, PADDING, Shape};
 use super::iov::{EXTRA_INFO, READ_IOV, RMA_IOV};
 use crate::descriptor::{Array, FieldDescriptor, FieldKind, Presence, Section, Width};
 
@@ -18,13 +18,13 @@ impl Line {
             Shape::Entries | Shape::Sections(_) => (0, FieldKind::Padding),
         };
         let (presence, pad_presence, (pad_name, pad_width)) = match self.when {
-            When::Always => (Always, Always, self.pad),
-            When::Type(traits) => (IfType(traits), IfType(traits), self.pad),
-            When::Flag(flag) => (IfFlag(flag), IfFlag(flag), self.pad),
-            When::FlagOrPadding(flag) => {
+            FieldCondition::Always => (Always, Always, self.pad),
+            FieldCondition::Type(traits) => (IfType(traits), IfType(traits), self.pad),
+            FieldCondition::Flag(flag) => (IfFlag(flag), IfFlag(flag), self.pad),
+            FieldCondition::FlagOrPadding(flag) => {
                 (IfFlagElseNext(flag), UnlessFlag(flag), ("padding", width))
             }
-            When::FlagOrRoom(flag) => (
+            FieldCondition::FlagOrRoom(flag) => (
                 IfFlagElseNext(flag),
                 UnlessFlagIfRoom(flag),
                 ("padding", width),

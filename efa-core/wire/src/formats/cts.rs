@@ -5,7 +5,7 @@ use crate::codec::prelude::*;
 packet_format! {
     /// CTS: the receiver opens a window of a long-CTS transfer.
     Cts, table("3.2", "3.6") => end;
-    pub connid: Option<Connid>, { when: When::FlagOrPadding(CONNID_HDR) }
+    pub connid: Option<Connid>, { when: FieldCondition::FlagOrPadding(CONNID_HDR) }
         "connection id of the sender";
     pub send_id: SendId, "operation of the data's sender, from its request";
     pub recv_id: RecvId, "operation of the data's receiver, for CTSDATA";
@@ -24,7 +24,7 @@ packet_format! {
     pub recv_id: RecvId, "operation of the data's receiver, from CTS";
     pub seg_length: u64, "length of the data in this packet";
     pub seg_offset: u64, "where the data belongs, from the start of the message";
-    pub connid: Option<Connid>, { when: When::Flag(CONNID_HDR), pad: ("padding", 4) }
+    pub connid: Option<Connid>, { when: FieldCondition::Flag(CONNID_HDR), pad: ("padding", 4) }
         "connection id of the sender";
     pub flags: UniversalFlags, "Flags beyond CONNID_HDR.";
 }

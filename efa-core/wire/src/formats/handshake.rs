@@ -17,20 +17,20 @@ packet_format! {
     wire nextra_p3: Count = extra_info, { array: Some(Array::ExtraInfo) }
         "number of extra_info words plus 3";
     pub extra_info: ExtraInfo, { array: Some(Array::ExtraInfo) } "the capabilities";
-    pub connid: Option<Connid>, { when: When::Flag(CONNID_HDR), pad: ("connid.padding", 4) }
+    pub connid: Option<Connid>, { when: FieldCondition::Flag(CONNID_HDR), pad: ("connid.padding", 4) }
         "connection id of the sender";
-    pub host_id: Option<u64>, { when: When::Flag(HOST_ID), kind: HEX } "identifies the sender's host";
+    pub host_id: Option<u64>, { when: FieldCondition::Flag(HOST_ID), kind: HEX } "identifies the sender's host";
     /// The spec calls it optional, but receivers of libfabric 1.20.0 and later read it without
     /// looking whether it is there: send it.
     pub device_version: Option<u32>,
-        { when: When::Flag(DEVICE_VERSION), kind: HEX, pad: ("device_version.reserved", 4) }
+        { when: FieldCondition::Flag(DEVICE_VERSION), kind: HEX, pad: ("device_version.reserved", 4) }
         "PCI part id of the sender's device";
     /// Stock libfabric 1.22.0 to 2.5.1; the spec does not describe it.
-    pub user_recv_qp: Option<UserRecvQp>, { when: When::Flag(USER_RECV_QP) }
+    pub user_recv_qp: Option<UserRecvQp>, { when: FieldCondition::Flag(USER_RECV_QP) }
         "a second queue pair that takes messages without headers";
     /// Since libfabric 2.7.0 and in patch releases of 2.6; the spec does not describe it.
     pub hmem_p2p: Option<u8>,
-        { name: "hmem_p2p.p2p_supported", when: When::Flag(HMEM_P2P), pad: ("hmem_p2p.reserved", 7),
+        { name: "hmem_p2p.p2p_supported", when: FieldCondition::Flag(HMEM_P2P), pad: ("hmem_p2p.reserved", 7),
           source: stock("2.7.0") }
         "1 if the sender's device reaches its accelerators' memory";
     pub flags: HandshakeFlags, "Flags beyond those that say which fields are present.";
@@ -40,9 +40,9 @@ fields! {
     /// The queue pair that [`Handshake::user_recv_qp`] names.
     UserRecvQp, stock("1.22.0");
     /// It has 32 bits in this field.
-    pub qpn: u32, { name: "user_recv_qp.qpn", when: When::Flag(USER_RECV_QP) }
+    pub qpn: u32, { name: "user_recv_qp.qpn", when: FieldCondition::Flag(USER_RECV_QP) }
         "number of the queue pair for headerless messages";
-    pub qkey: Qkey, { name: "user_recv_qp.qkey", when: When::Flag(USER_RECV_QP) } "its Q-key";
+    pub qkey: Qkey, { name: "user_recv_qp.qkey", when: FieldCondition::Flag(USER_RECV_QP) } "its Q-key";
 }
 
 impl Part for Option<UserRecvQp> {

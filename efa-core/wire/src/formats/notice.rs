@@ -10,7 +10,7 @@ packet_format! {
     Eor, table("4.1", "4.2") => end;
     pub send_id: SendId, "operation of the data's sender, from its request";
     pub recv_id: RecvId, "operation of the data's receiver";
-    pub connid: Option<Connid>, { when: When::FlagOrRoom(CONNID_HDR) }
+    pub connid: Option<Connid>, { when: FieldCondition::FlagOrRoom(CONNID_HDR) }
         "connection id of the sender";
     pub flags: UniversalFlags, "Flags beyond CONNID_HDR.";
 }
@@ -20,7 +20,7 @@ packet_format! {
     ReadNack, section("4.7") => end;
     pub send_id: SendId, "operation of the data's sender, from its request";
     pub recv_id: RecvId, "operation of the data's receiver";
-    pub connid: Option<Connid>, { when: When::FlagOrPadding(CONNID_HDR) }
+    pub connid: Option<Connid>, { when: FieldCondition::FlagOrPadding(CONNID_HDR) }
         "connection id of the sender";
     pub flags: UniversalFlags, "Flags beyond CONNID_HDR.";
 }
@@ -31,7 +31,7 @@ packet_format! {
     /// Stock libfabric calls it `tx_id` and reads no other field.
     pub send_id: SendId, "operation of the sender, from its request";
     pub msg_id: MsgId, "message, 0 for a write or an atomic";
-    pub connid: Option<Connid>, { when: When::FlagOrPadding(CONNID_HDR) }
+    pub connid: Option<Connid>, { when: FieldCondition::FlagOrPadding(CONNID_HDR) }
         "connection id of the sender";
     pub flags: UniversalFlags, "Flags beyond CONNID_HDR.";
 }
@@ -54,7 +54,7 @@ packet_format! {
         "side of the message that sends this packet: 1 sends the data, 2 receives it";
     pub prov_errno: u32, { kind: Some(FieldKind::ProviderError) }
         "why: a device status, or from 4096 on a number of libfabric's own";
-    pub connid: Option<Connid>, { when: When::FlagOrPadding(CONNID_HDR) }
+    pub connid: Option<Connid>, { when: FieldCondition::FlagOrPadding(CONNID_HDR) }
         "connection id of the sender";
     pub flags: UniversalFlags, "Flags beyond CONNID_HDR.";
 }
@@ -72,7 +72,7 @@ packet_format! {
         "what op_id is: 0 an operation of the receiver, 1 a message, 2 a message that never comes";
     pub prov_errno: u32, { kind: Some(FieldKind::ProviderError) }
         "why: a device status, or from 4096 on a number of libfabric's own";
-    pub connid: Option<Connid>, { when: When::FlagOrPadding(CONNID_HDR) }
+    pub connid: Option<Connid>, { when: FieldCondition::FlagOrPadding(CONNID_HDR) }
         "connection id of the sender";
 }
 
@@ -84,7 +84,7 @@ packet_format! {
     pub emitter_ope_type: OpeType, "which side of the message the sender of this packet is";
     pub prov_errno: u32, { kind: Some(FieldKind::ProviderError) }
         "why: a device status, or from 4096 on a number of libfabric's own";
-    pub connid: Option<Connid>, { when: When::FlagOrPadding(CONNID_HDR) }
+    pub connid: Option<Connid>, { when: FieldCondition::FlagOrPadding(CONNID_HDR) }
         "connection id of the sender";
 }
 

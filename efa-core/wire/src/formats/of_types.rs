@@ -3,7 +3,7 @@
 use super::*;
 use crate::codec::{BASE, Format, TRAILING};
 use crate::descriptor::Section;
-use crate::packet_type::{OfTypes, PacketType, TypeTraits, by_format, packet_types};
+use crate::packet_type::{PacketType, TypeTraits, TypedFormat, by_format, packet_types};
 
 macro_rules! formats_of_types {
     (
@@ -36,7 +36,7 @@ macro_rules! formats_of_types {
         }
 
         $(
-            impl OfTypes for $format {
+            impl TypedFormat for $format {
                 #[inline(always)]
                 fn type_with(traits: TypeTraits) -> PacketType {
                     let types = [$(PacketType::$variant),*];

@@ -8,7 +8,7 @@ packet_format! {
     /// The spec puts send_id before recv_id; every stock libfabric does the opposite, and so does
     /// this. Parsing refuses a packet whose data is not `seg_length` long.
     ReadRsp, table("3.3", "3.11") => data = seg_length;
-    pub connid: Option<Connid>, { when: When::FlagOrPadding(CONNID_HDR) }
+    pub connid: Option<Connid>, { when: FieldCondition::FlagOrPadding(CONNID_HDR) }
         "connection id of the sender";
     pub recv_id: RecvId, "operation of the requester, from RTR (the table swaps the two ids)";
     pub send_id: SendId, "operation of the responder, for CTS (the table swaps the two ids)";
@@ -21,7 +21,7 @@ packet_format! {
     ///
     /// Parsing refuses a packet whose data is not `seg_length` long.
     AtomRsp, table("3.3", "3.15") => data = seg_length;
-    pub connid: Option<Connid>, { when: When::FlagOrPadding(CONNID_HDR) }
+    pub connid: Option<Connid>, { when: FieldCondition::FlagOrPadding(CONNID_HDR) }
         "connection id of the sender";
     // libfabric 1.11.0 has the responder's operation here.
     wire reserved: Reserved, "without meaning; senders may leave anything in it";

@@ -3,8 +3,8 @@
 use slab::Slab;
 
 use crate::endpoint::api::operation::SourceFilter;
-use crate::endpoint::base::by_peer::{ByPeer, OfPeers, PeerLinks};
-use crate::endpoint::base::hash::Mixer;
+use crate::endpoint::base::by_peer::{PeerLinks, PeerLists, PeerNodes};
+use crate::endpoint::base::hash::SeededHasher;
 use crate::endpoint::base::ids::PeerId;
 
 use super::Filter;
@@ -20,15 +20,15 @@ pub(crate) struct MessageKey(u32);
 
 /// The messages of one kind, tagged or untagged, that no receive has matched. `M` is a message.
 pub(crate) struct MessageQueues<M> {
-    messages: Slab<Queued<M>>,
+    messages: Slab<QueuedMessage<M>>,
     all: Arrivals,
     by_source_and_tag: Queues<BY_SOURCE_AND_TAG>,
     by_tag: Queues<BY_TAG>,
-    by_source: ByPeer,
-    mixer: Mixer,
+    by_source: PeerLists,
+    hasher: SeededHasher,
 }
 
-struct Queued<M> {
+struct QueuedMessage<M> {
     message: M,
     source: PeerId,
     tag: u64,
@@ -37,7 +37,7 @@ struct Queued<M> {
     place: ArrivalNumber,
 }
 
-impl<M> OfPeers for Slab<Queued<M>> {
+impl<M> PeerNodes for Slab<QueuedMessage<M>> {
     fn links(&self, node: u32) -> &PeerLinks {
         &self[node as usize].of_source
     }
@@ -50,7 +50,7 @@ impl<M> OfPeers for Slab<Queued<M>> {
 /// Makes messages the elements of a queue, whose key has the source that the function returns.
 macro_rules! elements_of {
     ($($queue:ident: $source:expr,)*) => {$(
-        impl<M> Nodes<$queue> for Slab<Queued<M>> {
+        impl<M> Nodes<$queue> for Slab<QueuedMessage<M>> {
             fn key(&self, node: u32) -> Key {
                 let queued = &self[node as usize];
                 let source: fn(PeerId) -> Option<PeerId> = $source;
@@ -73,14 +73,14 @@ elements_of! {
 }
 
 impl<M> MessageQueues<M> {
-    pub(crate) fn new(mixer: Mixer) -> Self {
+    pub(crate) fn new(hasher: SeededHasher) -> Self {
         MessageQueues {
             messages: Slab::new(),
             all: Arrivals::default(),
             by_source_and_tag: Queues::default(),
             by_tag: Queues::default(),
-            by_source: ByPeer::default(),
-            mixer,
+            by_source: PeerLists::default(),
+            hasher,
         }
     }
 
@@ -91,10 +91,10 @@ impl<M> MessageQueues<M> {
         let (of_source, of_any) = (Key::new(Some(source), tag), Key::new(None, tag));
         let links = [
             self.by_source_and_tag
-                .push(self.mixer, nodes, of_source, node),
-            self.by_tag.push(self.mixer, nodes, of_any, node),
+                .push(self.hasher, nodes, of_source, node),
+            self.by_tag.push(self.hasher, nodes, of_any, node),
         ];
-        nodes.insert(Queued {
+        nodes.insert(QueuedMessage {
             message,
             source,
             tag,
@@ -120,12 +120,12 @@ impl<M> MessageQueues<M> {
         let front = |source| match source {
             None => {
                 let key = Key::new(None, tag);
-                self.by_tag.find(key.hash(self.mixer), &self.messages, key)
+                self.by_tag.find(key.hash(self.hasher), &self.messages, key)
             }
             source => {
                 let key = Key::new(source, tag);
                 self.by_source_and_tag
-                    .find(key.hash(self.mixer), &self.messages, key)
+                    .find(key.hash(self.hasher), &self.messages, key)
             }
         };
         let front = |source| front(source).map(|front| front.node);
@@ -150,13 +150,13 @@ impl<M> MessageQueues<M> {
     /// Removes a message. Returns it with its source and tag.
     pub(crate) fn remove(&mut self, MessageKey(node): MessageKey) -> (PeerId, u64, M) {
         let nodes = &mut self.messages;
-        let Queued { source, tag, .. } = nodes[node as usize];
-        let hash = |source| Key::new(source, tag).hash(self.mixer);
+        let QueuedMessage { source, tag, .. } = nodes[node as usize];
+        let hash = |source| Key::new(source, tag).hash(self.hasher);
         self.by_source_and_tag
             .remove(hash(Some(source)), nodes, node);
         self.by_tag.remove(hash(None), nodes, node);
         self.by_source.remove(nodes, source, node);
-        let Queued { message, place, .. } = nodes.remove(node as usize);
+        let QueuedMessage { message, place, .. } = nodes.remove(node as usize);
         self.all
             .remove(place, |node, place| nodes[node as usize].place = place);
         (source, tag, message)

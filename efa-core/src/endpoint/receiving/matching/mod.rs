@@ -31,7 +31,7 @@ use crate::endpoint::api::operation::{SourceFilter, TagFilter};
 use crate::endpoint::base::ids::PeerId;
 
 pub(crate) use messages::{MessageKey, MessageQueues};
-pub(crate) use receives::{Found, PostedEntry, ReceiveQueues, Receives};
+pub(crate) use receives::{MatchedReceive, PostedEntry, ReceiveQueues, Receives};
 
 /// The messages that a receive accepts. Untagged receives, which have separate queues, have the
 /// filter of tag 0.

@@ -4,7 +4,7 @@
 //! element of each queue is in the list of its bucket. So inserting and removing an element needs
 //! no allocation. A look-up reads a bucket and the first elements of its queues, nearly always one.
 
-use crate::endpoint::base::hash::Mixer;
+use crate::endpoint::base::hash::SeededHasher;
 use crate::endpoint::base::ids::PeerId;
 
 /// The key of a queue.
@@ -31,8 +31,8 @@ impl Key {
     }
 
     #[inline]
-    pub(super) fn hash(self, mixer: Mixer) -> u64 {
-        mixer.hash(self.tag, self.source)
+    pub(super) fn hash(self, hasher: SeededHasher) -> u64 {
+        hasher.hash(self.tag, self.source)
     }
 }
 
@@ -120,12 +120,12 @@ impl<const QUEUE: usize> Queues<QUEUE> {
     #[inline]
     pub(super) fn push(
         &mut self,
-        mixer: Mixer,
+        hasher: SeededHasher,
         nodes: &mut impl Nodes<QUEUE>,
         key: Key,
         node: u32,
     ) -> Links {
-        let hash = key.hash(mixer);
+        let hash = key.hash(hasher);
         if let Some(Front { node: first, .. }) = self.find(hash, nodes, key) {
             let last = core::mem::replace(&mut nodes.links_mut(first).previous, node);
             nodes.links_mut(last).next = node;
@@ -135,7 +135,7 @@ impl<const QUEUE: usize> Queues<QUEUE> {
             };
         }
         if self.queues * 2 >= self.buckets.len() {
-            self.grow(mixer, nodes);
+            self.grow(hasher, nodes);
         }
         self.queues += 1;
         Links {
@@ -156,12 +156,12 @@ impl<const QUEUE: usize> Queues<QUEUE> {
     }
 
     #[cold]
-    fn grow(&mut self, mixer: Mixer, nodes: &mut impl Nodes<QUEUE>) {
+    fn grow(&mut self, hasher: SeededHasher, nodes: &mut impl Nodes<QUEUE>) {
         let count = (self.buckets.len() * 2).max(MIN_BUCKETS);
         let old = core::mem::replace(&mut self.buckets, vec![END; count]);
         for mut node in old {
             while node != END {
-                let hash = nodes.key(node).hash(mixer);
+                let hash = nodes.key(node).hash(hasher);
                 let neighbour = self.insert_front(hash, node);
                 node = core::mem::replace(&mut nodes.links_mut(node).neighbour, neighbour);
             }

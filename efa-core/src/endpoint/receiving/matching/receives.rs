@@ -1,7 +1,7 @@
 //! The queues of posted receives.
 
 use crate::endpoint::api::operation::SourceFilter;
-use crate::endpoint::base::hash::Mixer;
+use crate::endpoint::base::hash::SeededHasher;
 use crate::endpoint::base::ids::PeerId;
 
 use super::Filter;
@@ -59,7 +59,7 @@ impl<R: Receives> Nodes<POSTED> for R {
 
 /// A posted receive that accepts a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Found {
+pub(crate) struct MatchedReceive {
     pub(crate) slot: u32,
     /// Whether it stays posted, because it may match several messages.
     pub(crate) stays: bool,
@@ -75,7 +75,7 @@ pub(crate) struct ReceiveQueues {
     count: usize,
     /// The number of the next receive. A lower number is older.
     next_order: u64,
-    mixer: Mixer,
+    hasher: SeededHasher,
 }
 
 /// Receives with the same ignore mask that all name a source, or all do not.
@@ -95,17 +95,17 @@ impl Group {
 }
 
 impl ReceiveQueues {
-    pub(crate) fn new(mixer: Mixer) -> Self {
+    pub(crate) fn new(hasher: SeededHasher) -> Self {
         ReceiveQueues {
             groups: Vec::new(),
             recent: 0,
             count: 0,
             next_order: 0,
-            mixer,
+            hasher,
         }
     }
 
-    /// Makes the entry of a receive that is about to be posted. [`Found::stays`] returns `stays`.
+    /// Makes the entry of a receive that is about to be posted. [`MatchedReceive::stays`] returns `stays`.
     #[inline]
     pub(crate) fn new_entry(&mut self, filter: &Filter, stays: bool) -> PostedEntry {
         let group = self.group(filter);
@@ -131,7 +131,7 @@ impl ReceiveQueues {
         let group = &mut self.groups[entry.group as usize];
         self.count += 1;
         group.count += 1;
-        let links = group.queues.push(self.mixer, receives, entry.key, slot);
+        let links = group.queues.push(self.hasher, receives, entry.key, slot);
         receives.entry_mut(slot).links = links;
     }
 
@@ -182,7 +182,7 @@ impl ReceiveQueues {
         receives: &mut impl Receives,
         source: PeerId,
         tag: u64,
-    ) -> Option<Found> {
+    ) -> Option<MatchedReceive> {
         let mut index = self.recent;
         // Usually all receives are in the group of the last one.
         if self.groups.get(index)?.count != self.count {
@@ -190,14 +190,14 @@ impl ReceiveQueues {
         }
         let group = &mut self.groups[index];
         let key = group.key(source, tag);
-        let front = group.queues.find(key.hash(self.mixer), receives, key)?;
+        let front = group.queues.find(key.hash(self.hasher), receives, key)?;
         let (slot, stays) = (front.node, receives.entry(front.node).stays);
         if !stays {
             self.count -= 1;
             group.count -= 1;
             group.queues.remove_first(receives, front);
         }
-        Some(Found { slot, stays })
+        Some(MatchedReceive { slot, stays })
     }
 
     /// The group with the oldest receive that accepts a message.
@@ -210,7 +210,7 @@ impl ReceiveQueues {
     ) -> Option<usize> {
         let oldest_of = |group: &Group| {
             let key = group.key(source, tag);
-            let front = group.queues.find(key.hash(self.mixer), receives, key)?;
+            let front = group.queues.find(key.hash(self.hasher), receives, key)?;
             Some(receives.entry(front.node).order)
         };
         let groups = self.groups.iter().enumerate();
@@ -226,7 +226,7 @@ impl ReceiveQueues {
         let group = &mut self.groups[group as usize];
         self.count -= 1;
         group.count -= 1;
-        group.queues.remove(key.hash(self.mixer), receives, slot);
+        group.queues.remove(key.hash(self.hasher), receives, slot);
     }
 
     /// The number of posted receives.

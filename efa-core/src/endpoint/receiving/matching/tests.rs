@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::endpoint::base::hash::Mixer;
+use crate::endpoint::base::hash::SeededHasher;
 use crate::endpoint::base::ids::{Id, ReceiveId};
 
 /// The matching rules as plain lists.
@@ -82,8 +82,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #[test]
     fn behaves_as_plain_lists_do(steps in steps()) {
-        let mut receives = ReceiveQueues::new(Mixer::new(7));
-        let mut messages = MessageQueues::new(Mixer::new(7));
+        let mut receives = ReceiveQueues::new(SeededHasher::new(7));
+        let mut messages = MessageQueues::new(SeededHasher::new(7));
         let mut model = Model::default();
         let mut store = Store::default();
         for (number, step) in steps.into_iter().enumerate() {
