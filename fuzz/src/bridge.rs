@@ -9,8 +9,8 @@
 use efa_core::address::{Gid, Qpn};
 use efa_core::nic::Status;
 use efa_shm::DeviceName;
-use efa_shm::fuzzing::Stage;
-use efa_shm::remote::{FRAME_HEADER, RemoteDevice, RemoteMachine, Uptake, fuzzing};
+use efa_shm::fuzzing::FuzzFabric;
+use efa_shm::remote::{FRAME_HEADER, ReceivePolicy, RemoteDevice, RemoteMachine, fuzzing};
 
 use crate::choices::Choices;
 use crate::victim::{Victim, on_stage};
@@ -38,7 +38,7 @@ struct HostileBridge<'a> {
 }
 
 impl<'a> HostileBridge<'a> {
-    fn new(stage: &'a Stage) -> Self {
+    fn new(stage: &'a FuzzFabric) -> Self {
         let mut fuzzed = HostileBridge {
             victim: Victim::new(stage, (FAR, FAR_QPN)),
             own: stage.victim(),
@@ -108,9 +108,9 @@ impl<'a> HostileBridge<'a> {
                 self.deliver(&message);
             }
             9..=11 => self.collect(match choices.byte() {
-                0 => Uptake::Nothing,
-                1 => Uptake::Unresponsive,
-                limit => Uptake::Until(usize::from(limit) << 10),
+                0 => ReceivePolicy::Nothing,
+                1 => ReceivePolicy::Unresponsive,
+                limit => ReceivePolicy::Until(usize::from(limit) << 10),
             }),
             12 | 13 => self.victim.post(choices),
             14 => match choices.byte() % 8 {
@@ -159,9 +159,9 @@ impl<'a> HostileBridge<'a> {
         }
     }
 
-    fn collect(&mut self, uptake: Uptake) {
+    fn collect(&mut self, receive_policy: ReceivePolicy) {
         let mut messages = Vec::new();
-        self.machine.collect(uptake, &mut messages);
+        self.machine.collect(receive_policy, &mut messages);
         self.learn(&messages);
     }
 
@@ -169,7 +169,7 @@ impl<'a> HostileBridge<'a> {
         let mut messages = Vec::new();
         drop(
             self.machine
-                .prepare_to_sleep(Uptake::Until(1 << 20), &mut messages),
+                .prepare_to_sleep(ReceivePolicy::Until(1 << 20), &mut messages),
         );
         self.learn(&messages);
     }

@@ -6,7 +6,7 @@
 //! the attacker's ring is abandoned.
 
 use efa_device_model::link::HostSegment;
-use efa_shm::fuzzing::Stage;
+use efa_shm::fuzzing::FuzzFabric;
 
 use crate::choices::Choices;
 use crate::victim::{REGION, Victim, on_stage};
@@ -25,7 +25,7 @@ struct HostileLink<'a> {
 }
 
 impl<'a> HostileLink<'a> {
-    fn new(stage: &'a Stage) -> Self {
+    fn new(stage: &'a FuzzFabric) -> Self {
         let mut victim = Victim::new(stage, stage.attacker());
         victim.meeting.connect();
         HostileLink {
@@ -116,7 +116,7 @@ impl<'a> HostileLink<'a> {
 
 #[cfg(test)]
 mod tests {
-    use efa_shm::fuzzing::{Extra, MOST_READS, MOST_UNANSWERED};
+    use efa_shm::fuzzing::{MOST_READS, MOST_UNANSWERED, RecordFields};
 
     use super::*;
 
@@ -126,7 +126,7 @@ mod tests {
     /// The attacker requests data this many times, and takes none. Stops when its ring is refused;
     /// returns the number of requested reads.
     fn ask(victim: &mut Victim<'_>, reads: usize) -> usize {
-        let read = Extra {
+        let read = RecordFields {
             kind: 3,
             offset: 0,
             is_part: false,

@@ -9,7 +9,7 @@ use efa_device_model::device::{Device, MemoryRegion, QpChange, QpConfig, QpState
 use efa_device_model::link::{Operation, RemoteRange, RequestHeader};
 use efa_device_model::profile::Profile;
 use efa_device_model::provider::{CompletionQueue, SendData, SendOpcode, SendRequest, UdAddress};
-use efa_shm::fuzzing::{Extra, Meeting, Stage};
+use efa_shm::fuzzing::{FuzzFabric, FuzzSession, RecordFields};
 use efa_testing::device::{ClientQueues, RdmaOperation};
 
 use crate::choices::Choices;
@@ -26,15 +26,15 @@ const SLOT: usize = 512;
 const RECEIVES: usize = 8;
 
 thread_local! {
-    static STAGE: RefCell<Option<(tempfile::TempDir, Stage)>> = const { RefCell::new(None) };
+    static STAGE: RefCell<Option<(tempfile::TempDir, FuzzFabric)>> = const { RefCell::new(None) };
 }
 
 /// Runs `play` on this thread's stage. Its files are made once: that takes longer than a play.
-pub(crate) fn on_stage(play: impl FnOnce(&Stage)) {
+pub(crate) fn on_stage(play: impl FnOnce(&FuzzFabric)) {
     STAGE.with_borrow_mut(|stage| {
         let (_, stage) = stage.get_or_insert_with(|| {
             let root = tempfile::tempdir_in("/dev/shm").expect("a directory");
-            let stage = Stage::new(root.path()).expect("a fabric");
+            let stage = FuzzFabric::new(root.path()).expect("a fabric");
             (root, stage)
         });
         play(stage);
@@ -43,7 +43,7 @@ pub(crate) fn on_stage(play: impl FnOnce(&Stage)) {
 
 /// The device, its memory and its client.
 pub(crate) struct Victim<'a> {
-    pub(crate) meeting: Meeting<'a>,
+    pub(crate) meeting: FuzzSession<'a>,
     arena: Vec<u8>,
     lkey: u32,
     rkey: u32,
@@ -64,7 +64,7 @@ pub(crate) struct Attack {
 
 impl<'a> Victim<'a> {
     /// A device that sends to the queue pair of a peer.
-    pub(crate) fn new(stage: &'a Stage, (gid, qpn): (Gid, Qpn)) -> Self {
+    pub(crate) fn new(stage: &'a FuzzFabric, (gid, qpn): (Gid, Qpn)) -> Self {
         let profile = Profile::by_name("efa2").expect("there is one").clone();
         let arena = vec![GUARD_BYTE; GUARD + REGION + GUARD];
         let mut device = Device::new(profile.clone(), stage.victim());
@@ -316,8 +316,8 @@ impl Attack {
     }
 
     /// The attacker's other claims about the record, and a word of its header to change.
-    pub(crate) fn extra(&self, choices: &mut Choices<'_>) -> (Extra, Option<(usize, u64)>) {
-        let extra = Extra {
+    pub(crate) fn extra(&self, choices: &mut Choices<'_>) -> (RecordFields, Option<(usize, u64)>) {
+        let extra = RecordFields {
             kind: self.kind,
             offset: match choices.byte() {
                 0 => 0,

@@ -6,7 +6,7 @@ use clap::Parser;
 use efa_commands::Failure;
 use efa_options::bridge::{BridgeArguments, BridgeCommand};
 
-use crate::{key, meeting};
+use crate::{connection_setup, key};
 
 #[derive(Parser)]
 #[command(name = "efa-emu bridge", bin_name = "efa-emu bridge", version,
@@ -24,7 +24,7 @@ pub(crate) fn execute() -> Result<ExitCode, Failure> {
             key::make(&file, days)?;
             Ok(ExitCode::SUCCESS)
         }
-        (None, Some(join)) => meeting::run(join),
+        (None, Some(join)) => connection_setup::run(join),
         (None, None) => Err(Failure(
             "say which key to use: --key FILE, made by `efa-emu bridge key FILE`".to_owned(),
         )),

@@ -10,7 +10,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use efa_shm::remote::{RemoteDevice, RemoteMachine, Uptake};
+use efa_shm::remote::{ReceivePolicy, RemoteDevice, RemoteMachine};
 use efa_wire::address::Gid;
 
 use crate::frames::{self, Device, Frame, Frames, Notice, Rule};
@@ -18,7 +18,7 @@ use crate::local::DeviceList;
 use crate::machine::Machine;
 use crate::output::{complain, report};
 use crate::secure::Wire;
-use crate::watch::{Wanted, Watch};
+use crate::watch::{Interest, Watch};
 
 /// When this number of unsent bytes is exceeded, no more records are read.
 const BATCH: usize = 256 << 10;
@@ -47,7 +47,7 @@ const MOST_NAMED: usize = 64;
 const ENTERED_AT_ONCE: usize = 64;
 
 /// The reason why a connection has ended.
-enum End {
+enum CloseReason {
     /// It broke, or was closed.
     Lost(io::Error),
     /// The heartbeat timeout expired.
@@ -56,9 +56,9 @@ enum End {
     Bye,
 }
 
-impl From<io::Error> for End {
-    fn from(error: io::Error) -> End {
-        End::Lost(error)
+impl From<io::Error> for CloseReason {
+    fn from(error: io::Error) -> CloseReason {
+        CloseReason::Lost(error)
     }
 }
 
@@ -71,13 +71,13 @@ struct Connection {
     last_sent: Instant,
     /// The longest time without sending.
     longest_pause: Duration,
-    announced: Announced,
+    announced: AnnounceState,
     /// The list of the machine's devices that is being processed.
     entering: Option<List>,
 }
 
 /// The state of announcing this machine's devices to the other.
-enum Announced {
+enum AnnounceState {
     Nothing,
     /// This list was sent and is not acknowledged. No other list is sent before it is.
     Sent(DeviceList),
@@ -85,13 +85,13 @@ enum Announced {
     Read(u64),
 }
 
-impl Announced {
+impl AnnounceState {
     /// Whether this list must be announced.
     fn wants(&self, device_list: &DeviceList) -> bool {
         match self {
-            Announced::Nothing => true,
-            Announced::Sent(_) => false,
-            Announced::Read(number) => *number != device_list.number,
+            AnnounceState::Nothing => true,
+            AnnounceState::Sent(_) => false,
+            AnnounceState::Read(number) => *number != device_list.number,
         }
     }
 }
@@ -149,7 +149,7 @@ impl<'a> Carrier<'a> {
     fn turn(&mut self) -> bool {
         let mut busy = self.with_connection(Self::receive);
         busy |= self.with_connection(Self::enter_some);
-        let uptake = self.check_connection();
+        let receive_policy = self.check_connection();
         self.append_notices();
         let now = Instant::now();
         let mut remote = self.machine.remote();
@@ -163,7 +163,7 @@ impl<'a> Carrier<'a> {
                 remote.check_peers();
             }
         }
-        busy |= remote.collect(uptake, &mut self.messages);
+        busy |= remote.collect(receive_policy, &mut self.messages);
         drop(remote);
         busy |= self.with_connection(Self::flush);
         if self.connection.is_none() {
@@ -180,7 +180,7 @@ impl<'a> Carrier<'a> {
             // After work, too: the processes for which it was done are ready to run.
             std::thread::yield_now();
         } else {
-            self.sleep(uptake);
+            self.sleep(receive_policy);
         }
         true
     }
@@ -188,7 +188,7 @@ impl<'a> Carrier<'a> {
     /// Uses the connection, if there is one. Returns whether there was any work.
     fn with_connection(
         &mut self,
-        work: impl FnOnce(&mut Self, &mut Connection) -> Result<bool, End>,
+        work: impl FnOnce(&mut Self, &mut Connection) -> Result<bool, CloseReason>,
     ) -> bool {
         let Some(mut connection) = self.connection.take() else {
             return false;
@@ -206,8 +206,8 @@ impl<'a> Carrier<'a> {
     }
 
     /// Takes over a new connection, and returns how to handle the records of local processes.
-    fn check_connection(&mut self) -> Uptake {
-        let (uptake, fresh) = self.machine.look(BATCH + self.sent);
+    fn check_connection(&mut self) -> ReceivePolicy {
+        let (receive_policy, fresh) = self.machine.look(BATCH + self.sent);
         if let Some(fresh) = fresh {
             // The machine's bridge may be a new process, to which no device of this machine was
             // announced.
@@ -219,13 +219,13 @@ impl<'a> Carrier<'a> {
                 last_received: Instant::now(),
                 last_sent: Instant::now(),
                 longest_pause: fresh.longest_silence / 4,
-                announced: Announced::Nothing,
+                announced: AnnounceState::Nothing,
                 entering: None,
             });
         }
         match self.bye_sent || self.messages.len() - self.sent >= BATCH {
-            true => Uptake::Nothing,
-            false => uptake,
+            true => ReceivePolicy::Nothing,
+            false => receive_policy,
         }
     }
 
@@ -237,7 +237,7 @@ impl<'a> Carrier<'a> {
     }
 
     /// Handles received frames.
-    fn receive(&mut self, connection: &mut Connection) -> Result<bool, End> {
+    fn receive(&mut self, connection: &mut Connection) -> Result<bool, CloseReason> {
         let mut remote = self.machine.remote();
         if remote.is_overloaded() {
             // This machine cannot keep up, so the other machine has to wait as well.
@@ -254,7 +254,7 @@ impl<'a> Carrier<'a> {
         };
         if !any {
             return match connection.last_received.elapsed() > self.machine.timeout {
-                true => Err(End::Silent),
+                true => Err(CloseReason::Silent),
                 false => Ok(false),
             };
         }
@@ -263,7 +263,7 @@ impl<'a> Carrier<'a> {
             match frame {
                 Frame::Message(message) => remote.deliver(message).map_err(io::Error::other)?,
                 Frame::Notice(Notice::Alive) => {}
-                Frame::Notice(Notice::Bye) => return Err(End::Bye),
+                Frame::Notice(Notice::Bye) => return Err(CloseReason::Bye),
                 Frame::Notice(Notice::Devices {
                     number,
                     devices,
@@ -278,17 +278,17 @@ impl<'a> Carrier<'a> {
                     };
                     if connection.entering.replace(list).is_some() {
                         let reason = "it tells of its devices again before it was answered";
-                        return Err(End::Lost(io::Error::other(reason)));
+                        return Err(CloseReason::Lost(io::Error::other(reason)));
                     }
                 }
                 Frame::Notice(Notice::Entered { number, refused }) => {
                     self.complain_of_refused(&refused);
-                    if let Announced::Sent(list) = &connection.announced
+                    if let AnnounceState::Sent(list) = &connection.announced
                         && list.number == number
                     {
                         remote.admit(list.gids.iter().copied());
                         self.machine.has_read(list.clone());
-                        connection.announced = Announced::Read(number);
+                        connection.announced = AnnounceState::Read(number);
                     }
                 }
             }
@@ -312,7 +312,7 @@ impl<'a> Carrier<'a> {
     }
 
     /// Adds some of the devices in the machine's list to the fabric.
-    fn enter_some(&mut self, connection: &mut Connection) -> Result<bool, End> {
+    fn enter_some(&mut self, connection: &mut Connection) -> Result<bool, CloseReason> {
         let Some(list) = &mut connection.entering else {
             return Ok(false);
         };
@@ -360,7 +360,7 @@ impl<'a> Carrier<'a> {
                 faults: device_list.faults.to_vec(),
             };
             frames::append_notice(&mut self.messages, &notice);
-            connection.announced = Announced::Sent(device_list);
+            connection.announced = AnnounceState::Sent(device_list);
         }
         let is_quiet = connection.last_sent.elapsed() > connection.longest_pause;
         if is_quiet && self.messages.is_empty() {
@@ -369,7 +369,7 @@ impl<'a> Carrier<'a> {
     }
 
     /// Sends until the socket accepts no more.
-    fn flush(&mut self, connection: &mut Connection) -> Result<bool, End> {
+    fn flush(&mut self, connection: &mut Connection) -> Result<bool, CloseReason> {
         let mut busy = false;
         while self.sent < self.messages.len() || connection.wire.has_unsent() {
             let count = connection.wire.send(&self.messages[self.sent..])?;
@@ -398,14 +398,14 @@ impl<'a> Carrier<'a> {
 
     // --- when there is nothing to do ---
 
-    fn sleep(&mut self, uptake: Uptake) {
+    fn sleep(&mut self, receive_policy: ReceivePolicy) {
         let mut remote = self.machine.remote();
-        let Some(sleep) = remote.prepare_to_sleep(uptake, &mut self.messages) else {
+        let Some(sleep) = remote.prepare_to_sleep(receive_policy, &mut self.messages) else {
             self.last_work = Instant::now();
             return;
         };
         let longest = remote.longest_sleep().unwrap_or(LONGEST_SLEEP);
-        let wanted = Wanted {
+        let wanted = Interest {
             input: self.has_room() && !remote.is_overloaded(),
             room: self.has_unsent(),
         };
@@ -420,7 +420,7 @@ impl<'a> Carrier<'a> {
     }
 
     /// Handles the end of the connection.
-    fn lose(&mut self, connection: &Connection, end: End) {
+    fn lose(&mut self, connection: &Connection, end: CloseReason) {
         let Connection { wire, watch, .. } = connection;
         wire.cut();
         // A new connection begins with a whole frame, and without requests of this one.
@@ -430,20 +430,22 @@ impl<'a> Carrier<'a> {
         remote.disconnect();
         let now = Instant::now();
         let until = match end {
-            End::Lost(_) => now + self.machine.timeout,
+            CloseReason::Lost(_) => now + self.machine.timeout,
             // The timeout has already passed.
-            End::Silent | End::Bye => now,
+            CloseReason::Silent | CloseReason::Bye => now,
         };
         self.given_up_at.get_or_insert(until);
         let name = &self.machine.name;
         match end {
             _ if self.machine.is_ending() => {}
-            End::Lost(error) => complain(&format!("the connection with {name} is lost: {error}")),
-            End::Silent => complain(&format!(
+            CloseReason::Lost(error) => {
+                complain(&format!("the connection with {name} is lost: {error}"))
+            }
+            CloseReason::Silent => complain(&format!(
                 "nothing was heard of {name} for {:?}: its hosts do not answer until it is back",
                 self.machine.timeout
             )),
-            End::Bye => {
+            CloseReason::Bye => {
                 report(&format!("{name} has left"));
                 remote.give_up_lost();
                 remote.leave_if(|_| true);

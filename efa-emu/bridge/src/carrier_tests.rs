@@ -17,7 +17,7 @@ use efa_wire::address::{Gid, Qkey};
 
 use crate::frames::{self, Device, Frame, Frames, Notice};
 use crate::key::Key;
-use crate::local::{DeviceList, Local};
+use crate::local::{DeviceList, LocalDevices};
 use crate::machine::Machine;
 use crate::secure::Wire;
 use crate::secure::tests::{meet, valid};
@@ -30,7 +30,7 @@ const OFTEN: Duration = Duration::from_millis(100);
 struct Bridge {
     root: tempfile::TempDir,
     key: Key,
-    local: Arc<Local>,
+    local: Arc<LocalDevices>,
     machine: Arc<Machine>,
     carrier: Option<JoinHandle<()>>,
 }
@@ -67,7 +67,7 @@ fn device(name: &str, last: u8) -> RemoteDevice {
 impl Bridge {
     fn new() -> Bridge {
         let root = tempfile::tempdir().unwrap();
-        let local = Arc::new(Local::new());
+        let local = Arc::new(LocalDevices::new());
         let fabric = fabric(root.path());
         let machine = Arc::new(Machine::new("other", &fabric, &local, NEVER, false));
         let carried = Arc::clone(&machine);

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::frames;
-use crate::secure::Secured;
+use crate::secure::SecureConnection;
 
 /// Version of the protocol between bridges. It changes with the layout of greetings, notices,
 /// messages or records.
@@ -89,7 +89,10 @@ impl Greeting {
     }
 
     /// The dialer's part.
-    pub(crate) fn dial(&self, connection: &mut Secured) -> io::Result<(Greeting, Verdict)> {
+    pub(crate) fn dial(
+        &self,
+        connection: &mut SecureConnection,
+    ) -> io::Result<(Greeting, Verdict)> {
         connection.send(&frame(self)?)?;
         let text = connection.receive(LONGEST)?;
         let value = content(&text)?;
@@ -102,12 +105,12 @@ impl Greeting {
     /// The acceptor's part. `judge` returns the verdict for a matching dialer.
     pub(crate) fn accept(
         &self,
-        connection: &mut Secured,
+        connection: &mut SecureConnection,
         judge: impl FnOnce(&Greeting) -> Verdict,
     ) -> io::Result<(Greeting, Verdict)> {
         let text = connection.receive(LONGEST)?;
         let value = content(&text)?;
-        let refuse = |connection: &mut Secured, reason: String, own: String| {
+        let refuse = |connection: &mut SecureConnection, reason: String, own: String| {
             let reply = Reply {
                 greeting: self.clone(),
                 verdict: Verdict::Refused(reason),
@@ -223,14 +226,14 @@ mod tests {
 
     use super::*;
     use crate::key::Key;
-    use crate::secure::End;
+    use crate::secure::Role;
 
     const DAY: Duration = Duration::from_secs(24 * 3600);
 
     /// The results of a greeting for dialer and acceptor; `dial` is the dialer's part.
     fn meet(
         acceptor: &Greeting,
-        dial: impl FnOnce(&mut Secured) -> io::Result<Verdict>,
+        dial: impl FnOnce(&mut SecureConnection) -> io::Result<Verdict>,
     ) -> [io::Result<Verdict>; 2] {
         let now = SystemTime::now();
         let key = Key::between(now - DAY, now + DAY);
@@ -239,12 +242,12 @@ mod tests {
         std::thread::scope(|scope| {
             let accepting = scope.spawn(|| {
                 let (stream, _) = listener.accept().unwrap();
-                let mut connection = Secured::begin(stream, End::Acceptor, &key)?;
+                let mut connection = SecureConnection::begin(stream, Role::Acceptor, &key)?;
                 let accepted = acceptor.accept(&mut connection, |_| Verdict::Welcome);
                 accepted.map(|(_, verdict)| verdict)
             });
             let stream = TcpStream::connect(address).unwrap();
-            let dialed = Secured::begin(stream, End::Dialer, &key)
+            let dialed = SecureConnection::begin(stream, Role::Dialer, &key)
                 .and_then(|mut connection| dial(&mut connection));
             [dialed, accepting.join().unwrap()]
         })

@@ -202,8 +202,8 @@ impl Key {
     pub(crate) fn without_certificate(&self) -> Key {
         use rustls::client::ResolvesClientCert;
         #[derive(Debug)]
-        struct Nothing;
-        impl ResolvesClientCert for Nothing {
+        struct NoClientCert;
+        impl ResolvesClientCert for NoClientCert {
             fn resolve(
                 &self,
                 _: &[&[u8]],
@@ -216,7 +216,7 @@ impl Key {
             }
         }
         let mut client = ClientConfig::clone(&self.client);
-        client.client_auth_cert_resolver = Arc::new(Nothing);
+        client.client_auth_cert_resolver = Arc::new(NoClientCert);
         Key {
             client: Arc::new(client),
             server: Arc::clone(&self.server),

@@ -26,7 +26,7 @@ const LOOKING: u32 = 200;
 const CLOCK_TICK: Duration = Duration::from_millis(20);
 
 /// The devices of this machine.
-pub(crate) struct Local {
+pub(crate) struct LocalDevices {
     known: Mutex<LocalState>,
 }
 
@@ -49,9 +49,9 @@ pub(crate) struct DeviceList {
     pub(crate) generation: u64,
 }
 
-impl Local {
-    pub(crate) fn new() -> Local {
-        Local {
+impl LocalDevices {
+    pub(crate) fn new() -> LocalDevices {
+        LocalDevices {
             known: Mutex::default(),
         }
     }

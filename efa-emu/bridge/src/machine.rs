@@ -11,17 +11,17 @@ use std::time::{Duration, Instant};
 
 use efa_options::bridge::SHORTEST_TIMEOUT;
 use efa_shm::Fabric;
-use efa_shm::remote::{Alarm, RemoteMachine, Uptake};
+use efa_shm::remote::{Alarm, ReceivePolicy, RemoteMachine};
 use efa_wire::address::Gid;
 
 use crate::carrier::Carrier;
-use crate::local::{DeviceList, Local};
+use crate::local::{DeviceList, LocalDevices};
 use crate::output::report;
-use crate::secure::{Secured, Wire};
+use crate::secure::{SecureConnection, Wire};
 use crate::watch::Watch;
 
 /// A connection that the carrier has not taken over.
-pub(crate) struct Fresh {
+pub(crate) struct NewConnection {
     pub(crate) wire: Wire,
     pub(crate) watch: Arc<Watch>,
     /// The heartbeat timeout: after this time of silence either end considers the connection dead.
@@ -31,7 +31,7 @@ pub(crate) struct Fresh {
 /// The state of the connection with a machine.
 enum LinkState {
     /// Connected.
-    Up { fresh: Option<Fresh> },
+    Up { fresh: Option<NewConnection> },
     /// Not connected. Until that time the machine may connect again.
     Down { until: Instant },
 }
@@ -45,7 +45,7 @@ struct Link {
 /// Another machine.
 pub(crate) struct Machine {
     pub(crate) name: String,
-    pub(crate) local: Arc<Local>,
+    pub(crate) local: Arc<LocalDevices>,
     pub(crate) timeout: Duration,
     plain: bool,
     alarm: Alarm,
@@ -64,7 +64,7 @@ impl Machine {
     pub(crate) fn new(
         name: &str,
         fabric: &Fabric,
-        local: &Arc<Local>,
+        local: &Arc<LocalDevices>,
         timeout: Duration,
         plain: bool,
     ) -> Machine {
@@ -112,7 +112,7 @@ impl Machine {
     /// heartbeat timeout of the other end.
     pub(crate) fn serve(
         &self,
-        connection: Secured,
+        connection: SecureConnection,
         their_timeout: Duration,
     ) -> Option<io::Result<()>> {
         let watch = match self.begin(connection, their_timeout) {
@@ -126,7 +126,7 @@ impl Machine {
 
     fn begin(
         &self,
-        connection: Secured,
+        connection: SecureConnection,
         their_timeout: Duration,
     ) -> io::Result<Option<Arc<Watch>>> {
         let mut link = lock(&self.link);
@@ -136,7 +136,7 @@ impl Machine {
         let wire = connection.into_wire(self.plain)?;
         let watch = Arc::new(Watch::new(&wire)?);
         link.state = LinkState::Up {
-            fresh: Some(Fresh {
+            fresh: Some(NewConnection {
                 wire,
                 watch: Arc::clone(&watch),
                 longest_silence: their_timeout.max(SHORTEST_TIMEOUT).min(self.timeout),
@@ -177,12 +177,12 @@ impl Machine {
 
     /// Returns how to handle the records of local processes, if at most `up_to` bytes of them may
     /// be read, and a new connection, if any.
-    pub(crate) fn look(&self, up_to: usize) -> (Uptake, Option<Fresh>) {
+    pub(crate) fn look(&self, up_to: usize) -> (ReceivePolicy, Option<NewConnection>) {
         let mut link = lock(&self.link);
         match &mut link.state {
-            LinkState::Up { fresh } => (Uptake::Until(up_to), fresh.take()),
-            LinkState::Down { until } if Instant::now() < *until => (Uptake::Nothing, None),
-            LinkState::Down { .. } => (Uptake::Unresponsive, None),
+            LinkState::Up { fresh } => (ReceivePolicy::Until(up_to), fresh.take()),
+            LinkState::Down { until } if Instant::now() < *until => (ReceivePolicy::Nothing, None),
+            LinkState::Down { .. } => (ReceivePolicy::Unresponsive, None),
         }
     }
 

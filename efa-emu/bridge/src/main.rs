@@ -11,18 +11,18 @@
 //! * `machine`: another machine; `carrier`: the thread that exchanges messages with it; `watch`:
 //!   waits for its connection.
 //! * `peers`: the addresses of the other bridges.
-//! * `meeting`: makes and accepts connections.
+//! * `connection_setup`: makes and accepts connections.
 
 mod arguments;
 mod carrier;
 #[cfg(test)]
 mod carrier_tests;
+mod connection_setup;
 mod frames;
 mod greeting;
 mod key;
 mod local;
 mod machine;
-mod meeting;
 mod output;
 mod peers;
 mod secure;

@@ -32,35 +32,35 @@ const RECORD_TYPES: std::ops::RangeInclusive<u8> = 20..=23;
 
 /// An end of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum End {
+pub(crate) enum Role {
     Dialer,
     Acceptor,
 }
 
 /// A connection with an authenticated other end.
-pub(crate) struct Secured {
-    stream: Hurried,
+pub(crate) struct SecureConnection {
+    stream: DeadlineStream,
     tls: Connection,
 }
 
 /// A stream with a total time limit, however slowly data arrives.
-struct Hurried {
+struct DeadlineStream {
     stream: TcpStream,
     until: Instant,
 }
 
-impl Hurried {
+impl DeadlineStream {
     fn left(&self) -> io::Result<Option<Duration>> {
         let left = self.until.saturating_duration_since(Instant::now());
         match left.is_zero() {
-            true => Err(Hurried::too_late()),
+            true => Err(DeadlineStream::too_late()),
             false => Ok(Some(left)),
         }
     }
 
     fn in_time(result: io::Result<usize>) -> io::Result<usize> {
         result.map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Hurried::too_late(),
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => DeadlineStream::too_late(),
             _ => error,
         })
     }
@@ -70,17 +70,17 @@ impl Hurried {
     }
 }
 
-impl Read for Hurried {
+impl Read for DeadlineStream {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.stream.set_read_timeout(self.left()?)?;
-        Hurried::in_time(self.stream.read(into))
+        DeadlineStream::in_time(self.stream.read(into))
     }
 }
 
-impl Write for Hurried {
+impl Write for DeadlineStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.stream.set_write_timeout(self.left()?)?;
-        Hurried::in_time(self.stream.write(bytes))
+        DeadlineStream::in_time(self.stream.write(bytes))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -88,33 +88,33 @@ impl Write for Hurried {
     }
 }
 
-impl Secured {
+impl SecureConnection {
     /// Authenticates both ends.
-    pub(crate) fn begin(stream: TcpStream, end: End, key: &Key) -> io::Result<Secured> {
-        Secured::begin_within(PATIENCE, stream, end, key)
+    pub(crate) fn begin(stream: TcpStream, end: Role, key: &Key) -> io::Result<SecureConnection> {
+        SecureConnection::begin_within(PATIENCE, stream, end, key)
     }
 
     fn begin_within(
         patience: Duration,
         stream: TcpStream,
-        end: End,
+        end: Role,
         key: &Key,
-    ) -> io::Result<Secured> {
+    ) -> io::Result<SecureConnection> {
         stream.set_nodelay(true)?;
-        let stream = Hurried {
+        let stream = DeadlineStream {
             stream,
             until: Instant::now() + patience,
         };
         let tls = match end {
-            End::Dialer => {
+            Role::Dialer => {
                 let name = ServerName::try_from(NAME).expect("the name is a DNS name");
                 ClientConnection::new(Arc::clone(&key.client), name).map(Connection::from)
             }
-            End::Acceptor => ServerConnection::new(Arc::clone(&key.server)).map(Connection::from),
+            Role::Acceptor => ServerConnection::new(Arc::clone(&key.server)).map(Connection::from),
         };
         let mut tls = tls.map_err(explain)?;
         tls.set_buffer_limit(None);
-        let mut secured = Secured { stream, tls };
+        let mut secured = SecureConnection { stream, tls };
         while secured.tls.is_handshaking() {
             secured.flush()?;
             if secured.tls.is_handshaking() {
@@ -184,8 +184,8 @@ impl Secured {
 
     /// The connection after the greeting.
     pub(crate) fn into_wire(self, plain: bool) -> io::Result<Wire> {
-        let Secured { stream, tls } = self;
-        let Hurried { stream, .. } = stream;
+        let SecureConnection { stream, tls } = self;
+        let DeadlineStream { stream, .. } = stream;
         stream.set_nonblocking(true)?;
         Ok(match plain {
             true => Wire {
@@ -277,7 +277,7 @@ impl Wire {
             return;
         }
         let stream = self.stream;
-        let _ = io::copy(&mut Hurried { stream, until }, &mut io::sink());
+        let _ = io::copy(&mut DeadlineStream { stream, until }, &mut io::sink());
     }
 
     /// Closes the connection for both ends.
@@ -402,21 +402,22 @@ pub(crate) mod tests {
     }
 
     /// Both ends of a connection.
-    pub(crate) fn meet(dialer: &Key, acceptor: &Key) -> [io::Result<Secured>; 2] {
+    pub(crate) fn meet(dialer: &Key, acceptor: &Key) -> [io::Result<SecureConnection>; 2] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         std::thread::scope(|scope| {
             let accepting = scope.spawn(|| {
                 let (stream, _) = listener.accept().unwrap();
-                Secured::begin(stream, End::Acceptor, acceptor)
+                SecureConnection::begin(stream, Role::Acceptor, acceptor)
             });
             let stream = TcpStream::connect(address).unwrap();
-            let dialed = Secured::begin(stream, End::Dialer, dialer).and_then(|mut secured| {
-                // The first record of the other end shows whether it has accepted the local
-                // certificate.
-                secured.send(&[8, 0, 0, 0, 1, 0, 0, 0])?;
-                Ok(secured)
-            });
+            let dialed =
+                SecureConnection::begin(stream, Role::Dialer, dialer).and_then(|mut secured| {
+                    // The first record of the other end shows whether it has accepted the local
+                    // certificate.
+                    secured.send(&[8, 0, 0, 0, 1, 0, 0, 0])?;
+                    Ok(secured)
+                });
             [dialed, accepting.join().unwrap()]
         })
     }
@@ -511,7 +512,7 @@ pub(crate) mod tests {
         let (stream, _) = listener.accept().unwrap();
         let begun = std::thread::spawn(move || {
             let patience = Duration::from_millis(200);
-            Secured::begin_within(patience, stream, End::Acceptor, &valid()).err()
+            SecureConnection::begin_within(patience, stream, Role::Acceptor, &valid()).err()
         });
         // A TLS record of the largest length, which needs twelve minutes at this rate.
         let record = [&[22, 3, 1, 0x40, 0][..], &[0; 0x4000]].concat();
@@ -544,7 +545,7 @@ pub(crate) mod tests {
         let now = SystemTime::now();
         let expired = Key::between(now - 2 * DAY, now - DAY);
         let early = Key::between(now + DAY, now + 2 * DAY);
-        let complaint = |ends: [io::Result<Secured>; 2]| {
+        let complaint = |ends: [io::Result<SecureConnection>; 2]| {
             let texts = ends.map(|end| end.err().map_or(String::new(), |error| error.to_string()));
             texts.concat()
         };

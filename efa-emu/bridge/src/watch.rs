@@ -15,7 +15,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 /// The events to wait for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct Interest {
     /// Data was received.
     pub(crate) input: bool,
     /// There is room to send.
@@ -45,7 +45,7 @@ impl Watch {
     }
 
     /// Rings the alarm once when one of the events happens, or has happened already.
-    pub(crate) fn want(&self, wanted: Wanted) -> io::Result<()> {
+    pub(crate) fn want(&self, wanted: Interest) -> io::Result<()> {
         let mut flags = EventFlags::ONESHOT;
         flags.set(EventFlags::IN, wanted.input);
         flags.set(EventFlags::OUT, wanted.room);
@@ -89,7 +89,7 @@ mod tests {
     use std::time::Duration;
 
     use efa_shm::Fabric;
-    use efa_shm::remote::{RemoteMachine, Uptake};
+    use efa_shm::remote::{ReceivePolicy, RemoteMachine};
 
     use super::*;
 
@@ -103,7 +103,7 @@ mod tests {
             let waits = Arc::clone(&watch);
             let alarm = alarm.clone();
             let waiting = std::thread::spawn(move || waits.run(&alarm));
-            let nothing = Wanted {
+            let nothing = Interest {
                 input: true,
                 room: false,
             };
@@ -125,10 +125,10 @@ mod tests {
         let (waits, alarm) = (Arc::clone(&watch), machine.alarm());
         let waiting = std::thread::spawn(move || waits.run(&alarm));
         let mut sleep = |wanted, meanwhile: &mut dyn FnMut()| {
-            let uptake = Uptake::Nothing;
+            let receive_policy = ReceivePolicy::Nothing;
             let announced = loop {
                 // The sleep is not announced if the alarm was rung before.
-                if let Some(sleep) = machine.prepare_to_sleep(uptake, &mut Vec::new()) {
+                if let Some(sleep) = machine.prepare_to_sleep(receive_policy, &mut Vec::new()) {
                     break sleep;
                 }
             };
@@ -137,13 +137,13 @@ mod tests {
             announced.sleep(LONG);
         };
         let (input, room) = (true, false);
-        sleep(Wanted { input, room }, &mut || {
+        sleep(Interest { input, room }, &mut || {
             other.write_all(b"1").unwrap()
         });
         // The data was not received.
-        sleep(Wanted { input, room }, &mut || {});
+        sleep(Interest { input, room }, &mut || {});
         sleep(
-            Wanted {
+            Interest {
                 input: false,
                 room: true,
             },

@@ -15,7 +15,7 @@ const GATHERED: usize = 1 << 20;
 
 /// An interface of the file.
 #[derive(Debug)]
-struct Declared {
+struct FileInterface {
     counts: Counts,
     /// The offset of the count of missing frames in the file.
     dropped_at: u64,
@@ -31,7 +31,7 @@ pub struct FileWriter {
     snaplen: u32,
     /// The length of the file, which ends with a complete block.
     length: u64,
-    interfaces: Vec<Declared>,
+    interfaces: Vec<FileInterface>,
     /// Frames that are not written yet.
     gathered: Vec<u8>,
     /// The error that dropped frames most recently.
@@ -71,7 +71,7 @@ impl FileWriter {
         let (kind, counts) = (StatisticsKind::Dropped, Counts::default());
         block::append_statistics(id, time, kind, counts, &mut blocks);
         self.append(&blocks)?;
-        self.interfaces.push(Declared { counts, dropped_at });
+        self.interfaces.push(FileInterface { counts, dropped_at });
         Ok(id)
     }
 

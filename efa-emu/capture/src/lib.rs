@@ -40,7 +40,7 @@ pub use direction::Direction;
 pub use file::FileWriter;
 pub use follow::{FollowedFrame, Follower};
 pub use reader::{CapturedFrame, CapturedInterface, ReadError, Reader, Truncation};
-pub use recorder::{Moment, Recorder, RequestData, Route};
+pub use recorder::{CapturePoint, Recorder, RequestData, Route};
 pub use shared::{SharedFile, create_shared};
 pub use writer::{RecordedFrame, Writer};
 

@@ -11,7 +11,7 @@ use efa_device_model::link::{Operation, RequestHeader};
 
 /// The time and place at which a frame was seen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Moment {
+pub struct CapturePoint {
     /// The interface that saw it.
     pub interface: InterfaceId,
     /// Time since the Unix epoch, or since the start of the simulation.
@@ -103,7 +103,7 @@ impl<T: CaptureTap> Recorder<T> {
     /// with their data, or the request of an RDMA read. `retransmission` marks later attempts.
     pub fn request(
         &mut self,
-        moment: Moment,
+        moment: CapturePoint,
         route: Route,
         request: &RequestHeader,
         retransmission: bool,
@@ -133,7 +133,7 @@ impl<T: CaptureTap> Recorder<T> {
     /// responder.
     pub fn read_data(
         &mut self,
-        moment: Moment,
+        moment: CapturePoint,
         route: Route,
         request: &RequestHeader,
         data: &mut dyn RequestData,
@@ -145,7 +145,7 @@ impl<T: CaptureTap> Recorder<T> {
     /// Records the answer that ends a request. The route begins at the responder.
     pub fn status(
         &mut self,
-        moment: Moment,
+        moment: CapturePoint,
         route: Route,
         request: &RequestHeader,
         status: Status,
@@ -161,7 +161,13 @@ impl<T: CaptureTap> Recorder<T> {
     }
 
     /// Records a packet of a reliable connection, which has different headers.
-    fn packet(&mut self, moment: Moment, route: Route, length: u32, data: &mut dyn RequestData) {
+    fn packet(
+        &mut self,
+        moment: CapturePoint,
+        route: Route,
+        length: u32,
+        data: &mut dyn RequestData,
+    ) {
         let length = (length as usize).min(frame::LONGEST_PACKET);
         self.payload.resize(length, 0);
         if !data.read(0, &mut self.payload) {
@@ -179,7 +185,7 @@ impl<T: CaptureTap> Recorder<T> {
 
     fn pieces(
         &mut self,
-        moment: Moment,
+        moment: CapturePoint,
         route: Route,
         request: &RequestHeader,
         of_piece: &dyn Fn(u32, u32) -> Repr,
@@ -206,7 +212,7 @@ impl<T: CaptureTap> Recorder<T> {
 
     fn piece(
         &mut self,
-        moment: Moment,
+        moment: CapturePoint,
         route: Route,
         mut header: Repr,
         offset: u32,

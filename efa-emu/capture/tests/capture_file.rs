@@ -6,8 +6,8 @@ use std::time::Duration;
 use efa_capture::Truncation;
 use efa_capture::frame::{Frame, FrameKind, Repr};
 use efa_capture::{
-    CaptureTap, Counts, Direction, Interface, InterfaceId, Moment, Reader, Recorder, RequestData,
-    Route, Writer,
+    CapturePoint, CaptureTap, Counts, Direction, Interface, InterfaceId, Reader, Recorder,
+    RequestData, Route, Writer,
 };
 use efa_device_model::link::{Operation, RemoteRange, RequestHeader};
 use efa_testing::addresses::gid;
@@ -55,9 +55,9 @@ const BACK: Route = Route {
     path: 6,
 };
 
-fn moment(interface: u32, nanoseconds: u64, direction: Direction) -> Moment {
+fn moment(interface: u32, nanoseconds: u64, direction: Direction) -> CapturePoint {
     let time = Duration::from_nanos(nanoseconds);
-    Moment {
+    CapturePoint {
         interface: InterfaceId(interface),
         time,
         direction,

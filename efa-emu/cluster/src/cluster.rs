@@ -13,19 +13,19 @@ use efa_shm::{ENV_FABRICS, Fabric};
 
 use crate::files::{AGENT, ENV_CLUSTER, FABRIC_FILE, OPEN_MPI_FILE};
 use crate::host::{EmulatedHost, Injection};
-use crate::launchers::{self, Environment, Launchers, Middleware, Provider};
+use crate::launchers::{self, CommunicationLibrary, Environment, Launchers, Provider};
 use crate::layout::Layout;
 use crate::members::Members;
 use crate::names::HostLists;
 use crate::namespaces::{self, UserNamespace, Views};
-use crate::node::Common;
+use crate::node::NodeContext;
 use crate::nodes::Nodes;
 
 /// How programs are started on the hosts of a cluster.
 #[derive(Debug)]
 pub struct ClusterOptions {
     /// The library through which MPI libraries use the device.
-    pub middleware: Middleware,
+    pub middleware: CommunicationLibrary,
     /// The libfabric provider for all programs, if one is named.
     pub provider: Option<Provider>,
     /// The number of consecutive processes on a host; `None` to place one on each host in turn.
@@ -149,7 +149,7 @@ impl Cluster {
         members: &Members<'_>,
         injection: &Injection,
     ) -> Result<Nodes, Failure> {
-        let common = Common {
+        let common = NodeContext {
             injection,
             environment: &self.environment,
             namespace: self.namespace.as_deref(),

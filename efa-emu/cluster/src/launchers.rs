@@ -16,7 +16,7 @@ use crate::names::HostLists;
 
 /// The library through which MPI libraries use the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Middleware {
+pub enum CommunicationLibrary {
     /// libfabric, with its efa provider or the one of `--provider`.
     Ofi,
     /// UCX with SRD queue pairs.
@@ -96,7 +96,7 @@ pub(crate) fn permits_root() -> bool {
 
 /// The inputs for the variables.
 pub(crate) struct Launchers<'a> {
-    pub(crate) middleware: Middleware,
+    pub(crate) middleware: CommunicationLibrary,
     pub(crate) provider: Option<&'a Provider>,
     pub(crate) lists: &'a HostLists,
     /// The program that is called as `ssh`.
@@ -249,7 +249,7 @@ impl Launchers<'_> {
     /// The libraries' choice of the device.
     fn device(&self, variables: &mut Variables) {
         match self.middleware {
-            Middleware::Ofi => {
+            CommunicationLibrary::Ofi => {
                 match self.provider {
                     Some(provider) => {
                         // Intel's launcher passes its variables to the ranks, in place of their
@@ -274,7 +274,7 @@ impl Launchers<'_> {
                     if self.isolated { "shm:ofi" } else { "ofi" },
                 );
             }
-            Middleware::Ucx => {
+            CommunicationLibrary::Ucx => {
                 variables.prefer("OMPI_MCA_pml", "ucx");
                 variables.prefer("OMPI_MCA_osc", "ucx");
                 // EFA is not on Open MPI's list of devices for UCX.

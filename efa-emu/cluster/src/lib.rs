@@ -45,7 +45,7 @@ pub use cluster::{Cluster, ClusterOptions};
 pub use device_view::DeviceView;
 pub use files::AGENT;
 pub use host::{EmulatedHost, EmulatedHosts, Injection};
-pub use launchers::{Middleware, Provider};
+pub use launchers::{CommunicationLibrary, Provider};
 pub use layout::{Layout, OtherMachine};
 pub use live_sysfs::LiveSysfs;
 pub use members::{Machines, Members};

@@ -20,7 +20,7 @@ use crate::files::ENV_CLUSTER;
 use crate::gateway::Gateway;
 use crate::layout::{Layout, OtherMachine};
 use crate::names;
-use crate::uplink::{Uplink, Wanted};
+use crate::uplink::{Uplink, UplinkParameters};
 
 /// Time limit until the hosts of all machines are ready. Remote shells, bridges and programs start
 /// meanwhile.
@@ -83,9 +83,9 @@ impl Machines {
         let own = self.member.as_ref().unwrap_or(&self.machines[0]);
         let others = layout.others().iter();
         let peers: Vec<String> = others.map(|part| self.at_port(&part.machine)).collect();
-        let wanted = Wanted {
+        let wanted = UplinkParameters {
             key,
-            listen: &self.at_port(Wanted::EVERYWHERE),
+            listen: &self.at_port(UplinkParameters::EVERYWHERE),
             listen_option: "--uplink-port PORT, which all machines have to have free",
             peers: &peers,
             machine: Some(own),

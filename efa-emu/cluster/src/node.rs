@@ -19,7 +19,7 @@ use crate::service::{self, Service};
 use crate::session::{Reply, Request};
 
 /// The common state of all hosts' processes.
-pub(crate) struct Common<'a> {
+pub(crate) struct NodeContext<'a> {
     pub(crate) injection: &'a Injection,
     pub(crate) environment: &'a Environment,
     /// `None`: the system does not permit one.
@@ -32,7 +32,7 @@ pub(crate) struct Common<'a> {
 /// The serving process of a host.
 struct Node<'a> {
     host: &'a EmulatedHost,
-    common: &'a Common<'a>,
+    common: &'a NodeContext<'a>,
     directory: &'a Path,
     sysfs_root: PathBuf,
     /// Additional variables of this host.
@@ -46,7 +46,7 @@ struct Node<'a> {
 pub(crate) fn serve(
     host: &EmulatedHost,
     directory: &Path,
-    common: &Common<'_>,
+    common: &NodeContext<'_>,
     mut cluster: UnixStream,
 ) {
     match Node::begin(host, directory, common, &cluster) {
@@ -66,7 +66,7 @@ impl<'a> Node<'a> {
     fn begin(
         host: &'a EmulatedHost,
         directory: &'a Path,
-        common: &'a Common<'a>,
+        common: &'a NodeContext<'a>,
         cluster: &UnixStream,
     ) -> Result<(Node<'a>, Service), Failure> {
         service::detach()?;

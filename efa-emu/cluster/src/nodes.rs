@@ -16,7 +16,7 @@ use crate::files::ENV_CLUSTER;
 use crate::gateway;
 use crate::host::EmulatedHost;
 use crate::members::Members;
-use crate::node::{self, Common};
+use crate::node::{self, NodeContext};
 use crate::process::{self, Forked};
 use crate::session::Reply;
 
@@ -43,7 +43,7 @@ impl Nodes {
         hosts: &[EmulatedHost],
         members: &Members<'_>,
         directory: &RunDirectory,
-        common: &Common<'_>,
+        common: &NodeContext<'_>,
     ) -> Result<Nodes, Failure> {
         let mut nodes = Nodes {
             processes: Vec::new(),

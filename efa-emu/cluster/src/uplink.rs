@@ -33,7 +33,7 @@ const CONNECTED: &str = "connected with ";
 const CHUNK: usize = 64 << 10;
 
 /// The parameters of the bridge.
-pub struct Wanted<'a> {
+pub struct UplinkParameters<'a> {
     pub key: &'a Path,
     /// The address at which it listens.
     pub listen: &'a str,
@@ -45,7 +45,7 @@ pub struct Wanted<'a> {
     pub machine: Option<&'a str>,
 }
 
-impl Wanted<'_> {
+impl UplinkParameters<'_> {
     /// All addresses of this machine.
     pub const EVERYWHERE: &'static str = "0.0.0.0";
 }
@@ -61,7 +61,7 @@ pub struct Uplink {
     /// Whether it has reported that it listens, and that it is connected with another machine.
     listens: bool,
     is_connected: bool,
-    /// See [`Wanted`].
+    /// See [`UplinkParameters`].
     listen_option: &'static str,
     quiet: bool,
 }
@@ -84,7 +84,11 @@ impl Uplink {
     ///
     /// # Errors
     /// The program cannot be started.
-    pub fn start(fabric: &Fabric, wanted: &Wanted<'_>, quiet: bool) -> Result<Uplink, Failure> {
+    pub fn start(
+        fabric: &Fabric,
+        wanted: &UplinkParameters<'_>,
+        quiet: bool,
+    ) -> Result<Uplink, Failure> {
         let said = File::from(memfd_create("efa-emu-uplink", MemfdFlags::CLOEXEC)?);
         let program = bridge::BRIDGE.path()?;
         let mut command = Command::new(&program);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use efa_cluster::{
-    Cluster, ClusterOptions, EmulatedHosts, Layout, Machines, Middleware, memory, uplink,
+    Cluster, ClusterOptions, CommunicationLibrary, EmulatedHosts, Layout, Machines, memory, uplink,
 };
 use efa_commands::shell::RemoteShell;
 use efa_commands::{Failure, child};
@@ -145,11 +145,11 @@ enum MpiLibrary {
     Ucx,
 }
 
-impl From<MpiLibrary> for Middleware {
-    fn from(library: MpiLibrary) -> Middleware {
+impl From<MpiLibrary> for CommunicationLibrary {
+    fn from(library: MpiLibrary) -> CommunicationLibrary {
         match library {
-            MpiLibrary::Ofi => Middleware::Ofi,
-            MpiLibrary::Ucx => Middleware::Ucx,
+            MpiLibrary::Ofi => CommunicationLibrary::Ofi,
+            MpiLibrary::Ucx => CommunicationLibrary::Ucx,
         }
     }
 }

@@ -13,7 +13,6 @@
 #![allow(missing_docs, reason = "only this workspace uses it")]
 
 pub mod child;
-pub mod companion;
 pub mod installation;
 mod libraries;
 pub mod namespaces;
@@ -21,6 +20,7 @@ pub mod output;
 pub mod ports;
 mod run_directory;
 pub mod shell;
+pub mod sibling;
 pub mod signals;
 
 use std::io::{self, Write as _};

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use efa_commands::companion::Companion;
+use efa_commands::sibling::SiblingProgram;
 use efa_shm::{DEFAULT_FABRIC, DEFAULT_PROFILE};
 
 /// The program.
-pub const VM: Companion = Companion {
+pub const VM: SiblingProgram = SiblingProgram {
     program: "efa-emu-vm",
     package: "efa-emu-pci",
     folder: "efa-emu/pci",

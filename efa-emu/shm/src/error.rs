@@ -9,19 +9,21 @@ use efa_device_model::profile::ProfileError;
 
 /// The content of a directory, which is lost if the directory is not usable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Holds {
+pub enum DirectoryContent {
     /// All fabrics of the user.
     AllFabrics,
     /// One fabric, or a part of it.
     OneFabric,
 }
 
-impl Holds {
+impl DirectoryContent {
     /// The remedy besides removing the directory.
     fn remedy(self) -> &'static str {
         match self {
-            Holds::AllFabrics => " (another --fabric name does not help: all are kept there)",
-            Holds::OneFabric => ", or choose another --fabric name",
+            DirectoryContent::AllFabrics => {
+                " (another --fabric name does not help: all are kept there)"
+            }
+            DirectoryContent::OneFabric => ", or choose another --fabric name",
         }
     }
 }
@@ -46,7 +48,7 @@ pub enum FabricError {
     )]
     ForeignOwner {
         path: PathBuf,
-        holds: Holds,
+        holds: DirectoryContent,
         /// User id of its owner.
         owner: u32,
         /// Effective user id of this process.
@@ -62,7 +64,10 @@ pub enum FabricError {
         mode: u32,
     },
     #[error("{} is not a directory: remove it{}", .path.display(), .holds.remedy())]
-    NotADirectory { path: PathBuf, holds: Holds },
+    NotADirectory {
+        path: PathBuf,
+        holds: DirectoryContent,
+    },
     #[error(
         "{} has layout {found:?}, this program knows only {expected:?}: use one of the two for all \
          programs, choose another --fabric name, or end the programs that use the fabric and remove the \

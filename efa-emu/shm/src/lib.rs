@@ -49,15 +49,15 @@ mod transport;
 
 #[cfg(feature = "fuzzing")]
 pub use engine::fuzzing;
-pub use engine::{CommandFate, Engine, EventHandler, is_device_thread};
-pub use error::{EngineError, FabricError, Holds};
+pub use engine::{CommandOutcome, Engine, EventHandler, is_device_thread};
+pub use error::{DirectoryContent, EngineError, FabricError};
 pub use fabric::board::ArmedFault;
-pub use fabric::capture_files::Recorded;
+pub use fabric::capture_files::CaptureScope;
 pub use fabric::directory::{Fabric, LAYOUT, SHARED_MEMORY, check_limits};
 pub use fabric::gids::is_emulated;
 pub use fabric::host::Host;
 pub use fabric::members::list_hosts;
-pub use fabric::recorder::{BridgePost, Recorder};
+pub use fabric::recorder::{BridgeRegistration, Recorder};
 pub use fabric::status::{HostStatus, ParticipantStatus};
 pub use fabric::{usage, version};
 pub use identity::config::{

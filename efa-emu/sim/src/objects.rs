@@ -28,16 +28,16 @@ const HOST_IS_DOWN: NicError = NicError::Device {
 /// One incarnation of a host's device. Its objects are lost once the host has crashed, even if it
 /// was restarted, or once another device has replaced a removed one.
 #[derive(Clone)]
-pub(super) struct HostLife {
+pub(super) struct HostIncarnation {
     host: SimHost,
     life: u32,
 }
 
-impl HostLife {
+impl HostIncarnation {
     /// The current life of a host.
     pub(super) fn present(host: &SimHost) -> Result<Self, NicError> {
         let life = host.fabric().0.borrow().wire.port(host.id()).life;
-        let present = HostLife {
+        let present = HostIncarnation {
             host: host.clone(),
             life,
         };
@@ -118,7 +118,7 @@ impl HostLife {
 
 /// A protection domain of the device. It is destroyed with the last object in it.
 pub(super) struct ProtectionDomain {
-    life: HostLife,
+    life: HostIncarnation,
     id: PdId,
 }
 
@@ -130,13 +130,13 @@ impl Drop for ProtectionDomain {
 
 /// A completion queue of the device. It is destroyed with the last queue pair that uses it.
 pub(super) struct DeviceCq {
-    life: HostLife,
+    life: HostIncarnation,
     id: CqId,
 }
 
 impl DeviceCq {
     pub(super) fn create(
-        life: &HostLife,
+        life: &HostIncarnation,
         entries: u32,
     ) -> Result<(Rc<Self>, Arc<CompletionRing>), NicError> {
         let (id, ring) = life.with_host(|host| host.device.create_cq(entries, REQUEST_IDS))?;
@@ -164,7 +164,7 @@ pub(super) struct Pool {
 /// The objects of a domain. Dropping it destroys them, so that no objects remain after a creation
 /// that fails half-way.
 pub(super) struct DomainObjects {
-    pub(super) life: HostLife,
+    pub(super) life: HostIncarnation,
     pool: Option<u64>,
     regions: Vec<Lkey>,
     handles: Vec<Ahn>,
@@ -173,7 +173,7 @@ pub(super) struct DomainObjects {
 
 impl DomainObjects {
     pub(super) fn new(host: &SimHost) -> Result<Self, NicError> {
-        let life = HostLife::present(host)?;
+        let life = HostIncarnation::present(host)?;
         let id = life.with_host(|host| host.device.alloc_pd())?;
         Ok(DomainObjects {
             pd: Rc::new(ProtectionDomain {
@@ -281,7 +281,7 @@ impl Drop for DomainObjects {
 
 /// A queue pair of the device, and its number.
 pub(super) struct DeviceQueuePair {
-    life: HostLife,
+    life: HostIncarnation,
     qpn: Qpn,
     is_made: bool,
     // Destroyed after the queue pair: fields are dropped in the order of their declaration.

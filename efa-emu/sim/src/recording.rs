@@ -9,7 +9,7 @@ use efa_core::nic::Status;
 use super::config::HostConfig;
 use super::fabric::Fabric;
 use super::tap::{TapId, TappedFrame};
-use efa_capture::{InterfaceId, Moment, Recorder, Route, Writer};
+use efa_capture::{CapturePoint, InterfaceId, Recorder, Route, Writer};
 use efa_device_model::fault::Stage;
 use efa_device_model::link::Operation;
 
@@ -82,7 +82,7 @@ impl<W: Write> RecordingState<W> {
                 }
             }
         }
-        let moment = Moment {
+        let moment = CapturePoint {
             interface: self.interfaces[tapped.host.index()],
             time: tapped.time,
             direction: tapped.direction,

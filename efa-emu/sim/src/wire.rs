@@ -2,7 +2,7 @@
 //!
 //! A request is one object for its whole life, with any number of frames. At any time it has at
 //! most one frame or timer, so an event never refers to a request that has ended.
-//! [`efa_device_model::network`] decides the fate of a frame, and the wire turns that into events.
+//! [`efa_device_model::network`] decides the outcome of a frame, and the wire turns that into events.
 //! The wire never calls a device; [`super::world`] does so when an event requires it.
 
 use std::collections::BTreeMap;
@@ -355,7 +355,7 @@ impl Wire {
         self.trigger(deaths);
         let flight = &mut self.flights[id.index()];
         let disposition =
-            Disposition::new(verdict.fate, &flight.transmission(stage), &self.network);
+            Disposition::new(verdict.outcome, &flight.transmission(stage), &self.network);
         match disposition {
             Disposition::Proceeds { twice, status } => {
                 flight.twice = twice;

@@ -12,8 +12,8 @@ use super::host_id::HostId;
 use super::memory::AddressSpace;
 use super::wire::{Wire, WireEvent};
 use efa_capture::{Direction, Interface};
-use efa_device_model::device::{Device, Nearness, QpnAllocator};
-use efa_device_model::fault::{Event as FaultEvent, Fate, Stage};
+use efa_device_model::device::{Device, PrefetchStage, QpnAllocator};
+use efa_device_model::fault::{Event as FaultEvent, EventOutcome, Stage};
 use efa_device_model::link::{Operation, Token};
 use efa_device_model::network::{Duplicated, Random};
 use efa_device_model::prefetch;
@@ -97,8 +97,8 @@ impl World {
     pub(super) fn take_qpn(&mut self, id: HostId) -> Option<Qpn> {
         let gid = self.wire.port(id).gid;
         let verdict = self.wire.decide(&FaultEvent::QueuePair { host: gid });
-        let preferred = match verdict.fate {
-            Some((_, Fate::Qpn(qpn))) => Some(qpn),
+        let preferred = match verdict.outcome {
+            Some((_, EventOutcome::Qpn(qpn))) => Some(qpn),
             _ => None,
         };
         self.wire.trigger(verdict.triggers);
@@ -117,8 +117,8 @@ impl World {
         let host = self.wire.port(id).gid;
         let verdict = self.wire.decide(&FaultEvent::Registration { host, length });
         self.wire.trigger(verdict.triggers);
-        match verdict.fate {
-            Some((_, Fate::Fail(errno))) => Some(errno),
+        match verdict.outcome {
+            Some((_, EventOutcome::Fail(errno))) => Some(errno),
             _ => None,
         }
     }
@@ -184,17 +184,17 @@ impl World {
     fn look_ahead(&self) {
         /// The number of events between the steps of the prefetch.
         const FLIGHT: usize = 10;
-        const STEPS: [(usize, Nearness); 4] = [
-            (7, Nearness::Coming),
-            (5, Nearness::Near),
-            (3, Nearness::Close),
-            (1, Nearness::Next),
+        const STEPS: [(usize, PrefetchStage); 4] = [
+            (7, PrefetchStage::Coming),
+            (5, PrefetchStage::Near),
+            (3, PrefetchStage::Close),
+            (1, PrefetchStage::Next),
         ];
         let events = &self.wire.events;
         if let Some(WireEvent::Depart(id, _) | WireEvent::Arrive(id, _)) = events.upcoming(FLIGHT) {
             self.wire.prefetch(*id);
         }
-        for (ahead, nearness) in STEPS {
+        for (ahead, prefetch_stage) in STEPS {
             let Some(WireEvent::Arrive(id, stage)) = events.upcoming(ahead) else {
                 continue;
             };
@@ -202,10 +202,10 @@ impl World {
                 continue;
             };
             let host = &self.hosts[host.index()];
-            host.device.expect(qpn, nearness);
-            match nearness {
-                Nearness::Coming => prefetch::value(&host.memory),
-                Nearness::Near if *stage == Stage::Answer => host.device.expect_answer(token),
+            host.device.expect(qpn, prefetch_stage);
+            match prefetch_stage {
+                PrefetchStage::Coming => prefetch::value(&host.memory),
+                PrefetchStage::Near if *stage == Stage::Answer => host.device.expect_answer(token),
                 _ => {}
             }
         }

@@ -135,16 +135,16 @@ mod tests {
     use super::*;
     use crate::objects::handle::{CStruct, handle};
 
-    struct Thing {
+    struct TestObject {
         c: CStruct<u32>,
     }
 
-    handle!(Thing, u32);
+    handle!(TestObject, u32);
 
     #[test]
     fn null_foreign_and_freed_pointers_are_einval() {
         let registry = Registry::new();
-        let pointer = registry.insert(Arc::new(Thing { c: CStruct::new(7) }));
+        let pointer = registry.insert(Arc::new(TestObject { c: CStruct::new(7) }));
         assert!(registry.get(pointer).is_ok());
         let foreign = 7;
         assert_eq!(registry.get(core::ptr::null()).err(), Some(Errno::INVAL));

@@ -15,7 +15,7 @@ use crate::common::{
 
 /// The resources of a process that can leak.
 #[derive(Debug)]
-struct Possessions {
+struct Resources {
     /// Bytes, including those that the allocator keeps for threads.
     heap: usize,
     descriptors: usize,
@@ -29,10 +29,10 @@ const KEPT: usize = 256 << 10;
 /// More than the threads of a round, so that none of them is taken for one that stays.
 const ROUNDS: usize = 6;
 
-impl Possessions {
-    fn now() -> Possessions {
+impl Resources {
+    fn now() -> Resources {
         let entries = |path| std::fs::read_dir(path).expect("readable").count();
-        Possessions {
+        Resources {
             // SAFETY: takes nothing.
             heap: unsafe { libc::mallinfo2() }.uordblks,
             descriptors: entries("/proc/self/fd"),
@@ -103,17 +103,17 @@ fn closed_objects_leave_no_resources() {
             // The first run allocates what the process keeps.
             live(libfabric, progress);
             live(libfabric, progress);
-            let before = Possessions::now();
+            let before = Resources::now();
             for _ in 0..ROUNDS {
                 live(libfabric, progress);
             }
             let wait = Wait::start();
-            let mut after = Possessions::now();
+            let mut after = Resources::now();
             // A thread that has ended is listed for a moment longer, here and before: of one round
             // at most.
             while after.threads > before.threads {
                 wait.pause(|| format!("{after:?} {before:?}"));
-                after = Possessions::now();
+                after = Resources::now();
             }
             assert_eq!(after.descriptors, before.descriptors);
             assert!(after.heap < before.heap + KEPT, "{after:?} {before:?}");

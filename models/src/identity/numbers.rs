@@ -7,13 +7,13 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::device_name::DeviceName;
-use super::qpn::{HostTable, ParticipantId, Purview, QpnChoice};
+use super::qpn::{HostTable, ParticipantId, QpnChoice, TableOwner};
 use efa_device_model::qpn_policy::QpnPolicy;
 
 fn table() -> Arc<HostTable> {
     let nowhere = Path::new("/dev/null");
     let name = DeviceName::new("model", 0, 1);
-    let table = HostTable::create(nowhere, &name, Gid::default(), Purview::Own(2));
+    let table = HostTable::create(nowhere, &name, Gid::default(), TableOwner::Own(2));
     Arc::new(table.expect("nothing is written"))
 }
 

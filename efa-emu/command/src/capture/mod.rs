@@ -2,8 +2,8 @@
 
 mod of_run;
 mod output;
+mod recorded_device;
 mod recording;
-mod spool;
 
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};

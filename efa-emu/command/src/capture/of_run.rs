@@ -3,16 +3,16 @@
 use std::path::{Path, PathBuf};
 
 use efa_capture::Interface;
-use efa_shm::{Host, Recorded};
+use efa_shm::{CaptureScope, Host};
 
-use super::spool::Spool;
+use super::recorded_device::RecordedDevice;
 use efa_commands::Failure;
 use efa_options::capture_output::{CaptureOptions, Store, Written};
 
 /// A run that is recorded.
 pub(crate) struct RunRecording<'a> {
     path: PathBuf,
-    devices: Vec<(&'a Host, Spool)>,
+    devices: Vec<(&'a Host, RecordedDevice)>,
     store: Store,
     /// The reason why the recording ended before the run.
     failure: Option<Failure>,
@@ -40,8 +40,9 @@ impl<'a> RunRecording<'a> {
                     path.display()
                 ))
             })?;
-            let spool = Spool::begin(device, Recorded::Run, interface, id, options.snaplen())?;
-            Ok((device, spool))
+            let recorded_device =
+                RecordedDevice::begin(device, CaptureScope::Run, interface, id, options.snaplen())?;
+            Ok((device, recorded_device))
         });
         Ok(RunRecording {
             path: path.to_owned(),
@@ -59,8 +60,8 @@ impl<'a> RunRecording<'a> {
     }
 
     fn try_turn(&mut self) -> Result<(), Failure> {
-        for (device, spool) in &mut self.devices {
-            spool.turn(device, &mut self.store)?;
+        for (device, recorded_device) in &mut self.devices {
+            recorded_device.turn(device, &mut self.store)?;
         }
         Ok(self.store.turn()?)
     }
@@ -86,9 +87,9 @@ impl<'a> RunRecording<'a> {
     }
 }
 
-fn finish(devices: Vec<(&Host, Spool)>, mut store: Store) -> Result<Written, Failure> {
-    for (_, spool) in devices {
-        spool.finish(&mut store)?;
+fn finish(devices: Vec<(&Host, RecordedDevice)>, mut store: Store) -> Result<Written, Failure> {
+    for (_, recorded_device) in devices {
+        recorded_device.finish(&mut store)?;
     }
     Ok(store.finish()?)
 }

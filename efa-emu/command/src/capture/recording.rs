@@ -12,10 +12,10 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use efa_capture::Interface;
-use efa_shm::{Fabric, FabricError, Host, HostStatus, Recorded, Recorder};
+use efa_shm::{CaptureScope, Fabric, FabricError, Host, HostStatus, Recorder};
 use efa_wire::address::Gid;
 
-use super::spool::Spool;
+use super::recorded_device::RecordedDevice;
 use efa_commands::Failure;
 use efa_options::capture_output::{Filter, Store, Written};
 
@@ -56,7 +56,7 @@ pub(crate) struct Recording {
     _recorder: Recorder,
     store: Store,
     snaplen: u32,
-    hosts: HashMap<Gid, (Host, Spool)>,
+    hosts: HashMap<Gid, (Host, RecordedDevice)>,
 }
 
 impl Recording {
@@ -112,8 +112,8 @@ impl Recording {
     pub(crate) fn turn(&mut self) -> Result<(), RecordingError> {
         let hosts = self.fabric.hosts()?;
         self.join_new(&hosts)?;
-        for (host, spool) in self.hosts.values_mut() {
-            spool.turn(host, &mut self.store)?;
+        for (host, recorded_device) in self.hosts.values_mut() {
+            recorded_device.turn(host, &mut self.store)?;
         }
         self.leave_deserted(&hosts)?;
         self.store.turn().map_err(RecordingError::Output)
@@ -139,8 +139,9 @@ impl Recording {
                 .store
                 .declare(&interface)
                 .map_err(RecordingError::Output)?;
-            let spool = Spool::begin(&host, Recorded::Host, interface, id, self.snaplen)?;
-            self.hosts.insert(status.gid, (host, spool));
+            let recorded_device =
+                RecordedDevice::begin(&host, CaptureScope::Host, interface, id, self.snaplen)?;
+            self.hosts.insert(status.gid, (host, recorded_device));
         }
         Ok(())
     }
@@ -148,8 +149,8 @@ impl Recording {
     /// Leaves hosts without other participants, so that they end.
     fn leave_deserted(&mut self, hosts: &[HostStatus]) -> Result<(), RecordingError> {
         for status in hosts.iter().filter(|status| is_deserted(status)) {
-            if let Some((_, spool)) = self.hosts.remove(&status.gid) {
-                spool.finish(&mut self.store)?;
+            if let Some((_, recorded_device)) = self.hosts.remove(&status.gid) {
+                recorded_device.finish(&mut self.store)?;
             }
         }
         Ok(())
@@ -157,8 +158,8 @@ impl Recording {
 
     /// Ends the capture, and returns its totals.
     pub(crate) fn end(mut self) -> Result<Written, RecordingError> {
-        for (_, (_, spool)) in std::mem::take(&mut self.hosts) {
-            spool.finish(&mut self.store)?;
+        for (_, (_, recorded_device)) in std::mem::take(&mut self.hosts) {
+            recorded_device.finish(&mut self.store)?;
         }
         self.store.finish().map_err(RecordingError::Output)
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use efa_cluster::uplink::{Uplink, Wanted};
+use efa_cluster::uplink::{Uplink, UplinkParameters};
 use efa_commands::Failure;
 use efa_shm::Fabric;
 
@@ -31,7 +31,7 @@ pub(super) struct UplinkOptions {
     #[arg(
         long,
         value_name = "ADDRESS",
-        default_value = Wanted::EVERYWHERE,
+        default_value = UplinkParameters::EVERYWHERE,
         requires = "uplink"
     )]
     uplink_listen: String,
@@ -48,7 +48,7 @@ impl UplinkOptions {
         let Some(key) = self.uplink_key.as_ref().filter(|_| self.is_wanted()) else {
             return Ok(None);
         };
-        let wanted = Wanted {
+        let wanted = UplinkParameters {
             key,
             listen: &self.uplink_listen,
             listen_option: "--uplink-listen ADDRESS:PORT",

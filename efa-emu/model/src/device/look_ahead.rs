@@ -47,7 +47,7 @@ impl Device {
 
 /// The expected delay until an event of the device. The simulator can compute it in advance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Nearness {
+pub enum PrefetchStage {
     /// After several other events: prefetch the fields of the device.
     Coming,
     /// Sooner: prefetch the tables.
@@ -62,9 +62,9 @@ impl Device {
     /// Prefetches the memory for a request or an answer to the queue pair. Each step follows
     /// pointers that the previous step has loaded, so that none waits for memory.
     #[inline]
-    pub fn expect(&self, qpn: Qpn, nearness: Nearness) {
-        match nearness {
-            Nearness::Coming => {
+    pub fn expect(&self, qpn: Qpn, stage: PrefetchStage) {
+        match stage {
+            PrefetchStage::Coming => {
                 prefetch::value(&self.profile.mtu);
                 prefetch::value(&self.regions);
                 prefetch::value(&self.book);
@@ -74,18 +74,18 @@ impl Device {
                 prefetch::value(&self.last_receiver);
                 self.qps.prefetch_page(qpn);
             }
-            Nearness::Near => {
+            PrefetchStage::Near => {
                 self.regions.prefetch();
                 self.cqs.prefetch_first();
                 self.qps.prefetch_place(qpn);
             }
-            Nearness::Close => {
+            PrefetchStage::Close => {
                 if let Some(qp) = self.qps.get(qpn) {
                     prefetch::value(qp);
                 }
                 self.cqs.prefetch_rings();
             }
-            Nearness::Next => {
+            PrefetchStage::Next => {
                 if let Some(qp) = self.qps.get(qpn) {
                     qp.rings.recv.prefetch(qp.recv.consumed);
                     qp.rings.send.prefetch(qp.send.producer);

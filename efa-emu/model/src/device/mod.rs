@@ -47,7 +47,7 @@ pub use comp_counter::{CompCounter, CountedOps, CounterId, CounterValue};
 pub use error::Error;
 pub use event::DeviceEvent;
 pub use ids::{CqId, PdId};
-pub use look_ahead::Nearness;
+pub use look_ahead::PrefetchStage;
 pub use qpn::QpnAllocator;
 pub use qpn::QpnRange;
 pub use queue_pair::{

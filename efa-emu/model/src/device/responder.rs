@@ -226,7 +226,7 @@ impl Device {
     ) -> Result<(), Refusal> {
         let length = header.length.saturating_add(GRH_LENGTH as u32);
         let grh = global_route_header(from, self.gid, header.length);
-        let mut transfer = Headed { grh, transfer };
+        let mut transfer = WithGrh { grh, transfer };
         self.take_receive(Service::Ud, from, header, length, &mut transfer)
     }
 
@@ -478,12 +478,12 @@ fn scatter(
 }
 
 /// A datagram with the header of a UD receive.
-struct Headed<'a, T> {
+struct WithGrh<'a, T> {
     grh: [u8; GRH_LENGTH],
     transfer: &'a mut T,
 }
 
-impl<T: Transfer> Transfer for Headed<'_, T> {
+impl<T: Transfer> Transfer for WithGrh<'_, T> {
     fn fetch(&mut self, offset: u32, mut to: HostSegment) -> Result<(), Status> {
         let rest = self.grh.get(offset as usize..).unwrap_or_default();
         let own = rest.len().min(to.length as usize);

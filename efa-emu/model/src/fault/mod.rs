@@ -46,5 +46,5 @@ pub use event::{Event, Frame, PACKET_START, Stage};
 pub use rule::{
     Action, Delay, Errno, Fault, HostName, Match, PacketTypes, Point, PortSpeed, Queues,
 };
-pub use table::{Fate, FaultId, Faults, LocalTally, Tally, Trigger, Verdict};
+pub use table::{EventOutcome, FaultId, Faults, LocalTally, Tally, Trigger, Verdict};
 pub use text::{FaultError, parse_file};

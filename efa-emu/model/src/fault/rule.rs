@@ -311,7 +311,7 @@ pub enum Action {
 impl Action {
     /// Whether the action happens in addition to the event, and does not change its outcome.
     pub fn is_trigger(&self) -> bool {
-        self.fate().is_none()
+        self.outcome().is_none()
     }
 
     /// Whether the action applies to hosts or to their devices.

@@ -16,7 +16,7 @@ pub struct FaultId(pub u64);
 
 /// The outcome of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fate {
+pub enum EventOutcome {
     /// The frame is deferred until it is released, or until this many later frames have passed.
     Hold {
         /// The number of frames.
@@ -59,7 +59,7 @@ pub enum Trigger {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Verdict {
     /// The outcome, and the fault that decided it; `None` for the normal outcome.
-    pub fate: Option<(FaultId, Fate)>,
+    pub outcome: Option<(FaultId, EventOutcome)>,
     /// Further effects, in this order: [`Verdict::take_deaths`] before the event is handled, the
     /// rest after it.
     pub triggers: Vec<Trigger>,
@@ -161,11 +161,11 @@ impl Faults {
         if let Event::Frame(frame) = event {
             if let Some(cut) = self.cut_between(frame.initiator, frame.responder, is_named, tally) {
                 tally.apply(cut);
-                verdict.fate = Some((cut, Fate::Drop));
+                verdict.outcome = Some((cut, EventOutcome::Drop));
                 return verdict;
             }
             if let Some(id) = self.refuse_again(frame) {
-                verdict.fate = Some((id, Fate::Answer(Status::RemoteRnr)));
+                verdict.outcome = Some((id, EventOutcome::Answer(Status::RemoteRnr)));
                 return verdict;
             }
         }
@@ -180,10 +180,10 @@ impl Faults {
                 self.trigger(*id, &fault.then, tally, &mut verdict.triggers);
                 continue;
             }
-            verdict.fate = fault.then.fate().map(|fate| (*id, fate));
+            verdict.outcome = fault.then.outcome().map(|outcome| (*id, outcome));
             break;
         }
-        if let (Some((id, _)), Event::Frame(frame)) = (verdict.fate, event) {
+        if let (Some((id, _)), Event::Frame(frame)) = (verdict.outcome, event) {
             self.begin_refusal(id, frame);
         }
         // A cut that this event has triggered does not apply to the event itself.
@@ -295,21 +295,21 @@ fn refusal_key(frame: &Frame<'_>) -> (Gid, Qpn, u32) {
 
 impl Action {
     /// The outcome for the event, if the action determines one.
-    pub(super) fn fate(&self) -> Option<Fate> {
+    pub(super) fn outcome(&self) -> Option<EventOutcome> {
         Some(match self {
-            Action::Hold => Fate::Hold { packets: None },
-            Action::HoldPackets(packets) => Fate::Hold {
+            Action::Hold => EventOutcome::Hold { packets: None },
+            Action::HoldPackets(packets) => EventOutcome::Hold {
                 packets: Some(*packets),
             },
-            Action::Delay(delay) => Fate::Delay(*delay),
-            Action::Drop => Fate::Drop,
-            Action::Lose => Fate::Lose,
-            Action::Duplicate => Fate::Duplicate,
-            Action::Repeat => Fate::Repeat,
-            Action::Answer(status) => Fate::Answer(*status),
-            Action::NotReady(_) => Fate::Answer(Status::RemoteRnr),
-            Action::Fail(errno) => Fate::Fail(errno.0),
-            Action::Qpn(qpn) => Fate::Qpn(*qpn),
+            Action::Delay(delay) => EventOutcome::Delay(*delay),
+            Action::Drop => EventOutcome::Drop,
+            Action::Lose => EventOutcome::Lose,
+            Action::Duplicate => EventOutcome::Duplicate,
+            Action::Repeat => EventOutcome::Repeat,
+            Action::Answer(status) => EventOutcome::Answer(*status),
+            Action::NotReady(_) => EventOutcome::Answer(Status::RemoteRnr),
+            Action::Fail(errno) => EventOutcome::Fail(errno.0),
+            Action::Qpn(qpn) => EventOutcome::Qpn(*qpn),
             Action::Release(_)
             | Action::Cut(_)
             | Action::Heal(_)

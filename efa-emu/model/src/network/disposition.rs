@@ -5,7 +5,7 @@ use std::time::Duration;
 use efa_core::nic::Status;
 
 use super::{Loss, Network, Transmission};
-use crate::fault::{Fate, FaultId};
+use crate::fault::{EventOutcome, FaultId};
 
 /// The part of a frame's effect that is duplicated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -50,7 +50,7 @@ impl Disposition {
     /// Derives the effect on this transmission from a rule's decision. `network` is that of the
     /// sending host.
     pub fn new(
-        fate: Option<(FaultId, Fate)>,
+        fate: Option<(FaultId, EventOutcome)>,
         transmission: &Transmission,
         network: &Network,
     ) -> Disposition {
@@ -65,25 +65,27 @@ impl Disposition {
         trace_fault(fault, transmission, fate);
         match fate {
             // These apply to other events than frames.
-            Fate::Fail(_) | Fate::Qpn(_) => proceeds,
-            Fate::Hold { packets } => Disposition::Deferred { fault, packets },
-            Fate::Delay(delay) => Disposition::Late(network.delay(transmission, delay)),
-            Fate::Drop => Disposition::Lost(network.lose(transmission)),
-            Fate::Lose => {
+            EventOutcome::Fail(_) | EventOutcome::Qpn(_) => proceeds,
+            EventOutcome::Hold { packets } => Disposition::Deferred { fault, packets },
+            EventOutcome::Delay(delay) => Disposition::Late(network.delay(transmission, delay)),
+            EventOutcome::Drop => Disposition::Lost(network.lose(transmission)),
+            EventOutcome::Lose => {
                 let reliability = &network.config.reliability;
                 Disposition::Lost(reliability.after_last_loss(operation, transmission.lost))
             }
-            Fate::Duplicate => Disposition::Proceeds {
+            EventOutcome::Duplicate => Disposition::Proceeds {
                 twice: Duplicated::Completion,
                 status: None,
             },
-            Fate::Repeat => Disposition::Proceeds {
+            EventOutcome::Repeat => Disposition::Proceeds {
                 twice: Duplicated::Packet,
                 status: None,
             },
             // A datagram's sender gets no answer.
-            Fate::Answer(_) if operation.is_unanswered() => Disposition::Lost(Loss::Unnoticed),
-            Fate::Answer(status) => Disposition::Proceeds {
+            EventOutcome::Answer(_) if operation.is_unanswered() => {
+                Disposition::Lost(Loss::Unnoticed)
+            }
+            EventOutcome::Answer(status) => Disposition::Proceeds {
                 twice: Duplicated::Nothing,
                 status: Some(status),
             },
@@ -99,7 +101,7 @@ impl Disposition {
 }
 
 #[cold]
-fn trace_fault(fault: FaultId, transmission: &Transmission, fate: Fate) {
+fn trace_fault(fault: FaultId, transmission: &Transmission, fate: EventOutcome) {
     tracing::debug!(
         fault = fault.0,
         qpn = %transmission.source_qpn,
@@ -132,7 +134,7 @@ mod tests {
         Network::new(config, 1)
     }
 
-    fn of(fate: Fate, operation: Operation, lost: u32) -> Disposition {
+    fn of(fate: EventOutcome, operation: Operation, lost: u32) -> Disposition {
         let transmission = Transmission {
             stage: Stage::Request,
             operation,
@@ -151,29 +153,33 @@ mod tests {
         let send = |fate, lost| of(fate, Operation::Send, lost);
         let after = TIMEOUT;
         assert_eq!(
-            send(Fate::Drop, 0),
+            send(EventOutcome::Drop, 0),
             Disposition::Lost(Loss::Repeated { after })
         );
         let after = 4 * TIMEOUT;
         assert_eq!(
-            send(Fate::Drop, 2),
+            send(EventOutcome::Drop, 2),
             Disposition::Lost(Loss::Fatal { after })
         );
         let after = 7 * TIMEOUT;
         assert_eq!(
-            send(Fate::Lose, 0),
+            send(EventOutcome::Lose, 0),
             Disposition::Lost(Loss::Fatal { after })
         );
-        assert!(!send(Fate::Lose, 0).passes() && !send(Fate::Drop, 0).passes());
+        assert!(!send(EventOutcome::Lose, 0).passes() && !send(EventOutcome::Drop, 0).passes());
     }
 
     #[test]
     fn datagrams_that_do_not_proceed_are_lost() {
-        for fate in [Fate::Drop, Fate::Lose, Fate::Answer(Status::RemoteAbort)] {
+        for fate in [
+            EventOutcome::Drop,
+            EventOutcome::Lose,
+            EventOutcome::Answer(Status::RemoteAbort),
+        ] {
             let disposition = of(fate, Operation::Datagram, 0);
             assert_eq!(disposition, Disposition::Lost(Loss::Unnoticed), "{fate:?}");
         }
-        let twice = of(Fate::Duplicate, Operation::Datagram, 0);
+        let twice = of(EventOutcome::Duplicate, Operation::Datagram, 0);
         assert!(matches!(
             twice,
             Disposition::Proceeds {
@@ -188,7 +194,11 @@ mod tests {
         let (least, most) = (Duration::from_millis(3), Duration::from_millis(5));
         let mut seen = std::collections::BTreeSet::new();
         for lost in 0..20 {
-            let disposition = of(Fate::Delay(Delay { least, most }), Operation::Send, lost);
+            let disposition = of(
+                EventOutcome::Delay(Delay { least, most }),
+                Operation::Send,
+                lost,
+            );
             assert!(disposition.passes());
             let Disposition::Late(delay) = disposition else {
                 panic!("{disposition:?}");
@@ -201,13 +211,13 @@ mod tests {
 
     #[test]
     fn held_frames_do_not_pass_and_others_proceed() {
-        let deferred = of(Fate::Hold { packets: Some(2) }, Operation::Send, 0);
+        let deferred = of(EventOutcome::Hold { packets: Some(2) }, Operation::Send, 0);
         let expected = Disposition::Deferred {
             fault: FaultId(7),
             packets: Some(2),
         };
         assert_eq!((deferred, deferred.passes()), (expected, false));
-        let answered = of(Fate::Answer(Status::RemoteRnr), Operation::Send, 0);
+        let answered = of(EventOutcome::Answer(Status::RemoteRnr), Operation::Send, 0);
         let status = Some(Status::RemoteRnr);
         assert_eq!(
             answered,

@@ -15,12 +15,12 @@
 //!
 //! A link adds a clock and the transport of bytes. `efa-sim` runs every transmission as a separate
 //! event (`Network::transmit`). `efa-shm` transports a frame once, and computes the time of its
-//! successful transmission (`Network::journey`), which is the sum of the same transmissions.
+//! successful transmission (`Network::delivery`), which is the sum of the same transmissions.
 
 mod config;
+mod delivery;
 mod disposition;
 mod event_queue;
-mod journey;
 mod random;
 mod reliability;
 mod transmission;
@@ -29,9 +29,9 @@ mod transmission;
 mod tests;
 
 pub use config::NetworkConfig;
+pub use delivery::{DeliveryOutcome, Network, TransmissionOutcome};
 pub use disposition::{Disposition, Duplicated};
 pub use event_queue::EventQueue;
-pub use journey::{Journey, Network, Transit};
 pub use random::{Probability, Purpose, Random};
 pub use reliability::{Loss, Reliability};
 pub use transmission::Transmission;

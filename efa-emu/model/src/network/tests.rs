@@ -67,13 +67,13 @@ fn latency_is_bounded_and_all_paths_are_used() {
 fn an_orderly_network_has_one_latency() {
     let latency = Duration::from_micros(5);
     let network = Network::new(NetworkConfig::orderly(latency), 1);
-    let arrives = Journey::Arrives {
+    let arrives = DeliveryOutcome::Arrives {
         after: latency,
         path: 0,
         lost: 0,
     };
     for sequence in 0..100 {
-        assert_eq!(network.journey(&send(sequence)), arrives);
+        assert_eq!(network.delivery(&send(sequence)), arrives);
     }
     assert!(!network.config.is_immediate());
     assert!(NetworkConfig::perfect().is_immediate());
@@ -139,9 +139,9 @@ fn inverted_gids_have_the_same_network() {
             responder: invert(there.responder),
             ..there
         };
-        assert_eq!(inverted.journey(&here), original.journey(&there));
+        assert_eq!(inverted.delivery(&here), original.delivery(&there));
         assert_eq!(inverted.answers_rnr(&here), original.answers_rnr(&there));
-        differing += u32::from(original.journey(&here) != original.journey(&there));
+        differing += u32::from(original.delivery(&here) != original.delivery(&there));
     }
     assert!(differing > 50, "{differing}");
 }
@@ -206,8 +206,8 @@ fn a_journey_is_its_transmissions_added_up() {
         });
         let losses = losses.count() as u32;
         let waited = Duration::from_millis((1 << losses) - 1);
-        match network.journey(&send(sequence)) {
-            Journey::Arrives { after, path, lost } => {
+        match network.delivery(&send(sequence)) {
+            DeliveryOutcome::Arrives { after, path, lost } => {
                 let last = network.transmit(&Transmission {
                     lost,
                     ..send(sequence)
@@ -215,11 +215,11 @@ fn a_journey_is_its_transmissions_added_up() {
                 assert_eq!((lost, path), (losses, last.path));
                 assert_eq!(after, waited + last.latency);
             }
-            Journey::Fails { after } => {
+            DeliveryOutcome::Fails { after } => {
                 assert_eq!((losses, after), (4, waited));
                 failed += 1;
             }
-            Journey::Vanishes => panic!("a send"),
+            DeliveryOutcome::Vanishes => panic!("a send"),
         }
     }
     assert!((20..80).contains(&failed), "0.7^4 of 200: {failed}");
@@ -232,7 +232,7 @@ fn a_journey_is_its_transmissions_added_up() {
             sequence: *sequence,
             ..datagram
         };
-        network.journey(&datagram) == Journey::Vanishes
+        network.delivery(&datagram) == DeliveryOutcome::Vanishes
     });
     assert!((20..50).contains(&vanish.count()));
 }

@@ -513,9 +513,9 @@ mod tests {
     const SIGNALED: u32 = 1 << 1;
     const SOLICITED_AND_FENCED: u32 = 1 << 2 | 1;
 
-    struct Owner(SendQueue);
+    struct TestQueueOwner(SendQueue);
 
-    impl QueueOwner for Owner {
+    impl QueueOwner for TestQueueOwner {
         fn retire_send(&mut self, _: Qpn, request_id: u16) -> Retired {
             self.0.retire(request_id)
         }
@@ -529,7 +529,7 @@ mod tests {
         }
     }
 
-    fn queue(unsignaled: bool) -> Owner {
+    fn queue(unsignaled: bool) -> TestQueueOwner {
         let ring = Arc::new(SendRing::new(4, WqeSize::Bytes64).unwrap());
         let config = SendQueueConfig {
             max_sge: 2,
@@ -543,10 +543,10 @@ mod tests {
         };
         let mut queue = SendQueue::new(ring, config);
         queue.set_state(QpState::ReadyToSend);
-        Owner(queue)
+        TestQueueOwner(queue)
     }
 
-    fn post(owner: &mut Owner, wr_id: u64, flags: u32) -> Result<(), i32> {
+    fn post(owner: &mut TestQueueOwner, wr_id: u64, flags: u32) -> Result<(), i32> {
         let to = UdAddress {
             ahn: 0,
             qpn: QPN,

@@ -22,7 +22,7 @@ pub struct CaptureOptions {
     /// 1000 bytes), `duration:N` (seconds) or `packets:N`; with `files:N`, keep the last N files
     /// only.
     #[arg(short = 'b', long = "ring-buffer", value_name = "WHAT:N")]
-    switch: Vec<Switch>,
+    switch: Vec<RingOption>,
 }
 
 /// An invalid value of an option.
@@ -50,28 +50,28 @@ fn snaplen(text: &str) -> Result<u32, ValueError> {
 
 /// The value of one `-b`.
 #[derive(Clone, Copy, PartialEq, Debug)]
-enum Switch {
+enum RingOption {
     FileSize(u64),
     Duration(Duration),
     Packets(u64),
     Files(u32),
 }
 
-impl FromStr for Switch {
+impl FromStr for RingOption {
     type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Switch, ValueError> {
+    fn from_str(text: &str) -> Result<RingOption, ValueError> {
         let (what, value) = text.split_once(':').ok_or(ValueError::Switch)?;
         let positive = || {
             let number = value.parse().ok().filter(|number| *number > 0);
             number.ok_or_else(|| ValueError::NotPositive(value.to_owned()))
         };
         Ok(match what {
-            "filesize" => Switch::FileSize(positive()?),
-            "packets" => Switch::Packets(positive()?),
+            "filesize" => RingOption::FileSize(positive()?),
+            "packets" => RingOption::Packets(positive()?),
             "files" => {
                 let files = positive()?;
-                Switch::Files(
+                RingOption::Files(
                     files
                         .try_into()
                         .map_err(|_| ValueError::TooManyFiles(files))?,
@@ -80,7 +80,9 @@ impl FromStr for Switch {
             "duration" => {
                 let seconds = value.parse().ok().filter(|seconds| *seconds > 0.0);
                 let duration = seconds.and_then(|time| Duration::try_from_secs_f64(time).ok());
-                Switch::Duration(duration.ok_or_else(|| ValueError::NotSeconds(value.to_owned()))?)
+                RingOption::Duration(
+                    duration.ok_or_else(|| ValueError::NotSeconds(value.to_owned()))?,
+                )
             }
             _ => return Err(ValueError::Switch),
         })
@@ -116,12 +118,12 @@ impl CaptureOptions {
         let mut ring = Ring::default();
         for switch in &self.switch {
             match *switch {
-                Switch::FileSize(thousands) => {
+                RingOption::FileSize(thousands) => {
                     ring.file_size = Some(thousands.saturating_mul(1000));
                 }
-                Switch::Duration(duration) => ring.duration = Some(duration),
-                Switch::Packets(packets) => ring.packets = Some(packets),
-                Switch::Files(files) => ring.files = Some(files),
+                RingOption::Duration(duration) => ring.duration = Some(duration),
+                RingOption::Packets(packets) => ring.packets = Some(packets),
+                RingOption::Files(files) => ring.files = Some(files),
             }
         }
         let is_limited = ring
@@ -184,7 +186,7 @@ mod tests {
             "duration:x",
             "files:5000000000",
         ] {
-            assert!(wrong.parse::<Switch>().is_err(), "{wrong}");
+            assert!(wrong.parse::<RingOption>().is_err(), "{wrong}");
         }
     }
 }

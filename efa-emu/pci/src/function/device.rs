@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use efa_device_model::device::Error;
 use efa_device_model::fault::AdminCommand;
 use efa_device_model::profile::Profile;
-use efa_shm::{CommandFate, Engine, FabricError, HostConfig};
+use efa_shm::{CommandOutcome, Engine, FabricError, HostConfig};
 use zerocopy::IntoBytes;
 
 use super::admin_queue::AdminRing;
@@ -52,7 +52,7 @@ const UNSEEN: &str = "the guest's driver does not see what the device writes: st
                       machine add \"x-no-posted-writes\":true to the device";
 
 /// Prints a notice for the user.
-type Tell = Box<dyn Fn(&str) + Send>;
+type NoticeSink = Box<dyn Fn(&str) + Send>;
 
 /// Opens the device in its fabric.
 type Opener = Box<dyn FnMut() -> Result<Engine, FabricError> + Send>;
@@ -82,7 +82,7 @@ pub struct Function {
     late: LateCompletions,
     /// Number of registers read since the bus reset, or since a queue was started.
     reads: u32,
-    tell: Tell,
+    tell: NoticeSink,
 }
 
 impl Function {
@@ -373,23 +373,23 @@ impl Function {
             true => Request::parse(entry),
             false => Err(AdminStatus::MalformedRequest),
         };
-        let fate = match request {
-            Ok(request) => self.fate(request.command()),
-            Err(_) => CommandFate::Served,
+        let decision = match request {
+            Ok(request) => self.command_outcome(request.command()),
+            Err(_) => CommandOutcome::Served,
         };
-        let outcome = match fate {
-            CommandFate::Served | CommandFate::Late(_) => {
+        let outcome = match decision {
+            CommandOutcome::Served | CommandOutcome::Late(_) => {
                 request.and_then(|request| self.carry_out(request))
             }
-            CommandFate::Fails(errno) => Err(Error::Staged(errno).into()),
-            CommandFate::Lost => return,
+            CommandOutcome::Fails(errno) => Err(Error::Staged(errno).into()),
+            CommandOutcome::Lost => return,
         };
         if let Err(status) = outcome {
             tracing::debug!(opcode = entry[2], ?status, "a command was refused");
         }
         let id = RequestId::of(entry);
-        match fate {
-            CommandFate::Late(time) if !self.late.is_full() => {
+        match decision {
+            CommandOutcome::Late(time) if !self.late.is_full() => {
                 self.late.add(Instant::now() + time, id, outcome)
             }
             _ => self.complete(id, outcome),
@@ -397,13 +397,13 @@ impl Function {
     }
 
     /// The effect of staged faults on a command. A removed device refuses commands anyway.
-    fn fate(&mut self, command: AdminCommand) -> CommandFate {
+    fn command_outcome(&mut self, command: AdminCommand) -> CommandOutcome {
         self.commands += 1;
         let decided = self
             .engine
             .as_ref()
-            .and_then(|engine| engine.command_fate(command, self.commands).ok());
-        decided.unwrap_or(CommandFate::Served)
+            .and_then(|engine| engine.command_outcome(command, self.commands).ok());
+        decided.unwrap_or(CommandOutcome::Served)
     }
 
     fn complete(&mut self, id: RequestId, outcome: Result<Completion, AdminStatus>) {

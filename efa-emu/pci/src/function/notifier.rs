@@ -25,7 +25,7 @@ use crate::memory::GuestMemory;
 const ASYNC_PHASE: usize = 4;
 
 /// A queue in the guest's memory that the device writes.
-struct Written {
+struct GuestQueue {
     base: u64,
     depth: u32,
     /// Counter of the next entry.
@@ -33,7 +33,7 @@ struct Written {
     vector: u16,
 }
 
-impl Written {
+impl GuestQueue {
     /// The address of the next entry of this length, and its phase.
     fn next(&mut self, length: u64) -> (u64, bool) {
         let index = u64::from(self.producer & (self.depth - 1));
@@ -44,7 +44,7 @@ impl Written {
 }
 
 struct EventQueue {
-    entries: Written,
+    entries: GuestQueue,
     /// The next entry raises an interrupt.
     is_armed: bool,
     /// Entries were written after the last interrupt, which the guest may not have processed.
@@ -66,7 +66,7 @@ struct NotifierState {
     admin_vector: u16,
     /// Commands were completed since the last keep-alive.
     has_completed: bool,
-    async_events: Option<Written>,
+    async_events: Option<GuestQueue>,
     enabled_groups: u32,
     event_queues: Slab<EventQueue>,
     /// The event queue of each completion queue with events.
@@ -196,7 +196,7 @@ impl Notifier {
     }
 
     pub(super) fn start_async_events(&self, base: u64, shape: QueueShape) {
-        self.lock().async_events = Some(Written {
+        self.lock().async_events = Some(GuestQueue {
             base,
             depth: shape.depth.into(),
             producer: 0,
@@ -253,7 +253,7 @@ impl Notifier {
             return Err(AdminStatus::NoResources);
         }
         let eqn = state.event_queues.insert(EventQueue {
-            entries: Written {
+            entries: GuestQueue {
                 base: request.base.get(),
                 depth,
                 producer: 0,

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use efa_commands::{Failure, RunDirectory, complain, shell};
 use efa_options::vm::VmArguments;
 
-use super::machine::{MOST_GUESTS, Site};
+use super::machine::{GuestConfig, MOST_GUESTS};
 use super::software::Software;
 use super::{PROGRAM, contents};
 
@@ -54,7 +54,7 @@ pub(crate) fn run(arguments: &VmArguments) -> Result<ExitCode, Failure> {
     };
     let files = directory.path().join("files.cpio");
     contents::write(&files, &software, &commands, &arguments.with)?;
-    let site = Site {
+    let site = GuestConfig {
         arguments,
         software: &software,
         files,
@@ -109,7 +109,11 @@ fn divide(words: &[String]) -> Result<Vec<Vec<String>>, Failure> {
 }
 
 /// Starts a guest, whose output is shown.
-fn start(site: &Site<'_>, guest: usize, tell: &Sender<GuestState>) -> Result<Child, Failure> {
+fn start(
+    site: &GuestConfig<'_>,
+    guest: usize,
+    tell: &Sender<GuestState>,
+) -> Result<Child, Failure> {
     let mut child = site.start(guest)?;
     let (mut input, output) = (child.stdin.take(), child.stdout.take());
     let tell = tell.clone();
@@ -154,7 +158,7 @@ fn show(prefix: &str, line: &str) {
 
 /// Waits until the command of a guest runs. Returns the status of any command that has failed
 /// meanwhile.
-fn until_it_runs(site: &Site<'_>, told: &Receiver<GuestState>, guest: usize) -> Option<u8> {
+fn until_it_runs(site: &GuestConfig<'_>, told: &Receiver<GuestState>, guest: usize) -> Option<u8> {
     while let Ok(news) = told.recv() {
         let failure = failure(site, &news);
         if failure.is_some() || matches!(news, GuestState::Runs(runs) if runs == guest) {
@@ -165,7 +169,7 @@ fn until_it_runs(site: &Site<'_>, told: &Receiver<GuestState>, guest: usize) -> 
 }
 
 /// The status of a guest that has failed.
-fn failure(site: &Site<'_>, news: &GuestState) -> Option<u8> {
+fn failure(site: &GuestConfig<'_>, news: &GuestState) -> Option<u8> {
     const NO_STATUS: u8 = 1;
     match *news {
         GuestState::Runs(_) | GuestState::Ended(_, Some(0)) => None,

@@ -14,7 +14,7 @@ use super::software::Software;
 pub(crate) const MOST_GUESTS: usize = 2;
 
 /// The common configuration of all guests.
-pub(crate) struct Site<'a> {
+pub(crate) struct GuestConfig<'a> {
     pub(crate) arguments: &'a VmArguments,
     pub(crate) software: &'a Software,
     /// The file system of the guests.
@@ -28,7 +28,7 @@ pub(crate) struct Site<'a> {
     pub(crate) run_options: Vec<String>,
 }
 
-impl Site<'_> {
+impl GuestConfig<'_> {
     /// The path of a guest's console.
     pub(crate) fn console(&self, guest: usize) -> PathBuf {
         self.consoles.join(format!("vm{guest}.log"))

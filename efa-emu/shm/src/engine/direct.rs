@@ -14,7 +14,7 @@
 //! the page again, so that the device is not interrupted for each of many requests.
 //!
 //! *It polls without a completion*, while others need the processors (module
-//! [`patience`](super::patience)). Then the page with the next entry is removed from the client's
+//! [`polling_policy`](super::patience)). Then the page with the next entry is removed from the client's
 //! mapping after each doorbell; a poll waits there until there is an entry, or for as long as polls
 //! by calls would sleep.
 //!
@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use efa_core::address::Qpn;
 
 use super::faults::{Access, Faults, PAGE};
-use super::patience::{LONGEST_NAP, LOST};
+use super::polling_policy::{LONGEST_NAP, LOST};
 use super::thread;
 use efa_device_model::device::CqId;
 use efa_device_model::device::queue::{CompletionRing, DoorbellPage, SendRing};
@@ -43,7 +43,7 @@ const FIRST_NAP: Duration = Duration::from_micros(200);
 pub(super) const FEW_POLLS: Duration = Duration::from_micros(10);
 
 /// The queues of one device whose clients make no calls.
-pub(super) struct Direct {
+pub(super) struct DirectQueues {
     faults: Arc<Faults>,
     doorbells: Vec<SendDoorbell>,
     queues: Vec<PolledQueue>,
@@ -100,11 +100,13 @@ impl PolledQueue {
     }
 }
 
-impl Direct {
+impl DirectQueues {
     /// Sets it up in the system, and starts the thread `answer`, which answers accesses until
     /// [`Faults::wait`] returns the address that was passed to it. `None` if the system does not
     /// permit this for this process.
-    pub(super) fn new(answer: impl FnOnce(&Faults, usize) + Send + 'static) -> Option<Direct> {
+    pub(super) fn new(
+        answer: impl FnOnce(&Faults, usize) + Send + 'static,
+    ) -> Option<DirectQueues> {
         let faults = Arc::new(Faults::new()?);
         let end = DoorbellPage::new(0).ok()?;
         let address = end.address();
@@ -113,7 +115,7 @@ impl Direct {
         }
         let answered = Arc::clone(&faults);
         let thread = thread::spawn("efa-emu-direct", move || answer(&answered, address)).ok()?;
-        Some(Direct {
+        Some(DirectQueues {
             faults,
             doorbells: Vec::new(),
             queues: Vec::new(),
@@ -291,7 +293,7 @@ impl Direct {
     }
 }
 
-impl Drop for Direct {
+impl Drop for DirectQueues {
     fn drop(&mut self) {
         self.show();
         self.open();
@@ -384,9 +386,9 @@ mod tests {
     const PAIR: Qpn = Qpn(4);
 
     /// The test itself receives the accesses and answers them.
-    fn direct() -> Option<(Direct, Receiver<Access>)> {
+    fn direct() -> Option<(DirectQueues, Receiver<Access>)> {
         let (tell, told) = channel();
-        let direct = Direct::new(move |faults, end| {
+        let direct = DirectQueues::new(move |faults, end| {
             loop {
                 match faults.wait(None).unwrap() {
                     Some(access) if access.address == end => {

@@ -22,9 +22,9 @@ use efa_device_model::device::Device;
 use efa_device_model::link::{HostSegment, RequestHeader};
 use efa_device_model::qpn_policy::QpnPolicy;
 
-/// The files of two processes, one of them hostile. They are created once, for many [`Meeting`]s.
+/// The files of two processes, one of them hostile. They are created once, for many [`FuzzSession`]s.
 #[derive(Debug)]
-pub struct Stage {
+pub struct FuzzFabric {
     fabric: Fabric,
     config: HostConfig,
     victim: Host,
@@ -34,9 +34,9 @@ pub struct Stage {
     attacker_qpn: Qpn,
 }
 
-impl Stage {
+impl FuzzFabric {
     /// Makes the files below `root`, for the exclusive use of the caller.
-    pub fn new(root: &Path) -> Result<Stage, FabricError> {
+    pub fn new(root: &Path) -> Result<FuzzFabric, FabricError> {
         let fabric = Fabric::open_below(root, "fuzz")?;
         let enter = |name| {
             let host = fabric.enter_host(Some(name), None, 64)?;
@@ -48,7 +48,7 @@ impl Stage {
         to_attacker.declare_network(&NetworkOptions::default());
         let mut choice = QpnChoice::new(QpnPolicy::Lowest, 0);
         let attacker_qpn = attacker.take_qpn(&mut choice, None)?;
-        Ok(Stage {
+        Ok(FuzzFabric {
             fabric,
             config: HostConfig::new("fuzz", "victim"),
             victim,
@@ -75,7 +75,7 @@ impl Stage {
     }
 
     /// A device that was just opened, and shared memory in its state before any request.
-    pub fn meet(&self, device: Device) -> Result<Meeting<'_>, FabricError> {
+    pub fn meet(&self, device: Device) -> Result<FuzzSession<'_>, FabricError> {
         for segment in [&self.to_victim, &self.to_attacker] {
             segment.take_doorbells(|_| {});
             segment.stay_awake();
@@ -86,7 +86,7 @@ impl Stage {
             }
         }
         let segment = Arc::clone(&self.to_victim);
-        Ok(Meeting {
+        Ok(FuzzSession {
             stage: self,
             state: EngineState::new(device, &self.victim, segment, &self.config)?,
             out: None,
@@ -101,7 +101,7 @@ pub const MOST_READS: usize = inbound::MOST_READS;
 pub const MOST_UNANSWERED: usize = ANSWERS;
 
 /// The attacker's end of its ring to the victim.
-struct Out {
+struct AttackRing {
     slot: usize,
     memory: SharedMemory,
     /// The offset of the next record, and its number.
@@ -110,7 +110,7 @@ struct Out {
 }
 
 /// The attacker's end of the victim's ring to it.
-struct Back {
+struct ReturnRing {
     consumer: Consumer,
     memory: SharedMemory,
     taken: Vec<Incoming>,
@@ -118,7 +118,7 @@ struct Back {
 
 /// The attacker's fields of a record besides its request.
 #[derive(Clone, Copy, Debug)]
-pub struct Extra {
+pub struct RecordFields {
     pub kind: u8,
     /// Offset of the payload in the request's data, or a name.
     pub offset: u32,
@@ -130,7 +130,7 @@ pub struct Extra {
     pub due: u64,
 }
 
-impl Extra {
+impl RecordFields {
     fn kind(&self) -> RecordKind {
         [
             RecordKind::Pad,
@@ -144,7 +144,7 @@ impl Extra {
 }
 
 /// The record of a request with this many bytes after it.
-pub(crate) fn record(request: &RequestHeader, extra: Extra, payload: usize) -> Record {
+pub(crate) fn record(request: &RequestHeader, extra: RecordFields, payload: usize) -> Record {
     let mut record = Record::whole(extra.kind(), request, payload as u32)
         .at(extra.offset)
         .due_at(extra.due);
@@ -158,14 +158,14 @@ pub(crate) fn record(request: &RequestHeader, extra: Extra, payload: usize) -> R
 }
 
 /// The running victim, and the actions of the attacker.
-pub struct Meeting<'a> {
-    stage: &'a Stage,
+pub struct FuzzSession<'a> {
+    stage: &'a FuzzFabric,
     state: EngineState,
-    out: Option<Out>,
-    back: Option<Back>,
+    out: Option<AttackRing>,
+    back: Option<ReturnRing>,
 }
 
-impl Meeting<'_> {
+impl FuzzSession<'_> {
     /// The victim's device.
     pub fn device(&mut self) -> &mut Device {
         self.state.device()
@@ -191,7 +191,7 @@ impl Meeting<'_> {
         }
         let own = self.stage.attacker.address();
         if let Ok(Some((slot, memory))) = self.stage.to_victim.claim_ring(own, MIN_RING) {
-            self.out = Some(Out {
+            self.out = Some(AttackRing {
                 slot,
                 memory,
                 at: 0,
@@ -206,7 +206,7 @@ impl Meeting<'_> {
     pub fn send(
         &mut self,
         request: &RequestHeader,
-        extra: Extra,
+        extra: RecordFields,
         payload: &[u8],
         list: &[HostSegment],
         damage: Option<(usize, u64)>,
@@ -257,7 +257,7 @@ impl Meeting<'_> {
         self.stage.to_victim.scribble(word, value);
     }
 
-    /// As [`Meeting::scribble_head`], for the attacker's own segment, where the victim sends to.
+    /// As [`FuzzSession::scribble_head`], for the attacker's own segment, where the victim sends to.
     pub fn scribble_own_head(&mut self, word: usize, value: u64) {
         self.stage.to_attacker.scribble(word, value);
     }
@@ -275,7 +275,7 @@ impl Meeting<'_> {
                 _ => None,
             });
             let (slot, capacity) = found?;
-            self.back = Some(Back {
+            self.back = Some(ReturnRing {
                 consumer: Consumer::new(segment.adopt_ring(slot, capacity).ok()?),
                 memory: segment.adopt_ring(slot, capacity).ok()?,
                 taken: Vec::new(),
@@ -326,7 +326,7 @@ impl Meeting<'_> {
     }
 }
 
-impl Out {
+impl AttackRing {
     fn write(&mut self, fields: &record::Fields, payload: &[u8], length: usize) {
         let end = self.memory.len() - PAGE;
         let header = PAGE + self.at;

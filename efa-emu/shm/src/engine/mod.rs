@@ -5,12 +5,12 @@ mod faults;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod opened;
-mod patience;
+mod polling_policy;
 mod shared;
 mod state;
 mod thread;
 mod worker;
 
 pub use opened::Engine;
-pub use state::{CommandFate, EventHandler};
+pub use state::{CommandOutcome, EventHandler};
 pub use thread::is_device_thread;

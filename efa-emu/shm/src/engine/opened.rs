@@ -14,9 +14,9 @@ use efa_device_model::fault::AdminCommand;
 use efa_device_model::link::{RequestHeader, Token};
 use efa_device_model::profile::Profile;
 
-use super::direct::Direct;
+use super::direct::DirectQueues;
 use super::shared::Shared;
-use super::state::{CommandFate, EngineState, EventHandler};
+use super::state::{CommandOutcome, EngineState, EventHandler};
 use super::worker;
 use crate::error::{EngineError, FabricError};
 use crate::fabric::directory::Fabric;
@@ -67,7 +67,7 @@ impl Engine {
     ) -> Result<Engine, FabricError> {
         let home = HomeProcess::current();
         let host = fabric.enter_device(&config.device_name(), config.gid(), profile.max_qp)?;
-        if host.table().stay().is_none() {
+        if host.table().incarnation().is_none() {
             return Err(FabricError::Removed {
                 fabric: fabric.name().to_owned(),
                 device: host.name().to_string(),
@@ -153,14 +153,14 @@ impl Engine {
     /// The effect of staged faults on a command of an admin queue. The engine has no admin queue:
     /// the owner of the queue executes the command. `number` counts commands; a rule's delay
     /// depends on it.
-    pub fn command_fate(
+    pub fn command_outcome(
         &self,
         command: AdminCommand,
         number: u64,
-    ) -> Result<CommandFate, FabricError> {
+    ) -> Result<CommandOutcome, FabricError> {
         let mut state = self.shared.lock()?;
         state.look_for_faults();
-        Ok(state.command_fate(self.shared.host.gid(), command, number))
+        Ok(state.command_outcome(self.shared.host.gid(), command, number))
     }
 
     /// Ends a registration; see [`Device::deregister_memory`]. After this returns `Ok`, the memory
@@ -354,7 +354,9 @@ impl Engine {
     /// Begins to serve clients that make no calls.
     fn begin_direct(&self, state: &mut EngineState) {
         let shared = Arc::clone(&self.shared);
-        state.begin_direct(|| Direct::new(move |faults, end| worker::answer(&shared, faults, end)));
+        state.begin_direct(|| {
+            DirectQueues::new(move |faults, end| worker::answer(&shared, faults, end))
+        });
     }
 
     /// Does the pending work: receives requests and answers, and sends queued packets. Must be

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::patience::Rest;
+use super::polling_policy::IdleAction;
 use super::state::{EngineState, Sleeper};
 use crate::error::FabricError;
 use crate::fabric::host::Host;
@@ -165,12 +165,12 @@ impl Shared {
             crowded_until.map_or(0, |until| (until - self.started).as_nanos() as u64);
         self.crowded_until.store(crowded_until, Ordering::Relaxed);
         let longest = match rest {
-            Rest::Nothing => return,
-            Rest::GiveWay => {
+            IdleAction::Nothing => return,
+            IdleAction::GiveWay => {
                 drop(state);
                 return std::thread::yield_now();
             }
-            Rest::Nap(longest) => longest,
+            IdleAction::Nap(longest) => longest,
         };
         match state.sleeper {
             Sleeper::Nobody => {
@@ -184,7 +184,7 @@ impl Shared {
                 state.sleeper = Sleeper::Poll;
                 drop(state);
                 self.segment.sleep(Some(time.min(longest)));
-                self.wake_up().patience.napped(Instant::now());
+                self.wake_up().polling.napped(Instant::now());
             }
             // It has not detected yet that there are polls again.
             Sleeper::Worker => {
@@ -301,7 +301,7 @@ mod tests {
         let engine = open_engine(&root);
         let cq = create_cq(&engine);
         let shared = &engine.shared;
-        let crowd = || shared.lock().unwrap().patience.believe_in_a_crowd();
+        let crowd = || shared.lock().unwrap().polling.believe_in_a_crowd();
         crowd();
         rest(&engine);
         assert!(shared.is_crowded());

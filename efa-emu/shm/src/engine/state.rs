@@ -6,24 +6,24 @@ use std::time::{Duration, Instant};
 use efa_core::address::{Gid, Qpn};
 use efa_core::nic::Status;
 
-use super::direct::{Direct, FEW_POLLS};
+use super::direct::{DirectQueues, FEW_POLLS};
 use super::faults::Access;
-use super::patience::{NAP, Patience, ProcessorSample, Rest};
+use super::polling_policy::{IdleAction, NAP, PollingPolicy, ProcessorSample};
 use crate::error::FabricError;
 use crate::fabric::capture_files::CaptureRequests;
 use crate::fabric::host::Host;
 use crate::identity::config::HostConfig;
 use crate::identity::qpn::QpnChoice;
 use crate::identity::statistics::Publisher;
-use crate::link::inbound::{Inbound, Work};
+use crate::link::inbound::{Inbound, RecordContext};
 use crate::link::memory;
-use crate::link::outbound::{Outbound, TakenBack};
+use crate::link::outbound::{Outbound, WithdrawnRequests};
 use crate::link::peer::Peers;
-use crate::link::staged::{self, LateAnswer, LateAnswers, Staged};
+use crate::link::staged::{self, LateAnswer, LateAnswers, StagedRules};
 use crate::process::clock::monotonic_now;
 use crate::transport::segment::{Address, Segment};
 use efa_device_model::device::{CqId, Device, DeviceEvent, Error, QueueError, QueueKind};
-use efa_device_model::fault::{AdminCommand, Fate};
+use efa_device_model::fault::{AdminCommand, EventOutcome};
 use efa_device_model::link::{RequestHeader, Token};
 
 /// Called with every event of the device. It runs while the engine is locked: it
@@ -57,9 +57,9 @@ pub(super) enum Doorbells {
     Rung,
 }
 
-/// The fate of a command of an admin queue, which a device at PCI level has.
+/// The outcome of a command of an admin queue, which a device at PCI level has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum CommandFate {
+pub enum CommandOutcome {
     /// It is carried out.
     Served,
     /// It fails with this error number.
@@ -81,14 +81,14 @@ pub(super) struct EngineState {
     /// Queues whose doorbells are not announced by calls.
     watched: usize,
     /// Clients that make no calls, if there are any and the system reports their accesses.
-    direct: Option<Direct>,
+    direct: Option<DirectQueues>,
     /// The count of arrivals for such clients at the last check.
     arrivals: u64,
     captures: CaptureRequests,
-    staged: Staged,
+    staged: StagedRules,
     late_answers: LateAnswers,
     publisher: Publisher,
-    pub(super) patience: Patience,
+    pub(super) polling: PollingPolicy,
     pub(super) sleeper: Sleeper,
     /// The last turn did not look for answers.
     answers_wait: bool,
@@ -108,7 +108,7 @@ impl EngineState {
         let replies = config.network.network(host.fabric().inverted_gid_bits());
         let replies = (!replies.config.is_immediate()).then_some(replies);
         let nobody = device.profile().statuses.unknown_queue_pair;
-        let patience = Patience::new(device.profile().connected);
+        let polling = PollingPolicy::new(device.profile().connected);
         let mut state = EngineState {
             device,
             inbound: Inbound::new(segment, replies),
@@ -120,10 +120,10 @@ impl EngineState {
             direct: None,
             arrivals: 0,
             captures: CaptureRequests::new(host.directory(), id, config.run()),
-            staged: Staged::new(host.fabric())?,
+            staged: StagedRules::new(host.fabric())?,
             late_answers: LateAnswers::default(),
             publisher: Publisher::new(Arc::clone(host.table())),
-            patience,
+            polling,
             sleeper: Sleeper::Nobody,
             answers_wait: false,
         };
@@ -150,14 +150,14 @@ impl EngineState {
     }
 
     /// Begins to serve clients that make no calls, unless that has begun.
-    pub(super) fn begin_direct(&mut self, begin: impl FnOnce() -> Option<Direct>) {
+    pub(super) fn begin_direct(&mut self, begin: impl FnOnce() -> Option<DirectQueues>) {
         if self.direct.is_none() {
             self.direct = begin();
         }
     }
 
     /// Ends direct access. The caller must drop the result without the engine's lock.
-    pub(super) fn take_direct(&mut self) -> Option<Direct> {
+    pub(super) fn take_direct(&mut self) -> Option<DirectQueues> {
         self.direct.take()
     }
 
@@ -193,7 +193,7 @@ impl EngineState {
         let EngineState {
             direct: Some(direct),
             device,
-            patience,
+            polling,
             ..
         } = self
         else {
@@ -202,7 +202,7 @@ impl EngineState {
         let next = |cq| device.next_completion(cq);
         match rung {
             Some(_) => {
-                if patience.is_crowded(now, || direct.was_delayed(access.thread, now)) {
+                if polling.is_crowded(now, || direct.was_delayed(access.thread, now)) {
                     direct.hide(next);
                 }
             }
@@ -234,13 +234,13 @@ impl EngineState {
         let EngineState {
             direct: Some(direct),
             device,
-            patience,
+            polling,
             ..
         } = self
         else {
             return None;
         };
-        if !direct.is_hiding() && patience.is_crowded(now, || false) {
+        if !direct.is_hiding() && polling.is_crowded(now, || false) {
             direct.hide(|cq| device.next_completion(cq));
         }
         (!is_protected).then_some(NAP)
@@ -314,7 +314,7 @@ impl EngineState {
         if self.publisher.is_asked() {
             self.publish();
         }
-        let mut busy = self.inbound.poll(Work {
+        let mut busy = self.inbound.poll(RecordContext {
             device: &mut self.device,
             outbound: &mut self.outbound,
             staged: &mut self.staged,
@@ -453,11 +453,11 @@ impl EngineState {
     }
 
     #[cold]
-    fn follow(&mut self, change: &staged::Change) {
+    fn follow(&mut self, change: &staged::RuleChange) {
         self.inbound.attend(self.staged.is_armed());
         self.inbound.follow(
             change,
-            &mut Work {
+            &mut RecordContext {
                 device: &mut self.device,
                 outbound: &mut self.outbound,
                 staged: &mut self.staged,
@@ -469,24 +469,24 @@ impl EngineState {
         self.raise_events();
     }
 
-    pub(super) fn staged(&mut self) -> &mut Staged {
+    pub(super) fn staged(&mut self) -> &mut StagedRules {
         &mut self.staged
     }
 
     /// The effect of rules on a command of the admin queue; `number` counts the earlier commands.
-    pub(super) fn command_fate(
+    pub(super) fn command_outcome(
         &mut self,
         host: Gid,
         command: AdminCommand,
         number: u64,
-    ) -> CommandFate {
-        match self.staged.command_fate(host, command) {
-            Some(Fate::Fail(errno)) => CommandFate::Fails(errno),
-            Some(Fate::Delay(delay)) => {
-                CommandFate::Late(self.outbound.command_delay(number, delay))
+    ) -> CommandOutcome {
+        match self.staged.command_outcome(host, command) {
+            Some(EventOutcome::Fail(errno)) => CommandOutcome::Fails(errno),
+            Some(EventOutcome::Delay(delay)) => {
+                CommandOutcome::Late(self.outbound.command_delay(number, delay))
             }
-            Some(Fate::Lose) => CommandFate::Lost,
-            _ => CommandFate::Served,
+            Some(EventOutcome::Lose) => CommandOutcome::Lost,
+            _ => CommandOutcome::Served,
         }
     }
 
@@ -585,7 +585,7 @@ impl EngineState {
     pub(super) fn try_take_back(
         &mut self,
         chosen: impl Fn(&Device, Token, &RequestHeader) -> bool,
-    ) -> Option<TakenBack> {
+    ) -> Option<WithdrawnRequests> {
         let EngineState {
             device, outbound, ..
         } = self;
@@ -593,7 +593,7 @@ impl EngineState {
     }
 
     /// Ends the requests whose memory was withdrawn, or continues them.
-    pub(super) fn settle_taken(&mut self, taken: TakenBack, ended: bool) {
+    pub(super) fn settle_taken(&mut self, taken: WithdrawnRequests, ended: bool) {
         match ended {
             true => self.outbound.keep_back(taken),
             false => self.outbound.give_back(taken),
@@ -632,7 +632,7 @@ impl EngineState {
     #[inline]
     pub(super) fn is_patience_over(&mut self) -> bool {
         let counters = self.device.counters();
-        self.patience.is_over(
+        self.polling.is_over(
             counters.recv_wrs
                 + counters.send_wrs
                 + counters.rdma_read_wrs
@@ -642,12 +642,12 @@ impl EngineState {
 
     /// The way in which an empty poll yields, and the time until which others are assumed to need
     /// the processors.
-    pub(super) fn next_rest(&mut self) -> (Rest, Option<Instant>) {
+    pub(super) fn next_rest(&mut self) -> (IdleAction, Option<Instant>) {
         let has_bridges = self.outbound.peers().has_bridges();
-        let rest = self.patience.next_rest(has_bridges, ProcessorSample::take);
+        let rest = self.polling.next_rest(has_bridges, ProcessorSample::take);
         let crowded_until = match self.device.awaits_event() {
             true => None,
-            false => self.patience.crowded_until(),
+            false => self.polling.crowded_until(),
         };
         (rest, crowded_until)
     }

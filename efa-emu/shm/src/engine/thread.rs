@@ -49,7 +49,7 @@ pub(super) fn spawn(
             drop(std::hint::black_box(Box::new(0u64)));
             THREADS.lock().push(gettid());
             began.wait();
-            let whole = AbortUnlessWhole;
+            let whole = AbortOnPanic;
             run();
             std::mem::forget(whole);
             THREADS.lock().retain(|thread| *thread != gettid());
@@ -64,9 +64,9 @@ pub(super) fn spawn(
 /// Ends the process if the thread panics: the device's state may be inconsistent then, and threads
 /// that wait for it would wait forever. A panic in a verb ends the process as well, because verbs
 /// are called from C.
-struct AbortUnlessWhole;
+struct AbortOnPanic;
 
-impl Drop for AbortUnlessWhole {
+impl Drop for AbortOnPanic {
     fn drop(&mut self) {
         eprintln!(
             "efa-emu: the device's thread failed, and with it the device: ending the process"
@@ -113,7 +113,7 @@ pub(super) fn be_prompt() {
 mod tests {
     use std::os::unix::process::ExitStatusExt;
 
-    use super::AbortUnlessWhole;
+    use super::AbortOnPanic;
 
     /// Set in the process whose thread fails.
     const FAIL: &str = "EFA_EMU_TEST_FAILING_THREAD";
@@ -122,7 +122,7 @@ mod tests {
     fn a_thread_that_fails_ends_the_process() {
         if std::env::var_os(FAIL).is_some() {
             let thread = std::thread::spawn(|| {
-                let _whole = AbortUnlessWhole;
+                let _whole = AbortOnPanic;
                 panic!("on purpose");
             });
             let _ = thread.join();

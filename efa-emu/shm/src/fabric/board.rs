@@ -83,7 +83,7 @@ pub struct ArmedFault {
 
 /// The mapped board.
 #[derive(Debug)]
-pub(crate) struct Board {
+pub(crate) struct FaultBoard {
     memory: SharedMemory,
     path: PathBuf,
 }
@@ -97,11 +97,11 @@ pub(crate) fn draft_path(fabric: &Path) -> PathBuf {
     fabric.join("faults.draft")
 }
 
-impl Board {
+impl FaultBoard {
     /// Maps the board of the fabric in `fabric`, making it if there is none. The registry is
     /// locked.
-    pub(crate) fn open(fabric: &Path) -> Result<Board, FabricError> {
-        if let Some(board) = Board::open_existing(fabric)? {
+    pub(crate) fn open(fabric: &Path) -> Result<FaultBoard, FabricError> {
+        if let Some(board) = FaultBoard::open_existing(fabric)? {
             return Ok(board);
         }
         let path = board_path(fabric);
@@ -120,11 +120,11 @@ impl Board {
             .store(VERSION, Ordering::Relaxed);
         memory.u64_at::<AT_MAGIC>().store(MAGIC, Ordering::Release);
         std::fs::rename(&draft, &path).map_err(FabricError::io("rename", &draft))?;
-        Ok(Board { memory, path })
+        Ok(FaultBoard { memory, path })
     }
 
     /// Maps the board if there is one.
-    pub(crate) fn open_existing(fabric: &Path) -> Result<Option<Board>, FabricError> {
+    pub(crate) fn open_existing(fabric: &Path) -> Result<Option<FaultBoard>, FabricError> {
         let path = board_path(fabric);
         let found = opening::existing(&path).map_err(FabricError::io("open", &path))?;
         let Some(file) = found else {
@@ -151,7 +151,7 @@ impl Board {
                 expected: VERSION.to_string(),
             });
         }
-        Ok(Some(Board { memory, path }))
+        Ok(Some(FaultBoard { memory, path }))
     }
 
     /// Changes whenever something was armed, disarmed or released.
@@ -323,7 +323,7 @@ impl Board {
     }
 }
 
-impl Tally for Board {
+impl Tally for FaultBoard {
     fn sight(&self, fault: FaultId) -> u64 {
         self.slot(fault).map_or(0, |slot| {
             let seen = self.word(slot, AT_SEEN).fetch_add(1, Ordering::AcqRel);
@@ -364,9 +364,13 @@ mod tests {
     #[test]
     fn rules_and_counts_are_shared() {
         let directory = tempfile::tempdir().unwrap();
-        assert!(Board::open_existing(directory.path()).unwrap().is_none());
-        let one = Board::open(directory.path()).unwrap();
-        let other = Board::open(directory.path()).unwrap();
+        assert!(
+            FaultBoard::open_existing(directory.path())
+                .unwrap()
+                .is_none()
+        );
+        let one = FaultBoard::open(directory.path()).unwrap();
+        let other = FaultBoard::open(directory.path()).unwrap();
         let before = other.generation();
         let fault = rule(r#"label = "k", when = { packet = "CTS" }, then = "hold""#);
         let id = one.arm(&fault, None).unwrap();
@@ -399,7 +403,7 @@ mod tests {
     #[test]
     fn rules_are_read_whole_or_not() {
         let directory = tempfile::tempdir().unwrap();
-        let board = Board::open(directory.path()).unwrap();
+        let board = FaultBoard::open(directory.path()).unwrap();
         let [even, odd] = ["even", "odd"].map(|parity| {
             let label = parity.repeat(300);
             rule(&format!(r#"label = "{label}", then = {{ kill = "a" }}"#))
@@ -428,7 +432,7 @@ mod tests {
     #[test]
     fn rules_go_with_their_owners() {
         let directory = tempfile::tempdir().unwrap();
-        let board = Board::open(directory.path()).unwrap();
+        let board = FaultBoard::open(directory.path()).unwrap();
         let owner = |id| Address {
             gid: Gid([7; 16]),
             id: ParticipantId(id),
@@ -448,7 +452,7 @@ mod tests {
     #[test]
     fn the_board_has_room_for_so_many() {
         let directory = tempfile::tempdir().unwrap();
-        let board = Board::open(directory.path()).unwrap();
+        let board = FaultBoard::open(directory.path()).unwrap();
         let cut = rule(r#"then = { cut = ["a", "b"] }"#);
         for _ in 0..SLOTS {
             board.arm(&cut, None).unwrap();
@@ -463,7 +467,7 @@ mod tests {
     #[test]
     fn damaged_boards_are_refused_damaged_rules_skipped() {
         let directory = tempfile::tempdir().unwrap();
-        let board = Board::open(directory.path()).unwrap();
+        let board = FaultBoard::open(directory.path()).unwrap();
         let cut = rule(r#"then = { cut = ["a", "b"] }"#);
         board.arm(&cut, None).unwrap();
         let whole = std::fs::read(board_path(directory.path())).unwrap();
@@ -472,17 +476,17 @@ mod tests {
             bytes[at] ^= 0xff;
             std::fs::write(board_path(directory.path()), bytes).unwrap();
             // It only has to return.
-            let _ = Board::open(directory.path()).unwrap().list();
+            let _ = FaultBoard::open(directory.path()).unwrap().list();
         }
         for (at, expected) in [(AT_MAGIC, "magic"), (AT_VERSION, "layout")] {
             let mut bytes = whole.clone();
             bytes[at] ^= 0xff;
             std::fs::write(board_path(directory.path()), bytes).unwrap();
-            let error = Board::open(directory.path()).unwrap_err().to_string();
+            let error = FaultBoard::open(directory.path()).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
         }
         std::fs::write(board_path(directory.path()), &whole[..5000]).unwrap();
-        let error = Board::open(directory.path()).unwrap_err().to_string();
+        let error = FaultBoard::open(directory.path()).unwrap_err().to_string();
         assert!(error.contains("too short"), "{error}");
     }
 }

@@ -31,7 +31,7 @@ impl CaptureFiles {
     }
 
     /// Records into exactly these files, opening those that are new.
-    pub(crate) fn follow(&mut self, Requested(wanted): &Requested) {
+    pub(crate) fn follow(&mut self, RequestedCaptures(wanted): &RequestedCaptures) {
         let ended =
             |(id, _): &mut (FileId, SharedFile)| !wanted.iter().any(|(other, _)| other == id);
         for (_, file) in self.files.extract_if(.., ended) {
@@ -105,7 +105,7 @@ impl FileId {
 
 /// The requested captures.
 #[derive(Debug)]
-pub(crate) struct Requested(Vec<(FileId, PathBuf)>);
+pub(crate) struct RequestedCaptures(Vec<(FileId, PathBuf)>);
 
 /// Searches for requested captures from time to time.
 #[derive(Debug)]
@@ -135,7 +135,7 @@ impl CaptureRequests {
     }
 
     /// The requested captures, if they have changed since the last time.
-    pub(crate) fn look(&mut self) -> Option<Requested> {
+    pub(crate) fn look(&mut self) -> Option<RequestedCaptures> {
         if self.looked.is_some_and(|looked| looked.elapsed() < LOOK) {
             return None;
         }
@@ -149,11 +149,11 @@ impl CaptureRequests {
             return None;
         }
         self.known = ids;
-        Some(Requested(wanted))
+        Some(RequestedCaptures(wanted))
     }
 
     /// Confirms to the requesters that the device records for them.
-    pub(crate) fn answer(&self, Requested(files): &Requested) {
+    pub(crate) fn answer(&self, RequestedCaptures(files): &RequestedCaptures) {
         let inodes = files.iter().map(|(id, _)| id.inode);
         if let Err(error) = announce_recording(&self.host, self.own, inodes) {
             Warning::Capture.warn_once(format_args!(
@@ -165,24 +165,24 @@ impl CaptureRequests {
 
 /// The recorder for a participant that requests a capture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Recorded {
+pub enum CaptureScope {
     /// All processes of the host.
     Host,
     /// The processes that the participant started: its run.
     Run,
 }
 
-impl Recorded {
+impl CaptureScope {
     const fn kind(self) -> &'static str {
         match self {
-            Recorded::Host => CAPTURE,
-            Recorded::Run => RUN_CAPTURE,
+            CaptureScope::Host => CAPTURE,
+            CaptureScope::Run => RUN_CAPTURE,
         }
     }
 }
 
 /// The path of the capture that a participant requested.
-pub(super) fn capture_path(host: &Path, id: ParticipantId, recorded: Recorded) -> PathBuf {
+pub(super) fn capture_path(host: &Path, id: ParticipantId, recorded: CaptureScope) -> PathBuf {
     host.join(format!("{}.{}", id.0, recorded.kind()))
 }
 

@@ -33,13 +33,13 @@ use std::time::{Duration, SystemTime};
 
 use efa_core::address::Gid;
 
-use super::board::{Board, board_path, draft_path};
+use super::board::{FaultBoard, board_path, draft_path};
 use super::gids;
-use super::participants::{self, Remains};
+use super::participants::{self, CleanupResult};
 use super::paths::{check_name, effective_user, gid_name, private_directory};
 use super::recorder_locks;
 use super::version;
-use crate::error::{FabricError, Holds};
+use crate::error::{DirectoryContent, FabricError};
 use crate::identity::config::{ENV_FABRICS, HostConfig};
 use crate::process::lock::{REGISTRY_PATIENCE, RegistryLock};
 use crate::transport::segment;
@@ -228,9 +228,9 @@ impl Fabric {
     ) -> Result<T, FabricError> {
         check_layout(registry.file(), &self.directory)?;
         let hosts = self.directory.join("hosts");
-        private_directory(&hosts, Holds::OneFabric)?;
+        private_directory(&hosts, DirectoryContent::OneFabric)?;
         recorder_locks::remove_dead(&self.directory);
-        if let Ok(Some(board)) = Board::open_existing(&self.directory) {
+        if let Ok(Some(board)) = FaultBoard::open_existing(&self.directory) {
             board.disarm_orphans(|owner| {
                 participants::is_alive(&self.host_directory(owner.gid), owner.id)
             });
@@ -266,8 +266,8 @@ impl Fabric {
         let _ = self.with_existing(
             REGISTRY_PATIENCE,
             |hosts| match participants::remove_dead_of(&self.host_directory(gid), gid)? {
-                Remains::Device => Ok(()),
-                Remains::Nothing => participants::remove_dead(hosts),
+                CleanupResult::Device => Ok(()),
+                CleanupResult::Nothing => participants::remove_dead(hosts),
             },
         );
     }
@@ -281,8 +281,8 @@ impl Fabric {
         let mut attempts = 0;
         loop {
             attempts += 1;
-            let locked = private_directory(self.user_directory(), Holds::AllFabrics)
-                .and_then(|()| private_directory(&self.directory, Holds::OneFabric))
+            let locked = private_directory(self.user_directory(), DirectoryContent::AllFabrics)
+                .and_then(|()| private_directory(&self.directory, DirectoryContent::OneFabric))
                 .and_then(|()| RegistryLock::acquire(&registry, true, REGISTRY_PATIENCE));
             match locked {
                 // The last participant to leave removes the directories, perhaps between two steps
@@ -466,7 +466,10 @@ mod tests {
         let fabric = host.fabric().directory().to_owned();
         let all = host.fabric().user_directory().to_owned();
         let give = |path: &Path, user| std::os::unix::fs::chown(path, Some(user), None).unwrap();
-        for (path, holds) in [(&fabric, Holds::OneFabric), (&all, Holds::AllFabrics)] {
+        for (path, holds) in [
+            (&fabric, DirectoryContent::OneFabric),
+            (&all, DirectoryContent::AllFabrics),
+        ] {
             give(path, 12345);
             let error = open(&root).unwrap_err();
             assert!(
@@ -483,9 +486,13 @@ mod tests {
             );
             // The remedy in the message is correct.
             let elsewhere = Fabric::open_below(root.path(), "elsewhere");
-            assert_eq!(elsewhere.is_ok(), holds == Holds::OneFabric, "{error}");
+            assert_eq!(
+                elsewhere.is_ok(),
+                holds == DirectoryContent::OneFabric,
+                "{error}"
+            );
             let advised = error.to_string().contains("or choose another --fabric");
-            assert_eq!(advised, holds == Holds::OneFabric, "{error}");
+            assert_eq!(advised, holds == DirectoryContent::OneFabric, "{error}");
             give(path, 0);
             open(&root).unwrap();
         }

@@ -8,19 +8,19 @@ use std::sync::Arc;
 
 use efa_core::address::{Gid, Qpn};
 
-use super::capture_files::{Recorded, capture_path, is_recording_into, requested_captures};
+use super::capture_files::{CaptureScope, capture_path, is_recording_into, requested_captures};
 use super::directory::Fabric;
 use super::gids::{device_gid, preferred_numbers};
 use super::known::{KnownDevice, KnownDevices};
-use super::participants::{Remains, is_alive, participants, remove_dead_of, wake};
+use super::participants::{CleanupResult, is_alive, participants, remove_dead_of, wake};
 use super::paths::{
     check_name, device_path, draft_path, is_directory, lock_path, private_directory, profile_path,
     recording_path, table_path,
 };
 use super::status::statistics_of;
-use crate::error::{FabricError, Holds};
+use crate::error::{DirectoryContent, FabricError};
 use crate::identity::device_name::DeviceName;
-use crate::identity::qpn::{HostTable, ParticipantId, Purview, QpnChoice};
+use crate::identity::qpn::{HostTable, ParticipantId, QpnChoice, TableOwner};
 use crate::process::fork::HomeProcess;
 use crate::process::lock::OwnLock;
 use crate::transport::segment::Address;
@@ -51,7 +51,7 @@ impl Host {
         gid: Gid,
     ) -> Result<Option<Host>, FabricError> {
         let directory = fabric.host_directory(gid);
-        if !is_directory(&directory) || remove_dead_of(&directory, gid)? == Remains::Nothing {
+        if !is_directory(&directory) || remove_dead_of(&directory, gid)? == CleanupResult::Nothing {
             return Ok(None);
         }
         let found = KnownDevice::read(directory, gid)?;
@@ -69,10 +69,10 @@ impl Host {
         fabric: &Fabric,
         name: &DeviceName,
         gid: Option<Gid>,
-        purview: Purview<'_>,
+        owner: TableOwner<'_>,
     ) -> Result<Host, FabricError> {
         let found = match known.named(name) {
-            Some(found) if found.table.is_remote() || matches!(purview, Purview::Remote(_)) => {
+            Some(found) if found.table.is_remote() || matches!(owner, TableOwner::Remote(_)) => {
                 return Err(FabricError::OnTwoMachines {
                     device: name.to_string(),
                     machine: found.table.machine(),
@@ -100,9 +100,9 @@ impl Host {
                         .expect("there are more GIDs than hosts"),
                 };
                 let directory = fabric.host_directory(gid);
-                private_directory(&directory, Holds::OneFabric)?;
+                private_directory(&directory, DirectoryContent::OneFabric)?;
                 let draft = directory.join("table.draft");
-                let table = HostTable::create(&draft, name, gid, purview)?;
+                let table = HostTable::create(&draft, name, gid, owner)?;
                 std::fs::rename(&draft, table_path(&directory))
                     .map_err(FabricError::io("rename", &draft))?;
                 let made = KnownDevice {
@@ -175,8 +175,8 @@ impl Host {
             let gid = known
                 .named(&name)
                 .map_or_else(|| device_gid(number, name.index()), |existing| existing.gid);
-            let purview = Purview::Own(queue_pairs);
-            let device = Host::enter(known, fabric, &name, Some(gid), purview)?;
+            let owner = TableOwner::Own(queue_pairs);
+            let device = Host::enter(known, fabric, &name, Some(gid), owner)?;
             entered.push(device);
             let device = &entered[entered.len() - 1];
             profile.map_or(Ok(()), |profile| device.announce_profile(profile))?;
@@ -236,7 +236,7 @@ impl Host {
     /// all devices write.
     pub fn request_capture(
         &self,
-        recorded: Recorded,
+        recorded: CaptureScope,
         interface: &efa_capture::Interface,
         snaplen: u32,
     ) -> Result<PathBuf, FabricError> {
@@ -249,10 +249,10 @@ impl Host {
     }
 
     /// The live processes with devices that do not record into the file of all processes
-    /// ([`Recorded::Host`]) that this participation requested last, in the pid namespace of the
+    /// ([`CaptureScope::Host`]) that this participation requested last, in the pid namespace of the
     /// caller. Such devices are woken: a device without work sleeps until it is woken.
     pub fn devices_not_recording(&self) -> Result<Vec<i32>, FabricError> {
-        let path = capture_path(&self.directory, self.id, Recorded::Host);
+        let path = capture_path(&self.directory, self.id, CaptureScope::Host);
         let metadata = std::fs::metadata(&path).map_err(FabricError::io("stat", &path))?;
         let mut missing = Vec::new();
         for (id, pid) in participants(&self.directory)? {
@@ -352,7 +352,7 @@ impl Host {
         let device = self.device_path();
         let _ = std::fs::remove_file(device.with_extension(switchboard::KIND));
         let _ = std::fs::remove_file(device);
-        for recorded in [Recorded::Host, Recorded::Run] {
+        for recorded in [CaptureScope::Host, CaptureScope::Run] {
             let _ = std::fs::remove_file(capture_path(&self.directory, self.id, recorded));
         }
         let _ = std::fs::remove_file(recording_path(&self.directory, self.id));

@@ -9,11 +9,11 @@ use super::host::Host;
 use super::known::KnownDevices;
 use super::participants;
 use super::paths::{MAX_NAME, check_name};
-use super::status::{self, HostStatus, Listed};
+use super::status::{self, HostFilter, HostStatus};
 use crate::error::FabricError;
 use crate::identity::config::NetworkOptions;
 use crate::identity::device_name::DeviceName;
-use crate::identity::qpn::{HostTable, ParticipantId, Purview};
+use crate::identity::qpn::{HostTable, ParticipantId, TableOwner};
 use crate::transport::segment;
 use efa_device_model::profile::Profile;
 
@@ -82,8 +82,8 @@ impl Fabric {
                 return Ok(host);
             }
             participants::remove_dead(hosts)?;
-            let purview = Purview::Own(queue_pairs);
-            Host::enter(&mut KnownDevices::read(hosts)?, self, name, gid, purview)
+            let owner = TableOwner::Own(queue_pairs);
+            Host::enter(&mut KnownDevices::read(hosts)?, self, name, gid, owner)
         })
     }
 
@@ -102,8 +102,8 @@ impl Fabric {
             let mut known = KnownDevices::read(hosts)?;
             let enter = |(name, gid): &(&DeviceName, Gid)| {
                 check_name("host", name.host())?;
-                let purview = Purview::Remote(machine);
-                Host::enter(&mut known, self, name, Some(*gid), purview)
+                let owner = TableOwner::Remote(machine);
+                Host::enter(&mut known, self, name, Some(*gid), owner)
             };
             Ok(devices.iter().map(enter).collect())
         })
@@ -190,15 +190,15 @@ impl Fabric {
 
     /// The devices of all live hosts, ordered by name.
     pub fn hosts(&self) -> Result<Vec<HostStatus>, FabricError> {
-        self.list(Listed::All)
+        self.list(HostFilter::All)
     }
 
     /// As [`Fabric::hosts`], without hosts of other machines.
     pub fn hosts_of_this_machine(&self) -> Result<Vec<HostStatus>, FabricError> {
-        self.list(Listed::OfThisMachine)
+        self.list(HostFilter::OfThisMachine)
     }
 
-    fn list(&self, listed: Listed) -> Result<Vec<HostStatus>, FabricError> {
+    fn list(&self, listed: HostFilter) -> Result<Vec<HostStatus>, FabricError> {
         self.with_existing_registry(|hosts| {
             let mut list = status::list(hosts, listed)?;
             list.sort_by(|a, b| a.name.cmp(&b.name));
@@ -343,7 +343,7 @@ mod tests {
             let (mut entered, mut known) = (Vec::new(), KnownDevices::read(hosts)?);
             let name = Some(profile.name);
             Host::enter_all(&mut entered, &mut known, &fabric, None, Some(2), 64, name)?;
-            Ok((entered, status::list(hosts, Listed::All)?))
+            Ok((entered, status::list(hosts, HostFilter::All)?))
         };
         // The registry is not read while it is locked.
         let (_entered, seen) = fabric.with_registry(enter).unwrap();

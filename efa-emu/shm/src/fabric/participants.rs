@@ -101,7 +101,7 @@ pub(crate) fn remove_dead(hosts: &Path) -> Result<(), FabricError> {
 
 /// The state of a device after its dead participants were removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Remains {
+pub(crate) enum CleanupResult {
     /// It has live participants.
     Device,
     /// It had no live participants and was removed as well.
@@ -112,7 +112,7 @@ pub(crate) enum Remains {
 ///
 /// A directory inside a host's directory does not belong to the fabric. It remains, and so does the
 /// directory around it; a host that is created again uses the existing directory.
-pub(crate) fn remove_dead_of(directory: &Path, gid: Gid) -> Result<Remains, FabricError> {
+pub(crate) fn remove_dead_of(directory: &Path, gid: Gid) -> Result<CleanupResult, FabricError> {
     #[cfg(test)]
     LOOKS.set(LOOKS.get() + 1);
     let names = file_names(directory)?;
@@ -124,7 +124,7 @@ pub(crate) fn remove_dead_of(directory: &Path, gid: Gid) -> Result<Remains, Fabr
     // This is by far the most common case. A table is cleared before the files that reveal the dead
     // participants are removed.
     if !alive.is_empty() && !names.iter().any(is_of_the_dead) {
-        return Ok(Remains::Device);
+        return Ok(CleanupResult::Device);
     }
     // An unreadable table does not prevent the removal of a dead host. The table of a live host is
     // reported to the next process that enters the host.
@@ -148,12 +148,12 @@ pub(crate) fn remove_dead_of(directory: &Path, gid: Gid) -> Result<Remains, Fabr
         }
     }
     if !alive.is_empty() {
-        return Ok(Remains::Device);
+        return Ok(CleanupResult::Device);
     }
     match std::fs::remove_dir(directory) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
         Err(error) => return Err(FabricError::io("remove", directory)(error)),
     }
-    Ok(Remains::Nothing)
+    Ok(CleanupResult::Nothing)
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use efa_core::address::Gid;
 
-use crate::error::{FabricError, Holds};
+use crate::error::{DirectoryContent, FabricError};
 use crate::identity::qpn::ParticipantId;
 use crate::transport::switchboard;
 
@@ -39,7 +39,7 @@ pub(super) fn effective_user() -> u32 {
 }
 
 /// Makes sure that `path` is a directory of this user that no other user can write to.
-pub(crate) fn private_directory(path: &Path, holds: Holds) -> Result<(), FabricError> {
+pub(crate) fn private_directory(path: &Path, holds: DirectoryContent) -> Result<(), FabricError> {
     match DirBuilder::new().mode(0o700).create(path) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}

@@ -5,7 +5,7 @@
 //! detects new hosts by polling. Because of its lock in the fabric's directory, a process that
 //! makes a host waits until the recorder has found it ([`Fabric::wait_for_recorders`]). The same
 //! applies to a bridge, which marks a device when it was announced to all machines
-//! ([`BridgePost::mark_known`], [`Fabric::wait_for_bridges`]).
+//! ([`BridgeRegistration::mark_known`], [`Fabric::wait_for_bridges`]).
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -44,12 +44,12 @@ impl Fabric {
     }
 
     /// Announces the caller as a bridge, which announces all hosts to other machines.
-    pub fn announce_bridge(&self) -> Result<BridgePost, FabricError> {
+    pub fn announce_bridge(&self) -> Result<BridgeRegistration, FabricError> {
         self.with_registry(|_| self.announce())
     }
 
     /// The same if it is the only one.
-    pub fn announce_only_bridge(&self) -> Result<Option<BridgePost>, FabricError> {
+    pub fn announce_only_bridge(&self) -> Result<Option<BridgeRegistration>, FabricError> {
         self.with_registry(|_| {
             let mut others = locks(&bridges_directory(self.directory()));
             match others.any(|lock| process(&lock).is_some()) {
@@ -60,9 +60,9 @@ impl Fabric {
     }
 
     /// The registry is locked.
-    fn announce(&self) -> Result<BridgePost, FabricError> {
+    fn announce(&self) -> Result<BridgeRegistration, FabricError> {
         let (number, lock) = lock_in(&bridges_directory(self.directory()))?;
-        Ok(BridgePost {
+        Ok(BridgeRegistration {
             fabric: self.clone(),
             number,
             lock: Some(lock),
@@ -101,7 +101,7 @@ impl Fabric {
         Ok(None)
     }
 
-    /// Waits until the bridges of this machine (see [`BridgePost`]) have announced these devices
+    /// Waits until the bridges of this machine (see [`BridgeRegistration`]) have announced these devices
     /// and the armed rules to other machines, so that hosts there can answer the devices. Returns
     /// the first device that a bridge has not announced within `patience`.
     pub fn wait_for_bridges<'a>(
@@ -157,7 +157,7 @@ impl Drop for Recorder {
 /// Shows new hosts of the fabric that this process will announce them to other machines, for as
 /// long as it is alive.
 #[derive(Debug)]
-pub struct BridgePost {
+pub struct BridgeRegistration {
     fabric: Fabric,
     number: u32,
     /// `None` only while dropping.
@@ -165,7 +165,7 @@ pub struct BridgePost {
     home: HomeProcess,
 }
 
-impl BridgePost {
+impl BridgeRegistration {
     /// Marks that the device, and the rules of this [generation](Fabric::fault_generation), were
     /// announced to all machines to which this bridge is connected.
     pub fn mark_known(&self, gid: Gid, faults: u64) {
@@ -175,7 +175,7 @@ impl BridgePost {
     }
 }
 
-impl Drop for BridgePost {
+impl Drop for BridgeRegistration {
     fn drop(&mut self) {
         leave(&self.fabric, self.home, &mut self.lock);
     }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::paths::private_directory;
-use crate::error::{FabricError, Holds};
+use crate::error::{DirectoryContent, FabricError};
 use crate::process::lock::{Liveness, OwnLock};
 
 pub(super) fn recorders_directory(fabric: &Path) -> PathBuf {
@@ -26,7 +26,7 @@ pub(super) fn locks(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
 
 /// Locks a file of a new number in `directory`. The registry is locked.
 pub(super) fn lock_in(directory: &Path) -> Result<(u32, OwnLock), FabricError> {
-    private_directory(directory, Holds::OneFabric)?;
+    private_directory(directory, DirectoryContent::OneFabric)?;
     let (number, path) = (1_u32..)
         .map(|number| (number, directory.join(format!("{number}.lock"))))
         .find(|(_, path)| !path.exists())

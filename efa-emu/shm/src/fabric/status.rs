@@ -42,20 +42,20 @@ pub struct ParticipantStatus {
 
 /// Whose hosts are listed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Listed {
+pub(crate) enum HostFilter {
     All,
     /// Hosts that are not on another machine.
     OfThisMachine,
 }
 
 /// Describes live hosts. The registry is locked, and dead participants were removed.
-pub(crate) fn list(hosts: &Path, listed: Listed) -> Result<Vec<HostStatus>, FabricError> {
+pub(crate) fn list(hosts: &Path, listed: HostFilter) -> Result<Vec<HostStatus>, FabricError> {
     let mut list = Vec::new();
     for (gid, directory) in directories(hosts)? {
         let Some(table) = HostTable::open(&table_path(&directory), gid)? else {
             continue;
         };
-        if table.is_remote() && listed == Listed::OfThisMachine {
+        if table.is_remote() && listed == HostFilter::OfThisMachine {
             continue;
         }
         let owned: Vec<_> = table.owned().collect();

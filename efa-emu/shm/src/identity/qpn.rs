@@ -71,7 +71,7 @@ pub(crate) struct ParticipantId(pub(crate) u32);
 
 /// The time of a device in its host between two removals.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Stay(u32);
+pub(crate) struct Incarnation(u32);
 
 /// A mapped table.
 #[derive(Debug)]
@@ -83,7 +83,7 @@ pub(crate) struct HostTable {
 
 /// The parameters of a table.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Purview<'a> {
+pub(crate) enum TableOwner<'a> {
     /// A device that may have this many queue pairs at a time.
     Own(u32),
     /// A device of the machine with this name.
@@ -105,11 +105,11 @@ impl HostTable {
         path: &Path,
         name: &DeviceName,
         gid: Gid,
-        purview: Purview<'_>,
+        owner: TableOwner<'_>,
     ) -> Result<HostTable, FabricError> {
-        let (queue_pairs, machine) = match purview {
-            Purview::Own(queue_pairs) => (queue_pairs, ""),
-            Purview::Remote(machine) => (0, machine),
+        let (queue_pairs, machine) = match owner {
+            TableOwner::Own(queue_pairs) => (queue_pairs, ""),
+            TableOwner::Remote(machine) => (0, machine),
         };
         let range = QpnRange::for_queue_pairs(queue_pairs);
         let length = table_length(range);
@@ -247,9 +247,9 @@ impl HostTable {
 
     /// The current stay of the device in its host; `None` while it is removed. A process that sees
     /// a later request for statistics than the removal sees the removal.
-    pub(crate) fn stay(&self) -> Option<Stay> {
+    pub(crate) fn incarnation(&self) -> Option<Incarnation> {
         let removals = self.memory.u32_at::<AT_REMOVALS>().load(Ordering::Relaxed);
-        removals.is_multiple_of(2).then_some(Stay(removals))
+        removals.is_multiple_of(2).then_some(Incarnation(removals))
     }
 
     /// Stores an order for the processes that have opened the device. They detect it as for
@@ -329,31 +329,31 @@ impl HostTable {
     }
 
     /// The place of a number. `None` if the table has no such number.
-    pub(crate) fn place(&self, qpn: Qpn) -> Option<TablePlace> {
+    pub(crate) fn place(&self, qpn: Qpn) -> Option<TableIndex> {
         match self.is_remote {
-            true => Some(TablePlace::ALL),
-            false => self.range.slot(qpn).map(TablePlace),
+            true => Some(TableIndex::ALL),
+            false => self.range.slot(qpn).map(TableIndex),
         }
     }
 
     /// Makes `owner` the owner of all numbers of a device of another machine.
     pub(crate) fn take_all(&self, owner: ParticipantId) {
         let taken = slot_value(owner.0, self.tick());
-        self.slot(TablePlace::ALL.0).store(taken, Ordering::Relaxed);
+        self.slot(TableIndex::ALL.0).store(taken, Ordering::Relaxed);
     }
 
     /// The present owner of the number at `place`. The value changes whenever the number changes
     /// hands, even from a participant to itself: it is good for noticing that.
     #[inline(always)]
-    pub(crate) fn tenancy_at(&self, place: TablePlace) -> Option<Tenancy> {
-        Tenancy::from_slot(self.slot(place.0).load(Ordering::Relaxed))
+    pub(crate) fn tenancy_at(&self, place: TableIndex) -> Option<QpnAllocation> {
+        QpnAllocation::from_slot(self.slot(place.0).load(Ordering::Relaxed))
     }
 
     /// All numbers in use.
     pub(crate) fn owned(&self) -> impl Iterator<Item = (Qpn, ParticipantId)> + '_ {
         (0..self.range.count()).filter_map(|index| {
-            let tenancy = Tenancy::from_slot(self.slot(index).load(Ordering::Relaxed))?;
-            Some((self.range.qpn(index), tenancy.owner()))
+            let allocation = QpnAllocation::from_slot(self.slot(index).load(Ordering::Relaxed))?;
+            Some((self.range.qpn(index), allocation.owner()))
         })
     }
 
@@ -397,9 +397,9 @@ impl HostTable {
     ) -> Option<(u32, u64)> {
         let mut if_free = |index| {
             let value = self.slot(index).load(Ordering::Relaxed);
-            let is_free = match Tenancy::from_slot(value) {
+            let is_free = match QpnAllocation::from_slot(value) {
                 None => true,
-                Some(tenancy) => !is_alive(tenancy.owner()),
+                Some(allocation) => !is_alive(allocation.owner()),
             };
             is_free.then_some((index, value))
         };
@@ -440,7 +440,7 @@ impl HostTable {
     fn release_slot(&self, index: u32, mut gone: impl FnMut(ParticipantId) -> bool) {
         let slot = self.slot(index);
         let seen = slot.load(Ordering::Relaxed);
-        if Tenancy::from_slot(seen).is_some_and(|tenancy| gone(tenancy.owner())) {
+        if QpnAllocation::from_slot(seen).is_some_and(|allocation| gone(allocation.owner())) {
             // If the exchange fails, another process has acquired the number of a dead owner.
             let _ = slot.compare_exchange(
                 seen,
@@ -482,21 +482,21 @@ const fn slot_value(owner: u32, stamp: u32) -> u64 {
 
 /// The position of a queue pair number in a host's table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct TablePlace(u32);
+pub(crate) struct TableIndex(u32);
 
-impl TablePlace {
+impl TableIndex {
     /// The position of all numbers of a device of another machine.
-    const ALL: TablePlace = TablePlace(0);
+    const ALL: TableIndex = TableIndex(0);
 }
 
 /// One ownership of a queue pair number, from its acquisition to its release.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Tenancy(u64);
+pub(crate) struct QpnAllocation(u64);
 
-impl Tenancy {
+impl QpnAllocation {
     #[inline(always)]
-    fn from_slot(value: u64) -> Option<Tenancy> {
-        (value as u32 != 0).then_some(Tenancy(value))
+    fn from_slot(value: u64) -> Option<QpnAllocation> {
+        (value as u32 != 0).then_some(QpnAllocation(value))
     }
 
     pub(crate) fn owner(self) -> ParticipantId {
@@ -524,7 +524,7 @@ impl QpnChoice {
 mod tests {
     use super::*;
 
-    fn tenancy(table: &HostTable, qpn: Qpn) -> Option<Tenancy> {
+    fn allocation(table: &HostTable, qpn: Qpn) -> Option<QpnAllocation> {
         table.tenancy_at(table.place(qpn)?)
     }
 
@@ -536,7 +536,7 @@ mod tests {
         let path = directory.path().join("table");
         let name = DeviceName::new("alpha", 3, 4);
         let table =
-            HostTable::create(&path, &name, Gid([7; 16]), Purview::Own(queue_pairs)).unwrap();
+            HostTable::create(&path, &name, Gid([7; 16]), TableOwner::Own(queue_pairs)).unwrap();
         let opened = HostTable::open(&path, Gid([7; 16])).unwrap().unwrap();
         assert_eq!(opened.name(), name);
         (directory, table)
@@ -561,7 +561,7 @@ mod tests {
         assert_eq!(take(&table, BOB, &mut lowest), 3);
         table.release(ALICE, Qpn(3));
         assert_eq!(
-            tenancy(&table, Qpn(3)).unwrap().owner(),
+            allocation(&table, Qpn(3)).unwrap().owner(),
             BOB,
             "only the owner gives back"
         );
@@ -615,19 +615,19 @@ mod tests {
         let (_directory, table) = table(4);
         let mut lowest = QpnChoice::new(QpnPolicy::Lowest, 0);
         let qpn = Qpn(take(&table, ALICE, &mut lowest));
-        let first = tenancy(&table, qpn).unwrap();
+        let first = allocation(&table, qpn).unwrap();
         let again = table
             .take(BOB, &mut lowest, None, &mut |owner| owner != ALICE)
             .unwrap();
         assert_eq!(again, qpn);
-        assert_ne!(tenancy(&table, qpn).unwrap(), first);
+        assert_ne!(allocation(&table, qpn).unwrap(), first);
         table.release_all(|owner| owner == BOB);
-        assert_eq!(tenancy(&table, qpn), None);
+        assert_eq!(allocation(&table, qpn), None);
         assert_eq!(table.owned().count(), 0);
         let same = Qpn(take(&table, ALICE, &mut lowest));
         assert_eq!(same, qpn);
         assert_ne!(
-            tenancy(&table, qpn).unwrap(),
+            allocation(&table, qpn).unwrap(),
             first,
             "the same owner again is another tenancy"
         );
@@ -637,7 +637,7 @@ mod tests {
     fn numbers_outside_the_table_have_no_owner() {
         let (_directory, table) = table(4);
         for qpn in [0, 1, 6, 7, 4095, u16::MAX] {
-            assert_eq!(tenancy(&table, Qpn(qpn)), None);
+            assert_eq!(allocation(&table, Qpn(qpn)), None);
             table.release(ALICE, Qpn(qpn));
         }
     }
@@ -700,7 +700,7 @@ mod tests {
                 &path,
                 &DeviceName::new("x", 0, 1),
                 Gid::default(),
-                Purview::Own(4),
+                TableOwner::Own(4),
             )
             .unwrap();
             let mut bytes = std::fs::read(&path).unwrap();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use efa_core::address::Qpn;
 
-use super::qpn::{HostTable, Stay};
+use super::qpn::{HostTable, Incarnation};
 use efa_device_model::device::{Device, QueueError, QueueKind, Statistics};
 
 /// The part of one device.
@@ -13,7 +13,7 @@ use efa_device_model::device::{Device, QueueError, QueueKind, Statistics};
 pub(crate) struct Publisher {
     table: Arc<HostTable>,
     /// The stay in which this device was opened, if the device was present.
-    stay: Option<Stay>,
+    incarnation: Option<Incarnation>,
     /// The request number at this device's last addition to the statistics.
     known: u32,
     /// Its contributions so far.
@@ -27,7 +27,7 @@ impl Publisher {
     pub(crate) fn new(table: Arc<HostTable>) -> Publisher {
         const { assert!(Statistics::COUNT <= HostTable::MOST_STATISTICS) };
         Publisher {
-            stay: table.stay(),
+            incarnation: table.incarnation(),
             known: table.asked_for_statistics(),
             orders: table.orders(),
             table,
@@ -48,7 +48,7 @@ impl Publisher {
 
     /// Whether the device was removed since it was opened, even if it has been restored meanwhile.
     pub(crate) fn is_removed(&self) -> bool {
-        self.stay.is_none() || self.table.stay() != self.stay
+        self.incarnation.is_none() || self.table.incarnation() != self.incarnation
     }
 
     /// The errors of queues that were staged since the last call.

@@ -1,7 +1,7 @@
 //! The network's effect on an outgoing request, for the record that carries it.
 
 use crate::process::clock::monotonic_now;
-use efa_device_model::network::{Journey, Network, Transmission};
+use efa_device_model::network::{DeliveryOutcome, Network, Transmission};
 
 /// The time and the way in which a request reaches its receiver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -13,7 +13,7 @@ pub(crate) struct Arrival {
     pub(crate) is_rnr: bool,
 }
 
-/// The fate of an outgoing request.
+/// The outcome of sending a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Egress {
     /// It arrives at some time.
@@ -24,11 +24,11 @@ pub(crate) enum Egress {
     Vanishes,
 }
 
-/// Decides the fate of a request that leaves now, for the first time or as an RNR retry.
+/// Decides the outcome of a request that leaves now, for the first time or as an RNR retry.
 pub(crate) fn egress_of(network: &Network, request: &Transmission) -> Egress {
     let now = monotonic_now();
-    match network.journey(request) {
-        Journey::Arrives { after, path, .. } => Egress::Leaves(Arrival {
+    match network.delivery(request) {
+        DeliveryOutcome::Arrives { after, path, .. } => Egress::Leaves(Arrival {
             due: match network.config.is_immediate() {
                 true => 0,
                 false => (now + after).as_nanos() as u64,
@@ -36,8 +36,8 @@ pub(crate) fn egress_of(network: &Network, request: &Transmission) -> Egress {
             path,
             is_rnr: network.answers_rnr(request),
         }),
-        Journey::Fails { after } => Egress::Fails(now + after),
-        Journey::Vanishes => Egress::Vanishes,
+        DeliveryOutcome::Fails { after } => Egress::Fails(now + after),
+        DeliveryOutcome::Vanishes => Egress::Vanishes,
     }
 }
 

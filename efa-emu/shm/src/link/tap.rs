@@ -9,12 +9,12 @@ use efa_core::nic::Status;
 use super::memory;
 use crate::fabric::capture_files::CaptureFiles;
 use crate::transport::record::Record;
-use efa_capture::{Direction, InterfaceId, Moment, Recorder, RequestData, Route};
+use efa_capture::{CapturePoint, Direction, InterfaceId, Recorder, RequestData, Route};
 use efa_device_model::link::{HostSegment, LocalData, Operation, RequestHeader, Token};
 
 /// A request of this device that is not answered.
 #[derive(Clone, Copy, Debug)]
-struct Sent {
+struct UnansweredRequest {
     to: Gid,
     path: u16,
     header: RequestHeader,
@@ -25,14 +25,14 @@ struct Sent {
 pub(crate) struct LinkTap {
     recorder: Recorder<CaptureFiles>,
     own: Gid,
-    sent: HashMap<Token, Sent>,
+    sent: HashMap<Token, UnansweredRequest>,
 }
 
 /// This moment, for a frame in this direction.
-pub(crate) fn now(direction: Direction) -> Moment {
+pub(crate) fn now(direction: Direction) -> CapturePoint {
     // A clock before 1970 is not worth an error.
     let time = SystemTime::now().duration_since(UNIX_EPOCH);
-    Moment {
+    CapturePoint {
         interface: InterfaceId::FIRST,
         time: time.unwrap_or(Duration::ZERO),
         direction,
@@ -40,9 +40,9 @@ pub(crate) fn now(direction: Direction) -> Moment {
 }
 
 /// Registered memory that contains a request's data, or a part of it, somewhere.
-struct Registered<'a>(LocalData<'a>);
+struct RegisteredData<'a>(LocalData<'a>);
 
-impl RequestData for Registered<'_> {
+impl RequestData for RegisteredData<'_> {
     fn read(&mut self, offset: u32, into: &mut [u8]) -> bool {
         memory::copy_in(self.0, offset, into)
     }
@@ -77,7 +77,7 @@ impl LinkTap {
     /// A request left, at `moment`: the receiver may have answered it by now.
     pub(crate) fn sent(
         &mut self,
-        moment: Moment,
+        moment: CapturePoint,
         to: Gid,
         token: Token,
         record: &Record,
@@ -87,10 +87,11 @@ impl LinkTap {
         let path = record.path();
         // The outcome of a connection's packet is in other packets.
         if header.operation != Operation::Connected {
-            self.sent.insert(token, Sent { to, path, header });
+            self.sent
+                .insert(token, UnansweredRequest { to, path, header });
         }
         let route = self.outbound(to, path);
-        let mut data = Registered(data);
+        let mut data = RegisteredData(data);
         self.recorder
             .request(moment, route, &header, header.retries > 0, &mut data);
     }
@@ -103,14 +104,14 @@ impl LinkTap {
         status: Status,
         memory: Option<&[HostSegment]>,
     ) {
-        let Some(Sent { to, path, header }) = self.sent.remove(&token) else {
+        let Some(UnansweredRequest { to, path, header }) = self.sent.remove(&token) else {
             return;
         };
         let route = self.inbound(to, path);
         let moment = now(Direction::Inbound);
         match (status, memory) {
             (Status::Ok, Some(memory)) if header.operation == Operation::RdmaRead => {
-                let mut data = Registered(LocalData::Segments(memory));
+                let mut data = RegisteredData(LocalData::Segments(memory));
                 self.recorder.read_data(moment, route, &header, &mut data);
             }
             (Status::Ok, _) => {}
@@ -131,7 +132,7 @@ impl LinkTap {
     /// As [`LinkTap::received`], with data that is in registered memory by now.
     pub(crate) fn received_into(&mut self, from: Gid, record: &Record, memory: HostSegment) {
         let memory = [memory];
-        let mut data = Registered(LocalData::Segments(&memory));
+        let mut data = RegisteredData(LocalData::Segments(&memory));
         self.received(from, record, &mut data);
     }
 
@@ -139,7 +140,7 @@ impl LinkTap {
     pub(crate) fn read_data_sent(&mut self, to: Gid, record: &Record, memory: HostSegment) {
         let route = self.outbound(to, record.path());
         let memory = [memory];
-        let mut data = Registered(LocalData::Segments(&memory));
+        let mut data = RegisteredData(LocalData::Segments(&memory));
         self.recorder
             .read_data(now(Direction::Outbound), route, &record.header(), &mut data);
     }

@@ -274,7 +274,7 @@ pub(crate) mod futex {
     /// A word to wait for, in the kernel's representation.
     #[repr(C)]
     #[derive(Clone, Copy)]
-    struct Awaited {
+    struct FutexWaitv {
         expected: u64,
         address: u64,
         flags: u32,
@@ -288,9 +288,9 @@ pub(crate) mod futex {
         if words.len() > MOST_WORDS {
             return false;
         }
-        let words: Vec<Awaited> = words
+        let words: Vec<FutexWaitv> = words
             .iter()
-            .map(|(word, expected)| Awaited {
+            .map(|(word, expected)| FutexWaitv {
                 expected: u64::from(*expected),
                 address: word.as_ptr() as u64,
                 flags: FUTEX2_SIZE_U32,

@@ -16,11 +16,11 @@ const MOST_DATAGRAMS: usize = 4 << 20;
 pub(super) struct Destination {
     /// The proxy that sends the record.
     pub(super) device: usize,
-    pub(super) to: Recipient,
+    pub(super) to: RecordTarget,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Recipient {
+pub(super) enum RecordTarget {
     /// The process that owns the queue pair.
     QueuePair(Gid, Qpn),
     Process(Address),
@@ -153,7 +153,7 @@ mod tests {
     fn destination(number: u16) -> Destination {
         Destination {
             device: 0,
-            to: Recipient::QueuePair(Gid([1; 16]), Qpn(number)),
+            to: RecordTarget::QueuePair(Gid([1; 16]), Qpn(number)),
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use efa_core::address::Gid;
 use efa_core::nic::Status;
 
-use super::machine::{DeferredRequest, Pull, RemoteMachine, UnansweredRecord, Uptake};
+use super::machine::{DeferredRequest, Pull, ReceivePolicy, RemoteMachine, UnansweredRecord};
 use super::message;
 use super::proxy::{Origin, Token};
 use crate::process::clock::monotonic_now;
@@ -16,9 +16,9 @@ use crate::transport::switchboard::LINES;
 const RECORDS_PER_TURN: usize = 32;
 
 impl RemoteMachine {
-    /// Appends messages for the machine: records of local processes, as far as `uptake` allows, and
+    /// Appends messages for the machine: records of local processes, as far as `receive_policy` allows, and
     /// answers. Returns whether there was any work.
-    pub fn collect(&mut self, uptake: Uptake, messages: &mut Vec<u8>) -> bool {
+    pub fn collect(&mut self, receive_policy: ReceivePolicy, messages: &mut Vec<u8>) -> bool {
         let mut busy = !self.replies.is_empty();
         messages.append(&mut self.replies);
         busy |= self.send_backlog();
@@ -26,9 +26,9 @@ impl RemoteMachine {
         for position in 0..self.busy.len() {
             let index = self.busy[position];
             busy |= self.take_answers(index, messages);
-            busy |= self.take_records(index, uptake, messages);
+            busy |= self.take_records(index, receive_policy, messages);
         }
-        if matches!(uptake, Uptake::Until(limit) if messages.len() >= limit) {
+        if matches!(receive_policy, ReceivePolicy::Until(limit) if messages.len() >= limit) {
             // The next call begins with another device.
             self.busy.rotate_left(1);
         }
@@ -53,21 +53,26 @@ impl RemoteMachine {
         any
     }
 
-    fn take_records(&mut self, index: usize, uptake: Uptake, messages: &mut Vec<u8>) -> bool {
+    fn take_records(
+        &mut self,
+        index: usize,
+        receive_policy: ReceivePolicy,
+        messages: &mut Vec<u8>,
+    ) -> bool {
         let mut busy = false;
         // Backwards, because a ring may be dropped, and its slot leaves the list.
         for place in (0..self.devices[index].polled()).rev() {
             let is_known = |sender: Gid| self.admitted.contains(&sender);
-            if uptake != Uptake::Unresponsive
+            if receive_policy != ReceivePolicy::Unresponsive
                 && !self.devices[index].sender(place).is_some_and(is_known)
             {
                 continue;
             }
             for _ in 0..RECORDS_PER_TURN {
-                let is_enough = match uptake {
-                    Uptake::Until(limit) => messages.len() >= limit,
-                    Uptake::Nothing => true,
-                    Uptake::Unresponsive => false,
+                let is_enough = match receive_policy {
+                    ReceivePolicy::Until(limit) => messages.len() >= limit,
+                    ReceivePolicy::Nothing => true,
+                    ReceivePolicy::Unresponsive => false,
                 };
                 if is_enough {
                     return busy;
@@ -76,8 +81,8 @@ impl RemoteMachine {
                     break;
                 };
                 busy = true;
-                match uptake {
-                    Uptake::Unresponsive => self.refuse(index, &origin),
+                match receive_policy {
+                    ReceivePolicy::Unresponsive => self.refuse(index, &origin),
                     _ => self.carry(index, origin, messages),
                 }
             }

@@ -6,7 +6,7 @@ use efa_core::address::{Gid, Qkey, Qpn};
 use efa_core::nic::Status;
 use efa_device_model::link::{Operation, RemoteRange, RequestHeader};
 
-use super::backlog::{Destination, Recipient, WaitingRecord};
+use super::backlog::{Destination, RecordTarget, WaitingRecord};
 use super::machine::{Pull, RemoteMachine, UnansweredRecord};
 use super::message::{self, BadMessage, Message};
 use super::proxy::{Origin, Token, Unsent};
@@ -98,7 +98,7 @@ impl RemoteMachine {
             0 => Token::Nobody,
             name => Token::Request { name, pull },
         };
-        let to = Recipient::QueuePair(to, record.header().destination_qpn);
+        let to = RecordTarget::QueuePair(to, record.header().destination_qpn);
         self.deliver_or_queue(device, to, record, token, data);
     }
 
@@ -126,7 +126,7 @@ impl RemoteMachine {
             length: incoming.record.request_length(),
         };
         let record = Record::whole(RecordKind::ReadData, &header, data.len() as u32).at(offset);
-        let to = Recipient::Process(from);
+        let to = RecordTarget::Process(from);
         self.deliver_or_queue(device, to, record, Token::ReadData { name }, data);
     }
 
@@ -161,7 +161,7 @@ impl RemoteMachine {
     pub(super) fn deliver_or_queue(
         &mut self,
         device: usize,
-        to: Recipient,
+        to: RecordTarget,
         record: Record,
         token: Token,
         data: &[u8],
@@ -187,8 +187,8 @@ impl RemoteMachine {
     ) -> Result<(), Unsent> {
         let proxy = &mut self.devices[device];
         let process = match to {
-            Recipient::QueuePair(gid, _) => proxy.send(gid, record, token, data)?,
-            Recipient::Process(process) => proxy.send_to(process, record, token, data)?,
+            RecordTarget::QueuePair(gid, _) => proxy.send(gid, record, token, data)?,
+            RecordTarget::Process(process) => proxy.send_to(process, record, token, data)?,
         };
         self.list_if_busy(device);
         // Only this process may answer a read.

@@ -3,7 +3,7 @@
 use efa_core::address::Gid;
 
 use super::message;
-use crate::engine::fuzzing::{Extra, record};
+use crate::engine::fuzzing::{RecordFields, record};
 use efa_device_model::link::RequestHeader;
 
 /// A request like that of an honest bridge, except for `damage`: a word of the record's header and
@@ -12,7 +12,7 @@ pub fn request(
     name: u64,
     gids: [Gid; 2],
     request: &RequestHeader,
-    extra: Extra,
+    extra: RecordFields,
     data: &[u8],
     damage: Option<(usize, u64)>,
 ) -> Vec<u8> {

@@ -8,8 +8,8 @@ use efa_core::address::Gid;
 use efa_core::nic::Status;
 use slab::Slab;
 
-use super::backlog::{Backlog, Recipient};
-use super::names::{Names, Numbers};
+use super::backlog::{Backlog, RecordTarget};
+use super::names::{NameTable, NumberTable};
 use super::proxy::{DeviceProxy, Origin, RemoteDevice, Token};
 use super::rules;
 use crate::error::FabricError;
@@ -48,7 +48,7 @@ pub(super) struct DeferredRequest {
 
 /// How records of local processes are handled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Uptake {
+pub enum ReceivePolicy {
     /// They are read while fewer than this number of bytes of messages are ready.
     Until(usize),
     /// They stay in their rings.
@@ -65,8 +65,8 @@ pub struct RemoteMachine {
     /// Devices whose rings must be polled.
     pub(super) busy: Vec<usize>,
     pub(super) by_gid: HashMap<Gid, usize>,
-    pub(super) unanswered: Names<UnansweredRecord>,
-    pub(super) pulls: Numbers<Pull>,
+    pub(super) unanswered: NameTable<UnansweredRecord>,
+    pub(super) pulls: NumberTable<Pull>,
     /// Requests of the machine that a local process defers, by proxy, process and number of the
     /// record.
     pub(super) deferred: HashMap<(usize, Address, u64), DeferredRequest>,
@@ -77,7 +77,7 @@ pub struct RemoteMachine {
     /// The devices whose records are sent to the machine.
     pub(super) admitted: HashSet<Gid>,
     /// The machine's rules of faults.
-    pub(super) copies: Vec<rules::Copy>,
+    pub(super) copies: Vec<rules::RuleCopy>,
     pub(super) alarm: Arc<AtomicU32>,
     /// The alarm's value at the last complete check for work.
     pub(super) heard: u32,
@@ -92,8 +92,8 @@ impl RemoteMachine {
             devices: Slab::new(),
             busy: Vec::new(),
             by_gid: HashMap::new(),
-            unanswered: Names::default(),
-            pulls: Numbers::default(),
+            unanswered: NameTable::default(),
+            pulls: NumberTable::default(),
             deferred: HashMap::new(),
             backlog: Backlog::default(),
             replies: Vec::new(),
@@ -236,7 +236,7 @@ impl RemoteMachine {
         let Origin { from, incoming, .. } = record.origin;
         self.deliver_or_queue(
             record.device,
-            Recipient::Process(from),
+            RecordTarget::Process(from),
             Record::outcome(incoming.number, status),
             Token::Nobody,
             &[],

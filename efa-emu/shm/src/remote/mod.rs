@@ -16,7 +16,7 @@
 //! * RDMA for which the responder would copy between two processes: the initiator must use the
 //!   rings;
 //! * requests to a machine that has vanished ([`RemoteMachine::give_up_lost`],
-//!   [`Uptake::Unresponsive`]): unresponsive.
+//!   [`ReceivePolicy::Unresponsive`]): unresponsive.
 //!
 //! This module never blocks, and is independent of the transport of messages. They may arrive in
 //! any order, except that the answer that defers a request precedes its outcome.
@@ -34,7 +34,7 @@ mod rules;
 mod sleep;
 mod upkeep;
 
-pub use machine::{RemoteMachine, Uptake};
+pub use machine::{ReceivePolicy, RemoteMachine};
 pub use message::{BadMessage, FIRST_MESSAGE, FRAME_HEADER, LONGEST_MESSAGE};
 pub use proxy::RemoteDevice;
 pub use sleep::{Alarm, Sleep};

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 /// A table whose entries have names of 64 bits: index and generation. The other side of a bridge
 /// may send any name; an old name never finds a later entry.
 #[derive(Debug)]
-pub(super) struct Names<T> {
+pub(super) struct NameTable<T> {
     places: Vec<NamePlace<T>>,
     free: Vec<u32>,
     taken: usize,
@@ -17,9 +17,9 @@ struct NamePlace<T> {
     entry: Option<T>,
 }
 
-impl<T> Default for Names<T> {
-    fn default() -> Names<T> {
-        Names {
+impl<T> Default for NameTable<T> {
+    fn default() -> NameTable<T> {
+        NameTable {
             places: Vec::new(),
             free: Vec::new(),
             taken: 0,
@@ -27,7 +27,7 @@ impl<T> Default for Names<T> {
     }
 }
 
-impl<T> Names<T> {
+impl<T> NameTable<T> {
     /// Adds `entry` and returns its name, never 0.
     pub(super) fn insert(&mut self, entry: T) -> u64 {
         let index = self.free.pop().unwrap_or_else(|| {
@@ -88,21 +88,21 @@ impl<T> Names<T> {
 /// A table whose entries have names of 32 bits, because a record has no room for more. Names are
 /// consecutive numbers, so a name is reused only after all others.
 #[derive(Debug)]
-pub(super) struct Numbers<T> {
+pub(super) struct NumberTable<T> {
     entries: HashMap<u32, T>,
     last: u32,
 }
 
-impl<T> Default for Numbers<T> {
-    fn default() -> Numbers<T> {
-        Numbers {
+impl<T> Default for NumberTable<T> {
+    fn default() -> NumberTable<T> {
+        NumberTable {
             entries: HashMap::new(),
             last: 0,
         }
     }
 }
 
-impl<T> Numbers<T> {
+impl<T> NumberTable<T> {
     /// Adds `entry` and returns its name.
     pub(super) fn insert(&mut self, entry: T) -> u32 {
         loop {
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn numbers_are_not_reused_soon_or_while_used() {
-        let mut numbers = Numbers::default();
+        let mut numbers = NumberTable::default();
         let first = numbers.insert('a');
         let second = numbers.insert('b');
         assert_eq!(numbers.remove(first), Some('a'));
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_name_is_good_for_one_entry() {
-        let mut names = Names::default();
+        let mut names = NameTable::default();
         let first = names.insert('a');
         assert_ne!(first, 0);
         assert_eq!(names.remove(first), Some('a'));

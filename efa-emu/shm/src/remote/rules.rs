@@ -9,7 +9,7 @@ use efa_device_model::fault::FaultId;
 
 /// A fault rule of the other machine.
 #[derive(Debug)]
-pub(super) struct Copy {
+pub(super) struct RuleCopy {
     /// The rule's id there.
     there: FaultId,
     /// The rule's id here.
@@ -28,7 +28,7 @@ impl RemoteMachine {
     /// One error for each rule that cannot be armed.
     pub fn declare_faults(&mut self, faults: &[CarriedFault]) -> Vec<FabricError> {
         let mut errors = Vec::new();
-        let is_there = |copy: &Copy| faults.iter().any(|fault| fault.id == copy.there);
+        let is_there = |copy: &RuleCopy| faults.iter().any(|fault| fault.id == copy.there);
         let (deferred, gone): (Vec<_>, Vec<_>) = std::mem::take(&mut self.copies)
             .into_iter()
             .partition(is_there);
@@ -49,7 +49,7 @@ impl RemoteMachine {
                 break;
             };
             match device.arm(&fault.fault) {
-                Ok(here) => self.copies.push(Copy {
+                Ok(here) => self.copies.push(RuleCopy {
                     there: fault.id,
                     here,
                     owner: device.gid(),

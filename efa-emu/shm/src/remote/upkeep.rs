@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use efa_core::address::Gid;
 
-use super::machine::{DeferredRequest, RemoteMachine, Uptake};
+use super::machine::{DeferredRequest, ReceivePolicy, RemoteMachine};
 use super::message;
 use super::proxy::DeviceProxy;
 use super::sleep::{Alarm, Sleep};
@@ -77,7 +77,11 @@ impl RemoteMachine {
 
     /// Makes local processes wake the next sleeper. Returns `None` if there is new work, or the
     /// alarm was rung: then the thread must not sleep.
-    pub fn prepare_to_sleep(&mut self, uptake: Uptake, messages: &mut Vec<u8>) -> Option<Sleep> {
+    pub fn prepare_to_sleep(
+        &mut self,
+        receive_policy: ReceivePolicy,
+        messages: &mut Vec<u8>,
+    ) -> Option<Sleep> {
         let rung = self.alarm.load(Ordering::Acquire);
         if std::mem::replace(&mut self.heard, rung) != rung {
             return None;
@@ -92,8 +96,8 @@ impl RemoteMachine {
             device.is_listed
         });
         // Records that may not be read do not keep the thread awake.
-        let may_wait = uptake == Uptake::Nothing || self.has_strangers();
-        (!self.collect(uptake, messages) && (is_quiet || may_wait)).then_some(sleep)
+        let may_wait = receive_policy == ReceivePolicy::Nothing || self.has_strangers();
+        (!self.collect(receive_policy, messages) && (is_quiet || may_wait)).then_some(sleep)
     }
 
     /// The longest time to sleep; `None` if all remaining work wakes the sleeper.

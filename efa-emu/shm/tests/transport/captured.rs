@@ -8,7 +8,7 @@ use efa_capture::{Direction, Interface, Reader, WHOLE_FRAMES};
 use efa_core::nic::Status;
 use efa_device_model::fault::{Action, Fault, Match};
 use efa_device_model::provider::SendData;
-use efa_shm::{Host, RdmaPath, Recorded};
+use efa_shm::{CaptureScope, Host, RdmaPath};
 use efa_testing::patience::Wait;
 
 use crate::client::{Client, config, fabric};
@@ -48,7 +48,7 @@ fn interface(host: &str) -> Interface {
 }
 
 /// Records a host while the participation lives, into the file, which remains.
-fn capture(root: &Path, host: &str, recorded: Recorded, snaplen: u32) -> (Host, PathBuf) {
+fn capture(root: &Path, host: &str, recorded: CaptureScope, snaplen: u32) -> (Host, PathBuf) {
     let recorder = fabric(root).enter_host(Some(host), None, 1).unwrap();
     let file = recorder
         .request_capture(recorded, &interface(host), snaplen)
@@ -64,7 +64,7 @@ fn a_device_confirms_each_recorder() {
     let root = tempfile::tempdir().unwrap();
     let mut alpha = Client::open(root.path(), &config("alpha"));
     let mut beta = Client::open(root.path(), &config("beta"));
-    let (recorder, kept) = capture(root.path(), "alpha", Recorded::Host, WHOLE_FRAMES);
+    let (recorder, kept) = capture(root.path(), "alpha", CaptureScope::Host, WHOLE_FRAMES);
     let wait = Wait::start();
     while !recorder.devices_not_recording().unwrap().is_empty() {
         wait.check(|| "the device does not answer".into());
@@ -104,7 +104,7 @@ fn new_hosts_wait_for_recorders() {
     let inside = enter("beta");
     assert!(!is_recorded(&beta));
     inside
-        .request_capture(Recorded::Host, &interface("beta"), WHOLE_FRAMES)
+        .request_capture(CaptureScope::Host, &interface("beta"), WHOLE_FRAMES)
         .unwrap();
     assert!(is_recorded(&beta));
 
@@ -138,8 +138,8 @@ fn the_dead_record_nothing() {
 fn both_hosts_record_the_same_from_their_sides() {
     for rdma in [RdmaPath::Auto, RdmaPath::Rings] {
         let root = tempfile::tempdir().unwrap();
-        let captures =
-            ["alpha", "beta"].map(|host| capture(root.path(), host, Recorded::Host, WHOLE_FRAMES));
+        let captures = ["alpha", "beta"]
+            .map(|host| capture(root.path(), host, CaptureScope::Host, WHOLE_FRAMES));
         let mut configs = ["alpha", "beta"].map(config);
         for config in &mut configs {
             config.rdma = rdma;
@@ -247,7 +247,7 @@ fn both_hosts_record_the_same_from_their_sides() {
 #[test]
 fn a_second_copy_is_recorded_without_an_answer() {
     let root = tempfile::tempdir().unwrap();
-    let (_recorder, kept) = capture(root.path(), "beta", Recorded::Host, WHOLE_FRAMES);
+    let (_recorder, kept) = capture(root.path(), "beta", CaptureScope::Host, WHOLE_FRAMES);
     let repeat = Fault::new(Match::default(), Action::Repeat);
     fabric(root.path()).arm(&repeat).unwrap();
     let mut alpha = Client::open(root.path(), &config("alpha"));
@@ -275,8 +275,8 @@ fn a_second_copy_is_recorded_without_an_answer() {
 fn runs_record_their_processes_up_to_snap_length() {
     const SNAPLEN: u32 = 128;
     let root = tempfile::tempdir().unwrap();
-    let (run, of_run) = capture(root.path(), "alpha", Recorded::Run, SNAPLEN);
-    let (_recorder, of_host) = capture(root.path(), "alpha", Recorded::Host, WHOLE_FRAMES);
+    let (run, of_run) = capture(root.path(), "alpha", CaptureScope::Run, SNAPLEN);
+    let (_recorder, of_host) = capture(root.path(), "alpha", CaptureScope::Host, WHOLE_FRAMES);
     let mut inside = config("alpha");
     inside.run = vec![run.participant()];
     let mut own = Client::open(root.path(), &inside);

@@ -11,7 +11,7 @@ use efa_core::nic::Status;
 use efa_device_model::device::Service;
 use efa_device_model::fault::Fault;
 use efa_device_model::provider::{SendData, UdAddress, WcOpcode};
-use efa_shm::remote::{RemoteDevice, RemoteMachine, Uptake};
+use efa_shm::remote::{ReceivePolicy, RemoteDevice, RemoteMachine};
 use efa_shm::{DeviceName, Fabric, FabricError, HostConfig};
 use efa_testing::patience::{PATIENCE, Wait};
 use efa_testing::pattern;
@@ -157,7 +157,7 @@ fn carry(remotes: &[Mutex<RemoteMachine>; 2]) {
 /// The messages for the other machine.
 fn collect(remote: &mut RemoteMachine) -> Vec<u8> {
     let mut bytes = Vec::new();
-    remote.collect(Uptake::Until(100_000), &mut bytes);
+    remote.collect(ReceivePolicy::Until(100_000), &mut bytes);
     bytes
 }
 
@@ -495,7 +495,7 @@ fn a_vanished_machine_delivers_nothing_twice() {
     while !first
         .lock()
         .unwrap()
-        .collect(Uptake::Until(1), &mut messages)
+        .collect(ReceivePolicy::Until(1), &mut messages)
         || messages.is_empty()
     {
         alpha.engine.progress();
@@ -515,7 +515,7 @@ fn a_vanished_machine_delivers_nothing_twice() {
         first
             .lock()
             .unwrap()
-            .collect(Uptake::Unresponsive, &mut nothing);
+            .collect(ReceivePolicy::Unresponsive, &mut nothing);
         if let Some(refused) = alpha.poll() {
             break refused;
         }
@@ -621,7 +621,7 @@ fn each_of_many_devices_wakes_the_sleeper() {
         let to = alpha.connect(address);
         let mut messages = Vec::new();
         let sleep = loop {
-            match remote.prepare_to_sleep(Uptake::Until(1 << 20), &mut messages) {
+            match remote.prepare_to_sleep(ReceivePolicy::Until(1 << 20), &mut messages) {
                 Some(sleep) => break sleep,
                 None => alpha.engine.progress(),
             }
@@ -637,7 +637,7 @@ fn each_of_many_devices_wakes_the_sleeper() {
             assert!(began.elapsed() < PATIENCE, "nobody woke the sleeper");
         });
         let wait = Wait::start();
-        while !remote.collect(Uptake::Until(1 << 20), &mut messages) {
+        while !remote.collect(ReceivePolicy::Until(1 << 20), &mut messages) {
             wait.pause(|| format!("nobody rang for device {device}"));
         }
         let gid = &devices[device].gid.0[..];
@@ -877,7 +877,7 @@ fn hostile_messages_are_errors_or_requests_that_fail() {
         first
             .lock()
             .unwrap()
-            .collect(Uptake::Until(1 << 20), &mut honest);
+            .collect(ReceivePolicy::Until(1 << 20), &mut honest);
         alpha.engine.progress();
     }
     // Each byte of the valid messages is changed, and each length shortened. None of this may cause
@@ -903,7 +903,7 @@ fn hostile_messages_are_errors_or_requests_that_fail() {
             second
                 .lock()
                 .unwrap()
-                .collect(Uptake::Until(1 << 20), &mut answers);
+                .collect(ReceivePolicy::Until(1 << 20), &mut answers);
             second.lock().unwrap().check_peers();
         }
     }

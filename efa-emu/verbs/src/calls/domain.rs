@@ -95,6 +95,6 @@ pub(crate) unsafe extern "C" fn alloc_td(
 pub(crate) extern "C" fn dealloc_td(thread_domain: *mut ibv_td) -> c_int {
     errno::status_of_end(|| {
         let remove = || THREAD_DOMAINS.remove(thread_domain).map(drop);
-        THREAD_DOMAINS.get(thread_domain)?.life.end(remove)
+        THREAD_DOMAINS.get(thread_domain)?.liveness.end(remove)
     })
 }

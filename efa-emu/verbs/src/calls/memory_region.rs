@@ -15,7 +15,7 @@ use crate::abi::{
 use crate::ffi::errno::{self, Errno};
 use crate::ffi::structures::read_masked;
 use crate::objects::mapping::Mapping;
-use crate::objects::memory_region::{MemoryRegion, Shown};
+use crate::objects::memory_region::{MemoryRegion, VisibleAttributes};
 use crate::objects::page_faults;
 use crate::registry::{BUFFERS, DOMAINS, REGIONS};
 
@@ -60,7 +60,7 @@ pub(super) fn register(
         iova,
         access: access_flags(flags, is_connected(pd))?,
     };
-    let shown = Shown {
+    let shown = VisibleAttributes {
         address,
         mr_type: IBV_MR_TYPE_MR,
         flags,
@@ -87,7 +87,7 @@ fn register_dmabuf(
         iova,
         access,
     };
-    let shown = Shown {
+    let shown = VisibleAttributes {
         // As rdma-core does.
         address: core::ptr::without_provenance_mut(offset as usize),
         mr_type: IBV_MR_TYPE_DMABUF_MR,
@@ -99,7 +99,7 @@ fn register_dmabuf(
 fn insert(
     pd: *mut ibv_pd,
     registration: Registration,
-    shown: &Shown,
+    shown: &VisibleAttributes,
     mapping: Option<Mapping>,
 ) -> Result<*mut ibv_mr, Errno> {
     let domain = DOMAINS.get(pd)?;

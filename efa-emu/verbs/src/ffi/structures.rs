@@ -140,11 +140,11 @@ mod tests {
     #[test]
     fn structures_of_other_ages_are_read() {
         #[repr(C)]
-        struct Tomorrow {
+        struct NewerQpInitAttr {
             today: efadv_qp_init_attr,
             more: u64,
         }
-        let mut structure = Tomorrow {
+        let mut structure = NewerQpInitAttr {
             today: efadv_qp_init_attr {
                 flags: 3,
                 wr_flags: 1,

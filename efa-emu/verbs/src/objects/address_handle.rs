@@ -24,7 +24,7 @@ impl AddressHandle {
     pub(crate) fn create(domain: Arc<Domain>, gid: Gid) -> Result<Arc<AddressHandle>, Errno> {
         let hardware = domain.context.hardware()?;
         let make = || Ok(hardware.with_device(|device| device.create_ah(domain.id, gid))??);
-        let ahn = domain.life.join(make)?;
+        let ahn = domain.liveness.join(make)?;
         Ok(Arc::new(AddressHandle {
             c: CStruct::new(ibv_ah {
                 context: domain.context.c_pointer(),
@@ -42,7 +42,7 @@ impl AddressHandle {
         let destroyed = domain
             .context
             .forget(|device| device.destroy_ah(domain.id, self.ahn));
-        domain.life.leave();
+        domain.liveness.leave();
         destroyed
     }
 }

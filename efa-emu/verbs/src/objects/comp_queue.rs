@@ -13,7 +13,7 @@ use super::context::Context;
 use super::domain::Domain;
 use super::event_queue::CqAddress;
 use super::handle::{CStruct, Handle, data_path_handle};
-use super::life::Life;
+use super::liveness::Liveness;
 use super::queues::{Polled, QueueIndex};
 use super::spin::SpinCell;
 use crate::abi::{efadv_cq, ibv_cq, ibv_cq_ex};
@@ -39,7 +39,7 @@ pub(crate) struct CompQueue {
     c: CStruct<CompQueueC>,
     pub(crate) context: Arc<Context>,
     pub(crate) id: CqId,
-    pub(crate) life: Life,
+    pub(crate) liveness: Liveness,
     /// Whether the device has destroyed the queue, and may assign its id to another. Set under the
     /// device's lock.
     pub(crate) ended: AtomicBool,
@@ -84,7 +84,9 @@ impl CompQueue {
         c: impl FnOnce(ibv_cq) -> CompQueueC,
     ) -> Result<Arc<CompQueue>, Errno> {
         match options.parent_domain.clone() {
-            Some(domain) => domain.life.join(|| Self::create_in(context, options, c)),
+            Some(domain) => domain
+                .liveness
+                .join(|| Self::create_in(context, options, c)),
             None => Self::create_in(context, options, c),
         }
     }
@@ -116,7 +118,7 @@ impl CompQueue {
             c: CStruct::new(c(base)),
             context,
             id,
-            life: Life::new(),
+            liveness: Liveness::new(),
             ended: AtomicBool::new(false),
             polled: SpinCell::new(Some(Polled {
                 hardware: Arc::clone(&hardware),
@@ -186,7 +188,7 @@ impl CompQueue {
             Some(polled) => Arc::clone(polled.completions.ring()),
             None => return Err(Errno::INVAL),
         };
-        self.life.during(|| self.begin_watching())?;
+        self.liveness.during(|| self.begin_watching())?;
         Ok(ring)
     }
 
@@ -304,7 +306,7 @@ impl CompQueue {
     /// use it. Waits until all events that the program read are acknowledged: events of its channel
     /// and asynchronous events.
     pub(crate) fn destroy(&self, remove: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
-        self.life.end(|| {
+        self.liveness.end(|| {
             let watched = self.watched.swap(false, Ordering::AcqRel);
             if watched && let Ok(hardware) = self.context.hardware() {
                 // It fails in a forked child, whose device polls nothing.
@@ -329,7 +331,7 @@ impl CompQueue {
             channel.detach();
         }
         if let Some(domain) = &self.parent_domain {
-            domain.life.leave();
+            domain.liveness.leave();
         }
         Ok(())
     }

@@ -23,10 +23,10 @@ pub(crate) struct Context {
     /// Unique among contexts.
     pub(crate) serial: u64,
     /// `None` once the device was closed.
-    opened: Mutex<Option<Opened>>,
+    opened: Mutex<Option<OpenedDevice>>,
 }
 
-struct Opened {
+struct OpenedDevice {
     /// The hardware half and the link to the other hosts.
     hardware: Arc<Hardware>,
     async_events: Arc<AsyncEvents>,
@@ -59,7 +59,7 @@ impl Context {
             c: CStruct::new(c(async_events.descriptor())),
             device,
             serial,
-            opened: Mutex::new(Some(Opened {
+            opened: Mutex::new(Some(OpenedDevice {
                 hardware: Arc::new(hardware),
                 async_events,
             })),
@@ -68,7 +68,7 @@ impl Context {
 
     /// The opened device; `EBADF` after it was closed, as a system call on its descriptor
     /// would be.
-    fn with_opened<R>(&self, get: impl FnOnce(&Opened) -> R) -> Result<R, Errno> {
+    fn with_opened<R>(&self, get: impl FnOnce(&OpenedDevice) -> R) -> Result<R, Errno> {
         let _locking = Locking::new();
         let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         opened.as_ref().map(get).ok_or(Errno::BADF)

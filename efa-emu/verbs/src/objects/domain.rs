@@ -6,7 +6,7 @@ use efa_device_model::device::PdId;
 
 use super::context::Context;
 use super::handle::{CStruct, Handle, handle};
-use super::life::SharedLife;
+use super::liveness::SharedLiveness;
 use crate::abi::{ibv_pd, ibv_td};
 use crate::ffi::errno::Errno;
 
@@ -16,12 +16,12 @@ pub(crate) struct Domain {
     pub(crate) context: Arc<Context>,
     pub(crate) id: PdId,
     /// Counts the objects in the domain.
-    pub(crate) life: SharedLife,
-    parent: Option<Parent>,
+    pub(crate) liveness: SharedLiveness,
+    parent: Option<ParentDomain>,
 }
 
 /// The parts of a parent domain.
-struct Parent {
+struct ParentDomain {
     original: Arc<Domain>,
     thread_domain: Option<Arc<ThreadDomain>>,
 }
@@ -41,19 +41,19 @@ impl Domain {
         original: Arc<Domain>,
         thread_domain: Option<Arc<ThreadDomain>>,
     ) -> Result<Arc<Domain>, Errno> {
-        original.life.join(|| match &thread_domain {
-            Some(thread_domain) => thread_domain.life.join(|| Ok(())),
+        original.liveness.join(|| match &thread_domain {
+            Some(thread_domain) => thread_domain.liveness.join(|| Ok(())),
             None => Ok(()),
         })?;
         let (context, id) = (Arc::clone(&original.context), original.id);
-        let parent = Parent {
+        let parent = ParentDomain {
             original,
             thread_domain,
         };
         Ok(Domain::new(context, id, Some(parent)))
     }
 
-    fn new(context: Arc<Context>, id: PdId, parent: Option<Parent>) -> Arc<Domain> {
+    fn new(context: Arc<Context>, id: PdId, parent: Option<ParentDomain>) -> Arc<Domain> {
         Arc::new(Domain {
             c: CStruct::new(ibv_pd {
                 context: context.c_pointer(),
@@ -61,7 +61,7 @@ impl Domain {
             }),
             context,
             id,
-            life: SharedLife::new(),
+            liveness: SharedLiveness::new(),
             parent,
         })
     }
@@ -72,16 +72,16 @@ impl Domain {
 
     /// Deallocates the domain, and its handle with `remove`; `EBUSY` while any object uses it.
     pub(crate) fn dealloc(&self, remove: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
-        self.life.end(|| {
+        self.liveness.end(|| {
             if !self.is_parent() {
                 self.context.forget(|device| device.dealloc_pd(self.id))?;
             }
             remove()
         })?;
         if let Some(parent) = &self.parent {
-            parent.original.life.leave();
+            parent.original.liveness.leave();
             if let Some(thread_domain) = &parent.thread_domain {
-                thread_domain.life.leave();
+                thread_domain.liveness.leave();
             }
         }
         Ok(())
@@ -92,7 +92,7 @@ impl Domain {
 pub(crate) struct ThreadDomain {
     c: CStruct<ibv_td>,
     /// Counts the parent domains that use it.
-    pub(crate) life: SharedLife,
+    pub(crate) liveness: SharedLiveness,
 }
 
 handle!(ThreadDomain, ibv_td);
@@ -102,7 +102,7 @@ impl ThreadDomain {
         let context = context.c_pointer();
         Arc::new(ThreadDomain {
             c: CStruct::new(ibv_td { context }),
-            life: SharedLife::new(),
+            liveness: SharedLiveness::new(),
         })
     }
 }

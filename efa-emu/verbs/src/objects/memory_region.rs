@@ -9,7 +9,7 @@ use efa_device_model::device::{Lkey, MemoryRegion as Registration};
 
 use super::domain::Domain;
 use super::handle::{CStruct, Handle, handle};
-use super::life::Life;
+use super::liveness::Liveness;
 use super::mapping::Mapping;
 use crate::abi::{ibv_mr, verbs_mr};
 use crate::ffi::errno::Errno;
@@ -19,7 +19,7 @@ pub(crate) struct MemoryRegion {
     c: CStruct<verbs_mr>,
     pub(crate) domain: Arc<Domain>,
     lkey: Lkey,
-    life: Life,
+    liveness: Liveness,
     /// The addresses of the memory in this process.
     addresses: Range<u64>,
     /// The mapping that was made for the region.
@@ -29,7 +29,7 @@ pub(crate) struct MemoryRegion {
 handle!(MemoryRegion, ibv_mr);
 
 /// The parts of a region that are visible to programs, besides its keys.
-pub(crate) struct Shown {
+pub(crate) struct VisibleAttributes {
     pub(crate) address: *mut c_void,
     pub(crate) mr_type: c_int,
     pub(crate) flags: u32,
@@ -76,7 +76,7 @@ impl MemoryRegion {
     pub(crate) fn register(
         domain: Arc<Domain>,
         registration: Registration,
-        shown: &Shown,
+        shown: &VisibleAttributes,
         mapping: Option<Mapping>,
     ) -> Result<Arc<MemoryRegion>, Errno> {
         let hardware = domain.context.hardware()?;
@@ -89,7 +89,7 @@ impl MemoryRegion {
             populate(registration)?;
         }
         let register = || hardware.register_memory(domain.id, registration);
-        let keys = domain.life.join(register)?;
+        let keys = domain.liveness.join(register)?;
         let c = verbs_mr {
             ibv_mr: ibv_mr {
                 context: domain.context.c_pointer(),
@@ -107,7 +107,7 @@ impl MemoryRegion {
             c: CStruct::new(c),
             domain,
             lkey: keys.lkey,
-            life: Life::new(),
+            liveness: Liveness::new(),
             addresses: registration.address..registration.address + registration.length,
             mapping: Mutex::new(mapping),
         }))
@@ -125,13 +125,13 @@ impl MemoryRegion {
         &self,
         remove: impl FnOnce() -> Result<(), Errno>,
     ) -> Result<(), Errno> {
-        self.life.end(|| {
+        self.liveness.end(|| {
             // After the device was closed there is no registration to end.
             if let Ok(hardware) = self.domain.context.hardware() {
                 hardware.deregister_memory(self.lkey)?;
             }
             remove()?;
-            self.domain.life.leave();
+            self.domain.liveness.leave();
             let mapping = &self.mapping;
             let mut mapping = mapping.lock().unwrap_or_else(PoisonError::into_inner);
             drop(mapping.take());

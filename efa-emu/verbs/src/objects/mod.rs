@@ -14,7 +14,7 @@ pub(crate) mod event_pipe;
 pub(crate) mod event_queue;
 pub(crate) mod handle;
 pub(crate) mod hardware;
-pub(crate) mod life;
+pub(crate) mod liveness;
 pub(crate) mod mapping;
 pub(crate) mod memory_region;
 pub(crate) mod page_faults;

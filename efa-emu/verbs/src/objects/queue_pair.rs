@@ -18,7 +18,7 @@ use super::context::Context;
 use super::domain::Domain;
 use super::handle::{CStruct, Handle, data_path_handle};
 use super::hardware::Hardware;
-use super::life::Life;
+use super::liveness::Liveness;
 use super::qp_plan::QpPlan;
 use super::queues::{Queues, Sender};
 use super::shared_queue::SharedQueue;
@@ -44,7 +44,7 @@ pub(crate) struct QueuePair {
     c: CStruct<QueuePairC>,
     pub(crate) context: Arc<Context>,
     pub(crate) qpn: Qpn,
-    life: Life,
+    liveness: Liveness,
     pub(crate) queues: Arc<Queues>,
     dependencies: Dependencies,
     pub(crate) plan: QpPlan,
@@ -93,14 +93,14 @@ fn next_generation() -> u32 {
 }
 
 /// The parts of a queue pair that the device has made.
-struct Made {
+struct QueuePairParts {
     qpn: Qpn,
     queues: Arc<Queues>,
     rings: Option<QpRings>,
     connection: Option<Connection>,
 }
 
-impl Made {
+impl QueuePairParts {
     /// Announces the queue pair to its completion queues, and makes it.
     fn assemble(
         self,
@@ -139,7 +139,7 @@ impl Made {
             c: CStruct::new(c(base)),
             context: Arc::clone(context),
             qpn: self.qpn,
-            life: Life::new(),
+            liveness: Liveness::new(),
             queues: self.queues,
             dependencies,
             plan,
@@ -177,8 +177,10 @@ impl QueuePair {
             unsolicited_write_recv: plan.unsolicited_write_recv,
             request_ids: plan.request_ids,
         };
-        let (qpn, rings) = domain.life.join(|| {
-            Life::during_both(&send_cq.life, &recv_cq.life, || hardware.create_qp(config))
+        let (qpn, rings) = domain.liveness.join(|| {
+            Liveness::during_both(&send_cq.liveness, &recv_cq.liveness, || {
+                hardware.create_qp(config)
+            })
         })?;
         let generation = next_generation();
         let queues = Arc::new(Queues {
@@ -207,7 +209,7 @@ impl QueuePair {
             ))),
             is_connected: false,
         });
-        let made = Made {
+        let made = QueuePairParts {
             qpn,
             queues,
             rings: Some(rings),
@@ -241,17 +243,17 @@ impl QueuePair {
             max_recv_sge: plan.cap.max_recv_sge,
         };
         let create = || {
-            domain.life.join(|| {
-                Life::during_both(&send_cq.life, &recv_cq.life, || {
+            domain.liveness.join(|| {
+                Liveness::during_both(&send_cq.liveness, &recv_cq.liveness, || {
                     hardware.create_connected_qp(config)
                 })
             })
         };
         let qpn = match &shared {
-            Some(queue) => queue.life.join(create)?,
+            Some(queue) => queue.liveness.join(create)?,
             None => create()?,
         };
-        let made = Made {
+        let made = QueuePairParts {
             qpn,
             queues: Arc::new(Queues {
                 send: SpinCell::new(None),
@@ -280,7 +282,7 @@ impl QueuePair {
         to: &ConnectionAttributes,
         mask: ConnectionMask,
     ) -> Result<(), Errno> {
-        self.life.during(|| {
+        self.liveness.during(|| {
             let hardware = self.context.hardware()?;
             hardware.with_device(|device| device.modify_connected_qp(self.qpn, to, mask))??;
             if mask.contains(ConnectionMask::STATE) {
@@ -292,7 +294,7 @@ impl QueuePair {
 
     /// The attributes of a connected queue pair.
     pub(crate) fn query_connected(&self) -> Result<ConnectionAttributes, Errno> {
-        self.life.during(|| {
+        self.liveness.during(|| {
             let hardware = self.context.hardware()?;
             let found = hardware.with_device(|device| device.query_connected_qp(self.qpn))??;
             self.show(found.state);
@@ -302,7 +304,7 @@ impl QueuePair {
 
     /// Makes the device poll the doorbells from now on. Returns the rings, for the client.
     pub(crate) fn watch(&self) -> Result<QpRings, Errno> {
-        self.life.during(|| {
+        self.liveness.during(|| {
             let hardware = self.context.hardware()?;
             let rings = self.with_rings(|rings| rings.clone()).ok_or(Errno::INVAL)?;
             if !self.watched.swap(true, Ordering::AcqRel) {
@@ -355,7 +357,7 @@ impl QueuePair {
 
     /// Changes attributes of the queue pair.
     pub(crate) fn modify(&self, change: &QpChange) -> Result<(), Errno> {
-        self.life.during(|| {
+        self.liveness.during(|| {
             self.context.hardware()?.modify_qp(self.qpn, change)?;
             if let Some(state) = change.state {
                 self.set_state(state);
@@ -367,7 +369,7 @@ impl QueuePair {
     /// The attributes of the device. With `show_failure`, the state of a queue pair that the device
     /// has failed is shown from then on.
     pub(crate) fn query(&self, show_failure: bool) -> Result<QpAttributes, Errno> {
-        self.life.during(|| {
+        self.liveness.during(|| {
             let hardware = self.context.hardware()?;
             let found = hardware.with_device(|device| device.query_qp(self.qpn))??;
             if show_failure && found.state == QpState::Error {
@@ -404,7 +406,7 @@ impl QueuePair {
     /// a request, and would continue it. Waits until all asynchronous events that the program read
     /// are acknowledged.
     pub(crate) fn destroy(&self, remove: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
-        self.life.end(|| {
+        self.liveness.end(|| {
             // Peers do not access the memory of a connected queue pair's requests.
             if self.connection.is_none()
                 && let Ok(hardware) = self.context.hardware()
@@ -426,7 +428,7 @@ impl QueuePair {
     /// Destroys a queue pair whose handle was removed, because its context is being closed.
     pub(crate) fn close(&self) {
         // There is no caller to report an error to.
-        let _ = self.life.end(|| self.release());
+        let _ = self.liveness.end(|| self.release());
     }
 
     /// Destroys a queue pair to which programs have no pointer any more.
@@ -463,9 +465,9 @@ impl QueuePair {
         *self.queues.send.lock_or_break_session(&locking) = None;
         *self.queues.recv.lock_or_break_session(&locking) = None;
         self.with_rings(|rings| *rings = None);
-        self.dependencies.domain.life.leave();
+        self.dependencies.domain.liveness.leave();
         if let Some(queue) = shared {
-            queue.life.leave();
+            queue.liveness.leave();
         }
         destroyed
     }

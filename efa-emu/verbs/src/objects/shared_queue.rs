@@ -10,7 +10,7 @@ use super::context::Context;
 use super::domain::Domain;
 use super::handle::{CStruct, Handle, data_path_handle};
 use super::hardware::Hardware;
-use super::life::{Life, SharedLife};
+use super::liveness::{Liveness, SharedLiveness};
 use crate::abi::ibv_srq;
 use crate::ffi::errno::Errno;
 
@@ -21,7 +21,7 @@ pub(crate) struct SharedQueue {
     pub(crate) context: Arc<Context>,
     pub(crate) id: SrqId,
     /// Counts the queue pairs that use it.
-    pub(crate) life: SharedLife,
+    pub(crate) liveness: SharedLiveness,
     domain: Arc<Domain>,
     /// The device that accepts work requests immediately.
     pub(crate) hardware: Arc<Hardware>,
@@ -57,8 +57,8 @@ impl SharedQueue {
         };
         let create = || Ok(hardware.with_device(|device| device.create_srq(config))??);
         let comp_queue = options.tags.map(|(queue, _)| queue);
-        let id = domain.life.join(|| match &comp_queue {
-            Some(queue) => Life::during_both(&queue.life, &queue.life, create),
+        let id = domain.liveness.join(|| match &comp_queue {
+            Some(queue) => Liveness::during_both(&queue.liveness, &queue.liveness, create),
             None => create(),
         })?;
         Ok(Arc::new(SharedQueue {
@@ -74,7 +74,7 @@ impl SharedQueue {
             context,
             hardware,
             id,
-            life: SharedLife::new(),
+            liveness: SharedLiveness::new(),
             domain,
             comp_queue,
         }))
@@ -83,11 +83,11 @@ impl SharedQueue {
     /// Destroys the queue in the device, and its handle with `remove`; `EBUSY` while queue pairs
     /// receive from it. Waits until all asynchronous events that the program read are acknowledged.
     pub(crate) fn destroy(&self, remove: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
-        self.life.end(|| {
+        self.liveness.end(|| {
             self.context.forget(|device| device.destroy_srq(self.id))?;
             remove()
         })?;
-        self.domain.life.leave();
+        self.domain.liveness.leave();
         if !self.context.is_forked()
             && let Ok(events) = self.context.async_events()
         {

@@ -201,14 +201,14 @@ fn provoke_overrun(endpoint: &Endpoint, data: ibv_sge) -> u64 {
 }
 
 /// A process on this host with a queue pair, without traffic.
-struct Idler {
+struct IdleProcess {
     process: Child,
     qpn: u32,
 }
 
-impl Idler {
+impl IdleProcess {
     /// Started before this process opens a device: the child opens one of its own.
-    fn start() -> Idler {
+    fn start() -> IdleProcess {
         let (mut reader, mut writer) = std::io::pipe().unwrap();
         let process = fork(|| {
             let endpoint = Endpoint::new();
@@ -222,7 +222,7 @@ impl Idler {
         });
         let mut qpn = [0; 4];
         reader.read_exact(&mut qpn).unwrap();
-        Idler {
+        IdleProcess {
             process,
             qpn: u32::from_ne_bytes(qpn),
         }
@@ -242,7 +242,7 @@ impl Idler {
 }
 
 /// Sends more to a stopped process than the queue to it holds.
-fn provoke_full_queue(endpoint: &Endpoint, data: ibv_sge, idler: &Idler) {
+fn provoke_full_queue(endpoint: &Endpoint, data: ibv_sge, idler: &IdleProcess) {
     idler.stop();
     let sender = impatient(endpoint, endpoint.cq(MANY as c_int));
     for wr_id in 0..MANY.into() {
@@ -269,7 +269,7 @@ fn growth(printed: &str) -> BTreeMap<String, u64> {
 #[test]
 fn of_trouble_are_shown_by_ps_and_stats() {
     on_emulated_host("efa2", || {
-        let idler = Idler::start();
+        let idler = IdleProcess::start();
         let fabric = std::env::var("EFA_EMU_FABRIC").expect("set by `efa-emu run`");
         let emulator = |words: &[&str]| {
             let mut command = efa_emu(&[words[0], "--fabric", &fabric]);

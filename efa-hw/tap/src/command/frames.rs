@@ -8,7 +8,7 @@ use std::time::Duration;
 use efa_capture::frame::header::FIRST_TAPPED_SEQUENCE;
 use efa_capture::frame::{Frame, MAX_PAYLOAD, OUTER_LEN, Repr};
 use efa_capture::{
-    CaptureTap, Direction, FollowedFrame, Interface, InterfaceId, Moment, Recorder, Route,
+    CapturePoint, CaptureTap, Direction, FollowedFrame, Interface, InterfaceId, Recorder, Route,
 };
 use efa_core::address::{Gid, Qkey, Qpn};
 use efa_core::nic::Status;
@@ -327,7 +327,7 @@ impl Frames {
 
     fn request(
         &mut self,
-        moment: Moment,
+        moment: CapturePoint,
         route: Route,
         header: &RequestHeader,
         data: &[u8],
@@ -358,8 +358,8 @@ impl Frames {
     }
 }
 
-fn moment(record: &Record, direction: Direction) -> Moment {
-    Moment {
+fn moment(record: &Record, direction: Direction) -> CapturePoint {
+    CapturePoint {
         interface: InterfaceId::FIRST,
         time: Duration::from_nanos(record.time),
         direction,

@@ -146,10 +146,10 @@ impl Device {
                     let connection = device.connected.next_connection();
                     let pair = device.connected.pairs.get_mut(qpn);
                     let pair = pair.ok_or_else(|| Error::not_found("queue pair", qpn.0))?;
-                    let (is_scheduled, frames) = (pair.is_scheduled, pair.outflow.frames);
+                    let (is_scheduled, frames) = (pair.is_scheduled, pair.sent_counts.frames);
                     let tick_at = pair.tick_at;
                     *pair = Pair::new(qpn, pair.config, connection);
-                    (pair.is_scheduled, pair.outflow.frames) = (is_scheduled, frames);
+                    (pair.is_scheduled, pair.sent_counts.frames) = (is_scheduled, frames);
                     pair.tick_at = tick_at;
                     return Ok(());
                 }

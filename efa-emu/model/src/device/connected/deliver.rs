@@ -8,7 +8,7 @@ use efa_core::nic::{Access, Status};
 use super::attributes::REMOTE_ATOMIC;
 use super::completion::{ConnectedFlags, WcOperation, WcStatus};
 use super::packet::{Head, LONGEST_HEAD, Opcode, Reth, Syndrome};
-use super::pair::{Pair, Surroundings};
+use super::pair::{DeviceParts, Pair};
 use super::receives::RecvWr;
 use super::requester::{
     MAX_MESSAGE, Payload, Purpose, RemoteMemory, SendOperation, SendWr, packets_of,
@@ -180,7 +180,7 @@ impl Pair {
     fn take_request<T: Transfer>(
         &mut self,
         packet: &mut Packet<'_, T>,
-        around: &mut Surroundings<'_>,
+        around: &mut DeviceParts<'_>,
     ) -> Option<DeviceEvent> {
         let psn = packet.head.psn;
         let ahead = psn.since(self.responder.expected);
@@ -220,7 +220,7 @@ impl Pair {
     fn take_duplicate<T: Transfer>(
         &mut self,
         packet: &mut Packet<'_, T>,
-        around: &mut Surroundings<'_>,
+        around: &mut DeviceParts<'_>,
     ) {
         let head = packet.head;
         match head.opcode {
@@ -250,7 +250,7 @@ impl Pair {
     }
 
     /// Whether the peer has this access to memory.
-    fn may_access(&self, reth: &Reth, access: Access, around: &Surroundings<'_>) -> bool {
+    fn may_access(&self, reth: &Reth, access: Access, around: &DeviceParts<'_>) -> bool {
         let pd = self.config.pd;
         let (address, key, length) = (reth.address.get(), reth.key.get(), reth.length.get());
         let is_there = || {
@@ -267,7 +267,7 @@ impl Pair {
     fn take_read<T: Transfer>(
         &mut self,
         packet: &mut Packet<'_, T>,
-        around: &mut Surroundings<'_>,
+        around: &mut DeviceParts<'_>,
     ) -> Result<RequestOutcome, Refusal> {
         let Head { reth, psn, .. } = *packet.head;
         if self.responder.incoming.is_some() || packet.length > 0 {
@@ -295,7 +295,7 @@ impl Pair {
     fn take_atomic<T: Transfer>(
         &mut self,
         packet: &mut Packet<'_, T>,
-        around: &mut Surroundings<'_>,
+        around: &mut DeviceParts<'_>,
     ) -> Result<RequestOutcome, Refusal> {
         let Head { atomic, psn, .. } = *packet.head;
         let is_aligned = atomic.address.get().is_multiple_of(8);
@@ -338,7 +338,7 @@ impl Pair {
     fn take_message<T: Transfer>(
         &mut self,
         packet: &mut Packet<'_, T>,
-        around: &mut Surroundings<'_>,
+        around: &mut DeviceParts<'_>,
     ) -> Result<RequestOutcome, Refusal> {
         let part = MessagePart::of(packet.head.opcode).ok_or(INVALID)?;
         let mtu = self.attributes.mtu();
@@ -397,7 +397,7 @@ impl Pair {
         }
         if packet.head.wants_acknowledgement {
             // The link's acknowledgement may overtake packets. It must not overtake data of reads.
-            let is_alone = self.responder.answers.is_empty() && self.outflow.answers == 0;
+            let is_alone = self.responder.answers.is_empty() && self.sent_counts.answers == 0;
             if !(is_alone && packet.transfer.acknowledge()) {
                 self.responder.acknowledge(packet.head.psn);
             }
@@ -407,7 +407,7 @@ impl Pair {
 
     /// The next receive, of the queue pair or of the queue that it shares.
     #[inline]
-    fn take_receive(&mut self, around: &mut Surroundings<'_>) -> Option<RecvWr> {
+    fn take_receive(&mut self, around: &mut DeviceParts<'_>) -> Option<RecvWr> {
         let Some(id) = self.config.shared else {
             return self.receives.take();
         };
@@ -425,7 +425,7 @@ impl Pair {
         &mut self,
         packet: &mut Packet<'_, T>,
         part: &MessagePart,
-        around: &mut Surroundings<'_>,
+        around: &mut DeviceParts<'_>,
     ) -> Result<Option<Target>, Refusal> {
         if part.is_write {
             let reth = packet.head.reth;
@@ -459,7 +459,7 @@ impl Pair {
 
     /// Ends a message: it has arrived completely, or never will.
     #[inline]
-    fn end_message(&self, incoming: &Incoming, is_there: bool, around: &mut Surroundings<'_>) {
+    fn end_message(&self, incoming: &Incoming, is_there: bool, around: &mut DeviceParts<'_>) {
         if matches!(incoming.target, Target::Receive(_, Arrival::Unexpected))
             && let Some(tags) = self.tags(around)
         {
@@ -468,13 +468,13 @@ impl Pair {
     }
 
     /// Aborts the message that is being received, and returns it.
-    pub(super) fn abort_incoming(&mut self, around: &mut Surroundings<'_>) -> Option<Incoming> {
+    pub(super) fn abort_incoming(&mut self, around: &mut DeviceParts<'_>) -> Option<Incoming> {
         let incoming = self.responder.incoming.take()?;
         self.end_message(&incoming, false, around);
         Some(incoming)
     }
 
-    fn tags<'a>(&self, around: &'a mut Surroundings<'_>) -> Option<&'a mut super::tags::TagList> {
+    fn tags<'a>(&self, around: &'a mut DeviceParts<'_>) -> Option<&'a mut super::tags::TagList> {
         let queue = around.shared.get_mut(self.config.shared?.0 as usize)?;
         queue.tags.as_mut()
     }
@@ -486,7 +486,7 @@ impl Pair {
         &mut self,
         packet: &mut Packet<'_, T>,
         part: &MessagePart,
-        around: &mut Surroundings<'_>,
+        around: &mut DeviceParts<'_>,
     ) -> Result<Result<Target, Arrival>, Refusal> {
         let mut bytes = [0; TMH];
         if (packet.length as usize) < TMH {
@@ -526,7 +526,7 @@ impl Pair {
         packet: &mut Packet<'_, T>,
         incoming: &Incoming,
         is_last: bool,
-        around: &mut Surroundings<'_>,
+        around: &mut DeviceParts<'_>,
     ) -> Result<(), (WcStatus, Refusal)> {
         let received = incoming.received;
         let shared = self.config.shared;
@@ -569,7 +569,7 @@ impl Pair {
         reth: &Reth,
         received: u32,
         is_last: bool,
-        around: &mut Surroundings<'_>,
+        around: &mut DeviceParts<'_>,
     ) -> Result<(), (WcStatus, Refusal)> {
         let status = WcStatus::LocalProtection;
         let end = u64::from(received) + u64::from(packet.length);
@@ -598,7 +598,7 @@ impl Pair {
         &mut self,
         incoming: &Incoming,
         status: WcStatus,
-        around: &mut Surroundings<'_>,
+        around: &mut DeviceParts<'_>,
     ) {
         self.end_message(incoming, false, around);
         let Some((wr_id, operation)) = incoming.target.receive() else {
@@ -615,7 +615,7 @@ impl Pair {
         packet: &mut Packet<'_, T>,
         incoming: &Incoming,
         notice: Option<RecvWr>,
-        around: &mut Surroundings<'_>,
+        around: &mut DeviceParts<'_>,
     ) {
         around.counters.rx_bytes += u64::from(incoming.received);
         self.end_message(incoming, true, around);
@@ -652,7 +652,7 @@ impl Pair {
         incoming: &Incoming,
         buffer: &TaggedBuffer,
         header: TagHeader,
-        around: &mut Surroundings<'_>,
+        around: &mut DeviceParts<'_>,
     ) {
         if header.operation == TagOperation::Rendezvous {
             return self.begin_rendezvous(packet, buffer, header, around);
@@ -673,7 +673,7 @@ impl Pair {
         header: TagHeader,
         flags: ConnectedFlags,
         length: u32,
-        around: &mut Surroundings<'_>,
+        around: &mut DeviceParts<'_>,
     ) {
         let operation = WcOperation::TagRecv;
         let mut completion = self.completion(buffer.wr_id, operation, WcStatus::Success);
@@ -689,7 +689,7 @@ impl Pair {
         packet: &mut Packet<'_, T>,
         buffer: &TaggedBuffer,
         header: TagHeader,
-        around: &mut Surroundings<'_>,
+        around: &mut DeviceParts<'_>,
     ) {
         let mut bytes = [0; TMH + RVH];
         if packet.transfer.peek(packet.at, &mut bytes).is_err() {
@@ -751,7 +751,7 @@ impl Pair {
         packet: &mut Packet<'_, T>,
         buffer: &TaggedBuffer,
         header: TagHeader,
-        around: &mut Surroundings<'_>,
+        around: &mut DeviceParts<'_>,
     ) {
         let queue = self.config.shared;
         let queue = queue.and_then(|id| around.shared.get(id.0 as usize));
@@ -781,7 +781,7 @@ impl Pair {
     fn take_response<T: Transfer>(
         &mut self,
         packet: &mut Packet<'_, T>,
-        around: &mut Surroundings<'_>,
+        around: &mut DeviceParts<'_>,
     ) -> Option<DeviceEvent> {
         let Head {
             psn,
@@ -825,7 +825,7 @@ impl Pair {
     fn take_data<T: Transfer>(
         &mut self,
         packet: &mut Packet<'_, T>,
-        around: &mut Surroundings<'_>,
+        around: &mut DeviceParts<'_>,
     ) -> Option<WcStatus> {
         let mtu = self.attributes.mtu();
         let pd = self.config.pd;

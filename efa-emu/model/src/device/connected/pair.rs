@@ -40,7 +40,7 @@ pub struct ConnectedConfig {
 }
 
 /// The parts of the device that a connected queue pair needs.
-pub(super) struct Surroundings<'a> {
+pub(super) struct DeviceParts<'a> {
     pub(super) regions: &'a RegionTable,
     pub(super) cqs: &'a mut CqTable,
     pub(super) counters: &'a mut Counters,
@@ -52,9 +52,9 @@ pub(super) struct Surroundings<'a> {
 impl Device {
     /// A connected queue pair, with the parts of the device that it uses.
     #[inline]
-    pub(super) fn connected_pair(&mut self, qpn: Qpn) -> Option<(&mut Pair, Surroundings<'_>)> {
+    pub(super) fn connected_pair(&mut self, qpn: Qpn) -> Option<(&mut Pair, DeviceParts<'_>)> {
         let pair = self.connected.pairs.get_mut(qpn)?;
-        let around = Surroundings {
+        let around = DeviceParts {
             regions: &self.regions,
             cqs: &mut self.cqs,
             counters: &mut self.counters,
@@ -67,7 +67,7 @@ impl Device {
 }
 
 /// Counts of a queue pair's sent packets.
-pub(super) struct Outflow {
+pub(super) struct SentCounts {
     /// Distinguishes packets of the connection from those of earlier ones.
     pub(super) connection: u8,
     /// Packets sent, for the network.
@@ -78,9 +78,9 @@ pub(super) struct Outflow {
     pub(super) answers: u32,
 }
 
-impl Outflow {
-    fn of(connection: u8) -> Outflow {
-        Outflow {
+impl SentCounts {
+    fn of(connection: u8) -> SentCounts {
+        SentCounts {
             connection,
             frames: 0,
             requests: 0,
@@ -99,7 +99,7 @@ pub(in crate::device) struct Pair {
     pub(super) receives: ReceiveQueue,
     /// Whether it is in the device's list of queue pairs with packets to send.
     pub(super) is_scheduled: bool,
-    pub(super) outflow: Outflow,
+    pub(super) sent_counts: SentCounts,
     /// The time of its next entry in the device's timers.
     pub(super) tick_at: Option<Duration>,
 }
@@ -114,7 +114,7 @@ impl Pair {
             requester: Requester::new(),
             responder: Responder::new(),
             is_scheduled: false,
-            outflow: Outflow::of(connection),
+            sent_counts: SentCounts::of(connection),
             tick_at: None,
         }
     }
@@ -175,7 +175,7 @@ impl Pair {
 
     /// Writes a completion of something that was received.
     #[inline]
-    pub(super) fn report(&self, around: &mut Surroundings<'_>, completion: &ConnectedCompletion) {
+    pub(super) fn report(&self, around: &mut DeviceParts<'_>, completion: &ConnectedCompletion) {
         let cq = self.receive_cq(around.shared);
         around
             .cqs
@@ -184,13 +184,13 @@ impl Pair {
 
     /// Writes the completions of requests that have ended.
     #[inline]
-    pub(super) fn complete_ended(&mut self, around: &mut Surroundings<'_>) {
+    pub(super) fn complete_ended(&mut self, around: &mut DeviceParts<'_>) {
         if self.requester.has_ended() {
             self.complete_all(around);
         }
     }
 
-    fn complete_all(&mut self, around: &mut Surroundings<'_>) {
+    fn complete_all(&mut self, around: &mut DeviceParts<'_>) {
         while let Some(ended) = self.requester.next_ended() {
             let Ended {
                 wr_id,
@@ -227,7 +227,7 @@ impl Pair {
     }
 
     /// Puts the queue pair into the error state, and flushes all outstanding requests.
-    pub(super) fn fail(&mut self, around: &mut Surroundings<'_>) {
+    pub(super) fn fail(&mut self, around: &mut DeviceParts<'_>) {
         self.attributes.state = QpState::Error;
         self.requester.flush();
         self.complete_ended(around);

@@ -8,7 +8,7 @@ use efa_core::nic::{Access, Status};
 
 use super::completion::WcStatus;
 use super::packet::{AtomicEth, Head, LONGEST_HEAD, Opcode, Reth, Syndrome};
-use super::pair::{Outflow, Pair, Surroundings};
+use super::pair::{DeviceParts, Pair, SentCounts};
 use super::psn::Psn;
 use super::requester::{
     MAX_INLINE, Outgoing, Payload, RemoteMemory, SendOperation, Tick, packets_of,
@@ -145,12 +145,12 @@ impl Device {
             return;
         };
         let packet = PacketToken::of(token);
-        if packet.connection != pair.outflow.connection {
+        if packet.connection != pair.sent_counts.connection {
             return;
         }
         let count = match packet.is_answer {
-            true => &mut pair.outflow.answers,
-            false => &mut pair.outflow.requests,
+            true => &mut pair.sent_counts.answers,
+            false => &mut pair.sent_counts.requests,
         };
         *count = count.saturating_sub(1);
         if !pair.sends() {
@@ -177,7 +177,7 @@ impl Device {
             return;
         }
         let timeout = pair.timeout();
-        let is_carried = pair.outflow.requests > 0;
+        let is_carried = pair.sent_counts.requests > 0;
         let tick = pair
             .requester
             .tick(now, timeout, &pair.attributes, is_carried);
@@ -241,7 +241,7 @@ impl Device {
 impl Pair {
     /// Makes the device send pending packets.
     #[inline]
-    pub(super) fn schedule(&mut self, around: &mut Surroundings<'_>) {
+    pub(super) fn schedule(&mut self, around: &mut DeviceParts<'_>) {
         let has_work = !(self.requester.is_idle() && self.responder.answers.is_empty());
         if has_work && !self.is_scheduled {
             self.is_scheduled = true;
@@ -252,11 +252,11 @@ impl Pair {
     /// Requests the time, if a time-out begins and the time is not known: by a timer that is due
     /// immediately.
     #[inline]
-    fn ask_for_time(&mut self, around: &mut Surroundings<'_>) {
+    fn ask_for_time(&mut self, around: &mut DeviceParts<'_>) {
         let is_due = match self.requester.needs_rnr_time() {
             true => self.tick_at != Some(Duration::ZERO),
             false => {
-                self.outflow.requests == 0
+                self.sent_counts.requests == 0
                     && self.tick_at.is_none()
                     && self.requester.needs_time(self.timeout())
             }
@@ -272,7 +272,7 @@ impl Pair {
     #[inline(always)]
     fn send_one(
         &mut self,
-        around: &mut Surroundings<'_>,
+        around: &mut DeviceParts<'_>,
         link: &mut impl Link,
     ) -> Result<bool, Unsent> {
         if let Some(answer) = self.responder.answers.front().copied() {
@@ -299,7 +299,7 @@ impl Pair {
     fn send_answer(
         &mut self,
         answer: Answer,
-        around: &mut Surroundings<'_>,
+        around: &mut DeviceParts<'_>,
         link: &mut impl Link,
     ) -> Result<(), Unsent> {
         let messages = self.responder.messages;
@@ -329,7 +329,7 @@ impl Pair {
         first: super::psn::Psn,
         from: Reth,
         sent: u32,
-        around: &mut Surroundings<'_>,
+        around: &mut DeviceParts<'_>,
         link: &mut impl Link,
     ) -> Result<(), Unsent> {
         let mtu = self.attributes.mtu();
@@ -382,7 +382,7 @@ impl Pair {
     fn send_request(
         &mut self,
         packet: &Outgoing,
-        around: &mut Surroundings<'_>,
+        around: &mut DeviceParts<'_>,
         link: &mut impl Link,
     ) -> Result<(), Unsent> {
         let mtu = self.attributes.mtu();
@@ -486,7 +486,8 @@ impl Pair {
             }
         };
         let from = (self.qpn, self.attributes.peer);
-        self.outflow.send(from, head, content, role, around, link)
+        self.sent_counts
+            .send(from, head, content, role, around, link)
     }
 
     #[inline(never)]
@@ -494,15 +495,16 @@ impl Pair {
         &mut self,
         head: Head,
         content: Content<'_>,
-        around: &mut Surroundings<'_>,
+        around: &mut DeviceParts<'_>,
         link: &mut impl Link,
     ) -> Result<(), Unsent> {
         let (from, role) = ((self.qpn, self.attributes.peer), PacketRole::Answer);
-        self.outflow.send(from, head, content, role, around, link)
+        self.sent_counts
+            .send(from, head, content, role, around, link)
     }
 }
 
-impl Outflow {
+impl SentCounts {
     /// Offers the link a packet of a queue pair for its peer.
     #[inline(always)]
     fn send(
@@ -511,7 +513,7 @@ impl Outflow {
         mut head: Head,
         content: Content<'_>,
         role: PacketRole,
-        around: &mut Surroundings<'_>,
+        around: &mut DeviceParts<'_>,
         link: &mut impl Link,
     ) -> Result<(), Unsent> {
         let payload = match &content {

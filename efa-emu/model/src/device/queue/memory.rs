@@ -35,11 +35,11 @@ pub struct RingMemory<const N: usize> {
     /// one.
     lines: usize,
     entries: usize,
-    owner: Owner,
+    owner: Allocation,
 }
 
 /// How the words are allocated.
-enum Owner {
+enum Allocation {
     /// A `Box<[CacheLine]>`.
     Heap,
     /// Pages of the system, which are freed when the mapping is dropped.
@@ -124,11 +124,11 @@ impl<const N: usize> RingMemory<N> {
     /// memory.
     pub(super) fn new(entries: usize) -> Result<Self, RingError> {
         RingMemory::of(entries, |bytes| match bytes < OWN_PAGES {
-            true => Ok((None, Owner::Heap)),
+            true => Ok((None, Allocation::Heap)),
             false => {
                 let pages = MmapMut::map_anon(bytes).map_err(|_| RingError::NoMemory)?;
                 let pages = MmapRaw::from(pages);
-                Ok((Some(pages.as_mut_ptr()), Owner::Pages(pages)))
+                Ok((Some(pages.as_mut_ptr()), Allocation::Pages(pages)))
             }
         })
     }
@@ -137,7 +137,7 @@ impl<const N: usize> RingMemory<N> {
     pub(super) fn shared(entries: usize) -> Result<Self, RingError> {
         RingMemory::of(entries, |bytes| {
             let pages = SharedPages::new(bytes)?;
-            Ok((Some(pages.as_ptr()), Owner::Shared(pages)))
+            Ok((Some(pages.as_ptr()), Allocation::Shared(pages)))
         })
     }
 
@@ -147,26 +147,28 @@ impl<const N: usize> RingMemory<N> {
         let bytes = entries.max(1).saturating_mul(N * size_of::<AtomicU64>());
         RingMemory::of(entries, |_| {
             let first = lent.ring_of(bytes).ok_or(RingError::Lent)?;
-            Ok((Some(first.as_ptr()), Owner::Lent(lent)))
+            Ok((Some(first.as_ptr()), Allocation::Lent(lent)))
         })
     }
 
     /// Whether the client has lent the memory.
     pub(super) fn is_lent(&self) -> bool {
-        matches!(self.owner, Owner::Lent(_))
+        matches!(self.owner, Allocation::Lent(_))
     }
 
     /// Maps the pages of shared memory again.
     pub(super) fn map_again(&self) -> Result<SharedPages, RingError> {
         match &self.owner {
-            Owner::Shared(pages) => pages.again(),
-            Owner::Heap | Owner::Pages(_) | Owner::Lent(_) => Err(RingError::NoMemory),
+            Allocation::Shared(pages) => pages.again(),
+            Allocation::Heap | Allocation::Pages(_) | Allocation::Lent(_) => {
+                Err(RingError::NoMemory)
+            }
         }
     }
 
     fn of(
         entries: usize,
-        allocate: impl FnOnce(usize) -> Result<(Option<*mut u8>, Owner), RingError>,
+        allocate: impl FnOnce(usize) -> Result<(Option<*mut u8>, Allocation), RingError>,
     ) -> Result<Self, RingError> {
         const { assert!(N.is_power_of_two() && N <= WORDS_PER_LINE) };
         let exhausted = RingError::NoMemory;
@@ -237,7 +239,7 @@ impl<const N: usize> RingMemory<N> {
 
 impl<const N: usize> Drop for RingMemory<N> {
     fn drop(&mut self) {
-        if let Owner::Heap = self.owner {
+        if let Allocation::Heap = self.owner {
             let lines = NonNull::slice_from_raw_parts(self.first.cast::<CacheLine>(), self.lines);
             // SAFETY: the pointer was leaked from a box in `of`, and no references to it exist.
             drop(unsafe { Box::from_raw(lines.as_ptr()) });

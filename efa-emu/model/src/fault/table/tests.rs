@@ -58,8 +58,8 @@ impl Board {
             .decide(&Event::Frame(frame), &is_named, &self.tally)
     }
 
-    fn fate(&mut self, frame: Frame<'_>) -> Option<Fate> {
-        self.decide(frame).fate.map(|(_, fate)| fate)
+    fn outcome(&mut self, frame: Frame<'_>) -> Option<EventOutcome> {
+        self.decide(frame).outcome.map(|(_, outcome)| outcome)
     }
 }
 
@@ -78,7 +78,7 @@ fn occurrences_are_chosen() {
         let rule = format!("when = {{ {occurrence} }}, then = \"drop\"");
         let mut board = Board::with(&[&rule]);
         let hits: String = (0..8)
-            .map(|_| match board.fate(frame(&EAGER)) {
+            .map(|_| match board.outcome(frame(&EAGER)) {
                 Some(_) => 'x',
                 None => '.',
             })
@@ -109,7 +109,7 @@ fn every_key_is_looked_at() {
         repeated = false"#;
     let hit = |when: &str| {
         let rule = format!("when = {{ {when} }}, then = \"drop\"");
-        Board::with(&[&rule]).fate(frame(&EAGER)).is_some()
+        Board::with(&[&rule]).outcome(frame(&EAGER)).is_some()
     };
     assert!(hit(all));
     assert!(hit(r#"packet = ["CTS", "EAGER_MSGRTM"]"#));
@@ -135,7 +135,11 @@ fn every_key_is_looked_at() {
             "\"drop\""
         };
         let rule = format!("when = {{ {other} }}, then = {then}");
-        assert_eq!(Board::with(&[&rule]).fate(frame(&EAGER)), None, "{other}");
+        assert_eq!(
+            Board::with(&[&rule]).outcome(frame(&EAGER)),
+            None,
+            "{other}"
+        );
     }
     let answer = Frame {
         stage: Stage::Answer,
@@ -145,7 +149,7 @@ fn every_key_is_looked_at() {
     for (status, expected) in [("remote-rnr", true), ("ok", false)] {
         let rule =
             format!("when = {{ on = \"answer\", status = \"{status}\" }}, then = \"duplicate\"");
-        assert_eq!(Board::with(&[&rule]).fate(answer).is_some(), expected);
+        assert_eq!(Board::with(&[&rule]).outcome(answer).is_some(), expected);
     }
 }
 
@@ -163,10 +167,10 @@ fn only_packets_are_repeated() {
             header: &header,
             ..frame(&EAGER)
         };
-        assert_eq!(board.fate(other), None, "{operation:?}");
+        assert_eq!(board.outcome(other), None, "{operation:?}");
     }
-    assert_eq!(board.fate(frame(&EAGER)), Some(Fate::Repeat));
-    assert_eq!(board.fate(frame(&EAGER)), None);
+    assert_eq!(board.outcome(frame(&EAGER)), Some(EventOutcome::Repeat));
+    assert_eq!(board.outcome(frame(&EAGER)), None);
 }
 
 #[test]
@@ -189,17 +193,20 @@ fn the_first_matching_rule_decides_and_triggers_continue() {
         r#"when = {}, then = "drop""#,
     ]);
     let first = board.decide(frame(&EAGER));
-    assert_eq!(first.fate, Some((FaultId(0), Fate::Hold { packets: None })));
+    assert_eq!(
+        first.outcome,
+        Some((FaultId(0), EventOutcome::Hold { packets: None }))
+    );
     assert_eq!(first.triggers, []);
     let second = board.decide(frame(&EAGER));
-    assert_eq!(second.fate, Some((FaultId(2), Fate::Drop)));
+    assert_eq!(second.outcome, Some((FaultId(2), EventOutcome::Drop)));
     assert_eq!(second.triggers, [Trigger::Release(vec![FaultId(0)])]);
 }
 
 #[test]
 fn refusals_follow_the_retries_of_their_request_only() {
     let mut board = Board::with(&[r#"when = { nth = 1 }, then = { not-ready = 3 }"#]);
-    let rnr = Some(Fate::Answer(Status::RemoteRnr));
+    let rnr = Some(EventOutcome::Answer(Status::RemoteRnr));
     let again = RequestHeader {
         retries: 1,
         ..HEADER
@@ -212,15 +219,15 @@ fn refusals_follow_the_retries_of_their_request_only() {
         sequence: 1,
         ..again
     };
-    assert_eq!(board.fate(frame(&EAGER)), rnr);
+    assert_eq!(board.outcome(frame(&EAGER)), rnr);
     let other = Frame {
         header: &other,
         ..retry
     };
-    assert_eq!(board.fate(other), None);
-    assert_eq!(board.fate(retry), rnr);
-    assert_eq!(board.fate(retry), rnr);
-    assert_eq!(board.fate(retry), None);
+    assert_eq!(board.outcome(other), None);
+    assert_eq!(board.outcome(retry), rnr);
+    assert_eq!(board.outcome(retry), rnr);
+    assert_eq!(board.outcome(retry), None);
 }
 
 #[test]
@@ -230,27 +237,27 @@ fn cuts_are_triggered_and_healed() {
         r#"then = { heal = ["alpha", "beta"] }"#,
         r#"when = { msg-id = 2 }, then = { heal = ["alpha", "beta"] }"#,
     ]);
-    assert_eq!(board.fate(frame(&EAGER)), None);
+    assert_eq!(board.outcome(frame(&EAGER)), None);
     let mut trigger = EAGER;
     trigger[4] = 1;
-    assert_eq!(board.fate(frame(&trigger)), None, "it was on its way");
-    assert_eq!(board.fate(frame(&EAGER)), Some(Fate::Drop));
+    assert_eq!(board.outcome(frame(&trigger)), None, "it was on its way");
+    assert_eq!(board.outcome(frame(&EAGER)), Some(EventOutcome::Drop));
     let within = Frame {
         responder: ALPHA,
         ..frame(&EAGER)
     };
-    assert_eq!(board.fate(within), None);
+    assert_eq!(board.outcome(within), None);
     board.faults.begin(FaultId(1), &board.tally);
-    assert_eq!(board.fate(frame(&EAGER)), None);
+    assert_eq!(board.outcome(frame(&EAGER)), None);
     // Packets of others heal a cut, too.
-    board.fate(frame(&trigger));
-    assert_eq!(board.fate(frame(&EAGER)), Some(Fate::Drop));
+    board.outcome(frame(&trigger));
+    assert_eq!(board.outcome(frame(&EAGER)), Some(EventOutcome::Drop));
     trigger[4] = 2;
-    board.fate(Frame {
+    board.outcome(Frame {
         data: &trigger,
         ..within
     });
-    assert_eq!(board.fate(frame(&EAGER)), None);
+    assert_eq!(board.outcome(frame(&EAGER)), None);
 }
 
 #[test]
@@ -269,7 +276,7 @@ fn the_last_port_speed_holds_until_disarmed() {
     }
     assert_eq!(speeds(&board), [200, 400]);
     for expected in [[200, 400], [200, 25], [200, 25]] {
-        assert_eq!(board.fate(frame(&EAGER)), None, "it loses nothing");
+        assert_eq!(board.outcome(frame(&EAGER)), None, "it loses nothing");
         assert_eq!(speeds(&board), expected);
     }
     // This fault was armed first, and has been in force since.
@@ -294,7 +301,7 @@ fn queue_errors_trigger_at_once_or_by_events() {
     assert_eq!(begun, [of("beta", QueueKind::CompletionQueue, None)]);
     assert_eq!(board.decide(frame(&EAGER)), Verdict::default());
     let second = board.decide(frame(&EAGER));
-    assert_eq!(second.fate, None, "the event itself goes on");
+    assert_eq!(second.outcome, None, "the event itself goes on");
     assert_eq!(
         second.triggers,
         [of("alpha", QueueKind::QueuePair, Some(7))]
@@ -312,19 +319,25 @@ fn registrations_queue_pairs_and_commands_are_by_host() {
     ]);
     let mut decide = |event| {
         let verdict = board.faults.decide(&event, &is_named, &board.tally);
-        verdict.fate.map(|(_, fate)| fate)
+        verdict.outcome.map(|(_, outcome)| outcome)
     };
     let register = |host, length| Event::Registration { host, length };
     assert_eq!(decide(register(ALPHA, 4096)), None);
     assert_eq!(decide(register(BETA, 4095)), None);
-    assert_eq!(decide(register(BETA, 4096)), Some(Fate::Fail(libc::EAGAIN)));
+    assert_eq!(
+        decide(register(BETA, 4096)),
+        Some(EventOutcome::Fail(libc::EAGAIN))
+    );
     let make = Event::QueuePair { host: BETA };
     assert_eq!(decide(make), None);
-    assert_eq!(decide(make), Some(Fate::Qpn(Qpn(9))));
+    assert_eq!(decide(make), Some(EventOutcome::Qpn(Qpn(9))));
     let command = |host, command| Event::Command { host, command };
     assert_eq!(decide(command(ALPHA, AdminCommand::RegMr)), None);
     assert_eq!(decide(command(BETA, AdminCommand::DeregMr)), None);
-    assert_eq!(decide(command(BETA, AdminCommand::RegMr)), Some(Fate::Lose));
+    assert_eq!(
+        decide(command(BETA, AdminCommand::RegMr)),
+        Some(EventOutcome::Lose)
+    );
     let kill = board.faults.begin(FaultId(2), &board.tally);
     assert_eq!(kill, [Trigger::Kill(HostName::Name("alpha".into()))]);
 }

@@ -4,8 +4,8 @@ use efa_core::nic::Status;
 use efa_device_model::device::Device;
 
 use super::in_ring::tap_rdma;
-use super::state::{Copying, Inbound};
-use super::transfers::{BetweenProcesses, Moved};
+use super::state::{CopyInProgress, Inbound};
+use super::transfers::{BetweenProcesses, CopyOutcome};
 use crate::link::memory::Window;
 use crate::link::outbound::Outbound;
 use crate::transport::record::{self, Answer};
@@ -41,7 +41,7 @@ impl Inbound {
     /// Copies one piece. Returns the answer if it was the last.
     fn copy_piece(
         &mut self,
-        copying: &mut Copying,
+        copying: &mut CopyInProgress,
         device: &mut Device,
         outbound: &mut Outbound,
     ) -> Option<Answer> {
@@ -82,19 +82,19 @@ impl Inbound {
             theirs: &segments[..count],
             window,
             is_last: window.end() == header.length,
-            outcome: Moved::Done,
+            outcome: CopyOutcome::Done,
             whole: None,
         };
         let from = ring.peer.address().gid;
         let status = device.deliver(from, &header, &mut transfer);
         ring.consumer.end_copy(incoming);
         let answer = match (transfer.outcome, status) {
-            (Moved::Instead(answer), _) => answer,
-            (Moved::Done, Status::Ok) if !transfer.is_last => {
+            (CopyOutcome::Instead(answer), _) => answer,
+            (CopyOutcome::Done, Status::Ok) if !transfer.is_last => {
                 copying.done = window.end();
                 return None;
             }
-            (Moved::Done, status) => Answer::Status(status),
+            (CopyOutcome::Done, status) => Answer::Status(status),
         };
         if let (Some(tap), Answer::Status(status)) = (outbound.tap(), answer) {
             tap_rdma(tap, from, &incoming.record, transfer.whole, status);

@@ -6,7 +6,7 @@
 
 use efa_core::nic::Status;
 
-use super::in_ring::Later;
+use super::in_ring::DeferredRecord;
 use crate::link::memory;
 use crate::transport::record::Record;
 use crate::transport::segment::Address;
@@ -16,7 +16,7 @@ use efa_device_model::link::{HostSegment, Transfer};
 #[derive(Debug)]
 pub(super) enum DeferredRequest {
     /// It is still in its ring.
-    InRing(Later),
+    InRing(DeferredRecord),
     /// It was copied out of its ring.
     Copied(CopiedRequest),
 }

@@ -30,8 +30,8 @@ pub(super) struct InRing {
 }
 
 impl InRing {
-    pub(super) fn later(&self, slot: usize, incoming: Incoming) -> Later {
-        Later {
+    pub(super) fn later(&self, slot: usize, incoming: Incoming) -> DeferredRecord {
+        DeferredRecord {
             slot,
             serial: self.serial,
             incoming,
@@ -155,7 +155,7 @@ impl InRing {
 
 /// A record that is handled later. Its ring may no longer exist at that time.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Later {
+pub(super) struct DeferredRecord {
     pub(super) slot: usize,
     pub(super) serial: u64,
     pub(super) incoming: Incoming,

@@ -8,17 +8,17 @@ use std::time::Duration;
 use efa_core::nic::Status;
 
 use super::deferred::{CopiedRequest, DeferredRequest, FromCopy, OutcomeNotice};
-use super::in_ring::{Later, tap_data};
-use super::state::{Inbound, RecordStep, ScheduledRecord, Work};
+use super::in_ring::{DeferredRecord, tap_data};
+use super::state::{Inbound, RecordContext, RecordStep, ScheduledRecord};
 use crate::link::inbound::transfers::FromRing;
 use crate::link::outbound::PushError;
-use crate::link::staged::Change;
+use crate::link::staged::RuleChange;
 use crate::process::clock::monotonic_now;
 use crate::transport::record::{Answer, Record, RecordKind};
 use crate::transport::segment::Address;
 use efa_device_model::fault::{Event, FaultId, Flow, Frame, PACKET_START, Stage, Trigger};
 use efa_device_model::link::Operation;
-use efa_device_model::network::{Disposition, Duplicated, Journey, Transmission};
+use efa_device_model::network::{DeliveryOutcome, Disposition, Duplicated, Transmission};
 
 /// Maximum number of requests that are deferred outside of their rings. Further ones stay in the
 /// ring.
@@ -26,7 +26,12 @@ const MOST_COPIES: usize = 1 << 16;
 
 impl Inbound {
     /// A request, or a part of one, arrives. `lost` as in [`RecordStep::Arrive`].
-    pub(super) fn arrive(&mut self, mut later: Later, lost: Option<u32>, work: &mut Work<'_>) {
+    pub(super) fn arrive(
+        &mut self,
+        mut later: DeferredRecord,
+        lost: Option<u32>,
+        work: &mut RecordContext<'_>,
+    ) {
         let record = &later.incoming.record;
         // Only the first part is a frame. Data for reads of this device, and outcomes, are no
         // frames.
@@ -59,9 +64,9 @@ impl Inbound {
         // A request is subject to the network of its initiator.
         let peer = Arc::clone(&ring.peer);
         let mut request = Transmission::first(Stage::Request, ring.from, own, &header);
-        request.lost = lost.unwrap_or_else(|| match peer.network.journey(&request) {
-            Journey::Arrives { lost, .. } => lost,
-            Journey::Fails { .. } | Journey::Vanishes => 0,
+        request.lost = lost.unwrap_or_else(|| match peer.network.delivery(&request) {
+            DeliveryOutcome::Arrives { lost, .. } => lost,
+            DeliveryOutcome::Fails { .. } | DeliveryOutcome::Vanishes => 0,
         });
         let frame = Frame {
             stage: Stage::Request,
@@ -74,7 +79,7 @@ impl Inbound {
         };
         let flow = Flow::from(&frame);
         let verdict = work.staged.decide(&Event::Frame(frame));
-        let disposition = Disposition::new(verdict.fate, &request, &peer.network);
+        let disposition = Disposition::new(verdict.outcome, &request, &peer.network);
         match disposition {
             Disposition::Proceeds {
                 status: Some(status),
@@ -89,16 +94,16 @@ impl Inbound {
             Disposition::Deferred { fault, packets } => {
                 self.defer(fault, flow, packets, later, work)
             }
-            Disposition::Lost(loss) => match peer.network.journey_after(&request, loss) {
-                Journey::Arrives { after, path, lost } => {
+            Disposition::Lost(loss) => match peer.network.delivery_after(&request, loss) {
+                DeliveryOutcome::Arrives { after, path, lost } => {
                     later.incoming.record = later.incoming.record.on_path(path);
                     self.schedule(after, later, RecordStep::Arrive(Some(lost)));
                 }
-                Journey::Fails { after } => {
+                DeliveryOutcome::Fails { after } => {
                     let answer = Answer::Status(Status::LocalUnresponsiveRemote);
                     self.schedule(after, later, RecordStep::Answer(answer));
                 }
-                Journey::Vanishes => self.answer_now(&later, Answer::Status(Status::Ok)),
+                DeliveryOutcome::Vanishes => self.answer_now(&later, Answer::Status(Status::Ok)),
             },
         }
         if disposition.passes() {
@@ -109,13 +114,18 @@ impl Inbound {
         work.staged.note_released(&released);
     }
 
-    fn schedule(&mut self, wait: Duration, of: Later, then: RecordStep) {
+    fn schedule(&mut self, wait: Duration, of: DeferredRecord, then: RecordStep) {
         self.scheduled
             .add(monotonic_now() + wait, ScheduledRecord { of, then });
     }
 
     /// Answers a request that does not reach the device.
-    pub(super) fn refuse_request(&mut self, later: Later, status: Status, work: &mut Work<'_>) {
+    pub(super) fn refuse_request(
+        &mut self,
+        later: DeferredRecord,
+        status: Status,
+        work: &mut RecordContext<'_>,
+    ) {
         if later.incoming.record.kind() == RecordKind::Data
             && let Some(ring) = self.ring(&later)
             && let Some(tap) = work.outbound.tap()
@@ -132,8 +142,8 @@ impl Inbound {
         fault: FaultId,
         flow: Flow,
         packets: Option<u32>,
-        later: Later,
-        work: &mut Work<'_>,
+        later: DeferredRecord,
+        work: &mut RecordContext<'_>,
     ) {
         let record = later.incoming.record;
         let is_whole =
@@ -165,7 +175,7 @@ impl Inbound {
     }
 
     /// Continues requests that are deferred until later frames of this flow have passed.
-    fn pass_by(&mut self, flow: Flow, work: &mut Work<'_>) {
+    fn pass_by(&mut self, flow: Flow, work: &mut RecordContext<'_>) {
         if self.deferred.is_empty() {
             return;
         }
@@ -177,7 +187,7 @@ impl Inbound {
 
     /// Releases the deferred requests that an event selects, before the next frame arrives. The
     /// board notifies other processes. Returns the rules whose requests were released here.
-    fn release(&mut self, triggers: &[Trigger], work: &mut Work<'_>) -> Vec<FaultId> {
+    fn release(&mut self, triggers: &[Trigger], work: &mut RecordContext<'_>) -> Vec<FaultId> {
         let mut carried_out = Vec::new();
         let faults = triggers.iter().filter_map(|trigger| match trigger {
             Trigger::Release(faults) => Some(faults),
@@ -199,7 +209,7 @@ impl Inbound {
     }
 
     /// Releases the deferred requests that the board orders to release.
-    pub(crate) fn follow(&mut self, change: &Change, work: &mut Work<'_>) {
+    pub(crate) fn follow(&mut self, change: &RuleChange, work: &mut RecordContext<'_>) {
         for fault in &change.released {
             for deferred in self.deferred.release(*fault, usize::MAX) {
                 work.staged.note_held(*fault, -1);
@@ -211,7 +221,7 @@ impl Inbound {
         }
     }
 
-    fn let_go(&mut self, deferred: DeferredRequest, work: &mut Work<'_>) {
+    fn let_go(&mut self, deferred: DeferredRequest, work: &mut RecordContext<'_>) {
         match deferred {
             DeferredRequest::InRing(later) => self.handle(later, work),
             DeferredRequest::Copied(request) => {
@@ -233,7 +243,7 @@ impl Inbound {
     }
 
     /// Sends the outcomes of requests that have left their rings to their initiators.
-    pub(super) fn send_outcomes(&mut self, work: &mut Work<'_>) -> bool {
+    pub(super) fn send_outcomes(&mut self, work: &mut RecordContext<'_>) -> bool {
         let mut busy = false;
         let now = monotonic_now();
         for _ in 0..self.outcomes.len() {
@@ -265,16 +275,18 @@ impl Inbound {
     ) -> Option<(Duration, Option<Status>)> {
         let network = self.replies.as_ref()?;
         let answer = Transmission::first(Stage::Answer, from.gid, self.own, &record.header());
-        match network.journey(&answer) {
-            Journey::Arrives { after, .. } => Some((after, None)),
-            Journey::Fails { after } => Some((after, Some(Status::LocalUnresponsiveRemote))),
+        match network.delivery(&answer) {
+            DeliveryOutcome::Arrives { after, .. } => Some((after, None)),
+            DeliveryOutcome::Fails { after } => {
+                Some((after, Some(Status::LocalUnresponsiveRemote)))
+            }
             // Datagrams have no answers.
-            Journey::Vanishes => None,
+            DeliveryOutcome::Vanishes => None,
         }
     }
 }
 
-fn serve_copy(request: &CopiedRequest, work: &mut Work<'_>) -> Status {
+fn serve_copy(request: &CopiedRequest, work: &mut RecordContext<'_>) -> Status {
     let header = request.record.header();
     let Address { gid: from, .. } = request.from;
     let mut transfer = FromCopy { request };

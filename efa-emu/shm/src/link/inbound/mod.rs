@@ -13,4 +13,4 @@ mod transfers;
 
 #[cfg(feature = "fuzzing")]
 pub(crate) use pulls::MOST_READS;
-pub(crate) use state::{Inbound, Work};
+pub(crate) use state::{Inbound, RecordContext};

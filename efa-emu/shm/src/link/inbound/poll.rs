@@ -3,8 +3,8 @@
 use efa_core::nic::Status;
 use efa_device_model::network::Duplicated;
 
-use super::in_ring::Later;
-use super::state::{Copying, Inbound, RecordStep, ScheduledRecord, Work};
+use super::in_ring::DeferredRecord;
+use super::state::{CopyInProgress, Inbound, RecordContext, RecordStep, ScheduledRecord};
 use crate::process::clock::{believable, monotonic_now};
 use crate::transport::record::{Answer, RecordKind};
 
@@ -17,7 +17,7 @@ const IDLE_POLLS: u32 = 1024;
 impl Inbound {
     /// Handles new records. Returns whether there was any work.
     #[inline(always)]
-    pub(crate) fn poll(&mut self, mut work: Work<'_>) -> bool {
+    pub(crate) fn poll(&mut self, mut work: RecordContext<'_>) -> bool {
         let mut busy = false;
         if self.segment.doorbell_rung() {
             busy = true;
@@ -38,7 +38,7 @@ impl Inbound {
     }
 
     #[cold]
-    fn continue_unfinished(&mut self, work: &mut Work<'_>) -> bool {
+    fn continue_unfinished(&mut self, work: &mut RecordContext<'_>) -> bool {
         let mut busy = false;
         if !self.scheduled.is_empty() {
             busy |= self.do_due(work);
@@ -57,7 +57,7 @@ impl Inbound {
 
     /// Handles the new records of a ring. Returns whether there were any.
     #[inline(always)]
-    pub(super) fn drain(&mut self, slot: usize, mut work: Work<'_>) -> bool {
+    pub(super) fn drain(&mut self, slot: usize, mut work: RecordContext<'_>) -> bool {
         let mut any = false;
         let mut turn = 0;
         while turn < RECORDS_PER_TURN {
@@ -121,7 +121,7 @@ impl Inbound {
     /// Handles a record other than a message, or one that the network or faults may still affect.
     /// Returns the number of records that it counts for.
     #[cold]
-    fn take_other(&mut self, later: Later, work: &mut Work<'_>) -> usize {
+    fn take_other(&mut self, later: DeferredRecord, work: &mut RecordContext<'_>) -> usize {
         let due = later.incoming.record.due();
         if due != 0 || self.is_attentive {
             self.receive_in_time(later, work);
@@ -132,7 +132,7 @@ impl Inbound {
     }
 
     /// Handles a record that the network or faults may still affect.
-    fn receive_in_time(&mut self, mut later: Later, work: &mut Work<'_>) {
+    fn receive_in_time(&mut self, mut later: DeferredRecord, work: &mut RecordContext<'_>) {
         // The device must send acknowledgements as packets, so that the network and the faults
         // apply to them.
         later.incoming.record = later.incoming.record.acknowledged(false);
@@ -148,7 +148,7 @@ impl Inbound {
         self.scheduled.add(believable(monotonic_now(), due), task);
     }
 
-    fn do_due(&mut self, work: &mut Work<'_>) -> bool {
+    fn do_due(&mut self, work: &mut RecordContext<'_>) -> bool {
         let mut busy = false;
         let now = monotonic_now();
         while let Some(ScheduledRecord { of, then }) = self.scheduled.pop_due(now) {
@@ -163,7 +163,7 @@ impl Inbound {
     }
 
     /// Handles a record that is due.
-    pub(super) fn handle(&mut self, later: Later, work: &mut Work<'_>) {
+    pub(super) fn handle(&mut self, later: DeferredRecord, work: &mut RecordContext<'_>) {
         let record = &later.incoming.record;
         if record.is_rnr() {
             return self.refuse_request(later, Status::RemoteRnr, work);
@@ -190,7 +190,7 @@ impl Inbound {
                 }
                 self.answer(&later, answer);
             }
-            RecordKind::Direct => self.copies.push_back(Copying { of: later, done: 0 }),
+            RecordKind::Direct => self.copies.push_back(CopyInProgress { of: later, done: 0 }),
             RecordKind::Pull => self.begin_read(later),
             RecordKind::ReadData => self.take_read_data(later, work.device, work.outbound),
             RecordKind::Outcome => {

@@ -3,7 +3,7 @@
 use efa_core::nic::Status;
 use slab::Slab;
 
-use super::in_ring::Later;
+use super::in_ring::DeferredRecord;
 use crate::link::outbound::{BulkTable, PullName};
 
 /// Bytes of data in one part.
@@ -20,7 +20,7 @@ pub(crate) const MOST_READS: usize = BulkTable::LIMIT;
 #[derive(Debug)]
 pub(super) struct Pull {
     /// The request. The initiator receives its outcome after all data has arrived.
-    pub(super) of: Later,
+    pub(super) of: DeferredRecord,
     /// The request has left its ring.
     pub(super) has_left: bool,
     serial: u32,
@@ -34,7 +34,7 @@ pub(super) struct Pull {
 }
 
 impl Pull {
-    pub(super) fn new(of: Later, has_left: bool) -> Pull {
+    pub(super) fn new(of: DeferredRecord, has_left: bool) -> Pull {
         Pull {
             of,
             has_left,

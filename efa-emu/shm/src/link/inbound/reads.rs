@@ -4,7 +4,7 @@
 use efa_core::nic::Status;
 use efa_device_model::device::Device;
 
-use super::in_ring::{Later, tap_rdma};
+use super::in_ring::{DeferredRecord, tap_rdma};
 use super::pulls::{self, Pull};
 use super::state::Inbound;
 use super::transfers::IntoRing;
@@ -17,7 +17,7 @@ impl Inbound {
     /// Begins to serve a read whose data returns through the rings. The request is removed from its
     /// ring immediately. Otherwise two processes that read from each other could deadlock: the data
     /// for each read would wait for space behind the request of the peer.
-    pub(super) fn begin_read(&mut self, later: Later) {
+    pub(super) fn begin_read(&mut self, later: DeferredRecord) {
         let leaves = match self.ring(&later) {
             Some(ring) if ring.reads < pulls::MOST_READS => {
                 ring.reads += 1;
@@ -32,7 +32,7 @@ impl Inbound {
     }
 
     /// Reports the outcome of a read to its initiator.
-    fn end_read(&mut self, of: &Later, has_left: bool, status: Status) {
+    fn end_read(&mut self, of: &DeferredRecord, has_left: bool, status: Status) {
         if !has_left {
             return self.answer(of, Answer::Status(status));
         }
@@ -45,7 +45,12 @@ impl Inbound {
     }
 
     /// Receives data for a read by this device.
-    pub(super) fn take_read_data(&mut self, later: Later, device: &Device, outbound: &Outbound) {
+    pub(super) fn take_read_data(
+        &mut self,
+        later: DeferredRecord,
+        device: &Device,
+        outbound: &Outbound,
+    ) {
         let Some(ring) = self.ring(&later) else {
             return;
         };

@@ -11,10 +11,10 @@ use efa_device_model::fault::Deferred;
 use efa_device_model::network::{Duplicated, EventQueue, Network};
 
 use super::deferred::{DeferredRequest, OutcomeNotice};
-use super::in_ring::{InRing, Later};
+use super::in_ring::{DeferredRecord, InRing};
 use super::pulls::PullTable;
 use crate::link::outbound::Outbound;
-use crate::link::staged::Staged;
+use crate::link::staged::StagedRules;
 use crate::process::clock::monotonic_now;
 use crate::transport::record::{Answer, RecordKind};
 use crate::transport::segment::{SLOTS, Segment};
@@ -22,7 +22,7 @@ use crate::transport::segment::{SLOTS, Segment};
 /// A scheduled step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ScheduledRecord {
-    pub(super) of: Later,
+    pub(super) of: DeferredRecord,
     pub(super) then: RecordStep,
 }
 
@@ -38,18 +38,18 @@ pub(super) enum RecordStep {
 }
 
 /// The parts of the device that the receiving half needs to handle a record.
-pub(crate) struct Work<'a> {
+pub(crate) struct RecordContext<'a> {
     pub(crate) device: &'a mut Device,
     pub(crate) outbound: &'a mut Outbound,
-    pub(crate) staged: &'a mut Staged,
+    pub(crate) staged: &'a mut StagedRules,
 }
 
-impl Work<'_> {
+impl RecordContext<'_> {
     /// A copy of the references for cold paths, so that the optimiser keeps the original in
     /// registers on the hot path.
     #[inline(always)]
-    pub(super) fn lend(&mut self) -> Work<'_> {
-        Work {
+    pub(super) fn lend(&mut self) -> RecordContext<'_> {
+        RecordContext {
             device: self.device,
             outbound: self.outbound,
             staged: self.staged,
@@ -59,8 +59,8 @@ impl Work<'_> {
 
 /// A copy between processes in progress.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Copying {
-    pub(super) of: Later,
+pub(super) struct CopyInProgress {
+    pub(super) of: DeferredRecord,
     /// Bytes copied so far.
     pub(super) done: u32,
 }
@@ -85,7 +85,7 @@ pub(crate) struct Inbound {
     pub(super) is_attentive: bool,
     /// The duplicated part of the current record.
     pub(super) twice: Duplicated,
-    pub(super) copies: VecDeque<Copying>,
+    pub(super) copies: VecDeque<CopyInProgress>,
     pub(super) pulls: PullTable,
 }
 
@@ -144,13 +144,13 @@ impl Inbound {
     }
 
     #[inline]
-    pub(super) fn ring(&mut self, of: &Later) -> Option<&mut InRing> {
+    pub(super) fn ring(&mut self, of: &DeferredRecord) -> Option<&mut InRing> {
         self.rings[of.slot]
             .as_deref_mut()
             .filter(|ring| ring.serial == of.serial)
     }
 
-    pub(super) fn answer_now(&mut self, of: &Later, answer: Answer) {
+    pub(super) fn answer_now(&mut self, of: &DeferredRecord, answer: Answer) {
         if let Some(ring) = self.ring(of) {
             ring.answer(&of.incoming, answer);
             // The ring may not be polled for a while.
@@ -161,7 +161,7 @@ impl Inbound {
     /// Answers a request, over the network. Answers to parts other than the last are internal to
     /// the two links, and not delayed.
     #[inline]
-    pub(super) fn answer(&mut self, of: &Later, answer: Answer) {
+    pub(super) fn answer(&mut self, of: &DeferredRecord, answer: Answer) {
         let record = &of.incoming.record;
         let is_part = record.kind() == RecordKind::Data && !record.is_last();
         if self.replies.is_some()

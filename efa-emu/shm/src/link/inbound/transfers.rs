@@ -108,7 +108,7 @@ impl Transfer for FromRing<'_> {
 
 /// The result of a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Moved {
+pub(super) enum CopyOutcome {
     /// The device's status is used.
     Done,
     /// The initiator gets this answer, independent of the device's status.
@@ -121,7 +121,7 @@ pub(super) struct BetweenProcesses<'a> {
     pub(super) theirs: &'a [HostSegment],
     pub(super) window: Window,
     pub(super) is_last: bool,
-    pub(super) outcome: Moved,
+    pub(super) outcome: CopyOutcome,
     /// This process's side of the data.
     pub(super) whole: Option<HostSegment>,
 }
@@ -134,10 +134,10 @@ impl BetweenProcesses<'_> {
         };
         memory::copy_between(self.pid, direction, part, self.theirs, start).map_err(|error| {
             match error {
-                CopyError::Forbidden => self.outcome = Moved::Instead(Answer::UseRings),
+                CopyError::Forbidden => self.outcome = CopyOutcome::Instead(Answer::UseRings),
                 // The fault is in the initiator's memory, so its status is a local error there.
                 CopyError::PeerFault => {
-                    self.outcome = Moved::Instead(Answer::Status(Status::LocalInvalidLkey));
+                    self.outcome = CopyOutcome::Instead(Answer::Status(Status::LocalInvalidLkey));
                 }
                 CopyError::Gone | CopyError::OwnFault => {}
             }
@@ -165,7 +165,7 @@ impl Transfer for BetweenProcesses<'_> {
     }
 
     fn is_deferred(&self) -> bool {
-        self.outcome == Moved::Instead(Answer::UseRings)
+        self.outcome == CopyOutcome::Instead(Answer::UseRings)
     }
 }
 

@@ -14,4 +14,4 @@ mod withdraw;
 pub(crate) use bulk::{BulkName, BulkTable};
 pub(crate) use out_ring::{PullName, PushError};
 pub(crate) use state::Outbound;
-pub(crate) use withdraw::TakenBack;
+pub(crate) use withdraw::WithdrawnRequests;

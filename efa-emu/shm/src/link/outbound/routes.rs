@@ -9,7 +9,7 @@ use slab::Slab;
 
 use crate::fabric::paths::table_path;
 use crate::fabric::usage::{self, UsageStep};
-use crate::identity::qpn::{HostTable, TablePlace, Tenancy};
+use crate::identity::qpn::{HostTable, QpnAllocation, TableIndex};
 use crate::link::peer::{Peer, Peers};
 use crate::process::warning::Warning;
 use crate::transport::ring::Producer;
@@ -41,8 +41,8 @@ pub(crate) enum NoRoute {
 struct Route {
     table: Arc<HostTable>,
     /// The position of the queue pair number in the table.
-    place: TablePlace,
-    tenancy: Tenancy,
+    place: TableIndex,
+    allocation: QpnAllocation,
     ring: usize,
 }
 
@@ -50,7 +50,7 @@ impl Route {
     #[inline(always)]
     fn is_valid(&self) -> bool {
         // A removed host has no tenancies.
-        self.table.tenancy_at(self.place) == Some(self.tenancy)
+        self.table.tenancy_at(self.place) == Some(self.allocation)
     }
 }
 
@@ -140,13 +140,13 @@ impl Routes {
         }
         let nobody = NoRoute::Failed(self.nobody);
         let place = table.place(qpn).ok_or(nobody)?;
-        let tenancy = table.tenancy_at(place).ok_or(nobody)?;
-        let id = tenancy.owner();
+        let allocation = table.tenancy_at(place).ok_or(nobody)?;
+        let id = allocation.owner();
         let ring = self.ring_to(Address { gid, id }, rings)?;
         let route = Route {
             table,
             place,
-            tenancy,
+            allocation,
             ring,
         };
         if self.routes.len() >= REMEMBERED {
@@ -245,7 +245,7 @@ impl Routes {
         self.rings.remove(&to);
         self.last = None;
         self.routes
-            .retain(|(gid, _), route| *gid != to.gid || route.tenancy.owner() != to.id);
+            .retain(|(gid, _), route| *gid != to.gid || route.allocation.owner() != to.id);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Requests of the device into rings.
 
-use efa_capture::{Direction, Moment};
+use efa_capture::{CapturePoint, Direction};
 use efa_core::address::Gid;
 use efa_core::nic::Status;
 use efa_device_model::fault;
@@ -62,7 +62,7 @@ impl Link for Outbound {
 /// The time at which a request is about to leave, if a capture needs it. It must be read before:
 /// the answer may arrive before this process runs again.
 #[inline]
-fn leaving(tap: Option<&LinkTap>) -> Option<Moment> {
+fn leaving(tap: Option<&LinkTap>) -> Option<CapturePoint> {
     tap.map(|_| now(Direction::Outbound))
 }
 
@@ -177,7 +177,7 @@ impl Outbound {
     #[cold]
     fn tap_sent(
         &mut self,
-        moment: Moment,
+        moment: CapturePoint,
         to: Gid,
         token: Token,
         record: Record,

@@ -12,7 +12,7 @@ use efa_device_model::network::{EventQueue, Network};
 use super::bulk::{BulkName, BulkTable};
 use super::out_ring::{OutRing, Pending, PullName};
 use super::routes::Routes;
-use crate::fabric::capture_files::{CaptureFiles, Requested};
+use crate::fabric::capture_files::{CaptureFiles, RequestedCaptures};
 use crate::identity::config::{HostConfig, RdmaPath};
 use crate::link::peer::Peers;
 use crate::link::tap::LinkTap;
@@ -87,7 +87,7 @@ impl Outbound {
     }
 
     /// Records into exactly these captures from now on.
-    pub(crate) fn record(&mut self, requested: &Requested, mtu: u32) {
+    pub(crate) fn record(&mut self, requested: &RequestedCaptures, mtu: u32) {
         let own = self.routes.peers().own_address().gid;
         let mut tap = self.tap.take().unwrap_or_else(|| {
             let files = CaptureFiles::default();

@@ -11,7 +11,7 @@ use crate::transport::ring::Position;
 /// ([`Outbound::keep_back`]), or until [`Outbound::give_back`].
 #[derive(Debug, Default)]
 #[must_use]
-pub(crate) struct TakenBack(Vec<(BulkName, Position)>);
+pub(crate) struct WithdrawnRequests(Vec<(BulkName, Position)>);
 
 impl Outbound {
     /// Withdraws the memory of requests from targets that access it directly: of the chosen
@@ -22,8 +22,8 @@ impl Outbound {
         &mut self,
         device: &Device,
         chosen: impl Fn(Token, &RequestHeader) -> bool,
-    ) -> Option<TakenBack> {
-        let mut taken = TakenBack::default();
+    ) -> Option<WithdrawnRequests> {
+        let mut taken = WithdrawnRequests::default();
         for (name, bulk) in self.bulks.iter() {
             let BulkStage::Direct(position) = bulk.stage else {
                 continue;
@@ -42,7 +42,7 @@ impl Outbound {
     }
 
     /// Returns withdrawn memory to its targets.
-    pub(crate) fn give_back(&self, taken: TakenBack) {
+    pub(crate) fn give_back(&self, taken: WithdrawnRequests) {
         for (name, position) in taken.0 {
             if let Some(bulk) = self.bulks.get(name) {
                 self.rings[bulk.ring].producer.reopen(position);
@@ -51,7 +51,7 @@ impl Outbound {
     }
 
     /// Ends the requests with withdrawn memory when their answers arrive.
-    pub(crate) fn keep_back(&mut self, taken: TakenBack) {
+    pub(crate) fn keep_back(&mut self, taken: WithdrawnRequests) {
         for (name, _) in taken.0 {
             if let Some(bulk) = self.bulks.get_mut(name) {
                 bulk.stage = BulkStage::TakenBack;

@@ -4,14 +4,16 @@ use std::time::Duration;
 
 use efa_core::nic::Status;
 
-use super::{Change, Staged};
+use super::{RuleChange, StagedRules};
 use crate::link::memory;
 use crate::link::outbound::Outbound;
 use crate::process::clock::monotonic_now;
 use efa_device_model::device::Device;
 use efa_device_model::fault::{Deferred, Event, Flow, Frame, PACKET_START, Stage};
 use efa_device_model::link::{LocalData, Token};
-use efa_device_model::network::{Disposition, Duplicated, EventQueue, Journey, Transmission};
+use efa_device_model::network::{
+    DeliveryOutcome, Disposition, Duplicated, EventQueue, Transmission,
+};
 
 /// An answer, as it reaches the device: the request and its status.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +24,7 @@ pub(crate) struct LateAnswer {
     pub(crate) duplicate: bool,
 }
 
-/// The fate of a delayed answer.
+/// The outcome of a delayed answer.
 #[derive(Clone, Copy, Debug)]
 enum AnswerStep {
     /// It arrives after a retransmission by a fault: the number of losses in total.
@@ -53,7 +55,7 @@ impl LateAnswers {
     }
 
     /// Releases the held answers whose release was ordered on the board.
-    pub(crate) fn follow(&mut self, change: &Change, staged: &Staged) {
+    pub(crate) fn follow(&mut self, change: &RuleChange, staged: &StagedRules) {
         for fault in &change.released {
             for outcome in self.deferred.release(*fault, usize::MAX) {
                 staged.note_held(*fault, -1);
@@ -71,7 +73,7 @@ impl LateAnswers {
         status: Status,
         device: &Device,
         outbound: &mut Outbound,
-        staged: &mut Staged,
+        staged: &mut StagedRules,
     ) -> Option<LateAnswer> {
         let outcome = LateAnswer {
             token,
@@ -86,7 +88,7 @@ impl LateAnswers {
         &mut self,
         device: &Device,
         outbound: &mut Outbound,
-        staged: &mut Staged,
+        staged: &mut StagedRules,
     ) -> Option<LateAnswer> {
         if let Some(outcome) = (!self.free.is_empty()).then(|| self.free.remove(0)) {
             return Some(outcome);
@@ -112,7 +114,7 @@ impl LateAnswers {
         lost: Option<u32>,
         device: &Device,
         outbound: &mut Outbound,
-        staged: &mut Staged,
+        staged: &mut StagedRules,
     ) -> Option<LateAnswer> {
         let is_from_wire = !matches!(
             outcome.status,
@@ -134,9 +136,9 @@ impl LateAnswers {
         }
         let network = outbound.network_of(to, header.destination_qpn);
         let mut answer = Transmission::first(Stage::Answer, device.gid(), to, &header);
-        answer.lost = lost.unwrap_or_else(|| match network.journey(&answer) {
-            Journey::Arrives { lost, .. } => lost,
-            Journey::Fails { .. } | Journey::Vanishes => 0,
+        answer.lost = lost.unwrap_or_else(|| match network.delivery(&answer) {
+            DeliveryOutcome::Arrives { lost, .. } => lost,
+            DeliveryOutcome::Fails { .. } | DeliveryOutcome::Vanishes => 0,
         });
         let frame = Frame {
             stage: Stage::Answer,
@@ -149,7 +151,7 @@ impl LateAnswers {
         };
         let flow = Flow::from(&frame);
         let verdict = staged.decide(&Event::Frame(frame));
-        let disposition = Disposition::new(verdict.fate, &answer, &network);
+        let disposition = Disposition::new(verdict.outcome, &answer, &network);
         match disposition {
             Disposition::Proceeds { twice, status } => {
                 outcome.duplicate = twice == Duplicated::Completion;
@@ -160,15 +162,15 @@ impl LateAnswers {
                 staged.note_held(fault, 1);
                 self.deferred.defer(fault, flow, packets, outcome);
             }
-            Disposition::Lost(loss) => match network.journey_after(&answer, loss) {
-                Journey::Arrives { after, lost, .. } => {
+            Disposition::Lost(loss) => match network.delivery_after(&answer, loss) {
+                DeliveryOutcome::Arrives { after, lost, .. } => {
                     self.schedule(after, outcome, AnswerStep::Arrive(lost));
                 }
-                Journey::Fails { after } => {
+                DeliveryOutcome::Fails { after } => {
                     outcome.status = Status::LocalUnresponsiveRemote;
                     self.schedule(after, outcome, AnswerStep::Complete);
                 }
-                Journey::Vanishes => {}
+                DeliveryOutcome::Vanishes => {}
             },
         }
         if disposition.passes() {
@@ -182,7 +184,7 @@ impl LateAnswers {
         self.scheduled.add(monotonic_now() + wait, (outcome, then));
     }
 
-    fn pass_by(&mut self, flow: Flow, staged: &Staged) {
+    fn pass_by(&mut self, flow: Flow, staged: &StagedRules) {
         if self.deferred.is_empty() {
             return;
         }

@@ -7,7 +7,7 @@
 use efa_core::address::Gid;
 
 use crate::error::FabricError;
-use crate::fabric::board::{ArmedFault, Board};
+use crate::fabric::board::{ArmedFault, FaultBoard};
 use crate::fabric::directory::Fabric;
 use crate::fabric::paths::table_path;
 use crate::identity::qpn::HostTable;
@@ -26,7 +26,7 @@ pub struct CarriedFault {
 impl Fabric {
     /// Changes whenever a rule was armed, disarmed or released; 0 if none ever was.
     pub fn fault_generation(&self) -> u64 {
-        match Board::open_existing(self.directory()) {
+        match FaultBoard::open_existing(self.directory()) {
             Ok(Some(board)) => board.generation(),
             _ => 0,
         }
@@ -36,7 +36,7 @@ impl Fabric {
     /// [generation](Fabric::fault_generation).
     pub fn faults_of_this_machine(&self) -> Result<(u64, Vec<CarriedFault>), FabricError> {
         self.with_existing_registry(|_| {
-            let Some(board) = Board::open_existing(self.directory())? else {
+            let Some(board) = FaultBoard::open_existing(self.directory())? else {
                 return Ok((0, Vec::new()));
             };
             let generation = board.generation();
@@ -59,7 +59,7 @@ impl Fabric {
     /// Releases all frames that a rule holds.
     pub(crate) fn release_fault(&self, id: FaultId) -> Result<(), FabricError> {
         self.with_existing_registry(|_| {
-            if let Some(board) = Board::open_existing(self.directory())? {
+            if let Some(board) = FaultBoard::open_existing(self.directory())? {
                 board.release(id);
             }
             Ok(())

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use efa_core::address::Gid;
 
 use crate::error::FabricError;
-use crate::fabric::board::{ArmedFault, Board};
+use crate::fabric::board::{ArmedFault, FaultBoard};
 use crate::fabric::directory::Fabric;
 use crate::fabric::host::Host;
 use crate::fabric::participants::wake_all;
@@ -17,8 +17,8 @@ use efa_device_model::device::QueueError;
 use efa_device_model::fault::{Action, Fault, FaultId, Faults, HostName, PortSpeed, Trigger};
 
 impl Fabric {
-    pub(super) fn board(&self) -> Result<Arc<Board>, FabricError> {
-        self.with_lock(|_| Board::open(self.directory()).map(Arc::new))
+    pub(super) fn board(&self) -> Result<Arc<FaultBoard>, FabricError> {
+        self.with_lock(|_| FaultBoard::open(self.directory()).map(Arc::new))
     }
 
     /// Arms a rule until it is disarmed or the fabric ends, and carries out its immediate effects.
@@ -39,7 +39,7 @@ impl Fabric {
 
     fn arm_for(&self, fault: &Fault, owner: Option<&Host>) -> Result<FaultId, FabricError> {
         let (id, triggers, board) = self.with_registry(|_| {
-            let board = Board::open(self.directory())?;
+            let board = FaultBoard::open(self.directory())?;
             let id = board.arm(fault, owner.map(Host::address))?;
             let mut faults = Faults::default();
             for armed in board.list() {
@@ -83,7 +83,7 @@ impl Fabric {
     /// The armed rules, in the order in which they were armed.
     pub fn armed(&self) -> Result<Vec<ArmedFault>, FabricError> {
         self.with_existing_registry(|_| {
-            let board = Board::open_existing(self.directory())?;
+            let board = FaultBoard::open_existing(self.directory())?;
             Ok(board.map(|board| board.list()).unwrap_or_default())
         })
     }
@@ -92,7 +92,7 @@ impl Fabric {
     /// number of rules.
     pub fn disarm(&self, which: impl Fn(&ArmedFault) -> bool) -> Result<usize, FabricError> {
         self.with_existing_registry(|_| {
-            let Some(board) = Board::open_existing(self.directory())? else {
+            let Some(board) = FaultBoard::open_existing(self.directory())? else {
                 return Ok(0);
             };
             let list = board.list();
@@ -104,7 +104,7 @@ impl Fabric {
         })
     }
 
-    pub(super) fn execute(&self, trigger: &Trigger, board: &Board) -> Result<(), FabricError> {
+    pub(super) fn execute(&self, trigger: &Trigger, board: &FaultBoard) -> Result<(), FabricError> {
         match trigger {
             Trigger::Release(faults) => {
                 for fault in faults {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use efa_core::address::{Gid, Qpn};
 
 use crate::error::FabricError;
-use crate::fabric::board::Board;
+use crate::fabric::board::FaultBoard;
 use crate::fabric::directory::Fabric;
 use crate::fabric::host::Host;
 use crate::fabric::paths::table_path;
@@ -20,7 +20,9 @@ use crate::identity::device_name::DeviceName;
 use crate::identity::qpn::HostTable;
 use crate::process::warning::Warning;
 use efa_device_model::device::PortLink;
-use efa_device_model::fault::{AdminCommand, Event, Fate, FaultId, Faults, Trigger, Verdict};
+use efa_device_model::fault::{
+    AdminCommand, Event, EventOutcome, FaultId, Faults, Trigger, Verdict,
+};
 
 pub(crate) use answers::{LateAnswer, LateAnswers};
 pub use carried::CarriedFault;
@@ -30,15 +32,15 @@ pub(crate) const LOOK: Duration = Duration::from_millis(2);
 
 /// A change on the board.
 #[derive(Debug)]
-pub(crate) struct Change {
+pub(crate) struct RuleChange {
     /// Rules whose held frames are released.
     pub(crate) released: Vec<FaultId>,
 }
 
 /// The rules in the state that one device has read.
-pub(crate) struct Staged {
+pub(crate) struct StagedRules {
     fabric: Fabric,
-    board: Arc<Board>,
+    board: Arc<FaultBoard>,
     known: u64,
     faults: Faults,
     /// Orders to release that were carried out, by rule.
@@ -46,13 +48,13 @@ pub(crate) struct Staged {
     names: RefCell<HashMap<Gid, Option<DeviceName>>>,
 }
 
-impl Staged {
-    pub(crate) fn new(fabric: &Fabric) -> Result<Staged, FabricError> {
-        Ok(Staged::on(fabric, fabric.board()?))
+impl StagedRules {
+    pub(crate) fn new(fabric: &Fabric) -> Result<StagedRules, FabricError> {
+        Ok(StagedRules::on(fabric, fabric.board()?))
     }
 
-    fn on(fabric: &Fabric, board: Arc<Board>) -> Staged {
-        Staged {
+    fn on(fabric: &Fabric, board: Arc<FaultBoard>) -> StagedRules {
+        StagedRules {
             fabric: fabric.clone(),
             // Differs from the board's, so that the first look reads the board.
             known: board.generation().wrapping_sub(1),
@@ -74,7 +76,7 @@ impl Staged {
 
     /// Handles changes of the board: reads one word if there are none.
     #[inline]
-    pub(crate) fn look(&mut self) -> Option<Change> {
+    pub(crate) fn look(&mut self) -> Option<RuleChange> {
         if self.board.generation() == self.known {
             return None;
         }
@@ -82,7 +84,7 @@ impl Staged {
     }
 
     #[cold]
-    fn read_board(&mut self) -> Change {
+    fn read_board(&mut self) -> RuleChange {
         self.known = self.board.generation();
         // Acquires the writes that were made before the generation was raised.
         std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
@@ -101,13 +103,13 @@ impl Staged {
                 released.push(armed.id);
             }
         }
-        Change { released }
+        RuleChange { released }
     }
 
     /// Decides about an event. Hosts that an event kills are killed here; all other side effects of
-    /// rules are left to [`Staged::execute`].
+    /// rules are left to [`StagedRules::execute`].
     pub(crate) fn decide(&mut self, event: &Event<'_>) -> Verdict {
-        let Staged {
+        let StagedRules {
             fabric,
             names,
             faults,
@@ -120,10 +122,10 @@ impl Staged {
     }
 
     /// Decides about an event that is over with the decision.
-    fn decide_at_once(&mut self, event: &Event<'_>) -> Option<Fate> {
-        let Verdict { fate, triggers } = self.decide(event);
+    fn decide_at_once(&mut self, event: &Event<'_>) -> Option<EventOutcome> {
+        let Verdict { outcome, triggers } = self.decide(event);
         self.execute(triggers);
-        fate.map(|(_, fate)| fate)
+        outcome.map(|(_, outcome)| outcome)
     }
 
     /// Carries out the side effects of rules, once the event itself has proceeded.
@@ -147,7 +149,7 @@ impl Staged {
     /// The error number of a registration that a rule fails.
     pub(crate) fn registration_failure(&mut self, host: Gid, length: u64) -> Option<i32> {
         match self.decide_at_once(&Event::Registration { host, length })? {
-            Fate::Fail(errno) => Some(errno),
+            EventOutcome::Fail(errno) => Some(errno),
             _ => None,
         }
     }
@@ -155,13 +157,17 @@ impl Staged {
     /// The number that a rule sets for the next queue pair.
     pub(crate) fn preferred_qpn(&mut self, host: Gid) -> Option<Qpn> {
         match self.decide_at_once(&Event::QueuePair { host })? {
-            Fate::Qpn(qpn) => Some(qpn),
+            EventOutcome::Qpn(qpn) => Some(qpn),
             _ => None,
         }
     }
 
     /// The effect of rules on a command of a device's admin queue.
-    pub(crate) fn command_fate(&mut self, host: Gid, command: AdminCommand) -> Option<Fate> {
+    pub(crate) fn command_outcome(
+        &mut self,
+        host: Gid,
+        command: AdminCommand,
+    ) -> Option<EventOutcome> {
         self.decide_at_once(&Event::Command { host, command })
     }
 
@@ -198,7 +204,7 @@ fn is_named<'a>(
 #[derive(Clone)]
 pub struct PortRules {
     fabric: Fabric,
-    board: Arc<Board>,
+    board: Arc<FaultBoard>,
 }
 
 impl PortRules {
@@ -213,7 +219,7 @@ impl PortRules {
 
 /// The state of a device's port, for processes on the device's host.
 pub struct PortState {
-    staged: Staged,
+    staged: StagedRules,
     gid: Gid,
 }
 
@@ -221,7 +227,7 @@ impl PortState {
     /// The state of a device's ports, by the rules of its fabric.
     pub fn new(rules: &PortRules, device: &Host) -> PortState {
         PortState {
-            staged: Staged::on(&rules.fabric, Arc::clone(&rules.board)),
+            staged: StagedRules::on(&rules.fabric, Arc::clone(&rules.board)),
             gid: device.gid(),
         }
     }

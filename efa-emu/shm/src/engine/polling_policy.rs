@@ -67,7 +67,7 @@ pub(super) const LONGEST_NAP: Duration = Duration::from_micros(500);
 
 /// The known demand for the processor of the polling thread.
 #[derive(Debug)]
-pub(super) struct Patience {
+pub(super) struct PollingPolicy {
     /// The device's count of work at the last poll that found nothing, in a crowd or with peers
     /// on other machines.
     done: u64,
@@ -76,7 +76,7 @@ pub(super) struct Patience {
     /// The number of polls before a nap.
     most_polls: u32,
     last_look: Option<ProcessorSample>,
-    crowd: Option<Crowd>,
+    crowd: Option<Contention>,
     /// The time at which the last contention was assumed to have ended.
     crowd_ended: Option<Instant>,
     /// The time for which the last crowd was assumed.
@@ -90,7 +90,7 @@ pub(super) struct Patience {
 
 /// How an empty poll yields the processor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Rest {
+pub(super) enum IdleAction {
     Nothing,
     /// Lets others run that are ready to.
     GiveWay,
@@ -100,16 +100,16 @@ pub(super) enum Rest {
 
 /// Others that need the processor.
 #[derive(Debug)]
-struct Crowd {
+struct Contention {
     until: Instant,
     /// The time at which the thread last began to poll, or checked whether to sleep.
     polls_since: Instant,
 }
 
-impl Patience {
+impl PollingPolicy {
     /// `is_connected` is whether the device has connections.
-    pub(super) fn new(is_connected: bool) -> Patience {
-        Patience {
+    pub(super) fn new(is_connected: bool) -> PollingPolicy {
+        PollingPolicy {
             done: 0,
             polls: 0,
             most_polls: match is_connected {
@@ -127,7 +127,7 @@ impl Patience {
     }
 
     /// Counts an empty poll, at which the device had done `done` pieces of work in total. Returns
-    /// whether the caller must call [`Patience::next_rest`].
+    /// whether the caller must call [`PollingPolicy::next_rest`].
     #[inline]
     pub(super) fn is_over(&mut self, done: u64) -> bool {
         self.polls += 1;
@@ -151,14 +151,15 @@ impl Patience {
         &mut self,
         has_bridges: bool,
         look: impl FnOnce() -> ProcessorSample,
-    ) -> Rest {
+    ) -> IdleAction {
         self.has_bridges = has_bridges;
         if has_bridges {
             self.polls = 0;
             self.crowd = None;
-            return Rest::GiveWay;
+            return IdleAction::GiveWay;
         }
-        self.next_nap(look).map_or(Rest::Nothing, Rest::Nap)
+        self.next_nap(look)
+            .map_or(IdleAction::Nothing, IdleAction::Nap)
     }
 
     /// The time that the poll should sleep, if any.
@@ -219,7 +220,7 @@ impl Patience {
     pub(super) fn believe_in_a_crowd(&mut self) {
         let now = Instant::now();
         self.has_bridges = false;
-        self.crowd = Some(Crowd {
+        self.crowd = Some(Contention {
             until: now + Duration::from_secs(3600),
             polls_since: now,
         });
@@ -246,7 +247,7 @@ impl Patience {
             Some(ended) if now - ended < SAME => (GROWTH * self.believed).min(MOST_BELIEVED),
             _ => BELIEVED,
         };
-        self.crowd = Some(Crowd {
+        self.crowd = Some(Contention {
             until: now + self.believed,
             polls_since: now,
         });
@@ -267,7 +268,7 @@ pub(super) struct ProcessorSample {
 
 /// The use of a thread's processor between two looks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Losses {
+struct ProcessorUse {
     /// The number of times that other threads got the processor while this thread was ready.
     count: u32,
     /// The time that the thread had it.
@@ -288,12 +289,12 @@ impl ProcessorSample {
 
     /// How other threads got the thread's processor since `before`; `None` if they had it for a
     /// short time only.
-    fn losses_since(&self, before: &ProcessorSample) -> Option<Losses> {
+    fn losses_since(&self, before: &ProcessorSample) -> Option<ProcessorUse> {
         let passed = self.time - before.time;
         let processor = self.processor.saturating_sub(before.processor);
         let count = u32::try_from(self.losses_after - before.losses_before).unwrap_or(0);
         let lost = self.thread == before.thread && passed > processor + LOST && count > 0;
-        lost.then_some(Losses { count, processor })
+        lost.then_some(ProcessorUse { count, processor })
     }
 }
 
@@ -329,7 +330,7 @@ mod tests {
 
     /// A thread that polls, and its processor.
     struct Thread {
-        patience: Patience,
+        policy: PollingPolicy,
         start: Instant,
         passed: Duration,
         processor: Duration,
@@ -340,7 +341,7 @@ mod tests {
     impl Thread {
         fn new() -> Thread {
             Thread {
-                patience: Patience::new(false),
+                policy: PollingPolicy::new(false),
                 start: Instant::now(),
                 passed: Duration::ZERO,
                 processor: Duration::ZERO,
@@ -357,7 +358,7 @@ mod tests {
         fn poll(&mut self) -> Option<Duration> {
             self.passed += US / 10;
             self.processor += US / 10;
-            if !self.patience.is_over(self.done) {
+            if !self.policy.is_over(self.done) {
                 return None;
             }
             let look = ProcessorSample {
@@ -367,10 +368,10 @@ mod tests {
                 time: self.now(),
                 losses_after: self.losses,
             };
-            let nap = self.patience.next_nap(|| look);
+            let nap = self.policy.next_nap(|| look);
             if let Some(nap) = nap {
                 self.passed += nap;
-                self.patience.napped(self.now());
+                self.policy.napped(self.now());
             }
             nap
         }
@@ -439,7 +440,7 @@ mod tests {
             thread.loses(4 * MS);
             assert_eq!(thread.polls(WINDOW), []);
             let begin = thread.passed;
-            while thread.patience.crowd.is_some() {
+            while thread.policy.crowd.is_some() {
                 thread.poll();
             }
             let round = (thread.passed - begin).as_millis() as u64;
@@ -451,7 +452,7 @@ mod tests {
         assert_eq!(thread.polls(10_000_000), [], "they have gone");
         thread.loses(4 * MS);
         thread.polls(WINDOW);
-        assert_eq!(thread.patience.believed, BELIEVED, "others than before");
+        assert_eq!(thread.policy.believed, BELIEVED, "others than before");
     }
 
     #[test]
@@ -461,13 +462,13 @@ mod tests {
             thread.loses(MS);
             assert_eq!(thread.poll(), None);
         }
-        assert!(thread.patience.crowded_until() > Some(thread.now()));
+        assert!(thread.policy.crowded_until() > Some(thread.now()));
         assert_eq!(thread.polls(WINDOW), []);
-        assert_eq!(thread.patience.crowded_until(), None);
+        assert_eq!(thread.policy.crowded_until(), None);
         thread.loses(4 * MS);
         assert_eq!(thread.polls(WINDOW), [], "the loss is being noticed");
         assert_eq!(thread.polls(POLLS), [NAP]);
-        assert!(thread.patience.crowded_until() > Some(thread.now()));
+        assert!(thread.policy.crowded_until() > Some(thread.now()));
     }
 
     #[test]
@@ -482,28 +483,28 @@ mod tests {
             thread.loses(5 * MS);
             assert_eq!(thread.poll(), None);
         }
-        assert_eq!(thread.patience.gives_until, None);
-        assert!(thread.patience.crowd.is_some());
+        assert_eq!(thread.policy.gives_until, None);
+        assert!(thread.policy.crowd.is_some());
     }
 
     #[test]
     fn peers_on_other_machines_mean_yielding_without_sleep() {
-        let mut patience = Patience::new(false);
+        let mut policy = PollingPolicy::new(false);
         let look =
             || -> ProcessorSample { unreachable!("nobody asks whether others want the processor") };
         // Such peers are detected when the first sample is due.
-        let first = (0..WINDOW).filter(|_| patience.is_over(0)).count();
+        let first = (0..WINDOW).filter(|_| policy.is_over(0)).count();
         assert_eq!(first, 1);
-        assert_eq!(patience.next_rest(true, look), Rest::GiveWay);
+        assert_eq!(policy.next_rest(true, look), IdleAction::GiveWay);
         for _ in 0..100 {
-            let polls = 1 + (0..WINDOW).take_while(|_| !patience.is_over(0)).count();
+            let polls = 1 + (0..WINDOW).take_while(|_| !policy.is_over(0)).count();
             assert_eq!(polls, GIVE_WAY as usize);
-            assert_eq!(patience.next_rest(true, look), Rest::GiveWay);
+            assert_eq!(policy.next_rest(true, look), IdleAction::GiveWay);
         }
         // The first empty poll after the device has done some work.
-        assert!(patience.is_over(1));
-        assert_eq!(patience.next_rest(true, look), Rest::GiveWay);
-        assert!(!patience.is_over(1));
+        assert!(policy.is_over(1));
+        assert_eq!(policy.next_rest(true, look), IdleAction::GiveWay);
+        assert!(!policy.is_over(1));
     }
 
     #[test]

@@ -8,14 +8,14 @@ use crate::ffi::errno::Errno;
 use crate::ffi::interrupted::Locking;
 
 /// Whether the device still has the object behind a handle. Code that uses the object by its number
-/// runs in [`Life::during`]: once another thread has destroyed the object, the number may belong to
+/// runs in [`Liveness::during`]: once another thread has destroyed the object, the number may belong to
 /// another object.
-pub(crate) struct Life(RwLock<bool>);
+pub(crate) struct Liveness(RwLock<bool>);
 
-impl Life {
+impl Liveness {
     /// The life of a new object.
-    pub(crate) const fn new() -> Life {
-        Life(RwLock::new(true))
+    pub(crate) const fn new() -> Liveness {
+        Liveness(RwLock::new(true))
     }
 
     /// Runs `work` on the object, `EINVAL` if it was destroyed. It is not destroyed meanwhile.
@@ -28,10 +28,10 @@ impl Life {
         }
     }
 
-    /// As [`Life::during`], for two objects, which may be the same.
+    /// As [`Liveness::during`], for two objects, which may be the same.
     pub(crate) fn during_both<R>(
-        one: &Life,
-        other: &Life,
+        one: &Liveness,
+        other: &Liveness,
         work: impl FnOnce() -> Result<R, Errno>,
     ) -> Result<R, Errno> {
         // All threads lock two objects in the same order.
@@ -56,24 +56,24 @@ impl Life {
 }
 
 /// The life of an object that contains others and exists as long as they do.
-pub(crate) struct SharedLife {
-    life: Life,
+pub(crate) struct SharedLiveness {
+    liveness: Liveness,
     members: AtomicU32,
 }
 
-impl SharedLife {
+impl SharedLiveness {
     /// The life of a new object.
-    pub(crate) const fn new() -> SharedLife {
-        SharedLife {
-            life: Life::new(),
+    pub(crate) const fn new() -> SharedLiveness {
+        SharedLiveness {
+            liveness: Liveness::new(),
             members: AtomicU32::new(0),
         }
     }
 
     /// Makes another object in this one, `EINVAL` if this one was destroyed. It exists until
-    /// [`SharedLife::leave`] was called for the other object.
+    /// [`SharedLiveness::leave`] was called for the other object.
     pub(crate) fn join<R>(&self, make: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
-        self.life.during(|| {
+        self.liveness.during(|| {
             let made = make()?;
             self.members.fetch_add(1, Ordering::Relaxed);
             Ok(made)
@@ -88,7 +88,7 @@ impl SharedLife {
     /// Destroys the object: `EBUSY` while it contains others, `EINVAL` if it was destroyed before.
     /// If `end` fails it still exists.
     pub(crate) fn end(&self, end: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
-        self.life
+        self.liveness
             .end(|| match self.members.load(Ordering::Relaxed) {
                 0 => end(),
                 _ => Err(Errno::BUSY),
@@ -102,31 +102,35 @@ mod tests {
 
     #[test]
     fn objects_end_once_and_refuse_later_use() {
-        let (life, other) = (Life::new(), Life::new());
-        assert_eq!(life.end(|| Err(Errno::BUSY)), Err(Errno::BUSY));
-        for (one, two) in [(&life, &other), (&other, &life), (&life, &life)] {
-            assert_eq!(Life::during_both(one, two, || Ok(7)), Ok(7));
+        let (liveness, other) = (Liveness::new(), Liveness::new());
+        assert_eq!(liveness.end(|| Err(Errno::BUSY)), Err(Errno::BUSY));
+        for (one, two) in [
+            (&liveness, &other),
+            (&other, &liveness),
+            (&liveness, &liveness),
+        ] {
+            assert_eq!(Liveness::during_both(one, two, || Ok(7)), Ok(7));
         }
-        assert_eq!(life.end(|| Ok(())), Ok(()));
+        assert_eq!(liveness.end(|| Ok(())), Ok(()));
         let must_not_run = || -> Result<(), Errno> { panic!("there is no object any more") };
-        assert_eq!(life.end(must_not_run), Err(Errno::INVAL));
-        assert_eq!(life.during(must_not_run), Err(Errno::INVAL));
-        let both = Life::during_both(&other, &life, must_not_run);
+        assert_eq!(liveness.end(must_not_run), Err(Errno::INVAL));
+        assert_eq!(liveness.during(must_not_run), Err(Errno::INVAL));
+        let both = Liveness::during_both(&other, &liveness, must_not_run);
         assert_eq!(both, Err(Errno::INVAL));
     }
 
     #[test]
     fn objects_outlive_users_and_refuse_new_ones() {
-        let life = SharedLife::new();
-        assert_eq!(life.join(|| Ok(7)), Ok(7));
-        let failed: Result<(), Errno> = life.join(|| Err(Errno::NODEV));
+        let liveness = SharedLiveness::new();
+        assert_eq!(liveness.join(|| Ok(7)), Ok(7));
+        let failed: Result<(), Errno> = liveness.join(|| Err(Errno::NODEV));
         assert_eq!(failed, Err(Errno::NODEV));
         let must_not_run = || -> Result<(), Errno> { panic!("it must not run") };
-        assert_eq!(life.end(must_not_run), Err(Errno::BUSY));
-        life.leave();
-        assert_eq!(life.end(|| Err(Errno::NODEV)), Err(Errno::NODEV));
-        assert_eq!(life.end(|| Ok(())), Ok(()));
-        assert_eq!(life.join(must_not_run), Err(Errno::INVAL));
-        assert_eq!(life.end(must_not_run), Err(Errno::INVAL));
+        assert_eq!(liveness.end(must_not_run), Err(Errno::BUSY));
+        liveness.leave();
+        assert_eq!(liveness.end(|| Err(Errno::NODEV)), Err(Errno::NODEV));
+        assert_eq!(liveness.end(|| Ok(())), Ok(()));
+        assert_eq!(liveness.join(must_not_run), Err(Errno::INVAL));
+        assert_eq!(liveness.end(must_not_run), Err(Errno::INVAL));
     }
 }

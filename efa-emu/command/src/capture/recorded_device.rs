@@ -6,7 +6,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use efa_capture::{FollowedFrame, Follower, Interface, InterfaceId};
-use efa_shm::{Host, Recorded};
+use efa_shm::{CaptureScope, Host};
 
 use efa_commands::Failure;
 use efa_options::capture_output::Store;
@@ -26,8 +26,8 @@ const LOOK: Duration = Duration::from_millis(50);
 const NO_SPACE: u64 = 64 << 10;
 
 /// A device that is recorded.
-pub(super) struct Spool {
-    recorded: Recorded,
+pub(super) struct RecordedDevice {
+    recorded: CaptureScope,
     interface: Interface,
     id: InterfaceId,
     snaplen: u32,
@@ -43,17 +43,17 @@ pub(super) struct Spool {
     frames: Vec<FollowedFrame>,
 }
 
-impl Spool {
+impl RecordedDevice {
     /// Requests the frames of a device, as frames of the interface `id`.
     pub(super) fn begin(
         host: &Host,
-        recorded: Recorded,
+        recorded: CaptureScope,
         interface: Interface,
         id: InterfaceId,
         snaplen: u32,
-    ) -> Result<Spool, Failure> {
+    ) -> Result<RecordedDevice, Failure> {
         let file = host.request_capture(recorded, &interface, snaplen)?;
-        Ok(Spool {
+        Ok(RecordedDevice {
             recorded,
             interface,
             id,
@@ -163,7 +163,7 @@ mod tests {
     /// A recording of a device whose only writer is the test.
     struct Rig {
         host: Host,
-        spool: Spool,
+        recorded_device: RecordedDevice,
         store: Store,
         written: u64,
         /// The file that the host's device records to.
@@ -194,12 +194,14 @@ mod tests {
             };
             let id = store.declare(&interface).unwrap();
             let file = host
-                .request_capture(Recorded::Run, &interface, WHOLE_FRAMES)
+                .request_capture(CaptureScope::Run, &interface, WHOLE_FRAMES)
                 .unwrap();
-            let spool = Spool::begin(&host, Recorded::Run, interface, id, WHOLE_FRAMES).unwrap();
+            let recorded_device =
+                RecordedDevice::begin(&host, CaptureScope::Run, interface, id, WHOLE_FRAMES)
+                    .unwrap();
             Rig {
                 host,
-                spool,
+                recorded_device,
                 store,
                 written: 0,
                 file,
@@ -244,12 +246,14 @@ mod tests {
 
         fn turn(&mut self) {
             // Simulates that the last check was long ago.
-            self.spool.looked -= LOOK;
-            self.spool.turn(&self.host, &mut self.store).unwrap();
+            self.recorded_device.looked -= LOOK;
+            self.recorded_device
+                .turn(&self.host, &mut self.store)
+                .unwrap();
         }
 
         fn end(mut self) -> efa_options::capture_output::Written {
-            self.spool.finish(&mut self.store).unwrap();
+            self.recorded_device.finish(&mut self.store).unwrap();
             let written = self.store.finish().unwrap();
             assert_eq!(written.frames + written.dropped, self.written);
             written
@@ -264,12 +268,12 @@ mod tests {
             let mut writer = rig.writer();
             rig.fill(&mut writer);
             rig.turn();
-            assert_eq!(rig.spool.retired.len(), 1, "the writer has it");
+            assert_eq!(rig.recorded_device.retired.len(), 1, "the writer has it");
             rig.turn();
-            assert_eq!(rig.spool.retired.len(), 1);
+            assert_eq!(rig.recorded_device.retired.len(), 1);
             drop(writer);
             rig.turn();
-            assert_eq!(rig.spool.retired.len(), 0);
+            assert_eq!(rig.recorded_device.retired.len(), 0);
         }
         assert_eq!(rig.end().dropped, 0);
     }
@@ -286,7 +290,7 @@ mod tests {
         }
         rig.turn();
         rig.turn();
-        assert_eq!(rig.spool.retired.len(), 1);
+        assert_eq!(rig.recorded_device.retired.len(), 1);
         // The stopped writer continues.
         rig.fill(&mut stopped);
         rig.turn();
@@ -297,7 +301,7 @@ mod tests {
             all_stopped.push(writer);
             rig.turn();
             rig.turn();
-            assert!(rig.spool.retired.len() <= MOST_RETIRED);
+            assert!(rig.recorded_device.retired.len() <= MOST_RETIRED);
         }
         assert_eq!(rig.end().dropped, 0);
     }

@@ -16,18 +16,18 @@ use std::time::{Duration, Instant};
 use efa_commands::Failure;
 use efa_commands::signals::Signals;
 use efa_options::bridge::Join;
-use efa_shm::{BridgePost, Fabric};
+use efa_shm::{BridgeRegistration, Fabric};
 use efa_wire::address::Gid;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::carrier::SHUTDOWN_TIMEOUT;
 use crate::greeting::{Greeting, Verdict};
 use crate::key::Key;
-use crate::local::{DeviceList, Local};
+use crate::local::{DeviceList, LocalDevices};
 use crate::machine::Machine;
 use crate::output::{complain, report};
 use crate::peers;
-use crate::secure::{End, Secured};
+use crate::secure::{Role, SecureConnection};
 
 /// The default port.
 const PORT: u16 = 61345;
@@ -58,22 +58,22 @@ const UNUSED: Duration = Duration::from_secs(2);
 const UNUSED_AT_FIRST: Duration = Duration::from_secs(60);
 
 /// A machine that was greeted.
-struct Met {
+struct KnownMachine {
     machine: Arc<Machine>,
     carrier: JoinHandle<()>,
 }
 
 /// State that all threads share.
-struct Meeting {
+struct BridgeState {
     greeting: Greeting,
     key: Key,
     fabric: Fabric,
-    local: Arc<Local>,
+    local: Arc<LocalDevices>,
     timeout: Duration,
-    machines: Mutex<BTreeMap<String, Met>>,
+    machines: Mutex<BTreeMap<String, KnownMachine>>,
     strangers: AtomicUsize,
     /// Makes programs wait until their hosts are announced to other machines.
-    post: Mutex<Option<BridgePost>>,
+    post: Mutex<Option<BridgeRegistration>>,
 }
 
 /// Runs a bridge until a signal arrives.
@@ -103,8 +103,8 @@ pub(crate) fn run(join: Join) -> Result<ExitCode, Failure> {
             }
         },
     };
-    let local = Arc::new(Local::new());
-    let meeting = Arc::new(Meeting {
+    let local = Arc::new(LocalDevices::new());
+    let bridge = Arc::new(BridgeState {
         greeting: Greeting::new(&name, &join.fabric, join.plain, join.timeout),
         key,
         fabric: fabric.clone(),
@@ -120,40 +120,40 @@ pub(crate) fn run(join: Join) -> Result<ExitCode, Failure> {
             "machine {name} listens on {}",
             listener.local_addr()?
         ));
-        let meeting = Arc::clone(&meeting);
-        spawn("accept", move || meeting.accept(&listener))?;
+        let bridge = Arc::clone(&bridge);
+        spawn("accept", move || bridge.accept(&listener))?;
     }
-    let watching = Arc::clone(&meeting);
+    let watching = Arc::clone(&bridge);
     let hosts = Arc::clone(&local);
     spawn("hosts", move || {
         hosts.follow(&fabric, complain, |gid| watching.mark_if_known(gid))
     })?;
     for address in peers {
-        let meeting = Arc::clone(&meeting);
-        spawn("dial", move || meeting.dial_all(&address))?;
+        let bridge = Arc::clone(&bridge);
+        spawn("dial", move || bridge.dial_all(&address))?;
     }
-    let mut unused = Unused::new(UNUSED_AT_FIRST);
+    let mut unused = IdleTimer::new(UNUSED_AT_FIRST);
     while signals.wait_for(LOOK).is_none() {
         if join.while_used && unused.is_over(&local.device_list()) {
             report("no host of this machine is left: the bridge of --uplink ends");
             break;
         }
     }
-    meeting.end();
+    bridge.end();
     Ok(ExitCode::SUCCESS)
 }
 
 /// The time for which the bridge was not in use.
-struct Unused {
+struct IdleTimer {
     since: Instant,
     patience: Duration,
     /// The number of the last list of hosts.
     number: u64,
 }
 
-impl Unused {
-    fn new(patience: Duration) -> Unused {
-        Unused {
+impl IdleTimer {
+    fn new(patience: Duration) -> IdleTimer {
+        IdleTimer {
             since: Instant::now(),
             patience,
             number: 0,
@@ -164,9 +164,9 @@ impl Unused {
     fn is_over(&mut self, device_list: &DeviceList) -> bool {
         // Hosts may be added and removed between two checks.
         if !device_list.devices.is_empty() || device_list.number != self.number {
-            *self = Unused {
+            *self = IdleTimer {
                 number: device_list.number,
-                ..Unused::new(UNUSED)
+                ..IdleTimer::new(UNUSED)
             };
         }
         self.since.elapsed() > self.patience
@@ -214,7 +214,7 @@ fn listen(address: &str) -> Result<TcpListener, Failure> {
     listener.map_err(|error| Failure(format!("cannot listen on {address}: {error}")))
 }
 
-impl Meeting {
+impl BridgeState {
     /// The machine of the greeting, which is added if it is new.
     fn machine(self: &Arc<Self>, theirs: &Greeting) -> io::Result<Arc<Machine>> {
         let mut machines = self.machines.lock().unwrap_or_else(PoisonError::into_inner);
@@ -229,7 +229,7 @@ impl Meeting {
             self.greeting.plain,
         ));
         let carried = Arc::clone(&machine);
-        let met = Met {
+        let met = KnownMachine {
             machine: Arc::clone(&machine),
             carrier: spawn("carry", move || carried.carry())?,
         };
@@ -275,8 +275,8 @@ impl Meeting {
                 continue;
             }
             self.strangers.fetch_add(1, Ordering::Relaxed);
-            let meeting = Arc::clone(self);
-            let served = spawn("connection", move || meeting.serve(stream, from));
+            let bridge = Arc::clone(self);
+            let served = spawn("connection", move || bridge.serve(stream, from));
             if served.is_err() {
                 self.strangers.fetch_sub(1, Ordering::Relaxed);
             }
@@ -301,8 +301,8 @@ impl Meeting {
         }
     }
 
-    fn greet(&self, stream: TcpStream) -> io::Result<(Secured, Greeting, Verdict)> {
-        let mut connection = Secured::begin(stream, End::Acceptor, &self.key)?;
+    fn greet(&self, stream: TcpStream) -> io::Result<(SecureConnection, Greeting, Verdict)> {
+        let mut connection = SecureConnection::begin(stream, Role::Acceptor, &self.key)?;
         let judge = |theirs: &Greeting| {
             if self.is_connected(&theirs.machine) {
                 Verdict::Known
@@ -320,21 +320,21 @@ impl Meeting {
 
     /// Dials all addresses of a name as long as they belong to it.
     fn dial_all(self: &Arc<Self>, name: &str) {
-        let dialed = Arc::<Dialed>::default();
+        let resolved = Arc::<ResolvedName>::default();
         let mut warning = ChangedWarning::default();
         loop {
             match with_port(name) {
                 Ok(addresses) => {
                     warning.clear();
-                    for peer in dialed.change(addresses.into_iter().collect()) {
-                        let meeting = Arc::clone(self);
-                        let among = Arc::clone(&dialed);
+                    for peer in resolved.change(addresses.into_iter().collect()) {
+                        let bridge = Arc::clone(self);
+                        let among = Arc::clone(&resolved);
                         let dial = move || {
-                            meeting.dial(peer, &among);
+                            bridge.dial(peer, &among);
                             among.has_ended(peer);
                         };
                         if spawn("dial", dial).is_err() {
-                            dialed.has_ended(peer);
+                            resolved.has_ended(peer);
                         }
                     }
                 }
@@ -345,7 +345,7 @@ impl Meeting {
     }
 
     /// Dials an address repeatedly, as long as it belongs to its name.
-    fn dial(self: &Arc<Self>, address: SocketAddr, among: &Dialed) {
+    fn dial(self: &Arc<Self>, address: SocketAddr, among: &ResolvedName) {
         let mut warning = ChangedWarning::default();
         let mut greeting = self.greeting.clone();
         while among.is_wanted(address) {
@@ -372,7 +372,7 @@ impl Meeting {
 
     fn dial_once(self: &Arc<Self>, address: SocketAddr, own: &Greeting) -> io::Result<DialOutcome> {
         let stream = TcpStream::connect_timeout(&address, CONNECT)?;
-        let mut connection = Secured::begin(stream, End::Dialer, &self.key)?;
+        let mut connection = SecureConnection::begin(stream, Role::Dialer, &self.key)?;
         let (theirs, verdict) = own.dial(&mut connection)?;
         match verdict {
             Verdict::Itself => return Ok(DialOutcome::Itself),
@@ -414,7 +414,7 @@ impl Meeting {
 
 /// The addresses of a name.
 #[derive(Default)]
-struct Dialed {
+struct ResolvedName {
     addresses: Mutex<Addresses>,
 }
 
@@ -426,7 +426,7 @@ struct Addresses {
     running: HashSet<SocketAddr>,
 }
 
-impl Dialed {
+impl ResolvedName {
     fn lock(&self) -> MutexGuard<'_, Addresses> {
         self.addresses
             .lock()

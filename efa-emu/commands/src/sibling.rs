@@ -12,7 +12,7 @@ const OWN_WORDS: usize = 2;
 
 /// A program that is installed with this one.
 #[derive(Clone, Copy, Debug)]
-pub struct Companion {
+pub struct SiblingProgram {
     pub program: &'static str,
     /// The package that builds it.
     pub package: &'static str,
@@ -20,7 +20,7 @@ pub struct Companion {
     pub folder: &'static str,
 }
 
-impl Companion {
+impl SiblingProgram {
     /// The path of the program.
     ///
     /// # Errors
@@ -32,7 +32,7 @@ impl Companion {
     /// Replaces this process by the program, and passes the words after those of the command to it.
     ///
     /// # Errors
-    /// It cannot be started; see [`Companion::missing`].
+    /// It cannot be started; see [`SiblingProgram::missing`].
     pub fn execute(&self) -> Result<ExitCode, Failure> {
         let program = self.path()?;
         let arguments = std::env::args_os().skip(OWN_WORDS);
@@ -42,7 +42,7 @@ impl Companion {
 
     /// The error if it cannot be started.
     pub fn missing(&self, program: &Path, error: &std::io::Error) -> Failure {
-        let Companion {
+        let SiblingProgram {
             package, folder, ..
         } = self;
         Failure(format!(

@@ -13,7 +13,7 @@ use crate::link::Operation;
 
 /// The outcome of one transmission.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Transit {
+pub struct TransmissionOutcome {
     /// The path's number, from 0.
     pub path: u16,
     /// The time from the sender's port to the receiver's.
@@ -24,7 +24,7 @@ pub struct Transit {
 
 /// The outcome for a frame from now on, all further transmissions included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Journey {
+pub enum DeliveryOutcome {
     /// It arrives.
     Arrives {
         /// The delay.
@@ -81,13 +81,13 @@ impl Network {
     }
 
     /// The outcome of one transmission.
-    pub fn transmit(&self, transmission: &Transmission) -> Transit {
+    pub fn transmit(&self, transmission: &Transmission) -> TransmissionOutcome {
         let transmission = self.original(transmission);
         let draws = transmission.draws(self.seed);
         let config = &self.config;
         let path = draws.below(Purpose::Path, config.paths.max(1).into()) as u16;
         let jitter = draws.up_to(Purpose::Jitter, config.jitter);
-        Transit {
+        TransmissionOutcome {
             path,
             latency: config.latency + self.path_latency(transmission.ends(), path) + jitter,
             is_lost: draws.chance(Purpose::Loss, config.loss),
@@ -95,13 +95,13 @@ impl Network {
     }
 
     /// The outcome for a frame from this transmission on.
-    pub fn journey(&self, transmission: &Transmission) -> Journey {
+    pub fn delivery(&self, transmission: &Transmission) -> DeliveryOutcome {
         let mut transmission = *transmission;
         let mut after = Duration::ZERO;
         loop {
             let transit = self.transmit(&transmission);
             if !transit.is_lost {
-                return Journey::Arrives {
+                return DeliveryOutcome::Arrives {
                     after: after + transit.latency,
                     path: transit.path,
                     lost: transmission.lost,
@@ -110,33 +110,33 @@ impl Network {
             match self.lose(&transmission) {
                 Loss::Repeated { after: wait } => after += wait,
                 Loss::Fatal { after: wait } => {
-                    return Journey::Fails {
+                    return DeliveryOutcome::Fails {
                         after: after + wait,
                     };
                 }
-                Loss::Unnoticed => return Journey::Vanishes,
+                Loss::Unnoticed => return DeliveryOutcome::Vanishes,
             }
             transmission = transmission.again();
         }
     }
 
     /// The outcome for a frame after this transmission was lost with the given consequence.
-    pub fn journey_after(&self, transmission: &Transmission, loss: Loss) -> Journey {
+    pub fn delivery_after(&self, transmission: &Transmission, loss: Loss) -> DeliveryOutcome {
         let wait = match loss {
             Loss::Repeated { after } => after,
-            Loss::Fatal { after } => return Journey::Fails { after },
-            Loss::Unnoticed => return Journey::Vanishes,
+            Loss::Fatal { after } => return DeliveryOutcome::Fails { after },
+            Loss::Unnoticed => return DeliveryOutcome::Vanishes,
         };
-        match self.journey(&transmission.again()) {
-            Journey::Arrives { after, path, lost } => Journey::Arrives {
+        match self.delivery(&transmission.again()) {
+            DeliveryOutcome::Arrives { after, path, lost } => DeliveryOutcome::Arrives {
                 after: wait + after,
                 path,
                 lost,
             },
-            Journey::Fails { after } => Journey::Fails {
+            DeliveryOutcome::Fails { after } => DeliveryOutcome::Fails {
                 after: wait + after,
             },
-            Journey::Vanishes => Journey::Vanishes,
+            DeliveryOutcome::Vanishes => DeliveryOutcome::Vanishes,
         }
     }
 
