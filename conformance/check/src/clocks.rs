@@ -216,7 +216,7 @@ impl fmt::Display for Difference {
 /// Identifies a packet at both ends. Sequence numbers of a real device are not visible, so they are
 /// not part of it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Mark {
+struct PacketKey {
     destination: Gid,
     source_qpn: Qpn,
     destination_qpn: Qpn,
@@ -224,8 +224,8 @@ struct Mark {
 }
 
 /// The times of packets by their marks, in nanoseconds.
-fn times(capture: &Capture, direction: Direction) -> HashMap<Mark, Vec<i128>> {
-    let mut times: HashMap<Mark, Vec<i128>> = HashMap::new();
+fn times(capture: &Capture, direction: Direction) -> HashMap<PacketKey, Vec<i128>> {
+    let mut times: HashMap<PacketKey, Vec<i128>> = HashMap::new();
     let frames = capture.frames.iter();
     let sends = frames.filter(|frame| {
         matches!(frame.header.kind, FrameKind::Send) && frame.direction == Some(direction)
@@ -233,7 +233,7 @@ fn times(capture: &Capture, direction: Direction) -> HashMap<Mark, Vec<i128>> {
     for frame in sends {
         let mut hasher = DefaultHasher::new();
         frame.there().hash(&mut hasher);
-        let mark = Mark {
+        let mark = PacketKey {
             destination: frame.destination,
             source_qpn: frame.header.source_qpn,
             destination_qpn: frame.header.destination_qpn,

@@ -60,7 +60,7 @@ pub(crate) struct Breach {
 
 /// The result for a packet.
 #[derive(Default, Debug)]
-pub(crate) struct Followed {
+pub(crate) struct PacketResult {
     pub(crate) step: Option<Step>,
     /// Violations by this packet, or by earlier ones that it proves.
     pub(crate) breaches: Vec<Breach>,
@@ -126,7 +126,7 @@ fn end_of(rvh: &Rvh) -> u128 {
 }
 
 #[derive(Debug)]
-struct Finish {
+struct FinishPacket {
     packet: PacketSummary,
     way: StreamKey,
     psn: u32,
@@ -142,7 +142,7 @@ struct Request {
     tmh: Tmh,
     rvh: Rvh,
     reads: Vec<Read>,
-    finish: Option<Finish>,
+    finish: Option<FinishPacket>,
 }
 
 impl Request {
@@ -198,13 +198,13 @@ impl Rendezvous {
     }
 
     /// Processes the next packet.
-    pub(crate) fn follow(&mut self, packet: &ConnectedPacket) -> Followed {
+    pub(crate) fn follow(&mut self, packet: &ConnectedPacket) -> PacketResult {
         let is_arrival = packet.direction == Some(Direction::Inbound);
         let is_own_arrival = is_arrival && packet.source == packet.destination;
         let view = self.views.entry((packet.interface, is_own_arrival));
         let view = view.or_default();
         let ends = (packet.source, packet.destination);
-        let mut followed = Followed::default();
+        let mut followed = PacketResult::default();
         match packet.transport() {
             Some(transport) => {
                 let way = StreamKey {
@@ -212,7 +212,7 @@ impl Rendezvous {
                     destination: packet.destination,
                     qpn: transport.destination,
                 };
-                let mut step = Following {
+                let mut step = PacketContext {
                     view,
                     reads: &mut self.reads,
                     packet,
@@ -234,15 +234,15 @@ impl Rendezvous {
 }
 
 /// A packet with its state.
-struct Following<'f> {
+struct PacketContext<'f> {
     view: &'f mut View,
     reads: &'f mut VecDeque<(u64, u64, u32)>,
     packet: &'f ConnectedPacket,
     way: StreamKey,
-    followed: &'f mut Followed,
+    followed: &'f mut PacketResult,
 }
 
-impl Following<'_> {
+impl PacketContext<'_> {
     fn connection(&mut self) -> &mut Connection {
         self.view.connections.entry(self.way).or_default()
     }
@@ -548,7 +548,7 @@ impl Following<'_> {
         let requests = exchange.into_iter().flat_map(|it| &mut it.requests);
         let mut broken = None;
         for request in requests.filter(|it| it.number == number) {
-            let finish = Finish {
+            let finish = FinishPacket {
                 packet: packet.clone(),
                 way: reader,
                 psn,
@@ -636,7 +636,7 @@ impl Following<'_> {
             let requests = self.peers().into_iter().flat_map(|it| &mut it.requests);
             let open = requests.filter(|it| it.number == number && it.finish.is_none());
             for request in open {
-                request.finish = Some(Finish {
+                request.finish = Some(FinishPacket {
                     packet: packet.clone(),
                     way,
                     psn,

@@ -187,7 +187,7 @@ pub(crate) fn show_text(
 
 /// A packet in the output of `--json`, which docs/conformance.md describes.
 #[derive(Serialize)]
-pub(crate) struct Shown<'a> {
+pub(crate) struct PacketJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) capture: Option<&'a str>,
     pub(crate) number: u64,

@@ -129,7 +129,7 @@ pub fn show<R: Read>(
                 }
                 match form {
                     Form::Text => show_text(host, &frame, since, output)?,
-                    Form::Json => write_json(&Shown::of(name, host, &frame, since), output)?,
+                    Form::Json => write_json(&PacketJson::of(name, host, &frame, since), output)?,
                 }
             }
             CapturedItem::Connected(packet) => {
@@ -171,7 +171,7 @@ fn show_connected(
         let head = head(packet.number, since, host, direction_of(packet.direction));
         return roce::show_text(&head, packet, step, output);
     }
-    let shown = roce::Shown {
+    let shown = roce::PacketJson {
         capture,
         number: packet.number,
         time: since.as_nanos() as u64,
@@ -297,7 +297,7 @@ fn show_text(
 
 /// A packet in the output of `--json`, which docs/conformance.md describes.
 #[derive(Serialize)]
-struct Shown<'a> {
+struct PacketJson<'a> {
     /// The name of the capture, if there are several.
     #[serde(skip_serializing_if = "Option::is_none")]
     capture: Option<&'a str>,
@@ -375,7 +375,7 @@ impl Serialize for ShownValue<'_> {
     }
 }
 
-impl<'a> Shown<'a> {
+impl<'a> PacketJson<'a> {
     fn of(
         capture: Option<&'a str>,
         host: &'a str,
@@ -383,7 +383,7 @@ impl<'a> Shown<'a> {
         since: Duration,
     ) -> Self {
         let header = &frame.header;
-        Shown {
+        PacketJson {
             capture,
             number: frame.number,
             time: since.as_nanos() as u64,

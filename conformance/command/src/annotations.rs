@@ -20,13 +20,16 @@ pub(crate) enum Format {
 }
 
 /// A capture and its findings.
-pub(crate) struct Annotated {
+pub(crate) struct AnnotatedCapture {
     pub(crate) capture: String,
     pub(crate) findings: Vec<Finding>,
 }
 
 /// The findings of captures in a format, all in one document.
-pub(crate) fn annotate(format: Format, captures: &[Annotated]) -> serde_json::Result<String> {
+pub(crate) fn annotate(
+    format: Format,
+    captures: &[AnnotatedCapture],
+) -> serde_json::Result<String> {
     match format {
         Format::Github => Ok(github(captures)),
         Format::Gitlab => serde_json::to_string_pretty(&gitlab(captures)),
@@ -35,7 +38,7 @@ pub(crate) fn annotate(format: Format, captures: &[Annotated]) -> serde_json::Re
 }
 
 /// Calls `make` with each finding and the path of its capture.
-fn each<T>(captures: &[Annotated], make: impl Fn(&str, &Finding) -> T) -> Vec<T> {
+fn each<T>(captures: &[AnnotatedCapture], make: impl Fn(&str, &Finding) -> T) -> Vec<T> {
     let findings = captures.iter().flat_map(|annotated| {
         let findings = annotated.findings.iter();
         findings.map(|finding| (annotated.capture.as_str(), finding))
@@ -52,7 +55,7 @@ fn headline(finding: &Finding) -> String {
     )
 }
 
-fn github(captures: &[Annotated]) -> String {
+fn github(captures: &[AnnotatedCapture]) -> String {
     let command = |path: &str, finding: &Finding| {
         let level = match finding.severity {
             Severity::Error => "error",
@@ -100,7 +103,7 @@ struct IssueLines {
     begin: u64,
 }
 
-fn gitlab(captures: &[Annotated]) -> Vec<Issue> {
+fn gitlab(captures: &[AnnotatedCapture]) -> Vec<Issue> {
     let issue = |path: &str, finding: &Finding| Issue {
         description: headline(finding),
         check_name: finding.rule.id,
@@ -221,7 +224,7 @@ struct SarifFingerprints {
     finding: String,
 }
 
-fn sarif(captures: &[Annotated]) -> Sarif {
+fn sarif(captures: &[AnnotatedCapture]) -> Sarif {
     let ids: BTreeSet<_> = each(captures, |_, finding| finding.rule.id)
         .into_iter()
         .collect();

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use efa_doctor::bundle::{self, Member, Private};
+use efa_doctor::bundle::{self, Member, PrivateTexts};
 use efa_shm::version;
 use serde_json::json;
 
@@ -42,7 +42,7 @@ pub(crate) fn bundle(arguments: &Bundle) -> Outcome {
 
 /// Writes the archive, and returns the names of its files.
 fn make(arguments: &Bundle) -> Result<Vec<String>, String> {
-    let mut private = Private::default();
+    let mut private = PrivateTexts::default();
     private.host(
         fs::read_to_string("/proc/sys/kernel/hostname")
             .unwrap_or_default()
@@ -85,7 +85,7 @@ fn write(members: &[Member], output: &Path) -> Result<(), String> {
     // Files are prepared in the archive's directory, which has room for them.
     let mut parent = output.as_os_str().to_owned();
     parent.push(format!(".{}", std::process::id()));
-    let parent = Removed(PathBuf::from(parent));
+    let parent = TemporaryDirectory(PathBuf::from(parent));
     let cannot =
         |path: &Path, error: std::io::Error| format!("cannot write {}: {error}", path.display());
     for member in members {
@@ -113,9 +113,9 @@ fn write(members: &[Member], output: &Path) -> Result<(), String> {
 }
 
 /// A directory that is removed at the end.
-struct Removed(PathBuf);
+struct TemporaryDirectory(PathBuf);
 
-impl Drop for Removed {
+impl Drop for TemporaryDirectory {
     fn drop(&mut self) {
         // If the removal fails, the files remain beside the archive.
         let _ = fs::remove_dir_all(&self.0);

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use efa_capture::Reader;
 use efa_check::capture::{CapturedItem, Frames};
-use efa_check::check::{Checked, Judge, NEED_ORDER, NotJudged};
+use efa_check::check::{CheckResult, Judge, NEED_ORDER, NotJudged};
 use efa_core::rules::{Evidence, RULES, Rule, Severity};
 use efa_suite::parallel;
 
-use crate::annotations::{Annotated, Format, annotate};
+use crate::annotations::{AnnotatedCapture, Format, annotate};
 use crate::captures::captures;
 use crate::outcome::{Outcome, complain, say};
 
@@ -76,7 +76,7 @@ pub(crate) fn check(arguments: &Check) -> Outcome {
                 if arguments.json {
                     documents.push(judged.json(path, outcome));
                 } else if arguments.format.is_some() {
-                    annotated.push(Annotated {
+                    annotated.push(AnnotatedCapture {
                         capture: path.display().to_string(),
                         findings: judged.checked.findings,
                     });
@@ -115,7 +115,7 @@ pub(crate) fn check(arguments: &Check) -> Outcome {
     worst
 }
 
-fn judge_file(path: &Path) -> Result<Judged, String> {
+fn judge_file(path: &Path) -> Result<CheckedCapture, String> {
     if path == Path::new("-") {
         let reader = Reader::new(io::stdin(), "standard input");
         return judge(Frames::new(reader.map_err(|error| error.to_string())?));
@@ -124,7 +124,7 @@ fn judge_file(path: &Path) -> Result<Judged, String> {
 }
 
 /// Judges a capture.
-fn judge<R: io::Read>(frames: Frames<R>) -> Result<Judged, String> {
+fn judge<R: io::Read>(frames: Frames<R>) -> Result<CheckedCapture, String> {
     let mut frames = frames.without_rdma_data();
     let mut judge = Judge::new();
     while let Some(item) = frames.next_item().map_err(|error| error.to_string())? {
@@ -139,7 +139,7 @@ fn judge<R: io::Read>(frames: Frames<R>) -> Result<Judged, String> {
     for interface in frames.lossy() {
         judge.lossy(interface);
     }
-    Ok(Judged {
+    Ok(CheckedCapture {
         checked: judge.finish(),
         damage: frames.damage(),
         foreign_frames: frames.foreign(),
@@ -157,8 +157,8 @@ fn list_rules() {
 }
 
 /// A capture and the verdict on it.
-struct Judged {
-    checked: Checked,
+struct CheckedCapture {
+    checked: CheckResult,
     damage: Vec<String>,
     /// The number of frames of other protocols than the emulated wire.
     foreign_frames: u64,
@@ -166,7 +166,7 @@ struct Judged {
     skipped_blocks: u64,
 }
 
-impl Judged {
+impl CheckedCapture {
     /// The outcome, and the reason if it differs from the findings' outcome.
     fn outcome(&self, arguments: &Check) -> (Outcome, Option<String>) {
         if self.checked.at_least(arguments.fail_on) > 0 {

@@ -3,11 +3,11 @@
 use std::io;
 use std::process::ExitCode;
 
-use efa_play::player::{Hosted, Recording, RequirementError, UNSUPPORTED, status_as};
+use efa_play::player::{HostedProgram, Recording, RequirementError, UNSUPPORTED, status_as};
 
 use crate::outcome::{Outcome, complain};
 
-/// Arguments of `hosted`: the members of [`Hosted`].
+/// Arguments of `hosted`: the members of [`HostedProgram`].
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// A variable of the program's environment.
@@ -49,7 +49,7 @@ pub(crate) fn hosted(arguments: &Arguments) -> ExitCode {
         Some(command) => Some(Recording::By(command.clone())),
         None => arguments.record.then_some(Recording::AsTheHostDoes),
     };
-    let hosted = Hosted {
+    let hosted = HostedProgram {
         words: arguments.words.clone(),
         environment: arguments.env.iter().cloned().collect(),
         runner: arguments.runner.clone(),

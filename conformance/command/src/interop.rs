@@ -16,7 +16,7 @@ use efa_interop::{
     self as interop, Cell, GROUPS, Hosts, Lab, Results, Row, Selection, Shard, Summary,
 };
 use efa_play::player::{Launcher, Timeouts};
-use efa_suite::hosts::Seats;
+use efa_suite::hosts::HostAssignment;
 use efa_suite::parallel;
 
 #[derive(clap::Args)]
@@ -76,14 +76,16 @@ fn places(options: &HostOptions) -> Result<Vec<Option<Hosts>>, String> {
     }
     let reach = options.reach(Timeouts::DEFAULT.start);
     let recording = options.recording();
-    let pair = |seats: Seats| match seats {
-        Seats::Pair { pair, .. } => Ok(pair),
-        Seats::Named(mut places) => match (places.remove("a"), places.remove("b"), places.len()) {
-            (Some(a), Some(b), 0) => Ok([a, b]),
-            _ => Err(
-                "the sides are `a`, which starts, and `b`: name both with --at a=HOST --at b=HOST",
-            ),
-        },
+    let pair = |seats: HostAssignment| match seats {
+        HostAssignment::Pair { pair, .. } => Ok(pair),
+        HostAssignment::Named(mut places) => {
+            match (places.remove("a"), places.remove("b"), places.len()) {
+                (Some(a), Some(b), 0) => Ok([a, b]),
+                _ => Err(
+                    "the sides are `a`, which starts, and `b`: name both with --at a=HOST --at b=HOST",
+                ),
+            }
+        }
     };
     let seats = options.seats(&reach, &mut BTreeSet::new())?.into_iter();
     let hosts = seats.map(|seats| {

@@ -10,15 +10,15 @@ use efa_play::player::join;
 use efa_suite::json::RunReport;
 
 /// The start of a run.
-pub(crate) struct Origin {
+pub(crate) struct RunStart {
     date: SystemTime,
     begin: Instant,
 }
 
-impl Origin {
+impl RunStart {
     /// Starts a run now.
     pub(crate) fn now() -> Self {
-        Origin {
+        RunStart {
             date: SystemTime::now(),
             begin: Instant::now(),
         }

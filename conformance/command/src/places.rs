@@ -10,28 +10,28 @@ use clap::ValueEnum;
 use efa_commands::ports::free_port;
 use efa_play::drive::{Command, Identity, Line, VERSION};
 use efa_play::player::{
-    Description, HostDevice, Hosted, ParseHostDeviceError, Player, PlayerError, Program, Recorder,
-    Recording, RemoteAccess, RemoteShell, RequirementError, Timeouts,
+    Description, HostDevice, HostedProgram, ParseHostDeviceError, Player, PlayerError, Program,
+    Recorder, Recording, RemoteAccess, RemoteShell, RequirementError, Timeouts,
 };
 use efa_suite::Case;
-use efa_suite::hosts::Seats;
+use efa_suite::hosts::HostAssignment;
 
 use crate::dut::Dut;
 use crate::outcome::{Outcome, complain, say};
 
 /// An endpoint of a scenario, or a side of two programs, and its place.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct At {
+pub(crate) struct EndpointPlace {
     pub(crate) endpoint: String,
     pub(crate) place: HostDevice,
 }
 
-impl FromStr for At {
+impl FromStr for EndpointPlace {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text.split_once('=') {
-            Some((endpoint, place)) if !endpoint.is_empty() => Ok(At {
+            Some((endpoint, place)) if !endpoint.is_empty() => Ok(EndpointPlace {
                 endpoint: endpoint.to_owned(),
                 place: place
                     .parse()
@@ -102,7 +102,7 @@ pub(crate) struct HostOptions {
     /// of the applications are judged.
     #[arg(long, value_name = "ENDPOINT=HOST[%DEVICE]",
           conflicts_with_all = ["hosts", "hostfile", "pairs"])]
-    at: Vec<At>,
+    at: Vec<EndpointPlace>,
     /// Play everything on pairs of these hosts.
     #[arg(long, value_name = "HOST[%DEVICE],...", value_delimiter = ',')]
     hosts: Vec<HostDevice>,
@@ -236,17 +236,17 @@ impl HostOptions {
         &self,
         reach: &RemoteAccess,
         unrecorded: &mut BTreeSet<String>,
-    ) -> Result<Vec<Seats>, String> {
+    ) -> Result<Vec<HostAssignment>, String> {
         if !self.at.is_empty() {
             let mut places = BTreeMap::new();
-            for At { endpoint, place } in &self.at {
+            for EndpointPlace { endpoint, place } in &self.at {
                 let place = self.with_device(place);
                 self.inspect(reach, &place, unrecorded)?;
                 if places.insert(endpoint.clone(), place).is_some() {
                     return Err(format!("--at says twice where endpoint `{endpoint}` is"));
                 }
             }
-            return Ok(vec![Seats::Named(places)]);
+            return Ok(vec![HostAssignment::Named(places)]);
         }
         let mut places = Vec::new();
         for named in self.all_hosts()? {
@@ -338,7 +338,7 @@ impl Places {
     }
 }
 
-fn pairs_of(places: &[HostDevice], pairs: Pairs) -> Vec<Seats> {
+fn pairs_of(places: &[HostDevice], pairs: Pairs) -> Vec<HostAssignment> {
     let numbers = 0..places.len();
     let chosen: Vec<(usize, usize)> = match pairs {
         Pairs::All => numbers
@@ -361,7 +361,7 @@ fn pairs_of(places: &[HostDevice], pairs: Pairs) -> Vec<Seats> {
             let others = (1..places.len()).map(|step| &places[(second + step) % places.len()]);
             let is_other = |place: &&HostDevice| pair.iter().all(|one| one.host != place.host);
             let others = others.filter(is_other).cloned().collect();
-            Seats::Pair { pair, others }
+            HostAssignment::Pair { pair, others }
         })
         .collect()
 }
@@ -369,7 +369,7 @@ fn pairs_of(places: &[HostDevice], pairs: Pairs) -> Vec<Seats> {
 /// Starts the programs once at each place, and returns the identity of the program under test at
 /// the first.
 pub(crate) fn introduce(
-    seats: &[Seats],
+    seats: &[HostAssignment],
     reach: &RemoteAccess,
     program: &Program,
     peer: Option<&Program>,
@@ -377,7 +377,7 @@ pub(crate) fn introduce(
 ) -> Result<Identity, String> {
     let mut found: Option<Identity> = None;
     let mut places: Vec<&HostDevice> = Vec::new();
-    for place in seats.iter().flat_map(Seats::places) {
+    for place in seats.iter().flat_map(HostAssignment::places) {
         if !places.contains(&place) {
             places.push(place);
         }
@@ -414,7 +414,7 @@ fn identity(
     program: &Program,
     timeouts: Timeouts,
 ) -> Result<Identity, String> {
-    let hosted = Hosted::driven(program);
+    let hosted = HostedProgram::driven(program);
     let player = Player::launch_at("under-test", place, reach, &hosted, timeouts);
     let identity = player.and_then(|mut player| player.identity());
     identity.map_err(|error: PlayerError| match program {

@@ -12,7 +12,7 @@ use efa_play::drive::serve::Engine;
 use efa_play::drive::{Command, Identity, Line, VERSION};
 use efa_play::libfabric::{Library, Provider};
 use efa_play::player::{PlayerError, Program, Timeouts, join};
-use efa_replay::replay::outside::Outside;
+use efa_replay::replay::program_opener::ProgramOpener;
 use efa_replay::tagged::TagTrace;
 use efa_shm::{HostConfig, NetworkOptions};
 use efa_suite::each_event::Changes;
@@ -21,12 +21,12 @@ use efa_suite::hosts::{Hosts, Task};
 use efa_suite::json::{CaseReport, Cause, Report};
 use efa_suite::pairs::Matrix;
 use efa_suite::runner::Settings;
-use efa_suite::{Case, Ended, Options, jobs};
+use efa_suite::{Case, Options, TraceResult, jobs};
 
 use crate::check::severity;
 use crate::corpus;
 use crate::dut::Dut;
-use crate::origin::Origin;
+use crate::origin::RunStart;
 use crate::outcome::{Outcome, complain, say};
 use crate::places::{self, Places};
 use crate::progress::Progress;
@@ -183,7 +183,7 @@ struct Traces {
 }
 
 pub(crate) fn run(mut arguments: Run) -> Outcome {
-    let origin = Origin::now();
+    let origin = RunStart::now();
     let outcome = arguments.places.hosts.find_job().and_then(|()| {
         if arguments.places.hosts.are_named() {
             run_on_hosts(&arguments, &origin)
@@ -195,7 +195,7 @@ pub(crate) fn run(mut arguments: Run) -> Outcome {
 }
 
 /// Replays the traces on this machine.
-fn replay(arguments: &Run, origin: &Origin) -> Result<Outcome, String> {
+fn replay(arguments: &Run, origin: &RunStart) -> Result<Outcome, String> {
     let library = &arguments.libfabric;
     // The dynamic linker searches for a name without a directory.
     if matches!(arguments.dut, Dut::Libfabric) && library.components().count() > 1 {
@@ -204,7 +204,7 @@ fn replay(arguments: &Run, origin: &Origin) -> Result<Outcome, String> {
     }
     let mut outside = match &arguments.dut {
         Dut::Core => None,
-        dut => Some(Outside::new(
+        dut => Some(ProgramOpener::new(
             dut.program(library, arguments.provider.provider()),
             arguments.timeouts(),
         )),
@@ -260,7 +260,7 @@ fn replay(arguments: &Run, origin: &Origin) -> Result<Outcome, String> {
 }
 
 /// Plays the scenarios of the traces on the named hosts.
-fn run_on_hosts(arguments: &Run, origin: &Origin) -> Result<Outcome, String> {
+fn run_on_hosts(arguments: &Run, origin: &RunStart) -> Result<Outcome, String> {
     let traces = arguments.traces()?;
     let provider = arguments.provider.provider();
     let program = arguments.dut.program(&arguments.libfabric, provider);
@@ -305,7 +305,7 @@ struct Results<'r> {
     under_test: Identity,
     expected: Expected,
     progress: Progress,
-    all: Ended,
+    all: TraceResult,
 }
 
 impl<'r> Results<'r> {
@@ -328,7 +328,7 @@ impl<'r> Results<'r> {
             },
             under_test,
             progress: Progress::new(traces.left_out.len() + steps),
-            all: Ended::default(),
+            all: TraceResult::default(),
         };
         let backend = match arguments.places.hosts.are_named() {
             true => efa_suite::hosts::BACKEND,
@@ -341,7 +341,7 @@ impl<'r> Results<'r> {
     }
 
     /// Adds the results of a trace.
-    fn add(&mut self, path: &Path, mut ended: Ended) {
+    fn add(&mut self, path: &Path, mut ended: TraceResult) {
         for case in &mut ended.cases {
             self.expected.judge(case);
         }
@@ -352,7 +352,7 @@ impl<'r> Results<'r> {
     }
 
     /// Prints the summary, and writes the reports.
-    fn conclude(self, origin: &Origin, was_introduced: bool) -> Result<Outcome, String> {
+    fn conclude(self, origin: &RunStart, was_introduced: bool) -> Result<Outcome, String> {
         self.progress.finish();
         let arguments = self.arguments;
         let repeat = |case: &Case| command_for(case, arguments);
@@ -487,7 +487,7 @@ fn command_for(case: &Case, arguments: &Run) -> String {
 }
 
 /// The reason why a program did not identify itself.
-struct Unintroduced {
+struct IdentityError {
     text: String,
     /// Whether the failure is caused by the program, and not by the command line or the
     /// environment.
@@ -496,7 +496,7 @@ struct Unintroduced {
 }
 
 /// Starts a program once to query its identity.
-fn introduce(outside: &mut Outside) -> Result<Identity, Box<Unintroduced>> {
+fn introduce(outside: &mut ProgramOpener) -> Result<Identity, Box<IdentityError>> {
     let error = match outside.start("under-test", &BTreeMap::new()) {
         Ok((_, identity)) => return Ok(identity),
         Err(error) => error,
@@ -529,7 +529,7 @@ fn introduce(outside: &mut Outside) -> Result<Identity, Box<Unintroduced>> {
             String::new(),
         ),
     };
-    Err(Box::new(Unintroduced {
+    Err(Box::new(IdentityError {
         text,
         is_program,
         started: Identity {

@@ -9,7 +9,7 @@ use efa_play::player::{HostDevice, Timeouts};
 
 use crate::drive::private_output;
 use crate::outcome::{Outcome, complain, say};
-use crate::places::{At, HostAccess};
+use crate::places::{EndpointPlace, HostAccess};
 
 #[derive(clap::Args)]
 pub(crate) struct Survey {
@@ -26,7 +26,7 @@ pub(crate) struct Survey {
     /// `--at a=node0 --at b=node1`. Both are named, or none: then both sides are on one device of
     /// this host.
     #[arg(long, value_name = "SIDE=HOST[%DEVICE]", conflicts_with = "device")]
-    at: Vec<At>,
+    at: Vec<EndpointPlace>,
     #[command(flatten)]
     access: HostAccess,
     /// Run as a side of a survey between hosts, with commands from standard input.
@@ -78,7 +78,7 @@ fn serve(arguments: &Survey) -> Result<Outcome, String> {
 }
 
 /// The places of the two sides, if they are named.
-fn places(at: &[At]) -> Result<Option<[&HostDevice; 2]>, String> {
+fn places(at: &[EndpointPlace]) -> Result<Option<[&HostDevice; 2]>, String> {
     let side = |name: &str| {
         let mut named = at.iter().filter(|at| at.endpoint == name);
         let place = named.next().map(|at| &at.place);

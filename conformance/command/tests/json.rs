@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use efa_capture::{CaptureTap, Interface, Reader, Writer};
-use efa_interop::{Outcome, Row, Unmet};
+use efa_interop::{NotMeasured, Outcome, Row};
 use efa_testing::json::assert_documented;
 use efa_testing::workspace::{built, efa_conformance, outcome, root, traces};
 use serde_json::Value;
@@ -200,14 +200,17 @@ fn interop() {
                 measured: "1 us".to_owned(),
             },
         ),
-        row("fails", Outcome::Unmet(Unmet::Failed("why".to_owned()))),
+        row(
+            "fails",
+            Outcome::NotMeasured(NotMeasured::Failed("why".to_owned())),
+        ),
         row(
             "is not run",
-            Outcome::Unmet(Unmet::Skipped("why".to_owned())),
+            Outcome::NotMeasured(NotMeasured::Skipped("why".to_owned())),
         ),
         row(
             "is stock's",
-            Outcome::Unmet(Unmet::Known {
+            Outcome::NotMeasured(NotMeasured::Known {
                 reason: "why".to_owned(),
                 capture: "x.pcapng".into(),
             }),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::harness::{Bench, Cell, CellResult, CellsError, Lab, Unmet};
+use super::harness::{Bench, Cell, CellResult, CellsError, Lab, NotMeasured};
 use super::libfabric::release::{RELEASES, Release};
 use efa_play::libfabric::Provider;
 use efa_suite::json::Report;
@@ -83,14 +83,14 @@ fn judge(bench: &Bench, release: Release, provider: &str) -> CellResult {
             let tested = &report.under_test;
             // The cell must test the release in its name.
             if tested.version() != Some(release.version) {
-                return Err(Unmet::failed(format_args!("{tested} was under test")));
+                return Err(NotMeasured::failed(format_args!("{tested} was under test")));
             }
             Ok(format!("{tested}: {}", report.summary))
         }
         _ => {
             let last: Vec<&str> = finished.stdout.lines().rev().take(30).collect();
             let last: Vec<&str> = last.into_iter().rev().collect();
-            Err(Unmet::failed(format_args!(
+            Err(NotMeasured::failed(format_args!(
                 "{}\n{}\n{}\nsee {html}",
                 finished.status,
                 last.join("\n"),

@@ -14,7 +14,7 @@ use rand::Rng;
 
 use super::harness::survivors::{END, ENDLESS, Round, START, Survivors, rounds};
 use super::harness::{
-    Bench, Cell, CellResult, CellsError, Lab, Running, Unmet, await_some, installed,
+    Bench, Cell, CellResult, CellsError, Lab, NotMeasured, Running, await_some, installed,
 };
 use super::mpi;
 
@@ -99,7 +99,7 @@ fn kills(bench: &Bench, count: u64, with_mpi: bool) -> CellResult {
     };
     let numbers_now = lowest_numbers(bench)?;
     if numbers_now != numbers {
-        return Err(Unmet::Failed(format!(
+        return Err(NotMeasured::Failed(format!(
             "the lowest free queue pair numbers are {numbers_now:?}, and were {numbers:?}"
         )));
     }
@@ -121,7 +121,7 @@ fn kills(bench: &Bench, count: u64, with_mpi: bool) -> CellResult {
 const HOSTS: [&str; 2] = ["h0", "h1"];
 
 /// Returns the lowest free queue pair numbers, by creating queue pairs with them.
-fn lowest_numbers(bench: &Bench) -> Result<Vec<Vec<Qpn>>, Unmet> {
+fn lowest_numbers(bench: &Bench) -> Result<Vec<Vec<Qpn>>, NotMeasured> {
     let sides = start_pair(bench, Some(("--qpn-reuse", "lowest")), &ENDLESS)?;
     let hosts = await_queue_pairs(bench)?;
     drop(sides);
@@ -137,8 +137,8 @@ fn start_pair<'a>(
     bench: &'a Bench<'a>,
     host_option: Option<(&str, &str)>,
     options: &[&str],
-) -> Result<(Running<'a>, Running<'a>), Unmet> {
-    let port = ports::free_port().map_err(Unmet::failed)?;
+) -> Result<(Running<'a>, Running<'a>), NotMeasured> {
+    let port = ports::free_port().map_err(NotMeasured::failed)?;
     let text = port.to_string();
     let common = [&["fi_pingpong", "-p", "efa", "-e", "rdm"], options].concat();
     // libinfinipath, which Debian's libfabric loads for another vendor's devices, calls `exit` in
@@ -159,7 +159,7 @@ fn start_pair<'a>(
 }
 
 /// Kills one side of `fi_pingpong`.
-fn kill_side(bench: &Bench, round: &mut Round, tally: &mut Tally) -> Result<(), Unmet> {
+fn kill_side(bench: &Bench, round: &mut Round, tally: &mut Tally) -> Result<(), NotMeasured> {
     tally.sides += 1;
     let (server, client) = start_pair(bench, None, &ENDLESS)?;
     await_moment(bench, round, tally)?;
@@ -175,7 +175,9 @@ fn kill_side(bench: &Bench, round: &mut Round, tally: &mut Tally) -> Result<(), 
     kill(program);
     let ended = victim.wait()?.status;
     if ended.success() {
-        return Err(Unmet::Failed(format!("the killed side ended with {ended}")));
+        return Err(NotMeasured::Failed(format!(
+            "the killed side ended with {ended}"
+        )));
     }
     tally.survivors.end(survivor, NOTICE)
 }
@@ -187,7 +189,7 @@ fn kill_rank(
     others: &[ParticipantStatus],
     round: &mut Round,
     tally: &mut Tally,
-) -> Result<(), Unmet> {
+) -> Result<(), NotMeasured> {
     tally.ranks += 1;
     let mut running = job.start(bench, HOSTS)?;
     await_moment(bench, round, tally)?;
@@ -201,21 +203,21 @@ fn kill_rank(
     })?;
     kill(ranks[round.random.random_range(0..2)]);
     match running.ends_within(END) {
-        Some(status) if status.success() => {
-            Err(Unmet::Failed("the job succeeded without its rank".into()))
-        }
+        Some(status) if status.success() => Err(NotMeasured::Failed(
+            "the job succeeded without its rank".into(),
+        )),
         Some(_) => {
             tally.survivors.noticed += 1;
             Ok(())
         }
-        None => Err(Unmet::Failed(format!(
+        None => Err(NotMeasured::Failed(format!(
             "the job did not end within {END:?} of the death of a rank"
         ))),
     }
 }
 
 /// Waits for the time of the kill.
-fn await_moment(bench: &Bench, round: &mut Round, tally: &mut Tally) -> Result<(), Unmet> {
+fn await_moment(bench: &Bench, round: &mut Round, tally: &mut Tally) -> Result<(), NotMeasured> {
     match round.is_early() {
         true => tally.early += 1,
         false => tally.flowing += 1,
@@ -229,9 +231,9 @@ fn await_moment(bench: &Bench, round: &mut Round, tally: &mut Tally) -> Result<(
 }
 
 /// Waits until two processes have queue pairs, and returns all hosts.
-fn await_queue_pairs(bench: &Bench) -> Result<Vec<HostStatus>, Unmet> {
+fn await_queue_pairs(bench: &Bench) -> Result<Vec<HostStatus>, NotMeasured> {
     await_some(START, || {
-        let hosts = list_hosts(bench.fabric()).map_err(Unmet::failed)?;
+        let hosts = list_hosts(bench.fabric()).map_err(NotMeasured::failed)?;
         let participants = hosts.iter().flat_map(|host| &host.participants);
         let open = participants.filter(|participant| !participant.queue_pairs.is_empty());
         Ok(match open.count() {
@@ -241,14 +243,14 @@ fn await_queue_pairs(bench: &Bench) -> Result<Vec<HostStatus>, Unmet> {
     })
 }
 
-fn participants(bench: &Bench) -> Result<Vec<ParticipantStatus>, Unmet> {
-    let hosts = list_hosts(bench.fabric()).map_err(Unmet::failed)?;
+fn participants(bench: &Bench) -> Result<Vec<ParticipantStatus>, NotMeasured> {
+    let hosts = list_hosts(bench.fabric()).map_err(NotMeasured::failed)?;
     let participants = hosts.into_iter().flat_map(|host| host.participants);
     Ok(participants.collect())
 }
 
 /// Waits until `count` processes are left in the network, all of them without the device.
-fn await_left(bench: &Bench, count: usize) -> Result<(), Unmet> {
+fn await_left(bench: &Bench, count: usize) -> Result<(), NotMeasured> {
     await_some(END, || {
         let left = participants(bench)?;
         let is_met = left.len() == count && !left.iter().any(|one| one.has_device);
@@ -260,16 +262,19 @@ fn await_left(bench: &Bench, count: usize) -> Result<(), Unmet> {
 }
 
 /// Fails if shared memory of the network or of libfabric is left.
-fn expect_no_files(bench: &Bench, gids: &BTreeSet<String>) -> Result<(), Unmet> {
+fn expect_no_files(bench: &Bench, gids: &BTreeSet<String>) -> Result<(), NotMeasured> {
     // SAFETY: the call takes no pointers.
     let user = unsafe { libc::geteuid() };
     let network = Path::new(SHARED_MEMORY)
         .join(format!("efa-emu-{user}"))
         .join(bench.fabric());
     if network.exists() {
-        return Err(Unmet::Failed(format!("{} is left", network.display())));
+        return Err(NotMeasured::Failed(format!(
+            "{} is left",
+            network.display()
+        )));
     }
-    let objects = std::fs::read_dir(SHARED_MEMORY).map_err(Unmet::failed)?;
+    let objects = std::fs::read_dir(SHARED_MEMORY).map_err(NotMeasured::failed)?;
     // libfabric's names begin with the address of the endpoint.
     let left: Vec<String> = objects
         .flatten()
@@ -278,7 +283,7 @@ fn expect_no_files(bench: &Bench, gids: &BTreeSet<String>) -> Result<(), Unmet> 
         .collect();
     match left.is_empty() {
         true => Ok(()),
-        false => Err(Unmet::Failed(format!("{SHARED_MEMORY} has {left:?}"))),
+        false => Err(NotMeasured::Failed(format!("{SHARED_MEMORY} has {left:?}"))),
     }
 }
 

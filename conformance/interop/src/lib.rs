@@ -23,8 +23,8 @@ mod scenarios;
 mod table;
 
 pub use harness::{
-    Bench, Cell, CellResult, CellsError, Finished, Host, Hosts, HostsError, Lab, Outcome, Row,
-    Running, Selection, Summary, Unmet, Userland, report, traffic,
+    Bench, Cell, CellResult, CellsError, Finished, Host, Hosts, HostsError, Lab, NotMeasured,
+    Outcome, Row, Running, Selection, Summary, Userland, report, traffic,
 };
 pub use results::{Results, Shard, ShardError};
 

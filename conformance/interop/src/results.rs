@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::harness::{Cell, Outcome, Row, Summary, Unmet};
+use crate::harness::{Cell, NotMeasured, Outcome, Row, Summary};
 use crate::{GROUPS, Group};
 
 /// One of several parts of the table, such as `3/12`. Each cell belongs to one part, which depends
@@ -84,9 +84,9 @@ impl Line {
             ("PASS", _) => Outcome::Passed {
                 measured: self.text,
             },
-            ("FAIL", _) => Outcome::Unmet(Unmet::Failed(self.text)),
-            ("SKIP", _) => Outcome::Unmet(Unmet::Skipped(self.text)),
-            ("KNOWN", Some(capture)) => Outcome::Unmet(Unmet::Known {
+            ("FAIL", _) => Outcome::NotMeasured(NotMeasured::Failed(self.text)),
+            ("SKIP", _) => Outcome::NotMeasured(NotMeasured::Skipped(self.text)),
+            ("KNOWN", Some(capture)) => Outcome::NotMeasured(NotMeasured::Known {
                 reason: self.text,
                 capture,
             }),
@@ -249,7 +249,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("new/state.jsonl");
         let mut results = Results::open(&path).unwrap();
-        let known = Outcome::Unmet(Unmet::Known {
+        let known = Outcome::NotMeasured(NotMeasured::Known {
             reason: "stock drops it".into(),
             capture: "a.pcapng".into(),
         });
@@ -259,10 +259,19 @@ mod tests {
         let rows = [
             row("works", passed.clone()),
             row("is known", known),
-            row("fails", Outcome::Unmet(Unmet::Failed("no".into()))),
-            row("mended", Outcome::Unmet(Unmet::Failed("no".into()))),
+            row(
+                "fails",
+                Outcome::NotMeasured(NotMeasured::Failed("no".into())),
+            ),
+            row(
+                "mended",
+                Outcome::NotMeasured(NotMeasured::Failed("no".into())),
+            ),
             row("mended", passed),
-            row("lacks", Outcome::Unmet(Unmet::Skipped("no MPI".into()))),
+            row(
+                "lacks",
+                Outcome::NotMeasured(NotMeasured::Skipped("no MPI".into())),
+            ),
         ];
         for row in &rows {
             results.keep(row).unwrap();

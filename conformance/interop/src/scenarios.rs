@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::harness::{Bench, Cell, CellResult, CellsError, Lab, Unmet};
+use super::harness::{Bench, Cell, CellResult, CellsError, Lab, NotMeasured};
 use efa_play::operation::EndpointIndex;
 use efa_play::record;
 use efa_play::scenario::{Scenario, Software};
@@ -29,7 +29,7 @@ pub(super) fn cells(lab: &Lab) -> Result<Vec<Cell>, CellsError> {
 /// Plays a scenario with the engine as endpoint `role`.
 fn play_scenario(bench: &Bench, scenario: &Scenario, role: EndpointIndex) -> CellResult {
     if let Some(reason) = &scenario.endpoints[role].not_under_test {
-        return Err(Unmet::Skipped(reason.clone()));
+        return Err(NotMeasured::Skipped(reason.clone()));
     }
     let mut live = scenario.clone();
     live.endpoints[role].software = Software::Core;
@@ -42,7 +42,7 @@ fn play_scenario(bench: &Bench, scenario: &Scenario, role: EndpointIndex) -> Cel
         Ok((transcript, _)) if transcript.problems.is_empty() => {
             Ok(transcript.versions.join(" and "))
         }
-        Ok((transcript, _)) => Err(Unmet::Failed(transcript.problems.join("\n"))),
-        Err(error) => Err(Unmet::failed(error)),
+        Ok((transcript, _)) => Err(NotMeasured::Failed(transcript.problems.join("\n"))),
+        Err(error) => Err(NotMeasured::failed(error)),
     }
 }

@@ -8,7 +8,7 @@ use crate::drive::{Bytes, Command, EndpointOptions, Event, Line};
 use crate::libfabric::Version;
 use crate::operation::{EndpointIndex, Remote};
 use crate::player::{Player, PlayerError};
-use crate::runner::{self, Comparison, Ledger, Runner, Start};
+use crate::runner::{self, Comparison, OperationTracker, Runner, Start};
 use crate::scenario::{Scenario, Software};
 
 /// The longest time in which the operations of one `wait` have to complete.
@@ -74,7 +74,7 @@ impl RunError {
 
 /// The start time of a step.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Mark {
+pub struct StepTime {
     /// The index of the step, from 0.
     pub step: usize,
     /// The time since the Unix epoch.
@@ -95,7 +95,7 @@ pub struct RegionMark {
 #[derive(Clone, Debug, Default)]
 pub struct Transcript {
     /// The start time of each step.
-    pub marks: Vec<Mark>,
+    pub marks: Vec<StepTime>,
     /// The release of each endpoint's software.
     pub versions: Vec<String>,
     pub regions: Vec<RegionMark>,
@@ -131,7 +131,7 @@ pub struct ProcessRunner<'a> {
     scenario: &'a Scenario,
     players: Vec<Player>,
     library: PathBuf,
-    ledger: Ledger<'a>,
+    tracker: OperationTracker<'a>,
     transcript: Transcript,
 }
 
@@ -149,7 +149,7 @@ impl<'a> ProcessRunner<'a> {
             scenario,
             players,
             library,
-            ledger: Ledger::new(scenario),
+            tracker: OperationTracker::new(scenario),
             transcript: Transcript::default(),
         }
     }
@@ -277,7 +277,7 @@ impl<'a> ProcessRunner<'a> {
         let name = &self.scenario.endpoints[at].name;
         match event {
             Event::Completed(report) => {
-                let problem = self.ledger.take(at, report);
+                let problem = self.tracker.take(at, report);
                 self.transcript.problems.extend(problem);
             }
             Event::Reported { text } => {
@@ -295,8 +295,8 @@ impl<'a> ProcessRunner<'a> {
 impl<'a> Runner<'a> for ProcessRunner<'a> {
     type Stop = RunError;
 
-    fn ledger(&mut self) -> &mut Ledger<'a> {
-        &mut self.ledger
+    fn tracker(&mut self) -> &mut OperationTracker<'a> {
+        &mut self.tracker
     }
 
     fn is_live(&self, _: EndpointIndex) -> bool {
@@ -304,7 +304,7 @@ impl<'a> Runner<'a> for ProcessRunner<'a> {
     }
 
     fn begin(&mut self, step: usize) {
-        self.transcript.marks.push(Mark { step, time: now() });
+        self.transcript.marks.push(StepTime { step, time: now() });
     }
 
     fn start(&mut self, _: usize, start: &Start<'a>) -> Result<Option<Remote>, RunError> {
@@ -347,7 +347,7 @@ impl<'a> Runner<'a> for ProcessRunner<'a> {
         self.set_progress(progress, true)?;
         let deadline = Instant::now() + WAIT_TIME;
         loop {
-            let mut missing = operations.iter().filter(|id| !self.ledger.is_done(id));
+            let mut missing = operations.iter().filter(|id| !self.tracker.is_done(id));
             let Some(first) = missing.next() else {
                 break;
             };

@@ -96,7 +96,7 @@ pub fn run(
     let mut files = Vec::new();
     let directory = match scenario.faults.is_empty() {
         true => None,
-        false => Some(Scratch::new().map_err(RunError::Faults)?),
+        false => Some(ScratchDirectory::new().map_err(RunError::Faults)?),
     };
     let own = directory
         .as_ref()
@@ -159,7 +159,7 @@ pub fn record(
     stock: &Stock,
 ) -> Result<Recording, RecordError> {
     let scenario = Scenario::load(path)?;
-    let directory = Scratch::new().map_err(|error| {
+    let directory = ScratchDirectory::new().map_err(|error| {
         RecordError::Environment(format!("cannot make a temporary directory: {error}"))
     })?;
     let (transcript, captures) = run(&scenario, launcher, stock, Some(&directory.0), None)?;
@@ -202,9 +202,9 @@ pub fn record(
 }
 
 /// A directory that is removed on drop.
-pub struct Scratch(pub PathBuf);
+pub struct ScratchDirectory(pub PathBuf);
 
-impl Scratch {
+impl ScratchDirectory {
     /// Makes one among the temporary files.
     ///
     /// # Errors
@@ -216,11 +216,11 @@ impl Scratch {
         let name = format!("efa-conformance-{}-{number}", std::process::id());
         let path = std::env::temp_dir().join(name);
         std::fs::create_dir(&path)?;
-        Ok(Scratch(path))
+        Ok(ScratchDirectory(path))
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchDirectory {
     fn drop(&mut self) {
         // Files left in the temporary directory do no harm.
         let _ = std::fs::remove_dir_all(&self.0);

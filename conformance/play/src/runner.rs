@@ -15,7 +15,7 @@ use crate::verify;
 
 /// The requests to applications, and the applications' results.
 #[derive(Clone, Debug)]
-pub struct Ledger<'s> {
+pub struct OperationTracker<'s> {
     scenario: &'s Scenario,
     tokens: HashMap<&'s str, Token>,
     regions: HashMap<&'s str, Remote>,
@@ -51,10 +51,10 @@ pub struct Comparison<'s> {
     pub payload: Payload,
 }
 
-impl<'s> Ledger<'s> {
+impl<'s> OperationTracker<'s> {
     /// The state before the first step.
     pub fn new(scenario: &'s Scenario) -> Self {
-        Ledger {
+        OperationTracker {
             scenario,
             tokens: HashMap::new(),
             regions: HashMap::new(),
@@ -181,7 +181,7 @@ pub trait Runner<'s> {
     type Stop;
 
     /// The record of the run.
-    fn ledger(&mut self) -> &mut Ledger<'s>;
+    fn tracker(&mut self) -> &mut OperationTracker<'s>;
 
     /// Returns whether an application plays the endpoint.
     fn is_live(&self, at: EndpointIndex) -> bool;
@@ -237,16 +237,16 @@ pub trait Runner<'s> {
 /// # Errors
 /// The errors of the runner.
 pub fn run<'s, S: Runner<'s>>(runner: &mut S) -> Result<(), S::Stop> {
-    let scenario = runner.ledger().scenario();
+    let scenario = runner.tracker().scenario();
     for (index, step) in scenario.steps.iter().enumerate() {
         runner.begin(index);
         match &step.action {
             Action::Start {
                 at, id, operation, ..
             } => {
-                let start = runner.ledger().start(index, *at, id, operation);
+                let start = runner.tracker().start(index, *at, id, operation);
                 if let Some(remote) = runner.start(index, &start)? {
-                    runner.ledger().registered(id, remote);
+                    runner.tracker().registered(id, remote);
                 }
             }
             Action::Wait {
@@ -255,7 +255,7 @@ pub fn run<'s, S: Runner<'s>>(runner: &mut S) -> Result<(), S::Stop> {
             } => {
                 runner.wait(index, operations, progress)?;
                 for id in operations {
-                    for text in runner.ledger().judge(id) {
+                    for text in runner.tracker().judge(id) {
                         runner.problem(text)?;
                     }
                 }
@@ -267,7 +267,7 @@ pub fn run<'s, S: Runner<'s>>(runner: &mut S) -> Result<(), S::Stop> {
                 offset,
                 message,
             } => {
-                if let Some(comparison) = runner.ledger().comparison(*at, region, *offset, message)
+                if let Some(comparison) = runner.tracker().comparison(*at, region, *offset, message)
                 {
                     runner.compare(comparison)?;
                 }
@@ -278,7 +278,7 @@ pub fn run<'s, S: Runner<'s>>(runner: &mut S) -> Result<(), S::Stop> {
     runner.end()?;
     for at in 0..scenario.endpoints.len() {
         if runner.is_live(at)
-            && let Some(text) = runner.ledger().judge_written(at)
+            && let Some(text) = runner.tracker().judge_written(at)
         {
             runner.problem(text)?;
         }
@@ -315,23 +315,23 @@ mod tests {
     fn duplicate_or_unknown_completions_are_problems() {
         let traces = efa_testing::workspace::traces();
         let scenario = Scenario::load(&traces.join("eager-tagged.toml")).unwrap();
-        let mut ledger = Ledger::new(&scenario);
+        let mut tracker = OperationTracker::new(&scenario);
         for (step, Step { action, .. }) in scenario.steps.iter().enumerate() {
             if let Action::Start {
                 at, id, operation, ..
             } = action
             {
-                ledger.start(step, *at, id, operation);
+                tracker.start(step, *at, id, operation);
             }
         }
-        let token = ledger.tokens["question-arrives"];
-        assert!(!ledger.is_done("question-arrives"));
-        assert_eq!(ledger.take(1, report(Some(token))), None);
-        assert!(ledger.is_done("question-arrives"));
-        let again = ledger.take(1, report(Some(token)));
+        let token = tracker.tokens["question-arrives"];
+        assert!(!tracker.is_done("question-arrives"));
+        assert_eq!(tracker.take(1, report(Some(token))), None);
+        assert!(tracker.is_done("question-arrives"));
+        let again = tracker.take(1, report(Some(token)));
         assert_eq!(again.unwrap(), "`question-arrives` completed twice");
         for foreign in [Some(999), None] {
-            let problem = ledger.take(1, report(foreign)).unwrap();
+            let problem = tracker.take(1, report(foreign)).unwrap();
             assert!(problem.contains("belongs to nothing"), "{problem}");
         }
         // A peer's write has no token, and is judged at the end.
@@ -339,8 +339,8 @@ mod tests {
             data: Some(7),
             ..report(None)
         };
-        assert_eq!(ledger.take(1, written), None);
-        assert!(ledger.judge_written(1).unwrap().contains("actual [7]"));
-        assert_eq!(ledger.judge_written(0), None);
+        assert_eq!(tracker.take(1, written), None);
+        assert!(tracker.judge_written(1).unwrap().contains("actual [7]"));
+        assert_eq!(tracker.judge_written(0), None);
     }
 }

@@ -160,25 +160,25 @@ impl fmt::Display for Case {
 
 /// The results of a trace.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Ended {
+pub struct TraceResult {
     /// One for each backend and endpoint.
     pub cases: Vec<Case>,
     /// Reasons why cases are missing, in the trace or in the environment.
     pub unfit: Vec<String>,
 }
 
-impl Ended {
-    pub(crate) fn unfit(problem: String) -> Ended {
-        Ended {
+impl TraceResult {
+    pub(crate) fn unfit(problem: String) -> TraceResult {
+        TraceResult {
             cases: Vec::new(),
             unfit: vec![problem],
         }
     }
 }
 
-impl From<Case> for Ended {
-    fn from(case: Case) -> Ended {
-        Ended {
+impl From<Case> for TraceResult {
+    fn from(case: Case) -> TraceResult {
+        TraceResult {
             cases: vec![case],
             unfit: Vec::new(),
         }

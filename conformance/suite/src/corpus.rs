@@ -8,7 +8,7 @@ use efa_replay::tagged::TagTrace;
 
 /// A trace that cannot be used.
 #[derive(Debug)]
-pub struct Unusable {
+pub struct UnusableTrace {
     pub path: PathBuf,
     pub error: TraceError,
 }

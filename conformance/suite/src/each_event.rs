@@ -77,7 +77,7 @@ impl FromStr for Changes {
 
 /// The results of the runs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Turns {
+pub struct RunResults {
     /// The number of runs: one for each event and each change.
     pub runs: usize,
     /// Failures, each with its event.
@@ -190,8 +190,8 @@ pub fn run_with_changes(
     opener: &mut dyn Opener<Emu>,
     changes: &[Change],
     every: usize,
-) -> Result<Turns, BackendError> {
-    let mut turns = Turns::default();
+) -> Result<RunResults, BackendError> {
+    let mut turns = RunResults::default();
     let dut = &trace.scenario.endpoints[role].name;
     for kind in changes.iter().flat_map(|change| kinds(*change, dut)) {
         for number in (1_u64..).step_by(every) {

@@ -14,13 +14,13 @@ use std::time::Instant;
 use efa_core::rules;
 use efa_core::rules::Severity;
 use efa_play::player::{
-    HostDevice, Hosted, Player, PlayerError, Program, Recording, RemoteAccess, Timeouts,
+    HostDevice, HostedProgram, Player, PlayerError, Program, Recording, RemoteAccess, Timeouts,
 };
 use efa_play::process_runner::{Played, ProcessRunner, RunError, Transcript};
 use efa_play::scenario::{EndpointSpec, Scenario, Software};
 use efa_replay::compare::Finding;
 
-use super::Ended;
+use super::TraceResult;
 use super::judged::judge;
 use super::ladder::Ladder;
 use super::parallel;
@@ -35,7 +35,7 @@ const MOST_LOST: u32 = 3;
 
 /// The hosts of the endpoints.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Seats {
+pub enum HostAssignment {
     Named(BTreeMap<String, HostDevice>),
     /// The first endpoint of each scenario is at the first place of the pair, the second at the
     /// second.
@@ -47,20 +47,20 @@ pub enum Seats {
     },
 }
 
-impl Seats {
+impl HostAssignment {
     /// The named places, or the pair.
     pub fn places(&self) -> impl Iterator<Item = &HostDevice> {
         match self {
-            Seats::Named(places) => places.values().collect::<Vec<_>>(),
-            Seats::Pair { pair, .. } => pair.iter().collect(),
+            HostAssignment::Named(places) => places.values().collect::<Vec<_>>(),
+            HostAssignment::Pair { pair, .. } => pair.iter().collect(),
         }
         .into_iter()
     }
 
     fn of(&self, index: usize, name: &str) -> Option<&HostDevice> {
         match self {
-            Seats::Named(places) => places.get(name),
-            Seats::Pair { pair, others } => {
+            HostAssignment::Named(places) => places.get(name),
+            HostAssignment::Pair { pair, others } => {
                 Some(match (index.checked_sub(pair.len()), &others[..]) {
                     (Some(further), [_, ..]) => &others[further % others.len()],
                     _ => &pair[index % pair.len()],
@@ -74,7 +74,7 @@ impl Seats {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Task {
     pub path: PathBuf,
-    pub seats: Seats,
+    pub seats: HostAssignment,
 }
 
 /// The hosts, and the software under test.
@@ -151,17 +151,22 @@ impl Hosts {
 
     /// Plays all tasks, up to `jobs` simultaneously. `ended` gets the results in the order of
     /// `tasks`.
-    pub fn run_all(&self, tasks: &[Task], jobs: NonZeroUsize, ended: impl FnMut(&Task, Ended)) {
+    pub fn run_all(
+        &self,
+        tasks: &[Task],
+        jobs: NonZeroUsize,
+        ended: impl FnMut(&Task, TraceResult),
+    ) {
         parallel::in_order(tasks, jobs, |task| self.run(task), ended);
     }
 
     /// Plays a scenario: once if all endpoints are under test, otherwise with each in turn under
     /// test.
-    pub fn run(&self, task: &Task) -> Ended {
+    pub fn run(&self, task: &Task) -> TraceResult {
         let scenario = match Scenario::load(&task.path.with_extension("toml")) {
             Ok(scenario) => scenario,
             Err(error) => {
-                return Ended {
+                return TraceResult {
                     cases: Vec::new(),
                     unfit: vec![error.to_string()],
                 };
@@ -179,13 +184,19 @@ impl Hosts {
             .into_iter()
             .map(|role| self.case(&task.path, &scenario, role, &task.seats))
             .collect();
-        Ended {
+        TraceResult {
             cases,
             unfit: Vec::new(),
         }
     }
 
-    fn case(&self, path: &Path, scenario: &Scenario, role: Option<usize>, seats: &Seats) -> Case {
+    fn case(
+        &self,
+        path: &Path,
+        scenario: &Scenario,
+        role: Option<usize>,
+        seats: &HostAssignment,
+    ) -> Case {
         let start = Instant::now();
         let endpoints = scenario.endpoints.iter().enumerate();
         let places = endpoints.filter_map(|(index, endpoint)| {
@@ -213,7 +224,12 @@ impl Hosts {
     }
 
     /// The reason why a scenario is not played, if any.
-    fn obstacle(&self, scenario: &Scenario, role: Option<usize>, seats: &Seats) -> Option<Outcome> {
+    fn obstacle(
+        &self,
+        scenario: &Scenario,
+        role: Option<usize>,
+        seats: &HostAssignment,
+    ) -> Option<Outcome> {
         let unsupported = |reason: String| Some(Outcome::Unsupported { reason });
         let endpoints = || scenario.endpoints.iter().enumerate();
         if let Some((_, endpoint)) = endpoints().find(|(_, it)| it.software == Software::Script) {
@@ -243,7 +259,7 @@ impl Hosts {
             .map(|reason| Outcome::NotUnderTest { reason })
     }
 
-    fn outcome(&self, scenario: &Scenario, role: Option<usize>, seats: &Seats) -> Outcome {
+    fn outcome(&self, scenario: &Scenario, role: Option<usize>, seats: &HostAssignment) -> Outcome {
         let error = |text: String| vec![Finding::plain(Severity::Error, text)];
         let (transcript, stop) = match self.play_live(scenario, role, seats) {
             Ok(Played { transcript, error }) => (transcript, error.map(Stop::Run)),
@@ -290,7 +306,12 @@ impl Hosts {
     }
 
     /// The file name of the capture of a failed case.
-    fn name_of_capture(&self, scenario: &Scenario, role: Option<usize>, seats: &Seats) -> String {
+    fn name_of_capture(
+        &self,
+        scenario: &Scenario,
+        role: Option<usize>,
+        seats: &HostAssignment,
+    ) -> String {
         let mut name = scenario.name.clone();
         if let Some(role) = role {
             name += &format!("-{}", scenario.endpoints[role].name);
@@ -313,7 +334,7 @@ impl Hosts {
         &self,
         scenario: &Scenario,
         role: Option<usize>,
-        seats: &Seats,
+        seats: &HostAssignment,
     ) -> Result<Played, Stop> {
         let mut live = scenario.clone();
         let mut players = Vec::new();
@@ -344,10 +365,10 @@ impl Hosts {
         program: &Program,
     ) -> Result<Player, PlayerError> {
         let is_recorded = !self.unrecorded.contains(&place.host);
-        let hosted = Hosted {
+        let hosted = HostedProgram {
             environment: endpoint.environment.clone(),
             recording: self.recording.clone().filter(|_| is_recorded),
-            ..Hosted::driven(program)
+            ..HostedProgram::driven(program)
         };
         let (name, reach) = (&endpoint.name, &self.reach);
         Player::launch_at(name, place, reach, &hosted, self.timeouts)
@@ -393,7 +414,7 @@ mod tests {
         let seats = |others: &[&str]| {
             let others = others.iter().map(|name| place(name)).collect();
             let pair = [place("x"), place("y%efa_1")];
-            let seats = Seats::Pair { pair, others };
+            let seats = HostAssignment::Pair { pair, others };
             let names = ["a", "b", "c", "d", "e"].iter().enumerate();
             let names = names.map(|(index, name)| seats.of(index, name).unwrap().to_string());
             names.collect::<Vec<_>>()
@@ -401,7 +422,7 @@ mod tests {
         assert_eq!(seats(&[]), ["x", "y%efa_1", "x", "y%efa_1", "x"]);
         assert_eq!(seats(&["z"]), ["x", "y%efa_1", "z", "z", "z"]);
         assert_eq!(seats(&["z", "w"]), ["x", "y%efa_1", "z", "w", "z"]);
-        let named = Seats::Named(BTreeMap::from([("b".to_owned(), place("x"))]));
+        let named = HostAssignment::Named(BTreeMap::from([("b".to_owned(), place("x"))]));
         assert_eq!(named.of(1, "b"), Some(&place("x")));
         assert_eq!(named.of(0, "a"), None);
     }

@@ -3,7 +3,7 @@
 //! A device and its fabric belong to a process, so cases that run at the same time without
 //! affecting each other need separate processes. Each process reads the settings from a line of
 //! JSON, and answers `null` or the reason why it cannot start. Each further line is the path of a
-//! trace, which the process answers with an [`Ended`].
+//! trace, which the process answers with an [`TraceResult`].
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
@@ -19,7 +19,7 @@ use efa_play::answers::{self, Conversation, NoAnswer, read_line, write_line};
 use efa_replay::replay::backend::BackendError;
 use efa_shm::{ENV_FABRIC, ENV_RUN, Fabric, FabricError, HostConfig};
 
-use super::Ended;
+use super::TraceResult;
 use super::runner::{Runner, Settings};
 
 /// The traces cannot be run.
@@ -57,7 +57,7 @@ pub fn run_all(
     settings: &Settings,
     jobs: NonZeroUsize,
     program: impl Fn() -> Command + Sync,
-    mut ended: impl FnMut(&Path, Ended),
+    mut ended: impl FnMut(&Path, TraceResult),
 ) -> Result<(), JobsError> {
     if jobs.get() == 1 {
         let mut runner = Runner::open(settings.clone())?;
@@ -141,7 +141,7 @@ impl Job {
         mut self,
         paths: &[PathBuf],
         next: &AtomicUsize,
-        results: &Sender<(usize, Ended)>,
+        results: &Sender<(usize, TraceResult)>,
         again: impl Fn() -> Result<Job, JobsError>,
     ) {
         loop {
@@ -158,7 +158,7 @@ impl Job {
                     Ok(job) => self = job,
                     Err(error) => problem = format!("{problem}; then: {error}"),
                 }
-                Ended {
+                TraceResult {
                     cases: Vec::new(),
                     unfit: vec![problem],
                 }
@@ -291,7 +291,7 @@ mod tests {
             read_line::<Option<String>>(&mut output).unwrap(),
             Some(None)
         );
-        let mut there: Ended = read_line(&mut output).unwrap().unwrap();
+        let mut there: TraceResult = read_line(&mut output).unwrap().unwrap();
         for case in here.cases.iter_mut().chain(&mut there.cases) {
             case.duration = std::time::Duration::ZERO;
         }

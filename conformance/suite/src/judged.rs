@@ -7,13 +7,13 @@ use efa_check::check;
 use efa_check::clocks;
 use efa_check::merge::merge_clocks;
 use efa_core::rules::Severity;
-use efa_play::record::Scratch;
+use efa_play::record::ScratchDirectory;
 use efa_play::scenario::Scenario;
 use efa_replay::compare::Finding;
 
 /// The judgement of a case's captures.
 #[derive(Default)]
-pub(super) struct Judged {
+pub(super) struct Judgement {
     /// Violated rules.
     pub(super) findings: Vec<Finding>,
     /// The comparison of the clocks, and the gaps of the captures. These do not fail a case.
@@ -21,10 +21,10 @@ pub(super) struct Judged {
     /// The number of packets that were judged.
     pub(super) packets: usize,
     /// The merged capture, in its directory.
-    merged: Option<(Scratch, PathBuf)>,
+    merged: Option<(ScratchDirectory, PathBuf)>,
 }
 
-impl Judged {
+impl Judgement {
     /// Keeps the merged capture in a directory.
     pub(super) fn keep(&self, directory: &Path, name: &str) -> Option<PathBuf> {
         let (_, merged) = self.merged.as_ref()?;
@@ -38,16 +38,16 @@ impl Judged {
 /// Judges the captures of the endpoints as one. If that is impossible, because their clocks
 /// contradict each other or one of them lost frames, judges each separately. Errors of endpoints
 /// that are not under test are notes.
-pub(super) fn judge(scenario: &Scenario, role: Option<usize>, captures: &[Vec<u8>]) -> Judged {
-    let mut judged = Judged::default();
+pub(super) fn judge(scenario: &Scenario, role: Option<usize>, captures: &[Vec<u8>]) -> Judgement {
+    let mut judged = Judgement::default();
     if captures.iter().all(Vec::is_empty) {
         return judged;
     }
-    let Recorded {
+    let RecordedCaptures {
         directory,
         captures,
         problems,
-    } = match Recorded::load(scenario, captures) {
+    } = match RecordedCaptures::load(scenario, captures) {
         Ok(recorded) => recorded,
         Err(problem) => {
             judged.state(format!("the captures are not judged: {problem}"));
@@ -58,7 +58,7 @@ pub(super) fn judge(scenario: &Scenario, role: Option<usize>, captures: &[Vec<u8
         judged.state(problem);
     }
     match merged(scenario, &captures, &directory.0) {
-        Ok(Merged {
+        Ok(MergedCapture {
             path,
             capture,
             endpoints,
@@ -80,7 +80,7 @@ pub(super) fn judge(scenario: &Scenario, role: Option<usize>, captures: &[Vec<u8
     judged
 }
 
-impl Judged {
+impl Judgement {
     /// Adds the findings about a capture; `endpoints` are the endpoints of its interfaces.
     fn take(&mut self, role: Option<usize>, capture: &Capture, endpoints: &[usize]) {
         let checked = check::check(capture);
@@ -110,18 +110,18 @@ impl Judged {
 }
 
 /// The captures of endpoints, in files.
-struct Recorded {
-    directory: Scratch,
+struct RecordedCaptures {
+    directory: ScratchDirectory,
     /// The endpoint, the file, and its content.
     captures: Vec<(usize, PathBuf, Capture)>,
     /// The reasons why others cannot be read.
     problems: Vec<String>,
 }
 
-impl Recorded {
+impl RecordedCaptures {
     fn load(scenario: &Scenario, captures: &[Vec<u8>]) -> Result<Self, std::io::Error> {
-        let mut recorded = Recorded {
-            directory: Scratch::new()?,
+        let mut recorded = RecordedCaptures {
+            directory: ScratchDirectory::new()?,
             captures: Vec::new(),
             problems: Vec::new(),
         };
@@ -143,7 +143,7 @@ impl Recorded {
 }
 
 /// The captures of several endpoints, merged into one.
-struct Merged {
+struct MergedCapture {
     path: PathBuf,
     capture: Capture,
     /// The endpoint of each interface.
@@ -171,7 +171,7 @@ fn merged(
     scenario: &Scenario,
     recorded: &[(usize, PathBuf, Capture)],
     directory: &Path,
-) -> Result<Merged, UnmergedError> {
+) -> Result<MergedCapture, UnmergedError> {
     let name = |at: usize| &scenario.endpoints[at].name;
     let loaded: Vec<&Capture> = recorded.iter().map(|(.., capture)| capture).collect();
     let differences = clocks::align(&loaded).map_err(|(at, source)| UnmergedError::Clocks {
@@ -201,7 +201,7 @@ fn merged(
     let endpoints = recorded
         .iter()
         .flat_map(|(at, _, it)| vec![*at; it.interfaces.len()]);
-    Ok(Merged {
+    Ok(MergedCapture {
         path,
         capture,
         endpoints: endpoints.collect(),
@@ -224,7 +224,7 @@ mod tests {
         (scenario, std::fs::read(path).unwrap())
     }
 
-    fn statements(judged: &Judged) -> String {
+    fn statements(judged: &Judgement) -> String {
         let texts = judged.statements.iter().map(|it| it.text.as_str());
         texts.collect::<Vec<_>>().join("; ")
     }

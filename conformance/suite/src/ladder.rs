@@ -11,13 +11,13 @@ use efa_core::wire::PacketType;
 use efa_core::wire::fields::{self, Value, field_of, fields_of};
 use efa_play::operation::EndpointIndex;
 use efa_play::trace::Trace;
-use efa_replay::replay::{Exchanged, WireEvent};
+use efa_replay::replay::{ExchangedEvent, WireEvent};
 use serde::{Deserialize, Serialize};
 
 /// A message from one endpoint to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Nature {
+pub enum MessageKind {
     Packet,
     /// A request to a device to read or write memory.
     Request,
@@ -34,7 +34,7 @@ pub struct Message {
     pub detail: String,
     /// The number of the recorded packet that it is, or that it corresponds to.
     pub number: Option<u64>,
-    pub nature: Nature,
+    pub nature: MessageKind,
 }
 
 /// A rung: a recorded message, the actual one in its place, or both.
@@ -105,7 +105,7 @@ fn of_packet(packet: &[u8], headerless: bool, number: Option<u64>) -> Message {
         kind,
         detail,
         number,
-        nature: Nature::Packet,
+        nature: MessageKind::Packet,
     }
 }
 
@@ -118,7 +118,7 @@ fn of_rdma(writes: bool, length: u64, immediate: Option<u32>, number: Option<u64
         kind: if writes { "RDMA write" } else { "RDMA read" }.into(),
         detail,
         number,
-        nature: Nature::Request,
+        nature: MessageKind::Request,
     }
 }
 
@@ -127,7 +127,7 @@ fn of_refusal(status: Status, number: Option<u64>) -> Message {
         kind: status.describe().to_owned(),
         detail: String::new(),
         number,
-        nature: Nature::Refusal,
+        nature: MessageKind::Refusal,
     }
 }
 
@@ -162,7 +162,7 @@ impl Ladder {
     }
 
     /// Compares a trace with the messages of its replay.
-    pub fn of(trace: &Trace, exchanged: &[Exchanged]) -> Self {
+    pub fn of(trace: &Trace, exchanged: &[ExchangedEvent]) -> Self {
         let frames = &trace.capture.frames;
         let owners: HashMap<Gid, EndpointIndex> = frames
             .iter()
@@ -274,7 +274,7 @@ mod tests {
             kind: "CTS".into(),
             detail: String::new(),
             number,
-            nature: Nature::Packet,
+            nature: MessageKind::Packet,
         })
     }
 

@@ -41,8 +41,8 @@ pub mod sections;
 mod subprotocols;
 mod tagged;
 
-pub use case::{Case, Ended, Outcome};
-pub use corpus::{CorpusError, Unusable, find_cases, find_scenarios, find_traces, name_of};
+pub use case::{Case, Outcome, TraceResult};
+pub use corpus::{CorpusError, UnusableTrace, find_cases, find_scenarios, find_traces, name_of};
 pub use results::Summary;
 pub use run::{ENGINE, Options, STOCK, run_engine, run_outside, run_trace};
 pub use tagged::leave_out;

@@ -17,7 +17,7 @@ use efa_replay::compare::Finding;
 use efa_replay::replay::backend::{Backend, BackendError};
 use efa_replay::replay::emu::Emu;
 use efa_replay::replay::hw::Hw;
-use efa_replay::replay::outside::Outside;
+use efa_replay::replay::program_opener::ProgramOpener;
 use efa_replay::replay::{Engine, Opener, Strictness, codec, coverage, live, replay};
 use serde::{Deserialize, Serialize};
 
@@ -354,7 +354,7 @@ pub fn run_outside(
     trace: &Trace,
     backend: &mut Hw,
     dut: &str,
-    outside: &mut Outside,
+    outside: &mut ProgramOpener,
     options: &Options,
 ) -> Result<Vec<Case>, BackendError> {
     let beyond = coverage::beyond_script(trace);

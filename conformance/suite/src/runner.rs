@@ -5,13 +5,13 @@ use std::path::Path;
 use efa_replay::replay::backend::BackendError;
 use efa_replay::replay::emu::Emu;
 use efa_replay::replay::hw::Hw;
-use efa_replay::replay::outside::Outside;
+use efa_replay::replay::program_opener::ProgramOpener;
 use efa_replay::synthetic;
 use efa_replay::tagged::{TagTrace, Verbs};
 use serde::{Deserialize, Serialize};
 
 use super::each_event::Changes;
-use super::{Case, Ended, Options, run_engine, run_outside, tagged};
+use super::{Case, Options, TraceResult, run_engine, run_outside, tagged};
 
 /// The implementation under test, and the backends.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -21,7 +21,7 @@ pub struct Settings {
     /// Run on verbs.
     pub hw: bool,
     /// The program under test, on verbs only; `None` is the engine.
-    pub outside: Option<Outside>,
+    pub outside: Option<ProgramOpener>,
     /// The name in results of the implementation under test.
     pub dut: String,
     pub options: Options,
@@ -53,32 +53,32 @@ impl Runner {
     }
 
     /// Runs a trace of tag matching on each backend.
-    fn run_tagged(&mut self, path: &Path) -> Ended {
+    fn run_tagged(&mut self, path: &Path) -> TraceResult {
         let trace = match TagTrace::load(path) {
             Ok(trace) => trace,
-            Err(error) => return Ended::unfit(error.to_string()),
+            Err(error) => return TraceResult::unfit(error.to_string()),
         };
         let options = &self.settings.options;
         let emu = self.emu.as_mut();
         let emu = emu.map(|emu| tagged::run_in_simulator(path, &trace, emu, options));
         let hw = self.hw.as_ref();
         let hw = hw.map(|_| tagged::run_over_verbs(path, &trace, options));
-        Ended {
+        TraceResult {
             cases: emu.into_iter().chain(hw).collect(),
             unfit: Vec::new(),
         }
     }
 
     /// Runs a trace on each backend, each endpoint in turn under test.
-    pub fn run(&mut self, path: &Path) -> Ended {
+    pub fn run(&mut self, path: &Path) -> TraceResult {
         if TagTrace::is_one(path) {
             return self.run_tagged(path);
         }
         let trace = match synthetic::load(path) {
             Ok(trace) => trace,
-            Err(error) => return Ended::unfit(error.to_string()),
+            Err(error) => return TraceResult::unfit(error.to_string()),
         };
-        let mut ended = Ended::default();
+        let mut ended = TraceResult::default();
         let mut add = |result: Result<Vec<Case>, BackendError>| match result {
             Ok(cases) => ended.cases.extend(cases),
             Err(error) => ended.unfit.push(format!("{}: {error}", path.display())),

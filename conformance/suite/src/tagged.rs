@@ -10,20 +10,20 @@ use efa_replay::tagged::{Devices, TagTrace, Verbs, play};
 
 use crate::ladder::Ladder;
 use crate::run::keep;
-use crate::{Case, Ended, Options, Outcome};
+use crate::{Case, Options, Outcome, TraceResult};
 
 /// The device's name in results, because no protocol engine is under test.
 const DEVICE: &str = "device";
 
 /// The result of a trace of tag matching that is not played, with the reason.
-pub fn leave_out(path: &Path, backend: &str, reason: &str) -> Ended {
+pub fn leave_out(path: &Path, backend: &str, reason: &str) -> TraceResult {
     let reason = reason.to_owned();
     match TagTrace::load(path) {
         Ok(trace) => {
             let outcome = Outcome::NotUnderTest { reason };
-            Ended::from(case(path, &trace, backend, outcome, Instant::now()))
+            TraceResult::from(case(path, &trace, backend, outcome, Instant::now()))
         }
-        Err(error) => Ended::unfit(error.to_string()),
+        Err(error) => TraceResult::unfit(error.to_string()),
     }
 }
 

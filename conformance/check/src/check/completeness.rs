@@ -15,7 +15,7 @@ use efa_wire::address::Qkey;
 use foldhash::{HashMap, HashSet};
 
 use super::content::Content;
-use super::copies::Sent;
+use super::copies::SentPacket;
 use super::node::{HostId, NodeId, Nodes, View};
 use super::recent::Recent;
 use crate::capture::CapturedPacket;
@@ -32,29 +32,29 @@ type Owner = (bool, NodeId);
 
 /// The lifetimes of queue pairs, by the numbers of their requests.
 #[derive(Debug, Default)]
-pub(super) struct Lives {
+pub(super) struct Lifetimes {
     /// The life of each queue pair, in captures without and with directions.
-    of: Vec<Life>,
+    of: Vec<Lifetime>,
     /// Queue pairs whose first arrival a tap saw.
     tapped: HashSet<NodeId>,
 }
 
 #[derive(Debug, Default)]
-struct Life {
+struct Lifetime {
     /// The times of first requests, and whether they were captured at their sender.
     births: VecDeque<(u64, bool)>,
     /// The latest request at its receiver, and the latest one at its sender, with its run.
     latest: [Option<(u32, u64)>; 2],
 }
 
-impl Lives {
+impl Lifetimes {
     /// Handles a request that is no repetition, captured as frame `at`. Returns its run of
     /// consecutive request numbers.
     pub(super) fn request(&mut self, owner: Owner, is_own: bool, at: u64, header: &Repr) -> u64 {
         let sequence = header.sequence;
         let at_life = owner.1.index(owner.0);
         if self.of.len() <= at_life {
-            self.of.resize_with(at_life + 1, Life::default);
+            self.of.resize_with(at_life + 1, Lifetime::default);
         }
         let life = &mut self.of[at_life];
         if sequence == 0 && !header.retransmission {
@@ -99,7 +99,7 @@ impl Lives {
     }
 
     /// Whether a queue pair's first request was captured after one frame and not after another;
-    /// `is_own` as for [`Lives::is_born`].
+    /// `is_own` as for [`Lifetimes::is_born`].
     pub(super) fn began_between(&self, owner: Owner, is_own: bool, after: u64, until: u64) -> bool {
         let mut births = self.births(owner);
         births.any(|&(at, own)| at > after && at <= until && (own || !is_own))
@@ -113,7 +113,7 @@ impl Lives {
 
 /// Identifies a frame at both ends.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct Mark {
+struct FrameKey {
     from: NodeId,
     to: NodeId,
     /// Distinguishes lifetimes of queue pairs, which repeat the numbers.
@@ -126,11 +126,11 @@ struct Mark {
 }
 
 #[derive(Debug, Default)]
-struct Sightings {
+struct Observations {
     sent: Option<Duration>,
     arrived: Option<Duration>,
     /// The packet as it was sent.
-    packet: Option<Sent>,
+    packet: Option<SentPacket>,
 }
 
 /// The number of a frame among those that are remembered.
@@ -140,7 +140,7 @@ pub(super) struct FrameId(u32);
 /// Frames that the host of only one end captured.
 #[derive(Debug, Default)]
 pub(super) struct Unmatched {
-    seen: Recent<Mark, Sightings>,
+    seen: Recent<FrameKey, Observations>,
     /// The time of the last frame of each host's own capture.
     last: Vec<Option<Duration>>,
     /// The pairs of hosts whose frames were captured at both ends, and whether any of them arrived
@@ -198,7 +198,7 @@ impl Unmatched {
         from: NodeId,
         to: NodeId,
     ) -> FrameId {
-        let mark = Mark {
+        let mark = FrameKey {
             from,
             to,
             qkey: frame.header.qkey,
@@ -209,7 +209,7 @@ impl Unmatched {
         if self.seen.len() >= MOST_FRAMES {
             self.forget();
         }
-        let number = self.seen.find_or_insert(mark, Sightings::default);
+        let number = self.seen.find_or_insert(mark, Observations::default);
         let known = self.seen.get_mut(number);
         match direction {
             Direction::Outbound => known.sent = Some(frame.time),
@@ -234,7 +234,7 @@ impl Unmatched {
         identity: u64,
     ) {
         if frame.direction == Some(Direction::Outbound) {
-            self.seen.get_mut(id.0).packet = Some(Sent {
+            self.seen.get_mut(id.0).packet = Some(SentPacket {
                 number: frame.number,
                 content: content.clone(),
                 identity,
@@ -243,14 +243,14 @@ impl Unmatched {
     }
 
     /// The packet that arrives in a frame, as it was sent.
-    pub(super) fn sent(&self, id: FrameId, frame: &CapturedPacket) -> Option<&Sent> {
+    pub(super) fn sent(&self, id: FrameId, frame: &CapturedPacket) -> Option<&SentPacket> {
         if frame.direction != Some(Direction::Inbound) {
             return None;
         }
         let (mark, sightings) = self.seen.get(id.0);
         let first = || {
             let retransmission = false;
-            let first = self.seen.find(&Mark {
+            let first = self.seen.find(&FrameKey {
                 retransmission,
                 ..*mark
             })?;
@@ -263,7 +263,7 @@ impl Unmatched {
 
     /// Ends the wait for the earliest frame.
     fn forget(&mut self) -> bool {
-        let Some((Mark { from, to, .. }, sightings)) = self.seen.pop() else {
+        let Some((FrameKey { from, to, .. }, sightings)) = self.seen.pop() else {
             return false;
         };
         let (near, far, time) = match (sightings.sent, sightings.arrived) {

@@ -10,14 +10,14 @@ use efa_wire::address::Qkey;
 use efa_wire::rules::{self, Evidence, Rule, Severity};
 use efa_wire::{ExtraFeatures, PacketType, ParseError};
 
-use super::completeness::Lives;
+use super::completeness::Lifetimes;
 use super::frame::{FrameContext, PacketFrame, begins};
 use super::node::{Node, NodeId, Nodes, View};
 use super::operation::{End, Operations};
-use super::packet::{PacketBody, Reading};
-use super::report::{Finding, Findings, Found};
+use super::packet::{PacketBody, ParsedPacket};
+use super::protocol_detection::{ProtocolDetection, UndirectedFrames};
+use super::report::{Finding, Findings, LocatedFinding};
 use super::side::Side;
-use super::speech::{Speech, Undirected};
 
 /// The number of packets with a feature before the peer's HANDSHAKE that are kept.
 const MOST_EARLY: usize = 16;
@@ -39,10 +39,10 @@ pub(super) struct Conversation {
     /// Whether a device refused a request permanently.
     pub(super) has_failed: bool,
     /// The sends of the present endpoints.
-    speech: Speech,
+    detection: ProtocolDetection,
     /// The sends of earlier endpoints: of the RDM protocol, and of others.
-    pub(super) rdm: Option<Speech>,
-    pub(super) foreign: Speech,
+    pub(super) rdm: Option<ProtocolDetection>,
+    pub(super) foreign: ProtocolDetection,
     serial: u64,
     pub(super) interface: usize,
     /// The number of frames of the capture up to the present one.
@@ -52,7 +52,7 @@ pub(super) struct Conversation {
     /// The findings about the present endpoints.
     findings: Findings,
     /// The captured frames without directions.
-    pub(super) undirected: Undirected,
+    pub(super) undirected: UndirectedFrames,
     /// Whether there was an answer to a request that is not in the capture.
     has_stray_answer: bool,
 }
@@ -67,15 +67,15 @@ impl Conversation {
             is_later: false,
             is_torn: false,
             has_failed: false,
-            speech: Speech::default(),
+            detection: ProtocolDetection::default(),
             rdm: None,
-            foreign: Speech::default(),
+            foreign: ProtocolDetection::default(),
             serial: 0,
             interface: 0,
             at: 0,
             target: None,
             findings: Findings::default(),
-            undirected: Undirected::default(),
+            undirected: UndirectedFrames::default(),
             has_stray_answer: false,
         }
     }
@@ -129,7 +129,7 @@ impl Conversation {
     }
 
     /// Drops the findings without evidence in the capture.
-    pub(super) fn settle(&mut self, lives: &Lives) {
+    pub(super) fn settle(&mut self, lifetimes: &Lifetimes) {
         let [near, far] = &self.sides;
         let is_own = near.node == far.node;
         let has_both = is_own || near.frames > 0 && far.frames > 0;
@@ -138,9 +138,9 @@ impl Conversation {
         let was_born = |side: &Side, is_own| {
             let owner = (has_directions, side.id);
             let (after, until) = (side.former_frame, side.last_frame);
-            side.born.is_some() || lives.began_between(owner, is_own, after, until)
+            side.born.is_some() || lifetimes.began_between(owner, is_own, after, until)
         };
-        let has_arrivals = has_directions && lives.has_all_arrivals(near.id);
+        let has_arrivals = has_directions && lifetimes.has_all_arrivals(near.id);
         let has_beginning = has_both
             && has_possible_order
             && self.from_start == Some(true)
@@ -153,25 +153,25 @@ impl Conversation {
         let is_in_order = !may_have_copies || has_first_copies;
         let has_history = has_both && has_possible_order && (has_directions || is_in_order);
         let is_talk = near.frames + far.frames > 0 && self.from_start.is_some();
-        let speech = &mut self.speech;
-        speech.lacks_direction |= is_talk && !has_both;
-        speech.lacks_beginning |= is_talk && has_both && !has_beginning;
-        speech.unproven += self.findings.retain(|evidence, _| match evidence {
+        let detection = &mut self.detection;
+        detection.lacks_direction |= is_talk && !has_both;
+        detection.lacks_beginning |= is_talk && has_both && !has_beginning;
+        detection.unproven += self.findings.retain(|evidence, _| match evidence {
             Evidence::Packet => true,
             Evidence::History | Evidence::Sender => has_history,
             Evidence::Beginning => has_beginning,
         });
-        speech.proven.append(std::mem::take(&mut self.findings));
+        detection.proven.append(std::mem::take(&mut self.findings));
     }
 
     /// Decides which protocol was spoken, and starts again for the next endpoints.
-    pub(super) fn ends_speech(&mut self) {
-        let speech = std::mem::take(&mut self.speech);
-        if speech.is_foreign() {
-            self.foreign.append(speech);
+    pub(super) fn ends_detection(&mut self) {
+        let detection = std::mem::take(&mut self.detection);
+        if detection.is_foreign() {
+            self.foreign.append(detection);
         } else {
-            self.speech.follows_rdm = speech.is_of_rdm();
-            self.rdm.get_or_insert_default().append(speech);
+            self.detection.follows_rdm = detection.is_of_rdm();
+            self.rdm.get_or_insert_default().append(detection);
         }
     }
 
@@ -243,7 +243,7 @@ impl Conversation {
             return;
         }
         if rule.evidence == Evidence::Sender && self.sides[place.sender].born.is_none() {
-            self.speech.unproven += 1;
+            self.detection.unproven += 1;
             return;
         }
         let finding = Finding {
@@ -255,14 +255,14 @@ impl Conversation {
             text,
         };
         let at = self.at;
-        self.findings.add(Found { finding, at });
+        self.findings.add(LocatedFinding { finding, at });
     }
 
     /// Handles a send that cannot be parsed as an RDM packet.
     pub(super) fn malformed(
         &mut self,
         place: FrameContext,
-        lives: &Lives,
+        lifetimes: &Lifetimes,
         frame: &PacketFrame,
         kind: String,
         error: &ParseError,
@@ -272,17 +272,17 @@ impl Conversation {
         // The present owners of the queue pairs may use another protocol.
         let is_first = frame.sequence == 0 && !frame.retransmission;
         let is_reborn = place.is_own && is_first && self.sides[me].first.is_some();
-        let is_to_unknown = self.speech.is_rdm && self.sides[you].known().is_none();
+        let is_to_unknown = self.detection.is_rdm && self.sides[you].known().is_none();
         if is_reborn || is_to_unknown || self.is_to_another(you, used) {
-            self.begin_anew(lives, &[(me, true), (you, true)]);
+            self.begin_anew(lifetimes, &[(me, true), (you, true)]);
             self.from_start = None;
             self.is_later = true;
         }
         self.sides[you].addressed.get_or_insert(used);
         self.interface = place.interface;
-        self.speech.invalid += 1;
-        self.speech.packets += u64::from(place.is_judged);
-        self.speech.last = Some((place.number, Err(kind.clone())));
+        self.detection.invalid += 1;
+        self.detection.packets += u64::from(place.is_judged);
+        self.detection.last = Some((place.number, Err(kind.clone())));
         self.breach(place, kind, &rules::PACKET_FORM, error.to_string());
     }
 
@@ -295,9 +295,9 @@ impl Conversation {
     pub(super) fn packet(
         &mut self,
         place: FrameContext,
-        lives: &Lives,
+        lifetimes: &Lifetimes,
         frame: &PacketFrame,
-        reading: &Reading,
+        reading: &ParsedPacket,
         is_repetition: bool,
     ) -> Option<(End, End)> {
         self.interface = place.interface;
@@ -318,13 +318,13 @@ impl Conversation {
             && place.is_own
             && frame.run.is_some()
             && frame.run == self.sides[me].named_run;
-        self.ends_after_a_break(place, lives, frame, reading, (me, you));
+        self.ends_after_a_break(place, lifetimes, frame, reading, (me, you));
         let is_present =
-            !is_repetition && self.identify(place, lives, frame, reading, (me, you), is_same);
+            !is_repetition && self.identify(place, lifetimes, frame, reading, (me, you), is_same);
         self.hear(me, reading);
         let packet_type = reading.packet_type;
-        self.speech.packets += u64::from(place.is_judged && !is_repetition);
-        self.speech.last = Some((place.number, Ok(packet_type)));
+        self.detection.packets += u64::from(place.is_judged && !is_repetition);
+        self.detection.last = Some((place.number, Ok(packet_type)));
         if !is_present {
             return None;
         }
@@ -343,15 +343,15 @@ impl Conversation {
     }
 
     /// Handles a packet that could be one of the RDM protocol, and may prove that it is.
-    fn hear(&mut self, me: End, reading: &Reading) {
-        self.speech.valid += 1;
+    fn hear(&mut self, me: End, reading: &ParsedPacket) {
+        self.detection.valid += 1;
         let names_sender = reading.raw_address().is_some_and(|address| {
             Node {
                 gid: address.gid,
                 qpn: address.qpn.0,
             } == self.sides[me].node
         });
-        self.speech.is_rdm |= names_sender || matches!(reading.said, PacketBody::Handshake(_));
+        self.detection.is_rdm |= names_sender || matches!(reading.said, PacketBody::Handshake(_));
     }
 
     /// Judges the identification of the packet's sender and receiver. Returns whether they are the
@@ -360,9 +360,9 @@ impl Conversation {
     fn identify(
         &mut self,
         place: FrameContext,
-        lives: &Lives,
+        lifetimes: &Lifetimes,
         frame: &PacketFrame,
-        reading: &Reading,
+        reading: &ParsedPacket,
         (me, you): (End, End),
         is_same: bool,
     ) -> bool {
@@ -385,7 +385,7 @@ impl Conversation {
         if frame.birth.generation > self.sides[me].generation {
             self.sides[me].generation = frame.birth.generation;
             if frame.birth.keeps_connid && known.is_some() && known == named {
-                self.begins_with_old_connid(place, lives, packet_type, (me, you));
+                self.begins_with_old_connid(place, lifetimes, packet_type, (me, you));
             }
         }
         if place.is_own && self.target.is_some_and(|target| target != frame.qkey) {
@@ -397,12 +397,12 @@ impl Conversation {
                 // The queue pair now belongs to another endpoint: both ends restart their numbers.
                 self.sides[me].retire();
                 let is_same_peer = self.sides[you].connid.is_some_and(|(peer, _)| peer == used);
-                self.begin_anew(lives, &[(me, true), (you, !is_same_peer)]);
+                self.begin_anew(lifetimes, &[(me, true), (you, !is_same_peer)]);
                 self.sides[me].connid = Some((connid, place.number));
                 self.from_start = Some(begins(frame, reading));
             } else if me != you && self.is_to_another(you, used) {
                 // The HANDSHAKE is for the next endpoint on the queue pair, or it is wrong.
-                self.begin_anew(lives, &[(me, false), (you, true)]);
+                self.begin_anew(lifetimes, &[(me, false), (you, true)]);
                 // The capture has all packets of the near end to the next endpoint.
                 let is_first = place.is_own && self.target.is_none();
                 self.from_start = Some(is_first && self.from_start == Some(true));
@@ -459,7 +459,7 @@ impl Conversation {
     fn begins_with_old_connid(
         &mut self,
         place: FrameContext,
-        lives: &Lives,
+        lifetimes: &Lifetimes,
         packet_type: PacketType,
         (me, you): (End, End),
     ) {
@@ -469,7 +469,7 @@ impl Conversation {
         let text =
             format!("the queue pair begins anew, and `connid` is {connid:#x} as in packet {first}");
         self.breach(place, packet_type, &rules::CONNID_FRESH, text);
-        self.begin_anew(lives, &[(me, true), (you, false)]);
+        self.begin_anew(lifetimes, &[(me, true), (you, false)]);
         self.sides[me].connid = Some((connid, first));
         self.from_start = Some(false);
     }
@@ -485,18 +485,18 @@ impl Conversation {
     fn ends_after_a_break(
         &mut self,
         place: FrameContext,
-        lives: &Lives,
+        lifetimes: &Lifetimes,
         frame: &PacketFrame,
-        reading: &Reading,
+        reading: &ParsedPacket,
         (me, you): (End, End),
     ) {
         let Qkey(used) = frame.qkey;
         // After packets of another protocol only the Q-key is known.
         let told = reading.named();
         let names_another = told.is_some_and(|told| self.sides[me].is_another(told));
-        if self.speech.is_foreign() && (names_another || self.is_to_another(you, used)) {
+        if self.detection.is_foreign() && (names_another || self.is_to_another(you, used)) {
             self.sides[me].run = frame.run.or(self.sides[me].run);
-            self.begin_anew(lives, &[(me, true), (you, true)]);
+            self.begin_anew(lifetimes, &[(me, true), (you, true)]);
             self.from_start = Some(begins(frame, reading));
             return;
         }
@@ -519,13 +519,13 @@ impl Conversation {
         if is_same || reading.raw_address().is_some() || !is_other && !is_to_another {
             return;
         }
-        self.begin_anew(lives, &[(me, true), (you, true)]);
+        self.begin_anew(lifetimes, &[(me, true), (you, true)]);
         self.from_start = Some(false);
     }
 
     /// Ends the conversation of its endpoints; the given ends belong to other endpoints from now
     /// on.
-    fn begin_anew(&mut self, lives: &Lives, ends: &[(End, bool); 2]) {
+    fn begin_anew(&mut self, lifetimes: &Lifetimes, ends: &[(End, bool); 2]) {
         // The first request of an endpoint that begins with the present frame is not the previous
         // endpoint's.
         let born = [0, 1].map(|end| self.sides[end].born);
@@ -535,8 +535,8 @@ impl Conversation {
             side.born = side.born.filter(|&at| at <= side.last_frame);
         }
         self.end();
-        self.settle(lives);
-        self.ends_speech();
+        self.settle(lifetimes);
+        self.ends_detection();
         self.findings = of_present;
         for (side, born) in self.sides.iter_mut().zip(born) {
             side.born = born;
@@ -600,7 +600,7 @@ impl Conversation {
     }
 
     /// Judges whether a request has a raw address if it must.
-    fn check_address(&mut self, place: FrameContext, reading: &Reading, me: End, you: End) {
+    fn check_address(&mut self, place: FrameContext, reading: &ParsedPacket, me: End, you: End) {
         let packet_type = reading.packet_type;
         let is_constant = self.sides[you]
             .features
@@ -633,7 +633,7 @@ impl Conversation {
     }
 
     /// Judges whether the peer has requested the optional connid of a packet.
-    fn check_connid_asked(&mut self, place: FrameContext, reading: &Reading, you: End) {
+    fn check_connid_asked(&mut self, place: FrameContext, reading: &ParsedPacket, you: End) {
         let is_optional = reading.request.is_some() || reading.packet_type == PacketType::CtsData;
         if reading.connid.is_none() || !is_optional || self.sides[you].handshake.is_none() {
             return;

@@ -6,13 +6,13 @@ use super::content::Content;
 
 /// A packet that its sender's host captured.
 #[derive(Debug)]
-pub(super) struct Sent {
+pub(super) struct SentPacket {
     pub(super) number: u64,
     pub(super) content: Content,
     pub(super) identity: u64,
 }
 
-impl Sent {
+impl SentPacket {
     /// The difference of the packet that arrived.
     pub(super) fn difference(&self, received: &Content) -> Option<String> {
         let is_other = self.content.differs_from(received);
@@ -20,7 +20,7 @@ impl Sent {
     }
 }
 
-fn describe(sent: &Sent, received: &Content) -> String {
+fn describe(sent: &SentPacket, received: &Content) -> String {
     fn fields(header: &[u8]) -> Vec<Field<'_>> {
         fields_of(header).into_iter().flatten().collect()
     }

@@ -49,14 +49,14 @@ struct Repetition {
 
 /// The endpoints that a packet names: its sender, if it does, and its receiver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Named {
+pub(super) struct NamedEndpoints {
     pub(super) connid: Option<u32>,
     pub(super) qkey: Qkey,
 }
 
-impl Named {
+impl NamedEndpoints {
     /// Whether the sender and the receiver of two packets may be the same endpoints.
-    fn may_be(self, other: Named) -> bool {
+    fn may_be(self, other: NamedEndpoints) -> bool {
         let connids = self.connid.zip(other.connid);
         self.qkey == other.qkey && connids.is_none_or(|(one, other)| one == other)
     }
@@ -64,10 +64,10 @@ impl Named {
 
 /// Operation and message that a packet belongs to.
 #[derive(Clone, Copy, Debug, Default)]
-struct Part {
+struct PacketOrigin {
     /// The packet's number.
     packet: u64,
-    named: Named,
+    named: NamedEndpoints,
     operation: Option<OpId>,
     msg_id: Option<u32>,
     /// It is one of several packets of a message.
@@ -104,14 +104,14 @@ pub(super) enum Resent {
 
 /// Packets without an id that did not arrive at the first attempt.
 #[derive(Debug, Default)]
-struct Troubled {
+struct UndeliveredPackets {
     /// The part of each packet, and whether the packet was refused and not sent again since.
-    parts: HashMap<Content, (Part, bool)>,
+    parts: HashMap<Content, (PacketOrigin, bool)>,
     order: VecDeque<Content>,
 }
 
-impl Troubled {
-    fn insert(&mut self, content: Content, part: Part, is_refused: bool) {
+impl UndeliveredPackets {
+    fn insert(&mut self, content: Content, part: PacketOrigin, is_refused: bool) {
         if self
             .parts
             .insert(content.clone(), (part, is_refused))
@@ -136,7 +136,7 @@ struct Request {
     identity: (Qkey, u64),
     /// Present for packets that have not been answered.
     content: Option<Content>,
-    part: Part,
+    part: PacketOrigin,
     /// Whether its last captured attempt was refused.
     is_behind: bool,
     /// The device has repeated it.
@@ -177,7 +177,7 @@ pub(super) enum RequestOutcome {
 /// Requests in the order of their frames. This is the order of their numbers as long as no frame is
 /// late and no queue pair restarts its numbers; then finding a request needs no index.
 #[derive(Debug, Default)]
-struct Remembered {
+struct RequestHistory {
     requests: VecDeque<Request>,
     /// By number, in the order of all that there were, once the order is not that of the numbers.
     index: Option<HashMap<u32, u64>>,
@@ -185,7 +185,7 @@ struct Remembered {
     forgotten: u64,
 }
 
-impl Remembered {
+impl RequestHistory {
     fn place(&self, sequence: u32) -> Option<usize> {
         let last = self.requests.back()?.sequence;
         match &self.index {
@@ -251,12 +251,12 @@ impl Remembered {
 /// The requests of one endpoint to another, in the view of one of them.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
-    remembered: Remembered,
+    remembered: RequestHistory,
     /// Packets of messages and atomics that were refused and not sent again yet. Such a packet may
     /// be sent again as a new request, and may then identify its sender in another way.
-    refused: HashMap<Content, Part>,
+    refused: HashMap<Content, PacketOrigin>,
     /// The same for other packets, whether sent again or not: equal packets may follow.
-    troubled: Troubled,
+    troubled: UndeliveredPackets,
     /// The latest request that is not remembered any more.
     forgotten: Option<u32>,
     last_repetition: Option<Repetition>,
@@ -275,7 +275,7 @@ impl Requests {
             at: position.at,
             identity: (header.qkey, identity),
             content: None,
-            part: Part::default(),
+            part: PacketOrigin::default(),
             is_behind: false,
             is_repeated: header.retransmission,
         };
@@ -358,7 +358,7 @@ impl Requests {
         packet: u64,
         content: Content,
         has_msg_id: bool,
-        named: Named,
+        named: NamedEndpoints,
     ) -> Resent {
         let mut request = self.remembered.get_mut(sequence);
         let is_behind = request
@@ -495,14 +495,14 @@ impl Requests {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{Remembered, Request};
+    use super::{Request, RequestHistory};
 
     proptest! {
         #[test]
         fn requests_are_found_in_any_order(
             steps in prop::collection::vec((0..40_u32, 0..4_u8), 0..200),
         ) {
-            let (mut remembered, mut expected) = (Remembered::default(), Vec::<u32>::new());
+            let (mut remembered, mut expected) = (RequestHistory::default(), Vec::<u32>::new());
             for (at, (number, action)) in steps.into_iter().enumerate() {
                 let next = expected.last().map_or(0, |last| last + 1);
                 // Mostly in order.

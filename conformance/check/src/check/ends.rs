@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use efa_wire::PacketType;
 use efa_wire::rules::{self, Evidence};
 
-use super::completeness::Lives;
+use super::completeness::Lifetimes;
 use super::conversation::Conversation;
 use super::frame::FrameContext;
-use super::operation::{Due, End, OpId, Turn};
-use super::report::{AT_THE_END, Finding, Found, Report};
+use super::operation::{AnswerOrder, DueAnswer, End, OpId};
+use super::protocol_detection::ProtocolDetection;
+use super::report::{AT_THE_END, Finding, LocatedFinding, Report};
 use super::sequence::PROOF;
-use super::speech::Speech;
 
 /// This number of answers to later arrivals proves that an endpoint has processed the end of a
 /// read: completions of reads and of receives may wait in two queues.
@@ -43,15 +43,15 @@ impl Conversation {
         }
         progress.recent.push_back(due.serial);
         match due.turn {
-            Turn::Arrival => {}
-            Turn::Match(tag, msg_id) => {
+            AnswerOrder::Arrival => {}
+            AnswerOrder::Match(tag, msg_id) => {
                 if progress.matched.len() > 1024 {
                     progress.matched.clear();
                 }
                 let latest = progress.matched.entry(tag).or_insert(msg_id);
                 *latest = later(*latest, msg_id);
             }
-            Turn::Atomic(msg_id) => {
+            AnswerOrder::Atomic(msg_id) => {
                 progress.atomic = Some(progress.atomic.map_or(msg_id, |id| later(id, msg_id)));
             }
         }
@@ -63,7 +63,7 @@ impl Conversation {
     }
 
     /// Whether an endpoint has sent answers that had to wait for one that is still due.
-    fn is_overdue(&self, due: &Due, keys: &[u64]) -> bool {
+    fn is_overdue(&self, due: &DueAnswer, keys: &[u64]) -> bool {
         // The far end's order of arrivals is not known.
         let side = &self.sides[due.from];
         if due.from != 0
@@ -76,12 +76,12 @@ impl Conversation {
         }
         let progress = &side.come_to;
         let came_later = match due.turn {
-            Turn::Arrival => progress.arrival.is_some_and(|arrival| arrival > due.serial),
-            Turn::Match(tag, msg_id) => progress
+            AnswerOrder::Arrival => progress.arrival.is_some_and(|arrival| arrival > due.serial),
+            AnswerOrder::Match(tag, msg_id) => progress
                 .matched
                 .get(&tag)
                 .is_some_and(|&latest| latest != msg_id && later(latest, msg_id) == latest),
-            Turn::Atomic(msg_id) => progress
+            AnswerOrder::Atomic(msg_id) => progress
                 .atomic
                 .is_some_and(|latest| latest != msg_id && later(latest, msg_id) == latest),
         };
@@ -268,14 +268,14 @@ impl Conversation {
     pub(super) fn close(
         mut self,
         report: &mut Report,
-        lives: &Lives,
+        lifetimes: &Lifetimes,
         lacks_frames: bool,
         lossy: &BTreeSet<usize>,
     ) {
         self.at = AT_THE_END;
         self.end();
-        self.settle(lives);
-        self.ends_speech();
+        self.settle(lifetimes);
+        self.ends_detection();
         let checked = &mut report.checked;
         checked.foreign += self.foreign.packets;
         // A truncated packet proves nothing.
@@ -284,7 +284,7 @@ impl Conversation {
             && !self.is_torn
         {
             let [near, far] = &self.sides;
-            let Speech { valid, invalid, .. } = self.foreign;
+            let ProtocolDetection { valid, invalid, .. } = self.foreign;
             let text = format!(
                 "{} sends between {} and {}, of which {valid} could be RDM packets",
                 valid + invalid,
@@ -300,7 +300,7 @@ impl Conversation {
                 text,
             };
             let at = self.at;
-            report.findings.add(Found { finding, at });
+            report.findings.add(LocatedFinding { finding, at });
         }
         let Some(mut rdm) = self.rdm else { return };
         let is_lossy = |interface: usize| match self.view.has_direction {

@@ -7,10 +7,10 @@ use efa_wire::{ExtraFeatures, OpeType, PacketType, RtaKind};
 use super::conversation::Conversation;
 use super::frame::FrameContext;
 use super::node::NodeId;
-use super::operation::{Due, End, OpId, Operation, OperationKind, Turn, regions};
-use super::packet::{Abort, Announced, Atomic, Ids, PacketBody, Read, Reading, Window};
-use super::runs::Runs;
-use super::sequence::{Gap, Id, PartialMessage, Shape};
+use super::operation::{AnswerOrder, DueAnswer, End, OpId, Operation, OperationKind, regions};
+use super::packet::{Abort, Atomic, HandshakeContent, Ids, PacketBody, ParsedPacket, Read, Window};
+use super::runs::ByteRanges;
+use super::sequence::{Gap, IdState, PartialMessage, Shape};
 use super::side::{FETCH_IDS, IdSpace, RECV_IDS, SEND_IDS};
 use efa_wire::{Message, Transfer};
 
@@ -18,7 +18,7 @@ use efa_wire::{Message, Transfer};
 pub(super) struct Follower<'c> {
     pub(super) conversation: &'c mut Conversation,
     pub(super) place: FrameContext,
-    pub(super) reading: &'c Reading,
+    pub(super) reading: &'c ParsedPacket,
     pub(super) sequence: u32,
     /// Sender and receiver.
     pub(super) me: End,
@@ -92,9 +92,9 @@ impl Follower<'_> {
         }
     }
 
-    fn due(&mut self, id: OpId, from: End, turn: Turn, what: &'static str) {
+    fn due(&mut self, id: OpId, from: End, turn: AnswerOrder, what: &'static str) {
         let serial = self.conversation.next_serial();
-        let due = Due {
+        let due = DueAnswer {
             from,
             turn,
             serial,
@@ -157,11 +157,11 @@ impl Follower<'_> {
                     let text = format!("no read of message {msg_id} was refused");
                     self.breach(&rules::READ_NACK, text);
                 }
-                Id::Used
+                IdState::Used
             }
-            None => Id::New,
+            None => IdState::New,
         };
-        let (is_new, is_given_up) = (id != Id::Used, id == Id::GivenUp);
+        let (is_new, is_given_up) = (id != IdState::Used, id == IdState::GivenUp);
         let in_parts = message.is_segment();
         let id = message
             .send_id
@@ -169,7 +169,7 @@ impl Follower<'_> {
         if let Some(operation) = id.and_then(|id| self.operation(id)) {
             operation.has_failed = is_given_up;
         }
-        let mut runs = Runs::default();
+        let mut runs = ByteRanges::default();
         let payload = match message.transfer {
             Transfer::LongRead => 0,
             _ => self.reading.payload,
@@ -308,18 +308,18 @@ impl Follower<'_> {
     }
 
     /// Begins a message. Returns the relation of its msg_id to earlier ones.
-    fn begins_message(&mut self, msg_id: u32) -> Id {
+    fn begins_message(&mut self, msg_id: u32) -> IdState {
         let from_start = self.conversation.is_from_start();
         let packet_type = self.reading.packet_type;
         let sequence = &mut self.conversation.sides[self.me].sequence;
         let (id, gap) = sequence.begin(msg_id, self.place.number, packet_type, from_start);
         match id {
-            Id::New | Id::GivenUp => {}
-            Id::Again => {
+            IdState::New | IdState::GivenUp => {}
+            IdState::Again => {
                 let text = format!("the device failed to send the first message {msg_id}");
                 self.breach(&rules::MSG_ID_AGAIN, text);
             }
-            Id::Used => {
+            IdState::Used => {
                 let requests = &self.conversation.sides[self.me].requests;
                 let text = match requests.refused(msg_id) {
                     Some(packet) => format!(
@@ -366,8 +366,8 @@ impl Follower<'_> {
         operation.msg_id = msg_id;
         operation.delivery_complete = message.delivery_complete;
         operation.turn = match msg_id {
-            Some(msg_id) => Turn::Match(message.tag, msg_id),
-            None => Turn::Arrival,
+            Some(msg_id) => AnswerOrder::Match(message.tag, msg_id),
+            None => AnswerOrder::Arrival,
         };
         if let Some(iov) = message.rma_iov {
             operation.keys = iov.as_slice().iter().map(|iov| iov.key()).collect();
@@ -398,7 +398,7 @@ impl Follower<'_> {
     fn add(
         &mut self,
         id: Option<OpId>,
-        own: &mut Runs,
+        own: &mut ByteRanges,
         offset: u64,
         payload: u64,
         room: u64,
@@ -490,7 +490,7 @@ impl Follower<'_> {
         if let Some(send_id) = message.send_id {
             self.gives_id(&SEND_IDS, send_id.0, id);
         }
-        self.due(id, you, Turn::Arrival, "CTS");
+        self.due(id, you, AnswerOrder::Arrival, "CTS");
     }
 
     fn read(&mut self, read: Read) {
@@ -511,7 +511,7 @@ impl Follower<'_> {
             .collect();
         self.joins(id);
         self.gives_id(&RECV_IDS, read.recv_id, id);
-        self.due(id, you, Turn::Arrival, "READRSP");
+        self.due(id, you, AnswerOrder::Arrival, "READRSP");
     }
 
     fn atomic(&mut self, atomic: Atomic) {
@@ -527,7 +527,7 @@ impl Follower<'_> {
         let operations = &mut self.conversation.operations;
         let (id, operation) = operations.begin(number, packet_type, kind, source, length);
         operation.granted = length;
-        operation.turn = Turn::Atomic(atomic.msg_id);
+        operation.turn = AnswerOrder::Atomic(atomic.msg_id);
         operation.keys = atomic
             .rma_iov
             .as_slice()
@@ -618,7 +618,7 @@ impl Follower<'_> {
         };
         self.add(
             Some(id),
-            &mut Runs::default(),
+            &mut ByteRanges::default(),
             offset,
             payload,
             length,
@@ -649,9 +649,9 @@ impl Follower<'_> {
         if sent >= length && ends_so {
             self.done(id);
         } else if is_receipt_due {
-            self.due(id, you, Turn::Arrival, "RECEIPT");
+            self.due(id, you, AnswerOrder::Arrival, "RECEIPT");
         } else if is_window_due {
-            self.due(id, you, Turn::Arrival, "CTS");
+            self.due(id, you, AnswerOrder::Arrival, "CTS");
         }
     }
 
@@ -879,7 +879,7 @@ impl Follower<'_> {
         }
     }
 
-    fn handshake(&mut self, announced: Announced) {
+    fn handshake(&mut self, announced: HandshakeContent) {
         let you_read_the_version = {
             let peer = &self.conversation.sides[self.you];
             peer.handshake.is_some() && peer.features.contains(ExtraFeatures::READ_NACK)
@@ -908,7 +908,7 @@ impl Conversation {
     /// Whether the conversation waits for a packet without an id from a node: then an equal earlier
     /// packet had no effect. A packet whose ids name no operation is not awaited, unless it is a
     /// request. `None` if it cannot be determined.
-    pub(super) fn misses(&mut self, reading: &Reading, from: NodeId) -> Option<bool> {
+    pub(super) fn misses(&mut self, reading: &ParsedPacket, from: NodeId) -> Option<bool> {
         let (me, you) = self.ends(from);
         let sides = &mut self.sides;
         let mut of = |ids: &IdSpace, end: End, id: u32| (ids.of)(&mut sides[end]).get(id);

@@ -3,13 +3,13 @@
 use efa_wire::rules::{self, Rule};
 use efa_wire::{ExtraFeatures, ReqFlags, RmaIovs, RtaKind};
 
-use super::packet::{Atomic, PacketBody, Reading, Window};
+use super::packet::{Atomic, PacketBody, ParsedPacket, Window};
 
 /// The largest number of feature words in libfabric 2.x.
 const MOST_WORDS: usize = 4;
 
 /// The rules that a packet violates, without its context, with a text for each.
-pub(super) fn breaches(reading: &Reading) -> Vec<(&'static Rule, String)> {
+pub(super) fn breaches(reading: &ParsedPacket) -> Vec<(&'static Rule, String)> {
     let mut found = Vec::new();
     if let Some(request) = reading.request {
         flags(reading, &mut found);
@@ -57,7 +57,7 @@ pub(super) fn breaches(reading: &Reading) -> Vec<(&'static Rule, String)> {
     found
 }
 
-fn flags(reading: &Reading, found: &mut Vec<(&'static Rule, String)>) {
+fn flags(reading: &ParsedPacket, found: &mut Vec<(&'static Rule, String)>) {
     let flags = ReqFlags::from_bits_retain(reading.flags);
     let needed = reading.packet_type.implied_flags();
     // The dissector reports each flag separately.
@@ -87,7 +87,7 @@ fn iov(iov: Option<RmaIovs>, length: u64, name: &str, found: &mut Vec<(&'static 
     }
 }
 
-fn atomic(reading: &Reading, atomic: &Atomic, found: &mut Vec<(&'static Rule, String)>) {
+fn atomic(reading: &ParsedPacket, atomic: &Atomic, found: &mut Vec<(&'static Rule, String)>) {
     let operand = match atomic.kind {
         RtaKind::Compare(_) => reading.payload / 2,
         _ => reading.payload,

@@ -2,10 +2,10 @@
 
 use efa_wire::address::Qkey;
 
-use super::births::Birth;
 use super::node::NodeId;
 use super::operation::End;
-use super::packet::{PacketBody, Reading};
+use super::packet::{PacketBody, ParsedPacket};
+use super::qp_generations::QpGeneration;
 
 /// The frame of a finding.
 #[derive(Clone, Copy, Debug)]
@@ -34,12 +34,12 @@ pub(super) struct PacketFrame {
     /// Its run of consecutive requests of the queue pair; unknown for a repetition.
     pub(super) run: Option<u64>,
     /// The life of the sender's queue pair.
-    pub(super) birth: Birth,
+    pub(super) birth: QpGeneration,
 }
 
 /// Whether a packet can only be the first of a conversation: the first request of a queue pair,
 /// message 0 to a peer to which the sender is still unknown, or a request for a handshake.
-pub(super) fn begins(frame: &PacketFrame, reading: &Reading) -> bool {
+pub(super) fn begins(frame: &PacketFrame, reading: &ParsedPacket) -> bool {
     if reading.raw_address().is_none() {
         return false;
     }

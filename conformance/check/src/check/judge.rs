@@ -12,19 +12,19 @@ use efa_wire::{Packet, ParseError};
 use foldhash::fast::FixedState;
 use foldhash::{HashMap, HashSet};
 
-use super::births::Births;
-use super::completeness::{FrameId, Lives, Unmatched};
+use super::completeness::{FrameId, Lifetimes, Unmatched};
 use super::content::Content;
 use super::conversation::Conversation;
-use super::device::{Attempt, Named, Position, Resent};
+use super::device::{Attempt, NamedEndpoints, Position, Resent};
 use super::follow::Follower;
 use super::format;
 use super::frame::{FrameContext, PacketFrame};
 use super::gaps::RequestNumbers;
 use super::node::{Node, NodeId, Nodes, View};
-use super::order::{InOrder, OutOfOrder};
-use super::packet::Reading;
-use super::report::{Checked, NotJudged, Report};
+use super::order::{OutOfOrder, TimeSorter};
+use super::packet::ParsedPacket;
+use super::qp_generations::QpGenerations;
+use super::report::{CheckResult, NotJudged, Report};
 use super::tagged::Tagged;
 use crate::capture::{Capture, CapturedPacket, UserRecvQps};
 use crate::roce::ConnectedPacket;
@@ -36,7 +36,7 @@ const MOST_REMEMBERED: usize = 1 << 17;
 /// Judges a capture, frame by frame.
 #[derive(Default)]
 pub struct Judge {
-    order: InOrder,
+    order: TimeSorter,
     user_recv: UserRecvQps,
     nodes: Nodes,
     /// In the order of their first frames.
@@ -94,7 +94,7 @@ impl Judge {
     }
 
     /// Ends the capture and returns the findings.
-    pub fn finish(mut self) -> Checked {
+    pub fn finish(mut self) -> CheckResult {
         while let Some(frame) = self.order.pop() {
             self.judge(&frame);
         }
@@ -124,7 +124,7 @@ impl Judge {
             let lacks_frames = is_mixed || incomplete.contains(&view);
             conversation.close(
                 &mut self.report,
-                &self.state.lives,
+                &self.state.lifetimes,
                 lacks_frames,
                 &self.lossy,
             );
@@ -193,8 +193,8 @@ impl Judge {
 /// The state of all conversations together.
 #[derive(Default)]
 struct CaptureState {
-    lives: Lives,
-    births: Births,
+    lifetimes: Lifetimes,
+    generations: QpGenerations,
     /// Hosts whose own sends are in the capture.
     captured: HashSet<Gid>,
     unmatched: Unmatched,
@@ -284,13 +284,13 @@ impl CaptureState {
         };
         let mut run = None;
         if is_arrival && header.sequence >= FIRST_TAPPED_SEQUENCE {
-            self.lives.tapped(near.1, header.sequence);
+            self.lifetimes.tapped(near.1, header.sequence);
         } else if !is_repetition {
-            run = Some(self.lives.request(owner, !is_arrival, self.at, header));
+            run = Some(self.lifetimes.request(owner, !is_arrival, self.at, header));
         }
         if conversation.sides[me].born.is_none() {
             let is_own = frame.direction == Some(Direction::Outbound);
-            conversation.is_born(me, self.lives.is_born(owner, is_own));
+            conversation.is_born(me, self.lifetimes.is_born(owner, is_own));
         }
         match header.kind {
             FrameKind::RdmaReadRequest(rdma) if !is_repetition => {
@@ -320,29 +320,29 @@ impl CaptureState {
             self.unmatched.sends(id, frame, &content, identity);
         }
         let connid = match &parsed {
-            Ok(packet) if header.sequence == 0 => Reading::of(packet).named(),
+            Ok(packet) if header.sequence == 0 => ParsedPacket::of(packet).named(),
             _ => None,
         };
         let birth = self
-            .births
+            .generations
             .of(from, is_arrival, header.sequence, &content, connid);
         let outer = PacketFrame {
             from,
             qkey: header.qkey,
             sequence: header.sequence,
             retransmission: header.retransmission,
-            is_from_birth: conversation.is_beginning() && self.lives.has_all_sent(near),
+            is_from_birth: conversation.is_beginning() && self.lifetimes.has_all_sent(near),
             run,
             birth,
         };
-        let sent = Sent {
+        let sent = CurrentPacket {
             frame,
             outer,
             parsed: &parsed,
             content,
             is_repetition,
         };
-        judge_packet(conversation, &self.lives, place, sent);
+        judge_packet(conversation, &self.lifetimes, place, sent);
     }
 }
 
@@ -359,7 +359,7 @@ fn has_header(frame: &CapturedPacket, parsed: &Result<Packet, ParseError>) -> bo
 }
 
 /// A packet that was sent.
-struct Sent<'f> {
+struct CurrentPacket<'f> {
     frame: &'f CapturedPacket,
     outer: PacketFrame,
     parsed: &'f Result<Packet, ParseError>,
@@ -371,11 +371,11 @@ struct Sent<'f> {
 /// Judges a packet.
 fn judge_packet(
     conversation: &mut Conversation,
-    lives: &Lives,
+    lifetimes: &Lifetimes,
     place: FrameContext,
-    sent: Sent<'_>,
+    sent: CurrentPacket<'_>,
 ) {
-    let Sent {
+    let CurrentPacket {
         frame,
         outer,
         parsed,
@@ -390,10 +390,10 @@ fn judge_packet(
     let parsed = match parsed {
         Ok(parsed) => parsed,
         Err(error) => {
-            return conversation.malformed(place, lives, &outer, frame.kind(), error);
+            return conversation.malformed(place, lifetimes, &outer, frame.kind(), error);
         }
     };
-    let reading = Reading::of(parsed);
+    let reading = ParsedPacket::of(parsed);
     if place.is_judged {
         for (rule, text) in format::breaches(&reading) {
             conversation.breach(place, reading.packet_type, rule, text);
@@ -401,7 +401,7 @@ fn judge_packet(
     }
     let (me, _) = conversation.ends(from);
     let requests = &mut conversation.sides[me].requests;
-    let named = Named {
+    let named = NamedEndpoints {
         connid: reading.named(),
         qkey: header.qkey,
     };
@@ -422,7 +422,7 @@ fn judge_packet(
         conversation.sides[me].sent_again(msg_id);
     }
     let repeats = is_repetition || is_resent;
-    let Some((me, you)) = conversation.packet(place, lives, &outer, &reading, repeats) else {
+    let Some((me, you)) = conversation.packet(place, lifetimes, &outer, &reading, repeats) else {
         return;
     };
     let mut follower = Follower {
@@ -437,7 +437,7 @@ fn judge_packet(
 }
 
 /// Judges a capture that is in memory.
-pub fn check(capture: &Capture) -> Checked {
+pub fn check(capture: &Capture) -> CheckResult {
     let mut frames: Vec<&CapturedPacket> = capture.frames.iter().collect();
     frames.sort_by_key(|frame| (frame.time, frame.number));
     let mut judge = Judge::new();

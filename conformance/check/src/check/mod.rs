@@ -5,11 +5,11 @@
 //! once, in the order of time, and stores only the operations in progress.
 //!
 //! * `judge`: frames, one by one, each as part of its conversation (`node`).
-//! * `births`: new queue pairs with a reused number.
+//! * `qp_generations`: new queue pairs with a reused number.
 //! * `order`: sorts frames by time.
 //! * `conversation`: two endpoints in the view of one of them: identity and handshakes; `ends`: what
 //!   is incomplete at the end.
-//! * `side`: one of the two endpoints; `speech`: whether they use the protocol.
+//! * `side`: one of the two endpoints; `protocol_detection`: whether they use the protocol.
 //! * `follow`: operations, packet by packet; `rdma`: RDMA requests and their ends.
 //! * `sequence`, `operation`, `runs`, `device`, `recent`: the state that these keep.
 //! * `completeness`: missing frames of the capture; `gaps`: the same by request numbers.
@@ -19,7 +19,6 @@
 //! * `tagged`: packets of reliable connections, which `crate::rendezvous` follows.
 //! * `packet`: the meaning of a packet; `frame`: its frame; `format`: rules that depend on a single packet only.
 
-mod births;
 mod completeness;
 mod content;
 mod conversation;
@@ -36,19 +35,20 @@ mod node;
 mod operation;
 mod order;
 mod packet;
+mod protocol_detection;
+mod qp_generations;
 mod rdma;
 mod recent;
 mod report;
 mod runs;
 mod sequence;
 mod side;
-mod speech;
 mod tagged;
 
 pub use explain::Explanation;
 pub use judge::{Judge, check};
 pub use order::OutOfOrder;
-pub use report::{Checked, Finding, NEED_ORDER, NotJudged};
+pub use report::{CheckResult, Finding, NEED_ORDER, NotJudged};
 
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,7 @@ use std::num::NonZeroU64;
 use efa_wire::{PacketType, RmaIovs};
 use foldhash::HashMap;
 
-use super::runs::Runs;
+use super::runs::ByteRanges;
 
 /// Operations that are over but still known, so that a second answer is recognised as one.
 const MOST_OVER: usize = 1024;
@@ -63,7 +63,7 @@ impl Region {
 /// The later answers that prove that an answer is overdue, because the target handles requests in
 /// this order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Turn {
+pub(super) enum AnswerOrder {
     /// Everything that arrived later.
     Arrival,
     /// Receives that match the same messages: those with this tag and a later msg_id.
@@ -74,10 +74,10 @@ pub(super) enum Turn {
 
 /// An answer that is due.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Due {
+pub(super) struct DueAnswer {
     /// The end that has to send it.
     pub(super) from: End,
-    pub(super) turn: Turn,
+    pub(super) turn: AnswerOrder,
     /// Its place among all that were due in the conversation.
     pub(super) serial: u64,
     /// The packet that made it due, and its type.
@@ -102,7 +102,7 @@ pub(super) struct Operation {
     pub(super) source: End,
     pub(super) length: u64,
     /// The bytes that were sent.
-    pub(super) runs: Runs,
+    pub(super) runs: ByteRanges,
     /// Bytes that may be sent: in requests, and by each window.
     pub(super) granted: u64,
     /// The time at which the last window was opened, and the number of bytes that had been sent
@@ -111,7 +111,7 @@ pub(super) struct Operation {
     /// Bytes that travel in requests.
     pub(super) in_requests: u64,
     pub(super) recv_id: Option<u32>,
-    pub(super) turn: Turn,
+    pub(super) turn: AnswerOrder,
     pub(super) is_message: bool,
     pub(super) msg_id: Option<u32>,
     pub(super) delivery_complete: bool,
@@ -138,7 +138,7 @@ pub(super) struct Operation {
     pub(super) bytes_read: u64,
     /// The memory of another operation overlaps, so that reads cannot be attributed.
     pub(super) shares_memory: bool,
-    pub(super) due: Option<Due>,
+    pub(super) due: Option<DueAnswer>,
 }
 
 impl Operation {
@@ -156,12 +156,12 @@ impl Operation {
             is_judged: false,
             source,
             length,
-            runs: Runs::default(),
+            runs: ByteRanges::default(),
             granted: 0,
             window: None,
             in_requests: 0,
             recv_id: None,
-            turn: Turn::Arrival,
+            turn: AnswerOrder::Arrival,
             is_message: false,
             msg_id: None,
             delivery_complete: false,
@@ -368,9 +368,9 @@ impl Operations {
 
 /// Operations by the ids that one endpoint assigned to them.
 #[derive(Debug, Default)]
-pub(super) struct Names(HashMap<u32, OpId>);
+pub(super) struct OperationNames(HashMap<u32, OpId>);
 
-impl Names {
+impl OperationNames {
     /// The last operation with an id.
     pub(super) fn get(&self, id: u32) -> Option<OpId> {
         self.0.get(&id).copied()

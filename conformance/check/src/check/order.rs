@@ -16,31 +16,31 @@ const HELD_BYTES: usize = 32 << 20;
 const FRAME_BYTES: usize = size_of::<CapturedPacket>();
 
 /// In a box, so that it is not moved.
-struct ByTime(Box<CapturedPacket>);
+struct TimeOrdered(Box<CapturedPacket>);
 
-impl ByTime {
+impl TimeOrdered {
     fn key(&self) -> (Duration, u64) {
         (self.0.time, self.0.number)
     }
 }
 
-impl PartialEq for ByTime {
-    fn eq(&self, other: &ByTime) -> bool {
+impl PartialEq for TimeOrdered {
+    fn eq(&self, other: &TimeOrdered) -> bool {
         self.key() == other.key()
     }
 }
 
-impl Eq for ByTime {}
+impl Eq for TimeOrdered {}
 
-impl PartialOrd for ByTime {
-    fn partial_cmp(&self, other: &ByTime) -> Option<Ordering> {
+impl PartialOrd for TimeOrdered {
+    fn partial_cmp(&self, other: &TimeOrdered) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for ByTime {
+impl Ord for TimeOrdered {
     /// The earliest frame is the greatest.
-    fn cmp(&self, other: &ByTime) -> Ordering {
+    fn cmp(&self, other: &TimeOrdered) -> Ordering {
         other.key().cmp(&self.key())
     }
 }
@@ -59,16 +59,16 @@ pub struct OutOfOrder {
 
 /// Sorts frames by time.
 #[derive(Default)]
-pub(super) struct InOrder {
+pub(super) struct TimeSorter {
     /// Frames that arrived in the order of time. This is the usual case.
-    orderly: VecDeque<ByTime>,
+    orderly: VecDeque<TimeOrdered>,
     /// Frames that arrived after a later one.
-    late: BinaryHeap<ByTime>,
+    late: BinaryHeap<TimeOrdered>,
     bytes: usize,
     released: Duration,
 }
 
-impl InOrder {
+impl TimeSorter {
     /// Adds a frame. Returns the earliest one once enough frames are held back.
     pub(super) fn push(
         &mut self,
@@ -80,7 +80,7 @@ impl InOrder {
             });
         }
         self.bytes += FRAME_BYTES + frame.payload.len();
-        let held = ByTime(frame);
+        let held = TimeOrdered(frame);
         match self.orderly.back() {
             Some(last) if last.key() > held.key() => self.late.push(held),
             _ => self.orderly.push_back(held),
@@ -95,7 +95,7 @@ impl InOrder {
     pub(super) fn pop(&mut self) -> Option<Box<CapturedPacket>> {
         // The greatest one is the earliest.
         let is_late = self.late.peek() > self.orderly.front();
-        let ByTime(frame) = match is_late {
+        let TimeOrdered(frame) = match is_late {
             true => self.late.pop()?,
             false => self.orderly.pop_front()?,
         };

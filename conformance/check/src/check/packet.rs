@@ -59,7 +59,7 @@ pub(super) struct Abort {
 
 /// Announcements of a HANDSHAKE.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Announced {
+pub(super) struct HandshakeContent {
     pub(super) features: ExtraFeatures,
     pub(super) words: usize,
     pub(super) device_version: Option<u32>,
@@ -79,7 +79,7 @@ pub(super) enum PacketBody {
     Eor(Ids),
     Receipt { send_id: u32, msg_id: u32 },
     ReadNack(Ids),
-    Handshake(Announced),
+    Handshake(HandshakeContent),
     Abort(Abort),
 }
 
@@ -108,7 +108,7 @@ pub(super) struct Request {
 
 /// A parsed packet.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reading {
+pub(super) struct ParsedPacket {
     pub(super) packet_type: PacketType,
     pub(super) flags: u16,
     /// Bytes of data.
@@ -120,11 +120,11 @@ pub(super) struct Reading {
     pub(super) said: PacketBody,
 }
 
-impl Reading {
-    pub(super) fn of(packet: &Packet) -> Reading {
+impl ParsedPacket {
+    pub(super) fn of(packet: &Packet) -> ParsedPacket {
         let payload = packet.payload.length as u64;
         let (options, connid, said) = read(&packet.header, payload);
-        Reading {
+        ParsedPacket {
             packet_type: packet.base.packet_type,
             flags: packet.base.flags,
             payload,
@@ -215,7 +215,7 @@ fn read(header: &Header, payload: u64) -> (Option<ReqOptions>, Option<u32>, Pack
         }
         Header::ReadNack(h) => control(h.connid, PacketBody::ReadNack(ids(h.send_id, h.recv_id))),
         Header::Handshake(h) => {
-            let announced = Announced {
+            let announced = HandshakeContent {
                 features: h.extra_info.features(),
                 words: h.extra_info.count() as usize,
                 device_version: h.device_version,

@@ -40,7 +40,7 @@ impl fmt::Display for Finding {
 
 /// The result of checking a capture.
 #[derive(Clone, Debug, Default)]
-pub struct Checked {
+pub struct CheckResult {
     /// RDM packets that were checked, each counted once.
     pub packets: u64,
     /// Pairs of endpoints that used the RDM protocol v4.
@@ -51,7 +51,7 @@ pub struct Checked {
     pub tagged: u64,
     /// Findings in the order of the capture, so that a cause precedes its consequences: missing
     /// packets at the end are the last findings, with any packet number. Only the first
-    /// [`Checked::MOST_FINDINGS`].
+    /// [`CheckResult::MOST_FINDINGS`].
     pub findings: Vec<Finding>,
     /// The number of findings of each severity, including dropped ones.
     pub counts: BTreeMap<Severity, u64>,
@@ -100,7 +100,7 @@ impl NotJudged {
     }
 }
 
-impl Checked {
+impl CheckResult {
     /// The maximum number of stored findings.
     pub const MOST_FINDINGS: usize = 1000;
 
@@ -126,7 +126,7 @@ pub(super) const AT_THE_END: u64 = u64::MAX;
 
 /// A finding, and the number of frames of the capture until it.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct LocatedFinding {
     pub(super) finding: Finding,
     pub(super) at: u64,
 }
@@ -134,12 +134,12 @@ pub(super) struct Found {
 /// Findings. Only the most severe ones are kept.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
-    kept: Vec<Found>,
+    kept: Vec<LocatedFinding>,
     counts: BTreeMap<(Severity, Evidence, usize), u64>,
 }
 
 impl Findings {
-    pub(super) fn add(&mut self, found: Found) {
+    pub(super) fn add(&mut self, found: LocatedFinding) {
         self.count(&found.finding, 1);
         self.keep(found);
     }
@@ -150,8 +150,8 @@ impl Findings {
     }
 
     /// More severe findings replace less severe ones: a thousand notes must not hide an error.
-    fn keep(&mut self, found: Found) {
-        if self.kept.len() >= Checked::MOST_FINDINGS {
+    fn keep(&mut self, found: LocatedFinding) {
+        if self.kept.len() >= CheckResult::MOST_FINDINGS {
             let milder = self
                 .kept
                 .iter()
@@ -192,8 +192,9 @@ impl Findings {
             dropped += if is_proven { 0 } else { *count };
             is_proven
         });
-        self.kept
-            .retain(|Found { finding, .. }| is_proven(finding.rule.evidence, finding.interface));
+        self.kept.retain(|LocatedFinding { finding, .. }| {
+            is_proven(finding.rule.evidence, finding.interface)
+        });
         dropped
     }
 
@@ -212,11 +213,11 @@ impl Findings {
 #[derive(Debug, Default)]
 pub(super) struct Report {
     pub(super) findings: Findings,
-    pub(super) checked: Checked,
+    pub(super) checked: CheckResult,
 }
 
 impl Report {
-    pub(super) fn finish(mut self) -> Checked {
+    pub(super) fn finish(mut self) -> CheckResult {
         for ((severity, ..), count) in self.findings.counts {
             *self.checked.counts.entry(severity).or_default() += count;
         }

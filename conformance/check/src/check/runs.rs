@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 /// Ranges of bytes that do not touch. Data sent in order is one range.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Runs {
+pub(super) struct ByteRanges {
     /// The only range, if there is one.
     only: (u64, u64),
     /// Several ranges: from start to end.
@@ -12,7 +12,7 @@ pub(super) struct Runs {
     total: u64,
 }
 
-impl Runs {
+impl ByteRanges {
     /// Adds the bytes `start..end`. Returns `false`, and adds nothing, if any of them were added
     /// before.
     pub(super) fn add(&mut self, start: u64, end: u64) -> bool {
@@ -63,12 +63,12 @@ impl Runs {
 mod tests {
     use proptest::prelude::*;
 
-    use super::Runs;
+    use super::ByteRanges;
 
     proptest! {
         #[test]
         fn runs_are_sets_of_bytes(pieces in prop::collection::vec((0..40_u64, 0..12_u64), 0..30)) {
-            let mut runs = Runs::default();
+            let mut runs = ByteRanges::default();
             let mut bytes = [false; 64];
             for (start, length) in pieces {
                 let piece = start as usize..(start + length) as usize;

@@ -6,7 +6,7 @@ use efa_wire::{PacketType, SendId};
 use foldhash::HashMap;
 
 use super::operation::OpId;
-use super::runs::Runs;
+use super::runs::ByteRanges;
 
 /// A message this far ahead of the first missing one does not wait for it: memory is bounded.
 const MOST_AHEAD: usize = 1 << 16;
@@ -34,7 +34,7 @@ pub(super) struct PartialMessage {
     pub(super) last: u64,
     pub(super) shape: Shape,
     pub(super) cq_data: Option<u64>,
-    pub(super) runs: Runs,
+    pub(super) runs: ByteRanges,
     /// The operation of the message, which counts its bytes.
     pub(super) operation: Option<OpId>,
     /// The number of messages that had begun at its last packet.
@@ -45,7 +45,7 @@ pub(super) struct PartialMessage {
 
 /// The relation of a packet's id to earlier ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Id {
+pub(super) enum IdState {
     /// The id is new.
     New,
     /// The id belonged to a message that never arrived, because the device failed to send it.
@@ -105,14 +105,14 @@ impl Sequence {
         packet: u64,
         packet_type: PacketType,
         from_start: bool,
-    ) -> (Id, Option<Gap>) {
+    ) -> (IdState, Option<Gap>) {
         let (is_new, gap) = self.place(msg_id, packet, packet_type, from_start);
         let is_lost = self.lost.remove(&msg_id);
         let id = match (is_new, is_lost) {
-            (true, _) => Id::New,
-            _ if self.given_up.remove(&msg_id) => Id::GivenUp,
-            (false, true) => Id::Again,
-            (false, false) => Id::Used,
+            (true, _) => IdState::New,
+            _ if self.given_up.remove(&msg_id) => IdState::GivenUp,
+            (false, true) => IdState::Again,
+            (false, false) => IdState::Used,
         };
         (id, gap)
     }
@@ -128,7 +128,7 @@ impl Sequence {
         from_start: bool,
     ) -> Option<Gap> {
         let (id, gap) = self.begin(msg_id, packet, packet_type, from_start);
-        if matches!(id, Id::New | Id::GivenUp) {
+        if matches!(id, IdState::New | IdState::GivenUp) {
             self.given_up.insert(msg_id);
             if self.given_up.len() > MOST_ARRIVING {
                 self.given_up.pop_first();

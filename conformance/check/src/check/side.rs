@@ -9,7 +9,7 @@ use foldhash::HashMap;
 use super::device::Requests;
 use super::frame::FrameContext;
 use super::node::{Node, NodeId};
-use super::operation::{Names, OpId, Operation};
+use super::operation::{OpId, Operation, OperationNames};
 use super::sequence::Sequence;
 
 /// The number of messages with refused packets that are kept.
@@ -47,9 +47,9 @@ pub(super) struct Side {
     pub(super) went_on: Option<(u64, PacketType)>,
     pub(super) sequence: Sequence,
     /// Operations by the ids that it assigned.
-    pub(super) send_ids: Names,
-    pub(super) recv_ids: Names,
-    pub(super) fetch_ids: Names,
+    pub(super) send_ids: OperationNames,
+    pub(super) recv_ids: OperationNames,
+    pub(super) fetch_ids: OperationNames,
     /// Messages whose receiver may refuse to read them, by msg_id.
     pub(super) readable: HashMap<u32, OpId>,
     /// Operations whose memory the peer will read, in their order.
@@ -58,7 +58,7 @@ pub(super) struct Side {
     /// The number of its requests that were refused.
     pub(super) refusals: u64,
     /// Its messages with packets that were refused and not sent again yet, by msg_id.
-    pub(super) refused: BTreeMap<u32, Refused>,
+    pub(super) refused: BTreeMap<u32, RefusedMessage>,
     /// Packets of extra features that it sent before the peer's HANDSHAKE.
     pub(super) early: Vec<(FrameContext, PacketType)>,
     /// The number of earlier owners of the queue pair number, as far as sequence numbers show.
@@ -78,7 +78,7 @@ pub(super) struct Side {
 
 /// A message with packets that the receiver refused.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Refused {
+pub(super) struct RefusedMessage {
     /// The number of packets that were not sent again yet.
     pub(super) packets: u64,
     /// The number and type of the first of them.
@@ -94,7 +94,7 @@ pub(super) struct Refused {
 pub(super) struct IdSpace {
     /// The packet field with an id.
     pub(super) field: &'static str,
-    pub(super) of: fn(&mut Side) -> &mut Names,
+    pub(super) of: fn(&mut Side) -> &mut OperationNames,
     /// Whether an id still refers to its operation, from the view of the endpoint that assigned it.
     pub(super) holds: fn(&Operation) -> bool,
 }
@@ -145,9 +145,9 @@ impl Side {
             answered: None,
             went_on: None,
             sequence: Sequence::default(),
-            send_ids: Names::default(),
-            recv_ids: Names::default(),
-            fetch_ids: Names::default(),
+            send_ids: OperationNames::default(),
+            recv_ids: OperationNames::default(),
+            fetch_ids: OperationNames::default(),
             readable: HashMap::default(),
             long_reads: Vec::new(),
             requests: Requests::default(),
@@ -223,7 +223,7 @@ impl Side {
         if !is_known && self.refused.len() >= MOST_REFUSED {
             return;
         }
-        let refused = self.refused.entry(msg_id).or_insert(Refused {
+        let refused = self.refused.entry(msg_id).or_insert(RefusedMessage {
             packets: 0,
             first: (number, packet_type),
             begun,
@@ -250,8 +250,8 @@ impl Side {
 
     /// The messages that were not sent again, and the number of messages since then that were not
     /// refused.
-    pub(super) fn abandoned(&self) -> Vec<(u32, Refused, u64)> {
-        let behind = |refused: &Refused| {
+    pub(super) fn abandoned(&self) -> Vec<(u32, RefusedMessage, u64)> {
+        let behind = |refused: &RefusedMessage| {
             let later = self
                 .refused
                 .values()

@@ -7,7 +7,7 @@ use efa_wire::address::Gid;
 use efa_wire::rules::Evidence;
 use foldhash::{HashMap, HashSet};
 
-use super::report::{Finding, Findings, Found, Report};
+use super::report::{Finding, Findings, LocatedFinding, Report};
 use crate::rendezvous::{Breach, Rendezvous};
 use crate::roce::ConnectedPacket;
 
@@ -71,7 +71,7 @@ impl Tagged {
                 interface: packet.interface,
                 text,
             };
-            findings.add(Found { finding, at });
+            findings.add(LocatedFinding { finding, at });
         }
         let is_proven = |evidence, interface: usize| {
             evidence == Evidence::Packet || !lossy.contains(&interface)

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use efa_capture::frame::FrameKind;
 use efa_check::capture::{Capture, CapturedPacket};
-use efa_check::check::{Checked, NEED_ORDER, check};
+use efa_check::check::{CheckResult, NEED_ORDER, check};
 use efa_testing::workspace::traces;
 use efa_wire::rules::{Rule, Severity};
 
@@ -139,7 +139,7 @@ fn mistaken(capture: &Capture, packet: Packet, mistake: Mistake) -> Capture {
     capture
 }
 
-fn is_found(checked: &Checked, rule: &Rule) -> bool {
+fn is_found(checked: &CheckResult, rule: &Rule) -> bool {
     let mut findings = checked.findings.iter();
     findings.any(|finding| finding.rule == rule && finding.severity == rule.severity)
 }

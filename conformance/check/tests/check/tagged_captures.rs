@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use efa_check::capture::{CapturedItem, Frames};
-use efa_check::check::{Checked, Judge};
+use efa_check::check::{CheckResult, Judge};
 use efa_check::show::{Filter, Form, show};
 use efa_testing::workspace::traces;
 use efa_wireshark::Tshark;
@@ -33,7 +33,7 @@ fn path(name: &str) -> PathBuf {
     traces().join(format!("tag-matching/{name}.pcapng"))
 }
 
-fn judged(name: &str) -> Checked {
+fn judged(name: &str) -> CheckResult {
     let mut frames = Frames::open(&path(name)).unwrap();
     let mut judge = Judge::new();
     while let Some(CapturedItem::Connected(packet)) = frames.next_item().unwrap() {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use efa_capture::Reader;
 use efa_check::capture::{CapturedItem, Frames};
-use efa_check::check::{Checked, Judge};
+use efa_check::check::{CheckResult, Judge};
 use efa_wire::infiniband::Tmh;
 use efa_wire::rules::{Chapter, RULES, Severity};
 use efa_wireshark::Tshark;
@@ -18,7 +18,7 @@ use crate::losses::number;
 
 const BOTH: [usize; 2] = [0, 1];
 
-fn judged(capture: &[u8]) -> Checked {
+fn judged(capture: &[u8]) -> CheckResult {
     let mut frames = Frames::new(Reader::new(capture, "test").unwrap());
     let mut judge = Judge::new();
     while let Some(item) = frames.next_item().unwrap() {

@@ -6,7 +6,7 @@
 //! message.
 
 use efa_commands::installation::Installation;
-use efa_interop::{Lab, Outcome, Selection, Unmet};
+use efa_interop::{Lab, NotMeasured, Outcome, Selection};
 use efa_play::player::Launcher;
 use efa_testing::workspace;
 
@@ -32,10 +32,10 @@ fn all_of(group: &str, names: &[&str]) {
         let row = cell.run(&lab);
         match &row.outcome {
             Outcome::Passed { .. } => println!("{row}"),
-            Outcome::Unmet(Unmet::Skipped(reason)) => {
+            Outcome::NotMeasured(NotMeasured::Skipped(reason)) => {
                 efa_testing::skip(format_args!("{name}: {reason}"))
             }
-            Outcome::Unmet(_) => panic!("{row}"),
+            Outcome::NotMeasured(_) => panic!("{row}"),
         }
     }
 }

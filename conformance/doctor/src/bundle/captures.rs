@@ -11,7 +11,7 @@ use efa_capture::frame::Frame;
 use efa_core::wire::fields::{Width, fields_of};
 
 use super::error::{BlockError, BundleError};
-use super::private::{self, Private};
+use super::private::{self, PrivateTexts};
 
 /// Block types of pcapng.
 const SECTION: u32 = 0x0a0d_0d0a;
@@ -58,7 +58,7 @@ pub(super) fn hosts(path: &Path) -> Result<Vec<String>, BundleError> {
 ///
 /// # Errors
 /// The file cannot be read, or is not a capture of this project.
-pub fn without_private_data(path: &Path, private: &Private) -> Result<Vec<u8>, BundleError> {
+pub fn without_private_data(path: &Path, private: &PrivateTexts) -> Result<Vec<u8>, BundleError> {
     // Reports the error of a file that is not a capture.
     Reader::open(path)?;
     let bytes = std::fs::read(path).map_err(BundleError::io(path))?;
@@ -75,7 +75,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
 
 /// Copies the blocks that captures of this project use; an incomplete end stays incomplete. Blocks
 /// of other writers, such as names of addresses, are dropped.
-fn cut(mut rest: &[u8], private: &Private) -> Result<Vec<u8>, BlockError> {
+fn cut(mut rest: &[u8], private: &PrivateTexts) -> Result<Vec<u8>, BlockError> {
     let mut copy = Vec::with_capacity(rest.len() / 4);
     while let (Some(kind), Some(length)) = (word(rest, 0), word(rest, 4)) {
         let length = length as usize;
@@ -127,7 +127,12 @@ fn cut_packet(block: &[u8], copy: &mut Vec<u8>) -> Option<()> {
 }
 
 /// Copies a block without packets. Private words are removed from the texts of its options.
-fn copy_block(block: &[u8], fixed: usize, private: &Private, copy: &mut Vec<u8>) -> Option<()> {
+fn copy_block(
+    block: &[u8],
+    fixed: usize,
+    private: &PrivateTexts,
+    copy: &mut Vec<u8>,
+) -> Option<()> {
     let kind = word(block, 0)?;
     let options = block.get(8 + fixed..block.len() - 4)?;
     let mut body = block.get(8..8 + fixed)?.to_vec();

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::captures::{self, without_private_data};
 use super::error::BundleError;
-use super::private::{self, Private};
+use super::private::{self, PrivateTexts};
 
 /// A file of a bundle.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -60,7 +60,7 @@ pub fn hosts(path: &Path) -> Result<Vec<String>, BundleError> {
 ///
 /// # Errors
 /// It is none of these, or cannot be read: no other files are added to a bundle.
-pub fn member(path: &Path, private: &Private) -> Result<Member, BundleError> {
+pub fn member(path: &Path, private: &PrivateTexts) -> Result<Member, BundleError> {
     let text = || std::fs::read_to_string(path).map_err(BundleError::io(path));
     let (folder, bytes) = match MemberKind::of(path)? {
         MemberKind::Capture => ("captures", without_private_data(path, private)?),

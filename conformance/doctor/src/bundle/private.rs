@@ -10,7 +10,7 @@ const SHORTEST: usize = 3;
 
 /// Private texts, and their replacements in a bundle.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Private {
+pub struct PrivateTexts {
     /// Replaced where they are complete words, the longest first.
     names: Vec<(String, String)>,
     /// Replaced everywhere.
@@ -18,7 +18,7 @@ pub struct Private {
     hosts: usize,
 }
 
-impl Private {
+impl PrivateTexts {
     /// The path of the home directory, which becomes `~`.
     pub fn home(&mut self, path: &str) {
         if path.len() >= SHORTEST {
@@ -53,7 +53,7 @@ impl Private {
             true => host,
             false => host.split('.').next().unwrap_or_default(),
         };
-        let known = |private: &Private, name: &str| {
+        let known = |private: &PrivateTexts, name: &str| {
             let mut names = private.names.iter();
             let found = names.find(|(known, _)| known == name);
             found.map(|(_, stands)| stands.clone())
@@ -140,8 +140,8 @@ pub(super) fn file_name(path: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn private(hosts: &[&str]) -> Private {
-        let mut private = Private::default();
+    fn private(hosts: &[&str]) -> PrivateTexts {
+        let mut private = PrivateTexts::default();
         hosts.iter().for_each(|host| private.host(host));
         private
     }

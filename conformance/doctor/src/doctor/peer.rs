@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use efa_play::application::subject::Subject;
+use efa_play::application::subject::CheckedApplication;
 use efa_play::application::{Request, RequestError};
 use efa_play::drive::EndpointOptions;
 use efa_play::operation::{Payload, SendMode};
-use efa_play::player::{Driven, HostDevice, Hosted, Player, Program, RemoteAccess, Timeouts};
+use efa_play::player::{
+    DrivenApplication, HostDevice, HostedProgram, Player, Program, RemoteAccess, Timeouts,
+};
 
 use super::finding::Finding;
 
@@ -19,7 +21,7 @@ const LENGTH: usize = 1024;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The reason why the messages did not arrive.
-enum Broken {
+enum ExchangeError {
     /// A side failed before its first message.
     Unfit { who: &'static str, problem: String },
     /// Both sides have devices, but a message was lost.
@@ -35,7 +37,7 @@ pub fn reach(place: &HostDevice, by: &RemoteAccess) -> Finding {
             let value = format!("answers over EFA ({:.1?})", started.elapsed());
             Finding::ok("peer", value)
         }
-        Err(Broken::Unfit { who, problem }) => Finding::error(
+        Err(ExchangeError::Unfit { who, problem }) => Finding::error(
             "peer",
             format!("{who} cannot take part: {problem}"),
         )
@@ -43,7 +45,7 @@ pub fn reach(place: &HostDevice, by: &RemoteAccess) -> Finding {
             "run `efa-conformance doctor` there; the remote shell has to work without asking, and \
                  the program has to be there (--remote-program)",
         ),
-        Err(Broken::Silent(failures)) => {
+        Err(ExchangeError::Silent(failures)) => {
             let why = match failures.is_empty() {
                 true => String::new(),
                 false => format!(": {}", failures.join("; ")),
@@ -59,17 +61,17 @@ pub fn reach(place: &HostDevice, by: &RemoteAccess) -> Finding {
     finding.of(place.to_string())
 }
 
-fn exchange(place: &HostDevice, by: &RemoteAccess) -> Result<(), Broken> {
+fn exchange(place: &HostDevice, by: &RemoteAccess) -> Result<(), ExchangeError> {
     const HERE: &str = "this host";
     const THERE: &str = "the peer";
-    let unfit = |who, problem: &dyn std::fmt::Display| Broken::Unfit {
+    let unfit = |who, problem: &dyn std::fmt::Display| ExchangeError::Unfit {
         who,
         problem: problem.to_string(),
     };
     by.inspect(place).map_err(|error| unfit(THERE, &error))?;
     let (program, nothing) = (Program::Core, BTreeMap::new());
     let here = Player::launch_here(HERE, &program, &nothing, Timeouts::DEFAULT);
-    let hosted = Hosted::driven(&program);
+    let hosted = HostedProgram::driven(&program);
     let there = Player::launch_at(THERE, place, by, &hosted, Timeouts::DEFAULT);
     let mut sides = Vec::new();
     for (who, player, device) in [(HERE, here, None), (THERE, there, place.device.clone())] {
@@ -78,14 +80,14 @@ fn exchange(place: &HostDevice, by: &RemoteAccess) -> Result<(), Broken> {
             ..super::messages()
         };
         let player = player.map_err(|error| unfit(who, &error))?;
-        let side = Driven::open(player, &opening);
+        let side = DrivenApplication::open(player, &opening);
         sides.push((who, side.map_err(|error| unfit(who, &error))?));
     }
     talk(&mut sides)
 }
 
 /// Each side receives one message and sends one.
-fn talk(sides: &mut [(&'static str, Driven)]) -> Result<(), Broken> {
+fn talk(sides: &mut [(&'static str, DrivenApplication)]) -> Result<(), ExchangeError> {
     const RECEIVE: u64 = 0;
     const SEND: u64 = 1;
     let seed = |from: usize| from as u64 + 1;
@@ -111,7 +113,7 @@ fn talk(sides: &mut [(&'static str, Driven)]) -> Result<(), Broken> {
     let deadline = Instant::now() + PATIENCE;
     while outstanding != [0; 2] && failures.is_empty() {
         if Instant::now() > deadline {
-            return Err(Broken::Silent(failures));
+            return Err(ExchangeError::Silent(failures));
         }
         for (index, (who, side)) in sides.iter_mut().enumerate() {
             if to_send[index] {
@@ -148,12 +150,12 @@ fn talk(sides: &mut [(&'static str, Driven)]) -> Result<(), Broken> {
     }
     match failures.is_empty() {
         true => Ok(()),
-        false => Err(Broken::Silent(failures)),
+        false => Err(ExchangeError::Silent(failures)),
     }
 }
 
-fn refused(who: &'static str, error: &RequestError) -> Broken {
-    Broken::Unfit {
+fn refused(who: &'static str, error: &RequestError) -> ExchangeError {
+    ExchangeError::Unfit {
         who,
         problem: error.to_string(),
     }

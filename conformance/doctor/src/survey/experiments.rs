@@ -7,7 +7,7 @@ use efa_device_model::profile::Profile;
 use efa_device_model::qpn_policy::QpnPolicy;
 
 use super::lab::{Lab, Pair, RETRIES};
-use super::side::{Done, DoneKind, Rdma, Reuse, SurveyError};
+use super::side::{QpnReuse, Rdma, ReportedCompletion, ReportedKind, SurveyError};
 use super::{Answer, Experiment};
 
 /// Bytes of the memory that peers read and write.
@@ -358,7 +358,7 @@ pub static EXPERIMENTS: [Experiment; 43] = [
             pair.b.receive()?;
             pair.a.send(pair.to, 0, None, 0)?;
             match &pair.wait(1, 1)?.1[0].kind {
-                DoneKind::Receive { length: 0, .. } => Ok(Answer::text("yes")),
+                ReportedKind::Receive { length: 0, .. } => Ok(Answer::text("yes")),
                 other => Ok(Answer::text(format!("no: {other:?}"))),
             }
         },
@@ -372,7 +372,7 @@ pub static EXPERIMENTS: [Experiment; 43] = [
             pair.b.receive()?;
             pair.a.send(pair.to, 8, Some(0x1234_5678), 0)?;
             match &pair.wait(1, 1)?.1[0].kind {
-                DoneKind::Receive {
+                ReportedKind::Receive {
                     immediate: Some(0x1234_5678),
                     ..
                 } => Ok(Answer::text("yes")),
@@ -526,7 +526,7 @@ fn received(lab: &Lab, is_known: bool) -> Result<(Pair, Source), SurveyError> {
     pair.b.receive()?;
     pair.a.send(pair.to, 8, None, 0)?;
     match pair.wait(1, 1)?.1[0].kind {
-        DoneKind::Receive { ahn, gid, .. } => Ok((pair, (ahn, gid))),
+        ReportedKind::Receive { ahn, gid, .. } => Ok((pair, (ahn, gid))),
         ref other => Err(SurveyError::new(format_args!("no receive: {other:?}"))),
     }
 }
@@ -561,7 +561,7 @@ fn write_with_immediate(lab: &Lab, unsolicited: bool) -> Result<Answer, SurveyEr
     match (status, &arrived[0].kind) {
         (
             Status::Ok,
-            DoneKind::Written {
+            ReportedKind::Written {
                 took_receive,
                 immediate: 7,
             },
@@ -585,8 +585,8 @@ fn burst(lab: &Lab) -> Result<(Vec<u64>, Vec<u64>), SurveyError> {
     }
     pair.a.send_numbered(pair.to, BURST)?;
     let (sent, arrived) = pair.wait(BURST as usize, BURST as usize)?;
-    let number = |done: &Done| match done.kind {
-        DoneKind::Receive { immediate, .. } => immediate.map_or(u64::MAX, u64::from),
+    let number = |done: &ReportedCompletion| match done.kind {
+        ReportedKind::Receive { immediate, .. } => immediate.map_or(u64::MAX, u64::from),
         _ => done.context,
     };
     Ok((
@@ -603,7 +603,7 @@ fn order(numbers: &[u64]) -> Answer {
 }
 
 fn qpn_reuse(lab: &Lab) -> Result<Answer, SurveyError> {
-    let Reuse {
+    let QpnReuse {
         rounds,
         lowest,
         last,

@@ -10,7 +10,8 @@ use efa_hw::HwDevice;
 use efa_play::player::{HostDevice, RemoteAccess};
 
 use super::side::{
-    Ask, Connection, Done, Limits, Memory, Rdma, Reply, Reuse, Served, SurveyError, To, status_of,
+    Connection, Limits, LocalSide, Memory, QpnReuse, Rdma, Reply, ReportedCompletion,
+    RequestDestination, SideRequest, SurveyError, status_of,
 };
 
 /// The RNR retries that stock libfabric sets.
@@ -18,7 +19,7 @@ pub(super) const RETRIES: u8 = 3;
 
 /// The sending side and the receiving side.
 enum Link {
-    Here(Served),
+    Here(LocalSide),
     There(Connection),
 }
 
@@ -50,7 +51,7 @@ pub(super) struct Pair {
     /// The receiving side.
     pub(super) b: Nic,
     /// The address of `b` for `a`.
-    pub(super) to: To,
+    pub(super) to: RequestDestination,
 }
 
 fn unexpected(reply: &Reply) -> SurveyError {
@@ -62,7 +63,7 @@ impl Side {
         Side(Rc::new(RefCell::new(link)))
     }
 
-    fn ask(&self, ask: &Ask) -> Result<Reply, SurveyError> {
+    fn ask(&self, ask: &SideRequest) -> Result<Reply, SurveyError> {
         match &mut *self.0.borrow_mut() {
             Link::Here(served) => served.answer(ask),
             Link::There(connection) => connection.answer(ask),
@@ -70,14 +71,14 @@ impl Side {
     }
 
     fn report(&self) -> Result<(String, Limits), SurveyError> {
-        match self.ask(&Ask::Report)? {
+        match self.ask(&SideRequest::Report)? {
             Reply::Report { name, limits } => Ok((name, limits)),
             other => Err(unexpected(&other)),
         }
     }
 
     fn open(&self, rnr_retry: u8, unsolicited: bool) -> Result<Nic, SurveyError> {
-        let opened = self.ask(&Ask::Open {
+        let opened = self.ask(&SideRequest::Open {
             rnr_retry,
             unsolicited,
         })?;
@@ -105,7 +106,7 @@ impl Lab {
     /// # Errors
     /// The device does not report its limits.
     pub fn here(device: HwDevice) -> Result<Lab, SurveyError> {
-        let side = Side::new(Link::Here(Served::new(device)));
+        let side = Side::new(Link::Here(LocalSide::new(device)));
         let (name, report) = side.report()?;
         let sides = [side.clone(), side];
         Ok(Lab {
@@ -172,7 +173,7 @@ impl Lab {
     pub(super) fn pair(&self, rnr_retry: u8, unsolicited: bool) -> Result<Pair, SurveyError> {
         let a = self.sides[0].open(rnr_retry, unsolicited)?;
         let b = self.sides[1].open(rnr_retry, unsolicited)?;
-        let to = To {
+        let to = RequestDestination {
             ahn: a.handle(b.gid)?,
             ..b.address()
         };
@@ -180,8 +181,8 @@ impl Lab {
     }
 
     /// The order in which queue pair numbers are reused.
-    pub(super) fn reuse(&self) -> Result<Reuse, SurveyError> {
-        match self.sides[0].ask(&Ask::Reuse)? {
+    pub(super) fn reuse(&self) -> Result<QpnReuse, SurveyError> {
+        match self.sides[0].ask(&SideRequest::Reuse)? {
             Reply::Reuse(reuse) => Ok(reuse),
             other => Err(unexpected(&other)),
         }
@@ -189,11 +190,11 @@ impl Lab {
 }
 
 impl Nic {
-    fn ask(&self, ask: impl FnOnce(usize) -> Ask) -> Result<Reply, SurveyError> {
+    fn ask(&self, ask: impl FnOnce(usize) -> SideRequest) -> Result<Reply, SurveyError> {
         self.side.ask(&ask(self.id))
     }
 
-    fn done(&self, ask: impl FnOnce(usize) -> Ask) -> Result<(), SurveyError> {
+    fn done(&self, ask: impl FnOnce(usize) -> SideRequest) -> Result<(), SurveyError> {
         match self.ask(ask)? {
             Reply::Nothing => Ok(()),
             other => Err(unexpected(&other)),
@@ -201,8 +202,8 @@ impl Nic {
     }
 
     /// Its queue pair number and Q-key, without an address handle.
-    pub(super) fn address(&self) -> To {
-        To {
+    pub(super) fn address(&self) -> RequestDestination {
+        RequestDestination {
             ahn: 0,
             qpn: self.qpn,
             qkey: self.qkey,
@@ -210,7 +211,7 @@ impl Nic {
     }
 
     pub(super) fn handle(&self, gid: [u8; 16]) -> Result<u16, SurveyError> {
-        match self.ask(|nic| Ask::Handle { nic, gid })? {
+        match self.ask(|nic| SideRequest::Handle { nic, gid })? {
             Reply::Handle(ahn) => Ok(ahn),
             other => Err(unexpected(&other)),
         }
@@ -218,13 +219,13 @@ impl Nic {
 
     /// Destroys an address handle.
     pub(super) fn forget(&self, ahn: u16) -> Result<(), SurveyError> {
-        self.done(|nic| Ask::Forget { nic, ahn })
+        self.done(|nic| SideRequest::Forget { nic, ahn })
     }
 
     /// Registers new memory of this length.
     pub(super) fn memory(&self, length: usize, access: Access) -> Result<Memory, SurveyError> {
         let access = access.bits();
-        match self.ask(|nic| Ask::Memory {
+        match self.ask(|nic| SideRequest::Memory {
             nic,
             length,
             access,
@@ -237,7 +238,7 @@ impl Nic {
     /// Registers memory again.
     pub(super) fn again(&self, memory: Memory, access: Access) -> Result<Memory, SurveyError> {
         let access = access.bits();
-        match self.ask(|nic| Ask::Again {
+        match self.ask(|nic| SideRequest::Again {
             nic,
             memory,
             access,
@@ -248,22 +249,22 @@ impl Nic {
     }
 
     pub(super) fn deregister(&self, memory: Memory) -> Result<(), SurveyError> {
-        self.done(|nic| Ask::Deregister { nic, memory })
+        self.done(|nic| SideRequest::Deregister { nic, memory })
     }
 
     pub(super) fn receive(&self) -> Result<(), SurveyError> {
-        self.done(|nic| Ask::Receive { nic })
+        self.done(|nic| SideRequest::Receive { nic })
     }
 
     /// Posts a send of this many bytes.
     pub(super) fn send(
         &self,
-        to: To,
+        to: RequestDestination,
         length: usize,
         immediate: Option<u32>,
         context: u64,
     ) -> Result<(), SurveyError> {
-        self.done(|nic| Ask::Send {
+        self.done(|nic| SideRequest::Send {
             nic,
             to,
             length,
@@ -274,13 +275,21 @@ impl Nic {
     }
 
     /// Posts sends of a few bytes together, with their numbers as immediate data and as contexts.
-    pub(super) fn send_numbered(&self, to: To, count: u64) -> Result<(), SurveyError> {
-        self.done(|nic| Ask::SendNumbered { nic, to, count })
+    pub(super) fn send_numbered(
+        &self,
+        to: RequestDestination,
+        count: u64,
+    ) -> Result<(), SurveyError> {
+        self.done(|nic| SideRequest::SendNumbered { nic, to, count })
     }
 
     /// Posts a send of memory under any key.
-    pub(super) fn send_memory(&self, to: To, payload: Memory) -> Result<(), SurveyError> {
-        self.done(|nic| Ask::Send {
+    pub(super) fn send_memory(
+        &self,
+        to: RequestDestination,
+        payload: Memory,
+    ) -> Result<(), SurveyError> {
+        self.done(|nic| SideRequest::Send {
             nic,
             to,
             length: 8,
@@ -291,8 +300,8 @@ impl Nic {
     }
 
     /// Waits for this many completions.
-    fn wait(&self, count: usize) -> Result<Vec<Done>, SurveyError> {
-        match self.ask(|nic| Ask::Wait { nic, count })? {
+    fn wait(&self, count: usize) -> Result<Vec<ReportedCompletion>, SurveyError> {
+        match self.ask(|nic| SideRequest::Wait { nic, count })? {
             Reply::Done(done) if done.len() >= count => Ok(done),
             other => Err(unexpected(&other)),
         }
@@ -302,7 +311,7 @@ impl Nic {
 impl Drop for Nic {
     fn drop(&mut self) {
         // If the side has ended, so has the queue pair.
-        let _ = self.ask(|nic| Ask::Close { nic });
+        let _ = self.ask(|nic| SideRequest::Close { nic });
     }
 }
 
@@ -312,7 +321,7 @@ impl Pair {
         &self,
         at_a: usize,
         at_b: usize,
-    ) -> Result<(Vec<Done>, Vec<Done>), SurveyError> {
+    ) -> Result<(Vec<ReportedCompletion>, Vec<ReportedCompletion>), SurveyError> {
         Ok((self.a.wait(at_a)?, self.b.wait(at_b)?))
     }
 
@@ -320,7 +329,7 @@ impl Pair {
     /// host.
     pub(super) fn timed_send(&self) -> Result<(Status, Duration), SurveyError> {
         let to = self.to;
-        match self.a.ask(|nic| Ask::SendAndWait { nic, to })? {
+        match self.a.ask(|nic| SideRequest::SendAndWait { nic, to })? {
             Reply::Took(status, took) => Ok((status_of(status)?, Duration::from_nanos(took))),
             other => Err(unexpected(&other)),
         }
@@ -350,7 +359,7 @@ impl Pair {
 
     /// Posts an RDMA read, and waits for its completion.
     pub(super) fn read(&self, request: Rdma) -> Result<Status, SurveyError> {
-        self.a.done(|nic| Ask::Read { nic, request })?;
+        self.a.done(|nic| SideRequest::Read { nic, request })?;
         self.a.wait(1)?[0].status()
     }
 
@@ -360,8 +369,8 @@ impl Pair {
         &self,
         request: Rdma,
         at_b: usize,
-    ) -> Result<(Status, Vec<Done>), SurveyError> {
-        self.a.done(|nic| Ask::Write { nic, request })?;
+    ) -> Result<(Status, Vec<ReportedCompletion>), SurveyError> {
+        self.a.done(|nic| SideRequest::Write { nic, request })?;
         let (at_a, at_b) = self.wait(1, at_b)?;
         Ok((at_a[0].status()?, at_b))
     }

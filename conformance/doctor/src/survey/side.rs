@@ -37,14 +37,14 @@ impl SurveyError {
 
 /// The destination of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) struct To {
+pub(super) struct RequestDestination {
     pub(super) ahn: u16,
     pub(super) qpn: u16,
     pub(super) qkey: u32,
 }
 
-impl From<To> for Destination {
-    fn from(to: To) -> Self {
+impl From<RequestDestination> for Destination {
+    fn from(to: RequestDestination) -> Self {
         Destination {
             ahn: Ahn(to.ahn),
             qpn: Qpn(to.qpn),
@@ -67,7 +67,7 @@ pub(super) struct Memory {
 /// A read of remote memory into local memory, or a write in the opposite direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Rdma {
-    pub(super) to: To,
+    pub(super) to: RequestDestination,
     pub(super) local: Memory,
     pub(super) remote_address: u64,
     pub(super) remote_key: u64,
@@ -76,13 +76,13 @@ pub(super) struct Rdma {
 
 /// A completion of a queue pair.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) struct Done {
+pub(super) struct ReportedCompletion {
     status: u8,
     pub(super) context: u64,
-    pub(super) kind: DoneKind,
+    pub(super) kind: ReportedKind,
 }
 
-impl Done {
+impl ReportedCompletion {
     pub(super) fn status(&self) -> Result<Status, SurveyError> {
         status_of(self.status)
     }
@@ -90,7 +90,7 @@ impl Done {
 
 /// The type of a completion, and its fields.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) enum DoneKind {
+pub(super) enum ReportedKind {
     /// A request of this queue pair completed.
     Request,
     /// A packet arrived.
@@ -106,7 +106,7 @@ pub(super) enum DoneKind {
 
 /// The number of times that the next queue pair got the number that a policy predicts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Reuse {
+pub(super) struct QpnReuse {
     pub(super) rounds: usize,
     pub(super) lowest: usize,
     pub(super) last: usize,
@@ -168,7 +168,7 @@ impl From<DeviceReport> for Limits {
 
 /// A request to a side.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) enum Ask {
+pub(super) enum SideRequest {
     /// The device's name and limits.
     Report,
     /// Create a queue pair in a separate protection domain.
@@ -198,16 +198,20 @@ pub(super) enum Ask {
     /// Send a packet: this many bytes of a packet buffer, and memory under any key.
     Send {
         nic: usize,
-        to: To,
+        to: RequestDestination,
         length: usize,
         payload: Option<Memory>,
         immediate: Option<u32>,
         context: u64,
     },
     /// Send packets of a few bytes together, with their numbers as immediate data and as contexts.
-    SendNumbered { nic: usize, to: To, count: u64 },
+    SendNumbered {
+        nic: usize,
+        to: RequestDestination,
+        count: u64,
+    },
     /// Send a packet of a few bytes, and wait for its completion.
-    SendAndWait { nic: usize, to: To },
+    SendAndWait { nic: usize, to: RequestDestination },
     /// Read remote memory.
     Read { nic: usize, request: Rdma },
     /// Write remote memory.
@@ -233,10 +237,10 @@ pub(super) enum Reply {
     },
     Handle(u16),
     Memory(Memory),
-    Done(Vec<Done>),
+    Done(Vec<ReportedCompletion>),
     /// A status, and the duration in nanoseconds.
     Took(u8, u64),
-    Reuse(Reuse),
+    Reuse(QpnReuse),
 }
 
 /// A status of the device.
@@ -252,15 +256,15 @@ struct Opened {
 }
 
 /// A side in this process.
-pub(super) struct Served {
+pub(super) struct LocalSide {
     device: HwDevice,
     /// The queue pairs by their numbers; `None` if closed.
     opened: Vec<Option<Opened>>,
 }
 
-impl Served {
+impl LocalSide {
     pub(super) fn new(device: HwDevice) -> Self {
-        Served {
+        LocalSide {
             device,
             opened: Vec::new(),
         }
@@ -270,38 +274,38 @@ impl Served {
     ///
     /// # Errors
     /// The reason why it cannot be executed.
-    pub(super) fn answer(&mut self, ask: &Ask) -> Result<Reply, SurveyError> {
+    pub(super) fn answer(&mut self, ask: &SideRequest) -> Result<Reply, SurveyError> {
         match *ask {
-            Ask::Report => {
+            SideRequest::Report => {
                 let report = self.device.report().map_err(SurveyError::new)?;
                 Ok(Reply::Report {
                     name: self.device.name().to_owned(),
                     limits: report.into(),
                 })
             }
-            Ask::Open {
+            SideRequest::Open {
                 rnr_retry,
                 unsolicited,
             } => self.open(rnr_retry, unsolicited),
-            Ask::Close { nic } => {
+            SideRequest::Close { nic } => {
                 if let Some(place) = self.opened.get_mut(nic) {
                     *place = None;
                 }
                 Ok(Reply::Nothing)
             }
-            Ask::Reuse => self.reuse().map(Reply::Reuse),
-            Ask::Handle { nic, .. }
-            | Ask::Forget { nic, .. }
-            | Ask::Memory { nic, .. }
-            | Ask::Again { nic, .. }
-            | Ask::Deregister { nic, .. }
-            | Ask::Receive { nic }
-            | Ask::Send { nic, .. }
-            | Ask::SendNumbered { nic, .. }
-            | Ask::SendAndWait { nic, .. }
-            | Ask::Read { nic, .. }
-            | Ask::Write { nic, .. }
-            | Ask::Wait { nic, .. } => {
+            SideRequest::Reuse => self.reuse().map(Reply::Reuse),
+            SideRequest::Handle { nic, .. }
+            | SideRequest::Forget { nic, .. }
+            | SideRequest::Memory { nic, .. }
+            | SideRequest::Again { nic, .. }
+            | SideRequest::Deregister { nic, .. }
+            | SideRequest::Receive { nic }
+            | SideRequest::Send { nic, .. }
+            | SideRequest::SendNumbered { nic, .. }
+            | SideRequest::SendAndWait { nic, .. }
+            | SideRequest::Read { nic, .. }
+            | SideRequest::Write { nic, .. }
+            | SideRequest::Wait { nic, .. } => {
                 let opened = self.opened.get_mut(nic).and_then(Option::as_mut);
                 opened
                     .ok_or_else(|| SurveyError::new("there is no such queue pair"))?
@@ -340,10 +344,10 @@ impl Served {
 
     /// Creates four queue pairs, destroys three of them, and compares the next number with the
     /// policies; several times.
-    fn reuse(&self) -> Result<Reuse, SurveyError> {
-        let mut found = Reuse {
+    fn reuse(&self) -> Result<QpnReuse, SurveyError> {
+        let mut found = QpnReuse {
             rounds: ROUNDS,
-            ..Reuse::default()
+            ..QpnReuse::default()
         };
         let nic = self.device.open_nic(Self::small(NicConfig::default()));
         let mut nic = nic.map_err(SurveyError::new)?;
@@ -392,39 +396,39 @@ impl Served {
 }
 
 impl Opened {
-    fn answer(&mut self, ask: &Ask) -> Result<Reply, SurveyError> {
+    fn answer(&mut self, ask: &SideRequest) -> Result<Reply, SurveyError> {
         match *ask {
-            Ask::Handle { gid, .. } => {
+            SideRequest::Handle { gid, .. } => {
                 let ahn = self
                     .nic
                     .create_address_handle(Gid(gid))
                     .map_err(SurveyError::new)?;
                 return Ok(Reply::Handle(ahn.0));
             }
-            Ask::Forget { ahn, .. } => self
+            SideRequest::Forget { ahn, .. } => self
                 .nic
                 .destroy_address_handle(Ahn(ahn))
                 .map_err(SurveyError::new)?,
-            Ask::Memory { length, access, .. } => {
+            SideRequest::Memory { length, access, .. } => {
                 let slice = self.nic.allocate(length).map_err(SurveyError::new)?;
                 self.memories.push((slice, None));
                 return self.register(self.memories.len() - 1, access);
             }
-            Ask::Again { memory, access, .. } => return self.register(memory.id, access),
-            Ask::Deregister { memory, .. } => {
+            SideRequest::Again { memory, access, .. } => return self.register(memory.id, access),
+            SideRequest::Deregister { memory, .. } => {
                 let (_, region) = self.memory(memory.id)?;
                 if let Some(region) = region.take() {
                     self.nic.deregister(region).map_err(SurveyError::new)?;
                 }
             }
-            Ask::Receive { .. } => {
+            SideRequest::Receive { .. } => {
                 let buffer = self
                     .nic
                     .acquire_buffer()
                     .ok_or_else(|| SurveyError::new(NO_BUFFER))?;
                 self.nic.post_recv(buffer).map_err(SurveyError::new)?;
             }
-            Ask::Send {
+            SideRequest::Send {
                 to,
                 length,
                 payload,
@@ -432,30 +436,33 @@ impl Opened {
                 context,
                 ..
             } => self.send(to, length, payload, immediate, context)?,
-            Ask::SendNumbered { to, count, .. } => {
+            SideRequest::SendNumbered { to, count, .. } => {
                 for number in 0..count {
                     self.send(to, 8, None, Some(number as u32), number)?;
                 }
             }
-            Ask::SendAndWait { to, .. } => {
+            SideRequest::SendAndWait { to, .. } => {
                 let started = Instant::now();
                 self.send(to, 8, None, None, 0)?;
                 let done = self.wait(1)?;
                 let took = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
                 return Ok(Reply::Took(done[0].status, took));
             }
-            Ask::Read { request, .. } => {
+            SideRequest::Read { request, .. } => {
                 let request = self.rdma(&request);
                 let posted = self.nic.post_read(&request, Doorbell::Ring);
                 posted.map_err(SurveyError::new)?;
             }
-            Ask::Write { request, .. } => {
+            SideRequest::Write { request, .. } => {
                 let request = self.rdma(&request);
                 let posted = self.nic.post_write(&request, Doorbell::Ring);
                 posted.map_err(SurveyError::new)?;
             }
-            Ask::Wait { count, .. } => return self.wait(count).map(Reply::Done),
-            Ask::Report | Ask::Open { .. } | Ask::Close { .. } | Ask::Reuse => {}
+            SideRequest::Wait { count, .. } => return self.wait(count).map(Reply::Done),
+            SideRequest::Report
+            | SideRequest::Open { .. }
+            | SideRequest::Close { .. }
+            | SideRequest::Reuse => {}
         }
         Ok(Reply::Nothing)
     }
@@ -481,7 +488,7 @@ impl Opened {
 
     fn send(
         &mut self,
-        to: To,
+        to: RequestDestination,
         length: usize,
         payload: Option<Memory>,
         immediate: Option<u32>,
@@ -530,7 +537,7 @@ impl Opened {
     }
 
     /// Waits until there are this many completions, and returns all of them.
-    fn wait(&mut self, count: usize) -> Result<Vec<Done>, SurveyError> {
+    fn wait(&mut self, count: usize) -> Result<Vec<ReportedCompletion>, SurveyError> {
         let started = Instant::now();
         let mut completions = Vec::new();
         while completions.len() < count {
@@ -546,16 +553,16 @@ impl Opened {
     }
 
     /// Describes a completion, and returns its buffer to the pool.
-    fn done(&mut self, completion: &Completion) -> Done {
+    fn done(&mut self, completion: &Completion) -> ReportedCompletion {
         let mut release = |buffer| self.nic.release_buffer(buffer);
         let kind = match completion.kind {
             CompletionKind::Send { buffer } => {
                 release(buffer);
-                DoneKind::Request
+                ReportedKind::Request
             }
-            CompletionKind::RdmaRead | CompletionKind::RdmaWrite => DoneKind::Request,
+            CompletionKind::RdmaRead | CompletionKind::RdmaWrite => ReportedKind::Request,
             // User memory is never posted.
-            CompletionKind::RecvUser { .. } => DoneKind::Request,
+            CompletionKind::RecvUser { .. } => ReportedKind::Request,
             CompletionKind::Recv {
                 buffer,
                 length,
@@ -563,7 +570,7 @@ impl Opened {
                 immediate,
             } => {
                 release(buffer);
-                DoneKind::Receive {
+                ReportedKind::Receive {
                     length,
                     immediate,
                     ahn: source.ahn.map(|ahn| ahn.0),
@@ -574,13 +581,13 @@ impl Opened {
                 buffer, immediate, ..
             } => {
                 buffer.into_iter().for_each(release);
-                DoneKind::Written {
+                ReportedKind::Written {
                     took_receive: buffer.is_some(),
                     immediate,
                 }
             }
         };
-        Done {
+        ReportedCompletion {
             status: completion.status.code(),
             context: completion.context,
             kind,
@@ -595,7 +602,7 @@ const NO_BUFFER: &str = "there is no packet buffer left";
 /// # Errors
 /// The streams fail, or a request cannot be parsed.
 pub fn serve(device: HwDevice, input: impl BufRead, output: impl Write) -> io::Result<()> {
-    let mut served = Served::new(device);
+    let mut served = LocalSide::new(device);
     answers::serve(input, output, |ask| served.answer(&ask))
 }
 
@@ -629,7 +636,7 @@ impl Connection {
     ///
     /// # Errors
     /// The request failed, or the connection has ended.
-    pub(super) fn answer(&mut self, ask: &Ask) -> Result<Reply, SurveyError> {
+    pub(super) fn answer(&mut self, ask: &SideRequest) -> Result<Reply, SurveyError> {
         let place = &self.place;
         let answer = self.side.ask(ask, ANSWER).map_err(|error| match error {
             NoAnswer::Ended(how) => SurveyError(format!(

@@ -8,7 +8,7 @@ use efa_core::wire::{ExtraFeatures, Header};
 
 use super::capture::{packets, sent_by};
 use super::script::ENGINE;
-use crate::harness::{Bench, CellResult, Unmet};
+use crate::harness::{Bench, CellResult, NotMeasured};
 use efa_check::capture::Capture;
 use efa_check::check::{self, Finding};
 use efa_check::merge::merge;
@@ -37,15 +37,15 @@ pub(super) fn play_script(
     stock: &Stock,
     text: &str,
     faults: &str,
-) -> Result<Played, Unmet> {
+) -> Result<Played, NotMeasured> {
     let path = bench.directory().join(CELL).with_extension("toml");
-    std::fs::write(&path, text).map_err(Unmet::failed)?;
-    let scenario = Scenario::parse(&path, text).map_err(Unmet::failed)?;
+    std::fs::write(&path, text).map_err(NotMeasured::failed)?;
+    let scenario = Scenario::parse(&path, text).map_err(NotMeasured::failed)?;
     let directory = bench.directory();
     let file = directory.join("faults.toml");
     let mut rules = None;
     if !faults.is_empty() {
-        std::fs::write(&file, faults).map_err(Unmet::failed)?;
+        std::fs::write(&file, faults).map_err(NotMeasured::failed)?;
         rules = Some(file.as_path());
     }
     let launcher = bench.launcher()?;
@@ -54,7 +54,7 @@ pub(super) fn play_script(
             Ok((transcript, _)) => (None, transcript.problems),
             // The machine has another release than this cell needs.
             Err(error @ RunError::Version { .. }) => {
-                return Err(Unmet::Skipped(error.to_string()));
+                return Err(NotMeasured::Skipped(error.to_string()));
             }
             Err(error) => (Some(error.to_string()), Vec::new()),
         };
@@ -70,7 +70,7 @@ pub(super) fn play_script(
         .and_then(|_| Capture::load(&merged).map_err(|error| error.to_string()));
     let capture = loaded.map_err(|error| {
         // Without a capture, only the reason can be shown.
-        Unmet::Failed(Vec::from_iter(stopped.clone().into_iter().chain([error])).join("\n"))
+        NotMeasured::Failed(Vec::from_iter(stopped.clone().into_iter().chain([error])).join("\n"))
     })?;
     problems.extend(capture.damage.iter().cloned());
     let checked = check::check(&capture);
@@ -103,7 +103,7 @@ impl Played {
             return Ok(seen);
         }
         problems.push(format!("seen: {seen}"));
-        Err(Unmet::Failed(problems.join("\n")))
+        Err(NotMeasured::Failed(problems.join("\n")))
     }
 }
 

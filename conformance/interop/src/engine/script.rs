@@ -1,6 +1,6 @@
 //! A cell's scenario, as TOML text.
 
-use crate::harness::{Bench, Unmet};
+use crate::harness::{Bench, NotMeasured};
 use crate::libfabric::release::Release;
 use crate::table::{Variables, fill};
 use efa_play::libfabric::Provider;
@@ -100,7 +100,7 @@ pub(super) fn variables<const N: usize>(values: [(&str, &str); N]) -> Variables 
 
 /// A release for the stock endpoints of a scenario. If this machine's libfabric is another release,
 /// the driver reports that after loading it.
-pub(super) fn fetch(bench: &Bench, release: &Release) -> Result<Stock, Unmet> {
+pub(super) fn fetch(bench: &Bench, release: &Release) -> Result<Stock, NotMeasured> {
     let userland = release.fetched(bench)?;
     Ok(Stock {
         library: release.library(userland.as_ref()),

@@ -1,15 +1,15 @@
 //! Failures with the name of the operation.
 
-use crate::harness::Unmet;
+use crate::harness::NotMeasured;
 
 /// Adds the name of the operation to a failure.
-pub(super) fn at(unmet: Unmet, what: &str) -> Unmet {
-    match unmet {
-        Unmet::Failed(text) => Unmet::Failed(format!("{what}: {text}")),
-        unmet => unmet,
+pub(super) fn at(not_measured: NotMeasured, what: &str) -> NotMeasured {
+    match not_measured {
+        NotMeasured::Failed(text) => NotMeasured::Failed(format!("{what}: {text}")),
+        not_measured => not_measured,
     }
 }
 
-pub(super) fn at_size(unmet: Unmet, what: &str, size: usize) -> Unmet {
-    at(unmet, &format!("{what}{size} bytes"))
+pub(super) fn at_size(not_measured: NotMeasured, what: &str, size: usize) -> NotMeasured {
+    at(not_measured, &format!("{what}{size} bytes"))
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::failure::at;
 use super::pair::{Pair, STALLED};
 use super::party::{INITIATOR, TARGET};
-use crate::harness::Unmet;
+use crate::harness::NotMeasured;
 use efa_core::wire::{AtomicDatatype, AtomicOp};
 use efa_play::application::{Request, Started, Token};
 use efa_play::drive::{Command, Event};
@@ -17,17 +17,17 @@ const LOOK: Duration = Duration::from_millis(20);
 const COMPARED: usize = 4000;
 
 impl Pair<'_> {
-    fn register(&mut self, payload: Payload) -> Result<(Token, Remote), Unmet> {
+    fn register(&mut self, payload: Payload) -> Result<(Token, Remote), NotMeasured> {
         let access = vec![RegionAccess::RemoteRead, RegionAccess::RemoteWrite];
         let (operation, started) =
             self.start(TARGET, Request::Register { payload, access }, None)?;
         match started {
             Started::Region(remote) => Ok((operation.1, remote)),
-            Started::Operation => Err(Unmet::Failed("registering gave no memory".into())),
+            Started::Operation => Err(NotMeasured::Failed("registering gave no memory".into())),
         }
     }
 
-    pub(super) fn read_and_write(&mut self, size: usize) -> Result<(), Unmet> {
+    pub(super) fn read_and_write(&mut self, size: usize) -> Result<(), NotMeasured> {
         let seed = self.tokens;
         let initial = Payload { length: size, seed };
         let (region, remote) = self.register(initial)?;
@@ -38,17 +38,17 @@ impl Pair<'_> {
         };
         self.begin(INITIATOR, read, Some(seed))
             .and_then(|operation| self.wait(operation, Some(size)))
-            .map_err(|unmet| at(unmet, "read"))?;
+            .map_err(|not_measured| at(not_measured, "read"))?;
         self.count(size);
         let written = self.write(size, remote, None)?;
         // The initiator's completion does not mean that the bytes have arrived.
         self.await_bytes(region, written, STALLED)
-            .map_err(|unmet| at(unmet, "write"))?;
+            .map_err(|not_measured| at(not_measured, "write"))?;
         self.count(size);
         Ok(())
     }
 
-    pub(super) fn write_with_data(&mut self, size: usize) -> Result<(), Unmet> {
+    pub(super) fn write_with_data(&mut self, size: usize) -> Result<(), NotMeasured> {
         let blank = Payload {
             length: size,
             seed: self.tokens,
@@ -59,12 +59,17 @@ impl Pair<'_> {
         // The arrival of the completion data implies that of the bytes.
         self.await_data(data)
             .and_then(|()| self.await_bytes(region, written, Duration::ZERO))
-            .map_err(|unmet| at(unmet, "write"))?;
+            .map_err(|not_measured| at(not_measured, "write"))?;
         self.count(size);
         Ok(())
     }
 
-    fn write(&mut self, size: usize, remote: Remote, data: Option<u64>) -> Result<Payload, Unmet> {
+    fn write(
+        &mut self,
+        size: usize,
+        remote: Remote,
+        data: Option<u64>,
+    ) -> Result<Payload, NotMeasured> {
         let payload = Payload {
             length: size,
             seed: self.tokens,
@@ -78,21 +83,21 @@ impl Pair<'_> {
         };
         self.begin(INITIATOR, write, None)
             .and_then(|operation| self.wait(operation, None))
-            .map_err(|unmet| at(unmet, "write"))?;
+            .map_err(|not_measured| at(not_measured, "write"))?;
         Ok(payload)
     }
 
-    fn await_data(&mut self, data: u64) -> Result<(), Unmet> {
+    fn await_data(&mut self, data: u64) -> Result<(), NotMeasured> {
         let begin = Instant::now();
         while self.written.is_empty() {
             self.listen()?;
             if begin.elapsed() > STALLED || self.bench.left().is_zero() {
-                return Err(Unmet::Failed("its data never arrives".into()));
+                return Err(NotMeasured::Failed("its data never arrives".into()));
             }
         }
         match std::mem::take(&mut self.written)[..] {
             [arrived] if arrived == data => Ok(()),
-            ref arrived => Err(Unmet::Failed(format!(
+            ref arrived => Err(NotMeasured::Failed(format!(
                 "the data that arrives is {arrived:x?}"
             ))),
         }
@@ -104,7 +109,7 @@ impl Pair<'_> {
         token: Token,
         payload: Payload,
         patience: Duration,
-    ) -> Result<(), Unmet> {
+    ) -> Result<(), NotMeasured> {
         let begin = Instant::now();
         let check = Command::Check {
             id: token,
@@ -120,13 +125,13 @@ impl Pair<'_> {
                 event => return Err(self.unexpected(TARGET, &event)),
             };
             if begin.elapsed() >= patience || self.bench.left().is_zero() {
-                return Err(Unmet::Failed(difference.to_string()));
+                return Err(NotMeasured::Failed(difference.to_string()));
             }
             std::thread::sleep(LOOK);
         }
     }
 
-    pub(super) fn atomics(&mut self, count: usize) -> Result<(), Unmet> {
+    pub(super) fn atomics(&mut self, count: usize) -> Result<(), NotMeasured> {
         let length = count * size_of::<u64>();
         let payload = |seed| Payload { length, seed };
         let first = payload(self.tokens);
@@ -161,7 +166,7 @@ impl Pair<'_> {
                 known = (op == AtomicOp::ATOMIC_WRITE).then_some(operand);
             }
             self.await_words(region, &elements)
-                .map_err(|unmet| at(unmet, &format!("{action:?}")))?;
+                .map_err(|not_measured| at(not_measured, &format!("{action:?}")))?;
             self.count(length);
         }
         // One comparison succeeds, one fails.
@@ -176,10 +181,10 @@ impl Pair<'_> {
             let refused = payload((seed + 2) << 32);
             self.atomic(remote, compare, swapped, Some(held.seed))?;
             self.await_words(region, &words(swapped))
-                .map_err(|unmet| at(unmet, "swap"))?;
+                .map_err(|not_measured| at(not_measured, "swap"))?;
             self.atomic(remote, compare, refused, Some(swapped.seed))?;
             self.await_words(region, &words(swapped))
-                .map_err(|unmet| at(unmet, "no swap"))?;
+                .map_err(|not_measured| at(not_measured, "no swap"))?;
             self.count(2 * length);
         }
         Ok(())
@@ -192,7 +197,7 @@ impl Pair<'_> {
         action: AtomicAction,
         operand: Payload,
         old: Option<u64>,
-    ) -> Result<(), Unmet> {
+    ) -> Result<(), NotMeasured> {
         let fetches = !matches!(action, AtomicAction::Update(_));
         let request = Request::Atomic {
             to: TARGET,
@@ -206,10 +211,10 @@ impl Pair<'_> {
         let result = self.wait(operation, fetches.then_some(operand.length));
         result
             .map(drop)
-            .map_err(|unmet| at(unmet, &format!("{action:?}")))
+            .map_err(|not_measured| at(not_measured, &format!("{action:?}")))
     }
 
-    fn await_words(&mut self, token: Token, expected: &[u64]) -> Result<(), Unmet> {
+    fn await_words(&mut self, token: Token, expected: &[u64]) -> Result<(), NotMeasured> {
         let begin = Instant::now();
         loop {
             let found = match self.ask(TARGET, &Command::Dump { id: token })? {
@@ -225,7 +230,9 @@ impl Pair<'_> {
                     .zip(expected)
                     .position(|(found, expected)| found != expected)
                     .unwrap_or(found.len());
-                return Err(Unmet::Failed(format!("element {wrong} of memory is wrong")));
+                return Err(NotMeasured::Failed(format!(
+                    "element {wrong} of memory is wrong"
+                )));
             }
             std::thread::sleep(LOOK);
         }

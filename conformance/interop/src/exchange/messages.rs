@@ -7,18 +7,19 @@ use super::failure::at_size;
 use super::pair::Pair;
 use super::party::{INITIATOR, TARGET};
 use super::topic::{Message, Topic};
-use crate::harness::Unmet;
+use crate::harness::NotMeasured;
 
 /// The numbers of elements of atomics. The largest fits into a packet of each profile.
 const ELEMENTS: [usize; 4] = [1, 8, 500, 1000];
 
 impl Pair<'_> {
-    pub(super) fn exchange(&mut self, topic: Topic, sizes: &[usize]) -> Result<(), Unmet> {
+    pub(super) fn exchange(&mut self, topic: Topic, sizes: &[usize]) -> Result<(), NotMeasured> {
         for &size in sizes {
             let messages = topic.messages().into_iter();
             for message in messages.filter(|message| size <= message.largest) {
-                self.message(message, size)
-                    .map_err(|unmet| at_size(unmet, &format!("{message} of "), size))?;
+                self.message(message, size).map_err(|not_measured| {
+                    at_size(not_measured, &format!("{message} of "), size)
+                })?;
             }
             // Not all releases support reads and writes of 0 bytes.
             match topic {
@@ -26,13 +27,14 @@ impl Pair<'_> {
                 Topic::WriteData if size > 0 => self.write_with_data(size),
                 _ => Ok(()),
             }
-            .map_err(|unmet| at_size(unmet, "", size))?;
+            .map_err(|not_measured| at_size(not_measured, "", size))?;
         }
         match topic {
             Topic::Atomics => {
                 for count in ELEMENTS {
-                    self.atomics(count)
-                        .map_err(|unmet| at_size(unmet, "atomics on ", count * size_of::<u64>()))?;
+                    self.atomics(count).map_err(|not_measured| {
+                        at_size(not_measured, "atomics on ", count * size_of::<u64>())
+                    })?;
                 }
                 Ok(())
             }
@@ -41,7 +43,7 @@ impl Pair<'_> {
         }
     }
 
-    fn message(&mut self, message: Message, size: usize) -> Result<(), Unmet> {
+    fn message(&mut self, message: Message, size: usize) -> Result<(), NotMeasured> {
         let seed = self.tokens;
         let recv = Request::Recv {
             length: size,
@@ -74,13 +76,13 @@ impl Pair<'_> {
             self.wait(sent, None)?;
         }
         if message.tag.is_some_and(|tag| tag != report.tag) {
-            return Err(Unmet::Failed(format!(
+            return Err(NotMeasured::Failed(format!(
                 "the tag that arrives is {:#x}",
                 report.tag
             )));
         }
         if report.data != message.data {
-            return Err(Unmet::Failed(format!(
+            return Err(NotMeasured::Failed(format!(
                 "the data that arrives is {:x?}",
                 report.data
             )));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::party::{INITIATOR, Party, TARGET};
 use super::verified::Verified;
-use crate::harness::{Bench, Unmet};
+use crate::harness::{Bench, NotMeasured};
 use efa_play::application::{Report, Request, Started, Token};
 use efa_play::drive::{Bytes, Command, Event, Line};
 use efa_play::player::{self, Player, PlayerError, Program};
@@ -18,25 +18,25 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// The number of lines of standard error that a failure shows.
 const SHOWN: usize = 12;
 
-impl From<PlayerError> for Unmet {
+impl From<PlayerError> for NotMeasured {
     fn from(error: PlayerError) -> Self {
-        Unmet::failed(error)
+        NotMeasured::failed(error)
     }
 }
 
 /// Checks that another host's program is of the cell's release, and that the host meets the
 /// requirements.
-fn introduce(player: &mut Player, party: &Party) -> Result<(), Unmet> {
+fn introduce(player: &mut Player, party: &Party) -> Result<(), NotMeasured> {
     let identity = match player.identity() {
         // It has reported the reason before its exit.
         Err(error @ PlayerError::Unsupported { .. }) => {
-            return Err(Unmet::Skipped(error.to_string()));
+            return Err(NotMeasured::Skipped(error.to_string()));
         }
         identity => identity?,
     };
     let is_stock = matches!(party.program, Program::Libfabric { .. });
     match is_stock && identity.version() != Some(party.opening.api) {
-        true => Err(Unmet::Skipped(format!(
+        true => Err(NotMeasured::Skipped(format!(
             "endpoint `{}` has {identity}, and the cell is about {}",
             player.endpoint(),
             party.opening.api
@@ -64,7 +64,7 @@ pub(super) struct Pair<'a> {
 }
 
 impl<'a> Pair<'a> {
-    pub(super) fn open(bench: &'a Bench<'a>, parties: [&Party; 2]) -> Result<Self, Unmet> {
+    pub(super) fn open(bench: &'a Bench<'a>, parties: [&Party; 2]) -> Result<Self, NotMeasured> {
         let names = ["a", "b"];
         let logs = names.map(|name| bench.directory().join(format!("{name}.log")));
         let launch = |at: usize| {
@@ -88,13 +88,13 @@ impl<'a> Pair<'a> {
             verified: Verified::default(),
         };
         match pair.connect(parties) {
-            Err(Unmet::Failed(text)) => Err(pair.explained(text)),
-            Err(unmet) => Err(unmet),
+            Err(NotMeasured::Failed(text)) => Err(pair.explained(text)),
+            Err(not_measured) => Err(not_measured),
             Ok(()) => Ok(pair),
         }
     }
 
-    fn connect(&mut self, parties: [&Party; 2]) -> Result<(), Unmet> {
+    fn connect(&mut self, parties: [&Party; 2]) -> Result<(), NotMeasured> {
         let mut addresses = Vec::new();
         for (at, party) in parties.into_iter().enumerate() {
             if self.bench.lab().hosts().is_some() {
@@ -116,7 +116,7 @@ impl<'a> Pair<'a> {
         Ok(())
     }
 
-    pub(super) fn ask(&mut self, at: usize, command: &Command) -> Result<Event, Unmet> {
+    pub(super) fn ask(&mut self, at: usize, command: &Command) -> Result<Event, NotMeasured> {
         let mut aside = Vec::new();
         let answer = self.players[at].ask(command, &mut aside)?;
         for event in aside {
@@ -145,21 +145,23 @@ impl<'a> Pair<'a> {
         }
     }
 
-    pub(super) fn unexpected(&mut self, at: usize, event: &Event) -> Unmet {
+    pub(super) fn unexpected(&mut self, at: usize, event: &Event) -> NotMeasured {
         self.players[at].unexpected(event).into()
     }
 
     /// Returns an error if an endpoint has reported an event that belongs to no operation.
-    pub(super) fn reported(&mut self) -> Result<(), Unmet> {
+    pub(super) fn reported(&mut self) -> Result<(), NotMeasured> {
         if self.said.is_empty() {
             Ok(())
         } else {
-            Err(Unmet::Failed(std::mem::take(&mut self.said).join("\n")))
+            Err(NotMeasured::Failed(
+                std::mem::take(&mut self.said).join("\n"),
+            ))
         }
     }
 
     /// A failure with the endpoints' other reports.
-    pub(super) fn explained(&self, mut text: String) -> Unmet {
+    pub(super) fn explained(&self, mut text: String) -> NotMeasured {
         for line in &self.said {
             text.push_str(&format!("\n{line}"));
         }
@@ -170,11 +172,11 @@ impl<'a> Pair<'a> {
                 text.push_str(&format!("\n{}: {line}", player.endpoint()));
             }
         }
-        Unmet::Failed(text)
+        NotMeasured::Failed(text)
     }
 
     /// Processes events of the endpoints. Returns whether there were any.
-    pub(super) fn listen(&mut self) -> Result<bool, Unmet> {
+    pub(super) fn listen(&mut self) -> Result<bool, NotMeasured> {
         let mut heard = false;
         for at in [INITIATOR, TARGET] {
             while let Some(event) = self.players[at].hear(PAUSE)? {
@@ -191,7 +193,7 @@ impl<'a> Pair<'a> {
         at: usize,
         request: Request,
         seed: Option<u64>,
-    ) -> Result<(Operation, Started), Unmet> {
+    ) -> Result<(Operation, Started), NotMeasured> {
         let token = self.tokens;
         self.tokens += 1;
         let command = Command::Start {
@@ -207,7 +209,7 @@ impl<'a> Pair<'a> {
                     self.listen()?;
                 }
                 Err(Event::Again {}) => {
-                    return Err(Unmet::Failed(format!(
+                    return Err(NotMeasured::Failed(format!(
                         "there is never room for it: {}",
                         command.line()
                     )));
@@ -222,7 +224,7 @@ impl<'a> Pair<'a> {
         at: usize,
         request: Request,
         seed: Option<u64>,
-    ) -> Result<Operation, Unmet> {
+    ) -> Result<Operation, NotMeasured> {
         Ok(self.start(at, request, seed)?.0)
     }
 
@@ -232,7 +234,7 @@ impl<'a> Pair<'a> {
         &mut self,
         mut operation: Operation,
         length: Option<usize>,
-    ) -> Result<Report, Unmet> {
+    ) -> Result<Report, NotMeasured> {
         let mut quiet_since = Instant::now();
         let report = loop {
             let mut failed = self
@@ -248,25 +250,28 @@ impl<'a> Pair<'a> {
             }
             if quiet_since.elapsed() > STALLED || self.bench.left().is_zero() {
                 let endpoint = self.players[operation.0].endpoint();
-                return Err(Unmet::Failed(format!(
+                return Err(NotMeasured::Failed(format!(
                     "endpoint `{endpoint}` never completes it"
                 )));
             }
         };
         if let Some(failure) = &report.failure {
             let endpoint = self.players[operation.0].endpoint();
-            return Err(Unmet::Failed(format!(
+            return Err(NotMeasured::Failed(format!(
                 "endpoint `{endpoint}` ends it with error {}: {}",
                 failure.code, failure.text
             )));
         }
         if let Some(difference) = &report.difference {
-            return Err(Unmet::Failed(difference.to_string()));
+            return Err(NotMeasured::Failed(difference.to_string()));
         }
         if let Some(length) = length
             && report.length != length as u64
         {
-            return Err(Unmet::Failed(format!("{} bytes arrive", report.length)));
+            return Err(NotMeasured::Failed(format!(
+                "{} bytes arrive",
+                report.length
+            )));
         }
         Ok(report)
     }

@@ -6,7 +6,7 @@ use super::pair::Pair;
 use super::party::Party;
 use super::topic::Topic;
 use super::verified::Verified;
-use crate::harness::{Bench, Unmet};
+use crate::harness::{Bench, NotMeasured};
 
 /// Exchanges `topic` between the first party and the second, in each size of `sizes` in bytes.
 pub fn exchange(
@@ -14,7 +14,7 @@ pub fn exchange(
     parties: [&Party; 2],
     topic: Topic,
     sizes: &[usize],
-) -> Result<Verified, Unmet> {
+) -> Result<Verified, NotMeasured> {
     let mut pair = Pair::open(bench, parties)?;
     let result = pair.exchange(topic, sizes).and_then(|()| pair.reported());
     match result {
@@ -30,22 +30,23 @@ pub fn exchange(
             }
             Ok(verified)
         }
-        Err(Unmet::Failed(text)) => {
+        Err(NotMeasured::Failed(text)) => {
             let failed = pair.explained(text);
             for (player, capture) in pair.players.into_iter().zip(pair.captures) {
                 keep(&player.salvage(), capture)?;
             }
             Err(failed)
         }
-        Err(unmet) => Err(unmet),
+        Err(not_measured) => Err(not_measured),
     }
 }
 
 /// Stores a capture from another host. Emulated hosts write theirs directly.
-fn keep(bytes: &[u8], capture: Option<PathBuf>) -> Result<(), Unmet> {
+fn keep(bytes: &[u8], capture: Option<PathBuf>) -> Result<(), NotMeasured> {
     match capture {
-        Some(path) if !bytes.is_empty() => std::fs::write(&path, bytes)
-            .map_err(|error| Unmet::Failed(format!("cannot write {}: {error}", path.display()))),
+        Some(path) if !bytes.is_empty() => std::fs::write(&path, bytes).map_err(|error| {
+            NotMeasured::Failed(format!("cannot write {}: {error}", path.display()))
+        }),
         _ => Ok(()),
     }
 }

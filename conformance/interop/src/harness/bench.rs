@@ -5,17 +5,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use super::host::Host;
-use super::hosts::{Hosts, Seat};
+use super::hosts::{DescribedHost, Hosts};
 use super::installed::installed;
 use super::lab::{Lab, Userland};
+use super::not_measured::NotMeasured;
 use super::traffic::Traffic;
-use super::unmet::Unmet;
 use efa_check::capture::Capture;
 use efa_check::check::check;
 use efa_check::merge::merge;
 use efa_core::rules::Severity;
 use efa_play::libfabric::Provider;
-use efa_play::player::{self, Hosted, Launcher, Player, Program, Timeouts, hosted};
+use efa_play::player::{self, HostedProgram, Launcher, Player, Program, Timeouts, hosted};
 
 /// The number of cells that this process has run, so that each gets a separate network.
 static RUN: AtomicU32 = AtomicU32::new(0);
@@ -34,7 +34,7 @@ impl<'a> Bench<'a> {
         group: &str,
         cell: &str,
         deadline: Instant,
-    ) -> Result<Self, Unmet> {
+    ) -> Result<Self, NotMeasured> {
         // Runs on other hosts may be concurrent.
         let places = lab.hosts().map(Hosts::names).unwrap_or_default();
         let places: Vec<&str> = places.values().map(String::as_str).collect();
@@ -57,7 +57,7 @@ impl<'a> Bench<'a> {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
             _ => std::fs::create_dir_all(&directory),
         };
-        made.map_err(|error| Unmet::Failed(format!("{}: {error}", directory.display())))?;
+        made.map_err(|error| NotMeasured::Failed(format!("{}: {error}", directory.display())))?;
         let mut launcher = lab.launcher.clone();
         let number = RUN.fetch_add(1, Ordering::Relaxed);
         launcher.fabric = format!("{}-{number}", launcher.fabric);
@@ -103,7 +103,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Software of another release.
-    pub fn userland(&self, name: &str) -> Result<Userland, Unmet> {
+    pub fn userland(&self, name: &str) -> Result<Userland, NotMeasured> {
         self.lab.userland(name)
     }
 
@@ -111,10 +111,10 @@ impl<'a> Bench<'a> {
     ///
     /// # Errors
     /// The hosts are not emulated.
-    pub fn launcher(&self) -> Result<&Launcher, Unmet> {
+    pub fn launcher(&self) -> Result<&Launcher, NotMeasured> {
         match self.lab.hosts() {
             None => Ok(&self.launcher),
-            Some(_) => Err(Unmet::Skipped("this takes emulated hosts".into())),
+            Some(_) => Err(NotMeasured::Skipped("this takes emulated hosts".into())),
         }
     }
 
@@ -124,7 +124,7 @@ impl<'a> Bench<'a> {
     }
 
     /// The real host for the emulated one of this name, if the lab has hosts.
-    pub(crate) fn seat(&self, name: &str) -> Result<Option<&Seat>, Unmet> {
+    pub(crate) fn seat(&self, name: &str) -> Result<Option<&DescribedHost>, NotMeasured> {
         let hosts = self.lab.hosts();
         hosts.map(|hosts| hosts.seat(name)).transpose()
     }
@@ -135,7 +135,7 @@ impl<'a> Bench<'a> {
         &self,
         program: &Program,
         host: &player::Host,
-    ) -> Result<Player, Unmet> {
+    ) -> Result<Player, NotMeasured> {
         let (Some(seat), Some(hosts)) = (self.seat(&host.name)?, self.lab.hosts()) else {
             return Ok(Player::launch(self.launcher()?, program, host)?);
         };
@@ -144,10 +144,10 @@ impl<'a> Bench<'a> {
         }
         if let Some(option) = host.options.first() {
             let reason = format!("only an emulated host has `{option}`");
-            return Err(Unmet::Skipped(reason));
+            return Err(NotMeasured::Skipped(reason));
         }
         let runner = host.runner.as_ref();
-        let hosted = Hosted {
+        let hosted = HostedProgram {
             environment: host.environment.clone(),
             runner: runner.map(|runner| runner.display().to_string()),
             // The site's settings for all programs would prevent libfabric's provider.
@@ -158,7 +158,7 @@ impl<'a> Bench<'a> {
                 _ => None,
             },
             recording: seat.recording().filter(|_| host.capture.is_some()),
-            ..Hosted::driven(program)
+            ..HostedProgram::driven(program)
         };
         let (place, reach) = (seat.place(), hosts.reach());
         let player = Player::launch_at(&host.name, place, reach, &hosted, Timeouts::DEFAULT)?;
@@ -166,7 +166,7 @@ impl<'a> Bench<'a> {
     }
 
     /// The frames of the host's capture; none if its packets could not be captured.
-    pub(crate) fn traffic(&self, host: &str) -> Result<Traffic, Unmet> {
+    pub(crate) fn traffic(&self, host: &str) -> Result<Traffic, NotMeasured> {
         let seat = self.seat(host)?;
         match seat.is_some_and(|seat| seat.recording().is_none()) {
             true => Ok(Traffic::default()),
@@ -175,11 +175,11 @@ impl<'a> Bench<'a> {
     }
 
     /// The number of frames in the captures of these hosts, which must contain no protocol error.
-    pub(crate) fn checked(&self, hosts: &[impl AsRef<str>]) -> Result<usize, Unmet> {
+    pub(crate) fn checked(&self, hosts: &[impl AsRef<str>]) -> Result<usize, NotMeasured> {
         let files = hosts.iter().map(|host| self.capture(host.as_ref()));
         let merged = self.capture("merged");
-        merge(&Vec::from_iter(files), &[], &[], &merged).map_err(Unmet::failed)?;
-        let capture = Capture::load(&merged).map_err(Unmet::failed)?;
+        merge(&Vec::from_iter(files), &[], &[], &merged).map_err(NotMeasured::failed)?;
+        let capture = Capture::load(&merged).map_err(NotMeasured::failed)?;
         let checked = check(&capture);
         let errors = checked
             .worse_than(Severity::Warning)
@@ -187,7 +187,7 @@ impl<'a> Bench<'a> {
         let problems: Vec<String> = capture.damage.iter().cloned().chain(errors).collect();
         match problems.is_empty() {
             true => Ok(capture.frames.len()),
-            false => Err(Unmet::Failed(problems.join("\n"))),
+            false => Err(NotMeasured::Failed(problems.join("\n"))),
         }
     }
 
@@ -203,7 +203,7 @@ impl<'a> Bench<'a> {
 
     /// Checks that a program is installed, unless it is in a userland. Other hosts report
     /// themselves that they lack it.
-    pub(crate) fn needs(&self, program: &str, package: &str) -> Result<(), Unmet> {
+    pub(crate) fn needs(&self, program: &str, package: &str) -> Result<(), NotMeasured> {
         match self.lab.hosts() {
             Some(_) => Ok(()),
             None => installed(program, package).map(drop),

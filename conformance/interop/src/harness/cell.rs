@@ -10,7 +10,7 @@ use super::bench::Bench;
 use super::hosts::Hosts;
 use super::known::{self, KnownFault};
 use super::lab::Lab;
-use super::unmet::{CellResult, Unmet};
+use super::not_measured::{CellResult, NotMeasured};
 
 type Run = Box<dyn Fn(&Bench) -> CellResult + Send + Sync>;
 
@@ -83,15 +83,17 @@ impl Cell {
             places: lab.hosts().map(Hosts::names).unwrap_or_default(),
             outcome: match result {
                 Ok(measured) => Outcome::Passed { measured },
-                Err(Unmet::Known { reason, capture }) => Outcome::Unmet(Unmet::Known {
-                    reason,
-                    // Reports contain the path without its machine-specific part.
-                    capture: match capture.strip_prefix(lab.file("")) {
-                        Ok(inside) => inside.to_owned(),
-                        Err(_) => capture,
-                    },
-                }),
-                Err(unmet) => Outcome::Unmet(unmet),
+                Err(NotMeasured::Known { reason, capture }) => {
+                    Outcome::NotMeasured(NotMeasured::Known {
+                        reason,
+                        // Reports contain the path without its machine-specific part.
+                        capture: match capture.strip_prefix(lab.file("")) {
+                            Ok(inside) => inside.to_owned(),
+                            Err(_) => capture,
+                        },
+                    })
+                }
+                Err(not_measured) => Outcome::NotMeasured(not_measured),
             },
             duration: begin.elapsed(),
         }
@@ -101,10 +103,10 @@ impl Cell {
     fn measure<'a>(
         &self,
         lab: &Lab,
-        bench: impl FnOnce() -> Result<Bench<'a>, Unmet>,
+        bench: impl FnOnce() -> Result<Bench<'a>, NotMeasured>,
     ) -> CellResult {
         if let (Some(_), Some(reason)) = (lab.hosts(), &self.emulated) {
-            return Err(Unmet::Skipped(reason.clone().into_owned()));
+            return Err(NotMeasured::Skipped(reason.clone().into_owned()));
         }
         let known = known::fault(self.group, &self.name)?;
         let bench = bench()?;
@@ -124,7 +126,7 @@ pub enum Outcome {
         measured: String,
     },
     /// It failed, or was not run.
-    Unmet(Unmet),
+    NotMeasured(NotMeasured),
 }
 
 impl Outcome {
@@ -132,9 +134,9 @@ impl Outcome {
     pub fn word(&self) -> &'static str {
         match self {
             Outcome::Passed { .. } => "PASS",
-            Outcome::Unmet(Unmet::Failed(_)) => "FAIL",
-            Outcome::Unmet(Unmet::Skipped(_)) => "SKIP",
-            Outcome::Unmet(Unmet::Known { .. }) => "KNOWN",
+            Outcome::NotMeasured(NotMeasured::Failed(_)) => "FAIL",
+            Outcome::NotMeasured(NotMeasured::Skipped(_)) => "SKIP",
+            Outcome::NotMeasured(NotMeasured::Known { .. }) => "KNOWN",
         }
     }
 
@@ -142,8 +144,10 @@ impl Outcome {
     pub fn text(&self) -> &str {
         match self {
             Outcome::Passed { measured: text }
-            | Outcome::Unmet(
-                Unmet::Failed(text) | Unmet::Skipped(text) | Unmet::Known { reason: text, .. },
+            | Outcome::NotMeasured(
+                NotMeasured::Failed(text)
+                | NotMeasured::Skipped(text)
+                | NotMeasured::Known { reason: text, .. },
             ) => text,
         }
     }
@@ -151,7 +155,7 @@ impl Outcome {
     /// The capture that shows stock software's fault.
     pub fn capture(&self) -> Option<&Path> {
         match self {
-            Outcome::Unmet(Unmet::Known { capture, .. }) => Some(capture),
+            Outcome::NotMeasured(NotMeasured::Known { capture, .. }) => Some(capture),
             _ => None,
         }
     }
@@ -183,7 +187,7 @@ impl Row {
 
     /// Returns whether the cell failed for another reason than a known fault of stock software.
     pub fn failed(&self) -> bool {
-        matches!(self.outcome, Outcome::Unmet(Unmet::Failed(_)))
+        matches!(self.outcome, Outcome::NotMeasured(NotMeasured::Failed(_)))
     }
 }
 
@@ -226,9 +230,9 @@ impl Summary {
         for row in rows {
             let count = match &row.outcome {
                 Outcome::Passed { .. } => &mut summary.passed,
-                Outcome::Unmet(Unmet::Failed(_)) => &mut summary.failed,
-                Outcome::Unmet(Unmet::Skipped(_)) => &mut summary.skipped,
-                Outcome::Unmet(Unmet::Known { .. }) => &mut summary.known,
+                Outcome::NotMeasured(NotMeasured::Failed(_)) => &mut summary.failed,
+                Outcome::NotMeasured(NotMeasured::Skipped(_)) => &mut summary.skipped,
+                Outcome::NotMeasured(NotMeasured::Known { .. }) => &mut summary.known,
             };
             *count += 1;
         }
@@ -266,9 +270,13 @@ mod tests {
             row(Outcome::Passed {
                 measured: "3 messages".into(),
             }),
-            row(Outcome::Unmet(Unmet::Failed("no\nbecause".into()))),
-            row(Outcome::Unmet(Unmet::Skipped("no network".into()))),
-            row(Outcome::Unmet(Unmet::Known {
+            row(Outcome::NotMeasured(NotMeasured::Failed(
+                "no\nbecause".into(),
+            ))),
+            row(Outcome::NotMeasured(NotMeasured::Skipped(
+                "no network".into(),
+            ))),
+            row(Outcome::NotMeasured(NotMeasured::Known {
                 reason: "stock drops it".into(),
                 capture: "a.pcapng".into(),
             })),

@@ -5,12 +5,12 @@ use std::ffi::{OsStr, OsString};
 use std::process::Command;
 
 use super::bench::Bench;
-use super::hosts::Seat;
+use super::hosts::DescribedHost;
 use super::lab::Userland;
+use super::not_measured::NotMeasured;
 use super::process::{Finished, Running};
-use super::unmet::Unmet;
 use efa_commands::ports;
-use efa_play::player::Hosted;
+use efa_play::player::HostedProgram;
 
 /// The address of emulated hosts, which share this machine's.
 const LOOPBACK: &str = "127.0.0.1";
@@ -89,29 +89,33 @@ impl<'a> Host<'a> {
     }
 
     /// The address for other hosts.
-    pub fn address(&self) -> Result<String, Unmet> {
+    pub fn address(&self) -> Result<String, NotMeasured> {
         let seat = self.bench.seat(&self.name)?;
-        Ok(seat.map_or_else(|| LOOPBACK.to_owned(), Seat::address))
+        Ok(seat.map_or_else(|| LOOPBACK.to_owned(), DescribedHost::address))
     }
 
     /// A TCP port without a listener on it.
-    pub fn free_port(&self) -> Result<u16, Unmet> {
+    pub fn free_port(&self) -> Result<u16, NotMeasured> {
         match (self.bench.seat(&self.name)?, self.bench.lab().hosts()) {
             (Some(seat), Some(hosts)) => {
                 let port = hosts.reach().free_port(&seat.place().host);
-                port.map_err(Unmet::failed)
+                port.map_err(NotMeasured::failed)
             }
-            _ => ports::free_port().map_err(Unmet::failed),
+            _ => ports::free_port().map_err(NotMeasured::failed),
         }
     }
 
     /// Starts a program with its arguments. A host may run several programs.
-    pub fn start(&self, program: &[impl AsRef<OsStr>]) -> Result<Running<'a>, Unmet> {
+    pub fn start(&self, program: &[impl AsRef<OsStr>]) -> Result<Running<'a>, NotMeasured> {
         self.launch(program, None)
     }
 
     /// Starts a program, and waits until it listens on this TCP port.
-    pub fn serve(&self, program: &[impl AsRef<OsStr>], port: u16) -> Result<Running<'a>, Unmet> {
+    pub fn serve(
+        &self,
+        program: &[impl AsRef<OsStr>],
+        port: u16,
+    ) -> Result<Running<'a>, NotMeasured> {
         let mut server = self.launch(program, Some(port))?;
         server.await_listener(port)?;
         Ok(server)
@@ -121,7 +125,7 @@ impl<'a> Host<'a> {
         &self,
         program: &[impl AsRef<OsStr>],
         port: Option<u16>,
-    ) -> Result<Running<'a>, Unmet> {
+    ) -> Result<Running<'a>, NotMeasured> {
         let words: Vec<String> = program
             .iter()
             .map(|word| word.as_ref().to_string_lossy().into_owned())
@@ -141,7 +145,7 @@ impl<'a> Host<'a> {
     }
 
     /// The command to start a program on the emulated host, without the program.
-    fn emulated(&self) -> Result<Command, Unmet> {
+    fn emulated(&self) -> Result<Command, NotMeasured> {
         let launcher = self.bench.launcher()?;
         let mut command = Command::new(&launcher.efa_emu);
         command
@@ -162,9 +166,14 @@ impl<'a> Host<'a> {
     }
 
     /// The request for the real host.
-    fn hosted(&self, seat: &Seat, words: Vec<String>, port: Option<u16>) -> Result<Hosted, Unmet> {
+    fn hosted(
+        &self,
+        seat: &DescribedHost,
+        words: Vec<String>,
+        port: Option<u16>,
+    ) -> Result<HostedProgram, NotMeasured> {
         if let Some(option) = self.options.first() {
-            return Err(Unmet::Skipped(format!(
+            return Err(NotMeasured::Skipped(format!(
                 "only an emulated host has `{}`",
                 option.to_string_lossy()
             )));
@@ -175,7 +184,7 @@ impl<'a> Host<'a> {
         let text = |value: &OsString| value.to_string_lossy().into_owned();
         let variables = self.environment.iter();
         let runner = self.userland.as_ref().map(Userland::runner);
-        Ok(Hosted {
+        Ok(HostedProgram {
             words,
             environment: variables
                 .map(|(name, value)| (text(name), text(value)))
@@ -189,7 +198,7 @@ impl<'a> Host<'a> {
     }
 
     /// Runs a program, which must succeed.
-    pub fn run(&self, program: &[impl AsRef<OsStr>]) -> Result<Finished, Unmet> {
+    pub fn run(&self, program: &[impl AsRef<OsStr>]) -> Result<Finished, NotMeasured> {
         self.start(program)?.success()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::unmet::Unmet;
+use super::not_measured::NotMeasured;
 use efa_device_model::profile::Profile;
 use efa_play::player::{Description, HostDevice, PlaceError, Recording, RemoteAccess};
 
@@ -13,12 +13,12 @@ const NAMES: [[&str; 2]; 2] = [["a", "client"], ["b", "server"]];
 #[derive(Clone, Debug)]
 pub struct Hosts {
     reach: RemoteAccess,
-    seats: [Seat; 2],
+    seats: [DescribedHost; 2],
 }
 
 /// A host and its properties.
 #[derive(Clone, Debug)]
-pub(crate) struct Seat {
+pub(crate) struct DescribedHost {
     place: HostDevice,
     description: Description,
     /// How packets are captured there, if possible.
@@ -52,7 +52,7 @@ impl Hosts {
             let description = reach.inspect(&place)?;
             let can_record = description.no_recorder.is_none();
             let recording = recording.filter(|how| can_record || matches!(how, Recording::By(_)));
-            Ok(Seat {
+            Ok(DescribedHost {
                 place,
                 description,
                 recording: recording.cloned(),
@@ -68,11 +68,11 @@ impl Hosts {
     }
 
     /// The real host for the emulated one called `name` in cells.
-    pub(crate) fn seat(&self, name: &str) -> Result<&Seat, Unmet> {
+    pub(crate) fn seat(&self, name: &str) -> Result<&DescribedHost, NotMeasured> {
         let at = NAMES.iter().position(|names| names.contains(&name));
         at.map(|at| &self.seats[at]).ok_or_else(|| {
             let reason = format!("there are two hosts, and none for the emulated host `{name}`");
-            Unmet::Skipped(reason)
+            NotMeasured::Skipped(reason)
         })
     }
 
@@ -83,7 +83,7 @@ impl Hosts {
     }
 }
 
-impl Seat {
+impl DescribedHost {
     pub(crate) fn place(&self) -> &HostDevice {
         &self.place
     }
@@ -105,7 +105,7 @@ impl Seat {
 
     /// Checks that the device is of this generation, unless it is the default one: cells without a
     /// generation run on any.
-    pub(crate) fn must_be(&self, profile: &str) -> Result<(), Unmet> {
+    pub(crate) fn must_be(&self, profile: &str) -> Result<(), NotMeasured> {
         let wanted = match Profile::named(profile) {
             Ok(wanted) if profile != Profile::DEFAULT => wanted.part_id,
             _ => return Ok(()),
@@ -113,7 +113,7 @@ impl Seat {
         let host = &self.place.host;
         match self.part_id() {
             Some(part) if part == wanted => Ok(()),
-            part => Err(Unmet::Skipped(format!(
+            part => Err(NotMeasured::Skipped(format!(
                 "this takes a device with part id {wanted:#06x} ({profile}), and {host} has {:#06x}",
                 part.unwrap_or_default()
             ))),

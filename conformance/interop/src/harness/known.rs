@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::bench::Bench;
 use super::cells_error::CellsError;
-use super::unmet::{CellResult, Unmet};
+use super::not_measured::{CellResult, NotMeasured};
 
 const TEXT: &str = include_str!("../../cells/known.toml");
 
@@ -76,15 +76,17 @@ impl KnownFault {
     /// Judges the result of a cell with this fault.
     pub(crate) fn judge(&self, bench: &Bench, result: CellResult) -> CellResult {
         match result {
-            Err(Unmet::Failed(text)) if self.explains(bench, &text) => Err(Unmet::Known {
-                reason: self.reason.clone(),
-                capture: bench.capture(self.captures.first().map_or("", String::as_str)),
-            }),
-            Err(Unmet::Failed(text)) => Err(Unmet::Failed(format!(
+            Err(NotMeasured::Failed(text)) if self.explains(bench, &text) => {
+                Err(NotMeasured::Known {
+                    reason: self.reason.clone(),
+                    capture: bench.capture(self.captures.first().map_or("", String::as_str)),
+                })
+            }
+            Err(NotMeasured::Failed(text)) => Err(NotMeasured::Failed(format!(
                 "{text}\nthis is not the fault of stock software that is listed: {}",
                 self.reason
             ))),
-            Ok(_) => Err(Unmet::Failed(format!(
+            Ok(_) => Err(NotMeasured::Failed(format!(
                 "this works, but is listed as a fault of stock software: {}",
                 self.reason
             ))),

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::hosts::Hosts;
-use super::unmet::Unmet;
+use super::not_measured::NotMeasured;
 use efa_commands::installation::{Installation, MissingData};
 use efa_play::player::{Launcher, hosted};
 use efa_play::record::Stock;
@@ -75,12 +75,12 @@ impl Lab {
     }
 
     /// Software of another release, downloaded at the first use. The cell is skipped if that fails.
-    pub fn userland(&self, name: &str) -> Result<Userland, Unmet> {
+    pub fn userland(&self, name: &str) -> Result<Userland, NotMeasured> {
         let directory = match self.hosts {
             // Each host downloads its software.
             Some(_) => hosted::software_there(name),
             None => hosted::software(&self.installation, name)
-                .map_err(|lack| Unmet::Skipped(lack.to_string()))?,
+                .map_err(|lack| NotMeasured::Skipped(lack.to_string()))?,
         };
         Ok(Userland { directory })
     }

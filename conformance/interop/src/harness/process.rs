@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::bench::Bench;
-use super::unmet::Unmet;
+use super::not_measured::NotMeasured;
 use efa_commands::ports::{is_listened_on, is_listened_on_beside};
 use efa_play::drive::{LONGEST_ANSWER, Line};
 use efa_play::player::hosted::HostedEvent;
@@ -143,7 +143,7 @@ impl<'a> Running<'a> {
         bench: &'a Bench<'a>,
         what: String,
         command: Command,
-    ) -> Result<Self, Unmet> {
+    ) -> Result<Self, NotMeasured> {
         let mut running = Self::spawn(bench, what, command, Stdio::null())?;
         let output = running.child.stdout.take();
         running
@@ -153,7 +153,7 @@ impl<'a> Running<'a> {
     }
 
     /// Starts `command`, which runs a program on another host
-    /// ([`efa_play::player::Hosted::command`]). Its capture, if there is one, is written to the
+    /// ([`efa_play::player::HostedProgram::command`]). Its capture, if there is one, is written to the
     /// file `capture`.
     pub(crate) fn start_hosted(
         bench: &'a Bench<'a>,
@@ -161,7 +161,7 @@ impl<'a> Running<'a> {
         command: Command,
         place: &HostDevice,
         capture: PathBuf,
-    ) -> Result<Self, Unmet> {
+    ) -> Result<Self, NotMeasured> {
         let mut running = Self::spawn(bench, what, command, Stdio::piped())?;
         running.wanted = running.child.stdin.take();
         let hearing = HostedOutput {
@@ -181,12 +181,12 @@ impl<'a> Running<'a> {
         what: String,
         mut command: Command,
         input: Stdio,
-    ) -> Result<Self, Unmet> {
+    ) -> Result<Self, NotMeasured> {
         command.stdin(input);
         contain(&mut command);
         let mut child = command
             .spawn()
-            .map_err(|error| Unmet::Failed(format!("cannot start {what}: {error}")))?;
+            .map_err(|error| NotMeasured::Failed(format!("cannot start {what}: {error}")))?;
         let (stdout, stderr) = (Output::default(), Output::default());
         let mut readers = Vec::new();
         readers.extend(child.stderr.take().map(|pipe| stderr.follow(pipe)));
@@ -213,21 +213,21 @@ impl<'a> Running<'a> {
     }
 
     /// Waits until standard output contains `text`.
-    pub fn printed(&mut self, text: &str) -> Result<(), Unmet> {
+    pub fn printed(&mut self, text: &str) -> Result<(), NotMeasured> {
         self.printed_times(text, 1)
     }
 
     /// Waits until standard output contains `text` this many times.
-    pub(crate) fn printed_times(&mut self, text: &str, times: usize) -> Result<(), Unmet> {
+    pub(crate) fn printed_times(&mut self, text: &str, times: usize) -> Result<(), NotMeasured> {
         self.wait_for(&self.stdout.clone(), text, times)
     }
 
     /// Waits until standard error contains `text`.
-    pub(crate) fn complained(&mut self, text: &str) -> Result<(), Unmet> {
+    pub(crate) fn complained(&mut self, text: &str) -> Result<(), NotMeasured> {
         self.wait_for(&self.stderr.clone(), text, 1)
     }
 
-    fn wait_for(&mut self, output: &Output, text: &str, times: usize) -> Result<(), Unmet> {
+    fn wait_for(&mut self, output: &Output, text: &str, times: usize) -> Result<(), NotMeasured> {
         let output = output.clone();
         let is_met = || output.text().matches(text).count() >= times;
         self.wait_until_it(
@@ -244,7 +244,7 @@ impl<'a> Running<'a> {
         is_met: impl Fn() -> bool,
         done: &str,
         not_done: &str,
-    ) -> Result<(), Unmet> {
+    ) -> Result<(), NotMeasured> {
         loop {
             if is_met() {
                 return Ok(());
@@ -267,7 +267,7 @@ impl<'a> Running<'a> {
 
     /// Waits until a process on its host, such as the started server, listens on a TCP port. A
     /// program on another host must be started by [`super::Host::serve`] for this.
-    pub fn await_listener(&mut self, port: u16) -> Result<(), Unmet> {
+    pub fn await_listener(&mut self, port: u16) -> Result<(), NotMeasured> {
         match self.hosted.clone() {
             Some(hearing) => self.await_port(port, || hearing.lock().listens),
             None => self.await_port(port, || is_listened_on(port)),
@@ -275,12 +275,16 @@ impl<'a> Running<'a> {
     }
 
     /// Waits until a process in the network namespace of the process `other` listens on a TCP port.
-    pub(crate) fn await_listener_beside(&mut self, other: u32, port: u16) -> Result<(), Unmet> {
+    pub(crate) fn await_listener_beside(
+        &mut self,
+        other: u32,
+        port: u16,
+    ) -> Result<(), NotMeasured> {
         let other = other.to_string();
         self.await_port(port, || is_listened_on_beside(&other, port))
     }
 
-    fn await_port(&mut self, port: u16, listens: impl Fn() -> bool) -> Result<(), Unmet> {
+    fn await_port(&mut self, port: u16, listens: impl Fn() -> bool) -> Result<(), NotMeasured> {
         let (done, not_done) = (
             format!("listened on {port}"),
             format!("listen on port {port}"),
@@ -301,17 +305,20 @@ impl<'a> Running<'a> {
     }
 
     /// Waits for its exit, with any status. It is an error if that exceeds the time limit.
-    pub fn wait(self) -> Result<Finished, Unmet> {
+    pub fn wait(self) -> Result<Finished, NotMeasured> {
         self.ended(|_| true)
     }
 
     /// Waits for its successful exit.
-    pub fn success(self) -> Result<Finished, Unmet> {
+    pub fn success(self) -> Result<Finished, NotMeasured> {
         self.ended(|status| status.success())
     }
 
     /// Waits for its exit, whose status `permits` must accept.
-    pub(crate) fn ended(mut self, permits: impl Fn(ExitStatus) -> bool) -> Result<Finished, Unmet> {
+    pub(crate) fn ended(
+        mut self,
+        permits: impl Fn(ExitStatus) -> bool,
+    ) -> Result<Finished, NotMeasured> {
         match self.wait_until(Instant::now() + self.bench.left()) {
             Some(status) if permits(status) => Ok(self.finished(status)),
             Some(status) => {
@@ -379,13 +386,13 @@ impl<'a> Running<'a> {
     }
 
     /// A failure with the last lines of the output.
-    fn failed(&self, how: &str) -> Unmet {
+    fn failed(&self, how: &str) -> NotMeasured {
         if let Some(hearing) = &self.hosted
             && let Some(lacks) = &hearing.lock().lacks
         {
-            return Unmet::Skipped(format!("{}: {lacks}", hearing.host));
+            return NotMeasured::Skipped(format!("{}: {lacks}", hearing.host));
         }
-        Unmet::Failed(self.shown(how))
+        NotMeasured::Failed(self.shown(how))
     }
 
     /// Its name, `how` it ended, and the last lines of its output. Longer output is kept in a file
@@ -470,11 +477,11 @@ mod tests {
     #[test]
     fn a_failure_shows_the_output() {
         with_bench(LONG, |bench| {
-            let unmet = shell(bench, "echo out; echo err >&2; exit 3")
+            let not_measured = shell(bench, "echo out; echo err >&2; exit 3")
                 .success()
                 .unwrap_err();
-            let Unmet::Failed(text) = unmet else {
-                panic!("{unmet:?}")
+            let NotMeasured::Failed(text) = not_measured else {
+                panic!("{not_measured:?}")
             };
             assert!(text.contains("exit status: 3"), "{text}");
             assert!(
@@ -487,9 +494,9 @@ mod tests {
     #[test]
     fn a_failure_keeps_all_that_was_printed() {
         with_bench(LONG, |bench| {
-            let unmet = shell(bench, "seq 100 125; exit 3").success().unwrap_err();
-            let Unmet::Failed(text) = unmet else {
-                panic!("{unmet:?}")
+            let not_measured = shell(bench, "seq 100 125; exit 3").success().unwrap_err();
+            let NotMeasured::Failed(text) = not_measured else {
+                panic!("{not_measured:?}")
             };
             assert!(
                 text.contains("stdout: 106\n") && !text.contains("105\n"),
@@ -512,10 +519,10 @@ mod tests {
             let script = "sh -c 'trap \"\" TERM; echo child $$; while :; do sleep 1; done' & wait";
             let running = shell(bench, script);
             let output = running.stdout.clone();
-            let unmet = running.success().unwrap_err();
+            let not_measured = running.success().unwrap_err();
             assert!(
-                matches!(&unmet, Unmet::Failed(text) if text.contains("too long")),
-                "{unmet:?}"
+                matches!(&not_measured, NotMeasured::Failed(text) if text.contains("too long")),
+                "{not_measured:?}"
             );
             let text = output.text();
             let child = text.trim().strip_prefix("child ").unwrap();
@@ -568,18 +575,18 @@ mod tests {
     fn final_output_counts_after_exit() {
         with_bench(LONG, |bench| {
             let text = "ib_send_lat is not installed".to_owned();
-            let unmet = late(bench, &HostedEvent::Lacks { text }).await_listener(1);
+            let not_measured = late(bench, &HostedEvent::Lacks { text }).await_listener(1);
             assert!(
-                matches!(&unmet, Err(Unmet::Skipped(text)) if text == "node7: ib_send_lat is not installed"),
-                "{unmet:?}"
+                matches!(&not_measured, Err(NotMeasured::Skipped(text)) if text == "node7: ib_send_lat is not installed"),
+                "{not_measured:?}"
             );
             let bytes = Bytes(b"ready".to_vec());
             let printed = late(bench, &HostedEvent::Printed { bytes }).printed("ready");
             assert!(printed.is_ok(), "{printed:?}");
-            let unmet = late(bench, &HostedEvent::Listens {}).printed("ready");
+            let not_measured = late(bench, &HostedEvent::Listens {}).printed("ready");
             assert!(
-                matches!(&unmet, Err(Unmet::Failed(text)) if text.contains("ended (exit status: 2) before it printed `ready`")),
-                "{unmet:?}"
+                matches!(&not_measured, Err(NotMeasured::Failed(text)) if text.contains("ended (exit status: 2) before it printed `ready`")),
+                "{not_measured:?}"
             );
         });
     }
@@ -590,10 +597,10 @@ mod tests {
             let mut running = shell(bench, "echo ready; exec sleep 60");
             running.printed("ready").unwrap();
             let mut running = shell(bench, "exit 0");
-            let unmet = running.printed("ready").unwrap_err();
+            let not_measured = running.printed("ready").unwrap_err();
             assert!(
-                matches!(&unmet, Unmet::Failed(text) if text.contains("`ready`")),
-                "{unmet:?}"
+                matches!(&not_measured, NotMeasured::Failed(text) if text.contains("`ready`")),
+                "{not_measured:?}"
             );
         });
     }

@@ -6,7 +6,7 @@ use efa_suite::junit::{JUnit, Suite, Test, TestResult};
 use serde_json::json;
 
 use super::cell::{Outcome, Row, Summary};
-use super::unmet::Unmet;
+use super::not_measured::NotMeasured;
 
 /// Writes JUnit XML: one test suite for each group. A known fault of stock software is `skipped`,
 /// not a pass.
@@ -18,12 +18,12 @@ pub fn junit(rows: &[Row], path: &Path) -> std::io::Result<()> {
             let message = text.lines().next().unwrap_or_default().to_owned();
             let result = match &row.outcome {
                 Outcome::Passed { .. } => TestResult::Passed,
-                Outcome::Unmet(Unmet::Failed(_)) => TestResult::Failed {
+                Outcome::NotMeasured(NotMeasured::Failed(_)) => TestResult::Failed {
                     message,
                     kind: "failed".into(),
                     text: text.to_owned(),
                 },
-                Outcome::Unmet(Unmet::Skipped(_) | Unmet::Known { .. }) => {
+                Outcome::NotMeasured(NotMeasured::Skipped(_) | NotMeasured::Known { .. }) => {
                     TestResult::Skipped(message)
                 }
             };

@@ -6,8 +6,8 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
+use super::not_measured::NotMeasured;
 use super::process::Running;
-use super::unmet::Unmet;
 
 /// The seed of the times, which a failing cell reports.
 pub(crate) const SEED: u64 = 0xefa;
@@ -30,13 +30,13 @@ pub(crate) struct Round {
 /// Runs this many rounds.
 pub(crate) fn rounds(
     count: u64,
-    mut run: impl FnMut(&mut Round) -> Result<(), Unmet>,
-) -> Result<(), Unmet> {
+    mut run: impl FnMut(&mut Round) -> Result<(), NotMeasured>,
+) -> Result<(), NotMeasured> {
     for number in 0..count {
         let random = SmallRng::seed_from_u64(SEED + number);
-        run(&mut Round { number, random }).map_err(|unmet| match unmet {
-            Unmet::Failed(text) => {
-                Unmet::Failed(format!("kill {number} of seed {SEED:#x}: {text}"))
+        run(&mut Round { number, random }).map_err(|not_measured| match not_measured {
+            NotMeasured::Failed(text) => {
+                NotMeasured::Failed(format!("kill {number} of seed {SEED:#x}: {text}"))
             }
             other => other,
         })?;
@@ -56,8 +56,8 @@ impl Round {
     /// data.
     pub(crate) fn await_moment(
         &mut self,
-        flows: impl FnOnce() -> Result<(), Unmet>,
-    ) -> Result<(), Unmet> {
+        flows: impl FnOnce() -> Result<(), NotMeasured>,
+    ) -> Result<(), NotMeasured> {
         let longest = match self.is_early() {
             true => 500,
             false => {
@@ -80,7 +80,11 @@ pub(crate) struct Survivors {
 
 impl Survivors {
     /// Waits for the exit of a survivor: by itself, for at most `notice`, otherwise after SIGTERM.
-    pub(crate) fn end(&mut self, mut survivor: Running, notice: Duration) -> Result<(), Unmet> {
+    pub(crate) fn end(
+        &mut self,
+        mut survivor: Running,
+        notice: Duration,
+    ) -> Result<(), NotMeasured> {
         if survivor.ends_within(notice).is_some() {
             self.noticed += 1;
             return Ok(());
@@ -89,7 +93,7 @@ impl Survivors {
         survivor.terminate();
         match survivor.ends_within(END) {
             Some(_) => Ok(()),
-            None => Err(Unmet::Failed(format!(
+            None => Err(NotMeasured::Failed(format!(
                 "the survivor, process {}, did not end within {END:?} of SIGTERM",
                 survivor.id()
             ))),

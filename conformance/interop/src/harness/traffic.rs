@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
-use super::unmet::Unmet;
+use super::not_measured::NotMeasured;
 use efa_check::capture::Capture;
 
 /// Number of frames of a capture by RDM packet type or device operation.
@@ -15,8 +15,8 @@ pub struct Traffic {
 
 impl Traffic {
     /// Counts the frames of one host's capture.
-    pub fn of(capture: &Path) -> Result<Self, Unmet> {
-        let capture = Capture::load(capture).map_err(Unmet::failed)?;
+    pub fn of(capture: &Path) -> Result<Self, NotMeasured> {
+        let capture = Capture::load(capture).map_err(NotMeasured::failed)?;
         let mut kinds = BTreeMap::new();
         for frame in &capture.frames {
             *kinds.entry(frame.kind()).or_default() += 1;

@@ -7,7 +7,7 @@ use std::path::Path;
 use efa_capture::frame::{FrameKind, RocePacket, roce_packet};
 use efa_capture::{Direction, Reader};
 
-use super::unmet::Unmet;
+use super::not_measured::NotMeasured;
 
 /// Volume of frames from a host to others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -32,7 +32,7 @@ impl Volume {
     }
 
     /// The volumes that each host of a capture sent to others, by host name.
-    pub(crate) fn of_hosts(capture: &Path) -> Result<BTreeMap<String, Self>, Unmet> {
+    pub(crate) fn of_hosts(capture: &Path) -> Result<BTreeMap<String, Self>, NotMeasured> {
         let mut hosts: BTreeMap<String, Self> = BTreeMap::new();
         for (device, volume) in Self::of_devices(capture)? {
             let host = device
@@ -45,10 +45,10 @@ impl Volume {
 
     /// The volumes that each device of a capture sent to others, by host name, followed by the
     /// index of the device (`node0:1`) if the host has several.
-    pub(crate) fn of_devices(capture: &Path) -> Result<BTreeMap<String, Self>, Unmet> {
-        let mut reader = Reader::open(capture).map_err(Unmet::failed)?;
+    pub(crate) fn of_devices(capture: &Path) -> Result<BTreeMap<String, Self>, NotMeasured> {
+        let mut reader = Reader::open(capture).map_err(NotMeasured::failed)?;
         let mut volumes: Vec<Self> = Vec::new();
-        while let Some(captured) = reader.next_frame().map_err(Unmet::failed)? {
+        while let Some(captured) = reader.next_frame().map_err(NotMeasured::failed)? {
             let roce = roce_packet(captured.bytes, captured.original_len);
             let device = captured.interface.0 as usize;
             if volumes.len() <= device {
@@ -70,7 +70,7 @@ impl Volume {
                 continue;
             }
             let frame = captured.frame.map_err(|error| {
-                Unmet::Failed(format!(
+                NotMeasured::Failed(format!(
                     "{}: frame {}: {error}",
                     capture.display(),
                     captured.number

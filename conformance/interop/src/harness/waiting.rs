@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::unmet::Unmet;
+use super::not_measured::NotMeasured;
 
 /// Interval of polls.
 const TICK: Duration = Duration::from_millis(5);
@@ -11,13 +11,13 @@ const TICK: Duration = Duration::from_millis(5);
 /// why it has no value.
 pub(crate) fn await_some<T>(
     limit: Duration,
-    mut look: impl FnMut() -> Result<Result<T, String>, Unmet>,
-) -> Result<T, Unmet> {
+    mut look: impl FnMut() -> Result<Result<T, String>, NotMeasured>,
+) -> Result<T, NotMeasured> {
     let deadline = Instant::now() + limit;
     loop {
         match look()? {
             Ok(found) => return Ok(found),
-            Err(problem) if Instant::now() > deadline => return Err(Unmet::Failed(problem)),
+            Err(problem) if Instant::now() > deadline => return Err(NotMeasured::Failed(problem)),
             Err(_) => std::thread::sleep(TICK),
         }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::exchange::Party;
-use crate::harness::{Bench, CellsError, Host, Unmet, Userland};
+use crate::harness::{Bench, CellsError, Host, NotMeasured, Userland};
 use efa_play::drive::EndpointOptions;
 use efa_play::libfabric::{Library, Provider, Version};
 use efa_play::player::{self, Program};
@@ -138,7 +138,7 @@ impl Release {
     }
 
     /// Downloads the release. The machine's own must be installed.
-    pub(crate) fn userland(&self, bench: &Bench) -> Result<Option<Userland>, Unmet> {
+    pub(crate) fn userland(&self, bench: &Bench) -> Result<Option<Userland>, NotMeasured> {
         if self.userland.is_none() {
             self.is_installed(bench)?;
         }
@@ -146,22 +146,22 @@ impl Release {
     }
 
     /// Downloads the release, unless it is the machine's own.
-    pub(crate) fn fetched(&self, bench: &Bench) -> Result<Option<Userland>, Unmet> {
+    pub(crate) fn fetched(&self, bench: &Bench) -> Result<Option<Userland>, NotMeasured> {
         self.userland.map(|name| bench.userland(name)).transpose()
     }
 
     /// The machine's own libfabric may be another release. Other hosts report their release
     /// themselves.
-    fn is_installed(&self, bench: &Bench) -> Result<(), Unmet> {
+    fn is_installed(&self, bench: &Bench) -> Result<(), NotMeasured> {
         if bench.lab().hosts().is_some() {
             return Ok(());
         }
         let installed = Library::load(Path::new(self.library))
-            .map_err(|error| Unmet::Skipped(error.to_string()))?
+            .map_err(|error| NotMeasured::Skipped(error.to_string()))?
             .version();
         match installed == self.version {
             true => Ok(()),
-            false => Err(Unmet::Skipped(format!(
+            false => Err(NotMeasured::Skipped(format!(
                 "this machine has libfabric {installed}, and the cell is about {}",
                 self.version
             ))),
@@ -177,7 +177,11 @@ impl Release {
     }
 
     /// An emulated host whose programs find this release as libfabric.
-    pub(crate) fn host<'a>(&self, bench: &'a Bench<'a>, name: &str) -> Result<Host<'a>, Unmet> {
+    pub(crate) fn host<'a>(
+        &self,
+        bench: &'a Bench<'a>,
+        name: &str,
+    ) -> Result<Host<'a>, NotMeasured> {
         let mut host = bench.host(name);
         if let Some(userland) = self.userland(bench)? {
             host = host.userland(&userland);
@@ -194,7 +198,11 @@ impl Release {
     }
 
     /// A host with the release's programs.
-    pub(crate) fn programs<'a>(&self, bench: &'a Bench<'a>, name: &str) -> Result<Host<'a>, Unmet> {
+    pub(crate) fn programs<'a>(
+        &self,
+        bench: &'a Bench<'a>,
+        name: &str,
+    ) -> Result<Host<'a>, NotMeasured> {
         self.is_at(bench, name)?;
         let Some(programs) = self.programs else {
             return self.host(bench, name);
@@ -208,7 +216,7 @@ impl Release {
     }
 
     /// Programs on real hosts may be of any release.
-    fn is_at(&self, bench: &Bench, name: &str) -> Result<(), Unmet> {
+    fn is_at(&self, bench: &Bench, name: &str) -> Result<(), NotMeasured> {
         let (Some(seat), None) = (bench.seat(name)?, self.userland) else {
             return Ok(());
         };
@@ -218,7 +226,7 @@ impl Release {
         let version = version.unwrap_or_default();
         match version.starts_with(&format!("{}.", self.name)) {
             true => Ok(()),
-            false => Err(Unmet::Skipped(format!(
+            false => Err(NotMeasured::Skipped(format!(
                 "{} has libfabric {version}, and the cell is about {}",
                 seat.place(),
                 self.name
@@ -232,7 +240,7 @@ impl Release {
         bench: &Bench,
         profile: &str,
         provider: Provider,
-    ) -> Result<Party, Unmet> {
+    ) -> Result<Party, NotMeasured> {
         let userland = self.userland(bench)?;
         let library = self.library(userland.as_ref());
         let environment: BTreeMap<String, String> = self

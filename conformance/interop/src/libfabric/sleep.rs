@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::GROUP;
 use super::release::{Release, V1_11, V1_17, V2_1, V2_5, V2_5_OPENMPI};
-use crate::harness::{Bench, Cell, CellResult, Running, Unmet, installed};
+use crate::harness::{Bench, Cell, CellResult, NotMeasured, Running, installed};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -101,10 +101,10 @@ pub(super) fn cells() -> Vec<Cell> {
 }
 
 /// Compiles the program against the machine's headers; every release's library has its interface.
-fn compile(bench: &Bench) -> Result<PathBuf, Unmet> {
+fn compile(bench: &Bench) -> Result<PathBuf, NotMeasured> {
     let compiler = installed("cc", "gcc")?;
     if !PathBuf::from(HEADER).is_file() {
-        return Err(Unmet::Skipped(format!(
+        return Err(NotMeasured::Skipped(format!(
             "{HEADER} is missing (Debian package libfabric-dev)"
         )));
     }
@@ -121,7 +121,7 @@ fn compile(bench: &Bench) -> Result<PathBuf, Unmet> {
 
 fn measure(bench: &Bench, case: &Case) -> CellResult {
     let program = compile(bench)?.display().to_string();
-    let host = |name| -> Result<_, Unmet> {
+    let host = |name| -> Result<_, NotMeasured> {
         let host = case.release.host(bench, name)?;
         Ok(match case.variation {
             Some((_, [variable, value])) => host.env(variable, value),
@@ -134,7 +134,7 @@ fn measure(bench: &Bench, case: &Case) -> CellResult {
         let finished = sleeper.wait()?;
         let said = finished.stdout.trim();
         if finished.status.code() != Some(REFUSED) || said != NOT_IMPLEMENTED {
-            return Err(Unmet::Failed(format!(
+            return Err(NotMeasured::Failed(format!(
                 "{}: not refused\n{said}\n{}",
                 finished.status, finished.stderr
             )));
@@ -144,13 +144,13 @@ fn measure(bench: &Bench, case: &Case) -> CellResult {
     // The address ends with a full stop.
     sleeper.printed(".\n")?;
     let (thread, address) = introduction(&sleeper.output())
-        .ok_or_else(|| Unmet::Failed(format!("printed `{}`", sleeper.output())))?;
+        .ok_or_else(|| NotMeasured::Failed(format!("printed `{}`", sleeper.output())))?;
     let (fifo, mut demands) = fifo(bench)?;
     let words = |count| [&program, "send", case.fabric, &address, count, &fifo].map(str::to_owned);
     let mut sender = host("sender")?.start(&words(&count))?;
     sender.printed("ready")?;
     let visitor = host("visitor")?;
-    let mut quiet = Quiet::default();
+    let mut quiet = IdlePeriod::default();
     for message in 1..=MESSAGES {
         let mut attempt = 1;
         loop {
@@ -159,7 +159,7 @@ fn measure(bench: &Bench, case: &Case) -> CellResult {
             // Another program opens its device and inserts the sleeper's address, but sends
             // nothing.
             visitor.run(&words("0"))?;
-            let now = Quiet::between(begin.elapsed(), before, Accounts::of(thread)?);
+            let now = IdlePeriod::between(begin.elapsed(), before, ThreadAccounting::of(thread)?);
             // On a busy machine the acknowledgements of an earlier message may arrive as late as
             // this.
             match now.judge(case.sleep) {
@@ -171,14 +171,17 @@ fn measure(bench: &Bench, case: &Case) -> CellResult {
                 }
             }
         }
-        demands.write_all(b"x").map_err(Unmet::failed)?;
+        demands.write_all(b"x").map_err(NotMeasured::failed)?;
         sleeper.printed(&format!("message {message}\n"))?;
     }
     sender.success()?;
     let finished = sleeper.success()?;
     if !finished.stdout.contains("woken 0 times by nothing") {
         let reason = "fi_cq_sread came back without a message";
-        return Err(Unmet::Failed(format!("{reason}\n{}", finished.stdout)));
+        return Err(NotMeasured::Failed(format!(
+            "{reason}\n{}",
+            finished.stdout
+        )));
     }
     Ok(format!("{MESSAGES} messages verified; {quiet}"))
 }
@@ -191,19 +194,22 @@ fn introduction(printed: &str) -> Option<(u32, String)> {
 }
 
 /// A FIFO for requests: its path for the reader, and its open end for the writer.
-fn fifo(bench: &Bench) -> Result<(String, File), Unmet> {
+fn fifo(bench: &Bench) -> Result<(String, File), NotMeasured> {
     let path = bench.directory().join("demands");
     let mut command = Command::new("mkfifo");
     command.arg(&path);
     Running::start(bench, "mkfifo".into(), command)?.success()?;
     // Opening for reading and writing does not block.
     let file = OpenOptions::new().read(true).write(true).open(&path);
-    Ok((path.display().to_string(), file.map_err(Unmet::failed)?))
+    Ok((
+        path.display().to_string(),
+        file.map_err(NotMeasured::failed)?,
+    ))
 }
 
 /// The kernel's accounting of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Accounts {
+struct ThreadAccounting {
     sleeping: bool,
     /// The numbers of voluntary and involuntary context switches.
     voluntary: u64,
@@ -211,26 +217,27 @@ struct Accounts {
     on_processor: Duration,
 }
 
-impl Accounts {
-    fn of(thread: u32) -> Result<Accounts, Unmet> {
+impl ThreadAccounting {
+    fn of(thread: u32) -> Result<ThreadAccounting, NotMeasured> {
         let read = |file: &str| {
             let path = format!("/proc/{thread}/{file}");
             std::fs::read_to_string(&path)
-                .map_err(|error| Unmet::Failed(format!("{path}: {error}; has it ended?")))
+                .map_err(|error| NotMeasured::Failed(format!("{path}: {error}; has it ended?")))
         };
         let (status, schedule) = (read("status")?, read("schedstat")?);
-        Accounts::parse(&status, &schedule)
-            .ok_or_else(|| Unmet::Failed(format!("no accounts of a thread in\n{status}{schedule}")))
+        ThreadAccounting::parse(&status, &schedule).ok_or_else(|| {
+            NotMeasured::Failed(format!("no accounts of a thread in\n{status}{schedule}"))
+        })
     }
 
     /// Reads the files `status` and `schedstat` of proc.
-    fn parse(status: &str, schedule: &str) -> Option<Accounts> {
+    fn parse(status: &str, schedule: &str) -> Option<ThreadAccounting> {
         let value = |name: &str| {
             let mut lines = status.lines();
             lines.find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
         };
         let nanoseconds = schedule.split_whitespace().next()?.parse().ok()?;
-        Some(Accounts {
+        Some(ThreadAccounting {
             sleeping: value("State")?.starts_with('S'),
             voluntary: value("voluntary_ctxt_switches")?.parse().ok()?,
             involuntary: value("nonvoluntary_ctxt_switches")?.parse().ok()?,
@@ -240,17 +247,17 @@ impl Accounts {
 }
 
 /// Waits until the thread sleeps.
-fn asleep(bench: &Bench, thread: u32, sleep: Sleep) -> Result<Accounts, Unmet> {
+fn asleep(bench: &Bench, thread: u32, sleep: Sleep) -> Result<ThreadAccounting, NotMeasured> {
     loop {
-        let before = Accounts::of(thread)?;
+        let before = ThreadAccounting::of(thread)?;
         thread::sleep(SETTLED);
-        let after = Accounts::of(thread)?;
+        let after = ThreadAccounting::of(thread)?;
         // A thread that sleeps in rounds never stays long in one state.
         if matches!(sleep, Sleep::InRounds) || before.sleeping && before == after {
             return Ok(after);
         }
         if bench.left().is_zero() {
-            return Err(Unmet::Failed(format!(
+            return Err(NotMeasured::Failed(format!(
                 "the thread does not fall asleep: {after:?}"
             )));
         }
@@ -259,16 +266,16 @@ fn asleep(bench: &Bench, thread: u32, sleep: Sleep) -> Result<Accounts, Unmet> {
 
 /// Times without messages.
 #[derive(Debug, Default)]
-struct Quiet {
+struct IdlePeriod {
     time: Duration,
     voluntary: u64,
     involuntary: u64,
     on_processor: Duration,
 }
 
-impl Quiet {
-    fn between(time: Duration, before: Accounts, after: Accounts) -> Quiet {
-        Quiet {
+impl IdlePeriod {
+    fn between(time: Duration, before: ThreadAccounting, after: ThreadAccounting) -> IdlePeriod {
+        IdlePeriod {
             time,
             voluntary: after.voluntary - before.voluntary,
             involuntary: after.involuntary - before.involuntary,
@@ -276,14 +283,14 @@ impl Quiet {
         }
     }
 
-    fn add(&mut self, other: &Quiet) {
+    fn add(&mut self, other: &IdlePeriod) {
         self.time += other.time;
         self.voluntary += other.voluntary;
         self.involuntary += other.involuntary;
         self.on_processor += other.on_processor;
     }
 
-    fn judge(&self, sleep: Sleep) -> Result<(), Unmet> {
+    fn judge(&self, sleep: Sleep) -> Result<(), NotMeasured> {
         let slept = match sleep {
             Sleep::Refused => true,
             Sleep::UntilMessage => self.voluntary + self.involuntary == 0,
@@ -294,14 +301,14 @@ impl Quiet {
         };
         match slept {
             true => Ok(()),
-            false => Err(Unmet::Failed(format!("no message came, but {self}"))),
+            false => Err(NotMeasured::Failed(format!("no message came, but {self}"))),
         }
     }
 }
 
-impl std::fmt::Display for Quiet {
+impl std::fmt::Display for IdlePeriod {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Quiet {
+        let IdlePeriod {
             time,
             voluntary,
             involuntary,
@@ -328,21 +335,21 @@ mod tests {
         assert_eq!(introduction("thread 812 address 0a0b"), None);
         let status = "Name:\tsleeper\nState:\tS (sleeping)\nvoluntary_ctxt_switches:\t4\n\
                       nonvoluntary_ctxt_switches:\t77\n";
-        let accounts = Accounts::parse(status, "994423 1014123 2\n").unwrap();
-        let expected = Accounts {
+        let accounts = ThreadAccounting::parse(status, "994423 1014123 2\n").unwrap();
+        let expected = ThreadAccounting {
             sleeping: true,
             voluntary: 4,
             involuntary: 77,
             on_processor: Duration::from_nanos(994_423),
         };
         assert_eq!(accounts, expected);
-        assert_eq!(Accounts::parse(status, ""), None);
+        assert_eq!(ThreadAccounting::parse(status, ""), None);
     }
 
     /// A polling thread uses its processor until the kernel preempts it.
     #[test]
     fn a_polling_thread_does_not_sleep() {
-        let quiet = |voluntary, involuntary, on_processor| Quiet {
+        let quiet = |voluntary, involuntary, on_processor| IdlePeriod {
             time: Duration::from_secs(1),
             voluntary,
             involuntary,

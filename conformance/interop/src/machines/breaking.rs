@@ -11,9 +11,9 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::limits::{GROUP, START};
-use super::network::{Joining, Machines};
+use super::network::{BridgeOptions, Machines};
 use crate::harness::survivors::{END, ENDLESS, SEED, Survivors, rounds};
-use crate::harness::{Bench, Cell, CellResult, Running, Unmet, await_some, installed};
+use crate::harness::{Bench, Cell, CellResult, NotMeasured, Running, await_some, installed};
 
 /// The servers' port, which can be the same on all machines, because their ports are separate.
 const PORT: u16 = 47592;
@@ -24,19 +24,19 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum time for a survivor to detect its peer's death.
 const NOTICE: Duration = Duration::from_secs(2);
 
-type Do = fn(&Bench) -> CellResult;
+type CellFunction = fn(&Bench) -> CellResult;
 
 pub(super) fn cells() -> Vec<Cell> {
-    let cell = |name: &str, limit: u64, run: Do| {
+    let cell = |name: &str, limit: u64, run: CellFunction| {
         Cell::new(GROUP, name, START + Duration::from_secs(limit), run)
     };
     vec![
         cell("captures of two machines are one", 240, captures),
         cell("fi_pingpong between all of four machines", 240, everybody),
         cell("fi_pingpong --plain", 60, |bench| {
-            let joining = Joining {
+            let joining = BridgeOptions {
                 plain: true,
-                ..Joining::DEFAULT
+                ..BridgeOptions::DEFAULT
             };
             let machines = Machines::joined(bench, 2, joining)?;
             pingpong(&machines, [0, 1], &["-S", "all"])
@@ -63,7 +63,7 @@ fn start_pair<'a>(
     [client, server]: [usize; 2],
     options: &[&str],
     run_options: [&[&str]; 2],
-) -> Result<[Running<'a>; 2], Unmet> {
+) -> Result<[Running<'a>; 2], NotMeasured> {
     installed("fi_pingpong", "libfabric-bin")?;
     let words = [&PINGPONG[..], options].concat();
     let port = PORT.to_string();
@@ -86,13 +86,13 @@ fn pingpong(machines: &Machines, pair: [usize; 2], options: &[&str]) -> CellResu
     let sizes = printed.lines().filter(|line| line.contains('=')).count();
     let time = begin.elapsed().as_secs_f64();
     match sizes {
-        0 => Err(Unmet::Failed(format!("nothing was sent: {printed}"))),
+        0 => Err(NotMeasured::Failed(format!("nothing was sent: {printed}"))),
         _ => Ok(format!("{sizes} sizes checked in {time:.1} s")),
     }
 }
 
 fn captures(bench: &Bench) -> CellResult {
-    let machines = Machines::joined(bench, 2, Joining::DEFAULT)?;
+    let machines = Machines::joined(bench, 2, BridgeOptions::DEFAULT)?;
     let files = ["m0", "m1"].map(|name| bench.capture(name));
     let texts = files.each_ref().map(|file| file.display().to_string());
     let [client, server] = start_pair(
@@ -105,12 +105,12 @@ fn captures(bench: &Bench) -> CellResult {
     server.success()?;
     match bench.checked(&["m0", "m1"])? {
         frames @ 100.. => Ok(format!("{frames} frames, 0 errors")),
-        frames => Err(Unmet::Failed(format!("only {frames} frames"))),
+        frames => Err(NotMeasured::Failed(format!("only {frames} frames"))),
     }
 }
 
 fn everybody(bench: &Bench) -> CellResult {
-    let machines = Machines::joined(bench, 4, Joining::DEFAULT)?;
+    let machines = Machines::joined(bench, 4, BridgeOptions::DEFAULT)?;
     let mut pairs = 0;
     for client in 0..4 {
         for server in (0..4).filter(|server| *server != client) {
@@ -122,20 +122,22 @@ fn everybody(bench: &Bench) -> CellResult {
 }
 
 fn slow(bench: &Bench) -> CellResult {
-    let machines = Machines::joined(bench, 2, Joining::DEFAULT)?;
+    let machines = Machines::joined(bench, 2, BridgeOptions::DEFAULT)?;
     for machine in 0..2 {
         machines.limit(machine, 100)?;
     }
     let measured = pingpong(&machines, [0, 1], &["-I", "5", "-S", "all"])?;
     let dropped = machines.dropped(0)? + machines.dropped(1)?;
     match dropped {
-        0 => Err(Unmet::Failed(format!("{measured}, but nothing was lost"))),
+        0 => Err(NotMeasured::Failed(format!(
+            "{measured}, but nothing was lost"
+        ))),
         _ => Ok(format!("{measured}; {dropped} packets dropped")),
     }
 }
 
 fn lossy(bench: &Bench) -> CellResult {
-    let mut machines = Machines::joined(bench, 2, Joining::DEFAULT)?;
+    let mut machines = Machines::joined(bench, 2, BridgeOptions::DEFAULT)?;
     machines.forward(0.005, Duration::from_micros(500))?;
     let measured = pingpong(&machines, [0, 1], &["-I", "3", "-S", "all"])?;
     Ok(format!("{measured}; {}", machines.end_forwarder()?))
@@ -143,7 +145,7 @@ fn lossy(bench: &Bench) -> CellResult {
 
 /// The link fails for a shorter time than the bridges' timeout: the only effect is a pause.
 fn short_partition(bench: &Bench) -> CellResult {
-    let machines = Machines::joined(bench, 2, Joining::DEFAULT)?;
+    let machines = Machines::joined(bench, 2, BridgeOptions::DEFAULT)?;
     let options = ["-c", "-I", "3000", "-S", "4096"];
     let [mut client, server] = start_pair(&machines, [0, 1], &options, [&[], &[]])?;
     await_queue_pairs(&machines, bench, 0)?;
@@ -159,7 +161,9 @@ fn short_partition(bench: &Bench) -> CellResult {
     client.success()?;
     server.success()?;
     match cuts {
-        0 => Err(Unmet::Failed("it ended before the link was cut".into())),
+        0 => Err(NotMeasured::Failed(
+            "it ended before the link was cut".into(),
+        )),
         _ => Ok(format!("3000 messages each way checked, {cuts} cuts")),
     }
 }
@@ -171,9 +175,9 @@ fn pause(random: &mut SmallRng) -> Duration {
 /// The link of one of three machines fails for longer than the bridges' timeout.
 fn long_partition(bench: &Bench) -> CellResult {
     installed("ib_send_bw", "perftest")?;
-    let joining = Joining {
+    let joining = BridgeOptions {
         timeout: TIMEOUT,
-        ..Joining::DEFAULT
+        ..BridgeOptions::DEFAULT
     };
     let machines = Machines::joined(bench, 3, joining)?;
     let port = (PORT + 1).to_string();
@@ -200,14 +204,14 @@ fn long_partition(bench: &Bench) -> CellResult {
     let cut = Instant::now();
     let status = client
         .ends_within(END)
-        .ok_or_else(|| Unmet::Failed("the client has not noticed".into()))?;
+        .ok_or_else(|| NotMeasured::Failed("the client has not noticed".into()))?;
     let noticed = cut.elapsed();
     let finished = client.wait()?;
     let said = format!("{}{}", finished.stdout, finished.stderr);
     // perftest prints the device's own status, which is 'unresponsive remote', as the vendor's.
     let unresponsive = format!("syndrom {:#x}", Status::LocalUnresponsiveRemote.code());
     if status.success() || !said.contains(&unresponsive) {
-        return Err(Unmet::Failed(format!(
+        return Err(NotMeasured::Failed(format!(
             "the client ended ({status}): {said}"
         )));
     }
@@ -233,9 +237,9 @@ fn long_partition(bench: &Bench) -> CellResult {
 
 /// Bridges are killed while data flows. A new one connects, and the next pair works.
 fn bridges_killed(bench: &Bench) -> CellResult {
-    let joining = Joining {
+    let joining = BridgeOptions {
         timeout: Duration::from_millis(1000),
-        ..Joining::DEFAULT
+        ..BridgeOptions::DEFAULT
     };
     let mut machines = Machines::joined(bench, 2, joining)?;
     let mut survivors = Survivors::default();
@@ -260,7 +264,7 @@ fn bridges_killed(bench: &Bench) -> CellResult {
 
 /// One side is killed, on either machine.
 fn sides_killed(bench: &Bench) -> CellResult {
-    let mut machines = Machines::joined(bench, 2, Joining::DEFAULT)?;
+    let mut machines = Machines::joined(bench, 2, BridgeOptions::DEFAULT)?;
     let mut survivors = Survivors::default();
     rounds(KILLS, |round| {
         let [client, server] = start_pair(&machines, [0, 1], &ENDLESS, [&[], &[]])?;
@@ -284,22 +288,26 @@ fn sides_killed(bench: &Bench) -> CellResult {
 const KILLS: u64 = 20;
 
 /// The fabric of a machine, opened from here.
-fn fabric(machines: &Machines, bench: &Bench, machine: usize) -> Result<Fabric, Unmet> {
+fn fabric(machines: &Machines, bench: &Bench, machine: usize) -> Result<Fabric, NotMeasured> {
     if !machines.are_of_root() {
         // Programs there run as root of a user namespace, and their fabrics have its name.
-        return Err(Unmet::Skipped(
+        return Err(NotMeasured::Skipped(
             "only root can look at the fabrics of machines".into(),
         ));
     }
     let root = machines.shared_memory(machine);
-    Fabric::open_below(&root, bench.fabric()).map_err(Unmet::failed)
+    Fabric::open_below(&root, bench.fabric()).map_err(NotMeasured::failed)
 }
 
 /// Waits until a process of the machine has a queue pair.
-fn await_queue_pairs(machines: &Machines, bench: &Bench, machine: usize) -> Result<(), Unmet> {
+fn await_queue_pairs(
+    machines: &Machines,
+    bench: &Bench,
+    machine: usize,
+) -> Result<(), NotMeasured> {
     let fabric = fabric(machines, bench, machine)?;
     await_some(START, || {
-        let hosts = fabric.hosts().map_err(Unmet::failed)?;
+        let hosts = fabric.hosts().map_err(NotMeasured::failed)?;
         let own = hosts.iter().filter(|host| host.machine.is_none());
         let mut participants = own.flat_map(|host| &host.participants);
         Ok(match participants.any(|one| !one.queue_pairs.is_empty()) {
@@ -310,18 +318,18 @@ fn await_queue_pairs(machines: &Machines, bench: &Bench, machine: usize) -> Resu
 }
 
 /// Ends the bridges. No files may remain in the shared memory of any machine.
-fn end_without_trace(bench: &Bench, machines: &mut Machines) -> Result<(), Unmet> {
+fn end_without_trace(bench: &Bench, machines: &mut Machines) -> Result<(), NotMeasured> {
     machines.end_bridges()?;
     for machine in 0..machines.count() {
         let root = machines.shared_memory(machine);
         let left: Vec<String> = std::fs::read_dir(&root)
-            .map_err(Unmet::failed)?
+            .map_err(NotMeasured::failed)?
             .flatten()
             .map(|entry| entry.path())
             .flat_map(|path| within(&path, bench.fabric()))
             .collect();
         if !left.is_empty() {
-            return Err(Unmet::Failed(format!("m{machine} has {left:?} left")));
+            return Err(NotMeasured::Failed(format!("m{machine} has {left:?} left")));
         }
     }
     Ok(())

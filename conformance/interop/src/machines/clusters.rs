@@ -9,8 +9,8 @@ use efa_play::player::quote;
 
 use super::jobs::{self, run_parts};
 use super::limits::{END, GROUP, START, nothing_is_left};
-use super::network::{Joining, Machines};
-use crate::harness::{Bench, Cell, CellResult, Finished, Running, Unmet};
+use super::network::{BridgeOptions, Machines};
+use crate::harness::{Bench, Cell, CellResult, Finished, NotMeasured, Running};
 use crate::mpi::{DEBIAN_OPENMPI, Installation, Layout, Library, MPICH, OPENMPI, Transport};
 
 const LIBRARIES: [&Library; 3] = [&DEBIAN_OPENMPI, &OPENMPI, &MPICH];
@@ -59,7 +59,7 @@ pub(super) fn cells() -> Vec<Cell> {
 }
 
 /// The options of a cluster on these machines.
-fn options(bench: &Bench, machines: &Machines) -> Result<Vec<OsString>, Unmet> {
+fn options(bench: &Bench, machines: &Machines) -> Result<Vec<OsString>, NotMeasured> {
     let names: Vec<&str> = (0..machines.count()).map(|at| machines.name(at)).collect();
     let shell = machines.shell_of_machines(&[])?.display().to_string();
     Ok(vec![
@@ -82,7 +82,7 @@ fn on_first(bench: &Bench, machines: &Machines, command: &Command) -> Command {
 }
 
 fn job(bench: &Bench, library: &'static Library, machines: u8, each: usize) -> CellResult {
-    let machines = Machines::bare(bench, machines, Joining::DEFAULT)?;
+    let machines = Machines::bare(bench, machines, BridgeOptions::DEFAULT)?;
     machines.make_key()?;
     let installation = Installation::find(bench, library)?;
     let program = installation.compile(bench, "exercise.c")?;
@@ -106,7 +106,7 @@ fn cluster<'a>(
     hosts: u32,
     options: &[OsString],
     script: &str,
-) -> Result<Running<'a>, Unmet> {
+) -> Result<Running<'a>, NotMeasured> {
     cluster_on(bench.fabric(), bench, machines, hosts, options, script)
 }
 
@@ -118,7 +118,7 @@ fn cluster_on<'a>(
     hosts: u32,
     options: &[OsString],
     script: &str,
-) -> Result<Running<'a>, Unmet> {
+) -> Result<Running<'a>, NotMeasured> {
     let mut command = Command::new(&bench.lab().launcher.efa_emu);
     command
         .args(["cluster", &hosts.to_string()])
@@ -132,10 +132,10 @@ fn cluster_on<'a>(
     )
 }
 
-fn expect(what: &str, found: &str, expected: &str) -> Result<(), Unmet> {
+fn expect(what: &str, found: &str, expected: &str) -> Result<(), NotMeasured> {
     match found == expected {
         true => Ok(()),
-        false => Err(Unmet::Failed(format!(
+        false => Err(NotMeasured::Failed(format!(
             "{what}: {found:?} in the place of {expected:?}"
         ))),
     }
@@ -143,7 +143,7 @@ fn expect(what: &str, found: &str, expected: &str) -> Result<(), Unmet> {
 
 /// Commands run on the machines of their hosts, with their streams, variables and exit statuses.
 fn commands(bench: &Bench) -> CellResult {
-    let machines = Machines::bare(bench, 2, Joining::DEFAULT)?;
+    let machines = Machines::bare(bench, 2, BridgeOptions::DEFAULT)?;
     machines.make_key()?;
     let script = "for host in node0 node1 node2 node3; do \
                   ssh -n $host 'echo $(uname -n) $(readlink /proc/self/ns/net) $(ls $SYSFS_PATH/class/infiniband)'; done; \
@@ -168,7 +168,7 @@ fn commands(bench: &Bench) -> CellResult {
 /// While a cluster runs on two machines, another one is created on the same machines, with a
 /// separate fabric and port. Each reaches its hosts.
 fn two_at_a_time(bench: &Bench) -> CellResult {
-    let machines = Machines::bare(bench, 2, Joining::DEFAULT)?;
+    let machines = Machines::bare(bench, 2, BridgeOptions::DEFAULT)?;
     machines.make_key()?;
     let first = options(bench, &machines)?;
     let end = bench.directory().join("end");
@@ -183,7 +183,7 @@ fn two_at_a_time(bench: &Bench) -> CellResult {
     // The port is in use.
     let refused = cluster_on(&other, bench, &machines, 2, &first, "true")?.wait()?;
     if refused.status.success() || !refused.stderr.contains("--uplink-port") {
-        return Err(Unmet::Failed(format!(
+        return Err(NotMeasured::Failed(format!(
             "the second cluster does not say that it needs another port: {}: {}",
             refused.status, refused.stderr
         )));
@@ -192,7 +192,7 @@ fn two_at_a_time(bench: &Bench) -> CellResult {
     let beside = cluster_on(&other, bench, &machines, 2, &second, names)?.success()?;
     let printed = |fabric: &str| format!("node0\n{fabric}\nnode1\n{fabric}\n");
     expect("printed by the second", &beside.stdout, &printed(&other))?;
-    std::fs::write(&end, "").map_err(Unmet::failed)?;
+    std::fs::write(&end, "").map_err(NotMeasured::failed)?;
     let finished = running.success()?;
     expect(
         "printed by the first",
@@ -205,7 +205,7 @@ fn two_at_a_time(bench: &Bench) -> CellResult {
 
 /// A part of the cluster is killed: the first machine reports this, and continues with its hosts.
 fn a_part_ends(bench: &Bench) -> CellResult {
-    let machines = Machines::bare(bench, 2, Joining::DEFAULT)?;
+    let machines = Machines::bare(bench, 2, BridgeOptions::DEFAULT)?;
     machines.make_key()?;
     // The grandparent of a node is the part's `efa-emu cluster`, with the process ids that all
     // machines share.
@@ -221,7 +221,7 @@ fn a_part_ends(bench: &Bench) -> CellResult {
     let notice = "the part of the cluster on the machine m1 has ended";
     match finished.stderr.contains(notice) {
         true => Ok(notice.into()),
-        false => Err(Unmet::Failed(format!(
+        false => Err(NotMeasured::Failed(format!(
             "nothing is said of it: {}",
             finished.stderr
         ))),
@@ -230,13 +230,13 @@ fn a_part_ends(bench: &Bench) -> CellResult {
 
 /// The first machine's command is killed: the other part ends too, with its programs.
 fn killed(bench: &Bench) -> CellResult {
-    let machines = Machines::bare(bench, 2, Joining::DEFAULT)?;
+    let machines = Machines::bare(bench, 2, BridgeOptions::DEFAULT)?;
     machines.make_key()?;
     let script = "ssh -f node1 sleep 3600; echo runs; kill -9 $PPID";
     let options = options(bench, &machines)?;
     let finished = cluster(bench, &machines, 2, &options, script)?.wait()?;
     if finished.status.success() || !finished.stdout.ends_with("runs\n") {
-        return Err(Unmet::Failed(format!(
+        return Err(NotMeasured::Failed(format!(
             "it was not killed while it ran ({}): {}{}",
             finished.status, finished.stdout, finished.stderr
         )));
@@ -247,7 +247,7 @@ fn killed(bench: &Bench) -> CellResult {
 
 /// Errors are reported on the first machine, with the name of the other machine.
 fn mistakes(bench: &Bench) -> CellResult {
-    let machines = Machines::bare(bench, 2, Joining::DEFAULT)?;
+    let machines = Machines::bare(bench, 2, BridgeOptions::DEFAULT)?;
     machines.make_key()?;
     let good = options(bench, &machines)?;
     let with = |at: usize, word: &str| -> Vec<OsString> {
@@ -271,7 +271,7 @@ fn mistakes(bench: &Bench) -> CellResult {
     for (options, text) in cases {
         let finished = cluster(bench, &machines, 4, &options, "true")?.wait()?;
         if finished.status.success() || !finished.stderr.contains(text) {
-            return Err(Unmet::Failed(format!(
+            return Err(NotMeasured::Failed(format!(
                 "{text:?} was not printed: {}: {}",
                 finished.status, finished.stderr
             )));

@@ -8,12 +8,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::limits::{GROUP, START, nothing_is_left};
-use super::network::{Joining, Machines};
+use super::network::{BridgeOptions, Machines};
 use efa_play::libfabric::Provider;
 use efa_play::player::join;
 
 use crate::harness::volume::Volume;
-use crate::harness::{Bench, Cell, CellResult, Running, Unmet, installed};
+use crate::harness::{Bench, Cell, CellResult, NotMeasured, Running, installed};
 use crate::mpi::{self, DEBIAN_OPENMPI, Installation, Library, MPICH, OPENMPI, Transport};
 
 /// Generous, because eight busy-waiting ranks and four bridges share few processors.
@@ -53,7 +53,7 @@ pub(super) fn cells() -> Vec<Cell> {
                 usize::from(machines) * each
             );
             cells.push(Cell::new(GROUP, name, START + LIMIT, move |bench| {
-                let machines = Machines::joined(bench, machines, Joining::DEFAULT)?;
+                let machines = Machines::joined(bench, machines, BridgeOptions::DEFAULT)?;
                 run_parts_between_machines(bench, &machines, library, transport, each)
             }));
         }
@@ -63,7 +63,7 @@ pub(super) fn cells() -> Vec<Cell> {
         "mpi openmpi-4.1.4 efa C 4 ranks 4 machines, losses and reordering",
         START + LIMIT,
         |bench| {
-            let mut machines = Machines::joined(bench, 4, Joining::DEFAULT)?;
+            let mut machines = Machines::joined(bench, 4, BridgeOptions::DEFAULT)?;
             machines.forward(0.005, Duration::from_micros(500))?;
             let (library, transport) = (&DEBIAN_OPENMPI, Transport::Libfabric);
             let measured = run_parts_between_machines(bench, &machines, library, transport, 1)?;
@@ -118,9 +118,9 @@ fn under_slurm(bench: &Bench) -> CellResult {
     for (program, package) in SLURM {
         installed(program, package)?;
     }
-    let machines = Machines::bare(bench, 2, Joining::DEFAULT)?;
+    let machines = Machines::bare(bench, 2, BridgeOptions::DEFAULT)?;
     if !machines.are_of_root() {
-        return Err(Unmet::Skipped("scripts/slurm needs root".into()));
+        return Err(NotMeasured::Skipped("scripts/slurm needs root".into()));
     }
     let key = machines.make_key()?.display().to_string();
     let installation = Installation::find(bench, &DEBIAN_OPENMPI)?;
@@ -171,7 +171,7 @@ fn under_slurm(bench: &Bench) -> CellResult {
 pub(super) fn run_parts(
     bench: &Bench,
     machines: &Machines,
-    job: impl Fn(&str) -> Result<Command, Unmet>,
+    job: impl Fn(&str) -> Result<Command, NotMeasured>,
 ) -> CellResult {
     let mut sum = Volume::default();
     let mut checks = 0;
@@ -181,10 +181,10 @@ pub(super) fn run_parts(
         let recorders = Recorders::start(bench, machines, part)?;
         let finished = Running::start(bench, part.to_owned(), command)?.success()?;
         checks += mpi::checks_of(&finished.stdout, part)
-            .ok_or_else(|| Unmet::Failed(format!("{part} printed {:?}", finished.stdout)))?;
+            .ok_or_else(|| NotMeasured::Failed(format!("{part} printed {:?}", finished.stdout)))?;
         for (machine, sent) in recorders.end()?.into_iter().enumerate() {
             if part == "p2p" && sent.bytes < LEAST {
-                return Err(Unmet::Failed(format!(
+                return Err(NotMeasured::Failed(format!(
                     "{part}: m{machine} has sent {sent}, but {LEAST} bytes must have gone to others"
                 )));
             }
@@ -203,7 +203,11 @@ struct Recorders<'a> {
 }
 
 impl<'a> Recorders<'a> {
-    fn start(bench: &'a Bench<'a>, machines: &Machines<'a>, part: &str) -> Result<Self, Unmet> {
+    fn start(
+        bench: &'a Bench<'a>,
+        machines: &Machines<'a>,
+        part: &str,
+    ) -> Result<Self, NotMeasured> {
         let mut running = Vec::new();
         for machine in 0..machines.count() {
             let name = machines.name(machine);
@@ -221,7 +225,7 @@ impl<'a> Recorders<'a> {
     }
 
     /// The traffic sent by each machine.
-    fn end(self) -> Result<Vec<Volume>, Unmet> {
+    fn end(self) -> Result<Vec<Volume>, NotMeasured> {
         let mut volumes = Vec::new();
         for (recorder, file) in self.running {
             recorder.terminate();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use efa_shm::SHARED_MEMORY;
 
 use super::network::Machines;
-use crate::harness::{Bench, Running, Unmet, await_some};
+use crate::harness::{Bench, NotMeasured, Running, await_some};
 
 pub(super) const GROUP: &str = "machines";
 
@@ -16,7 +16,7 @@ pub(super) const START: Duration = Duration::from_secs(60);
 pub(super) const END: Duration = Duration::from_secs(60);
 
 /// The bridges exit with the last host. No files may remain in the shared memory of any machine.
-pub(super) fn nothing_is_left(bench: &Bench, machines: &Machines) -> Result<(), Unmet> {
+pub(super) fn nothing_is_left(bench: &Bench, machines: &Machines) -> Result<(), NotMeasured> {
     for machine in 0..machines.count() {
         await_some(END, || {
             let mut command = machines.command(machine);

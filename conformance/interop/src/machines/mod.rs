@@ -17,8 +17,8 @@ use std::str::FromStr as _;
 use efa_play::player::{HostDevice, Launcher, Recording, RemoteAccess, RemoteShell};
 
 use self::limits::{GROUP, START};
-use self::network::{Joining, Machines};
-use super::harness::{Bench, Cell, CellResult, CellsError, Hosts, Lab, Unmet};
+use self::network::{BridgeOptions, Machines};
+use super::harness::{Bench, Cell, CellResult, CellsError, Hosts, Lab, NotMeasured};
 use super::{engine, libfabric, table};
 
 pub(super) fn cells(lab: &Lab) -> Result<Vec<Cell>, CellsError> {
@@ -46,14 +46,15 @@ pub(super) fn cells(lab: &Lab) -> Result<Vec<Cell>, CellsError> {
 
 /// Runs a cell between the hosts of two machines, as `interop --at a=m0 --at b=m1 --rsh ...` does.
 fn on_two_hosts(bench: &Bench, cell: &Cell) -> CellResult {
-    let machines = Machines::joined(bench, 2, Joining::DEFAULT)?;
+    let machines = Machines::joined(bench, 2, BridgeOptions::DEFAULT)?;
     let place = |machine: usize| HostDevice {
         host: machines.name(machine).to_owned(),
         device: None,
     };
     let shell = machines.shell_of_hosts()?.display().to_string();
     let reach = RemoteAccess {
-        shell: RemoteShell::from_str(&shell).map_err(|error| Unmet::Failed(error.to_string()))?,
+        shell: RemoteShell::from_str(&shell)
+            .map_err(|error| NotMeasured::Failed(error.to_string()))?,
         program: bench.lab().launcher.efa_conformance.display().to_string(),
         limit: START,
     };
@@ -61,13 +62,13 @@ fn on_two_hosts(bench: &Bench, cell: &Cell) -> CellResult {
     let lab = bench
         .lab()
         .clone()
-        .with_hosts(Some(hosts.map_err(Unmet::failed)?));
+        .with_hosts(Some(hosts.map_err(NotMeasured::failed)?));
     cell.run_within(bench, &lab)
 }
 
 /// Runs a cell with each endpoint on a separate machine.
 fn with_a_machine_for_each_endpoint(bench: &Bench, cell: &Cell) -> CellResult {
-    let machines = Machines::joined(bench, 2, Joining::DEFAULT)?;
+    let machines = Machines::joined(bench, 2, BridgeOptions::DEFAULT)?;
     let mut lab = bench.lab().clone();
     lab.launcher = Launcher {
         efa_emu: machines.emulator(&engine::HOSTS)?,

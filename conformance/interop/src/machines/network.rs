@@ -21,7 +21,7 @@ use efa_commands::Failure;
 use efa_commands::namespaces::Namespaces;
 use efa_play::player::quote;
 
-use crate::harness::{Bench, Finished, Running, Unmet, installed};
+use crate::harness::{Bench, Finished, NotMeasured, Running, installed};
 
 /// The program that forwards frames instead of a kernel bridge, by its name in the repository.
 const FORWARDER: &str = "conformance/interop/machines/forward.py";
@@ -32,22 +32,22 @@ const KEPT: [&str; 6] = ["PATH", "HOME", "USER", "LANG", "TMPDIR", "RUST_BACKTRA
 
 /// How bridges are started.
 #[derive(Clone, Copy)]
-pub(super) struct Joining {
+pub(super) struct BridgeOptions {
     pub(super) timeout: Duration,
     pub(super) plain: bool,
 }
 
-impl Joining {
+impl BridgeOptions {
     /// A timeout that pauses on a busy machine do not exceed.
-    pub(super) const DEFAULT: Joining = Joining {
+    pub(super) const DEFAULT: BridgeOptions = BridgeOptions {
         timeout: Duration::from_secs(60),
         plain: false,
     };
 }
 
 /// The system does not permit namespaces.
-fn skipped(Failure(reason): Failure) -> Unmet {
-    Unmet::Skipped(reason)
+fn skipped(Failure(reason): Failure) -> NotMeasured {
+    NotMeasured::Skipped(reason)
 }
 
 /// A machine.
@@ -65,7 +65,7 @@ pub(super) struct Machines<'a> {
     machines: Vec<Machine<'a>>,
     forwarder: Option<Running<'a>>,
     hub: Namespaces,
-    joining: Joining,
+    joining: BridgeOptions,
     key: PathBuf,
     is_root: bool,
     /// The directory for temporary files, if it differs from this process's: a user who is root on
@@ -75,14 +75,18 @@ pub(super) struct Machines<'a> {
 
 impl<'a> Machines<'a> {
     /// This many machines, `m0` and so on, without bridges.
-    pub(super) fn bare(bench: &'a Bench<'a>, count: u8, joining: Joining) -> Result<Self, Unmet> {
+    pub(super) fn bare(
+        bench: &'a Bench<'a>,
+        count: u8,
+        joining: BridgeOptions,
+    ) -> Result<Self, NotMeasured> {
         for (program, package) in [("unshare", "util-linux"), ("ip", "iproute2")] {
             installed(program, package)?;
         }
         // SAFETY: the call takes no pointers.
         let is_root = unsafe { libc::geteuid() } == 0;
         let temporary = (!is_root).then(own_temporary).transpose();
-        let temporary = temporary.map_err(Unmet::failed)?;
+        let temporary = temporary.map_err(NotMeasured::failed)?;
         let script = "ip link set lo up && ip link add name br0 type bridge && \
                       ip addr add 10.61.0.254/24 dev br0 && ip link set br0 up";
         let hosts = bench.directory().join("hosts");
@@ -90,7 +94,7 @@ impl<'a> Machines<'a> {
             .map(|number| format!("{} m{number}\n", address(number)))
             .collect();
         let lines = format!("127.0.0.1 localhost\n{lines}");
-        std::fs::write(&hosts, lines).map_err(Unmet::failed)?;
+        std::fs::write(&hosts, lines).map_err(NotMeasured::failed)?;
         let mut all = Machines {
             bench,
             machines: Vec::new(),
@@ -108,13 +112,17 @@ impl<'a> Machines<'a> {
     }
 
     /// This many machines, connected by bridges.
-    pub(super) fn joined(bench: &'a Bench<'a>, count: u8, joining: Joining) -> Result<Self, Unmet> {
+    pub(super) fn joined(
+        bench: &'a Bench<'a>,
+        count: u8,
+        joining: BridgeOptions,
+    ) -> Result<Self, NotMeasured> {
         let mut all = Machines::bare(bench, count, joining)?;
         all.join()?;
         Ok(all)
     }
 
-    fn add(&mut self, number: u8, hosts: &Path) -> Result<(), Unmet> {
+    fn add(&mut self, number: u8, hosts: &Path) -> Result<(), NotMeasured> {
         let name = format!("m{number}");
         let address = address(number);
         let script = format!(
@@ -145,13 +153,13 @@ impl<'a> Machines<'a> {
     }
 
     /// Runs a shell script in the hub.
-    fn in_hub(&self, script: &str) -> Result<Finished, Unmet> {
+    fn in_hub(&self, script: &str) -> Result<Finished, NotMeasured> {
         let mut command = self.enter(self.hub.id(), &["--net"]);
         command.args(["sh", "-c", script]);
         self.succeed(script, command)
     }
 
-    fn succeed(&self, what: &str, command: Command) -> Result<Finished, Unmet> {
+    fn succeed(&self, what: &str, command: Command) -> Result<Finished, NotMeasured> {
         Running::start(self.bench, what.to_owned(), command)?.success()
     }
 
@@ -202,7 +210,7 @@ impl<'a> Machines<'a> {
         machine: usize,
         options: &[&str],
         program: &[&str],
-    ) -> Result<Running<'a>, Unmet> {
+    ) -> Result<Running<'a>, NotMeasured> {
         let mut command = self.on_host(machine, options);
         // See group `kill`.
         command.env("IPATH_NO_BACKTRACE", "1").args(program);
@@ -224,9 +232,9 @@ impl<'a> Machines<'a> {
     }
 
     /// The network of a machine, as `readlink /proc/self/ns/net` shows it there.
-    pub(super) fn network(&self, machine: usize) -> Result<String, Unmet> {
+    pub(super) fn network(&self, machine: usize) -> Result<String, NotMeasured> {
         let link = format!("/proc/{}/ns/net", self.machines[machine].keeper.id());
-        let network = std::fs::read_link(link).map_err(Unmet::failed)?;
+        let network = std::fs::read_link(link).map_err(NotMeasured::failed)?;
         Ok(network.display().to_string())
     }
 
@@ -240,7 +248,7 @@ impl<'a> Machines<'a> {
         machine: usize,
         server: &mut Running,
         port: u16,
-    ) -> Result<(), Unmet> {
+    ) -> Result<(), NotMeasured> {
         server.await_listener_beside(self.machines[machine].keeper.id(), port)
     }
 
@@ -255,14 +263,14 @@ impl<'a> Machines<'a> {
     // --- bridges ---
 
     /// Creates the key of all bridges, and returns its path.
-    pub(super) fn make_key(&self) -> Result<&Path, Unmet> {
+    pub(super) fn make_key(&self) -> Result<&Path, NotMeasured> {
         let mut command = Command::new(&self.bench.lab().launcher.efa_emu);
         command.args(["bridge", "key"]).arg(&self.key);
         self.succeed("efa-emu bridge key", command)?;
         Ok(&self.key)
     }
 
-    fn join(&mut self) -> Result<(), Unmet> {
+    fn join(&mut self) -> Result<(), NotMeasured> {
         self.make_key()?;
         for machine in 0..self.count() {
             self.start_bridge(machine)?;
@@ -277,7 +285,7 @@ impl<'a> Machines<'a> {
 
     /// Starts the bridge of a machine, which dials the machines with lower numbers, and is dialed
     /// by those with higher numbers.
-    pub(super) fn start_bridge(&mut self, machine: usize) -> Result<(), Unmet> {
+    pub(super) fn start_bridge(&mut self, machine: usize) -> Result<(), NotMeasured> {
         let mut command = self.command(machine);
         command
             .arg(&self.bench.lab().launcher.efa_emu)
@@ -302,7 +310,11 @@ impl<'a> Machines<'a> {
     }
 
     /// Waits until the bridge of a machine has reported a connection with another one.
-    pub(super) fn await_connected(&mut self, machine: usize, other: usize) -> Result<(), Unmet> {
+    pub(super) fn await_connected(
+        &mut self,
+        machine: usize,
+        other: usize,
+    ) -> Result<(), NotMeasured> {
         self.await_connections(machine, other, 1)
     }
 
@@ -312,15 +324,15 @@ impl<'a> Machines<'a> {
         machine: usize,
         other: usize,
         times: usize,
-    ) -> Result<(), Unmet> {
+    ) -> Result<(), NotMeasured> {
         let text = format!("connected with m{other}\n");
         match &mut self.machines[machine].bridge {
             Some(bridge) => bridge.printed_times(&text, times),
-            None => Err(Unmet::Failed(format!("m{machine} has no bridge"))),
+            None => Err(NotMeasured::Failed(format!("m{machine} has no bridge"))),
         }
     }
 
-    pub(super) fn kill_bridge(&mut self, machine: usize) -> Result<(), Unmet> {
+    pub(super) fn kill_bridge(&mut self, machine: usize) -> Result<(), NotMeasured> {
         if let Some(bridge) = self.machines[machine].bridge.take() {
             bridge.kill();
             bridge.wait()?;
@@ -329,7 +341,7 @@ impl<'a> Machines<'a> {
     }
 
     /// Sends SIGTERM to all bridges, and waits for their exit.
-    pub(super) fn end_bridges(&mut self) -> Result<(), Unmet> {
+    pub(super) fn end_bridges(&mut self) -> Result<(), NotMeasured> {
         for machine in &mut self.machines {
             if let Some(bridge) = machine.bridge.take() {
                 bridge.terminate();
@@ -342,7 +354,7 @@ impl<'a> Machines<'a> {
     // --- links ---
 
     /// Sets the link of a machine down or up.
-    pub(super) fn set_link(&self, machine: usize, is_up: bool) -> Result<(), Unmet> {
+    pub(super) fn set_link(&self, machine: usize, is_up: bool) -> Result<(), NotMeasured> {
         let state = if is_up { "up" } else { "down" };
         self.in_hub(&format!("ip link set v{machine} {state}"))
             .map(drop)
@@ -350,7 +362,7 @@ impl<'a> Machines<'a> {
 
     /// Limits the rate to a machine to this many Mbit/s, with a queue so short that TCP fills it
     /// and loses packets.
-    pub(super) fn limit(&self, machine: usize, rate: u32) -> Result<(), Unmet> {
+    pub(super) fn limit(&self, machine: usize, rate: u32) -> Result<(), NotMeasured> {
         installed("tc", "iproute2")?;
         let script =
             format!("tc qdisc add dev v{machine} root tbf rate {rate}mbit burst 32kb limit 150kb");
@@ -358,7 +370,7 @@ impl<'a> Machines<'a> {
     }
 
     /// The number of packets that the queue of [`Machines::limit`] dropped.
-    pub(super) fn dropped(&self, machine: usize) -> Result<u64, Unmet> {
+    pub(super) fn dropped(&self, machine: usize) -> Result<u64, NotMeasured> {
         let shown = self
             .in_hub(&format!("tc -s qdisc show dev v{machine}"))?
             .stdout;
@@ -366,12 +378,12 @@ impl<'a> Machines<'a> {
             let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
             digits.parse().ok()
         });
-        number.ok_or_else(|| Unmet::Failed(format!("tc shows no drops: {shown}")))
+        number.ok_or_else(|| NotMeasured::Failed(format!("tc shows no drops: {shown}")))
     }
 
     /// Replaces the kernel bridge by a program that drops some frames, and delays each by a random
     /// time, so that they are reordered.
-    pub(super) fn forward(&mut self, loss: f64, delay: Duration) -> Result<(), Unmet> {
+    pub(super) fn forward(&mut self, loss: f64, delay: Duration) -> Result<(), NotMeasured> {
         installed("python3", "python3")?;
         let script = self.bench.lab().file(FORWARDER);
         let links: Vec<String> = (0..self.count())
@@ -393,7 +405,7 @@ impl<'a> Machines<'a> {
     }
 
     /// Ends the forwarder, and returns its report.
-    pub(super) fn end_forwarder(&mut self) -> Result<String, Unmet> {
+    pub(super) fn end_forwarder(&mut self) -> Result<String, NotMeasured> {
         match self.forwarder.take() {
             None => Ok(String::new()),
             Some(forwarder) => {
@@ -412,7 +424,7 @@ impl<'a> Machines<'a> {
         &self,
         variables: &[(&str, String)],
         front: &str,
-    ) -> Result<PathBuf, Unmet> {
+    ) -> Result<PathBuf, NotMeasured> {
         let kept = KEPT.iter().filter_map(|name| {
             let value = std::env::var(name).ok()?;
             Some(format!("{name}={}", quote(&value)))
@@ -456,18 +468,21 @@ impl<'a> Machines<'a> {
     }
 
     /// Writes a script with ssh's arguments that runs commands on the hosts of machines.
-    pub(super) fn shell_of_hosts(&self) -> Result<PathBuf, Unmet> {
+    pub(super) fn shell_of_hosts(&self) -> Result<PathBuf, NotMeasured> {
         self.write_remote_shell(&[], &format!("{} --", self.run_words("$host")))
     }
 
     /// Writes a script with ssh's arguments that runs commands on machines, outside of their hosts.
-    pub(super) fn shell_of_machines(&self, variables: &[(&str, String)]) -> Result<PathBuf, Unmet> {
+    pub(super) fn shell_of_machines(
+        &self,
+        variables: &[(&str, String)],
+    ) -> Result<PathBuf, NotMeasured> {
         self.write_remote_shell(variables, "")
     }
 
     /// Writes a script that runs a program on the host of the calling machine; `options` are for
     /// `efa-emu run`.
-    pub(super) fn on_own_host(&self, options: &str) -> Result<PathBuf, Unmet> {
+    pub(super) fn on_own_host(&self, options: &str) -> Result<PathBuf, NotMeasured> {
         let run = self.run_words("\"$(uname -n)\"");
         self.write_script(
             "on-host",
@@ -484,7 +499,7 @@ impl<'a> Machines<'a> {
 
     /// Writes a script that replaces `efa-emu`, and runs it on the machine of the host in `--host`:
     /// hosts are distributed over the machines in the order of the list.
-    pub(super) fn emulator(&self, hosts: &[&str]) -> Result<PathBuf, Unmet> {
+    pub(super) fn emulator(&self, hosts: &[&str]) -> Result<PathBuf, NotMeasured> {
         let cases: String = hosts
             .iter()
             .enumerate()
@@ -513,12 +528,12 @@ impl<'a> Machines<'a> {
         self.write_script("efa-emu", &script)
     }
 
-    fn write_script(&self, name: &str, text: &str) -> Result<PathBuf, Unmet> {
+    fn write_script(&self, name: &str, text: &str) -> Result<PathBuf, NotMeasured> {
         let path = self.bench.directory().join(name);
         let permissions = std::fs::Permissions::from_mode(0o755);
         std::fs::write(&path, text)
             .and_then(|()| std::fs::set_permissions(&path, permissions))
-            .map_err(Unmet::failed)?;
+            .map_err(NotMeasured::failed)?;
         Ok(path)
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use super::library::{Installation, MPICH};
-use crate::harness::{Bench, Running, Unmet};
+use crate::harness::{Bench, NotMeasured, Running};
 
 /// A job of two ranks on two hosts that runs until it is killed.
 pub(crate) struct Job {
@@ -14,7 +14,7 @@ pub(crate) struct Job {
 
 impl Job {
     /// Fetches the library and compiles the program.
-    pub(crate) fn prepare(bench: &Bench) -> Result<Job, Unmet> {
+    pub(crate) fn prepare(bench: &Bench) -> Result<Job, NotMeasured> {
         let installation = Installation::find(bench, &MPICH)?;
         let program = installation.compile(bench, "exercise.c")?;
         Ok(Job {
@@ -28,7 +28,7 @@ impl Job {
         &self,
         bench: &'a Bench<'a>,
         hosts: [&str; 2],
-    ) -> Result<Running<'a>, Unmet> {
+    ) -> Result<Running<'a>, NotMeasured> {
         let words = [self.program.clone(), "pingpong".into(), "3600".into()];
         let mut command = Command::new(self.installation.mpiexec());
         for (separator, host) in [None, Some(":")].into_iter().zip(hosts) {

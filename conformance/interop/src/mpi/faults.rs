@@ -8,7 +8,7 @@ use super::own_tests;
 use super::parts::WILDCARDS;
 use super::segments::Segments;
 use crate::harness::volume::Volume;
-use crate::harness::{Bench, Cell, CellResult, CellsError, Lab, Running, Unmet};
+use crate::harness::{Bench, Cell, CellResult, CellsError, Lab, NotMeasured, Running};
 
 /// Generous, because eight busy-waiting ranks share few processors.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -51,7 +51,7 @@ fn lost_wildcards(bench: &Bench, transport: Transport) -> CellResult {
     let begin = Instant::now();
     for (way, job) in &mut jobs {
         if let Some(status) = job.ends_within(FOR_EVER.saturating_sub(begin.elapsed())) {
-            return Err(Unmet::Failed(format!(
+            return Err(NotMeasured::Failed(format!(
                 "the job over {way} ended ({status}), against what this cell knows"
             )));
         }
@@ -60,9 +60,11 @@ fn lost_wildcards(bench: &Bench, transport: Transport) -> CellResult {
     segments.remove_new();
     let sent: Volume = Volume::of_hosts(&capture)?.into_values().sum();
     if sent == Volume::default() {
-        return Err(Unmet::Failed("nothing was sent over the device".into()));
+        return Err(NotMeasured::Failed(
+            "nothing was sent over the device".into(),
+        ));
     }
-    Err(Unmet::Known {
+    Err(NotMeasured::Known {
         reason:
             "over UCX MPICH waits for ever for a small message from MPI_ANY_SOURCE that is there \
                  already; UCX_TLS=tcp,self shows it without the device"
@@ -84,19 +86,19 @@ fn debian_mpich(bench: &Bench) -> CellResult {
     job.env("UCX_LOG_FILE", bench.directory().join("ucx-%p.log"));
     let finished = Running::start(bench, "p2p".into(), job)?.wait()?;
     let logs: String = std::fs::read_dir(bench.directory())
-        .map_err(Unmet::failed)?
+        .map_err(NotMeasured::failed)?
         .flatten()
         .filter(|entry| entry.path().extension().is_some_and(|name| name == "log"))
         .filter_map(|entry| std::fs::read_to_string(entry.path()).ok())
         .collect();
     let sent: Volume = Volume::of_hosts(&capture)?.into_values().sum();
     if finished.status.success() || !logs.contains(REFUSED) || sent != Volume::default() {
-        return Err(Unmet::Failed(format!(
+        return Err(NotMeasured::Failed(format!(
             "expected `{REFUSED}` and no frame, but it ended ({}), {sent}:\n{logs}",
             finished.status
         )));
     }
-    Err(Unmet::Known {
+    Err(NotMeasured::Known {
         reason: "built for UCX alone, whose UD asks for a queue pair with 6 SGEs and 64 B inline; \
                  EFA has 2 and 32: no frame is sent"
             .into(),

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use efa_play::libfabric::Provider;
 
-use crate::harness::{Bench, CellsError, Running, Unmet};
+use crate::harness::{Bench, CellsError, NotMeasured, Running};
 
 /// The group of the cells of MPI libraries.
 pub(super) const GROUP: &str = "mpi";
@@ -200,8 +200,8 @@ pub(crate) struct Installation {
 
 impl Installation {
     /// Finds or downloads the library.
-    pub(crate) fn find(bench: &Bench, library: &'static Library) -> Result<Self, Unmet> {
-        let wheel = |name| -> Result<_, Unmet> {
+    pub(crate) fn find(bench: &Bench, library: &'static Library) -> Result<Self, NotMeasured> {
+        let wheel = |name| -> Result<_, NotMeasured> {
             let bin = bench.userland(name)?.directory().join("venv/bin");
             Ok(Installation {
                 library,
@@ -227,11 +227,11 @@ impl Installation {
                 })
             }
             Source::Packages { suffix, names } => {
-                let program = |name: &str| -> Result<PathBuf, Unmet> {
+                let program = |name: &str| -> Result<PathBuf, NotMeasured> {
                     let path = PathBuf::from(format!("/usr/bin/{name}.{suffix}"));
                     match path.is_file() {
                         true => Ok(path),
-                        false => Err(Unmet::Skipped(format!(
+                        false => Err(NotMeasured::Skipped(format!(
                             "{} is missing: install the Debian packages {names}",
                             path.display()
                         ))),
@@ -270,7 +270,7 @@ impl Installation {
     }
 
     /// Compiles a C program of `conformance/interop/mpi` with the library's own compiler.
-    pub(crate) fn compile(&self, bench: &Bench, source: &str) -> Result<PathBuf, Unmet> {
+    pub(crate) fn compile(&self, bench: &Bench, source: &str) -> Result<PathBuf, NotMeasured> {
         let program = bench.directory().join("program");
         let mut command = Command::new(&self.mpicc);
         let source_file = bench.lab().file(PROGRAMS).join(source);
@@ -351,7 +351,7 @@ impl Installation {
         layout: Layout,
         program: &[impl AsRef<Path>],
         capture: &Path,
-    ) -> Result<Command, Unmet> {
+    ) -> Result<Command, NotMeasured> {
         let options = [OsStr::new("--pcap"), capture.as_os_str()];
         self.job_with(bench, transport, layout, program, &options)
     }
@@ -364,7 +364,7 @@ impl Installation {
         layout: Layout,
         program: &[impl AsRef<Path>],
         options: &[impl AsRef<OsStr>],
-    ) -> Result<Command, Unmet> {
+    ) -> Result<Command, NotMeasured> {
         let mut words = self.runner.iter().chain([&bench.launcher()?.efa_emu]);
         let mut command = Command::new(words.next().expect("efa-emu is one"));
         command

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::library::{GROUP, Installation, Layout, OPENMPI, Transport};
 use crate::harness::volume::Volume;
-use crate::harness::{Bench, Cell, CellResult, Running, Unmet};
+use crate::harness::{Bench, Cell, CellResult, NotMeasured, Running};
 
 const MIB: u64 = 1024 * 1024;
 
@@ -43,7 +43,7 @@ fn not_one_failure_more(bench: &Bench) -> CellResult {
         true => Ok(format!(
             "{ran} tests, {failed} fail, all of them over efa as well"
         )),
-        false => Err(Unmet::Failed(format!(
+        false => Err(NotMeasured::Failed(format!(
             "{ran} tests, over efa {}; these fail over efa_rs alone: {more:?}",
             stock.ran
         ))),
@@ -64,9 +64,9 @@ fn run_tests(
     installation: &Installation,
     transport: Transport,
     tests: &Path,
-) -> Result<Report, Unmet> {
+) -> Result<Report, NotMeasured> {
     let reports = bench.directory().join(transport.name());
-    std::fs::create_dir_all(&reports).map_err(Unmet::failed)?;
+    std::fs::create_dir_all(&reports).map_err(NotMeasured::failed)?;
     let mut words = vec![Path::new("sh"), Path::new("-c"), Path::new(KEPT_APART)];
     words.extend([installation.interpreter(), tests, Path::new("-q")]);
     words.extend(LEFT_OUT.map(Path::new));
@@ -76,7 +76,7 @@ fn run_tests(
     Running::start(bench, transport.name().into(), job)?.success()?;
     let sent = Volume::of_hosts(&capture)?;
     if sent.len() < Layout::PAIR.hosts || sent.values().any(|sent| sent.bytes < MIB) {
-        return Err(Unmet::Failed(format!(
+        return Err(NotMeasured::Failed(format!(
             "over {} the tests did not go through the device: see {}",
             transport.name(),
             capture.display()
@@ -88,7 +88,7 @@ fn run_tests(
     for rank in 0..Layout::PAIR.ranks {
         let file = reports.join(rank.to_string());
         let text = std::fs::read(&file).map_err(|error| {
-            Unmet::Failed(format!(
+            NotMeasured::Failed(format!(
                 "rank {rank} has left no {}: {error}",
                 file.display()
             ))
@@ -97,14 +97,14 @@ fn run_tests(
         all.push(report_of(&text).ok_or_else(|| {
             let last = text.lines().last().unwrap_or_default();
             let file = file.display();
-            Unmet::Failed(format!(
+            NotMeasured::Failed(format!(
                 "rank {rank} did not come to its end ({file}): {last}"
             ))
         })?);
     }
     let ran = all.iter().map(|report| report.ran).min().unwrap_or(0);
     if ran < LEAST_TESTS {
-        return Err(Unmet::Failed(format!(
+        return Err(NotMeasured::Failed(format!(
             "over {} {ran} tests were run, and there are more than {LEAST_TESTS}",
             transport.name()
         )));

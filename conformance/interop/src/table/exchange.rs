@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::exchange::{HEADERLESS, Party, Topic, exchange, mtu};
 use crate::harness::volume::Volume;
-use crate::harness::{Bench, CellResult, CellsError, Unmet};
+use crate::harness::{Bench, CellResult, CellsError, NotMeasured};
 use crate::libfabric::release::Release;
 use efa_commands::installation::Installation;
 use efa_device_model::profile::Profile;
@@ -55,7 +55,7 @@ impl Endpoint {
         self.profile.as_deref().unwrap_or(Profile::DEFAULT)
     }
 
-    fn party(&self, bench: &Bench, topic: Topic) -> Result<Party, Unmet> {
+    fn party(&self, bench: &Bench, topic: Topic) -> Result<Party, NotMeasured> {
         let release = Release::named(&self.release)?;
         let is_engine = self.provider.as_deref() == Some(Provider::ENGINE);
         let provider = match is_engine {
@@ -82,7 +82,7 @@ impl Endpoint {
     }
 
     /// Checks that the host has used only the chosen device; returns its name.
-    fn only_sender(&self, bench: &Bench, host: &str) -> Result<Option<String>, Unmet> {
+    fn only_sender(&self, bench: &Bench, host: &str) -> Result<Option<String>, NotMeasured> {
         let Some(chosen) = &self.device else {
             return Ok(None);
         };
@@ -92,7 +92,7 @@ impl Endpoint {
         let used: Vec<String> = used.map(|(device, _)| device).collect();
         match &used[..] {
             [device] if device.ends_with(&format!(":{}", chosen.index)) => Ok(Some(device.clone())),
-            _ => Err(Unmet::Failed(format!(
+            _ => Err(NotMeasured::Failed(format!(
                 "{used:?} have sent, not only the device {}: see {}",
                 chosen.index,
                 capture.display()
@@ -104,11 +104,11 @@ impl Endpoint {
 /// The directory in which a release finds the engine. With the dynamic linker of another Debian
 /// release, which is outside of this installation, a program does not find the plug-in without
 /// this.
-fn directory_for(release: &Release) -> Result<Option<PathBuf>, Unmet> {
+fn directory_for(release: &Release) -> Result<Option<PathBuf>, NotMeasured> {
     match release.is_of_this_machine() {
         true => Ok(None),
         false => {
-            let installation = Installation::of_this_program().map_err(Unmet::failed)?;
+            let installation = Installation::of_this_program().map_err(NotMeasured::failed)?;
             Ok(installation.provider_directory(Provider::ENGINE))
         }
     }
@@ -142,7 +142,7 @@ impl Exchange {
             let messages = topic.count_of_messages(&sizes);
             let (without, with) = (traffic.count(HEADERLESS), traffic.count("EAGER_MSGRTM"));
             if without < messages || with > 0 {
-                return Err(Unmet::Failed(format!(
+                return Err(NotMeasured::Failed(format!(
                     "{without} messages without header, of {messages}, and {with} with one: {traffic}"
                 )));
             }

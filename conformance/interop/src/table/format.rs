@@ -28,7 +28,7 @@ pub(super) struct File {
 }
 
 /// Lists of variables: see [`Spec`].
-type Each = Vec<Vec<BTreeMap<String, String>>>;
+type VariableLists = Vec<Vec<BTreeMap<String, String>>>;
 
 /// A cell, or several that differ in the variables of `each`.
 #[derive(Clone, Debug, Deserialize)]
@@ -80,7 +80,7 @@ pub(super) struct Spec {
 pub(super) struct Program {
     /// Lists of variables, as for cells: there is a program for each combination.
     #[serde(default, rename = "each")]
-    _each: Each,
+    _each: VariableLists,
     /// Its host, unless it belongs to an MPI job or runs in virtual machines.
     #[serde(default)]
     pub(super) host: String,

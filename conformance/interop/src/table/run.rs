@@ -13,7 +13,7 @@ use super::expand::{Variables, fill};
 use super::format::{Ends, Job, Program, Spec};
 use crate::harness::traffic::Traffic;
 use crate::harness::volume::Volume;
-use crate::harness::{Bench, CellResult, Finished, Host, Running, Unmet};
+use crate::harness::{Bench, CellResult, Finished, Host, NotMeasured, Running};
 use crate::libfabric::release::Release;
 use crate::mpi::{Installation, Library, Transport};
 
@@ -116,7 +116,7 @@ impl Spec {
         program: &Program,
         options: &str,
         commands: &[String],
-    ) -> Result<Running<'a>, Unmet> {
+    ) -> Result<Running<'a>, NotMeasured> {
         let options: Vec<&str> = options.split_whitespace().collect();
         let of = |option| options.iter().skip_while(|word| **word != option).nth(1);
         let release = |option| of(option).unwrap_or(&DEFAULT_RELEASE);
@@ -138,7 +138,7 @@ impl Spec {
         Running::start(bench, "efa-emu vm".into(), command)
     }
 
-    fn mpi(&self, bench: &Bench) -> Result<Option<Installation>, Unmet> {
+    fn mpi(&self, bench: &Bench) -> Result<Option<Installation>, NotMeasured> {
         let found = |name: &str| Installation::find(bench, Library::named(name)?);
         self.mpi.as_deref().map(found).transpose()
     }
@@ -149,9 +149,9 @@ impl Spec {
         program: &Program,
         job: &Job,
         variables: &Variables,
-    ) -> Result<Running<'a>, Unmet> {
+    ) -> Result<Running<'a>, NotMeasured> {
         let Some(installation) = self.mpi(bench)? else {
-            return Err(Unmet::Failed("a job takes a cell with `mpi`".into()));
+            return Err(NotMeasured::Failed("a job takes a cell with `mpi`".into()));
         };
         let transport = Transport::named(&job.transport)?;
         let layout = job.layout()?;
@@ -162,7 +162,7 @@ impl Spec {
     }
 
     /// The values of `{NAME}`.
-    fn variables(&self, bench: &Bench) -> Result<Variables, Unmet> {
+    fn variables(&self, bench: &Bench) -> Result<Variables, NotMeasured> {
         let root = match self.userland.as_str() {
             "" => String::new(),
             name => {
@@ -208,7 +208,7 @@ impl Spec {
         bench: &'a Bench<'a>,
         program: &Program,
         variables: &Variables,
-    ) -> Result<Host<'a>, Unmet> {
+    ) -> Result<Host<'a>, NotMeasured> {
         let mut host = match program.release()? {
             Some(release) => release.programs(bench, &program.host)?,
             None => bench.host(&program.host),
@@ -240,25 +240,26 @@ impl Spec {
 
 impl Program {
     /// Writes the fault rules for its host, if any, to a file.
-    fn write_faults(&self, bench: &Bench) -> Result<Option<PathBuf>, Unmet> {
+    fn write_faults(&self, bench: &Bench) -> Result<Option<PathBuf>, NotMeasured> {
         let Some(rules) = &self.faults else {
             return Ok(None);
         };
         let file = bench.directory().join(format!("{}-faults.toml", self.host));
-        std::fs::write(&file, rules)
-            .map_err(|error| Unmet::Failed(format!("cannot write {}: {error}", file.display())))?;
+        std::fs::write(&file, rules).map_err(|error| {
+            NotMeasured::Failed(format!("cannot write {}: {error}", file.display()))
+        })?;
         Ok(Some(file))
     }
 
-    fn release(&self) -> Result<Option<&'static Release>, Unmet> {
+    fn release(&self) -> Result<Option<&'static Release>, NotMeasured> {
         Ok(self.release.as_deref().map(Release::named).transpose()?)
     }
 
-    fn words(&self, variables: &Variables) -> Result<Vec<String>, Unmet> {
+    fn words(&self, variables: &Variables) -> Result<Vec<String>, NotMeasured> {
         let fabric = self.release()?.map_or("", |release| release.fabric);
         // The value may be several words, or none. The other values are parts of words.
         let run = self.run.replace("{fabric}", fabric);
-        let words = split_words(&run).map_err(Unmet::failed)?;
+        let words = split_words(&run).map_err(NotMeasured::failed)?;
         Ok(words.iter().map(|word| fill(word, variables)).collect())
     }
 }
@@ -279,18 +280,20 @@ impl Measured {
         program: &Program,
         finished: &Finished,
         variables: &Variables,
-    ) -> Result<(), Unmet> {
+    ) -> Result<(), NotMeasured> {
         let printed = [finished.stdout.as_str(), &finished.stderr].concat();
         let words: Vec<&str> = printed.split_whitespace().collect();
         let line = words.join(" ");
         for text in &program.prints {
             let text = fill(text, variables);
             if !line.contains(&text) {
-                return Err(Unmet::Failed(format!("`{text}` is not in\n{printed}")));
+                return Err(NotMeasured::Failed(format!(
+                    "`{text}` is not in\n{printed}"
+                )));
             }
         }
         for figure in &program.figures {
-            let found = figure.of(&printed).map_err(Unmet::failed)?;
+            let found = figure.of(&printed).map_err(NotMeasured::failed)?;
             match found.number {
                 Some(number) if found.shown.contains("{sum}") => {
                     *self.sums.entry(found.shown).or_default() += number;
@@ -316,11 +319,11 @@ impl Measured {
 
 impl Job {
     /// Checks the traffic from the hosts to others.
-    fn judge(&self, bench: &Bench) -> Result<Volume, Unmet> {
+    fn judge(&self, bench: &Bench) -> Result<Volume, NotMeasured> {
         let capture = bench.capture(&self.capture);
         let failed = |problem: String| {
             let text = format!("{}: {problem}: see {}", self.capture, capture.display());
-            Err(Unmet::Failed(text))
+            Err(NotMeasured::Failed(text))
         };
         let least = self.least()?;
         let hosts = Volume::of_hosts(&capture)?;
@@ -354,11 +357,11 @@ impl Job {
 }
 
 /// Runs a script on this machine.
-fn set_up(bench: &Bench, script: &str) -> Result<(), Unmet> {
+fn set_up(bench: &Bench, script: &str) -> Result<(), NotMeasured> {
     let mut command = Command::new("sh");
     command.args(["-ec", script]);
     let done = |finished: Finished| match finished.status.code() {
-        Some(LACKS) => Err(Unmet::Skipped(finished.stdout.trim().to_owned())),
+        Some(LACKS) => Err(NotMeasured::Skipped(finished.stdout.trim().to_owned())),
         _ => Ok(()),
     };
     Running::start(bench, "set-up".into(), command)?
@@ -373,7 +376,7 @@ fn await_end(
     mut running: Running,
     program: &Program,
     servers: &mut Vec<Server>,
-) -> Result<Finished, Unmet> {
+) -> Result<Finished, NotMeasured> {
     let has_failed = |Server { running, program }: &mut Server| {
         let ended = running.ends_within(Duration::ZERO);
         ended.is_some_and(|status| !program.ends.permits(status))
@@ -386,10 +389,10 @@ fn await_end(
         }
     }
     match running.ended(|status| program.ends.permits(status)) {
-        Err(Unmet::Failed(text)) => {
+        Err(NotMeasured::Failed(text)) => {
             let servers = servers.drain(..);
             let accounts = servers.map(|server| format!("\n{}", server.running.account()));
-            Err(Unmet::Failed(text + &accounts.collect::<String>()))
+            Err(NotMeasured::Failed(text + &accounts.collect::<String>()))
         }
         ended => ended,
     }

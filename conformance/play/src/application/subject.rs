@@ -19,7 +19,7 @@ pub enum ExitError {
 
 /// An application, in this process or another, that compares the arriving bytes with the expected
 /// ones.
-pub trait Subject {
+pub trait CheckedApplication {
     /// The endpoint's raw address.
     fn address(&self) -> Result<Vec<u8>, RequestError>;
 
@@ -67,15 +67,15 @@ pub trait Subject {
 }
 
 /// An application in this process.
-pub struct Local {
+pub struct LocalApplication {
     application: Box<dyn Application>,
     seeds: HashMap<Token, u64>,
 }
 
-impl Local {
+impl LocalApplication {
     /// An endpoint that this application plays.
     pub fn new(application: Box<dyn Application>) -> Self {
-        Local {
+        LocalApplication {
             application,
             seeds: HashMap::new(),
         }
@@ -92,7 +92,7 @@ impl Local {
     }
 }
 
-impl Subject for Local {
+impl CheckedApplication for LocalApplication {
     fn address(&self) -> Result<Vec<u8>, RequestError> {
         self.application.address()
     }

@@ -18,7 +18,7 @@ use super::{Bytes, Command, EndpointOptions, Event, Identity, Line, VERSION};
 use crate::answers::write_line;
 use crate::application::engine::{CoreApplication, configuration};
 use crate::application::stock::StockApplication;
-use crate::application::subject::{Local, Subject};
+use crate::application::subject::{CheckedApplication, LocalApplication};
 use crate::application::{Application, RequestError};
 use crate::libfabric::{self, Library, Provider};
 use crate::scenario::Capability;
@@ -174,7 +174,7 @@ fn unsupported(text: String) -> Event {
 
 struct Driver<'a> {
     implementation: &'a mut dyn Implementation,
-    subject: Option<Local>,
+    subject: Option<LocalApplication>,
     progressing: bool,
 }
 
@@ -281,7 +281,7 @@ impl Driver<'_> {
             Command::Open(opening) => {
                 let opened = self.implementation.open(&opening)?;
                 let address = Bytes(opened.address()?);
-                self.subject = Some(Local::new(opened));
+                self.subject = Some(LocalApplication::new(opened));
                 return Ok(Event::Opened { address });
             }
             command => command,

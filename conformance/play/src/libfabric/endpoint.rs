@@ -60,7 +60,7 @@ const PREFIX_TWICE: Version = Version {
 
 /// Memory around each message that belongs to the provider.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(super) struct Margin {
+pub(super) struct ReservedRoom {
     /// Bytes before the message, which count as part of the buffer.
     pub(super) prefix: usize,
     /// Bytes after the message, which do not count.
@@ -86,7 +86,7 @@ pub struct Endpoint {
     pub(super) register_local: bool,
     /// Whether peers name memory by its virtual address rather than by its offset in the region.
     virtual_addresses: bool,
-    pub(super) margin: Margin,
+    pub(super) margin: ReservedRoom,
     pub(super) pending: HashMap<usize, Pending>,
 }
 
@@ -149,7 +149,7 @@ impl Endpoint {
             next_region: 0,
             register_local: false,
             virtual_addresses: true,
-            margin: Margin::default(),
+            margin: ReservedRoom::default(),
             pending: HashMap::new(),
         };
         // Each step initialises one member; on an error the drop of `endpoint` closes the opened

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::ptr;
 
-use super::endpoint::{Address, Endpoint, Margin, close};
+use super::endpoint::{Address, Endpoint, ReservedRoom, close};
 use super::library::entry;
 use super::{Error, ffi};
 
@@ -36,7 +36,7 @@ pub struct RemoteMemory {
 pub(super) struct Pending {
     pub(super) token: Token,
     memory: *mut [u8],
-    margin: Margin,
+    margin: ReservedRoom,
     mr: *mut ffi::fid_mr,
 }
 
@@ -102,7 +102,7 @@ impl Endpoint {
         buffer: Vec<u8>,
         post: impl FnOnce(&Posting) -> Result<isize, Error>,
     ) -> Result<(), Error> {
-        self.begin_within(Margin::default(), call, token, buffer, post)
+        self.begin_within(ReservedRoom::default(), call, token, buffer, post)
     }
 
     /// As [`Endpoint::begin`], for a message: `post` gets the message with its prefix.
@@ -125,7 +125,7 @@ impl Endpoint {
 
     fn begin_within(
         &mut self,
-        margin: Margin,
+        margin: ReservedRoom,
         call: &'static str,
         token: Token,
         memory: Vec<u8>,

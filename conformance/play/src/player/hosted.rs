@@ -83,7 +83,7 @@ pub fn data_there(name: &str) -> PathBuf {
 
 /// A program to run on another host.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Hosted {
+pub struct HostedProgram {
     /// The program and its arguments; [`resolve`] replaces placeholders in the words.
     pub words: Vec<String>,
     /// Variables of its environment, with placeholders too.
@@ -99,15 +99,15 @@ pub struct Hosted {
     pub driven: bool,
 }
 
-impl Hosted {
+impl HostedProgram {
     /// The program that plays an endpoint for the driver protocol.
     pub fn driven(program: &Program) -> Self {
         let words = program.words(Path::new(OWN));
         let words = words.iter().map(|word| word.to_string_lossy().into_owned());
-        Hosted {
+        HostedProgram {
             words: words.collect(),
             driven: true,
-            ..Hosted::default()
+            ..HostedProgram::default()
         }
     }
 
@@ -454,9 +454,9 @@ mod tests {
     use super::*;
 
     /// Standard input that never ends.
-    struct Endless;
+    struct EndlessInput;
 
-    impl Read for Endless {
+    impl Read for EndlessInput {
         fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
             thread::sleep(Duration::from_secs(3600));
             Ok(0)
@@ -465,9 +465,9 @@ mod tests {
 
     /// The events, for a separate reader.
     #[derive(Clone, Default)]
-    struct Heard(Arc<Mutex<Vec<u8>>>);
+    struct EventBuffer(Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Heard {
+    impl Write for EventBuffer {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().extend_from_slice(bytes);
             Ok(bytes.len())
@@ -478,7 +478,7 @@ mod tests {
         }
     }
 
-    impl Heard {
+    impl EventBuffer {
         fn said(&self) -> Vec<HostedEvent> {
             let bytes = self.0.lock().unwrap().clone();
             let text = String::from_utf8(bytes).unwrap();
@@ -488,15 +488,18 @@ mod tests {
         }
     }
 
-    fn shell(script: &str) -> Hosted {
-        Hosted {
+    fn shell(script: &str) -> HostedProgram {
+        HostedProgram {
             words: ["sh", "-c", script].map(str::to_owned).to_vec(),
-            ..Hosted::default()
+            ..HostedProgram::default()
         }
     }
 
-    fn run(hosted: &Hosted, input: impl Read + Send + 'static) -> (Option<i32>, Vec<HostedEvent>) {
-        let heard = Heard::default();
+    fn run(
+        hosted: &HostedProgram,
+        input: impl Read + Send + 'static,
+    ) -> (Option<i32>, Vec<HostedEvent>) {
+        let heard = EventBuffer::default();
         let status = hosted.run(input, heard.clone());
         (status.ok().map(crate::player::status_as), heard.said())
     }
@@ -535,11 +538,11 @@ mod tests {
 
     #[test]
     fn both_outputs_and_the_end_are_reported() {
-        let hosted = Hosted {
+        let hosted = HostedProgram {
             environment: BTreeMap::from([("WORD".to_owned(), "a b".to_owned())]),
             ..shell("printf \"$WORD\"; printf bad >&2; exit 7")
         };
-        let (status, said) = run(&hosted, Endless);
+        let (status, said) = run(&hosted, EndlessInput);
         assert_eq!(status, Some(7));
         let bytes = |text: &str| Bytes(text.into());
         assert!(
@@ -559,12 +562,12 @@ mod tests {
     #[test]
     fn the_capture_follows_the_output_of_the_program() {
         let recorded = |recorder: &str| {
-            let hosted = Hosted {
+            let hosted = HostedProgram {
                 recording: Some(Recording::By(recorder.to_owned())),
                 driven: true,
                 ..shell("exit 7")
             };
-            run(&hosted, Endless)
+            run(&hosted, EndlessInput)
         };
         let captured = HostedEvent::Captured {
             bytes: Bytes(b"abc".to_vec()),
@@ -586,8 +589,8 @@ mod tests {
             file.display()
         );
         // Standard input ends when the child exists.
-        struct Until(PathBuf);
-        impl Read for Until {
+        struct EndsWithFile(PathBuf);
+        impl Read for EndsWithFile {
             fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
                 while !self.0.is_file() {
                     thread::sleep(TICK);
@@ -595,7 +598,7 @@ mod tests {
                 Ok(0)
             }
         }
-        let (status, _) = run(&shell(&script), Until(file.clone()));
+        let (status, _) = run(&shell(&script), EndsWithFile(file.clone()));
         assert_eq!(status, Some(128 + libc::SIGTERM));
         let child = std::fs::read_to_string(file).unwrap();
         let stat = format!("/proc/{}/stat", child.trim());
@@ -611,12 +614,12 @@ mod tests {
         let script = format!(
             "import socket, time; s = socket.create_server((\"127.0.0.1\", {port})); time.sleep(1)"
         );
-        let hosted = Hosted {
+        let hosted = HostedProgram {
             words: ["python3", "-c", &script].map(str::to_owned).to_vec(),
             port: Some(port),
-            ..Hosted::default()
+            ..HostedProgram::default()
         };
-        let (_, said) = run(&hosted, Endless);
+        let (_, said) = run(&hosted, EndlessInput);
         let lacks = |said: &HostedEvent| matches!(said, HostedEvent::Lacks { .. });
         let told = said
             .iter()
@@ -627,24 +630,24 @@ mod tests {
 
     #[test]
     fn missing_features_of_a_host_are_reported() {
-        let lacks = |hosted: &Hosted| match &run(hosted, Endless) {
+        let lacks = |hosted: &HostedProgram| match &run(hosted, EndlessInput) {
             (None, said) => match &said[..] {
                 [HostedEvent::Lacks { text }] => text.clone(),
                 other => panic!("{other:?}"),
             },
             other => panic!("{other:?}"),
         };
-        let missing = Hosted {
+        let missing = HostedProgram {
             words: vec!["no-such-program".into()],
-            ..Hosted::default()
+            ..HostedProgram::default()
         };
         assert_eq!(lacks(&missing), "no-such-program is not installed");
-        let plug_in = Hosted {
+        let plug_in = HostedProgram {
             provider: Some("no-such-provider".into()),
             ..shell("true")
         };
         assert!(lacks(&plug_in).contains("no-such-provider"));
-        let software = Hosted {
+        let software = HostedProgram {
             runner: Some(format!(
                 "{}/run",
                 software_there("no-such-software").display()

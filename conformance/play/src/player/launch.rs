@@ -8,7 +8,7 @@ use std::process::{Command as Process, Stdio};
 
 use super::delays::Timeouts;
 use super::error::PlayerError;
-use super::hosted::Hosted;
+use super::hosted::HostedProgram;
 use super::place::{HostDevice, RemoteAccess};
 use super::process::Player;
 use super::program::{Program, find_beside};
@@ -113,7 +113,7 @@ impl Player {
         endpoint: &str,
         place: &HostDevice,
         reach: &RemoteAccess,
-        hosted: &Hosted,
+        hosted: &HostedProgram,
         timeouts: Timeouts,
     ) -> Result<Self, PlayerError> {
         let mut process = hosted.command(&place.host, reach);

@@ -10,7 +10,7 @@ use crate::drive::{Event, LONGEST_ANSWER, Line};
 
 /// A line that is not an event.
 #[derive(Debug)]
-pub(super) struct Unclear {
+pub(super) struct InvalidLine {
     pub(super) line: String,
     pub(super) problem: String,
     /// The output ended without the end of the line.
@@ -19,9 +19,9 @@ pub(super) struct Unclear {
 
 /// The start of a line whose end has not arrived yet.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Unfinished(Arc<Mutex<String>>);
+pub(super) struct PartialLine(Arc<Mutex<String>>);
 
-impl Unfinished {
+impl PartialLine {
     fn set(&self, line: &[u8]) {
         let mut text = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *text = shown(&String::from_utf8_lossy(line));
@@ -42,8 +42,8 @@ pub(super) fn is_version_1(line: &str) -> bool {
 /// Sends the events that a program prints, up to the first line that is not an event.
 pub(super) fn listen(
     output: ChildStdout,
-    sender: &SyncSender<Result<Event, Unclear>>,
-    unfinished: &Unfinished,
+    sender: &SyncSender<Result<Event, InvalidLine>>,
+    unfinished: &PartialLine,
 ) {
     let mut output = BufReader::new(output);
     let mut line = Vec::new();
@@ -72,7 +72,7 @@ pub(super) fn listen(
             Some(false) => Err(format!("no line is longer than {LONGEST_ANSWER} bytes")),
             None => Err("the line feed that ends a line is missing".into()),
         };
-        let heard = heard.map(Event::printable).map_err(|problem| Unclear {
+        let heard = heard.map(Event::printable).map_err(|problem| InvalidLine {
             line: shown(text),
             problem,
             is_unfinished: is_whole.is_none(),

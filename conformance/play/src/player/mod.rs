@@ -12,14 +12,14 @@ mod program;
 mod recorder;
 mod requirement;
 mod status;
+mod stderr;
 mod subject;
-mod tail;
 
 pub use contained::contain;
 pub use delays::{Delays, Timeouts};
 pub use efa_commands::shell::{RemoteShell, join, quote, split_words};
 pub use error::PlayerError;
-pub use hosted::Hosted;
+pub use hosted::HostedProgram;
 pub use launch::{Host, Launcher, LauncherError};
 pub use place::{
     Description, HostDevice, ParseHostDeviceError, PlaceError, PortError, Recording, RemoteAccess,
@@ -30,4 +30,4 @@ pub use program::Program;
 pub use recorder::Recorder;
 pub use requirement::RequirementError;
 pub use status::{UNSUPPORTED, status_as};
-pub use subject::Driven;
+pub use subject::DrivenApplication;

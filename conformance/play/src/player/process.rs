@@ -13,10 +13,10 @@ use efa_core::address::RawAddress;
 
 use super::delays::{Delays, Timeouts};
 use super::error::PlayerError;
-use super::listen::{Unclear, Unfinished, is_version_1, listen};
+use super::listen::{InvalidLine, PartialLine, is_version_1, listen};
 use super::place::HostDevice;
 use super::status::{NO_CONNECTION, UNFIT, UNSUPPORTED};
-use super::tail::Tail;
+use super::stderr::StderrReader;
 use crate::answers::write_line;
 use crate::drive::line::shown;
 use crate::drive::{Bytes, Command, Event, Identity, Line, VERSION};
@@ -32,14 +32,14 @@ pub struct Player {
     endpoint: String,
     child: Child,
     input: Option<ChildStdin>,
-    heard: Receiver<Result<Event, Unclear>>,
-    unfinished: Unfinished,
+    heard: Receiver<Result<Event, InvalidLine>>,
+    unfinished: PartialLine,
     /// The expected output, for messages.
     expected: String,
     timeouts: Timeouts,
     delays: Arc<Delays>,
     identity: Option<Identity>,
-    tail: Option<Tail>,
+    tail: Option<StderrReader>,
     /// It answered `unsupported`, which its exit status may repeat.
     is_unsupported: bool,
     /// Whether it was killed, for a reason that was reported.
@@ -67,13 +67,13 @@ impl Player {
                 source,
             })?;
         let (sender, heard) = sync_channel(HEARD);
-        let unfinished = Unfinished::default();
+        let unfinished = PartialLine::default();
         if let Some(output) = child.stdout.take() {
             let unfinished = unfinished.clone();
             thread::spawn(move || listen(output, &sender, &unfinished));
         }
         let input = child.stdin.take();
-        let tail = child.stderr.take().map(Tail::of);
+        let tail = child.stderr.take().map(StderrReader::of);
         let mut player = Player {
             endpoint,
             child,
@@ -150,7 +150,7 @@ impl Player {
     pub fn hear(&mut self, limit: Duration) -> Result<Option<Event>, PlayerError> {
         match self.heard.recv_timeout(limit) {
             Ok(Ok(event)) => Ok(Some(event)),
-            Ok(Err(Unclear { line, .. })) if self.identity.is_none() && is_version_1(&line) => {
+            Ok(Err(InvalidLine { line, .. })) if self.identity.is_none() && is_version_1(&line) => {
                 self.kill();
                 Err(self.other_version(1))
             }
@@ -266,8 +266,8 @@ impl Player {
         }
     }
 
-    fn unclear(&mut self, unclear: Unclear) -> PlayerError {
-        let Unclear {
+    fn unclear(&mut self, unclear: InvalidLine) -> PlayerError {
+        let InvalidLine {
             line,
             problem,
             is_unfinished,
@@ -331,7 +331,7 @@ impl Player {
     }
 
     fn tail(&mut self) -> String {
-        self.tail.as_mut().map_or(String::new(), Tail::text)
+        self.tail.as_mut().map_or(String::new(), StderrReader::text)
     }
 
     fn ended(&mut self) -> PlayerError {
@@ -481,7 +481,7 @@ impl Player {
     }
 
     /// The capture in an ended program's output, and the first unrequested answer.
-    fn rest(&self) -> (Vec<u8>, Option<Result<Event, Unclear>>) {
+    fn rest(&self) -> (Vec<u8>, Option<Result<Event, InvalidLine>>) {
         let mut capture = Vec::new();
         let mut unasked = None;
         // The program's output was sent, or is sent during this wait. A surviving child process may

@@ -4,14 +4,14 @@ use efa_core::endpoint::Instant;
 
 use super::error::PlayerError;
 use super::process::Player;
-use crate::application::subject::{ExitError, Subject};
+use crate::application::subject::{CheckedApplication, ExitError};
 use crate::application::{Report, Request, RequestError, Started, Token};
 use crate::drive::{Bytes, Command, EndpointOptions, Event};
 use crate::operation::pattern::Difference;
 use crate::operation::{EndpointIndex, Payload};
 
 /// An application in a driven process.
-pub struct Driven {
+pub struct DrivenApplication {
     player: Player,
     /// Whether it has ended, or was ended because it broke the protocol.
     is_over: bool,
@@ -29,13 +29,13 @@ impl From<PlayerError> for RequestError {
     }
 }
 
-impl Driven {
+impl DrivenApplication {
     /// Opens an endpoint in a driven process.
     ///
     /// # Errors
     /// It was not opened.
     pub fn open(player: Player, opening: &EndpointOptions) -> Result<Self, RequestError> {
-        let mut driven = Driven {
+        let mut driven = DrivenApplication {
             player,
             is_over: false,
             address: Vec::new(),
@@ -83,7 +83,7 @@ impl Driven {
     }
 }
 
-impl Subject for Driven {
+impl CheckedApplication for DrivenApplication {
     fn address(&self) -> Result<Vec<u8>, RequestError> {
         Ok(self.address.clone())
     }

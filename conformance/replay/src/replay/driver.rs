@@ -6,7 +6,7 @@ use efa_core::rules::{self, Severity};
 use efa_core::wire::{Family, PacketType};
 use efa_play::application::{Request, RequestError, Started};
 use efa_play::operation::{EndpointIndex, Remote};
-use efa_play::runner::{Comparison, Ledger, Runner, Start};
+use efa_play::runner::{Comparison, OperationTracker, Runner, Start};
 use efa_play::scenario::Action;
 
 use super::arrivals::{owed, source_of};
@@ -144,7 +144,7 @@ impl<'t, B: Backend> Replay<'t, B> {
                 continue;
             }
             let sent = self.peers.iter().all(Peer::is_idle);
-            let pending = |id: &&str| !self.ledger.is_done(id);
+            let pending = |id: &&str| !self.tracker.is_done(id);
             if self.script.is_done(step) && sent && !own.iter().any(pending) {
                 if !(progress && handle_all) || quiet == QUIET_POLLS {
                     return Ok(());
@@ -234,7 +234,7 @@ impl<'t, B: Backend> Replay<'t, B> {
                     self.never(format!("an operation failed twice: {report:?}"))?;
                 }
                 self.failed.push(report.token);
-            } else if let Some(text) = self.ledger.take(self.dut, report) {
+            } else if let Some(text) = self.tracker.take(self.dut, report) {
                 self.never(text)?;
             }
         }
@@ -267,7 +267,7 @@ impl<'t, B: Backend> Replay<'t, B> {
         let open: Vec<&str> = waited
             .flatten()
             .map(String::as_str)
-            .filter(|id| self.is_own(id) && !self.ledger.is_done(id))
+            .filter(|id| self.is_own(id) && !self.tracker.is_done(id))
             .collect();
         for id in open {
             self.never(format!(
@@ -299,7 +299,7 @@ impl<'t, B: Backend> Replay<'t, B> {
             self.missing(place, &during)?;
         }
         for id in own {
-            if !self.ledger.is_done(id) {
+            if !self.tracker.is_done(id) {
                 self.problem(format!("`{id}` did not complete until {during}"))?;
             }
         }
@@ -313,8 +313,8 @@ impl<'t, B: Backend> Replay<'t, B> {
 impl<'t, B: Backend> Runner<'t> for Replay<'t, B> {
     type Stop = Stopped;
 
-    fn ledger(&mut self) -> &mut Ledger<'t> {
-        &mut self.ledger
+    fn tracker(&mut self) -> &mut OperationTracker<'t> {
+        &mut self.tracker
     }
 
     fn is_live(&self, at: EndpointIndex) -> bool {

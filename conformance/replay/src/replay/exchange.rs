@@ -5,7 +5,7 @@ use efa_play::operation::EndpointIndex;
 
 /// A packet, request or refusal in a replay.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Exchanged {
+pub struct ExchangedEvent {
     pub from: EndpointIndex,
     pub to: EndpointIndex,
     /// The index of the corresponding frame in the capture, if any.

@@ -5,10 +5,10 @@
 //! application must see the results in the scenario, as in every replay.
 
 use efa_core::address::RawAddress;
-use efa_play::application::subject::{ExitError, Subject};
+use efa_play::application::subject::{CheckedApplication, ExitError};
 use efa_play::application::{RequestError, Started};
 use efa_play::operation::{EndpointIndex, Remote};
-use efa_play::runner::{self, Comparison, Ledger, Runner, Start};
+use efa_play::runner::{self, Comparison, OperationTracker, Runner, Start};
 use efa_play::scenario::Scenario;
 
 use super::backend::{Backend, BackendError, arm_faults};
@@ -17,11 +17,11 @@ use super::opener::{Engine, Opener};
 /// Polls without result after which a `settle` is complete.
 const QUIET_POLLS: u32 = 4;
 
-struct Live<'s, 'b, B: Backend> {
+struct LiveRun<'s, 'b, B: Backend> {
     scenario: &'s Scenario,
     backend: &'b mut B,
-    subjects: Vec<Box<dyn Subject>>,
-    ledger: Ledger<'s>,
+    subjects: Vec<Box<dyn CheckedApplication>>,
+    tracker: OperationTracker<'s>,
     problems: Vec<String>,
 }
 
@@ -40,7 +40,7 @@ where
     B::Nic: 'static,
 {
     backend.reset();
-    let mut subjects: Vec<Box<dyn Subject>> = Vec::new();
+    let mut subjects: Vec<Box<dyn CheckedApplication>> = Vec::new();
     for (at, endpoint) in scenario.endpoints.iter().enumerate() {
         subjects.push(if at == dut {
             opener.open(backend, endpoint)?
@@ -67,11 +67,11 @@ where
     if let Some(lack) = arm_faults(backend, scenario, &places)? {
         return Ok(vec![format!("the scenario cannot be played: {lack}")]);
     }
-    let mut live = Live {
+    let mut live = LiveRun {
         scenario,
         backend,
         subjects,
-        ledger: Ledger::new(scenario),
+        tracker: OperationTracker::new(scenario),
         problems: Vec::new(),
     };
     // If it stopped early, the problems have the reason.
@@ -83,7 +83,7 @@ where
     Ok(live.problems)
 }
 
-impl<'s, B: Backend> Live<'s, '_, B> {
+impl<'s, B: Backend> LiveRun<'s, '_, B> {
     fn stop(&mut self, text: String) -> Stopped {
         self.problems.push(text);
         Stopped
@@ -113,7 +113,7 @@ impl<'s, B: Backend> Live<'s, '_, B> {
             }
             for report in reports {
                 busy = true;
-                self.problems.extend(self.ledger.take(at, report));
+                self.problems.extend(self.tracker.take(at, report));
             }
         }
         Ok(busy)
@@ -129,7 +129,7 @@ impl<'s, B: Backend> Live<'s, '_, B> {
             }
             idle += 1;
             let goes_on = self.idle(idle);
-            match operations.iter().find(|id| !self.ledger.is_done(id)) {
+            match operations.iter().find(|id| !self.tracker.is_done(id)) {
                 None => {
                     quiet += 1;
                     if quiet > QUIET_POLLS.max(self.backend.quiet_rounds().min(200)) || !goes_on {
@@ -146,11 +146,11 @@ impl<'s, B: Backend> Live<'s, '_, B> {
     }
 }
 
-impl<'s, B: Backend> Runner<'s> for Live<'s, '_, B> {
+impl<'s, B: Backend> Runner<'s> for LiveRun<'s, '_, B> {
     type Stop = Stopped;
 
-    fn ledger(&mut self) -> &mut Ledger<'s> {
-        &mut self.ledger
+    fn tracker(&mut self) -> &mut OperationTracker<'s> {
+        &mut self.tracker
     }
 
     fn is_live(&self, _: EndpointIndex) -> bool {

@@ -200,7 +200,7 @@ impl<'t, B: Backend> Replay<'t, B> {
             ..
         } = comparison;
         let Some(remote) = self
-            .ledger
+            .tracker
             .region(region)
             .filter(|_| self.rdma.writes_to(at))
         else {

@@ -28,8 +28,8 @@ pub mod live;
 mod memory;
 mod opener;
 pub mod operations;
-pub mod outside;
 pub mod peer;
+pub mod program_opener;
 mod ranges;
 mod rdma;
 pub(crate) mod recording;
@@ -40,7 +40,7 @@ pub mod script;
 mod session;
 mod verdict;
 
-pub use exchange::{Exchanged, WireEvent};
+pub use exchange::{ExchangedEvent, WireEvent};
 pub use opener::{Engine, Opener};
 pub use run::{replay, replay_with_hook};
 pub use session::{PacketHook, Strictness};

@@ -2,7 +2,7 @@
 
 use efa_core::endpoint::EndpointConfig;
 use efa_play::application::engine::{CoreApplication, configuration};
-use efa_play::application::subject::{Local, Subject};
+use efa_play::application::subject::{CheckedApplication, LocalApplication};
 use efa_play::scenario::{Capability, EndpointSpec};
 
 use super::backend::{Backend, BackendError};
@@ -14,7 +14,7 @@ pub trait Opener<B: Backend> {
         &mut self,
         backend: &mut B,
         endpoint: &EndpointSpec,
-    ) -> Result<Box<dyn Subject>, BackendError>;
+    ) -> Result<Box<dyn CheckedApplication>, BackendError>;
 }
 
 /// Opens the protocol engine in this process.
@@ -32,7 +32,7 @@ where
         &mut self,
         backend: &mut B,
         endpoint: &EndpointSpec,
-    ) -> Result<Box<dyn Subject>, BackendError> {
+    ) -> Result<Box<dyn CheckedApplication>, BackendError> {
         let config = EndpointConfig {
             seed: self.seed,
             ..configuration(&endpoint.settings)
@@ -44,6 +44,6 @@ where
             backend.clock(),
         );
         let application = application?.meeting_second_copies(backend.repetitions());
-        Ok(Box::new(Local::new(Box::new(application))))
+        Ok(Box::new(LocalApplication::new(Box::new(application))))
     }
 }

@@ -12,7 +12,7 @@ use super::session::{Replay, Stopped};
 use crate::compare::Recorded;
 
 /// The result of an attempt to send.
-enum Released {
+enum SendProgress {
     /// The entry is complete.
     Done,
     /// It was sent as far as the endpoint under test has granted.
@@ -31,9 +31,9 @@ impl<B: Backend> Replay<'_, B> {
             && let Some(entry) = self.script.due(at, step)
         {
             match self.release_entry(place, &entry)? {
-                Released::Done => self.script.done(at),
-                Released::Partly => {}
-                Released::Blocked => break,
+                SendProgress::Done => self.script.done(at),
+                SendProgress::Partly => {}
+                SendProgress::Blocked => break,
             }
             busy = true;
         }
@@ -48,7 +48,7 @@ impl<B: Backend> Replay<'_, B> {
         for place in 0..self.peers.len() {
             let at = self.peers[place].endpoint();
             if let Some(entry) = self.script.early_handshake(at)
-                && let Released::Done = self.release_entry(place, &entry)?
+                && let SendProgress::Done = self.release_entry(place, &entry)?
             {
                 self.script.done(at);
                 has_greeted = true;
@@ -57,7 +57,11 @@ impl<B: Backend> Replay<'_, B> {
         Ok(has_greeted)
     }
 
-    fn release_entry(&mut self, place: usize, entry: &ScriptedSend) -> Result<Released, Stopped> {
+    fn release_entry(
+        &mut self,
+        place: usize,
+        entry: &ScriptedSend,
+    ) -> Result<SendProgress, Stopped> {
         let captured = &self.trace.capture.frames[entry.place];
         let posted = match captured.header.kind {
             FrameKind::RdmaReadRequest(rdma) => Some(self.read(place, entry.place, rdma)?),
@@ -70,25 +74,25 @@ impl<B: Backend> Replay<'_, B> {
                 self.note(at, self.dut, Some(entry.place), WireEvent::Rdma);
             }
             return Ok(if posted {
-                Released::Done
+                SendProgress::Done
             } else {
-                Released::Blocked
+                SendProgress::Blocked
             });
         }
         if captured.headerless {
             return Ok(match self.send_headerless(place, entry.place)? {
-                true => Released::Done,
-                false => Released::Blocked,
+                true => SendProgress::Done,
+                false => SendProgress::Blocked,
             });
         }
         let packet_type = captured.packet_type();
         if packet_type == Some(PacketType::Cts) && self.script.grant(entry.place).is_none() {
             // Its grant is covered by earlier ones.
-            return Ok(Released::Done);
+            return Ok(SendProgress::Done);
         }
         let part = match self.part(entry) {
             Some(part) if part.is_empty() && packet_type == Some(PacketType::CtsData) => {
-                return Ok(Released::Blocked);
+                return Ok(SendProgress::Blocked);
             }
             part => part,
         };
@@ -117,7 +121,7 @@ impl<B: Backend> Replay<'_, B> {
         }
         match self.peers[place].send(&bytes) {
             Ok(true) => {}
-            Ok(false) => return Ok(Released::Blocked),
+            Ok(false) => return Ok(SendProgress::Blocked),
             Err(error) => {
                 let number = captured.number;
                 self.problem(format!(
@@ -142,9 +146,9 @@ impl<B: Backend> Replay<'_, B> {
         match part {
             Some(part) if part.end < whole => {
                 self.script.sent_part(at, part.len());
-                Ok(Released::Partly)
+                Ok(SendProgress::Partly)
             }
-            _ => Ok(Released::Done),
+            _ => Ok(SendProgress::Done),
         }
     }
 

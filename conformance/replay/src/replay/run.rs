@@ -8,7 +8,7 @@ use efa_core::rules::{self, Severity};
 use efa_play::application::RequestError;
 use efa_play::application::subject::ExitError;
 use efa_play::operation::EndpointIndex;
-use efa_play::runner::{self, Ledger};
+use efa_play::runner::{self, OperationTracker};
 use efa_play::trace::Trace;
 
 use super::addresses::endpoint_addresses;
@@ -143,7 +143,7 @@ fn replay_trace<'t, B: Backend>(
         announced: None,
         greeted: BTreeMap::new(),
         hook,
-        ledger: Ledger::new(&trace.scenario),
+        tracker: OperationTracker::new(&trace.scenario),
         is_over: false,
         failed: Vec::new(),
         foreseen,

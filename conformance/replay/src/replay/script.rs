@@ -33,7 +33,7 @@ pub struct ScriptedSend {
 
 /// The condition for an expected packet to count as sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Need {
+enum SendCondition {
     /// A packet that is matched with it.
     Packet,
     /// These bytes of the operation's data, in packets of any size.
@@ -51,7 +51,7 @@ struct Expected {
     step: usize,
     receiver: EndpointIndex,
     operation: Option<OperationIndex>,
-    need: Need,
+    need: SendCondition,
     matched: bool,
 }
 
@@ -215,7 +215,7 @@ impl<'t> Script<'t> {
             let open = self.expected.iter_mut().find(|expected| {
                 expected.receiver == receiver
                     && !expected.matched
-                    && expected.need == Need::Anything
+                    && expected.need == SendCondition::Anything
             });
             return match open {
                 Some(expected) => {
@@ -245,7 +245,7 @@ impl<'t> Script<'t> {
                     self.expected.iter().filter(|expected| {
                         expected.receiver == receiver
                             && !expected.matched
-                            && expected.need != Need::Anything
+                            && expected.need != SendCondition::Anything
                             && type_of(expected).map(PacketType::family) == Some(family)
                     })
                 };
@@ -481,7 +481,7 @@ impl<'t> Script<'t> {
             let expected = &self.expected[index];
             let is_permission = is_data
                 && expected.operation == operation
-                && matches!(expected.need, Need::Grant(_));
+                && matches!(expected.need, SendCondition::Grant(_));
             // Data that its packet had no room for follows when it is granted, and a missing grant
             // may follow later.
             let has_begun = expected.matched
@@ -566,7 +566,7 @@ impl<'t> Script<'t> {
         let transfer = expected
             .operation
             .and_then(|operation| self.transfers.get(&operation));
-        matches!(expected.need, Need::Grant(_))
+        matches!(expected.need, SendCondition::Grant(_))
             && transfer.is_some_and(|transfer| transfer.granted > transfer.sent.count())
     }
 
@@ -575,10 +575,12 @@ impl<'t> Script<'t> {
             .operation
             .and_then(|operation| self.transfers.get(&operation));
         match &expected.need {
-            Need::Packet => expected.matched,
-            Need::Bytes(range) => transfer.is_some_and(|transfer| transfer.sent.contains(range)),
-            Need::Grant(end) => transfer.is_some_and(|transfer| transfer.granted >= *end),
-            Need::Anything => self.reached.contains(&expected.receiver),
+            SendCondition::Packet => expected.matched,
+            SendCondition::Bytes(range) => {
+                transfer.is_some_and(|transfer| transfer.sent.contains(range))
+            }
+            SendCondition::Grant(end) => transfer.is_some_and(|transfer| transfer.granted >= *end),
+            SendCondition::Anything => self.reached.contains(&expected.receiver),
         }
     }
 
@@ -620,19 +622,21 @@ impl<'t> Script<'t> {
 }
 
 /// The condition for a recorded packet to count as sent by the endpoint under test.
-fn need(frame: &CapturedPacket, grant: Option<&u64>) -> Need {
+fn need(frame: &CapturedPacket, grant: Option<&u64>) -> SendCondition {
     let Some(packet) = frame.rdm() else {
-        return Need::Packet;
+        return SendCondition::Packet;
     };
     if is_provocation(packet) {
-        return Need::Anything;
+        return SendCondition::Anything;
     }
     if let Some(end) = grant {
-        return Need::Grant(*end);
+        return SendCondition::Grant(*end);
     }
     match segment(packet) {
-        Some((start, data)) if !data.is_empty() => Need::Bytes(start..start + data.len() as u64),
-        _ => Need::Packet,
+        Some((start, data)) if !data.is_empty() => {
+            SendCondition::Bytes(start..start + data.len() as u64)
+        }
+        _ => SendCondition::Packet,
     }
 }
 

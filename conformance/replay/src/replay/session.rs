@@ -7,13 +7,13 @@ use efa_core::nic::Status;
 use efa_core::rules;
 use efa_core::wire::ExtraFeatures;
 use efa_play::application::Token;
-use efa_play::application::subject::Subject;
+use efa_play::application::subject::CheckedApplication;
 use efa_play::operation::EndpointIndex;
-use efa_play::runner::Ledger;
+use efa_play::runner::OperationTracker;
 use efa_play::trace::Trace;
 
 use super::backend::Backend;
-use super::exchange::{Exchanged, WireEvent};
+use super::exchange::{ExchangedEvent, WireEvent};
 use super::peer::Peer;
 use super::rdma;
 use super::script::Script;
@@ -46,7 +46,7 @@ pub(super) struct Replay<'t, B: Backend> {
     pub(super) dut: EndpointIndex,
     pub(super) strictness: Strictness,
     pub(super) backend: &'t mut B,
-    pub(super) subject: Box<dyn Subject>,
+    pub(super) subject: Box<dyn CheckedApplication>,
     pub(super) peers: Vec<Peer<B::Nic>>,
     pub(super) script: Script<'t>,
     pub(super) step: usize,
@@ -59,7 +59,7 @@ pub(super) struct Replay<'t, B: Backend> {
     pub(super) greeted: BTreeMap<EndpointIndex, ExtraFeatures>,
     pub(super) rdma: rdma::Requests,
     pub(super) hook: Option<&'t mut PacketHook<'t>>,
-    pub(super) ledger: Ledger<'t>,
+    pub(super) tracker: OperationTracker<'t>,
     /// Whether the last step has been executed.
     pub(super) is_over: bool,
     /// The operations that failed, where that is allowed; `None` for failures without an operation.
@@ -91,7 +91,7 @@ impl<B: Backend> Replay<'_, B> {
         event: WireEvent,
     ) {
         if self.strictness == Strictness::Fields {
-            self.verdict.exchanged.push(Exchanged {
+            self.verdict.exchanged.push(ExchangedEvent {
                 from,
                 to,
                 place,

@@ -2,7 +2,7 @@
 
 use efa_core::rules::Severity;
 
-use super::exchange::Exchanged;
+use super::exchange::ExchangedEvent;
 use crate::compare::Finding;
 
 /// Number of failures after which a replay ends.
@@ -16,7 +16,7 @@ pub struct Verdict {
     /// Packets that the scripted peers sent.
     pub played: usize,
     /// The traffic, in the order of time, if packets were compared field by field.
-    pub exchanged: Vec<Exchanged>,
+    pub exchanged: Vec<ExchangedEvent>,
     /// All differences from the recording, legal or not.
     pub findings: Vec<Finding>,
     /// The feature that the endpoint under test or its device lacks, so that there is no result.

@@ -7,7 +7,7 @@
 //! and compares those of the tested side with the given ones, under the same policy as for a
 //! recording.
 
-mod author;
+mod frame_writer;
 mod invented;
 mod named;
 mod operation;
@@ -39,7 +39,7 @@ pub fn load(path: &Path) -> Result<Trace, TraceError> {
 /// # Errors
 /// If a packet has an unknown type or field, or a value that its field cannot hold.
 pub fn trace(scenario: Scenario) -> Result<Trace, TraceError> {
-    let (frames, step_of) = author::frames(&scenario)?;
+    let (frames, step_of) = frame_writer::frames(&scenario)?;
     let regions = scenario.steps.iter().enumerate();
     let regions = regions.filter_map(|(step, it)| match &it.action {
         Action::Start { id, .. } => Some((id.clone(), invented::memory(step))),

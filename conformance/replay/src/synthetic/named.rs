@@ -17,7 +17,7 @@ pub(super) struct KeyValue<'s> {
 }
 
 /// The keys of one packet.
-pub(super) struct Named<'s> {
+pub(super) struct PacketKeys<'s> {
     scenario: &'s Scenario,
     line: usize,
     /// Keys that are not fields.
@@ -31,10 +31,10 @@ const OTHERS: [&str; 4] = ["type", "of", "length", "data"];
 /// Keys of RDMA requests.
 pub(super) const OF_REQUESTS: [&str; 4] = ["type", "of", "length", "offset"];
 
-impl<'s> Named<'s> {
+impl<'s> PacketKeys<'s> {
     /// Sorts the keys of a packet. `type` is a key and a field.
     pub(super) fn of(scenario: &'s Scenario, packet: &'s WrittenPacket) -> Self {
-        let mut named = Named {
+        let mut named = PacketKeys {
             scenario,
             line: packet.line,
             others: BTreeMap::new(),

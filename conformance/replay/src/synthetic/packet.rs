@@ -20,13 +20,13 @@ use efa_play::scenario::{Scenario, ScenarioError, suggest};
 use toml::Value;
 
 use super::invented;
-use super::named::{KeyValue, Named};
+use super::named::{KeyValue, PacketKeys};
 use super::operation::SyntheticOperation;
 use crate::compare::policy::{AddressPart, MemoryPart, Rule, standard};
 use crate::replay::operations::number;
 
 /// The source of the values that a packet does not contain.
-pub(super) struct Situation<'a> {
+pub(super) struct PacketContext<'a> {
     pub(super) scenario: &'a Scenario,
     pub(super) sender: EndpointIndex,
     /// Whether the sender has the receiver's HANDSHAKE.
@@ -36,7 +36,7 @@ pub(super) struct Situation<'a> {
 }
 
 /// A packet, and the range of its operation's data in it.
-pub(super) struct Emitted {
+pub(super) struct EmittedPacket {
     pub(super) bytes: Vec<u8>,
     pub(super) data: Range<usize>,
 }
@@ -63,12 +63,12 @@ const CREDITS: u64 = 32;
 /// Length of a raw address, as its header counts it.
 const RAW_ADDRESS: u64 = RawAddress::LEN as u64;
 
-impl Situation<'_> {
+impl PacketContext<'_> {
     pub(super) fn emit(
         &self,
         packet_type: PacketType,
-        named: &Named<'_>,
-    ) -> Result<Emitted, ScenarioError> {
+        named: &PacketKeys<'_>,
+    ) -> Result<EmittedPacket, ScenarioError> {
         let flags = self.flags(packet_type, named)?;
         let (slots, length) = self.slots(packet_type, flags, named);
         let mtu = self.profile().mtu as usize;
@@ -111,7 +111,7 @@ impl Situation<'_> {
             place.copy_from_slice(&number.to_le_bytes()[..slot.place.len()]);
         }
         bytes.extend(content);
-        Ok(Emitted { bytes, data })
+        Ok(EmittedPacket { bytes, data })
     }
 
     pub(super) fn profile(&self) -> &'static Profile {
@@ -121,7 +121,7 @@ impl Situation<'_> {
     }
 
     /// The flags of the base header: as given, or those of the present fields.
-    fn flags(&self, packet_type: PacketType, named: &Named<'_>) -> Result<u16, ScenarioError> {
+    fn flags(&self, packet_type: PacketType, named: &PacketKeys<'_>) -> Result<u16, ScenarioError> {
         let name = FieldName {
             name: "flags",
             index: None,
@@ -154,7 +154,7 @@ impl Situation<'_> {
     }
 
     /// Whether a packet contains an optional field that is not given.
-    fn has(&self, packet_type: PacketType, name: &str, named: &Named<'_>) -> bool {
+    fn has(&self, packet_type: PacketType, name: &str, named: &PacketKeys<'_>) -> bool {
         let is_handshake = packet_type == PacketType::Handshake;
         match name {
             "connid" => is_handshake || (self.has_handshake && !named.has("raw_addr.size")),
@@ -169,7 +169,7 @@ impl Situation<'_> {
     }
 
     /// The number of entries of an array whose count is not given.
-    fn entries(&self, array: Array, named: &Named<'_>) -> usize {
+    fn entries(&self, array: Array, named: &PacketKeys<'_>) -> usize {
         let (name, default) = match array {
             Array::ExtraInfo => ("extra_info", 1),
             Array::RmaIov => ("rma_iov", usize::from(self.operation.is_some())),
@@ -183,7 +183,7 @@ impl Situation<'_> {
         &self,
         packet_type: PacketType,
         flags: u16,
-        named: &Named<'_>,
+        named: &PacketKeys<'_>,
     ) -> (Vec<FieldRange>, usize) {
         let mut slots = Vec::new();
         let mut offset = 0;
@@ -214,7 +214,7 @@ impl Situation<'_> {
         &self,
         packet_type: PacketType,
         flags: u16,
-        named: &Named<'_>,
+        named: &PacketKeys<'_>,
         room: usize,
     ) -> Result<Range<usize>, ScenarioError> {
         let length = named.other("length");
@@ -272,7 +272,7 @@ impl Situation<'_> {
         packet_type: PacketType,
         flags: u16,
         slot: &FieldRange,
-        named: &Named<'_>,
+        named: &PacketKeys<'_>,
         data: &Range<usize>,
     ) -> u64 {
         let own = invented::address(self.sender);
@@ -346,7 +346,7 @@ impl Situation<'_> {
         &self,
         packet_type: PacketType,
         descriptor: &'static FieldDescriptor,
-        named: &Named<'_>,
+        named: &PacketKeys<'_>,
         given: KeyValue<'_>,
     ) -> Result<u64, ScenarioError> {
         let Width::Fixed(width) = descriptor.width else {
@@ -375,7 +375,7 @@ impl Situation<'_> {
 
     fn endpoint(
         &self,
-        named: &Named<'_>,
+        named: &PacketKeys<'_>,
         given: KeyValue<'_>,
     ) -> Result<EndpointIndex, ScenarioError> {
         let text = given.value.as_str().unwrap_or_default();
@@ -405,7 +405,7 @@ fn handshake_bias() -> u64 {
 }
 
 /// Total length of the entries of an array before this one.
-fn in_front(named: &Named<'_>, array: &str, index: Option<usize>) -> u64 {
+fn in_front(named: &PacketKeys<'_>, array: &str, index: Option<usize>) -> u64 {
     let lengths = (0..index.unwrap_or(0)).map(|index| {
         let name = match array {
             "rma_iov" => "rma_iov.len",
@@ -433,7 +433,7 @@ fn part_of(address: RawAddress, part: AddressPart) -> u64 {
 
 /// A number that fits into this many bytes.
 pub(super) fn unsigned(
-    named: &Named<'_>,
+    named: &PacketKeys<'_>,
     given: KeyValue<'_>,
     width: usize,
 ) -> Result<u64, ScenarioError> {
@@ -455,7 +455,7 @@ pub(super) fn unsigned(
 }
 
 /// One name or several.
-fn names<'s>(named: &Named<'_>, given: KeyValue<'s>) -> Result<Vec<&'s str>, ScenarioError> {
+fn names<'s>(named: &PacketKeys<'_>, given: KeyValue<'s>) -> Result<Vec<&'s str>, ScenarioError> {
     let texts = match given.value {
         Value::String(text) => Some(vec![text.as_str()]),
         Value::Array(all) => all.iter().map(Value::as_str).collect(),
@@ -488,7 +488,7 @@ fn flag(packet_type: PacketType, name: &str) -> Result<u16, Vec<&'static str>> {
 }
 
 /// The given bytes.
-fn literal(named: &Named<'_>, given: KeyValue<'_>) -> Result<Vec<u8>, ScenarioError> {
+fn literal(named: &PacketKeys<'_>, given: KeyValue<'_>) -> Result<Vec<u8>, ScenarioError> {
     let bytes = given.value.as_array().and_then(|all| {
         let byte = |value: &Value| u8::try_from(value.as_integer()?).ok();
         all.iter().map(byte).collect::<Option<Vec<u8>>>()

@@ -3,7 +3,7 @@
 use askama::Template;
 
 use crate::json::FindingReport;
-use crate::ladder::{Ladder, Message, Nature, Rung};
+use crate::ladder::{Ladder, Message, MessageKind, Rung};
 
 /// Width of one side, in pixels.
 const SIDE: usize = 560;
@@ -98,7 +98,7 @@ fn mark(rung: &Rung, findings: &[FindingReport]) -> Option<String> {
         && rung
             .actual
             .as_ref()
-            .is_some_and(|actual| actual.number.is_none() && actual.nature == Nature::Packet);
+            .is_some_and(|actual| actual.number.is_none() && actual.nature == MessageKind::Packet);
     if notes.is_empty() && surplus && !findings.is_empty() {
         notes.push("not in the recording".into());
     }
@@ -142,8 +142,8 @@ impl Lane<'_> {
         let text = cut(&whole);
         Some(Arrow {
             class: match message.nature {
-                Nature::Refusal => "r",
-                Nature::Packet | Nature::Request => "a",
+                MessageKind::Refusal => "r",
+                MessageKind::Packet | MessageKind::Request => "a",
             },
             from: self.lifeline(&rung.from),
             to: self.lifeline(&rung.to),
@@ -280,7 +280,7 @@ mod tests {
             kind: kind.into(),
             detail: "<b>".into(),
             number,
-            nature: Nature::Packet,
+            nature: MessageKind::Packet,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Changes each event of a run once: the engine recovers, and a program that does not is detected.
 
 use efa_core::endpoint::Instant;
-use efa_play::application::subject::Subject;
+use efa_play::application::subject::CheckedApplication;
 use efa_play::application::{Report, Request, RequestError, Started, Token};
 use efa_play::operation::{EndpointIndex, Payload, pattern::Difference};
 use efa_play::scenario::{EndpointSpec, Software};
@@ -10,14 +10,14 @@ use efa_replay::replay::backend::BackendError;
 use efa_replay::replay::emu::Emu;
 use efa_replay::replay::{Engine, Opener};
 use efa_replay::synthetic;
-use efa_suite::each_event::{self, Change, Turns};
+use efa_suite::each_event::{self, Change, RunResults};
 
 fn load(name: &str) -> Trace {
     let path = efa_testing::workspace::traces().join(name);
     synthetic::load(&path).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn turns(trace: &str, role: usize, opener: &mut dyn Opener<Emu>, change: Change) -> Turns {
+fn turns(trace: &str, role: usize, opener: &mut dyn Opener<Emu>, change: Change) -> RunResults {
     each_event::run_with_changes(&load(trace), role, opener, &[change], 1).unwrap()
 }
 
@@ -63,7 +63,7 @@ fn the_engine_gets_over_each_event() {
 struct Wrong(fn(Report) -> Vec<Report>);
 
 struct WrongSubject {
-    right: Box<dyn Subject>,
+    right: Box<dyn CheckedApplication>,
     wrong: fn(Report) -> Vec<Report>,
 }
 
@@ -72,14 +72,14 @@ impl Opener<Emu> for Wrong {
         &mut self,
         backend: &mut Emu,
         endpoint: &EndpointSpec,
-    ) -> Result<Box<dyn Subject>, BackendError> {
+    ) -> Result<Box<dyn CheckedApplication>, BackendError> {
         let right = Engine::default().open(backend, endpoint)?;
         let wrong = self.0;
         Ok(Box::new(WrongSubject { right, wrong }))
     }
 }
 
-impl Subject for WrongSubject {
+impl CheckedApplication for WrongSubject {
     fn address(&self) -> Result<Vec<u8>, RequestError> {
         self.right.address()
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use efa_check::capture::Capture;
 use efa_play::application::engine::{CoreApplication, configuration};
-use efa_play::application::subject::{Local, Subject};
+use efa_play::application::subject::{CheckedApplication, LocalApplication};
 use efa_play::application::{Report, RequestError, Started, Token};
 use efa_play::operation::Remote;
 use efa_play::scenario::{Action, Capability, Scenario};
@@ -33,7 +33,7 @@ pub(crate) fn rehearse(scenario: &Scenario) -> Trace {
     let recording = fabric
         .capture(Vec::new(), CaptureConfig::default())
         .unwrap();
-    let mut subjects: Vec<Local> = scenario
+    let mut subjects: Vec<LocalApplication> = scenario
         .endpoints
         .iter()
         .zip(nics)
@@ -41,7 +41,7 @@ pub(crate) fn rehearse(scenario: &Scenario) -> Trace {
             let config = configuration(&endpoint.settings);
             let sources = endpoint.has(Capability::Source);
             let application = CoreApplication::open(nic, config, sources, emu.clock()).unwrap();
-            Local::new(Box::new(application))
+            LocalApplication::new(Box::new(application))
         })
         .collect();
     let addresses: Vec<Vec<u8>> = subjects.iter().map(|s| s.address().unwrap()).collect();

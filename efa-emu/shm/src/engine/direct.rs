@@ -14,7 +14,7 @@
 //! the page again, so that the device is not interrupted for each of many requests.
 //!
 //! *It polls without a completion*, while others need the processors (module
-//! [`polling_policy`](super::patience)). Then the page with the next entry is removed from the client's
+//! [`polling_policy`](super::polling_policy)). Then the page with the next entry is removed from the client's
 //! mapping after each doorbell; a poll waits there until there is an entry, or for as long as polls
 //! by calls would sleep.
 //!

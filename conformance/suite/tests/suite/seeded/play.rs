@@ -12,7 +12,7 @@ use efa_core::rules::{self, Severity};
 use efa_core::wire::PacketType;
 use efa_play::application::RequestError;
 use efa_play::application::engine::{CoreApplication, configuration};
-use efa_play::application::subject::{Local, Subject};
+use efa_play::application::subject::{CheckedApplication, LocalApplication};
 use efa_play::scenario::{Capability, EndpointSpec};
 use efa_play::trace::Trace;
 use efa_replay::replay::backend::{Backend, BackendError};
@@ -37,7 +37,7 @@ impl Opener<Emu> for Faulty<'_> {
         &mut self,
         backend: &mut Emu,
         endpoint: &EndpointSpec,
-    ) -> Result<Box<dyn Subject>, BackendError> {
+    ) -> Result<Box<dyn CheckedApplication>, BackendError> {
         if endpoint.name != self.endpoint {
             return Engine::default().open(backend, endpoint);
         }
@@ -51,7 +51,7 @@ impl Opener<Emu> for Faulty<'_> {
             endpoint.has(Capability::Source),
             backend.clock(),
         )?;
-        Ok(Box::new(Local::new(Box::new(application))))
+        Ok(Box::new(LocalApplication::new(Box::new(application))))
     }
 }
 

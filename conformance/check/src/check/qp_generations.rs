@@ -6,30 +6,30 @@ use super::node::NodeId;
 /// The first packet of each queue pair, to recognise a new queue pair with the same number: each
 /// starts its sequence numbers at 0.
 #[derive(Debug, Default)]
-pub(super) struct Births {
+pub(super) struct QpGenerations {
     /// By queue pair, at its own host and at the receiving hosts.
-    first: Vec<Option<First>>,
+    first: Vec<Option<FirstPacket>>,
     /// Whether any number was reused.
     has_later: bool,
 }
 
 #[derive(Debug)]
-struct First {
+struct FirstPacket {
     packet: Content,
     connid: Option<u32>,
-    birth: Birth,
+    birth: QpGeneration,
 }
 
 /// The queue pair, of those with the same number, that a packet belongs to.
 #[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Birth {
+pub(super) struct QpGeneration {
     /// The number of earlier queue pairs with this number.
     pub(super) generation: u32,
     /// Whether its first packet contains the same connection id as that of the previous queue pair.
     pub(super) keeps_connid: bool,
 }
 
-impl Births {
+impl QpGenerations {
     /// Handles a packet with the sender's connection id `connid`, captured at a captured sender or
     /// on arrival. A second sighting of the same packet does not count as a new queue pair.
     pub(super) fn of(
@@ -39,24 +39,24 @@ impl Births {
         sequence: u32,
         packet: &Content,
         connid: Option<u32>,
-    ) -> Birth {
+    ) -> QpGeneration {
         if sequence > 0 && !self.has_later {
-            return Birth::default();
+            return QpGeneration::default();
         }
         if sequence > 0 {
             let first = self.first.get(from.index(is_arrival));
             return first
                 .and_then(Option::as_ref)
-                .map_or_else(Birth::default, |it| it.birth);
+                .map_or_else(QpGeneration::default, |it| it.birth);
         }
         let at = from.index(is_arrival);
         if self.first.len() <= at {
             self.first.resize_with(at + 1, || None);
         }
-        let first = self.first[at].get_or_insert_with(|| First {
+        let first = self.first[at].get_or_insert_with(|| FirstPacket {
             packet: packet.clone(),
             connid,
-            birth: Birth::default(),
+            birth: QpGeneration::default(),
         });
         if first.packet.differs_from(packet) {
             first.birth.generation += 1;

@@ -9,7 +9,7 @@ use super::report::Findings;
 /// The sends between two endpoints during the lifetime of their queue pairs, which show whether
 /// they use the RDM protocol. The next owners of the numbers may use another one.
 #[derive(Debug, Default)]
-pub(super) struct Speech {
+pub(super) struct ProtocolDetection {
     /// Whether a request stated its sender's true address, or a HANDSHAKE was sent.
     pub(super) is_rdm: bool,
     /// Whether the previous owners of the queue pairs used it.
@@ -30,7 +30,7 @@ pub(super) struct Speech {
     pub(super) lacks_beginning: bool,
 }
 
-impl Speech {
+impl ProtocolDetection {
     /// Whether the endpoints use the RDM protocol.
     pub(super) fn is_of_rdm(&self) -> bool {
         let weight = if self.follows_rdm { 1 } else { 8 };
@@ -43,7 +43,7 @@ impl Speech {
     }
 
     /// Adds the findings of another one.
-    pub(super) fn append(&mut self, other: Speech) {
+    pub(super) fn append(&mut self, other: ProtocolDetection) {
         self.valid += other.valid;
         self.invalid += other.invalid;
         self.packets += other.packets;
@@ -57,7 +57,7 @@ impl Speech {
 
 /// The frames of a conversation without directions, which may be from two hosts with two clocks.
 #[derive(Debug, Default)]
-pub(super) struct Undirected {
+pub(super) struct UndirectedFrames {
     /// The interface of the first frame, and whether another one captured frames too.
     pub(super) interface: Option<usize>,
     pub(super) has_interfaces: bool,
@@ -68,7 +68,7 @@ pub(super) struct Undirected {
     pub(super) is_late: bool,
 }
 
-impl Undirected {
+impl UndirectedFrames {
     /// Handles a request, or a second copy of it.
     pub(super) fn sees_request(&mut self, me: End, header: &Repr, is_copy: bool) {
         self.copies[me] |= is_copy;

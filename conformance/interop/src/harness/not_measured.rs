@@ -7,11 +7,11 @@ use super::cells_error::CellsError;
 
 /// The result of a cell's function: the measurement in a few words, or the reason why there is
 /// none.
-pub type CellResult = Result<String, Unmet>;
+pub type CellResult = Result<String, NotMeasured>;
 
 /// The reason why there is no measurement.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Unmet {
+pub enum NotMeasured {
     /// It failed. The first line is the reason, the others are details.
     Failed(String),
     /// It was not run, because the environment lacks a requirement.
@@ -24,21 +24,21 @@ pub enum Unmet {
     },
 }
 
-impl Unmet {
+impl NotMeasured {
     /// A failure with its reason.
     pub fn failed(reason: impl fmt::Display) -> Self {
-        Unmet::Failed(reason.to_string())
+        NotMeasured::Failed(reason.to_string())
     }
 }
 
-impl From<String> for Unmet {
+impl From<String> for NotMeasured {
     fn from(reason: String) -> Self {
-        Unmet::Failed(reason)
+        NotMeasured::Failed(reason)
     }
 }
 
-impl From<CellsError> for Unmet {
+impl From<CellsError> for NotMeasured {
     fn from(error: CellsError) -> Self {
-        Unmet::failed(error)
+        NotMeasured::failed(error)
     }
 }

@@ -27,13 +27,13 @@ const TELLING: [&str; 5] = [
 ];
 
 #[derive(Debug, Default)]
-struct Lines {
+struct KeptLines {
     /// Lines with a mark before the last lines.
     telling: VecDeque<String>,
     last: VecDeque<String>,
 }
 
-impl Lines {
+impl KeptLines {
     fn add(&mut self, line: String) {
         if self.last.len() == KEPT
             && let Some(old) = self.last.pop_front()
@@ -48,14 +48,14 @@ impl Lines {
 
 /// Reads standard error continuously, so that the process never blocks on it.
 #[derive(Debug)]
-pub(super) struct Tail {
-    lines: Arc<Mutex<Lines>>,
+pub(super) struct StderrReader {
+    lines: Arc<Mutex<KeptLines>>,
     reader: JoinHandle<()>,
 }
 
-impl Tail {
+impl StderrReader {
     pub(super) fn of(errors: ChildStderr) -> Self {
-        let lines = Arc::new(Mutex::new(Lines::default()));
+        let lines = Arc::new(Mutex::new(KeptLines::default()));
         let kept = Arc::clone(&lines);
         let reader = thread::spawn(move || {
             let mut errors = BufReader::new(errors);
@@ -71,7 +71,7 @@ impl Tail {
                 line.clear();
             }
         });
-        Tail { lines, reader }
+        StderrReader { lines, reader }
     }
 
     /// The last lines, and lines with a mark before them, each after a line end.

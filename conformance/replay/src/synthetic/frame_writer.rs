@@ -13,9 +13,9 @@ use efa_play::operation::{EndpointIndex, Remote};
 use efa_play::scenario::{Action, Scenario, ScenarioError, WrittenPacket, suggest};
 
 use super::invented;
-use super::named::{Named, OF_REQUESTS};
+use super::named::{OF_REQUESTS, PacketKeys};
 use super::operation::SyntheticOperation;
-use super::packet::{Situation, unsigned};
+use super::packet::{PacketContext, unsigned};
 use crate::compare::iov_entry;
 use crate::replay::operations::number;
 
@@ -23,15 +23,15 @@ use crate::replay::operations::number;
 pub(super) fn frames(
     scenario: &Scenario,
 ) -> Result<(Vec<CapturedPacket>, Vec<usize>), ScenarioError> {
-    let mut author = Author::new(scenario);
+    let mut writer = FrameWriter::new(scenario);
     for packet in &scenario.packets {
-        author.write(packet)?;
+        writer.write(packet)?;
     }
-    Ok((author.frames, author.step_of))
+    Ok((writer.frames, writer.step_of))
 }
 
 /// Writes the frames in order.
-struct Author<'s> {
+struct FrameWriter<'s> {
     scenario: &'s Scenario,
     operations: BTreeMap<&'s str, SyntheticOperation>,
     /// Number of messages by sender and receiver.
@@ -50,7 +50,7 @@ const TICK: Duration = Duration::from_micros(1);
 /// Requests that are not packets of the protocol, with the names of `show`.
 const REQUESTS: [Opcode; 2] = [Opcode::RdmaReadRequest, Opcode::RdmaWrite];
 
-impl<'s> Author<'s> {
+impl<'s> FrameWriter<'s> {
     fn new(scenario: &'s Scenario) -> Self {
         let steps = scenario.steps.iter().enumerate();
         let operations = steps.filter_map(|(step, it)| match &it.action {
@@ -59,7 +59,7 @@ impl<'s> Author<'s> {
             }
             _ => None,
         });
-        Author {
+        FrameWriter {
             scenario,
             operations: operations.collect(),
             messages: BTreeMap::new(),
@@ -71,7 +71,7 @@ impl<'s> Author<'s> {
     }
 
     fn write(&mut self, packet: &'s WrittenPacket) -> Result<(), ScenarioError> {
-        let mut named = Named::of(self.scenario, packet);
+        let mut named = PacketKeys::of(self.scenario, packet);
         let (name, given) = named.need_text("type")?;
         let of_name = |packet_type: &&PacketType| packet_type.name() == name;
         if let Some(&packet_type) = PacketType::ALL.iter().find(of_name) {
@@ -92,7 +92,7 @@ impl<'s> Author<'s> {
     }
 
     /// The operation in the key `of` of a packet.
-    fn operation(&self, named: &Named<'s>) -> Result<Option<&'s str>, ScenarioError> {
+    fn operation(&self, named: &PacketKeys<'s>) -> Result<Option<&'s str>, ScenarioError> {
         if named.other("of").is_none() {
             return Ok(None);
         }
@@ -111,7 +111,7 @@ impl<'s> Author<'s> {
         &mut self,
         packet: &'s WrittenPacket,
         packet_type: PacketType,
-        named: &Named<'s>,
+        named: &PacketKeys<'s>,
     ) -> Result<(), ScenarioError> {
         let WrittenPacket { from, to, .. } = *packet;
         let id = self.operation(named)?;
@@ -128,7 +128,7 @@ impl<'s> Author<'s> {
                 written.start_afresh();
             }
         }
-        let situation = Situation {
+        let situation = PacketContext {
             scenario: self.scenario,
             sender: from,
             has_handshake: self.greeted.contains(&(from, to)),
@@ -161,7 +161,7 @@ impl<'s> Author<'s> {
         &mut self,
         packet: &'s WrittenPacket,
         opcode: Opcode,
-        named: &Named<'s>,
+        named: &PacketKeys<'s>,
     ) -> Result<(), ScenarioError> {
         if let Some(foreign) = packet
             .keys

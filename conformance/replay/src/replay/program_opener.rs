@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use efa_play::application::RequestError;
-use efa_play::application::subject::Subject;
+use efa_play::application::subject::CheckedApplication;
 use efa_play::drive::{EndpointOptions, Identity};
-use efa_play::player::{Delays, Driven, Player, PlayerError, Program, Timeouts};
+use efa_play::player::{Delays, DrivenApplication, Player, PlayerError, Program, Timeouts};
 use efa_play::scenario::EndpointSpec;
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +19,7 @@ const MOST_UNANSWERED: u32 = 3;
 
 /// Opens a program, in a separate process on this host, as the endpoint under test.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Outside {
+pub struct ProgramOpener {
     pub program: Program,
     /// The time limit for its answers.
     pub timeouts: Timeouts,
@@ -29,10 +29,10 @@ pub struct Outside {
     delays: Arc<Delays>,
 }
 
-impl Outside {
+impl ProgramOpener {
     /// A program that has not been started.
     pub fn new(program: Program, timeouts: Timeouts) -> Self {
-        Outside {
+        ProgramOpener {
             program,
             timeouts,
             unanswered: 0,
@@ -67,16 +67,16 @@ impl Outside {
     }
 }
 
-impl Opener<Hw> for Outside {
+impl Opener<Hw> for ProgramOpener {
     fn open(
         &mut self,
         _backend: &mut Hw,
         endpoint: &EndpointSpec,
-    ) -> Result<Box<dyn Subject>, BackendError> {
+    ) -> Result<Box<dyn CheckedApplication>, BackendError> {
         let (player, _) = self
             .start(&endpoint.name, &endpoint.environment)
             .map_err(RequestError::from)?;
-        let driven = Driven::open(player, &EndpointOptions::from(endpoint))?;
+        let driven = DrivenApplication::open(player, &EndpointOptions::from(endpoint))?;
         Ok(Box::new(driven))
     }
 }
