@@ -7,7 +7,7 @@ use efa_core::nic::{BufferId, LocalKey, NicError};
 
 /// Owner of a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Owner {
+enum BufferOwner {
     /// The pool.
     Pool,
     /// The protocol engine.
@@ -19,7 +19,7 @@ enum Owner {
 /// State of a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct PacketBuffer {
-    owner: Owner,
+    owner: BufferOwner,
     /// The key of the registration that covers the buffer.
     key: LocalKey,
     /// The engine's context for the buffer, returned with it.
@@ -70,7 +70,7 @@ impl PacketBuffers {
         let first = self.slots.len();
         for number in 0..memory.slice().length / self.stride {
             self.slots.push(PacketBuffer {
-                owner: Owner::Pool,
+                owner: BufferOwner::Pool,
                 key,
                 context: 0,
                 // SAFETY: the memory is longer than that.
@@ -101,7 +101,7 @@ impl PacketBuffers {
     #[inline(always)]
     pub(crate) fn acquire(&mut self) -> Option<BufferId> {
         let buffer = self.free.pop()?;
-        self.slots[buffer.0 as usize].owner = Owner::Engine;
+        self.slots[buffer.0 as usize].owner = BufferOwner::Engine;
         Some(buffer)
     }
 
@@ -109,14 +109,14 @@ impl PacketBuffers {
     fn of_engine(&mut self, buffer: BufferId) -> Option<&mut PacketBuffer> {
         self.slots
             .get_mut(buffer.0 as usize)
-            .filter(|slot| slot.owner == Owner::Engine)
+            .filter(|slot| slot.owner == BufferOwner::Engine)
     }
 
     /// Puts a buffer of the engine back into the pool; does nothing with another owner's buffer.
     #[inline]
     pub(crate) fn release(&mut self, buffer: BufferId) {
         if let Some(slot) = self.of_engine(buffer) {
-            slot.owner = Owner::Pool;
+            slot.owner = BufferOwner::Pool;
             self.free.push(buffer);
         }
     }
@@ -136,7 +136,7 @@ impl PacketBuffers {
                 value: u64::from(buffer.0),
             });
         };
-        slot.owner = Owner::Device(queue_pair);
+        slot.owner = BufferOwner::Device(queue_pair);
         slot.context = context;
         Ok((slot.start.as_ptr() as u64, slot.key))
     }
@@ -146,18 +146,18 @@ impl PacketBuffers {
     #[inline]
     pub(crate) fn take_back(&mut self, buffer: BufferId) -> Option<u64> {
         let slot = self.slots.get_mut(buffer.0 as usize)?;
-        if !matches!(slot.owner, Owner::Device(_)) {
+        if !matches!(slot.owner, BufferOwner::Device(_)) {
             return None;
         }
-        slot.owner = Owner::Engine;
+        slot.owner = BufferOwner::Engine;
         Some(slot.context)
     }
 
     /// Returns all buffers of a queue pair to the pool.
     pub(crate) fn reclaim(&mut self, queue_pair: u16) {
         for (index, slot) in self.slots.iter_mut().enumerate() {
-            if slot.owner == Owner::Device(queue_pair) {
-                slot.owner = Owner::Pool;
+            if slot.owner == BufferOwner::Device(queue_pair) {
+                slot.owner = BufferOwner::Pool;
                 self.free.push(BufferId(index as u32));
             }
         }
@@ -170,7 +170,7 @@ impl PacketBuffers {
             // SAFETY: `add` pointed the slot to that many bytes of the memory, which is valid as
             // long as `self` and which no other slot shares. The engine owns the buffer, so the
             // device does not write to it, and `&self` excludes `bytes_mut`.
-            Some(slot) if slot.owner == Owner::Engine => unsafe {
+            Some(slot) if slot.owner == BufferOwner::Engine => unsafe {
                 std::slice::from_raw_parts(slot.start.as_ptr(), self.stride)
             },
             _ => &[],

@@ -110,14 +110,14 @@ pub struct Peer {
 }
 
 /// A verbs object, destroyed when dropped.
-struct Owned<T> {
+struct VerbsObject<T> {
     object: NonNull<T>,
     end: unsafe fn(*mut T) -> c_int,
 }
 
-impl<T> Owned<T> {
-    fn new(object: *mut T, end: unsafe fn(*mut T) -> c_int) -> Option<Owned<T>> {
-        NonNull::new(object).map(|object| Owned { object, end })
+impl<T> VerbsObject<T> {
+    fn new(object: *mut T, end: unsafe fn(*mut T) -> c_int) -> Option<VerbsObject<T>> {
+        NonNull::new(object).map(|object| VerbsObject { object, end })
     }
 
     fn as_ptr(&self) -> *mut T {
@@ -125,7 +125,7 @@ impl<T> Owned<T> {
     }
 }
 
-impl<T> Drop for Owned<T> {
+impl<T> Drop for VerbsObject<T> {
     fn drop(&mut self) {
         // SAFETY: the object is alive, and all objects that were created from it were dropped
         // before.
@@ -136,7 +136,7 @@ impl<T> Drop for Owned<T> {
 /// A device that matches tags.
 #[derive(Clone)]
 pub struct TagMatchingDevice {
-    context: Rc<Owned<ffi::ibv_context>>,
+    context: Rc<VerbsObject<ffi::ibv_context>>,
     name: Rc<str>,
     gid: Gid,
 }
@@ -153,7 +153,7 @@ impl TagMatchingDevice {
             let name = device_name(device);
             // SAFETY: `device` is an entry of a list that is still alive.
             let context = unsafe { loaded::ibv_open_device(device) };
-            let context = Owned::new(context, loaded::ibv_close_device);
+            let context = VerbsObject::new(context, loaded::ibv_close_device);
             let context = context.ok_or_else(|| not_opened(device, &name))?;
             if !matches_tags(&context) {
                 continue;
@@ -181,7 +181,8 @@ impl TagMatchingDevice {
         let failed = |call| verbs_error(call, &self.name);
         // SAFETY: the context is open.
         let pd = unsafe { loaded::ibv_alloc_pd(context) };
-        let pd = Owned::new(pd, loaded::ibv_dealloc_pd).ok_or_else(|| failed("ibv_alloc_pd"))?;
+        let pd =
+            VerbsObject::new(pd, loaded::ibv_dealloc_pd).ok_or_else(|| failed("ibv_alloc_pd"))?;
         let memory: Box<[UnsafeCell<u8>]> =
             (0..config.memory).map(|_| UnsafeCell::new(0)).collect();
         let access = ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0
@@ -190,7 +191,7 @@ impl TagMatchingDevice {
         // SAFETY: the memory is valid as long as the registration, whose field is dropped first.
         let region =
             unsafe { loaded::ibv_reg_mr(pd.as_ptr(), first.cast(), memory.len(), access as c_int) };
-        let region = Owned::new(region, loaded::ibv_dereg_mr);
+        let region = VerbsObject::new(region, loaded::ibv_dereg_mr);
         let region = region.ok_or_else(|| failed("ibv_reg_mr"))?;
         let cq = self.completion_queue()?;
         let shared = match config.tags {
@@ -200,7 +201,7 @@ impl TagMatchingDevice {
         let mut attr = ffi::ibv_qp_init_attr_ex {
             send_cq: cq.as_ptr(),
             recv_cq: cq.as_ptr(),
-            srq: shared.as_ref().map_or(null_mut(), Owned::as_ptr),
+            srq: shared.as_ref().map_or(null_mut(), VerbsObject::as_ptr),
             cap: ffi::ibv_qp_cap {
                 max_send_wr: DEPTH,
                 max_recv_wr: if shared.is_some() { 0 } else { DEPTH },
@@ -215,7 +216,7 @@ impl TagMatchingDevice {
         };
         // SAFETY: the context is open, and the attributes name living objects.
         let qp = unsafe { create_qp_ex(context, &mut attr) };
-        let qp = Owned::new(qp, loaded::ibv_destroy_qp);
+        let qp = VerbsObject::new(qp, loaded::ibv_destroy_qp);
         Ok(Connection {
             qp: qp.ok_or_else(|| failed("ibv_create_qp_ex"))?,
             shared,
@@ -227,7 +228,7 @@ impl TagMatchingDevice {
         })
     }
 
-    fn completion_queue(&self) -> Result<Owned<ffi::ibv_cq>, OpenError> {
+    fn completion_queue(&self) -> Result<VerbsObject<ffi::ibv_cq>, OpenError> {
         let fields = ffi::IBV_WC_EX_WITH_BYTE_LEN | ffi::IBV_WC_EX_WITH_TM_INFO;
         let mut attr = ffi::ibv_cq_init_attr_ex {
             cqe: DEPTH,
@@ -239,16 +240,16 @@ impl TagMatchingDevice {
         // SAFETY: the context is open and the attributes are complete.
         let cq = call.map_or(null_mut(), |call| unsafe { call(context, &mut attr) });
         // `struct ibv_cq` is the beginning of `struct ibv_cq_ex`.
-        let cq = Owned::new(cq.cast(), loaded::ibv_destroy_cq);
+        let cq = VerbsObject::new(cq.cast(), loaded::ibv_destroy_cq);
         cq.ok_or_else(|| verbs_error("ibv_create_cq_ex", &self.name))
     }
 
     fn shared_queue(
         &self,
-        pd: &Owned<ffi::ibv_pd>,
-        cq: &Owned<ffi::ibv_cq>,
+        pd: &VerbsObject<ffi::ibv_pd>,
+        cq: &VerbsObject<ffi::ibv_cq>,
         tags: u32,
-    ) -> Result<Owned<ffi::ibv_srq>, OpenError> {
+    ) -> Result<VerbsObject<ffi::ibv_srq>, OpenError> {
         let mut attr = ffi::ibv_srq_init_attr_ex {
             attr: ffi::ibv_srq_attr {
                 max_wr: DEPTH,
@@ -272,13 +273,13 @@ impl TagMatchingDevice {
         let call = around!(context, create_srq_ex);
         // SAFETY: the context is open, and the attributes name living objects.
         let queue = call.map_or(null_mut(), |call| unsafe { call(context, &mut attr) });
-        let queue = Owned::new(queue, loaded::ibv_destroy_srq);
+        let queue = VerbsObject::new(queue, loaded::ibv_destroy_srq);
         queue.ok_or_else(|| verbs_error("ibv_create_srq_ex", &self.name))
     }
 }
 
 /// Whether a device matches tags on reliable connections.
-fn matches_tags(context: &Owned<ffi::ibv_context>) -> bool {
+fn matches_tags(context: &VerbsObject<ffi::ibv_context>) -> bool {
     let Some(call) = around!(context.as_ptr(), query_device_ex) else {
         return false;
     };
@@ -293,12 +294,12 @@ fn matches_tags(context: &Owned<ffi::ibv_context>) -> bool {
 /// One end of a connection.
 pub struct Connection {
     // Each field is dropped before those that it depends on.
-    qp: Owned<ffi::ibv_qp>,
-    shared: Option<Owned<ffi::ibv_srq>>,
-    cq: Owned<ffi::ibv_cq>,
-    region: Owned<ffi::ibv_mr>,
+    qp: VerbsObject<ffi::ibv_qp>,
+    shared: Option<VerbsObject<ffi::ibv_srq>>,
+    cq: VerbsObject<ffi::ibv_cq>,
+    region: VerbsObject<ffi::ibv_mr>,
     memory: Box<[UnsafeCell<u8>]>,
-    _pd: Owned<ffi::ibv_pd>,
+    _pd: VerbsObject<ffi::ibv_pd>,
     device: TagMatchingDevice,
 }
 

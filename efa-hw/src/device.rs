@@ -28,11 +28,11 @@ pub enum DeviceName {
 
 /// A handle of an open EFA device: clones share the device.
 #[derive(Clone, Debug)]
-pub struct HwDevice(Arc<Opened>);
+pub struct HwDevice(Arc<OpenedDevice>);
 
 /// An open device, with its limits.
 #[derive(Debug)]
-struct Opened {
+struct OpenedDevice {
     context: NonNull<ffi::ibv_context>,
     name: String,
     gid: Gid,
@@ -46,9 +46,9 @@ struct Opened {
 }
 
 // SAFETY: libibverbs allows every call on a context from any thread.
-unsafe impl Send for Opened {}
+unsafe impl Send for OpenedDevice {}
 // SAFETY: as above; the other fields are plain data that never change.
-unsafe impl Sync for Opened {}
+unsafe impl Sync for OpenedDevice {}
 
 impl HwDevice {
     /// Returns the names of the machine's RDMA devices, whether they are EFA devices or not.
@@ -109,13 +109,16 @@ impl HwDevice {
     /// # Errors
     /// As [`HwDevice::open`].
     pub fn shared(name: &str) -> Result<HwDevice, OpenError> {
-        static OPEN: OpenDevices<Opened> = OpenDevices::new();
+        static OPEN: OpenDevices<OpenedDevice> = OpenDevices::new();
         let open = || Ok(HwDevice::open(&DeviceName::Named(name.to_owned()))?.0);
         OPEN.get_or_open(name, open).map(HwDevice)
     }
 
     /// Reads identity and limits; `None` if the device is not EFA.
-    fn query(context: NonNull<ffi::ibv_context>, name: &str) -> Result<Option<Opened>, OpenError> {
+    fn query(
+        context: NonNull<ffi::ibv_context>,
+        name: &str,
+    ) -> Result<Option<OpenedDevice>, OpenError> {
         let mut efa = DeviceAttr::default();
         // SAFETY: `context` is open and `efa` has the length that is passed with it.
         let result = unsafe {
@@ -141,7 +144,7 @@ impl HwDevice {
         check("ibv_query_gid", name, result)?;
         // SAFETY: every bit pattern is valid for the byte view of the union.
         let gid = Gid(unsafe { gid.raw });
-        Ok(Some(Opened {
+        Ok(Some(OpenedDevice {
             context,
             name: name.to_owned(),
             gid,
@@ -214,7 +217,7 @@ impl HwDevice {
     }
 }
 
-impl Drop for Opened {
+impl Drop for OpenedDevice {
     fn drop(&mut self) {
         close(self.context);
     }

@@ -12,7 +12,7 @@ use crate::memory_monitor::Userfault;
 use crate::protection_domain::{Dmabuf, MemoryRegion, ProtectionDomain};
 use crate::queue_pair::{HwQueuePair, Inline, Service};
 use crate::registration_cache::{CacheLimits, CacheStatistics, RegistrationCache, overlap};
-use crate::work_request::{Outstanding, Rdma, UserReceive, WorkRequestId};
+use crate::work_request::{OutstandingRequests, Rdma, UserReceive, WorkRequestId};
 use efa_core::address::{Ahn, Gid, Qpn};
 use efa_core::nic::{
     Access, BufferId, Completion, CompletionKind, CompletionQueueId, Device, Domain, DomainConfig,
@@ -33,7 +33,7 @@ const KEPT_ERRORS: usize = 64;
 pub struct HwDomain {
     // Fields are dropped in this order, in which verbs objects may be destroyed.
     pub(crate) address_book: AddressBook,
-    regions: HashMap<LocalKey, Registered>,
+    regions: HashMap<LocalKey, RegisteredMemory>,
     cache: Option<RegistrationCache<ProtectionDomain, Userfault>>,
     buffer_regions: Vec<MemoryRegion>,
     pub(crate) buffers: PacketBuffers,
@@ -41,7 +41,7 @@ pub struct HwDomain {
     completion_queues: Slab<Arc<CompletionQueue>>,
     pd: Arc<ProtectionDomain>,
     device: HwDevice,
-    queue_pairs: Slab<Outstanding>,
+    queue_pairs: Slab<OutstandingRequests>,
     /// The number of queue pairs created so far.
     generations: u16,
     pub(crate) rdma: Slab<Rdma>,
@@ -193,7 +193,7 @@ impl HwDomain {
     }
 
     fn end_registration(&mut self, key: LocalKey) -> Result<(), NicError> {
-        let Some(Registered { memory, region }) = self.regions.remove(&key) else {
+        let Some(RegisteredMemory { memory, region }) = self.regions.remove(&key) else {
             return Err(NicError::Invalid {
                 what: "local key",
                 value: u64::from(key.0),
@@ -201,7 +201,8 @@ impl HwDomain {
         };
         region.end().map_err(|(region, error)| {
             // The registration still exists and grants its access.
-            self.regions.insert(key, Registered { memory, region });
+            self.regions
+                .insert(key, RegisteredMemory { memory, region });
             error
         })
     }
@@ -222,7 +223,7 @@ impl HwDomain {
     ) -> Result<Region, NicError> {
         let region = self.pd.register_dmabuf(memory, access)?;
         let keys = region.keys();
-        let registered = Registered {
+        let registered = RegisteredMemory {
             memory: None,
             region,
         };
@@ -425,7 +426,7 @@ impl HwDomain {
         let entry = self.queue_pairs.vacant_entry();
         let slot = u16::try_from(entry.key()).map_err(|_| NicError::Exhausted("queue pair"))?;
         self.generations = self.generations.wrapping_add(1);
-        entry.insert(Outstanding {
+        entry.insert(OutstandingRequests {
             queue_pair,
             generation: self.generations & WorkRequestId::GENERATION,
             sends: 0,
@@ -452,7 +453,7 @@ impl HwDomain {
 
     /// The outstanding requests of a queue pair.
     #[inline]
-    pub(crate) fn outstanding(&mut self, slot: u16) -> Result<&mut Outstanding, NicError> {
+    pub(crate) fn outstanding(&mut self, slot: u16) -> Result<&mut OutstandingRequests, NicError> {
         let unknown = NicError::Invalid {
             what: "queue pair of another domain:",
             value: u64::from(slot),
@@ -506,7 +507,7 @@ fn beyond_buffer(offset: usize) -> NicError {
 /// Completes a request of a send queue.
 #[inline(always)]
 fn finish_request(
-    queue_pairs: &mut Slab<Outstanding>,
+    queue_pairs: &mut Slab<OutstandingRequests>,
     buffers: &mut PacketBuffers,
     rdma: &mut Slab<Rdma>,
     id: WorkRequestId,
@@ -577,7 +578,7 @@ fn keep_error(
 /// Completes a receive.
 #[inline(always)]
 fn finish_receive(
-    queue_pairs: &mut Slab<Outstanding>,
+    queue_pairs: &mut Slab<OutstandingRequests>,
     buffers: &mut PacketBuffers,
     entry: &CompletionEntry<'_>,
     id: WorkRequestId,
@@ -607,7 +608,7 @@ fn finish_receive(
 /// Completes a receive into memory of the user.
 #[cold]
 fn finish_user_receive(
-    queue_pairs: &mut Slab<Outstanding>,
+    queue_pairs: &mut Slab<OutstandingRequests>,
     user_receives: &mut Slab<UserReceive>,
     entry: &CompletionEntry<'_>,
     id: WorkRequestId,
@@ -718,7 +719,7 @@ impl Domain for HwDomain {
         self.address_space.resolve(memory)?;
         let region = self.pd.register(memory, access)?;
         let keys = region.keys();
-        let registered = Registered {
+        let registered = RegisteredMemory {
             memory: Some(memory),
             region,
         };
@@ -866,7 +867,7 @@ fn unknown_queue(queue: CompletionQueueId) -> NicError {
 
 /// A memory registration and its memory.
 #[derive(Debug)]
-struct Registered {
+struct RegisteredMemory {
     /// The memory in this process; `None` for memory behind a dma-buf.
     memory: Option<UserSlice>,
     region: MemoryRegion,

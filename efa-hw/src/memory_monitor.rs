@@ -90,7 +90,7 @@ pub(crate) struct Userfault {
 struct Shared {
     userfault: OwnedFd,
     /// Reports are only read with this lock held.
-    reported: Mutex<Reported>,
+    reported: Mutex<ReportedChanges>,
 }
 
 /// The reports that the cache has not processed.
@@ -98,7 +98,7 @@ struct Shared {
 /// The capacity does not grow: the allocator could unmap watched memory for that, and would then
 /// wait for its own thread to read the report.
 #[derive(Debug)]
-struct Reported {
+struct ReportedChanges {
     changes: Box<[Change; ROOM]>,
     count: usize,
 }
@@ -123,7 +123,7 @@ impl Userfault {
         };
         let shared = Arc::new(Shared {
             userfault,
-            reported: Mutex::new(Reported {
+            reported: Mutex::new(ReportedChanges {
                 changes: Box::new([nothing; ROOM]),
                 count: 0,
             }),
@@ -191,7 +191,7 @@ impl MemoryMonitor for Userfault {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Reported> {
+    fn lock(&self) -> MutexGuard<'_, ReportedChanges> {
         self.reported.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -220,7 +220,7 @@ impl Shared {
     }
 }
 
-impl Reported {
+impl ReportedChanges {
     /// Adds a change. If there is no room, the last entry is extended to include it: then more
     /// memory counts as changed than has changed.
     fn add(&mut self, change: Change) {

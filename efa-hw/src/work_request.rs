@@ -22,7 +22,7 @@ pub(crate) struct UserReceive {
 
 /// A queue pair of the domain, and the number of its outstanding requests.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Outstanding {
+pub(crate) struct OutstandingRequests {
     pub(crate) queue_pair: Qpn,
     /// Distinguishes the queue pair from earlier ones with the same index; 13 bits.
     pub(crate) generation: u16,

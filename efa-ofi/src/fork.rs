@@ -20,17 +20,17 @@ static SUPPORT: OnceLock<Option<ForkSupport>> = OnceLock::new();
 
 /// The action before the first registration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Need {
+enum ForkAction {
     Nothing,
     ToEnable,
 }
 
 /// Decides on the measures for fork support, from the state of libibverbs and from whether the
 /// environment requests it.
-fn need(support: ForkSupport, is_asked_for: bool) -> Need {
+fn need(support: ForkSupport, is_asked_for: bool) -> ForkAction {
     match (support, is_asked_for) {
-        (ForkSupport::Disabled | ForkSupport::Unknown, true) => Need::ToEnable,
-        _ => Need::Nothing,
+        (ForkSupport::Disabled | ForkSupport::Unknown, true) => ForkAction::ToEnable,
+        _ => ForkAction::Nothing,
     }
 }
 
@@ -55,8 +55,8 @@ fn look() -> std::result::Result<ForkSupport, efa_hw::OpenError> {
     let is_asked_for = settings::is_on("FI_EFA_FORK_SAFE", false)
         || by_libibverbs.iter().any(|name| env::var_os(name).is_some());
     match need(support, is_asked_for) {
-        Need::Nothing => Ok(support),
-        Need::ToEnable => {
+        ForkAction::Nothing => Ok(support),
+        ForkAction::ToEnable => {
             enable_fork_support()?;
             log_info!(Core, "libibverbs keeps registered memory from children");
             Ok(ForkSupport::Enabled)
@@ -112,13 +112,13 @@ mod tests {
     #[test]
     fn fork_support_follows_need_and_request() {
         for (support, expected) in [
-            (ForkSupport::Unneeded, Need::Nothing),
-            (ForkSupport::Enabled, Need::Nothing),
-            (ForkSupport::Disabled, Need::ToEnable),
-            (ForkSupport::Unknown, Need::ToEnable),
+            (ForkSupport::Unneeded, ForkAction::Nothing),
+            (ForkSupport::Enabled, ForkAction::Nothing),
+            (ForkSupport::Disabled, ForkAction::ToEnable),
+            (ForkSupport::Unknown, ForkAction::ToEnable),
         ] {
             assert_eq!(need(support, true), expected, "{support:?}");
-            assert_eq!(need(support, false), Need::Nothing, "{support:?}");
+            assert_eq!(need(support, false), ForkAction::Nothing, "{support:?}");
         }
     }
 }

@@ -172,7 +172,7 @@ fn excess_changes_are_merged() {
         end: start + 1,
         kind,
     };
-    let mut reported = Reported {
+    let mut reported = ReportedChanges {
         changes: Box::new([change(0, ChangeKind::Done); ROOM]),
         count: 0,
     };

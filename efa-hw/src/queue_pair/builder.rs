@@ -8,7 +8,7 @@ use std::ptr::{NonNull, null_mut};
 /// A checked work request, without its data. The address of the data is passed to the library,
 /// which would force the whole request into memory.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Prepared {
+pub(super) struct PreparedRequest {
     pub(super) id: WorkRequestId,
     pub(super) destination: Destination,
     pub(super) operation: Operation,
@@ -18,13 +18,13 @@ pub(super) struct Prepared {
 
 /// The data of a work request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Parts {
+pub(super) struct ScatterGatherList {
     pub(super) entries: [ffi::ibv_sge; 2],
     /// The number of used entries.
     pub(super) count: usize,
 }
 
-impl Parts {
+impl ScatterGatherList {
     #[inline(always)]
     pub(super) fn as_slice(&self) -> &[ffi::ibv_sge] {
         &self.entries[..self.count]
@@ -90,7 +90,7 @@ impl SendCalls {
     #[inline(always)]
     pub(super) unsafe fn build(
         &self,
-        request: Prepared,
+        request: PreparedRequest,
         parts: &[ffi::ibv_sge],
         handle: *mut ffi::ibv_ah,
     ) {

@@ -1,6 +1,6 @@
 //! A queue pair of a domain.
 
-use super::builder::{Operation, Parts, Prepared, SendCalls, sge};
+use super::builder::{Operation, PreparedRequest, ScatterGatherList, SendCalls, sge};
 use super::verbs::{Service, VerbsQueuePair, granted};
 use crate::completion_queue::CompletionQueue;
 use crate::domain::HwDomain;
@@ -35,14 +35,14 @@ pub struct HwQueuePair {
     completion_queue: CompletionQueueId,
     /// Its index in the domain.
     slot: u16,
-    /// As [`Outstanding::generation`](crate::work_request::Outstanding::generation).
+    /// As [`OutstandingRequests::generation`](crate::work_request::Outstanding::generation).
     generation: u16,
     attributes: NicAttributes,
     /// As [`Inline::writes`](super::Inline::writes).
     inline_writes: bool,
     address: RawAddress,
     /// Deferred requests, which wait for the next doorbell, with their data.
-    deferred: Vec<(Prepared, Parts)>,
+    deferred: Vec<(PreparedRequest, ScatterGatherList)>,
     doorbells: u64,
     receive_doorbells: u64,
 }
@@ -229,9 +229,9 @@ impl HwQueuePair {
         &mut self,
         domain: &mut HwDomain,
         destination: Destination,
-        parts: &Parts,
+        parts: &ScatterGatherList,
         doorbell: Doorbell,
-        prepared: impl Fn(&Self) -> Prepared,
+        prepared: impl Fn(&Self) -> PreparedRequest,
     ) -> Result<(), NicError> {
         let handle = domain.address_book.handle(destination.ahn)?;
         let outstanding = domain.outstanding(self.slot)?;
@@ -272,13 +272,14 @@ impl HwQueuePair {
     fn defer(
         &mut self,
         domain: &mut HwDomain,
-        request: Prepared,
-        parts: &Parts,
+        request: PreparedRequest,
+        parts: &ScatterGatherList,
         doorbell: Doorbell,
     ) {
         // The bytes could move before the doorbell. With keys the device checks that.
         let inline = false;
-        self.deferred.push((Prepared { inline, ..request }, *parts));
+        self.deferred
+            .push((PreparedRequest { inline, ..request }, *parts));
         if doorbell == Doorbell::Ring {
             self.flush(domain);
         }
@@ -316,13 +317,13 @@ impl HwQueuePair {
             is_read,
             context: request.context,
         });
-        let prepared = Prepared {
+        let prepared = PreparedRequest {
             id: WorkRequestId::rdma(self.slot, self.generation, key),
             destination: request.destination,
             operation: operation(remote_key),
             inline: !is_read && self.is_inlined(domain, request.local),
         };
-        let parts = Parts {
+        let parts = ScatterGatherList {
             entries: [
                 sge(request.local.address, length, request.local_key),
                 sge(0, 0, request.local_key),
@@ -374,11 +375,11 @@ impl QueuePair for HwQueuePair {
             None => (sge(0, 0, key), 1),
             Some((slice, key)) => (sge(slice.address, slice.length as u32, key), 2),
         };
-        let parts = Parts {
+        let parts = ScatterGatherList {
             entries: [header, payload],
             count,
         };
-        let prepared = |queue_pair: &Self| Prepared {
+        let prepared = |queue_pair: &Self| PreparedRequest {
             id: WorkRequestId::send(queue_pair.slot, queue_pair.generation, request.buffer),
             destination: request.destination,
             operation: Operation::Send(request.immediate),

@@ -274,8 +274,8 @@ fn senders_are_named_once_in_the_address_book() {
 /// Writes with immediate data consume no receive at the target that asked for that, if the device
 /// supports it.
 #[test]
-fn immediates_of_writes_arrive_with_a_receive_and_without() {
-    let name = "immediates_of_writes_arrive_with_a_receive_and_without";
+fn immediates_arrive_with_and_without_a_receive() {
+    let name = "immediates_arrive_with_and_without_a_receive";
     with_device(name, |device| {
         if !device.attributes().caps.contains(DeviceCaps::RDMA_WRITE) {
             efa_testing::skip(format_args!("{} has no RDMA writes", device.name()));

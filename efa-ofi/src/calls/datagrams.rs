@@ -7,7 +7,7 @@ use crate::ffi::result::{EBADFLAGS, EOPBADSTATE, Result};
 use crate::ffi::*;
 use crate::objects::enabled::Flags;
 use crate::objects::endpoint::Endpoint;
-use crate::state::datagrams::Posted;
+use crate::state::datagrams::PostedRequest;
 use crate::state::route::INJECTED;
 
 /// The flags of sends.
@@ -43,7 +43,7 @@ pub(crate) fn start_send(
         if context != INJECTED {
             state.tables.check_room(sender.route.transmit)?;
         }
-        let posted = Posted::send(context, reports, peer);
+        let posted = PostedRequest::send(context, reports, peer);
         let nic = state.core.nic_mut();
         sender.send(nic, destination, data, immediate, posted)
     })
@@ -62,7 +62,7 @@ pub(crate) fn start_receive(
     endpoint.domain().operation(|state| {
         let receiver = state.datagrams.get_mut(enabled.key).ok_or(EOPBADSTATE)?;
         state.tables.check_room(receiver.route.receive)?;
-        let posted = Posted::receive(context, reports);
+        let posted = PostedRequest::receive(context, reports);
         receiver.receive(state.core.nic_mut(), buffer, posted)
     })
 }

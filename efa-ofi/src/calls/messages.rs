@@ -16,7 +16,7 @@ use crate::calls::start::{Call, Start};
 use crate::ffi::result::{EBADFLAGS, EOPBADSTATE, EOPNOTSUPP, Result};
 use crate::ffi::table::Table;
 use crate::ffi::*;
-use crate::objects::enabled::Enabled;
+use crate::objects::enabled::EnabledEndpoint;
 use crate::objects::endpoint::Endpoint;
 use crate::state::domain::DomainState;
 
@@ -52,7 +52,7 @@ fn start_send(endpoint: &Endpoint, data: &[IoVec], tag: Option<u64>, call: Call)
 
 #[inline(always)]
 fn send(
-    enabled: &Enabled,
+    enabled: &EnabledEndpoint,
     state: &mut DomainState,
     data: &[IoVec],
     tag: Option<u64>,
@@ -103,7 +103,7 @@ fn start_receive(
 #[inline(always)]
 fn receive(
     endpoint: &Endpoint,
-    enabled: &Enabled,
+    enabled: &EnabledEndpoint,
     state: &mut DomainState,
     buffer: &[IoVec],
     tag: Option<TagFilter>,
@@ -164,7 +164,7 @@ fn receive(
 /// Looks for a message (`FI_PEEK`), and reports the result.
 #[inline(never)]
 fn peek(
-    enabled: &Enabled,
+    enabled: &EnabledEndpoint,
     state: &mut DomainState,
     source: SourceFilter,
     tag: Option<TagFilter>,
@@ -185,7 +185,7 @@ fn peek(
 /// Receives or discards the message that was claimed with this context (`FI_CLAIM`).
 #[inline(never)]
 fn take_claimed(
-    enabled: &Enabled,
+    enabled: &EnabledEndpoint,
     state: &mut DomainState,
     buffer: &[IoVec],
     flags: u64,

@@ -8,12 +8,12 @@ use efa_hw::HwDomain;
 
 use crate::calls::segments::{length_of, local, local_list, remote, remote_list};
 use crate::calls::shim::transfer_calls;
-use crate::calls::start::{Call, Start, Waiting, start_or_defer};
+use crate::calls::start::{Call, OperationArguments, Start, start_or_defer};
 use crate::ffi::result::Result;
 use crate::ffi::table::Table;
 use crate::ffi::*;
 use crate::objects::endpoint::Endpoint;
-use crate::state::deferred::{Deferred, Direction};
+use crate::state::deferred::{DeferredOperation, Direction};
 
 type Engine = endpoint::Endpoint<LentNic<HwDomain>>;
 
@@ -58,18 +58,18 @@ fn start_read(
 /// The arguments of a deferred operation.
 #[cold]
 fn keep(
-    waiting: Waiting,
+    waiting: OperationArguments,
     local: &[IoVec],
     remote: &[RemoteIoVec],
     direction: Direction,
-) -> Deferred {
-    let Waiting {
+) -> DeferredOperation {
+    let OperationArguments {
         endpoint,
         peer,
         flags,
         context,
     } = waiting;
-    Deferred {
+    DeferredOperation {
         endpoint,
         peer,
         flags,

@@ -11,9 +11,9 @@ use efa_hw::HwDomain;
 
 use crate::ffi::result::{EBADFLAGS, EOPBADSTATE, Result};
 use crate::ffi::*;
-use crate::objects::enabled::Enabled;
+use crate::objects::enabled::EnabledEndpoint;
 use crate::objects::endpoint::Endpoint;
-use crate::state::deferred::Deferred;
+use crate::state::deferred::DeferredOperation;
 use crate::state::domain::DomainState;
 use crate::state::route::INJECTED;
 
@@ -138,7 +138,11 @@ impl Start {
     /// # Errors
     /// `FI_EINVAL` for an unknown peer, `FI_EAGAIN` if completions have to be read first.
     #[inline(always)]
-    pub(crate) fn of(enabled: &Enabled, call: &Call, state: &mut DomainState) -> Result<Start> {
+    pub(crate) fn of(
+        enabled: &EnabledEndpoint,
+        call: &Call,
+        state: &mut DomainState,
+    ) -> Result<Start> {
         let peer = enabled.route.addresses(&state.tables)?.peer(call.peer)?;
         let start = Start::new(enabled, call, peer);
         if start.context != INJECTED || start.reports_now.is_some() {
@@ -151,7 +155,7 @@ impl Start {
     #[inline(never)]
     pub(crate) fn report(
         &self,
-        enabled: &Enabled,
+        enabled: &EnabledEndpoint,
         state: &mut DomainState,
         (completion, length): (CompletionFlags, u64),
     ) {
@@ -170,7 +174,7 @@ impl Start {
     }
 
     #[inline(always)]
-    fn new(enabled: &Enabled, call: &Call, peer: PeerId) -> Start {
+    fn new(enabled: &EnabledEndpoint, call: &Call, peer: PeerId) -> Start {
         let injected = |flags, reports_now| Start {
             peer,
             flags,
@@ -198,8 +202,8 @@ impl Start {
     }
 }
 
-/// The arguments of a [`Deferred`] operation besides its memory.
-pub(crate) struct Waiting {
+/// The arguments of a [`DeferredOperation`] operation besides its memory.
+pub(crate) struct OperationArguments {
     pub(crate) endpoint: EndpointId,
     pub(crate) peer: PeerId,
     pub(crate) flags: OperationFlags,
@@ -207,7 +211,7 @@ pub(crate) struct Waiting {
 }
 
 /// Result of giving the engine an operation.
-type Posted = std::result::Result<(), EndpointError>;
+type PostResult = std::result::Result<(), EndpointError>;
 
 /// Starts an operation that sends `length` bytes to a peer, and whose completion has these flags.
 ///
@@ -218,7 +222,7 @@ pub(crate) fn start(
     endpoint: &Endpoint,
     call: &Call,
     completion: (CompletionFlags, u64),
-    post: impl FnOnce(&mut Engine<LentNic<HwDomain>>, &Start) -> Posted,
+    post: impl FnOnce(&mut Engine<LentNic<HwDomain>>, &Start) -> PostResult,
 ) -> Result<usize> {
     start_or_defer(endpoint, call, completion, post, |_| None)
 }
@@ -229,8 +233,8 @@ pub(crate) fn start_or_defer(
     endpoint: &Endpoint,
     call: &Call,
     completion: (CompletionFlags, u64),
-    post: impl FnOnce(&mut Engine<LentNic<HwDomain>>, &Start) -> Posted,
-    defer: impl FnOnce(Waiting) -> Option<Deferred>,
+    post: impl FnOnce(&mut Engine<LentNic<HwDomain>>, &Start) -> PostResult,
+    defer: impl FnOnce(OperationArguments) -> Option<DeferredOperation>,
 ) -> Result<usize> {
     let enabled = endpoint.enabled()?;
     endpoint.domain().operation(|state| {
@@ -241,7 +245,7 @@ pub(crate) fn start_or_defer(
             // Injected data is copied within the call. Its memory may be freed later, so the
             // operation cannot wait.
             Err(EndpointError::TryAgain) if start.context != INJECTED => {
-                let waiting = Waiting {
+                let waiting = OperationArguments {
                     endpoint: enabled.id,
                     peer: start.peer,
                     flags: start.flags,

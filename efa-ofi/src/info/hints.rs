@@ -86,7 +86,7 @@ pub(crate) struct Hints {
     pub(crate) fabric: *mut fid_fabric,
     /// The name of a domain that is open already.
     pub(crate) open_domain: Option<String>,
-    pub(crate) nic: nic::Wanted,
+    pub(crate) nic: nic::NicHints,
     /// A connection.
     handle: fid_t,
 }
@@ -134,7 +134,7 @@ impl Hints {
             fabric: fabric.fabric,
             open_domain: None,
             // SAFETY: as above.
-            nic: unsafe { nic::Wanted::new(hints.nic) },
+            nic: unsafe { nic::NicHints::new(hints.nic) },
             handle: hints.handle,
         };
         // SAFETY: as above.

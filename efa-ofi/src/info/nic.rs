@@ -74,19 +74,19 @@ impl Texts {
 
 /// The description of a device in hints: its texts must equal the device's.
 #[derive(Debug, Default)]
-pub(crate) struct Wanted {
+pub(crate) struct NicHints {
     texts: Vec<(&'static str, String)>,
     mtu: usize,
     speed: usize,
 }
 
-impl Wanted {
+impl NicHints {
     /// # Safety
     /// The description is null or valid, with all that it leads to.
-    pub(crate) unsafe fn new(nic: *const fid_nic) -> Wanted {
+    pub(crate) unsafe fn new(nic: *const fid_nic) -> NicHints {
         // SAFETY: by the caller's contract.
         let Some(nic) = (unsafe { nic.as_ref() }) else {
-            return Wanted::default();
+            return NicHints::default();
         };
         // SAFETY: as above.
         let (device, link) = unsafe {
@@ -105,7 +105,7 @@ impl Wanted {
             ("network_type", link.network_type),
         ];
         let texts = texts.into_iter();
-        Wanted {
+        NicHints {
             texts: texts
                 // SAFETY: as above.
                 .filter_map(|(what, asked)| Some((what, unsafe { text(asked) }?)))

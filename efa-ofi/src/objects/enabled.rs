@@ -21,7 +21,7 @@ use crate::state::route::Route;
 
 /// Parts of an enabled endpoint.
 #[derive(Debug)]
-pub(crate) struct Enabled {
+pub(crate) struct EnabledEndpoint {
     pub(crate) id: EndpointId,
     pub(crate) route: Route,
     /// How operations are carried out whose calls have no flags.
@@ -89,7 +89,7 @@ pub(crate) fn refused(what: &str, error: &dyn Display, errno: Errno) -> Errno {
     errno
 }
 
-impl Enabled {
+impl EnabledEndpoint {
     /// Opens the queue pair of an endpoint.
     ///
     /// # Errors
@@ -101,7 +101,7 @@ impl Enabled {
         bindings: &Bindings,
         attributes: &Attributes,
         options: &Options,
-    ) -> Result<Enabled> {
+    ) -> Result<EnabledEndpoint> {
         let vector = bindings.vector.as_ref().ok_or(ENOAV)?;
         if bindings.transmit.is_none() && bindings.receive.is_none() {
             return Err(ENOCQ);
@@ -134,7 +134,7 @@ impl Enabled {
         let route = route(fid, vector.index, bindings, attributes);
         bindings.attach_counters(id);
         state.endpoints.push((id, route.clone()));
-        Ok(Enabled {
+        Ok(EnabledEndpoint {
             id,
             route,
             sends: Flags::new(&bindings.transmit, attributes.tx_op_flags),

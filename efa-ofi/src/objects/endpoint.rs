@@ -21,7 +21,7 @@ use crate::ffi::*;
 use crate::objects::binding::Bindings;
 use crate::objects::datagrams::EnabledDatagrams;
 use crate::objects::domain::Domain;
-use crate::objects::enabled::{Attributes, Enabled};
+use crate::objects::enabled::{Attributes, EnabledEndpoint};
 use crate::objects::options::{self, Limits, Options};
 use crate::settings;
 use crate::state::wait;
@@ -43,7 +43,7 @@ pub(crate) struct Endpoint {
     /// applications do before and after they enable the endpoint. At first it is the longest
     /// message that one packet has in any case.
     pub(crate) min_multi_recv: AtomicUsize,
-    enabled: OnceLock<Enabled>,
+    enabled: OnceLock<EnabledEndpoint>,
     /// As [`Endpoint::enabled`], of a datagram endpoint.
     datagrams: OnceLock<EnabledDatagrams>,
     /// The number of times that it has joined each set of members, by a hash of these.
@@ -67,7 +67,7 @@ unsafe impl Object for Endpoint {
         if let Some(EnabledDatagrams { key, .. }) = self.datagrams.get() {
             self.domain.state()?.close_datagrams(*key);
         }
-        let Some(Enabled { id, .. }) = self.enabled.get() else {
+        let Some(EnabledEndpoint { id, .. }) = self.enabled.get() else {
             return Ok(());
         };
         self.linger(*id)?;
@@ -209,7 +209,7 @@ impl Endpoint {
     /// # Errors
     /// `FI_EOPBADSTATE` before it is enabled, `FI_ENOSYS` if it is one for datagrams.
     #[inline]
-    pub(crate) fn enabled(&self) -> Result<&Enabled> {
+    pub(crate) fn enabled(&self) -> Result<&EnabledEndpoint> {
         self.enabled.get().ok_or_else(|| self.not_enabled())
     }
 
@@ -276,7 +276,8 @@ impl Endpoint {
             let _ = self.datagrams.set(opened);
             return Ok(());
         }
-        let enabled = Enabled::new(&self.c.fid, &self.domain, bindings, attributes, options)?;
+        let enabled =
+            EnabledEndpoint::new(&self.c.fid, &self.domain, bindings, attributes, options)?;
         let _ = self.enabled.set(enabled);
         Ok(())
     }
@@ -372,7 +373,7 @@ unsafe extern "C" fn bind(fid: *mut fid, other: *mut fid, flags: u64) -> c_int {
 /// (`FI_GETOPSFLAG`, `FI_SETOPSFLAG`) (`fi_control`).
 ///
 /// # Returns
-/// 0; `-FI_ENOSYS` for other commands, or an error of [`Enabled::new`].
+/// 0; `-FI_ENOSYS` for other commands, or an error of [`EnabledEndpoint::new`].
 ///
 /// # Safety
 /// For the two commands about flags, `argument` is null or points to a `uint64_t`.
@@ -427,7 +428,7 @@ unsafe extern "C" fn cancel(fid: fid_t, context: *mut c_void) -> isize {
     ssize(|| {
         // SAFETY: any pointer is permitted.
         let endpoint: &Endpoint = unsafe { object(fid.cast()) }?;
-        let Enabled { id, zero_copy, .. } = *endpoint.enabled()?;
+        let EnabledEndpoint { id, zero_copy, .. } = *endpoint.enabled()?;
         if zero_copy {
             return Err(EOPNOTSUPP);
         }

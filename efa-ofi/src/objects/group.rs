@@ -12,7 +12,7 @@ use crate::ffi::table::Table;
 use crate::ffi::*;
 use crate::objects::av_set::AvSet;
 use crate::objects::endpoint::Endpoint;
-use crate::state::collective::{End, Operands, Operation};
+use crate::state::collective::{CompletionAction, Operands, Operation};
 use crate::state::collective_messages;
 use crate::state::domain::DomainState;
 use crate::state::events::Events;
@@ -132,7 +132,7 @@ impl Group {
         collective: Collective,
         length: usize,
         operands: Operands,
-        end: impl End + 'static,
+        end: impl CompletionAction + 'static,
     ) -> Result<Operation> {
         let schedule = Schedule::new(collective, self.rank, self.members.len(), length);
         Ok(Operation::new(
@@ -152,7 +152,7 @@ impl Group {
     /// `FI_EOPBADSTATE` if the endpoint is not enabled.
     pub(crate) fn join(&self, is_agreed: bool) -> Result<()> {
         let enabled = self.endpoint.enabled()?;
-        let joining = Joining {
+        let joining = JoinEvent {
             events: enabled.route.events.clone().ok_or(ENOEQ)?,
             group: std::ptr::from_ref(&self.c.fid).expose_provenance(),
             context: self.c.fid.context.expose_provenance(),
@@ -175,7 +175,7 @@ impl Group {
 }
 
 /// The event about a group that an endpoint has joined.
-struct Joining {
+struct JoinEvent {
     events: Arc<Events>,
     /// Addresses of the group and of its context.
     group: usize,
@@ -183,7 +183,7 @@ struct Joining {
     joined: Arc<AtomicBool>,
 }
 
-impl End for Joining {
+impl CompletionAction for JoinEvent {
     fn report(&self, _: &mut DomainState, failure: Option<(Failure, Option<PeerId>)>) {
         let group = std::ptr::with_exposed_provenance_mut::<fid>(self.group);
         let context = std::ptr::with_exposed_provenance_mut(self.context);

@@ -57,11 +57,11 @@ pub(crate) struct Operation {
     /// Whether the other members have been notified of a failure, or need not be.
     is_known: bool,
     failure: Option<(Failure, Option<PeerId>)>,
-    end: Box<dyn End>,
+    end: Box<dyn CompletionAction>,
 }
 
 /// The action at the end of an operation.
-pub(crate) trait End: Send {
+pub(crate) trait CompletionAction: Send {
     /// Reports a success, or a failure and the peer whose message failed.
     fn report(&self, state: &mut DomainState, failure: Option<(Failure, Option<PeerId>)>);
 }
@@ -75,7 +75,7 @@ pub(crate) struct Completion {
     pub(crate) success: bool,
 }
 
-impl End for Completion {
+impl CompletionAction for Completion {
     fn report(&self, state: &mut DomainState, failure: Option<(Failure, Option<PeerId>)>) {
         let queue = self
             .queue
@@ -113,7 +113,7 @@ impl Operation {
         tag: u64,
         schedule: Schedule,
         operands: Operands,
-        end: impl End + 'static,
+        end: impl CompletionAction + 'static,
     ) -> Operation {
         Operation {
             endpoint,

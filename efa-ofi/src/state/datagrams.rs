@@ -25,12 +25,12 @@ pub(crate) struct Datagrams {
     pub(crate) queue_pair: HwQueuePair,
     pub(crate) route: Route,
     /// Sends and receives that the device has, by their context in it.
-    posted: Slab<Posted>,
+    posted: Slab<PostedRequest>,
 }
 
 /// A send or a receive that the device has.
 #[derive(Debug)]
-pub(crate) struct Posted {
+pub(crate) struct PostedRequest {
     /// The application's, or [`INJECTED`](crate::state::route::INJECTED).
     context: u64,
     /// A success is reported.
@@ -43,10 +43,10 @@ pub(crate) struct Posted {
     leases: Vec<Region>,
 }
 
-impl Posted {
+impl PostedRequest {
     /// A receive, whose success is reported if `reports`.
-    pub(crate) fn receive(context: u64, reports: bool) -> Posted {
-        Posted {
+    pub(crate) fn receive(context: u64, reports: bool) -> PostedRequest {
+        PostedRequest {
             context,
             reports,
             length: 0,
@@ -56,10 +56,10 @@ impl Posted {
     }
 
     /// A send to a peer.
-    pub(crate) fn send(context: u64, reports: bool, peer: PeerId) -> Posted {
-        Posted {
+    pub(crate) fn send(context: u64, reports: bool, peer: PeerId) -> PostedRequest {
+        PostedRequest {
             peer: Some(peer),
-            ..Posted::receive(context, reports)
+            ..PostedRequest::receive(context, reports)
         }
     }
 }
@@ -91,7 +91,7 @@ impl Datagrams {
         destination: Destination,
         data: &[IoVec],
         immediate: Option<u32>,
-        posted: Posted,
+        posted: PostedRequest,
     ) -> Result<usize> {
         check_prefix(data)?;
         let mut segments = data.iter().map(|segment| segment.memory);
@@ -101,7 +101,7 @@ impl Datagrams {
             return Err(Errno::EINVAL);
         }
         let buffer = nic.acquire_buffer().ok_or(Errno::EAGAIN)?;
-        let context = self.posted.insert(Posted {
+        let context = self.posted.insert(PostedRequest {
             length: total,
             ..posted
         });
@@ -143,7 +143,7 @@ impl Datagrams {
         &mut self,
         nic: &mut HwDomain,
         buffer: &[IoVec],
-        mut posted: Posted,
+        mut posted: PostedRequest,
     ) -> Result<usize> {
         check_prefix(buffer)?;
         let empty = UserSlice {

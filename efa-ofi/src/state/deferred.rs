@@ -14,7 +14,7 @@ pub(crate) const LIMIT: usize = 16;
 
 /// A read or write that waits.
 #[derive(Debug)]
-pub(crate) struct Deferred {
+pub(crate) struct DeferredOperation {
     pub(crate) endpoint: EndpointId,
     pub(crate) peer: PeerId,
     pub(crate) flags: OperationFlags,
@@ -32,7 +32,7 @@ pub(crate) enum Direction {
     Write(Option<u64>),
 }
 
-impl Deferred {
+impl DeferredOperation {
     /// Starts it if the HANDSHAKE has arrived. Returns whether it no longer waits: if it cannot
     /// start, its failure is reported.
     pub(crate) fn resume(&self, engine: &mut Endpoint<LentNic<HwDomain>>) -> bool {
@@ -54,7 +54,7 @@ impl Deferred {
     }
 
     fn start(&self, engine: &mut Endpoint<LentNic<HwDomain>>) -> Result<(), EndpointError> {
-        let Deferred {
+        let DeferredOperation {
             peer,
             flags,
             context,

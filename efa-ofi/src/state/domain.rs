@@ -25,7 +25,7 @@ use crate::state::collective::Operation;
 use crate::state::completions::Reader;
 use crate::state::counts::CounterSleeper;
 use crate::state::datagrams::Datagrams;
-use crate::state::deferred::{self, Deferred};
+use crate::state::deferred::{self, DeferredOperation};
 use crate::state::route::Route;
 use crate::state::tables::Tables;
 use crate::state::wait::{DeviceEvents, WaitFd, WaitObject};
@@ -42,7 +42,7 @@ pub(crate) struct DomainState {
     /// Messages that were claimed, by the context that claimed them, with the completion of each.
     pub(crate) claims: HashMap<(EndpointId, u64), (ClaimId, CompletionEntry)>,
     /// Reads and writes that wait for their peers, oldest first.
-    pub(crate) deferred: Vec<Deferred>,
+    pub(crate) deferred: Vec<DeferredOperation>,
     /// The enabled datagram endpoints.
     pub(crate) datagrams: Slab<Datagrams>,
     /// Completions of one poll of theirs.
@@ -174,7 +174,7 @@ impl DomainState {
     /// # Errors
     /// `FI_EAGAIN` if it does not wait for the HANDSHAKE, or too many operations do.
     #[cold]
-    pub(crate) fn defer(&mut self, operation: Deferred) -> Result<()> {
+    pub(crate) fn defer(&mut self, operation: DeferredOperation) -> Result<()> {
         let id = operation.endpoint;
         let engine = self.core.endpoint(id).ok_or(EOPBADSTATE)?;
         let others = self.deferred.iter().filter(|other| other.endpoint == id);

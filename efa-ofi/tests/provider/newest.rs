@@ -114,15 +114,15 @@ unsafe fn call_all(object: *mut c_void, table: *const c_void, slots: &str) -> St
 type Tables = Vec<(*const c_void, &'static str)>;
 
 /// One object of each kind.
-struct All {
+struct OneOfEach {
     side: Side,
     /// Each with the slots that it has of its own in the table of its `fid`, and its other tables.
     objects: Vec<(*mut c_void, &'static str, Tables)>,
     memory: Box<[u8; 64]>,
 }
 
-impl All {
-    fn open(libfabric: &Libfabric) -> All {
+impl OneOfEach {
+    fn open(libfabric: &Libfabric) -> OneOfEach {
         let options = Options {
             wait_obj: FI_WAIT_FD,
             ..Options::default()
@@ -179,7 +179,7 @@ impl All {
             object!(domain, "close bind ops_open", ops: DOMAIN, mr: MR),
             object!(fabric, "close ops_open", ops: FABRIC),
         ];
-        All {
+        OneOfEach {
             side,
             objects,
             memory,
@@ -214,7 +214,7 @@ impl All {
 #[test]
 fn each_slot_of_each_object_answers() {
     with_provider("newest::each_slot_of_each_object_answers", |libfabric| {
-        let all = All::open(libfabric);
+        let all = OneOfEach::open(libfabric);
         for (object, table, slots) in all.tables() {
             // SAFETY: the object is open, and it has this table.
             assert_eq!(unsafe { call_all(object, table, &slots) }, slots);
@@ -238,7 +238,7 @@ const WITHOUT_ERRORS: [&str; 4] = ["read", "readerr", "strerror", "straddr"];
 #[test]
 fn every_slot_refuses_other_objects() {
     with_provider("newest::every_slot_refuses_other_objects", |libfabric| {
-        let all = All::open(libfabric);
+        let all = OneOfEach::open(libfabric);
         let mut wrong: Vec<*mut c_void> = all.objects.iter().map(|(object, ..)| *object).collect();
         let mut zeros = [0_u64; 32];
         wrong.extend([null_mut(), zeros.as_mut_ptr().cast()]);
@@ -280,7 +280,7 @@ fn every_slot_refuses_other_objects() {
 #[test]
 fn closed_objects_are_refused() {
     with_provider("newest::closed_objects_are_refused", |libfabric| {
-        let all = All::open(libfabric);
+        let all = OneOfEach::open(libfabric);
         let tables: Vec<_> = all.tables().collect();
         all.close(libfabric);
         for (object, table, slots) in tables {

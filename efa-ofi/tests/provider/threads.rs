@@ -15,15 +15,15 @@ const MESSAGES: u64 = 400;
 const THREADS: u64 = 4;
 
 /// A domain with two endpoints on one completion queue.
-struct Several {
+struct SharedQueueDomain {
     side: Side,
     second: *mut fid_ep,
     /// The addresses of both.
     addresses: [fi_addr_t; 2],
 }
 
-impl Several {
-    fn open(libfabric: &Libfabric, options: &Options) -> Several {
+impl SharedQueueDomain {
+    fn open(libfabric: &Libfabric, options: &Options) -> SharedQueueDomain {
         let side = Side::open(libfabric, options);
         let mut second = null_mut();
         let status = call!(side.domain => ops.endpoint(side.info, &mut second, null_mut()));
@@ -35,7 +35,7 @@ impl Several {
         let first = side.name();
         let names = [first, crate::common::name_of(second)];
         let addresses = names.map(|name| side.insert(&name));
-        Several {
+        SharedQueueDomain {
             side,
             second,
             addresses,
@@ -111,7 +111,7 @@ impl Several {
 /// Threads exchange messages over two endpoints and one completion queue of a domain.
 fn exchange_in_threads(name: &str, options: &Options) {
     with_provider(name, |libfabric| {
-        let several = Several::open(libfabric, options);
+        let several = SharedQueueDomain::open(libfabric, options);
         let (shared, done) = (Threads(&several), AtomicU64::new(0));
         thread::scope(|scope| {
             for thread in 0..THREADS {
@@ -156,7 +156,7 @@ fn single_threaded_applications_take_no_lock() {
             threading: FI_THREAD_DOMAIN,
             ..Options::default()
         };
-        let several = Several::open(libfabric, &options);
+        let several = SharedQueueDomain::open(libfabric, &options);
         // SAFETY: an info that was given has all attributes.
         let offered = unsafe { (*(*several.side.info).domain_attr).threading };
         assert_eq!(offered, FI_THREAD_DOMAIN);

@@ -24,7 +24,7 @@ const MOST_REQUESTS: usize = 1 << 14;
 
 /// The data that is excluded from frames.
 #[derive(Clone, Copy)]
-pub(super) struct Cut {
+pub(super) struct FrameTruncation {
     /// The bytes of a frame that are kept.
     pub(super) snaplen: u32,
     /// Whether user data is excluded.
@@ -91,7 +91,7 @@ struct QueuePair {
 
 /// Collects the frames of one record.
 struct Collector {
-    cut: Cut,
+    cut: FrameTruncation,
     /// The bytes of the payload that are known.
     known: usize,
     frames: Vec<FollowedFrame>,
@@ -137,7 +137,7 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    pub(super) fn new(cut: Cut) -> Frames {
+    pub(super) fn new(cut: FrameTruncation) -> Frames {
         Frames {
             devices: HashMap::new(),
             handles: HashMap::new(),

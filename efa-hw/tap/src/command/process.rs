@@ -13,7 +13,7 @@ use efa_options::capture_output::Store;
 use memmap2::MmapRaw;
 use zerocopy::FromBytes as _;
 
-use super::frames::{Cut, Device, Frames};
+use super::frames::{Device, FrameTruncation, Frames};
 use crate::exchange::{
     ALIGNMENT, DATA, MAGIC, OBJECTS, ObjectRecord, RING, Record, RingHeader, kind, object,
 };
@@ -45,13 +45,13 @@ impl Rings {
 }
 
 /// A mapped ring. Another process writes its contents, which are checked.
-struct Mapped {
+struct MappedRing {
     map: MmapRaw,
     capacity: u64,
 }
 
-impl Mapped {
-    fn open(path: &Path) -> io::Result<Mapped> {
+impl MappedRing {
+    fn open(path: &Path) -> io::Result<MappedRing> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         let map = MmapRaw::map_raw(&file)?;
         let damaged = || {
@@ -66,7 +66,7 @@ impl Mapped {
         if map.len() < DATA {
             return Err(damaged());
         }
-        let mut mapped = Mapped { map, capacity: 0 };
+        let mut mapped = MappedRing { map, capacity: 0 };
         let header = mapped.header();
         let (magic, capacity) = (header.magic, header.capacity);
         let fits = capacity.is_power_of_two() && capacity == (mapped.map.len() - DATA) as u64;
@@ -105,7 +105,7 @@ impl Mapped {
 
 /// Starts or ends the recording of a process.
 pub(super) fn set_recording(ring: &Path, on: bool) -> io::Result<()> {
-    let mapped = Mapped::open(ring)?;
+    let mapped = MappedRing::open(ring)?;
     let turned = |switch: u32| ((switch % 2 == 1) != on).then(|| switch.wrapping_add(1));
     let order = Ordering::Relaxed;
     // The update fails if the switch already has the requested state.
@@ -115,7 +115,7 @@ pub(super) fn set_recording(ring: &Path, on: bool) -> io::Result<()> {
 
 /// A process of the run.
 pub(super) struct Process {
-    ring: Mapped,
+    ring: MappedRing,
     /// The number of bytes read. The ring also contains it, but there the process could change it.
     taken: u64,
     /// Whether the ring is invalid and no longer read.
@@ -133,11 +133,11 @@ pub(super) struct Process {
 }
 
 impl Process {
-    pub(super) fn open(ring: &Path, cut: Cut) -> Result<Process, Failure> {
+    pub(super) fn open(ring: &Path, cut: FrameTruncation) -> Result<Process, Failure> {
         let path = ring.to_string_lossy();
         let objects = path.strip_suffix(RING).unwrap_or(&path).to_owned() + OBJECTS;
         Ok(Process {
-            ring: Mapped::open(ring)?,
+            ring: MappedRing::open(ring)?,
             taken: 0,
             is_damaged: false,
             objects: File::open(objects)?,
@@ -284,7 +284,7 @@ mod tests {
         let capture = directory.path().join("capture");
         let options: CaptureOptions = Options::parse_from(["test"]).options;
         let mut store = Store::create(&capture, &options).unwrap();
-        let cut = Cut {
+        let cut = FrameTruncation {
             snaplen: u32::MAX,
             headers_only: false,
         };

@@ -15,7 +15,7 @@ use efa_commands::installation::Installation;
 use efa_commands::{Failure, RunDirectory, child, complain, directory_of};
 use efa_options::capture_output::{CaptureOptions, Store, parse_filter};
 
-use super::frames::Cut;
+use super::frames::FrameTruncation;
 use super::process::{Process, Rings};
 use super::{PROGRAM, place_of_runs};
 use crate::exchange::{
@@ -112,7 +112,7 @@ impl RunArguments {
         if self.quiet {
             command.env(ENV_QUIET, "1");
         }
-        let cut = Cut {
+        let cut = FrameTruncation {
             snaplen: self.capture.snaplen(),
             headers_only: self.headers_only,
         };
@@ -143,7 +143,7 @@ struct Recording<'a> {
     /// The GIDs of all devices, in the order in which they were first seen.
     devices: Vec<efa_core::address::Gid>,
     store: Store,
-    cut: Cut,
+    cut: FrameTruncation,
     /// The error that ended the recording before the run.
     failure: Option<Failure>,
 }

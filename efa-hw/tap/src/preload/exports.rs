@@ -12,8 +12,8 @@ use std::sync::Once;
 use efa_hw::efadv::{AhAttr, WC_EX_WITH_SGID};
 use efa_verbs_sys as ffi;
 
-use super::posted::Posts;
-use super::real::{self, Real, bytes_of, say};
+use super::posted::PostedRequests;
+use super::real::{self, RealFunction, bytes_of, say};
 use super::spin::Spin;
 use super::state::{
     BUILDERS, CONTEXTS, CompQueue, Context, OPS, PAIRS, PAIRS_BY_NUMBER, POLLS, QUEUES, QueuePair,
@@ -44,7 +44,7 @@ macro_rules! real {
 macro_rules! exported {
     ($($name:ident),*) => {
         /// The function of this file with this name, and the library's.
-        pub(super) fn by_name(name: &CStr) -> Option<(&'static Real, *mut c_void)> {
+        pub(super) fn by_name(name: &CStr) -> Option<(&'static RealFunction, *mut c_void)> {
             $(
                 if name == real::$name::REAL.name() {
                     return Some((&real::$name::REAL, $name as *mut c_void));
@@ -325,8 +325,8 @@ unsafe fn adopted(pair: *mut ffi::ibv_qp) -> *mut ffi::ibv_qp {
                 sequence: AtomicU32::new(0),
                 real: posting::NO_BUILDERS,
                 session: UnsafeCell::default(),
-                receives: Spin::new(Posts::default()),
-                reads: Spin::new(Posts::default()),
+                receives: Spin::new(PostedRequests::default()),
+                reads: Spin::new(PostedRequests::default()),
                 reads_under_way: AtomicUsize::new(0),
             };
             let extended = real::ibv_qp_to_qp_ex::get()

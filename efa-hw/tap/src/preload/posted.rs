@@ -7,7 +7,7 @@ const FEWEST: usize = 64;
 
 /// A work request and its memory.
 #[derive(Clone)]
-struct Posted {
+struct PostedRequest {
     wr_id: u64,
     /// Whether it was removed.
     is_taken: bool,
@@ -17,15 +17,15 @@ struct Posted {
 /// Work requests in the order in which they were posted. Entries are written and read in place:
 /// copies would cost more than everything else that is done with them.
 #[derive(Default)]
-pub(crate) struct Posts {
+pub(crate) struct PostedRequests {
     /// The length is a power of two, or 0.
-    entries: Vec<Posted>,
+    entries: Vec<PostedRequest>,
     /// The numbers of entries removed from the front, and added. Both wrap.
     head: usize,
     tail: usize,
 }
 
-impl Posts {
+impl PostedRequests {
     #[inline(always)]
     fn place(&self, position: usize) -> usize {
         position & self.entries.len().wrapping_sub(1)
@@ -57,7 +57,7 @@ impl Posts {
         entries.extend_from_slice(&self.entries[start..]);
         entries.extend_from_slice(&self.entries[..start]);
         (self.head, self.tail) = (0, entries.len());
-        let empty = Posted {
+        let empty = PostedRequest {
             wr_id: 0,
             is_taken: true,
             buffers: Buffers::NONE,
@@ -87,7 +87,7 @@ impl Posts {
         true
     }
 
-    /// As [`Posts::take`], if it is not the first of all.
+    /// As [`PostedRequests::take`], if it is not the first of all.
     #[cold]
     fn take_further(&mut self, wr_id: u64, into: &mut Buffers) -> bool {
         let mut position = self.head;
@@ -122,7 +122,7 @@ impl Posts {
 
     /// Removes all.
     pub(crate) fn clear(&mut self) {
-        *self = Posts::default();
+        *self = PostedRequests::default();
     }
 
     /// Drops removed entries from the front.
@@ -137,18 +137,18 @@ impl Posts {
 mod tests {
     use super::*;
 
-    fn add(posts: &mut Posts, wr_id: u64, address: u64) {
+    fn add(posts: &mut PostedRequests, wr_id: u64, address: u64) {
         *posts.add(wr_id) = Buffers::one(address, 1, 0);
     }
 
-    fn take(posts: &mut Posts, wr_id: u64) -> Option<u64> {
+    fn take(posts: &mut PostedRequests, wr_id: u64) -> Option<u64> {
         let mut buffers = Buffers::NONE;
         posts.take(wr_id, &mut buffers).then(|| buffers.first())
     }
 
     #[test]
     fn requests_sharing_an_id_keep_their_order() {
-        let mut posts = Posts::default();
+        let mut posts = PostedRequests::default();
         assert_eq!(take(&mut posts, 7), None);
         for (wr_id, address) in [(7, 10), (8, 20), (7, 30)] {
             add(&mut posts, wr_id, address);
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn unposted_requests_are_forgotten_from_the_end() {
-        let mut posts = Posts::default();
+        let mut posts = PostedRequests::default();
         for (wr_id, address) in [(7, 10), (7, 20), (7, 30)] {
             add(&mut posts, wr_id, address);
         }
@@ -178,7 +178,7 @@ mod tests {
     /// them out of order.
     #[test]
     fn a_queue_grows_where_it_is_full() {
-        let mut posts = Posts::default();
+        let mut posts = PostedRequests::default();
         // The first one is in the middle of the memory when it is full.
         for wr_id in 0..FEWEST as u64 / 2 {
             add(&mut posts, wr_id, wr_id);

@@ -18,7 +18,7 @@ use super::state::{
 use crate::exchange::{Body, kind};
 
 /// A request that is written and not posted yet.
-struct Written {
+struct UnpostedRequest {
     reservation: Reservation,
     kind: u8,
     flags: u8,
@@ -28,13 +28,13 @@ struct Written {
 /// The requests of one call: most calls have one, and need no memory.
 #[derive(Default)]
 struct Batch {
-    first: Option<Written>,
-    others: Vec<Option<Written>>,
+    first: Option<UnpostedRequest>,
+    others: Vec<Option<UnpostedRequest>>,
     count: usize,
 }
 
 impl Batch {
-    fn push(&mut self, entry: Option<Written>) {
+    fn push(&mut self, entry: Option<UnpostedRequest>) {
         match self.count {
             0 => self.first = entry,
             _ => self.others.push(entry),
@@ -52,7 +52,7 @@ impl QueuePair {
         request: &Request,
         inline: &[u8],
         time: u64,
-    ) -> Option<Written> {
+    ) -> Option<UnpostedRequest> {
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
         let source = match &request.inline {
             Some(range) => Source::Inline(inline.get(range.clone()).unwrap_or_default()),
@@ -85,7 +85,7 @@ impl QueuePair {
         if request.kind == kind::READ {
             self.follow_read(request);
         }
-        Some(Written {
+        Some(UnpostedRequest {
             reservation,
             kind: request.kind,
             flags: request.flags,
@@ -111,7 +111,7 @@ impl QueuePair {
     }
 
     #[inline]
-    fn publish_one(&self, entry: Option<Written>, is_posted: bool) {
+    fn publish_one(&self, entry: Option<UnpostedRequest>, is_posted: bool) {
         let Some(written) = entry else { return };
         if is_posted {
             return written.reservation.publish(written.kind, written.flags);

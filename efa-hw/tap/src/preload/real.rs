@@ -12,15 +12,15 @@ use super::libc_dlsym::{dlvsym, real_dlsym};
 use crate::exchange::ENV_QUIET;
 
 /// A function of a library, looked up when it is first needed.
-pub(crate) struct Real {
+pub(crate) struct RealFunction {
     name: &'static CStr,
     library: &'static CStr,
     address: AtomicPtr<c_void>,
 }
 
-impl Real {
-    const fn new(name: &'static CStr, library: &'static CStr) -> Real {
-        Real {
+impl RealFunction {
+    const fn new(name: &'static CStr, library: &'static CStr) -> RealFunction {
+        RealFunction {
             name,
             library,
             address: AtomicPtr::new(null_mut()),
@@ -162,14 +162,14 @@ macro_rules! functions {
             pub(crate) mod $name {
                 use super::*;
                 pub(crate) type Function = unsafe extern "C" fn($($type),*) -> $result;
-                pub(crate) static REAL: Real = {
+                pub(crate) static REAL: RealFunction = {
                     const NAME: &CStr = match CStr::from_bytes_with_nul(
                         concat!(stringify!($name), "\0").as_bytes(),
                     ) {
                         Ok(name) => name,
                         Err(_) => panic!("a name without zero"),
                     };
-                    Real::new(NAME, $library)
+                    RealFunction::new(NAME, $library)
                 };
 
                 /// The function, if a library has it.

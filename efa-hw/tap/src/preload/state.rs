@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use efa_verbs_sys as ffi;
 
-use super::posted::Posts;
+use super::posted::PostedRequests;
 use super::session::Session;
 use super::spin::Spin;
 use super::verbs_context::{CreateCq, CreateQp};
@@ -120,14 +120,14 @@ impl<T: Sync + 'static> Table<T> {
 
 /// The value that all objects of a type share, as long as they do. While they do, a call need not
 /// look up its object.
-pub(crate) struct Common<T: 'static> {
+pub(crate) struct SharedValue<T: 'static> {
     value: AtomicPtr<T>,
     differ: Mutex<bool>,
 }
 
-impl<T: PartialEq + Sync + 'static> Common<T> {
-    const fn new() -> Common<T> {
-        Common {
+impl<T: PartialEq + Sync + 'static> SharedValue<T> {
+    const fn new() -> SharedValue<T> {
+        SharedValue {
             value: AtomicPtr::new(null_mut()),
             differ: Mutex::new(false),
         }
@@ -153,11 +153,11 @@ impl<T: PartialEq + Sync + 'static> Common<T> {
 }
 
 /// The functions of all devices' contexts.
-pub(crate) static OPS: Common<RealOps> = Common::new();
+pub(crate) static OPS: SharedValue<RealOps> = SharedValue::new();
 /// The builders of all queue pairs.
-pub(crate) static BUILDERS: Common<RealBuilders> = Common::new();
+pub(crate) static BUILDERS: SharedValue<RealBuilders> = SharedValue::new();
 /// The functions of all completion queues.
-pub(crate) static POLLS: Common<RealPolls> = Common::new();
+pub(crate) static POLLS: SharedValue<RealPolls> = SharedValue::new();
 
 pub(crate) static CONTEXTS: Table<Context> = Table::new();
 pub(crate) static PAIRS: Table<QueuePair> = Table::new();
@@ -225,9 +225,9 @@ pub(crate) struct QueuePair {
     /// only one thread. Aborted requests stay in it until the next session starts.
     pub(crate) session: UnsafeCell<Session>,
     /// Receives that have not completed, in the order in which the device uses them.
-    pub(crate) receives: Spin<Posts>,
+    pub(crate) receives: Spin<PostedRequests>,
     /// RDMA reads that have not completed, whose data is to be recorded.
-    pub(crate) reads: Spin<Posts>,
+    pub(crate) reads: Spin<PostedRequests>,
     pub(crate) reads_under_way: AtomicUsize,
 }
 
@@ -243,8 +243,8 @@ unsafe impl Send for QueuePair {}
 impl QueuePair {
     /// Removes all posted requests.
     pub(crate) fn clear(&self) {
-        self.receives.with(Posts::clear);
-        self.reads.with(Posts::clear);
+        self.receives.with(PostedRequests::clear);
+        self.reads.with(PostedRequests::clear);
         self.reads_under_way.store(0, Ordering::Relaxed);
     }
 }
@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     fn common_properties_are_known_until_one_differs() {
-        static COMMON: Common<u32> = Common::new();
+        static COMMON: SharedValue<u32> = SharedValue::new();
         let known = |value: u32| {
             COMMON.learn(Box::leak(Box::new(value)));
             COMMON.get().copied()
