@@ -78,7 +78,7 @@ struct Tagged {
 
 /// The number of times that each checked case occurred.
 #[derive(Clone, Copy, Default, Debug)]
-struct Reached {
+struct CaseCounts {
     honest_matches: usize,
     honest_unexpected: usize,
     hostile_matches: usize,
@@ -106,7 +106,7 @@ struct Machine {
     messages: Vec<Message>,
     arrived: usize,
     finished: usize,
-    reached: Reached,
+    reached: CaseCounts,
 }
 
 impl Machine {
@@ -150,11 +150,11 @@ impl Machine {
             messages: Vec::new(),
             arrived: 0,
             finished: 0,
-            reached: Reached::default(),
+            reached: CaseCounts::default(),
         }
     }
 
-    fn run(mut self, mut choices: Choices<'_>) -> Reached {
+    fn run(mut self, mut choices: Choices<'_>) -> CaseCounts {
         for _ in 0..STEPS {
             if choices.is_over() {
                 break;
@@ -651,7 +651,7 @@ mod tests {
             word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (word >> 56) as u8
         };
-        let mut sum = Reached::default();
+        let mut sum = CaseCounts::default();
         for _ in 0..100 {
             let input: Vec<u8> = (0..2000).map(|_| byte()).collect();
             let reached = Machine::new().run(Choices(&input));
@@ -661,7 +661,7 @@ mod tests {
             sum.hostile_unexpected += reached.hostile_unexpected;
             sum.hostile_failures += reached.hostile_failures;
         }
-        let Reached {
+        let CaseCounts {
             honest_matches,
             honest_unexpected,
             hostile_matches,

@@ -73,7 +73,7 @@ struct Connection {
     longest_pause: Duration,
     announced: AnnounceState,
     /// The list of the machine's devices that is being processed.
-    entering: Option<List>,
+    entering: Option<RemoteList>,
 }
 
 /// The state of announcing this machine's devices to the other.
@@ -97,7 +97,7 @@ impl AnnounceState {
 }
 
 /// Devices and rules of the machine.
-struct List {
+struct RemoteList {
     number: u64,
     devices: Vec<Device>,
     rules: Vec<Rule>,
@@ -269,7 +269,7 @@ impl<'a> Carrier<'a> {
                     devices,
                     faults,
                 }) => {
-                    let list = List {
+                    let list = RemoteList {
                         number,
                         devices,
                         rules: faults,

@@ -10,14 +10,14 @@ use ruzstd::decoding::StreamingDecoder;
 type Rewound<R> = BufReader<Chain<Cursor<Vec<u8>>, R>>;
 
 /// The bytes of a capture.
-pub(super) enum Unpacked<R: Read> {
+pub(super) enum Decompressed<R: Read> {
     Plain(Rewound<R>),
     Gzip(Box<BufReader<MultiGzDecoder<Rewound<R>>>>),
     Zstd(BufReader<Zstd<Rewound<R>>>),
     Lz4(Box<FrameDecoder<Rewound<R>>>),
 }
 
-impl<R: Read> Unpacked<R> {
+impl<R: Read> Decompressed<R> {
     pub(super) fn new(mut source: R) -> io::Result<Self> {
         let mut start = Vec::new();
         (&mut source).take(4).read_to_end(&mut start)?;
@@ -26,20 +26,22 @@ impl<R: Read> Unpacked<R> {
         let whole = BufReader::with_capacity(1 << 16, Cursor::new(start).chain(source));
         Ok(match magic {
             Some([0x1f, 0x8b, ..]) => {
-                Unpacked::Gzip(Box::new(BufReader::new(MultiGzDecoder::new(whole))))
+                Decompressed::Gzip(Box::new(BufReader::new(MultiGzDecoder::new(whole))))
             }
-            Some([0x28, 0xb5, 0x2f, 0xfd]) => Unpacked::Zstd(BufReader::new(Zstd::Between(whole))),
-            Some([0x04, 0x22, 0x4d, 0x18]) => Unpacked::Lz4(Box::new(FrameDecoder::new(whole))),
-            _ => Unpacked::Plain(whole),
+            Some([0x28, 0xb5, 0x2f, 0xfd]) => {
+                Decompressed::Zstd(BufReader::new(Zstd::Between(whole)))
+            }
+            Some([0x04, 0x22, 0x4d, 0x18]) => Decompressed::Lz4(Box::new(FrameDecoder::new(whole))),
+            _ => Decompressed::Plain(whole),
         })
     }
 
     pub(super) fn buffered(&mut self) -> &mut dyn BufRead {
         match self {
-            Unpacked::Plain(source) => source,
-            Unpacked::Gzip(source) => source,
-            Unpacked::Zstd(source) => source,
-            Unpacked::Lz4(source) => source,
+            Decompressed::Plain(source) => source,
+            Decompressed::Gzip(source) => source,
+            Decompressed::Zstd(source) => source,
+            Decompressed::Lz4(source) => source,
         }
     }
 }

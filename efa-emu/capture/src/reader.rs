@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::blocks::{self, Body, ByteOrder, Classic, Packet, code};
-use super::compressed::Unpacked;
+use super::compressed::Decompressed;
 use super::{Counts, Direction, Interface, InterfaceId, block, link};
 use efa_wire::address::Gid;
 
@@ -203,7 +203,7 @@ impl TimeUnit {
 /// Blocks other than sections, interfaces, packets and statistics are skipped. The interfaces of
 /// later sections continue the numbers, so that an [`InterfaceId`] is unique in the file.
 pub struct Reader<R: Read> {
-    source: Unpacked<R>,
+    source: Decompressed<R>,
     /// The header, if the file has the classic format.
     classic: Option<Classic>,
     file: String,
@@ -237,7 +237,7 @@ impl<R: Read> Reader<R> {
     /// Reads a capture from `source`; error messages name it `file`.
     pub fn new(source: R, file: impl Into<String>) -> Result<Self, ReadError> {
         let file = file.into();
-        let source = Unpacked::new(source).map_err(|error| ReadError {
+        let source = Decompressed::new(source).map_err(|error| ReadError {
             file: file.clone(),
             offset: 0,
             problem: error.into(),

@@ -13,7 +13,7 @@ use efa_shm::{ENV_FABRICS, Fabric};
 
 use crate::files::{AGENT, ENV_CLUSTER, FABRIC_FILE, OPEN_MPI_FILE};
 use crate::host::{EmulatedHost, Injection};
-use crate::launchers::{self, CommunicationLibrary, Environment, Launchers, Provider};
+use crate::launchers::{self, CommunicationLibrary, Environment, LauncherInputs, Provider};
 use crate::layout::Layout;
 use crate::members::Members;
 use crate::names::HostLists;
@@ -85,7 +85,7 @@ impl Cluster {
                     .to_owned(),
             ));
         }
-        let mut variables = Launchers {
+        let mut variables = LauncherInputs {
             middleware: options.middleware,
             provider: options.provider.as_ref(),
             lists: &lists,

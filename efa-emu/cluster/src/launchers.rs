@@ -95,7 +95,7 @@ pub(crate) fn permits_root() -> bool {
 }
 
 /// The inputs for the variables.
-pub(crate) struct Launchers<'a> {
+pub(crate) struct LauncherInputs<'a> {
     pub(crate) middleware: CommunicationLibrary,
     pub(crate) provider: Option<&'a Provider>,
     pub(crate) lists: &'a HostLists,
@@ -166,7 +166,7 @@ impl Variables {
     }
 }
 
-impl Launchers<'_> {
+impl LauncherInputs<'_> {
     /// The variables for the command and for all hosts.
     pub(crate) fn variables(&self) -> Vec<(&'static str, OsString)> {
         let mut variables = Variables(Vec::new());

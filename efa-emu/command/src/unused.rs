@@ -23,7 +23,7 @@ const DESCRIBING: [&str; 7] = [
 ];
 
 /// The known facts about a run that has ended.
-pub(super) struct Facts<'a> {
+pub(super) struct RunFacts<'a> {
     /// The directory of its processes' marks.
     pub(super) marks: &'a Path,
     /// `FI_PROVIDER` in the environment of the run itself.
@@ -41,7 +41,7 @@ pub(super) struct Facts<'a> {
 }
 
 /// The line for the user, unless the device was used or not using it was the purpose.
-pub(super) fn explain(facts: &Facts<'_>) -> Option<String> {
+pub(super) fn explain(facts: &RunFacts<'_>) -> Option<String> {
     let took = |step| processes(facts.marks, step);
     let apart = took(UsageStep::ApartFromRun);
     let mut apart = apart

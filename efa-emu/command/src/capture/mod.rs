@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use efa_options::capture_output::{CaptureOptions, Store, TICK, Written, parse_filter};
+use efa_options::capture_output::{CaptureOptions, RecordingTotals, Store, TICK, parse_filter};
 use efa_shm::DEFAULT_FABRIC;
 
 use efa_commands::Failure;
@@ -108,7 +108,7 @@ pub(super) fn record(
     target: &str,
     announce: impl FnOnce(&Recording),
     mut goes_on: impl FnMut(&mut Recording) -> bool,
-) -> Result<Option<Written>, Failure> {
+) -> Result<Option<RecordingTotals>, Failure> {
     let run = || {
         let missing = recording.start()?;
         if !missing.is_empty() {

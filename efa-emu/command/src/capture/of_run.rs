@@ -7,7 +7,7 @@ use efa_shm::{CaptureScope, Host};
 
 use super::recorded_device::RecordedDevice;
 use efa_commands::Failure;
-use efa_options::capture_output::{CaptureOptions, Store, Written};
+use efa_options::capture_output::{CaptureOptions, RecordingTotals, Store};
 
 /// A run that is recorded.
 pub(crate) struct RunRecording<'a> {
@@ -87,7 +87,10 @@ impl<'a> RunRecording<'a> {
     }
 }
 
-fn finish(devices: Vec<(&Host, RecordedDevice)>, mut store: Store) -> Result<Written, Failure> {
+fn finish(
+    devices: Vec<(&Host, RecordedDevice)>,
+    mut store: Store,
+) -> Result<RecordingTotals, Failure> {
     for (_, recorded_device) in devices {
         recorded_device.finish(&mut store)?;
     }

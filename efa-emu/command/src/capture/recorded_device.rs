@@ -252,7 +252,7 @@ mod tests {
                 .unwrap();
         }
 
-        fn end(mut self) -> efa_options::capture_output::Written {
+        fn end(mut self) -> efa_options::capture_output::RecordingTotals {
             self.recorded_device.finish(&mut self.store).unwrap();
             let written = self.store.finish().unwrap();
             assert_eq!(written.frames + written.dropped, self.written);

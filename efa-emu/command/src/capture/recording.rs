@@ -17,7 +17,7 @@ use efa_wire::address::Gid;
 
 use super::recorded_device::RecordedDevice;
 use efa_commands::Failure;
-use efa_options::capture_output::{Filter, Store, Written};
+use efa_options::capture_output::{Filter, RecordingTotals, Store};
 
 /// Maximum time for devices to begin recording; a stopped process never does.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -157,7 +157,7 @@ impl Recording {
     }
 
     /// Ends the capture, and returns its totals.
-    pub(crate) fn end(mut self) -> Result<Written, RecordingError> {
+    pub(crate) fn end(mut self) -> Result<RecordingTotals, RecordingError> {
         for (_, (_, recorded_device)) in std::mem::take(&mut self.hosts) {
             recorded_device.finish(&mut self.store)?;
         }

@@ -23,7 +23,7 @@ use efa_shm::{
 use crate::capture::RunRecording;
 use crate::injection::{Libraries, Provider};
 use crate::output::complain;
-use crate::unused::{self, Facts};
+use crate::unused::{self, RunFacts};
 use crate::{fault, survivors};
 
 /// The options of a host, or of each of several hosts.
@@ -329,7 +329,7 @@ impl HostSettings {
         status: ExitStatus,
     ) -> Option<String> {
         let mut devices = hosts.iter().flat_map(|host| &host.devices);
-        unused::explain(&Facts {
+        unused::explain(&RunFacts {
             has_received: devices.any(|device| device.statistics().port.rx_pkts > 0),
             has_failed: !status.success(),
             marks: &injection.marks,

@@ -27,25 +27,25 @@ struct Receive {
 }
 
 /// The scatter entries of a receive that has more than one.
-struct Scattered {
+struct ScatterList {
     receive: Receive,
     buffers: [Buffer; MAX_BUFFERS],
 }
 
-impl Scattered {
+impl ScatterList {
     fn buffers(&self) -> &[Buffer] {
         &self.buffers[..usize::from(self.receive.count)]
     }
 }
 
 /// The receive queue contains invalid descriptors.
-pub(super) struct Malformed;
+pub(super) struct MalformedQueue;
 
 impl QueuePair {
     /// The number of descriptors that were posted and not consumed. Reads the doorbell only if
     /// fewer than `wanted` are already known.
     #[inline(always)]
-    pub(super) fn posted_descriptors(&mut self, wanted: u16) -> Result<u16, Malformed> {
+    pub(super) fn posted_descriptors(&mut self, wanted: u16) -> Result<u16, MalformedQueue> {
         let available = self.recv.producer.wrapping_sub(self.recv.consumed);
         if available >= wanted {
             return Ok(available);
@@ -53,7 +53,7 @@ impl QueuePair {
         let producer = self.rings.recv.doorbell().read() as u16;
         let available = producer.wrapping_sub(self.recv.consumed);
         if u32::from(available) > self.config.recv_descriptors {
-            return Err(Malformed);
+            return Err(MalformedQueue);
         }
         self.recv.producer = producer;
         Ok(available)
@@ -61,19 +61,19 @@ impl QueuePair {
 
     /// The first descriptor of the oldest posted receive. Nearly every receive has no other.
     #[inline(always)]
-    fn first_descriptor(&mut self) -> Result<Option<ReceiveDescriptor>, Malformed> {
+    fn first_descriptor(&mut self) -> Result<Option<ReceiveDescriptor>, MalformedQueue> {
         if self.posted_descriptors(1)? == 0 {
             return Ok(None);
         }
         let first = self.rings.recv.read(self.recv.consumed);
         match first.first {
             true => Ok(Some(first)),
-            false => Err(Malformed),
+            false => Err(MalformedQueue),
         }
     }
 
     /// The oldest posted receive.
-    fn next_receive(&mut self, max_sge: u32) -> Result<Option<Receive>, Malformed> {
+    fn next_receive(&mut self, max_sge: u32) -> Result<Option<Receive>, MalformedQueue> {
         Ok(match self.first_descriptor()? {
             None => None,
             Some(only) if only.last => Some(Receive {
@@ -86,26 +86,26 @@ impl QueuePair {
 
     /// Reads the oldest posted receive, which has more than one descriptor.
     #[cold]
-    fn scattered(&mut self, max_sge: u32) -> Result<Scattered, Malformed> {
+    fn scattered(&mut self, max_sge: u32) -> Result<ScatterList, MalformedQueue> {
         let first = self.rings.recv.read(self.recv.consumed);
         let mut buffers = [Buffer::default(); MAX_BUFFERS];
         buffers[0] = first.buffer;
         let mut count = 1;
         loop {
             if self.posted_descriptors(count + 1)? <= count {
-                return Err(Malformed);
+                return Err(MalformedQueue);
             }
             let counter = self.recv.consumed.wrapping_add(count);
             let descriptor = self.rings.recv.read(counter);
             if descriptor.first || u32::from(count) >= max_sge.min(MAX_BUFFERS as u32) {
-                return Err(Malformed);
+                return Err(MalformedQueue);
             }
             buffers[usize::from(count)] = descriptor.buffer;
             count += 1;
             if descriptor.last {
                 let request_id = first.request_id;
                 let receive = Receive { request_id, count };
-                return Ok(Scattered { receive, buffers });
+                return Ok(ScatterList { receive, buffers });
             }
         }
     }
@@ -416,8 +416,8 @@ enum Refusal {
     Malformed,
 }
 
-impl From<Malformed> for Refusal {
-    fn from(_: Malformed) -> Self {
+impl From<MalformedQueue> for Refusal {
+    fn from(_: MalformedQueue) -> Self {
         Refusal::Malformed
     }
 }

@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_are_ordered_by_time_and_then_by_age() {
+    fn events_are_ordered_by_time_and_age() {
         let at = Duration::from_nanos;
         let mut queue = EventQueue::default();
         for (time, name) in [(5, 'c'), (3, 'a'), (5, 'x'), (5, 'd'), (3, 'b')] {

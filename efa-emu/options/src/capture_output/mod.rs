@@ -11,7 +11,7 @@ mod store;
 
 pub use filter::{Filter, FilterError, FilteredFrame, parse_filter};
 pub use options::{CaptureOptions, Ring};
-pub use store::{Sends, Store, Written};
+pub use store::{RecordingTotals, SendCounts, Store};
 
 /// The interval at which recorded frames are collected.
 pub const TICK: std::time::Duration = std::time::Duration::from_millis(100);

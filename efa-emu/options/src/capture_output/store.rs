@@ -37,7 +37,7 @@ enum Target {
 
 /// Totals of a recording.
 #[derive(Clone, Debug, Default)]
-pub struct Written {
+pub struct RecordingTotals {
     /// Interfaces that the capture declares.
     pub hosts: usize,
     /// Frames in all files, or in the pipe.
@@ -51,12 +51,12 @@ pub struct Written {
     /// Frames that are written after younger ones.
     pub late: u64,
     /// Counts of sends: RDM packets, and others.
-    pub sends: Sends,
+    pub sends: SendCounts,
 }
 
 /// Counts of the sends in a capture. After the first RDM packet the others are no longer counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Sends {
+pub struct SendCounts {
     /// Whether there was an RDM packet.
     pub any_rdm: bool,
     /// Sends before it that are not RDM packets.
@@ -65,7 +65,7 @@ pub struct Sends {
     pub connected: u64,
 }
 
-impl Sends {
+impl SendCounts {
     fn look(&mut self, frame: &Frame<'_>) {
         if let Some(packet) = frame.rdm_packet() {
             self.any_rdm |= is_rdm(packet, frame.header.captured_len());
@@ -82,7 +82,7 @@ fn is_rdm(packet: &[u8], length: usize) -> bool {
         && (packet.len() < length || Packet::parse(packet).is_ok())
 }
 
-impl Written {
+impl RecordingTotals {
     /// The reason why a capture has no RDM packets; `None` if it has some.
     pub fn nothing_to_judge(&self) -> Option<String> {
         if self.sends.any_rdm {
@@ -102,9 +102,9 @@ impl Written {
     }
 }
 
-impl std::fmt::Display for Written {
+impl std::fmt::Display for RecordingTotals {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Written {
+        let RecordingTotals {
             hosts,
             frames,
             bytes,
@@ -144,7 +144,7 @@ pub struct Store {
     held_up_to: Duration,
     /// The time of the last frame that was written.
     latest: Duration,
-    written: Written,
+    written: RecordingTotals,
 }
 
 impl Store {
@@ -183,7 +183,7 @@ impl Store {
             arrivals: VecDeque::new(),
             held_up_to: Duration::ZERO,
             latest: Duration::ZERO,
-            written: Written::default(),
+            written: RecordingTotals::default(),
         }
     }
 
@@ -298,7 +298,7 @@ impl Store {
     }
 
     /// Writes all held frames, and ends the capture.
-    pub fn finish(mut self) -> io::Result<Written> {
+    pub fn finish(mut self) -> io::Result<RecordingTotals> {
         self.held.sort_by_key(|(_, frame)| frame.time);
         self.write(self.held.len())?;
         let mut written = self.written;

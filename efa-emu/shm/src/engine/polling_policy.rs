@@ -329,7 +329,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     /// A thread that polls, and its processor.
-    struct Thread {
+    struct PollingThread {
         policy: PollingPolicy,
         start: Instant,
         passed: Duration,
@@ -338,9 +338,9 @@ mod tests {
         done: u64,
     }
 
-    impl Thread {
-        fn new() -> Thread {
-            Thread {
+    impl PollingThread {
+        fn new() -> PollingThread {
+            PollingThread {
                 policy: PollingPolicy::new(false),
                 start: Instant::now(),
                 passed: Duration::ZERO,
@@ -390,7 +390,7 @@ mod tests {
 
     #[test]
     fn a_thread_with_a_processor_never_sleeps() {
-        let mut thread = Thread::new();
+        let mut thread = PollingThread::new();
         assert_eq!(thread.polls(1_000_000), []);
         // Kernel threads.
         for _ in 0..1000 {
@@ -406,7 +406,7 @@ mod tests {
 
     #[test]
     fn futile_polls_lead_to_sleep() {
-        let mut thread = Thread::new();
+        let mut thread = PollingThread::new();
         thread.polls(2 * WINDOW);
         thread.loses(4 * MS);
         assert_eq!(thread.polls(WINDOW), [], "the loss is being noticed");
@@ -420,7 +420,7 @@ mod tests {
 
     #[test]
     fn other_work_between_polls_prevents_sleep() {
-        let mut thread = Thread::new();
+        let mut thread = PollingThread::new();
         thread.polls(2 * WINDOW);
         thread.loses(4 * MS);
         thread.polls(WINDOW);
@@ -433,7 +433,7 @@ mod tests {
 
     #[test]
     fn naps_last_while_other_programs_compete() {
-        let mut thread = Thread::new();
+        let mut thread = PollingThread::new();
         thread.polls(2 * WINDOW);
         let mut believed = Vec::new();
         for _ in 0..4 {
@@ -457,7 +457,7 @@ mod tests {
 
     #[test]
     fn a_yielding_thread_does_not_sleep() {
-        let mut thread = Thread::new();
+        let mut thread = PollingThread::new();
         for _ in 0..10 * WINDOW {
             thread.loses(MS);
             assert_eq!(thread.poll(), None);
@@ -473,7 +473,7 @@ mod tests {
 
     #[test]
     fn rare_losses_do_not_give_the_processor_away() {
-        let mut thread = Thread::new();
+        let mut thread = PollingThread::new();
         thread.polls(2 * WINDOW);
         // The program computes between its polls, and other programs run alternately.
         for _ in 0..WINDOW {

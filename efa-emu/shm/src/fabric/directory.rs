@@ -422,7 +422,7 @@ mod tests {
 
     /// A process that sweeps looks at fabrics that others remove meanwhile.
     #[test]
-    fn a_removed_fabric_is_not_created_by_sweeping_or_listing() {
+    fn sweeping_or_listing_creates_no_removed_fabric() {
         let root = tempfile::tempdir().unwrap();
         let living = open(&root).unwrap();
         let user = living.fabric().user_directory();

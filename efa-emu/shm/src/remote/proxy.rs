@@ -15,7 +15,7 @@ use crate::link::outbound::routes::{NoRoute, OutgoingRing, Routes};
 use crate::link::peer::{Peer, Peers, refuse_slot};
 use crate::process::shared::SharedMemory;
 use crate::transport::record::{Answer, Record};
-use crate::transport::ring::{Consumer, Full, Incoming, Producer};
+use crate::transport::ring::{Consumer, Incoming, Producer, RingFull};
 use crate::transport::segment::{Address, Segment, SlotContent};
 use crate::transport::switchboard::{self, LINES, Line, Switchboard};
 use efa_device_model::fault::{Fault, FaultId};
@@ -372,8 +372,8 @@ impl DeviceProxy {
             }
             // An empty ring always has room for half of its capacity, independent of the position
             // of its end.
-            Err(Full) if 2 * record.length() <= ring.producer.capacity() => Err(Unsent::Busy),
-            Err(Full) => Err(Unsent::Failed(Status::RemoteBadLength)),
+            Err(RingFull) if 2 * record.length() <= ring.producer.capacity() => Err(Unsent::Busy),
+            Err(RingFull) => Err(Unsent::Failed(Status::RemoteBadLength)),
         }
     }
 

@@ -53,7 +53,7 @@ fn answer_at(number: u64) -> usize {
 
 /// The ring has no room for the record at the moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Full;
+pub(crate) struct RingFull;
 
 /// The sender's reference to a record in a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -147,7 +147,7 @@ impl<T> Producer<T> {
         record: &Record,
         token: T,
         fill: impl FnOnce(&SharedMemory, usize),
-    ) -> Result<Position, Full> {
+    ) -> Result<Position, RingFull> {
         let length = record.length();
         let to_end = self.capacity - self.write_at;
         let padding = if length > to_end { to_end } else { 0 };
@@ -155,7 +155,7 @@ impl<T> Producer<T> {
         let is_full = self.used + padding + length + LINE > self.capacity
             || self.next - self.oldest + 2 > ANSWERS as u64;
         if is_full {
-            return Err(Full);
+            return Err(RingFull);
         }
         if padding > 0 {
             self.commit(&Record::pad(padding), Pending::Padding);
@@ -522,7 +522,7 @@ mod tests {
         (0..length).map(|at| (at ^ seed) as u8).collect()
     }
 
-    fn push(producer: &mut Producer<u64>, length: u32, number: u32) -> Result<Position, Full> {
+    fn push(producer: &mut Producer<u64>, length: u32, number: u32) -> Result<Position, RingFull> {
         producer.push(&data(length, number), u64::from(number), |memory, at| {
             memory.write(at, &bytes(length, number))
         })
@@ -624,7 +624,7 @@ mod tests {
         assert_eq!(reap(&mut pair.producer), [(1, OK)]);
         assert_eq!(
             push(&mut pair.producer, 1000, sent),
-            Err(Full),
+            Err(RingFull),
             "the first is in the way"
         );
         pair.consumer.answer(&first, OK);

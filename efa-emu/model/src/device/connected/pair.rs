@@ -8,7 +8,7 @@ use slab::Slab;
 use super::attributes::ConnectionAttributes;
 use super::completion::{ConnectedCompletion, ConnectedFlags, WcOperation, WcStatus};
 use super::receives::{ReceiveQueue, SharedQueue, SrqId};
-use super::requester::{Ended, Purpose, Requester};
+use super::requester::{EndedRequest, Purpose, Requester};
 use super::responder::Responder;
 use crate::counters::{Counters, TroubleCounters};
 use crate::device::cq_table::CqTable;
@@ -192,7 +192,7 @@ impl Pair {
 
     fn complete_all(&mut self, around: &mut DeviceParts<'_>) {
         while let Some(ended) = self.requester.next_ended() {
-            let Ended {
+            let EndedRequest {
                 wr_id,
                 operation,
                 length,

@@ -183,7 +183,7 @@ pub(super) fn packets_of(length: u32, mtu: u32) -> u32 {
 
 /// The remaining data of a request that has ended.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ended {
+pub(super) struct EndedRequest {
     pub(super) wr_id: u64,
     pub(super) purpose: Purpose,
     pub(super) operation: WcOperation,
@@ -251,7 +251,7 @@ pub(super) struct Requester {
     is_rewound: bool,
     wait: Wait,
     deadline: Option<Duration>,
-    ended: VecDeque<Ended>,
+    ended: VecDeque<EndedRequest>,
 }
 
 impl Requester {
@@ -321,7 +321,7 @@ impl Requester {
 
     /// The next request that has ended.
     #[inline]
-    pub(super) fn next_ended(&mut self) -> Option<Ended> {
+    pub(super) fn next_ended(&mut self) -> Option<EndedRequest> {
         self.ended.pop_front()
     }
 
@@ -510,7 +510,7 @@ impl Requester {
         }
         self.posted -= usize::from(request.purpose == Purpose::Program);
         let wr = &request.wr;
-        self.ended.push_back(Ended {
+        self.ended.push_back(EndedRequest {
             wr_id: wr.wr_id,
             purpose: request.purpose,
             operation: wr.operation.completes_as(),

@@ -37,20 +37,20 @@ fn is_named(gid: Gid, name: &str) -> bool {
 }
 
 #[derive(Default)]
-struct Board {
+struct ArmedRules {
     faults: Faults,
     tally: LocalTally,
 }
 
-impl Board {
-    fn with(rules: &[&str]) -> Board {
-        let mut board = Board::default();
+impl ArmedRules {
+    fn with(rules: &[&str]) -> ArmedRules {
+        let mut armed = ArmedRules::default();
         for (index, rule) in rules.iter().enumerate() {
-            board
+            armed
                 .faults
                 .arm(FaultId(index as u64), rule.parse().unwrap());
         }
-        board
+        armed
     }
 
     fn decide(&mut self, frame: Frame<'_>) -> Verdict {
@@ -76,16 +76,16 @@ fn occurrences_are_chosen() {
         ("nth = 2, every = 3, count = 2", ".x..x..."),
     ] {
         let rule = format!("when = {{ {occurrence} }}, then = \"drop\"");
-        let mut board = Board::with(&[&rule]);
+        let mut armed = ArmedRules::with(&[&rule]);
         let hits: String = (0..8)
-            .map(|_| match board.outcome(frame(&EAGER)) {
+            .map(|_| match armed.outcome(frame(&EAGER)) {
                 Some(_) => 'x',
                 None => '.',
             })
             .collect();
         assert_eq!(hits, expected, "{occurrence}");
         let applied = expected.matches('x').count() as u64;
-        assert_eq!(board.tally.applied(FaultId(0)), applied);
+        assert_eq!(armed.tally.applied(FaultId(0)), applied);
     }
 }
 
@@ -109,7 +109,7 @@ fn every_key_is_looked_at() {
         repeated = false"#;
     let hit = |when: &str| {
         let rule = format!("when = {{ {when} }}, then = \"drop\"");
-        Board::with(&[&rule]).outcome(frame(&EAGER)).is_some()
+        ArmedRules::with(&[&rule]).outcome(frame(&EAGER)).is_some()
     };
     assert!(hit(all));
     assert!(hit(r#"packet = ["CTS", "EAGER_MSGRTM"]"#));
@@ -136,7 +136,7 @@ fn every_key_is_looked_at() {
         };
         let rule = format!("when = {{ {other} }}, then = {then}");
         assert_eq!(
-            Board::with(&[&rule]).outcome(frame(&EAGER)),
+            ArmedRules::with(&[&rule]).outcome(frame(&EAGER)),
             None,
             "{other}"
         );
@@ -149,14 +149,17 @@ fn every_key_is_looked_at() {
     for (status, expected) in [("remote-rnr", true), ("ok", false)] {
         let rule =
             format!("when = {{ on = \"answer\", status = \"{status}\" }}, then = \"duplicate\"");
-        assert_eq!(Board::with(&[&rule]).outcome(answer).is_some(), expected);
+        assert_eq!(
+            ArmedRules::with(&[&rule]).outcome(answer).is_some(),
+            expected
+        );
     }
 }
 
 /// Events without a packet are not counted: number 1 is the first packet.
 #[test]
 fn only_packets_are_repeated() {
-    let mut board = Board::with(&[r#"when = { nth = 1 }, then = "repeat""#]);
+    let mut armed = ArmedRules::with(&[r#"when = { nth = 1 }, then = "repeat""#]);
     let header = frame(&EAGER).header;
     for operation in [Operation::RdmaRead, Operation::RdmaWrite] {
         let header = RequestHeader {
@@ -167,10 +170,10 @@ fn only_packets_are_repeated() {
             header: &header,
             ..frame(&EAGER)
         };
-        assert_eq!(board.outcome(other), None, "{operation:?}");
+        assert_eq!(armed.outcome(other), None, "{operation:?}");
     }
-    assert_eq!(board.outcome(frame(&EAGER)), Some(EventOutcome::Repeat));
-    assert_eq!(board.outcome(frame(&EAGER)), None);
+    assert_eq!(armed.outcome(frame(&EAGER)), Some(EventOutcome::Repeat));
+    assert_eq!(armed.outcome(frame(&EAGER)), None);
 }
 
 #[test]
@@ -187,25 +190,25 @@ fn short_packets_have_no_msg_id() {
 
 #[test]
 fn the_first_matching_rule_decides_and_triggers_continue() {
-    let mut board = Board::with(&[
+    let mut armed = ArmedRules::with(&[
         r#"label = "k", when = { nth = 1 }, then = "hold""#,
         r#"when = { count = 2 }, then = { release = "k" }"#,
         r#"when = {}, then = "drop""#,
     ]);
-    let first = board.decide(frame(&EAGER));
+    let first = armed.decide(frame(&EAGER));
     assert_eq!(
         first.outcome,
         Some((FaultId(0), EventOutcome::Hold { packets: None }))
     );
     assert_eq!(first.triggers, []);
-    let second = board.decide(frame(&EAGER));
+    let second = armed.decide(frame(&EAGER));
     assert_eq!(second.outcome, Some((FaultId(2), EventOutcome::Drop)));
     assert_eq!(second.triggers, [Trigger::Release(vec![FaultId(0)])]);
 }
 
 #[test]
 fn refusals_follow_the_retries_of_their_request_only() {
-    let mut board = Board::with(&[r#"when = { nth = 1 }, then = { not-ready = 3 }"#]);
+    let mut armed = ArmedRules::with(&[r#"when = { nth = 1 }, then = { not-ready = 3 }"#]);
     let rnr = Some(EventOutcome::Answer(Status::RemoteRnr));
     let again = RequestHeader {
         retries: 1,
@@ -219,74 +222,74 @@ fn refusals_follow_the_retries_of_their_request_only() {
         sequence: 1,
         ..again
     };
-    assert_eq!(board.outcome(frame(&EAGER)), rnr);
+    assert_eq!(armed.outcome(frame(&EAGER)), rnr);
     let other = Frame {
         header: &other,
         ..retry
     };
-    assert_eq!(board.outcome(other), None);
-    assert_eq!(board.outcome(retry), rnr);
-    assert_eq!(board.outcome(retry), rnr);
-    assert_eq!(board.outcome(retry), None);
+    assert_eq!(armed.outcome(other), None);
+    assert_eq!(armed.outcome(retry), rnr);
+    assert_eq!(armed.outcome(retry), rnr);
+    assert_eq!(armed.outcome(retry), None);
 }
 
 #[test]
 fn cuts_are_triggered_and_healed() {
-    let mut board = Board::with(&[
+    let mut armed = ArmedRules::with(&[
         r#"when = { msg-id = 1, every = 1 }, then = { cut = ["beta", "alpha"] }"#,
         r#"then = { heal = ["alpha", "beta"] }"#,
         r#"when = { msg-id = 2 }, then = { heal = ["alpha", "beta"] }"#,
     ]);
-    assert_eq!(board.outcome(frame(&EAGER)), None);
+    assert_eq!(armed.outcome(frame(&EAGER)), None);
     let mut trigger = EAGER;
     trigger[4] = 1;
-    assert_eq!(board.outcome(frame(&trigger)), None, "it was on its way");
-    assert_eq!(board.outcome(frame(&EAGER)), Some(EventOutcome::Drop));
+    assert_eq!(armed.outcome(frame(&trigger)), None, "it was on its way");
+    assert_eq!(armed.outcome(frame(&EAGER)), Some(EventOutcome::Drop));
     let within = Frame {
         responder: ALPHA,
         ..frame(&EAGER)
     };
-    assert_eq!(board.outcome(within), None);
-    board.faults.begin(FaultId(1), &board.tally);
-    assert_eq!(board.outcome(frame(&EAGER)), None);
+    assert_eq!(armed.outcome(within), None);
+    armed.faults.begin(FaultId(1), &armed.tally);
+    assert_eq!(armed.outcome(frame(&EAGER)), None);
     // Packets of others heal a cut, too.
-    board.outcome(frame(&trigger));
-    assert_eq!(board.outcome(frame(&EAGER)), Some(EventOutcome::Drop));
+    armed.outcome(frame(&trigger));
+    assert_eq!(armed.outcome(frame(&EAGER)), Some(EventOutcome::Drop));
     trigger[4] = 2;
-    board.outcome(Frame {
+    armed.outcome(Frame {
         data: &trigger,
         ..within
     });
-    assert_eq!(board.outcome(frame(&EAGER)), None);
+    assert_eq!(armed.outcome(frame(&EAGER)), None);
 }
 
 #[test]
 fn the_last_port_speed_holds_until_disarmed() {
-    let mut board = Board::with(&[
+    let mut armed = ArmedRules::with(&[
         r#"when = { nth = 2 }, then = { port-speed = { host = "beta", gbps = 25 } }"#,
         r#"then = { port-speed = { host = "beta", gbps = 400 } }"#,
         r#"then = { port-speed = { host = "alpha", gbps = 200 } }"#,
     ]);
-    let speeds = |board: &Board| {
-        [ALPHA, BETA].map(|gid| board.faults.port(gid, &is_named, &board.tally).speed.gbps)
+    let speeds = |armed: &ArmedRules| {
+        [ALPHA, BETA].map(|gid| armed.faults.port(gid, &is_named, &armed.tally).speed.gbps)
     };
-    assert_eq!(speeds(&board), [100, 100]);
+    assert_eq!(speeds(&armed), [100, 100]);
     for id in [1, 2] {
-        assert_eq!(board.faults.begin(FaultId(id), &board.tally), []);
+        assert_eq!(armed.faults.begin(FaultId(id), &armed.tally), []);
     }
-    assert_eq!(speeds(&board), [200, 400]);
+    assert_eq!(speeds(&armed), [200, 400]);
     for expected in [[200, 400], [200, 25], [200, 25]] {
-        assert_eq!(board.outcome(frame(&EAGER)), None, "it loses nothing");
-        assert_eq!(speeds(&board), expected);
+        assert_eq!(armed.outcome(frame(&EAGER)), None, "it loses nothing");
+        assert_eq!(speeds(&armed), expected);
     }
     // This fault was armed first, and has been in force since.
-    board.faults.disarm(FaultId(0));
-    assert_eq!(speeds(&board), [200, 100]);
+    armed.faults.disarm(FaultId(0));
+    assert_eq!(speeds(&armed), [200, 100]);
 }
 
 #[test]
 fn queue_errors_trigger_at_once_or_by_events() {
-    let mut board = Board::with(&[
+    let mut armed = ArmedRules::with(&[
         r#"then = { cq-error = "beta" }"#,
         r#"when = { nth = 2 }, then = { qp-error = { host = "alpha", qpn = 7 } }"#,
     ]);
@@ -297,28 +300,28 @@ fn queue_errors_trigger_at_once_or_by_events() {
         };
         Trigger::Queues(HostName::Name(host.to_owned()), error)
     };
-    let begun = board.faults.begin(FaultId(0), &board.tally);
+    let begun = armed.faults.begin(FaultId(0), &armed.tally);
     assert_eq!(begun, [of("beta", QueueKind::CompletionQueue, None)]);
-    assert_eq!(board.decide(frame(&EAGER)), Verdict::default());
-    let second = board.decide(frame(&EAGER));
+    assert_eq!(armed.decide(frame(&EAGER)), Verdict::default());
+    let second = armed.decide(frame(&EAGER));
     assert_eq!(second.outcome, None, "the event itself goes on");
     assert_eq!(
         second.triggers,
         [of("alpha", QueueKind::QueuePair, Some(7))]
     );
-    assert_eq!(board.decide(frame(&EAGER)), Verdict::default());
+    assert_eq!(armed.decide(frame(&EAGER)), Verdict::default());
 }
 
 #[test]
 fn registrations_queue_pairs_and_commands_are_by_host() {
-    let mut board = Board::with(&[
+    let mut armed = ArmedRules::with(&[
         r#"when = { on = "registration", host = "beta", min-length = 4096 }, then = { fail = "EAGAIN" }"#,
         r#"when = { on = "queue-pair", host = "beta", nth = 2 }, then = { qpn = 9 }"#,
         r#"then = { kill = "alpha" }"#,
         r#"when = { on = "command", host = "beta", command = "reg-mr" }, then = "lose""#,
     ]);
     let mut decide = |event| {
-        let verdict = board.faults.decide(&event, &is_named, &board.tally);
+        let verdict = armed.faults.decide(&event, &is_named, &armed.tally);
         verdict.outcome.map(|(_, outcome)| outcome)
     };
     let register = |host, length| Event::Registration { host, length };
@@ -338,6 +341,6 @@ fn registrations_queue_pairs_and_commands_are_by_host() {
         decide(command(BETA, AdminCommand::RegMr)),
         Some(EventOutcome::Lose)
     );
-    let kill = board.faults.begin(FaultId(2), &board.tally);
+    let kill = armed.faults.begin(FaultId(2), &armed.tally);
     assert_eq!(kill, [Trigger::Kill(HostName::Name("alpha".into()))]);
 }

@@ -8,7 +8,7 @@ use super::out_ring::{Pending, list};
 use super::state::Outbound;
 use crate::link::memory::{self, Window};
 use crate::transport::record::{Answer, Record, RecordKind};
-use crate::transport::ring::Full;
+use crate::transport::ring::RingFull;
 
 /// Bytes of data in one part of an RDMA request whose data is transferred through the rings. A ring
 /// of the smallest size has room for three.
@@ -69,7 +69,7 @@ impl Outbound {
                         list(&mut self.waiting, ring, bulk.ring);
                         BulkProgress::Finished
                     }
-                    Err(Full) => BulkProgress::Blocked,
+                    Err(RingFull) => BulkProgress::Blocked,
                 }
             }
             BulkStage::Write {

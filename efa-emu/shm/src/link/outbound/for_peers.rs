@@ -12,7 +12,7 @@ use super::state::Outbound;
 use crate::link::memory::Window;
 use crate::process::shared::SharedMemory;
 use crate::transport::record::{Answer, Record, RecordKind};
-use crate::transport::ring::Full;
+use crate::transport::ring::RingFull;
 use crate::transport::segment::Address;
 
 impl Outbound {
@@ -57,7 +57,7 @@ impl Outbound {
         let ring = &mut self.rings[index];
         ring.producer
             .push(&record, Pending::ReadData(pull), fill)
-            .map_err(|Full| PushError::Full)?;
+            .map_err(|RingFull| PushError::Full)?;
         list(&mut self.waiting, ring, index);
         Ok(())
     }
@@ -78,7 +78,7 @@ impl Outbound {
         let record = Record::outcome(number, status);
         ring.producer
             .push(&record, Pending::Outcome, |_, _| {})
-            .map_err(|Full| PushError::Full)?;
+            .map_err(|RingFull| PushError::Full)?;
         list(&mut self.waiting, ring, index);
         Ok(())
     }
