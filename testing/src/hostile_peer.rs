@@ -14,7 +14,7 @@ use efa_core::endpoint::*;
 use efa_core::nic::{Access, DeviceCaps, Nic, RemoteKey, Source, Status, UserSlice};
 use efa_core::wire::*;
 
-use crate::nic::{MEMORY, Network, NetworkNic, Traits};
+use crate::nic::{DeviceTraits, MEMORY, Network, NetworkNic};
 use crate::pattern;
 
 const MTU: usize = 256;
@@ -111,7 +111,7 @@ struct Conversation {
 }
 
 /// The endpoint under test and everything around it.
-struct Surroundings<'a> {
+struct HostileRun<'a> {
     choices: Choices<'a>,
     network: Network,
     dut: Endpoint<NetworkNic>,
@@ -171,7 +171,7 @@ fn honest_length(number: usize) -> usize {
 
 /// Executes the run that `bytes` determine.
 pub fn run(bytes: &[u8]) {
-    let mut all = Surroundings::new(bytes);
+    let mut all = HostileRun::new(bytes);
     let mut commands = 0;
     // The number of commands is bounded, so that no run takes long.
     while !all.choices.0.is_empty() && commands < 600 {
@@ -182,7 +182,7 @@ pub fn run(bytes: &[u8]) {
     all.end();
 }
 
-impl<'a> Surroundings<'a> {
+impl<'a> HostileRun<'a> {
     fn new(bytes: &'a [u8]) -> Self {
         let mut choices = Choices(bytes);
         let network = Network::default();
@@ -191,7 +191,7 @@ impl<'a> Surroundings<'a> {
             1 => DeviceCaps::RDMA_READ,
             _ => DeviceCaps::RDMA_READ | DeviceCaps::RDMA_WRITE,
         };
-        let traits = Traits {
+        let traits = DeviceTraits {
             mtu: MTU,
             send_depth: SEND_DEPTH,
             recv_depth: RECV_DEPTH,
@@ -223,7 +223,7 @@ impl<'a> Surroundings<'a> {
         let exposed = dut.register(exposed, Access::all()).expect("room");
         network.fill(DUT, UNTOUCHED, &pattern(UNTOUCHED_SIZE, 99));
         let next_msg_id = dut.config().first_msg_id;
-        let mut all = Surroundings {
+        let mut all = HostileRun {
             choices,
             network,
             dut,

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::workspace;
 
 /// A field in the page.
-struct Documented {
+struct DocumentedField {
     types: Vec<String>,
     is_optional: bool,
     /// Whether it was printed.
@@ -65,7 +65,7 @@ pub fn assert_documented(command: &str, printed: &[Value], unseen: &[&str]) {
 }
 
 /// The rows of the table below a heading: path and type.
-fn fields_of_section(page: &str, command: &str) -> BTreeMap<String, Documented> {
+fn fields_of_section(page: &str, command: &str) -> BTreeMap<String, DocumentedField> {
     let heading = format!("## `{command} --json`");
     let section = page
         .lines()
@@ -79,7 +79,7 @@ fn fields_of_section(page: &str, command: &str) -> BTreeMap<String, Documented> 
             let types = cells.next()?;
             let always = types.strip_suffix(", optional");
             let of_type = always.unwrap_or(types).split(" or ").map(str::to_owned);
-            let documented = Documented {
+            let documented = DocumentedField {
                 types: of_type.collect(),
                 is_optional: always.is_some(),
                 seen: false,
@@ -91,9 +91,9 @@ fn fields_of_section(page: &str, command: &str) -> BTreeMap<String, Documented> 
 
 /// The documented field for a path, under its own name or with `*` as the last part.
 fn find<'a>(
-    documented: &'a mut BTreeMap<String, Documented>,
+    documented: &'a mut BTreeMap<String, DocumentedField>,
     path: &str,
-) -> Option<&'a mut Documented> {
+) -> Option<&'a mut DocumentedField> {
     if documented.contains_key(path) {
         return documented.get_mut(path);
     }

@@ -227,7 +227,7 @@ fn quiet<M: Machine>(machine: &M, programs: &mut [&mut Program<M>]) {
 }
 
 /// Two endpoints in one domain and one in another, with each other in their address vectors.
-struct Trio<M: Machine> {
+struct ThreeEndpoints<M: Machine> {
     pair: Program<M>,
     a: EndpointId,
     b: EndpointId,
@@ -239,7 +239,7 @@ struct Trio<M: Machine> {
     to_b: PeerId,
 }
 
-impl<M: Machine> Trio<M> {
+impl<M: Machine> ThreeEndpoints<M> {
     /// Opens the pair after the third endpoint was inserted into its address vector, and exchanges
     /// messages in all directions.
     fn start(machine: &M, remote: &M) -> Self {
@@ -252,7 +252,7 @@ impl<M: Machine> Trio<M> {
         let (address_a, address_b) = (pair.address(a), pair.address(b));
         let to_a = other.domain.insert_address(address_a).unwrap();
         let to_b = other.domain.insert_address(address_b).unwrap();
-        let mut trio = Trio {
+        let mut trio = ThreeEndpoints {
             pair,
             a,
             b,
@@ -281,7 +281,7 @@ impl<M: Machine> Trio<M> {
         let flags = OperationFlags::empty();
         self.pair.send(id, self.to_c, (0, length), flags).unwrap();
         self.other.send(self.c, back, (0, length), flags).unwrap();
-        let Trio { pair, other, .. } = self;
+        let ThreeEndpoints { pair, other, .. } = self;
         complete(machine, &mut [pair, other], &[2, 2]);
         assert_eq!(self.pair.contexts(id), [0, half]);
         assert_eq!(self.other.contexts(self.c), [0, half]);
@@ -294,7 +294,7 @@ impl<M: Machine> Trio<M> {
 /// Memory that was registered before either endpoint existed, one completion queue and one address
 /// vector serve both, with every subprotocol of messages.
 pub fn everything_is_shared<M: Machine>(machine: &M, remote: &M) {
-    let mut trio = Trio::start(machine, remote);
+    let mut trio = ThreeEndpoints::start(machine, remote);
     for length in [8, 5000, 20_000, 300_000] {
         trio.exchange(machine, trio.a, trio.to_a, length);
         trio.exchange(machine, trio.b, trio.to_b, length);
@@ -332,7 +332,7 @@ pub fn everything_is_shared<M: Machine>(machine: &M, remote: &M) {
 /// One endpoint is closed while it has messages in flight, and the other continues. All buffers
 /// return to the pool, and another endpoint replaces the closed one.
 pub fn one_is_closed_while_the_other_works<M: Machine>(machine: &M, remote: &M) {
-    let mut trio = Trio::start(machine, remote);
+    let mut trio = ThreeEndpoints::start(machine, remote);
     // Both the unexpected messages and the sends of the closed endpoint hold buffers.
     let flags = OperationFlags::empty();
     for _ in 0..3 {
@@ -378,7 +378,7 @@ pub fn one_is_closed_while_the_other_works<M: Machine>(machine: &M, remote: &M) 
 /// `progress` rings for an unfinished batch.
 pub fn a_batch_rings_once<M: Machine>(machine: &M, remote: &M) {
     const BATCH: usize = 8;
-    let mut trio = Trio::start(machine, remote);
+    let mut trio = ThreeEndpoints::start(machine, remote);
     quiet(machine, &mut [&mut trio.pair, &mut trio.other]);
     let half = (MEMORY / 2) as u64;
     for is_ended in [true, false] {

@@ -11,19 +11,19 @@ use efa_core::wire::fields::{Value, fields_of};
 
 /// Joined captures. Each has its own interfaces and GIDs, so that the captures share no
 /// conversation.
-pub struct Joined {
+pub struct JoinedCaptures {
     /// The pcapng file.
     pub capture: Vec<u8>,
     /// The indices of each capture's frames.
     pub frames: Vec<Range<usize>>,
 }
 
-impl Joined {
+impl JoinedCaptures {
     /// Joins captures of emulated devices.
     ///
     /// # Panics
     /// If a file is not such a capture, or is damaged.
-    pub fn of(files: &[impl AsRef<Path>]) -> Joined {
+    pub fn of(files: &[impl AsRef<Path>]) -> JoinedCaptures {
         let mut writer = Writer::new(Vec::new()).unwrap();
         let mut frames = Vec::new();
         let (mut first_interface, mut end) = (0, 0);
@@ -58,7 +58,7 @@ impl Joined {
             first_interface += interfaces;
         }
         let capture = writer.finish(Duration::ZERO).unwrap();
-        Joined { capture, frames }
+        JoinedCaptures { capture, frames }
     }
 }
 

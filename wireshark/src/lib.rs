@@ -6,8 +6,8 @@ mod shown;
 pub mod talk;
 mod tshark;
 
-pub use joined::Joined;
-pub use shown::Shown;
+pub use joined::JoinedCaptures;
+pub use shown::DissectedFrame;
 pub use tshark::Tshark;
 
 /// The blocks of a little-endian pcapng file.

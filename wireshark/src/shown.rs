@@ -6,13 +6,13 @@ use serde_json::Value;
 
 /// The output of `tshark` for one frame: the values of each field, in the order of the frame.
 #[derive(Debug)]
-pub struct Shown {
+pub struct DissectedFrame {
     fields: BTreeMap<String, Vec<String>>,
 }
 
-impl Shown {
-    pub(crate) fn new(layers: &Value) -> Shown {
-        let mut shown = Shown {
+impl DissectedFrame {
+    pub(crate) fn new(layers: &Value) -> DissectedFrame {
+        let mut shown = DissectedFrame {
             fields: BTreeMap::new(),
         };
         shown.collect("", layers);

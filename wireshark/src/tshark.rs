@@ -11,7 +11,7 @@ use efa_capture::Writer;
 use efa_testing::workspace::{root, userland};
 use serde_json::Value;
 
-use crate::shown::Shown;
+use crate::shown::DissectedFrame;
 
 /// An installed `tshark`: the one in the variable `TSHARK`, or else the one in the path.
 pub struct Tshark {
@@ -197,21 +197,21 @@ impl Tshark {
     }
 
     /// All fields of all frames.
-    pub fn dissect(&self, capture: &[u8]) -> Vec<Shown> {
+    pub fn dissect(&self, capture: &[u8]) -> Vec<DissectedFrame> {
         self.json(capture, &["-T", "json", "--no-duplicate-keys"])
     }
 
     /// All fields of all frames in a second pass, in which later frames are known.
-    pub fn dissect_twice(&self, capture: &[u8]) -> Vec<Shown> {
+    pub fn dissect_twice(&self, capture: &[u8]) -> Vec<DissectedFrame> {
         self.json(capture, &["-2", "-T", "json", "--no-duplicate-keys"])
     }
 
-    fn json(&self, capture: &[u8], arguments: &[&str]) -> Vec<Shown> {
+    fn json(&self, capture: &[u8], arguments: &[&str]) -> Vec<DissectedFrame> {
         let json = self.run(capture, arguments);
         let frames: Vec<Value> = serde_json::from_str(&json).unwrap();
         frames
             .iter()
-            .map(|frame| Shown::new(&frame["_source"]["layers"]))
+            .map(|frame| DissectedFrame::new(&frame["_source"]["layers"]))
             .collect()
     }
 

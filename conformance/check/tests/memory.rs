@@ -27,11 +27,11 @@ static LIVE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
 /// The system's allocator with a counter of the bytes in use.
-struct Counting;
+struct CountingAllocator;
 
 // SAFETY: every call is passed unchanged to the system's allocator, which fulfils the contract; the
 // counters allocate nothing.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let live = LIVE.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
         PEAK.fetch_max(live, Ordering::Relaxed);
@@ -47,7 +47,7 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// The address of a host's endpoint.
 fn address(host: usize, qpn: u16) -> RawAddress {

@@ -15,15 +15,15 @@ use efa_doctor::doctor::{CHECKS, Finding, Level, Machine, examine, worst};
 use tempfile::TempDir;
 
 /// The files of a machine, and the variables of a process on it.
-struct Staged {
+struct FakeMachine {
     root: TempDir,
     environment: BTreeMap<String, String>,
 }
 
-impl Staged {
+impl FakeMachine {
     /// A machine without EFA.
-    fn bare() -> Staged {
-        let staged = Staged {
+    fn bare() -> FakeMachine {
+        let staged = FakeMachine {
             root: tempfile::tempdir().unwrap(),
             environment: BTreeMap::new(),
         };
@@ -38,8 +38,8 @@ impl Staged {
     }
 
     /// A correct EC2 instance of this type, with devices of this generation.
-    fn instance(name: &str, profile: &str, devices: u8) -> Staged {
-        let staged = Staged::bare();
+    fn instance(name: &str, profile: &str, devices: u8) -> FakeMachine {
+        let staged = FakeMachine::bare();
         staged.file("sys/devices/virtual/dmi/id/sys_vendor", "Amazon EC2");
         staged.file("sys/devices/virtual/dmi/id/product_name", name);
         staged.file("sys/module/efa/version", "2.13.0g");
@@ -125,7 +125,7 @@ fn only<'a>(findings: &'a [Finding], check: &str) -> (Level, &'a str, &'a str) {
 
 #[test]
 fn a_healthy_instance_has_only_notes() {
-    let findings = Staged::instance("p5en.48xlarge", "efa2", 16).findings();
+    let findings = FakeMachine::instance("p5en.48xlarge", "efa2", 16).findings();
     assert_eq!(worst(&findings), Level::Ok, "{findings:#?}");
     assert!(only(&findings, "machine").1.starts_with("p5en.48xlarge"));
     assert_eq!(
@@ -157,9 +157,9 @@ fn a_healthy_instance_has_only_notes() {
 #[test]
 fn findings_belong_to_checks_and_have_remedies() {
     let machines = [
-        Staged::bare(),
-        Staged::instance("c5n.18xlarge", "efa0", 1),
-        Staged::instance("p4d.24xlarge", "efa1", 2),
+        FakeMachine::bare(),
+        FakeMachine::instance("c5n.18xlarge", "efa0", 1),
+        FakeMachine::instance("p4d.24xlarge", "efa1", 2),
     ];
     for findings in machines.map(|staged| staged.findings()) {
         for finding in &findings {
@@ -177,7 +177,7 @@ fn findings_belong_to_checks_and_have_remedies() {
 
 #[test]
 fn a_machine_with_nothing_has_one_error() {
-    let findings = Staged::bare().findings();
+    let findings = FakeMachine::bare().findings();
     let (level, value, remedy) = only(&findings, "device");
     assert_eq!((level, value), (Level::Error, "there is no EFA device"));
     assert!(remedy.contains("efa-emu run"), "{remedy}");
@@ -187,7 +187,7 @@ fn a_machine_with_nothing_has_one_error() {
 
 #[test]
 fn a_missing_interface_suggests_attaching_one() {
-    let findings = Staged::instance("c5n.18xlarge", "efa0", 0).findings();
+    let findings = FakeMachine::instance("c5n.18xlarge", "efa0", 0).findings();
     let (level, _, remedy) = only(&findings, "device");
     assert_eq!(level, Level::Error);
     assert!(remedy.contains("--interface-type efa"), "{remedy}");
@@ -195,7 +195,7 @@ fn a_missing_interface_suggests_attaching_one() {
 
 #[test]
 fn a_missing_driver_differs_from_a_missing_device() {
-    let staged = Staged::instance("c5n.18xlarge", "efa0", 1);
+    let staged = FakeMachine::instance("c5n.18xlarge", "efa0", 1);
     fs::remove_dir_all(staged.path("sys/class")).unwrap();
     fs::remove_file(staged.path("sys/devices/pci0000:00/0000:00:00.0/driver")).unwrap();
     let findings = staged.findings();
@@ -206,7 +206,7 @@ fn a_missing_driver_differs_from_a_missing_device() {
 
 #[test]
 fn fewer_devices_than_possible_are_noted() {
-    let findings = Staged::instance("p5.48xlarge", "efa2", 8).findings();
+    let findings = FakeMachine::instance("p5.48xlarge", "efa2", 8).findings();
     let count = of(&findings, "device")[0];
     assert_eq!(
         (count.level, &count.value[..]),
@@ -216,7 +216,7 @@ fn fewer_devices_than_possible_are_noted() {
 
 #[test]
 fn low_memlock_is_an_error_only_when_enforced() {
-    let mut staged = Staged::instance("c5n.18xlarge", "efa0", 1);
+    let mut staged = FakeMachine::instance("c5n.18xlarge", "efa0", 1);
     staged.limit("65536");
     let findings = staged.findings();
     let (level, value, remedy) = only(&findings, "memlock");
@@ -280,7 +280,7 @@ fn drivers_too_old_for_device_or_instance() {
             "0xefa3 are supported from 2.12.0",
         ),
     ] {
-        let staged = Staged::instance(instance, profile, 1);
+        let staged = FakeMachine::instance(instance, profile, 1);
         staged.file("sys/module/efa/version", version);
         let findings = staged.findings();
         let (found, value, _) = only(&findings, "driver");
@@ -289,7 +289,7 @@ fn drivers_too_old_for_device_or_instance() {
             "{found:?} {value}"
         );
     }
-    let staged = Staged::instance("c5n.18xlarge", "efa0", 1);
+    let staged = FakeMachine::instance("c5n.18xlarge", "efa0", 1);
     fs::remove_file(staged.path("sys/module/efa/version")).unwrap();
     let findings = staged.findings();
     assert_eq!(only(&findings, "driver").0, Level::Note);
@@ -297,7 +297,7 @@ fn drivers_too_old_for_device_or_instance() {
 
 #[test]
 fn devices_that_this_user_may_not_open() {
-    let staged = Staged::instance("c5n.18xlarge", "efa0", 1);
+    let staged = FakeMachine::instance("c5n.18xlarge", "efa0", 1);
     for (mode, level) in [
         (0o600, Level::Error),
         (0o664, Level::Error),
@@ -332,7 +332,7 @@ fn devices_that_this_user_may_not_open() {
 
 #[test]
 fn ports_without_a_link_or_a_gid() {
-    let staged = Staged::instance("c5n.18xlarge", "efa0", 1);
+    let staged = FakeMachine::instance("c5n.18xlarge", "efa0", 1);
     staged.file("sys/class/infiniband/rdmap0s0/ports/1/state", "1: DOWN");
     let findings = staged.findings();
     assert_eq!(only(&findings, "port").1, "1: DOWN, not ACTIVE");
@@ -345,7 +345,7 @@ fn ports_without_a_link_or_a_gid() {
 
 #[test]
 fn an_unexpected_device_generation_is_noted() {
-    let findings = Staged::instance("p4d.24xlarge", "efa3", 4).findings();
+    let findings = FakeMachine::instance("p4d.24xlarge", "efa3", 4).findings();
     let generation = of(&findings, "generation")[0];
     assert_eq!(generation.level, Level::Note);
     assert!(generation.value.contains("known of p4d.24xlarge: 0xefa0"));
@@ -353,7 +353,7 @@ fn an_unexpected_device_generation_is_noted() {
 
 #[test]
 fn trace_scope_and_huge_pages() {
-    let staged = Staged::instance("c5n.18xlarge", "efa0", 1);
+    let staged = FakeMachine::instance("c5n.18xlarge", "efa0", 1);
     staged.file("proc/sys/kernel/yama/ptrace_scope", "1");
     staged.file(
         "proc/meminfo",
@@ -367,7 +367,7 @@ fn trace_scope_and_huge_pages() {
 
 #[test]
 fn accelerator_memory_needs_dmabuf_or_a_module() {
-    let staged = Staged::instance("p4d.24xlarge", "efa0", 4);
+    let staged = FakeMachine::instance("p4d.24xlarge", "efa0", 4);
     staged.file("sys/module/nvidia/version", "535.183");
     let findings = staged.findings();
     assert_eq!(
@@ -392,7 +392,7 @@ fn accelerator_memory_needs_dmabuf_or_a_module() {
 
 #[test]
 fn library_copies_are_deduplicated_and_mixed_releases_warned() {
-    let mut staged = Staged::instance("c5n.18xlarge", "efa0", 1);
+    let mut staged = FakeMachine::instance("c5n.18xlarge", "efa0", 1);
     let own = staged.path("home/user/lib");
     staged.library("home/user/lib", "libibverbs", "14.44.0");
     // The variable holds the full path, including the root.
@@ -436,7 +436,7 @@ fn library_copies_are_deduplicated_and_mixed_releases_warned() {
 
 #[test]
 fn missing_libraries_are_errors_with_their_packages() {
-    let staged = Staged::bare();
+    let staged = FakeMachine::bare();
     let findings = staged.findings();
     let missing = of(&findings, "rdma-core");
     assert_eq!(missing.len(), 2);
@@ -486,7 +486,7 @@ fn serve(answers: &'static [(&'static str, &'static str)]) -> SocketAddr {
 #[test]
 fn metadata_supply_the_type_firmware_lacks() {
     const TOKEN: (&str, &str) = ("PUT /latest/api/token", "t0ken");
-    let staged = Staged::instance("HVM domU", "efa0", 1);
+    let staged = FakeMachine::instance("HVM domU", "efa0", 1);
     let findings = staged.findings();
     assert!(only(&findings, "machine").1.contains("unknown type"));
     let address = serve(&[
@@ -507,7 +507,7 @@ fn metadata_supply_the_type_firmware_lacks() {
 
 #[test]
 fn a_refusing_or_absent_metadata_service_is_noted() {
-    let staged = Staged::instance("c5n.18xlarge", "efa0", 1);
+    let staged = FakeMachine::instance("c5n.18xlarge", "efa0", 1);
     let nobody = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -521,14 +521,14 @@ fn a_refusing_or_absent_metadata_service_is_noted() {
         assert!(only(&findings, "machine").1.starts_with("c5n.18xlarge"));
     }
     // Elsewhere than on EC2 no service is asked.
-    let bare = Staged::bare();
+    let bare = FakeMachine::bare();
     let findings = examine(&bare.machine().with_metadata(nobody));
     assert!(findings.iter().all(|finding| finding.check != "metadata"));
 }
 
 #[test]
 fn devices_of_other_vendors_are_ignored() {
-    let staged = Staged::instance("c5n.18xlarge", "efa0", 1);
+    let staged = FakeMachine::instance("c5n.18xlarge", "efa0", 1);
     let function = staged.path("sys/devices/pci0000:00/0000:00:00.0");
     fs::write(Path::new(&function).join("vendor"), "0x15b3\n").unwrap();
     let findings = staged.findings();

@@ -21,7 +21,7 @@ const TICK: Duration = Duration::from_millis(2);
 
 /// The end of a program.
 #[derive(Clone, Debug)]
-pub struct Ended {
+pub struct ProgramEnd {
     /// `None` if it did not end in time, and was killed.
     pub status: Option<ExitStatus>,
     /// Its standard output.
@@ -34,7 +34,7 @@ pub struct Ended {
 ///
 /// # Errors
 /// It cannot be started.
-pub fn output(command: &mut Command, limit: Duration) -> io::Result<Ended> {
+pub fn output(command: &mut Command, limit: Duration) -> io::Result<ProgramEnd> {
     let piped = command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = piped.stdin(Stdio::null()).process_group(0).spawn()?;
     let deadline = Instant::now() + limit;
@@ -52,7 +52,7 @@ pub fn output(command: &mut Command, limit: Duration) -> io::Result<Ended> {
         let _ = child.wait();
     }
     let errors = errors.and_then(|it| it.recv_timeout(END).ok());
-    Ok(Ended {
+    Ok(ProgramEnd {
         status,
         output: heard.unwrap_or_default(),
         errors: errors.unwrap_or_default(),

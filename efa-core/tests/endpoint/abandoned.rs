@@ -8,7 +8,7 @@ use efa_core::wire::{
     LongreadRtm, LongreadRtw, MediumRtm, MsgId, OpeType, PeerError, RecvId, Repr, RmaIov, RmaIovs,
     Rtr, RuntreadRtm, SendId,
 };
-use efa_testing::nic::{MEMORY, Traits};
+use efa_testing::nic::{DeviceTraits, MEMORY};
 
 use crate::script::{MODERN, Script, announced, config, memory, peer_memory, traits};
 
@@ -800,10 +800,10 @@ fn an_unreportable_break_ends_sending_to_the_peer() {
 
 /// The peer's half of such an operation is left as it is.
 #[test]
-fn a_failed_write_is_not_reported_to_the_peer() {
+fn failed_writes_are_not_reported_to_peers() {
     let (mut script, peer) = connected_to(TOLD);
     // Ours in windows: the data is lost.
-    let bare = Traits {
+    let bare = DeviceTraits {
         caps: DeviceCaps::empty(),
         ..traits()
     };

@@ -16,11 +16,11 @@ const LENGTH: u64 = 3000;
 
 /// One of many peers, all on the host of the script's.
 #[derive(Clone, Copy)]
-struct Other(RawAddress);
+struct OtherPeer(RawAddress);
 
-impl Other {
+impl OtherPeer {
     fn new(script: &Script, number: u16) -> Self {
-        Other(RawAddress {
+        OtherPeer(RawAddress {
             qpn: Qpn(100 + number),
             qkey: Qkey(0x7000 + u32::from(number)),
             ..script.peer_address()
@@ -84,7 +84,7 @@ fn answers(script: &mut Script) -> Vec<(u32, RecvId)> {
 }
 
 /// Sends the data that a CTS granted, in two packets.
-fn grant(script: &mut Script, from: Other, recv_id: RecvId, length: u64) {
+fn grant(script: &mut Script, from: OtherPeer, recv_id: RecvId, length: u64) {
     for offset in (0..length).step_by(900) {
         let part = 900.min(length - offset);
         let data = CtsData {
@@ -121,7 +121,9 @@ fn one_receive(script: &mut Script) -> Result<ReceiveId, EndpointError> {
 #[test]
 fn sixteen_busy_peers_leave_room_for_others() {
     let (mut script, region) = crowded(34);
-    let peers: Vec<Other> = (0..16).map(|number| Other::new(&script, number)).collect();
+    let peers: Vec<OtherPeer> = (0..16)
+        .map(|number| OtherPeer::new(&script, number))
+        .collect();
     for turn in 0..10 {
         for (number, peer) in peers.iter().enumerate() {
             peer.write(&mut script, region, turn * 100 + number as u32);
@@ -136,7 +138,7 @@ fn sixteen_busy_peers_leave_room_for_others() {
     }
     assert_eq!(one_receive(&mut script), Err(EndpointError::TryAgain));
     // A late peer is served at once.
-    let late = Other::new(&script, 16);
+    let late = OtherPeer::new(&script, 16);
     late.write(&mut script, region, 77);
     let its = answers(&mut script);
     assert_eq!(its.len(), 1);
@@ -165,7 +167,9 @@ fn sixteen_busy_peers_leave_room_for_others() {
 fn reads_of_busy_peers_leave_room_for_sends() {
     let (mut script, region) = crowded(6);
     let main = script.dut.find_address(&script.peer_address()).unwrap();
-    let peers: Vec<Other> = (0..2).map(|number| Other::new(&script, number)).collect();
+    let peers: Vec<OtherPeer> = (0..2)
+        .map(|number| OtherPeer::new(&script, number))
+        .collect();
     for turn in 0..5 {
         for (number, peer) in peers.iter().enumerate() {
             peer.read(&mut script, region, turn * 100 + number as u32);
@@ -204,7 +208,7 @@ fn reads_of_busy_peers_leave_room_for_sends() {
 #[test]
 fn removing_a_peer_removes_its_deferred_work() {
     let (mut script, region) = crowded(1);
-    let (busy, other) = (Other::new(&script, 0), Other::new(&script, 1));
+    let (busy, other) = (OtherPeer::new(&script, 0), OtherPeer::new(&script, 1));
     for send_id in 0..5 {
         busy.write(&mut script, region, send_id);
     }
@@ -223,7 +227,7 @@ fn removing_a_peer_removes_its_deferred_work() {
 #[test]
 fn deferred_work_skips_deregistered_memory() {
     let (mut script, region) = crowded(2);
-    let busy = Other::new(&script, 0);
+    let busy = OtherPeer::new(&script, 0);
     for send_id in 0..3 {
         busy.write(&mut script, region, send_id);
     }
@@ -254,7 +258,7 @@ fn peers_exceeding_deferral_memory_are_given_up() {
         length: 1 << 14,
     };
     let region = script.dut.register(target, Access::all()).unwrap();
-    let busy = Other::new(&script, 0);
+    let busy = OtherPeer::new(&script, 0);
     let mut sent = 0;
     while script.dut.poll_event().is_none() {
         busy.write(&mut script, region, sent);
@@ -277,8 +281,8 @@ fn long(script: &Script, number: u32) -> LongctsRtm {
     }
 }
 
-fn main_peer(script: &Script) -> Other {
-    Other(script.peer_address())
+fn main_peer(script: &Script) -> OtherPeer {
+    OtherPeer(script.peer_address())
 }
 
 fn multi(script: &mut Script, length: usize, context: u64) -> Result<ReceiveId, EndpointError> {

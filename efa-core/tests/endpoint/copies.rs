@@ -7,11 +7,11 @@ use efa_core::wire::{
 };
 
 use crate::script::{MODERN, Script, announced, config, peer_memory, traits};
-use efa_testing::nic::{MEMORY, Traits};
+use efa_testing::nic::{DeviceTraits, MEMORY};
 
 /// Whole memory, registered or not, at a peer that has these features.
 fn script(registered: bool) -> (Script, PeerId, IoVec) {
-    let wide = Traits {
+    let wide = DeviceTraits {
         mtu: 4096,
         ..traits()
     };

@@ -22,7 +22,7 @@ const MOST: usize = 24;
 const MOST_FOR_EACH_OWN: usize = 4;
 
 /// The engine among its bystanders.
-struct Crowd {
+struct EngineWithPeers {
     script: Script,
     hostile: PeerId,
     /// The objects of the bystanders.
@@ -47,8 +47,8 @@ fn total(usage: &Usage) -> usize {
         + usage.waiting
 }
 
-impl Crowd {
-    fn new() -> Crowd {
+impl EngineWithPeers {
+    fn new() -> EngineWithPeers {
         let config = EndpointConfig {
             max_operations: 4 * BYSTANDERS,
             max_implicit_peers: 4,
@@ -86,7 +86,7 @@ impl Crowd {
             };
             script.inject_from(source, &efa_core::wire::Repr::to_packet(&message, b"x"));
         }
-        let mut crowd = Crowd {
+        let mut crowd = EngineWithPeers {
             base: script.dut.usage(),
             script,
             hostile,
@@ -243,7 +243,7 @@ impl Crowd {
 
 #[test]
 fn packet_costs_do_not_grow_with_peers() {
-    let mut crowd = Crowd::new();
+    let mut crowd = EngineWithPeers::new();
     for packet_type in PacketType::ALL {
         let mut whole = 0;
         let mut most = 0;
@@ -281,7 +281,7 @@ fn packet_costs_do_not_grow_with_peers() {
 /// The counter notices a walk over the objects of all peers: this call makes one on purpose.
 #[test]
 fn of_a_walk_over_everything_are_counted() {
-    let mut crowd = Crowd::new();
+    let mut crowd = EngineWithPeers::new();
     let before = steps_in_walks();
     assert!(!crowd.script.dut.cancel_context(u64::MAX));
     assert!(steps_in_walks() - before >= BYSTANDERS);

@@ -12,7 +12,7 @@ use efa_core::wire::{
 use crate::script::{
     MODERN, Script, config, connected, connected_with, memory, peer_memory, traits,
 };
-use efa_testing::nic::{MEMORY, Traits};
+use efa_testing::nic::{DeviceTraits, MEMORY};
 
 #[test]
 fn extra_info_may_have_any_number_of_words() {
@@ -373,7 +373,7 @@ fn undefined_atomics_are_refused_on_both_sides() {
 
 #[test]
 fn medium_segments_go_as_the_device_has_room() {
-    let small = Traits {
+    let small = DeviceTraits {
         send_depth: 1,
         mtu: 512,
         ..traits()

@@ -4,13 +4,13 @@
 use efa_core::endpoint::*;
 use efa_core::nic::{Access, DeviceCaps, Region, Status, UserSlice};
 use efa_core::wire::{AtomicDatatype, AtomicOp};
-use efa_testing::nic::{MEMORY, Network, NetworkNic, Traits};
+use efa_testing::nic::{DeviceTraits, MEMORY, Network, NetworkNic};
 
 use crate::script::{config, memory};
 
 /// An operation of the first endpoint's application; the second endpoint posts receives if needed.
 #[derive(Clone, Copy, Debug)]
-struct Deed {
+struct AppOperation {
     name: &'static str,
     start: fn(&mut Pair) -> Result<(), EndpointError>,
     receives: usize,
@@ -39,10 +39,10 @@ const LATER: u64 = 9;
 impl Pair {
     fn new(caps: DeviceCaps) -> Pair {
         let network = Network::default();
-        let traits = Traits {
+        let traits = DeviceTraits {
             caps,
             part_id: 0xEFA1,
-            ..Traits::default()
+            ..DeviceTraits::default()
         };
         let mut ends = [(1, 10), (2, 20)].map(|(host, qpn)| {
             let nic = network.open(host, qpn, u32::from(qpn) * 0x0101, traits.clone());
@@ -174,7 +174,7 @@ impl Pair {
     /// Returns the end that lost it, and whether there is one with this number.
     fn go_through(
         &mut self,
-        deed: Deed,
+        deed: AppOperation,
         lost: usize,
         status: Status,
         times: usize,
@@ -207,7 +207,7 @@ impl Pair {
     }
 
     /// The operation and its receive have ended, each once.
-    fn have_ended(&self, deed: Deed) -> [bool; 2] {
+    fn have_ended(&self, deed: AppOperation) -> [bool; 2] {
         let ended = |end: usize, context| {
             let mut all = self.done[end].iter();
             all.any(|entry| context_of(entry) == context)
@@ -225,43 +225,43 @@ fn context_of(entry: &Result<CompletionEntry, ErrorEntry>) -> u64 {
 
 const DC: OperationFlags = OperationFlags::DELIVERY_COMPLETE;
 
-const DEEDS: [Deed; 8] = [
-    Deed {
+const DEEDS: [AppOperation; 8] = [
+    AppOperation {
         name: "eager with delivery complete",
         start: |pair| pair.send(0, 10, DC, DEED),
         receives: 1,
     },
-    Deed {
+    AppOperation {
         name: "medium",
         start: |pair| pair.send(0, 1900, OperationFlags::empty(), DEED),
         receives: 1,
     },
-    Deed {
+    AppOperation {
         name: "long",
         start: |pair| pair.send(0, LENGTH, OperationFlags::empty(), DEED),
         receives: 1,
     },
-    Deed {
+    AppOperation {
         name: "long with delivery complete",
         start: |pair| pair.send(0, LENGTH, DC, DEED),
         receives: 1,
     },
-    Deed {
+    AppOperation {
         name: "write",
         start: |pair| pair.write(DC),
         receives: 0,
     },
-    Deed {
+    AppOperation {
         name: "short read",
         start: |pair| pair.read(100),
         receives: 0,
     },
-    Deed {
+    AppOperation {
         name: "long read",
         start: |pair| pair.read(LENGTH),
         receives: 0,
     },
-    Deed {
+    AppOperation {
         name: "fetching atomic",
         start: |pair| pair.fetch(),
         receives: 0,
@@ -332,7 +332,7 @@ fn a_permanent_loss_ends_both_sides() {
                     0 => (first, second),
                     _ => (second, first),
                 };
-                let replacement = network.open(3, 30, 3, Traits::default());
+                let replacement = network.open(3, 30, 3, DeviceTraits::default());
                 let replacement = Endpoint::new(replacement, config()).unwrap();
                 core::mem::replace(gone, replacement).close();
                 let _ = left.send(SendArgs {

@@ -7,7 +7,7 @@ use efa_core::nic::Status;
 use efa_core::wire::{EagerRtm, Header, LongctsRtm, MsgId, Packet, Repr};
 
 use crate::script::{MODERN, Script, config, connected, connected_with, memory, traits};
-use efa_testing::nic::{MEMORY, Traits};
+use efa_testing::nic::{DeviceTraits, MEMORY};
 
 #[test]
 fn a_device_failure_is_the_sends_error() {
@@ -109,7 +109,7 @@ fn refused_packets_wait_twice_as_long_each_time() {
 fn rnr_leaves_buffers_for_others() {
     let (mut script, peer) = connected_with(
         config(),
-        Traits {
+        DeviceTraits {
             send_depth: 8,
             ..traits()
         },
@@ -159,7 +159,7 @@ fn rnr_leaves_buffers_for_others() {
 /// buffer while other packets have all of them.
 #[test]
 fn copied_packets_do_not_block_buffered_ones() {
-    let small = Traits {
+    let small = DeviceTraits {
         send_depth: 2,
         ..traits()
     };
@@ -195,7 +195,7 @@ fn copied_packets_do_not_block_buffered_ones() {
 fn a_full_device_returns_eagain_without_a_gap() {
     let (mut script, peer) = connected_with(
         config(),
-        Traits {
+        DeviceTraits {
             send_depth: 3,
             ..traits()
         },

@@ -9,7 +9,7 @@ use efa_core::wire::{
 };
 
 use crate::script::{Script, config, memory, peer_memory, raw_address_of, traits};
-use efa_testing::nic::{MEMORY, Traits};
+use efa_testing::nic::{DeviceTraits, MEMORY};
 
 const MODERN: ExtraFeatures = ExtraFeatures::DELIVERY_COMPLETE.union(ExtraFeatures::CONNID_HEADER);
 
@@ -17,12 +17,12 @@ const MODERN: ExtraFeatures = ExtraFeatures::DELIVERY_COMPLETE.union(ExtraFeatur
 fn handshake_bytes_follow_table_2_2() {
     let mut script = Script::with(
         config(),
-        Traits {
+        DeviceTraits {
             caps: DeviceCaps::RDMA_READ
                 | DeviceCaps::RDMA_WRITE
                 | DeviceCaps::UNSOLICITED_WRITE_RECV,
             part_id: 0xEFA2,
-            ..Traits::default()
+            ..DeviceTraits::default()
         },
     );
     script.send(&script.eager(0), b"x");
@@ -681,7 +681,7 @@ fn address_handles_are_given_back() {
 fn a_handshake_that_waits_at_removal_follows_reinsertion() {
     let mut script = Script::with(
         config(),
-        Traits {
+        DeviceTraits {
             send_depth: 1,
             ..traits()
         },

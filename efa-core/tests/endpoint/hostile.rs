@@ -10,7 +10,7 @@ use efa_core::wire::{
 
 use crate::abandoned::{Subprotocol, TOLD};
 use crate::script::{MODERN, Script, connected, connid_of, memory, peer_memory, traits};
-use efa_testing::nic::{MEMORY, Traits};
+use efa_testing::nic::{DeviceTraits, MEMORY};
 
 #[test]
 fn packets_for_unknown_operations_are_refused() {
@@ -293,7 +293,7 @@ fn malformed_and_unsupported_packets_are_events() {
 
 /// The operation in progress when a PEER_ERROR arrives.
 #[derive(Clone, Copy, Debug)]
-enum Moment {
+enum RunningOperation {
     /// A message of the peer: no receive has taken it, one has, the application has claimed it, or
     /// it waits for an earlier one.
     Unmatched,
@@ -307,14 +307,14 @@ enum Moment {
     OneSided,
 }
 
-const MOMENTS: [Moment; 7] = [
-    Moment::Unmatched,
-    Moment::Matched,
-    Moment::Claimed,
-    Moment::Early,
-    Moment::Leaving,
-    Moment::Sent,
-    Moment::OneSided,
+const MOMENTS: [RunningOperation; 7] = [
+    RunningOperation::Unmatched,
+    RunningOperation::Matched,
+    RunningOperation::Claimed,
+    RunningOperation::Early,
+    RunningOperation::Leaving,
+    RunningOperation::Sent,
+    RunningOperation::OneSided,
 ];
 
 /// The peer's announced features when it sends PEER_ERROR; `None` before its HANDSHAKE.
@@ -324,14 +324,14 @@ const ANNOUNCED: [Option<ExtraFeatures>; 3] = [
     Some(TOLD.union(MODERN)),
 ];
 
-impl Moment {
+impl RunningOperation {
     /// Lets it come. Returns the ids that the peer may know.
     fn arrange(
         self,
         subprotocol: Subprotocol,
         announced: Option<ExtraFeatures>,
     ) -> (Script, PeerId, Vec<u32>) {
-        let few = Traits {
+        let few = DeviceTraits {
             recv_depth: 16,
             send_depth: 16,
             ..traits()
@@ -343,25 +343,25 @@ impl Moment {
             script.expect_handshake();
         }
         match self {
-            Moment::Unmatched => script.begin(subprotocol, 0),
-            Moment::Matched => {
+            RunningOperation::Unmatched => script.begin(subprotocol, 0),
+            RunningOperation::Matched => {
                 script.recv(0, 4000, 7);
                 script.begin(subprotocol, 0);
             }
-            Moment::Claimed => {
+            RunningOperation::Claimed => {
                 script.begin(subprotocol, 0);
                 script.dut.claim(SourceFilter::Any, None).unwrap();
             }
-            Moment::Early => {
+            RunningOperation::Early => {
                 script.recv(0, 4000, 7);
                 script.begin(subprotocol, 1);
             }
-            Moment::Leaving | Moment::Sent => {
+            RunningOperation::Leaving | RunningOperation::Sent => {
                 // Not all of them are possible with every peer.
                 let (length, flags) = subprotocol.message();
                 let _ = script.try_send(peer, length, flags, 1);
             }
-            Moment::OneSided => {
+            RunningOperation::OneSided => {
                 let remote = [peer_memory(0x7000, 2000, 5)];
                 let flags = OperationFlags::COMPLETION;
                 let _ = script.dut.write(WriteArgs {
@@ -389,7 +389,7 @@ impl Moment {
                 fields.filter(|field| ["send_id", "recv_id"].contains(&field.descriptor.name));
             ids.extend(named.filter_map(|field| Some(field.value.as_u64()? as u32)));
         }
-        if let Moment::Sent | Moment::OneSided = self {
+        if let RunningOperation::Sent | RunningOperation::OneSided = self {
             script.swallow_all();
         }
         while script.dut.poll_event().is_some() {}

@@ -9,7 +9,7 @@ use efa_core::wire::{
 use crate::script::{
     MODERN, Script, announced, config, connected, connected_with, memory, peer_memory, traits,
 };
-use efa_testing::nic::{MEMORY, Traits};
+use efa_testing::nic::{DeviceTraits, MEMORY};
 
 fn failed_peer(script: &mut Script) -> Option<PeerId> {
     let events = core::iter::from_fn(|| script.dut.poll_event());
@@ -25,7 +25,7 @@ fn peers_owed_too_many_answers_are_given_up() {
         peer_operations: 20,
         ..config()
     };
-    let small = Traits {
+    let small = DeviceTraits {
         send_depth: 4,
         ..traits()
     };
@@ -132,7 +132,7 @@ fn two_pieces() -> [IoVec; 2] {
 
 #[test]
 fn a_failed_neighbour_registration_leaves_the_key_out() {
-    let scarce = Traits {
+    let scarce = DeviceTraits {
         max_regions: 1,
         ..traits()
     };
@@ -162,7 +162,7 @@ fn unregistrable_memory_is_sent_without_rdma() {
         min_read_write_size: 500,
         ..config()
     };
-    let none = Traits {
+    let none = DeviceTraits {
         max_regions: 0,
         ..traits()
     };

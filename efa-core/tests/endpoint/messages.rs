@@ -4,10 +4,10 @@ use efa_core::endpoint::*;
 use efa_core::nic::UserSlice;
 use efa_core::wire::{Header, Packet, PacketType};
 
-use efa_testing::nic::{MEMORY, Network, NetworkNic, Traits};
+use efa_testing::nic::{DeviceTraits, MEMORY, Network, NetworkNic};
 
 pub(crate) fn endpoint(network: &Network, host: u8, qpn: u16, qkey: u32) -> Endpoint<NetworkNic> {
-    let nic = network.open(host, qpn, qkey, Traits::default());
+    let nic = network.open(host, qpn, qkey, DeviceTraits::default());
     Endpoint::new(nic, EndpointConfig::default()).unwrap()
 }
 

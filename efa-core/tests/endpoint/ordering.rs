@@ -4,7 +4,7 @@ use efa_core::endpoint::*;
 use efa_core::wire::{EagerRtm, ExtraFeatures, MsgId, PacketType};
 
 use crate::script::{Script, config, memory, traits};
-use efa_testing::nic::{MEMORY, Traits};
+use efa_testing::nic::{DeviceTraits, MEMORY};
 
 fn received(script: &mut Script) -> Vec<(u64, Vec<u8>)> {
     let mut entries = Vec::new();
@@ -156,7 +156,7 @@ fn next_messages_of_given_up_peers_are_dropped() {
 fn early_packets_do_not_exhaust_receive_buffers() {
     let mut script = Script::with(
         config(),
-        Traits {
+        DeviceTraits {
             recv_depth: 8,
             ..traits()
         },
@@ -184,7 +184,7 @@ fn memory_for_waiting_packets_is_bounded() {
             held_bytes: 4 * 128,
             ..config()
         },
-        Traits {
+        DeviceTraits {
             recv_depth: 8,
             ..traits()
         },

@@ -11,14 +11,14 @@ use efa_core::wire::{
 use crate::script::{
     MODERN, Script, announced, config, connected_with, memory, peer_memory, traits,
 };
-use efa_testing::nic::{MEMORY, Traits};
+use efa_testing::nic::{DeviceTraits, MEMORY};
 
 const LENGTH: usize = 20_000;
 const SOURCE: [RmaIov; 1] = [RmaIov::new(0x5000, LENGTH as u64, 9)];
 
 /// A device that registers no memory.
-fn unable() -> Traits {
-    Traits {
+fn unable() -> DeviceTraits {
+    DeviceTraits {
         max_regions: 0,
         ..traits()
     }
@@ -212,7 +212,7 @@ fn a_runt_without_its_rest_fails() {
 /// A peer writes memory of an endpoint whose only registration is the target's, so that it cannot
 /// read the data. Each call of the second value makes the peer send one request.
 fn refused_writer() -> (Script, impl Fn(&mut Script)) {
-    let one = Traits {
+    let one = DeviceTraits {
         max_regions: 1,
         ..traits()
     };

@@ -14,7 +14,7 @@ use efa_core::wire::{
 };
 
 use crate::script::{MODERN, Script, config, memory, peer_memory, traits};
-use efa_testing::nic::{MEMORY, Traits};
+use efa_testing::nic::{DeviceTraits, MEMORY};
 
 /// Operation ids: dense ones, as in libfabric up to 2.6, and ids of 2.7, with the index in bits
 /// 21:0 and the generation in 29:22. No release uses the others yet.
@@ -30,19 +30,19 @@ struct Peer {
 }
 
 /// The fate of a duplicate packet.
-enum Second {
+enum DuplicateOutcome {
     Refused(PacketError),
     /// The protocol has no means to recognise the duplicate: it is treated as another request.
     Unknown,
 }
-use Second::{Refused, Unknown};
+use DuplicateOutcome::{Refused, Unknown};
 
 impl Peer {
     fn new(id: u32, twice: bool) -> Self {
         Peer::with(id, twice, MODERN, traits())
     }
 
-    fn with(id: u32, twice: bool, features: ExtraFeatures, traits: Traits) -> Self {
+    fn with(id: u32, twice: bool, features: ExtraFeatures, traits: DeviceTraits) -> Self {
         let mut script = Script::with(config(), traits);
         let peer = script.insert_peer();
         script.shake_hands(features);
@@ -62,7 +62,7 @@ impl Peer {
     }
 
     /// A packet arrives, and perhaps again before anything else happens.
-    fn says(&mut self, header: &impl Repr, payload: &[u8], second: Second) {
+    fn says(&mut self, header: &impl Repr, payload: &[u8], second: DuplicateOutcome) {
         let packet = header.to_packet(payload);
         for _ in 0..1 + usize::from(self.twice) {
             let source = self.script.source();
@@ -186,7 +186,7 @@ fn pattern(offset: u64, length: u64) -> Vec<u8> {
 }
 
 /// A message is past when all of it was received.
-fn past(msg_id: u32) -> Second {
+fn past(msg_id: u32) -> DuplicateOutcome {
     Refused(PacketError::AlreadyProcessed { msg_id })
 }
 
@@ -329,7 +329,7 @@ fn messages_that_are_read() {
 
 #[test]
 fn messages_that_cannot_be_read() {
-    let unable = Traits {
+    let unable = DeviceTraits {
         max_regions: 0,
         ..traits()
     };
@@ -482,7 +482,7 @@ fn atomics() {
     });
 }
 
-fn stale(id: u32) -> Second {
+fn stale(id: u32) -> DuplicateOutcome {
     Refused(PacketError::StaleOperation { id })
 }
 

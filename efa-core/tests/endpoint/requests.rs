@@ -9,7 +9,7 @@ use efa_core::wire::{
 };
 
 use crate::script::{Script, config, connected, connected_with, memory, peer_memory, traits};
-use efa_testing::nic::{MEMORY, Traits};
+use efa_testing::nic::{DeviceTraits, MEMORY};
 
 fn remote(length: usize) -> RemoteIoVec {
     peer_memory(0x5000, length as u64, 9)
@@ -181,7 +181,7 @@ fn read(window: u32, length: usize) -> (Rtr, u64) {
         cts_window_packets: window,
         ..config()
     };
-    let (mut script, peer) = connected_with(settings, Traits::default());
+    let (mut script, peer) = connected_with(settings, DeviceTraits::default());
     script
         .read(peer, memory(0, length), &[remote(length)], 1)
         .unwrap();

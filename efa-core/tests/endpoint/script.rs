@@ -10,7 +10,7 @@ use efa_core::wire::{
     Repr, ReqOptions,
 };
 
-use efa_testing::nic::{MEMORY, Network, NetworkNic, Traits};
+use efa_testing::nic::{DeviceTraits, MEMORY, Network, NetworkNic};
 
 pub(crate) fn memory(offset: u64, length: usize) -> IoVec {
     IoVec::new(UserSlice {
@@ -62,11 +62,11 @@ pub(crate) fn config() -> EndpointConfig {
     }
 }
 
-pub(crate) fn traits() -> Traits {
-    Traits {
+pub(crate) fn traits() -> DeviceTraits {
+    DeviceTraits {
         caps: DeviceCaps::RDMA_READ | DeviceCaps::RDMA_WRITE,
         part_id: 0xEFA1,
-        ..Traits::default()
+        ..DeviceTraits::default()
     }
 }
 
@@ -75,7 +75,7 @@ impl Script {
         Script::with(config(), traits())
     }
 
-    pub(crate) fn with(config: EndpointConfig, traits: Traits) -> Self {
+    pub(crate) fn with(config: EndpointConfig, traits: DeviceTraits) -> Self {
         let network = Network::default();
         let nic = network.open(1, 10, 0x1111_1111, traits.clone());
         let peer = network.open(2, 20, 0x2222_2222, traits);
@@ -335,14 +335,14 @@ pub(crate) fn connected() -> (Script, PeerId) {
     connected_with(config(), traits())
 }
 
-pub(crate) fn connected_with(config: EndpointConfig, traits: Traits) -> (Script, PeerId) {
+pub(crate) fn connected_with(config: EndpointConfig, traits: DeviceTraits) -> (Script, PeerId) {
     announced(config, traits, MODERN)
 }
 
 /// A script whose handshakes are over, with a peer that announced these features.
 pub(crate) fn announced(
     config: EndpointConfig,
-    traits: Traits,
+    traits: DeviceTraits,
     features: ExtraFeatures,
 ) -> (Script, PeerId) {
     let mut script = Script::with(config, traits);

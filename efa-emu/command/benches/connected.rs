@@ -28,7 +28,7 @@ const LARGE: usize = 1 << 20;
 
 /// The program that measures.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Judge {
+enum MeasuringProgram {
     Perftest,
     Ucx,
     Libfabric,
@@ -36,7 +36,7 @@ enum Judge {
 
 struct Row {
     name: &'static str,
-    judge: Judge,
+    judge: MeasuringProgram,
     /// The profile of the emulated device, if there is one.
     profile: Option<&'static str>,
     /// The program and its options for messages of 64 bytes, and of 1 MiB.
@@ -46,7 +46,7 @@ struct Row {
 const ROWS: [Row; 5] = [
     Row {
         name: "SRD on efa-emu",
-        judge: Judge::Perftest,
+        judge: MeasuringProgram::Perftest,
         profile: Some("efa1"),
         words: [
             "ib_send_lat -c SRD -x 0 -s 64 -n 20000",
@@ -55,7 +55,7 @@ const ROWS: [Row; 5] = [
     },
     Row {
         name: "RC on efa-emu",
-        judge: Judge::Perftest,
+        judge: MeasuringProgram::Perftest,
         profile: Some("tm"),
         words: [
             "ib_send_lat -c RC -x 0 -s 64 -n 20000",
@@ -66,7 +66,7 @@ const ROWS: [Row; 5] = [
     // than the device has.
     Row {
         name: "UCX, RC on efa-emu",
-        judge: Judge::Ucx,
+        judge: MeasuringProgram::Ucx,
         profile: Some("tm"),
         words: [
             "UCX_TLS=rc_v ucx_perftest -f -x rc_verbs -d rdmap0s0:1 -t am_lat -D bcopy -s 64 -n 20000",
@@ -75,7 +75,7 @@ const ROWS: [Row; 5] = [
     },
     Row {
         name: "UCX, posix",
-        judge: Judge::Ucx,
+        judge: MeasuringProgram::Ucx,
         profile: None,
         words: [
             "UCX_TLS=posix ucx_perftest -f -t tag_lat -s 64 -n 20000",
@@ -84,7 +84,7 @@ const ROWS: [Row; 5] = [
     },
     Row {
         name: "libfabric, shm",
-        judge: Judge::Libfabric,
+        judge: MeasuringProgram::Libfabric,
         profile: None,
         words: [
             "fi_pingpong -p shm -e rdm -S 64 -I 20000",
@@ -100,7 +100,7 @@ impl Row {
         let fabric = format!("bench-connected-{}", std::process::id());
         let port = free_port()?.to_string();
         let unpacked = match self.judge {
-            Judge::Ucx => {
+            MeasuringProgram::Ucx => {
                 let directory = userland("ucx-debian12");
                 Some(directory.ok_or("there is no UCX")?.join("run"))
             }
@@ -127,7 +127,7 @@ impl Row {
             command(&all)
         };
         let flags: [&[&str]; 2] = match self.judge {
-            Judge::Libfabric => [&["-B", &port], &["-P", &port, "127.0.0.1"]],
+            MeasuringProgram::Libfabric => [&["-B", &port], &["-P", &port, "127.0.0.1"]],
             _ => [&["-p", &port], &["-p", &port, "127.0.0.1"]],
         };
         let mut server = side("a", "0");
@@ -149,13 +149,13 @@ impl Row {
         match self.judge {
             // `64 20000 3.30 11.9 5.81 ...`: bytes, messages, least, most, typical; or bytes,
             // messages, best, mean.
-            Judge::Perftest if columns.first() == Some(&size.to_string().as_str()) => {
+            MeasuringProgram::Perftest if columns.first() == Some(&size.to_string().as_str()) => {
                 number(if is_small { 4 } else { 3 })
             }
             // `20000 1.2 1.2 1.2 50 50 800 800`: messages; typical, mean, mean of all; the last two
             // likewise as MB/s.
-            Judge::Ucx if number(0).is_some() => number(if is_small { 1 } else { 5 }),
-            Judge::Libfabric => {
+            MeasuringProgram::Ucx if number(0).is_some() => number(if is_small { 1 } else { 5 }),
+            MeasuringProgram::Libfabric => {
                 let microseconds = parse(line)?;
                 Some(if is_small {
                     microseconds

@@ -8,9 +8,9 @@ use efa_sim::{Fabric, FabricConfig, HostConfig, NetworkConfig, SimDomain, SimHos
 use efa_testing::shared_domain::{self, Machine};
 
 /// A host of a fabric.
-struct Simulated(SimHost);
+struct SimulatedHost(SimHost);
 
-impl Machine for Simulated {
+impl Machine for SimulatedHost {
     type Domain = SimDomain;
 
     fn open_domain(&self, config: &DomainConfig) -> SimDomain {
@@ -39,7 +39,7 @@ impl Machine for Simulated {
 }
 
 /// Plays a test on two hosts, with many seeds.
-fn play(test: impl Fn(&Simulated, &Simulated)) {
+fn play(test: impl Fn(&SimulatedHost, &SimulatedHost)) {
     for seed in 0..20 {
         let fabric = Fabric::new(FabricConfig {
             network: NetworkConfig {
@@ -50,7 +50,7 @@ fn play(test: impl Fn(&Simulated, &Simulated)) {
             log: false,
             ..FabricConfig::seeded(seed)
         });
-        let host = || Simulated(fabric.add_host(HostConfig::default()));
+        let host = || SimulatedHost(fabric.add_host(HostConfig::default()));
         test(&host(), &host());
     }
 }

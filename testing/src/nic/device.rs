@@ -14,7 +14,7 @@ pub type TestNic<C> = OwnNic<TestDomain<C>>;
 /// Transports a device's requests. Each method corresponds to the one of [`Domain`] or
 /// [`QueuePair`] with the same name.
 #[expect(missing_docs, reason = "they are those of `Domain` and `QueuePair`")]
-pub trait Carrier {
+pub trait Transport {
     fn post_send(&mut self, buffers: &mut Buffers, request: &SendRequest) -> Result<(), NicError>;
     fn post_recv(&mut self, buffers: &mut Buffers, buffer: BufferId) -> Result<(), NicError>;
     fn post_read(&mut self, request: &RdmaRequest) -> Result<(), NicError>;
@@ -85,7 +85,7 @@ pub struct TestDomain<C> {
     rival: Option<fn(&mut [u8])>,
 }
 
-impl<C: Carrier> TestDomain<C> {
+impl<C: Transport> TestDomain<C> {
     /// Opens a device with a packet buffer for every entry of its queues, and its queue pair.
     pub fn open(carrier: C, attributes: NicAttributes, address: RawAddress) -> TestNic<C> {
         let count = attributes.send_queue_depth + attributes.recv_queue_depth;
@@ -119,7 +119,7 @@ impl<C: Carrier> TestDomain<C> {
     }
 }
 
-impl<C: Carrier> Domain for TestDomain<C> {
+impl<C: Transport> Domain for TestDomain<C> {
     type QueuePair = TestQueuePair<C>;
     type OpenError = NicError;
 
@@ -252,7 +252,7 @@ pub struct TestQueuePair<C> {
     domain: PhantomData<TestDomain<C>>,
 }
 
-impl<C: Carrier> QueuePair for TestQueuePair<C> {
+impl<C: Transport> QueuePair for TestQueuePair<C> {
     type Domain = TestDomain<C>;
 
     fn attributes(&self) -> &NicAttributes {

@@ -8,7 +8,7 @@ use efa_core::nic::{
     RdmaRequest, Region, RemoteKey, SendRequest, Source, Status, UserSlice,
 };
 
-use super::device::{Buffers, Carrier, TestDomain, TestNic};
+use super::device::{Buffers, TestDomain, TestNic, Transport};
 
 const MTU: usize = 1024;
 const DEPTH: usize = 256;
@@ -76,7 +76,7 @@ impl Loopback {
     }
 }
 
-impl Carrier for Loopback {
+impl Transport for Loopback {
     fn post_send(&mut self, buffers: &mut Buffers, request: &SendRequest) -> Result<(), NicError> {
         let target = self.receives.pop_front().ok_or(NicError::QueueFull)?;
         let mut length = request.header_length;

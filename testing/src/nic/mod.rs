@@ -12,6 +12,6 @@ mod device;
 mod loopback;
 mod network;
 
-pub use device::{Buffers, Carrier, TestDomain, TestNic, TestQueuePair};
+pub use device::{Buffers, TestDomain, TestNic, TestQueuePair, Transport};
 pub use loopback::{Loopback, LoopbackNic};
-pub use network::{Flight, MEMORY, Network, NetworkNic, Port, Traits};
+pub use network::{DeviceTraits, Flight, MEMORY, Network, NetworkNic, Port};

@@ -12,7 +12,7 @@ use efa_core::nic::{
     NicError, RdmaRequest, Region, RemoteKey, SendRequest, Source, Status, UserSlice,
 };
 
-use super::device::{Buffers, Carrier, TestDomain, TestNic};
+use super::device::{Buffers, TestDomain, TestNic, Transport};
 
 /// The start of user memory in every host's address space.
 pub const MEMORY: u64 = 0x1_0000;
@@ -22,7 +22,7 @@ pub type NetworkNic = TestNic<Port>;
 
 /// The properties of a device.
 #[derive(Clone)]
-pub struct Traits {
+pub struct DeviceTraits {
     /// The largest packet in bytes.
     pub mtu: usize,
     /// Entries of the send queue.
@@ -39,9 +39,9 @@ pub struct Traits {
     pub max_regions: usize,
 }
 
-impl Default for Traits {
+impl Default for DeviceTraits {
     fn default() -> Self {
-        Traits {
+        DeviceTraits {
             mtu: 1024,
             send_depth: 64,
             recv_depth: 64,
@@ -135,7 +135,7 @@ pub struct Network(Rc<RefCell<NetworkState>>);
 impl Network {
     /// Opens a device on host `host`, which determines the GID, with this queue pair number and
     /// Q-key.
-    pub fn open(&self, host: u8, qpn: u16, qkey: u32, traits: Traits) -> NetworkNic {
+    pub fn open(&self, host: u8, qpn: u16, qkey: u32, traits: DeviceTraits) -> NetworkNic {
         let address = RawAddress {
             gid: gid(host.into()),
             qpn: Qpn(qpn),
@@ -392,7 +392,7 @@ impl NetworkState {
 pub struct Port {
     network: Network,
     index: usize,
-    traits: Traits,
+    traits: DeviceTraits,
     /// The number of work requests in the send queue.
     sends: usize,
     next_key: u32,
@@ -444,7 +444,7 @@ impl Drop for Port {
     }
 }
 
-impl Carrier for Port {
+impl Transport for Port {
     fn post_send(&mut self, buffers: &mut Buffers, request: &SendRequest) -> Result<(), NicError> {
         let error = self.network.0.borrow_mut().devices[self.index]
             .send_error

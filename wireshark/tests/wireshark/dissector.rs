@@ -29,7 +29,7 @@ use efa_testing::workspace::{captures, root, traces};
 use rand::rngs::StdRng;
 use rand::{Rng, RngCore, SeedableRng};
 
-use efa_wireshark::{Joined, Shown, Tshark};
+use efa_wireshark::{DissectedFrame, JoinedCaptures, Tshark};
 
 const FROM: Gid = gid(1);
 const TO: Gid = gid(2);
@@ -164,7 +164,7 @@ fn hex(bytes: &[u8]) -> String {
 
 /// The fields of `efa_rdm` that come from packets, with numbers in decimal and bytes in
 /// hexadecimal.
-fn shown_fields(shown: &Shown, packet: &[u8]) -> BTreeMap<String, Vec<String>> {
+fn shown_fields(shown: &DissectedFrame, packet: &[u8]) -> BTreeMap<String, Vec<String>> {
     let kinds: BTreeMap<_, _> = fields_of(packet)
         .into_iter()
         .flatten()
@@ -252,7 +252,7 @@ fn expected_bits(packet: &[u8]) -> BTreeMap<String, String> {
     named
 }
 
-fn shown_bits(shown: &Shown) -> BTreeMap<String, String> {
+fn shown_bits(shown: &DissectedFrame) -> BTreeMap<String, String> {
     let groups = ["efa_rdm.flags.", "efa_rdm.extra_info."];
     let fields = groups.iter().flat_map(|group| shown.fields(group));
     fields
@@ -963,7 +963,7 @@ fn the_packet_list_tells_the_essentials() {
 fn recorded_traces_show_what_the_codec_reads() {
     let Some(tshark) = Tshark::find() else { return };
     let files = captures();
-    let joined = Joined::of(&files);
+    let joined = JoinedCaptures::of(&files);
     let shown = tshark.dissect_twice(&joined.capture);
     assert_eq!(Some(shown.len()), joined.frames.last().map(|last| last.end));
     let mut reader = Reader::new(&joined.capture[..], "joined").unwrap();
@@ -989,7 +989,7 @@ fn recorded_traces_show_what_the_codec_reads() {
 /// Joins these traces of the corpus.
 fn joined_traces(names: &[&str]) -> Vec<u8> {
     let path = |name: &&str| traces().join(format!("{name}.pcapng"));
-    Joined::of(&names.iter().map(path).collect::<Vec<_>>()).capture
+    JoinedCaptures::of(&names.iter().map(path).collect::<Vec<_>>()).capture
 }
 
 /// While no details are on the screen, the dissector adds only the fields that a filter or a column
@@ -1110,7 +1110,7 @@ fn cut_off(capture: &[u8], snaplen: usize) -> Vec<u8> {
 fn truncated_frames_break_no_rule() {
     let Some(tshark) = Tshark::find() else { return };
     let capture = joined_traces(&["long-cts", "runting-read", "read-emulated"]);
-    let transfers = |shown: &Shown| -> Vec<(String, Vec<String>)> {
+    let transfers = |shown: &DissectedFrame| -> Vec<(String, Vec<String>)> {
         let fields = shown.fields("efa_rdm.transfer");
         let fields = fields.filter(|(name, _)| name != "efa_rdm.transfer.data");
         fields
@@ -1152,7 +1152,7 @@ fn packet_lists(tshark: &Tshark) -> Vec<(String, PathBuf)> {
         "\"Subprotocol\",\"%Cus:efa_rdm.transfer.subprotocol:0:R\",\"Info\",\"%i\""
     );
     let files = captures();
-    let joined = Joined::of(&files);
+    let joined = JoinedCaptures::of(&files);
     let text = tshark.run(&joined.capture, &["-2", "-T", "tabs", "-o", columns]);
     let rows: Vec<Vec<&str>> = text
         .lines()

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use efa_core::rules::{Chapter, RULES};
 use efa_core::wire::infiniband::Tmh;
 use efa_wireshark::connected::{Connected, WHOLE, captured, misuses, right_talk};
-use efa_wireshark::{Shown, Tshark};
+use efa_wireshark::{DissectedFrame, Tshark};
 
 /// The value of a field of `efa_tm`, if the frame has it.
-fn value(shown: &Shown, name: &str) -> Option<String> {
+fn value(shown: &DissectedFrame, name: &str) -> Option<String> {
     let name = format!("efa_tm.{name}");
     shown.has(&name).then(|| shown.one(&name).to_owned())
 }

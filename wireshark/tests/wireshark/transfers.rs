@@ -19,20 +19,20 @@ use efa_device_model::link::RemoteRange;
 use efa_testing::pattern;
 
 use efa_wireshark::talk::{End, Talk};
-use efa_wireshark::{Shown, Tshark};
+use efa_wireshark::{DissectedFrame, Tshark};
 
 /// The features with a name; unnamed ones cause a note.
 const ALL: ExtraFeatures =
     ExtraFeatures::from_bits_retain((ExtraFeatures::PEER_ERROR.bits() << 1) - 1);
 
-struct Followed(Vec<Shown>);
+struct Followed(Vec<DissectedFrame>);
 
 impl Followed {
     fn new(tshark: &Tshark, talk: Talk) -> Followed {
         Followed(tshark.dissect_twice(&talk.capture()))
     }
 
-    fn frame(&self, number: u32) -> &Shown {
+    fn frame(&self, number: u32) -> &DissectedFrame {
         &self.0[number as usize - 1]
     }
 

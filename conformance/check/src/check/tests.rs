@@ -1406,7 +1406,7 @@ fn piece(msg_id: u32, offset: u64) -> MediumRtm {
 /// A request without raw address after a HANDSHAKE, without directions and on two clocks. The
 /// clock of B is behind, so its copies of the packets of A come first.
 #[test]
-fn packets_captured_at_one_end_only_are_in_no_order() {
+fn packets_captured_at_one_end_are_unordered() {
     let play = |is_handshake_there: bool, kept: &dyn Fn(&CapturedPacket) -> bool| {
         let mut b = Builder::new();
         b.send(A, B, &eager(0, Some(A), None), b"first");
@@ -1441,7 +1441,7 @@ fn packets_captured_at_one_end_only_are_in_no_order() {
 
 /// The first packet of a queue pair that arrives behind others may be that of its next owner.
 #[test]
-fn a_later_first_packet_does_not_prove_that_the_capture_has_all_of_its_sender() {
+fn a_later_first_packet_proves_no_complete_capture() {
     let play = |frames: [usize; 4]| {
         let mut b = Builder::new();
         b.send(A, B, &eager(0, Some(A), None), b"");
@@ -1698,7 +1698,7 @@ fn unnamed_receipts(change: impl Fn(&mut Vec<CapturedPacket>)) -> (Vec<(&'static
 }
 
 #[test]
-fn a_gap_in_request_numbers_counts_as_dropped_frames() {
+fn gaps_in_request_numbers_count_as_dropped() {
     let is = |frame: &CapturedPacket, host: u8, number: u32, direction| {
         let is_request = (frame.source, frame.header.sequence) == (address(host).gid, number);
         is_request && frame.direction == direction
@@ -1939,7 +1939,7 @@ fn undirected(frames: &mut Vec<CapturedPacket>) {
 }
 
 #[test]
-fn a_connid_that_only_the_second_job_stated_does_not_join_it_to_the_first() {
+fn a_later_connid_does_not_join_two_jobs() {
     let mut b = Builder::new();
     b.sequences = [1; 256];
     for msg_id in [2, 3] {
@@ -1968,7 +1968,7 @@ fn a_connid_that_only_the_second_job_stated_does_not_join_it_to_the_first() {
 }
 
 #[test]
-fn requests_that_are_late_without_directions_may_be_second_copies() {
+fn late_undirected_requests_may_be_copies() {
     let broken = |numbers: [u32; 3]| {
         let mut b = Builder::new();
         b.sequences = [14; 256];

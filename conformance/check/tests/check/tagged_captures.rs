@@ -11,19 +11,19 @@ use efa_wireshark::connected::right_talk;
 
 /// How many packets of each direction belong to rendezvous.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Linked {
+struct RendezvousCounts {
     reads: usize,
     answers: usize,
     ends: usize,
 }
 
-const PYVERBS: Linked = Linked {
+const PYVERBS: RendezvousCounts = RendezvousCounts {
     reads: 18,
     answers: 18,
     ends: 18,
 };
 
-const WRITTEN: Linked = Linked {
+const WRITTEN: RendezvousCounts = RendezvousCounts {
     reads: 12,
     answers: 20,
     ends: 10,
@@ -70,7 +70,7 @@ fn show_links_the_packets_of_each_rendezvous() {
         let mut frames = Frames::open(&path(name)).unwrap();
         show(&mut frames, None, &Filter::default(), Form::Text, &mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
-        let found = Linked {
+        let found = RendezvousCounts {
             reads: text.matches("    reads the data of the rendezvous").count(),
             answers: text.matches("    answers a read of the rendezvous").count(),
             ends: text.matches("    ends the rendezvous").count(),
@@ -85,11 +85,11 @@ fn the_dissector_links_the_same_packets() {
     for (name, expected) in [("pyverbs-rendezvous", PYVERBS), ("written", WRITTEN)] {
         let shown = tshark.dissect_twice(&std::fs::read(path(name)).unwrap());
         let linked = || shown.iter().filter(|it| it.has("efa_tm.request_in"));
-        let is_end = |it: &&_| efa_wireshark::Shown::has(it, "efa_tm.tmh.operation");
+        let is_end = |it: &&_| efa_wireshark::DissectedFrame::has(it, "efa_tm.tmh.operation");
         let ends = linked().filter(is_end).count();
         let reads = linked().filter(|it| it.has("infiniband.reth.va")).count();
         let answers = linked().count() - ends - reads;
-        let found = Linked {
+        let found = RendezvousCounts {
             reads,
             answers,
             ends,

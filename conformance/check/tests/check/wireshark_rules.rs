@@ -317,7 +317,7 @@ fn kept() -> Vec<PathBuf> {
 }
 
 #[test]
-fn frames_have_the_numbers_of_wireshark_in_each_form() {
+fn frame_numbers_are_those_of_wireshark() {
     let Some(tshark) = Tshark::find() else { return };
     let compare = |path: &Path| {
         let frames = Capture::load(path).unwrap().frames;

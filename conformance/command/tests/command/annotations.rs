@@ -7,18 +7,18 @@ use efa_testing::workspace::{efa_conformance, expect, traces};
 use serde_json::Value;
 
 /// A capture whose first packet has version 3, in a file whose name needs escaping.
-struct Mistaken {
+struct InvalidCapture {
     _directory: tempfile::TempDir,
     path: PathBuf,
 }
 
-impl Mistaken {
-    fn new() -> Mistaken {
-        Mistaken::of("ping-pong", [65, 4, 0x0d, 0], (1, 3))
+impl InvalidCapture {
+    fn new() -> InvalidCapture {
+        InvalidCapture::of("ping-pong", [65, 4, 0x0d, 0], (1, 3))
     }
 
     /// A trace with one byte changed in each packet that begins with these bytes.
-    fn of(trace: &str, beginning: [u8; 4], (offset, byte): (usize, u8)) -> Mistaken {
+    fn of(trace: &str, beginning: [u8; 4], (offset, byte): (usize, u8)) -> InvalidCapture {
         let mut bytes = std::fs::read(traces().join(trace).with_extension("pcapng")).unwrap();
         let places: Vec<_> = (0..bytes.len() - 4)
             .filter(|at| bytes[*at..].starts_with(&beginning))
@@ -30,7 +30,7 @@ impl Mistaken {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("100% a:b, c.pcapng");
         std::fs::write(&path, bytes).unwrap();
-        Mistaken {
+        InvalidCapture {
             _directory: directory,
             path,
         }
@@ -54,7 +54,7 @@ fn text<'v>(value: &'v Value, name: &str) -> &'v str {
 
 #[test]
 fn explanations_take_ten_lines_at_most() {
-    let printed = expect(Mistaken::new().check(&["--explain"]), 1, &[]);
+    let printed = expect(InvalidCapture::new().check(&["--explain"]), 1, &[]);
     let mut lengths = Vec::new();
     for line in printed.lines() {
         match line.starts_with("  ") {
@@ -78,7 +78,7 @@ fn explanations_take_ten_lines_at_most() {
 fn causes_are_explained() {
     // Each CTS has the flag of emulated reads.
     const BEGINNING: [u8; 4] = [3, 4, 0, 0x80];
-    let mistaken = Mistaken::of("long-cts", BEGINNING, (2, 0x80));
+    let mistaken = InvalidCapture::of("long-cts", BEGINNING, (2, 0x80));
     let texts = [
         "error: packet 6 (CTS): The flag for windows of emulated reads does not fit",
         "  seen       it has the flag 0x80, and packet 2 began no emulated read",
@@ -91,7 +91,7 @@ fn causes_are_explained() {
 
 #[test]
 fn github_gets_a_command_on_each_line() {
-    let mistaken = Mistaken::new();
+    let mistaken = InvalidCapture::new();
     let printed = expect(mistaken.check(&["--format", "github"]), 1, &[]);
     let file = "100%25 a%3Ab%2C c.pcapng";
     let mut levels = Vec::new();
@@ -114,7 +114,7 @@ fn github_gets_a_command_on_each_line() {
 
 #[test]
 fn gitlab_gets_code_quality_issues() {
-    let json = Mistaken::new().json("gitlab");
+    let json = InvalidCapture::new().json("gitlab");
     let issues = json.as_array().unwrap();
     let mut fingerprints = Vec::new();
     for issue in issues {
@@ -140,7 +140,7 @@ fn gitlab_gets_code_quality_issues() {
 
 #[test]
 fn sarif_has_what_its_standard_requires() {
-    let mistaken = Mistaken::new();
+    let mistaken = InvalidCapture::new();
     let json = mistaken.json("sarif");
     assert_eq!(text(&json, "version"), "2.1.0");
     assert!(text(&json, "$schema").ends_with("sarif-schema-2.1.0.json"));
@@ -177,8 +177,8 @@ fn sarif_has_what_its_standard_requires() {
 
 #[test]
 fn several_captures_make_one_document() {
-    let one = Mistaken::new();
-    let other = Mistaken::of("long-cts", [3, 4, 0, 0x80], (2, 0x80));
+    let one = InvalidCapture::new();
+    let other = InvalidCapture::of("long-cts", [3, 4, 0, 0x80], (2, 0x80));
     let paths = [&one, &other].map(|mistaken| mistaken.path.display().to_string());
     let together = |format: &str| {
         let options = ["check", &paths[0], &paths[1], "--format", format];

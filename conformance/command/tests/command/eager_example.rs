@@ -162,7 +162,7 @@ fn expect_last_rung(fault: &str, option: &str, under: &str, patience: &str, text
 }
 
 #[test]
-fn a_crash_under_a_sanitiser_is_the_last_rung() {
+fn a_sanitiser_crash_is_the_last_rung() {
     let texts = [
         "polling failed: the process of endpoint `b` ended early (exit status: 1)",
         "AddressSanitizer: heap-use-after-free",

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::Contender;
+use crate::Implementation;
 use crate::measure::{self, Workload};
 
 /// The emulated device.
@@ -26,7 +26,7 @@ pub(crate) struct Counts {
 /// Runs a workload under callgrind.
 pub(crate) fn count(
     emulator: &Path,
-    contender: &Contender,
+    contender: &Implementation,
     workload: Workload,
 ) -> Result<Counts, String> {
     let file = std::env::temp_dir().join(format!("efa-engine-{}.callgrind", std::process::id()));

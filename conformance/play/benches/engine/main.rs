@@ -22,7 +22,7 @@ use measure::{Sample, Workload};
 
 /// A measured implementation.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Contender {
+struct Implementation {
     name: String,
     /// The argument of the child process: `core`, or the path of a libfabric.
     argument: String,
@@ -34,7 +34,7 @@ struct Contender {
     runner: Option<PathBuf>,
 }
 
-impl Contender {
+impl Implementation {
     const ENGINE: &str = "core";
 
     fn is_engine(&self) -> bool {
@@ -82,7 +82,7 @@ fn report(result: Result<(), String>) -> ExitCode {
 }
 
 /// libfabric 2.5.1 from the package index, or the machine's own where that cannot be fetched.
-fn stock() -> Contender {
+fn stock() -> Implementation {
     let script = workspace::root().join("scripts/userland");
     let fetched = Command::new(script).arg("pypi-mpich").output();
     if let Ok(output) = fetched
@@ -90,7 +90,7 @@ fn stock() -> Contender {
     {
         let printed = String::from_utf8_lossy(&output.stdout).into_owned();
         let directory = Path::new(printed.trim()).join("venv/lib/mpich");
-        return Contender {
+        return Implementation {
             name: "libfabric 2.5.1".into(),
             argument: directory.join("libfabric.so.1").display().to_string(),
             provider: Provider::EFA,
@@ -102,8 +102,8 @@ fn stock() -> Contender {
     system()
 }
 
-fn system() -> Contender {
-    Contender {
+fn system() -> Implementation {
+    Implementation {
         name: "the machine's libfabric".into(),
         argument: Library::DEFAULT.into(),
         provider: Provider::EFA,
@@ -113,8 +113,8 @@ fn system() -> Contender {
 }
 
 /// libfabric 2.1 of Debian 13, if it can be fetched.
-fn debian13() -> Option<Contender> {
-    Some(Contender {
+fn debian13() -> Option<Implementation> {
+    Some(Implementation {
         name: "libfabric 2.1 of Debian 13".into(),
         runner: Some(workspace::userland("debian13")?.join("run")),
         ..system()
@@ -122,8 +122,8 @@ fn debian13() -> Option<Contender> {
 }
 
 /// The engine in the machine's libfabric.
-fn plug_in() -> Contender {
-    Contender {
+fn plug_in() -> Implementation {
+    Implementation {
         name: "efa_rs in that libfabric".into(),
         provider: Provider::ENGINE,
         ..system()
@@ -131,7 +131,7 @@ fn plug_in() -> Contender {
 }
 
 /// All contenders, ours first.
-fn contenders() -> Vec<Contender> {
+fn contenders() -> Vec<Implementation> {
     let mut contenders = vec![engine(), plug_in(), stock()];
     contenders.extend(debian13());
     if !contenders.contains(&system()) {
@@ -140,10 +140,10 @@ fn contenders() -> Vec<Contender> {
     contenders
 }
 
-fn engine() -> Contender {
-    Contender {
+fn engine() -> Implementation {
+    Implementation {
         name: "efa-core and efa-hw".into(),
-        argument: Contender::ENGINE.into(),
+        argument: Implementation::ENGINE.into(),
         provider: Provider::EFA,
         providers: None,
         runner: None,

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use efa_play::libfabric::Provider;
 
-use crate::Contender;
+use crate::Implementation;
 use crate::ends::{CoreEnds, Ends, StockEnds};
 
 /// The first argument of a process that measures.
@@ -78,7 +78,7 @@ impl fmt::Display for Sample {
 /// A command that measures, on an emulated host; `prefix` is a program that runs it.
 pub(crate) fn command(
     emulator: &Path,
-    contender: &Contender,
+    contender: &Implementation,
     workload: Workload,
     prefix: &[String],
 ) -> Result<Command, String> {
@@ -106,7 +106,7 @@ pub(crate) fn command(
 /// Measures in a separate process.
 pub(crate) fn run(
     emulator: &Path,
-    contender: &Contender,
+    contender: &Implementation,
     workload: Workload,
 ) -> Result<Sample, String> {
     let output = command(emulator, contender, workload, &[])?
@@ -144,7 +144,7 @@ pub(crate) fn child(arguments: &[String]) -> Result<Sample, String> {
     };
     let workload = Workload::new(length, window, messages);
     match contender.as_str() {
-        Contender::ENGINE => sample(&mut CoreEnds::open(workload)?, workload),
+        Implementation::ENGINE => sample(&mut CoreEnds::open(workload)?, workload),
         library => sample(
             &mut StockEnds::open(Path::new(library), provider, workload)?,
             workload,

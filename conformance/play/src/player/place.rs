@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::recorder::Recorder;
 use super::status::{NO_CONNECTION, NO_PROGRAM};
-use crate::answers::{self, Ended};
+use crate::answers::{self, ProgramEnd};
 use crate::drive;
 use crate::drive::line::shown;
 
@@ -318,7 +318,7 @@ impl RemoteAccess {
         let (name, program) = (host.to_owned(), self.program.clone());
         let mut command = self.shell.command(host, &[program.clone(), "place".into()]);
         let ended = answers::output(&mut command, self.limit);
-        let Ended {
+        let ProgramEnd {
             status,
             output,
             errors,
@@ -377,7 +377,7 @@ impl RemoteAccess {
             reason: why.to_string(),
         };
         let ended = answers::output(&mut self.shell.command(host, &words), self.limit);
-        let Ended { output, errors, .. } = ended.map_err(|error| failed(&error))?;
+        let ProgramEnd { output, errors, .. } = ended.map_err(|error| failed(&error))?;
         let port = output.trim().parse();
         port.map_err(|_| failed(&format!("it printed `{}`{}", shown(&output), tail(&errors))))
     }

@@ -60,14 +60,14 @@ fn the_engine_gets_over_each_event() {
 }
 
 /// The engine with an error in its reports to the application.
-struct Wrong(fn(Report) -> Vec<Report>);
+struct FaultyEngine(fn(Report) -> Vec<Report>);
 
-struct WrongSubject {
+struct FaultyApplication {
     right: Box<dyn CheckedApplication>,
     wrong: fn(Report) -> Vec<Report>,
 }
 
-impl Opener<Emu> for Wrong {
+impl Opener<Emu> for FaultyEngine {
     fn open(
         &mut self,
         backend: &mut Emu,
@@ -75,11 +75,11 @@ impl Opener<Emu> for Wrong {
     ) -> Result<Box<dyn CheckedApplication>, BackendError> {
         let right = Engine::default().open(backend, endpoint)?;
         let wrong = self.0;
-        Ok(Box::new(WrongSubject { right, wrong }))
+        Ok(Box::new(FaultyApplication { right, wrong }))
     }
 }
 
-impl CheckedApplication for WrongSubject {
+impl CheckedApplication for FaultyApplication {
     fn address(&self) -> Result<Vec<u8>, RequestError> {
         self.right.address()
     }
@@ -126,7 +126,12 @@ fn hidden_failures_are_detected() {
         Some(_) => Vec::new(),
         None => vec![report],
     };
-    let turns = turns("read-direct.pcapng", 0, &mut Wrong(wrong), Change::Fail);
+    let turns = turns(
+        "read-direct.pcapng",
+        0,
+        &mut FaultyEngine(wrong),
+        Change::Fail,
+    );
     let found = turns
         .texts
         .iter()
@@ -140,7 +145,12 @@ fn failures_reported_as_success_are_detected() {
         let failure = None;
         vec![Report { failure, ..report }]
     };
-    let turns = turns("read-direct.pcapng", 0, &mut Wrong(wrong), Change::Fail);
+    let turns = turns(
+        "read-direct.pcapng",
+        0,
+        &mut FaultyEngine(wrong),
+        Change::Fail,
+    );
     let found = turns
         .texts
         .iter()
@@ -152,7 +162,7 @@ fn failures_reported_as_success_are_detected() {
 fn a_program_that_completes_twice_is_noticed() {
     let wrong = |report: Report| vec![report.clone(), report];
     for change in Change::ALL {
-        let turns = turns("eager-tagged.pcapng", 0, &mut Wrong(wrong), change);
+        let turns = turns("eager-tagged.pcapng", 0, &mut FaultyEngine(wrong), change);
         let found = turns
             .texts
             .iter()

@@ -158,9 +158,9 @@ const FAULTS: [(Fault, &str); 17] = [
 ];
 
 /// The simulator with a wrong device.
-struct Wrong(Emu, Fault);
+struct FaultySimulator(Emu, Fault);
 
-struct WrongEnd<C> {
+struct FaultyEnd<C> {
     end: C,
     fault: Fault,
     messages: u32,
@@ -170,8 +170,8 @@ struct WrongEnd<C> {
     has_matched: bool,
 }
 
-impl Devices for Wrong {
-    type Connection = WrongEnd<<Emu as Devices>::Connection>;
+impl Devices for FaultySimulator {
+    type Connection = FaultyEnd<<Emu as Devices>::Connection>;
 
     fn name(&self) -> &'static str {
         "emu"
@@ -183,7 +183,7 @@ impl Devices for Wrong {
         scenario: &TagScenario,
     ) -> Result<[Self::Connection; 2], String> {
         let ends = self.0.connect(memory, scenario)?;
-        Ok(ends.map(|end| WrongEnd {
+        Ok(ends.map(|end| FaultyEnd {
             end,
             fault: self.1,
             messages: 0,
@@ -211,7 +211,7 @@ const DATA_VALID: u32 = 1 << 6;
 const TAG_DELETE: u32 = 131;
 const TAG_RECV: u32 = 133;
 
-impl<C: Connection> Connection for WrongEnd<C> {
+impl<C: Connection> Connection for FaultyEnd<C> {
     fn region(&self) -> (u64, u32) {
         self.end.region()
     }
@@ -312,7 +312,7 @@ impl<C: Connection> Connection for WrongEnd<C> {
 fn a_wrong_device_is_found_and_named() {
     let trace = own();
     for (fault, expected) in FAULTS {
-        let verdict = play(&trace, &mut Wrong(Emu::orderly(), fault));
+        let verdict = play(&trace, &mut FaultySimulator(Emu::orderly(), fault));
         let found = texts(&verdict);
         let is_named = found.iter().any(|text| text.contains(expected));
         assert!(is_named, "{fault:?}: {found:#?}");

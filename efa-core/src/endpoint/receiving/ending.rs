@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receive_completes_with_the_data_of_its_message() {
+    fn a_receive_completes_with_its_message_data() {
         let expected = CompletionEntry {
             context: 7,
             flags: CompletionFlags::RECV

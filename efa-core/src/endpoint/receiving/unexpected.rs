@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_are_found_in_every_state_of_their_message() {
+    fn segments_are_found_in_every_message_state() {
         let mut messages = messages();
         let (peer, id) = (peer(1), MsgId(3));
         assert_eq!(messages.segment(peer, id), Segment::Unknown);

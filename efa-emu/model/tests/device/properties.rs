@@ -79,13 +79,13 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// The outstanding work requests of a host's queue pair, by id.
 #[derive(Default)]
-struct Ledger {
+struct OutstandingRequests {
     open: HashMap<u64, &'static str>,
 }
 
 struct World {
     net: Net,
-    ledgers: Vec<Ledger>,
+    ledgers: Vec<OutstandingRequests>,
     /// Answers in the network.
     answers: Vec<(crate::harness::Packet, Status)>,
     next_id: u64,
@@ -107,7 +107,7 @@ impl World {
         }
         World {
             net,
-            ledgers: (0..3).map(|_| Ledger::default()).collect(),
+            ledgers: (0..3).map(|_| OutstandingRequests::default()).collect(),
             answers: Vec::new(),
             next_id: 0,
             polls_first: false,

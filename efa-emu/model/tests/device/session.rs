@@ -131,7 +131,7 @@ fn an_aborted_session_posts_nothing() {
 }
 
 #[test]
-fn the_classic_call_refuses_the_same_as_rdma_core() {
+fn the_classic_call_refuses_as_rdma_core_does() {
     let mut net = Net::pair(Setup::default());
     let to = net.address(0, 1);
     let buffers = [net.hosts[0].buffer(0, 8); 3];

@@ -34,24 +34,24 @@ pub(crate) const LENGTH: u64 = 16 << 20;
 pub(crate) const PAGE: u64 = 4096;
 
 /// A mapped file.
-pub(crate) struct Mapped {
+pub(crate) struct MappedFile {
     first: NonNull<u8>,
     length: usize,
 }
 
 // SAFETY: the memory is accessed as atomics, by any thread.
-unsafe impl Send for Mapped {}
+unsafe impl Send for MappedFile {}
 // SAFETY: as above.
-unsafe impl Sync for Mapped {}
+unsafe impl Sync for MappedFile {}
 
-impl Mapped {
-    fn new(file: impl AsFd, length: u64) -> Arc<Mapped> {
+impl MappedFile {
+    fn new(file: impl AsFd, length: u64) -> Arc<MappedFile> {
         let length = length as usize;
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping, at an address of the system's choice.
         let first = unsafe { mmap(null_mut(), length, access, MapFlags::SHARED, file, 0) }.unwrap();
         let first = NonNull::new(first.cast()).unwrap();
-        Arc::new(Mapped { first, length })
+        Arc::new(MappedFile { first, length })
     }
 
     /// Memory for the client's half of a ring.
@@ -68,7 +68,7 @@ impl Mapped {
     }
 }
 
-impl Drop for Mapped {
+impl Drop for MappedFile {
     fn drop(&mut self) {
         // SAFETY: mapped by `new`; it is not in use any more.
         unsafe { munmap(self.first.as_ptr().cast(), self.length) }.unwrap();
@@ -98,11 +98,11 @@ pub(crate) struct Guest {
     stream: Option<Stream>,
     next_id: u16,
     file: File,
-    pub(crate) memory: Arc<Mapped>,
+    pub(crate) memory: Arc<MappedFile>,
     /// The address of the next unused page.
     next_page: u64,
     /// The region with send queues.
-    pub(crate) send_queues: Arc<Mapped>,
+    pub(crate) send_queues: Arc<MappedFile>,
     vectors: HashMap<u32, OwnedFd>,
     server: Option<JoinHandle<Result<(), StreamError>>>,
 }
@@ -133,7 +133,7 @@ impl Guest {
     fn connected(socket: UnixStream, server: Option<JoinHandle<Result<(), StreamError>>>) -> Guest {
         let file = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, LENGTH).unwrap();
-        let memory = Mapped::new(&file, LENGTH);
+        let memory = MappedFile::new(&file, LENGTH);
         let mut guest = Guest {
             stream: Some(socket.into()),
             next_id: 0,
@@ -154,7 +154,7 @@ impl Guest {
         guest.map(MEMORY, LENGTH, 0).unwrap();
         let (info, file) = guest.region(Bars::SendQueues as u32);
         assert_eq!(info.flags.get(), 0b111, "send queues can be mapped");
-        guest.send_queues = Mapped::new(file.unwrap(), info.length.get());
+        guest.send_queues = MappedFile::new(file.unwrap(), info.length.get());
         guest
     }
 

@@ -35,7 +35,7 @@ use efa_device_model::link::Operation;
 use efa_sim::Fabric;
 use plan::Plan;
 use release::Release;
-use run::Troubles;
+use run::RareEvents;
 
 fn number(name: &str) -> Option<u64> {
     let text = env::var(name).ok()?;
@@ -100,8 +100,8 @@ fn random_programs_get_what_libfabric_promises() {
 }
 
 /// Runs some seeds with every step.
-fn run_seeds(count: u64, mut prepare: impl FnMut(&Plan, &Fabric)) -> Troubles {
-    let mut met = Troubles::default();
+fn run_seeds(count: u64, mut prepare: impl FnMut(&Plan, &Fabric)) -> RareEvents {
+    let mut met = RareEvents::default();
     for seed in 0..count {
         let plan = Plan::new(seed);
         let all: Vec<usize> = (0..plan.steps.len()).collect();
@@ -183,7 +183,7 @@ fn the_programs_meet_every_trouble() {
     assert!(errors_twice.get() > 0);
     // With one more, its request fails.
     assert_eq!(most_losses.get(), 11);
-    let Troubles {
+    let RareEvents {
         overruns,
         orphans,
         lost,

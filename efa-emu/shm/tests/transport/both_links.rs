@@ -258,7 +258,7 @@ impl Scenario<'_> {
             }
             false => {
                 let beta = open("beta", BETA);
-                let landing = Landing::open(alpha.address(), beta, self.header());
+                let landing = ReceiverMemory::open(alpha.address(), beta, self.header());
                 Receiver::Here(Box::new(landing))
             }
         };
@@ -375,7 +375,7 @@ fn heal() -> Fault {
 }
 
 /// The receiver's memory and the messages in it.
-struct Landing {
+struct ReceiverMemory {
     client: Client,
     header: usize,
     messages: Memory,
@@ -384,16 +384,16 @@ struct Landing {
     arrived: Vec<u64>,
 }
 
-impl Landing {
+impl ReceiverMemory {
     /// Posts the receives.
-    fn open(sender: Address, mut client: Client, header: usize) -> Landing {
+    fn open(sender: Address, mut client: Client, header: usize) -> ReceiverMemory {
         client.connect(sender);
         let slot = header + LENGTH;
         let messages = client.register(vec![0; slot * RECEIVES as usize]);
         for number in 0..RECEIVES {
             client.post_recv(number, messages.buffer(slot * number as usize, slot));
         }
-        Landing {
+        ReceiverMemory {
             bulk: client.register(vec![0; BULK]),
             client,
             header,
@@ -405,7 +405,7 @@ impl Landing {
 
 /// The receiver over shared memory.
 enum Receiver {
-    Here(Box<Landing>),
+    Here(Box<ReceiverMemory>),
     /// A child, which does not report what it receives.
     Apart(Process),
 }
@@ -476,7 +476,7 @@ pub(crate) fn receiver(parent: &Parent) {
     };
     let client = Client::open(&parent.root, &host);
     let address = client.address();
-    let mut landing = Landing::open(Address::from_text(&hear()), client, 0);
+    let mut landing = ReceiverMemory::open(Address::from_text(&hear()), client, 0);
     parent.say(&address.to_text());
     parent.say(&landing.bulk.address().to_string());
     parent.say(&landing.bulk.keys.rkey.0.to_string());

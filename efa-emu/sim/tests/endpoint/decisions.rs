@@ -13,9 +13,9 @@ use crate::rig::{Rig, config, orderly};
 
 /// The output of a subscriber.
 #[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
+struct LogLines(Arc<Mutex<Vec<u8>>>);
 
-impl Write for Lines {
+impl Write for LogLines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap().write(line)
     }
@@ -27,7 +27,7 @@ impl Write for Lines {
 
 /// Runs a scenario, and returns the lines of a subscriber for all events.
 fn watch(scenario: impl FnOnce()) -> Vec<String> {
-    let lines = Lines::default();
+    let lines = LogLines::default();
     let written = lines.clone();
     let subscriber = fmt()
         .with_max_level(tracing::Level::TRACE)

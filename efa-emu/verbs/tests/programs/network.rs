@@ -113,22 +113,26 @@ fn a_receiver_that_is_not_ready_refuses() {
 
 /// The fate of the n-th message of a queue pair: the path of each attempt, and the number of
 /// attempts that found the receiver not ready.
-type Fates = BTreeMap<(Qpn, u32), (Vec<u16>, usize)>;
+type MessageAttempts = BTreeMap<(Qpn, u32), (Vec<u16>, usize)>;
 
-fn fates(recorded: &Recorded) -> Fates {
-    let mut fates = Fates::new();
+fn attempts_of_messages(recorded: &Recorded) -> MessageAttempts {
+    let mut attempts_of_messages = MessageAttempts::new();
     for (_, direction, header) in recorded {
         if *direction == Direction::Inbound && header.kind == FrameKind::Send {
             let name = (header.source_qpn, header.sequence);
-            fates.entry(name).or_default().0.push(header.path);
+            attempts_of_messages
+                .entry(name)
+                .or_default()
+                .0
+                .push(header.path);
         } else if *direction == Direction::Outbound && is_refusal(header) {
             let name = (header.destination_qpn, header.sequence);
-            fates.entry(name).or_default().1 += 1;
+            attempts_of_messages.entry(name).or_default().1 += 1;
         }
     }
     // The last messages may not have reached their last attempt.
-    fates.retain(|_, (attempts, refusals)| attempts.len() == *refusals + 1);
-    fates
+    attempts_of_messages.retain(|_, (attempts, refusals)| attempts.len() == *refusals + 1);
+    attempts_of_messages
 }
 
 /// Two processes, their threads and their capture run at a different speed each time.
@@ -141,8 +145,9 @@ fn the_seed_decides_each_messages_outcome() {
     let (Some(first), Some(again), Some(other)) = (run("7"), run("7"), run("8")) else {
         return;
     };
-    let [first, again, other] = [first, again, other].map(|recorded| fates(&recorded));
-    let common = |others: &Fates| {
+    let [first, again, other] =
+        [first, again, other].map(|recorded| attempts_of_messages(&recorded));
+    let common = |others: &MessageAttempts| {
         first
             .keys()
             .filter(|name| others.contains_key(name))
@@ -152,7 +157,7 @@ fn the_seed_decides_each_messages_outcome() {
         common(&again) > 50 && common(&other) > 50,
         "{first:?}\n{again:?}\n{other:?}"
     );
-    let differing = |others: &Fates| -> Vec<_> {
+    let differing = |others: &MessageAttempts| -> Vec<_> {
         let both = first
             .iter()
             .filter_map(|(name, fate)| Some((*name, fate.clone(), others.get(name)?.clone())));

@@ -17,7 +17,7 @@ struct Directory {
     name: &'static str,
     form: PathForm,
     /// The uses of it that are refused, with words of the line that says so.
-    refused: &'static [(Use, &'static str)],
+    refused: &'static [(DirectoryUse, &'static str)],
 }
 
 /// How a command is told of the directory.
@@ -34,7 +34,7 @@ enum PathForm {
 /// The use of a directory. In all uses, all variables but `TMPDIR` and the working directory are
 /// set to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Use {
+enum DirectoryUse {
     /// `TMPDIR`, for the files of a run.
     Temporary,
     /// `EFA_EMU_FABRICS`, for the fabric.
@@ -53,30 +53,30 @@ enum Use {
     Replay,
 }
 
-const USES: [Use; 11] = [
-    Use::Temporary,
-    Use::Fabrics,
-    Use::Installation,
-    Use::Run,
-    Use::Cluster,
-    Use::Profile,
-    Use::Tap,
-    Use::Key,
-    Use::Bridge,
-    Use::Check,
-    Use::Replay,
+const USES: [DirectoryUse; 11] = [
+    DirectoryUse::Temporary,
+    DirectoryUse::Fabrics,
+    DirectoryUse::Installation,
+    DirectoryUse::Run,
+    DirectoryUse::Cluster,
+    DirectoryUse::Profile,
+    DirectoryUse::Tap,
+    DirectoryUse::Key,
+    DirectoryUse::Bridge,
+    DirectoryUse::Check,
+    DirectoryUse::Replay,
 ];
 
 const LONG: [u8; 200] = [b'x'; 200];
 
 /// The dynamic linker ends an entry of its list at these characters.
-const IN_NO_LIST: &[(Use, &str)] = &[(Use::Installation, "EFA_EMU_LIB")];
+const IN_NO_LIST: &[(DirectoryUse, &str)] = &[(DirectoryUse::Installation, "EFA_EMU_LIB")];
 
 const DIRECTORIES: [Directory; 11] = [
     Directory::of(
         "relative",
         PathForm::Relative,
-        &[(Use::Fabrics, "EFA_EMU_FABRICS")],
+        &[(DirectoryUse::Fabrics, "EFA_EMU_FABRICS")],
     ),
     Directory::of("a space", PathForm::Named(b"with space"), IN_NO_LIST),
     Directory::of("a colon", PathForm::Named(b"with:colon"), IN_NO_LIST),
@@ -86,44 +86,44 @@ const DIRECTORIES: [Directory; 11] = [
     Directory::of(
         "not UTF-8",
         PathForm::Named(b"caf\xe9"),
-        &[(Use::Profile, "--profile")],
+        &[(DirectoryUse::Profile, "--profile")],
     ),
     Directory::of(
         "long",
         PathForm::Named(&LONG),
-        &[(Use::Temporary, "set TMPDIR")],
+        &[(DirectoryUse::Temporary, "set TMPDIR")],
     ),
     Directory::of("a link", PathForm::Link, &[]),
     Directory::of(
         "missing",
         PathForm::Missing,
         &[
-            (Use::Temporary, "set TMPDIR"),
-            (Use::Fabrics, "missing/efa-emu-"),
-            (Use::Installation, "EFA_EMU_LIB"),
-            (Use::Run, "missing/rules.toml"),
-            (Use::Profile, "missing/profile.toml"),
-            (Use::Tap, "missing/tap.pcapng"),
-            (Use::Key, "missing/new.key"),
-            (Use::Bridge, "missing/key"),
-            (Use::Check, "missing/trace.pcapng"),
-            (Use::Replay, "missing/trace.pcapng"),
+            (DirectoryUse::Temporary, "set TMPDIR"),
+            (DirectoryUse::Fabrics, "missing/efa-emu-"),
+            (DirectoryUse::Installation, "EFA_EMU_LIB"),
+            (DirectoryUse::Run, "missing/rules.toml"),
+            (DirectoryUse::Profile, "missing/profile.toml"),
+            (DirectoryUse::Tap, "missing/tap.pcapng"),
+            (DirectoryUse::Key, "missing/new.key"),
+            (DirectoryUse::Bridge, "missing/key"),
+            (DirectoryUse::Check, "missing/trace.pcapng"),
+            (DirectoryUse::Replay, "missing/trace.pcapng"),
         ],
     ),
     Directory::of(
         "read-only",
         PathForm::ReadOnly,
         &[
-            (Use::Temporary, "set TMPDIR"),
-            (Use::Fabrics, "/sys/efa-emu-"),
-            (Use::Installation, "EFA_EMU_LIB"),
-            (Use::Run, "/sys/rules.toml"),
-            (Use::Profile, "/sys/profile.toml"),
-            (Use::Tap, "/sys/tap.pcapng"),
-            (Use::Key, "/sys/new.key"),
-            (Use::Bridge, "/sys/key"),
-            (Use::Check, "/sys/trace.pcapng"),
-            (Use::Replay, "/sys/trace.pcapng"),
+            (DirectoryUse::Temporary, "set TMPDIR"),
+            (DirectoryUse::Fabrics, "/sys/efa-emu-"),
+            (DirectoryUse::Installation, "EFA_EMU_LIB"),
+            (DirectoryUse::Run, "/sys/rules.toml"),
+            (DirectoryUse::Profile, "/sys/profile.toml"),
+            (DirectoryUse::Tap, "/sys/tap.pcapng"),
+            (DirectoryUse::Key, "/sys/new.key"),
+            (DirectoryUse::Bridge, "/sys/key"),
+            (DirectoryUse::Check, "/sys/trace.pcapng"),
+            (DirectoryUse::Replay, "/sys/trace.pcapng"),
         ],
     ),
 ];
@@ -132,7 +132,7 @@ impl Directory {
     const fn of(
         name: &'static str,
         form: PathForm,
-        refused: &'static [(Use, &'static str)],
+        refused: &'static [(DirectoryUse, &'static str)],
     ) -> Directory {
         Directory {
             name,
@@ -141,14 +141,14 @@ impl Directory {
         }
     }
 
-    fn refusal(&self, used: Use) -> Option<&'static str> {
+    fn refusal(&self, used: DirectoryUse) -> Option<&'static str> {
         let mut refused = self.refused.iter();
         refused.find_map(|(refused, words)| (*refused == used).then_some(*words))
     }
 }
 
 /// A directory that was made, with the files that commands read from it.
-struct Made<'a> {
+struct PreparedDirectory<'a> {
     place: &'a Directory,
     /// The path as commands get it.
     path: PathBuf,
@@ -156,8 +156,8 @@ struct Made<'a> {
     fabric: TestFabric,
 }
 
-impl<'a> Made<'a> {
-    fn below(root: &Path, place: &'a Directory) -> Made<'a> {
+impl<'a> PreparedDirectory<'a> {
+    fn below(root: &Path, place: &'a Directory) -> PreparedDirectory<'a> {
         let directory = match place.form {
             PathForm::Named(name) => root.join(OsStr::from_bytes(name)),
             PathForm::Relative | PathForm::Link => root.join("directory"),
@@ -178,7 +178,7 @@ impl<'a> Made<'a> {
             }
             _ => directory.clone(),
         };
-        Made {
+        PreparedDirectory {
             place,
             path,
             working_directory: match place.form {
@@ -203,7 +203,7 @@ impl<'a> Made<'a> {
         for name in ["XDG_RUNTIME_DIR", "HOME", "LD_LIBRARY_PATH", "SYSFS_PATH"] {
             command.env(name, &self.path);
         }
-        if self.place.refusal(Use::Temporary).is_none() {
+        if self.place.refusal(DirectoryUse::Temporary).is_none() {
             command.env("TMPDIR", &self.path);
         }
         command
@@ -217,7 +217,7 @@ impl<'a> Made<'a> {
         }
     }
 
-    fn run(&self, used: Use) -> Finished {
+    fn run(&self, used: DirectoryUse) -> Finished {
         // The program changes its directory, and finds devices by `SYSFS_PATH`, and the libraries
         // by their development names in `LD_LIBRARY_PATH`.
         let devices = "grep -q user.so /proc/self/maps && echo preloaded; cd / && ibv_devices | grep -c rdmap && \
@@ -237,8 +237,8 @@ impl<'a> Made<'a> {
         };
         let shell = ["sh", "-c", devices];
         let mut command = match used {
-            Use::Temporary | Use::Fabrics => on_host(&[], &shell),
-            Use::Installation => {
+            DirectoryUse::Temporary | DirectoryUse::Fabrics => on_host(&[], &shell),
+            DirectoryUse::Installation => {
                 let mut command = on_host(&["--provider", "efa_rs"], &shell);
                 let own = self.path.join("efa-emu");
                 match self.working_directory.join(&own).exists() {
@@ -249,16 +249,16 @@ impl<'a> Made<'a> {
                     }
                 }
             }
-            Use::Run => {
+            DirectoryUse::Run => {
                 let files = ["--faults", "@/rules.toml", "--pcap", "@/run.pcapng"];
                 on_host(&files, &shell)
             }
-            Use::Cluster => {
+            DirectoryUse::Cluster => {
                 let cluster = ["cluster", "2", "--quiet", "--fabric", "FABRIC"];
                 emulator(&[&cluster[..], &["--", "sh", "-c", hosts]].concat())
             }
-            Use::Profile => on_host(&["--profile", "@/profile.toml"], &shell),
-            Use::Tap => {
+            DirectoryUse::Profile => on_host(&["--profile", "@/profile.toml"], &shell),
+            DirectoryUse::Tap => {
                 let tap = built("efa-tap");
                 let tap = [
                     tap.to_str().unwrap(),
@@ -270,25 +270,25 @@ impl<'a> Made<'a> {
                 ];
                 on_host(&[], &[&tap[..], &shell].concat())
             }
-            Use::Key => emulator(&["bridge", "key", "@/new.key"]),
+            DirectoryUse::Key => emulator(&["bridge", "key", "@/new.key"]),
             // The bridge has read its key when it reports a missing peer.
-            Use::Bridge => emulator(&["bridge", "--key", "@/key"]),
-            Use::Check => self.command(conformance(), &["check", "@/trace.pcapng"]),
-            Use::Replay => {
+            DirectoryUse::Bridge => emulator(&["bridge", "--key", "@/key"]),
+            DirectoryUse::Check => self.command(conformance(), &["check", "@/trace.pcapng"]),
+            DirectoryUse::Replay => {
                 let replay = ["run", "@/trace.pcapng", "--json", "@/report.json"];
                 self.command(conformance(), &replay)
             }
         };
         match used {
-            Use::Temporary => command.env("TMPDIR", &self.path),
-            Use::Fabrics => command.env("EFA_EMU_FABRICS", &self.path),
+            DirectoryUse::Temporary => command.env("TMPDIR", &self.path),
+            DirectoryUse::Fabrics => command.env("EFA_EMU_FABRICS", &self.path),
             _ => &mut command,
         };
         run(command)
     }
 
     /// The expected output of the program, if it is known.
-    fn expected(&self, used: Use) -> Option<&'static str> {
+    fn expected(&self, used: DirectoryUse) -> Option<&'static str> {
         // As without the emulator, the list cannot have every name.
         let is_preloaded = match self.place.form {
             PathForm::Missing | PathForm::ReadOnly => false,
@@ -300,15 +300,18 @@ impl<'a> Made<'a> {
                 .any(|byte| b" :".contains(byte)),
         };
         match used {
-            Use::Key | Use::Bridge | Use::Check | Use::Replay => None,
-            Use::Cluster => Some("1\n"),
+            DirectoryUse::Key
+            | DirectoryUse::Bridge
+            | DirectoryUse::Check
+            | DirectoryUse::Replay => None,
+            DirectoryUse::Cluster => Some("1\n"),
             _ if is_preloaded => Some("preloaded\n1\n1\n"),
             _ => Some("1\n1\n"),
         }
     }
 
     #[track_caller]
-    fn check(&self, used: Use) {
+    fn check(&self, used: DirectoryUse) {
         let outcome = self.run(used);
         let name = self.place.name;
         if let Some(words) = self.place.refusal(used) {
@@ -324,7 +327,7 @@ impl<'a> Made<'a> {
             );
             return;
         }
-        if used == Use::Bridge {
+        if used == DirectoryUse::Bridge {
             outcome.expect_stderr(&["say where to meet other bridges"]);
             return;
         }
@@ -412,7 +415,7 @@ fn any_place_works_or_is_refused_by_name() {
             let root = root.path().join(index.to_string());
             fs::create_dir(&root).unwrap();
             scope.spawn(move || {
-                let made = Made::below(&root, place);
+                let made = PreparedDirectory::below(&root, place);
                 USES.into_iter().for_each(|used| made.check(used));
             });
         }

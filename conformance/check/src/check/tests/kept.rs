@@ -28,7 +28,7 @@ const USB: u16 = 189;
 const MICROSECONDS: u32 = 0xa1b2_c3d4;
 
 /// A file, its bytes if they are compared, the frames that are in it, and the findings.
-struct Kept {
+struct SavedFile {
     name: &'static str,
     bytes: Option<Vec<u8>>,
     frames: Vec<CapturedPacket>,
@@ -117,7 +117,7 @@ fn cooked_type(frame: &CapturedPacket) -> u8 {
 }
 
 /// Each form in which tools write captures, with the same frames.
-fn forms() -> Vec<Kept> {
+fn forms() -> Vec<SavedFile> {
     let frames = two_mistakes().capture.frames;
     let of = |change: &dyn Fn(&mut CapturedPacket)| {
         let mut frames = frames.clone();
@@ -131,7 +131,7 @@ fn forms() -> Vec<Kept> {
         frame.time = Duration::ZERO;
     });
     let plain = interface(ETHERNET, 0, b"");
-    let form = |name, bytes: Option<Vec<u8>>, frames: &[CapturedPacket]| Kept {
+    let form = |name, bytes: Option<Vec<u8>>, frames: &[CapturedPacket]| SavedFile {
         name,
         bytes,
         frames: frames.to_vec(),
@@ -298,8 +298,8 @@ fn unannounced() -> Builder {
 }
 
 /// Each kind of mistake.
-fn mistakes() -> Vec<Kept> {
-    let mistake = |name, b: Builder, broken: &[(&'static str, u64)]| Kept {
+fn mistakes() -> Vec<SavedFile> {
+    let mistake = |name, b: Builder, broken: &[(&'static str, u64)]| SavedFile {
         name,
         bytes: Some(pcapng(
             &[interface(ETHERNET, 0, b""), interface(ETHERNET, 0, b"")],
@@ -362,7 +362,7 @@ fn read(frame: &CapturedPacket) -> impl PartialEq + std::fmt::Debug + use<> {
 fn kept_captures_have_their_findings() {
     let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/captures/kept");
     let is_update = std::env::var_os("EFA_UPDATE").is_some();
-    let all: Vec<Kept> = forms().into_iter().chain(mistakes()).collect();
+    let all: Vec<SavedFile> = forms().into_iter().chain(mistakes()).collect();
     for kept in &all {
         let (path, name) = (directory.join(kept.name), kept.name);
         if let Some(bytes) = &kept.bytes {

@@ -17,7 +17,7 @@ use efa_wire::rules::Severity;
 use super::*;
 use change::{Aspect, Change, changes};
 use reasons::REASONS;
-use traffic::{Acquaintance, traffic};
+use traffic::{PeerKnowledge, traffic};
 
 /// The rules that find the changes of a field's aspect first, and the reasons why others are not
 /// found.
@@ -44,7 +44,7 @@ struct Table {
 fn judge_all() -> Table {
     let mut table = Table::default();
     for &packet_type in PacketType::ALL.iter().filter(|known| known.has_header()) {
-        for acquaintance in Acquaintance::ALL {
+        for acquaintance in PeerKnowledge::ALL {
             let Some((b, subject)) = traffic(packet_type, acquaintance) else {
                 continue;
             };

@@ -230,7 +230,7 @@ fn invalid_output_is_quoted_with_the_error() {
 }
 
 #[test]
-fn a_program_killed_for_invalid_lines_has_not_crashed() {
+fn killed_for_invalid_lines_is_no_crash() {
     let mut player = shell(&format!("{HELLO} read line; echo Hello; cat"));
     let rubbish = player.ask(&Command::Poll {}, &mut Vec::new());
     assert!(rubbish.unwrap_err().to_string().contains("`Hello`"));

@@ -17,7 +17,7 @@ use efa_core::wire::PacketType;
 use efa_play::application::engine::HostNic;
 use efa_sim::{NicConfig, SimDomain, SimHost, SimNic, SimQueuePair};
 
-use super::fault::{Act, Change, Packets, RdmaChange};
+use super::fault::{Change, FaultyBehaviour, Packets, RdmaChange};
 
 /// Packet buffers of the device that the engine does not know.
 const SPARE_BUFFERS: usize = 64;
@@ -25,7 +25,7 @@ const SPARE_BUFFERS: usize = 64;
 /// The state of the fault.
 struct FaultState {
     /// The fault; `None` for a correct engine.
-    act: Option<Act>,
+    act: Option<FaultyBehaviour>,
     /// The number of times that it took effect.
     applied: Rc<Cell<usize>>,
     /// The number of packets seen of those that the fault selects.
@@ -67,7 +67,7 @@ impl FaultState {
             self.spent = None;
             return Some(Vec::new());
         }
-        let Some(Act::Sends(packets, change)) = self.act else {
+        let Some(FaultyBehaviour::Sends(packets, change)) = self.act else {
             return None;
         };
         if !self.is_chosen(packets, packet) {
@@ -86,7 +86,7 @@ impl FaultState {
 
     /// The change of a received packet; `None` to pass it unchanged.
     fn hears(&mut self, packet: &[u8]) -> Option<Change> {
-        let Some(Act::Hears(packets, change)) = self.act else {
+        let Some(FaultyBehaviour::Hears(packets, change)) = self.act else {
             return None;
         };
         self.is_chosen(packets, packet).then_some(change)
@@ -94,7 +94,7 @@ impl FaultState {
 
     /// Sends the answer that the engine invents for a received packet.
     fn invents(&mut self, packet: &[u8]) {
-        let Some(Act::Invents(packets, answer)) = self.act else {
+        let Some(FaultyBehaviour::Invents(packets, answer)) = self.act else {
             return;
         };
         if self.is_chosen(packets, packet) {
@@ -107,8 +107,8 @@ impl FaultState {
     /// The change of an RDMA request of the engine.
     fn rdma(&mut self, reads: bool) -> Option<RdmaChange> {
         let change = match self.act {
-            Some(Act::Reads(change)) if reads => change,
-            Some(Act::Writes(change)) if !reads => change,
+            Some(FaultyBehaviour::Reads(change)) if reads => change,
+            Some(FaultyBehaviour::Writes(change)) if !reads => change,
             _ => return None,
         };
         self.applied.set(self.applied.get() + 1);
@@ -138,7 +138,7 @@ impl FaultyNic {
     /// fault takes effect.
     pub(crate) fn open(
         host: &SimHost,
-        act: Option<Act>,
+        act: Option<FaultyBehaviour>,
         applied: Rc<Cell<usize>>,
     ) -> Result<Self, NicError> {
         let config = NicConfig::default();

@@ -20,8 +20,8 @@ pub(crate) struct Fault {
     pub(crate) endpoint: usize,
     /// The features that the peers announce in place of the recorded ones.
     pub(crate) announced: Option<u64>,
-    pub(crate) act: Act,
-    pub(crate) caught: Caught,
+    pub(crate) act: FaultyBehaviour,
+    pub(crate) caught: DetectedBy,
 }
 
 impl Fault {
@@ -33,26 +33,26 @@ impl Fault {
 
 /// The program that detects a fault, and the rule that it names.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Caught {
+pub(crate) enum DetectedBy {
     /// `check`, on the capture alone, and therefore `run` too: this rule.
     ByCheck(&'static Rule),
     /// `run` only: this rule.
     ByRun(&'static Rule),
 }
 
-impl Caught {
+impl DetectedBy {
     /// The statement that `run` has to name.
     pub(crate) fn statement(self) -> &'static str {
         match self {
-            Caught::ByCheck(rule) | Caught::ByRun(rule) => rule.statement,
+            DetectedBy::ByCheck(rule) | DetectedBy::ByRun(rule) => rule.statement,
         }
     }
 
     /// The rule that `check` has to report.
     pub(crate) fn rule(self) -> Option<&'static str> {
         match self {
-            Caught::ByCheck(rule) => Some(rule.id),
-            Caught::ByRun(_) => None,
+            DetectedBy::ByCheck(rule) => Some(rule.id),
+            DetectedBy::ByRun(_) => None,
         }
     }
 }
@@ -62,7 +62,7 @@ pub(crate) type Answer = fn(&[u8]) -> Vec<u8>;
 
 /// The behaviour that is wrong.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Act {
+pub(crate) enum FaultyBehaviour {
     /// The engine changes such packets when it sends them.
     Sends(Packets, Change),
     /// It reads such packets wrongly.

@@ -6,7 +6,7 @@ use efa_core::rules::RULES;
 use efa_core::wire::PacketType;
 use efa_testing::fields::number;
 
-use super::fault::{Act, Answer, Caught, Change, Fault, Packets, RdmaChange};
+use super::fault::{Answer, Change, DetectedBy, Fault, FaultyBehaviour, Packets, RdmaChange};
 
 /// A heading, and the faults under it.
 type Chapter = (&'static str, Vec<Fault>);
@@ -72,17 +72,17 @@ fn packet_type(word: &str) -> Option<PacketType> {
     types.find(|known| format!("{known:?}") == word).copied()
 }
 
-fn parse_caught(text: &str) -> Option<Caught> {
+fn parse_caught(text: &str) -> Option<DetectedBy> {
     let (by, id) = text.split_once(' ')?;
     let rule = RULES.iter().find(|rule| rule.id == id)?;
     match by {
-        "check" => Some(Caught::ByCheck(rule)),
-        "run" => Some(Caught::ByRun(rule)),
+        "check" => Some(DetectedBy::ByCheck(rule)),
+        "run" => Some(DetectedBy::ByRun(rule)),
         _ => None,
     }
 }
 
-fn parse_act(place: &[&str], change: &[&'static str]) -> Option<Act> {
+fn parse_act(place: &[&str], change: &[&'static str]) -> Option<FaultyBehaviour> {
     let (verb, rest) = place.split_first()?;
     let packets = || match rest {
         [kind] => Some(Packets::new(packet_type(kind)?, None)),
@@ -90,11 +90,11 @@ fn parse_act(place: &[&str], change: &[&'static str]) -> Option<Act> {
         _ => None,
     };
     Some(match *verb {
-        "sends" => Act::Sends(packets()?, parse_change(change)?),
-        "hears" => Act::Hears(packets()?, parse_change(change)?),
-        "answers" => Act::Invents(packets()?, answer(change.first()?)?),
-        "reads" => Act::Reads(parse_rdma_change(change)?),
-        "writes" => Act::Writes(parse_rdma_change(change)?),
+        "sends" => FaultyBehaviour::Sends(packets()?, parse_change(change)?),
+        "hears" => FaultyBehaviour::Hears(packets()?, parse_change(change)?),
+        "answers" => FaultyBehaviour::Invents(packets()?, answer(change.first()?)?),
+        "reads" => FaultyBehaviour::Reads(parse_rdma_change(change)?),
+        "writes" => FaultyBehaviour::Writes(parse_rdma_change(change)?),
         _ => return None,
     })
 }

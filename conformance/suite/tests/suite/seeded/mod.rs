@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use efa_core::wire::PacketType;
-use fault::{Act, Change, Fault};
+use fault::{Change, Fault, FaultyBehaviour};
 use faults::CHAPTERS;
 use play::Player;
 
@@ -84,7 +84,7 @@ fn every_packet_type_is_retransmitted() {
     let mut types = PacketType::ALL.iter().filter(|of| of.has_header());
     let missing = types.find(|of| {
         !faults::all().any(|fault| match fault.act {
-            Act::Sends(packets, Change::Twice) => packets.kind == **of,
+            FaultyBehaviour::Sends(packets, Change::Twice) => packets.kind == **of,
             _ => false,
         })
     });

@@ -23,7 +23,7 @@ use crate::plan::{Buffer, Plan, SendMode, Settings};
 use crate::release::{Release, ReleaseNic};
 use crate::user_queue_pair::UserQueuePair;
 use memory::register;
-pub(crate) use troubles::Troubles;
+pub(crate) use troubles::RareEvents;
 
 const MEMORY: usize = 2 << 20;
 /// The counter and the lock word of a program are the first words of its memory.
@@ -88,7 +88,7 @@ pub(crate) struct World {
     aborts: bool,
     /// The faults that make packets arrive twice.
     repetitions: Vec<FaultId>,
-    troubles: Troubles,
+    troubles: RareEvents,
 }
 
 /// Executes the steps of a plan whose index is in `keep`. An error names the broken guarantee.
@@ -96,7 +96,7 @@ pub(crate) fn run(
     plan: &Plan,
     keep: &[usize],
     prepare: impl FnOnce(&Fabric),
-) -> Result<Troubles, String> {
+) -> Result<RareEvents, String> {
     let mut world = World::new(plan)?;
     prepare(&world.fabric);
     for index in keep {
@@ -139,7 +139,7 @@ impl World {
             all_have_read_nack: plan.all(Release::has_read_nack),
             aborts: plan.aborts,
             repetitions: Vec::new(),
-            troubles: Troubles::default(),
+            troubles: RareEvents::default(),
         };
         for (slot, settings) in plan.programs.iter().enumerate() {
             let program = world.start(slot, settings.clone())?;

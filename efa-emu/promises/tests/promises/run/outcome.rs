@@ -5,10 +5,10 @@ use efa_core::endpoint::{CompletionFlags, Counter, Statistics, Usage};
 use crate::model::{OneSidedKind, ProgramId, RequestState, check_matching};
 use crate::plan::{REGIONS, SendMode};
 
-use super::{Troubles, World};
+use super::{RareEvents, World};
 
 impl World {
-    pub(super) fn finish(mut self) -> Result<Troubles, String> {
+    pub(super) fn finish(mut self) -> Result<RareEvents, String> {
         self.receive_the_rest_without_header()?;
         self.settle()?;
         // Live programs clean up after dead or parted ones.

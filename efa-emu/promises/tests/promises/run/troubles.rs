@@ -4,7 +4,7 @@ use std::ops::AddAssign;
 
 /// Counts of a run's rare events.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Troubles {
+pub(crate) struct RareEvents {
     /// Packets beyond the window of their receiver.
     pub(crate) overruns: usize,
     /// Operations whose memory was deregistered.
@@ -23,8 +23,8 @@ pub(crate) struct Troubles {
     pub(crate) copies: usize,
 }
 
-impl AddAssign for Troubles {
-    fn add_assign(&mut self, other: Troubles) {
+impl AddAssign for RareEvents {
+    fn add_assign(&mut self, other: RareEvents) {
         self.overruns += other.overruns;
         self.orphans += other.orphans;
         self.lost += other.lost;

@@ -10,21 +10,21 @@ const RECV_ID: u32 = 0x3b2;
 
 /// Whether the endpoints know each other when the packet is sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Acquaintance {
+pub(super) enum PeerKnowledge {
     Known,
     /// The packet introduces its sender.
     Stranger,
 }
 
-impl Acquaintance {
-    pub(super) const ALL: [Acquaintance; 2] = [Acquaintance::Known, Acquaintance::Stranger];
+impl PeerKnowledge {
+    pub(super) const ALL: [PeerKnowledge; 2] = [PeerKnowledge::Known, PeerKnowledge::Stranger];
 }
 
 /// Traffic with a packet of this type, and the index of its first frame. The sender of an answer is
 /// known at that time.
 pub(super) fn traffic(
     packet_type: PacketType,
-    acquaintance: Acquaintance,
+    acquaintance: PeerKnowledge,
 ) -> Option<(Builder, usize)> {
     let mut play = Play {
         b: Builder::new(),
@@ -32,7 +32,7 @@ pub(super) fn traffic(
         tag: packet_type.is_tagged().then_some(TAG),
     };
     match (acquaintance, packet_type.is_req()) {
-        (Acquaintance::Known, _) => {
+        (PeerKnowledge::Known, _) => {
             play.b.send(A, B, &eager(0, Some(A), None), b"first");
             play.next = 1;
             play.exchange_handshakes();
@@ -40,19 +40,19 @@ pub(super) fn traffic(
             play.request(begun_by, options(None, Some(A)));
             play.rest(begun_by, packet_type);
         }
-        (Acquaintance::Stranger, true) => {
+        (PeerKnowledge::Stranger, true) => {
             play.request(packet_type, options(Some(A), None));
             play.exchange_handshakes();
             play.rest(packet_type, packet_type);
         }
-        (Acquaintance::Stranger, false) => return None,
+        (PeerKnowledge::Stranger, false) => return None,
     }
     play.proof();
     let is_it = |frame: &CapturedPacket| {
         let mut sent = frame.payload.iter();
         let is_of_type = sent.next() == Some(&packet_type.code());
         // The first eager message introduces the two to each other.
-        is_of_type && (acquaintance == Acquaintance::Stranger || frame.number > 2)
+        is_of_type && (acquaintance == PeerKnowledge::Stranger || frame.number > 2)
     };
     let subject = play.b.capture.frames.iter().position(is_it);
     Some((play.b, subject.expect("the traffic has such a packet")))
