@@ -76,7 +76,7 @@ fn places(options: &HostOptions) -> Result<Vec<Option<Hosts>>, String> {
     }
     let reach = options.reach(Timeouts::DEFAULT.start);
     let recording = options.recording();
-    let pair = |seats: HostAssignment| match seats {
+    let pair = |assignment: HostAssignment| match assignment {
         HostAssignment::Pair { pair, .. } => Ok(pair),
         HostAssignment::Named(mut places) => {
             match (places.remove("a"), places.remove("b"), places.len()) {
@@ -87,9 +87,11 @@ fn places(options: &HostOptions) -> Result<Vec<Option<Hosts>>, String> {
             }
         }
     };
-    let seats = options.seats(&reach, &mut BTreeSet::new())?.into_iter();
-    let hosts = seats.map(|seats| {
-        let hosts = Hosts::ask(reach.clone(), pair(seats)?, recording.as_ref());
+    let assignments = options
+        .assignments(&reach, &mut BTreeSet::new())?
+        .into_iter();
+    let hosts = assignments.map(|assignment| {
+        let hosts = Hosts::ask(reach.clone(), pair(assignment)?, recording.as_ref());
         hosts.map_err(|error| error.to_string())
     });
     hosts.map(|hosts| hosts.map(Some)).collect()

@@ -232,7 +232,7 @@ impl HostOptions {
 
     /// Queries all hosts for their versions and devices. Returns the places of the endpoints; hosts
     /// whose packets cannot be recorded are added to `unrecorded`.
-    pub(crate) fn seats(
+    pub(crate) fn assignments(
         &self,
         reach: &RemoteAccess,
         unrecorded: &mut BTreeSet<String>,
@@ -369,7 +369,7 @@ fn pairs_of(places: &[HostDevice], pairs: Pairs) -> Vec<HostAssignment> {
 /// Starts the programs once at each place, and returns the identity of the program under test at
 /// the first.
 pub(crate) fn introduce(
-    seats: &[HostAssignment],
+    assignments: &[HostAssignment],
     reach: &RemoteAccess,
     program: &Program,
     peer: Option<&Program>,
@@ -377,7 +377,7 @@ pub(crate) fn introduce(
 ) -> Result<Identity, String> {
     let mut found: Option<Identity> = None;
     let mut places: Vec<&HostDevice> = Vec::new();
-    for place in seats.iter().flat_map(HostAssignment::places) {
+    for place in assignments.iter().flat_map(HostAssignment::places) {
         if !places.contains(&place) {
             places.push(place);
         }
@@ -455,11 +455,11 @@ mod tests {
 
     fn pairs(pairs: Pairs) -> Vec<String> {
         let places = ["x", "y", "z"].map(|name| name.parse().unwrap());
-        let seats = pairs_of(&places, pairs);
-        seats
+        let assignments = pairs_of(&places, pairs);
+        assignments
             .iter()
-            .map(|seats| {
-                let places: Vec<String> = seats.places().map(ToString::to_string).collect();
+            .map(|assignment| {
+                let places: Vec<String> = assignment.places().map(ToString::to_string).collect();
                 places.join("-")
             })
             .collect()

@@ -267,13 +267,16 @@ fn run_on_hosts(arguments: &Run, origin: &RunStart) -> Result<Outcome, String> {
     let timeouts = arguments.timeouts();
     let reach = arguments.places.hosts.reach(timeouts.start);
     let mut unrecorded = BTreeSet::new();
-    let seats = arguments.places.hosts.seats(&reach, &mut unrecorded)?;
+    let assignments = arguments
+        .places
+        .hosts
+        .assignments(&reach, &mut unrecorded)?;
     let peer = arguments.places.peer();
     let peer = peer.map(|peer| peer.program(&arguments.libfabric, Provider::efa()));
-    let under_test = places::introduce(&seats, &reach, &program, peer.as_ref(), timeouts)?;
+    let under_test = places::introduce(&assignments, &reach, &program, peer.as_ref(), timeouts)?;
     // The lists of expected failures that are part of the program only apply to replays.
     let usual = |_: &Identity| Expected::default();
-    let steps = seats.len() * traces.played.len();
+    let steps = assignments.len() * traces.played.len();
     let mut results = Results::begin(arguments, under_test, usual, steps, &traces)?;
     let hosts = Hosts::new(
         reach,
@@ -284,12 +287,12 @@ fn run_on_hosts(arguments: &Run, origin: &RunStart) -> Result<Outcome, String> {
         arguments.options(),
     )
     .recorded(arguments.places.hosts.recording(), unrecorded);
-    let tasks: Vec<Task> = seats
+    let tasks: Vec<Task> = assignments
         .iter()
-        .flat_map(|seats| {
+        .flat_map(|assignment| {
             traces.played.iter().map(|path| Task {
                 path: path.clone(),
-                seats: seats.clone(),
+                assignment: assignment.clone(),
             })
         })
         .collect();

@@ -74,7 +74,7 @@ impl HostAssignment {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Task {
     pub path: PathBuf,
-    pub seats: HostAssignment,
+    pub assignment: HostAssignment,
 }
 
 /// The hosts, and the software under test.
@@ -182,7 +182,7 @@ impl Hosts {
         };
         let cases = roles
             .into_iter()
-            .map(|role| self.case(&task.path, &scenario, role, &task.seats))
+            .map(|role| self.case(&task.path, &scenario, role, &task.assignment))
             .collect();
         TraceResult {
             cases,
@@ -195,18 +195,18 @@ impl Hosts {
         path: &Path,
         scenario: &Scenario,
         role: Option<usize>,
-        seats: &HostAssignment,
+        assignment: &HostAssignment,
     ) -> Case {
         let start = Instant::now();
         let endpoints = scenario.endpoints.iter().enumerate();
         let places = endpoints.filter_map(|(index, endpoint)| {
-            let place = seats.of(index, &endpoint.name)?;
+            let place = assignment.of(index, &endpoint.name)?;
             Some((endpoint.name.clone(), place.to_string()))
         });
         let places = places.collect();
-        let outcome = match self.obstacle(scenario, role, seats) {
+        let outcome = match self.obstacle(scenario, role, assignment) {
             Some(outcome) => outcome,
-            None => self.outcome(scenario, role, seats),
+            None => self.outcome(scenario, role, assignment),
         };
         Case {
             trace: scenario.name.clone(),
@@ -228,7 +228,7 @@ impl Hosts {
         &self,
         scenario: &Scenario,
         role: Option<usize>,
-        seats: &HostAssignment,
+        assignment: &HostAssignment,
     ) -> Option<Outcome> {
         let unsupported = |reason: String| Some(Outcome::Unsupported { reason });
         let endpoints = || scenario.endpoints.iter().enumerate();
@@ -243,7 +243,7 @@ impl Hosts {
                 "staged faults, which only an emulator of this host can stage".into(),
             );
         }
-        let homeless = endpoints().find(|(index, it)| seats.of(*index, &it.name).is_none());
+        let homeless = endpoints().find(|(index, it)| assignment.of(*index, &it.name).is_none());
         if let Some((_, endpoint)) = homeless {
             let name = &endpoint.name;
             return unsupported(format!(
@@ -259,9 +259,14 @@ impl Hosts {
             .map(|reason| Outcome::NotUnderTest { reason })
     }
 
-    fn outcome(&self, scenario: &Scenario, role: Option<usize>, seats: &HostAssignment) -> Outcome {
+    fn outcome(
+        &self,
+        scenario: &Scenario,
+        role: Option<usize>,
+        assignment: &HostAssignment,
+    ) -> Outcome {
         let error = |text: String| vec![Finding::plain(Severity::Error, text)];
-        let (transcript, stop) = match self.play_live(scenario, role, seats) {
+        let (transcript, stop) = match self.play_live(scenario, role, assignment) {
             Ok(Played { transcript, error }) => (transcript, error.map(Stop::Run)),
             Err(stop) => (Transcript::default(), Some(stop)),
         };
@@ -298,7 +303,7 @@ impl Hosts {
             }
         } else {
             findings.append(&mut judged.statements);
-            let name = self.name_of_capture(scenario, role, seats);
+            let name = self.name_of_capture(scenario, role, assignment);
             let directory = self.options.captures.as_ref();
             let capture = directory.and_then(|directory| judged.keep(directory, &name));
             Outcome::Failed { findings, capture }
@@ -310,13 +315,13 @@ impl Hosts {
         &self,
         scenario: &Scenario,
         role: Option<usize>,
-        seats: &HostAssignment,
+        assignment: &HostAssignment,
     ) -> String {
         let mut name = scenario.name.clone();
         if let Some(role) = role {
             name += &format!("-{}", scenario.endpoints[role].name);
         }
-        for place in seats.places() {
+        for place in assignment.places() {
             name += &format!("-{place}");
         }
         name.replace('/', "_") + ".pcapng"
@@ -334,7 +339,7 @@ impl Hosts {
         &self,
         scenario: &Scenario,
         role: Option<usize>,
-        seats: &HostAssignment,
+        assignment: &HostAssignment,
     ) -> Result<Played, Stop> {
         let mut live = scenario.clone();
         let mut players = Vec::new();
@@ -347,7 +352,7 @@ impl Hosts {
                 Program::Core => Software::Core,
                 Program::Libfabric { .. } | Program::Exec { .. } => Software::Libfabric,
             };
-            if let Some(place) = seats.of(index, &endpoint.name) {
+            if let Some(place) = assignment.of(index, &endpoint.name) {
                 self.may_try(&place.host)?;
                 hosts.push(place.host.clone());
                 players.push(self.launch(endpoint, place, program)?);
@@ -411,17 +416,17 @@ mod tests {
 
     #[test]
     fn further_endpoints_prefer_hosts_beyond_the_pair() {
-        let seats = |others: &[&str]| {
+        let assignment = |others: &[&str]| {
             let others = others.iter().map(|name| place(name)).collect();
             let pair = [place("x"), place("y%efa_1")];
-            let seats = HostAssignment::Pair { pair, others };
+            let assignment = HostAssignment::Pair { pair, others };
             let names = ["a", "b", "c", "d", "e"].iter().enumerate();
-            let names = names.map(|(index, name)| seats.of(index, name).unwrap().to_string());
+            let names = names.map(|(index, name)| assignment.of(index, name).unwrap().to_string());
             names.collect::<Vec<_>>()
         };
-        assert_eq!(seats(&[]), ["x", "y%efa_1", "x", "y%efa_1", "x"]);
-        assert_eq!(seats(&["z"]), ["x", "y%efa_1", "z", "z", "z"]);
-        assert_eq!(seats(&["z", "w"]), ["x", "y%efa_1", "z", "w", "z"]);
+        assert_eq!(assignment(&[]), ["x", "y%efa_1", "x", "y%efa_1", "x"]);
+        assert_eq!(assignment(&["z"]), ["x", "y%efa_1", "z", "z", "z"]);
+        assert_eq!(assignment(&["z", "w"]), ["x", "y%efa_1", "z", "w", "z"]);
         let named = HostAssignment::Named(BTreeMap::from([("b".to_owned(), place("x"))]));
         assert_eq!(named.of(1, "b"), Some(&place("x")));
         assert_eq!(named.of(0, "a"), None);

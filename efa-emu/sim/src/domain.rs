@@ -89,7 +89,7 @@ impl Device for SimHost {
     fn open_domain(&self, config: &DomainConfig) -> Result<SimDomain, NicError> {
         let mut objects = DomainObjects::new(self)?;
         let profile = objects
-            .life
+            .incarnation
             .with_host(|host| Ok(host.config.profile.clone()))?;
         let stride = PacketBuffers::stride_for(profile.mtu as usize);
         let pool = objects.create_pool(config.packet_buffers, stride)?;
@@ -113,7 +113,7 @@ fn attributes(host: &SimHost, profile: &Profile) -> NicAttributes {
 impl SimDomain {
     /// The host of this domain.
     pub fn host(&self) -> &SimHost {
-        self.objects.life.host()
+        self.objects.incarnation.host()
     }
 
     /// The number of packet buffers in the pool.
@@ -173,7 +173,7 @@ impl SimDomain {
             .retain(|_, posted| posted.queue_pair != queue_pair);
         let buffers = &mut self.buffers;
         self.objects
-            .life
+            .incarnation
             .with_memory(|memory| buffers.reclaim(queue_pair, memory));
     }
 
@@ -258,7 +258,7 @@ impl SimDomain {
         if let Some(buffer) = buffer {
             let buffers = &mut self.buffers;
             self.objects
-                .life
+                .incarnation
                 .with_memory(|memory| buffers.take_back(buffer, memory));
         }
         Completion {
@@ -275,9 +275,10 @@ impl SimDomain {
         memory: UserSlice,
         f: impl FnOnce(&mut [u8]) -> T,
     ) -> Result<T, NicError> {
-        let life = &self.objects.life;
-        life.check_alive()?;
-        life.with_memory(|space| space.bytes_mut(memory.address, memory.length).map(f))
+        let incarnation = &self.objects.incarnation;
+        incarnation.check_alive()?;
+        incarnation
+            .with_memory(|space| space.bytes_mut(memory.address, memory.length).map(f))
             .map_err(|_: MemoryFault| fault(memory))
     }
 }
@@ -293,7 +294,7 @@ impl Domain for SimDomain {
     fn create_completion_queue(&mut self, entries: usize) -> Result<CompletionQueueId, NicError> {
         let limit = self.profile.max_cqe;
         let entries = u32::try_from(entries).map_or(limit, |entries| entries.min(limit));
-        let (on_device, ring) = DeviceCq::create(&self.objects.life, entries)?;
+        let (on_device, ring) = DeviceCq::create(&self.objects.incarnation, entries)?;
         let key = self.completion_queues.insert(Completions {
             on_device,
             queue: CompletionQueue::new(ring),
@@ -326,10 +327,11 @@ impl Domain for SimDomain {
         limit: usize,
     ) -> usize {
         let key = queue.0 as usize;
-        if self.objects.life.check_alive().is_err() || !self.completion_queues.contains(key) {
+        if self.objects.incarnation.check_alive().is_err() || !self.completion_queues.contains(key)
+        {
             return 0;
         }
-        let window = self.objects.life.completion_window();
+        let window = self.objects.incarnation.completion_window();
         let mut count = 0;
         while count < limit {
             let Completions { queue, pending, .. } = &mut self.completion_queues[key];
@@ -341,7 +343,7 @@ impl Domain for SimDomain {
             let chosen = match pending.len() {
                 0 => break,
                 1 => 0,
-                several => self.objects.life.random_below(several),
+                several => self.objects.incarnation.random_below(several),
             };
             let entry = pending.remove(chosen);
             let completion = self.translate(&entry);
@@ -352,12 +354,13 @@ impl Domain for SimDomain {
     }
 
     fn register(&mut self, memory: UserSlice, access: Access) -> Result<Region, NicError> {
-        let life = &self.objects.life;
-        life.check_alive()?;
+        let incarnation = &self.objects.incarnation;
+        incarnation.check_alive()?;
         let (address, length) = (memory.address, memory.length as u64);
-        life.with_memory(|memory| memory.check(address, length))
+        incarnation
+            .with_memory(|memory| memory.check(address, length))
             .map_err(|_| fault(memory))?;
-        if let Some(errno) = life.registration_failure(length) {
+        if let Some(errno) = incarnation.registration_failure(length) {
             return Err(Error::Staged(errno).into());
         }
         let keys = self.objects.register(MemoryRegion {
@@ -387,14 +390,14 @@ impl Domain for SimDomain {
     fn acquire_buffer(&mut self) -> Option<BufferId> {
         let buffers = &mut self.buffers;
         self.objects
-            .life
+            .incarnation
             .with_memory(|memory| buffers.acquire(memory))
     }
 
     fn release_buffer(&mut self, buffer: BufferId) {
         let buffers = &mut self.buffers;
         self.objects
-            .life
+            .incarnation
             .with_memory(|memory| buffers.release(buffer, memory));
     }
 
@@ -412,10 +415,10 @@ impl Domain for SimDomain {
         offset: usize,
         source: UserSlice,
     ) -> Result<(), NicError> {
-        self.objects.life.check_alive()?;
+        self.objects.incarnation.check_alive()?;
         let target = self.buffers.range_mut(buffer, offset, source.length)?;
         self.objects
-            .life
+            .incarnation
             .with_memory(|memory| {
                 target.copy_from_slice(memory.bytes(source.address, source.length)?);
                 Ok(())
@@ -430,10 +433,10 @@ impl Domain for SimDomain {
         length: usize,
         address: u64,
     ) -> Result<(), NicError> {
-        self.objects.life.check_alive()?;
+        self.objects.incarnation.check_alive()?;
         let source = self.buffers.range_mut(buffer, offset, length)?;
         self.objects
-            .life
+            .incarnation
             .with_memory(|memory| {
                 memory.bytes_mut(address, length)?.copy_from_slice(source);
                 Ok(())

@@ -24,8 +24,8 @@ impl FlightId {
 #[derive(Debug)]
 pub(super) struct Flight {
     pub(super) initiator: HostId,
-    /// The life of the initiator that posted the request.
-    pub(super) life: u32,
+    /// The incarnation of the initiator that posted the request.
+    pub(super) incarnation: u32,
     pub(super) responder: HostId,
     pub(super) from: Gid,
     pub(super) to: Gid,

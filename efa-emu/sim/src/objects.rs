@@ -30,16 +30,16 @@ const HOST_IS_DOWN: NicError = NicError::Device {
 #[derive(Clone)]
 pub(super) struct HostIncarnation {
     host: SimHost,
-    life: u32,
+    incarnation: u32,
 }
 
 impl HostIncarnation {
-    /// The current life of a host.
+    /// The current incarnation of a host.
     pub(super) fn present(host: &SimHost) -> Result<Self, NicError> {
-        let life = host.fabric().0.borrow().wire.port(host.id()).life;
+        let incarnation = host.fabric().0.borrow().wire.port(host.id()).incarnation;
         let present = HostIncarnation {
             host: host.clone(),
-            life,
+            incarnation,
         };
         present.check_alive()?;
         Ok(present)
@@ -62,10 +62,10 @@ impl HostIncarnation {
 
     fn is_alive(&self, world: &World) -> bool {
         let port = world.wire.port(self.host.id());
-        port.alive && port.life == self.life
+        port.alive && port.incarnation == self.incarnation
     }
 
-    /// Calls `f` with the host, if this life has not ended.
+    /// Calls `f` with the host, if this incarnation has not ended.
     pub(super) fn with_host<T>(
         &self,
         f: impl FnOnce(&mut Host) -> Result<T, Error>,
@@ -77,14 +77,14 @@ impl HostIncarnation {
         Ok(f(world.host(self.host.id()))?)
     }
 
-    /// Releases an object of this life. No other object uses it, so that this does not fail; after
-    /// a crash there is nothing to release.
+    /// Releases an object of this incarnation. No other object uses it, so that this does not fail;
+    /// after a crash there is nothing to release.
     fn give_back(&self, f: impl FnOnce(&mut Host) -> Result<(), Error>) {
         let _ = self.with_host(f);
     }
 
-    /// Calls `f` with the host's memory. After a crash that is the memory of the host's next life,
-    /// which has other addresses.
+    /// Calls `f` with the host's memory. After a crash that is the memory of the host's next
+    /// incarnation, which has other addresses.
     pub(super) fn with_memory<T>(&self, f: impl FnOnce(&mut AddressSpace) -> T) -> T {
         f(&mut self.world().host(self.host.id()).memory)
     }
@@ -118,36 +118,39 @@ impl HostIncarnation {
 
 /// A protection domain of the device. It is destroyed with the last object in it.
 pub(super) struct ProtectionDomain {
-    life: HostIncarnation,
+    incarnation: HostIncarnation,
     id: PdId,
 }
 
 impl Drop for ProtectionDomain {
     fn drop(&mut self) {
-        self.life.give_back(|host| host.device.dealloc_pd(self.id));
+        self.incarnation
+            .give_back(|host| host.device.dealloc_pd(self.id));
     }
 }
 
 /// A completion queue of the device. It is destroyed with the last queue pair that uses it.
 pub(super) struct DeviceCq {
-    life: HostIncarnation,
+    incarnation: HostIncarnation,
     id: CqId,
 }
 
 impl DeviceCq {
     pub(super) fn create(
-        life: &HostIncarnation,
+        incarnation: &HostIncarnation,
         entries: u32,
     ) -> Result<(Rc<Self>, Arc<CompletionRing>), NicError> {
-        let (id, ring) = life.with_host(|host| host.device.create_cq(entries, REQUEST_IDS))?;
-        let life = life.clone();
-        Ok((Rc::new(DeviceCq { life, id }), ring))
+        let (id, ring) =
+            incarnation.with_host(|host| host.device.create_cq(entries, REQUEST_IDS))?;
+        let incarnation = incarnation.clone();
+        Ok((Rc::new(DeviceCq { incarnation, id }), ring))
     }
 }
 
 impl Drop for DeviceCq {
     fn drop(&mut self) {
-        self.life.give_back(|host| host.device.destroy_cq(self.id));
+        self.incarnation
+            .give_back(|host| host.device.destroy_cq(self.id));
     }
 }
 
@@ -164,7 +167,7 @@ pub(super) struct Pool {
 /// The objects of a domain. Dropping it destroys them, so that no objects remain after a creation
 /// that fails half-way.
 pub(super) struct DomainObjects {
-    pub(super) life: HostIncarnation,
+    pub(super) incarnation: HostIncarnation,
     pool: Option<u64>,
     regions: Vec<Lkey>,
     handles: Vec<Ahn>,
@@ -173,14 +176,14 @@ pub(super) struct DomainObjects {
 
 impl DomainObjects {
     pub(super) fn new(host: &SimHost) -> Result<Self, NicError> {
-        let life = HostIncarnation::present(host)?;
-        let id = life.with_host(|host| host.device.alloc_pd())?;
+        let incarnation = HostIncarnation::present(host)?;
+        let id = incarnation.with_host(|host| host.device.alloc_pd())?;
         Ok(DomainObjects {
             pd: Rc::new(ProtectionDomain {
-                life: life.clone(),
+                incarnation: incarnation.clone(),
                 id,
             }),
-            life,
+            incarnation,
             pool: None,
             regions: Vec::new(),
             handles: Vec::new(),
@@ -190,7 +193,7 @@ impl DomainObjects {
     /// Reserves and registers the memory of `count` packet buffers, `stride` bytes apart.
     pub(super) fn create_pool(&mut self, count: usize, stride: usize) -> Result<Pool, NicError> {
         let base = self
-            .life
+            .incarnation
             .with_memory(|memory| memory.reserve_slots(count, stride))
             .map_err(|_| NicError::Exhausted("packet buffer: the host's memory is full"))?;
         self.pool = Some(base);
@@ -214,7 +217,7 @@ impl DomainObjects {
     pub(super) fn register(&mut self, region: MemoryRegion) -> Result<RegionKeys, NicError> {
         let pd = self.pd.id;
         let keys = self
-            .life
+            .incarnation
             .with_host(|host| host.device.register_memory(pd, region))?;
         self.regions.push(keys.lkey);
         Ok(keys)
@@ -227,7 +230,7 @@ impl DomainObjects {
         };
         let own = self.regions.iter().position(|region| *region == lkey);
         let own = own.ok_or(unknown)?;
-        self.life
+        self.incarnation
             .with_host(|host| host.device.deregister_memory(lkey))?;
         self.regions.swap_remove(own);
         Ok(())
@@ -235,7 +238,9 @@ impl DomainObjects {
 
     pub(super) fn create_handle(&mut self, gid: Gid) -> Result<Ahn, NicError> {
         let pd = self.pd.id;
-        let ahn = self.life.with_host(|host| host.device.create_ah(pd, gid))?;
+        let ahn = self
+            .incarnation
+            .with_host(|host| host.device.create_ah(pd, gid))?;
         self.handles.push(ahn);
         Ok(ahn)
     }
@@ -248,7 +253,7 @@ impl DomainObjects {
         let own = self.handles.iter().position(|handle| *handle == ahn);
         let own = own.ok_or(unknown)?;
         let pd = self.pd.id;
-        self.life
+        self.incarnation
             .with_host(|host| host.device.destroy_ah(pd, ahn))?;
         self.handles.swap_remove(own);
         Ok(())
@@ -258,13 +263,13 @@ impl DomainObjects {
 impl Drop for DomainObjects {
     fn drop(&mut self) {
         let DomainObjects {
-            life,
+            incarnation,
             pool,
             regions,
             handles,
             pd,
         } = self;
-        life.give_back(|host| {
+        incarnation.give_back(|host| {
             for lkey in regions.drain(..) {
                 let _ = host.device.deregister_memory(lkey);
             }
@@ -281,7 +286,7 @@ impl Drop for DomainObjects {
 
 /// A queue pair of the device, and its number.
 pub(super) struct DeviceQueuePair {
-    life: HostIncarnation,
+    incarnation: HostIncarnation,
     qpn: Qpn,
     is_made: bool,
     // Destroyed after the queue pair: fields are dropped in the order of their declaration.
@@ -292,11 +297,11 @@ pub(super) struct DeviceQueuePair {
 impl DeviceQueuePair {
     /// Reserves a number for a queue pair of this domain whose completions go to `cq`.
     pub(super) fn reserve(domain: &DomainObjects, cq: &Rc<DeviceCq>) -> Result<Self, NicError> {
-        let life = domain.life.clone();
-        let taken = life.world().take_qpn(life.host.id());
+        let incarnation = domain.incarnation.clone();
+        let taken = incarnation.world().take_qpn(incarnation.host.id());
         let qpn = taken.ok_or(NicError::Exhausted("queue pair"))?;
         Ok(DeviceQueuePair {
-            life,
+            incarnation,
             qpn,
             is_made: false,
             cq: cq.clone(),
@@ -316,7 +321,7 @@ impl DeviceQueuePair {
         let config = config(self.pd.id, self.cq.id);
         let qpn = self.qpn;
         let rings = self
-            .life
+            .incarnation
             .with_host(|host| host.device.create_qp(qpn, config))?;
         self.is_made = true;
         Ok(rings)
@@ -329,16 +334,16 @@ impl DeviceQueuePair {
     }
 
     pub(super) fn modify(&self, change: &QpChange) -> Result<(), NicError> {
-        self.life
+        self.incarnation
             .with_host(|host| host.device.modify_qp(self.qpn, change).map(drop))
     }
 }
 
 impl Drop for DeviceQueuePair {
     fn drop(&mut self) {
-        let (id, qpn) = (self.life.host.id(), self.qpn);
-        let mut world = self.life.world();
-        if !self.life.is_alive(&world) {
+        let (id, qpn) = (self.incarnation.host.id(), self.qpn);
+        let mut world = self.incarnation.world();
+        if !self.incarnation.is_alive(&world) {
             return;
         }
         let host = world.host(id);

@@ -57,13 +57,13 @@ impl SimQueuePair {
             unsolicited_write_recv: config.unsolicited_write_recv,
             request_ids: REQUEST_IDS,
         })?;
-        let life = &domain.objects.life;
-        let qkey = config.qkey.unwrap_or_else(|| life.random_qkey());
+        let incarnation = &domain.objects.incarnation;
+        let qkey = config.qkey.unwrap_or_else(|| incarnation.random_qkey());
         let profile = &domain.profile;
         let rnr_retry = service == Service::Srd && profile.caps.contains(DeviceCaps::RNR_RETRY);
         on_device.bring_up(qkey, rnr_retry.then_some(config.rnr_retry))?;
 
-        let generation = life.next_generation();
+        let generation = incarnation.next_generation();
         let mut send = SendQueue::new(
             rings.send,
             SendQueueConfig {
@@ -85,7 +85,7 @@ impl SimQueuePair {
         let mut recv = RecvQueue::new(rings.recv, recv);
         recv.set_state(QpState::ReadyToSend);
         let address = RawAddress {
-            gid: life.host().gid(),
+            gid: incarnation.host().gid(),
             qpn: on_device.qpn(),
             qkey,
         };
@@ -142,9 +142,9 @@ impl SimQueuePair {
         self.doorbells += 1;
         self.is_deferred = false;
         domain.queues(qpn)?.send.publish();
-        let life = &domain.objects.life;
-        life.with_host(|host| host.device.read_send_doorbell(qpn))?;
-        life.drive();
+        let incarnation = &domain.objects.incarnation;
+        incarnation.with_host(|host| host.device.read_send_doorbell(qpn))?;
+        incarnation.drive();
         Ok(())
     }
 
@@ -155,7 +155,7 @@ impl SimQueuePair {
         doorbell: Doorbell,
         begin: impl FnOnce(&mut SendQueue, u64, u32, u64),
     ) -> Result<(), NicError> {
-        domain.objects.life.check_alive()?;
+        domain.objects.incarnation.check_alive()?;
         let rkey = u32::try_from(request.remote_key.0)
             .map_err(|_| invalid("remote key", request.remote_key.0))?;
         let local = user_buffer(request.local, request.local_key)?;
@@ -201,7 +201,7 @@ impl QueuePair for SimQueuePair {
         request: &SendRequest,
         doorbell: Doorbell,
     ) -> Result<(), NicError> {
-        domain.objects.life.check_alive()?;
+        domain.objects.incarnation.check_alive()?;
         let length = request.header_length;
         domain.buffers.range_mut(request.buffer, 0, length)?;
         let mut parts = [Buffer::default(); 2];
@@ -240,7 +240,7 @@ impl QueuePair for SimQueuePair {
         let buffers = &mut domain.buffers;
         domain
             .objects
-            .life
+            .incarnation
             .with_memory(|memory| buffers.lend_to_send(request.buffer, qpn, memory));
         self.rung(domain, doorbell)
     }
@@ -282,7 +282,7 @@ impl QueuePair for SimQueuePair {
     }
 
     fn post_recv(&mut self, domain: &mut SimDomain, buffer: BufferId) -> Result<(), NicError> {
-        domain.objects.life.check_alive()?;
+        domain.objects.incarnation.check_alive()?;
         domain.buffers.check_owned(buffer)?;
         let whole = domain.buffers.describe(buffer, self.attributes.mtu);
         let qpn = self.address.qpn;
@@ -290,7 +290,7 @@ impl QueuePair for SimQueuePair {
         let buffers = &mut domain.buffers;
         domain
             .objects
-            .life
+            .incarnation
             .with_memory(|memory| buffers.lend_to_receive(buffer, qpn, memory));
         Ok(())
     }
@@ -302,7 +302,7 @@ impl QueuePair for SimQueuePair {
         key: LocalKey,
         context: u64,
     ) -> Result<(), NicError> {
-        domain.objects.life.check_alive()?;
+        domain.objects.incarnation.check_alive()?;
         let buffer = user_buffer(memory, key)?;
         let qpn = self.address.qpn;
         let place = domain.posted.insert(Posted {

@@ -2,8 +2,8 @@
 //!
 //! A request is one object for its whole life, with any number of frames. At any time it has at
 //! most one frame or timer, so an event never refers to a request that has ended.
-//! [`efa_device_model::network`] decides the outcome of a frame, and the wire turns that into events.
-//! The wire never calls a device; [`super::world`] does so when an event requires it.
+//! [`efa_device_model::network`] decides the outcome of a frame, and the wire turns that into
+//! events. The wire never calls a device; [`super::world`] does so when an event requires it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -43,7 +43,7 @@ pub(super) enum WireEvent {
     /// A datagram left its host; its sender gets no more events.
     Sent {
         host: HostId,
-        life: u32,
+        incarnation: u32,
         token: Token,
     },
     /// A device requested a call at this time.
@@ -64,7 +64,7 @@ pub(super) struct Port {
     pub(super) gid: Gid,
     pub(super) alive: bool,
     /// Counts the incarnations of the host: handles of an earlier incarnation stay invalid.
-    pub(super) life: u32,
+    pub(super) incarnation: u32,
     busy_until: Duration,
     in_flight: usize,
 }
@@ -121,7 +121,7 @@ impl Wire {
         self.ports.push(Port {
             gid,
             alive: true,
-            life: 0,
+            incarnation: 0,
             busy_until: Duration::ZERO,
             in_flight: 0,
         });
@@ -181,7 +181,7 @@ impl Wire {
             return Err(LinkBusy);
         }
         port.in_flight += 1;
-        let (life, from) = (port.life, port.gid);
+        let (incarnation, from) = (port.incarnation, port.gid);
         let mut data = self.spare.pop().unwrap_or_default();
         let mut reachable = true;
         match (header.operation, local) {
@@ -206,7 +206,7 @@ impl Wire {
         let responder = self.hosts_by_gid.get(&to).copied().unwrap_or(initiator);
         let flight = self.flights.insert(Flight {
             initiator,
-            life,
+            incarnation,
             responder,
             from,
             to,
@@ -234,7 +234,7 @@ impl Wire {
     pub(super) fn initiator_lives(&self, id: FlightId) -> bool {
         let flight = &self.flights[id.index()];
         let port = self.port(flight.initiator);
-        port.alive && port.life == flight.life
+        port.alive && port.incarnation == flight.incarnation
     }
 
     /// Removes a request. Returns its initiator's token if the initiator still waits for it.
@@ -257,7 +257,7 @@ impl Wire {
     pub(super) fn kill(&mut self, host: HostId) {
         let port = self.port_mut(host);
         port.alive = false;
-        port.life += 1;
+        port.incarnation += 1;
         port.in_flight = 0;
         port.busy_until = Duration::ZERO;
         self.log.add(self.now, format_args!("kill {host}"));
@@ -300,7 +300,7 @@ impl Wire {
             if flight.header.operation.is_unanswered() {
                 let sent = WireEvent::Sent {
                     host: flight.initiator,
-                    life: flight.life,
+                    incarnation: flight.incarnation,
                     token: flight.token,
                 };
                 self.events.add(self.now, sent);

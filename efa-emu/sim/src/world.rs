@@ -237,8 +237,12 @@ impl World {
                 self.wire.flight(flight).outcome = Some(status);
                 Some(self.finish(flight))
             }
-            WireEvent::Sent { host, life, token } => {
-                if self.wire.port(host).life == life {
+            WireEvent::Sent {
+                host,
+                incarnation,
+                token,
+            } => {
+                if self.wire.port(host).incarnation == incarnation {
                     self.complete(host, token, Status::Ok);
                 }
                 Some(host)

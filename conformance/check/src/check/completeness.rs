@@ -21,7 +21,7 @@ use super::recent::Recent;
 use crate::capture::CapturedPacket;
 
 /// The number of first requests that are kept for each queue pair number.
-const MOST_BIRTHS: usize = 64;
+const MOST_STARTS: usize = 64;
 /// Maximum number of frames that are in flight simultaneously.
 const MOST_FRAMES: usize = 1 << 15;
 /// A packet within this distance before or after the last one is of the same queue pair.
@@ -33,7 +33,7 @@ type Owner = (bool, NodeId);
 /// The lifetimes of queue pairs, by the numbers of their requests.
 #[derive(Debug, Default)]
 pub(super) struct Lifetimes {
-    /// The life of each queue pair, in captures without and with directions.
+    /// The lifetime of each queue pair, in captures without and with directions.
     of: Vec<Lifetime>,
     /// Queue pairs whose first arrival a tap saw.
     tapped: HashSet<NodeId>,
@@ -42,7 +42,7 @@ pub(super) struct Lifetimes {
 #[derive(Debug, Default)]
 struct Lifetime {
     /// The times of first requests, and whether they were captured at their sender.
-    births: VecDeque<(u64, bool)>,
+    starts: VecDeque<(u64, bool)>,
     /// The latest request at its receiver, and the latest one at its sender, with its run.
     latest: [Option<(u32, u64)>; 2],
 }
@@ -52,18 +52,18 @@ impl Lifetimes {
     /// consecutive request numbers.
     pub(super) fn request(&mut self, owner: Owner, is_own: bool, at: u64, header: &Repr) -> u64 {
         let sequence = header.sequence;
-        let at_life = owner.1.index(owner.0);
-        if self.of.len() <= at_life {
-            self.of.resize_with(at_life + 1, Lifetime::default);
+        let at_lifetime = owner.1.index(owner.0);
+        if self.of.len() <= at_lifetime {
+            self.of.resize_with(at_lifetime + 1, Lifetime::default);
         }
-        let life = &mut self.of[at_life];
+        let lifetime = &mut self.of[at_lifetime];
         if sequence == 0 && !header.retransmission {
-            life.births.push_back((at, is_own));
-            if life.births.len() > MOST_BIRTHS {
-                life.births.pop_front();
+            lifetime.starts.push_back((at, is_own));
+            if lifetime.starts.len() > MOST_STARTS {
+                lifetime.starts.pop_front();
             }
         }
-        let latest = &mut life.latest[usize::from(is_own)];
+        let latest = &mut lifetime.latest[usize::from(is_own)];
         let (latest, run) = latest.get_or_insert((sequence.wrapping_sub(1), 0));
         let follows = match is_own && owner.0 {
             true => sequence == latest.wrapping_add(1),
@@ -88,26 +88,26 @@ impl Lifetimes {
 
     /// Whether the capture has all packets that a queue pair has sent since it was created.
     pub(super) fn has_all_sent(&self, owner: Owner) -> bool {
-        self.births(owner).any(|&(_, is_own)| is_own)
+        self.starts(owner).any(|&(_, is_own)| is_own)
     }
 
     /// The time of the latest first request of a queue pair number; `is_own`: as its own host
     /// captured it, since the clock of another may be late.
     pub(super) fn is_born(&self, owner: Owner, is_own: bool) -> Option<u64> {
-        let mut births = self.births(owner).rev();
-        Some(births.find(|(_, own)| *own || !is_own)?.0)
+        let mut starts = self.starts(owner).rev();
+        Some(starts.find(|(_, own)| *own || !is_own)?.0)
     }
 
     /// Whether a queue pair's first request was captured after one frame and not after another;
     /// `is_own` as for [`Lifetimes::is_born`].
     pub(super) fn began_between(&self, owner: Owner, is_own: bool, after: u64, until: u64) -> bool {
-        let mut births = self.births(owner);
-        births.any(|&(at, own)| at > after && at <= until && (own || !is_own))
+        let mut starts = self.starts(owner);
+        starts.any(|&(at, own)| at > after && at <= until && (own || !is_own))
     }
 
-    fn births(&self, owner: Owner) -> impl DoubleEndedIterator<Item = &(u64, bool)> {
-        let life = self.of.get(owner.1.index(owner.0));
-        life.into_iter().flat_map(|life| &life.births)
+    fn starts(&self, owner: Owner) -> impl DoubleEndedIterator<Item = &(u64, bool)> {
+        let lifetime = self.of.get(owner.1.index(owner.0));
+        lifetime.into_iter().flat_map(|lifetime| &lifetime.starts)
     }
 }
 

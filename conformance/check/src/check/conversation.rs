@@ -382,9 +382,9 @@ impl Conversation {
         let Qkey(used) = frame.qkey;
         let known = self.sides[me].connid.map(|(connid, _)| connid);
         let named = reading.named();
-        if frame.birth.generation > self.sides[me].generation {
-            self.sides[me].generation = frame.birth.generation;
-            if frame.birth.keeps_connid && known.is_some() && known == named {
+        if frame.qp_generation.generation > self.sides[me].generation {
+            self.sides[me].generation = frame.qp_generation.generation;
+            if frame.qp_generation.keeps_connid && known.is_some() && known == named {
                 self.begins_with_old_connid(place, lifetimes, packet_type, (me, you));
             }
         }

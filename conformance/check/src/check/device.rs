@@ -256,7 +256,7 @@ pub(super) struct Requests {
     /// be sent again as a new request, and may then identify its sender in another way.
     refused: HashMap<Content, PacketOrigin>,
     /// The same for other packets, whether sent again or not: equal packets may follow.
-    troubled: UndeliveredPackets,
+    undelivered: UndeliveredPackets,
     /// The latest request that is not remembered any more.
     forgotten: Option<u32>,
     last_repetition: Option<Repetition>,
@@ -366,17 +366,21 @@ impl Requests {
             .is_some_and(|it| std::mem::take(&mut it.is_behind));
         let is_empty = match has_msg_id {
             true => self.refused.is_empty(),
-            false => self.troubled.parts.is_empty(),
+            false => self.undelivered.parts.is_empty(),
         };
         let key = (is_repetition || !is_empty).then(|| content.without_sender());
         let mut is_due = false;
         let earlier = match &key {
             Some(_) if is_repetition => None,
             Some(key) if has_msg_id => self.refused.remove(key),
-            Some(key) => self.troubled.parts.get_mut(key).map(|(part, is_refused)| {
-                is_due = std::mem::take(is_refused);
-                *part
-            }),
+            Some(key) => self
+                .undelivered
+                .parts
+                .get_mut(key)
+                .map(|(part, is_refused)| {
+                    is_due = std::mem::take(is_refused);
+                    *part
+                }),
             None => None,
         };
         let earlier = earlier.filter(|part| part.named.may_be(named));
@@ -391,7 +395,7 @@ impl Requests {
             let part = request.part;
             match key {
                 Some(key) if is_repetition && !has_msg_id => {
-                    self.troubled.insert(key, part, false);
+                    self.undelivered.insert(key, part, false);
                 }
                 Some(key) if is_repetition && self.refused.len() < MOST_REQUESTS => {
                     self.refused.entry(key).or_insert(part);
@@ -453,11 +457,11 @@ impl Requests {
         let request = self.remembered.get_mut(sequence).unwrap_or(&mut unknown);
         let part = request.part;
         if status == Status::Ok {
-            let is_empty = self.refused.is_empty() && self.troubled.parts.is_empty();
+            let is_empty = self.refused.is_empty() && self.undelivered.parts.is_empty();
             let content = request.content.take().filter(|_| !is_empty);
             if let Some(content) = content.map(|content| content.without_sender()) {
                 self.refused.remove(&content);
-                self.troubled.parts.remove(&content);
+                self.undelivered.parts.remove(&content);
             }
             return RequestOutcome::Arrived {
                 msg_id: part.msg_id,
@@ -472,7 +476,7 @@ impl Requests {
         if let Some(content) = request.content.as_ref().filter(|_| is_refused) {
             let content = content.without_sender();
             if part.msg_id.is_none() {
-                self.troubled.insert(content, part, true);
+                self.undelivered.insert(content, part, true);
             } else if self.refused.len() < MOST_REQUESTS {
                 self.refused.insert(content, part);
             }

@@ -33,8 +33,8 @@ pub(super) struct PacketFrame {
     pub(super) is_from_birth: bool,
     /// Its run of consecutive requests of the queue pair; unknown for a repetition.
     pub(super) run: Option<u64>,
-    /// The life of the sender's queue pair.
-    pub(super) birth: QpGeneration,
+    /// The generation of the sender's queue pair.
+    pub(super) qp_generation: QpGeneration,
 }
 
 /// Whether a packet can only be the first of a conversation: the first request of a queue pair,

@@ -323,9 +323,9 @@ impl CaptureState {
             Ok(packet) if header.sequence == 0 => ParsedPacket::of(packet).named(),
             _ => None,
         };
-        let birth = self
-            .generations
-            .of(from, is_arrival, header.sequence, &content, connid);
+        let qp_generation =
+            self.generations
+                .of(from, is_arrival, header.sequence, &content, connid);
         let outer = PacketFrame {
             from,
             qkey: header.qkey,
@@ -333,7 +333,7 @@ impl CaptureState {
             retransmission: header.retransmission,
             is_from_birth: conversation.is_beginning() && self.lifetimes.has_all_sent(near),
             run,
-            birth,
+            qp_generation,
         };
         let sent = CurrentPacket {
             frame,

@@ -17,7 +17,7 @@ pub(super) struct QpGenerations {
 struct FirstPacket {
     packet: Content,
     connid: Option<u32>,
-    birth: QpGeneration,
+    qp_generation: QpGeneration,
 }
 
 /// The queue pair, of those with the same number, that a packet belongs to.
@@ -47,7 +47,7 @@ impl QpGenerations {
             let first = self.first.get(from.index(is_arrival));
             return first
                 .and_then(Option::as_ref)
-                .map_or_else(QpGeneration::default, |it| it.birth);
+                .map_or_else(QpGeneration::default, |it| it.qp_generation);
         }
         let at = from.index(is_arrival);
         if self.first.len() <= at {
@@ -56,15 +56,15 @@ impl QpGenerations {
         let first = self.first[at].get_or_insert_with(|| FirstPacket {
             packet: packet.clone(),
             connid,
-            birth: QpGeneration::default(),
+            qp_generation: QpGeneration::default(),
         });
         if first.packet.differs_from(packet) {
-            first.birth.generation += 1;
+            first.qp_generation.generation += 1;
             self.has_later = true;
-            first.birth.keeps_connid = connid.is_some() && connid == first.connid;
+            first.qp_generation.keeps_connid = connid.is_some() && connid == first.connid;
             first.packet = packet.clone();
             first.connid = connid;
         }
-        first.birth
+        first.qp_generation
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use efa_play::application::subject::CheckedApplication;
+use efa_play::application::checked::CheckedApplication;
 use efa_play::application::{Request, RequestError};
 use efa_play::drive::EndpointOptions;
 use efa_play::operation::{Payload, SendMode};

@@ -124,9 +124,9 @@ impl<'a> Bench<'a> {
     }
 
     /// The real host for the emulated one of this name, if the lab has hosts.
-    pub(crate) fn seat(&self, name: &str) -> Result<Option<&DescribedHost>, NotMeasured> {
+    pub(crate) fn described_host(&self, name: &str) -> Result<Option<&DescribedHost>, NotMeasured> {
         let hosts = self.lab.hosts();
-        hosts.map(|hosts| hosts.seat(name)).transpose()
+        hosts.map(|hosts| hosts.described_host(name)).transpose()
     }
 
     /// Starts a program that implements an endpoint. On another host, [`Player::end`] returns its
@@ -136,11 +136,12 @@ impl<'a> Bench<'a> {
         program: &Program,
         host: &player::Host,
     ) -> Result<Player, NotMeasured> {
-        let (Some(seat), Some(hosts)) = (self.seat(&host.name)?, self.lab.hosts()) else {
+        let (Some(described), Some(hosts)) = (self.described_host(&host.name)?, self.lab.hosts())
+        else {
             return Ok(Player::launch(self.launcher()?, program, host)?);
         };
         if let Some(profile) = &host.profile {
-            seat.must_be(profile)?;
+            described.must_be(profile)?;
         }
         if let Some(option) = host.options.first() {
             let reason = format!("only an emulated host has `{option}`");
@@ -157,18 +158,18 @@ impl<'a> Bench<'a> {
                 }
                 _ => None,
             },
-            recording: seat.recording().filter(|_| host.capture.is_some()),
+            recording: described.recording().filter(|_| host.capture.is_some()),
             ..HostedProgram::driven(program)
         };
-        let (place, reach) = (seat.place(), hosts.reach());
+        let (place, reach) = (described.place(), hosts.reach());
         let player = Player::launch_at(&host.name, place, reach, &hosted, Timeouts::DEFAULT)?;
         Ok(player)
     }
 
     /// The frames of the host's capture; none if its packets could not be captured.
     pub(crate) fn traffic(&self, host: &str) -> Result<Traffic, NotMeasured> {
-        let seat = self.seat(host)?;
-        match seat.is_some_and(|seat| seat.recording().is_none()) {
+        let described = self.described_host(host)?;
+        match described.is_some_and(|described| described.recording().is_none()) {
             true => Ok(Traffic::default()),
             false => Traffic::of(&self.capture(host)),
         }

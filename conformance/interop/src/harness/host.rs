@@ -90,15 +90,18 @@ impl<'a> Host<'a> {
 
     /// The address for other hosts.
     pub fn address(&self) -> Result<String, NotMeasured> {
-        let seat = self.bench.seat(&self.name)?;
-        Ok(seat.map_or_else(|| LOOPBACK.to_owned(), DescribedHost::address))
+        let described = self.bench.described_host(&self.name)?;
+        Ok(described.map_or_else(|| LOOPBACK.to_owned(), DescribedHost::address))
     }
 
     /// A TCP port without a listener on it.
     pub fn free_port(&self) -> Result<u16, NotMeasured> {
-        match (self.bench.seat(&self.name)?, self.bench.lab().hosts()) {
-            (Some(seat), Some(hosts)) => {
-                let port = hosts.reach().free_port(&seat.place().host);
+        match (
+            self.bench.described_host(&self.name)?,
+            self.bench.lab().hosts(),
+        ) {
+            (Some(described), Some(hosts)) => {
+                let port = hosts.reach().free_port(&described.place().host);
                 port.map_err(NotMeasured::failed)
             }
             _ => ports::free_port().map_err(NotMeasured::failed),
@@ -130,13 +133,20 @@ impl<'a> Host<'a> {
             .iter()
             .map(|word| word.as_ref().to_string_lossy().into_owned())
             .collect();
-        if let (Some(seat), Some(hosts)) = (self.bench.seat(&self.name)?, self.bench.lab().hosts())
-        {
-            let what = format!("{} at {}: {}", self.name, seat.place(), words.join(" "));
-            let hosted = self.hosted(seat, words, port)?;
-            let command = hosted.command(&seat.place().host, hosts.reach());
+        if let (Some(described), Some(hosts)) = (
+            self.bench.described_host(&self.name)?,
+            self.bench.lab().hosts(),
+        ) {
+            let what = format!(
+                "{} at {}: {}",
+                self.name,
+                described.place(),
+                words.join(" ")
+            );
+            let hosted = self.hosted(described, words, port)?;
+            let command = hosted.command(&described.place().host, hosts.reach());
             let capture = self.bench.capture(&self.name);
-            return Running::start_hosted(self.bench, what, command, seat.place(), capture);
+            return Running::start_hosted(self.bench, what, command, described.place(), capture);
         }
         let mut command = self.emulated()?;
         command.args(program);
@@ -168,7 +178,7 @@ impl<'a> Host<'a> {
     /// The request for the real host.
     fn hosted(
         &self,
-        seat: &DescribedHost,
+        described: &DescribedHost,
         words: Vec<String>,
         port: Option<u16>,
     ) -> Result<HostedProgram, NotMeasured> {
@@ -179,7 +189,7 @@ impl<'a> Host<'a> {
             )));
         }
         if let Some(profile) = &self.profile {
-            seat.must_be(profile)?;
+            described.must_be(profile)?;
         }
         let text = |value: &OsString| value.to_string_lossy().into_owned();
         let variables = self.environment.iter();
@@ -191,7 +201,7 @@ impl<'a> Host<'a> {
                 .collect(),
             runner: runner.map(|runner| runner.display().to_string()),
             provider: self.provider.clone(),
-            recording: seat.recording().filter(|_| self.is_captured),
+            recording: described.recording().filter(|_| self.is_captured),
             port,
             driven: false,
         })

@@ -13,7 +13,7 @@ const NAMES: [[&str; 2]; 2] = [["a", "client"], ["b", "server"]];
 #[derive(Clone, Debug)]
 pub struct Hosts {
     reach: RemoteAccess,
-    seats: [DescribedHost; 2],
+    described: [DescribedHost; 2],
 }
 
 /// A host and its properties.
@@ -45,7 +45,7 @@ impl Hosts {
         places: [HostDevice; 2],
         recording: Option<&Recording>,
     ) -> Result<Self, HostsError> {
-        let seat = |place: HostDevice| {
+        let host = |place: HostDevice| {
             if place.device.is_some() {
                 return Err(HostsError::Device(place));
             }
@@ -59,8 +59,8 @@ impl Hosts {
             })
         };
         let [a, b] = places;
-        let seats = [seat(a)?, seat(b)?];
-        Ok(Hosts { reach, seats })
+        let described = [host(a)?, host(b)?];
+        Ok(Hosts { reach, described })
     }
 
     pub(crate) fn reach(&self) -> &RemoteAccess {
@@ -68,17 +68,17 @@ impl Hosts {
     }
 
     /// The real host for the emulated one called `name` in cells.
-    pub(crate) fn seat(&self, name: &str) -> Result<&DescribedHost, NotMeasured> {
+    pub(crate) fn described_host(&self, name: &str) -> Result<&DescribedHost, NotMeasured> {
         let at = NAMES.iter().position(|names| names.contains(&name));
-        at.map(|at| &self.seats[at]).ok_or_else(|| {
+        at.map(|at| &self.described[at]).ok_or_else(|| {
             let reason = format!("there are two hosts, and none for the emulated host `{name}`");
             NotMeasured::Skipped(reason)
         })
     }
 
     pub(crate) fn names(&self) -> BTreeMap<String, String> {
-        let seats = NAMES.iter().zip(&self.seats);
-        let names = seats.map(|([side, _], seat)| ((*side).to_owned(), seat.place.to_string()));
+        let described = NAMES.iter().zip(&self.described);
+        let names = described.map(|([side, _], host)| ((*side).to_owned(), host.place.to_string()));
         names.collect()
     }
 }

@@ -153,8 +153,8 @@ impl<'a> Running<'a> {
     }
 
     /// Starts `command`, which runs a program on another host
-    /// ([`efa_play::player::HostedProgram::command`]). Its capture, if there is one, is written to the
-    /// file `capture`.
+    /// ([`efa_play::player::HostedProgram::command`]). Its capture, if there is one, is written to
+    /// the file `capture`.
     pub(crate) fn start_hosted(
         bench: &'a Bench<'a>,
         what: String,

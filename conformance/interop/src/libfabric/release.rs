@@ -217,7 +217,7 @@ impl Release {
 
     /// Programs on real hosts may be of any release.
     fn is_at(&self, bench: &Bench, name: &str) -> Result<(), NotMeasured> {
-        let (Some(seat), None) = (bench.seat(name)?, self.userland) else {
+        let (Some(described), None) = (bench.described_host(name)?, self.userland) else {
             return Ok(());
         };
         let printed = bench.host(name).run(&["fi_info", "--version"])?.stdout;
@@ -228,7 +228,7 @@ impl Release {
             true => Ok(()),
             false => Err(NotMeasured::Skipped(format!(
                 "{} has libfabric {version}, and the cell is about {}",
-                seat.place(),
+                described.place(),
                 self.name
             ))),
         }

@@ -34,11 +34,11 @@ pub(super) fn cells() -> Vec<Cell> {
         cell("captures of two machines are one", 240, captures),
         cell("fi_pingpong between all of four machines", 240, everybody),
         cell("fi_pingpong --plain", 60, |bench| {
-            let joining = BridgeOptions {
+            let bridge_options = BridgeOptions {
                 plain: true,
                 ..BridgeOptions::DEFAULT
             };
-            let machines = Machines::joined(bench, 2, joining)?;
+            let machines = Machines::joined(bench, 2, bridge_options)?;
             pingpong(&machines, [0, 1], &["-S", "all"])
         }),
         cell("fi_pingpong at 100 Mbit/s, packets lost", 120, slow),
@@ -175,11 +175,11 @@ fn pause(random: &mut SmallRng) -> Duration {
 /// The link of one of three machines fails for longer than the bridges' timeout.
 fn long_partition(bench: &Bench) -> CellResult {
     installed("ib_send_bw", "perftest")?;
-    let joining = BridgeOptions {
+    let bridge_options = BridgeOptions {
         timeout: TIMEOUT,
         ..BridgeOptions::DEFAULT
     };
-    let machines = Machines::joined(bench, 3, joining)?;
+    let machines = Machines::joined(bench, 3, bridge_options)?;
     let port = (PORT + 1).to_string();
     let words = [
         "ib_send_bw",
@@ -237,11 +237,11 @@ fn long_partition(bench: &Bench) -> CellResult {
 
 /// Bridges are killed while data flows. A new one connects, and the next pair works.
 fn bridges_killed(bench: &Bench) -> CellResult {
-    let joining = BridgeOptions {
+    let bridge_options = BridgeOptions {
         timeout: Duration::from_millis(1000),
         ..BridgeOptions::DEFAULT
     };
-    let mut machines = Machines::joined(bench, 2, joining)?;
+    let mut machines = Machines::joined(bench, 2, bridge_options)?;
     let mut survivors = Survivors::default();
     rounds(KILLS, |round| {
         let pair = start_pair(&machines, [0, 1], &ENDLESS, [&[], &[]])?;

@@ -65,7 +65,7 @@ pub(super) struct Machines<'a> {
     machines: Vec<Machine<'a>>,
     forwarder: Option<Running<'a>>,
     hub: Namespaces,
-    joining: BridgeOptions,
+    bridge_options: BridgeOptions,
     key: PathBuf,
     is_root: bool,
     /// The directory for temporary files, if it differs from this process's: a user who is root on
@@ -78,7 +78,7 @@ impl<'a> Machines<'a> {
     pub(super) fn bare(
         bench: &'a Bench<'a>,
         count: u8,
-        joining: BridgeOptions,
+        bridge_options: BridgeOptions,
     ) -> Result<Self, NotMeasured> {
         for (program, package) in [("unshare", "util-linux"), ("ip", "iproute2")] {
             installed(program, package)?;
@@ -100,7 +100,7 @@ impl<'a> Machines<'a> {
             machines: Vec::new(),
             forwarder: None,
             hub: Namespaces::make(&["--net"], None, script).map_err(skipped)?,
-            joining,
+            bridge_options,
             key: bench.directory().join("key"),
             is_root,
             temporary,
@@ -115,9 +115,9 @@ impl<'a> Machines<'a> {
     pub(super) fn joined(
         bench: &'a Bench<'a>,
         count: u8,
-        joining: BridgeOptions,
+        bridge_options: BridgeOptions,
     ) -> Result<Self, NotMeasured> {
-        let mut all = Machines::bare(bench, count, joining)?;
+        let mut all = Machines::bare(bench, count, bridge_options)?;
         all.join()?;
         Ok(all)
     }
@@ -294,9 +294,9 @@ impl<'a> Machines<'a> {
             .arg(&self.key)
             .args([
                 "--timeout",
-                &format!("{}ms", self.joining.timeout.as_millis()),
+                &format!("{}ms", self.bridge_options.timeout.as_millis()),
             ]);
-        if self.joining.plain {
+        if self.bridge_options.plain {
             command.arg("--plain");
         }
         for other in &self.machines[..machine] {

@@ -176,8 +176,8 @@ impl Spec {
                 root.display().to_string()
             }
         };
-        let part = match bench.seat("a")? {
-            Some(seat) => seat.part_id().unwrap_or_default(),
+        let part = match bench.described_host("a")? {
+            Some(described) => described.part_id().unwrap_or_default(),
             None => Profile::default().part_id,
         };
         // Cells on real hosts do not use it.

@@ -3,9 +3,9 @@
 //! The same requests and outcomes serve stock libfabric ([`stock`]) and the protocol engine
 //! ([`engine`]), in the suite's own process or in another one.
 
+pub mod checked;
 pub mod engine;
 pub mod stock;
-pub mod subject;
 
 use efa_core::endpoint::Instant;
 use serde::{Deserialize, Serialize};

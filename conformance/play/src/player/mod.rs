@@ -2,6 +2,7 @@
 
 mod contained;
 mod delays;
+mod driven;
 mod error;
 pub mod hosted;
 mod launch;
@@ -13,10 +14,10 @@ mod recorder;
 mod requirement;
 mod status;
 mod stderr;
-mod subject;
 
 pub use contained::contain;
 pub use delays::{Delays, Timeouts};
+pub use driven::DrivenApplication;
 pub use efa_commands::shell::{RemoteShell, join, quote, split_words};
 pub use error::PlayerError;
 pub use hosted::HostedProgram;
@@ -30,4 +31,3 @@ pub use program::Program;
 pub use recorder::Recorder;
 pub use requirement::RequirementError;
 pub use status::{UNSUPPORTED, status_as};
-pub use subject::DrivenApplication;

@@ -5,7 +5,7 @@
 //! application must see the results in the scenario, as in every replay.
 
 use efa_core::address::RawAddress;
-use efa_play::application::subject::{CheckedApplication, ExitError};
+use efa_play::application::checked::{CheckedApplication, ExitError};
 use efa_play::application::{RequestError, Started};
 use efa_play::operation::{EndpointIndex, Remote};
 use efa_play::runner::{self, Comparison, OperationTracker, Runner, Start};

@@ -1,8 +1,8 @@
 //! How the endpoint under test is opened.
 
 use efa_core::endpoint::EndpointConfig;
+use efa_play::application::checked::{CheckedApplication, LocalApplication};
 use efa_play::application::engine::{CoreApplication, configuration};
-use efa_play::application::subject::{CheckedApplication, LocalApplication};
 use efa_play::scenario::{Capability, EndpointSpec};
 
 use super::backend::{Backend, BackendError};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use efa_play::application::RequestError;
-use efa_play::application::subject::CheckedApplication;
+use efa_play::application::checked::CheckedApplication;
 use efa_play::drive::{EndpointOptions, Identity};
 use efa_play::player::{Delays, DrivenApplication, Player, PlayerError, Program, Timeouts};
 use efa_play::scenario::EndpointSpec;

@@ -6,7 +6,7 @@ use efa_core::address::RawAddress;
 use efa_core::nic::{Nic, QueuePair, Status};
 use efa_core::rules::{self, Severity};
 use efa_play::application::RequestError;
-use efa_play::application::subject::ExitError;
+use efa_play::application::checked::ExitError;
 use efa_play::operation::EndpointIndex;
 use efa_play::runner::{self, OperationTracker};
 use efa_play::trace::Trace;

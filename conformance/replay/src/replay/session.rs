@@ -7,7 +7,7 @@ use efa_core::nic::Status;
 use efa_core::rules;
 use efa_core::wire::ExtraFeatures;
 use efa_play::application::Token;
-use efa_play::application::subject::CheckedApplication;
+use efa_play::application::checked::CheckedApplication;
 use efa_play::operation::EndpointIndex;
 use efa_play::runner::OperationTracker;
 use efa_play::trace::Trace;

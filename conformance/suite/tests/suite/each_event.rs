@@ -1,7 +1,7 @@
 //! Changes each event of a run once: the engine recovers, and a program that does not is detected.
 
 use efa_core::endpoint::Instant;
-use efa_play::application::subject::CheckedApplication;
+use efa_play::application::checked::CheckedApplication;
 use efa_play::application::{Report, Request, RequestError, Started, Token};
 use efa_play::operation::{EndpointIndex, Payload, pattern::Difference};
 use efa_play::scenario::{EndpointSpec, Software};

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use efa_check::capture::Capture;
+use efa_play::application::checked::{CheckedApplication, LocalApplication};
 use efa_play::application::engine::{CoreApplication, configuration};
-use efa_play::application::subject::{CheckedApplication, LocalApplication};
 use efa_play::application::{Report, RequestError, Started, Token};
 use efa_play::operation::Remote;
 use efa_play::scenario::{Action, Capability, Scenario};

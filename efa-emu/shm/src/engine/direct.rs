@@ -14,9 +14,9 @@
 //! the page again, so that the device is not interrupted for each of many requests.
 //!
 //! *It polls without a completion*, while others need the processors (module
-//! [`polling_policy`](super::polling_policy)). Then the page with the next entry is removed from the client's
-//! mapping after each doorbell; a poll waits there until there is an entry, or for as long as polls
-//! by calls would sleep.
+//! [`polling_policy`](super::polling_policy)). Then the page with the next entry is removed from
+//! the client's mapping after each doorbell; a poll waits there until there is an entry, or for as
+//! long as polls by calls would sleep.
 //!
 //! If the system has no userfaultfd for this process (Linux before 5.11, containers that forbid
 //! it), the device polls doorbells from time to time instead; before 5.18 polls do not wait.
@@ -350,7 +350,7 @@ impl Delays {
             return false;
         };
         self.last = Some((now, seen));
-        last.is_some_and(|(_, before)| seen.is_crowded_since(before))
+        last.is_some_and(|(_, before)| seen.is_contended_since(before))
     }
 }
 
@@ -358,7 +358,7 @@ impl Delay {
     /// Threads of devices use a processor for less than this at a time.
     const SHORT: Duration = Duration::from_micros(50);
 
-    fn is_crowded_since(self, before: Delay) -> bool {
+    fn is_contended_since(self, before: Delay) -> bool {
         let time = self.time.saturating_sub(before.time);
         time > LOST && time > Delay::SHORT * self.turns.wrapping_sub(before.turns)
     }
@@ -534,7 +534,7 @@ mod tests {
                 time: Duration::ZERO,
                 turns: 0,
             };
-            Delay { time, turns }.is_crowded_since(before)
+            Delay { time, turns }.is_contended_since(before)
         };
         assert!(!judge(LOST, 1));
         assert!(judge(2 * LOST, 1));

@@ -22,7 +22,8 @@ use efa_device_model::device::Device;
 use efa_device_model::link::{HostSegment, RequestHeader};
 use efa_device_model::qpn_policy::QpnPolicy;
 
-/// The files of two processes, one of them hostile. They are created once, for many [`FuzzSession`]s.
+/// The files of two processes, one of them hostile. They are created once, for many
+/// [`FuzzSession`]s.
 #[derive(Debug)]
 pub struct FuzzFabric {
     fabric: Fabric,
@@ -257,7 +258,8 @@ impl FuzzSession<'_> {
         self.stage.to_victim.scribble(word, value);
     }
 
-    /// As [`FuzzSession::scribble_head`], for the attacker's own segment, where the victim sends to.
+    /// As [`FuzzSession::scribble_head`], for the attacker's own segment, where the victim sends
+    /// to.
     pub fn scribble_own_head(&mut self, word: usize, value: u64) {
         self.stage.to_attacker.scribble(word, value);
     }

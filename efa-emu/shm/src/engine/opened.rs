@@ -320,7 +320,7 @@ impl Engine {
         state.device().arm_cq(cq)?;
         state.raise_events();
         drop(state);
-        self.shared.leave_crowd();
+        self.shared.end_contention();
         Ok(())
     }
 

@@ -35,13 +35,13 @@ const KEPT: Duration = Duration::from_micros(500);
 
 /// The time for which other threads are assumed on the processor of a thread that yields. It may
 /// make much fewer polls in that time than a window has.
-const GIVING_BELIEVED: Duration = Duration::from_secs(2);
+const YIELDING_ASSUMED: Duration = Duration::from_secs(2);
 
 /// The time for which other threads are assumed to need the processor, at first and at most. To
 /// check whether they still do, the thread must lose the processor again; so the time grows as long
 /// as they do.
-const BELIEVED: Duration = Duration::from_millis(200);
-const MOST_BELIEVED: Duration = Duration::from_secs(2);
+const ASSUMED: Duration = Duration::from_millis(200);
+const MOST_ASSUMED: Duration = Duration::from_secs(2);
 const GROWTH: u32 = 4;
 
 /// Other threads that are seen again within this time are assumed to be the same ones.
@@ -65,24 +65,24 @@ const SPINNING: Duration = Duration::from_micros(20);
 pub(super) const NAP: Duration = Duration::from_micros(50);
 pub(super) const LONGEST_NAP: Duration = Duration::from_micros(500);
 
-/// The known demand for the processor of the polling thread.
+/// Decides how an empty poll yields, from the known demand for the thread's processor.
 #[derive(Debug)]
 pub(super) struct PollingPolicy {
-    /// The device's count of work at the last poll that found nothing, in a crowd or with peers
-    /// on other machines.
+    /// The device's count of work at the last poll that found nothing, under contention or with
+    /// peers on other machines.
     done: u64,
     /// Empty polls since the last check or nap.
     polls: u32,
     /// The number of polls before a nap.
     most_polls: u32,
     last_look: Option<ProcessorSample>,
-    crowd: Option<Contention>,
+    contention: Option<Contention>,
     /// The time at which the last contention was assumed to have ended.
-    crowd_ended: Option<Instant>,
-    /// The time for which the last crowd was assumed.
-    believed: Duration,
+    contention_ended: Option<Instant>,
+    /// The time for which the last contention was assumed.
+    assumed: Duration,
     /// The time until which the thread is assumed to yield its processor itself.
-    gives_until: Option<Instant>,
+    yields_until: Option<Instant>,
     nap: Duration,
     /// Peers are on other machines.
     has_bridges: bool,
@@ -117,10 +117,10 @@ impl PollingPolicy {
                 false => POLLS,
             },
             last_look: None,
-            crowd: None,
-            crowd_ended: None,
-            believed: BELIEVED,
-            gives_until: None,
+            contention: None,
+            contention_ended: None,
+            assumed: ASSUMED,
+            yields_until: None,
             nap: NAP,
             has_bridges: false,
         }
@@ -134,7 +134,7 @@ impl PollingPolicy {
         if self.has_bridges {
             return self.polls >= GIVE_WAY || std::mem::replace(&mut self.done, done) != done;
         }
-        if self.crowd.is_none() {
+        if self.contention.is_none() {
             return self.polls >= WINDOW;
         }
         if done != self.done {
@@ -147,7 +147,7 @@ impl PollingPolicy {
 
     /// How the poll yields. `look` is called now, if at all. `has_bridges` is set if the program
     /// has peers on other machines.
-    pub(super) fn next_rest(
+    pub(super) fn next_idle_action(
         &mut self,
         has_bridges: bool,
         look: impl FnOnce() -> ProcessorSample,
@@ -155,7 +155,7 @@ impl PollingPolicy {
         self.has_bridges = has_bridges;
         if has_bridges {
             self.polls = 0;
-            self.crowd = None;
+            self.contention = None;
             return IdleAction::GiveWay;
         }
         self.next_nap(look)
@@ -167,15 +167,15 @@ impl PollingPolicy {
         self.polls = 0;
         let look = look();
         let now = look.time;
-        let Some(crowd) = &mut self.crowd else {
+        let Some(contention) = &mut self.contention else {
             self.judge(look);
             return None;
         };
-        if now >= crowd.until {
-            self.stop_believing(now);
+        if now >= contention.until {
+            self.end_contention(now);
             return None;
         }
-        let took = now - std::mem::replace(&mut crowd.polls_since, now);
+        let took = now - std::mem::replace(&mut contention.polls_since, now);
         if took > self.most_polls * SPINNING {
             return None;
         }
@@ -184,43 +184,43 @@ impl PollingPolicy {
         Some(nap)
     }
 
-    fn stop_believing(&mut self, now: Instant) {
-        self.crowd = None;
-        self.crowd_ended = Some(now);
+    fn end_contention(&mut self, now: Instant) {
+        self.contention = None;
+        self.contention_ended = Some(now);
         self.last_look = None;
     }
 
     /// Whether other programs are assumed to need the processor of a thread that polls without
     /// system calls. `look` returns whether they have just used it.
-    pub(super) fn is_crowded(&mut self, now: Instant, look: impl FnOnce() -> bool) -> bool {
-        match &self.crowd {
-            Some(crowd) if now >= crowd.until => self.stop_believing(now),
+    pub(super) fn is_contended(&mut self, now: Instant, look: impl FnOnce() -> bool) -> bool {
+        match &self.contention {
+            Some(contention) if now >= contention.until => self.end_contention(now),
             Some(_) => {}
-            None if look() => self.believe(now),
+            None if look() => self.assume_contention(now),
             None => {}
         }
-        self.crowd.is_some()
+        self.contention.is_some()
     }
 
     /// A nap is over.
     pub(super) fn napped(&mut self, now: Instant) {
-        if let Some(crowd) = &mut self.crowd {
-            crowd.polls_since = now;
+        if let Some(contention) = &mut self.contention {
+            contention.polls_since = now;
         }
     }
 
     /// The time until which others are assumed to need the processor, if they are.
-    pub(super) fn crowded_until(&self) -> Option<Instant> {
-        let crowd = self.crowd.as_ref().map(|crowd| crowd.until);
-        crowd.max(self.gives_until)
+    pub(super) fn contended_until(&self) -> Option<Instant> {
+        let contention = self.contention.as_ref().map(|contention| contention.until);
+        contention.max(self.yields_until)
     }
 
     /// For tests of the consequences: assumes the longest possible contention for the processor.
     #[cfg(test)]
-    pub(super) fn believe_in_a_crowd(&mut self) {
+    pub(super) fn assume_long_contention(&mut self) {
         let now = Instant::now();
         self.has_bridges = false;
-        self.crowd = Some(Contention {
+        self.contention = Some(Contention {
             until: now + Duration::from_secs(3600),
             polls_since: now,
         });
@@ -229,26 +229,26 @@ impl PollingPolicy {
     /// Decides from two samples whether others need the processor.
     fn judge(&mut self, look: ProcessorSample) {
         let now = look.time;
-        self.gives_until = None;
+        self.yields_until = None;
         let before = self.last_look.replace(look);
         let Some(losses) = before.and_then(|before| self.last_look.as_ref()?.losses_since(&before))
         else {
             return;
         };
         if losses.count >= GIVEN_AWAY && losses.processor < losses.count * KEPT {
-            self.gives_until = Some(now + GIVING_BELIEVED);
+            self.yields_until = Some(now + YIELDING_ASSUMED);
             return;
         }
-        self.believe(now);
+        self.assume_contention(now);
     }
 
-    fn believe(&mut self, now: Instant) {
-        self.believed = match self.crowd_ended {
-            Some(ended) if now - ended < SAME => (GROWTH * self.believed).min(MOST_BELIEVED),
-            _ => BELIEVED,
+    fn assume_contention(&mut self, now: Instant) {
+        self.assumed = match self.contention_ended {
+            Some(ended) if now - ended < SAME => (GROWTH * self.assumed).min(MOST_ASSUMED),
+            _ => ASSUMED,
         };
-        self.crowd = Some(Contention {
-            until: now + self.believed,
+        self.contention = Some(Contention {
+            until: now + self.assumed,
             polls_since: now,
         });
     }
@@ -435,24 +435,24 @@ mod tests {
     fn naps_last_while_other_programs_compete() {
         let mut thread = PollingThread::new();
         thread.polls(2 * WINDOW);
-        let mut believed = Vec::new();
+        let mut assumed = Vec::new();
         for _ in 0..4 {
             thread.loses(4 * MS);
             assert_eq!(thread.polls(WINDOW), []);
             let begin = thread.passed;
-            while thread.policy.crowd.is_some() {
+            while thread.policy.contention.is_some() {
                 thread.poll();
             }
             let round = (thread.passed - begin).as_millis() as u64;
-            believed.push(round);
+            assumed.push(round);
             // The first look after naps, with which the next one is compared.
             assert_eq!(thread.polls(WINDOW), []);
         }
-        assert_eq!(believed, [200, 800, 2000, 2000]);
+        assert_eq!(assumed, [200, 800, 2000, 2000]);
         assert_eq!(thread.polls(10_000_000), [], "they have gone");
         thread.loses(4 * MS);
         thread.polls(WINDOW);
-        assert_eq!(thread.policy.believed, BELIEVED, "others than before");
+        assert_eq!(thread.policy.assumed, ASSUMED, "others than before");
     }
 
     #[test]
@@ -462,13 +462,13 @@ mod tests {
             thread.loses(MS);
             assert_eq!(thread.poll(), None);
         }
-        assert!(thread.policy.crowded_until() > Some(thread.now()));
+        assert!(thread.policy.contended_until() > Some(thread.now()));
         assert_eq!(thread.polls(WINDOW), []);
-        assert_eq!(thread.policy.crowded_until(), None);
+        assert_eq!(thread.policy.contended_until(), None);
         thread.loses(4 * MS);
         assert_eq!(thread.polls(WINDOW), [], "the loss is being noticed");
         assert_eq!(thread.polls(POLLS), [NAP]);
-        assert!(thread.policy.crowded_until() > Some(thread.now()));
+        assert!(thread.policy.contended_until() > Some(thread.now()));
     }
 
     #[test]
@@ -483,8 +483,8 @@ mod tests {
             thread.loses(5 * MS);
             assert_eq!(thread.poll(), None);
         }
-        assert_eq!(thread.policy.gives_until, None);
-        assert!(thread.policy.crowd.is_some());
+        assert_eq!(thread.policy.yields_until, None);
+        assert!(thread.policy.contention.is_some());
     }
 
     #[test]
@@ -495,15 +495,15 @@ mod tests {
         // Such peers are detected when the first sample is due.
         let first = (0..WINDOW).filter(|_| policy.is_over(0)).count();
         assert_eq!(first, 1);
-        assert_eq!(policy.next_rest(true, look), IdleAction::GiveWay);
+        assert_eq!(policy.next_idle_action(true, look), IdleAction::GiveWay);
         for _ in 0..100 {
             let polls = 1 + (0..WINDOW).take_while(|_| !policy.is_over(0)).count();
             assert_eq!(polls, GIVE_WAY as usize);
-            assert_eq!(policy.next_rest(true, look), IdleAction::GiveWay);
+            assert_eq!(policy.next_idle_action(true, look), IdleAction::GiveWay);
         }
         // The first empty poll after the device has done some work.
         assert!(policy.is_over(1));
-        assert_eq!(policy.next_rest(true, look), IdleAction::GiveWay);
+        assert_eq!(policy.next_idle_action(true, look), IdleAction::GiveWay);
         assert!(!policy.is_over(1));
     }
 

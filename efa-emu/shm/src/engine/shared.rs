@@ -35,7 +35,7 @@ pub(super) struct Shared {
     rest_is_due: AtomicBool,
     /// The time until which others are assumed to need the processors, in nanoseconds since
     /// `started`.
-    crowded_until: AtomicU64,
+    contended_until: AtomicU64,
 }
 
 impl Shared {
@@ -56,7 +56,7 @@ impl Shared {
             worker_wakes_at: AtomicU64::new(NEVER),
             naps: AtomicU32::new(0),
             rest_is_due: AtomicBool::new(false),
-            crowded_until: AtomicU64::new(0),
+            contended_until: AtomicU64::new(0),
         }
     }
 
@@ -141,15 +141,15 @@ impl Shared {
     /// Whether the application's polls have found contention for its processor. Never while the
     /// application requests an event: then it is about to sleep, and a poll before that does not
     /// mean that it continues to poll.
-    pub(super) fn is_crowded(&self) -> bool {
-        let until = Duration::from_nanos(self.crowded_until.load(Ordering::Relaxed));
+    pub(super) fn is_contended(&self) -> bool {
+        let until = Duration::from_nanos(self.contended_until.load(Ordering::Relaxed));
         self.uptime() < until
     }
 
     /// Records that the application requests an event. It is going to sleep, and the worker has to
     /// detect this soon.
-    pub(super) fn leave_crowd(&self) {
-        if self.crowded_until.swap(0, Ordering::Relaxed) != 0 {
+    pub(super) fn end_contention(&self) {
+        if self.contended_until.swap(0, Ordering::Relaxed) != 0 {
             self.interrupt();
         }
     }
@@ -160,10 +160,11 @@ impl Shared {
             return;
         };
         self.rest_is_due.store(false, Ordering::Relaxed);
-        let (rest, crowded_until) = state.next_rest();
-        let crowded_until =
-            crowded_until.map_or(0, |until| (until - self.started).as_nanos() as u64);
-        self.crowded_until.store(crowded_until, Ordering::Relaxed);
+        let (rest, contended_until) = state.next_idle_action();
+        let contended_until =
+            contended_until.map_or(0, |until| (until - self.started).as_nanos() as u64);
+        self.contended_until
+            .store(contended_until, Ordering::Relaxed);
         let longest = match rest {
             IdleAction::Nothing => return,
             IdleAction::GiveWay => {
@@ -282,12 +283,12 @@ mod tests {
         let engine = open_engine(&root);
         let cq = create_cq(&engine);
         let shared = &engine.shared;
-        assert!(!shared.is_crowded());
-        shared.crowded_until.store(NEVER, Ordering::Relaxed);
+        assert!(!shared.is_contended());
+        shared.contended_until.store(NEVER, Ordering::Relaxed);
         let naps = shared.naps.load(Ordering::Relaxed);
-        assert!(shared.is_crowded());
+        assert!(shared.is_contended());
         engine.arm_cq(cq).unwrap();
-        assert!(!shared.is_crowded());
+        assert!(!shared.is_contended());
         assert_ne!(
             shared.naps.load(Ordering::Relaxed),
             naps,
@@ -301,14 +302,14 @@ mod tests {
         let engine = open_engine(&root);
         let cq = create_cq(&engine);
         let shared = &engine.shared;
-        let crowd = || shared.lock().unwrap().polling.believe_in_a_crowd();
-        crowd();
+        let contend = || shared.lock().unwrap().polling.assume_long_contention();
+        contend();
         rest(&engine);
-        assert!(shared.is_crowded());
+        assert!(shared.is_contended());
         engine.arm_cq(cq).unwrap();
-        crowd();
+        contend();
         rest(&engine);
-        assert!(!shared.is_crowded());
+        assert!(!shared.is_contended());
     }
 
     #[test]

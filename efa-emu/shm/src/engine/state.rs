@@ -202,7 +202,7 @@ impl EngineState {
         let next = |cq| device.next_completion(cq);
         match rung {
             Some(_) => {
-                if polling.is_crowded(now, || direct.was_delayed(access.thread, now)) {
+                if polling.is_contended(now, || direct.was_delayed(access.thread, now)) {
                     direct.hide(next);
                 }
             }
@@ -240,7 +240,7 @@ impl EngineState {
         else {
             return None;
         };
-        if !direct.is_hiding() && polling.is_crowded(now, || false) {
+        if !direct.is_hiding() && polling.is_contended(now, || false) {
             direct.hide(|cq| device.next_completion(cq));
         }
         (!is_protected).then_some(NAP)
@@ -642,14 +642,16 @@ impl EngineState {
 
     /// The way in which an empty poll yields, and the time until which others are assumed to need
     /// the processors.
-    pub(super) fn next_rest(&mut self) -> (IdleAction, Option<Instant>) {
+    pub(super) fn next_idle_action(&mut self) -> (IdleAction, Option<Instant>) {
         let has_bridges = self.outbound.peers().has_bridges();
-        let rest = self.polling.next_rest(has_bridges, ProcessorSample::take);
-        let crowded_until = match self.device.awaits_event() {
+        let rest = self
+            .polling
+            .next_idle_action(has_bridges, ProcessorSample::take);
+        let contended_until = match self.device.awaits_event() {
             true => None,
-            false => self.polling.crowded_until(),
+            false => self.polling.contended_until(),
         };
-        (rest, crowded_until)
+        (rest, contended_until)
     }
 
     /// Whether work is due at a certain time without a wake-up.

@@ -47,7 +47,7 @@ fn run(shared: &Shared) {
                 last_check = Instant::now();
                 state.check_peers();
             }
-            shared.nap(|| match shared.is_crowded() {
+            shared.nap(|| match shared.is_contended() {
                 true => LOOK_CROWDED,
                 false => LOOK,
             });

@@ -101,9 +101,9 @@ impl Fabric {
         Ok(None)
     }
 
-    /// Waits until the bridges of this machine (see [`BridgeRegistration`]) have announced these devices
-    /// and the armed rules to other machines, so that hosts there can answer the devices. Returns
-    /// the first device that a bridge has not announced within `patience`.
+    /// Waits until the bridges of this machine (see [`BridgeRegistration`]) have announced these
+    /// devices and the armed rules to other machines, so that hosts there can answer the devices.
+    /// Returns the first device that a bridge has not announced within `patience`.
     pub fn wait_for_bridges<'a>(
         &self,
         devices: impl IntoIterator<Item = &'a Host>,

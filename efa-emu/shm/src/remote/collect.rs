@@ -16,8 +16,8 @@ use crate::transport::switchboard::LINES;
 const RECORDS_PER_TURN: usize = 32;
 
 impl RemoteMachine {
-    /// Appends messages for the machine: records of local processes, as far as `receive_policy` allows, and
-    /// answers. Returns whether there was any work.
+    /// Appends messages for the machine: records of local processes, as far as `receive_policy`
+    /// allows, and answers. Returns whether there was any work.
     pub fn collect(&mut self, receive_policy: ReceivePolicy, messages: &mut Vec<u8>) -> bool {
         let mut busy = !self.replies.is_empty();
         messages.append(&mut self.replies);

@@ -8,8 +8,8 @@ use crate::ffi::errno::Errno;
 use crate::ffi::interrupted::Locking;
 
 /// Whether the device still has the object behind a handle. Code that uses the object by its number
-/// runs in [`Liveness::during`]: once another thread has destroyed the object, the number may belong to
-/// another object.
+/// runs in [`Liveness::during`]: once another thread has destroyed the object, the number may
+/// belong to another object.
 pub(crate) struct Liveness(RwLock<bool>);
 
 impl Liveness {

@@ -105,7 +105,8 @@ impl ReceiveQueues {
         }
     }
 
-    /// Makes the entry of a receive that is about to be posted. [`MatchedReceive::stays`] returns `stays`.
+    /// Makes the entry of a receive that is about to be posted. [`MatchedReceive::stays`] returns
+    /// `stays`.
     #[inline]
     pub(crate) fn new_entry(&mut self, filter: &Filter, stays: bool) -> PostedEntry {
         let group = self.group(filter);

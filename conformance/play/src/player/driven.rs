@@ -4,7 +4,7 @@ use efa_core::endpoint::Instant;
 
 use super::error::PlayerError;
 use super::process::Player;
-use crate::application::subject::{CheckedApplication, ExitError};
+use crate::application::checked::{CheckedApplication, ExitError};
 use crate::application::{Report, Request, RequestError, Started, Token};
 use crate::drive::{Bytes, Command, EndpointOptions, Event};
 use crate::operation::pattern::Difference;
