@@ -18,7 +18,7 @@ use efa_shm::{HostConfig, NetworkOptions};
 use efa_suite::each_event::Changes;
 use efa_suite::expected::Expected;
 use efa_suite::hosts::{Hosts, Task};
-use efa_suite::json::{CaseReport, Cause, Report};
+use efa_suite::json::{CaseReport, FailureGroup, Report};
 use efa_suite::pairs::Matrix;
 use efa_suite::runner::Settings;
 use efa_suite::{Case, Options, TraceResult, jobs};
@@ -399,7 +399,7 @@ impl<'r> Results<'r> {
 }
 
 /// Prints the causes of failures, each with a command that repeats one of its cases.
-fn say_causes(causes: &[Cause<&CaseReport>]) {
+fn say_causes(causes: &[FailureGroup<&CaseReport>]) {
     if causes.is_empty() {
         return;
     }

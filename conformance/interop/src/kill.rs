@@ -37,7 +37,7 @@ pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, CellsError> {
 
 /// Counts of kills and survivors.
 #[derive(Default)]
-struct Tally {
+struct KillCounts {
     /// Kills by victim.
     sides: u32,
     ranks: u32,
@@ -49,7 +49,7 @@ struct Tally {
     gids: BTreeSet<String>,
 }
 
-impl fmt::Display for Tally {
+impl fmt::Display for KillCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} kills of fi_pingpong", self.sides)?;
         if self.ranks > 0 {
@@ -79,7 +79,7 @@ fn kills(bench: &Bench, count: u64, with_mpi: bool) -> CellResult {
     await_left(bench, keepers.len())?;
     let kept = participants(bench)?;
     let numbers = lowest_numbers(bench)?;
-    let mut tally = Tally::default();
+    let mut tally = KillCounts::default();
     let begin = Instant::now();
     rounds(count, |round| {
         match &job {
@@ -159,7 +159,7 @@ fn start_pair<'a>(
 }
 
 /// Kills one side of `fi_pingpong`.
-fn kill_side(bench: &Bench, round: &mut Round, tally: &mut Tally) -> Result<(), NotMeasured> {
+fn kill_side(bench: &Bench, round: &mut Round, tally: &mut KillCounts) -> Result<(), NotMeasured> {
     tally.sides += 1;
     let (server, client) = start_pair(bench, None, &ENDLESS)?;
     await_moment(bench, round, tally)?;
@@ -188,7 +188,7 @@ fn kill_rank(
     job: &mpi::Job,
     others: &[ParticipantStatus],
     round: &mut Round,
-    tally: &mut Tally,
+    tally: &mut KillCounts,
 ) -> Result<(), NotMeasured> {
     tally.ranks += 1;
     let mut running = job.start(bench, HOSTS)?;
@@ -217,7 +217,11 @@ fn kill_rank(
 }
 
 /// Waits for the time of the kill.
-fn await_moment(bench: &Bench, round: &mut Round, tally: &mut Tally) -> Result<(), NotMeasured> {
+fn await_moment(
+    bench: &Bench,
+    round: &mut Round,
+    tally: &mut KillCounts,
+) -> Result<(), NotMeasured> {
     match round.is_early() {
         true => tally.early += 1,
         false => tally.flowing += 1,

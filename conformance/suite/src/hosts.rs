@@ -97,21 +97,21 @@ pub struct Hosts {
 }
 
 /// The reason why a scenario was not completed.
-enum Stop {
+enum StopReason {
     Run(RunError),
     /// The host is no longer used.
     GivenUp(String),
 }
 
-impl From<RunError> for Stop {
+impl From<RunError> for StopReason {
     fn from(error: RunError) -> Self {
-        Stop::Run(error)
+        StopReason::Run(error)
     }
 }
 
-impl From<PlayerError> for Stop {
+impl From<PlayerError> for StopReason {
     fn from(error: PlayerError) -> Self {
-        Stop::Run(error.into())
+        StopReason::Run(error.into())
     }
 }
 
@@ -267,19 +267,19 @@ impl Hosts {
     ) -> Outcome {
         let error = |text: String| vec![Finding::plain(Severity::Error, text)];
         let (transcript, stop) = match self.play_live(scenario, role, assignment) {
-            Ok(Played { transcript, error }) => (transcript, error.map(Stop::Run)),
+            Ok(Played { transcript, error }) => (transcript, error.map(StopReason::Run)),
             Err(stop) => (Transcript::default(), Some(stop)),
         };
         let stopped = match stop {
             None => Vec::new(),
-            Some(Stop::Run(RunError::Player(PlayerError::Unsupported { text, .. }))) => {
+            Some(StopReason::Run(RunError::Player(PlayerError::Unsupported { text, .. }))) => {
                 return Outcome::Unsupported { reason: text };
             }
-            Some(Stop::Run(stopped)) if stopped.is_remark() => {
+            Some(StopReason::Run(stopped)) if stopped.is_remark() => {
                 vec![Finding::plain(Severity::Note, stopped.to_string())]
             }
-            Some(Stop::Run(stopped)) => error(stopped.to_string()),
-            Some(Stop::GivenUp(host)) => error(format!(
+            Some(StopReason::Run(stopped)) => error(stopped.to_string()),
+            Some(StopReason::GivenUp(host)) => error(format!(
                 "{host} was not tried again: the last {MOST_LOST} cases ended because it was lost or silent"
             )),
         };
@@ -340,7 +340,7 @@ impl Hosts {
         scenario: &Scenario,
         role: Option<usize>,
         assignment: &HostAssignment,
-    ) -> Result<Played, Stop> {
+    ) -> Result<Played, StopReason> {
         let mut live = scenario.clone();
         let mut players = Vec::new();
         let mut hosts = Vec::new();
@@ -379,10 +379,10 @@ impl Hosts {
         Player::launch_at(name, place, reach, &hosted, self.timeouts)
     }
 
-    fn may_try(&self, host: &str) -> Result<(), Stop> {
+    fn may_try(&self, host: &str) -> Result<(), StopReason> {
         let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
         match lost.get(host) {
-            Some(MOST_LOST..) => Err(Stop::GivenUp(host.to_owned())),
+            Some(MOST_LOST..) => Err(StopReason::GivenUp(host.to_owned())),
             _ => Ok(()),
         }
     }

@@ -151,14 +151,14 @@ impl FindingReport {
 
 /// Failures with the same cause.
 #[derive(Clone, Debug)]
-pub struct Cause<C> {
+pub struct FailureGroup<C> {
     /// The first failure of the group.
     pub heading: String,
     /// The cases, each once.
     pub cases: Vec<C>,
 }
 
-impl<C> Cause<C> {
+impl<C> FailureGroup<C> {
     /// `and 2 like it`; empty if there is one case.
     pub fn like_it(&self) -> String {
         match self.cases.len() {
@@ -170,8 +170,11 @@ impl<C> Cause<C> {
 
 /// Failed cases by their cause, the most frequent first. The cause of a case is its first finding,
 /// because later findings often follow from it.
-pub fn causes<C>(failed: impl IntoIterator<Item = C>, of: fn(&C) -> &CaseReport) -> Vec<Cause<C>> {
-    let mut causes: Vec<Cause<C>> = Vec::new();
+pub fn causes<C>(
+    failed: impl IntoIterator<Item = C>,
+    of: fn(&C) -> &CaseReport,
+) -> Vec<FailureGroup<C>> {
+    let mut causes: Vec<FailureGroup<C>> = Vec::new();
     for case in failed {
         let cause = of(&case).cause.as_deref();
         let known = causes
@@ -179,7 +182,7 @@ pub fn causes<C>(failed: impl IntoIterator<Item = C>, of: fn(&C) -> &CaseReport)
             .find(|known| of(&known.cases[0]).cause.as_deref() == cause);
         match known {
             Some(known) => known.cases.push(case),
-            None => causes.push(Cause {
+            None => causes.push(FailureGroup {
                 heading: of(&case).heading().to_owned(),
                 cases: vec![case],
             }),
@@ -335,7 +338,7 @@ impl Report {
     }
 
     /// The failures of the run by their cause.
-    pub fn causes(&self) -> Vec<Cause<&CaseReport>> {
+    pub fn causes(&self) -> Vec<FailureGroup<&CaseReport>> {
         let failed = self.cases.iter().filter(|case| case.has_failed());
         causes(failed, |case| case)
     }

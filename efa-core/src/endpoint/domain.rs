@@ -37,20 +37,20 @@ pub struct Domain<D: nic::Domain> {
     /// The endpoint that currently holds the shared state.
     holder: Option<EndpointId>,
     /// The shared state. While an endpoint holds it, this field contains the endpoint's parts.
-    shared: Shared<D>,
+    shared: DomainState<D>,
     /// The completion queues of the endpoints.
     queues: Vec<CompletionQueueId>,
     /// Completions of the device, of one poll.
     batch: Vec<Completion>,
 }
 
-struct Shared<D> {
+struct DomainState<D> {
     nic: MovableSlot<D>,
     addresses: AddressVector,
     exposed: ExposedRegions,
 }
 
-impl<D: nic::Domain> Shared<D> {
+impl<D: nic::Domain> DomainState<D> {
     /// Swaps the shared parts with an endpoint's parts: moves them to the endpoint, or back.
     fn exchange(&mut self, endpoint: &mut Endpoint<LentNic<D>>) {
         mem::swap(&mut self.nic, endpoint.nic_mut().slot_mut());
@@ -68,7 +68,7 @@ impl<D: nic::Domain> Domain<D> {
             order: Vec::new(),
             by_queue_pair: HashMap::new(),
             holder: None,
-            shared: Shared {
+            shared: DomainState {
                 nic: MovableSlot::new(nic),
                 addresses: AddressVector::new(SeededHasher::new(seed)),
                 exposed: ExposedRegions::default(),
@@ -193,7 +193,7 @@ impl<D: nic::Domain> Domain<D> {
         while let Some(id) = self.order.last().copied() {
             self.close_endpoint(id);
         }
-        let Shared { nic, addresses, .. } = &mut self.shared;
+        let DomainState { nic, addresses, .. } = &mut self.shared;
         for ahn in addresses.ids().filter_map(|peer| addresses.ahn(peer)) {
             // The domain is closing, so an error cannot be reported.
             let _ = nic.destroy_address_handle(ahn);
@@ -220,7 +220,7 @@ impl<D: nic::Domain> Domain<D> {
     }
 
     /// Moves the shared parts back to the domain.
-    fn bring_home(&mut self) -> &mut Shared<D> {
+    fn bring_home(&mut self) -> &mut DomainState<D> {
         if let Some(holder) = self.holder.take()
             && let Some(endpoint) = self.endpoints.get_mut(holder)
         {
@@ -234,7 +234,7 @@ impl<D: nic::Domain> Domain<D> {
     /// # Errors
     /// The device refuses.
     pub fn register(&mut self, memory: UserSlice, access: Access) -> Result<Region, EndpointError> {
-        let Shared { nic, exposed, .. } = self.bring_home();
+        let DomainState { nic, exposed, .. } = self.bring_home();
         exposed.register(&mut **nic, memory, access)
     }
 
@@ -260,7 +260,7 @@ impl<D: nic::Domain> Domain<D> {
     /// # Errors
     /// The device's address book is full.
     pub fn insert_address(&mut self, address: RawAddress) -> Result<PeerId, EndpointError> {
-        let Shared { nic, addresses, .. } = self.bring_home();
+        let DomainState { nic, addresses, .. } = self.bring_home();
         addresses.insert_explicit(&mut **nic, address)
     }
 
@@ -284,7 +284,7 @@ impl<D: nic::Domain> Domain<D> {
                 endpoint.leave_peer(peer, goes_on);
             }
         }
-        let Shared { nic, addresses, .. } = self.bring_home();
+        let DomainState { nic, addresses, .. } = self.bring_home();
         if !goes_on && let Some(ahn) = addresses.remove(peer) {
             nic.destroy_address_handle(ahn)?;
         } else if let Some(retired) = addresses.retire(peer) {

@@ -29,7 +29,7 @@ struct Peer {
     twice: bool,
 }
 
-/// The fate of a duplicate packet.
+/// The outcome of a duplicate packet.
 enum DuplicateOutcome {
     Refused(PacketError),
     /// The protocol has no means to recognise the duplicate: it is treated as another request.

@@ -10,12 +10,12 @@ use super::{Header, Packet, PacketType, Reason, Repr};
 #[derive(Clone, Debug)]
 pub(super) struct Literal {
     bytes: Vec<u8>,
-    meaning: Meaning,
+    meaning: ExpectedContent,
     payload: &'static [u8],
 }
 
 #[derive(Clone, Debug)]
-enum Meaning {
+enum ExpectedContent {
     Header(Box<Header>),
     /// The values of the fields after the base header, where no struct has them.
     Fields(&'static [(&'static str, u64)]),
@@ -29,7 +29,7 @@ pub(super) fn literal(
 ) -> Literal {
     Literal {
         bytes: bytes.into(),
-        meaning: Meaning::Header(Box::new(header.into())),
+        meaning: ExpectedContent::Header(Box::new(header.into())),
         payload,
     }
 }
@@ -42,7 +42,7 @@ pub(super) fn table_literal(
 ) -> Literal {
     Literal {
         bytes: bytes.into(),
-        meaning: Meaning::Fields(fields),
+        meaning: ExpectedContent::Fields(fields),
         payload,
     }
 }
@@ -59,7 +59,7 @@ impl Literal {
     fn check(&self) {
         let bytes = &self.bytes;
         match &self.meaning {
-            Meaning::Header(header) => {
+            ExpectedContent::Header(header) => {
                 let parsed =
                     Packet::parse(bytes).unwrap_or_else(|error| panic!("{error}: {bytes:02x?}"));
                 assert_eq!(parsed.header, **header);
@@ -67,7 +67,7 @@ impl Literal {
                 let emitted = header.to_packet(self.payload);
                 assert_eq!(&emitted, bytes, "emitted on the left");
             }
-            Meaning::Fields(expected) => {
+            ExpectedContent::Fields(expected) => {
                 let mut walk = fields_of(bytes).expect("an assigned type");
                 let fields: Vec<_> = walk.by_ref().skip(3).collect();
                 assert_eq!(walk.missing(), None);

@@ -12,7 +12,7 @@ use crate::abi::*;
 const M: usize = if cfg!(target_arch = "aarch64") { 8 } else { 0 };
 
 /// A size or an offset.
-struct Fact {
+struct LayoutFact {
     /// The C expression for it.
     c: String,
     /// The value here.
@@ -39,7 +39,7 @@ macro_rules! layout {
 
 macro_rules! size_of_fact {
     ($type:ident, $size:expr, $in_44:literal) => {
-        Fact {
+        LayoutFact {
             c: concat!("sizeof(struct ", stringify!($type), ")").to_owned(),
             found: size_of::<$type>(),
             expected: $size,
@@ -61,7 +61,7 @@ macro_rules! offset_list {
         $({
             let path = [stringify!($field) $(, stringify!($inner))*].join(".");
             $(let path = { drop(path); $c };)?
-            $facts.push(Fact {
+            $facts.push(LayoutFact {
                 c: format!("offsetof(struct {}, {path})", stringify!($type)),
                 found: core::mem::offset_of!($type, $field $(. $inner)*),
                 expected: $offset,
@@ -71,7 +71,7 @@ macro_rules! offset_list {
     };
 }
 
-fn facts() -> Vec<Fact> {
+fn facts() -> Vec<LayoutFact> {
     let mut facts = Vec::new();
     layout!(facts, ibv_device [664] { node_type: 16, transport_type: 20, name: 24, dev_name: 88,
         dev_path: 152, ibdev_path: 408 });
@@ -164,7 +164,7 @@ fn facts() -> Vec<Fact> {
 }
 
 /// Structures of `driver.h`, which no package installs: the layouts of rdma-core 33 to 65.
-fn driver_facts() -> Vec<Fact> {
+fn driver_facts() -> Vec<LayoutFact> {
     let mut facts = Vec::new();
     layout!(facts, verbs_device [712] { device: 0, ops: 664, refcount: 672, entry: 680, sysfs: 696,
         core_support: 704 });
@@ -177,10 +177,10 @@ fn driver_facts() -> Vec<Fact> {
 
 /// Slots of `verbs_context`. Clients compute their positions from the end of the structure, because
 /// it grows at its start. The context with its mutex is at the end.
-fn slots() -> Vec<Fact> {
+fn slots() -> Vec<LayoutFact> {
     macro_rules! slot {
         ($field:ident, $expected:literal) => {
-            Fact {
+            LayoutFact {
                 c: concat!(
                     "sizeof(struct verbs_context) - offsetof(struct verbs_context, ",
                     stringify!($field),

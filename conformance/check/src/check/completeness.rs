@@ -17,7 +17,7 @@ use foldhash::{HashMap, HashSet};
 use super::content::Content;
 use super::copies::SentPacket;
 use super::node::{HostId, NodeId, Nodes, View};
-use super::recent::Recent;
+use super::recent::RecentMap;
 use crate::capture::CapturedPacket;
 
 /// The number of first requests that are kept for each queue pair number.
@@ -140,7 +140,7 @@ pub(super) struct FrameId(u32);
 /// Frames that the host of only one end captured.
 #[derive(Debug, Default)]
 pub(super) struct Unmatched {
-    seen: Recent<FrameKey, Observations>,
+    seen: RecentMap<FrameKey, Observations>,
     /// The time of the last frame of each host's own capture.
     last: Vec<Option<Duration>>,
     /// The pairs of hosts whose frames were captured at both ends, and whether any of them arrived

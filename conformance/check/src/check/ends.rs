@@ -190,7 +190,7 @@ impl Conversation {
     }
 
     /// Reports messages that the near end has not sent.
-    pub(super) fn gap(&mut self, gap: super::sequence::Gap, interface: usize) {
+    pub(super) fn gap(&mut self, gap: super::sequence::IdGap, interface: usize) {
         let (rule, what) = match gap.is_first {
             true => (&rules::MSG_ID_FIRST, "begins with"),
             false => (&rules::MSG_ID_GAP, "goes on with"),

@@ -8,9 +8,11 @@ use super::conversation::Conversation;
 use super::frame::FrameContext;
 use super::node::NodeId;
 use super::operation::{AnswerOrder, DueAnswer, End, OpId, Operation, OperationKind, regions};
-use super::packet::{Abort, Atomic, HandshakeContent, Ids, PacketBody, ParsedPacket, Read, Window};
+use super::packet::{
+    Abort, AnswerIds, Atomic, HandshakeContent, PacketBody, ParsedPacket, Read, Window,
+};
 use super::runs::ByteRanges;
-use super::sequence::{Gap, IdState, PartialMessage, Shape};
+use super::sequence::{IdGap, IdState, PartialMessage, Shape};
 use super::side::{FETCH_IDS, IdSpace, RECV_IDS, SEND_IDS};
 use efa_wire::{Message, Transfer};
 
@@ -335,7 +337,7 @@ impl Follower<'_> {
     }
 
     /// Reports messages of the near end that are never sent.
-    fn skips(&mut self, gap: Option<Gap>) {
+    fn skips(&mut self, gap: Option<IdGap>) {
         if let Some(gap) = gap
             && self.me == 0
         {
@@ -656,7 +658,7 @@ impl Follower<'_> {
     }
 
     /// Handles a READRSP, which states the responder's `send_id`.
-    fn read_response(&mut self, ids: Ids) {
+    fn read_response(&mut self, ids: AnswerIds) {
         let is_short =
             |operation: &Operation, payload| operation.is_short && payload < operation.length;
         if let Some(id) = self.response(&RECV_IDS, ids.recv_id, is_short) {
@@ -791,7 +793,7 @@ impl Follower<'_> {
         self.conversation.breach(place, kind, rule, text);
     }
 
-    fn refuse(&mut self, ids: Ids) {
+    fn refuse(&mut self, ids: AnswerIds) {
         let Some(id) = self.named(&SEND_IDS, ids.send_id, |_| true) else {
             return;
         };

@@ -33,7 +33,7 @@ pub(super) struct Atomic {
 
 /// The ids of an answer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ids {
+pub(super) struct AnswerIds {
     pub(super) send_id: u32,
     pub(super) recv_id: u32,
 }
@@ -41,7 +41,7 @@ pub(super) struct Ids {
 /// A window for data.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
-    pub(super) ids: Ids,
+    pub(super) ids: AnswerIds,
     pub(super) length: u64,
     /// Whether its flag marks the data as that of an emulated read.
     pub(super) is_read: bool,
@@ -74,11 +74,11 @@ pub(super) enum PacketBody {
     Atomic(Atomic),
     Cts(Window),
     CtsData { recv_id: u32, offset: u64 },
-    ReadRsp(Ids),
+    ReadRsp(AnswerIds),
     AtomRsp { recv_id: u32 },
-    Eor(Ids),
+    Eor(AnswerIds),
     Receipt { send_id: u32, msg_id: u32 },
-    ReadNack(Ids),
+    ReadNack(AnswerIds),
     Handshake(HandshakeContent),
     Abort(Abort),
 }
@@ -158,7 +158,7 @@ fn read(header: &Header, payload: u64) -> (Option<ReqOptions>, Option<u32>, Pack
     }
     let request = |options: ReqOptions, said| (Some(options), None, said);
     let control = |connid: Option<efa_wire::Connid>, said| (None, connid.map(|id| id.0), said);
-    let ids = |send_id: SendId, recv_id: RecvId| Ids {
+    let ids = |send_id: SendId, recv_id: RecvId| AnswerIds {
         send_id: send_id.0,
         recv_id: recv_id.0,
     };

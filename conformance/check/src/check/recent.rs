@@ -11,7 +11,7 @@ use hashbrown::hash_table::Entry;
 /// only their numbers are in the hash table: most elements are added, looked up soon or never, and
 /// removed as the oldest.
 #[derive(Debug)]
-pub(super) struct Recent<K, V> {
+pub(super) struct RecentMap<K, V> {
     things: VecDeque<(K, V)>,
     /// The numbers of elements, which count all that were ever added.
     numbers: HashTable<u32>,
@@ -19,9 +19,9 @@ pub(super) struct Recent<K, V> {
     gone: u32,
 }
 
-impl<K, V> Default for Recent<K, V> {
+impl<K, V> Default for RecentMap<K, V> {
     fn default() -> Self {
-        Recent {
+        RecentMap {
             things: VecDeque::new(),
             numbers: HashTable::new(),
             gone: 0,
@@ -33,7 +33,7 @@ fn hash(key: &impl Hash) -> u64 {
     FixedState::default().hash_one(key)
 }
 
-impl<K: Hash + Eq, V> Recent<K, V> {
+impl<K: Hash + Eq, V> RecentMap<K, V> {
     pub(super) fn len(&self) -> usize {
         self.things.len()
     }
@@ -90,7 +90,7 @@ impl<K: Hash + Eq, V> Recent<K, V> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::Recent;
+    use super::RecentMap;
 
     proptest! {
         #[test]
@@ -98,7 +98,7 @@ mod tests {
             steps in prop::collection::vec((0..30_u64, any::<bool>()), 0..300),
             first in prop_oneof![Just(0), Just(u32::MAX - 20)],
         ) {
-            let mut recent = Recent { gone: first, ..Recent::default() };
+            let mut recent = RecentMap { gone: first, ..RecentMap::default() };
             let mut expected: Vec<(u64, usize)> = Vec::new();
             for (step, (key, is_pop)) in steps.into_iter().enumerate() {
                 if is_pop {

@@ -58,7 +58,7 @@ pub(super) enum IdState {
 
 /// Ids that were skipped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Gap {
+pub(super) struct IdGap {
     /// The first and the last missing id.
     pub(super) missing: (u32, u32),
     /// The packet of the next message, and its type.
@@ -105,7 +105,7 @@ impl Sequence {
         packet: u64,
         packet_type: PacketType,
         from_start: bool,
-    ) -> (IdState, Option<Gap>) {
+    ) -> (IdState, Option<IdGap>) {
         let (is_new, gap) = self.place(msg_id, packet, packet_type, from_start);
         let is_lost = self.lost.remove(&msg_id);
         let id = match (is_new, is_lost) {
@@ -126,7 +126,7 @@ impl Sequence {
         packet: u64,
         packet_type: PacketType,
         from_start: bool,
-    ) -> Option<Gap> {
+    ) -> Option<IdGap> {
         let (id, gap) = self.begin(msg_id, packet, packet_type, from_start);
         if matches!(id, IdState::New | IdState::GivenUp) {
             self.given_up.insert(msg_id);
@@ -189,7 +189,7 @@ impl Sequence {
         packet: u64,
         packet_type: PacketType,
         from_start: bool,
-    ) -> (bool, Option<Gap>) {
+    ) -> (bool, Option<IdGap>) {
         self.begun += 1;
         let (origin, expected) = *self.expected.get_or_insert_with(|| {
             self.from_start = from_start;
@@ -227,10 +227,10 @@ impl Sequence {
     }
 
     /// Skips the first gap.
-    fn skip(&mut self) -> Option<Gap> {
+    fn skip(&mut self) -> Option<IdGap> {
         let (origin, expected) = self.expected?;
         let (&next, &(packet, packet_type)) = self.ahead.first_key_value()?;
-        let gap = Gap {
+        let gap = IdGap {
             missing: (expected as u32, (next - 1) as u32),
             packet,
             packet_type,
@@ -243,7 +243,7 @@ impl Sequence {
     }
 
     /// The gaps at the end of the capture.
-    pub(super) fn gaps(&mut self) -> Vec<Gap> {
+    pub(super) fn gaps(&mut self) -> Vec<IdGap> {
         std::iter::from_fn(|| self.skip()).collect()
     }
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 use super::harness::{Bench, Cell, CellResult, CellsError, Lab};
 use super::libfabric::release::{RELEASES, Release};
 
-use play::{Tally, play_script};
+use play::{PacketTally, play_script};
 use subprotocol::{Instead, Subprotocol};
 
 const GROUP: &str = "engine";
@@ -73,7 +73,7 @@ fn cell(
     let scenario = subprotocol.scenario(release, initiator);
     let faults = subprotocol.faults(initiator);
     let mut played = play_script(bench, &stock, &scenario?, &faults)?;
-    let mut tally = Tally::default();
+    let mut tally = PacketTally::default();
     match instead {
         Some(Instead {
             refusal: Some(text),

@@ -95,7 +95,7 @@ impl Played {
     }
 
     /// The cell's result, with the differences in `tally`.
-    pub(super) fn judge(self, tally: Tally) -> CellResult {
+    pub(super) fn judge(self, tally: PacketTally) -> CellResult {
         let seen = tally.seen.join(", ");
         let problems = self.stopped.into_iter().chain(self.problems);
         let mut problems: Vec<String> = problems.chain(tally.missing).collect();
@@ -109,12 +109,12 @@ impl Played {
 
 /// Compares the packets that a host sent with the required ones.
 #[derive(Default)]
-pub(super) struct Tally {
+pub(super) struct PacketTally {
     pub(super) seen: Vec<String>,
     pub(super) missing: Vec<String>,
 }
 
-impl Tally {
+impl PacketTally {
     /// The host must have sent packets of these kinds.
     pub(super) fn require(&mut self, played: &Played, host: &str, kinds: &[impl AsRef<str>]) {
         let sent = played.sent_by(host);

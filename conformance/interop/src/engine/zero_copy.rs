@@ -6,7 +6,7 @@
 use efa_core::wire::{ExtraFeatures, Header, PacketType, Repr};
 
 use super::capture::{NOT_READY, packets};
-use super::play::{Played, Tally, play_script};
+use super::play::{PacketTally, Played, play_script};
 use super::script::{ENGINE, REGISTERED, STOCK, Script, StockEndpoint, fetch, variables};
 use super::{GROUP, LIMIT, subprotocol};
 use crate::exchange::{HEADERLESS, mtu};
@@ -260,7 +260,7 @@ fn to_receiver(bench: &Bench, release: &Release, sender: &'static str) -> CellRe
     }
     let played = play_script(bench, &stock, &exchange.script.finish(), "")?;
 
-    let mut tally = Tally::default();
+    let mut tally = PacketTally::default();
     tally.seen.push(format!("{} messages", messages.len()));
     tally.announced(&played, generation);
     match generation {
@@ -306,7 +306,7 @@ fn from_receiver(bench: &Bench, release: &Release) -> CellResult {
         exchange.steps(message, &[RECEIVE, SEND, WAIT]);
     }
     let played = play_script(bench, &stock, &exchange.script.finish(), "")?;
-    let mut tally = Tally::default();
+    let mut tally = PacketTally::default();
     tally.seen.push(format!("{} messages", messages.len()));
     tally.announced(&played, generation);
     tally.require(&played, STOCK, &["EAGER_MSGRTM"]);
@@ -314,7 +314,7 @@ fn from_receiver(bench: &Bench, release: &Release) -> CellResult {
     played.judge(tally)
 }
 
-impl Tally {
+impl PacketTally {
     /// The receiver's HANDSHAKE must contain the announcement of its generation.
     fn announced(&mut self, played: &Played, generation: Generation) {
         let (what, feature) = match generation {

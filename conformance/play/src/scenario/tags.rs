@@ -311,7 +311,7 @@ impl TagScenario {
 
 /// The type of object that a name refers to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Named {
+enum NamedKind {
     Receive,
     Tag,
     Rendezvous,
@@ -323,11 +323,11 @@ enum Named {
 struct Names<'s> {
     source: &'s Source<'s>,
     line: usize,
-    known: BTreeMap<String, Named>,
+    known: BTreeMap<String, NamedKind>,
 }
 
 impl Names<'_> {
-    fn add(&mut self, id: &str, named: Named) -> Result<()> {
+    fn add(&mut self, id: &str, named: NamedKind) -> Result<()> {
         match self.known.insert(id.to_owned(), named) {
             None => Ok(()),
             Some(_) => Err(self.source.error(
@@ -339,7 +339,7 @@ impl Names<'_> {
         }
     }
 
-    fn need(&self, key: &str, id: &str, of: &[Named]) -> Result<()> {
+    fn need(&self, key: &str, id: &str, of: &[NamedKind]) -> Result<()> {
         if self.known.get(id).is_some_and(|named| of.contains(named)) {
             return Ok(());
         }
@@ -364,13 +364,13 @@ impl Names<'_> {
             None => Ok(()),
         };
         match action {
-            TagAction::Receive { id, .. } => self.add(id, Named::Receive),
-            TagAction::Add { id, .. } => self.add(id, Named::Tag),
+            TagAction::Receive { id, .. } => self.add(id, NamedKind::Receive),
+            TagAction::Add { id, .. } => self.add(id, NamedKind::Tag),
             TagAction::Delete { id, of, .. } => {
-                self.need("of", of, &[Named::Tag])?;
-                self.add(id, Named::Operation)
+                self.need("of", of, &[NamedKind::Tag])?;
+                self.add(id, NamedKind::Operation)
             }
-            TagAction::Sync { id, .. } => self.add(id, Named::Operation),
+            TagAction::Sync { id, .. } => self.add(id, NamedKind::Operation),
             TagAction::Send {
                 id,
                 message,
@@ -379,16 +379,16 @@ impl Names<'_> {
             } => {
                 status(self, ends)?;
                 match message {
-                    Message::Finish { of } => self.need("of", of, &[Named::Rendezvous])?,
+                    Message::Finish { of } => self.need("of", of, &[NamedKind::Rendezvous])?,
                     Message::Rendezvous {
                         again: Some(of), ..
-                    } => self.need("again", of, &[Named::Rendezvous])?,
+                    } => self.need("again", of, &[NamedKind::Rendezvous])?,
                     _ => {}
                 }
                 let is_rendezvous = matches!(message, Message::Rendezvous { .. });
                 let named = match is_rendezvous {
-                    true => Named::Rendezvous,
-                    false => Named::Message,
+                    true => NamedKind::Rendezvous,
+                    false => NamedKind::Message,
                 };
                 self.add(id, named)
             }
@@ -399,12 +399,12 @@ impl Names<'_> {
                 ..
             } => {
                 status(self, ends)?;
-                self.need("of", of, &[Named::Rendezvous])?;
-                self.add(id, Named::Operation)
+                self.need("of", of, &[NamedKind::Rendezvous])?;
+                self.add(id, NamedKind::Operation)
             }
             TagAction::See { completions, .. } => {
                 for expected in completions {
-                    let of = [Named::Receive, Named::Tag, Named::Operation];
+                    let of = [NamedKind::Receive, NamedKind::Tag, NamedKind::Operation];
                     self.need("id", &expected.id, &of)?;
                     self.constant("is", &OPCODES, &expected.is)?;
                     status(self, &expected.status)?;
@@ -412,11 +412,11 @@ impl Names<'_> {
                         self.constant("flags", &FLAGS, flag)?;
                     }
                     if let Some(message) = &expected.holds {
-                        let of = [Named::Message, Named::Rendezvous];
+                        let of = [NamedKind::Message, NamedKind::Rendezvous];
                         self.need("holds", message, &of)?;
                     }
                     if let Some(request) = &expected.ends {
-                        self.need("ends", request, &[Named::Rendezvous])?;
+                        self.need("ends", request, &[NamedKind::Rendezvous])?;
                     }
                 }
                 Ok(())

@@ -10,7 +10,7 @@ use efa_core::rules::{RULES, Rule};
 use super::drawing::Drawing;
 use crate::Summary;
 use crate::changes::Changes;
-use crate::json::{CaseReport, Cause, Ending, FindingReport, Report, causes};
+use crate::json::{CaseReport, Ending, FailureGroup, FindingReport, Report, causes};
 use crate::pairs::{self, Matrix};
 
 /// The results in the order of the legend, with their meanings.
@@ -150,7 +150,7 @@ struct Page<'r> {
     columns: Vec<(usize, &'r str)>,
     /// The cases of a trace, by column.
     rows: Vec<(&'r str, Vec<Vec<&'r Case<'r>>>)>,
-    failed: Vec<Cause<&'r Case<'r>>>,
+    failed: Vec<FailureGroup<&'r Case<'r>>>,
     rest: Vec<&'r Case<'r>>,
 }
 

@@ -19,7 +19,7 @@ pub(crate) fn check(
     with_comparand: bool,
 ) -> Result<usize, &'static str> {
     let size = datatype.size().ok_or("this atomic data type")?;
-    let class = Class::of(datatype);
+    let class = NumberClass::of(datatype);
     let compares = (AtomicOp::CSWAP.0..=AtomicOp::MSWAP.0).contains(&operation.0);
     if compares != with_comparand {
         return Err("this atomic operation for this kind of request");
@@ -40,9 +40,9 @@ pub(crate) fn check(
         | AtomicOp::CSWAP_LE
         | AtomicOp::CSWAP_LT
         | AtomicOp::CSWAP_GE
-        | AtomicOp::CSWAP_GT => class != Class::Complex,
+        | AtomicOp::CSWAP_GT => class != NumberClass::Complex,
         AtomicOp::BOR | AtomicOp::BAND | AtomicOp::BXOR | AtomicOp::MSWAP => {
-            class == Class::Integer
+            class == NumberClass::Integer
         }
         _ => false,
     };
@@ -54,14 +54,14 @@ pub(crate) fn check(
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Class {
+enum NumberClass {
     Integer,
     Real,
     Complex,
 }
 
-impl Class {
-    fn of(datatype: AtomicDatatype) -> Class {
+impl NumberClass {
+    fn of(datatype: AtomicDatatype) -> NumberClass {
         match datatype {
             AtomicDatatype::FLOAT
             | AtomicDatatype::DOUBLE
@@ -69,11 +69,11 @@ impl Class {
             | AtomicDatatype::FLOAT16
             | AtomicDatatype::BFLOAT16
             | AtomicDatatype::FLOAT8_E4M3
-            | AtomicDatatype::FLOAT8_E5M2 => Class::Real,
+            | AtomicDatatype::FLOAT8_E5M2 => NumberClass::Real,
             AtomicDatatype::FLOAT_COMPLEX
             | AtomicDatatype::DOUBLE_COMPLEX
-            | AtomicDatatype::LONG_DOUBLE_COMPLEX => Class::Complex,
-            _ => Class::Integer,
+            | AtomicDatatype::LONG_DOUBLE_COMPLEX => NumberClass::Complex,
+            _ => NumberClass::Integer,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Fate of outstanding requests when a queue pair fails, is reset or is destroyed.
+//! Outcome of outstanding requests when a queue pair fails, is reset or is destroyed.
 
 use efa_core::address::{Ahn, Qpn};
 use efa_core::nic::Status;

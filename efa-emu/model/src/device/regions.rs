@@ -182,18 +182,18 @@ impl RegionTable {
 
 /// The reason why a peer cannot access memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Unreachable {
+pub(super) enum RegionAccessError {
     UnknownKey,
     OutsideRegion,
     ForbiddenAccess,
 }
 
-impl Unreachable {
+impl RegionAccessError {
     pub(super) fn status(self, statuses: &Statuses) -> Status {
         match self {
-            Unreachable::UnknownKey => statuses.unknown_key,
-            Unreachable::OutsideRegion => statuses.outside_region,
-            Unreachable::ForbiddenAccess => statuses.forbidden_access,
+            RegionAccessError::UnknownKey => statuses.unknown_key,
+            RegionAccessError::OutsideRegion => statuses.outside_region,
+            RegionAccessError::ForbiddenAccess => statuses.forbidden_access,
         }
     }
 }
@@ -201,7 +201,13 @@ impl Unreachable {
 impl RegionTable {
     /// The reason why [`RegionTable::remote`] has returned `None`.
     #[cold]
-    pub(super) fn why_not(&self, pd: PdId, rkey: u32, address: u64, length: u32) -> Unreachable {
+    pub(super) fn why_not(
+        &self,
+        pd: PdId,
+        rkey: u32,
+        address: u64,
+        length: u32,
+    ) -> RegionAccessError {
         let nothing = Access::empty();
         match self.slots.get((rkey & SLOT_MASK) as usize) {
             Some(RegionSlot {
@@ -209,11 +215,11 @@ impl RegionTable {
                 region: Some(region),
             }) if generation << SLOT_BITS == rkey & !SLOT_MASK && region.0 == pd => {
                 match resolve(region, pd, address, length, nothing) {
-                    None => Unreachable::OutsideRegion,
-                    Some(_) => Unreachable::ForbiddenAccess,
+                    None => RegionAccessError::OutsideRegion,
+                    Some(_) => RegionAccessError::ForbiddenAccess,
                 }
             }
-            _ => Unreachable::UnknownKey,
+            _ => RegionAccessError::UnknownKey,
         }
     }
 }

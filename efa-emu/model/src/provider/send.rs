@@ -103,14 +103,14 @@ struct Session {
     /// The request ids used, to be returned if nothing is posted.
     taken: Vec<u64>,
     /// The request that the setters modify. Its data is in the ring already.
-    current: Option<Current>,
+    current: Option<CurrentRequest>,
     /// The first error. After an error no request of the session is posted.
     error: Option<Error>,
 }
 
 impl Session {
     /// The request that the setters modify. A setter without one fails the session.
-    fn current(&mut self) -> Option<&mut Current> {
+    fn current(&mut self) -> Option<&mut CurrentRequest> {
         if self.error.is_some() {
             return None;
         }
@@ -155,7 +155,7 @@ impl NextEntry<'_> {
 
 /// A request of the session: the head of the ring's next entry.
 #[derive(Clone, Copy)]
-struct Current {
+struct CurrentRequest {
     head: EntryHead,
     /// The peer's memory, for an RDMA request.
     remote: Option<RemoteBuffer>,
@@ -366,7 +366,7 @@ impl SendQueue {
                     self.ring.write_remote(self.producer, remote);
                 }
                 let head = EntryHead::new(operation, immediate).with_long_request_id(request_id);
-                self.session.current = Some(Current { head, remote });
+                self.session.current = Some(CurrentRequest { head, remote });
             }
             Err(error) => self.session.error = Some(error),
         }
@@ -455,7 +455,10 @@ impl SendQueue {
     /// Writes the local data of the current request. `write` returns its length in bytes, or an
     /// error.
     #[inline(always)]
-    fn set_local(&mut self, write: impl FnOnce(&NextEntry, &mut Current) -> Result<u64, Error>) {
+    fn set_local(
+        &mut self,
+        write: impl FnOnce(&NextEntry, &mut CurrentRequest) -> Result<u64, Error>,
+    ) {
         let entry = NextEntry {
             ring: &self.ring,
             config: &self.config,

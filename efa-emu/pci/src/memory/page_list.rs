@@ -3,7 +3,7 @@
 use zerocopy::little_endian::U64;
 
 use super::guest::{GuestMemory, NotMemory};
-use super::stitched::{Runs, StitchError, StitchedRegion};
+use super::stitched::{PageRuns, StitchError, StitchedRegion};
 use crate::admin::{ControlBuffer, Head, RegMr};
 
 /// The reason why the pages of a region cannot be mapped.
@@ -68,7 +68,7 @@ impl PageList {
             memory,
             size: self.size,
             is_writable,
-            runs: Runs::default(),
+            runs: PageRuns::default(),
         };
         if self.count <= IN_COMMAND {
             collector.add(&request.pages[..self.count as usize])?;
@@ -136,7 +136,7 @@ struct Collector<'a> {
     memory: &'a GuestMemory,
     size: u64,
     is_writable: bool,
-    runs: Runs,
+    runs: PageRuns,
 }
 
 impl Collector<'_> {

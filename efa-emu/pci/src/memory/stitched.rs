@@ -34,7 +34,7 @@ pub enum StitchError {
 }
 
 /// Adjacent pages in a mapping.
-struct Run {
+struct PageRun {
     map: Arc<Mapping>,
     offset: usize,
     length: usize,
@@ -42,12 +42,12 @@ struct Run {
 
 /// Collects pages in order.
 #[derive(Default)]
-pub(super) struct Runs {
-    runs: Vec<Run>,
+pub(super) struct PageRuns {
+    runs: Vec<PageRun>,
     length: usize,
 }
 
-impl Runs {
+impl PageRuns {
     /// Adds a page of `length` bytes of the guest.
     pub(super) fn add(
         &mut self,
@@ -82,7 +82,7 @@ impl Runs {
         if self.runs.len() >= MAX_RUNS {
             return Err(StitchError::TooManyRuns);
         }
-        self.runs.push(Run {
+        self.runs.push(PageRun {
             map,
             offset,
             length,
@@ -194,7 +194,7 @@ mod tests {
         memory
             .map(0x14000, 2 * PAGE, true, descriptor(&pages(2)), 0)
             .unwrap();
-        let mut runs = Runs::default();
+        let mut runs = PageRuns::default();
         for page in [0x12000, 0x13000, 0x10000, 0x14000] {
             runs.add(&memory, page, PAGE, true).unwrap();
         }
@@ -213,7 +213,7 @@ mod tests {
         memory
             .map(0, 64 * PAGE, true, descriptor(&pages(64)), 0)
             .unwrap();
-        let mut runs = Runs::default();
+        let mut runs = PageRuns::default();
         for page in 0..64 {
             runs.add(&memory, page * PAGE, PAGE, true).unwrap();
         }
@@ -227,7 +227,7 @@ mod tests {
             .map(0x1000, PAGE, false, descriptor(&pages(1)), 0)
             .unwrap();
         let add = |address, length, is_writable| {
-            Runs::default().add(&memory, address, length, is_writable)
+            PageRuns::default().add(&memory, address, length, is_writable)
         };
         assert!(add(0x1000, PAGE, false).is_ok());
         assert!(matches!(
@@ -246,7 +246,7 @@ mod tests {
             add(u64::MAX - 4095, PAGE, false),
             Err(StitchError::NotMemory(_))
         ));
-        let mut runs = Runs::default();
+        let mut runs = PageRuns::default();
         let added = (0..).find_map(|_| runs.add(&memory, 0x1000, PAGE, false).err());
         assert!(matches!(added, Some(StitchError::TooManyRuns)));
     }
@@ -259,7 +259,7 @@ mod tests {
             .map(0x1000, PAGE, true, descriptor(&pages(1)), 0)
             .unwrap();
         let scattered = || {
-            let mut runs = Runs::default();
+            let mut runs = PageRuns::default();
             for _ in 0..MAX_RUNS / 2 + 1 {
                 runs.add(&memory, 0x1000, PAGE, true).unwrap();
             }

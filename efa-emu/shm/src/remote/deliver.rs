@@ -9,7 +9,7 @@ use efa_device_model::link::{Operation, RemoteRange, RequestHeader};
 use super::backlog::{Destination, RecordTarget, WaitingRecord};
 use super::machine::{Pull, RemoteMachine, UnansweredRecord};
 use super::message::{self, BadMessage, Message};
-use super::proxy::{Origin, Token, Unsent};
+use super::proxy::{Origin, SendError, Token};
 use crate::process::clock::monotonic_now;
 use crate::transport::record::{Answer, Record, RecordKind};
 
@@ -168,13 +168,13 @@ impl RemoteMachine {
     ) {
         let destination = Destination { device, to };
         let sent = match self.backlog.wait_for(&destination) {
-            true => Err(Unsent::Busy),
+            true => Err(SendError::Busy),
             false => self.try_send(&destination, &record, token, data),
         };
         match sent {
             Ok(()) => {}
-            Err(Unsent::Failed(status)) => self.undelivered(token, status),
-            Err(Unsent::Busy) => self.backlog.push(destination, record, token, data),
+            Err(SendError::Failed(status)) => self.undelivered(token, status),
+            Err(SendError::Busy) => self.backlog.push(destination, record, token, data),
         }
     }
 
@@ -184,7 +184,7 @@ impl RemoteMachine {
         record: &Record,
         token: Token,
         data: &[u8],
-    ) -> Result<(), Unsent> {
+    ) -> Result<(), SendError> {
         let proxy = &mut self.devices[device];
         let process = match to {
             RecordTarget::QueuePair(gid, _) => proxy.send(gid, record, token, data)?,
@@ -233,11 +233,11 @@ impl RemoteMachine {
             let WaitingRecord { token, .. } = *waiting;
             match self.try_send(to, &waiting.record, token, &waiting.data) {
                 Ok(()) => true,
-                Err(Unsent::Failed(status)) => {
+                Err(SendError::Failed(status)) => {
                     self.undelivered(token, status);
                     true
                 }
-                Err(Unsent::Busy) => false,
+                Err(SendError::Busy) => false,
             }
         });
         self.backlog = backlog;

@@ -17,7 +17,7 @@ use crate::process::shared::SharedMemory;
 use crate::transport::record::{Answer, Record};
 use crate::transport::ring::{Consumer, Incoming, Producer, RingFull};
 use crate::transport::segment::{Address, Segment, SlotContent};
-use crate::transport::switchboard::{self, LINES, Line, Switchboard};
+use crate::transport::switchboard::{self, LINES, Switchboard, SwitchboardLine};
 use efa_device_model::fault::{Fault, FaultId};
 
 /// Bytes of a ring to a local process, the same as between two local processes.
@@ -83,7 +83,7 @@ pub(super) struct Origin {
 }
 
 /// The reason why a record was not sent to a local process.
-pub(super) enum Unsent {
+pub(super) enum SendError {
     /// The ring is full; try again later.
     Busy,
     /// It can never be sent.
@@ -130,7 +130,7 @@ impl DeviceProxy {
             }
             None => Arc::new(Switchboard::create(&board_path)?),
         };
-        let line = Line {
+        let line = SwitchboardLine {
             board: Arc::clone(&board),
             number: number % LINES,
         };
@@ -335,7 +335,7 @@ impl DeviceProxy {
         record: &Record,
         token: Token,
         data: &[u8],
-    ) -> Result<Address, Unsent> {
+    ) -> Result<Address, SendError> {
         let qpn = record.header().destination_qpn;
         let index = self.routes.find(to, qpn, &mut self.out_rings)?;
         self.push(index, record, token, data)
@@ -348,7 +348,7 @@ impl DeviceProxy {
         record: &Record,
         token: Token,
         data: &[u8],
-    ) -> Result<Address, Unsent> {
+    ) -> Result<Address, SendError> {
         let index = self.routes.ring_to(to, &mut self.out_rings)?;
         self.push(index, record, token, data)
     }
@@ -359,7 +359,7 @@ impl DeviceProxy {
         record: &Record,
         token: Token,
         data: &[u8],
-    ) -> Result<Address, Unsent> {
+    ) -> Result<Address, SendError> {
         let ring = &mut self.out_rings[index];
         let fill = |memory: &SharedMemory, at: usize| memory.write(at, data);
         match ring.producer.push(record, (self.epoch, token), fill) {
@@ -372,8 +372,10 @@ impl DeviceProxy {
             }
             // An empty ring always has room for half of its capacity, independent of the position
             // of its end.
-            Err(RingFull) if 2 * record.length() <= ring.producer.capacity() => Err(Unsent::Busy),
-            Err(RingFull) => Err(Unsent::Failed(Status::RemoteBadLength)),
+            Err(RingFull) if 2 * record.length() <= ring.producer.capacity() => {
+                Err(SendError::Busy)
+            }
+            Err(RingFull) => Err(SendError::Failed(Status::RemoteBadLength)),
         }
     }
 
@@ -491,11 +493,11 @@ impl Drop for DeviceProxy {
     }
 }
 
-impl From<NoRoute> for Unsent {
-    fn from(reason: NoRoute) -> Unsent {
+impl From<NoRoute> for SendError {
+    fn from(reason: NoRoute) -> SendError {
         match reason {
-            NoRoute::Busy => Unsent::Busy,
-            NoRoute::Failed(status) => Unsent::Failed(status),
+            NoRoute::Busy => SendError::Busy,
+            NoRoute::Failed(status) => SendError::Failed(status),
         }
     }
 }

@@ -39,7 +39,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use efa_core::address::Gid;
 
 use super::doorbell;
-use super::switchboard::{self, Line, Switchboard};
+use super::switchboard::{self, Switchboard, SwitchboardLine};
 use crate::error::FabricError;
 use crate::identity::config::NetworkOptions;
 use crate::identity::qpn::ParticipantId;
@@ -119,7 +119,7 @@ pub(crate) struct Segment {
     file: File,
     header: SharedMemory,
     address: Address,
-    line: Option<Line>,
+    line: Option<SwitchboardLine>,
 }
 
 impl Segment {
@@ -133,7 +133,7 @@ impl Segment {
     pub(crate) fn create_at(
         path: &Path,
         address: Address,
-        line: Line,
+        line: SwitchboardLine,
     ) -> Result<Segment, FabricError> {
         Segment::create_with(path, address, Some(line))
     }
@@ -141,7 +141,7 @@ impl Segment {
     fn create_with(
         path: &Path,
         address: Address,
-        line: Option<Line>,
+        line: Option<SwitchboardLine>,
     ) -> Result<Segment, FabricError> {
         let file = opening::options()
             .create_new(true)
@@ -222,7 +222,7 @@ impl Segment {
                 return Err(damaged("it names a line that no switchboard has"));
             }
             line => match Switchboard::open(&path.with_extension(switchboard::KIND))? {
-                Some(board) => Some(Line {
+                Some(board) => Some(SwitchboardLine {
                     board: Arc::new(board),
                     number: line as usize - 1,
                 }),

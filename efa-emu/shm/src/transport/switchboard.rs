@@ -132,7 +132,7 @@ impl Switchboard {
 
 /// The line of a segment at a switchboard.
 #[derive(Clone, Debug)]
-pub(crate) struct Line {
+pub(crate) struct SwitchboardLine {
     pub(crate) board: Arc<Switchboard>,
     /// Less than [`LINES`].
     pub(crate) number: usize,

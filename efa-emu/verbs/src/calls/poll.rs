@@ -14,7 +14,7 @@ use crate::abi::{
 use crate::ffi::interrupted::Locking;
 use crate::objects::comp_queue::{CompQueue, CompQueueC};
 use crate::objects::hardware::Hardware;
-use crate::objects::queues::Polled;
+use crate::objects::queues::PolledQueue;
 
 /// The C structure of a completion queue, used by both ways of polling. As with rdma-core, it has
 /// the readers that the program requested by `wc_flags`, and null pointers in place of the others.
@@ -80,7 +80,7 @@ pub(super) fn to_wc(completion: &Completion) -> ibv_wc {
 /// If there is no completion, runs the device in this thread: on a busy machine that is faster than
 /// waiting for the device's own thread.
 #[inline(always)]
-fn work_if_empty(polled: &Polled, locking: &Locking) {
+fn work_if_empty(polled: &PolledQueue, locking: &Locking) {
     if !polled.completions.has_unread() {
         polled.hardware.progress(locking);
     }
@@ -88,7 +88,7 @@ fn work_if_empty(polled: &Polled, locking: &Locking) {
 
 /// The device, if a poll without a completion should yield the processor.
 #[inline]
-fn to_rest(polled: &Polled) -> Option<Arc<Hardware>> {
+fn to_rest(polled: &PolledQueue) -> Option<Arc<Hardware>> {
     let hardware = &polled.hardware;
     hardware.should_rest().then(|| Arc::clone(hardware))
 }
@@ -286,7 +286,7 @@ pub(super) unsafe fn read<T>(
     }
 }
 
-fn current(polled: &Option<Polled>) -> Option<&Completion> {
+fn current(polled: &Option<PolledQueue>) -> Option<&Completion> {
     polled.as_ref()?.completions.current()
 }
 

@@ -14,7 +14,7 @@ use super::domain::Domain;
 use super::event_queue::CqAddress;
 use super::handle::{CStruct, Handle, data_path_handle};
 use super::liveness::Liveness;
-use super::queues::{Polled, QueueIndex};
+use super::queues::{PolledQueue, QueueIndex};
 use super::spin::SpinCell;
 use crate::abi::{efadv_cq, ibv_cq, ibv_cq_ex};
 use crate::ffi::errno::Errno;
@@ -44,7 +44,7 @@ pub(crate) struct CompQueue {
     /// device's lock.
     pub(crate) ended: AtomicBool,
     /// `None` once the queue was destroyed.
-    pub(crate) polled: SpinCell<Option<Polled>>,
+    pub(crate) polled: SpinCell<Option<PolledQueue>>,
     /// The event that the program requested; [`CompQueue::catch_up`] requests it from the device.
     arm_pending: AtomicU8,
     /// Events that the program read and that the queue has not counted yet; [`CompQueue::catch_up`]
@@ -120,7 +120,7 @@ impl CompQueue {
             id,
             liveness: Liveness::new(),
             ended: AtomicBool::new(false),
-            polled: SpinCell::new(Some(Polled {
+            polled: SpinCell::new(Some(PolledQueue {
                 hardware: Arc::clone(&hardware),
                 completions: CompletionQueue::new(ring),
                 owners: QueueIndex::default(),
@@ -252,7 +252,7 @@ impl CompQueue {
     }
 
     /// Requests an event from the device.
-    fn arm(&self, polled: &mut Polled, solicited_only: bool) {
+    fn arm(&self, polled: &mut PolledQueue, solicited_only: bool) {
         match solicited_only {
             true => polled.completions.request_solicited(),
             false => polled.completions.request_notification(),
@@ -271,14 +271,14 @@ impl CompQueue {
     /// But perftest's latency tests request the next event before they poll, and rely on one event
     /// for each completion.
     #[inline]
-    pub(crate) fn after_polling(&self, polled: &mut Polled) {
+    pub(crate) fn after_polling(&self, polled: &mut PolledQueue) {
         if polled.event_for_unread {
             self.take_back_event(polled);
         }
     }
 
     #[cold]
-    fn take_back_event(&self, polled: &mut Polled) {
+    fn take_back_event(&self, polled: &mut PolledQueue) {
         if polled.completions.has_unread() {
             return;
         }

@@ -118,7 +118,7 @@ impl QueueOwner for Owners<'_> {
 
 /// A completion queue together with the queue pairs that complete to it. They are added and removed
 /// under the completion queue's lock, so that polling sees whole queue pairs only.
-pub(crate) struct Polled {
+pub(crate) struct PolledQueue {
     /// The hardware that fills the queue.
     pub(crate) hardware: Arc<Hardware>,
     pub(crate) completions: CompletionQueue,
@@ -127,7 +127,7 @@ pub(crate) struct Polled {
     pub(crate) event_for_unread: bool,
 }
 
-impl Polled {
+impl PolledQueue {
     /// The completion queue, and the parts that polling needs.
     #[inline]
     pub(crate) fn split<'a>(

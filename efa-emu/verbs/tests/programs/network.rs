@@ -111,8 +111,8 @@ fn a_receiver_that_is_not_ready_refuses() {
     assert!(refusals > 5, "{refusals} of some 100");
 }
 
-/// The fate of the n-th message of a queue pair: the path of each attempt, and the number of
-/// attempts that found the receiver not ready.
+/// The transmissions of the n-th message of a queue pair: the path of each attempt, and the number
+/// of attempts that found the receiver not ready.
 type MessageAttempts = BTreeMap<(Qpn, u32), (Vec<u16>, usize)>;
 
 fn attempts_of_messages(recorded: &Recorded) -> MessageAttempts {

@@ -209,7 +209,7 @@ pub(super) struct Outgoing {
 
 /// The reason why a requester does not send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Wait {
+enum StallReason {
     Nothing,
     /// A delay by an RNR NAK. It begins when the device next gets the time.
     Requested(Duration),
@@ -249,7 +249,7 @@ pub(super) struct Requester {
     rnr_retries: u8,
     /// Sending was rewound, and nothing was acknowledged since.
     is_rewound: bool,
-    wait: Wait,
+    wait: StallReason,
     deadline: Option<Duration>,
     ended: VecDeque<EndedRequest>,
 }
@@ -269,7 +269,7 @@ impl Requester {
             retries: 0,
             rnr_retries: 0,
             is_rewound: false,
-            wait: Wait::Nothing,
+            wait: StallReason::Nothing,
             deadline: None,
             ended: VecDeque::new(),
         }
@@ -334,7 +334,7 @@ impl Requester {
     /// Whether there is a packet to send.
     #[inline]
     pub(super) fn has_next(&self, of: &ConnectionAttributes, may_start: bool) -> bool {
-        if self.wait != Wait::Nothing {
+        if self.wait != StallReason::Nothing {
             return false;
         }
         match self.next < self.started {
@@ -576,7 +576,7 @@ impl Requester {
     /// Handles an RNR NAK with this delay. Returns false if the retries are exhausted.
     #[must_use]
     pub(super) fn rnr_nak(&mut self, psn: Psn, delay: Duration, of: &ConnectionAttributes) -> bool {
-        if !self.is_expected(psn) || self.wait != Wait::Nothing {
+        if !self.is_expected(psn) || self.wait != StallReason::Nothing {
             return true;
         }
         self.acknowledge_before(psn);
@@ -589,7 +589,7 @@ impl Requester {
         // The peer responds, so losses during a long RNR wait must not add up.
         self.retries = 0;
         self.rewind(psn);
-        self.wait = Wait::Requested(delay);
+        self.wait = StallReason::Requested(delay);
         self.deadline = None;
         true
     }
@@ -616,7 +616,7 @@ impl Requester {
     /// Whether an RNR NAK was received whose delay begins at the next known time.
     #[inline]
     pub(super) fn needs_rnr_time(&self) -> bool {
-        matches!(self.wait, Wait::Requested(_))
+        matches!(self.wait, StallReason::Requested(_))
     }
 
     /// The read or atomic whose answer continues with this number. `None` if there is none; a
@@ -664,7 +664,7 @@ impl Requester {
         while !self.queue.is_empty() {
             self.end_front(WcStatus::Flushed);
         }
-        self.wait = Wait::Nothing;
+        self.wait = StallReason::Nothing;
         self.deadline = None;
     }
 
@@ -672,8 +672,10 @@ impl Requester {
     #[inline]
     pub(super) fn needs_time(&self, timeout: Option<Duration>) -> bool {
         match self.wait {
-            Wait::Requested(_) | Wait::Until(_) => false,
-            Wait::Nothing => timeout.is_some() && self.is_waiting() && self.deadline.is_none(),
+            StallReason::Requested(_) | StallReason::Until(_) => false,
+            StallReason::Nothing => {
+                timeout.is_some() && self.is_waiting() && self.deadline.is_none()
+            }
         }
     }
 
@@ -688,18 +690,18 @@ impl Requester {
         is_carried: bool,
     ) -> Tick {
         match self.wait {
-            Wait::Requested(delay) => {
-                self.wait = Wait::Until(now + delay);
+            StallReason::Requested(delay) => {
+                self.wait = StallReason::Until(now + delay);
                 return Tick::Later(Some(now + delay));
             }
-            Wait::Until(at) if now < at => return Tick::Later(Some(at)),
-            Wait::Until(_) => {
-                self.wait = Wait::Nothing;
+            StallReason::Until(at) if now < at => return Tick::Later(Some(at)),
+            StallReason::Until(_) => {
+                self.wait = StallReason::Nothing;
                 let deadline = timeout.map(|timeout| now + timeout);
                 self.deadline = deadline;
                 return Tick::Send(deadline);
             }
-            Wait::Nothing => {}
+            StallReason::Nothing => {}
         }
         let Some(timeout) = timeout.filter(|_| self.is_waiting() && !is_carried) else {
             self.deadline = None;

@@ -73,15 +73,15 @@ enum PacketRole {
 }
 
 /// The reason why a packet was not sent.
-enum Unsent {
+enum SendError {
     Busy,
     /// Its local memory is not registered any more.
     NoMemory,
 }
 
-impl From<LinkBusy> for Unsent {
+impl From<LinkBusy> for SendError {
     fn from(_: LinkBusy) -> Self {
-        Unsent::Busy
+        SendError::Busy
     }
 }
 
@@ -108,11 +108,11 @@ impl Device {
                     has_more = false;
                     break;
                 }
-                Err(Unsent::Busy) => {
+                Err(SendError::Busy) => {
                     around.trouble.full_queues += 1;
                     break;
                 }
-                Err(Unsent::NoMemory) => {
+                Err(SendError::NoMemory) => {
                     failure = Some(DeviceEvent::QpFatal(qpn));
                     break;
                 }
@@ -274,7 +274,7 @@ impl Pair {
         &mut self,
         around: &mut DeviceParts<'_>,
         link: &mut impl Link,
-    ) -> Result<bool, Unsent> {
+    ) -> Result<bool, SendError> {
         if let Some(answer) = self.responder.answers.front().copied() {
             self.send_answer(answer, around, link)?;
             return Ok(true);
@@ -285,7 +285,7 @@ impl Pair {
         let may_start = self.attributes.state == QpState::ReadyToSend;
         if self.requester.is_stuck(&self.attributes) {
             self.requester.end_front(WcStatus::LocalOperation);
-            return Err(Unsent::NoMemory);
+            return Err(SendError::NoMemory);
         }
         let Some(packet) = self.requester.next_packet(&self.attributes, may_start) else {
             return Ok(false);
@@ -301,7 +301,7 @@ impl Pair {
         answer: Answer,
         around: &mut DeviceParts<'_>,
         link: &mut impl Link,
-    ) -> Result<(), Unsent> {
+    ) -> Result<(), SendError> {
         let messages = self.responder.messages;
         let destination = self.attributes.destination;
         let mut head = match answer {
@@ -331,7 +331,7 @@ impl Pair {
         sent: u32,
         around: &mut DeviceParts<'_>,
         link: &mut impl Link,
-    ) -> Result<(), Unsent> {
+    ) -> Result<(), SendError> {
         let mtu = self.attributes.mtu();
         let packets = packets_of(from.length.get(), mtu);
         let opcode = match (sent == 0, sent + 1 == packets) {
@@ -363,7 +363,7 @@ impl Pair {
             head.syndrome = Syndrome::AccessError;
             self.answer(head, Content::Nothing, around, link)?;
             self.responder.answers.pop_front();
-            return Err(Unsent::NoMemory);
+            return Err(SendError::NoMemory);
         };
         let content = match length {
             0 => Content::Nothing,
@@ -384,7 +384,7 @@ impl Pair {
         packet: &Outgoing,
         around: &mut DeviceParts<'_>,
         link: &mut impl Link,
-    ) -> Result<(), Unsent> {
+    ) -> Result<(), SendError> {
         let mtu = self.attributes.mtu();
         let index = packet.index;
         let Some(request) = self.requester.request(packet.position) else {
@@ -479,7 +479,7 @@ impl Pair {
                     None => {
                         self.requester
                             .fail_at(packet.position, WcStatus::LocalProtection);
-                        return Err(Unsent::NoMemory);
+                        return Err(SendError::NoMemory);
                     }
                 }
                 Content::Memory(memory.segments(), length)
@@ -497,7 +497,7 @@ impl Pair {
         content: Content<'_>,
         around: &mut DeviceParts<'_>,
         link: &mut impl Link,
-    ) -> Result<(), Unsent> {
+    ) -> Result<(), SendError> {
         let (from, role) = ((self.qpn, self.attributes.peer), PacketRole::Answer);
         self.sent_counts
             .send(from, head, content, role, around, link)
@@ -515,7 +515,7 @@ impl SentCounts {
         role: PacketRole,
         around: &mut DeviceParts<'_>,
         link: &mut impl Link,
-    ) -> Result<(), Unsent> {
+    ) -> Result<(), SendError> {
         let payload = match &content {
             Content::Nothing => 0,
             Content::Memory(_, length) => *length,

@@ -49,7 +49,7 @@ struct Route {
 impl Route {
     #[inline(always)]
     fn is_valid(&self) -> bool {
-        // A removed host has no tenancies.
+        // A removed host has no queue pair numbers.
         self.table.tenancy_at(self.place) == Some(self.allocation)
     }
 }
