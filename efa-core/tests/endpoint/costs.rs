@@ -86,7 +86,7 @@ impl EngineWithPeers {
             };
             script.inject_from(source, &efa_core::wire::Repr::to_packet(&message, b"x"));
         }
-        let mut crowd = EngineWithPeers {
+        let mut engine = EngineWithPeers {
             base: script.dut.usage(),
             script,
             hostile,
@@ -94,11 +94,11 @@ impl EngineWithPeers {
             next_msg_id: 0,
             random: SmallRng::seed_from_u64(7),
         };
-        assert_eq!(crowd.base.unexpected, BYSTANDERS);
-        assert_eq!(crowd.base.outbound, BYSTANDERS);
-        assert_eq!(crowd.base.inbound, BYSTANDERS);
-        crowd.meet();
-        crowd
+        assert_eq!(engine.base.unexpected, BYSTANDERS);
+        assert_eq!(engine.base.outbound, BYSTANDERS);
+        assert_eq!(engine.base.inbound, BYSTANDERS);
+        engine.meet();
+        engine
     }
 
     /// Consumes the packets that the engine sends.
@@ -243,17 +243,17 @@ impl EngineWithPeers {
 
 #[test]
 fn packet_costs_do_not_grow_with_peers() {
-    let mut crowd = EngineWithPeers::new();
+    let mut engine = EngineWithPeers::new();
     for packet_type in PacketType::ALL {
         let mut whole = 0;
         let mut most = 0;
         for number in 0..PACKETS {
             if number % 20 == 0 {
-                crowd.part();
+                engine.part();
             }
-            let packet = crowd.packet(*packet_type);
+            let packet = engine.packet(*packet_type);
             whole += usize::from(Packet::parse(&packet).is_ok());
-            let (steps, own) = crowd.cost(&packet);
+            let (steps, own) = engine.cost(&packet);
             let bound = MOST + MOST_FOR_EACH_OWN * own;
             assert!(
                 steps <= bound,
@@ -270,8 +270,8 @@ fn packet_costs_do_not_grow_with_peers() {
         println!("{packet_type:?}: at most {most} steps, {whole} packets parse");
     }
     // The hostile peer has not touched them.
-    crowd.part();
-    let usage = crowd.script.dut.usage();
+    engine.part();
+    let usage = engine.script.dut.usage();
     assert!(
         usage.unexpected == BYSTANDERS && usage.outbound >= BYSTANDERS,
         "{usage:?}"
@@ -281,8 +281,8 @@ fn packet_costs_do_not_grow_with_peers() {
 /// The counter notices a walk over the objects of all peers: this call makes one on purpose.
 #[test]
 fn of_a_walk_over_everything_are_counted() {
-    let mut crowd = EngineWithPeers::new();
+    let mut engine = EngineWithPeers::new();
     let before = steps_in_walks();
-    assert!(!crowd.script.dut.cancel_context(u64::MAX));
+    assert!(!engine.script.dut.cancel_context(u64::MAX));
     assert!(steps_in_walks() - before >= BYSTANDERS);
 }

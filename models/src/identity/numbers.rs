@@ -48,13 +48,13 @@ pub fn a_dead_owners_number_goes_to_one_taker() {
     let table = table();
     let first = take(&table, DEAD, None).expect("there are two");
     let place = table.place(first).expect("it is in the table");
-    let before = table.tenancy_at(place);
+    let before = table.allocation_at(place);
     let other = Arc::clone(&table);
     let thread = thread::spawn(move || other.release_all(|id| id.0 == DEAD));
     let mine = take(&table, 2, Some(DEAD)).expect("there are two");
     thread.join().expect("it does not panic");
     let place = table.place(mine).expect("it is in the table");
-    let now = table.tenancy_at(place).expect("it is taken");
+    let now = table.allocation_at(place).expect("it is taken");
     assert_eq!(now.owner(), ParticipantId(2));
     assert_ne!(Some(now), before);
 }

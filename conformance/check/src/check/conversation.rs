@@ -309,8 +309,8 @@ impl Conversation {
                 true => reading.request.is_some(),
                 false => reading.raw_address().is_some(),
             };
-            let is_from_birth = frame.is_from_birth && is_beginning && !self.is_later;
-            self.from_start = Some(is_from_birth || begins(frame, reading));
+            let is_from_start = frame.is_from_start && is_beginning && !self.is_later;
+            self.from_start = Some(is_from_start || begins(frame, reading));
         }
         let (me, you) = self.ends(frame.from);
         // As long as its numbers go on, the queue pair has not been replaced.

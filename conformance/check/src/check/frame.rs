@@ -30,7 +30,7 @@ pub(super) struct PacketFrame {
     pub(super) sequence: u32,
     pub(super) retransmission: bool,
     /// Whether the capture has all packets that the near end has sent since it was created.
-    pub(super) is_from_birth: bool,
+    pub(super) is_from_start: bool,
     /// Its run of consecutive requests of the queue pair; unknown for a repetition.
     pub(super) run: Option<u64>,
     /// The generation of the sender's queue pair.

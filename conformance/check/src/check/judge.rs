@@ -331,7 +331,7 @@ impl CaptureState {
             qkey: header.qkey,
             sequence: header.sequence,
             retransmission: header.retransmission,
-            is_from_birth: conversation.is_beginning() && self.lifetimes.has_all_sent(near),
+            is_from_start: conversation.is_beginning() && self.lifetimes.has_all_sent(near),
             run,
             qp_generation,
         };

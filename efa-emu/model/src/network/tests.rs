@@ -185,7 +185,7 @@ fn loss_changes_no_latency() {
 }
 
 #[test]
-fn a_journey_is_its_transmissions_added_up() {
+fn a_delivery_is_its_transmissions_added_up() {
     let config = NetworkConfig {
         loss: probability(0.7),
         reliability: Reliability {

@@ -85,7 +85,7 @@ struct OutstandingRequests {
 
 struct World {
     net: Net,
-    ledgers: Vec<OutstandingRequests>,
+    outstanding: Vec<OutstandingRequests>,
     /// Answers in the network.
     answers: Vec<(crate::harness::Packet, Status)>,
     next_id: u64,
@@ -107,7 +107,7 @@ impl World {
         }
         World {
             net,
-            ledgers: (0..3).map(|_| OutstandingRequests::default()).collect(),
+            outstanding: (0..3).map(|_| OutstandingRequests::default()).collect(),
             answers: Vec::new(),
             next_id: 0,
             polls_first: false,
@@ -117,7 +117,7 @@ impl World {
 
     fn open(&mut self, host: usize, kind: &'static str) -> u64 {
         self.next_id = self.next_id.wrapping_add(ID_STEP);
-        self.ledgers[host].open.insert(self.next_id, kind);
+        self.outstanding[host].open.insert(self.next_id, kind);
         self.next_id
     }
 
@@ -129,7 +129,7 @@ impl World {
             if completion.is_unsolicited() {
                 continue;
             }
-            let kind = self.ledgers[host].open.remove(&completion.wr_id);
+            let kind = self.outstanding[host].open.remove(&completion.wr_id);
             assert!(kind.is_some(), "{completion:?} was not outstanding");
         }
     }
@@ -229,7 +229,7 @@ impl World {
                         let host_ref = &mut self.net.hosts[host];
                         host_ref.set_state(QpState::Reset);
                         host_ref.ready();
-                        self.ledgers[host].open.clear();
+                        self.outstanding[host].open.clear();
                     }
                     _ => {
                         let state = host_ref.device.query_qp(host_ref.client.qpn).unwrap().state;
@@ -246,7 +246,7 @@ impl World {
                     self.poll(host);
                 }
                 self.net.hosts[host].recreate_qp();
-                self.ledgers[host].open.clear();
+                self.outstanding[host].open.clear();
             }
             Step::Handle { whom, create } => {
                 let host_ref = &mut self.net.hosts[host];
@@ -320,8 +320,8 @@ impl World {
                 break;
             }
         }
-        for (number, ledger) in self.ledgers.iter().enumerate() {
-            let lost: Vec<_> = ledger
+        for (number, requests) in self.outstanding.iter().enumerate() {
+            let lost: Vec<_> = requests
                 .open
                 .iter()
                 .filter(|(_, kind)| **kind != "receive")
@@ -332,7 +332,7 @@ impl World {
         for host in 0..3 {
             self.net.hosts[host].set_state(QpState::Error);
             self.poll(host);
-            let open = &self.ledgers[host].open;
+            let open = &self.outstanding[host].open;
             assert!(open.is_empty(), "host {host} never flushed {open:?}");
             assert_eq!(self.net.hosts[host].client.send.outstanding(), 0);
             assert_eq!(self.net.hosts[host].client.recv.outstanding(), 0);

@@ -128,7 +128,7 @@ impl Shared {
     /// Counts an empty poll.
     #[inline]
     pub(super) fn note_poll_in_vain(&self, state: &mut EngineState) {
-        if state.is_patience_over() {
+        if state.must_stop_polling() {
             self.rest_is_due.store(true, Ordering::Relaxed);
         }
     }

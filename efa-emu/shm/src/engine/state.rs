@@ -630,7 +630,7 @@ impl EngineState {
 
     /// Whether the application's polls were empty long enough that they should yield.
     #[inline]
-    pub(super) fn is_patience_over(&mut self) -> bool {
+    pub(super) fn must_stop_polling(&mut self) -> bool {
         let counters = self.device.counters();
         self.polling.is_over(
             counters.recv_wrs

@@ -345,7 +345,7 @@ impl HostTable {
     /// The present owner of the number at `place`. The value changes whenever the number changes
     /// hands, even from a participant to itself: it is good for noticing that.
     #[inline(always)]
-    pub(crate) fn tenancy_at(&self, place: TableIndex) -> Option<QpnAllocation> {
+    pub(crate) fn allocation_at(&self, place: TableIndex) -> Option<QpnAllocation> {
         QpnAllocation::from_slot(self.slot(place.0).load(Ordering::Relaxed))
     }
 
@@ -525,7 +525,7 @@ mod tests {
     use super::*;
 
     fn allocation(table: &HostTable, qpn: Qpn) -> Option<QpnAllocation> {
-        table.tenancy_at(table.place(qpn)?)
+        table.allocation_at(table.place(qpn)?)
     }
 
     const ALICE: ParticipantId = ParticipantId(1);
@@ -611,7 +611,7 @@ mod tests {
     }
 
     #[test]
-    fn dead_processes_free_numbers_with_new_tenancies() {
+    fn dead_processes_free_numbers_with_new_allocations() {
         let (_directory, table) = table(4);
         let mut lowest = QpnChoice::new(QpnPolicy::Lowest, 0);
         let qpn = Qpn(take(&table, ALICE, &mut lowest));
@@ -629,7 +629,7 @@ mod tests {
         assert_ne!(
             allocation(&table, qpn).unwrap(),
             first,
-            "the same owner again is another tenancy"
+            "the same owner again is another allocation"
         );
     }
 

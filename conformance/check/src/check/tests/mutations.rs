@@ -44,12 +44,12 @@ struct Table {
 fn judge_all() -> Table {
     let mut table = Table::default();
     for &packet_type in PacketType::ALL.iter().filter(|known| known.has_header()) {
-        for acquaintance in PeerKnowledge::ALL {
-            let Some((b, subject)) = traffic(packet_type, acquaintance) else {
+        for knowledge in PeerKnowledge::ALL {
+            let Some((b, subject)) = traffic(packet_type, knowledge) else {
                 continue;
             };
             let right = b.found(|finding| finding.severity > Severity::Note);
-            assert_eq!(right, [], "{packet_type}, {acquaintance:?}");
+            assert_eq!(right, [], "{packet_type}, {knowledge:?}");
             let packet = b.capture.frames[subject].payload.clone();
             for change in changes(&packet) {
                 let row = table.rows.entry((change.field.clone(), packet_type.code()));
@@ -61,7 +61,7 @@ fn judge_all() -> Table {
                     cell.reasons.insert(reason);
                     table.excused += 1;
                 } else {
-                    let missed = format!("{packet_type}, {acquaintance:?}: {change}");
+                    let missed = format!("{packet_type}, {knowledge:?}: {change}");
                     table.missed.push(missed);
                 }
             }

@@ -50,7 +50,7 @@ impl Route {
     #[inline(always)]
     fn is_valid(&self) -> bool {
         // A removed host has no queue pair numbers.
-        self.table.tenancy_at(self.place) == Some(self.allocation)
+        self.table.allocation_at(self.place) == Some(self.allocation)
     }
 }
 
@@ -140,7 +140,7 @@ impl Routes {
         }
         let nobody = NoRoute::Failed(self.nobody);
         let place = table.place(qpn).ok_or(nobody)?;
-        let allocation = table.tenancy_at(place).ok_or(nobody)?;
+        let allocation = table.allocation_at(place).ok_or(nobody)?;
         let id = allocation.owner();
         let ring = self.ring_to(Address { gid, id }, rings)?;
         let route = Route {

@@ -24,14 +24,14 @@ impl PeerKnowledge {
 /// known at that time.
 pub(super) fn traffic(
     packet_type: PacketType,
-    acquaintance: PeerKnowledge,
+    knowledge: PeerKnowledge,
 ) -> Option<(Builder, usize)> {
     let mut play = Play {
         b: Builder::new(),
         next: 0,
         tag: packet_type.is_tagged().then_some(TAG),
     };
-    match (acquaintance, packet_type.is_req()) {
+    match (knowledge, packet_type.is_req()) {
         (PeerKnowledge::Known, _) => {
             play.b.send(A, B, &eager(0, Some(A), None), b"first");
             play.next = 1;
@@ -52,7 +52,7 @@ pub(super) fn traffic(
         let mut sent = frame.payload.iter();
         let is_of_type = sent.next() == Some(&packet_type.code());
         // The first eager message introduces the two to each other.
-        is_of_type && (acquaintance == PeerKnowledge::Stranger || frame.number > 2)
+        is_of_type && (knowledge == PeerKnowledge::Stranger || frame.number > 2)
     };
     let subject = play.b.capture.frames.iter().position(is_it);
     Some((play.b, subject.expect("the traffic has such a packet")))
