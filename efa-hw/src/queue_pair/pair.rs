@@ -35,7 +35,8 @@ pub struct HwQueuePair {
     completion_queue: CompletionQueueId,
     /// Its index in the domain.
     slot: u16,
-    /// As [`OutstandingRequests::generation`](crate::work_request::Outstanding::generation).
+    /// As
+    /// [`OutstandingRequests::generation`](crate::work_request::OutstandingRequests::generation).
     generation: u16,
     attributes: NicAttributes,
     /// As [`Inline::writes`](super::Inline::writes).

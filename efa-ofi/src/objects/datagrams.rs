@@ -29,7 +29,7 @@ impl EnabledDatagrams {
     /// Opens the queue pair of an endpoint.
     ///
     /// # Errors
-    /// As for [`EnabledEndpoint::new`](crate::objects::enabled::Enabled::new).
+    /// As for [`EnabledEndpoint::new`](crate::objects::enabled::EnabledEndpoint::new).
     pub(crate) fn new(
         fid: &fid,
         domain: &Domain,

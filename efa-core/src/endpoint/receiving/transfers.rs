@@ -14,7 +14,7 @@ pub(crate) struct Transfers {
     transfers: Arena<Transfer, InboundId>,
     by_peer: PeerLists,
     ranges: RangePool,
-    /// The number of those that peers [decided on](super::Ending::is_remote).
+    /// The number of those that peers [decided on](super::TransferEnding::is_remote).
     remote: usize,
 }
 

@@ -127,7 +127,7 @@ impl PollingPolicy {
     }
 
     /// Counts an empty poll, at which the device had done `done` pieces of work in total. Returns
-    /// whether the caller must call [`PollingPolicy::next_rest`].
+    /// whether the caller must call [`PollingPolicy::next_idle_action`].
     #[inline]
     pub(super) fn is_over(&mut self, done: u64) -> bool {
         self.polls += 1;
