@@ -1185,8 +1185,8 @@ local function reset_state()
         views = {}, -- views[local endpoint][remote endpoint] = conversation
         -- Endpoints whose first request is in the capture where it was sent, by whether the capture
         -- has directions.
-        born = { [true] = {}, [false] = {} },
-        born_anywhere = { [true] = {}, [false] = {} }, -- the same, wherever it was seen
+        first_sent = { [true] = {}, [false] = {} },
+        first_seen = { [true] = {}, [false] = {} }, -- the same, wherever it was seen
         first_packets = {}, -- of queue pairs, by where they were seen and endpoint
         latest = {}, -- by view and endpoint, its latest request and the request's run of numbers
         all_arrivals = {}, -- queue pairs whose first arrival a tap saw
@@ -1216,7 +1216,7 @@ local function note(frame, id, text)
     local context = state.following
     -- A first request that comes later may be that of the queue pair's next owner.
     if EVIDENCE_OF[id] == SENDER
-        and not state.born_anywhere[context.has_direction][context.me.endpoint] then
+        and not state.first_seen[context.has_direction][context.me.endpoint] then
         return
     end
     local issues = state.issues_of[frame]
@@ -1405,7 +1405,7 @@ local function is_proven(evidence, context)
     if not evidence or not context then
         return true
     end
-    local c, born = context.conversation, state.born_anywhere[context.has_direction]
+    local c, first_seen = context.conversation, state.first_seen[context.has_direction]
     local near, far = c.near, c.far
     if c.is_torn or near ~= far and (near.packets == 0 or far.packets == 0) or Sightings.is_mixed(c) then
         return false
@@ -1414,7 +1414,7 @@ local function is_proven(evidence, context)
         return false
     end
     local has_arrivals = context.has_direction and state.all_arrivals[near.endpoint]
-    local has_beginning = born[near.endpoint] and (born[far.endpoint] or has_arrivals)
+    local has_beginning = first_seen[near.endpoint] and (first_seen[far.endpoint] or has_arrivals)
     -- The captures of two hosts, possibly with two clocks, may begin at different times.
     local has_order = has_beginning and c.from_start and not c.has_stray_answer
     local has_copies = near.has_copies or far.has_copies
@@ -1908,9 +1908,9 @@ end
 -- Takes an unreadable send. The current owners of the queue pairs may speak another protocol.
 function Identity.take_malformed(c, me, you, context)
     local is_first = context.sequence == 0 and not context.retransmission
-    local is_reborn = context.is_own and is_first and me.has_packets
+    local is_restart = context.is_own and is_first and me.has_packets
     local is_to_unknown = c.speech.is_rdm and not Identity.known(you)
-    if is_reborn or is_to_unknown or Identity.is_another(you, context.qkey) then
+    if is_restart or is_to_unknown or Identity.is_another(you, context.qkey) then
         me, you = Identity.begin_anew(c, me, you)
         c.from_start, c.is_later = nil, true
     end
@@ -2480,9 +2480,9 @@ local function follow_packet(context, p)
     if c.from_start == nil then
         -- A packet without an address that arrives first may be a late one, for a predecessor. An
         -- endpoint that begins with an answer has received packets that are not in the capture.
-        local is_from_birth = state.born[context.has_direction][c.near.endpoint]
+        local is_from_start = state.first_sent[context.has_direction][c.near.endpoint]
             and not c.is_later and p.packet.is_req and (context.is_own or has_bit(p.flags, REQ_FLAG.raw_addr_hdr))
-        c.from_start = is_from_birth or Identity.begins_conversation(p, context)
+        c.from_start = is_from_start or Identity.begins_conversation(p, context)
     end
     me, you = Identity.end_after_break(c, me, you, p, context)
     Refused.find(context, me, you, p)
@@ -3230,9 +3230,9 @@ function efa.dissector(tvb, pinfo, tree)
         context.is_own, context.retransmission = direction ~= P2P_RECEIVED, h.retransmission
         context.has_direction = direction == P2P_RECEIVED or direction == P2P_SENT
         if h.sequence == 0 and not h.retransmission and not IS_ANSWER[h.opcode] then
-            state.born_anywhere[context.has_direction][source] = true
+            state.first_seen[context.has_direction][source] = true
             if context.is_own then
-                state.born[context.has_direction][source] = true
+                state.first_sent[context.has_direction][source] = true
             end
         elseif h.sequence == FIRST_TAPPED and not context.is_own then
             state.all_arrivals[destination] = true
@@ -3392,7 +3392,7 @@ end
 local function place(stream, psn)
     local ahead, beyond = distance(stream.next_low, psn), distance(stream.next_high, psn)
     if ahead < -FAR or beyond > FAR then
-        return "reborn"
+        return "restart"
     end
     if ahead >= 0 then
         for number = 0, beyond - 1 do
@@ -3415,8 +3415,8 @@ end
 
 -- Takes a packet that uses at most `most` numbers.
 local function take(connection, psn, most, ends_message)
-    local arrival = connection.stream and place(connection.stream, psn) or "reborn"
-    if arrival == "reborn" then
+    local arrival = connection.stream and place(connection.stream, psn) or "restart"
+    if arrival == "restart" then
         connection.stream = new_stream(psn)
     end
     local stream = connection.stream
@@ -3827,7 +3827,7 @@ local function follow_request(p, t)
     end
     local suspected = connection.suspected
     connection.suspected = {}
-    if arrival == "reborn" then
+    if arrival == "restart" then
         connection.is_tagged, connection.since = false, p.frame
         local exchange, left = exchange_of(p.view, p.source, p.destination), {}
         for _, request in ipairs(exchange.requests) do

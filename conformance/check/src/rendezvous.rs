@@ -327,7 +327,7 @@ impl PacketContext<'_> {
         let stream = &mut self.connection().stream;
         match stream.take(transport.psn, most, opcode.ends_request()) {
             Arrival::New => self.confirm(),
-            Arrival::Reborn => {
+            Arrival::Restart => {
                 let way = self.way;
                 let number = self.packet.number;
                 let connection = self.connection();

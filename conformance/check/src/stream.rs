@@ -30,7 +30,7 @@ pub(crate) enum Arrival {
     /// A retransmission.
     Again,
     /// The first packet after the queue pair was connected again.
-    Reborn,
+    Restart,
 }
 
 /// The requests from one host to a queue pair of another.
@@ -50,10 +50,10 @@ impl Stream {
     /// Handles a packet that uses at most `most` numbers.
     pub(crate) fn take(&mut self, psn: u32, most: u32, ends_message: bool) -> Arrival {
         let arrival = match &self.next {
-            None => Arrival::Reborn,
+            None => Arrival::Restart,
             Some(next) => self.place(psn, next.clone()),
         };
-        if arrival == Arrival::Reborn {
+        if arrival == Arrival::Restart {
             *self = Stream {
                 first: psn,
                 ..Stream::default()
@@ -72,7 +72,7 @@ impl Stream {
     fn place(&mut self, psn: u32, next: Range<u32>) -> Arrival {
         let (ahead, beyond) = (distance(next.start, psn), distance(next.end, psn));
         if ahead < -WINDOW || beyond > WINDOW {
-            return Arrival::Reborn;
+            return Arrival::Restart;
         }
         if ahead >= 0 {
             let missing = (0..beyond).map(|number| next.end.wrapping_add(number.cast_unsigned()));
@@ -141,7 +141,7 @@ impl Acknowledged {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Arrival::{Again, New, Reborn};
+    use Arrival::{Again, New, Restart};
 
     #[test]
     fn numbers_wrap_at_24_bits() {
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(distance(3, 0xff_fffe), -5);
         let mut stream = Stream::default();
         let arrivals = [0xff_ffff, 0, 0xff_ffff].map(|psn| stream.take(psn, 1, true));
-        assert_eq!(arrivals, [Reborn, New, Again]);
+        assert_eq!(arrivals, [Restart, New, Again]);
         assert!(stream.is_whole());
     }
 
@@ -157,7 +157,7 @@ mod tests {
     fn missing_packets_may_arrive_later() {
         let mut stream = Stream::default();
         let arrivals = [0xff_fffe, 2, 0, 0].map(|psn| stream.take(psn, 1, true));
-        assert_eq!(arrivals, [Reborn, New, New, Again]);
+        assert_eq!(arrivals, [Restart, New, New, Again]);
         assert!(!stream.is_whole());
         assert_eq!(
             [0xff_ffff, 1].map(|psn| stream.take(psn, 1, true)),
@@ -202,7 +202,7 @@ mod tests {
     fn distant_numbers_are_of_another_life() {
         let mut stream = Stream::default();
         stream.take(7, 1, true);
-        assert_eq!(stream.take(0x10_0000, 1, true), Reborn);
+        assert_eq!(stream.take(0x10_0000, 1, true), Restart);
         let mut counted = None;
         Acknowledged::take(&mut counted, 7, 1);
         Acknowledged::take(&mut counted, 0x10_0000, 1);

@@ -271,9 +271,9 @@ impl Conversation {
         let Qkey(used) = frame.qkey;
         // The present owners of the queue pairs may use another protocol.
         let is_first = frame.sequence == 0 && !frame.retransmission;
-        let is_reborn = place.is_own && is_first && self.sides[me].first.is_some();
+        let is_restart = place.is_own && is_first && self.sides[me].first.is_some();
         let is_to_unknown = self.detection.is_rdm && self.sides[you].known().is_none();
-        if is_reborn || is_to_unknown || self.is_to_another(you, used) {
+        if is_restart || is_to_unknown || self.is_to_another(you, used) {
             self.begin_anew(lifetimes, &[(me, true), (you, true)]);
             self.from_start = None;
             self.is_later = true;
