@@ -3,12 +3,16 @@
 //! Such a port is chosen some time before it is used. If the kernel chose it, another process could
 //! get it meanwhile: the kernel assigns it to the next process that binds port 0, as every rank of
 //! an MPI job does, and clients would connect to that process. Therefore ports are chosen outside
-//! of the kernel's range.
+//! of the kernel's range, and processes that choose reserve theirs among each other.
 
+use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::ops::RangeInclusive;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::{Mutex, PoisonError};
 
 /// The kernel's range, as `ip(7)` describes it.
 const KERNEL_RANGE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
@@ -18,21 +22,46 @@ const LOWEST: u16 = 20_000;
 const FEWEST: usize = 1000;
 /// The number of ports that are tried before the choice is left to the kernel.
 const TRIES: usize = 100;
+/// The number of ports that a process has reserved at most. Each takes a descriptor.
+const RESERVED: usize = 64;
 
 /// Returns a TCP port on which no process of this host listens. If such ports exist, the kernel
-/// does not assign the port to processes that bind port 0.
+/// does not assign the port to processes that bind port 0, and this function returns it in no
+/// process of the network namespace until this process has ended or chosen 64 others.
 ///
 /// # Errors
 /// The system has no free port.
 pub fn free_port() -> io::Result<u16> {
     let kernel_range = std::fs::read_to_string(KERNEL_RANGE).unwrap_or_default();
     let beside = beside(&kernel_range).into_iter().flat_map(random);
-    let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::UNSPECIFIED, *port)).is_ok();
-    match beside.take(TRIES).find(is_free) {
+    let is_free = |port: u16| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok();
+    match beside
+        .take(TRIES)
+        .find(|port| reserve(*port) && is_free(*port))
+    {
         Some(port) => Ok(port),
         None => Ok(TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))?
             .local_addr()?
             .port()),
+    }
+}
+
+/// Reserves a port for this process. Returns false if it is reserved already. The reservation is an
+/// abstract Unix socket: like a port it belongs to a network namespace, and the kernel frees it when
+/// the process ends. Where such sockets are not permitted, nothing is reserved.
+fn reserve(port: u16) -> bool {
+    static RESERVATIONS: Mutex<VecDeque<UnixDatagram>> = Mutex::new(VecDeque::new());
+    let name = SocketAddr::from_abstract_name(format!("efa-emu-port-{port}"));
+    match name.and_then(|name| UnixDatagram::bind_addr(&name)) {
+        Ok(reservation) => {
+            let mut all = RESERVATIONS.lock().unwrap_or_else(PoisonError::into_inner);
+            if all.len() == RESERVED {
+                all.pop_front();
+            }
+            all.push_back(reservation);
+            true
+        }
+        Err(error) => error.kind() != io::ErrorKind::AddrInUse,
     }
 }
 
@@ -111,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn ephemeral_ports_are_not_chosen() {
+    fn chosen_ports_are_reserved_and_not_ephemeral() {
         let kernel_range = std::fs::read_to_string(KERNEL_RANGE).unwrap();
         let Some(range) = beside(&kernel_range) else {
             efa_testing::skip(format_args!(
@@ -123,6 +152,7 @@ mod tests {
             let port = free_port().unwrap();
             assert!(range.contains(&port), "{port}, {range:?}");
             assert!(!is_listened_on(port), "{port}");
+            assert!(!reserve(port), "{port}");
         }
     }
 
