@@ -223,7 +223,8 @@ fn run(hosts: usize) -> Result<Figures, Box<dyn Error>> {
         }
         Ok((events, arrived))
     };
-    drive(PACKETS / 4)?;
+    // Until the programs have touched all their memory: each buffer and ring entry a few times.
+    drive(PACKETS.max(64 * hosts as u64))?;
     let (allocations, simulated) = (heap::allocations(), fabric.now());
     let start = processor_time();
     let (events, arrived) = drive(PACKETS)?;
