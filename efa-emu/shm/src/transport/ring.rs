@@ -381,10 +381,20 @@ impl Consumer {
     /// Reads the next record. After an error the ring's content must not be interpreted any more.
     #[inline(always)]
     pub(crate) fn take(&mut self) -> Result<Option<Incoming>, BadRecord> {
+        self.take_if(|| true)
+    }
+
+    /// As [`Consumer::take`], if `may_take` returns true. It is only called when there is a
+    /// record, and sees what happened before the record was written.
+    #[inline(always)]
+    pub(crate) fn take_if(
+        &mut self,
+        may_take: impl Fn() -> bool,
+    ) -> Result<Option<Incoming>, BadRecord> {
         loop {
             let at = self.read_at;
             let (commit, fields) = header(&self.memory, at);
-            if commit.load(Ordering::Acquire) != self.next + 1 {
+            if commit.load(Ordering::Acquire) != self.next + 1 || !may_take() {
                 return Ok(None);
             }
             let fields: Fields = std::array::from_fn(|index| fields[index].load(Ordering::Relaxed));
@@ -630,6 +640,18 @@ mod tests {
         pair.consumer.answer(&first, OK);
         assert_eq!(reap(&mut pair.producer), [(0, OK)]);
         push(&mut pair.producer, 1000, sent).unwrap();
+    }
+
+    #[test]
+    fn a_record_that_may_not_be_taken_stays() {
+        let mut pair = pair();
+        let unasked = || panic!("there is no record");
+        assert!(pair.consumer.take_if(unasked).unwrap().is_none());
+        push(&mut pair.producer, 0, 7).unwrap();
+        assert!(pair.consumer.take_if(|| false).unwrap().is_none());
+        assert!(pair.consumer.has_record());
+        let incoming = pair.consumer.take_if(|| true).unwrap();
+        assert_eq!(incoming.map(|incoming| incoming.number), Some(0));
     }
 
     #[test]

@@ -56,6 +56,10 @@ impl Inbound {
     }
 
     /// Handles the new records of a ring. Returns whether there were any.
+    ///
+    /// A rule applies to every record that is sent after the rule was armed. A turn can be suspended
+    /// after it has read the rules, so a record is only taken if they are still the same. Otherwise
+    /// it stays in the ring for the next turn.
     #[inline(always)]
     pub(super) fn drain(&mut self, slot: usize, mut work: RecordContext<'_>) -> bool {
         let mut any = false;
@@ -68,7 +72,7 @@ impl Inbound {
                 ring.wake_answered();
             }
             let taken = loop {
-                match ring.consumer.take() {
+                match ring.consumer.take_if(|| work.staged.is_current()) {
                     Ok(Some(incoming))
                         if incoming.record.is_message()
                             & (incoming.record.due() == 0)
@@ -97,7 +101,7 @@ impl Inbound {
                     let later = ring.later(slot, incoming);
                     turn += self.take_other(later, &mut work.lend());
                 }
-                Ok(None) if any => {
+                Ok(None) if any || !work.staged.is_current() => {
                     ring.idle_polls = 0;
                     return true;
                 }

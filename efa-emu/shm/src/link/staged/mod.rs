@@ -74,10 +74,16 @@ impl StagedRules {
         self.faults.is_armed(id)
     }
 
+    /// Whether the board has not changed since it was read.
+    #[inline(always)]
+    pub(crate) fn is_current(&self) -> bool {
+        self.board.generation() == self.known
+    }
+
     /// Handles changes of the board: reads one word if there are none.
     #[inline]
     pub(crate) fn look(&mut self) -> Option<RuleChange> {
-        if self.board.generation() == self.known {
+        if self.is_current() {
             return None;
         }
         Some(self.read_board())
