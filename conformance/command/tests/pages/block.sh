@@ -63,9 +63,10 @@ run() {
     for process in $(jobs -p); do wait "$process"; done
 }
 # As the pages call what is elsewhere here. Wireshark's programs warn root, as whom containers often
-# run; Open MPI warns on a busy machine, where its child calls setpgid and exec before it.
+# run; Open MPI warns on a busy machine, where its child calls setpgid and exec before it. Programs
+# write buffers that end within a character, and another stream's line may come between.
 as_shown() {
-    sed -u -e "s|$PROGRAMS|~/efa/target/release|g" -e "s|$HOME|~|g" \
+    iconv -c -f UTF-8 -t UTF-8 | sed -e "s|$PROGRAMS|~/efa/target/release|g" -e "s|$HOME|~|g" \
         -e '/^efa-emu: note: you are root/d' -e '/^Running as user "root"/d' \
         -e '/plm:rsh: Warning: setpgid(.*) failed in parent/d'
 }
