@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use efa_commands::ports::free_port;
 use efa_testing::workspace::{conformance, emulator, expect, root};
 
 /// A short run of `scripts/judge-stock`, which makes 500 captures when run by hand.
@@ -17,6 +18,7 @@ fn stock_captures_are_right_after_each_conversion() {
         Command::new(root().join("scripts/judge-stock"))
             .arg(directory.path())
             .args(["2", "1.17-1-pingpong-rnr-mtagged"])
+            .env("EFA_PORT", free_port().unwrap().to_string())
             .env("EFA_EMU", emulator())
             .env("EFA_CONFORMANCE", conformance()),
         0,
