@@ -62,8 +62,13 @@ impl fmt::Display for Changes {
     }
 }
 
+/// A text that does not name [`Changes`].
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("write `delay`, `refuse`, `fail` or `all`")]
+pub struct UnknownChange;
+
 impl FromStr for Changes {
-    type Err = String;
+    type Err = UnknownChange;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if text == "all" {
@@ -71,7 +76,7 @@ impl FromStr for Changes {
         }
         let found = Change::ALL.into_iter().find(|change| change.name() == text);
         let changes = found.map(|change| Changes(vec![change]));
-        changes.ok_or_else(|| "write `delay`, `refuse`, `fail` or `all`".into())
+        changes.ok_or(UnknownChange)
     }
 }
 

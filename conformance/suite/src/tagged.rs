@@ -31,13 +31,11 @@ pub fn leave_out(path: &Path, backend: &str, reason: &str) -> TraceResult {
 pub(crate) fn run_over_verbs(path: &Path, trace: &TagTrace, options: &Options) -> Case {
     match Verbs::open() {
         Ok(mut verbs) => run(path, trace, &mut verbs, options),
-        Err(reason) => case(
-            path,
-            trace,
-            "hw",
-            Outcome::Unsupported { reason },
-            Instant::now(),
-        ),
+        Err(error) => {
+            let reason = error.to_string();
+            let outcome = Outcome::Unsupported { reason };
+            case(path, trace, "hw", outcome, Instant::now())
+        }
     }
 }
 

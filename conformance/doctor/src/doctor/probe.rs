@@ -28,14 +28,19 @@ pub enum Question {
     Library(PathBuf),
 }
 
+/// A text that is not a [`Question`].
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("`{0}` is not a question: write device:NAME or library:PATH")]
+pub struct UnknownQuestion(String);
+
 impl FromStr for Question {
-    type Err = String;
+    type Err = UnknownQuestion;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text.split_once(':') {
             Some(("device", name)) => Ok(Question::Device(name.to_owned())),
             Some(("library", path)) => Ok(Question::Library(PathBuf::from(path))),
-            _ => Err("a question is device:NAME or library:PATH".to_owned()),
+            _ => Err(UnknownQuestion(text.to_owned())),
         }
     }
 }

@@ -18,7 +18,7 @@ use efa_hw::connected::{Completion, TagOperation, TagRequest, Work};
 use efa_play::scenario::tags::TagScenario;
 use efa_sim::SimHost;
 
-use super::{Connection, Devices};
+use super::{Connection, DeviceError, Devices};
 use crate::replay::backend::Backend as _;
 use crate::replay::emu::Emu;
 
@@ -44,13 +44,9 @@ pub struct SimConnection {
     consumer: u16,
 }
 
-fn text(error: Error) -> String {
-    error.to_string()
-}
-
 impl SimConnection {
-    fn open(host: SimHost, length: usize, tags: Option<u32>) -> Result<SimConnection, String> {
-        let memory = host.allocate(length).map_err(|error| error.to_string())?;
+    fn open(host: SimHost, length: usize, tags: Option<u32>) -> Result<SimConnection, DeviceError> {
+        let memory = host.allocate(length)?;
         let made = host.with_device(|device| -> Result<_, Error> {
             let pd = device.alloc_pd()?;
             let (cq, ring) = device.create_cq(COMPLETIONS, RequestIdSize::Bits16)?;
@@ -76,7 +72,7 @@ impl SimConnection {
             device.create_connected_qp(QPN, config)?;
             Ok((keys, shared, ring))
         });
-        let (keys, shared, ring) = made.map_err(text)?;
+        let (keys, shared, ring) = made?;
         Ok(SimConnection {
             host,
             memory,
@@ -158,11 +154,11 @@ impl Devices for Emu {
         &mut self,
         memory: usize,
         scenario: &TagScenario,
-    ) -> Result<[SimConnection; 2], String> {
+    ) -> Result<[SimConnection; 2], DeviceError> {
         self.capture_next();
         self.reset();
         let profile = Profile::by_name(PROFILE);
-        let profile = profile.ok_or_else(|| format!("there is no profile `{PROFILE}`"))?;
+        let profile = profile.ok_or(DeviceError::UnknownProfile(PROFILE))?;
         let open = |name: &str, tags| {
             let host = self.fabric().add_host(efa_sim::HostConfig {
                 name: Some(name.to_owned()),
@@ -175,7 +171,7 @@ impl Devices for Emu {
         for (end, peer) in [(0, 1), (1, 0)] {
             let peer = ends[peer].host.gid();
             let mtu = scenario.connection.mtu;
-            ends[end].connect(peer, mtu).map_err(text)?;
+            ends[end].connect(peer, mtu)?;
         }
         Ok(ends)
     }
@@ -209,7 +205,13 @@ impl Connection for SimConnection {
         written.expect("the player keeps within the memory");
     }
 
-    fn post(&mut self, wr_id: u64, work: Work, offset: usize, length: usize) -> Result<(), String> {
+    fn post(
+        &mut self,
+        wr_id: u64,
+        work: Work,
+        offset: usize,
+        length: usize,
+    ) -> Result<(), DeviceError> {
         let operation = match work {
             Work::Send => SendOperation::Send(None),
             Work::Read { address, key } => SendOperation::Read(RemoteMemory { address, key }),
@@ -223,20 +225,25 @@ impl Connection for SimConnection {
             is_solicited: false,
         };
         let post = |device: &mut Device| device.post_connected_send(QPN, wr);
-        self.host.with_device(post).map_err(text)
+        Ok(self.host.with_device(post)?)
     }
 
-    fn post_receive(&mut self, wr_id: u64, offset: usize, length: usize) -> Result<(), String> {
+    fn post_receive(
+        &mut self,
+        wr_id: u64,
+        offset: usize,
+        length: usize,
+    ) -> Result<(), DeviceError> {
         let buffers = self.part(offset, length);
         let receive = RecvWr { wr_id, buffers };
         let post = |device: &mut Device| match self.shared {
             Some(shared) => device.post_srq_recv(shared, receive),
             None => device.post_connected_recv(QPN, receive),
         };
-        self.host.with_device(post).map_err(text)
+        Ok(self.host.with_device(post)?)
     }
 
-    fn post_tag_request(&mut self, request: &TagRequest) -> Result<u32, String> {
+    fn post_tag_request(&mut self, request: &TagRequest) -> Result<u32, DeviceError> {
         let operation = match request.operation {
             TagOperation::Add {
                 recv_wr_id,
@@ -259,9 +266,9 @@ impl Connection for SimConnection {
             handled: request.handled,
             operation,
         };
-        let shared = self.shared.ok_or("this end matches no tags")?;
+        let shared = self.shared.ok_or(DeviceError::NoTagList)?;
         let post = |device: &mut Device| device.post_tag_request(shared, &request);
-        self.host.with_device(post).map_err(text)
+        Ok(self.host.with_device(post)?)
     }
 
     fn poll(&mut self) -> Option<Completion> {

@@ -5,7 +5,7 @@ use efa_hw::connected::{
 };
 use efa_play::scenario::tags::TagScenario;
 
-use super::{Connection, Devices};
+use super::{Connection, DeviceError, Devices};
 use crate::replay::hw;
 use crate::replay::recording::Recording;
 
@@ -16,22 +16,17 @@ pub struct Verbs {
 }
 
 impl Verbs {
-    /// Opens the first device with tag matching. The error is the missing feature.
-    pub fn open() -> Result<Verbs, String> {
-        let device = TagMatchingDevice::open().map_err(|error| error.to_string())?;
-        let device = device.ok_or(
-            "no device matches tags; without the hardware run `efa-emu run --profile tm -- \
-             efa-conformance run --backend hw`",
-        )?;
+    /// Opens the first device with tag matching.
+    ///
+    /// # Errors
+    /// If there is none, or it cannot be opened.
+    pub fn open() -> Result<Verbs, DeviceError> {
+        let device = TagMatchingDevice::open()?.ok_or(DeviceError::NoTagMatching)?;
         Ok(Verbs {
             device,
             recording: None,
         })
     }
-}
-
-fn text(error: efa_hw::OpenError) -> String {
-    error.to_string()
 }
 
 impl Devices for Verbs {
@@ -41,18 +36,18 @@ impl Devices for Verbs {
         "hw"
     }
 
-    fn connect(&mut self, memory: usize, scenario: &TagScenario) -> Result<[Verb; 2], String> {
+    fn connect(&mut self, memory: usize, scenario: &TagScenario) -> Result<[Verb; 2], DeviceError> {
         self.recording = Recording::begin();
         let tags = [None, Some(scenario.connection.tags)];
         let open = |tags| {
             let config = ConnectionConfig { memory, tags };
-            self.device.connection(&config).map_err(text)
+            self.device.connection(&config)
         };
         let ends = [open(tags[0])?, open(tags[1])?];
         let mtu = scenario.connection.mtu;
         for (end, peer) in [(0, 1), (1, 0)] {
             let peer = ends[peer].address(mtu);
-            ends[end].connect(&peer).map_err(text)?;
+            ends[end].connect(&peer)?;
         }
         Ok(ends)
     }
@@ -83,16 +78,27 @@ impl Connection for Verb {
         self.write(offset, bytes);
     }
 
-    fn post(&mut self, wr_id: u64, work: Work, offset: usize, length: usize) -> Result<(), String> {
-        self.post(wr_id, work, offset, length).map_err(text)
+    fn post(
+        &mut self,
+        wr_id: u64,
+        work: Work,
+        offset: usize,
+        length: usize,
+    ) -> Result<(), DeviceError> {
+        Ok(self.post(wr_id, work, offset, length)?)
     }
 
-    fn post_receive(&mut self, wr_id: u64, offset: usize, length: usize) -> Result<(), String> {
-        self.post_receive(wr_id, offset, length).map_err(text)
+    fn post_receive(
+        &mut self,
+        wr_id: u64,
+        offset: usize,
+        length: usize,
+    ) -> Result<(), DeviceError> {
+        Ok(self.post_receive(wr_id, offset, length)?)
     }
 
-    fn post_tag_request(&mut self, request: &TagRequest) -> Result<u32, String> {
-        self.post_tag_request(request).map_err(text)
+    fn post_tag_request(&mut self, request: &TagRequest) -> Result<u32, DeviceError> {
+        Ok(self.post_tag_request(request)?)
     }
 
     fn poll(&mut self) -> Option<Completion> {

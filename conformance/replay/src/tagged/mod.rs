@@ -7,6 +7,7 @@
 //! checked by the rules of tag matching.
 
 mod emu;
+mod error;
 mod hw;
 mod player;
 pub mod wire;
@@ -21,6 +22,7 @@ use efa_play::scenario::tags::TagScenario;
 
 use crate::compare::Finding;
 
+pub use error::DeviceError;
 pub use hw::Verbs;
 
 /// One end of a connection on a device.
@@ -34,14 +36,24 @@ pub trait Connection {
     /// Changes bytes of its memory.
     fn write(&mut self, offset: usize, bytes: &[u8]);
 
-    /// Posts a work request with a part of the memory. The error is the device's message.
-    fn post(&mut self, wr_id: u64, work: Work, offset: usize, length: usize) -> Result<(), String>;
+    /// Posts a work request with a part of the memory.
+    ///
+    /// # Errors
+    /// If the device refuses the request. So do the next two.
+    fn post(
+        &mut self,
+        wr_id: u64,
+        work: Work,
+        offset: usize,
+        length: usize,
+    ) -> Result<(), DeviceError>;
 
     /// Posts a receive.
-    fn post_receive(&mut self, wr_id: u64, offset: usize, length: usize) -> Result<(), String>;
+    fn post_receive(&mut self, wr_id: u64, offset: usize, length: usize)
+    -> Result<(), DeviceError>;
 
     /// Posts an operation on the tag list, and returns the handle of an added tag.
-    fn post_tag_request(&mut self, request: &TagRequest) -> Result<u32, String>;
+    fn post_tag_request(&mut self, request: &TagRequest) -> Result<u32, DeviceError>;
 
     /// Removes and returns the next completion.
     fn poll(&mut self) -> Option<Completion>;
@@ -56,12 +68,15 @@ pub trait Devices {
     fn name(&self) -> &'static str;
 
     /// Connects two ends, `a` and `b`, with this much memory in bytes, and starts a capture if
-    /// possible. `b` has a tag list. The error is the missing feature.
+    /// possible. `b` has a tag list.
+    ///
+    /// # Errors
+    /// If the backend lacks a feature that the scenario needs.
     fn connect(
         &mut self,
         memory: usize,
         scenario: &TagScenario,
-    ) -> Result<[Self::Connection; 2], String>;
+    ) -> Result<[Self::Connection; 2], DeviceError>;
 
     /// Called when there is nothing to do: lets time pass. `rounds` counts the calls since the last
     /// event. Returns `false` if further waiting is useless.
@@ -129,7 +144,7 @@ pub fn play<D: Devices>(trace: &TagTrace, devices: &mut D) -> TagVerdict {
         return verdict;
     }
     let Some(capture) = &verdict.capture else {
-        let text = "nobody can watch the wire here: only what the two ends see was compared";
+        let text = "traffic is not recorded here: only what the two ends see was compared";
         verdict.findings.push(Finding::plain(Severity::Note, text));
         return verdict;
     };

@@ -10,7 +10,8 @@ use efa_play::scenario::tags::{
 };
 use zerocopy::IntoBytes as _;
 
-use super::{Connection, Devices, TagVerdict};
+use super::error::StepError;
+use super::{Connection, DeviceError, Devices, TagVerdict};
 use crate::compare::Finding;
 
 /// The initial content of receive buffers, to detect writes outside of a message.
@@ -61,7 +62,7 @@ pub(super) fn play<D: Devices>(scenario: &TagScenario, devices: &mut D) -> TagVe
         Ok(ends) => ends,
         Err(lack) => {
             return TagVerdict {
-                unsupported: Some(lack),
+                unsupported: Some(lack.to_string()),
                 ..TagVerdict::default()
             };
         }
@@ -78,8 +79,8 @@ pub(super) fn play<D: Devices>(scenario: &TagScenario, devices: &mut D) -> TagVe
         verdict: TagVerdict::default(),
     };
     // After a failed step, the following ones are meaningless.
-    if let Err(text) = player.play() {
-        let finding = Finding::plain(Severity::Error, text);
+    if let Err(error) = player.play() {
+        let finding = Finding::plain(Severity::Error, error.to_string());
         player.verdict.findings.push(finding);
     }
     let Player {
@@ -114,10 +115,12 @@ fn needed(scenario: &TagScenario) -> usize {
 }
 
 impl<'s, D: Devices> Player<'s, D> {
-    fn play(&mut self) -> Result<(), String> {
+    fn play(&mut self) -> Result<(), StepError> {
         for step in &self.scenario.steps {
-            self.step(&step.action)
-                .map_err(|text| format!("line {}: {text}", step.line))?;
+            self.step(&step.action).map_err(|error| StepError::AtLine {
+                line: step.line,
+                error: Box::new(error),
+            })?;
         }
         let quiet = self.devices.quiet_rounds();
         self.wait(quiet, |player| {
@@ -125,8 +128,9 @@ impl<'s, D: Devices> Player<'s, D> {
         });
         for (end, seen) in [End::A, End::B].iter().zip(&self.seen) {
             if let Some(completion) = seen.first() {
-                let what = self.describe(completion);
-                return Err(format!("at the end, `{}` sees {what}", end.name()));
+                let seen = self.describe(completion);
+                let end = end.name();
+                return Err(StepError::Unexpected { end, seen });
             }
         }
         Ok(())
@@ -197,15 +201,16 @@ impl<'s, D: Devices> Player<'s, D> {
         (self.id(id), range)
     }
 
-    fn request(&mut self, request: &TagRequest) -> Result<u32, String> {
+    fn request(&mut self, request: &TagRequest) -> Result<u32, DeviceError> {
         self.ends[End::B.index()].post_tag_request(request)
     }
 
-    fn step(&mut self, action: &'s TagAction) -> Result<(), String> {
+    fn step(&mut self, action: &'s TagAction) -> Result<(), StepError> {
         match action {
             TagAction::Receive { at, id, length } => {
                 let (wr_id, range) = self.receive(*at, id, *length, false);
-                self.ends[at.index()].post_receive(wr_id, range.offset, range.length)
+                self.ends[at.index()].post_receive(wr_id, range.offset, range.length)?;
+                Ok(())
             }
             TagAction::Add {
                 id,
@@ -265,14 +270,15 @@ impl<'s, D: Devices> Player<'s, D> {
         wr_id: u64,
         handled: Option<u32>,
         operation: TagOperation,
-    ) -> Result<(), String> {
+    ) -> Result<(), StepError> {
         let request = TagRequest {
             wr_id,
             is_signaled: true,
             handled,
             operation,
         };
-        self.request(&request).map(drop)
+        self.request(&request)?;
+        Ok(())
     }
 
     fn send(
@@ -281,7 +287,7 @@ impl<'s, D: Devices> Player<'s, D> {
         id: &'s str,
         message: &'s Message,
         status: Option<&str>,
-    ) -> Result<(), String> {
+    ) -> Result<(), StepError> {
         let header = |operation, data: u32, tag: u64| {
             let header = Tmh {
                 operation,
@@ -314,7 +320,7 @@ impl<'s, D: Devices> Player<'s, D> {
                 more,
             } => {
                 let range = match again {
-                    Some(of) => self.sent(of)?.1.ok_or("it has no data")?,
+                    Some(of) => self.data_of(of)?,
                     None => self.allocate(at, *length),
                 };
                 if again.is_none() {
@@ -343,11 +349,17 @@ impl<'s, D: Devices> Player<'s, D> {
     }
 
     /// The bytes of a message, and the memory of a rendezvous's data.
-    fn sent(&self, id: &str) -> Result<(Vec<u8>, Option<MemoryRange>), String> {
+    fn sent(&self, id: &str) -> Result<(Vec<u8>, Option<MemoryRange>), StepError> {
         match self.objects.get(id) {
             Some(NamedObject::Sent { bytes, data }) => Ok((bytes.clone(), *data)),
-            _ => Err(format!("`{id}` is no message")),
+            _ => Err(StepError::NotMessage(id.to_owned())),
         }
+    }
+
+    /// The memory of a rendezvous's data.
+    fn data_of(&self, id: &str) -> Result<MemoryRange, StepError> {
+        let (_, data) = self.sent(id)?;
+        data.ok_or_else(|| StepError::NotRendezvous(id.to_owned()))
     }
 
     fn read(
@@ -357,8 +369,8 @@ impl<'s, D: Devices> Player<'s, D> {
         offset: usize,
         length: Option<usize>,
         status: Option<&str>,
-    ) -> Result<(), String> {
-        let data = self.sent(of)?.1.ok_or("it has no data")?;
+    ) -> Result<(), StepError> {
+        let data = self.data_of(of)?;
         let rest = data.length.saturating_sub(offset);
         let length = length.unwrap_or(rest);
         let range = self.allocate(End::B, length);
@@ -378,56 +390,49 @@ impl<'s, D: Devices> Player<'s, D> {
     }
 
     /// Waits for the completion of a send queue's work request.
-    fn ended(&mut self, at: End, wr_id: u64, status: Option<&str>) -> Result<(), String> {
+    fn ended(&mut self, at: End, wr_id: u64, status: Option<&str>) -> Result<(), StepError> {
         let at = at.index();
         let position = |player: &Self| player.seen[at].iter().position(|it| it.wr_id == wr_id);
         self.wait(MOST_ROUNDS, |player| position(player).is_some());
         let id = self.name_of(wr_id);
-        let position = position(self).ok_or_else(|| format!("`{id}` does not complete"))?;
+        let position = position(self).ok_or_else(|| StepError::Incomplete(id.to_owned()))?;
         let completion = self.seen[at].remove(position);
         let expected = status.unwrap_or("SUCCESS");
-        let found = name(&STATUSES, completion.status);
-        match found == expected {
-            true => Ok(()),
-            false => Err(format!(
-                "`{id}`: status: expected {expected}, actual {found}"
-            )),
-        }
+        compare(id, "status", expected, &name(&STATUSES, completion.status))
     }
 
-    fn see(&mut self, at: End, completions: &'s [Expected]) -> Result<(), String> {
+    fn see(&mut self, at: End, completions: &'s [Expected]) -> Result<(), StepError> {
         let count = completions.len();
         self.wait(MOST_ROUNDS, |player| player.seen[at.index()].len() >= count);
         for expected in completions {
             let id = expected.id.as_str();
             if self.seen[at.index()].is_empty() {
-                return Err(format!("`{id}` does not complete"));
+                return Err(StepError::Incomplete(id.to_owned()));
             }
             let completion = self.seen[at.index()].remove(0);
             if self.name_of(completion.wr_id) != id {
-                let what = self.describe(&completion);
-                return Err(format!(
-                    "`{id}` is next to complete, but `{}` sees {what}",
-                    at.name()
-                ));
+                return Err(StepError::OtherCompletion {
+                    id: id.to_owned(),
+                    end: at.name(),
+                    seen: self.describe(&completion),
+                });
             }
             self.check(at, expected, &completion)?;
         }
         Ok(())
     }
 
-    fn check(&self, at: End, expected: &Expected, completion: &Completion) -> Result<(), String> {
+    fn check(
+        &self,
+        at: End,
+        expected: &Expected,
+        completion: &Completion,
+    ) -> Result<(), StepError> {
         let id = &expected.id;
-        let differ = |what: &str, expected: String, found: String| match expected == found {
-            true => Ok(()),
-            false => Err(format!(
-                "`{id}`: {what}: expected {expected}, actual {found}"
-            )),
-        };
         let status = expected.status.as_deref().unwrap_or("SUCCESS");
-        differ("status", status.into(), name(&STATUSES, completion.status))?;
+        compare(id, "status", status, &name(&STATUSES, completion.status))?;
         let opcode = name(&OPCODES, completion.opcode);
-        differ("opcode", expected.is.clone(), opcode)?;
+        compare(id, "opcode", &expected.is, &opcode)?;
         let flags = expected
             .flags
             .iter()
@@ -437,8 +442,8 @@ impl<'s, D: Devices> Player<'s, D> {
             let names: Vec<&str> = names.map(|(name, _)| *name).collect();
             format!("{names:?}")
         };
-        differ("flags", names(flags.sum()), names(completion.flags))?;
-        for (what, expected, found) in [
+        compare(id, "flags", &names(flags.sum()), &names(completion.flags))?;
+        for (field, expected, found) in [
             (
                 "length",
                 expected.length.map(u64::from),
@@ -448,7 +453,8 @@ impl<'s, D: Devices> Player<'s, D> {
             ("data", expected.data.map(u64::from), completion.data.into()),
         ] {
             if let Some(expected) = expected {
-                differ(what, format!("{expected:#x}"), format!("{found:#x}"))?;
+                let (expected, found) = (format!("{expected:#x}"), format!("{found:#x}"));
+                compare(id, field, &expected, &found)?;
             }
         }
         if let Some(message) = &expected.holds {
@@ -460,15 +466,15 @@ impl<'s, D: Devices> Player<'s, D> {
         }
     }
 
-    fn receive_of(&self, id: &str) -> Result<(MemoryRange, bool), String> {
+    fn receive_of(&self, id: &str) -> Result<(MemoryRange, bool), StepError> {
         match self.objects.get(id) {
             Some(NamedObject::Receive { range, is_tagged }) => Ok((*range, *is_tagged)),
-            _ => Err(format!("`{id}` has no memory")),
+            _ => Err(StepError::NotReceive(id.to_owned())),
         }
     }
 
     /// The part of a message that a receive contains.
-    fn content(&self, expected: &Expected, message: &str) -> Result<Vec<u8>, String> {
+    fn content(&self, expected: &Expected, message: &str) -> Result<Vec<u8>, StepError> {
         let (_, is_tagged) = self.receive_of(&expected.id)?;
         let (mut bytes, data) = self.sent(message)?;
         Ok(match (is_tagged, expected.status.is_some(), data) {
@@ -484,28 +490,41 @@ impl<'s, D: Devices> Player<'s, D> {
     }
 
     /// Whether a receive contains exactly these bytes.
-    fn holds(&self, at: End, expected: &Expected, content: &[u8]) -> Result<(), String> {
+    fn holds(&self, at: End, expected: &Expected, content: &[u8]) -> Result<(), StepError> {
         let (range, _) = self.receive_of(&expected.id)?;
         let mut whole = vec![FILL; range.length];
         let part = whole.get_mut(..content.len());
-        part.ok_or_else(|| format!("`{}` has no room for the message", expected.id))?
+        part.ok_or_else(|| StepError::NoRoom(expected.id.clone()))?
             .copy_from_slice(content);
         let found = self.ends[at.index()].read(range.offset, range.length);
         compare_bytes(&expected.id, &whole, &found)
     }
 }
 
-fn compare_bytes(id: &str, expected: &[u8], found: &[u8]) -> Result<(), String> {
+fn compare_bytes(id: &str, expected: &[u8], found: &[u8]) -> Result<(), StepError> {
     let differs = expected
         .iter()
         .zip(found)
         .position(|(one, other)| one != other);
     match differs {
         None => Ok(()),
-        Some(at) => Err(format!(
-            "`{id}`: byte {at}: expected {:#04x}, actual {:#04x}",
-            expected[at], found[at]
-        )),
+        Some(at) => {
+            let [expected, found] = [expected, found].map(|bytes| format!("{:#04x}", bytes[at]));
+            compare(id, &format!("byte {at}"), &expected, &found)
+        }
+    }
+}
+
+/// Whether a field of a completion, or a byte of its data, is as expected.
+fn compare(id: &str, field: &str, expected: &str, found: &str) -> Result<(), StepError> {
+    match expected == found {
+        true => Ok(()),
+        false => Err(StepError::Differs {
+            id: id.to_owned(),
+            field: field.to_owned(),
+            expected: expected.to_owned(),
+            actual: found.to_owned(),
+        }),
     }
 }
 

@@ -6,7 +6,7 @@ use efa_hw::connected::{Completion, TagOperation, TagRequest, Work};
 use efa_play::scenario::tags::TagScenario;
 use efa_replay::replay::emu::Emu;
 use efa_replay::tagged::wire::{WirePacket, compare};
-use efa_replay::tagged::{Connection, Devices, TagTrace, TagVerdict, play};
+use efa_replay::tagged::{Connection, DeviceError, Devices, TagTrace, TagVerdict, play};
 use efa_testing::workspace;
 
 /// The trace that was recorded here; the others are from elsewhere.
@@ -181,7 +181,7 @@ impl Devices for FaultySimulator {
         &mut self,
         memory: usize,
         scenario: &TagScenario,
-    ) -> Result<[Self::Connection; 2], String> {
+    ) -> Result<[Self::Connection; 2], DeviceError> {
         let ends = self.0.connect(memory, scenario)?;
         Ok(ends.map(|end| FaultyEnd {
             end,
@@ -232,7 +232,13 @@ impl<C: Connection> Connection for FaultyEnd<C> {
         self.end.write(offset, bytes);
     }
 
-    fn post(&mut self, wr_id: u64, work: Work, offset: usize, length: usize) -> Result<(), String> {
+    fn post(
+        &mut self,
+        wr_id: u64,
+        work: Work,
+        offset: usize,
+        length: usize,
+    ) -> Result<(), DeviceError> {
         if work == Work::Send {
             self.messages += 1;
         }
@@ -259,11 +265,16 @@ impl<C: Connection> Connection for FaultyEnd<C> {
         }
     }
 
-    fn post_receive(&mut self, wr_id: u64, offset: usize, length: usize) -> Result<(), String> {
+    fn post_receive(
+        &mut self,
+        wr_id: u64,
+        offset: usize,
+        length: usize,
+    ) -> Result<(), DeviceError> {
         self.end.post_receive(wr_id, offset, length)
     }
 
-    fn post_tag_request(&mut self, request: &TagRequest) -> Result<u32, String> {
+    fn post_tag_request(&mut self, request: &TagRequest) -> Result<u32, DeviceError> {
         let mut request = *request;
         match (self.fault, &mut request.operation) {
             (Fault::MaskIgnored, TagOperation::Add { mask, .. }) => *mask = u64::MAX,
