@@ -13,7 +13,7 @@ use efa_shm::fuzzing::FuzzFabric;
 use efa_shm::remote::{FRAME_HEADER, ReceivePolicy, RemoteDevice, RemoteMachine, fuzzing};
 
 use crate::choices::Choices;
-use crate::victim::{Victim, on_stage};
+use crate::victim::{Victim, in_fabric};
 
 const STEPS: usize = 400;
 
@@ -26,7 +26,7 @@ const NOWHERE: Gid = Gid([9; 16]);
 
 /// See the module documentation.
 pub(crate) fn check(bytes: &[u8]) {
-    on_stage(|stage| HostileBridge::new(stage).run(Choices(bytes)));
+    in_fabric(|fabric| HostileBridge::new(fabric).run(Choices(bytes)));
 }
 
 struct HostileBridge<'a> {
@@ -38,11 +38,11 @@ struct HostileBridge<'a> {
 }
 
 impl<'a> HostileBridge<'a> {
-    fn new(stage: &'a FuzzFabric) -> Self {
+    fn new(fabric: &'a FuzzFabric) -> Self {
         let mut fuzzed = HostileBridge {
-            victim: Victim::new(stage, (FAR, FAR_QPN)),
-            own: stage.victim(),
-            machine: RemoteMachine::new(stage.fabric().clone(), "far"),
+            victim: Victim::new(fabric, (FAR, FAR_QPN)),
+            own: fabric.victim(),
+            machine: RemoteMachine::new(fabric.fabric().clone(), "far"),
             names: vec![0],
         };
         fuzzed.enter();
@@ -67,7 +67,7 @@ impl<'a> HostileBridge<'a> {
                 break;
             }
             self.step(&mut choices);
-            self.victim.meeting.pass();
+            self.victim.session.pass();
             self.victim.collect();
         }
         self.machine.disconnect();
@@ -125,7 +125,7 @@ impl<'a> HostileBridge<'a> {
             },
             _ => match choices.byte() {
                 0 => self.victim.reset(),
-                1..4 => self.victim.meeting.pause(),
+                1..4 => self.victim.session.pause(),
                 _ => self.victim.post_receive(),
             },
         }

@@ -9,13 +9,13 @@ use efa_device_model::link::HostSegment;
 use efa_shm::fuzzing::FuzzFabric;
 
 use crate::choices::Choices;
-use crate::victim::{REGION, Victim, on_stage};
+use crate::victim::{REGION, Victim, in_fabric};
 
 const STEPS: usize = 400;
 
 /// See the module documentation.
 pub(crate) fn check(bytes: &[u8]) {
-    on_stage(|stage| HostileLink::new(stage).run(Choices(bytes)));
+    in_fabric(|fabric| HostileLink::new(fabric).run(Choices(bytes)));
 }
 
 struct HostileLink<'a> {
@@ -25,9 +25,9 @@ struct HostileLink<'a> {
 }
 
 impl<'a> HostileLink<'a> {
-    fn new(stage: &'a FuzzFabric) -> Self {
-        let mut victim = Victim::new(stage, stage.attacker());
-        victim.meeting.connect();
+    fn new(fabric: &'a FuzzFabric) -> Self {
+        let mut victim = Victim::new(fabric, fabric.attacker());
+        victim.session.connect();
         HostileLink {
             victim,
             names: vec![0],
@@ -40,7 +40,7 @@ impl<'a> HostileLink<'a> {
                 break;
             }
             self.step(&mut choices);
-            self.victim.meeting.pass();
+            self.victim.session.pass();
             self.victim.collect();
         }
         self.victim.end();
@@ -52,36 +52,36 @@ impl<'a> HostileLink<'a> {
             5 => {
                 let word = usize::from(choices.half());
                 let value = choices.number();
-                self.victim.meeting.scribble_ring(word, value);
+                self.victim.session.scribble_ring(word, value);
             }
             6 => {
                 let word = usize::from(choices.byte());
                 let value = choices.number();
-                self.victim.meeting.scribble_head(word, value);
+                self.victim.session.scribble_head(word, value);
             }
             7 => {
                 let word = usize::from(choices.byte());
                 let value = choices.number();
-                self.victim.meeting.scribble_own_head(word, value);
+                self.victim.session.scribble_own_head(word, value);
             }
-            8 => self.victim.meeting.connect(),
+            8 => self.victim.session.connect(),
             9 | 10 => {
-                if let Some((_, name)) = self.victim.meeting.take() {
+                if let Some((_, name)) = self.victim.session.take() {
                     self.names.push(name);
                 }
             }
-            11 => self.victim.meeting.answer(choices.byte()),
+            11 => self.victim.session.answer(choices.byte()),
             12 => match choices.byte() {
-                byte if byte < 128 => self.victim.meeting.hold(byte & 1 == 1),
+                byte if byte < 128 => self.victim.session.hold(byte & 1 == 1),
                 byte => {
                     let at = usize::from(choices.byte());
-                    self.victim.meeting.scribble_answers(at, byte);
+                    self.victim.session.scribble_answers(at, byte);
                 }
             },
             13 | 14 => self.victim.post(choices),
             _ => match choices.byte() {
                 0 => self.victim.reset(),
-                1..4 => self.victim.meeting.pause(),
+                1..4 => self.victim.session.pause(),
                 _ => self.victim.post_receive(),
             },
         }
@@ -109,7 +109,7 @@ impl<'a> HostileLink<'a> {
         // A damaged list could name any memory of this process.
         let damage = damage.filter(|_| attack.kind() % 6 != 2);
         self.victim
-            .meeting
+            .session
             .send(&attack.request, extra, &attack.payload, &list, damage);
     }
 }
@@ -135,46 +135,46 @@ mod tests {
         };
         let request = victim.permitted_read(64);
         for number in 0..reads {
-            victim.meeting.send(&request, read, &[], &[], None);
+            victim.session.send(&request, read, &[], &[], None);
             if (number + 1) % TURN == 0 {
-                victim.meeting.pass();
+                victim.session.pass();
             }
-            if victim.meeting.is_refused() {
+            if victim.session.is_refused() {
                 return number + 1;
             }
         }
-        victim.meeting.pass();
+        victim.session.pass();
         reads
     }
 
     #[test]
     fn unread_data_is_bounded_and_never_dropped() {
         const MORE: usize = 100;
-        on_stage(|stage| {
-            let mut victim = Victim::new(stage, stage.attacker());
-            victim.meeting.connect();
+        in_fabric(|fabric| {
+            let mut victim = Victim::new(fabric, fabric.attacker());
+            victim.session.connect();
             ask(&mut victim, MOST_READS);
             let outside = 0..MOST_READS as u64;
-            assert!(outside.clone().all(|read| victim.meeting.is_answered(read)));
+            assert!(outside.clone().all(|read| victim.session.is_answered(read)));
             // Further ones keep their room in the ring.
             ask(&mut victim, MORE);
             let inside = outside.end..outside.end + MORE as u64;
-            assert!(!inside.clone().any(|read| victim.meeting.is_answered(read)));
-            assert_eq!(victim.meeting.device().counters().rx_drops, 0);
+            assert!(!inside.clone().any(|read| victim.session.is_answered(read)));
+            assert_eq!(victim.session.device().counters().rx_drops, 0);
             // They are served when the data is taken.
             let is_served =
-                |victim: &Victim<'_>| inside.clone().all(|read| victim.meeting.is_answered(read));
+                |victim: &Victim<'_>| inside.clone().all(|read| victim.session.is_answered(read));
             let mut turns = 0;
             while !is_served(&victim) {
-                while victim.meeting.take().is_some() {
-                    victim.meeting.answer(0);
+                while victim.session.take().is_some() {
+                    victim.session.answer(0);
                 }
-                victim.meeting.pass();
+                victim.session.pass();
                 turns += 1;
                 assert!(turns < MOST_READS, "they are not served");
             }
             // An attacker that ignores the limits is refused.
-            victim.meeting.connect();
+            victim.session.connect();
             let limit = MOST_READS + MOST_UNANSWERED;
             let asked = ask(&mut victim, 2 * limit);
             assert!((limit..=limit + 2 * TURN).contains(&asked), "{asked} reads");

@@ -26,24 +26,25 @@ const SLOT: usize = 512;
 const RECEIVES: usize = 8;
 
 thread_local! {
-    static STAGE: RefCell<Option<(tempfile::TempDir, FuzzFabric)>> = const { RefCell::new(None) };
+    static FABRIC: RefCell<Option<(tempfile::TempDir, FuzzFabric)>> = const { RefCell::new(None) };
 }
 
-/// Runs `play` on this thread's stage. Its files are made once: that takes longer than a play.
-pub(crate) fn on_stage(play: impl FnOnce(&FuzzFabric)) {
-    STAGE.with_borrow_mut(|stage| {
-        let (_, stage) = stage.get_or_insert_with(|| {
+/// Runs `attack` in this thread's fabric. Its files are created once: that takes longer than an
+/// attack.
+pub(crate) fn in_fabric(attack: impl FnOnce(&FuzzFabric)) {
+    FABRIC.with_borrow_mut(|fabric| {
+        let (_, fabric) = fabric.get_or_insert_with(|| {
             let root = tempfile::tempdir_in("/dev/shm").expect("a directory");
-            let stage = FuzzFabric::new(root.path()).expect("a fabric");
-            (root, stage)
+            let fabric = FuzzFabric::new(root.path()).expect("a fabric");
+            (root, fabric)
         });
-        play(stage);
+        attack(fabric);
     });
 }
 
 /// The device, its memory and its client.
 pub(crate) struct Victim<'a> {
-    pub(crate) meeting: FuzzSession<'a>,
+    pub(crate) session: FuzzSession<'a>,
     arena: Vec<u8>,
     lkey: u32,
     rkey: u32,
@@ -64,10 +65,10 @@ pub(crate) struct Attack {
 
 impl<'a> Victim<'a> {
     /// A device that sends to the queue pair of a peer.
-    pub(crate) fn new(stage: &'a FuzzFabric, (gid, qpn): (Gid, Qpn)) -> Self {
+    pub(crate) fn new(fabric: &'a FuzzFabric, (gid, qpn): (Gid, Qpn)) -> Self {
         let profile = Profile::by_name("efa2").expect("there is one").clone();
         let arena = vec![GUARD_BYTE; GUARD + REGION + GUARD];
-        let mut device = Device::new(profile.clone(), stage.victim());
+        let mut device = Device::new(profile.clone(), fabric.victim());
         let pd = device.alloc_pd().expect("a domain");
         let start = arena.as_ptr() as u64 + GUARD as u64;
         let region = MemoryRegion {
@@ -99,7 +100,7 @@ impl<'a> Victim<'a> {
         }
         let ahn = device.create_ah(pd, gid).expect("a handle");
         let mut victim = Victim {
-            meeting: stage.meet(device).expect("a meeting"),
+            session: fabric.meet(device).expect("a session"),
             arena,
             lkey: keys.lkey.0,
             rkey: keys.rkey.0,
@@ -250,7 +251,7 @@ impl<'a> Victim<'a> {
                 .queues
                 .post_rdma(wr_id, to, RdmaOperation::Write(None), buffer, (0, 1)),
         }
-        let _ = self.meeting.device().read_send_doorbell(QPN);
+        let _ = self.session.device().read_send_doorbell(QPN);
     }
 
     /// Forgets everything, and begins again.
@@ -259,14 +260,14 @@ impl<'a> Victim<'a> {
             state: Some(QpState::Reset),
             ..QpChange::default()
         };
-        self.meeting
+        self.session
             .device()
             .modify_qp(QPN, &reset)
             .expect("any state may be reset");
         self.queues.set_state(QpState::Reset);
         self.completed.iter_mut().for_each(|done| *done = true);
         for change in QpChange::bring_up(QKEY, None) {
-            self.meeting
+            self.session
                 .device()
                 .modify_qp(QPN, &change)
                 .expect("a change");
@@ -290,10 +291,10 @@ impl<'a> Victim<'a> {
             state: Some(QpState::Error),
             ..QpChange::default()
         };
-        let device = self.meeting.device();
+        let device = self.session.device();
         device.modify_qp(QPN, &fail).expect("any state may fail");
         self.queues.set_state(QpState::Error);
-        self.meeting.pass();
+        self.session.pass();
         self.collect();
         let open: Vec<_> = (0..self.completed.len())
             .filter(|index| !self.completed[*index])
