@@ -3778,7 +3778,7 @@ local function follow_stray_end(p, t, m, exchange)
     elseif ended then
         text = format("frame %d has ended the rendezvous of frame %d", ended.finish.seen.frame, ended.frame)
     elseif open then
-        text = format("it is no copy of the request, frame %d", open.frame)
+        text = format("it is not a copy of the request, frame %d", open.frame)
     end
     if exchange.has_forgotten or not is_proven(p, request.way) then
         return

@@ -623,7 +623,7 @@ impl PacketContext<'_> {
             let number = request.number;
             (
                 request,
-                format!("it is no copy of the request, packet {number}"),
+                format!("it is not a copy of the request, packet {number}"),
             )
         } else if let Some(request) = requests().find(answers) {
             (request, "no packet has asked for it".to_owned())

@@ -520,7 +520,7 @@ fn a_refusing_or_absent_metadata_service_is_noted() {
         // The firmware's information is enough.
         assert!(only(&findings, "machine").1.starts_with("c5n.18xlarge"));
     }
-    // Elsewhere than on EC2 no service is asked.
+    // Only on EC2 is the service asked.
     let bare = FakeMachine::bare();
     let findings = examine(&bare.machine().with_metadata(nobody));
     assert!(findings.iter().all(|finding| finding.check != "metadata"));

@@ -3,8 +3,8 @@
 //! structure, the codec, the fields that `efa-conformance show` prints and the tables of
 //! `docs/tag-matching.md` are generated from the declaration.
 //!
-//! Sources: InfiniBand Architecture Specification, volume 1, chapter 9; the document *Hardware tag
-//! matching* of rdma-core. All numbers are big-endian.
+//! Sources: InfiniBand Architecture Specification, volume 1, chapter 9; rdma-core's
+//! `Documentation/tag_matching.md`. All numbers are big-endian.
 
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

@@ -85,7 +85,7 @@ impl<'a> Node<'a> {
                 })?;
             if let Err(error) = namespaces::show_boot_id(host.name(), directory) {
                 shortcoming = Some(format!(
-                    "the hosts have one boot_id in common, by which some programs tell machines: {error}"
+                    "the hosts share one boot_id, so programs that compare it take them for one machine: {error}"
                 ));
             }
             if let Err(error) = host.device_view(&sysfs_root).show() {

@@ -269,7 +269,8 @@ static PROFILES: [Profile; 5] = [
     },
 ];
 
-/// The profile that is not an EFA: the device that `tag_matching.txt` extends.
+/// The profile that is not an EFA: the device that `Documentation/tag_matching.md` of rdma-core
+/// extends.
 static TAG_MATCHING: Profile = Profile {
     name: "tm",
     description: "no EFA: connected queue pairs, shared receive queues, tag matching",
@@ -394,7 +395,7 @@ impl Profile {
             (
                 "connected queue pairs",
                 yes_or_no(self.connected),
-                "no EFA has them; InfiniBand Architecture Specification, tag_matching.txt",
+                "no EFA has them; InfiniBand Architecture Specification, tag_matching.md of rdma-core",
             ),
             (
                 "unknown peer check",

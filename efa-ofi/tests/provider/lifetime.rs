@@ -252,7 +252,7 @@ fn nothing_is_lost_whatever_the_order_of_closing() {
             });
         },
     );
-    // Not there in the process that valgrind ran, nor on a machine with a device of its own.
+    // The process that valgrind ran makes no report, nor does a machine with a real device.
     let Ok(report) = std::fs::read_to_string(&report) else {
         return;
     };
@@ -371,8 +371,8 @@ fn a_child_may_close_what_it_has_inherited() {
                 close(left.domain),
                 close(events),
             ];
-            // A child that opens its own is a process as any other: the info and the fabric are
-            // memory. SAFETY: the info is valid.
+            // A child may open objects of its own: the info and the fabric are plain memory.
+            // SAFETY: the info is valid.
             let copy = unsafe { (libfabric.dupinfo)(left.info) };
             let is_right = refused == [EINVAL; 4] && closed == [0; 6] && !copy.is_null();
             // SAFETY: ends the child.
@@ -424,7 +424,7 @@ fn others_use_the_domain_while_an_endpoint_closes() {
             while !closing.is_finished() {
                 call!(left.queue => ops.read(no, 0));
                 calls += 1;
-                // Not the one that keeps the other waiting.
+                // This thread must not be the one that the other waits for.
                 thread::sleep(Duration::from_millis(1));
             }
             assert_eq!(closing.join().expect("no panic"), 0);

@@ -120,7 +120,7 @@ pub(super) fn examine(
         Some(known) => Finding::ok("machine", format!("{name} ({})", known.source)),
         None => Finding::note(
             "machine",
-            format!("{name}, of whose devices nothing is known here"),
+            format!("{name}: the devices of this type are not known"),
         ),
     });
     known

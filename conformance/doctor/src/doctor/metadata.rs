@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::finding::Finding;
 use super::machine::Machine;
 
-/// The service runs on the machine's own host. Elsewhere than on EC2 the wait must be short.
+/// The service runs on the machine's own host. On other machines the wait must be short.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The longest accepted answer.

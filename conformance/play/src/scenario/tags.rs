@@ -275,7 +275,7 @@ impl TagScenario {
             return Err(source.error(
                 source.line(text.find("[connection]").unwrap_or(0)),
                 "mtu",
-                format!("`{mtu}` is no path MTU"),
+                format!("`{mtu}` is not a path MTU"),
                 "give 256, 512, 1024, 2048 or 4096",
             ));
         }

@@ -1,5 +1,5 @@
 //! The software half of tag matching: a library's part for a shared receive queue that matches
-//! tags, according to `tag_matching.txt`.
+//! tags, according to `Documentation/tag_matching.md` of rdma-core.
 //!
 //! The device has the oldest receives up to a limit, this list all of them. Messages for which the
 //! device had no tag are passed to [`TagMatcher::unexpected`] in the order of their arrival, and

@@ -36,7 +36,7 @@ pub(super) fn switch(pid: u32, on: bool) -> Result<ExitCode, Failure> {
         }
     }
     Err(Failure(format!(
-        "{pid} is no process with an EFA device that `efa-tap run` has started, and no `efa-tap run`: start the \
+        "process {pid} is neither `efa-tap run` nor a program with an EFA device that it started: start the \
          program with `efa-tap run --idle --pcap FILE -- COMMAND`"
     )))
 }

@@ -1,6 +1,6 @@
-//! Tag matching according to `tag_matching.txt`: the list that a shared receive queue stores for
-//! the program, and the headers of messages. [`infiniband`](efa_core::wire::infiniband) declares
-//! the headers.
+//! Tag matching according to `Documentation/tag_matching.md` of rdma-core: the list that a shared
+//! receive queue stores for the program, and the headers of messages.
+//! [`infiniband`](efa_core::wire::infiniband) declares the headers.
 
 use efa_core::wire::infiniband::{Rvh, Tmh};
 use zerocopy::FromBytes;
