@@ -8,7 +8,7 @@ SUITE := -p efa-emu -p efa-emu-verbs -p efa-emu-efadv -p efa-conformance
 TEST_THREADS := $(shell expr $$(nproc) \* 3)
 
 .PHONY: conformance test nightly quick everything lint sim coverage fuzz verify bench interop arm64 setup build release
-.PHONY: deny minimum-rust
+.PHONY: deny advisories minimum-rust
 .PHONY: wireshark-install wireshark-test wireshark-bench losses
 .PHONY: dist dist-test dist-arm64 install
 .DEFAULT_GOAL := conformance
@@ -77,16 +77,21 @@ lint: setup
 	$(CARGO) clippy -p efa-core --test coverage_proof -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
 
-## deny: licences, advisories and sources of all crates (deny.toml); needs the network, so `make test` leaves it out
+## deny: licences and sources of all crates (deny.toml)
 deny:
 	@$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install cargo-deny --locked
-	$(CARGO) deny check
+	$(CARGO) deny check bans licenses sources
 	@scripts/dist licences >/dev/null
 
-## minimum-rust: all code with the oldest Rust that Cargo.toml permits, which rustup fetches
-MINIMUM_RUST = $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+## advisories: what is known against any of the crates; fetches the list of it
+advisories:
+	@$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install cargo-deny --locked
+	$(CARGO) deny check advisories
+
+## minimum-rust: all code with the oldest Rust that Cargo.toml permits, which rustup fetches if it is not installed
+MINIMUM_RUST = $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml).0
 minimum-rust: setup
-	rustup toolchain install $(MINIMUM_RUST) --profile minimal
+	rustup toolchain list | grep -q '^$(MINIMUM_RUST)' || rustup toolchain install $(MINIMUM_RUST) --profile minimal
 	$(CARGO) +$(MINIMUM_RUST) check --workspace --all-targets --locked
 
 ## bench: what README.md and docs/performance.md claim at their tops, each figure beside a peer of the same run
