@@ -11,8 +11,7 @@ use pcap_file::pcapng::blocks::{ENHANCED_PACKET_BLOCK, INTERFACE_STATISTIC_BLOCK
 
 use super::block::{self, DROPPED_OFFSET};
 use super::{Direction, InterfaceId};
-use crate::frame::{self, Frame};
-use crate::link;
+use crate::frame::{self, Frame, link};
 
 /// Maximum number of bytes of one read.
 const CHUNK: usize = 1 << 20;

@@ -26,7 +26,6 @@ mod file;
 pub mod file_size;
 mod follow;
 pub mod frame;
-mod link;
 mod reader;
 mod recorder;
 mod shared;

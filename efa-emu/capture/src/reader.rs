@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use super::blocks::{self, Body, ByteOrder, Classic, Packet, code};
 use super::compressed::Decompressed;
-use super::{Counts, Direction, Interface, InterfaceId, block, link};
+use super::{Counts, Direction, Interface, InterfaceId, block};
 use efa_wire::address::Gid;
 
-use crate::frame::{self, Frame};
+use crate::frame::{self, Frame, link};
 
 /// The longest permitted block of a capture in bytes; Wireshark has the same limit.
 const LONGEST_BLOCK: u32 = 16 << 20;

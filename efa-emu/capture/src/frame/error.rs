@@ -1,7 +1,8 @@
 //! Errors of frames.
 
-use super::ethernet::MAX_PAYLOAD;
-use super::header::{self, Opcode, offset};
+use core::mem::offset_of;
+
+use super::header::{Common, MAGIC, MAX_PAYLOAD, Opcode, VERSION};
 
 /// The reason why bytes are not a frame of the emulated wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -35,8 +36,8 @@ pub enum Error {
     /// The transport header does not begin with its magic bytes.
     #[error(
         "transport header: magic at offset {} is {found:02x?}, expected {:02x?} (\"EF\")",
-        offset::MAGIC,
-        header::MAGIC
+        offset_of!(Common, magic),
+        MAGIC
     )]
     Magic {
         /// The bytes found.
@@ -45,21 +46,21 @@ pub enum Error {
     /// The version of the transport header is unknown.
     #[error(
         "transport header: version at offset {} is {found}, only version {} is known",
-        offset::VERSION,
-        header::VERSION
+        offset_of!(Common, version),
+        VERSION
     )]
     Version {
         /// The version found.
         found: u8,
     },
     /// An unknown opcode.
-    #[error("transport header: opcode at offset {} is {found}, known are 1 to {}", offset::OPCODE, Opcode::ALL.len())]
+    #[error("transport header: opcode at offset {} is {found}, known are 1 to {}", offset_of!(Common, opcode), Opcode::ALL.len())]
     Opcode {
         /// The opcode found.
         found: u8,
     },
     /// The header length is too small for the opcode.
-    #[error("transport header: length at offset {} is {found}, {opcode} needs {}", offset::HEADER_LENGTH, .opcode.header_len())]
+    #[error("transport header: length at offset {} is {found}, {opcode} needs {}", offset_of!(Common, header_length), .opcode.header_len())]
     HeaderLength {
         /// The opcode.
         opcode: Opcode,
@@ -69,7 +70,7 @@ pub enum Error {
     /// An unknown completion status in a response.
     #[error(
         "transport header: status at offset {} is {found}, which is not an EFA completion status",
-        offset::STATUS
+        offset_of!(Common, status)
     )]
     Status {
         /// The status found.
@@ -78,7 +79,7 @@ pub enum Error {
     /// The payload length differs from the number of bytes.
     #[error(
         "transport header: payload length at offset {} is {announced} bytes, the frame has {have}",
-        offset::PAYLOAD_LENGTH
+        offset_of!(Common, payload_length)
     )]
     PayloadLength {
         /// The length according to the header.

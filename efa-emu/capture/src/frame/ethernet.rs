@@ -8,8 +8,9 @@ use smoltcp::wire::{
 };
 
 use super::error::Error;
-use super::header::{self, FrameKind, Repr};
-use crate::link;
+use super::header::MAX_PAYLOAD;
+use super::link;
+use super::repr::{FrameKind, Repr};
 
 /// The UDP destination port of every frame: 0xEFA0.
 pub const UDP_PORT: u16 = 0xEFA0;
@@ -20,8 +21,6 @@ pub const PATHS: u16 = 16384;
 /// Bytes of Ethernet, IPv6 and UDP headers before the transport header.
 pub const OUTER_LEN: usize =
     EthernetFrame::<&[u8]>::header_len() + smoltcp::wire::IPV6_HEADER_LEN + UDP_HEADER_LEN;
-/// The most data in one frame after the longest header: IPv6 counts in 16 bits.
-pub const MAX_PAYLOAD: usize = u16::MAX as usize - UDP_HEADER_LEN - header::RDMA_HEADER_LEN;
 
 /// The Ethernet address of a GID.
 ///

@@ -7,14 +7,15 @@
 mod error;
 mod ethernet;
 pub mod header;
+pub(crate) mod link;
+mod repr;
 mod roce;
 
 #[cfg(test)]
 mod tests;
 
 pub use error::Error;
-pub use ethernet::{
-    FIRST_SOURCE_PORT, Frame, MAX_PAYLOAD, OUTER_LEN, PATHS, UDP_PORT, ethernet_address,
-};
-pub use header::{Flags, FrameKind, Opcode, Rdma, Repr};
+pub use ethernet::{FIRST_SOURCE_PORT, Frame, OUTER_LEN, PATHS, UDP_PORT, ethernet_address};
+pub use header::{Flags, MAX_PAYLOAD, Opcode};
+pub use repr::{FrameKind, Rdma, Repr};
 pub use roce::{LONGEST_PACKET, ROCE_PORT, RocePacket, roce_frame, roce_packet};

@@ -187,7 +187,7 @@ proptest! {
     fn an_emitted_frame_is_parsed_unchanged(
         source: [u8; 16],
         destination: [u8; 16],
-        header in header::tests::repr(2000),
+        header in repr::tests::repr(2000),
         fill: u8,
     ) {
         let payload = vec![fill; header.captured_len()];

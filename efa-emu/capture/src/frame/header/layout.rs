@@ -1,63 +1,5 @@
 //! Macros that make a struct and a table from each declaration of a part of the transport header.
 
-use super::{Flags, Opcode};
-
-/// One field of the transport header.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Field {
-    /// The name; the dissector's field has it after `efa.`.
-    pub name: &'static str,
-    /// The offset of the field from the start of the header, in bytes.
-    pub offset: usize,
-    /// Length in bytes.
-    pub size: usize,
-    /// How the value is displayed.
-    pub format: Format,
-    /// The frames in which the field has a meaning. In other frames its bytes are 0.
-    pub presence: Presence,
-    /// Its meaning.
-    pub meaning: &'static str,
-}
-
-/// How the value of a field is displayed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Format {
-    /// Characters.
-    Text,
-    /// A number in decimal.
-    Decimal,
-    /// A number in hexadecimal.
-    Hexadecimal,
-    /// The code of an [`Opcode`].
-    Opcode,
-    /// [`Flags`].
-    Flags,
-    /// The code of a [`Status`](efa_wire::Status).
-    Status,
-    /// Bytes without a meaning.
-    Reserved,
-}
-
-/// The frames in which a field has a meaning.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Presence {
-    /// Every frame whose header includes the field.
-    Always,
-    /// Frames with this flag.
-    IfFlag(Flags),
-    /// Frames of this opcode.
-    InOpcode(Opcode),
-}
-
-/// The end of a request that sends a frame.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Sender {
-    /// The end that posted the request.
-    Initiator,
-    /// The end that executes the request.
-    Responder,
-}
-
 /// Declares consecutive fields: `NAME, PREFIX OF THE FIELDS' NAMES, OFFSET;` and then a line for
 /// each field, `name: type, format, presence, meaning;`. Makes a struct that bytes can be read as,
 /// and its table `FIELDS`.
@@ -70,8 +12,8 @@ macro_rules! header_part {
         $(#[$doc])*
         #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
         #[repr(C)]
-        struct $name {
-            $(#[doc = $meaning] $field: $type,)*
+        pub(super) struct $name {
+            $(#[doc = $meaning] pub(super) $field: $type,)*
         }
 
         impl $name {

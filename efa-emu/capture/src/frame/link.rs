@@ -2,11 +2,11 @@
 
 use smoltcp::wire::{EthernetFrame, EthernetProtocol};
 
-use super::direction::Direction;
-use crate::frame::Error;
+use super::error::Error;
+use crate::direction::Direction;
 
 /// LINKTYPE_ numbers.
-pub(super) const ETHERNET: u32 = 1;
+pub(crate) const ETHERNET: u32 = 1;
 const RAW: [u32; 4] = [12, 14, 101, 229];
 const SLL: u32 = 113;
 const SLL2: u32 = 276;
@@ -19,7 +19,7 @@ const TO_US: u16 = 0;
 ///
 /// # Errors
 /// The frame belongs to another protocol, or is cut off.
-pub(super) fn ip_packet(linktype: u32, bytes: &[u8]) -> Result<(usize, Option<Direction>), Error> {
+pub(crate) fn ip_packet(linktype: u32, bytes: &[u8]) -> Result<(usize, Option<Direction>), Error> {
     let what = match linktype {
         ETHERNET => "Ethernet header",
         _ => "link-layer header",
