@@ -8,7 +8,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `psn`, `packet` | sequence numbers; headers as bytes |
+//! | `psn`, `packet`, `token` | sequence numbers; headers as bytes; tokens of packets and timers |
 //! | `attributes` | the attributes of a connection and its changes of state |
 //! | `buffers`, `receives`, `tags` | local memory, posted receives, the tag list |
 //! | `requester`, `responder` | the two halves of a connection, without any I/O |
@@ -28,6 +28,7 @@ mod receives;
 mod requester;
 mod responder;
 mod tags;
+mod token;
 mod transmit;
 
 use efa_core::address::Qpn;
@@ -46,7 +47,7 @@ pub use requester::{MAX_INLINE, MAX_MESSAGE, Payload, RemoteMemory, SendOperatio
 pub use tags::{
     MAX_RENDEZVOUS_HEADER, RVH, RendezvousHeader, TMH, TagHeader, TagOperation, TaggedBuffer,
 };
-pub(super) use transmit::timer_of;
+pub(super) use token::timer_of;
 
 use super::qp_table::QpTable;
 
@@ -68,7 +69,7 @@ impl Connected {
     }
 
     fn next_connection(&mut self) -> u8 {
-        self.connections = (self.connections + 1) & transmit::CONNECTION_BITS;
+        self.connections = (self.connections + 1) & token::CONNECTION_BITS;
         self.connections
     }
 

@@ -18,7 +18,6 @@ use crate::device::initiator::Initiator;
 use crate::device::queue::CompletionEntry;
 use crate::device::queue_pair::QpState;
 use crate::device::regions::RegionTable;
-use crate::device::state::Device;
 
 /// The parameters for creating a connected queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,23 +46,6 @@ pub(super) struct DeviceParts<'a> {
     pub(super) trouble: &'a mut TroubleCounters,
     pub(super) initiator: &'a mut Initiator,
     pub(super) shared: &'a mut Slab<SharedQueue>,
-}
-
-impl Device {
-    /// A connected queue pair, with the parts of the device that it uses.
-    #[inline]
-    pub(super) fn connected_pair(&mut self, qpn: Qpn) -> Option<(&mut Pair, DeviceParts<'_>)> {
-        let pair = self.connected.pairs.get_mut(qpn)?;
-        let around = DeviceParts {
-            regions: &self.regions,
-            cqs: &mut self.cqs,
-            counters: &mut self.counters,
-            trouble: &mut self.trouble,
-            initiator: &mut self.initiator,
-            shared: &mut self.connected.shared,
-        };
-        Some((pair, around))
-    }
 }
 
 /// Counts of a queue pair's sent packets.

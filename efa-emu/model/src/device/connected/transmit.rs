@@ -14,6 +14,7 @@ use super::requester::{
     MAX_INLINE, Outgoing, Payload, RemoteMemory, SendOperation, Tick, packets_of,
 };
 use super::responder::Answer;
+use super::token::{PacketToken, timer_of, timer_token};
 use crate::device::event::DeviceEvent;
 use crate::device::queue_pair::QpState;
 use crate::device::state::Device;
@@ -21,42 +22,6 @@ use crate::link::{HostSegment, Link, LinkBusy, LocalData, Operation, RequestHead
 
 /// Most packets of one queue pair in one turn.
 const TURN: u32 = 32;
-
-/// The bits above the queue pair number in timers of connected queue pairs and in the tokens of
-/// their packets. Other requests have a slot index there, which is never that large.
-const CONNECTED: u64 = 0xffff_0000;
-
-/// The queue pair of a timer or of a packet, if it is a connected one.
-pub(in crate::device) fn timer_of(token: u64) -> Option<Qpn> {
-    (token & CONNECTED == CONNECTED).then_some(Qpn(token as u16))
-}
-
-/// The bits of a connection's number that tokens contain.
-pub(super) const CONNECTION_BITS: u8 = 0x7f;
-
-/// The content of a packet's token, besides the queue pair number.
-struct PacketToken {
-    psn: Psn,
-    is_answer: bool,
-    connection: u8,
-}
-
-impl PacketToken {
-    fn token(&self, qpn: Qpn) -> Token {
-        let upper = self.psn.bits() | u32::from(self.is_answer) << 24;
-        let upper = upper | u32::from(self.connection) << 25;
-        Token(u64::from(upper) << 32 | CONNECTED | u64::from(qpn.0))
-    }
-
-    fn of(token: Token) -> PacketToken {
-        let upper = (token.0 >> 32) as u32;
-        PacketToken {
-            psn: Psn::new(upper),
-            is_answer: upper & 1 << 24 != 0,
-            connection: (upper >> 25) as u8,
-        }
-    }
-}
 
 /// The data of a packet after its headers.
 enum Content<'a> {
@@ -86,6 +51,21 @@ impl From<LinkBusy> for SendError {
 }
 
 impl Device {
+    /// A connected queue pair, with the parts of the device that it uses.
+    #[inline]
+    pub(super) fn connected_pair(&mut self, qpn: Qpn) -> Option<(&mut Pair, DeviceParts<'_>)> {
+        let pair = self.connected.pairs.get_mut(qpn)?;
+        let around = DeviceParts {
+            regions: &self.regions,
+            cqs: &mut self.cqs,
+            counters: &mut self.counters,
+            trouble: &mut self.trouble,
+            initiator: &mut self.initiator,
+            shared: &mut self.connected.shared,
+        };
+        Some((pair, around))
+    }
+
     /// Schedules a connected queue pair if it has packets to send.
     pub(super) fn schedule_connected(&mut self, qpn: Qpn) {
         if let Some((pair, mut around)) = self.connected_pair(qpn) {
@@ -194,7 +174,7 @@ impl Device {
             && pair.tick_at.is_none_or(|pending| at < pending)
         {
             pair.tick_at = Some(at);
-            let timer = Reverse((at, CONNECTED | u64::from(qpn.0)));
+            let timer = Reverse((at, timer_token(qpn)));
             self.initiator.timers.push(timer);
         }
         if sends {
@@ -263,7 +243,7 @@ impl Pair {
         };
         if is_due {
             self.tick_at = Some(Duration::ZERO);
-            let timer = Reverse((Duration::ZERO, CONNECTED | u64::from(self.qpn.0)));
+            let timer = Reverse((Duration::ZERO, timer_token(self.qpn)));
             around.initiator.timers.push(timer);
         }
     }
@@ -326,7 +306,7 @@ impl Pair {
     /// Sends a packet of a read's data.
     fn send_data(
         &mut self,
-        first: super::psn::Psn,
+        first: Psn,
         from: Reth,
         sent: u32,
         around: &mut DeviceParts<'_>,
