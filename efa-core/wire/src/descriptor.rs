@@ -151,6 +151,28 @@ pub enum Source {
     },
 }
 
+/// A table of the spec.
+pub(crate) const fn table(section: &'static str, table: &'static str) -> Source {
+    let table = Some(table);
+    Source::Spec { section, table }
+}
+
+/// A section of the spec.
+pub(crate) const fn section(section: &'static str) -> Source {
+    let table = None;
+    Source::Spec { section, table }
+}
+
+/// Not in the spec.
+pub(crate) const fn stock(since: &'static str) -> Source {
+    Source::Stock { since }
+}
+
+/// Only in a development state of stock libfabric.
+pub(crate) const fn development(state: &'static str) -> Source {
+    Source::Development { state }
+}
+
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -182,4 +204,24 @@ pub struct Section {
     pub array: Option<Array>,
     /// The fields, in the order of the packet.
     pub fields: &'static [FieldDescriptor],
+}
+
+/// Bytes of the fields that every packet has. A field that may be replaced by padding is counted
+/// through that padding, because one of the two is always there.
+pub(crate) const fn min_len(sections: &[&Section]) -> usize {
+    let (mut bytes, mut section) = (0, 0);
+    while section < sections.len() {
+        let Section { array, fields } = *sections[section];
+        let mut field = 0;
+        while array.is_none() && field < fields.len() {
+            if let (Presence::Always | Presence::UnlessFlag(_), Width::Fixed(width)) =
+                (fields[field].presence, fields[field].width)
+            {
+                bytes += width;
+            }
+            field += 1;
+        }
+        section += 1;
+    }
+    bytes
 }

@@ -3,9 +3,10 @@
 use zerocopy::little_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::declare::{section, table};
 use super::record::record;
-use crate::descriptor::{FieldDescriptor, FieldKind, Presence, Section, Source, Width};
+use crate::descriptor::{
+    FieldDescriptor, FieldKind, Presence, Section, Source, Width, section, table,
+};
 use crate::error::{ParseError, Reason};
 use crate::packet_type::PacketType;
 

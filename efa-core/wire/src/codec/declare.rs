@@ -30,9 +30,9 @@ use core::marker::PhantomData;
 
 use super::base::BaseHeader;
 use super::cursor::Cursor;
+use super::output::Output;
 use super::req::ReqOptions;
-use super::sections::min_len;
-use crate::descriptor::{Array, FieldKind, Section, Source};
+use crate::descriptor::{Array, FieldKind, Section, Source, min_len};
 use crate::error::ParseError;
 use crate::flags::UniversalFlags;
 use crate::ids::Connid;
@@ -70,17 +70,6 @@ pub(crate) enum Shape {
     Entries,
     /// The same fields wherever the type is used; none if it is not on the wire.
     Sections(&'static [&'static Section]),
-}
-
-/// A sink for a header that is written: for its bytes, their number, or the values for the base
-/// header.
-pub(crate) trait Output {
-    fn bytes(&mut self, _bytes: &[u8]) {}
-    fn zeroes(&mut self, _count: usize) {}
-    /// Flags of the base header.
-    fn flags(&mut self, _flags: u16) {}
-    /// Traits of the packet type.
-    fn traits(&mut self, _traits: TypeTraits) {}
 }
 
 /// A struct that is declared: its parts in the order of the packet.
@@ -159,28 +148,6 @@ pub(crate) const CONNID_HDR: u16 = UniversalFlags::CONNID_HDR.bits();
 pub(crate) const HEX: Option<FieldKind> = Some(FieldKind::Bits);
 
 pub(crate) const PADDING: &str = "without meaning; senders may leave anything in it";
-
-/// A table of the spec.
-pub(crate) const fn table(section: &'static str, table: &'static str) -> Source {
-    let table = Some(table);
-    Source::Spec { section, table }
-}
-
-/// A section of the spec.
-pub(crate) const fn section(section: &'static str) -> Source {
-    let table = None;
-    Source::Spec { section, table }
-}
-
-/// Not in the spec.
-pub(crate) const fn stock(since: &'static str) -> Source {
-    Source::Stock { since }
-}
-
-/// Only in a development state of stock libfabric.
-pub(crate) const fn development(state: &'static str) -> Source {
-    Source::Development { state }
-}
 
 /// Has a constant [`Line`] for each line of the declaration of `T`.
 pub(crate) struct Lines<T>(PhantomData<T>);
@@ -358,26 +325,3 @@ macro_rules! lines {
 }
 
 pub(crate) use {all_sections, check_tail, fields, lines, packet_format};
-
-/// The items that declarations use.
-pub(crate) mod prelude {
-    pub(crate) use super::super::cursor::Cursor;
-    pub(crate) use super::super::iov::{Count, ExtraInfo, RmaIovs};
-    pub(crate) use super::super::parts::{NOTHING, Reserved};
-    pub(crate) use super::super::req::ReqOptions;
-    pub(crate) use super::super::sections::{concat, count, section_of};
-    pub(crate) use super::{
-        CONNID_HDR, DELIVERY_COMPLETE, FieldCondition, Fields, Format, HEX, Line, Lines, Output,
-        PADDING, Part, Shape, TAGGED, all_sections, check_tail, development, fields, lines,
-        packet_format, section, stock, table,
-    };
-    pub(crate) use crate::atomic::{AtomicDatatype, AtomicOp};
-    pub(crate) use crate::descriptor::{
-        Array, FieldDescriptor, FieldKind, Presence, Section, Source, Width,
-    };
-    pub(crate) use crate::error::ParseError;
-    pub(crate) use crate::flags::{CtsFlags, HandshakeFlags, ReqFlags, UniversalFlags};
-    pub(crate) use crate::ids::{Connid, MsgId, RecvId, SendId};
-    pub(crate) use crate::ope_type::OpeType;
-    pub(crate) use crate::packet_type::TypeTraits;
-}

@@ -7,9 +7,12 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::cursor::Cursor;
-use super::declare::{Line, Output, Part, Shape, section, table};
+use super::declare::{Line, Part, Shape};
+use super::output::Output;
 use super::record::record;
-use crate::descriptor::{Array, FieldDescriptor, FieldKind, Presence, Section, Source, Width};
+use crate::descriptor::{
+    Array, FieldDescriptor, FieldKind, Presence, Section, Source, Width, section, table,
+};
 use crate::error::{ParseError, Reason};
 use crate::flags::ExtraFeatures;
 

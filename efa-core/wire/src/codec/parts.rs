@@ -1,10 +1,11 @@
-//! The types of fields (words, optional words, flags), and the outputs that a header is written to.
+//! The types of fields: words, optional words, flags.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::cursor::Cursor;
-use super::declare::{FieldCondition, Line, Output, Part, Shape};
+use super::declare::{FieldCondition, Line, Part, Shape};
+use super::output::Output;
 use crate::address::Qkey;
 use crate::atomic::{AtomicDatatype, AtomicOp};
 use crate::descriptor::FieldKind;
@@ -12,7 +13,6 @@ use crate::error::ParseError;
 use crate::flags::{CtsFlags, HandshakeFlags, ReqFlags, UniversalFlags};
 use crate::ids::{Connid, MsgId, RecvId, SendId};
 use crate::ope_type::OpeType;
-use crate::packet_type::TypeTraits;
 
 /// A type with one width and one meaning.
 pub(crate) trait Word: Copy {
@@ -202,50 +202,4 @@ flags_parts! {
     CtsFlags without CtsFlags::CONNID_HDR;
     HandshakeFlags without HandshakeFlags::OPTIONAL_FIELDS;
     ReqFlags without ReqFlags::OPTIONAL_HEADERS;
-}
-
-/// Counts the bytes of a header.
-pub(crate) struct Length(pub(crate) usize);
-
-impl Output for Length {
-    #[inline(always)]
-    fn bytes(&mut self, bytes: &[u8]) {
-        self.0 = self.0.saturating_add(bytes.len());
-    }
-
-    #[inline(always)]
-    fn zeroes(&mut self, count: usize) {
-        self.0 = self.0.saturating_add(count);
-    }
-}
-
-/// Collects the values for the base header.
-#[derive(Clone, Copy)]
-pub(crate) struct BaseHeaderValues {
-    /// Its flags, without the packet type's.
-    pub(crate) flags: u16,
-    /// The traits of the packet type.
-    pub(crate) traits: TypeTraits,
-}
-
-impl Default for BaseHeaderValues {
-    #[inline(always)]
-    fn default() -> BaseHeaderValues {
-        BaseHeaderValues {
-            flags: 0,
-            traits: TypeTraits::empty(),
-        }
-    }
-}
-
-impl Output for BaseHeaderValues {
-    #[inline(always)]
-    fn flags(&mut self, flags: u16) {
-        self.flags |= flags;
-    }
-
-    #[inline(always)]
-    fn traits(&mut self, traits: TypeTraits) {
-        self.traits = self.traits.union(traits);
-    }
 }

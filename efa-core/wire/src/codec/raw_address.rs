@@ -6,7 +6,7 @@ use core::hint::cold_path;
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::declare::prelude::*;
+use super::prelude::*;
 use super::record::record;
 use crate::address::{Gid, Qkey, Qpn, RawAddress};
 use crate::error::Reason;

@@ -5,8 +5,8 @@ use core::hint::cold_path;
 use zerocopy::IntoBytes;
 
 use super::base::{BaseHeader, RawBase};
-use super::declare::{Format, Output};
-use super::parts::{BaseHeaderValues, Length};
+use super::declare::Format;
+use super::output::{BaseHeaderValues, Length, Output};
 use crate::PROTOCOL_VERSION;
 use crate::error::EmitError;
 use crate::packet_type::{PacketType, TypeTraits};

@@ -1,7 +1,7 @@
 //! The optional headers that all request packets share (spec section 3.1).
 
-use super::declare::prelude::*;
-use super::parts::Length;
+use super::output::Length;
+use super::prelude::*;
 use super::raw_address::RawAddressHeader;
 
 const CQ_DATA_HDR: u16 = ReqFlags::CQ_DATA_HDR.bits();

@@ -104,23 +104,3 @@ pub(crate) const fn concat<const COUNT: usize>(
     }
     all
 }
-
-/// Bytes of the fields that every packet has. A field that may be replaced by padding is counted
-/// through that padding, because one of the two is always there.
-pub(crate) const fn min_len(sections: &[&Section]) -> usize {
-    let (mut bytes, mut section) = (0, 0);
-    while section < sections.len() {
-        let Section { array, fields } = *sections[section];
-        let mut field = 0;
-        while array.is_none() && field < fields.len() {
-            if let (Presence::Always | Presence::UnlessFlag(_), Width::Fixed(width)) =
-                (fields[field].presence, fields[field].width)
-            {
-                bytes += width;
-            }
-            field += 1;
-        }
-        section += 1;
-    }
-    bytes
-}
