@@ -5,7 +5,7 @@
 
 use core::ffi::{c_char, c_int, c_void};
 
-use crate::{ibv_device, ibv_mr, ibv_pd, ibv_qp_ex};
+use crate::{ibv_device, ibv_mr, ibv_qp_ex};
 
 /// The first field of rdma-core's table of a driver's functions; all others are null here.
 #[repr(C)]
@@ -38,15 +38,6 @@ pub struct verbs_mr {
     pub mr_type: c_int,
     /// The access flags that the program gave.
     pub access: c_int,
-}
-
-/// Since rdma-core 65; programs see only its address.
-#[repr(C)]
-pub struct ibv_buf {
-    pub addr: *mut c_void,
-    pub size: usize,
-    pub pd: *mut ibv_pd,
-    pub dmabuf_fd: c_int,
 }
 
 /// Bit of [`verbs_qp::comp_mask`]: the queue pair has builders.

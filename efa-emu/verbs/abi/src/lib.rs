@@ -18,7 +18,6 @@ mod driver;
 mod efadv;
 mod objects;
 mod requests;
-mod shared_queue;
 mod values;
 
 pub use comp_counter::*;
@@ -27,5 +26,4 @@ pub use driver::*;
 pub use efadv::*;
 pub use objects::*;
 pub use requests::*;
-pub use shared_queue::*;
 pub use values::*;

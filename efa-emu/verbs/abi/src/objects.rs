@@ -2,7 +2,7 @@
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
-use crate::{ibv_buf, ibv_context, ibv_data_buf, ibv_sge, ibv_wc_tm_info};
+use crate::{ibv_context, ibv_data_buf, ibv_sge, ibv_wc_tm_info};
 
 /// A GID. The header's union has two 64-bit members, hence the alignment.
 #[repr(C, align(8))]
@@ -386,9 +386,64 @@ pub struct ibv_cq_init_attr_ex {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct ibv_srq_attr {
+    pub max_wr: u32,
+    pub max_sge: u32,
+    pub srq_limit: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_srq_init_attr {
+    pub srq_context: *mut c_void,
+    pub attr: ibv_srq_attr,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct ibv_tm_cap {
+    pub max_num_tags: u32,
+    pub max_ops: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_srq_init_attr_ex {
+    pub srq_context: *mut c_void,
+    pub attr: ibv_srq_attr,
+    pub comp_mask: u32,
+    pub srq_type: u32,
+    pub pd: *mut ibv_pd,
+    pub xrcd: *mut c_void,
+    pub cq: *mut ibv_cq,
+    pub tm_cap: ibv_tm_cap,
+}
+
+#[repr(C)]
+pub struct ibv_srq {
+    pub context: *mut ibv_context,
+    pub srq_context: *mut c_void,
+    pub pd: *mut ibv_pd,
+    pub handle: u32,
+    pub mutex: libc::pthread_mutex_t,
+    pub cond: libc::pthread_cond_t,
+    pub events_completed: u32,
+}
+
+#[repr(C)]
 pub struct ibv_async_event {
     pub element: *mut c_void,
     pub event_type: c_int,
+}
+
+/// Since rdma-core 65; programs see only its address.
+#[repr(C)]
+pub struct ibv_buf {
+    pub addr: *mut c_void,
+    pub size: usize,
+    pub pd: *mut ibv_pd,
+    pub dmabuf_fd: c_int,
 }
 
 #[repr(C)]

@@ -71,6 +71,36 @@ pub struct ibv_send_wr_atomic {
     pub rkey: u32,
 }
 
+/// The member `add` of [`ibv_ops_wr_tm`].
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_ops_wr_add {
+    pub recv_wr_id: u64,
+    pub sg_list: *mut ibv_sge,
+    pub num_sge: c_int,
+    pub tag: u64,
+    pub mask: u64,
+}
+
+/// The member `tm` of [`ibv_ops_wr`].
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_ops_wr_tm {
+    pub unexpected_cnt: u32,
+    pub handle: u32,
+    pub add: ibv_ops_wr_add,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_ops_wr {
+    pub wr_id: u64,
+    pub next: *mut ibv_ops_wr,
+    pub opcode: u32,
+    pub flags: c_int,
+    pub tm: ibv_ops_wr_tm,
+}
+
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct ibv_wc {
@@ -88,4 +118,11 @@ pub struct ibv_wc {
     pub slid: u16,
     pub sl: u8,
     pub dlid_path_bits: u8,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct ibv_wc_tm_info {
+    pub tag: u64,
+    pub priv_: u32,
 }

@@ -99,6 +99,26 @@ pub const IBV_SEND_SIGNALED: u32 = 1 << 1;
 pub const IBV_SEND_SOLICITED: u32 = 1 << 2;
 pub const IBV_SEND_INLINE: u32 = 1 << 3;
 
+pub const IBV_SRQT_BASIC: u32 = 0;
+pub const IBV_SRQT_TM: u32 = 2;
+
+pub const IBV_SRQ_INIT_ATTR_TYPE: u32 = 1 << 0;
+pub const IBV_SRQ_INIT_ATTR_PD: u32 = 1 << 1;
+pub const IBV_SRQ_INIT_ATTR_CQ: u32 = 1 << 3;
+pub const IBV_SRQ_INIT_ATTR_TM: u32 = 1 << 4;
+
+pub const IBV_SRQ_MAX_WR: c_int = 1 << 0;
+pub const IBV_SRQ_LIMIT: c_int = 1 << 1;
+
+pub const IBV_WR_TAG_ADD: u32 = 0;
+pub const IBV_WR_TAG_DEL: u32 = 1;
+pub const IBV_WR_TAG_SYNC: u32 = 2;
+
+pub const IBV_OPS_SIGNALED: c_int = 1 << 0;
+pub const IBV_OPS_TM_SYNC: c_int = 1 << 1;
+
+pub const IBV_TM_CAP_RC: u32 = 1 << 0;
+
 pub const IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT: u32 = 1 << 1;
 
 pub const IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS: u32 = 1 << 0;
