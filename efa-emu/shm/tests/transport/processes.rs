@@ -18,7 +18,7 @@ const MARK: &str = "@ ";
 fn command(role: &str, root: &Path, seed: u64) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
-        .args(["--exact", "processes::child", "--nocapture"])
+        .args(["--exact", "child", "--nocapture"])
         .env(ROLE, role)
         .env(ROOT, root)
         .env(SEED, seed.to_string());
@@ -146,30 +146,14 @@ impl Parent {
     }
 }
 
-/// The entry point of children; does nothing in an ordinary run of the tests.
-#[test]
-fn child() {
-    let Ok(role) = std::env::var(ROLE) else {
-        return;
-    };
+/// The role of this process and its parent, if it is a child.
+pub(crate) fn role() -> Option<(String, Parent)> {
+    let role = std::env::var(ROLE).ok()?;
     // SAFETY: asks the kernel to end this process with its parent; no memory is involved.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     let parent = Parent {
         root: std::env::var_os(ROOT).unwrap().into(),
         seed: std::env::var(SEED).unwrap().parse().unwrap(),
     };
-    match role.as_str() {
-        "echo" => crate::exchange::echo(&parent),
-        "hammer" => crate::killing::hammer(&parent),
-        "holder" => crate::held::holder(&parent),
-        "churn" => crate::killing::churn(&parent),
-        "forker" => crate::killing::forker(&parent),
-        "crowded" => crate::crowded::partner(&parent),
-        "idle" => crate::idle::idle(&parent),
-        "memory" => crate::exchange::memory(&parent),
-        "receiver" => crate::both_links::receiver(&parent),
-        "speed" => crate::speed::partner(&parent),
-        "warned" => crate::warnings::warned(&parent),
-        _ => panic!("unknown role {role}"),
-    }
+    Some((role, parent))
 }
