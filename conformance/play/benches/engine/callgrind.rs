@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-use crate::Implementation;
-use crate::measure::{self, Workload};
+use crate::measure::{self, Implementation, Workload};
 
 /// The emulated device.
 const DEVICE: &str = "libefa_emu_verbs.so";

@@ -12,35 +12,13 @@ mod callgrind;
 mod ends;
 mod measure;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use efa_play::libfabric::{Library, Provider};
 use efa_testing::workspace;
-use measure::{Sample, Workload};
-
-/// A measured implementation.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct Implementation {
-    name: String,
-    /// The argument of the child process: `core`, or the path of a libfabric.
-    argument: String,
-    /// The provider of a libfabric.
-    provider: &'static str,
-    /// The directory of a libfabric's own providers, if they are separate files.
-    providers: Option<PathBuf>,
-    /// The program that starts others with the libfabric, if it needs its own C library.
-    runner: Option<PathBuf>,
-}
-
-impl Implementation {
-    const ENGINE: &str = "core";
-
-    fn is_engine(&self) -> bool {
-        self.argument == Self::ENGINE
-    }
-}
+use measure::{Implementation, Sample, Workload};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

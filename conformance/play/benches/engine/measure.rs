@@ -1,13 +1,12 @@
 //! One measurement in a separate process.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
 use efa_play::libfabric::Provider;
 
-use crate::Implementation;
 use crate::ends::{CoreEnds, Ends, StockEnds};
 
 /// The first argument of a process that measures.
@@ -16,6 +15,28 @@ pub(crate) const CHILD: &str = "child";
 /// Messages before the measurement. Runs of different lengths have the same number, so that they
 /// cancel in the difference.
 const WARM_UP: usize = 1000;
+
+/// A measured implementation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Implementation {
+    pub(crate) name: String,
+    /// The argument of the child process: `core`, or the path of a libfabric.
+    pub(crate) argument: String,
+    /// The provider of a libfabric.
+    pub(crate) provider: &'static str,
+    /// The directory of a libfabric's own providers, if they are separate files.
+    pub(crate) providers: Option<PathBuf>,
+    /// The program that starts others with the libfabric, if it needs its own C library.
+    pub(crate) runner: Option<PathBuf>,
+}
+
+impl Implementation {
+    pub(crate) const ENGINE: &str = "core";
+
+    pub(crate) fn is_engine(&self) -> bool {
+        self.argument == Self::ENGINE
+    }
+}
 
 /// The messages of a measurement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
