@@ -174,7 +174,8 @@ unsafe extern "C" fn wait_open(
 /// and without `result`.
 ///
 /// # Safety
-/// As for [`wait_open`].
+/// The attributes are null or valid, and `result` is null or valid for a write. The domain may be
+/// any pointer.
 unsafe extern "C" fn poll_open(
     domain: *mut fid_domain,
     attributes: *mut fi_poll_attr,
@@ -194,7 +195,8 @@ unsafe extern "C" fn poll_open(
 /// As [`domain`]; `-FI_EINVAL` with flags.
 ///
 /// # Safety
-/// As for [`domain`].
+/// The info is null or valid with all that it leads to, and `result` is null or valid for a write.
+/// The fabric may be any pointer.
 unsafe extern "C" fn domain2(
     fabric: *mut fid_fabric,
     info: *mut fi_info,
@@ -203,7 +205,7 @@ unsafe extern "C" fn domain2(
     context: *mut c_void,
 ) -> c_int {
     match flags {
-        // SAFETY: the caller's contract is the same.
+        // SAFETY: the info and `result` are null or valid, by the caller's contract.
         0 => unsafe { domain(fabric, info, result, context) },
         _ => -libc::EINVAL,
     }
@@ -215,7 +217,8 @@ unsafe extern "C" fn domain2(
 /// As [`endpoint`]; `-FI_EINVAL` with flags.
 ///
 /// # Safety
-/// As for [`endpoint`].
+/// The info is null or valid with all that it leads to, and `result` is null or valid for a write.
+/// The domain may be any pointer.
 unsafe extern "C" fn endpoint2(
     domain: *mut fid_domain,
     info: *mut fi_info,
@@ -224,7 +227,7 @@ unsafe extern "C" fn endpoint2(
     context: *mut c_void,
 ) -> c_int {
     match flags {
-        // SAFETY: the caller's contract is the same.
+        // SAFETY: the info and `result` are null or valid, by the caller's contract.
         0 => unsafe { endpoint(domain, info, result, context) },
         _ => -libc::EINVAL,
     }

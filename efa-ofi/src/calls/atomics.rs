@@ -81,14 +81,14 @@ impl Action {
     /// As [`Action::bytes`] and [`local`].
     ///
     /// # Safety
-    /// As for [`local`].
+    /// The descriptor is null, or of a registration that has not ended.
     unsafe fn local(
         self,
         buffer: *const c_void,
         count: usize,
         descriptor: *mut c_void,
     ) -> Result<Segments<IoVec>> {
-        // SAFETY: the caller's contract is the same.
+        // SAFETY: the descriptor by the caller's contract.
         let segment = unsafe { local(buffer, self.bytes(count)?, descriptor) }?;
         Ok(Segments::one(segment))
     }
@@ -99,14 +99,15 @@ impl Action {
     /// As [`Action::unit`] and [`local_list`].
     ///
     /// # Safety
-    /// As for [`local_list`].
+    /// The list is null or has `count` segments. The list of descriptors is null or has `count`
+    /// descriptors, each null or of a registration that has not ended.
     unsafe fn local_list(
         self,
         list: *const fi_ioc,
         descriptors: *mut *mut c_void,
         count: usize,
     ) -> Result<Segments<IoVec>> {
-        // SAFETY: the caller's contract is the same.
+        // SAFETY: both lists by the caller's contract.
         unsafe { local_list(list, descriptors, count, self.unit()?) }
     }
 }

@@ -140,7 +140,7 @@ pub(crate) unsafe fn local(
 ///
 /// # Safety
 /// The list is null or has `count` segments. The list of descriptors is null or has `count`
-/// descriptors, as for [`local`].
+/// descriptors, each null or of a registration that has not ended.
 pub(crate) unsafe fn local_list<C: ListedSegment>(
     list: *const C,
     descriptors: *mut *mut c_void,
@@ -151,7 +151,7 @@ pub(crate) unsafe fn local_list<C: ListedSegment>(
         address: 0,
         length: 0,
     });
-    // SAFETY: the caller's contract is the same.
+    // SAFETY: both lists by the caller's contract.
     unsafe {
         Segments::read(list, count, unit, empty, |index, segment, length| {
             let descriptor = match descriptors.is_null() {
@@ -191,7 +191,7 @@ pub(crate) unsafe fn remote_list<C: ListedSegment>(
 ) -> Result<Segments<RemoteIoVec>> {
     let convert =
         |_, segment: C, length| Ok(remote(segment.address(), length as u64, segment.key()));
-    // SAFETY: the caller's contract is the same.
+    // SAFETY: the list by the caller's contract.
     unsafe { Segments::read(list, count, unit, remote(0, 0, 0), convert) }
 }
 

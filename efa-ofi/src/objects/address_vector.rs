@@ -259,7 +259,8 @@ unsafe extern "C" fn insert(
 /// 1, 0 if it cannot be reached, or `-FI_EINVAL` if the texts do not name an address.
 ///
 /// # Safety
-/// `node` and `service` are null or strings; the others are as for [`insert`] with one address.
+/// `node` and `service` are null or strings, and `result` is null or has room for one entry. With
+/// `FI_SYNC_ERR`, `context` is null or has room for one error number.
 unsafe extern "C" fn insertsvc(
     vector: *mut fid_av,
     node: *const c_char,
@@ -279,7 +280,7 @@ unsafe extern "C" fn insertsvc(
         };
         let address = address_of(&node, service.as_deref()).map_err(|_| Errno::EINVAL)?;
         let bytes = address.to_bytes();
-        // SAFETY: the caller's contract is the same; there is one address.
+        // SAFETY: there is one address, and room for one result by the caller's contract.
         let count = unsafe { insert(vector, bytes.as_ptr().cast(), 1, result, flags, context) };
         usize::try_from(count).map_err(|_| Errno(-count))
     });
@@ -353,7 +354,7 @@ unsafe extern "C" fn lookup(
 /// As [`lookup`]; `-FI_ENOSYS` with flags.
 ///
 /// # Safety
-/// As for [`lookup`].
+/// `length` is null or valid for reads and writes, and `result` is valid for `length` bytes.
 unsafe extern "C" fn lookup2(
     vector: *mut fid_av,
     address: fi_addr_t,
@@ -363,7 +364,7 @@ unsafe extern "C" fn lookup2(
     _xpu: *mut c_void,
 ) -> c_int {
     match flags {
-        // SAFETY: the caller's contract is the same.
+        // SAFETY: `length` and `result` by the caller's contract.
         0 => unsafe { lookup(vector, address, result, length) },
         _ => -libc::ENOSYS,
     }

@@ -40,14 +40,14 @@ impl Bindings {
     /// [`Counter::check`], and `FI_ENOSYS` for counters of datagrams.
     ///
     /// # Safety
-    /// As for [`object`].
+    /// C does not close the other object meanwhile; the pointer may be any.
     pub(crate) unsafe fn bind(
         &mut self,
         domain: &Ref<Domain>,
         other: *const c_void,
         flags: u64,
     ) -> Result<()> {
-        // SAFETY: the caller's contract is the same, here and below.
+        // SAFETY: C does not close it meanwhile, by the caller's contract.
         if let Ok(vector) = unsafe { object::<AddressVector>(other) } {
             if self.vector.is_some() || !domain.is(&vector.domain) {
                 return Err(Errno::EINVAL);

@@ -180,7 +180,8 @@ impl CompletionQueue {
     /// `fi_cq_signal`, and after a signal that the process handled.
     ///
     /// # Safety
-    /// As there, and `condition` is null, or leads to a number if the queue has a threshold.
+    /// `buffer` has room for `count` entries, and `sources`, unless null, for `count` addresses.
+    /// `condition` is null, or leads to a number if the queue has a threshold.
     unsafe fn wait(
         &self,
         buffer: *mut c_void,
@@ -199,7 +200,7 @@ impl CompletionQueue {
         };
         let (start, until) = (Instant::now(), Deadline::after(timeout));
         loop {
-            // SAFETY: the caller's contract is the same.
+            // SAFETY: the buffer and the sources have the room, by the caller's contract.
             match unsafe { self.read(buffer, count, sources, least) } {
                 Err(Errno::EAGAIN) => {}
                 result => return result,
@@ -214,7 +215,7 @@ impl CompletionQueue {
                 })? == Woken::Interrupted;
             if is_over {
                 // Fewer than requested, if there are no more.
-                // SAFETY: the caller's contract is the same.
+                // SAFETY: as above.
                 return unsafe { self.read(buffer, count, sources, 1) };
             }
         }
@@ -273,10 +274,10 @@ impl Drop for CompletionQueue {
 /// next entry is a failure.
 ///
 /// # Safety
-/// `queue` is null or a live object of libfabric; `buffer` is null or has room for `count` entries
-/// of the queue's format.
+/// `queue` is null or a live object of libfabric; `buffer` is null or has room for that many
+/// `entries` of the queue's format.
 unsafe extern "C" fn read(queue: *mut fid_cq, buffer: *mut c_void, entries: usize) -> isize {
-    // SAFETY: the caller's contract is the same; null is permitted for the sources.
+    // SAFETY: the queue and the buffer by the caller's contract; the sources may be null.
     unsafe { readfrom(queue, buffer, entries, std::ptr::null_mut()) }
 }
 
@@ -286,7 +287,8 @@ unsafe extern "C" fn read(queue: *mut fid_cq, buffer: *mut c_void, entries: usiz
 /// As [`read`].
 ///
 /// # Safety
-/// As for [`read`], and `sources` is null or has room for `count` addresses.
+/// `queue` is null or a live object of libfabric; `buffer` is null or has room for that many
+/// `entries` of the queue's format, and `sources` is null or has room for as many addresses.
 unsafe extern "C" fn readfrom(
     queue: *mut fid_cq,
     buffer: *mut c_void,
@@ -307,8 +309,9 @@ unsafe extern "C" fn readfrom(
 /// As [`read`], and `-FI_ENOSYS` if the queue was opened without waiting.
 ///
 /// # Safety
-/// As for [`read`], and `condition` is null, or leads to a number if the queue was opened for
-/// `FI_CQ_COND_THRESHOLD`.
+/// `queue` is null or a live object of libfabric; `buffer` is null or has room for that many
+/// `entries` of the queue's format; `condition` is null, or leads to a number if the queue was
+/// opened for `FI_CQ_COND_THRESHOLD`.
 unsafe extern "C" fn sread(
     queue: *mut fid_cq,
     buffer: *mut c_void,
@@ -316,7 +319,7 @@ unsafe extern "C" fn sread(
     condition: *const c_void,
     timeout: c_int,
 ) -> isize {
-    // SAFETY: the caller's contract is the same; null is permitted for the sources.
+    // SAFETY: queue, buffer and condition by the caller's contract; the sources may be null.
     unsafe {
         sreadfrom(
             queue,
@@ -335,7 +338,9 @@ unsafe extern "C" fn sread(
 /// As [`sread`].
 ///
 /// # Safety
-/// As for [`sread`] and [`readfrom`].
+/// `queue` is null or a live object of libfabric; `buffer` is null or has room for that many
+/// `entries` of the queue's format, and `sources` is null or has room for as many addresses;
+/// `condition` is null, or leads to a number if the queue was opened for `FI_CQ_COND_THRESHOLD`.
 unsafe extern "C" fn sreadfrom(
     queue: *mut fid_cq,
     buffer: *mut c_void,

@@ -450,9 +450,9 @@ unsafe extern "C" fn cancel(fid: fid_t, context: *mut c_void) -> isize {
 /// `FI_OPT_ENDPOINT` and for datagram endpoints, like stock.
 ///
 /// # Safety
-/// As for [`object`].
+/// C does not close the endpoint meanwhile; the pointer may be any.
 unsafe fn with_options<'a>(fid: fid_t, level: c_int) -> Result<&'a Endpoint> {
-    // SAFETY: the caller's contract is the same.
+    // SAFETY: C does not close it meanwhile, by the caller's contract.
     let endpoint: &Endpoint = unsafe { object(fid.cast()) }?;
     let has_options = !endpoint.domain.endpoint_type.is_datagram();
     match has_options && level == FI_OPT_ENDPOINT as c_int {

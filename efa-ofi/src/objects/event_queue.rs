@@ -195,7 +195,7 @@ unsafe extern "C" fn read(
 /// As [`read`], and `-FI_ENOSYS` if the queue was opened without waiting.
 ///
 /// # Safety
-/// As for [`read`].
+/// `event` is null or valid for a write, and `buffer` is null or has room for `length` bytes.
 unsafe extern "C" fn sread(
     queue: *mut fid_eq,
     event: *mut u32,
@@ -311,6 +311,6 @@ unsafe extern "C" fn strerror(
     buffer: *mut c_char,
     length: usize,
 ) -> *const c_char {
-    // SAFETY: the caller's contract is the same.
+    // SAFETY: the buffer by the caller's contract.
     unsafe { describe(provider_errno, None, buffer, length) }
 }

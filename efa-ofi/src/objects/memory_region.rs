@@ -164,7 +164,8 @@ unsafe extern "C" fn reg(
 /// As [`reg`]; `-FI_EINVAL` for another number of pieces.
 ///
 /// # Safety
-/// `pieces` is null or points to `count` pieces; the others are as for [`reg`].
+/// `pieces` is null or points to `count` pieces, and `result` is null or valid for a write. The
+/// memory is the application's until the registration is closed; the device notices if it is not.
 unsafe extern "C" fn regv(
     domain: *mut fid,
     pieces: *const iovec,
@@ -182,7 +183,7 @@ unsafe extern "C" fn regv(
     // SAFETY: there is one piece.
     let piece = unsafe { pieces.read() };
     let (buffer, length) = (piece.iov_base, piece.iov_len);
-    // SAFETY: the caller's contract is the same.
+    // SAFETY: memory and `result` by the caller's contract.
     unsafe {
         reg(
             domain,
@@ -204,8 +205,9 @@ unsafe extern "C" fn regv(
 /// As [`regv`]; `-FI_ENOSYS` for memory of GPUs.
 ///
 /// # Safety
-/// `attributes` is null or valid with all structures that it points to; the others are as for
-/// [`reg`].
+/// `attributes` is null or valid with all structures that it points to, and `result` is null or
+/// valid for a write. The memory is the application's until the registration is closed; the device
+/// notices if it is not.
 unsafe extern "C" fn regattr(
     domain: *mut fid,
     attributes: *const fi_mr_attr,
@@ -219,7 +221,7 @@ unsafe extern "C" fn regattr(
         if attributes.iface != FI_HMEM_SYSTEM {
             return Err(ENOSYS);
         }
-        // SAFETY: the caller's contract is the same.
+        // SAFETY: pieces, memory and `result` by the caller's contract.
         let status = unsafe {
             regv(
                 domain,

@@ -136,7 +136,7 @@ impl Options {
         value: *mut c_void,
         length: *mut usize,
     ) -> Result<()> {
-        // SAFETY: the caller's contract is the same.
+        // SAFETY: `value` has as many bytes as `length` says, by the caller's contract.
         let give = |bytes: &[u8]| unsafe { copy_out(bytes, value, length) };
         let emulates = |cap| !(self.use_device_rdma && limits.caps.contains(cap));
         if let Some(index) = size_of_messages(option) {
@@ -175,7 +175,7 @@ impl Options {
         value: *const c_void,
         length: usize,
     ) -> Result<()> {
-        // SAFETY: the caller's contract is the same.
+        // SAFETY: `value` is null or has `length` bytes, by the caller's contract.
         let size = || unsafe { take(value, length) }.map(usize::from_ne_bytes);
         // SAFETY: as above.
         let switch = || unsafe { take(value, length) }.map(|[byte]| byte != 0);
@@ -195,7 +195,7 @@ impl Options {
         }
         match option {
             P2P => {
-                // SAFETY: the caller's contract is the same.
+                // SAFETY: as above.
                 let wanted = c_int::from_ne_bytes(unsafe { take(value, length) }?);
                 if wanted == P2P_REQUIRED {
                     // Memory of other devices is not supported.
@@ -249,7 +249,7 @@ fn within<T: PartialOrd>(range: RangeInclusive<T>, value: T) -> Result<T> {
 /// `FI_EINVAL` if it is null or has another length.
 ///
 /// # Safety
-/// As for [`Options::set`].
+/// `value` is null or has `length` bytes.
 pub(crate) unsafe fn take<const N: usize>(value: *const c_void, length: usize) -> Result<[u8; N]> {
     if value.is_null() || length != N {
         return Err(Errno::EINVAL);

@@ -42,9 +42,9 @@ pub(crate) trait Waitable: Object {
 /// [`Waitable::try_wait`] of the object at a pointer; `None` if there is none of this type.
 ///
 /// # Safety
-/// As for [`object`].
+/// C does not close the object meanwhile; the pointer may be any.
 pub(crate) unsafe fn try_wait<T: Waitable>(pointer: *const c_void) -> Option<Result<()>> {
-    // SAFETY: the caller's contract is the same.
+    // SAFETY: C does not close it meanwhile, by the caller's contract.
     let object = unsafe { object::<T>(pointer) };
     object.ok().map(T::try_wait)
 }
