@@ -20,6 +20,7 @@ use efa_device_model::device::connected::{
 };
 use efa_device_model::provider::{TagMatcher, TagReceive};
 
+use efa_testing::device::net::codes::{MATCH, TAGGED};
 use efa_testing::device::net::{Net, NetworkEffects, attributes, request};
 
 /// Bytes of a message behind its header.
@@ -30,10 +31,6 @@ const FEW: u64 = 500;
 const MORE: u64 = 2000;
 
 const POSTED: [u64; 3] = [1, 100, 10_000];
-
-/// Operation and flag of completions.
-const TAGGED: u8 = 133;
-const MATCH: u8 = 1 << 5;
 
 /// Which part matches.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -33,6 +33,9 @@ pub mod codes {
     #![allow(missing_docs, reason = "named as in the device's interface")]
 
     pub const RECV: u8 = 128;
+    pub const ADDED: u8 = 130;
+    pub const DELETED: u8 = 131;
+    pub const SYNCED: u8 = 132;
     pub const TAGGED: u8 = 133;
     pub const WITHOUT_TAG: u8 = 134;
     pub const SYNC_REQUESTED: u8 = 1 << 4;

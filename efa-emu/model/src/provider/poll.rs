@@ -7,6 +7,7 @@ use efa_core::nic::Status;
 
 use super::ibv_wc_status;
 use super::request_ids::Retired;
+use crate::device::connected::WcOperation;
 use crate::device::queue::{
     CompletionEntry, CompletionRing, CompletionSlot, CqDoorbell, WqeOperation,
 };
@@ -30,10 +31,10 @@ impl WcOpcode {
     /// The `ibv_wc_opcode` that rdma-core reports; it reports RDMA reads as sends.
     pub const fn ibv_wc_opcode(self) -> u32 {
         match self {
-            WcOpcode::Send | WcOpcode::RdmaRead => 0,
-            WcOpcode::RdmaWrite => 1,
-            WcOpcode::Recv => 128,
-            WcOpcode::RecvRdmaWithImmediate => 129,
+            WcOpcode::Send | WcOpcode::RdmaRead => WcOperation::Send as u32,
+            WcOpcode::RdmaWrite => WcOperation::RdmaWrite as u32,
+            WcOpcode::Recv => WcOperation::Recv as u32,
+            WcOpcode::RecvRdmaWithImmediate => WcOperation::RecvRdmaWithImmediate as u32,
         }
     }
 }

@@ -5,7 +5,7 @@ use efa_core::address::Qpn;
 use efa_device_model::device::QpState;
 use efa_device_model::device::connected::{
     MAX_RENDEZVOUS_HEADER, RVH, RendezvousHeader, SrqConfig, TMH, TagHeader, TagOperation,
-    TagRequestOperation, WcStatus,
+    TagRequestOperation, WcOperation, WcStatus,
 };
 use efa_testing::workspace;
 
@@ -469,27 +469,15 @@ fn failed_operations_have_no_effect() {
     assert_eq!(second, b'z', "new tags are not matched yet");
 }
 
-fn status_name(status: WcStatus) -> &'static str {
+fn status_name(status: WcStatus) -> String {
     match status {
-        Success => "success",
-        LocalLength => "`IBV_WC_LOC_LEN_ERR`",
-        RemoteAccess => "`IBV_WC_REM_ACCESS_ERR`",
-        ListFailure => "`IBV_WC_TM_ERR`",
-        RendezvousIncomplete => "`IBV_WC_TM_RNDV_INCOMPLETE`",
-        other => panic!("{other:?} has no name here"),
+        Success => "success".to_owned(),
+        failure => format!("`IBV_WC_{}`", WcStatus::name_of(failure as u32)),
     }
 }
 
-fn operation_name(operation: u8) -> &'static str {
-    match operation {
-        RECV => "`IBV_WC_RECV`",
-        ADDED => "`IBV_WC_TM_ADD`",
-        DELETED => "`IBV_WC_TM_DEL`",
-        SYNCED => "`IBV_WC_TM_SYNC`",
-        TAGGED => "`IBV_WC_TM_RECV`",
-        WITHOUT_TAG => "`IBV_WC_TM_NO_TAG`",
-        other => panic!("{other} has no name here"),
-    }
+fn operation_name(operation: u8) -> String {
+    format!("`IBV_WC_{}`", WcOperation::name_of(operation.into()))
 }
 
 fn flag_names(flags: u8) -> &'static str {

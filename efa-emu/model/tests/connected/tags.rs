@@ -7,18 +7,8 @@ use efa_device_model::device::connected::{
 };
 use efa_device_model::device::queue::CompletionEntry;
 
+pub(crate) use efa_testing::device::net::codes::*;
 use efa_testing::device::net::{Host, MEMORY, Net, NetworkEffects, attributes, request};
-
-pub(crate) const SYNC_REQUESTED: u8 = 1 << 4;
-pub(crate) const MATCH: u8 = 1 << 5;
-pub(crate) const DATA_VALID: u8 = 1 << 6;
-
-pub(crate) const RECV: u8 = 128;
-pub(crate) const ADDED: u8 = 130;
-pub(crate) const DELETED: u8 = 131;
-pub(crate) const SYNCED: u8 = 132;
-pub(crate) const TAGGED: u8 = 133;
-pub(crate) const WITHOUT_TAG: u8 = 134;
 
 /// Offsets of tagged buffers and plain receives in the receiver's memory.
 const TAGS: usize = 0x1000;

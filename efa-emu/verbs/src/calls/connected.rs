@@ -6,8 +6,8 @@ use std::sync::{Arc, PoisonError};
 
 use efa_core::address::Gid;
 use efa_device_model::device::connected::{
-    BufferList, ConnectionAttributes, ConnectionMask, Payload, Psn, REMOTE_ATOMIC, RecvWr,
-    RemoteMemory, SendOperation, SendWr, WcOperation,
+    BufferList, ConnectedFlags, ConnectionAttributes, ConnectionMask, Payload, Psn, REMOTE_ATOMIC,
+    RecvWr, RemoteMemory, SendOperation, SendWr, WcOperation,
 };
 use efa_device_model::device::queue::CompletionEntry;
 use efa_device_model::device::{Device, Error};
@@ -383,8 +383,7 @@ pub(super) unsafe fn post_receives(
 
 /// The immediate data, big endian; 0 without.
 fn immediate(entry: &CompletionEntry) -> u32 {
-    const WITH_IMMEDIATE: u8 = 1 << 1;
-    match entry.connected_flags() & WITH_IMMEDIATE {
+    match entry.connected_flags() & ConnectedFlags::WITH_IMM.bits() {
         0 => 0,
         _ => entry.connected_data().to_be(),
     }

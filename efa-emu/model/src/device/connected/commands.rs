@@ -413,7 +413,7 @@ impl Device {
             TagRequestOperation::Sync => WcOperation::TagSync,
         };
         let flags = match tags.needs_sync() {
-            true => ConnectedFlags::SYNC_REQUESTED,
+            true => ConnectedFlags::TM_SYNC_REQ,
             false => ConnectedFlags::empty(),
         };
         if request.is_signaled || status != WcStatus::Success {

@@ -1,82 +1,117 @@
-//! Completions of connected queue pairs and of shared receive queues: statuses and operations with
-//! the numbers of the verbs, and the completion queue's entry.
+//! Completions of connected queue pairs and of shared receive queues: statuses, operations and flags
+//! with the numbers and names of the verbs, and the completion queue's entry.
 
 use efa_core::address::Qpn;
+use serde::Deserialize;
 
-/// The status of a completion, as `ibv_wc_status`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum WcStatus {
-    /// Success.
-    Success = 0,
-    /// A message is longer than its receive.
-    LocalLength = 1,
-    /// The queue pair does not allow the operation: for example, it may not have outstanding reads.
-    LocalOperation = 2,
-    /// A local buffer is not registered for the access.
-    LocalProtection = 4,
-    /// The queue pair entered the error state before the request was executed.
-    Flushed = 5,
-    /// The peer sent an invalid response.
-    BadResponse = 7,
-    /// The peer rejected the request as invalid.
-    RemoteInvalidRequest = 9,
-    /// The peer denied access to its memory.
-    RemoteAccess = 10,
-    /// The peer failed to execute the request.
-    RemoteOperation = 11,
-    /// The peer does not respond.
-    RetryExceeded = 12,
-    /// The peer had no receive posted for all retries.
-    RnrRetryExceeded = 13,
-    /// A message matched the tag before it could be deleted.
-    TagMatching = 22,
-    /// The tagged buffer is too small for a rendezvous. It contains the headers of the request.
-    RendezvousIncomplete = 23,
+/// Declares an enumeration of the verbs: each value with its number, and its name without the
+/// beginning `IBV_WC_`, by which serde reads it.
+macro_rules! verbs_enumeration {
+    ($(#[$about:meta])* $type:ident {
+        $($(#[$meaning:meta])* $value:ident = $number:literal, $name:literal;)*
+    }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+        #[repr(u8)]
+        pub enum $type {
+            $($(#[$meaning])* #[serde(rename = $name)] $value = $number,)*
+        }
+
+        impl $type {
+            /// The name of a number, without `IBV_WC_`; the number if it has none here.
+            pub fn name_of(number: u32) -> String {
+                match number {
+                    $($number => $name.to_owned(),)*
+                    other => other.to_string(),
+                }
+            }
+        }
+    };
 }
 
-/// The operation of a completion, as `ibv_wc_opcode`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum WcOperation {
-    /// A send.
-    Send = 0,
-    /// An RDMA write.
-    RdmaWrite = 1,
-    /// An RDMA read.
-    RdmaRead = 2,
-    /// A compare and swap.
-    CompareSwap = 3,
-    /// A fetch and add.
-    FetchAdd = 4,
-    /// A message arrived.
-    Recv = 128,
-    /// A write with immediate arrived.
-    RecvRdmaWithImmediate = 129,
-    /// A tag was added.
-    TagAdd = 130,
-    /// A tag was deleted.
-    TagDelete = 131,
-    /// The number of unexpected messages was reported.
-    TagSync = 132,
-    /// A tagged message was matched, has arrived, or is unexpected.
-    TagRecv = 133,
-    /// A message without a tag arrived.
-    NoTag = 134,
+verbs_enumeration! {
+    /// The status of a completion, as `ibv_wc_status`.
+    WcStatus {
+        /// Success.
+        Success = 0, "SUCCESS";
+        /// A message is longer than its receive.
+        LocalLength = 1, "LOC_LEN_ERR";
+        /// The queue pair does not allow the operation: for example, it may not have outstanding
+        /// reads.
+        LocalOperation = 2, "LOC_QP_OP_ERR";
+        /// A local buffer is not registered for the access.
+        LocalProtection = 4, "LOC_PROT_ERR";
+        /// The queue pair entered the error state before the request was executed.
+        Flushed = 5, "WR_FLUSH_ERR";
+        /// The peer sent an invalid response.
+        BadResponse = 7, "BAD_RESP_ERR";
+        /// The peer rejected the request as invalid.
+        RemoteInvalidRequest = 9, "REM_INV_REQ_ERR";
+        /// The peer denied access to its memory.
+        RemoteAccess = 10, "REM_ACCESS_ERR";
+        /// The peer failed to execute the request.
+        RemoteOperation = 11, "REM_OP_ERR";
+        /// The peer does not respond.
+        RetryExceeded = 12, "RETRY_EXC_ERR";
+        /// The peer had no receive posted for all retries.
+        RnrRetryExceeded = 13, "RNR_RETRY_EXC_ERR";
+        /// The peer has no such queue pair. EFA only, as the next three.
+        UnknownQueuePair = 15, "REM_INV_RD_REQ_ERR";
+        /// The peer ended the request.
+        RemoteAborted = 16, "REM_ABORT_ERR";
+        /// The peer did not respond, or cannot be reached.
+        ResponseTimeout = 20, "RESP_TIMEOUT_ERR";
+        /// The device reported a code that is not known.
+        General = 21, "GENERAL_ERR";
+        /// A message matched the tag before it could be deleted.
+        TagMatching = 22, "TM_ERR";
+        /// The tagged buffer is too small for a rendezvous. It contains the headers of the request.
+        RendezvousIncomplete = 23, "TM_RNDV_INCOMPLETE";
+    }
+}
+
+verbs_enumeration! {
+    /// The operation of a completion, as `ibv_wc_opcode`.
+    WcOperation {
+        /// A send.
+        Send = 0, "SEND";
+        /// An RDMA write.
+        RdmaWrite = 1, "RDMA_WRITE";
+        /// An RDMA read.
+        RdmaRead = 2, "RDMA_READ";
+        /// A compare and swap.
+        CompareSwap = 3, "COMP_SWAP";
+        /// A fetch and add.
+        FetchAdd = 4, "FETCH_ADD";
+        /// A message arrived.
+        Recv = 128, "RECV";
+        /// A write with immediate arrived.
+        RecvRdmaWithImmediate = 129, "RECV_RDMA_WITH_IMM";
+        /// A tag was added.
+        TagAdd = 130, "TM_ADD";
+        /// A tag was deleted.
+        TagDelete = 131, "TM_DEL";
+        /// The number of unexpected messages was reported.
+        TagSync = 132, "TM_SYNC";
+        /// A tagged message was matched, has arrived, or is unexpected.
+        TagRecv = 133, "TM_RECV";
+        /// A message without a tag arrived.
+        NoTag = 134, "TM_NO_TAG";
+    }
 }
 
 bitflags::bitflags! {
-    /// Flags of a completion, as `ibv_wc_flags`.
+    /// Flags of a completion, as `ibv_wc_flags`, with its names.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct ConnectedFlags: u8 {
         /// There is immediate data.
-        const WITH_IMMEDIATE = 1 << 1;
+        const WITH_IMM = 1 << 1;
         /// The device needs the number of unexpected messages that the program has handled.
-        const SYNC_REQUESTED = 1 << 4;
+        const TM_SYNC_REQ = 1 << 4;
         /// A tag was matched.
-        const MATCH = 1 << 5;
+        const TM_MATCH = 1 << 5;
         /// All data has arrived.
-        const DATA_VALID = 1 << 6;
+        const TM_DATA_VALID = 1 << 6;
         /// The sender requested a solicited event. Not a flag of the verbs, which only have the
         /// event.
         const SOLICITED = 1 << 7;

@@ -391,7 +391,7 @@ impl Pair {
             if let Target::Tagged(buffer, header) = &incoming.target
                 && part.is_first
             {
-                self.report_match(buffer, *header, ConnectedFlags::MATCH, 0, around);
+                self.report_match(buffer, *header, ConnectedFlags::TM_MATCH, 0, around);
             }
             self.responder.incoming = Some(incoming);
         }
@@ -639,7 +639,7 @@ impl Pair {
         completion.length = incoming.received;
         completion.flags = packet.wakes();
         if let Some(immediate) = immediate {
-            completion.flags |= ConnectedFlags::WITH_IMMEDIATE;
+            completion.flags |= ConnectedFlags::WITH_IMM;
             completion.data = immediate;
         }
         self.report(around, &completion);
@@ -657,10 +657,10 @@ impl Pair {
         if header.operation == TagOperation::Rendezvous {
             return self.begin_rendezvous(packet, buffer, header, around);
         }
-        let mut flags = ConnectedFlags::DATA_VALID | packet.wakes();
+        let mut flags = ConnectedFlags::TM_DATA_VALID | packet.wakes();
         // The match of a single packet was not reported before.
         if incoming.received == packet.length {
-            flags |= ConnectedFlags::MATCH;
+            flags |= ConnectedFlags::TM_MATCH;
         }
         let length = incoming.received - TMH as u32;
         around.counters.recv_bytes += u64::from(length);
@@ -707,7 +707,7 @@ impl Pair {
         if u64::from(length) > buffer.buffers.length() || length > MAX_MESSAGE {
             return self.report_incomplete(packet, buffer, header, around);
         }
-        let flags = ConnectedFlags::MATCH | packet.wakes();
+        let flags = ConnectedFlags::TM_MATCH | packet.wakes();
         self.report_match(buffer, header, flags, length, around);
         let operation = SendOperation::Read(RemoteMemory { address, key });
         let mtu = self.attributes.mtu();
@@ -770,7 +770,7 @@ impl Pair {
             false => WcStatus::LocalLength,
         };
         let mut completion = self.completion(buffer.wr_id, WcOperation::TagRecv, status);
-        completion.flags = ConnectedFlags::MATCH;
+        completion.flags = ConnectedFlags::TM_MATCH;
         completion.length = if is_moved { length } else { 0 };
         (completion.tag, completion.data) = (header.tag, header.data);
         self.report(around, &completion);

@@ -198,7 +198,7 @@ impl Pair {
                     let mut completion = self.completion(wr_id, WcOperation::TagRecv, status);
                     (completion.tag, completion.data) = (tag, data);
                     if is_success {
-                        completion.flags = ConnectedFlags::DATA_VALID;
+                        completion.flags = ConnectedFlags::TM_DATA_VALID;
                         completion.length = length;
                     }
                     self.report(around, &completion);

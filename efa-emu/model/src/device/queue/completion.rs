@@ -703,7 +703,7 @@ mod tests {
             wr_id: 0x2827_2625_2423_2221,
             status: WcStatus::TagMatching,
             operation: WcOperation::TagRecv,
-            flags: ConnectedFlags::MATCH | ConnectedFlags::DATA_VALID,
+            flags: ConnectedFlags::TM_MATCH | ConnectedFlags::TM_DATA_VALID,
             qpn: Qpn(0x1211),
             peer_qpn: Qpn(0x1413),
             length: 0x3433_3231,
