@@ -43,6 +43,14 @@ impl ScenarioError {
 
 pub(super) type Result<T> = std::result::Result<T, ScenarioError>;
 
+/// The text of a file.
+pub(super) fn read(file: &Path) -> Result<String> {
+    std::fs::read_to_string(file).map_err(|source| ScenarioError::Unreadable {
+        file: file.to_owned(),
+        source,
+    })
+}
+
 /// Finds lines and makes errors for one file.
 pub(super) struct Source<'a> {
     path: &'a Path,

@@ -43,18 +43,17 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// The value of a key, if it is text.
-    pub(super) fn text(&self, key: &str) -> Option<&str> {
-        self.values.get(key)?.as_str()
-    }
-
-    /// The same keys under another name, all of them unread.
-    pub(super) fn named(self, table: String) -> Self {
-        Keys {
-            table,
-            asked: Vec::new(),
-            ..self
-        }
+    /// The keys of a step, and the value of `do`, after which messages call the table.
+    pub(super) fn step<N: DeserializeOwned>(
+        source: &'a Source<'a>,
+        raw: RawTable,
+    ) -> Result<(N, Self)> {
+        let mut keys = Keys::new(source, "the step", raw);
+        let given = keys.values.get("do").and_then(Value::as_str);
+        let table = format!("`{}`", given.unwrap_or_default());
+        let name = keys.need("do")?;
+        keys.asked.clear();
+        Ok((name, Keys { table, ..keys }))
     }
 
     /// An error about a key, on its line if it is present.

@@ -9,7 +9,7 @@ use toml::Spanned;
 
 use super::contents::Scenario;
 use super::endpoint::{self, Software};
-use super::error::{Result, ScenarioError, Source, suggest};
+use super::error::{Result, Source, read, suggest};
 use super::fault::fault;
 use super::keys::RawTable;
 use super::packet::packet;
@@ -38,11 +38,7 @@ struct File {
 impl Scenario {
     /// Reads and checks a scenario.
     pub fn load(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).map_err(|source| ScenarioError::Unreadable {
-            file: path.to_owned(),
-            source,
-        })?;
-        Self::parse(path, &text)
+        Self::parse(path, &read(path)?)
     }
 
     /// Checks the text of a scenario; `path` is only used in messages.

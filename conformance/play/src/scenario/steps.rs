@@ -75,10 +75,7 @@ impl<'a> Steps<'a> {
     }
 
     pub(super) fn step(&mut self, raw: RawTable) -> Result<Step> {
-        let mut keys = Keys::new(self.source, "the step", raw);
-        let table = format!("`{}`", keys.text("do").unwrap_or_default());
-        let name: StepName = keys.need("do")?;
-        let mut keys = keys.named(table);
+        let (name, mut keys) = Keys::step(self.source, raw)?;
         let action = match name {
             StepName::Wait => Action::Wait {
                 operations: self.known_operations(&mut keys)?,

@@ -4,10 +4,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
-use toml::Spanned;
+use efa_device_model::device::connected::{ConnectedFlags, WcOperation, WcStatus};
+use serde::{Deserialize, Deserializer};
 
-use super::error::{Result, ScenarioError, Source, suggest};
+use super::error::{Result, Source, read, suggest};
+use super::keys::{Keys, RawTable};
+use crate::operation::names;
 
 /// A scenario of tag matching.
 #[derive(Clone, Debug)]
@@ -62,8 +64,7 @@ pub struct TagStep {
 }
 
 /// The action of a step.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(tag = "do", rename_all = "lowercase", deny_unknown_fields)]
+#[derive(Clone, Debug)]
 pub enum TagAction {
     Receive {
         at: End,
@@ -83,7 +84,6 @@ pub enum TagAction {
         /// The number of handled unexpected messages, if the operation reports it.
         handled: Option<u32>,
         /// Whether a success is reported too.
-        #[serde(default)]
         signaled: bool,
     },
     /// `b` deletes a tag.
@@ -100,7 +100,7 @@ pub enum TagAction {
         id: String,
         message: Message,
         /// The status of its work request; success by default.
-        status: Option<String>,
+        status: Option<WcStatus>,
     },
     /// `b` reads the data of a rendezvous.
     Read {
@@ -108,11 +108,10 @@ pub enum TagAction {
         /// The message that requested the rendezvous.
         of: String,
         /// The offset in the data at which the read begins.
-        #[serde(default)]
         offset: usize,
         /// Bytes that are read; the rest of the data by default.
         length: Option<usize>,
-        status: Option<String>,
+        status: Option<WcStatus>,
     },
     /// These completions arrive, in this order.
     See { at: End, completions: Vec<Expected> },
@@ -172,12 +171,12 @@ pub struct Expected {
     /// The receive or operation that completes.
     pub id: String,
     /// Its opcode: an `ibv_wc_opcode` without `IBV_WC_`.
-    pub is: String,
+    pub is: WcOperation,
     /// Its status likewise, by default `SUCCESS`.
-    pub status: Option<String>,
+    pub status: Option<WcStatus>,
     /// Its flags likewise.
     #[serde(default)]
-    pub flags: Vec<String>,
+    pub flags: Vec<Flag>,
     pub length: Option<u32>,
     pub tag: Option<u64>,
     pub data: Option<u32>,
@@ -189,50 +188,15 @@ pub struct Expected {
     pub ends: Option<String>,
 }
 
-/// Names of `ibv_wc_opcode`.
-pub const OPCODES: [(&str, u32); 9] = [
-    ("SEND", 0),
-    ("RDMA_READ", 2),
-    ("RECV", 128),
-    ("RECV_RDMA_WITH_IMM", 129),
-    ("TM_ADD", 130),
-    ("TM_DEL", 131),
-    ("TM_SYNC", 132),
-    ("TM_RECV", 133),
-    ("TM_NO_TAG", 134),
-];
+/// A flag of a completion.
+#[derive(Clone, Copy, Debug)]
+pub struct Flag(pub ConnectedFlags);
 
-/// Names of `ibv_wc_status`.
-pub const STATUSES: [(&str, u32); 10] = [
-    ("SUCCESS", 0),
-    ("LOC_LEN_ERR", 1),
-    ("LOC_PROT_ERR", 4),
-    ("WR_FLUSH_ERR", 5),
-    ("REM_INV_REQ_ERR", 9),
-    ("REM_ACCESS_ERR", 10),
-    ("RETRY_EXC_ERR", 12),
-    ("RNR_RETRY_EXC_ERR", 13),
-    ("TM_ERR", 22),
-    ("TM_RNDV_INCOMPLETE", 23),
-];
-
-/// Names of `ibv_wc_flags`.
-pub const FLAGS: [(&str, u32); 3] = [
-    ("TM_SYNC_REQ", 1 << 4),
-    ("TM_MATCH", 1 << 5),
-    ("TM_DATA_VALID", 1 << 6),
-];
-
-/// The number of a name.
-pub fn number(names: &[(&str, u32)], name: &str) -> Option<u32> {
-    let found = names.iter().find(|(known, _)| *known == name);
-    found.map(|(_, number)| *number)
-}
-
-/// The name of a number, or the number.
-pub fn name(names: &[(&str, u32)], number: u32) -> String {
-    let found = names.iter().find(|(_, known)| *known == number);
-    found.map_or_else(|| number.to_string(), |(name, _)| (*name).to_owned())
+impl<'de> Deserialize<'de> for Flag {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
+        let flags = ConnectedFlags::all() - ConnectedFlags::SOLICITED;
+        names::read(flags.iter_names(), from).map(Flag)
+    }
 }
 
 #[derive(Deserialize)]
@@ -240,8 +204,8 @@ pub fn name(names: &[(&str, u32)], number: u32) -> String {
 struct File {
     description: String,
     spec: Vec<String>,
-    connection: ConnectionSpec,
-    step: Vec<Spanned<toml::Table>>,
+    connection: RawTable,
+    step: Vec<RawTable>,
 }
 
 impl TagScenario {
@@ -256,11 +220,7 @@ impl TagScenario {
     /// # Errors
     /// With file, line, key and remedy.
     pub fn load(path: &Path) -> Result<TagScenario> {
-        let text = std::fs::read_to_string(path).map_err(|source| ScenarioError::Unreadable {
-            file: path.to_owned(),
-            source,
-        })?;
-        TagScenario::parse(path, &text)
+        TagScenario::parse(path, &read(path)?)
     }
 
     /// Checks the text of a scenario; `path` is only used in messages.
@@ -270,40 +230,24 @@ impl TagScenario {
     pub fn parse(path: &Path, text: &str) -> Result<TagScenario> {
         let source = Source::new(path, text);
         let file: File = toml::from_str(text).map_err(|error| source.toml(&error))?;
-        let mtu = file.connection.mtu;
+        let mut keys = Keys::new(&source, "the connection", file.connection);
+        let connection: ConnectionSpec = keys.rest()?;
+        let mtu = connection.mtu;
         if !(256..=4096).contains(&mtu) || !mtu.is_power_of_two() {
-            return Err(source.error(
-                source.line(text.find("[connection]").unwrap_or(0)),
-                "mtu",
-                format!("`{mtu}` is not a path MTU"),
-                "give 256, 512, 1024, 2048 or 4096",
-            ));
+            let remedy = "give 256, 512, 1024, 2048 or 4096";
+            return Err(keys.error("mtu", format!("`{mtu}` is not a path MTU"), remedy));
         }
-        let mut names = Names {
-            source: &source,
-            line: 0,
-            known: BTreeMap::new(),
-        };
-        let mut steps = Vec::new();
-        for table in file.step {
-            names.line = source.line(table.span().start);
-            let read = toml::Value::Table(table.into_inner()).try_into();
-            let action = read.map_err(|error: toml::de::Error| {
-                source.explain(names.line, "do", error.message())
-            })?;
-            names.check(&action)?;
-            steps.push(TagStep {
-                line: names.line,
-                action,
-            });
-        }
+        let mut reader = TagSteps::default();
+        let steps = file.step.into_iter();
+        let steps = steps.map(|raw| reader.step(&source, raw));
+        let steps = steps.collect::<Result<_>>()?;
         let stem = path.file_stem().unwrap_or(path.as_os_str());
         Ok(TagScenario {
             name: stem.to_string_lossy().into_owned(),
             path: path.to_owned(),
             description: file.description.trim().to_owned(),
             spec: file.spec,
-            connection: file.connection,
+            connection,
             steps,
         })
     }
@@ -319,19 +263,111 @@ enum NamedKind {
     Operation,
 }
 
-/// The names in a scenario, collected while its steps are read.
-struct Names<'s> {
-    source: &'s Source<'s>,
-    line: usize,
+/// The values of `do`.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum TagStepName {
+    Receive,
+    Add,
+    Delete,
+    Sync,
+    Send,
+    Read,
+    See,
+}
+
+/// Reads steps; tracks the names of earlier ones.
+#[derive(Default)]
+struct TagSteps {
     known: BTreeMap<String, NamedKind>,
 }
 
-impl Names<'_> {
-    fn add(&mut self, id: &str, named: NamedKind) -> Result<()> {
-        match self.known.insert(id.to_owned(), named) {
-            None => Ok(()),
-            Some(_) => Err(self.source.error(
-                self.line,
+impl TagSteps {
+    fn step(&mut self, source: &Source<'_>, raw: RawTable) -> Result<TagStep> {
+        let (name, mut keys) = Keys::step(source, raw)?;
+        let action = self.action(name, &mut keys)?;
+        let line = keys.line;
+        keys.finish()?;
+        Ok(TagStep { line, action })
+    }
+
+    /// Names of earlier steps are looked up before the step has its own.
+    fn action(&mut self, name: TagStepName, keys: &mut Keys<'_>) -> Result<TagAction> {
+        use NamedKind::{Message as Plain, Operation, Receive, Rendezvous, Tag};
+        Ok(match name {
+            TagStepName::Receive => TagAction::Receive {
+                at: keys.need("at")?,
+                id: self.id(keys, Receive)?,
+                length: keys.need("length")?,
+            },
+            TagStepName::Add => TagAction::Add {
+                id: self.id(keys, Tag)?,
+                tag: keys.need("tag")?,
+                mask: keys.optional("mask")?,
+                length: keys.need("length")?,
+                handled: keys.optional("handled")?,
+                signaled: keys.optional("signaled")?.unwrap_or_default(),
+            },
+            TagStepName::Delete => TagAction::Delete {
+                of: self.of(keys, Tag)?,
+                id: self.id(keys, Operation)?,
+                handled: keys.optional("handled")?,
+            },
+            TagStepName::Sync => TagAction::Sync {
+                id: self.id(keys, Operation)?,
+                handled: keys.need("handled")?,
+            },
+            TagStepName::Send => {
+                let at = keys.need("at")?;
+                let message = keys.need("message")?;
+                let named = match &message {
+                    Message::Rendezvous { again, .. } => {
+                        self.earlier(keys, ["message", "again"], again, &[Rendezvous])?;
+                        Rendezvous
+                    }
+                    Message::Finish { of } => {
+                        self.earlier(keys, ["message", "of"], [of], &[Rendezvous])?;
+                        Plain
+                    }
+                    _ => Plain,
+                };
+                TagAction::Send {
+                    at,
+                    id: self.id(keys, named)?,
+                    message,
+                    status: keys.optional("status")?,
+                }
+            }
+            TagStepName::Read => TagAction::Read {
+                of: self.of(keys, Rendezvous)?,
+                id: self.id(keys, Operation)?,
+                offset: keys.optional("offset")?.unwrap_or_default(),
+                length: keys.optional("length")?,
+                status: keys.optional("status")?,
+            },
+            TagStepName::See => {
+                let at = keys.need("at")?;
+                let completions: Vec<Expected> = keys.need("completions")?;
+                for seen in &completions {
+                    for (key, name, of) in [
+                        ("id", Some(&seen.id), &[Receive, Tag, Operation][..]),
+                        ("holds", seen.holds.as_ref(), &[Plain, Rendezvous]),
+                        ("ends", seen.ends.as_ref(), &[Rendezvous]),
+                    ] {
+                        self.earlier(keys, ["completions", key], name, of)?;
+                    }
+                }
+                TagAction::See { at, completions }
+            }
+        })
+    }
+
+    /// The step's own name.
+    fn id(&mut self, keys: &mut Keys<'_>, named: NamedKind) -> Result<String> {
+        let id: String = keys.need("id")?;
+        match self.known.insert(id.clone(), named) {
+            None => Ok(id),
+            Some(_) => Err(keys.error(
                 "id",
                 format!("`{id}` is the name of an earlier step, too"),
                 "give each step a name of its own",
@@ -339,89 +375,33 @@ impl Names<'_> {
         }
     }
 
-    fn need(&self, key: &str, id: &str, of: &[NamedKind]) -> Result<()> {
-        if self.known.get(id).is_some_and(|named| of.contains(named)) {
-            return Ok(());
-        }
-        let usable = self.known.iter().filter(|(_, named)| of.contains(named));
-        let remedy = suggest(id, usable.map(|(id, _)| id.as_str()));
-        let problem = format!("no earlier step of the right sort has the name `{id}`");
-        Err(self.source.error(self.line, key, problem, remedy))
+    /// The value of `of`.
+    fn of(&self, keys: &mut Keys<'_>, named: NamedKind) -> Result<String> {
+        let of = keys.need("of")?;
+        self.earlier(keys, ["of", "of"], [&of], &[named])?;
+        Ok(of)
     }
 
-    fn constant(&self, key: &str, names: &[(&str, u32)], name: &str) -> Result<()> {
-        if number(names, name).is_some() {
-            return Ok(());
+    /// Refuses names that are not of earlier steps of these sorts. They are the value of a key, or
+    /// of one in it.
+    fn earlier<'n>(
+        &self,
+        keys: &Keys<'_>,
+        [outer, inner]: [&str; 2],
+        names: impl IntoIterator<Item = &'n String>,
+        of: &[NamedKind],
+    ) -> Result<()> {
+        for name in names {
+            if self.known.get(name).is_some_and(|named| of.contains(named)) {
+                continue;
+            }
+            let usable = self.known.iter().filter(|(_, named)| of.contains(named));
+            let remedy = suggest(name, usable.map(|(id, _)| id.as_str()));
+            let problem = format!("no earlier step of the right sort has the name `{name}`");
+            let line = keys.line_of(outer);
+            return Err(keys.source.error(line, inner, problem, remedy));
         }
-        let remedy = suggest(name, names.iter().map(|(name, _)| *name));
-        let problem = format!("`{name}` is not known");
-        Err(self.source.error(self.line, key, problem, remedy))
-    }
-
-    fn check(&mut self, action: &TagAction) -> Result<()> {
-        let status = |names: &Self, status: &Option<String>| match status {
-            Some(status) => names.constant("status", &STATUSES, status),
-            None => Ok(()),
-        };
-        match action {
-            TagAction::Receive { id, .. } => self.add(id, NamedKind::Receive),
-            TagAction::Add { id, .. } => self.add(id, NamedKind::Tag),
-            TagAction::Delete { id, of, .. } => {
-                self.need("of", of, &[NamedKind::Tag])?;
-                self.add(id, NamedKind::Operation)
-            }
-            TagAction::Sync { id, .. } => self.add(id, NamedKind::Operation),
-            TagAction::Send {
-                id,
-                message,
-                status: ends,
-                ..
-            } => {
-                status(self, ends)?;
-                match message {
-                    Message::Finish { of } => self.need("of", of, &[NamedKind::Rendezvous])?,
-                    Message::Rendezvous {
-                        again: Some(of), ..
-                    } => self.need("again", of, &[NamedKind::Rendezvous])?,
-                    _ => {}
-                }
-                let is_rendezvous = matches!(message, Message::Rendezvous { .. });
-                let named = match is_rendezvous {
-                    true => NamedKind::Rendezvous,
-                    false => NamedKind::Message,
-                };
-                self.add(id, named)
-            }
-            TagAction::Read {
-                id,
-                of,
-                status: ends,
-                ..
-            } => {
-                status(self, ends)?;
-                self.need("of", of, &[NamedKind::Rendezvous])?;
-                self.add(id, NamedKind::Operation)
-            }
-            TagAction::See { completions, .. } => {
-                for expected in completions {
-                    let of = [NamedKind::Receive, NamedKind::Tag, NamedKind::Operation];
-                    self.need("id", &expected.id, &of)?;
-                    self.constant("is", &OPCODES, &expected.is)?;
-                    status(self, &expected.status)?;
-                    for flag in &expected.flags {
-                        self.constant("flags", &FLAGS, flag)?;
-                    }
-                    if let Some(message) = &expected.holds {
-                        let of = [NamedKind::Message, NamedKind::Rendezvous];
-                        self.need("holds", message, &of)?;
-                    }
-                    if let Some(request) = &expected.ends {
-                        self.need("ends", request, &[NamedKind::Rendezvous])?;
-                    }
-                }
-                Ok(())
-            }
-        }
+        Ok(())
     }
 }
 
@@ -443,25 +423,38 @@ mod tests {
         let cases = [
             (
                 "do = \"ad\"\nid = \"one\"",
-                "tags.toml:6: do: unknown step `ad`; did you mean `add`?",
+                "tags.toml:7: do: unknown step `ad`; did you mean `add`?",
             ),
             (
                 "do = \"add\"\nid = \"one\"\ntag = 1",
-                "tags.toml:6: length: this key is missing; add `length = ...`",
+                "tags.toml:6: length: `add` needs this key; add `length = ...`",
             ),
             (
                 &format!("{add}[[step]]\ndo = \"delete\"\nid = \"two\"\nof = \"ome\""),
-                "tags.toml:11: of: no earlier step of the right sort has the name `ome`; did you mean `one`?",
+                "tags.toml:14: of: no earlier step of the right sort has the name `ome`; did you mean `one`?",
             ),
             (
                 &format!("{add}[[step]]\n{add}"),
-                "tags.toml:11: id: `one` is the name of an earlier step, too; give each step a name of its own",
+                "tags.toml:13: id: `one` is the name of an earlier step, too; give each step a name of its own",
             ),
             (
                 &format!(
                     "{add}[[step]]\ndo = \"see\"\nat = \"b\"\ncompletions = [{{ id = \"one\", is = \"TM_RECEIVE\" }}]"
                 ),
-                "tags.toml:11: is: `TM_RECEIVE` is not known; did you mean `TM_RECV`?",
+                "tags.toml:14: is: `TM_RECEIVE` is not known; did you mean `TM_RECV`?",
+            ),
+            (
+                &format!("{add}masc = 1"),
+                "tags.toml:11: masc: unknown key; did you mean `mask`?",
+            ),
+            (
+                &format!("{add}message = {{}}"),
+                "tags.toml:11: message: `add` does not take this key; it takes `id`, `tag`, `mask`, \
+                 `length`, `handled`, `signaled`",
+            ),
+            (
+                "do = \"send\"\nat = \"a\"\nid = \"one\"\nmessage = { type = \"egaer\" }",
+                "tags.toml:10: type: `egaer` is not known; did you mean `eager`?",
             ),
         ];
         for (steps, expected) in cases {

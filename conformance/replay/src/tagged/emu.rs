@@ -5,8 +5,8 @@ use std::sync::Arc;
 use efa_core::address::{Gid, Qpn};
 use efa_core::nic::{Access, UserSlice};
 use efa_device_model::device::connected::{
-    BufferList, ConnectedConfig, ConnectedFlags, ConnectionAttributes, ConnectionMask, Payload,
-    RecvWr, RemoteMemory, SendOperation, SendWr, SrqConfig, SrqId, TagConfig, TagRequestOperation,
+    BufferList, ConnectedConfig, ConnectionAttributes, ConnectionMask, Payload, RecvWr,
+    RemoteMemory, SendOperation, SendWr, SrqConfig, SrqId, TagConfig, TagRequestOperation,
     TaggedBuffer,
 };
 use efa_device_model::device::queue::{Buffer, CompletionRing, CompletionSlot, RequestIdSize};
@@ -276,13 +276,11 @@ impl Connection for SimConnection {
             return None;
         };
         self.consumer = self.consumer.wrapping_add(1);
-        // That the sender requested a solicited event is not a flag of the verbs.
-        let flags = entry.connected_flags() & !ConnectedFlags::SOLICITED.bits();
         Some(Completion {
             wr_id: entry.connected_wr_id(),
             status: entry.status().into(),
             opcode: entry.connected_operation().into(),
-            flags: flags.into(),
+            flags: entry.connected_flags().into(),
             length: entry.connected_length(),
             tag: entry.connected_tag(),
             data: entry.connected_data(),

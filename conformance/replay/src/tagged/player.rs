@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 
 use efa_core::rules::Severity;
 use efa_core::wire::infiniband::{Rvh, Tmh};
+use efa_device_model::device::connected::{ConnectedFlags, WcOperation, WcStatus};
 use efa_hw::connected::{Completion, TagOperation, TagRequest, Work};
-use efa_play::scenario::tags::{
-    End, Expected, FLAGS, Message, OPCODES, STATUSES, TagAction, TagScenario, name, number,
-};
+use efa_play::scenario::tags::{End, Expected, Message, TagAction, TagScenario};
 use zerocopy::IntoBytes as _;
 
 use super::error::StepError;
@@ -175,13 +174,12 @@ impl<'s, D: Devices> Player<'s, D> {
     }
 
     fn describe(&self, completion: &Completion) -> String {
-        let flags = FLAGS.iter().filter(|(_, bit)| completion.flags & bit != 0);
-        let flags: Vec<&str> = flags.map(|(name, _)| *name).collect();
         format!(
-            "`{}` complete: {} {} with the flags {flags:?}, {} bytes, tag {:#x}",
+            "`{}` complete: {} {} with the flags {}, {} bytes, tag {:#x}",
             self.name_of(completion.wr_id),
-            name(&OPCODES, completion.opcode),
-            name(&STATUSES, completion.status),
+            WcOperation::name_of(completion.opcode),
+            WcStatus::name_of(completion.status),
+            flag_names(ConnectedFlags::from_bits_truncate(completion.flags as u8)),
             completion.length,
             completion.tag,
         )
@@ -253,14 +251,14 @@ impl<'s, D: Devices> Player<'s, D> {
                 id,
                 message,
                 status,
-            } => self.send(*at, id, message, status.as_deref()),
+            } => self.send(*at, id, message, *status),
             TagAction::Read {
                 id,
                 of,
                 offset,
                 length,
                 status,
-            } => self.read(id, of, *offset, *length, status.as_deref()),
+            } => self.read(id, of, *offset, *length, *status),
             TagAction::See { at, completions } => self.see(*at, completions),
         }
     }
@@ -286,7 +284,7 @@ impl<'s, D: Devices> Player<'s, D> {
         at: End,
         id: &'s str,
         message: &'s Message,
-        status: Option<&str>,
+        status: Option<WcStatus>,
     ) -> Result<(), StepError> {
         let header = |operation, data: u32, tag: u64| {
             let header = Tmh {
@@ -368,7 +366,7 @@ impl<'s, D: Devices> Player<'s, D> {
         of: &str,
         offset: usize,
         length: Option<usize>,
-        status: Option<&str>,
+        status: Option<WcStatus>,
     ) -> Result<(), StepError> {
         let data = self.data_of(of)?;
         let rest = data.length.saturating_sub(offset);
@@ -390,15 +388,14 @@ impl<'s, D: Devices> Player<'s, D> {
     }
 
     /// Waits for the completion of a send queue's work request.
-    fn ended(&mut self, at: End, wr_id: u64, status: Option<&str>) -> Result<(), StepError> {
+    fn ended(&mut self, at: End, wr_id: u64, status: Option<WcStatus>) -> Result<(), StepError> {
         let at = at.index();
         let position = |player: &Self| player.seen[at].iter().position(|it| it.wr_id == wr_id);
         self.wait(MOST_ROUNDS, |player| position(player).is_some());
         let id = self.name_of(wr_id);
         let position = position(self).ok_or_else(|| StepError::Incomplete(id.to_owned()))?;
         let completion = self.seen[at].remove(position);
-        let expected = status.unwrap_or("SUCCESS");
-        compare(id, "status", expected, &name(&STATUSES, completion.status))
+        compare_status(id, status, &completion)
     }
 
     fn see(&mut self, at: End, completions: &'s [Expected]) -> Result<(), StepError> {
@@ -429,20 +426,12 @@ impl<'s, D: Devices> Player<'s, D> {
         completion: &Completion,
     ) -> Result<(), StepError> {
         let id = &expected.id;
-        let status = expected.status.as_deref().unwrap_or("SUCCESS");
-        compare(id, "status", status, &name(&STATUSES, completion.status))?;
-        let opcode = name(&OPCODES, completion.opcode);
-        compare(id, "opcode", &expected.is, &opcode)?;
-        let flags = expected
-            .flags
-            .iter()
-            .filter_map(|flag| number(&FLAGS, flag));
-        let names = |bits: u32| {
-            let names = FLAGS.iter().filter(|(_, bit)| bits & bit != 0);
-            let names: Vec<&str> = names.map(|(name, _)| *name).collect();
-            format!("{names:?}")
-        };
-        compare(id, "flags", &names(flags.sum()), &names(completion.flags))?;
+        compare_status(id, expected.status, completion)?;
+        let opcodes = [expected.is as u32, completion.opcode].map(WcOperation::name_of);
+        compare(id, "opcode", &opcodes[0], &opcodes[1])?;
+        let flags = expected.flags.iter().map(|flag| flag.0).collect();
+        let seen = ConnectedFlags::from_bits_truncate(completion.flags as u8);
+        compare(id, "flags", &flag_names(flags), &flag_names(seen))?;
         for (field, expected, found) in [
             (
                 "length",
@@ -513,6 +502,23 @@ fn compare_bytes(id: &str, expected: &[u8], found: &[u8]) -> Result<(), StepErro
             compare(id, &format!("byte {at}"), &expected, &found)
         }
     }
+}
+
+/// Whether a completion has the expected status, which is success by default.
+fn compare_status(
+    id: &str,
+    expected: Option<WcStatus>,
+    completion: &Completion,
+) -> Result<(), StepError> {
+    let expected = expected.unwrap_or(WcStatus::Success) as u32;
+    let statuses = [expected, completion.status].map(WcStatus::name_of);
+    compare(id, "status", &statuses[0], &statuses[1])
+}
+
+/// The names of flags.
+fn flag_names(flags: ConnectedFlags) -> String {
+    let names: Vec<&str> = flags.iter_names().map(|(name, _)| name).collect();
+    format!("{names:?}")
 }
 
 /// Whether a field of a completion, or a byte of its data, is as expected.
