@@ -8,6 +8,7 @@ use efa_core::nic::{DeviceCaps, NicAttributes, Status};
 
 pub use file::{ProfileError, ProfileProblem, is_path};
 
+use crate::device::connected::{MAX_MESSAGE, MAX_SGE};
 use crate::qpn_policy::QpnPolicy;
 
 /// PCI vendor id of the device (Amazon).
@@ -80,80 +81,155 @@ pub struct Statuses {
     pub unknown_peer: Status,
 }
 
-/// One generation of the device. [`Profile::by_name`] finds the built-in ones, [`Profile::named`]
-/// also those of files; a test may change any field of its copy.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Profile {
-    /// The name of the profile for `efa-emu run --profile`.
-    pub name: &'static str,
-    /// A one-line description.
-    pub description: &'static str,
-    /// PCI vendor id.
-    pub vendor_id: u32,
-    /// PCI device id; those of EFA start at 0xefa0.
-    pub part_id: u32,
-    /// `hw_ver`: the PCI subsystem device id.
-    pub hw_version: u32,
-    /// Firmware version as `ibv_devinfo` prints it.
-    pub firmware: &'static str,
-    /// Capability bits, in the numbers of `efadv_device_attr.device_caps`.
-    pub caps: DeviceCaps,
-    /// Completion channels are supported (kernel capability `CQ_NOTIFICATIONS`).
-    pub cq_notifications: bool,
-    /// Aligned 128-byte writes become visible in order (kernel capability `DATA_POLLING_128`).
-    pub data_polling_128: bool,
-    /// Send queues can have request ids of 64 bits (kernel capability `SQ_64_BIT_REQ_ID`).
-    pub long_request_ids: bool,
-    /// RDMA from a host that is not in the responder's address book is refused with status 14.
-    pub unknown_peer_check: bool,
-    /// Largest packet in bytes (port attribute `max_msg_sz`), without any header.
-    pub mtu: u32,
-    /// Largest send queue in work requests. A power of two.
-    pub max_sq_wr: u32,
-    /// Largest receive queue in 16-byte descriptors. A power of two.
-    pub max_rq_wr: u32,
-    /// Gather entries of a send.
-    pub max_sq_sge: u32,
-    /// Scatter entries of a receive.
-    pub max_rq_sge: u32,
-    /// Local scatter or gather entries of an RDMA request.
-    pub max_rdma_sge: u32,
-    /// Inline bytes of a send in a 64-byte work request.
-    pub inline_size: u32,
-    /// Largest RDMA request in bytes.
-    pub max_rdma_size: u32,
-    /// Queue pairs. A power of two: clients look a queue pair up by the lower bits of its number.
-    pub max_qp: u32,
-    /// Completion queues.
-    pub max_cq: u32,
-    /// Entries of one completion queue. A power of two below 65536.
-    pub max_cqe: u32,
-    /// Memory regions; at most [`Profile::MAX_MR`].
-    pub max_mr: u32,
-    /// Bytes of one memory region.
-    pub max_mr_size: u64,
-    /// Pages of [`Profile::PAGE`] bytes of all memory regions together.
-    pub max_registered_pages: u64,
-    /// Pages of a memory region that peers may write.
-    pub max_writable_pages: u64,
-    /// Protection domains.
-    pub max_pd: u32,
-    /// Destinations in one address book; at most 65535.
-    pub max_ah: u32,
-    /// Completion counters; 0 if the generation has none.
-    pub max_comp_counters: u32,
-    /// Completion vectors.
-    pub comp_vectors: u32,
-    /// Waits between receiver-not-ready retries.
-    pub rnr_backoff: RnrBackoff,
-    /// How the number of a new queue pair is chosen, unless the user chooses a policy.
-    pub qpn_reuse: QpnPolicy,
-    /// The status of refused requests.
-    pub statuses: Statuses,
-    /// Connected queue pairs, shared receive queues and tag matching are supported
-    /// ([`connected`](crate::device::connected)). No EFA has them.
-    pub connected: bool,
+/// The numbers of a profile: each with its value in most generations, and with name, text (by
+/// default the number) and source of its row of `efa-emu profiles`. In a file the key has the
+/// field's name.
+macro_rules! numbers {
+    ($declare:ident) => {
+        $declare! {
+            /// PCI device id; those of EFA start at 0xefa0.
+            part_id: u32 = 0, "vendor_part_id" as |it| hexadecimal(it.part_id),
+                "PCI id tables of the kernel driver (to 0xefa3) and rdma-core";
+            /// `hw_ver`: the PCI subsystem device id.
+            hw_version: u32 = 0, "hw_ver" as |it| hexadecimal(it.hw_version),
+                "UCX contrib/ibmock has 0xefa1 for part id 0xefa1; the others alike";
+            /// Completion channels are supported (kernel capability `CQ_NOTIFICATIONS`).
+            cq_notifications: bool = true,
+                "CQ_NOTIFICATIONS" as |it| yes_or_no(it.cq_notifications), GENERATION;
+            /// Aligned 128-byte writes become visible in order (kernel capability
+            /// `DATA_POLLING_128`).
+            data_polling_128: bool = false,
+                "DATA_POLLING_128" as |it| yes_or_no(it.data_polling_128), GENERATION;
+            /// Send queues can have request ids of 64 bits (kernel capability `SQ_64_BIT_REQ_ID`).
+            long_request_ids: bool = false,
+                "SQ_64_BIT_REQ_ID" as |it| yes_or_no(it.long_request_ids), GENERATION;
+            /// RDMA from a host that is not in the responder's address book is refused with status
+            /// 14.
+            unknown_peer_check: bool = true,
+                "unknown peer check" as |it| yes_or_no(it.unknown_peer_check),
+                "status 14 of the device's interface";
+            /// Largest packet in bytes, without any header.
+            mtu: u32 = 8928, "max_msg_sz" as |it| it.max_msg_sz().to_string(), MOCK;
+            /// Largest send queue in work requests. A power of two.
+            max_sq_wr: u32 = 4096, "max_sq_wr", MOCK;
+            /// Largest receive queue in 16-byte descriptors. A power of two.
+            max_rq_wr: u32 = 32768, "max_rq_wr", MOCK;
+            /// Gather entries of a send.
+            max_sq_sge: u32 = 2, "max_sq_sge", MOCK;
+            /// Scatter entries of a receive.
+            max_rq_sge: u32 = 3, "max_rq_sge", MOCK;
+            /// Local scatter or gather entries of an RDMA request of EFA.
+            max_rdma_sge: u32 = 1, "max_sge_rd" as |it| it.max_sge_rd().to_string(), MOCK;
+            /// Inline bytes of a send in a 64-byte work request.
+            inline_size: u32 = 32, "inline_buf_size", MOCK;
+            /// Largest RDMA request in bytes.
+            max_rdma_size: u32 = 1 << 30, "max_rdma_size", MOCK;
+            /// Queue pairs. A power of two: clients look a queue pair up by the lower bits of its
+            /// number.
+            max_qp: u32 = 2048, "max_qp", MORE;
+            /// Completion queues.
+            max_cq: u32 = 2048, "max_cq", MORE;
+            /// Entries of one completion queue. A power of two below 65536.
+            max_cqe: u32 = 32768, "max_cqe", MOCK;
+            /// Memory regions; at most [`Profile::MAX_MR`].
+            max_mr: u32 = Profile::MAX_MR, "max_mr", MOCK;
+            /// Bytes of one memory region.
+            max_mr_size: u64 = 96 << 30, "max_mr_size", MOCK;
+            /// Pages of [`Profile::PAGE`] bytes of all memory regions together.
+            max_registered_pages: u64 = (96 << 30) / Profile::PAGE - 1, "registered pages",
+                "libfabric issue 9739: 95 GB can be registered, 96 GB not";
+            /// Pages of a memory region that peers may write.
+            max_writable_pages: u64 = 1 << 20, "pages of a region for remote write",
+                "libfabric pull request 10402";
+            /// Protection domains.
+            max_pd: u32 = 1024, "max_pd", MORE;
+            /// Destinations in one address book; at most 65535.
+            max_ah: u32 = 8192, "max_ah", MORE;
+            /// Completion counters; 0 if the generation has none.
+            max_comp_counters: u32 = 0, "max_comp_cntr", OURS;
+            /// Completion vectors.
+            comp_vectors: u32 = 8, "comp_vectors", OURS;
+        }
+    };
 }
+
+/// Declares [`Profile`], what most generations have, and the rows of the numbers.
+macro_rules! profile {
+    ($(
+        $(#[$meaning:meta])*
+        $field:ident: $type:ty = $value:expr, $name:literal $(as $text:expr)?, $source:expr;
+    )*) => {
+        /// One generation of the device. [`Profile::by_name`] finds the built-in ones,
+        /// [`Profile::named`] also those of files; a test may change any field of its copy.
+        #[derive(Clone, PartialEq, Eq, Debug)]
+        pub struct Profile {
+            /// The name of the profile for `efa-emu run --profile`.
+            pub name: &'static str,
+            /// A one-line description.
+            pub description: &'static str,
+            /// PCI vendor id.
+            pub vendor_id: u32,
+            /// Firmware version as `ibv_devinfo` prints it.
+            pub firmware: &'static str,
+            /// Capability bits, in the numbers of `efadv_device_attr.device_caps`.
+            pub caps: DeviceCaps,
+            /// Waits between receiver-not-ready retries.
+            pub rnr_backoff: RnrBackoff,
+            /// How the number of a new queue pair is chosen, unless the user chooses a policy.
+            pub qpn_reuse: QpnPolicy,
+            /// The status of refused requests.
+            pub statuses: Statuses,
+            /// Connected queue pairs, shared receive queues and tag matching are supported
+            /// ([`connected`](crate::device::connected)). No EFA has them.
+            pub connected: bool,
+            $($(#[$meaning])* pub $field: $type,)*
+        }
+
+        const fn base() -> Profile {
+            Profile {
+                name: "",
+                description: "",
+                vendor_id: VENDOR_ID,
+                firmware: "0.0.0.0",
+                caps: DeviceCaps::empty(),
+                rnr_backoff: RnrBackoff {
+                    first: Duration::from_micros(64),
+                    longest: Duration::from_millis(4),
+                },
+                qpn_reuse: QpnPolicy::Lowest,
+                statuses: Statuses {
+                    unknown_queue_pair: Status::RemoteBadDestQpn,
+                    wrong_qkey: Status::RemoteBadDestQpn,
+                    unknown_key: Status::RemoteBadAddress,
+                    outside_region: Status::RemoteBadAddress,
+                    forbidden_access: Status::RemoteBadAddress,
+                    unknown_peer: Status::RemoteUnknownPeer,
+                },
+                connected: false,
+                $($field: $value,)*
+            }
+        }
+
+        impl Profile {
+            fn numbers(&self) -> Vec<Attribute> {
+                /// The type of a closure in the table.
+                fn text(profile: &Profile, text: fn(&Profile) -> String) -> String {
+                    text(profile)
+                }
+                vec![$(Attribute {
+                    name: $name,
+                    value: None::<String>
+                        $(.or_else(|| Some(text(self, $text))))?
+                        .unwrap_or_else(|| self.$field.to_string()),
+                    source: $source,
+                }),*]
+            }
+        }
+    };
+}
+
+use numbers; // in `file`
+numbers!(profile);
 
 /// A row of `efa-emu profiles`: an attribute, its value and the source of the value.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -166,54 +242,11 @@ pub struct Attribute {
     pub source: &'static str,
 }
 
-const fn base() -> Profile {
-    Profile {
-        name: "",
-        description: "",
-        vendor_id: VENDOR_ID,
-        part_id: 0,
-        hw_version: 0,
-        firmware: "0.0.0.0",
-        caps: DeviceCaps::empty(),
-        cq_notifications: true,
-        data_polling_128: false,
-        long_request_ids: false,
-        unknown_peer_check: true,
-        mtu: 8928,
-        max_sq_wr: 4096,
-        max_rq_wr: 32768,
-        max_sq_sge: 2,
-        max_rq_sge: 3,
-        max_rdma_sge: 1,
-        inline_size: 32,
-        max_rdma_size: 1 << 30,
-        max_qp: 2048,
-        max_cq: 2048,
-        max_cqe: 32768,
-        max_mr: Profile::MAX_MR,
-        max_mr_size: 96 << 30,
-        max_registered_pages: (96 << 30) / Profile::PAGE - 1,
-        max_writable_pages: 1 << 20,
-        max_pd: 1024,
-        max_ah: 8192,
-        max_comp_counters: 0,
-        comp_vectors: 8,
-        rnr_backoff: RnrBackoff {
-            first: Duration::from_micros(64),
-            longest: Duration::from_millis(4),
-        },
-        qpn_reuse: QpnPolicy::Lowest,
-        statuses: Statuses {
-            unknown_queue_pair: Status::RemoteBadDestQpn,
-            wrong_qkey: Status::RemoteBadDestQpn,
-            unknown_key: Status::RemoteBadAddress,
-            outside_region: Status::RemoteBadAddress,
-            forbidden_access: Status::RemoteBadAddress,
-            unknown_peer: Status::RemoteUnknownPeer,
-        },
-        connected: false,
-    }
-}
+/// A mock of the device by owners of a real one.
+const MOCK: &str = "UCX contrib/ibmock, for part id 0xefa1";
+const GENERATION: &str = "which firmware of which generation has it is not public: ours";
+const MORE: &str = "ours; UCX contrib/ibmock has fewer, too few for 1024 queue pairs a host";
+const OURS: &str = "ours: not public";
 
 static PROFILES: [Profile; 5] = [
     Profile {
@@ -335,112 +368,90 @@ impl Profile {
         }
     }
 
+    /// The bits of `efadv_device_attr.device_caps`.
+    pub fn device_caps(&self) -> u32 {
+        const COMPLETION_COUNTERS: u32 = 1 << 6;
+        match self.max_comp_counters {
+            0 => self.caps.bits(),
+            _ => self.caps.bits() | COMPLETION_COUNTERS,
+        }
+    }
+
+    /// The port attribute `max_msg_sz`: of a datagram, or of a message between connected queue
+    /// pairs.
+    pub fn max_msg_sz(&self) -> u32 {
+        match self.connected {
+            true => MAX_MESSAGE,
+            false => self.mtu,
+        }
+    }
+
+    /// `ibv_device_attr.max_sge_rd`.
+    pub fn max_sge_rd(&self) -> u32 {
+        match self.connected {
+            true => MAX_SGE as u32,
+            false => self.max_rdma_sge,
+        }
+    }
+
     /// Every attribute with its source, in the order of `efa-emu profiles`. Names, order and
     /// sources are the same for all profiles.
     pub fn attributes(&self) -> Vec<Attribute> {
-        /// A mock of the device by owners of a real one.
-        const MOCK: &str = "UCX contrib/ibmock, for part id 0xefa1";
-        const GENERATION: &str = "which firmware of which generation has it is not public: ours";
-        const MORE: &str =
-            "ours; UCX contrib/ibmock has fewer, too few for 1024 queue pairs a host";
-        const OURS: &str = "ours: not public";
         const STATUS: &str = "the name of the status in the device's interface";
-        let number = |value: u64| value.to_string();
-        let hexadecimal = |value: u32| format!("{value:#06x}");
-        let yes_or_no = |value: bool| String::from(if value { "yes" } else { "no" });
-        let RnrBackoff { first, longest } = self.rnr_backoff;
-        let mut rows = vec![
-            (
-                "vendor_part_id",
-                hexadecimal(self.part_id),
-                "PCI id tables of the kernel driver (to 0xefa3) and rdma-core",
-            ),
-            (
-                "hw_ver",
-                hexadecimal(self.hw_version),
-                "UCX contrib/ibmock has 0xefa1 for part id 0xefa1; the others alike",
-            ),
-            ("fw_ver", self.firmware.to_owned(), OURS),
-            (
-                "device_caps",
-                format!("{:#04x}", self.caps.bits()),
-                GENERATION,
-            ),
-        ];
-        for (name, capability) in DeviceCaps::all().iter_names() {
-            rows.push((name, yes_or_no(self.caps.contains(capability)), GENERATION));
+        let mut rows = Vec::new();
+        for number in self.numbers() {
+            let behind = number.name;
+            rows.push(number);
+            let mut add = |name, value, source| {
+                rows.push(Attribute {
+                    name,
+                    value,
+                    source,
+                })
+            };
+            match behind {
+                "hw_ver" => {
+                    add("fw_ver", self.firmware.to_owned(), OURS);
+                    let bits = format!("{:#04x}", self.device_caps());
+                    add("device_caps", bits, GENERATION);
+                    for (name, bit) in DeviceCaps::all().iter_names() {
+                        add(name, yes_or_no(self.caps.contains(bit)), GENERATION);
+                    }
+                }
+                "DATA_POLLING_128" => {
+                    add(
+                        "COMP_CNTR",
+                        yes_or_no(self.max_comp_counters > 0),
+                        GENERATION,
+                    );
+                }
+                "SQ_64_BIT_REQ_ID" => add(
+                    "connected queue pairs",
+                    yes_or_no(self.connected),
+                    "no EFA has them; InfiniBand Architecture Specification, tag_matching.md of rdma-core",
+                ),
+                "inline_buf_size" => add(
+                    "inline_buf_size_ex",
+                    INLINE_SIZE_WIDE.to_string(),
+                    "the layout of a work request",
+                ),
+                _ => {}
+            }
         }
-        let max_sge_rd = u64::from(self.max_rdma_sge);
-        rows.extend([
-            (
-                "CQ_NOTIFICATIONS",
-                yes_or_no(self.cq_notifications),
-                GENERATION,
-            ),
-            (
-                "DATA_POLLING_128",
-                yes_or_no(self.data_polling_128),
-                GENERATION,
-            ),
-            (
-                "COMP_CNTR",
-                yes_or_no(self.max_comp_counters > 0),
-                GENERATION,
-            ),
-            (
-                "SQ_64_BIT_REQ_ID",
-                yes_or_no(self.long_request_ids),
-                GENERATION,
-            ),
-            (
-                "connected queue pairs",
-                yes_or_no(self.connected),
-                "no EFA has them; InfiniBand Architecture Specification, tag_matching.md of rdma-core",
-            ),
-            (
-                "unknown peer check",
-                yes_or_no(self.unknown_peer_check),
-                "status 14 of the device's interface",
-            ),
-            ("max_msg_sz", number(self.mtu.into()), MOCK),
-            ("max_sq_wr", number(self.max_sq_wr.into()), MOCK),
-            ("max_rq_wr", number(self.max_rq_wr.into()), MOCK),
-            ("max_sq_sge", number(self.max_sq_sge.into()), MOCK),
-            ("max_rq_sge", number(self.max_rq_sge.into()), MOCK),
-            ("max_sge_rd", number(max_sge_rd), MOCK),
-            ("inline_buf_size", number(self.inline_size.into()), MOCK),
-            (
-                "inline_buf_size_ex",
-                number(INLINE_SIZE_WIDE.into()),
-                "the layout of a work request",
-            ),
-            ("max_rdma_size", number(self.max_rdma_size.into()), MOCK),
-            ("max_qp", number(self.max_qp.into()), MORE),
-            ("max_cq", number(self.max_cq.into()), MORE),
-            ("max_cqe", number(self.max_cqe.into()), MOCK),
-            ("max_mr", number(self.max_mr.into()), MOCK),
-            ("max_mr_size", number(self.max_mr_size), MOCK),
-            (
-                "registered pages",
-                number(self.max_registered_pages),
-                "libfabric issue 9739: 95 GB can be registered, 96 GB not",
-            ),
-            (
-                "pages of a region for remote write",
-                number(self.max_writable_pages),
-                "libfabric pull request 10402",
-            ),
-            ("max_pd", number(self.max_pd.into()), MORE),
-            ("max_ah", number(self.max_ah.into()), MORE),
-            ("max_comp_cntr", number(self.max_comp_counters.into()), OURS),
-            ("comp_vectors", number(self.comp_vectors.into()), OURS),
-            ("RNR back-off", format!("{first:?}..{longest:?}"), OURS),
-            (
-                "QPN reuse",
-                self.qpn_reuse.to_string(),
-                "rdma-core 63 and libfabric 2.6 count generations of each number",
-            ),
-        ]);
+        let mut add = |name, value, source| {
+            rows.push(Attribute {
+                name,
+                value,
+                source,
+            })
+        };
+        let RnrBackoff { first, longest } = self.rnr_backoff;
+        add("RNR back-off", format!("{first:?}..{longest:?}"), OURS);
+        add(
+            "QPN reuse",
+            self.qpn_reuse.to_string(),
+            "rdma-core 63 and libfabric 2.6 count generations of each number",
+        );
         let Statuses {
             unknown_queue_pair,
             wrong_qkey,
@@ -457,16 +468,18 @@ impl Profile {
             ("status of forbidden access", forbidden_access),
             ("status of an unknown peer", unknown_peer),
         ] {
-            rows.push((name, number(status.code().into()), STATUS));
+            add(name, status.code().to_string(), STATUS);
         }
-        rows.into_iter()
-            .map(|(name, value, source)| Attribute {
-                name,
-                value,
-                source,
-            })
-            .collect()
+        rows
     }
+}
+
+fn hexadecimal(value: u32) -> String {
+    format!("{value:#06x}")
+}
+
+fn yes_or_no(value: bool) -> String {
+    String::from(if value { "yes" } else { "no" })
 }
 
 impl Default for Profile {

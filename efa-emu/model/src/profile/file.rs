@@ -19,7 +19,7 @@ use std::time::Duration;
 use efa_core::nic::{DeviceCaps, Status};
 use serde::{Deserialize, Serialize};
 
-use super::{Profile, Statuses};
+use super::{Profile, Statuses, numbers};
 use crate::qpn_policy::UnknownQpnPolicy;
 
 /// The reason why a profile cannot be used.
@@ -89,10 +89,12 @@ fn known() -> String {
     names.join(", ")
 }
 
-/// Declares the file: an optional key for each numeric or boolean field of [`Profile`], with the
-/// field's name.
+/// Declares the file, with an optional key for each number of [`Profile`].
 macro_rules! file {
-    ($($field:ident: $type:ty,)*) => {
+    ($(
+        $(#[$meaning:meta])*
+        $field:ident: $type:ty = $value:expr, $name:literal $(as $text:expr)?, $source:expr;
+    )*) => {
         #[derive(Debug, Default, Serialize, Deserialize)]
         #[serde(deny_unknown_fields)]
         struct File {
@@ -136,33 +138,7 @@ macro_rules! file {
     };
 }
 
-file! {
-    part_id: u32,
-    hw_version: u32,
-    cq_notifications: bool,
-    data_polling_128: bool,
-    long_request_ids: bool,
-    unknown_peer_check: bool,
-    mtu: u32,
-    max_sq_wr: u32,
-    max_rq_wr: u32,
-    max_sq_sge: u32,
-    max_rq_sge: u32,
-    max_rdma_sge: u32,
-    inline_size: u32,
-    max_rdma_size: u32,
-    max_qp: u32,
-    max_cq: u32,
-    max_cqe: u32,
-    max_mr: u32,
-    max_mr_size: u64,
-    max_registered_pages: u64,
-    max_writable_pages: u64,
-    max_pd: u32,
-    max_ah: u32,
-    max_comp_counters: u32,
-    comp_vectors: u32,
-}
+numbers!(file);
 
 /// Declares the status codes of a file: an optional key for each field of [`Statuses`].
 macro_rules! status_codes {

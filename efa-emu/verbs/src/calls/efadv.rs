@@ -13,13 +13,12 @@ use efa_device_model::profile::{INLINE_SIZE_WIDE, Profile};
 
 use super::{builder, comp_queue, queue_pair};
 use crate::abi::{
-    EFADV_DEVICE_ATTR_CAPS_COMP_CNTR, EFADV_DEVICE_ATTR_CAPS_RDMA_READ,
-    EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE, EFADV_SQ_DEPTH_ATTR_INLINE_WRITE,
-    EFADV_WQ_CAPS_64_BIT_REQ_ID, IBV_QPT_DRIVER, efadv_ah_attr, efadv_cq, efadv_cq_attr,
-    efadv_cq_init_attr, efadv_device_attr, efadv_mr_attr, efadv_qp, efadv_qp_init_attr,
-    efadv_rq_depth_attr, efadv_sq_depth_attr, efadv_wq_attr, ibv_ah, ibv_context, ibv_cq,
-    ibv_cq_ex, ibv_cq_init_attr_ex, ibv_mr, ibv_pd, ibv_qp, ibv_qp_ex, ibv_qp_init_attr,
-    ibv_qp_init_attr_ex,
+    EFADV_DEVICE_ATTR_CAPS_RDMA_READ, EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE,
+    EFADV_SQ_DEPTH_ATTR_INLINE_WRITE, EFADV_WQ_CAPS_64_BIT_REQ_ID, IBV_QPT_DRIVER, efadv_ah_attr,
+    efadv_cq, efadv_cq_attr, efadv_cq_init_attr, efadv_device_attr, efadv_mr_attr, efadv_qp,
+    efadv_qp_init_attr, efadv_rq_depth_attr, efadv_sq_depth_attr, efadv_wq_attr, ibv_ah,
+    ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_mr, ibv_pd, ibv_qp, ibv_qp_ex,
+    ibv_qp_init_attr, ibv_qp_init_attr_ex,
 };
 use crate::ffi::errno::{self, Errno};
 use crate::ffi::structures::{read_known, read_sized, write_sized};
@@ -60,10 +59,7 @@ pub(crate) unsafe extern "C" fn efadv_query_device(
     errno::status(context.and_then(|context| {
         let profile = efa_profile(&context)?;
         let size = size as usize;
-        let mut caps = profile.caps.bits();
-        if profile.max_comp_counters != 0 {
-            caps |= EFADV_DEVICE_ATTR_CAPS_COMP_CNTR;
-        }
+        let mut caps = profile.device_caps();
         // A structure without the field of the largest RDMA size reports no RDMA.
         if size <= offset_of!(efadv_device_attr, max_rdma_size) {
             caps &= !(EFADV_DEVICE_ATTR_CAPS_RDMA_READ | EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE);

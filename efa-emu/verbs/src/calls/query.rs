@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use efa_device_model::device::PortLink;
 use efa_device_model::device::connected::{
-    MAX_MESSAGE, MAX_RD_ATOMIC, MAX_RENDEZVOUS_HEADER, MAX_SGE, MAX_SRQ, MAX_TAG_OPERATIONS,
-    MAX_TAGS, MAX_WR,
+    MAX_RD_ATOMIC, MAX_RENDEZVOUS_HEADER, MAX_SGE, MAX_SRQ, MAX_TAG_OPERATIONS, MAX_TAGS, MAX_WR,
 };
 
 use crate::abi::{
@@ -53,7 +52,7 @@ fn device_attributes(context: &Context) -> ibv_device_attr {
     attributes.max_qp = profile.max_qp as c_int;
     attributes.max_qp_wr = profile.max_sq_wr.min(profile.max_rq_wr) as c_int;
     attributes.max_sge = profile.max_sq_sge.min(profile.max_rq_sge) as c_int;
-    attributes.max_sge_rd = profile.max_rdma_sge as c_int;
+    attributes.max_sge_rd = profile.max_sge_rd() as c_int;
     attributes.max_cq = profile.max_cq as c_int;
     attributes.max_cqe = profile.max_cqe as c_int;
     attributes.max_mr = profile.max_mr as c_int;
@@ -72,7 +71,6 @@ fn device_attributes(context: &Context) -> ibv_device_attr {
 fn put_connected_limits(attributes: &mut ibv_device_attr) {
     attributes.sys_image_guid = attributes.node_guid;
     attributes.device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SRQ_RESIZE;
-    attributes.max_sge_rd = MAX_SGE as c_int;
     attributes.max_qp_rd_atom = MAX_RD_ATOMIC.into();
     attributes.max_qp_init_rd_atom = MAX_RD_ATOMIC.into();
     attributes.max_res_rd_atom = attributes.max_qp.saturating_mul(MAX_RD_ATOMIC.into());
@@ -111,16 +109,16 @@ fn port_attributes(context: &Context) -> ibv_port_attr {
     };
     let profile = &context.device.profile;
     // A device with connected queue pairs is a RoCE device.
-    let (max_msg_sz, lmc, link_layer) = match profile.connected {
-        true => (MAX_MESSAGE, 0, IBV_LINK_LAYER_ETHERNET),
-        false => (profile.mtu, 1, 0),
+    let (lmc, link_layer) = match profile.connected {
+        true => (0, IBV_LINK_LAYER_ETHERNET),
+        false => (1, 0),
     };
     ibv_port_attr {
         state,
         max_mtu: MTU_4096,
         active_mtu: MTU_4096,
         gid_tbl_len: 1,
-        max_msg_sz,
+        max_msg_sz: profile.max_msg_sz(),
         pkey_tbl_len: 1,
         lmc,
         link_layer,

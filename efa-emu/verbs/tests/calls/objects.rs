@@ -3,6 +3,7 @@
 use std::ffi::{CStr, c_int};
 use std::ptr::null_mut;
 
+use efa_device_model::profile::Profile;
 use libc::{EBUSY, EINVAL, EOPNOTSUPP};
 
 use crate::on_emulated_host;
@@ -68,6 +69,62 @@ fn outlive_their_context() {
         // The device can be opened again.
         Endpoint::new();
     });
+}
+
+/// `efa-emu profiles` prints what programs see.
+#[test]
+fn report_what_the_profiles_print() {
+    for profile in Profile::built_in() {
+        on_emulated_host(profile.name, || {
+            let context = Endpoint::new().context;
+            // SAFETY: a live context, and structures of integers on the stack.
+            let (device, port, efa, is_efa) = unsafe {
+                let (mut device, mut port): (ibv_device_attr, ibv_port_attr) = zeroed();
+                let mut efa = efadv_device_attr::default();
+                assert_eq!(ibv_query_device(context, &raw mut device), 0);
+                assert_eq!(ibv_query_port(context, 1, &raw mut port), 0);
+                let answer = efadv_query_device(context, &raw mut efa, 32);
+                (device, port, efa, answer == 0)
+            };
+            // SAFETY: the text ends with a zero.
+            let firmware = unsafe { CStr::from_ptr(device.fw_ver.as_ptr()) };
+            let mut seen = vec![
+                ("vendor_part_id", format!("{:#06x}", device.vendor_part_id)),
+                ("hw_ver", format!("{:#06x}", device.hw_ver)),
+                ("fw_ver", firmware.to_str().unwrap().to_owned()),
+                ("max_msg_sz", port.max_msg_sz.to_string()),
+                ("max_sge_rd", device.max_sge_rd.to_string()),
+                ("max_qp", device.max_qp.to_string()),
+                ("max_cq", device.max_cq.to_string()),
+                ("max_cqe", device.max_cqe.to_string()),
+                ("max_mr", device.max_mr.to_string()),
+                ("max_mr_size", device.max_mr_size.to_string()),
+                ("max_pd", device.max_pd.to_string()),
+                ("max_ah", device.max_ah.to_string()),
+            ];
+            if is_efa {
+                seen.extend([
+                    ("device_caps", format!("{:#04x}", efa.device_caps)),
+                    ("max_sq_wr", efa.max_sq_wr.to_string()),
+                    ("max_rq_wr", efa.max_rq_wr.to_string()),
+                    ("max_sq_sge", efa.max_sq_sge.to_string()),
+                    ("max_rq_sge", efa.max_rq_sge.to_string()),
+                    ("inline_buf_size", efa.inline_buf_size.to_string()),
+                    ("inline_buf_size_ex", efa.inline_buf_size_ex.to_string()),
+                    ("max_rdma_size", efa.max_rdma_size.to_string()),
+                ]);
+            }
+            let part = device.vendor_part_id;
+            let profile = Profile::built_in().find(|profile| profile.part_id == part);
+            let profile = profile.expect("the host has a built-in profile");
+            assert_eq!(is_efa, !profile.connected);
+            let printed = profile.attributes();
+            for (name, value) in seen {
+                let row = printed.iter().find(|row| row.name == name).unwrap();
+                assert_eq!(row.value, value, "{name} of {}", profile.name);
+            }
+        });
+    }
 }
 
 #[test]
