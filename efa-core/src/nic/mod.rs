@@ -49,6 +49,9 @@ mod lent;
 mod memory;
 mod objects;
 mod request;
+#[cfg(test)]
+#[path = "../../../testing/src/nic/device.rs"]
+pub mod test_device;
 
 pub use attributes::{DeviceCaps, NicAttributes};
 pub use completion::{Completion, CompletionKind, Source};

@@ -1,4 +1,7 @@
 //! The device: a pool of packet buffers and one queue pair, over a carrier.
+//!
+//! The unit tests of the engine compile this file into `efa-core`, because this package depends on
+//! the engine without its tests.
 
 use std::marker::PhantomData;
 
@@ -79,6 +82,8 @@ impl Buffers {
 pub struct TestDomain<C> {
     /// The transport of its packets.
     pub carrier: C,
+    /// Packets that were posted without the doorbell, which has not been rung since.
+    pub deferred: usize,
     attributes: NicAttributes,
     address: RawAddress,
     buffers: Buffers,
@@ -86,12 +91,17 @@ pub struct TestDomain<C> {
 }
 
 impl<C: Transport> TestDomain<C> {
-    /// Opens a device with a packet buffer for every entry of its queues, and its queue pair.
-    pub fn open(carrier: C, attributes: NicAttributes, address: RawAddress) -> TestNic<C> {
-        let count = attributes.send_queue_depth + attributes.recv_queue_depth;
+    /// Opens a device with this many packet buffers, and its queue pair.
+    pub fn open(
+        carrier: C,
+        attributes: NicAttributes,
+        address: RawAddress,
+        packet_buffers: usize,
+    ) -> TestNic<C> {
         let domain = TestDomain {
             carrier,
-            buffers: Buffers::new(count, attributes.mtu),
+            deferred: 0,
+            buffers: Buffers::new(packet_buffers, attributes.mtu),
             attributes,
             address,
             rival: None,
@@ -271,10 +281,15 @@ impl<C: Transport> QueuePair for TestQueuePair<C> {
         &mut self,
         domain: &mut TestDomain<C>,
         request: &SendRequest,
-        _: Doorbell,
+        doorbell: Doorbell,
     ) -> Result<(), NicError> {
         domain.buffers.check_owned(request.buffer);
-        domain.carrier.post_send(&mut domain.buffers, request)
+        domain.carrier.post_send(&mut domain.buffers, request)?;
+        domain.deferred = match doorbell {
+            Doorbell::Ring => 0,
+            Doorbell::Defer => domain.deferred + 1,
+        };
+        Ok(())
     }
 
     fn post_recv(&mut self, domain: &mut TestDomain<C>, buffer: BufferId) -> Result<(), NicError> {
@@ -300,7 +315,9 @@ impl<C: Transport> QueuePair for TestQueuePair<C> {
         domain.carrier.post_write(request)
     }
 
-    fn flush(&mut self, _: &mut TestDomain<C>) {}
+    fn flush(&mut self, domain: &mut TestDomain<C>) {
+        domain.deferred = 0;
+    }
 
     fn close(self, _: &mut TestDomain<C>) {}
 }

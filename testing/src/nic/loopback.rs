@@ -57,7 +57,7 @@ impl Loopback {
             vendor_part_id: 0xEFA1,
             host_id: 0,
         };
-        TestDomain::open(carrier, attributes, ADDRESS)
+        TestDomain::open(carrier, attributes, ADDRESS, 2 * DEPTH)
     }
 
     fn rdma(&mut self, context: u64, kind: CompletionKind, from: u64, to: u64, length: usize) {

@@ -162,6 +162,7 @@ impl Network {
             vendor_part_id: traits.part_id,
             host_id: 0,
         };
+        let packet_buffers = traits.send_depth + traits.recv_depth;
         let port = Port {
             network: self.clone(),
             index: state.devices.len() - 1,
@@ -169,7 +170,7 @@ impl Network {
             sends: 0,
             next_key: 1,
         };
-        TestDomain::open(port, attributes, address)
+        TestDomain::open(port, attributes, address, packet_buffers)
     }
 
     /// The packets in flight, oldest first.

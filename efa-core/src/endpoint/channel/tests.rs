@@ -13,7 +13,7 @@ use crate::endpoint::posting::AbandonedMessage;
 use crate::endpoint::sending::Loss;
 use crate::endpoint::sending::choice::NoProtocol;
 use crate::nic::fake::{FakeNic, fake_nic};
-use crate::nic::{Access, NicError, UserSlice};
+use crate::nic::{Access, Domain as _, NicError, UserSlice};
 use crate::wire::{ExtraFeatures, Header, MsgId, OpeType, Packet, PeerError, RtaKind, SendId};
 
 const FAILURE: Failure = Failure::new(Errno::EIO, ProviderError::None);
@@ -47,7 +47,7 @@ fn usual() -> (Channel<FakeNic>, PeerId) {
 
 /// The packets in the device, all for the peer.
 fn posted(channel: &Channel<FakeNic>) -> Vec<Header> {
-    let packets = channel.posting.nic().packets.iter();
+    let packets = channel.posting.nic().carrier.packets.iter();
     packets
         .map(|(bytes, qpn)| {
             assert_eq!(*qpn, Qpn(7));
@@ -88,7 +88,7 @@ fn an_unfillable_gap_ends_the_sequence() {
     }
     let first = MsgId(channel.config.first_msg_id);
     channel.request_lost(peer, first, FAILURE, Loss::NotDelivered);
-    channel.posting.nic_mut().refuse_packets = Some(BROKEN);
+    channel.posting.nic_mut().carrier.refuse_packets = Some(BROKEN);
     channel.fill_gaps(peer).unwrap();
     assert!(matches!(
         events(&mut channel)[..],
@@ -107,11 +107,11 @@ fn an_unreportable_abandoned_message_ends_the_sequence() {
             op_id: PeerError::NO_OP,
             side,
         };
-        channel.posting.nic_mut().refuse_packets = Some(NicError::QueueFull);
+        channel.posting.nic_mut().carrier.refuse_packets = Some(NicError::QueueFull);
         let sent = channel.send_peer_error(peer, what, 0);
         assert!(matches!(sent, Err(EndpointError::TryAgain)), "{sent:?}");
         assert!(channel.peers.check_sequence(peer).is_ok());
-        channel.posting.nic_mut().refuse_packets = Some(BROKEN);
+        channel.posting.nic_mut().carrier.refuse_packets = Some(BROKEN);
         channel.send_peer_error(peer, what, 0).unwrap();
         let is_broken = channel.peers.check_sequence(peer).is_err();
         assert_eq!(is_broken, side == OpeType::TXE);
@@ -140,25 +140,25 @@ fn an_abandoned_message_is_outstanding_until_reported() {
 #[test]
 fn an_unposted_packet_returns_its_buffer() {
     let (mut channel, peer) = usual();
-    let free = channel.posting.nic().free.len();
+    let free = channel.posting.nic().free_buffers();
     let handshake = channel.handshake;
     // A full queue is not an error: the packet is sent later.
-    channel.posting.nic_mut().refuse_packets = Some(NicError::QueueFull);
+    channel.posting.nic_mut().carrier.refuse_packets = Some(NicError::QueueFull);
     let sent = channel.send_control(peer, &handshake);
     assert!(matches!(sent, Err(EndpointError::TryAgain)), "{sent:?}");
     assert!(events(&mut channel).is_empty());
-    channel.posting.nic_mut().refuse_packets = Some(BROKEN);
+    channel.posting.nic_mut().carrier.refuse_packets = Some(BROKEN);
     channel.send_control(peer, &handshake).unwrap();
     assert!(matches!(
         events(&mut channel)[..],
         [Event::ControlSendFailed { .. }]
     ));
-    assert_eq!(channel.posting.nic().free.len(), free);
+    assert_eq!(channel.posting.nic().free_buffers(), free);
     // A packet to a peer that no longer exists is not needed.
     let stranger = PeerId::new(99, 0);
     channel.send_control(stranger, &handshake).unwrap();
     assert!(events(&mut channel).is_empty());
-    assert_eq!(channel.posting.nic().free.len(), free);
+    assert_eq!(channel.posting.nic().free_buffers(), free);
     assert_eq!(channel.reports.statistics.packets_sent, 0);
 }
 
@@ -276,7 +276,7 @@ fn a_packet_beyond_its_peers_share_is_returned() {
         ..EndpointConfig::default()
     });
     let receive = |channel: &mut Channel<FakeNic>| {
-        let buffer = channel.posting.nic_mut().free.pop().unwrap();
+        let buffer = channel.posting.nic_mut().acquire_buffer().unwrap();
         ReceivedPacket::in_buffer(buffer, length)
     };
     let mut chain = None;
@@ -308,10 +308,10 @@ fn pieces(count: usize) -> Vec<IoVec> {
 #[test]
 fn a_refused_registration_ends_the_earlier_ones() {
     let (mut channel, _) = usual();
-    channel.posting.nic_mut().refuse_from_key = 3;
+    channel.posting.nic_mut().carrier.refuse_from_key = 3;
     let refused = channel.register_source(&pieces(3), Access::REMOTE_READ);
     assert!(refused.unwrap().is_none());
-    assert!(channel.posting.nic().registered.is_empty());
+    assert!(channel.posting.nic().carrier.registered.is_empty());
 }
 
 #[test]
@@ -319,8 +319,8 @@ fn a_failed_deregistration_is_an_event() {
     let (mut channel, _) = usual();
     let registered = channel.register_source(&pieces(2), Access::REMOTE_READ);
     let Registered { own_regions, .. } = registered.unwrap().unwrap();
-    assert_eq!(channel.posting.nic().registered, [1, 2]);
-    channel.posting.nic_mut().refuse_deregister = Some(BROKEN);
+    assert_eq!(channel.posting.nic().carrier.registered, [1, 2]);
+    channel.posting.nic_mut().carrier.refuse_deregister = Some(BROKEN);
     channel.deregister_own(own_regions);
     let events = events(&mut channel);
     let is_told = |event: &Event| matches!(event, Event::DeregistrationFailed(_));

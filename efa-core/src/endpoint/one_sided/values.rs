@@ -138,7 +138,7 @@ mod tests {
     /// A device with `memory` from address 0 on, which peers may access so.
     fn exposed(memory: &[u8], access: Access) -> (OneSided, FakeNic, u64) {
         let mut nic = fake_nic(1);
-        nic.memory = memory.to_vec();
+        nic.carrier.memory = memory.to_vec();
         let mut one_sided = OneSided::default();
         let memory = UserSlice {
             address: 0,
@@ -190,7 +190,7 @@ mod tests {
         );
         let operands = [10, 1, 20, 0, 30, 0];
         carry_out(&mut one_sided, &mut nic, &rta, &operands, 6).unwrap();
-        assert_eq!(nic.memory, [21, 0, 32, 0, 3, 0, 14, 1]);
+        assert_eq!(nic.carrier.memory, [21, 0, 32, 0, 3, 0, 14, 1]);
         assert_eq!(one_sided.old_values(), [4, 0, 1, 0, 2, 0]);
         // The memory for values is reused, and contains nothing of the last atomic.
         let rta = request(
@@ -200,7 +200,7 @@ mod tests {
             &[(4, 2)],
         );
         carry_out(&mut one_sided, &mut nic, &rta, &[9, 9], 6).unwrap();
-        assert_eq!(nic.memory, [21, 0, 32, 0, 3, 0, 14, 1]);
+        assert_eq!(nic.carrier.memory, [21, 0, 32, 0, 3, 0, 14, 1]);
         assert_eq!(one_sided.old_values(), [3, 0]);
     }
 
@@ -210,7 +210,7 @@ mod tests {
         let rta = request(RtaKind::Compare(RecvId(1)), AtomicOp::CSWAP, key, &[(0, 4)]);
         let operands = [7, 7, 8, 8, 9, 0, 2, 0];
         carry_out(&mut one_sided, &mut nic, &rta, &operands, 4).unwrap();
-        assert_eq!(nic.memory, [1, 0, 8, 8]);
+        assert_eq!(nic.carrier.memory, [1, 0, 8, 8]);
         assert_eq!(one_sided.old_values(), [1, 0, 2, 0]);
     }
 
@@ -227,7 +227,7 @@ mod tests {
         let swap = request(RtaKind::Compare(RecvId(1)), AtomicOp::CSWAP, key, &[(0, 4)]);
         let result = carry_out(&mut one_sided, &mut nic, &swap, &[1; 4], 4);
         assert_eq!(result, Err(Failure::SIZE_MISMATCH));
-        assert_eq!(nic.memory, [1, 0, 2, 0]);
+        assert_eq!(nic.carrier.memory, [1, 0, 2, 0]);
     }
 
     #[test]

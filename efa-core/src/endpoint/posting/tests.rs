@@ -46,7 +46,7 @@ fn post(posting: &mut Posting<FakeNic>, operation: u32) -> (PacketId, Vec<u8>) {
 }
 
 fn last_posted(posting: &Posting<FakeNic>) -> &[u8] {
-    &posting.nic().packets.last().unwrap().0
+    &posting.nic().carrier.packets.last().unwrap().0
 }
 
 fn at(microseconds: u64) -> Instant {
@@ -67,7 +67,7 @@ fn a_request_is_remembered_until_its_end() {
         panic!("it was an EOR in a buffer");
     };
     posting.recycle(buffer);
-    assert_eq!(posting.nic().free.len(), 8);
+    assert_eq!(posting.nic().free_buffers(), 8);
     assert!(posting.take(id).is_none(), "a second completion");
     assert!(!posting.is_busy());
 }
@@ -96,7 +96,7 @@ fn packets_deferred_for_rnr_leave_buffers_for_others() {
     posting.max_held_work_buffers = 1;
     let mut backoff = PeerBackoff::default();
     let (ids, bytes): (Vec<_>, Vec<_>) = (0..3).map(|number| post(&mut posting, number)).unzip();
-    assert_eq!(posting.nic().free.len(), 5);
+    assert_eq!(posting.nic().free_buffers(), 5);
     // The first refusal of a packet causes an immediate retry, the second one a wait.
     for id in &ids {
         posting.rnr(*id, &mut backoff, at(0));
@@ -106,7 +106,7 @@ fn packets_deferred_for_rnr_leave_buffers_for_others() {
         posting.rnr(*id, &mut backoff, at(0));
     }
     assert_eq!(posting.next_work(), None);
-    assert_eq!(posting.nic().free.len(), 7, "one stays in its buffer");
+    assert_eq!(posting.nic().free_buffers(), 7, "one stays in its buffer");
     // After the wait they are posted with the same bytes, those in buffers first.
     let (until, _) = posting.next_over(at(1_000_000)).unwrap();
     posting.end_backoff(until, &mut backoff);
@@ -115,7 +115,7 @@ fn packets_deferred_for_rnr_leave_buffers_for_others() {
         posting.retry_post(*id, TO).unwrap();
         assert_eq!(last_posted(&posting), bytes);
     }
-    assert_eq!(posting.nic().free.len(), 5);
+    assert_eq!(posting.nic().free_buffers(), 5);
 }
 
 #[test]
@@ -125,10 +125,13 @@ fn a_packet_without_buffer_is_not_lost() {
     let mut backoff = PeerBackoff::default();
     let (id, bytes) = post(&mut posting, 1);
     posting.hold_work(&mut backoff, Work::Retry(id));
-    let taken = core::mem::take(&mut posting.nic_mut().free);
+    let nic = posting.nic_mut();
+    let taken: Vec<_> = core::iter::from_fn(|| nic.acquire_buffer()).collect();
     let again = posting.retry_post(id, TO);
     assert!(matches!(again, Err(EndpointError::TryAgain)), "{again:?}");
-    posting.nic_mut().free = taken;
+    for buffer in taken {
+        posting.nic_mut().release_buffer(buffer);
+    }
     posting.retry_post(id, TO).unwrap();
     assert_eq!(last_posted(&posting), bytes);
 }
@@ -155,5 +158,5 @@ fn unposted_work_is_returned_at_the_end() {
     let received = ReceivedPacket::in_buffer(buffer, 64);
     assert!(posting.hold(received, None).is_ok());
     posting.release_buffers();
-    assert_eq!(posting.nic().free.len(), 7, "the device has one");
+    assert_eq!(posting.nic().free_buffers(), 7, "the device has one");
 }
