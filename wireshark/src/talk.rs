@@ -6,7 +6,9 @@ use efa_capture::frame::{Frame, FrameKind, Repr};
 use efa_capture::{CaptureTap, Direction, Interface, InterfaceId, Writer};
 use efa_core::address::{Qkey, Qpn, RawAddress};
 use efa_core::nic::Status;
-use efa_core::wire::{Connid, ExtraFeatures, Handshake, RawAddressHeader, Repr as _, ReqOptions};
+use efa_core::wire::{
+    Connid, ExtraFeatures, Handshake, RawAddressHeader, Repr as PacketRepr, ReqOptions,
+};
 use efa_testing::addresses::gid;
 
 /// One of the two endpoints. The capture is that of `A`.
@@ -101,15 +103,12 @@ impl Talk {
             device_version: Some(0xefa1),
             ..Handshake::default()
         };
-        self.packet(from, &handshake.into(), b"")
+        self.packet(from, &handshake, b"")
     }
 
     /// Sends a packet and returns the frame's number.
-    pub fn packet(&mut self, from: End, header: &efa_core::wire::Header, data: &[u8]) -> u32 {
-        let mut bytes = vec![0; header.header_len() + data.len()];
-        header.emit(&mut bytes).unwrap();
-        bytes[header.header_len()..].copy_from_slice(data);
-        self.bytes(from, &bytes)
+    pub fn packet(&mut self, from: End, header: &impl PacketRepr, data: &[u8]) -> u32 {
+        self.bytes(from, &header.to_packet(data))
     }
 
     /// Sends any bytes as a packet.

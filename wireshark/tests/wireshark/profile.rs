@@ -21,12 +21,12 @@ fn talk() -> Vec<u8> {
         options: End::A.known(),
         ..EagerRtm::default()
     };
-    talk.packet(End::A, &eager.into(), &[0; 64]);
+    talk.packet(End::A, &eager, &[0; 64]);
     let late = EagerRtm {
         msg_id: MsgId(3),
         ..eager
     };
-    talk.packet(End::A, &late.into(), &[0; 64]);
+    talk.packet(End::A, &late, &[0; 64]);
     let long = LongctsRtm {
         msg_id: MsgId(1),
         msg_length: 100,
@@ -34,21 +34,21 @@ fn talk() -> Vec<u8> {
         options: End::A.known(),
         ..LongctsRtm::default()
     };
-    talk.packet(End::A, &long.into(), &[0; 60]);
+    talk.packet(End::A, &long, &[0; 60]);
     let cts = Cts {
         send_id: SendId(1),
         recv_id: RecvId(2),
         recv_length: 40,
         ..Cts::default()
     };
-    talk.packet(End::B, &cts.into(), b"");
+    talk.packet(End::B, &cts, b"");
     let data = CtsData {
         recv_id: RecvId(2),
         seg_length: 40,
         seg_offset: 60,
         ..CtsData::default()
     };
-    talk.packet(End::A, &data.into(), &[0; 40]);
+    talk.packet(End::A, &data, &[0; 40]);
     talk.capture()
 }
 

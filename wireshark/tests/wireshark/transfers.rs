@@ -234,7 +234,7 @@ fn long_cts_messages_are_followed_to_the_end() {
         options: End::A.unknown(),
         ..longcts(End::A, 0, 300)
     };
-    let rtm = talk.packet(End::A, &request.into(), &message[..100]);
+    let rtm = talk.packet(End::A, &request, &message[..100]);
     let from_b = talk.handshake(End::B, ALL);
     let first_cts = talk.packet(End::B, &cts(SendId(7), 9, 150, End::B), b"");
     let from_a = talk.handshake(End::A, ALL);
@@ -277,7 +277,7 @@ fn medium_messages_reorder_and_wait_their_turn() {
         options: End::A.unknown(),
         ..EagerRtw::default()
     };
-    talk.packet(End::A, &greeting.into(), b"");
+    talk.packet(End::A, &greeting, b"");
     talk.handshake(End::B, ALL);
     talk.handshake(End::A, ALL);
     let segment = |offset: usize| -> Header {
@@ -316,7 +316,7 @@ fn packets_show_both_ends_announced_features() {
         options: End::A.unknown(),
         ..EagerRtm::default()
     };
-    let first = talk.packet(End::A, &first.into(), b"x");
+    let first = talk.packet(End::A, &first, b"x");
     let of_b = ExtraFeatures::RDMA_READ.union(ExtraFeatures::READ_NACK);
     let from_b = talk.handshake(End::B, of_b);
     let of_a = ExtraFeatures::RDMA_READ.union(ExtraFeatures::RUNTING_READ);
@@ -394,7 +394,7 @@ fn a_long_read_contains_its_rdma_reads() {
         options: End::A.known(),
         ..LongreadRtm::default()
     };
-    let rtm = talk.packet(End::A, &rtm.into(), b"");
+    let rtm = talk.packet(End::A, &rtm, b"");
     let parts = [&message[..150], &message[150..]];
     let (request, [one, two]) = read(&mut talk, iov[0], parts);
     let eor = talk.packet(End::B, &eor(SendId(3)), b"");
@@ -440,20 +440,20 @@ fn a_refused_long_read_continues_as_long_cts() {
         options: End::A.known(),
         ..LongreadRtm::default()
     };
-    let rtm = talk.packet(End::A, &request.into(), b"");
+    let rtm = talk.packet(End::A, &request, b"");
     let nack = ReadNack {
         send_id: SendId(3),
         connid: Some(End::B.connid()),
         ..ReadNack::default()
     };
-    let nack = talk.packet(End::B, &nack.into(), b"");
+    let nack = talk.packet(End::B, &nack, b"");
     let mut again = LongctsRtm {
         tag: None,
         send_id: SendId(3),
         ..longcts(End::A, 0, 50)
     };
     again.options.flags = ReqFlags::READ_NACK;
-    let again = talk.packet(End::A, &again.into(), b"");
+    let again = talk.packet(End::A, &again, b"");
     let grant = talk.packet(End::B, &cts(SendId(3), 1, 50, End::B), b"");
     let all = talk.packet(End::A, &data(1, 0, 50, End::A), &pattern(50, 0));
     let followed = Followed::new(&tshark, talk);
@@ -478,8 +478,8 @@ fn a_runting_read_is_one_transfer() {
         options: End::A.known(),
         ..RuntreadRtm::default()
     };
-    let one = talk.packet(End::A, &segment(0).into(), &[1; 60]);
-    let two = talk.packet(End::A, &segment(60).into(), &[2; 40]);
+    let one = talk.packet(End::A, &segment(0), &[1; 60]);
+    let two = talk.packet(End::A, &segment(60), &[2; 40]);
     let (read, [rest]) = read(&mut talk, RmaIov::new(0x1000 + 100, 200, 1), [&[3; 200]]);
     let eor = talk.packet(End::B, &eor(SendId(3)), b"");
     let followed = Followed::new(&tshark, talk);
@@ -505,7 +505,7 @@ fn emulated_reads_and_atomics_lead_to_their_responses() {
         recv_length: 80,
         options: End::A.known(),
     };
-    let rtr = talk.packet(End::A, &request.into(), b"");
+    let rtr = talk.packet(End::A, &request, b"");
     let response = ReadRsp {
         connid: Some(End::B.connid()),
         recv_id: RecvId(4),
@@ -513,7 +513,7 @@ fn emulated_reads_and_atomics_lead_to_their_responses() {
         seg_length: 50,
         ..ReadRsp::default()
     };
-    let readrsp = talk.packet(End::B, &response.into(), &memory[..50]);
+    let readrsp = talk.packet(End::B, &response, &memory[..50]);
     let window = talk.packet(End::B, &data(4, 50, 30, End::B), &memory[50..80]);
     let grant = talk.packet(End::A, &read_window(SendId(5), 4, 40, End::A), b"");
     let last = talk.packet(End::B, &data(4, 80, 40, End::B), &memory[80..]);
@@ -536,14 +536,14 @@ fn emulated_reads_and_atomics_lead_to_their_responses() {
         seg_length: 8,
         ..AtomRsp::default()
     };
-    let old = talk.packet(End::B, &old.into(), &[0; 8]);
+    let old = talk.packet(End::B, &old, &[0; 8]);
     let dc = talk.packet(End::A, &atomic(RtaKind::DcWrite(SendId(6)), 1), &[0; 120]);
     let receipt = Receipt {
         send_id: SendId(6),
         connid: Some(End::B.connid()),
         ..Receipt::default()
     };
-    let receipt = talk.packet(End::B, &receipt.into(), b"");
+    let receipt = talk.packet(End::B, &receipt, b"");
 
     let followed = Followed::new(&tshark, talk);
     followed.is_transfer(
@@ -573,7 +573,7 @@ fn writes_and_their_rdma_are_followed() {
         options: End::A.unknown(),
         ..EagerRtw::default()
     };
-    let trigger = talk.packet(End::A, &trigger.into(), b"");
+    let trigger = talk.packet(End::A, &trigger, b"");
     talk.handshake(End::B, ALL);
     talk.handshake(End::A, ALL);
     let target = [RmaIov::new(0x9000, 64, 2)];
@@ -585,7 +585,7 @@ fn writes_and_their_rdma_are_followed() {
         read_iov: RmaIovs::new(&source).unwrap(),
         options: End::A.known(),
     };
-    let rtw = talk.packet(End::A, &request.into(), b"");
+    let rtw = talk.packet(End::A, &request, b"");
     let (read, [response]) = read(&mut talk, source[0], [&[1; 64]]);
     let eor = talk.packet(End::B, &eor(SendId(8)), b"");
     let sequence = talk.next_sequence(End::A);
@@ -647,7 +647,7 @@ fn retransmissions_are_not_second_messages() {
         tag: None,
         ..longcts(End::A, 2, 60)
     };
-    let rtm = talk.packet(End::A, &long.into(), &[0; 20]);
+    let rtm = talk.packet(End::A, &long, &[0; 20]);
     let window = cts(SendId(7), 1, 20, End::B);
     let first_window = talk.packet(End::B, &window, b"");
     let second_window = talk.packet(End::B, &window, b"");
@@ -677,18 +677,11 @@ fn user_receive_queue_pairs_get_headerless_messages() {
         }),
         ..Handshake::default()
     };
-    talk.packet(End::B, &handshake.into(), b"");
+    talk.packet(End::B, &handshake, b"");
     let header = efa_capture::frame::Repr {
-        kind: FrameKind::Send,
-        source_qpn: End::A.address().qpn,
         destination_qpn: efa_core::address::Qpn(77),
         qkey: Qkey(1),
-        sequence: 0,
-        immediate: None,
-        retransmission: false,
-        path: 0,
-        payload_length: 5,
-        payload_captured: true,
+        ..talk.header(End::A, FrameKind::Send, 5)
     };
     let plain = talk.frame(End::A, header, b"A\x04\x00\x00!");
     let followed = Followed::new(&tshark, talk);
@@ -716,9 +709,7 @@ fn both_ends_of_merged_captures_are_separate() {
     }
     let (a, b) = (End::A.address(), End::B.address());
     for id in 0..3_u32 {
-        let header = eager(End::A, id);
-        let mut packet = vec![0; header.header_len()];
-        header.emit(&mut packet).unwrap();
+        let packet = eager(End::A, id).to_packet(b"");
         let header = Repr {
             kind: FrameKind::Send,
             source_qpn: a.qpn,
@@ -763,7 +754,7 @@ fn offender() -> (Talk, Vec<(u32, &'static str)>) {
         options: End::A.unknown(),
         ..EagerRtm::default()
     };
-    talk.packet(End::A, &first.into(), b"hello");
+    talk.packet(End::A, &first, b"hello");
     let mut breaks = |frame, rules: &[&'static str]| {
         broken.extend(rules.iter().map(|rule| (frame, *rule)));
     };
@@ -772,17 +763,14 @@ fn offender() -> (Talk, Vec<(u32, &'static str)>) {
         msg_id: MsgId(1),
         ..EagerRtm::default()
     };
-    breaks(
-        talk.packet(End::A, &anonymous.into(), b""),
-        &["raw-address-first"],
-    );
+    breaks(talk.packet(End::A, &anonymous, b""), &["raw-address-first"]);
     let dc = EagerRtm {
         msg_id: MsgId(2),
         receipt: Some(SendId(1)),
         options: End::A.unknown(),
         ..EagerRtm::default()
     };
-    breaks(talk.packet(End::A, &dc.into(), b""), &["feature-early"]);
+    breaks(talk.packet(End::A, &dc, b""), &["feature-early"]);
     talk.handshake(End::B, ExtraFeatures::READ_NACK);
     let dc = EagerRtm {
         msg_id: MsgId(3),
@@ -790,15 +778,12 @@ fn offender() -> (Talk, Vec<(u32, &'static str)>) {
         options: End::A.known(),
         ..EagerRtm::default()
     };
-    breaks(talk.packet(End::A, &dc.into(), b""), &["feature-announced"]);
+    breaks(talk.packet(End::A, &dc, b""), &["feature-announced"]);
     let handshake = Handshake {
         extra_info: ALL.into(),
         ..Handshake::default()
     };
-    breaks(
-        talk.packet(End::A, &handshake.into(), b""),
-        &["device-version"],
-    );
+    breaks(talk.packet(End::A, &handshake, b""), &["device-version"]);
     breaks(talk.handshake(End::A, ALL), &["handshake-once"]);
 
     let stale = ReqOptions {
@@ -810,7 +795,7 @@ fn offender() -> (Talk, Vec<(u32, &'static str)>) {
         options: stale,
         ..EagerRtm::default()
     };
-    breaks(talk.packet(End::A, &stale.into(), b""), &["connid-true"]);
+    breaks(talk.packet(End::A, &stale, b""), &["connid-true"]);
     breaks(
         talk.packet(End::A, &eager(End::A, 4), b""),
         &["msg-id-once"],
@@ -828,7 +813,7 @@ fn offender() -> (Talk, Vec<(u32, &'static str)>) {
         tag: None,
         ..longcts(End::A, 5, 100)
     };
-    talk.packet(End::A, &request.into(), &[0; 10]);
+    talk.packet(End::A, &request, &[0; 10]);
     breaks(
         talk.packet(End::B, &cts(SendId(99), 1, 10, End::B), b""),
         &["answer-names-request"],
@@ -878,7 +863,7 @@ fn offender() -> (Talk, Vec<(u32, &'static str)>) {
         connid: Some(End::B.connid()),
         ..ReadNack::default()
     };
-    breaks(talk.packet(End::B, &nack.into(), b""), &["read-refused"]);
+    breaks(talk.packet(End::B, &nack, b""), &["read-refused"]);
     let error = PeerError {
         msg_id: MsgId(13),
         op_id: 7,
@@ -887,13 +872,13 @@ fn offender() -> (Talk, Vec<(u32, &'static str)>) {
         connid: Some(End::B.connid()),
         ..PeerError::default()
     };
-    breaks(talk.packet(End::B, &error.into(), b""), &["peer-error"]);
+    breaks(talk.packet(End::B, &error, b""), &["peer-error"]);
     let nobody = PeerError {
         emitter_ope_type: OpeType(3),
         ..error
     };
     breaks(
-        talk.packet(End::B, &nobody.into(), b""),
+        talk.packet(End::B, &nobody, b""),
         &["peer-error", "peer-error-message"],
     );
 
@@ -906,8 +891,8 @@ fn offender() -> (Talk, Vec<(u32, &'static str)>) {
         connid: Some(End::B.connid()),
         ..Receipt::default()
     };
-    talk.packet(End::B, &receipt.into(), b"");
-    breaks(talk.packet(End::B, &receipt.into(), b""), &["one-answer"]);
+    talk.packet(End::B, &receipt, b"");
+    breaks(talk.packet(End::B, &receipt, b""), &["one-answer"]);
     let liar = RawAddress {
         qpn: Qpn(99),
         ..End::A.address()
@@ -921,7 +906,7 @@ fn offender() -> (Talk, Vec<(u32, &'static str)>) {
         ..EagerRtm::default()
     };
     breaks(
-        talk.packet(End::A, &liar.into(), b""),
+        talk.packet(End::A, &liar, b""),
         &["msg-id-ahead", "raw-address-true"],
     );
     let mut lost = talk.header(End::A, FrameKind::Send, 12);
@@ -941,10 +926,7 @@ fn offender() -> (Talk, Vec<(u32, &'static str)>) {
         options: End::A.known(),
         ..EagerRtw::default()
     };
-    breaks(
-        talk.packet(End::A, &write.into(), b"eight by"),
-        &["iov-length"],
-    );
+    breaks(talk.packet(End::A, &write, b"eight by"), &["iov-length"]);
     breaks(
         talk.bytes(End::A, &[65, 4, 0x0c, 0, 1, 0]),
         &["packet-form"],
@@ -969,17 +951,14 @@ fn offender() -> (Talk, Vec<(u32, &'static str)>) {
         connid: Some(End::A.connid()),
         ..CtsData::default()
     };
-    breaks(
-        talk.packet(End::A, &short.into(), b"four"),
-        &["packet-form"],
-    );
+    breaks(talk.packet(End::A, &short, b"four"), &["packet-form"]);
     let mut odd = EagerRtm {
         msg_id: MsgId(6),
         options: End::A.known(),
         ..EagerRtm::default()
     };
     odd.options.flags = ReqFlags::from_bits_retain(0x400);
-    breaks(talk.packet(End::A, &odd.into(), b""), &["unknown-flags"]);
+    breaks(talk.packet(End::A, &odd, b""), &["unknown-flags"]);
     let handshake = [
         &[9, 4, 2, 0, 4, 0, 0, 0][..],
         &(1_u64 << 40).to_le_bytes(),
@@ -1001,14 +980,14 @@ fn offender() -> (Talk, Vec<(u32, &'static str)>) {
         options: both,
         ..EagerRtm::default()
     };
-    breaks(talk.packet(End::A, &both.into(), b""), &["one-identity"]);
+    breaks(talk.packet(End::A, &both, b""), &["one-identity"]);
     let eor = Eor {
         send_id: SendId(7),
         connid: Some(End::B.connid()),
         ..Eor::default()
     };
     breaks(
-        talk.packet(End::B, &eor.into(), b"more"),
+        talk.packet(End::B, &eor, b"more"),
         &["answer-names-request", "trailing-bytes"],
     );
 

@@ -16,14 +16,15 @@ use efa_check::capture::{Capture, CapturedPacket};
 use efa_check::check::check;
 use efa_testing::workspace::captures;
 use efa_wire::Status;
-use efa_wire::address::{Gid, Qkey, Qpn, RawAddress};
+use efa_wire::address::{Gid, Qkey, RawAddress};
 use efa_wire::fields::{Value, fields_of};
 use efa_wire::rules::{Judge, Rule};
 use efa_wire::{
-    Connid, EagerRtm, ExtraFeatures, Handshake, HandshakeFlags, Header, MediumRtm, MsgId, OpeType,
-    Packet, PacketType, PeerError, RawAddressHeader, RecvId, Repr, ReqOptions, Rtr, RtrKind,
+    Connid, EagerRtm, ExtraFeatures, Header, MediumRtm, MsgId, OpeType, Packet, PacketType,
+    PeerError, RawAddressHeader, RecvId, Repr, ReqOptions, Rtr, RtrKind,
 };
 use efa_wireshark::Tshark;
+use efa_wireshark::talk::{End, Talk};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -156,11 +157,14 @@ impl Joined {
     }
 }
 
-fn found_by_check(capture: &[u8]) -> Breaches {
+fn load(capture: &[u8]) -> Capture {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(capture).unwrap();
-    let capture = Capture::load(file.path()).unwrap();
-    let findings = check(&capture).findings;
+    Capture::load(file.path()).unwrap()
+}
+
+fn found_by_check(capture: &[u8]) -> Breaches {
+    let findings = check(&load(capture)).findings;
     findings
         .iter()
         .map(|finding| (finding.packet, finding.rule.id.to_owned()))
@@ -470,106 +474,45 @@ fn dissector_and_checker_separate_operations_by_send_id() {
     }
 }
 
-/// Frames that B records of a conversation with A. Frames 1 to 3 are the HANDSHAKEs and A's first
+/// Frames that A records of a conversation with B. Frames 1 to 3 are the HANDSHAKEs and B's first
 /// message.
-struct Recording(Vec<CapturedPacket>);
-
-const A: u8 = 1;
-const B: u8 = 2;
-
-fn address(host: u8) -> RawAddress {
-    let mut gid = Gid([0; 16]);
-    gid.0[15] = host;
-    RawAddress {
-        gid,
-        qpn: Qpn(host.into()),
-        qkey: Qkey(0x1000 + u32::from(host)),
-    }
+fn acquainted() -> Talk {
+    let mut talk = Talk::new();
+    message(&mut talk, 0, b"first");
+    talk.handshake(End::A, ExtraFeatures::all());
+    talk.handshake(End::B, ExtraFeatures::all());
+    talk
 }
 
-impl Recording {
-    fn acquainted() -> Recording {
-        let mut recording = Recording(Vec::new());
-        recording.send(A, &message(0), b"first");
-        for from in [B, A] {
-            let handshake = Handshake {
-                flags: HandshakeFlags::CONNID_HDR,
-                extra_info: ExtraFeatures::all().into(),
-                connid: Some(Connid(address(from).qkey.0)),
-                ..Handshake::default()
-            };
-            recording.send(from, &handshake, b"");
-        }
-        recording
-    }
-
-    fn send(&mut self, from: u8, repr: &impl Repr, data: &[u8]) {
-        let (source, destination) = (address(from), address(A + B - from));
-        let direction = match from {
-            A => Direction::Inbound,
-            _ => Direction::Outbound,
-        };
-        let payload = repr.to_packet(data);
-        let before = self.0.iter().filter(|frame| frame.source == source.gid);
-        let sequence = before.count() as u32;
-        self.0.push(CapturedPacket {
-            number: self.0.len() as u64 + 1,
-            interface: 0,
-            time: Duration::ZERO,
-            direction: Some(direction),
-            comments: Vec::new(),
-            source: source.gid,
-            destination: destination.gid,
-            header: efa_capture::frame::Repr {
-                kind: FrameKind::Send,
-                source_qpn: source.qpn,
-                destination_qpn: destination.qpn,
-                qkey: destination.qkey,
-                sequence,
-                immediate: None,
-                retransmission: false,
-                path: 0,
-                payload_length: payload.len() as u32,
-                payload_captured: true,
-            },
-            headerless: false,
-            payload,
-            cut_off: 0,
-        });
-    }
-
-    fn gives_up(&mut self, from: u8, side: OpeType, msg_id: u32, op_id: u32) {
-        let error = PeerError {
-            msg_id: MsgId(msg_id),
-            op_id,
-            emitter_ope_type: side,
-            connid: Some(Connid(address(from).qkey.0)),
-            ..PeerError::default()
-        };
-        self.send(from, &error, b"");
-    }
-
-    fn piece(&mut self, msg_id: u32, offset: u64) {
-        let piece = MediumRtm {
-            msg_id: MsgId(msg_id),
-            msg_length: 300,
-            seg_offset: offset,
-            ..MediumRtm::default()
-        };
-        self.send(A, &piece, &[0; 100]);
-    }
-}
-
-/// A message from A.
-fn message(msg_id: u32) -> EagerRtm {
-    EagerRtm {
+fn gives_up(talk: &mut Talk, from: End, side: OpeType, msg_id: u32, op_id: u32) {
+    let error = PeerError {
         msg_id: MsgId(msg_id),
-        options: ReqOptions {
-            raw_address: Some(RawAddressHeader::new(address(A))),
-            ..ReqOptions::default()
-        },
+        op_id,
+        emitter_ope_type: side,
+        connid: Some(from.connid()),
+        ..PeerError::default()
+    };
+    talk.packet(from, &error, b"");
+}
+
+fn piece(talk: &mut Talk, msg_id: u32, offset: u64) {
+    let piece = MediumRtm {
+        msg_id: MsgId(msg_id),
+        msg_length: 300,
+        seg_offset: offset,
+        ..MediumRtm::default()
+    };
+    talk.packet(End::B, &piece, &[0; 100]);
+}
+
+/// A message from B.
+fn message(talk: &mut Talk, msg_id: u32, data: &[u8]) {
+    let message = EagerRtm {
+        msg_id: MsgId(msg_id),
+        options: End::B.unknown(),
         ..EagerRtm::default()
-    }
+    };
+    talk.packet(End::B, &message, data);
 }
 
 /// Correct and wrong PEER_ERRORs, with packets of their messages before and after them.
@@ -584,63 +527,53 @@ fn dissector_and_checker_follow_abandoned_messages() {
         recv_length: 10,
         ..Rtr::default()
     };
-    let given_up = |recording: &mut Recording| recording.gives_up(A, OpeType::TXE, 1, none);
-    type Case<'a> = (&'a dyn Fn(&mut Recording), &'a [(u64, &'a str)]);
+    type Case<'a> = (&'a dyn Fn(&mut Talk), &'a [(u64, &'a str)]);
     let cases: &[Case<'_>] = &[
+        (&|talk| (0..2).for_each(|at| piece(talk, 1, 100 * at)), &[]),
+        (&|talk| message(talk, 1, b""), &[]),
         (
-            &|recording| (0..2).for_each(|at| recording.piece(1, 100 * at)),
-            &[],
-        ),
-        (&|recording| recording.send(A, &message(1), b""), &[]),
-        (
-            &|recording| (0..2).for_each(|_| recording.piece(1, 0)),
+            &|talk| (0..2).for_each(|_| piece(talk, 1, 0)),
             &[(6, "segment-overlap")],
         ),
         (
-            &|recording| (0..2).for_each(|_| recording.send(A, &message(1), b"")),
+            &|talk| (0..2).for_each(|_| message(talk, 1, b"")),
             &[(6, "msg-id-once")],
         ),
+        (&|talk| gives_up(talk, End::B, OpeType::TXE, 1, none), &[]),
+        (&|talk| gives_up(talk, End::B, OpeType::RXE, 1, none), &[]),
         (
-            &|recording| recording.gives_up(A, OpeType::TXE, 1, none),
-            &[],
-        ),
-        (
-            &|recording| recording.gives_up(A, OpeType::RXE, 1, none),
-            &[],
-        ),
-        (
-            &|recording| recording.gives_up(A, OpeType(3), 1, none),
+            &|talk| gives_up(talk, End::B, OpeType(3), 1, none),
             &[(5, "peer-error-message")],
         ),
         (
-            &|recording| recording.gives_up(A, OpeType(0), 1, none),
+            &|talk| gives_up(talk, End::B, OpeType(0), 1, none),
             &[(5, "peer-error-message")],
         ),
-        // B has no message 0, and operation 9 is a read.
+        // A has no message 0, and operation 9 is a read.
         (
-            &|recording| {
-                recording.send(A, &read, b"");
-                recording.gives_up(B, OpeType::TXE, 0, 9);
-                recording.gives_up(B, OpeType::TXE, 0, none);
+            &|talk| {
+                talk.packet(End::B, &read, b"");
+                gives_up(talk, End::A, OpeType::TXE, 0, 9);
+                gives_up(talk, End::A, OpeType::TXE, 0, none);
             },
             &[(6, "peer-error-message")],
         ),
-        // B has message 0.
+        // A has message 0.
         (
-            &|recording| {
-                recording.send(A, &read, b"");
-                recording.send(B, &EagerRtm::default(), b"");
-                recording.gives_up(B, OpeType::TXE, 0, 9);
+            &|talk| {
+                talk.packet(End::B, &read, b"");
+                talk.packet(End::A, &EagerRtm::default(), b"");
+                gives_up(talk, End::A, OpeType::TXE, 0, 9);
             },
             &[],
         ),
     ];
     let mut joined = Joined::default();
     for (then, _) in cases {
-        let mut recording = Recording::acquainted();
-        given_up(&mut recording);
-        then(&mut recording);
-        joined.push(&recording.0);
+        let mut talk = acquainted();
+        gives_up(&mut talk, End::B, OpeType::TXE, 1, none);
+        then(&mut talk);
+        joined.push(&load(&talk.capture()).frames);
     }
     let (by_dissector, by_check) = (joined.by_dissector(&tshark), joined.by_check());
     for (number, (_, expected)) in cases.iter().enumerate() {
