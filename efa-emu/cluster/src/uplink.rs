@@ -111,7 +111,7 @@ impl Uplink {
             .process_group(0);
         let bridge = command
             .spawn()
-            .map_err(|error| bridge::BRIDGE.missing(&program, &error))?;
+            .map_err(|error| bridge::BRIDGE.missing(program, error))?;
         Ok(Uplink {
             bridge,
             said,

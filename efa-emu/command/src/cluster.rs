@@ -112,7 +112,7 @@ impl ClusterArguments {
             told.min(nodes.look().min(capture::turn(&mut recording)))
         };
         let status = child::run(&mut command, meanwhile)
-            .map_err(|error| child::cannot_start(program, &error))?;
+            .map_err(|error| child::cannot_start(program, error))?;
         let idle_rules = settings.idle_rules(&rules);
         let permitted = cluster.permitted(&hosts);
         // Files that depend on the cluster are removed before it.

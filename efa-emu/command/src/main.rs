@@ -26,8 +26,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use efa_commands::end;
-use efa_commands::installation;
+use efa_commands::{Failure, end, installation};
 use efa_options::bridge::BridgeArguments;
 use efa_options::pages;
 use efa_options::vm::{VM, VmArguments};
@@ -105,8 +104,8 @@ fn main() -> ExitCode {
         Command::Run(arguments) => arguments.execute(),
         Command::Cluster(arguments) => arguments.execute(),
         Command::Rsh(arguments) => Ok(arguments.execute()),
-        Command::Bridge(_) => efa_cluster::bridge::BRIDGE.execute(),
-        Command::Vm(_) => VM.execute(),
+        Command::Bridge(_) => efa_cluster::bridge::BRIDGE.execute().map_err(Failure::from),
+        Command::Vm(_) => VM.execute().map_err(Failure::from),
         Command::Profiles(arguments) => arguments.execute(),
         Command::Ps(arguments) => arguments.execute(),
         Command::Stats(arguments) => arguments.execute(),

@@ -1,14 +1,13 @@
 //! Waits for the program so that a shell sees no difference: signals are passed to it, and this
 //! process ends in the same way.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::time::Duration;
 
-use super::Failure;
 use super::signals::Signals;
 
 /// SIGCHLD, and the signals that are meant for the program when they are sent to `efa-emu run`.
@@ -48,23 +47,38 @@ pub fn run(
     }
 }
 
-/// The reason why the program does not start, and the remedy.
-pub fn cannot_start(program: &OsStr, error: &io::Error) -> Failure {
-    let name = program.to_string_lossy();
+/// The reason why a program does not start, and the remedy.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("cannot run {}: there is no such file: check the path", .0.display())]
+    NoFile(OsString),
+    #[error("cannot run {}: no directory of PATH has it: install it, or give its path", .0.display())]
+    NotInPath(OsString),
+    #[error("cannot run {}: it is not an executable file: check it with `ls -l`", .0.display())]
+    NotExecutable(OsString),
+    #[error("cannot run {}: {NO_MORE_PROCESSES}", .0.display())]
+    NoMoreProcesses(OsString),
+    #[error("cannot run {}: {source}", program.display())]
+    System {
+        program: OsString,
+        source: io::Error,
+    },
+}
+
+/// The reason why the program does not start.
+pub fn cannot_start(program: &OsStr, error: io::Error) -> StartError {
     let by_path = program.as_bytes().contains(&b'/');
-    Failure(match error.kind() {
-        io::ErrorKind::NotFound if by_path => {
-            format!("cannot run {name}: there is no such file: check the path")
-        }
-        io::ErrorKind::NotFound => {
-            format!("cannot run {name}: no directory of PATH has it: install it, or give its path")
-        }
-        io::ErrorKind::PermissionDenied => {
-            format!("cannot run {name}: it is not an executable file: check it with `ls -l`")
-        }
-        io::ErrorKind::WouldBlock => format!("cannot run {name}: {NO_MORE_PROCESSES}"),
-        _ => format!("cannot run {name}: {error}"),
-    })
+    let program = program.to_owned();
+    match error.kind() {
+        io::ErrorKind::NotFound if by_path => StartError::NoFile(program),
+        io::ErrorKind::NotFound => StartError::NotInPath(program),
+        io::ErrorKind::PermissionDenied => StartError::NotExecutable(program),
+        io::ErrorKind::WouldBlock => StartError::NoMoreProcesses(program),
+        _ => StartError::System {
+            program,
+            source: error,
+        },
+    }
 }
 
 const NO_MORE_PROCESSES: &str = "the system permits no more processes: raise `ulimit -u`, or the number of processes of \

@@ -26,11 +26,11 @@ pub mod signals;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-pub use libraries::directory_of;
+pub use libraries::{LibrariesError, directory_of};
 
 pub use run_directory::{
-    RunDirectory, living_directories, living_directories_below, place_of_runs, shared_memory,
-    temporary_directory, user_directory_below,
+    RunDirectory, RunDirectoryError, living_directories, living_directories_below, place_of_runs,
+    shared_memory, temporary_directory, user_directory_below,
 };
 
 /// The reason why a command failed: one line with the object, its value and the remedy.

@@ -1,9 +1,40 @@
 //! Finding the libraries that a command preloads into programs.
 
 use std::fs;
+use std::io;
 use std::path::PathBuf;
 
-use super::Failure;
+/// The reason why libraries cannot be preloaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LibrariesError {
+    #[error(
+        "cannot find {names} in {}: {remedies}, or set {variable} to their directory",
+        alternatives(directories)
+    )]
+    NotFound {
+        names: String,
+        directories: Vec<PathBuf>,
+        remedies: String,
+        variable: &'static str,
+    },
+    #[error(
+        "{} contains a space or a colon, which LD_PRELOAD cannot carry: copy {names} elsewhere and set {variable} to \
+         that directory",
+        directory.display()
+    )]
+    Separator {
+        directory: PathBuf,
+        names: String,
+        variable: &'static str,
+    },
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
+
+fn alternatives(directories: &[PathBuf]) -> String {
+    let paths = directories.iter().map(|path| path.display().to_string());
+    Vec::from_iter(paths).join(" or ")
+}
 
 /// The first of `directories` that has all of `files`. `variable` names a directory that takes
 /// precedence, and `remedies` describes how to get the libraries.
@@ -14,30 +45,26 @@ pub fn directory_of(
     files: &[&str],
     directories: &[PathBuf],
     remedies: &str,
-    variable: &str,
-) -> Result<PathBuf, Failure> {
+    variable: &'static str,
+) -> Result<PathBuf, LibrariesError> {
     let names = files.join(" and ");
     let found = directories
         .iter()
         .find(|directory| files.iter().all(|file| directory.join(file).is_file()))
-        .ok_or_else(|| {
-            let searched: Vec<_> = directories
-                .iter()
-                .map(|directory| directory.display().to_string())
-                .collect();
-            Failure(format!(
-                "cannot find {names} in {}: {remedies}, or set {variable} to their directory",
-                searched.join(" or ")
-            ))
+        .ok_or_else(|| LibrariesError::NotFound {
+            names: names.clone(),
+            directories: directories.to_owned(),
+            remedies: remedies.to_owned(),
+            variable,
         })?;
     let found = fs::canonicalize(found)?;
     // The dynamic linker splits LD_PRELOAD at these characters, and has no escape for them.
     if found.to_string_lossy().contains([' ', ':']) {
-        return Err(Failure(format!(
-            "{} contains a space or a colon, which LD_PRELOAD cannot carry: copy {names} elsewhere and set \
-             {variable} to that directory",
-            found.display()
-        )));
+        return Err(LibrariesError::Separator {
+            directory: found,
+            names,
+            variable,
+        });
     }
     Ok(found)
 }

@@ -1,10 +1,29 @@
 //! Namespaces that simulate other machines.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::Failure;
+/// The reason why there are no namespaces, or why a script fails in them.
+#[derive(Debug, thiserror::Error)]
+pub enum NamespaceError {
+    #[error("cannot start {program}: {source}")]
+    Start {
+        program: &'static str,
+        source: io::Error,
+    },
+    #[error("the system permits no namespaces here, which takes root or user namespaces: {reason}")]
+    NotPermitted {
+        /// The standard error output of the program that makes them.
+        reason: String,
+    },
+    #[error("`{script}` fails: {reason}")]
+    Script {
+        script: String,
+        /// The script's standard error output.
+        reason: String,
+    },
+}
 
 /// Namespaces, and the process that keeps them. They end when this value is dropped, or with the
 /// program that owns it.
@@ -26,7 +45,7 @@ impl Namespaces {
         kinds: &[&'static str],
         neighbour: Option<&Namespaces>,
         script: &str,
-    ) -> Result<Namespaces, Failure> {
+    ) -> Result<Namespaces, NamespaceError> {
         let mut command = match neighbour {
             Some(neighbour) => neighbour.entering(&[]),
             None => Command::new("env"),
@@ -45,7 +64,10 @@ impl Namespaces {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = command.spawn();
         let mut made = Namespaces {
-            keeper: child.map_err(|error| Failure(format!("cannot start unshare: {error}")))?,
+            keeper: child.map_err(|source| NamespaceError::Start {
+                program: "unshare",
+                source,
+            })?,
             kinds: kinds.to_vec(),
         };
         let mut line = String::new();
@@ -60,10 +82,9 @@ impl Namespaces {
         if let Some(mut errors) = made.keeper.stderr.take() {
             let _ = errors.read_to_string(&mut reason);
         }
-        Err(Failure(format!(
-            "the system permits no namespaces here, which takes root or user namespaces: {}",
-            reason.trim_end()
-        )))
+        Err(NamespaceError::NotPermitted {
+            reason: reason.trim_end().to_owned(),
+        })
     }
 
     /// The process id of the process that keeps them.
@@ -82,16 +103,21 @@ impl Namespaces {
     ///
     /// # Errors
     /// The script's standard error output if it fails.
-    pub fn run(&self, script: &str) -> Result<(), Failure> {
+    pub fn run(&self, script: &str) -> Result<(), NamespaceError> {
         let mut command = self.command(Path::new("sh"));
         let output = command.args(["-c", script]).stdin(Stdio::null()).output();
-        let output = output.map_err(|error| Failure(format!("cannot start nsenter: {error}")))?;
+        let output = output.map_err(|source| NamespaceError::Start {
+            program: "nsenter",
+            source,
+        })?;
         match output.status.success() {
             true => Ok(()),
-            false => {
-                let reason = String::from_utf8_lossy(&output.stderr);
-                Err(Failure(format!("`{script}` fails: {}", reason.trim_end())))
-            }
+            false => Err(NamespaceError::Script {
+                script: script.to_owned(),
+                reason: String::from_utf8_lossy(&output.stderr)
+                    .trim_end()
+                    .to_owned(),
+            }),
         }
     }
 

@@ -15,8 +15,6 @@ use std::path::{Path, PathBuf};
 use efa_shm::SHARED_MEMORY;
 use rustix::fs::{Access, FlockOperation, Mode, OFlags, access, flock, open};
 
-use super::Failure;
-
 const LOCK: &str = "lock";
 
 /// The number of attempts of a run to create its directory while others remove the parent
@@ -32,6 +30,31 @@ const RUNS: &str = "efa-emu-runs";
 /// The program with a separate directory for each user.
 const EMULATOR: &str = "efa-emu";
 
+/// The reason why a run has no directory.
+#[derive(Debug, thiserror::Error)]
+pub enum RunDirectoryError {
+    #[error("cannot create {}: {source}: set TMPDIR to a directory that you can write to", path.display())]
+    Parent { path: PathBuf, source: io::Error },
+    #[error("cannot create a file in {}: {source}", path.display())]
+    Guard { path: PathBuf, source: io::Error },
+    #[error("cannot create {}: {source}", path.display())]
+    Create { path: PathBuf, source: io::Error },
+    #[error(
+        "{} is not a directory that only user {user} can write to: remove it, or set TMPDIR to another directory",
+        path.display()
+    )]
+    NotPrivate { path: PathBuf, user: u32 },
+    #[error(
+        "other processes remove {} as often as it is made: end them, or set TMPDIR to another directory",
+        .0.display()
+    )]
+    Removed(PathBuf),
+    #[error("{} is full", .0.display())]
+    Full(PathBuf),
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
+
 /// The directory of one run.
 pub struct RunDirectory {
     path: PathBuf,
@@ -43,12 +66,15 @@ impl RunDirectory {
     /// Creates a new directory below the user's directory, and removes the directories of ended
     /// runs: in the directory of `TMPDIR`, else in shared memory, else in the directory for
     /// temporary files.
-    pub fn create() -> Result<RunDirectory, Failure> {
+    pub fn create() -> Result<RunDirectory, RunDirectoryError> {
         RunDirectory::create_below(&place_of_runs(), RUNS)
     }
 
     /// As [`RunDirectory::create`], for another program, below this directory.
-    pub fn create_below(temporary: &Path, program: &str) -> Result<RunDirectory, Failure> {
+    pub fn create_below(
+        temporary: &Path,
+        program: &str,
+    ) -> Result<RunDirectory, RunDirectoryError> {
         let (parent, _guard) = guarded_parent(temporary, program)?;
         remove_dead(&parent);
         let path = (0..u32::MAX)
@@ -56,16 +82,17 @@ impl RunDirectory {
             .find_map(|path| match fs::create_dir(&path) {
                 Ok(()) => Some(Ok(path)),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => None,
-                Err(error) => Some(Err(failed("create", &path)(error))),
+                Err(source) => Some(Err(RunDirectoryError::Create { path, source })),
             })
-            .ok_or_else(|| Failure(format!("{} is full", parent.display())))??;
+            .ok_or(RunDirectoryError::Full(parent))??;
         // Not close-on-exec: the lock is held until all processes of the run have ended.
         let lock = open(
             path.join(LOCK),
             OFlags::CREATE | OFlags::RDWR,
             Mode::RUSR | Mode::WUSR,
-        )?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        )
+        .map_err(io::Error::from)?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(io::Error::from)?;
         Ok(RunDirectory { path, _lock: lock })
     }
 
@@ -75,7 +102,7 @@ impl RunDirectory {
     }
 
     /// Creates an empty directory in it.
-    pub fn subdirectory(&self, name: &str) -> Result<PathBuf, Failure> {
+    pub fn subdirectory(&self, name: &str) -> io::Result<PathBuf> {
         let path = self.path.join(name);
         fs::create_dir(&path)?;
         Ok(path)
@@ -100,21 +127,27 @@ impl Drop for RunDirectory {
 /// The directory of this user's runs of a program, and the lock that is held while directories are
 /// created and removed in it: otherwise a new directory could be removed as a dead one before its
 /// lock is held.
-fn guarded_parent(temporary: &Path, program: &str) -> Result<(PathBuf, File), Failure> {
+fn guarded_parent(temporary: &Path, program: &str) -> Result<(PathBuf, File), RunDirectoryError> {
     for _ in 0..MOST_ATTEMPTS {
         let parent = directory_of_user(temporary, program)?;
         let path = parent.join(LOCK);
         let guard = match File::create(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            opened => opened.map_err(failed("create a file in", &parent))?,
+            Err(source) => {
+                return Err(RunDirectoryError::Guard {
+                    path: parent,
+                    source,
+                });
+            }
+            Ok(guard) => guard,
         };
-        flock(&guard, FlockOperation::LockExclusive)?;
+        flock(&guard, FlockOperation::LockExclusive).map_err(io::Error::from)?;
         // The last run may have removed the directory while this one waited for the lock.
         if is_at(&guard, &path) {
             return Ok((parent, guard));
         }
     }
-    Err(removed_again_and_again(temporary))
+    Err(RunDirectoryError::Removed(temporary.to_owned()))
 }
 
 /// Returns whether the open file is still the one at `path`.
@@ -122,13 +155,6 @@ fn is_at(file: &File, path: &Path) -> bool {
     let identity = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
     let found = fs::symlink_metadata(path).map(identity);
     found.is_ok_and(|found| file.metadata().is_ok_and(|open| identity(open) == found))
-}
-
-fn removed_again_and_again(path: &Path) -> Failure {
-    Failure(format!(
-        "other processes remove {} as often as it is made: end them, or set TMPDIR to another directory",
-        path.display()
-    ))
 }
 
 /// Removes the guarded directory of a user's runs if it is empty.
@@ -140,11 +166,6 @@ fn remove_if_empty(parent: &Path) {
         let _ = fs::remove_file(parent.join(LOCK));
         let _ = fs::remove_dir(parent);
     }
-}
-
-fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) -> Failure {
-    let path = path.display().to_string();
-    move |error| Failure(format!("cannot {action} {path}: {error}"))
 }
 
 /// The parent of the directories of runs, unless a program has a separate one. A sysfs tree has a
@@ -183,11 +204,11 @@ fn path_for_lists(path: &OsStr) -> Option<PathBuf> {
 
 /// The directory of this user's files, which no other user can change, below the directory for
 /// temporary files.
-pub fn user_directory_below(temporary: &Path) -> Result<PathBuf, Failure> {
+pub fn user_directory_below(temporary: &Path) -> Result<PathBuf, RunDirectoryError> {
     directory_of_user(temporary, EMULATOR)
 }
 
-fn directory_of_user(temporary: &Path, program: &str) -> Result<PathBuf, Failure> {
+fn directory_of_user(temporary: &Path, program: &str) -> Result<PathBuf, RunDirectoryError> {
     let user = rustix::process::geteuid().as_raw();
     let path = parent_below(temporary, program, user);
     private_directory(&path, user)?;
@@ -195,14 +216,14 @@ fn directory_of_user(temporary: &Path, program: &str) -> Result<PathBuf, Failure
 }
 
 /// Checks that `path` is a directory of this user that no other user can change.
-fn private_directory(path: &Path, user: u32) -> Result<(), Failure> {
+fn private_directory(path: &Path, user: u32) -> Result<(), RunDirectoryError> {
     let made_or_found = || {
         match DirBuilder::new().mode(0o700).create(path) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(Failure(format!(
-                    "cannot create {}: {error}: set TMPDIR to a directory that you can write to",
-                    path.display()
-                )));
+            Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(RunDirectoryError::Parent {
+                    path: path.to_owned(),
+                    source,
+                });
             }
             _ => {}
         }
@@ -214,13 +235,12 @@ fn private_directory(path: &Path, user: u32) -> Result<(), Failure> {
     };
     let attempts = (0..MOST_ATTEMPTS).map(|_| made_or_found());
     let found = attempts.filter_map(Result::transpose).next();
-    let metadata = found.ok_or_else(|| removed_again_and_again(path))??;
+    let metadata = found.ok_or_else(|| RunDirectoryError::Removed(path.to_owned()))??;
     if !metadata.is_dir() || metadata.uid() != user || metadata.mode() & 0o022 != 0 {
-        return Err(Failure(format!(
-            "{} is not a directory that only user {user} can write to: remove it, or set TMPDIR to \
-             another directory",
-            path.display()
-        )));
+        return Err(RunDirectoryError::NotPrivate {
+            path: path.to_owned(),
+            user,
+        });
     }
     Ok(())
 }
@@ -330,9 +350,13 @@ mod tests {
         fs::create_dir(&parent).unwrap();
         let open_to_all = std::os::unix::fs::PermissionsExt::from_mode(0o777);
         fs::set_permissions(&parent, open_to_all).unwrap();
-        let Err(Failure(reason)) = RunDirectory::create_below(temporary.path(), RUNS) else {
+        let Err(error) = RunDirectory::create_below(temporary.path(), RUNS) else {
             panic!("a directory that others can write to was used");
         };
-        assert!(reason.contains("TMPDIR"), "{reason}");
+        assert!(
+            matches!(&error, RunDirectoryError::NotPrivate { path, .. } if *path == parent),
+            "{error:?}"
+        );
+        assert!(error.to_string().contains("TMPDIR"), "{error}");
     }
 }

@@ -86,7 +86,7 @@ fn execute() -> Result<ExitCode, Failure> {
             }
             ended
                 .map(child::end_as)
-                .map_err(|error| child::cannot_start(program, &error))
+                .map_err(|error| child::cannot_start(program, error).into())
         }
     };
     let _ = fs::remove_file(&socket);

@@ -17,8 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use efa_commands::Failure;
-use efa_commands::namespaces::Namespaces;
+use efa_commands::namespaces::{NamespaceError, Namespaces};
 use efa_play::player::quote;
 
 use crate::harness::{Bench, Finished, NotMeasured, Running, installed};
@@ -46,8 +45,8 @@ impl BridgeOptions {
 }
 
 /// The system does not permit namespaces.
-fn skipped(Failure(reason): Failure) -> NotMeasured {
-    NotMeasured::Skipped(reason)
+fn skipped(error: NamespaceError) -> NotMeasured {
+    NotMeasured::Skipped(error.to_string())
 }
 
 /// A machine.

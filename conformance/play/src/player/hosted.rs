@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use efa_commands::installation::Installation;
 use efa_commands::ports::is_listened_on;
-use efa_commands::{Failure, RunDirectory, temporary_directory};
+use efa_commands::{RunDirectory, temporary_directory};
 
 use serde::{Deserialize, Serialize};
 
@@ -201,8 +201,7 @@ impl HostedProgram {
             Some(recorder) => {
                 // If this process is killed, the next one removes the directory.
                 let directory =
-                    RunDirectory::create_below(&temporary_directory(), "efa-conformance")
-                        .map_err(|Failure(reason)| RequirementError::Directory(reason))?;
+                    RunDirectory::create_below(&temporary_directory(), "efa-conformance")?;
                 let file = directory.path().join("capture.pcapng");
                 words.extend(recorder.words(&file));
                 capture = Some((directory, file));

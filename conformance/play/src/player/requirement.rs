@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use efa_commands::RunDirectoryError;
 use efa_commands::installation::MissingData;
 use efa_commands::shell::SplitError;
 
@@ -38,8 +39,8 @@ pub enum RequirementError {
     Data(#[from] MissingData),
     #[error("cannot find this program's own file: {0}")]
     OwnFile(io::Error),
-    #[error("{0}")]
-    Directory(String),
+    #[error(transparent)]
+    Directory(#[from] RunDirectoryError),
     #[error("cannot start {program}: {source}")]
     Start { program: String, source: io::Error },
     #[error("cannot wait for {program}: {source}")]

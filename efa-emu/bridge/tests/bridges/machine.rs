@@ -6,7 +6,6 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use efa_commands::Failure;
 use efa_commands::namespaces::Namespaces;
 use efa_testing::patience::Wait;
 use efa_testing::workspace::{built, efa_emu};
@@ -106,8 +105,8 @@ impl Machine {
         let script = format!("hostname {name} && mount -t tmpfs tmpfs /dev/shm");
         match Namespaces::make(&["--mount", "--uts"], None, &script) {
             Ok(namespaces) => Some(Machine { name, namespaces }),
-            Err(Failure(reason)) => {
-                efa_testing::skip(reason);
+            Err(error) => {
+                efa_testing::skip(error);
                 None
             }
         }

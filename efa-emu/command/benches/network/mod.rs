@@ -5,8 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use efa_commands::Failure;
-use efa_commands::namespaces::Namespaces;
+use efa_commands::namespaces::{NamespaceError, Namespaces};
 use efa_testing::workspace::emulator;
 use rustix::thread::{CpuSet, sched_getaffinity};
 
@@ -157,8 +156,8 @@ impl Machines {
     }
 }
 
-fn text(Failure(reason): Failure) -> String {
-    reason
+fn text(error: NamespaceError) -> String {
+    error.to_string()
 }
 
 /// Starts a bridge, and waits until it prints this text.

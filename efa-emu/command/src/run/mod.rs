@@ -75,7 +75,7 @@ impl RunArguments {
             told.min(pause.min(super::capture::turn(&mut recording)))
         };
         let status = child::run(&mut command, meanwhile)
-            .map_err(|error| child::cannot_start(program, &error))?;
+            .map_err(|error| child::cannot_start(program, error))?;
         let unused = settings.unused(&hosts, &injection, shared_memory().is_some(), status);
         if !status.success() {
             leftovers::remove();

@@ -125,7 +125,7 @@ impl RunArguments {
             failure: None,
         };
         let status = child::run(&mut command, || recording.turn())
-            .map_err(|error| child::cannot_start(program, &error))?;
+            .map_err(|error| child::cannot_start(program, error))?;
         let lines = recording.end(&self.pcap);
         if !self.quiet {
             lines.iter().for_each(|line| complain(PROGRAM, line));
